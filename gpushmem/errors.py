@@ -1,0 +1,51 @@
+"""The exceptions: one tree under `ShmemError`.
+
+Each also derives from the built-in a caller would reach for, so `except MemoryError` and
+`except ValueError` work as they do for NumPy. Messages say what happened, with the numbers,
+and what to do next.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ArgumentError",
+    "BackendUnavailable",
+    "CollectiveMismatch",
+    "HeapExhausted",
+    "KernelError",
+    "NotInitializedError",
+    "ShmemError",
+    "SymmetryError",
+]
+
+
+class ShmemError(Exception):
+    """Any error raised by gpushmem."""
+
+
+class NotInitializedError(ShmemError, RuntimeError):
+    """An operation was called before `init()` or after `finalize()`."""
+
+
+class ArgumentError(ShmemError, ValueError):
+    """An argument is out of range or does not fit another: a PE number, a size, a launch shape."""
+
+
+class SymmetryError(ShmemError, ValueError):
+    """A remote operation was given memory that is not on the symmetric heap, or was freed."""
+
+
+class HeapExhausted(ShmemError, MemoryError):
+    """The symmetric heap has no free block large enough for an allocation."""
+
+
+class CollectiveMismatch(ShmemError, RuntimeError):
+    """PEs met in one collective call with different arguments, or in different calls."""
+
+
+class KernelError(ShmemError, RuntimeError):
+    """A kernel thread failed; the message names kernel, block, thread and source line."""
+
+
+class BackendUnavailable(ShmemError, RuntimeError):
+    """The backend asked for cannot be used here; the message says why and what to install."""

@@ -1,0 +1,215 @@
+"""Kernels: a Python function, compiled per signature, launched on a grid."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba.core import serialize, types
+from numba.core.typing.typeof import Purpose, typeof
+
+from gpushmem.errors import ArgumentError, KernelError
+from gpushmem.simt import entry as entries
+from gpushmem.simt import names as _names  # noqa: F401  (binds the numba.cuda names)
+from gpushmem.simt import scheduler
+from gpushmem.simt.layout import LAUNCH, POOL, address_of, new
+from gpushmem.simt.target import SimtDispatcher
+
+__all__ = ["Kernel", "LaunchShape", "Running", "shape_of"]
+
+MAX_THREADS = 1024
+MAX_SHARED = 227 * 1024  # what a block can have on the GPU modelled, an H100
+MAX_RESIDENT_THREADS = 16 * 1024  # each needs two memory mappings of the 65,530 Linux gives
+SM_COUNT, SM_THREADS, SM_BLOCKS = 132, 2048, 32
+STACK_BYTES = 64 * 1024
+PAGE = 4096
+LIMITS = {"grid": (2**31 - 1, 65535, 65535), "block": (1024, 1024, 64)}
+
+Dim = tuple[int, int, int]
+
+
+class LaunchShape:
+    """A checked launch configuration: grid, block, dynamic shared bytes."""
+
+    def __init__(self, grid: Any, block: Any, dynamic_shared: int = 0) -> None:
+        self.grid, self.block = _dim("grid", grid), _dim("block", block)
+        self.dynamic_shared = operator.index(dynamic_shared)
+        self.threads = int(np.prod(self.block))
+        if self.threads > MAX_THREADS:
+            raise ArgumentError(
+                f"a block of {' x '.join(map(str, self.block))} has {self.threads} threads; "
+                f"at most {MAX_THREADS} are possible: use more, smaller blocks"
+            )
+        if self.dynamic_shared < 0:
+            raise ArgumentError(f"dynamic shared memory must be 0 bytes or more, not {dynamic_shared}")
+
+
+def shape_of(grid: Any, block: Any, dynamic_shared: int = 0) -> LaunchShape:
+    """Check a launch configuration; raises `ArgumentError` naming the value and the limit."""
+    return LaunchShape(grid, block, dynamic_shared)
+
+
+def _dim(what: str, value: Any) -> Dim:
+    parts = tuple(value) if isinstance(value, tuple | list) else (value,)
+    try:
+        sizes = tuple(operator.index(p) for p in parts)
+    except TypeError:
+        raise ArgumentError(f"{what} must be an int or a tuple of up to 3 ints, not {value!r}") from None
+    if not 1 <= len(sizes) <= 3:
+        raise ArgumentError(f"{what} must have 1 to 3 dimensions, not {len(sizes)}: {value!r}")
+    for size, limit, axis in zip(sizes, LIMITS[what], _names.AXES, strict=False):
+        if not 1 <= size <= limit:
+            raise ArgumentError(f"{what} dimension {axis} is {size}; it must be 1 to {limit}")
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
+
+
+class Kernel:
+    """A Python function as a kernel; `prepare` gives a launch that can be run on any thread."""
+
+    def __init__(self, py_func: Callable[..., Any], **options: Any) -> None:
+        self.py_func = py_func
+        self.name = py_func.__name__
+        self.dispatcher = SimtDispatcher(py_func, targetoptions=options)
+        self._entries: dict[tuple[Any, ...], entries.Entry] = {}
+
+    def compile(self, argtypes: tuple[Any, ...]) -> entries.Entry:
+        """Compile for Numba types `argtypes`, once; raises Numba's errors."""
+        entry = self._entries.get(argtypes)
+        if entry is None:
+            self.dispatcher.compile(argtypes)
+            cres = self.dispatcher.overloads[argtypes]
+            if cres.signature.return_type not in (types.none, types.void):
+                raise ArgumentError(f"kernel {self.name} returns a value; write it to an array instead")
+            entry = self._entries[argtypes] = entries.build(cres)
+        return entry
+
+    def prepare(self, shape: LaunchShape, args: tuple[Any, ...], user: int = 0) -> Running:
+        """Compile for these arguments and make a launch of them; nothing runs yet."""
+        expected = len(self.dispatcher.py_func.__code__.co_varnames[: self.py_func.__code__.co_argcount])
+        if len(args) != expected:
+            raise ArgumentError(f"kernel {self.name} takes {expected} arguments, got {len(args)}")
+        entry = self.compile(tuple(typeof(a, Purpose.argument) for a in args))
+        total = entry.shared_bytes + shape.dynamic_shared
+        if total > MAX_SHARED:
+            raise ArgumentError(
+                f"kernel {self.name} needs {total} bytes of shared memory per block "
+                f"({entry.shared_bytes} static, {shape.dynamic_shared} dynamic); {MAX_SHARED} are possible"
+            )
+        return Running(self.name, entry, shape, args, user)
+
+
+class Running:
+    """One launch, from its preparation until it has ended."""
+
+    def __init__(self, name: str, entry: entries.Entry, shape: LaunchShape, args: tuple[Any, ...], user: int) -> None:
+        self.name, self.entry, self.shape, self.args = name, entry, shape, args
+        self.launch = launch = new(LAUNCH)
+        launch["bdim"], launch["gdim"] = shape.block, shape.grid
+        launch["dynamic_shared"] = shape.dynamic_shared
+        launch["shared_bytes"] = entry.shared_bytes + shape.dynamic_shared
+        launch["user"] = user
+
+    def __call__(self) -> None:
+        """Run the grid; raises `KernelError` if a thread failed."""
+        running.add(self)
+        try:
+            (self._run_fibers if self.entry.waits else self._run_loops)()
+        finally:
+            running.discard(self)
+        if self.launch["failed"][0]:
+            raise self.failure()
+
+    def _run_loops(self) -> None:
+        shared = np.empty(int(self.launch["shared_bytes"][0]) + 256, np.uint8)
+        self.launch["shared"] = -(-address_of(shared) // 256) * 256
+        self.entry.call(address_of(self.launch), *self.args)
+
+    def _run_fibers(self) -> None:
+        per_sm = min(SM_BLOCKS, SM_THREADS // self.shape.threads)
+        resident = min(SM_COUNT * per_sm, max(1, MAX_RESIDENT_THREADS // self.shape.threads))
+        self.launch["max_resident"] = resident
+        for field, address in scheduler.addresses().items():
+            self.launch[field] = address
+        with _borrowed_pool(self.entry.local_bytes) as pool:
+            self.launch["pool"] = address_of(pool)
+            self.entry.call(address_of(self.launch), *self.args)
+
+    def cancel(self) -> None:
+        """Ask the launch to stop as soon as no thread makes progress."""
+        self.launch["cancel"] = 1
+
+    def failure(self) -> Exception:
+        """The exception that says how this launch failed."""
+        launch = self.launch[0]
+        code = int(launch["failed"])
+        return KernelFailure(
+            self.name, code, _text(int(launch["site"])), tuple(map(int, launch["failed_bid"])),
+            tuple(map(int, launch["failed_tid"])), tuple(map(int, launch["values"])),
+            _exception(int(launch["excinfo"])) if code == 1 else None,
+        )  # fmt: skip
+
+
+# Launches being run now, for reports on who waits (`waits`).
+running: set[Running] = set()
+
+
+class KernelFailure(KernelError):
+    """How a launch failed, in numbers: an embedder may give its trap codes words."""
+
+    def __init__(self, kernel: str, code: int, site: str, block: Dim, thread: Dim, values: tuple[int, ...], cause: BaseException | None) -> None:
+        self.kernel, self.code, self.site = kernel, code, site
+        self.block, self.thread, self.values = block, thread, values
+        self.__cause__ = cause
+        super().__init__(f"{self.where()}: {self.what()}")
+
+    def where(self) -> str:
+        """Which thread of which kernel failed, and at which line."""
+        return f"kernel {self.kernel}, block {self.block}, thread {self.thread}, {self.site}"
+
+    def what(self) -> str:
+        if self.code == scheduler.CANCELLED:
+            return "the launch was cancelled"
+        if self.code == scheduler.NO_MEMORY:
+            return "no memory for the stacks of the kernel's threads: launch smaller blocks"
+        return repr(self.__cause__) if self.__cause__ else f"trap {self.code} {self.values}"
+
+
+def _text(address: int) -> str:
+    return ctypes.string_at(address).decode() if address else "?"
+
+
+def _exception(address: int) -> BaseException | None:
+    """Rebuild the exception that Numba left in an excinfo structure."""
+    if not address:
+        return None
+    data, size = ctypes.c_void_p.from_address(address).value, ctypes.c_int32.from_address(address + 8).value
+    digest = ctypes.c_void_p.from_address(address + 16).value
+    kind, args, _ = serialize._numba_unpickle(data, ctypes.string_at(data, size), digest)
+    exception: BaseException = kind(*(args or ()))
+    return exception
+
+
+class _borrowed_pool:
+    """Stacks for one launch, kept for the next one with the same needs."""
+
+    _idle: dict[int, list[Any]] = {}
+
+    def __init__(self, local_bytes: int) -> None:
+        self.local_bytes = local_bytes
+
+    def __enter__(self) -> Any:
+        try:
+            self.pool = self._idle[self.local_bytes].pop()
+        except (KeyError, IndexError):
+            self.pool = new(POOL)
+            slot = STACK_BYTES + self.local_bytes + scheduler.FIBER_SLOT_BYTES
+            self.pool["slot_bytes"] = -(-slot // PAGE) * PAGE
+            self.pool["local_bytes"] = self.local_bytes
+        return self.pool
+
+    def __exit__(self, *exc: object) -> None:
+        self._idle.setdefault(self.local_bytes, []).append(self.pool)

@@ -1,0 +1,160 @@
+"""The native structures of the engine: one NumPy dtype each, read from three sides.
+
+Python fills and reads them through NumPy, the scheduler and the kernel-side primitives through
+Numba records (`view`), and the entry code through `offset`. Every address is an `i8`: Numba mixes signed and unsigned 64-bit integers into floats.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core.extending import intrinsic
+from numba.np.numpy_support import from_dtype
+
+__all__ = [
+    "BLOCK",
+    "FIBER",
+    "GROUP",
+    "LAUNCH",
+    "MAX_WARPS",
+    "POOL",
+    "THREAD",
+    "address_of",
+    "new",
+    "offset",
+    "view",
+]
+
+MAX_WARPS = 32
+
+
+def _struct(*fields: Any) -> np.dtype[Any]:
+    return np.dtype(list(fields), align=True)
+
+
+THREAD = _struct(
+    # What a thread knows about itself: the hidden context handed to every function. It does not
+    # change while the thread runs, so the optimiser may keep all of it in registers.
+    ("tid", "i4", 3),
+    ("bid", "i4", 3),
+    ("bdim", "i4", 3),
+    ("gdim", "i4", 3),
+    ("local", "i8"),  # this thread's local arrays
+    ("shared", "i8"),  # this block's shared arrays, static ones first
+    ("dynamic_shared", "i8"),  # bytes of dynamic shared memory
+    ("user", "i8"),  # the launch's `user` word: the embedder's own data
+    ("launch", "i8"),
+    ("fiber", "i8"),  # 0 in a kernel that never waits
+)
+
+GROUP = _struct(
+    # Threads that meet: a block, or a warp of it.
+    ("arrived", "i8"),
+    ("alive", "i8"),  # threads that have not returned yet
+    ("generation", "i8"),  # how often the group has met
+)
+
+BLOCK = _struct(
+    # A resident block of a kernel that waits. Its shared memory follows it.
+    ("next_free", "i8"),
+    ("next_made", "i8"),
+    ("shared", "i8"),
+    ("index", "i8"),
+    ("all", GROUP),
+    ("warps", GROUP, MAX_WARPS),
+)
+
+FIBER = _struct(
+    # One thread of a resident block, a member of the launch's ring of runnable threads.
+    ("sp", "i8"),
+    ("next", "i8"),
+    ("prev", "i8"),
+    ("next_free", "i8"),
+    ("stack_top", "i8"),
+    ("block", "i8"),
+    ("warp", "i8"),
+    # What it waits for; `what` is 0 when it does not wait.
+    ("what", "i8"),  # C string: the operation
+    ("site", "i8"),  # C string: "file:line in function" of the kernel's line
+    ("address", "i8"),  # the object waited on
+    ("compare", "i8"),  # how, as the waiting operation numbers it
+    ("wanted", "i8"),
+    ("thread", THREAD),
+)
+
+POOL = _struct(
+    # Stacks, kept from launch to launch.
+    ("free", "i8"),  # list of FIBER through next_free
+    ("slot_bytes", "i8"),
+    ("local_bytes", "i8"),
+    ("made", "i8"),
+)
+
+LAUNCH = _struct(
+    # One running kernel.
+    ("bdim", "i4", 3),
+    ("gdim", "i4", 3),
+    ("dynamic_shared", "i8"),
+    ("shared_bytes", "i8"),  # static + dynamic
+    ("shared", "i8"),  # the shared arrays of a kernel that never waits
+    ("user", "i8"),
+    ("pool", "i8"),
+    ("args", "i8"),
+    ("thread_main", "i8"),
+    ("run", "i8"),
+    ("end_thread", "i8"),
+    ("trampoline", "i8"),
+    ("cancel", "i8"),  # set from outside: stop at the next idle moment
+    ("max_resident", "i8"),
+    # scheduler
+    ("ring", FIBER),
+    ("free_blocks", "i8"),
+    ("made_blocks", "i8"),
+    ("clock", "i8", 2),
+    ("next_block", "i8"),
+    ("resident", "i8"),
+    ("progress", "i8"),  # counts every wait entered and every thread ended
+    ("idle_since", "i8"),  # monotonic nanoseconds; 0 while threads make progress
+    # the first failure
+    ("failed", "i8"),  # 0: none; 1: an exception; else the trap's code
+    ("excinfo", "i8"),
+    ("site", "i8"),
+    ("failed_tid", "i4", 3),
+    ("failed_bid", "i4", 3),
+    ("values", "i8", 4),
+)
+
+
+def offset(struct: np.dtype[Any], field: str) -> int:
+    """Byte offset of `field` in `struct`."""
+    fields = struct.fields
+    assert fields is not None
+    return int(fields[field][1])
+
+
+def new(struct: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Make one zeroed `struct`; `[0]` and `["field"][0]` reach it, `address_of` locates it."""
+    return np.zeros(1, struct)
+
+
+def address_of(array: np.ndarray[Any, Any]) -> int:
+    """Address of an array's first byte."""
+    return int(array.ctypes.data)
+
+
+def view(struct: np.dtype[Any]) -> Any:
+    """Make an intrinsic `f(address) -> record` for `struct`, for use inside compiled code."""
+    record = from_dtype(struct)
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def record_at(typingctx: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> Any:
+            pointer = context.get_value_type(record)
+            return builder.inttoptr(args[0], pointer)
+
+        return record(types.intp), codegen
+
+    return record_at

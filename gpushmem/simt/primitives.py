@@ -1,0 +1,313 @@
+"""What compiled code asks of the engine: who am I, wait, hand over, fail, load and store.
+
+The intrinsics here are the vocabulary in which `names` (the `numba.cuda` names) and an embedder's
+own operations are written as ordinary device functions. They work on the `simt` target only.
+
+Waiting follows one pattern, cheap when there is nothing to wait for::
+
+    if not ready():
+        begin_wait("name", address, compare, wanted)
+        while not ready():
+            pause()
+        end_wait()
+
+Between `begin_wait` and `end_wait` the thread's record says what it waits for (`waits.py` reads
+it). Mentioning `pause` is also what makes a kernel run on fibers rather than in a plain loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.errors import RequireLiteralValue
+from numba.core.extending import intrinsic
+
+from gpushmem.simt.layout import BLOCK, FIBER, GROUP, LAUNCH, THREAD, offset, view
+from gpushmem.simt.target import SITE_ARG, THREAD_ARG, device
+
+__all__ = [
+    "arrive",
+    "atomic_add_word",
+    "begin_wait",
+    "block_group",
+    "copy_bytes",
+    "end_wait",
+    "fail_if",
+    "full_fence",
+    "launch_word",
+    "load_acquire",
+    "pause",
+    "place",
+    "place_dynamic",
+    "release",
+    "release_fence",
+    "store_release",
+    "thread_field",
+    "user_word",
+    "warp_group",
+]
+
+i64 = ir.IntType(64)
+i8p = ir.IntType(8).as_pointer()
+PAUSE = "simt_switch"  # the symbol whose presence means fibers
+
+as_fiber, as_group, as_launch, as_thread = view(FIBER), view(GROUP), view(LAUNCH), view(THREAD)
+BLOCK_ALL = offset(BLOCK, "all")
+
+
+# --- the hidden context
+
+
+def hidden(builder: ir.IRBuilder, index: int) -> ir.Value:
+    """The hidden argument of the function being built."""
+    return builder.function.args[index]
+
+
+def load_field(builder: ir.IRBuilder, struct: Any, pointer: ir.Value, field: str, axis: int = 0) -> ir.Value:
+    """Load `field` (element `axis` of it) of the native `struct` at `pointer`."""
+    base = struct.fields[field][0].base
+    at = builder.gep(pointer, [i64(offset(struct, field) + axis * base.itemsize)])
+    return builder.load(builder.bitcast(at, ir.IntType(8 * base.itemsize).as_pointer()))
+
+
+def thread_field(builder: ir.IRBuilder, field: str, axis: int = 0) -> ir.Value:
+    """Load a field of the calling thread's THREAD, for use in code generators."""
+    return load_field(builder, THREAD, hidden(builder, THREAD_ARG), field, axis)
+
+
+def _thread_word(field: str) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def word(typingctx: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return thread_field(builder, field)
+
+        return types.intp(), codegen
+
+    return word
+
+
+user_word = _thread_word("user")
+launch_word = _thread_word("launch")
+fiber_word = _thread_word("fiber")
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def site_word(typingctx: Any) -> Any:
+    """Address of the text naming the kernel's current line."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.ptrtoint(hidden(builder, SITE_ARG), i64)
+
+    return types.intp(), codegen
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def text_word(typingctx: Any, text: Any) -> Any:
+    """Address of a literal as a C string."""
+    if not isinstance(text, types.StringLiteral):
+        raise RequireLiteralValue("text must be a literal string")
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.ptrtoint(context.insert_const_string(builder.module, text.literal_value), i64)
+
+    return types.intp(text), codegen
+
+
+# --- waiting
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def pause(typingctx: Any) -> Any:
+    """Hand over to the next thread of the ring; returns when the turn comes round again."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        switch = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(ir.VoidType(), [i8p, i64]), PAUSE
+        )
+        fiber = builder.inttoptr(thread_field(builder, "fiber"), i8p)
+        following = builder.inttoptr(load_field(builder, FIBER, fiber, "next"), i8p)
+        builder.call(switch, [fiber, load_field(builder, FIBER, following, "sp")])
+        return context.get_dummy_value()
+
+    assert offset(FIBER, "sp") == 0
+    return types.void(), codegen
+
+
+@device
+def begin_wait(what, address, compare, wanted):  # type: ignore[no-untyped-def]
+    """Record that the calling thread starts to wait; `what` is a `text_word`."""
+    fiber = as_fiber(fiber_word())
+    fiber.what = what
+    fiber.site = site_word()
+    fiber.address = address
+    fiber.compare = compare
+    fiber.wanted = wanted
+    launch = as_launch(launch_word())
+    launch.progress += 1
+
+
+@device
+def end_wait():  # type: ignore[no-untyped-def]
+    """Record that the wait is over."""
+    as_fiber(fiber_word()).what = 0
+
+
+# --- meeting
+
+
+@device
+def block_group():  # type: ignore[no-untyped-def]
+    """Address of the GROUP of the calling thread's block."""
+    return as_fiber(fiber_word()).block + BLOCK_ALL
+
+
+@device
+def warp_group():  # type: ignore[no-untyped-def]
+    """Address of the GROUP of the calling thread's warp."""
+    return as_fiber(fiber_word()).warp
+
+
+@device
+def arrive(address, what):  # type: ignore[no-untyped-def]
+    """Wait until every living thread of the group has arrived; True in one of them.
+
+    That one acts for the group and must then call `release`; the others return after it. Threads
+    that have returned from the kernel do not count, also when they return while others wait.
+    No atomics: the threads of a launch take turns on one core.
+    """
+    group = as_group(address)
+    generation = group.generation
+    group.arrived += 1
+    if group.arrived < group.alive:
+        begin_wait(what, address, group.alive, group.arrived)
+        while group.generation == generation and group.arrived < group.alive:
+            pause()
+        end_wait()
+    return group.generation == generation
+
+
+@device
+def release(address):  # type: ignore[no-untyped-def]
+    """Let the group go on."""
+    group = as_group(address)
+    group.arrived = 0
+    group.generation += 1
+
+
+# --- failing
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fail_if(typingctx: Any, condition: Any, code: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """End the launch with failure `code` > 1 and four numbers for its message, if `condition`."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        from gpushmem.simt.entry import record_failure  # noqa: PLC0415
+
+        condition, code, *values = args
+        with builder.if_then(condition, likely=False):
+            record_failure(builder, hidden(builder, THREAD_ARG), code, hidden(builder, SITE_ARG), values)
+            context.call_conv.return_user_exc(builder, RuntimeError, loc=None)
+        return context.get_dummy_value()
+
+    word = types.intp
+    return types.void(types.boolean, word, word, word, word, word), codegen
+
+
+# --- memory
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def copy_bytes(typingctx: Any, dst: Any, src: Any, nbytes: Any) -> Any:
+    """Copy `nbytes` from address `src` to address `dst` (memmove)."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        dst, src, nbytes = args
+        cgutils.memmove(builder, builder.inttoptr(dst, i8p), builder.inttoptr(src, i8p), nbytes, 1)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_acquire(typingctx: Any, address: Any) -> Any:
+    """Load the 64-bit word at `address`; later accesses stay after it."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(args[0], i64.as_pointer()), "acquire", 8)
+
+    return types.uint64(types.intp), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store_release(typingctx: Any, address: Any, value: Any) -> Any:
+    """Store a 64-bit word at `address`; earlier accesses stay before it."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        address, value = args
+        builder.store_atomic(value, builder.inttoptr(address, i64.as_pointer()), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.uint64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def atomic_add_word(typingctx: Any, address: Any, value: Any) -> Any:
+    """Add to the 64-bit word at `address`, return what it held; orders everything around it."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        address, value = args
+        return builder.atomic_rmw(
+            "add", builder.inttoptr(address, i64.as_pointer()), value, "seq_cst"
+        )
+
+    return types.uint64(types.intp, types.uint64), codegen
+
+
+def _fence(ordering: str) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def fence(typingctx: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            builder.fence(ordering)
+            return context.get_dummy_value()
+
+        return types.void(), codegen
+
+    return fence
+
+
+release_fence = _fence("release")
+full_fence = _fence("seq_cst")
+
+
+# --- static placement of shared and local arrays
+
+
+def place(builder: ir.IRBuilder, kind: str, nbytes: int, align: int) -> ir.Value:
+    """Address of `nbytes` of the thread's "shared" or "local" area, the same at every execution.
+
+    The offset in the area is a constant that `entry` chooses when it knows all arrays of the
+    kernel: an undefined global here, whose name carries size and alignment.
+    """
+    return _in_area(builder, kind, f"simt.{kind}.{next(_serial)}.{nbytes}.{align}")
+
+
+def place_dynamic(builder: ir.IRBuilder) -> ir.Value:
+    """Address of the dynamic shared memory, which follows the static arrays."""
+    return _in_area(builder, "shared", DYNAMIC_START)
+
+
+def _in_area(builder: ir.IRBuilder, kind: str, name: str) -> ir.Value:
+    start = builder.module.globals.get(name)
+    if start is None:
+        start = ir.GlobalVariable(builder.module, i64, name)
+        start.global_constant = True
+    return builder.inttoptr(builder.add(thread_field(builder, kind), builder.load(start)), i8p)
+
+
+DYNAMIC_START = "simt.dynamic"
+_serial = itertools.count()

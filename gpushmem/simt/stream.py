@@ -1,0 +1,127 @@
+"""Streams: work is done in order on one stream, concurrently on several, and asynchronously.
+
+Each stream has a worker thread; the GIL is released while a grid runs. The default stream is
+CUDA's legacy one: work on it starts after all work given to other streams before, and work given
+to them later starts after it. A launch that fails takes the rest of its stream's queue with it;
+its error is raised by the next synchronisation, as in CUDA.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+
+from gpushmem.simt.kernel import running
+
+__all__ = ["Device", "Stream"]
+
+
+@dataclass
+class _Work:
+    run: Callable[[], None]
+    after: list[threading.Event]
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class Stream:
+    """An ordered queue of work; made by `Device.stream()`."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
+        self._worker: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self.last = threading.Event()  # set when all work given so far is done
+        self.last.set()
+
+    def submit(self, run: Callable[[], None]) -> None:
+        """Do `run()` after everything given to this stream before; returns at once."""
+        with self._device.lock:
+            work = _Work(run, self._device.dependencies(self))
+            self.last = work.done
+            if self._worker is None:
+                # A daemon: a kernel that never ends must not keep the process alive.
+                args = (self._queue, weakref.ref(self))
+                self._worker = threading.Thread(target=_work_on, args=args, daemon=True)
+                self._worker.start()
+                weakref.finalize(self, self._queue.put, None)
+            self._queue.put(work)
+
+    def synchronize(self) -> None:
+        """Wait for all work given so far; raises the error of a launch that failed.
+
+        An interrupt (Ctrl-C) cancels the launches being waited for.
+        """
+        try:
+            self.last.wait()
+        except BaseException:
+            self._device.cancel()
+            raise
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    @contextmanager
+    def auto_synchronize(self) -> Iterator[Stream]:
+        """Synchronise at the end of a `with` block."""
+        yield self
+        self.synchronize()
+
+    def do(self, work: _Work) -> None:
+        """Run one piece of work on the worker thread."""
+        try:
+            for event in work.after:
+                event.wait()
+            if self._error is None:
+                work.run()
+        except BaseException as error:  # noqa: BLE001  (kept for whoever synchronises)
+            self._error = error
+        finally:
+            work.done.set()
+
+
+def _work_on(queue: SimpleQueue[_Work | None], stream: weakref.ref[Stream]) -> None:
+    """Body of a worker thread; holds no reference to its stream between two pieces of work."""
+    # Signals are the main thread's: a handler must not run on a fiber's small stack.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
+    while (work := queue.get()) is not None:
+        owner = stream()
+        if owner is None:
+            return
+        owner.do(work)
+        del owner, work
+
+
+class Device:
+    """The streams of one process, and what they have in common."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+        self.default = self.stream()
+
+    def stream(self) -> Stream:
+        """Make a stream; its thread ends when nobody refers to it any more."""
+        stream = Stream(self)
+        self._streams.add(stream)
+        return stream
+
+    def dependencies(self, stream: Stream) -> list[threading.Event]:
+        """What new work on `stream` must wait for on other streams."""
+        others = self._streams if stream is self.default else [self.default]
+        return [s.last for s in others if s is not stream and not s.last.is_set()]
+
+    def synchronize(self) -> None:
+        """Wait for all streams; raises the first error found."""
+        for stream in list(self._streams):
+            stream.synchronize()
+
+    def cancel(self) -> None:
+        """Stop the launches that make no progress."""
+        for launch in list(running):
+            launch.cancel()

@@ -1,0 +1,70 @@
+"""Who waits: the records that waiting threads keep, read from Python while they wait.
+
+Reading does not stop anything. A launch that moves on meanwhile may show a thread that has just
+ceased to wait; one that stands still, the case this is for, is shown exactly.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpushmem.simt.kernel import Running, running
+from gpushmem.simt.layout import FIBER, LAUNCH, address_of, offset
+
+__all__ = ["Wait", "waits"]
+
+MOST = 100_000  # records read of one launch; a ring that changes under us is not followed forever
+
+
+@dataclass(frozen=True)
+class Wait:
+    """One waiting thread."""
+
+    kernel: str
+    block: tuple[int, ...]
+    thread: tuple[int, ...]
+    what: str  # the operation
+    site: str  # "file.py:12 in kernel"
+    address: int  # of the object waited on; a GROUP for barriers
+    compare: int
+    wanted: int
+    seconds: float  # since any thread of the launch moved
+
+
+def waits() -> list[Wait]:
+    """The waiting threads of all launches of this process."""
+    return [wait for launch in list(running) if launch.entry.waits for wait in _of(launch)]
+
+
+def _of(launch: Running) -> Iterator[Wait]:
+    idle_since = int(launch.launch["idle_since"][0])
+    seconds = (time.monotonic_ns() - idle_since) / 1e9 if idle_since else 0.0
+    ring = address_of(launch.launch) + offset(LAUNCH, "ring")
+    address = int(_at(FIBER, ring)["next"])
+    for _ in range(MOST):
+        if address in (0, ring):
+            return
+        fiber = _at(FIBER, address)
+        if fiber["what"]:
+            thread = fiber["thread"]
+            yield Wait(
+                launch.name, tuple(map(int, thread["bid"])), tuple(map(int, thread["tid"])),
+                _text(fiber["what"]), _text(fiber["site"]), int(fiber["address"]),
+                int(fiber["compare"]), int(fiber["wanted"]), seconds,
+            )  # fmt: skip
+        address = int(fiber["next"])
+
+
+def _at(struct: np.dtype[Any], address: int) -> Any:
+    buffer = (ctypes.c_char * struct.itemsize).from_address(address)
+    return np.frombuffer(buffer, struct)[0].copy()
+
+
+def _text(address: Any) -> str:
+    return ctypes.string_at(int(address)).decode() if address else "?"
