@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numba.core import serialize, types
+from numba.core.errors import NumbaError
 from numba.core.typing.typeof import Purpose, typeof
 
 from gpushmem.errors import ArgumentError, KernelError
@@ -80,7 +81,10 @@ class Kernel:
         """Compile for Numba types `argtypes`, once; raises Numba's errors."""
         entry = self._entries.get(argtypes)
         if entry is None:
-            self.dispatcher.compile(argtypes)
+            try:
+                self.dispatcher.compile(argtypes)
+            except NumbaError as error:
+                raise error.with_traceback(None) from None  # its message names the kernel's line
             cres = self.dispatcher.overloads[argtypes]
             if cres.signature.return_type not in (types.none, types.void):
                 raise ArgumentError(f"kernel {self.name} returns a value; write it to an array instead")

@@ -1,4 +1,4 @@
-"""What compiled code asks of the engine: who am I, wait, hand over, fail, load and store.
+"""What a kernel's code asks of the engine: who am I, wait, hand over, fail, place an array.
 
 The intrinsics here are the vocabulary in which `names` (the `numba.cuda` names) and an embedder's
 own operations are written as ordinary device functions. They work on the `simt` target only.
@@ -27,36 +27,31 @@ from numba.core.errors import RequireLiteralValue
 from numba.core.extending import intrinsic
 
 from gpushmem.simt.layout import BLOCK, FIBER, GROUP, LAUNCH, THREAD, offset, view
+from gpushmem.simt.native import i8p, i64
 from gpushmem.simt.target import SITE_ARG, THREAD_ARG, device
 
 __all__ = [
     "arrive",
-    "atomic_add_word",
     "begin_wait",
     "block_group",
-    "copy_bytes",
     "end_wait",
     "fail_if",
-    "full_fence",
     "launch_word",
-    "load_acquire",
     "pause",
     "place",
     "place_dynamic",
     "release",
-    "release_fence",
-    "store_release",
     "thread_field",
     "user_word",
     "warp_group",
 ]
 
-i64 = ir.IntType(64)
-i8p = ir.IntType(8).as_pointer()
 PAUSE = "simt_switch"  # the symbol whose presence means fibers
 
 as_fiber, as_group, as_launch, as_thread = view(FIBER), view(GROUP), view(LAUNCH), view(THREAD)
 BLOCK_ALL = offset(BLOCK, "all")
+MEETING = -1  # FIBER.compare of a thread that waits for its group
+CLAIMED = -(2**40)
 
 
 # --- the hidden context
@@ -183,11 +178,14 @@ def arrive(address, what):  # type: ignore[no-untyped-def]
     generation = group.generation
     group.arrived += 1
     if group.arrived < group.alive:
-        begin_wait(what, address, group.alive, group.arrived)
+        begin_wait(what, address, MEETING, group.alive)
         while group.generation == generation and group.arrived < group.alive:
             pause()
         end_wait()
-    return group.generation == generation
+    if group.generation != generation:
+        return False
+    group.arrived = CLAIMED  # keeps the others waiting while this thread acts, pauses included
+    return True
 
 
 @device
@@ -216,72 +214,6 @@ def fail_if(typingctx: Any, condition: Any, code: Any, a: Any, b: Any, c: Any, d
 
     word = types.intp
     return types.void(types.boolean, word, word, word, word, word), codegen
-
-
-# --- memory
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def copy_bytes(typingctx: Any, dst: Any, src: Any, nbytes: Any) -> Any:
-    """Copy `nbytes` from address `src` to address `dst` (memmove)."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        dst, src, nbytes = args
-        cgutils.memmove(builder, builder.inttoptr(dst, i8p), builder.inttoptr(src, i8p), nbytes, 1)
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.intp, types.intp), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def load_acquire(typingctx: Any, address: Any) -> Any:
-    """Load the 64-bit word at `address`; later accesses stay after it."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.load_atomic(builder.inttoptr(args[0], i64.as_pointer()), "acquire", 8)
-
-    return types.uint64(types.intp), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def store_release(typingctx: Any, address: Any, value: Any) -> Any:
-    """Store a 64-bit word at `address`; earlier accesses stay before it."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        address, value = args
-        builder.store_atomic(value, builder.inttoptr(address, i64.as_pointer()), "release", 8)
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.uint64), codegen
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def atomic_add_word(typingctx: Any, address: Any, value: Any) -> Any:
-    """Add to the 64-bit word at `address`, return what it held; orders everything around it."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        address, value = args
-        return builder.atomic_rmw(
-            "add", builder.inttoptr(address, i64.as_pointer()), value, "seq_cst"
-        )
-
-    return types.uint64(types.intp, types.uint64), codegen
-
-
-def _fence(ordering: str) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
-    def fence(typingctx: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            builder.fence(ordering)
-            return context.get_dummy_value()
-
-        return types.void(), codegen
-
-    return fence
-
-
-release_fence = _fence("release")
-full_fence = _fence("seq_cst")
 
 
 # --- static placement of shared and local arrays

@@ -17,10 +17,21 @@ from functools import cache
 from typing import Any
 
 from numba import cfunc, njit, types
-from numba.core.extending import intrinsic
 
 from gpushmem.simt import fiber as fibers
 from gpushmem.simt.layout import BLOCK, FIBER, GROUP, LAUNCH, POOL, THREAD, offset, view
+from gpushmem.simt.native import (
+    clock_gettime,
+    libc_free,
+    load_acquire,
+    malloc,
+    mmap,
+    mprotect,
+    sched_yield,
+    simt_switch,
+    store_release,
+    usleep,
+)
 
 __all__ = ["CANCELLED", "FIBER_SLOT_BYTES", "NO_MEMORY", "WARP", "addresses"]
 
@@ -48,48 +59,15 @@ COLOURS, COLOUR_BYTES = 16, 192
 FIBER_BYTES = (FIBER.itemsize + 63) // 64 * 64
 FIBER_SLOT_BYTES = PAGE + FIBER_BYTES + COLOURS * COLOUR_BYTES  # beside stack and local arrays
 
-i8, i4 = types.intp, types.intc
-malloc = types.ExternalFunction("malloc", i8(i8))
-mmap = types.ExternalFunction("mmap", i8(i8, i8, i4, i4, i4, i8))
-mprotect = types.ExternalFunction("mprotect", i4(i8, i8, i4))
-sched_yield = types.ExternalFunction("sched_yield", i4())
-usleep = types.ExternalFunction("usleep", i4(types.uintc))
-clock_gettime = types.ExternalFunction("clock_gettime", i4(i4, i8))
-simt_switch = types.ExternalFunction("simt_switch", types.void(i8, i8))
-libc_free = types.ExternalFunction("free", types.void(i8))
+i4 = types.intc
 READ_WRITE, PRIVATE_ANONYMOUS_NORESERVE = 3, 0x4022
-
-
-def _word(kind: str) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
-    def load(typingctx: Any, address: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            pointer = builder.inttoptr(args[0], args[0].type.as_pointer())
-            # Atomic so that it is read anew each time: another thread may write it.
-            return builder.load_atomic(pointer, "acquire", 8)
-
-        return i8(i8), codegen
-
-    @intrinsic  # type: ignore[untyped-decorator]
-    def store(typingctx: Any, address: Any, value: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            pointer = builder.inttoptr(args[0], args[1].type.as_pointer())
-            builder.store(args[1], pointer)
-            return context.get_dummy_value()
-
-        return types.void(i8, i8), codegen
-
-    return {"load": load, "store": store}[kind]
-
-
-load_word, store_word = _word("load"), _word("store")
 
 
 @njit
 def now_ns(launch_address: int) -> int:
     """Monotonic time in nanoseconds."""
     clock_gettime(i4(1), launch_address + CLOCK)
-    return load_word(launch_address + CLOCK) * 1_000_000_000 + load_word(launch_address + CLOCK + 8)
+    return load_acquire(launch_address + CLOCK) * 1_000_000_000 + load_acquire(launch_address + CLOCK + 8)
 
 
 @njit
@@ -150,10 +128,10 @@ def first_frame(launch_address: int, fiber_address: int) -> int:
     """Lay out what `simt_switch` pops from a new stack; return its stack pointer."""
     launch = as_launch(launch_address)
     sp = as_fiber(fiber_address).stack_top - 64
-    store_word(sp + 8, launch.end_thread)  # r14
-    store_word(sp + 16, fiber_address + THREAD_OF)  # r13
-    store_word(sp + 24, launch.thread_main)  # r12
-    store_word(sp + 48, launch.trampoline)
+    store_release(sp + 8, launch.end_thread)  # r14
+    store_release(sp + 16, fiber_address + THREAD_OF)  # r13
+    store_release(sp + 24, launch.thread_main)  # r12
+    store_release(sp + 48, launch.trampoline)
     return sp
 
 
@@ -285,7 +263,7 @@ def run(launch_address: int) -> None:
         else:
             idle += 1
             back_off(launch_address, idle)
-        if load_word(launch_address + CANCEL) != 0:
+        if load_acquire(launch_address + CANCEL) != 0:
             launch.failed = CANCELLED
             break
         simt_switch(ring_address, as_fiber(ring.next).sp)
@@ -301,7 +279,7 @@ def run(launch_address: int) -> None:
 def addresses() -> dict[str, int]:
     """Compile the scheduler; return the addresses of `run` and of a LAUNCH's code fields."""
     symbols = fibers.install()
-    compile_ = cfunc(types.void(i8), cache=False)
+    compile_ = cfunc(types.void(types.intp), cache=False)
     compiled = {"run": compile_(run), "end_thread": compile_(end_thread)}
     _keep.extend(compiled.values())
     return {"trampoline": symbols["simt_trampoline"]} | {

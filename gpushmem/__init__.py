@@ -1,0 +1,62 @@
+"""Device-initiated communication for Numba CUDA kernels, on GPUs and without any.
+
+Conventional use is `import gpushmem as shmem`. Importing it is cheap: names are loaded when
+first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpushmem.errors import *  # noqa: F403
+    from gpushmem.jit import jit as jit
+    from gpushmem.memory.array import DeviceArray as DeviceArray
+    from gpushmem.memory.array import SymmetricArray as SymmetricArray
+    from gpushmem.runtime import *  # noqa: F403
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "gpushmem.errors": (
+        "ArgumentError", "BackendUnavailable", "CollectiveMismatch", "HeapExhausted",
+        "KernelError", "NotInitializedError", "ShmemError", "SymmetryError",
+    ),
+    "gpushmem.runtime": (
+        "asarray", "device_array", "empty", "finalize", "free", "full", "init",
+        "is_initialized", "ones", "stream", "synchronize", "to_device", "zeros",
+    ),
+    "gpushmem.jit": ("jit",),
+    "gpushmem.memory.array": ("DeviceArray", "SymmetricArray"),
+    "gpushmem.ops.constants": (
+        "CMP_EQ", "CMP_GE", "CMP_GT", "CMP_LE", "CMP_LT", "CMP_NE", "SIGNAL_ADD", "SIGNAL_SET",
+    ),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+
+def _operations() -> dict[str, Any]:
+    from gpushmem.ops import OPS  # noqa: PLC0415  (light, but not needed to import the package)
+
+    return {name: op.function for name, op in OPS.items()}
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__") and name != "__all__":
+        raise AttributeError(name)
+    if name == "__all__":
+        return sorted([*_MODULE_OF, *_operations()])
+    if name in _MODULE_OF:
+        value = getattr(importlib.import_module(_MODULE_OF[name]), name)
+    else:
+        try:
+            value = _operations()[name]
+        except KeyError:
+            raise AttributeError(f"module 'gpushmem' has no attribute {name!r}") from None
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULE_OF, *_operations()])

@@ -1,0 +1,1 @@
+"""Backends, found by name and imported when first used."""

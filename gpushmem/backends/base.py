@@ -1,0 +1,82 @@
+"""What a backend must supply.
+
+The runtime, the arrays and `jit` are written against this, so a backend can be read on its own:
+one symmetric segment per PE, device memory, streams, kernels, and the host side of the operations.
+A *native array* is whatever the backend's kernels take as an array and Python can slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Any, Protocol
+
+import numpy as np
+
+from gpushmem.ops import Op
+
+__all__ = ["Backend", "DeviceFunction", "Shape"]
+
+Shape = tuple[int, ...]
+
+
+class DeviceFunction:
+    """A function for kernels to call; outside kernels it runs as plain Python."""
+
+    def __init__(self, py_func: Callable[..., Any]) -> None:
+        self.py_func = py_func
+        update_wrapper(self, py_func)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.py_func(*args, **kwargs)
+
+
+class Backend(Protocol):
+    """One PE's connection to the machine, from `init` to `finalize`."""
+
+    name: str
+    my_pe: int
+    n_pes: int
+    heap_bytes: int
+
+    def meet(self, what: str, nbytes: int = -1) -> None:
+        """Wait until every PE is in this collective call with the same `what` and `nbytes`.
+
+        Raises `CollectiveMismatch` on every PE when they are not.
+        """
+
+    def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> Any:
+        """Native array at `offset` in this PE's symmetric segment."""
+
+    def heap_offset(self, native: Any) -> int:
+        """Offset in the segment of a native array made by `symmetric`, or of a view of one."""
+
+    def device_array(self, shape: Shape, dtype: np.dtype[Any]) -> Any:
+        """Native array in ordinary device memory, contents undefined."""
+
+    def to_host(self, native: Any) -> np.ndarray[Any, Any]:
+        """Copy of a native array in host memory; waits for this PE's streams first."""
+
+    def from_host(self, native: Any, values: Any) -> None:
+        """Write `values`, broadcast to its shape, to a native array; waits for this PE's streams."""
+
+    def host_view(self, native: Any) -> np.ndarray[Any, Any]:
+        """The same memory as a NumPy array, where the host can reach it; else `ShmemError`."""
+
+    def stream(self) -> Any:
+        """Make a stream with `synchronize()`."""
+
+    def synchronize(self) -> None:
+        """Wait for all streams of this PE; raises the error of a kernel that failed."""
+
+    def kernel(self, py_func: Callable[..., Any], options: dict[str, Any]) -> Any:
+        """Prepare a Python function to be launched as a kernel."""
+
+    def launch(self, kernel: Any, config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
+        """Launch on `config`: grid, block, stream (0 for the default one), dynamic shared bytes."""
+
+    def call(self, op: Op, arguments: dict[str, Any]) -> Any:
+        """Host side of an operation."""
+
+    def close(self) -> None:
+        """Give everything back; no PE uses the heap any more."""

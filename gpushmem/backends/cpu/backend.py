@@ -1,0 +1,188 @@
+"""The `cpu` backend: kernels run natively on this machine's cores, PEs share memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpushmem.backends.base import DeviceFunction, Shape
+from gpushmem.backends.cpu import lowering, report
+from gpushmem.backends.cpu.collective import Meeting
+from gpushmem.backends.cpu.world import World
+from gpushmem.bootstrap import local
+from gpushmem.errors import ArgumentError, KernelError, ShmemError, SymmetryError
+from gpushmem.ops import Op
+from gpushmem.simt.kernel import Kernel, KernelFailure, Running, shape_of
+from gpushmem.simt.layout import address_of
+from gpushmem.simt.stream import Device, Stream
+from gpushmem.simt.target import adopt
+
+__all__ = ["CpuBackend"]
+
+# jit options of numba.cuda that mean the same here, and those that mean nothing on a CPU.
+OPTIONS = {"fastmath": "fastmath", "debug": "boundscheck"}
+adopt(DeviceFunction, lambda function: function.py_func)
+
+IGNORED = {"opt", "lineinfo", "max_registers", "launch_bounds", "inline", "forceinline", "lto"}
+
+
+class CpuBackend:
+    """One PE on the CPU; see `backends.base.Backend` for what each method promises."""
+
+    name = "cpu"
+
+    def __init__(self, heap_bytes: int) -> None:
+        lowering.install()
+        job = local.current()
+        self.my_pe, self.n_pes = job.my_pe, job.n_pes
+        self.heap_bytes = heap_bytes
+        self.world = World(job, heap_bytes)
+        self._meeting = Meeting(self.world)
+        self._device = Device()
+        self.world.size_heap()
+        self.meet("init", heap_bytes)
+        self.world.map_heap()
+        self._user = address_of(self.world.native)
+        report.install(self.my_pe, self._meeting)
+
+    # --- meeting
+
+    def meet(self, what: str, nbytes: int = -1) -> None:
+        self._meeting.meet(what, nbytes)
+
+    def close(self) -> None:
+        report.uninstall()
+        self.world.release_heap()
+        self.meet("finalize")
+
+    # --- memory
+
+    def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        return self.world.array(offset, shape, dtype, self.my_pe)
+
+    def heap_offset(self, native: np.ndarray[Any, Any]) -> int:
+        return address_of(native) - self.world.heap
+
+    def device_array(self, shape: Shape, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        return np.empty(shape, dtype)
+
+    def to_host(self, native: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        self.synchronize()
+        return native.copy()
+
+    def from_host(self, native: np.ndarray[Any, Any], values: Any) -> None:
+        self.synchronize()
+        np.copyto(native, values, casting="same_kind")
+
+    def host_view(self, native: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return native
+
+    # --- kernels
+
+    def stream(self) -> Stream:
+        return self._device.stream()
+
+    def synchronize(self) -> None:
+        try:
+            self._device.synchronize()
+        except KernelFailure as failure:
+            raise explain(failure, self.my_pe) from failure.__cause__
+
+    def kernel(self, py_func: Callable[..., Any], options: dict[str, Any]) -> Kernel:
+        unknown = options.keys() - OPTIONS.keys() - IGNORED
+        if unknown:
+            known = ", ".join(sorted([*OPTIONS, *IGNORED, "device"]))
+            raise ArgumentError(f"jit has no option {', '.join(sorted(unknown))}; it has {known}")
+        return Kernel(py_func, **{OPTIONS[k]: v for k, v in options.items() if k in OPTIONS})
+
+    def launch(self, kernel: Kernel, config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
+        grid, block, stream, dynamic_shared = (*config, 0, 0)[:4]
+        shape = shape_of(grid, block, dynamic_shared)
+        self._stream(stream).submit(kernel.prepare(shape, args, self._user))
+
+    def _stream(self, stream: Any) -> Stream:
+        if isinstance(stream, Stream):
+            return stream
+        if stream in (0, None):
+            return self._device.default
+        raise ArgumentError(f"a stream comes from gpushmem.stream(), or is 0; got {stream!r}")
+
+    # --- host side of the operations
+
+    def call(self, op: Op, arguments: dict[str, Any]) -> Any:
+        stream = arguments.pop("stream", None)
+        run = getattr(self, f"_{op.name}")
+        if stream is None:
+            return run(**arguments)
+        return self._stream(stream).submit(lambda: run(**arguments))
+
+    def _my_pe(self) -> int:
+        return self.my_pe
+
+    def _n_pes(self) -> int:
+        return self.n_pes
+
+    def _put(self, dst: Any, src: Any, pe: int) -> None:
+        src = np.asarray(src)
+        target = self._remote("put", dst, pe)
+        _check("put", target, src, target.size, src.size)
+        target.reshape(-1)[: src.size] = src.reshape(-1)
+
+    def _get(self, dst: Any, src: Any, pe: int) -> None:
+        source = self._remote("get", src, pe)
+        _check("get", dst, source, source.size, dst.size)
+        dst.reshape(-1)[:] = source.reshape(-1)[: dst.size]
+
+    def _p(self, dst: Any, value: Any, pe: int) -> None:
+        target = self._remote("p", dst, pe)
+        target.reshape(-1)[:1] = value
+
+    def _g(self, src: Any, pe: int) -> Any:
+        return self._remote("g", src, pe).reshape(-1)[0]
+
+    def _fence(self) -> None:
+        """Host copies happen in program order, and stay so on this machine's processors."""
+
+    def _quiet(self) -> None:
+        """Host operations are complete when they return."""
+
+    def _barrier_all(self) -> None:
+        self.synchronize()
+        self.meet("barrier_all")
+
+    def _remote(self, name: str, array: Any, pe: int) -> np.ndarray[Any, Any]:
+        """The memory of `array` on another PE, or the reason why there is none."""
+        if not 0 <= pe < self.n_pes:
+            raise ArgumentError(f"{name}: there is no PE {pe}: PEs are 0 to {self.n_pes - 1}")
+        if not isinstance(array, np.ndarray) or not self.world.holds(array):
+            kind = f"{type(array).__name__} {getattr(array, 'shape', '')}".strip()
+            raise SymmetryError(
+                f"{name}: the remote array ({kind}) is not on the symmetric heap: "
+                "allocate it with gpushmem.empty or zeros"
+            )
+        if not array.flags.forc or not array.size:
+            raise ArgumentError(f"{name}: the remote array must be contiguous and not empty")
+        return self.world.peer(array, pe)
+
+
+def _check(name: str, dst: np.ndarray[Any, Any], src: np.ndarray[Any, Any], have: int, want: int) -> None:
+    if not isinstance(dst, np.ndarray):
+        raise ArgumentError(f"{name}: dst must be an array, not {type(dst).__name__}")
+    if dst.dtype != src.dtype:
+        raise ArgumentError(
+            f"{name}: dst is {dst.dtype}, src is {src.dtype}; they must have the same dtype"
+        )
+    if have < want:
+        raise ArgumentError(
+            f"{name}: the {'target' if name == 'put' else 'source'} has {have} elements, "
+            f"{want} are to be copied: pass a slice"
+        )
+
+
+def explain(failure: KernelFailure, pe: int) -> ShmemError:
+    """The error of a kernel that failed, in the words of the operation that found it."""
+    kind, text = lowering.TRAPS.get(failure.code, (KernelError, ""))
+    what = text.format(*failure.values) if text else failure.what()
+    return kind(f"PE {pe}, {failure.where()}: {what}")

@@ -1,0 +1,85 @@
+"""Who waits on this PE, for people: printed on SIGUSR1, and when Ctrl-C ends a wait."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import signal
+import sys
+import time
+from typing import Any
+
+from gpushmem.backends.cpu.collective import Meeting
+from gpushmem.ops.constants import COMPARISONS
+from gpushmem.simt.primitives import MEETING
+from gpushmem.simt.waits import Wait, waits
+
+__all__ = ["install", "lines", "uninstall"]
+
+MOST = 20  # lines for one PE; the rest is counted
+
+
+def lines(pe: int, meeting: Meeting) -> list[str]:
+    """One line for each thing this PE waits for; threads that wait alike share a line."""
+    found = []
+    if meeting.waiting is not None:
+        what, since = meeting.waiting
+        found.append(f"host, in {what}, for {time.monotonic() - since:.1f} s")
+    # Threads of a block that wait at one line for one thing differ only by their numbers.
+    alike: dict[tuple[Any, ...], list[Wait]] = {}
+    for wait in waits():
+        alike.setdefault((wait.kernel, wait.block, wait.site, _condition(wait)), []).append(wait)
+    for (kernel, block, site, condition), group in alike.items():
+        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        found.append(
+            f"kernel {kernel}, block {block}, thread {group[0].thread}{more}, {site}: "
+            f"{condition}, for {group[0].seconds:.1f} s"
+        )
+    shown = found[:MOST]
+    if len(found) > MOST:
+        shown.append(f"... and {len(found) - MOST} more")
+    return [f"PE {pe}: {line}" for line in shown] or [f"PE {pe}: waits for nothing in gpushmem"]
+
+
+def _condition(wait: Wait) -> str:
+    if wait.compare == MEETING:
+        return f"{wait.what}, {wait.wanted} threads have to arrive"
+    seen = ctypes.c_uint64.from_address(wait.address).value
+    wanted = wait.wanted % 2**64
+    if wait.what == "barrier_all":
+        return "barrier_all, not all PEs have arrived"
+    return f"{wait.what} at {wait.address:#x} {COMPARISONS.get(wait.compare, '?')} {wanted}, sees {seen}"
+
+
+_previous: dict[int, Any] = {}
+
+
+def install(pe: int, meeting: Meeting) -> None:
+    """Print the report on SIGUSR1 (with Python's stacks) and before a KeyboardInterrupt."""
+
+    def report() -> None:
+        print(*lines(pe, meeting), sep="\n", file=sys.stderr, flush=True)
+
+    def on_usr1(number: int, frame: Any) -> None:
+        report()
+        faulthandler.dump_traceback(all_threads=True)
+
+    def on_interrupt(number: int, frame: Any) -> None:
+        if meeting.waiting or waits():
+            report()
+        signal.default_int_handler(number, frame)
+
+    try:
+        faulthandler.unregister(signal.SIGUSR1)
+        _previous[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, on_usr1)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            _previous[signal.SIGINT] = signal.signal(signal.SIGINT, on_interrupt)
+    except ValueError:
+        pass  # init() outside the main thread: signals are somebody else's
+
+
+def uninstall() -> None:
+    """Put the signal handlers back."""
+    while _previous:
+        number, handler = _previous.popitem()
+        signal.signal(number, handler)

@@ -1,0 +1,50 @@
+"""The job of PEs forked by the launcher on this machine, or of one PE without a launcher.
+
+PEs find each other through file descriptors they inherit: nothing has a name, nothing goes
+through the environment, so a process the user starts from a PE is not mistaken for one.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+__all__ = ["Job", "adopt", "create", "current"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """How a PE finds the others. The descriptors are memfds that `init` sizes."""
+
+    my_pe: int
+    n_pes: int
+    heap_size: int | None  # bytes asked of the launcher; None: not asked
+    heap_fds: tuple[int, ...]  # one segment per PE
+    control_fd: int
+
+    def of(self, pe: int) -> Job:
+        """The same job as `pe` sees it."""
+        return replace(self, my_pe=pe)
+
+
+_current: Job | None = None
+
+
+def create(n_pes: int, heap_size: int | None = None) -> Job:
+    """Make the shared memory of a job, empty; the job is PE 0's until `of` gives another's."""
+    fds = [os.memfd_create(f"gpushmem-{name}") for name in ("control", *map(str, range(n_pes)))]
+    return Job(0, n_pes, heap_size, tuple(fds[1:]), fds[0])
+
+
+def adopt(job: Job) -> None:
+    """Make `job` the one this process belongs to."""
+    global _current  # noqa: PLW0603
+    _current = job
+
+
+def current() -> Job:
+    """The job of this process; one PE by itself if no launcher started it."""
+    if _current is None:
+        adopt(create(1))
+    assert _current is not None
+    return _current

@@ -1,0 +1,76 @@
+"""`@jit`: a Python function as a kernel, or as a device function called from kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Any
+
+import numpy as np
+
+from gpushmem import runtime
+from gpushmem.backends.base import Backend, DeviceFunction
+from gpushmem.errors import ArgumentError
+from gpushmem.memory.array import unwrap
+
+__all__ = ["Kernel", "jit"]
+
+
+class Kernel:
+    """A kernel: `kernel[grid, block, stream, dynamic_shared_bytes](*args)` launches it.
+
+    The launch is asynchronous, in order with others on its stream (0: the default stream); an
+    error in the kernel is raised by the next synchronisation. NumPy arrays among the arguments
+    are copied to the device and, when the kernel has ended, back; such a launch waits.
+    """
+
+    def __init__(self, py_func: Callable[..., Any], options: dict[str, Any]) -> None:
+        self.py_func = py_func
+        self._options = options
+        self._prepared: dict[str, Any] = {}  # backend name -> its kernel, compiled per signature
+        update_wrapper(self, py_func)
+
+    def __getitem__(self, config: Any) -> Callable[..., None]:
+        if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
+            raise ArgumentError(
+                f"kernel {self.py_func.__name__}: launch it as kernel[grid, block], "
+                f"[grid, block, stream] or [grid, block, stream, dynamic_shared_bytes]; got [{config!r}]"
+            )
+        return lambda *args: self._launch(config, args)
+
+    def _launch(self, config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
+        backend = runtime.current(f"kernel {self.py_func.__name__}").backend
+        prepared = self._prepared.get(backend.name)
+        if prepared is None:
+            prepared = self._prepared[backend.name] = backend.kernel(self.py_func, self._options)
+        host = {k: a for k, a in enumerate(args) if isinstance(a, np.ndarray)}
+        device = {k: _copy_in(backend, a) for k, a in host.items()}
+        backend.launch(prepared, config, tuple(device.get(k, unwrap(a)) for k, a in enumerate(args)))
+        for k, array in host.items():
+            if array.flags.writeable:
+                np.copyto(array, backend.to_host(device[k]))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        name = self.py_func.__name__
+        raise ArgumentError(f"kernel {name}: give a launch configuration: {name}[grid, block](...)")
+
+
+def _copy_in(backend: Backend, array: np.ndarray[Any, Any]) -> Any:
+    native = backend.device_array(array.shape, array.dtype)
+    backend.from_host(native, array)
+    return native
+
+
+def jit(func: Any = None, *, device: bool = False, **options: Any) -> Any:
+    """Make a kernel of a Python function, or with `device=True` a function kernels can call.
+
+    The function is written for `numba.cuda`. Options are those of `numba.cuda.jit`: `fastmath`
+    and `debug` (index checks) count on every backend, others where they mean something. It is
+    compiled at the first launch with each combination of argument types; a kernel that cannot be
+    typed raises Numba's error there.
+    """
+    if func is None:
+        return lambda f: jit(f, device=device, **options)
+    if not callable(func):
+        raise ArgumentError(f"jit takes a function, not {func!r}: types are found at the first launch")
+    return DeviceFunction(func) if device else Kernel(func, options)

@@ -1,0 +1,93 @@
+"""The symmetric heap's bookkeeping: which offsets of a segment are in use.
+
+Every PE keeps its own books of its own segment. They agree because the calls are collective, in
+the same order with the same sizes on every PE, and because the policy is a function of the calls
+alone: equal sequences give equal offsets. Nothing here touches the memory itself.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+from gpushmem.errors import HeapExhausted, SymmetryError
+from gpushmem.memory.size import format_size
+
+__all__ = ["Heap"]
+
+
+class Heap:
+    """Allocate and free blocks of `total` bytes: best fit, lowest offset first among equals.
+
+    Best fit keeps large blocks whole for the large arrays that come later, and communication
+    workspaces come in few sizes, which it then reuses exactly. Free neighbours are merged at once.
+    Sizes are rounded up to `alignment`; an allocation of 0 bytes takes one unit of it, so that
+    offsets are unique.
+    """
+
+    def __init__(self, total: int, *, alignment: int = 256) -> None:
+        self.alignment = alignment
+        self.total = total // alignment * alignment
+        self._allocated: dict[int, int] = {}  # offset -> bytes
+        self._holes: list[tuple[int, int]] = [(0, self.total)] if self.total else []  # by offset
+        self._by_size: list[tuple[int, int]] = sorted((n, o) for o, n in self._holes)
+
+    @property
+    def used(self) -> int:
+        """Bytes allocated, rounding included."""
+        return sum(self._allocated.values())
+
+    @property
+    def largest_free(self) -> int:
+        """Bytes of the largest free block."""
+        return self._by_size[-1][0] if self._by_size else 0
+
+    def blocks(self) -> list[tuple[int, int]]:
+        """Allocated blocks as (offset, bytes), by offset."""
+        return sorted(self._allocated.items())
+
+    def alloc(self, nbytes: int) -> int:
+        """Take a block of at least `nbytes` and return its offset; raises `HeapExhausted`."""
+        need = max(1, -(-nbytes // self.alignment)) * self.alignment
+        at = bisect_left(self._by_size, (need, -1))
+        if at == len(self._by_size):
+            raise HeapExhausted(self._explain(nbytes))
+        size, offset = self._by_size[at]
+        self._remove_hole(offset, size)
+        if size > need:
+            self._add_hole(offset + need, size - need)
+        self._allocated[offset] = need
+        return offset
+
+    def free(self, offset: int) -> int:
+        """Give the block at `offset` back and return its size; raises `SymmetryError` if none is there."""
+        if offset not in self._allocated:
+            raise SymmetryError(f"free: nothing is allocated at offset {offset:#x} (freed twice?)")
+        start, size = offset, self._allocated.pop(offset)
+        freed, at = size, bisect_left(self._holes, (offset, 0))
+        after = self._holes[at : at + 1]
+        before = self._holes[at - 1 : at] if at else []
+        for hole_offset, hole_size in [*before, *after]:
+            if hole_offset + hole_size == offset or hole_offset == offset + freed:
+                self._remove_hole(hole_offset, hole_size)
+                start, size = min(start, hole_offset), size + hole_size
+        self._add_hole(start, size)
+        return freed
+
+    def _add_hole(self, offset: int, size: int) -> None:
+        insort(self._holes, (offset, size))
+        insort(self._by_size, (size, offset))
+
+    def _remove_hole(self, offset: int, size: int) -> None:
+        del self._holes[bisect_left(self._holes, (offset, size))]
+        del self._by_size[bisect_left(self._by_size, (size, offset))]
+
+    def _explain(self, nbytes: int) -> str:
+        free = self.total - self.used
+        fragmented = " The heap is fragmented: enough is free, but not in one piece." if free >= nbytes else ""
+        return (
+            f"symmetric heap exhausted: {nbytes} bytes ({format_size(nbytes)}) asked, the largest "
+            f"free block has {self.largest_free} ({format_size(self.largest_free)}); {self.used} of "
+            f"{self.total} bytes ({format_size(self.total)}) are used.{fragmented} "
+            "Free arrays, or raise the heap size: gpushmem run --heap-size, GPUSHMEM_HEAP_SIZE, "
+            "or init(heap_size=...)"
+        )

@@ -1,0 +1,141 @@
+"""The operations. `docs/memory-model.md` says how they are ordered with each other.
+
+Vocabulary: *symmetric* means on the heap at the same offset on every PE; an argument that is
+symmetric and remote is named by the caller's own array, and the operation reaches the same array
+on `pe`. Sizes are in elements.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpushmem.ops.table import BLOCK, THREAD, WARP, declare
+
+EVERY_SCOPE = (THREAD, WARP, BLOCK)
+
+
+# --- who am I
+
+
+@declare(on_host=True)
+def my_pe() -> Any:
+    """Return the number of the calling PE, 0 to `n_pes() - 1`. OpenSHMEM 1.5: shmem_my_pe."""
+
+
+@declare(on_host=True)
+def n_pes() -> Any:
+    """Return how many PEs the job has. OpenSHMEM 1.5: shmem_n_pes."""
+
+
+# --- remote memory access
+
+
+@declare(on_host=True)
+def p(dst: Any, value: Any, pe: Any) -> Any:
+    """Write `value` to element 0 of `dst` (symmetric, on `pe`).
+
+    On return the value has been taken; arrival needs `quiet`. `value` is converted to the dtype
+    of `dst`. To write element i pass `dst[i:]`. OpenSHMEM 1.5: shmem_p.
+    """
+
+
+@declare(on_host=True)
+def g(src: Any, pe: Any) -> Any:
+    """Return element 0 of `src` (symmetric, on `pe`), as it is at some moment during the call.
+
+    To read element i pass `src[i:]`. OpenSHMEM 1.5: shmem_g.
+    """
+
+
+@declare(scopes=EVERY_SCOPE, nbi=True, on_host=True)
+def put(dst: Any, src: Any, pe: Any) -> Any:
+    """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
+
+    Both contiguous, of one dtype; a smaller `dst` is an error. On return `src` may be reused;
+    arrival needs `quiet`, or a signal that follows (`put_signal`). Two puts may arrive in either
+    order: put `fence` between them where it matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi;
+    NVSHMEM 3: nvshmemx_put_warp, nvshmemx_put_block.
+    """
+
+
+@declare(scopes=EVERY_SCOPE, nbi=True, on_host=True)
+def get(dst: Any, src: Any, pe: Any) -> Any:
+    """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
+
+    Both contiguous, of one dtype; a smaller `src` is an error. On return `dst` holds the data.
+    OpenSHMEM 1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
+    """
+
+
+# --- signals
+
+
+@declare(scopes=EVERY_SCOPE, nbi=True)
+def put_signal(dst: Any, src: Any, signal: Any, value: Any, op: Any, pe: Any) -> Any:
+    """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
+
+    `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
+    ordered; earlier puts are not. On return `src` may be reused. OpenSHMEM 1.5:
+    shmem_put_signal; NVSHMEM 3: nvshmemx_put_signal_block.
+    """
+
+
+@declare()
+def signal_op(signal: Any, value: Any, op: Any, pe: Any) -> Any:
+    """Update element 0 of `signal` (uint64, symmetric, on `pe`) atomically: set it or add to it.
+
+    `op` is SIGNAL_SET or SIGNAL_ADD. Not ordered after earlier puts: put `fence` before it.
+    NVSHMEM 3: nvshmemx_signal_op.
+    """
+
+
+@declare()
+def signal_fetch(signal: Any) -> Any:
+    """Return element 0 of `signal` (uint64, symmetric, the caller's own), read atomically.
+
+    What was put before the value was signalled is visible to the caller. OpenSHMEM 1.5: shmem_signal_fetch.
+    """
+
+
+@declare()
+def signal_wait_until(signal: Any, cmp: Any, value: Any) -> Any:
+    """Wait until element 0 of `signal` (uint64, the caller's own) compares to `value`; return it.
+
+    `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. On return the data put before the
+    signal is visible to the calling thread; other threads of the block see it after
+    `cuda.syncthreads()`. The signal keeps its value: reset it, or count up. OpenSHMEM 1.5:
+    shmem_signal_wait_until.
+    """
+
+
+# --- ordering
+
+
+@declare(on_host=True)
+def fence() -> Any:
+    """Order what the caller sent to a PE before this call before what it sends there after it.
+
+    It orders per target PE and completes nothing: data may still be under way on return.
+    Classic mistake: `put(data)`, `signal_op(flag)` with no fence between. OpenSHMEM 1.5:
+    shmem_fence.
+    """
+
+
+@declare(on_host=True)
+def quiet() -> Any:
+    """Complete what the caller sent before: on return it has arrived, on every PE.
+
+    Classic mistake: reusing the buffer of a `put_nbi` before `quiet`. OpenSHMEM 1.5: shmem_quiet.
+    """
+
+
+# --- synchronisation of all PEs
+
+
+@declare(scopes=EVERY_SCOPE, on_host=True)
+def barrier_all() -> Any:
+    """Wait until every PE is here; on return all that any PE put before is visible to all.
+
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which first
+    waits for the kernels of its PE. OpenSHMEM 1.5: shmem_barrier_all.
+    """

@@ -1,0 +1,100 @@
+"""The operation table: each operation is declared once, with the forms it comes in.
+
+A declaration is a Python function: its signature is the operation's, its docstring the contract.
+`declare` adds one row per form, `put` giving `put`, `put_nbi`, `put_warp`, `put_nbi_warp`,
+`put_block` and `put_nbi_block`, and one function per row. Called on the host, that function runs
+the host side of the runtime; met in a kernel, it stands for what the running backend lowers the
+row to. Nothing here knows how.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gpushmem.errors import NotInitializedError, ShmemError
+
+__all__ = ["BLOCK", "OPS", "THREAD", "WARP", "Op", "declare", "host"]
+
+THREAD, WARP, BLOCK = "thread", "warp", "block"
+
+SCOPE_NOTE = {
+    THREAD: "",
+    WARP: "Every thread of the warp calls, with the same arguments; the warp acts as one.",
+    BLOCK: "Every thread of the block calls, with the same arguments; the block acts as one.",
+}
+NBI_NOTE = "Non-blocking: `src` and `dst` may be touched again only after `quiet`."
+
+
+@dataclass(frozen=True)
+class Op:
+    """One row: an operation in one scope and one completion mode."""
+
+    name: str
+    base: str
+    scope: str
+    nbi: bool
+    host: bool  # callable on the host too
+    params: tuple[str, ...]
+    doc: str
+    function: Callable[..., Any]
+
+
+OPS: dict[str, Op] = {}
+
+
+class Host:
+    """Where host calls go: the runtime sets `call` while it is initialised."""
+
+    call: Callable[[Op, dict[str, Any]], Any] | None = None
+
+
+host = Host()
+
+
+def declare(
+    *, scopes: tuple[str, ...] = (THREAD,), nbi: bool = False, on_host: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the rows of the decorated operation to the table; return the plain form's function."""
+
+    def add(declaration: Callable[..., Any]) -> Callable[..., Any]:
+        for scope in scopes:
+            for form in (False, True) if nbi else (False,):
+                _add_row(declaration, scope, form, on_host and scope == THREAD and not form)
+        return OPS[declaration.__name__].function
+
+    return add
+
+
+def _add_row(declaration: Callable[..., Any], scope: str, nbi: bool, on_host: bool) -> None:
+    base = declaration.__name__
+    name = base + ("_nbi" if nbi else "") + ("" if scope == THREAD else f"_{scope}")
+    notes = [SCOPE_NOTE[scope], NBI_NOTE if nbi else ""]
+    doc = "\n\n".join([inspect.getdoc(declaration) or "", *filter(None, notes)])
+    signature = inspect.signature(declaration)
+    function = _function(name, doc, signature, on_host, declaration.__module__)
+    OPS[name] = Op(name, base, scope, nbi, on_host, tuple(signature.parameters), doc, function)
+
+
+def _function(
+    name: str, doc: str, signature: inspect.Signature, on_host: bool, module: str
+) -> Callable[..., Any]:
+    if on_host and signature.parameters:
+        stream = inspect.Parameter("stream", inspect.Parameter.KEYWORD_ONLY, default=None)
+        signature = signature.replace(parameters=[*signature.parameters.values(), stream])
+
+    def operation(*args: Any, **kwargs: Any) -> Any:
+        if not on_host:
+            raise ShmemError(f"{name} can be called inside kernels only")
+        bound = signature.bind(*args, **kwargs)
+        if host.call is None:
+            raise NotInitializedError(f"{name}: call gpushmem.init() first")
+        return host.call(OPS[name], bound.arguments)
+
+    operation.__name__ = operation.__qualname__ = name
+    operation.__doc__ = doc
+    operation.__module__ = module
+    operation.__signature__ = signature  # type: ignore[attr-defined]
+    return operation

@@ -1,0 +1,231 @@
+"""A process's runtime: its backend, its heap, and what lives between `init` and `finalize`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gpushmem.errors import ArgumentError, BackendUnavailable, NotInitializedError
+from gpushmem.memory.array import Allocation, DeviceArray, SymmetricArray, reject_view, unwrap
+from gpushmem.memory.heap import Heap
+from gpushmem.memory.size import parse_size
+from gpushmem.ops import Op, host
+
+__all__ = [
+    "asarray",
+    "current",
+    "device_array",
+    "empty",
+    "finalize",
+    "free",
+    "full",
+    "init",
+    "is_initialized",
+    "ones",
+    "stream",
+    "synchronize",
+    "to_device",
+    "zeros",
+]
+
+DEFAULT_HEAP = "1G"
+BACKENDS = {"cpu": ("gpushmem.backends.cpu.backend", "CpuBackend")}
+
+
+class Runtime:
+    """What `init` makes and `finalize` takes down."""
+
+    def __init__(self, backend: Any) -> None:
+        self.backend = backend
+        self.heap = Heap(backend.heap_bytes)
+        self.allocations: dict[int, Allocation] = {}
+
+    def allocate(self, what: str, shape: Any, dtype: Any, fill: Callable[[Any], None] | None) -> SymmetricArray:
+        """Collective: agree on the size, take it from the heap, fill it, and let nobody in before."""
+        shape, dtype = _shape(shape), np.dtype(dtype)
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        self.backend.meet(what, nbytes)
+        offset = self.heap.alloc(nbytes)
+        allocation = self.allocations[offset] = Allocation(offset, nbytes, shape)
+        array = SymmetricArray(self.backend.symmetric(offset, shape, dtype), self.backend, allocation)
+        if fill is not None:
+            fill(array)
+            self.backend.meet(f"{what} (filled)")
+        return array
+
+    def free(self, array: SymmetricArray) -> None:
+        """Collective: every PE is done with the array, then its memory can be used again."""
+        reject_view(array)
+        self.backend.synchronize()
+        allocation = array.allocation
+        self.backend.meet(f"free at {allocation.offset:#x}", allocation.nbytes)
+        self.heap.free(allocation.offset)
+        self.allocations.pop(allocation.offset).gone = "free"
+
+    def close(self) -> None:
+        """Collective: end the runtime. Arrays that are left say so when used."""
+        self.backend.synchronize()
+        self.backend.meet("finalize")
+        for allocation in self.allocations.values():
+            allocation.gone = "finalize"
+        self.backend.close()
+
+
+_runtime: Runtime | None = None
+
+
+def current(what: str = "this") -> Runtime:
+    """The runtime in use; raises `NotInitializedError` naming `what` needed it."""
+    if _runtime is None:
+        raise NotInitializedError(f"{what}: call gpushmem.init() first")
+    return _runtime
+
+
+def is_initialized() -> bool:
+    """Whether `init` has been called, and `finalize` not since."""
+    return _runtime is not None
+
+
+def init(backend: str | None = None, *, heap_size: str | int | None = None) -> None:
+    """Connect this PE to the others; collective over the job.
+
+    `backend` is "cpu"; default: the environment variable GPUSHMEM_BACKEND, else "cpu". `heap_size`
+    is the symmetric heap of each PE in bytes or as "256M"; default: `--heap-size` of `gpushmem
+    run`, else GPUSHMEM_HEAP_SIZE, else 1 GiB. Memory is used up only as it is written. Calling it
+    again without `finalize` in between raises `ArgumentError`; after `finalize` it may be called
+    anew. NVSHMEM 3: nvshmem_init.
+    """
+    global _runtime  # noqa: PLW0603
+    if _runtime is not None:
+        raise ArgumentError("init: already initialised; call gpushmem.finalize() first")
+    made = _backend_class(backend or os.environ.get("GPUSHMEM_BACKEND") or "cpu")
+    _runtime = Runtime(made(_heap_bytes(heap_size)))
+    host.call = _host_call
+
+
+def finalize() -> None:
+    """End the runtime of this PE; collective. Waits for its streams; arrays become unusable.
+
+    `init` may be called again. Without an `init` before it does nothing. NVSHMEM 3:
+    nvshmem_finalize.
+    """
+    global _runtime  # noqa: PLW0603
+    if _runtime is not None:
+        runtime, _runtime, host.call = _runtime, None, None
+        runtime.close()
+
+
+def _host_call(op: Op, arguments: dict[str, Any]) -> Any:
+    backend = current(op.name).backend
+    return backend.call(op, {name: unwrap(value) for name, value in arguments.items()})
+
+
+def _backend_class(name: str) -> Any:
+    if name not in BACKENDS:
+        raise BackendUnavailable(
+            f"there is no backend {name!r} in this version; available: {', '.join(BACKENDS)}"
+        )
+    module, attribute = BACKENDS[name]
+    return getattr(importlib.import_module(module), attribute)
+
+
+def _heap_bytes(asked: str | int | None) -> int:
+    from gpushmem.bootstrap import local  # noqa: PLC0415  (a job exists only from here on)
+
+    from_launcher = local.current().heap_size
+    for size in (asked, from_launcher, os.environ.get("GPUSHMEM_HEAP_SIZE")):
+        if size is not None:
+            return parse_size(size)
+    return parse_size(DEFAULT_HEAP)
+
+
+# --- symmetric arrays
+
+
+def empty(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
+    """Allocate a symmetric array, contents undefined. Collective over all PEs.
+
+    `shape` and `dtype` as in NumPy; every PE must ask for the same number of bytes, else every PE
+    raises `CollectiveMismatch` naming who asked what. Raises `HeapExhausted` when no free block
+    is large enough. On return every PE has the array. OpenSHMEM 1.5: shmem_malloc.
+    """
+    return current("empty").allocate("empty", shape, dtype, None)
+
+
+def zeros(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
+    """Allocate a symmetric array of zeros; otherwise as `empty`. On return all PEs' are zero."""
+    return full(shape, 0, dtype, what="zeros")
+
+
+def ones(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
+    """Allocate a symmetric array of ones; otherwise as `empty`. On return all PEs' are one."""
+    return full(shape, 1, dtype, what="ones")
+
+
+def full(shape: Any, fill_value: Any, dtype: Any = None, *, what: str = "full") -> SymmetricArray:
+    """Allocate a symmetric array filled with `fill_value`, which may differ between PEs.
+
+    `dtype` defaults to that of `fill_value`, as in NumPy. Otherwise as `empty`; on return every
+    PE's copy is filled.
+    """
+    dtype = np.asarray(fill_value).dtype if dtype is None else dtype
+    return current(what).allocate(what, shape, dtype, lambda array: array.copy_from(fill_value))
+
+
+def asarray(values: Any, dtype: Any = None) -> SymmetricArray:
+    """Allocate a symmetric array with this PE's `values` in it; otherwise as `empty`.
+
+    Takes what `numpy.asarray` takes. Every PE must give an array of the same number of bytes.
+    """
+    values = np.asarray(values, dtype)
+    return current("asarray").allocate(
+        "asarray", values.shape, values.dtype, lambda array: array.copy_from(values)
+    )
+
+
+def free(array: SymmetricArray) -> None:
+    """Give a symmetric array's memory back. Collective; waits for this PE's streams.
+
+    `array` is what the allocation returned, or a view that starts where it starts. Using it, or
+    a view of it, afterwards raises `SymmetryError`, as does freeing it twice. OpenSHMEM 1.5:
+    shmem_free.
+    """
+    current("free").free(array)
+
+
+# --- ordinary device memory, streams
+
+
+def device_array(shape: Any, dtype: Any = np.float64) -> DeviceArray:
+    """Allocate an array in this PE's ordinary device memory, contents undefined. Not collective."""
+    backend = current("device_array").backend
+    return DeviceArray(backend.device_array(_shape(shape), np.dtype(dtype)), backend)
+
+
+def to_device(values: Any) -> DeviceArray:
+    """Copy an array to this PE's ordinary device memory. Not collective."""
+    values = np.asarray(values)
+    array = device_array(values.shape, values.dtype)
+    array.copy_from(values)
+    return array
+
+
+def stream() -> Any:
+    """Make a stream: launches on it are done in order, and concurrently with other streams."""
+    return current("stream").backend.stream()
+
+
+def synchronize() -> None:
+    """Wait for all this PE's streams; raises the error of a kernel that failed."""
+    current("synchronize").backend.synchronize()
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    extents = tuple(shape) if np.ndim(shape) else (shape,)
+    if any(int(n) != n or n < 0 for n in extents):
+        raise ArgumentError(f"a shape consists of integers of 0 or more, not {shape!r}")
+    return tuple(int(n) for n in extents)

@@ -1,0 +1,109 @@
+"""Memory and the C library, from compiled code of any Numba target.
+
+All addresses and words are signed 64-bit integers: Numba would turn a mix of signed and unsigned
+ones into floats. The atomics are what processes share memory through, so they are never merged,
+hoisted or torn by the compiler.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.extending import intrinsic
+
+__all__ = [
+    "atomic_add_word",
+    "clock_gettime",
+    "copy_bytes",
+    "full_fence",
+    "libc_free",
+    "load_acquire",
+    "malloc",
+    "mmap",
+    "mprotect",
+    "release_fence",
+    "sched_yield",
+    "simt_switch",
+    "store_release",
+    "usleep",
+]
+
+i64 = ir.IntType(64)
+i8p = ir.IntType(8).as_pointer()
+
+word, int_ = types.intp, types.intc
+malloc = types.ExternalFunction("malloc", word(word))
+libc_free = types.ExternalFunction("free", types.void(word))
+mmap = types.ExternalFunction("mmap", word(word, word, int_, int_, int_, word))
+mprotect = types.ExternalFunction("mprotect", int_(word, word, int_))
+sched_yield = types.ExternalFunction("sched_yield", int_())
+usleep = types.ExternalFunction("usleep", int_(types.uintc))
+clock_gettime = types.ExternalFunction("clock_gettime", int_(int_, word))
+simt_switch = types.ExternalFunction("simt_switch", types.void(word, word))  # see `fiber`
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def copy_bytes(typingctx: Any, dst: Any, src: Any, nbytes: Any) -> Any:
+    """Copy `nbytes` from address `src` to address `dst` (memmove)."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        dst, src, nbytes = args
+        dst, src = builder.inttoptr(dst, i8p), builder.inttoptr(src, i8p)
+        cgutils.raw_memmove(builder, dst, src, nbytes, 1)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load_acquire(typingctx: Any, address: Any) -> Any:
+    """Load the 64-bit word at `address`; later accesses stay after it."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(args[0], i64.as_pointer()), "acquire", 8)
+
+    return types.intp(types.intp), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store_release(typingctx: Any, address: Any, value: Any) -> Any:
+    """Store a 64-bit word at `address`; earlier accesses stay before it."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        address, value = args
+        builder.store_atomic(value, builder.inttoptr(address, i64.as_pointer()), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def atomic_add_word(typingctx: Any, address: Any, value: Any) -> Any:
+    """Add to the 64-bit word at `address`, return what it held; orders everything around it."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        address, value = args
+        return builder.atomic_rmw(
+            "add", builder.inttoptr(address, i64.as_pointer()), value, "seq_cst"
+        )
+
+    return types.intp(types.intp, types.intp), codegen
+
+
+def _fence(ordering: str) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def fence(typingctx: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            builder.fence(ordering)
+            return context.get_dummy_value()
+
+        return types.void(), codegen
+
+    return fence
+
+
+release_fence = _fence("release")
+full_fence = _fence("seq_cst")
