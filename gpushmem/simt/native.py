@@ -7,15 +7,20 @@ hoisted or torn by the compiler.
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from llvmlite import ir
-from numba import types
+from numba import cfunc, types
 from numba.core import cgutils
 from numba.core.extending import intrinsic
 
 __all__ = [
     "atomic_add_word",
+    "c_function",
     "clock_gettime",
     "copy_bytes",
     "full_fence",
@@ -107,3 +112,26 @@ def _fence(ordering: str) -> Any:
 
 release_fence = _fence("release")
 full_fence = _fence("seq_cst")
+
+
+# --- C functions kept from run to run
+
+
+def c_function(signature: Any, make: Callable[[int], Callable[..., Any]]) -> Any:
+    """Compile `make(version)` to a C function, from Numba's on-disk cache when it is there.
+
+    The cache would not notice a change in another file than the function's own, such as a
+    structure's layout. So `version`, a digest of the package's sources, must be mentioned by the
+    function made, as a closure variable: Numba then makes it part of the key.
+    """
+    function = make(_version())
+    try:
+        return cfunc(signature, cache=True)(function)
+    except RuntimeError:  # no directory for the cache can be written
+        return cfunc(signature)(function)
+
+
+@cache
+def _version() -> int:
+    sources = sorted(Path(__file__).parent.parent.rglob("*.py"))
+    return zlib.crc32(b"".join(source.read_bytes() for source in sources))

@@ -16,11 +16,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from numba import cfunc, njit, types
+from numba import njit, types
 
 from gpushmem.simt import fiber as fibers
 from gpushmem.simt.layout import BLOCK, FIBER, GROUP, LAUNCH, POOL, THREAD, offset, view
 from gpushmem.simt.native import (
+    c_function,
     clock_gettime,
     libc_free,
     load_acquire,
@@ -191,6 +192,7 @@ def admit(launch_address: int) -> bool:
     return True
 
 
+@njit
 def end_thread(thread_address: int) -> None:
     """Take the calling thread out of the ring and its groups, and hand over for good."""
     thread = as_thread(thread_address)
@@ -239,6 +241,7 @@ def back_off(launch_address: int, idle: int) -> None:
         sched_yield()
 
 
+@njit
 def run(launch_address: int) -> None:
     """Run a grid to its end, its first failure, or its cancellation."""
     launch = as_launch(launch_address)
@@ -275,16 +278,34 @@ def run(launch_address: int) -> None:
         address = following
 
 
+def _make_run(version: int) -> Any:
+    def simt_run(launch_address: int) -> None:
+        version  # noqa: B018  (see `c_function`)
+        run(launch_address)
+
+    return simt_run
+
+
+def _make_end_thread(version: int) -> Any:
+    def simt_end_thread(thread_address: int) -> None:
+        version  # noqa: B018
+        end_thread(thread_address)
+
+    return simt_end_thread
+
+
 @cache
 def addresses() -> dict[str, int]:
     """Compile the scheduler; return the addresses of `run` and of a LAUNCH's code fields."""
     symbols = fibers.install()
-    compile_ = cfunc(types.void(types.intp), cache=False)
-    compiled = {"run": compile_(run), "end_thread": compile_(end_thread)}
+    compiled = {
+        name: c_function(types.void(types.intp), make)
+        for name, make in (("run", _make_run), ("end_thread", _make_end_thread))
+    }
     _keep.extend(compiled.values())
     return {"trampoline": symbols["simt_trampoline"]} | {
         name: function.address for name, function in compiled.items()
     }
 
 
-_keep: list[Any] = []
+_keep: list[Any] = []  # the code lives as long as these

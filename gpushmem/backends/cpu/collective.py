@@ -16,14 +16,17 @@ this one again before all have arrived at the next barrier, having read it.
 from __future__ import annotations
 
 import time
+from functools import cache
+from typing import Any
 
-from numba import njit, types
+from numba import types
 
 from gpushmem.backends.cpu.world import CONTROL, SLOT_SETS, World
 from gpushmem.errors import CollectiveMismatch
 from gpushmem.simt.layout import offset
 from gpushmem.simt.native import (
     atomic_add_word,
+    c_function,
     load_acquire,
     sched_yield,
     store_release,
@@ -36,25 +39,41 @@ ARRIVED, GENERATION = offset(CONTROL, "arrived"), offset(CONTROL, "generation")
 SPINS, YIELDS, SLEEPS, SLEEP_US = 200, 1000, 200, 50  # about 20 ms between two looks at signals
 
 
-@njit("void(i8, i8, i8)")  # type: ignore[untyped-decorator]
-def arrive(control: int, generation: int, n_pes: int) -> None:
-    """Arrive at the barrier of `generation`."""
-    if atomic_add_word(control + ARRIVED, 1) == n_pes - 1:
-        store_release(control + ARRIVED, 0)
-        store_release(control + GENERATION, generation + 1)
+def _make_arrive(version: int) -> Any:
+    def arrive(control: int, generation: int, n_pes: int) -> None:
+        version  # noqa: B018  (see `c_function`)
+        if atomic_add_word(control + ARRIVED, 1) == n_pes - 1:
+            store_release(control + ARRIVED, 0)
+            store_release(control + GENERATION, generation + 1)
+
+    return arrive
 
 
-@njit("b1(i8, i8)", nogil=True)  # type: ignore[untyped-decorator]
-def passed(control: int, generation: int) -> bool:
-    """Wait a while for the barrier of `generation`; return whether all have arrived."""
-    for turn in range(SPINS + YIELDS + SLEEPS):
-        if load_acquire(control + GENERATION) != generation:
-            return True
-        if turn >= SPINS + YIELDS:
-            usleep(types.uintc(SLEEP_US))
-        elif turn >= SPINS:
-            sched_yield()
-    return False
+def _make_passed(version: int) -> Any:
+    def passed(control: int, generation: int) -> bool:
+        version  # noqa: B018
+        for turn in range(SPINS + YIELDS + SLEEPS):
+            if load_acquire(control + GENERATION) != generation:
+                return True
+            if turn >= SPINS + YIELDS:
+                usleep(types.uintc(SLEEP_US))
+            elif turn >= SPINS:
+                sched_yield()
+        return False
+
+    return passed
+
+
+word = types.intp
+
+
+@cache
+def native() -> dict[str, Any]:
+    """`arrive` at the barrier of a generation; `passed` waits a while for it and says if it is."""
+    return {
+        "arrive": c_function(types.void(word, word, word), _make_arrive).ctypes,
+        "passed": c_function(types.boolean(word, word), _make_passed).ctypes,
+    }
 
 
 class Meeting:
@@ -62,6 +81,7 @@ class Meeting:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._arrive, self._passed = native()["arrive"], native()["passed"]
         self._control = int(world.native["control"][0])
         self.waiting: tuple[str, float] | None = None  # (what, since when) while in a barrier
 
@@ -76,8 +96,8 @@ class Meeting:
         slots = world.slots[generation % SLOT_SETS]
         slots[world.job.my_pe] = (generation, nbytes, what.encode())
         self.waiting = (what, time.monotonic())
-        arrive(self._control, generation, world.job.n_pes)
-        while not passed(self._control, generation):
+        self._arrive(self._control, generation, world.job.n_pes)
+        while not self._passed(self._control, generation):
             pass  # back in Python now and then, so that signals are handled
         self.waiting = None
         said = [_said(slot, generation) for slot in slots.copy()]
