@@ -8,18 +8,19 @@ from typing import Any
 import numpy as np
 
 from gpushmem.backends.base import DeviceFunction, Shape
-from gpushmem.backends.cpu import lowering, report
+from gpushmem.backends.cpu import collective, lowering, report
 from gpushmem.backends.cpu.collective import Meeting
 from gpushmem.backends.cpu.world import World
 from gpushmem.bootstrap import local
 from gpushmem.errors import ArgumentError, KernelError, ShmemError, SymmetryError
 from gpushmem.ops import Op
+from gpushmem.simt import scheduler
 from gpushmem.simt.kernel import Kernel, KernelFailure, Running, shape_of
 from gpushmem.simt.layout import address_of
 from gpushmem.simt.stream import Device, Stream
-from gpushmem.simt.target import adopt
+from gpushmem.simt.target import adopt, simt_target
 
-__all__ = ["CpuBackend"]
+__all__ = ["CpuBackend", "warm_up"]
 
 # jit options of numba.cuda that mean the same here, and those that mean nothing on a CPU.
 OPTIONS = {"fastmath": "fastmath", "debug": "boundscheck"}
@@ -186,3 +187,12 @@ def explain(failure: KernelFailure, pe: int) -> ShmemError:
     kind, text = lowering.TRAPS.get(failure.code, (KernelError, ""))
     what = text.format(*failure.values) if text else failure.what()
     return kind(f"PE {pe}, {failure.where()}: {what}")
+
+
+def warm_up() -> None:
+    """Compile what every PE needs, in the process they will be forked from."""
+    lowering.install()
+    scheduler.addresses()
+    collective.native()
+    simt_target.typing_context.refresh()
+    simt_target.target_context.refresh()

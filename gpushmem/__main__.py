@@ -1,0 +1,5 @@
+"""`python -m gpushmem` is the `gpushmem` command."""
+
+from gpushmem.cli import main
+
+main(prog_name="gpushmem")

@@ -1,0 +1,102 @@
+"""`gpushmem run`: start PEs on this machine and run a script, or a module, in each."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import runpy
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from gpushmem.errors import ArgumentError
+from gpushmem.memory.size import parse_size
+
+__all__ = ["command"]
+
+
+class _Size(click.ParamType):
+    name = "size"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return parse_size(value)
+        except ArgumentError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.command(
+    "run",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    short_help="Start PEs on this machine and run a script in each.",
+)
+@click.option("-n", "n_pes", type=click.IntRange(min=1), default=1, show_default=True, help="Number of PEs.")
+@click.option("--heap-size", type=_Size(), help="Symmetric heap of each PE, such as 256M.  [default: 1G]")
+@click.option("--tag-output", is_flag=True, help="Prefix each line of output with its PE.")
+@click.option("-m", "module", help="Run a module, as python -m does, instead of a script.")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
+def command(n_pes: int, heap_size: int | None, tag_output: bool, module: str | None, args: tuple[str, ...]) -> None:
+    """Start PEs on this machine and run SCRIPT in each; what follows SCRIPT is its own.
+
+    The exit code is that of the first PE that fails. Standard input goes to PE 0, unless it is a
+    terminal.
+    """
+    target = _module(module, args) if module else _script(args)
+    from gpushmem.launch import local  # noqa: PLC0415  (heavy: not for usage errors)
+
+    local.preload()
+    outcome = local.launch(n_pes, target, heap_size=heap_size, tag_output=tag_output)
+    summary = outcome.summary()
+    if summary and (n_pes > 1 or outcome.code > 128):
+        click.echo(f"gpushmem: {summary}", err=True)
+    sys.exit(outcome.code)
+
+
+def _script(args: tuple[str, ...]) -> Callable[[], None]:
+    """What runs a script in a PE; usage errors are raised here, before any PE is started."""
+    if not args:
+        raise click.UsageError("give a script to run, or -m and a module")
+    path = Path(args[0])
+    if path.is_dir():
+        if not (path / "__main__.py").exists():
+            raise click.UsageError(f"{args[0]} is a directory without a __main__.py")
+        return _as_python(args, lambda: runpy.run_path(args[0], run_name="__main__"))
+    if not path.exists():
+        raise click.UsageError(f"script {args[0]} does not exist (current directory: {Path.cwd()})")
+    if not os.access(path, os.R_OK):
+        raise click.UsageError(f"script {args[0]} cannot be read")
+    with io.open_code(str(path)) as file:
+        source = file.read()
+
+    def run() -> None:
+        sys.path.insert(0, str(path.resolve().parent))
+        main = types.ModuleType("__main__")
+        main.__dict__.update(__file__=args[0], __builtins__=__builtins__)
+        sys.modules["__main__"] = main  # so that what the script defines can be pickled
+        exec(compile(source, args[0], "exec"), main.__dict__)  # noqa: S102
+
+    return _as_python(args, run)
+
+
+def _module(name: str, args: tuple[str, ...]) -> Callable[[], None]:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        raise click.UsageError(f"there is no module {name}")
+    run = lambda: runpy.run_module(name, run_name="__main__", alter_sys=True)  # noqa: E731
+    return _as_python((found.origin or name, *args), run)
+
+
+def _as_python(argv: tuple[str, ...], run: Callable[[], object]) -> Callable[[], None]:
+    def target() -> None:
+        sys.argv[:] = argv
+        run()
+
+    return target

@@ -1,0 +1,1 @@
+"""Starting PEs and seeing to it that they end together."""

@@ -1,0 +1,124 @@
+"""What runs in a PE that was forked: its surroundings, its target, and how it ends."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+from gpushmem.bootstrap import local
+
+__all__ = ["run"]
+
+PR_SET_PDEATHSIG = 1
+INTERRUPTED = 128 + signal.SIGINT
+
+
+def run(job: local.Job, target: Callable[[], object], parent: int, first_token: int) -> NoReturn:
+    """Be a PE: run `target()` and end the process with its exit code.
+
+    The code is 0, that of a SystemExit, 1 for an exception, 130 for Ctrl-C. `first_token` is a
+    pipe with one byte in it: who reads it is the first PE to fail and shows its traceback.
+    """
+    code = 1
+    try:
+        _settle(job, parent)
+        code = _exit_code(job, target, first_token)
+        code = _wind_up(code)
+    finally:
+        os._exit(code)
+
+
+def _settle(job: local.Job, parent: int) -> None:
+    """Forget what belongs to the launcher, and die with it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the call
+        os._exit(1)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    faulthandler.register(signal.SIGUSR1, all_threads=True, file=2)
+    atexit._clear()
+    if job.my_pe != 0 or os.isatty(0):
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    local.adopt(job)
+
+
+def _exit_code(job: local.Job, target: Callable[[], object], first_token: int) -> int:
+    try:
+        target()
+        _surface_errors()
+    except SystemExit as stop:
+        if stop.code is None or isinstance(stop.code, int):
+            return (stop.code or 0) & 0xFF
+        print(stop.code, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BaseException as error:  # noqa: BLE001  (whatever ends a script is reported)
+        _report(job, error, first_token)
+        return 1
+    return 0
+
+
+def _surface_errors() -> None:
+    """Wait for launches the script left running: their errors must not be lost."""
+    runtime = sys.modules.get("gpushmem.runtime")
+    if runtime is not None and runtime.is_initialized():
+        runtime.synchronize()
+
+
+def _report(job: local.Job, error: BaseException, first_token: int) -> None:
+    """Show the traceback of the first PE that fails, one line for the others."""
+    os.set_blocking(first_token, False)
+    try:
+        first = bool(os.read(first_token, 1))
+    except BlockingIOError:
+        first = False
+    if not first:
+        last = traceback.format_exception_only(error)[-1].strip()
+        text = f"gpushmem: PE {job.my_pe} also failed: {last}\n"
+    else:
+        heading = f"gpushmem: PE {job.my_pe} failed:\n" if job.n_pes > 1 else ""
+        shown = error.with_traceback(_of_the_script(error.__traceback__))
+        text = heading + "".join(traceback.format_exception(shown))
+    sys.stdout.flush()
+    sys.stderr.write(text)  # one write, so that PEs' texts do not mix
+    sys.stderr.flush()
+
+
+LAUNCHER = tuple(str(Path(__file__).parent.parent / room) + os.sep for room in ("launch", "cli"))
+
+
+def _of_the_script(tb: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames that led to the script."""
+    start = tb
+    while tb is not None:
+        name = tb.tb_frame.f_code.co_filename
+        if not name.startswith((*LAUNCHER, "<frozen runpy")):
+            return tb
+        tb = tb.tb_next
+    return start
+
+
+def _wind_up(code: int) -> int:
+    """What the interpreter does at its end: threads, exit handlers, buffers."""
+    _threads: Any = threading
+    _threads._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # nobody reads any more
+            code = code or 1
+    return code
