@@ -141,8 +141,8 @@ def new(struct: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 
 def address_of(array: np.ndarray[Any, Any]) -> int:
-    """Address of an array's first byte."""
-    return int(array.ctypes.data)
+    """Address of an array's first byte (`array.ctypes` would give another for an empty one)."""
+    return int(array.__array_interface__["data"][0])
 
 
 def view(struct: np.dtype[Any]) -> Any:

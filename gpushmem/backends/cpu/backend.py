@@ -75,7 +75,7 @@ class CpuBackend:
 
     def from_host(self, native: np.ndarray[Any, Any], values: Any) -> None:
         self.synchronize()
-        np.copyto(native, values, casting="same_kind")
+        np.copyto(native, values, casting="unsafe")  # as assignment to a NumPy array does
 
     def host_view(self, native: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return native

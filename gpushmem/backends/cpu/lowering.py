@@ -97,32 +97,44 @@ size_of = _array_word(lambda b, a: a.nitems)
 itemsize_of = _array_word(lambda b, a: a.itemsize)
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def check_arrays(typingctx: Any, name: Any, dst: Any, src: Any) -> Any:
-    """Refuse, when the kernel is compiled, arrays that `name` cannot copy between."""
-    for what, typ in (("dst", dst), ("src", src)):
-        if not isinstance(typ, types.Array):
-            raise NumbaTypeError(f"{name.literal_value}: {what} must be an array, not {typ}")
-        if typ.layout not in "CF":
+def _arrays_checker(name: str) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def check(typingctx: Any, dst: Any, src: Any) -> Any:
+        """Refuse, when the kernel is compiled, arrays that cannot be copied between."""
+        for what, typ in (("dst", dst), ("src", src)):
+            if not isinstance(typ, types.Array):
+                raise NumbaTypeError(f"{name}: {what} must be an array, not {typ}")
+            if typ.layout not in "CF":
+                raise NumbaTypeError(
+                    f"{name}: {what} is not contiguous ({typ}): copy it to an array that is"
+                )
+        if dst.dtype != src.dtype:
             raise NumbaTypeError(
-                f"{name.literal_value}: {what} is not contiguous ({typ}): copy it to an array that is"
+                f"{name}: dst is an array of {dst.dtype}, src of {src.dtype}; "
+                "they must have the same dtype"
             )
-    if dst.dtype != src.dtype:
-        raise NumbaTypeError(
-            f"{name.literal_value}: dst is an array of {dst.dtype}, src of {src.dtype}; "
-            "they must have the same dtype"
-        )
-    return types.void(name, dst, src), _nothing
+        return types.void(dst, src), _nothing
+
+    return check
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def check_signal(typingctx: Any, name: Any, signal: Any, value: Any) -> Any:
-    """Refuse, when the kernel is compiled, a signal that is no uint64 array."""
-    if not isinstance(signal, types.Array) or signal.dtype != types.uint64:
-        raise NumbaTypeError(f"{name.literal_value}: signal must be an array of uint64, not {signal}")
-    if not isinstance(value, types.Integer):
-        raise NumbaTypeError(f"{name.literal_value}: value must be an integer, not {value}")
-    return types.void(name, signal, value), _nothing
+def _signal_checker(name: str) -> Any:
+    @intrinsic  # type: ignore[untyped-decorator]
+    def check(typingctx: Any, signal: Any, value: Any) -> Any:
+        """Refuse, when the kernel is compiled, a signal that is no uint64 array."""
+        if not isinstance(signal, types.Array) or signal.dtype != types.uint64:
+            raise NumbaTypeError(f"{name}: signal must be an array of uint64, not {signal}")
+        if not isinstance(value, types.Integer):
+            raise NumbaTypeError(f"{name}: value must be an integer, not {value}")
+        return types.void(signal, value), _nothing
+
+    return check
+
+
+check_put, check_get = _arrays_checker("put"), _arrays_checker("get")
+check_op, check_fetch, check_wait = (
+    _signal_checker(name) for name in ("signal_op", "signal_fetch", "signal_wait_until")
+)
 
 
 def _nothing(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -189,7 +201,7 @@ def g(src, pe):  # type: ignore[no-untyped-def]
 
 
 def put(dst, src, pe):  # type: ignore[no-untyped-def]
-    check_arrays("put", dst, src)
+    check_put(dst, src)
     n = size_of(src)
     fail_if(size_of(dst) < n, TOO_SMALL, size_of(dst), n, 0, 0)
     nbytes = n * itemsize_of(src)
@@ -197,7 +209,7 @@ def put(dst, src, pe):  # type: ignore[no-untyped-def]
 
 
 def get(dst, src, pe):  # type: ignore[no-untyped-def]
-    check_arrays("get", dst, src)
+    check_get(dst, src)
     n = size_of(dst)
     fail_if(size_of(src) < n, TOO_SMALL, size_of(dst), size_of(src), 0, 0)
     nbytes = n * itemsize_of(dst)
@@ -210,7 +222,7 @@ def put_signal(dst, src, signal, value, op, pe):  # type: ignore[no-untyped-def]
 
 
 def signal_op(signal, value, op, pe):  # type: ignore[no-untyped-def]
-    check_signal("signal_op", signal, value)
+    check_op(signal, value)
     fail_if(size_of(signal) < 1, EMPTY, 0, 0, 0, 0)
     address = remote(address_of(signal), 8, pe)
     if op == SIGNAL_SET:
@@ -222,7 +234,7 @@ def signal_op(signal, value, op, pe):  # type: ignore[no-untyped-def]
 
 
 def signal_fetch(signal):  # type: ignore[no-untyped-def]
-    check_signal("signal_fetch", signal, 0)
+    check_fetch(signal, 0)
     fail_if(size_of(signal) < 1, EMPTY, 0, 0, 0, 0)
     return types.uint64(load_acquire(address_of(signal)))
 
@@ -244,7 +256,7 @@ def holds(seen, cmp, wanted):  # type: ignore[no-untyped-def]
 
 
 def signal_wait_until(signal, cmp, value):  # type: ignore[no-untyped-def]
-    check_signal("signal_wait_until", signal, value)
+    check_wait(signal, value)
     fail_if(size_of(signal) < 1, EMPTY, 0, 0, 0, 0)
     address, wanted = address_of(signal), types.uint64(value)
     seen = types.uint64(load_acquire(address))

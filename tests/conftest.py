@@ -1,0 +1,53 @@
+"""Fixtures: real PEs, and the command as a user types it."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import pes
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def run_pes():
+    """`run_pes(n, function, *args)`: run it in n real PEs, return the list of what they returned.
+
+    `function` may be a closure; what it returns is pickled. Options: `timeout` in seconds,
+    `heap_size` in bytes. A PE that fails or a job that hangs fails the test with every PE's output.
+    """
+    return pes.run_pes
+
+
+@pytest.fixture
+def run_cli():
+    """`run_cli(*args)`: run `python -m gpushmem args...` as a process; see `cli`."""
+    return cli
+
+
+def cli(*args, timeout=60, code=None, cwd=None, env=None, stdin=None):
+    """Run the command, return its CompletedProcess; `code` is the exit code it must have."""
+    process = start_cli(*args, cwd=cwd, env=env, stdin=subprocess.PIPE if stdin else None)
+    try:
+        out, err = process.communicate(stdin, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        pytest.fail(f"gpushmem {args} still ran after {timeout} s\nstdout:\n{out}\nstderr:\n{err}")
+    result = subprocess.CompletedProcess(args, process.returncode, out, err)
+    if code is not None and result.returncode != code:
+        pytest.fail(f"exit code {result.returncode}, not {code}\nstdout:\n{out}\nstderr:\n{err}")
+    return result
+
+
+def start_cli(*args, cwd=None, env=None, stdin=None):
+    """Start the command in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "gpushmem", *map(str, args)], cwd=cwd or ROOT, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}, start_new_session=True,
+        stdin=stdin or subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip

@@ -1,0 +1,362 @@
+"""Operations called inside kernels, between real PEs. Data names its writer: 1000 * pe + i."""
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import gpushmem as shmem
+from gpushmem.ops import OPS
+
+PES = [1, 2, 3, 8]
+POISON = -7
+SCOPES = {"thread": "", "warp": "_warp", "block": "_block"}
+
+
+def marked(n, pe, dtype="int64"):
+    return (1000 * pe + np.arange(n)).astype(dtype)
+
+
+def started(function):
+    """Run a test body between init and finalize."""
+
+    def body(*args):
+        shmem.init()
+        result = function(*args)
+        shmem.finalize()
+        return result
+
+    return body
+
+
+def operation(base, nbi, scope):
+    return getattr(shmem, base + ("_nbi" if nbi else "") + SCOPES[scope])
+
+
+def threads_of(scope):
+    """A block size, and which threads of it call an operation of this scope."""
+    return {"thread": 1, "warp": 32, "block": 96}[scope]
+
+
+@pytest.mark.parametrize("n_pes", PES)
+@pytest.mark.parametrize("nbi", [False, True])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_put_goes_to_the_right_pe_and_place(run_pes, n_pes, nbi, scope):
+    put, n = operation("put", nbi, scope), 100
+
+    @shmem.jit
+    def send(dst, src):
+        right = (shmem.my_pe() + 1) % shmem.n_pes()
+        put(dst[10:], src, right)
+        shmem.quiet()
+
+    @started
+    def body():
+        me = shmem.my_pe()
+        dst = shmem.full(n + 20, POISON, dtype="int64")
+        src = shmem.to_device(marked(n, me))
+        send[1, threads_of(scope)](dst, src)
+        shmem.barrier_all()
+        return dst.numpy()
+
+    for pe, got in enumerate(run_pes(n_pes, body)):
+        left = (pe - 1) % n_pes
+        np.testing.assert_array_equal(got[10 : 10 + n], marked(n, left))
+        assert (got[:10] == POISON).all()
+        assert (got[10 + n :] == POISON).all()
+
+
+@pytest.mark.parametrize("n_pes", PES)
+@pytest.mark.parametrize("nbi", [False, True])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_get_fetches_from_the_right_pe_and_place(run_pes, n_pes, nbi, scope):
+    get, n = operation("get", nbi, scope), 100
+
+    @shmem.jit
+    def fetch(dst, src):
+        right = (shmem.my_pe() + 1) % shmem.n_pes()
+        get(dst, src[5:], right)
+        shmem.quiet()
+
+    @started
+    def body():
+        src = shmem.asarray(marked(n + 10, shmem.my_pe()))
+        dst = shmem.device_array(n, "int64")
+        dst.copy_from(POISON)
+        fetch[1, threads_of(scope)](dst, src)
+        got = dst.numpy()
+        shmem.barrier_all()
+        return got
+
+    for pe, got in enumerate(run_pes(n_pes, body)):
+        np.testing.assert_array_equal(got, marked(n + 10, (pe + 1) % n_pes)[5 : 5 + n])
+
+
+@pytest.mark.parametrize("n_pes", PES)
+@pytest.mark.parametrize("nbi", [False, True])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_who_sees_the_signal_sees_the_data(run_pes, n_pes, nbi, scope):
+    put_signal, n, rounds = operation("put_signal", nbi, scope), 257, 200
+
+    @shmem.jit
+    def ring(dst, src, signal, wrong):
+        me, n_pes = shmem.my_pe(), shmem.n_pes()
+        right, left = (me + 1) % n_pes, (me - 1) % n_pes
+        t, size = cuda.threadIdx.x, cuda.blockDim.x
+        for k in range(1, rounds + 1):
+            for i in range(t, src.size, size):
+                src[i] = 1000000 * k + 1000 * me + i
+            cuda.syncthreads()
+            row = dst[k % 2]
+            put_signal(row, src, signal, k, shmem.SIGNAL_SET, right)
+            if t == 0:
+                shmem.signal_wait_until(signal, shmem.CMP_GE, k)
+            cuda.syncthreads()
+            for i in range(t, src.size, size):
+                if row[i] != 1000000 * k + 1000 * left + i:
+                    cuda.atomic.add(wrong, 0, 1)
+            cuda.syncthreads()
+            if t == 0:
+                # The left neighbour may overwrite this row two rounds from now.
+                shmem.signal_op(signal[1:], k, shmem.SIGNAL_SET, left)
+                shmem.signal_wait_until(signal[1:], shmem.CMP_GE, k)
+            cuda.syncthreads()
+
+    @started
+    def body():
+        dst = shmem.full((2, n), POISON, dtype="int64")
+        src, signal = shmem.empty(n, "int64"), shmem.zeros(2, "uint64")
+        wrong = shmem.to_device(np.zeros(1, np.int64))
+        ring[1, threads_of(scope)](dst, src, signal, wrong)
+        shmem.barrier_all()
+        return int(wrong.numpy()[0]), signal.numpy().tolist()
+
+    assert run_pes(n_pes, body) == [(0, [rounds, rounds])] * n_pes
+
+
+@pytest.mark.parametrize("n_pes", PES)
+def test_p_and_g_reach_every_pe(run_pes, n_pes):
+    @shmem.jit
+    def scatter(dst, seen, src):
+        me = shmem.my_pe()
+        for pe in range(shmem.n_pes()):
+            shmem.p(dst[me:], 1000 * me + pe, pe)
+            seen[pe] = shmem.g(src[pe:], pe)
+
+    @started
+    def body():
+        me = shmem.my_pe()
+        dst = shmem.full(n_pes + 1, POISON, dtype="int32")
+        src = shmem.asarray(marked(n_pes, me, "float64") + 0.5)
+        seen = shmem.device_array(n_pes, "float64")
+        scatter[1, 1](dst, seen, src)
+        shmem.barrier_all()
+        return dst.numpy().tolist(), seen.numpy().tolist()
+
+    for pe, (got, seen) in enumerate(run_pes(n_pes, body)):
+        assert got == [1000 * k + pe for k in range(n_pes)] + [POISON]
+        assert seen == [1000 * k + k + 0.5 for k in range(n_pes)]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "float32", "float64", "complex128", "bool"])
+def test_puts_of_every_kind_of_number(run_pes, dtype):
+    @shmem.jit
+    def send(dst, one, src):
+        shmem.put(dst, src, 1 - shmem.my_pe())
+        shmem.p(one, src[1], 1 - shmem.my_pe())
+
+    @started
+    def body():
+        values = marked(9, shmem.my_pe() + 1, dtype)
+        dst, one = shmem.zeros(9, dtype), shmem.zeros(2, dtype)
+        send[1, 1](dst, one, shmem.to_device(values))
+        shmem.barrier_all()
+        return dst.numpy(), one.numpy()
+
+    for pe, (got, one) in enumerate(run_pes(2, body)):
+        want = marked(9, 2 - pe, dtype)
+        np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(one, [want[1], np.zeros(1, dtype)[0]])
+
+
+@pytest.mark.parametrize("n_pes", [1, 3, 8])
+def test_signal_add_from_all_pes_counts_exactly(run_pes, n_pes):
+    each = 500
+
+    @shmem.jit
+    def count(signal, final):
+        for pe in range(shmem.n_pes()):
+            for _ in range(each):
+                shmem.signal_op(signal, 3, shmem.SIGNAL_ADD, pe)
+        final[0] = shmem.signal_wait_until(signal, shmem.CMP_EQ, 3 * each * shmem.n_pes())
+        final[1] = shmem.signal_fetch(signal)
+
+    @started
+    def body():
+        signal, final = shmem.zeros(1, "uint64"), shmem.device_array(2, "uint64")
+        count[1, 1](signal, final)
+        return final.numpy().tolist()
+
+    assert run_pes(n_pes, body) == [[3 * each * n_pes] * 2] * n_pes
+
+
+COMPARE = {
+    "CMP_EQ": (5, [5], [4, 6]), "CMP_NE": (5, [4, 6], [5]), "CMP_GT": (5, [6], [5, 4]),
+    "CMP_GE": (5, [5, 6], [4]), "CMP_LT": (5, [4], [5, 6]), "CMP_LE": (5, [4, 5], [6]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPARE)
+def test_signal_wait_until_waits_for_exactly_its_condition(run_pes, name):
+    wanted, good, bad = COMPARE[name]
+    cmp = getattr(shmem, name)
+
+    @shmem.jit
+    def body_kernel(signal, value, began, seen):
+        if shmem.my_pe() == 0:
+            seen[0] = 1 + shmem.signal_wait_until(signal, cmp, wanted)
+        else:
+            for _ in range(2000):  # give a wait that is wrong time to return
+                began[0] += 1
+            shmem.signal_op(signal, value[0], shmem.SIGNAL_SET, 0)
+
+    @started
+    def body(first, then):
+        signal = shmem.full(1, first, dtype="uint64")
+        seen = shmem.to_device(np.zeros(1, np.int64))
+        value = shmem.to_device(np.array([then], np.uint64))
+        body_kernel[1, 1](signal, value, shmem.to_device(np.zeros(1)), seen)
+        shmem.barrier_all()
+        return int(seen.numpy()[0])
+
+    for value in good:
+        for before in bad:
+            assert run_pes(2, body, before, value)[0] == value + 1
+
+
+def test_signals_compare_as_unsigned(run_pes):
+    @shmem.jit
+    def wait(signal, out):
+        out[0] = shmem.signal_wait_until(signal, shmem.CMP_GT, 1)
+
+    @started
+    def body():
+        signal = shmem.full(1, 2**64 - 1, dtype="uint64")
+        out = shmem.device_array(1, "uint64")
+        wait[1, 1](signal, out)
+        return int(out.numpy()[0])
+
+    assert run_pes(1, body) == [2**64 - 1]
+
+
+@pytest.mark.parametrize("n_pes", PES)
+@pytest.mark.parametrize("scope", SCOPES)
+def test_barrier_all_in_kernels_many_rounds(run_pes, n_pes, scope):
+    barrier, rounds = getattr(shmem, "barrier_all" + SCOPES[scope]), 300
+
+    @shmem.jit
+    def rounds_of(table, wrong):
+        me, n = shmem.my_pe(), shmem.n_pes()
+        for k in range(rounds):
+            if cuda.threadIdx.x == 0:
+                for pe in range(n):
+                    shmem.p(table[me:], k, pe)
+            barrier()
+            for pe in range(n):
+                if table[pe] != k:
+                    wrong[0] += 1
+            barrier()
+
+    @started
+    def body():
+        table, wrong = shmem.full(n_pes, POISON), shmem.to_device(np.zeros(1, np.int64))
+        rounds_of[1, threads_of(scope)](table, wrong)
+        shmem.barrier_all()
+        return int(wrong.numpy()[0])
+
+    assert run_pes(n_pes, body) == [0] * n_pes
+
+
+def test_message_passing_with_fence_over_many_rounds(run_pes):
+    """Data, fence, flag: who sees the flag must see the data (the classic litmus test)."""
+    rounds = 20000
+
+    @shmem.jit
+    def talk(data, flag, wrong):
+        me = shmem.my_pe()
+        other = 1 - me
+        for k in range(1, rounds + 1):
+            if k % 2 == me:
+                shmem.p(data, k, other)
+                shmem.fence()
+                shmem.signal_op(flag, k, shmem.SIGNAL_SET, other)
+            else:
+                shmem.signal_wait_until(flag, shmem.CMP_EQ, k)
+                if data[0] != k:
+                    wrong[0] += 1
+
+    @started
+    def body():
+        data, flag = shmem.zeros(1, "int64"), shmem.zeros(1, "uint64")
+        wrong = shmem.to_device(np.zeros(1, np.int64))
+        talk[1, 1](data, flag, wrong)
+        shmem.barrier_all()
+        return int(wrong.numpy()[0])
+
+    assert run_pes(2, body) == [0, 0]
+
+
+def test_blocks_that_wait_for_each_other_across_pes(run_pes):
+    """Block b of one PE waits for block b of the other, last block first: all must be resident."""
+    blocks = 40
+
+    @shmem.jit
+    def chain(signal, order):
+        b, last = cuda.blockIdx.x, cuda.gridDim.x - 1
+        if cuda.threadIdx.x == 0:
+            if b < last:
+                shmem.signal_wait_until(signal[b:], shmem.CMP_EQ, 1)
+            order[b] = cuda.atomic.add(order, blocks, 1)
+            if b > 0:
+                shmem.signal_op(signal[b - 1 :], 1, shmem.SIGNAL_SET, (shmem.my_pe() + 1) % shmem.n_pes())
+
+    @started
+    def body():
+        signal, order = shmem.zeros(blocks, "uint64"), shmem.to_device(np.zeros(blocks + 1, np.int64))
+        chain[blocks, 32](signal, order)
+        shmem.barrier_all()
+        return order.numpy().tolist()
+
+    assert run_pes(3, body) == [[*range(blocks - 1, -1, -1), blocks]] * 3
+
+
+def test_more_pes_than_cores(run_pes):
+    @shmem.jit
+    def ring(dst, src, signal):
+        right = (shmem.my_pe() + 1) % shmem.n_pes()
+        for k in range(1, 6):
+            shmem.put_signal_block(dst, src, signal, k, shmem.SIGNAL_SET, right)
+            if cuda.threadIdx.x == 0:
+                shmem.signal_wait_until(signal, shmem.CMP_GE, k)
+            cuda.syncthreads()
+
+    @started
+    def body():
+        src = shmem.full(64, shmem.my_pe(), dtype="int64")
+        dst, signal = shmem.full(64, POISON, dtype="int64"), shmem.zeros(1, "uint64")
+        ring[1, 64](dst, src, signal)
+        shmem.barrier_all()
+        return int(dst.numpy().max())
+
+    assert run_pes(24, body, timeout=90) == [(pe - 1) % 24 for pe in range(24)]
+
+
+def test_every_row_of_the_table_is_lowered():
+    from gpushmem.backends.cpu import lowering  # noqa: PLC0415
+    from gpushmem.simt.target import names  # noqa: PLC0415
+
+    lowering.install()
+    assert [name for name, op in OPS.items() if op.function not in names] == []
+    assert {op.base for op in OPS.values()} == set(lowering.BODIES), "a lowering without a row"
+    for op in OPS.values():
+        body = names[op.function].py_func
+        assert body.__code__.co_varnames[: body.__code__.co_argcount] == op.params, op.name
