@@ -123,7 +123,7 @@ class World:
     def holds(self, array: np.ndarray[Any, Any]) -> bool:
         """Whether all of `array` lies in this PE's segment."""
         low = high = address_of(array)
-        for extent, stride in zip(array.shape, array.strides, strict=True):
+        for extent, stride in zip(array.shape, array.strides, strict=True) if array.size else ():
             low += min(0, (extent - 1) * stride)
             high += max(0, (extent - 1) * stride)
         return self.heap <= low and high + array.itemsize <= self.heap + self.heap_bytes
