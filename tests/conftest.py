@@ -11,6 +11,8 @@ import pytest
 from tests import pes
 
 ROOT = Path(__file__).parent.parent
+# Unbuffered output would mix the PEs' lines in their middle.
+PLAIN = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
 
 
 @pytest.fixture
@@ -48,6 +50,7 @@ def start_cli(*args, cwd=None, env=None, stdin=None):
     """Start the command in a process group of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "gpushmem", *map(str, args)], cwd=cwd or ROOT, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})}, start_new_session=True,
-        stdin=stdin or subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        errors="surrogateescape", env={**PLAIN, "PYTHONPATH": str(ROOT), **(env or {})},
+        start_new_session=True, stdin=stdin or subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )  # fmt: skip

@@ -1,0 +1,264 @@
+"""The launcher with real processes: how jobs end, and what is left of them (nothing)."""
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import start_cli
+
+STUBBORN = """
+import os, pathlib, signal, sys, time
+import gpushmem as shmem
+shmem.init()
+a = shmem.ones(1000)
+folder = pathlib.Path(sys.argv[1])
+(folder / f"pe{shmem.my_pe()}.tmp").write_text(str(os.getpid()))
+(folder / f"pe{shmem.my_pe()}.tmp").rename(folder / f"pe{shmem.my_pe()}")
+shmem.barrier_all()
+%s
+"""
+WAIT = "time.sleep(60)"
+
+
+def within(seconds, condition):
+    """Wait for a condition; fail if it does not come true in time."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+    return value
+
+
+def alive(pid):
+    """Whether a process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def holders_of_our_memory():
+    """Processes that have one of our memfds open or mapped, this one excepted."""
+    found = set()
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and int(process.name) != os.getpid():
+            try:
+                links = [os.readlink(fd) for fd in (process / "fd").iterdir()]
+                maps = (process / "maps").read_text()
+            except OSError:
+                continue
+            if any("memfd:gpushmem" in link for link in links) or "memfd:gpushmem" in maps:
+                found.add(int(process.name))
+    return found
+
+
+def start(tmp_path, n, ending=WAIT, *options):
+    """Start a job whose PEs meet and then do `ending`; return the launcher and the PEs' pids."""
+    script = tmp_path / "job.py"
+    script.write_text(STUBBORN % ending)
+    launcher = start_cli("run", "-n", n, *options, script, tmp_path)
+    files = [tmp_path / f"pe{k}" for k in range(n)]
+    within(30, lambda: all(f.exists() for f in files) or launcher.poll() is not None)
+    return launcher, [int(f.read_text()) for f in files]
+
+
+def test_kill_9_of_a_pe_ends_the_job_quickly(tmp_path):
+    launcher, pids = start(tmp_path, 3)
+    os.kill(pids[1], signal.SIGKILL)
+    began = time.monotonic()
+    _, err = launcher.communicate(timeout=10)
+    assert time.monotonic() - began < 1.0
+    assert launcher.returncode == 128 + signal.SIGKILL
+    assert "gpushmem: PE 1 of 3 was killed by SIGKILL; the other 2 PEs were ended" in err
+    assert not any(map(alive, pids))
+    assert holders_of_our_memory().isdisjoint(pids)
+
+
+def test_kill_9_of_the_launcher_leaves_nothing(tmp_path):
+    launcher, pids = start(tmp_path, 3)
+    assert holders_of_our_memory() >= set(pids), "the check below can see our memory"
+    launcher.kill()
+    launcher.communicate()
+    within(5, lambda: not any(map(alive, pids)))
+    assert holders_of_our_memory().isdisjoint(pids)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_to_the_launcher_end_the_job(tmp_path, number):
+    launcher, pids = start(tmp_path, 2)
+    launcher.send_signal(number)
+    launcher.communicate(timeout=10)
+    assert launcher.returncode == 128 + number
+    assert not any(map(alive, pids))
+
+
+def test_ctrl_c_reaches_every_pe_once(tmp_path):
+    ending = """
+count = 0
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    count += 1
+try:
+    time.sleep(0.3)
+except KeyboardInterrupt:
+    count += 1
+print("interrupts:", count, flush=True)
+raise KeyboardInterrupt
+"""
+    launcher, _ = start(tmp_path, 3, ending)
+    launcher.send_signal(signal.SIGINT)
+    out, err = launcher.communicate(timeout=10)
+    assert out.count("interrupts: 1\n") == 3
+    assert "Traceback" not in err
+    assert launcher.returncode == 130
+
+
+def test_a_pe_that_ignores_ctrl_c_is_killed_by_the_second(tmp_path):
+    ending = """
+signal.signal(signal.SIGINT, lambda *_: print("no", flush=True))
+(folder / f"deaf{shmem.my_pe()}").touch()
+while True: time.sleep(1)
+"""
+    launcher, pids = start(tmp_path, 2, ending)
+    within(10, lambda: all((tmp_path / f"deaf{k}").exists() for k in range(2)))
+    launcher.send_signal(signal.SIGINT)
+    assert launcher.stdout.readline() == "no\n"
+    launcher.send_signal(signal.SIGINT)
+    launcher.communicate(timeout=10)
+    assert not any(map(alive, pids))
+
+
+def test_what_a_pe_started_ends_with_the_job(tmp_path):
+    ending = """
+import subprocess
+child = subprocess.Popen(["sleep", "60"])
+(folder / "child").write_text(str(child.pid))
+sys.exit(5 if shmem.my_pe() == 0 else 0)
+"""
+    launcher, _ = start(tmp_path, 2, ending)
+    launcher.communicate(timeout=10)
+    assert launcher.returncode == 5
+    child = int((tmp_path / "child").read_text())
+    within(2, lambda: not alive(child))
+
+
+def test_the_first_failure_is_shown_the_others_in_a_line(tmp_path, run_cli):
+    script = tmp_path / "fail.py"
+    script.write_text("def broken():\n    raise ValueError('no good')\nbroken()\n")
+    done = run_cli("run", "-n", "4", script, code=1)
+    assert done.stderr.count("Traceback (most recent call last)") == 1
+    assert "ValueError: no good" in done.stderr
+    assert re.search(r"gpushmem: PE \d failed:\nTraceback .*\n  File \".*fail.py\", line 3", done.stderr)
+    assert "launch/local.py" not in done.stderr
+    assert re.search(r"gpushmem: PE \d of 4 ended with exit code 1; the other 3 PEs were ended", done.stderr)
+
+
+def test_a_failing_pe_does_not_leave_others_in_a_barrier(tmp_path, run_cli):
+    script = tmp_path / "half.py"
+    script.write_text(
+        "import gpushmem as shmem\nshmem.init()\n"
+        "if shmem.my_pe() == 1:\n    raise RuntimeError('gone')\nshmem.barrier_all()\n"
+    )
+    began = time.monotonic()
+    done = run_cli("run", "-n", "3", script, code=1)
+    assert "RuntimeError: gone" in done.stderr
+    assert time.monotonic() - began < 20
+
+
+def test_errors_of_launches_nobody_waited_for_are_not_lost(tmp_path, run_cli):
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import gpushmem as shmem\n@shmem.jit\ndef bad(x):\n    raise ValueError('unseen')\n"
+        "shmem.init()\nbad[1, 1](shmem.zeros(1))\n"
+    )
+    assert "unseen" in run_cli("run", "-n", "1", script, code=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("statement", "code", "text"),
+    [
+        ("sys.exit()", 0, ""), ("sys.exit(0)", 0, ""), ("sys.exit(3)", 3, ""),
+        ("sys.exit('sorry')", 1, "sorry\n"), ("os._exit(9)", 9, "PE 0 of 2 ended with exit code 9"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "PE 0 of 2 was killed by SIGSEGV"),
+    ],
+)  # fmt: skip
+def test_exit_codes(tmp_path, run_cli, statement, code, text):
+    script = tmp_path / "exits.py"
+    script.write_text(
+        "import os, signal, sys, time\nimport gpushmem as shmem\nshmem.init()\n"
+        f"if shmem.my_pe() == 0:\n    {statement}\n"
+    )
+    assert text in run_cli("run", "-n", "2", script, code=code).stderr
+
+
+def test_a_hanging_job_reports_who_waits(run_pes):
+    import gpushmem as shmem  # noqa: PLC0415
+
+    @shmem.jit
+    def lonely(signal):
+        shmem.signal_wait_until(signal, shmem.CMP_EQ, 7)
+
+    def body():
+        shmem.init()
+        signal = shmem.full(1, 3, dtype="uint64")
+        if shmem.my_pe() == 0:
+            lonely[1, 2](signal)
+        shmem.barrier_all()
+
+    with pytest.raises(pytest.fail.Exception) as failure:
+        run_pes(2, body, timeout=3)
+    text = str(failure.value)
+    assert "ran into its timeout" in text
+    line = next(line for line in text.splitlines() if line.startswith("PE 0: kernel"))
+    assert re.fullmatch(
+        r"PE 0: kernel lonely, block \(0, 0, 0\), thread \(0, 0, 0\) and 1 more, test_local.py:\d+ in "
+        r"lonely: signal_wait_until at 0x[0-9a-f]+ == 7, sees 3, for [1-4]\.\d s",
+        line,
+    )
+    assert re.search(r"PE 1: host, in barrier_all, for \d\.\d s", text)
+
+
+def test_ctrl_c_in_a_hanging_kernel_says_who_waits(tmp_path):
+    ending = """
+@shmem.jit
+def lonely(signal):
+    shmem.signal_wait_until(signal, shmem.CMP_EQ, 7)
+s = shmem.zeros(1, "uint64")
+lonely[1, 1](s)
+print("launched", flush=True)
+shmem.barrier_all()
+"""
+    launcher, _ = start(tmp_path, 1, ending)
+    assert launcher.stdout.readline() == "launched\n"
+    time.sleep(0.2)
+    launcher.send_signal(signal.SIGINT)
+    _, err = launcher.communicate(timeout=10)
+    assert "PE 0: kernel lonely" in err
+    assert "signal_wait_until" in err
+    assert launcher.returncode == 130
+
+
+def test_no_descriptor_is_left_in_the_launcher(run_pes):
+    def count():
+        return len(os.listdir("/proc/self/fd"))
+
+    run_pes(2, lambda: None)
+    before = count()
+    for _ in range(5):
+        run_pes(3, lambda: None)
+    assert count() == before
+
+
+def test_large_results_come_back(run_pes):
+    assert [len(r) for r in run_pes(2, lambda: bytes(30_000_000))] == [30_000_000] * 2
+
+
+def test_many_pes_start_quickly(run_pes):
+    began = time.monotonic()
+    assert len(run_pes(64, os.getpid)) == 64
+    assert time.monotonic() - began < 20
