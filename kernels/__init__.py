@@ -1,0 +1,5 @@
+"""Kernels that compute and communicate, ready to use: `import gpushmem.kernels`."""
+
+from gpushmem.kernels.all_reduce import RingAllReduce
+
+__all__ = ["RingAllReduce"]
