@@ -1,6 +1,6 @@
 """Pass an array to the right-hand neighbour, with a signal that says it is there.
 
-    gpushmem run -n 4 examples/ring.py
+gpushmem run -n 4 examples/ring.py
 """
 
 from numba import cuda

@@ -1,12 +1,12 @@
 """Sum an array over all PEs inside one kernel, again and again without a barrier.
 
-    gpushmem run -n 4 examples/ring_allreduce.py
+gpushmem run -n 4 examples/ring_allreduce.py
 """
 
 import numpy as np
+from gpushmem.kernels import RingAllReduce
 
 import gpushmem as shmem
-from gpushmem.kernels import RingAllReduce
 
 SIZE, CALLS = 100_003, 20
 

@@ -10,13 +10,13 @@ then take the same step, so the result does not depend on their number.
 import argparse
 
 import numpy as np
+from gpushmem.kernels import RingAllReduce
 from numba import cuda
 from rich.console import Console
 from rich.progress import Progress
 from sklearn.datasets import load_digits
 
 import gpushmem as shmem
-from gpushmem.kernels import RingAllReduce
 
 INPUTS, HIDDEN, DIGITS = 64, 64, 10
 BATCH, TEST, THREADS = 120, 360, 64
@@ -122,8 +122,14 @@ def main(epochs, rate, momentum):
     total = RingAllReduce(size, "float32")
 
     rows = TEST  # room for the test set; a PE's part of a batch is smaller
-    hidden, logits = shmem.device_array((rows, HIDDEN), "f4"), shmem.device_array((rows, DIGITS), "f4")
-    slope1, slope2 = shmem.device_array((rows, HIDDEN), "f4"), shmem.device_array((rows, DIGITS), "f4")
+    hidden, logits = (
+        shmem.device_array((rows, HIDDEN), "f4"),
+        shmem.device_array((rows, DIGITS), "f4"),
+    )
+    slope1, slope2 = (
+        shmem.device_array((rows, HIDDEN), "f4"),
+        shmem.device_array((rows, DIGITS), "f4"),
+    )
 
     def forward(inputs):
         m = len(inputs)
@@ -142,7 +148,9 @@ def main(epochs, rate, momentum):
             gradients[blocks(dw1.size + HIDDEN), THREADS](dw1, db1, inputs, slope1[:m])
         total(gradient)
         scale = np.float32(rate / len(rows_of_batch))
-        step[blocks(size - 1), THREADS](weights[: size - 1], speed, gradient, scale, np.float32(momentum))
+        step[blocks(size - 1), THREADS](
+            weights[: size - 1], speed, gradient, scale, np.float32(momentum)
+        )
         return loss[0]
 
     def accuracy():

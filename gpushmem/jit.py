@@ -34,7 +34,8 @@ class Kernel:
         if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
             raise ArgumentError(
                 f"kernel {self.py_func.__name__}: launch it as kernel[grid, block], "
-                f"[grid, block, stream] or [grid, block, stream, dynamic_shared_bytes]; got [{config!r}]"
+                f"[grid, block, stream] or [grid, block, stream, dynamic_shared_bytes]; "
+                f"got [{config!r}]"
             )
         return lambda *args: self._launch(config, args)
 
@@ -45,12 +46,15 @@ class Kernel:
             prepared = self._prepared[backend.name] = backend.kernel(self.py_func, self._options)
         host = {k: a for k, a in enumerate(args) if isinstance(a, np.ndarray)}
         device = {k: _copy_in(backend, a) for k, a in host.items()}
-        backend.launch(prepared, config, tuple(device.get(k, unwrap(a)) for k, a in enumerate(args)))
+        backend.launch(
+            prepared, config, tuple(device.get(k, unwrap(a)) for k, a in enumerate(args))
+        )
         for k, array in host.items():
             if array.flags.writeable:
                 np.copyto(array, backend.to_host(device[k]))
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse: a kernel needs a launch configuration."""
         name = self.py_func.__name__
         raise ArgumentError(f"kernel {name}: give a launch configuration: {name}[grid, block](...)")
 
@@ -72,5 +76,7 @@ def jit(func: Any = None, *, device: bool = False, **options: Any) -> Any:
     if func is None:
         return lambda f: jit(f, device=device, **options)
     if not callable(func):
-        raise ArgumentError(f"jit takes a function, not {func!r}: types are found at the first launch")
+        raise ArgumentError(
+            f"jit takes a function, not {func!r}: types are found at the first launch"
+        )
     return DeviceFunction(func) if device else Kernel(func, options)

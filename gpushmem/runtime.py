@@ -44,14 +44,18 @@ class Runtime:
         self.heap = Heap(backend.heap_bytes)
         self.allocations: dict[int, Allocation] = {}
 
-    def allocate(self, what: str, shape: Any, dtype: Any, fill: Callable[[Any], None] | None) -> SymmetricArray:
-        """Collective: agree on the size, take it from the heap, fill it, and let nobody in before."""
+    def allocate(
+        self, what: str, shape: Any, dtype: Any, fill: Callable[[Any], None] | None
+    ) -> SymmetricArray:
+        """Collective: agree on the size, take it, fill it, and let nobody use it before."""
         shape, dtype = _shape(shape), np.dtype(dtype)
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         self.backend.meet(what, nbytes)
         offset = self.heap.alloc(nbytes)
         allocation = self.allocations[offset] = Allocation(offset, nbytes, shape)
-        array = SymmetricArray(self.backend.symmetric(offset, shape, dtype), self.backend, allocation)
+        array = SymmetricArray(
+            self.backend.symmetric(offset, shape, dtype), self.backend, allocation
+        )
         if fill is not None:
             fill(array)
             self.backend.meet(f"{what} (filled)")
@@ -113,7 +117,7 @@ def finalize() -> None:
     `init` may be called again. Without an `init` before it does nothing. NVSHMEM 3:
     nvshmem_finalize.
     """
-    global _runtime  # noqa: PLW0603
+    global _runtime
     if _runtime is not None:
         runtime, _runtime, host.call = _runtime, None, None
         runtime.close()

@@ -30,7 +30,7 @@ THREADS = 128
 
 
 @shmem.jit
-def ring_all_reduce(data, inbox, arrived, call):  # type: ignore[no-untyped-def]
+def ring_all_reduce(data, inbox, arrived, call):
     """Sum `data` in place; block b works on its own part of it, with its own ring.
 
     `inbox` (2, blocks, steps, chunk) and `arrived` (2, blocks, steps) are symmetric; `call` counts
@@ -82,7 +82,8 @@ class RingAllReduce:
         n = shmem.n_pes()
         steps = max(1, 2 * (n - 1))
         self.size, self.dtype, self.blocks = size, np.dtype(dtype), blocks
-        chunk = -(-(-(-size // blocks)) // n)
+        share = -(-size // blocks)
+        chunk = -(-share // n)
         self._inbox = shmem.empty((2, blocks, steps, chunk), dtype)
         self._arrived = shmem.zeros((2, blocks, steps), "uint64")
         self._calls = 0

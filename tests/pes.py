@@ -23,7 +23,7 @@ def run_pes(n, function, *args, timeout=60, heap_size=DEFAULT_HEAP):
         for fd in (1, 2):
             os.dup2(outputs[pe], fd)
         # Under pytest these may be objects that write somewhere else.
-        sys.stdout, sys.stderr = (open(fd, "w", buffering=1, closefd=False) for fd in (1, 2))
+        sys.stdout, sys.stderr = map(_writer, (1, 2))
         value = function(*args)
         with open(results[pe], "wb", closefd=False) as file:
             pickle.dump(value, file)
@@ -37,6 +37,10 @@ def run_pes(n, function, *args, timeout=60, heap_size=DEFAULT_HEAP):
     finally:
         for fd in results + outputs:
             os.close(fd)
+
+
+def _writer(fd):
+    return open(fd, "w", buffering=1, closefd=False)
 
 
 def _read(fd):

@@ -28,6 +28,7 @@ class DeviceFunction:
         update_wrapper(self, py_func)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the Python function, on the host."""
         return self.py_func(*args, **kwargs)
 
 
@@ -58,7 +59,7 @@ class Backend(Protocol):
         """Copy of a native array in host memory; waits for this PE's streams first."""
 
     def from_host(self, native: Any, values: Any) -> None:
-        """Write `values`, broadcast to its shape, to a native array; waits for this PE's streams."""
+        """Write `values`, broadcast, to a native array; waits for this PE's streams first."""
 
     def host_view(self, native: Any) -> np.ndarray[Any, Any]:
         """The same memory as a NumPy array, where the host can reach it; else `ShmemError`."""

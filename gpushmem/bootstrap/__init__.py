@@ -1,0 +1,1 @@
+"""How the PEs of a job find each other."""

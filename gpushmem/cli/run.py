@@ -19,7 +19,7 @@ from gpushmem.memory.size import parse_size
 __all__ = ["command"]
 
 
-class _Size(click.ParamType):
+class _Size(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -34,12 +34,18 @@ class _Size(click.ParamType):
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     short_help="Start PEs on this machine and run a script in each.",
 )
-@click.option("-n", "n_pes", type=click.IntRange(min=1), default=1, show_default=True, help="Number of PEs.")
-@click.option("--heap-size", type=_Size(), help="Symmetric heap of each PE, such as 256M.  [default: 1G]")
+@click.option(
+    "-n", "n_pes", type=click.IntRange(min=1), default=1, show_default=True, help="Number of PEs."
+)
+@click.option(
+    "--heap-size", type=_Size(), help="Symmetric heap of each PE, such as 256M.  [default: 1G]"
+)
 @click.option("--tag-output", is_flag=True, help="Prefix each line of output with its PE.")
 @click.option("-m", "module", help="Run a module, as python -m does, instead of a script.")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
-def command(n_pes: int, heap_size: int | None, tag_output: bool, module: str | None, args: tuple[str, ...]) -> None:
+def command(
+    n_pes: int, heap_size: int | None, tag_output: bool, module: str | None, args: tuple[str, ...]
+) -> None:
     """Start PEs on this machine and run SCRIPT in each; what follows SCRIPT is its own.
 
     The exit code is that of the first PE that fails. Standard input goes to PE 0, unless it is a

@@ -56,8 +56,14 @@ class Outcome:
         if self.stopped_by is not None or self.first is None:
             return None
         code, others = self.codes[self.first], self.n_pes - 1
-        how = f"was killed by {signal.Signals(code - 128).name}" if _is_signal(code) else f"ended with exit code {code}"
-        ended = {0: "", 1: "; the other PE was ended"}.get(others, f"; the other {others} PEs were ended")
+        how = (
+            f"was killed by {signal.Signals(code - 128).name}"
+            if _is_signal(code)
+            else f"ended with exit code {code}"
+        )
+        ended = {0: "", 1: "; the other PE was ended"}.get(
+            others, f"; the other {others} PEs were ended"
+        )
         return f"PE {self.first} of {self.n_pes} {how}{ended}"
 
 
@@ -232,5 +238,3 @@ def _fork() -> int:
         # libraries, idle here, and those libraries see to themselves across a fork.
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
-
-

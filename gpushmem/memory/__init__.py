@@ -1,0 +1,1 @@
+"""The symmetric heap and the arrays in it."""

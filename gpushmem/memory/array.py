@@ -73,8 +73,9 @@ class DeviceArray:
     def __setitem__(self, index: Any, values: Any) -> None:
         """Write `values`, broadcast, to a slice or an element."""
         native = self.native()
-        whole = index if isinstance(index, tuple) else (index,)
-        self._backend.from_host(native[(*whole, Ellipsis)], _on_host(values))
+        parts = index if isinstance(index, tuple) else (index,)
+        as_view = (*parts, Ellipsis)
+        self._backend.from_host(native[as_view], _on_host(values))
 
     def reshape(self, *shape: Any) -> Any:
         """View with another shape and the same elements; raises `ValueError` as NumPy does."""
@@ -85,7 +86,7 @@ class DeviceArray:
         return self._backend.to_host(self.native())
 
     def copy_from(self, values: Any) -> None:
-        """Wait for this PE's streams and write `values` (array or scalar, broadcast) to the array."""
+        """Wait for this PE's streams and write `values`, broadcast, to the array."""
         self._backend.from_host(self.native(), _on_host(values))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

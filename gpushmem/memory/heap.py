@@ -59,7 +59,7 @@ class Heap:
         return offset
 
     def free(self, offset: int) -> int:
-        """Give the block at `offset` back and return its size; raises `SymmetryError` if none is there."""
+        """Give the block at `offset` back, return its size; raises `SymmetryError` if none is."""
         if offset not in self._allocated:
             raise SymmetryError(f"free: nothing is allocated at offset {offset:#x} (freed twice?)")
         start, size = offset, self._allocated.pop(offset)
@@ -83,11 +83,15 @@ class Heap:
 
     def _explain(self, nbytes: int) -> str:
         free = self.total - self.used
-        fragmented = " The heap is fragmented: enough is free, but not in one piece." if free >= nbytes else ""
+        fragmented = (
+            " The heap is fragmented: enough is free, but not in one piece."
+            if free >= nbytes
+            else ""
+        )
         return (
             f"symmetric heap exhausted: {nbytes} bytes ({format_size(nbytes)}) asked, the largest "
-            f"free block has {self.largest_free} ({format_size(self.largest_free)}); {self.used} of "
-            f"{self.total} bytes ({format_size(self.total)}) are used.{fragmented} "
+            f"free block has {self.largest_free} ({format_size(self.largest_free)}); {self.used} "
+            f"of {self.total} bytes ({format_size(self.total)}) are used.{fragmented} "
             "Free arrays, or raise the heap size: gpushmem run --heap-size, GPUSHMEM_HEAP_SIZE, "
             "or init(heap_size=...)"
         )

@@ -93,7 +93,8 @@ def signal_op(signal: Any, value: Any, op: Any, pe: Any) -> Any:
 def signal_fetch(signal: Any) -> Any:
     """Return element 0 of `signal` (uint64, symmetric, the caller's own), read atomically.
 
-    What was put before the value was signalled is visible to the caller. OpenSHMEM 1.5: shmem_signal_fetch.
+    What was put before the value was signalled is visible to the caller. OpenSHMEM 1.5:
+    shmem_signal_fetch.
     """
 
 

@@ -21,7 +21,8 @@ from numba.core.lowering import Environment
 
 from gpushmem.simt import fiber
 from gpushmem.simt.layout import LAUNCH, THREAD, offset
-from gpushmem.simt.primitives import DYNAMIC_START, PAUSE, i8p, i64, load_field
+from gpushmem.simt.native import i8p, i64
+from gpushmem.simt.primitives import DYNAMIC_START, PAUSE, load_field
 from gpushmem.simt.target import SimtCallConv, simt_target
 
 __all__ = ["Entry", "build", "record_failure"]
@@ -42,7 +43,7 @@ class Entry:
     library: Any
 
 
-class EntryLibrary(JITCodeLibrary):  # type: ignore[misc]
+class EntryLibrary(JITCodeLibrary):
     """The module of one kernel: optimised as a whole, then turned into machine code."""
 
     def _optimize_final_module(self) -> None:
@@ -54,7 +55,7 @@ class EntryLibrary(JITCodeLibrary):  # type: ignore[misc]
         super()._optimize_final_module()
 
 
-@global_compiler_lock  # type: ignore[untyped-decorator]
+@global_compiler_lock
 def build(cres: Any) -> Entry:
     """Build the entry of a compiled kernel body (a Numba compile result)."""
     context = simt_target.target_context.subtarget(plain=True)
@@ -90,10 +91,20 @@ _serial = itertools.count()
 def _describe(cres: Any, serial: int) -> Any:
     argtypes = (types.intp, *cres.fndesc.argtypes)
     return funcdesc.PythonFunctionDescriptor(
-        native=True, modname=cres.fndesc.modname, qualname=f"{cres.fndesc.qualname}.entry",
-        unique_name=f"{cres.fndesc.unique_name}.entry", doc="", typemap={},
-        restype=types.none, calltypes={}, args=("launch", *cres.fndesc.args), kws=(), global_dict={}, uid=serial,
-        argtypes=argtypes, mangler=funcdesc.default_mangler,
+        native=True,
+        modname=cres.fndesc.modname,
+        qualname=f"{cres.fndesc.qualname}.entry",
+        unique_name=f"{cres.fndesc.unique_name}.entry",
+        doc="",
+        typemap={},
+        restype=types.none,
+        calltypes={},
+        args=("launch", *cres.fndesc.args),
+        kws=(),
+        global_dict={},
+        uid=serial,
+        argtypes=argtypes,
+        mangler=funcdesc.default_mangler,
     )
 
 
@@ -115,14 +126,23 @@ def _define_constant(module: ir.Module, name: str, value: int) -> None:
     gv.initializer = i64(value)
 
 
-def store_field(builder: ir.IRBuilder, struct: Any, pointer: ir.Value, field: str, value: ir.Value, axis: int = 0) -> None:
+def store_field(
+    builder: ir.IRBuilder,
+    struct: Any,
+    pointer: ir.Value,
+    field: str,
+    value: ir.Value,
+    axis: int = 0,
+) -> None:
     """Store to `field` (element `axis` of it) of the native `struct` at `pointer`."""
     base = struct.fields[field][0].base
     at = builder.gep(pointer, [i64(offset(struct, field) + axis * base.itemsize)])
     builder.store(value, builder.bitcast(at, value.type.as_pointer()))
 
 
-def record_failure(builder: ir.IRBuilder, thread: ir.Value, code: ir.Value, site: ir.Value, values: Any) -> None:
+def record_failure(
+    builder: ir.IRBuilder, thread: ir.Value, code: ir.Value, site: ir.Value, values: Any
+) -> None:
     """Note the launch's first failure, and who failed."""
     launch = builder.inttoptr(load_field(builder, THREAD, thread, "launch"), i8p)
     failed = load_field(builder, LAUNCH, launch, "failed")
@@ -140,7 +160,9 @@ def record_failure(builder: ir.IRBuilder, thread: ir.Value, code: ir.Value, site
 class _Entry:
     """What both kinds of entry share: the function `entry(launch, args...)` around the body."""
 
-    def __init__(self, context: Any, module: ir.Module, body: Any, fndesc: Any, sizes: dict[str, int]) -> None:
+    def __init__(
+        self, context: Any, module: ir.Module, body: Any, fndesc: Any, sizes: dict[str, int]
+    ) -> None:
         self.context, self.module, self.fndesc, self.sizes = context, module, fndesc, sizes
         self.conv = SimtCallConv(context)
         self.argtypes = fndesc.argtypes[1:]
@@ -153,16 +175,27 @@ class _Entry:
     def make(self) -> None:
         """Build the entry; it returns normally also when the kernel failed: see LAUNCH.failed."""
         builder = ir.IRBuilder(self.function.append_basic_block("entry"))
-        launch, *args = self.context.call_conv.decode_arguments(builder, self.fndesc.argtypes, self.function)
+        launch, *args = self.context.call_conv.decode_arguments(
+            builder, self.fndesc.argtypes, self.function
+        )
         launch = builder.inttoptr(launch, i8p)
         site = self.context.insert_const_string(self.module, self.fndesc.qualname)
         self.fill(builder, launch, args, site)
         self.context.call_conv.return_native_none(builder)
 
-    def fill(self, builder: ir.IRBuilder, launch: ir.Value, args: list[ir.Value], site: ir.Value) -> None:
+    def fill(
+        self, builder: ir.IRBuilder, launch: ir.Value, args: list[ir.Value], site: ir.Value
+    ) -> None:
         raise NotImplementedError
 
-    def run_thread(self, builder: ir.IRBuilder, thread: ir.Value, args: list[ir.Value], site: ir.Value, attrs: Any = None) -> ir.Value:
+    def run_thread(
+        self,
+        builder: ir.IRBuilder,
+        thread: ir.Value,
+        args: list[ir.Value],
+        site: ir.Value,
+        attrs: Any = None,
+    ) -> ir.Value:
         """Call the body for one thread, note a failure; return whether it failed."""
         status, _ = self.conv.call_with(
             builder, self.body, types.none, self.argtypes, args, thread, site, attrs
@@ -178,10 +211,14 @@ class _Entry:
 class _Loops(_Entry):
     """Threads as loop iterations: for kernels that never wait."""
 
-    def fill(self, builder: ir.IRBuilder, launch: ir.Value, args: list[ir.Value], site: ir.Value) -> None:
+    def fill(
+        self, builder: ir.IRBuilder, launch: ir.Value, args: list[ir.Value], site: ir.Value
+    ) -> None:
         area = ir.ArrayType(ir.IntType(8), THREAD.itemsize)
         thread = builder.bitcast(builder.alloca(area, name="thread"), i8p)
-        local = builder.alloca(ir.ArrayType(ir.IntType(8), max(self.sizes["local"], 1)), name="local")
+        local = builder.alloca(
+            ir.ArrayType(ir.IntType(8), max(self.sizes["local"], 1)), name="local"
+        )
         local.align = AREA_ALIGN
         store_field(builder, THREAD, thread, "local", builder.ptrtoint(local, i64))
         store_field(builder, THREAD, thread, "launch", builder.ptrtoint(launch, i64))
@@ -195,7 +232,9 @@ class _Loops(_Entry):
                 store_field(builder, THREAD, thread, field, value, axis)
                 bounds[field, axis] = self.bounded(builder, value, limit)
         done = builder.append_basic_block("done")
-        counters = [("bid", "gdim", axis) for axis in (2, 1, 0)] + [("tid", "bdim", axis) for axis in (2, 1, 0)]
+        counters = [("bid", "gdim", axis) for axis in (2, 1, 0)] + [
+            ("tid", "bdim", axis) for axis in (2, 1, 0)
+        ]
 
         def nest(level: int) -> None:
             if level == len(counters):
@@ -252,7 +291,9 @@ class _counted:
 class _Fibers(_Entry):
     """Threads as fibers: `thread_main` runs one, the scheduler runs them all."""
 
-    def fill(self, builder: ir.IRBuilder, launch: ir.Value, args: list[ir.Value], site: ir.Value) -> None:
+    def fill(
+        self, builder: ir.IRBuilder, launch: ir.Value, args: list[ir.Value], site: ir.Value
+    ) -> None:
         packed = ir.LiteralStructType([a.type for a in args])
         store = builder.alloca(packed)
         for k, value in enumerate(args):
@@ -265,7 +306,9 @@ class _Fibers(_Entry):
         builder.call(builder.inttoptr(run, fnty.as_pointer()), [builder.ptrtoint(launch, i64)])
 
     def thread_main(self, packed: ir.LiteralStructType, site: ir.Value) -> ir.Function:
-        main = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [i8p]), f"{self.function.name}.thread")
+        main = ir.Function(
+            self.module, ir.FunctionType(ir.VoidType(), [i8p]), f"{self.function.name}.thread"
+        )
         main.linkage = "internal"
         builder = ir.IRBuilder(main.append_basic_block("entry"))
         (thread,) = main.args

@@ -1,7 +1,7 @@
 """Stack switching: the few instructions of the engine that Numba cannot express.
 
-`simt_switch(save, to)` pushes the callee-saved registers, stores the stack pointer at `save`,
-and continues on the stack `to`, as it was left by another switch or laid out by `scheduler.first_frame`.
+`simt_switch(save, to)` pushes the callee-saved registers, stores the stack pointer at `save`, and
+continues on the stack `to`, as another switch left it or `scheduler.first_frame` laid it out.
 Floating-point control words are left alone: kernels do not change them.
 """
 
@@ -79,6 +79,7 @@ _keep: list[llvm.ExecutionEngine] = []  # the code lives as long as its engine
 
 
 def _call(engine: llvm.ExecutionEngine, name: str) -> int:
-    address = ctypes.CFUNCTYPE(ctypes.c_int64)(engine.get_function_address(f"{name}_address"))()
+    get = ctypes.CFUNCTYPE(ctypes.c_int64)(engine.get_function_address(f"{name}_address"))
+    address = int(get())
     llvm.add_symbol(name, address)
     return address

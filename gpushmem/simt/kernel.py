@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import operator
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from numba.core.typing.typeof import Purpose, typeof
 
 from gpushmem.errors import ArgumentError, KernelError
 from gpushmem.simt import entry as entries
-from gpushmem.simt import names as _names  # noqa: F401  (binds the numba.cuda names)
+from gpushmem.simt import names as _names
 from gpushmem.simt import scheduler
 from gpushmem.simt.layout import LAUNCH, POOL, address_of, new
 from gpushmem.simt.target import SimtDispatcher
@@ -29,7 +31,7 @@ STACK_BYTES = 64 * 1024
 PAGE = 4096
 LIMITS = {"grid": (2**31 - 1, 65535, 65535), "block": (1024, 1024, 64)}
 
-Dim = tuple[int, int, int]
+Dim = tuple[int, ...]
 
 
 class LaunchShape:
@@ -38,19 +40,27 @@ class LaunchShape:
     def __init__(self, grid: Any, block: Any, dynamic_shared: int = 0) -> None:
         self.grid, self.block = _dim("grid", grid), _dim("block", block)
         self.dynamic_shared = operator.index(dynamic_shared)
-        self.threads = int(np.prod(self.block))
+        self.threads = math.prod(self.block)
         if self.threads > MAX_THREADS:
             raise ArgumentError(
                 f"a block of {' x '.join(map(str, self.block))} has {self.threads} threads; "
                 f"at most {MAX_THREADS} are possible: use more, smaller blocks"
             )
         if self.dynamic_shared < 0:
-            raise ArgumentError(f"dynamic shared memory must be 0 bytes or more, not {dynamic_shared}")
+            raise ArgumentError(
+                f"dynamic shared memory must be 0 bytes or more, not {dynamic_shared}"
+            )
 
 
 def shape_of(grid: Any, block: Any, dynamic_shared: int = 0) -> LaunchShape:
     """Check a launch configuration; raises `ArgumentError` naming the value and the limit."""
-    return LaunchShape(grid, block, dynamic_shared)
+    try:
+        return _shape_of(grid, block, dynamic_shared)
+    except TypeError:  # a list, which cannot be remembered
+        return LaunchShape(grid, block, dynamic_shared)
+
+
+_shape_of = lru_cache(maxsize=1024)(LaunchShape)
 
 
 def _dim(what: str, value: Any) -> Dim:
@@ -58,7 +68,9 @@ def _dim(what: str, value: Any) -> Dim:
     try:
         sizes = tuple(operator.index(p) for p in parts)
     except TypeError:
-        raise ArgumentError(f"{what} must be an int or a tuple of up to 3 ints, not {value!r}") from None
+        raise ArgumentError(
+            f"{what} must be an int or a tuple of up to 3 ints, not {value!r}"
+        ) from None
     if not 1 <= len(sizes) <= 3:
         raise ArgumentError(f"{what} must have 1 to 3 dimensions, not {len(sizes)}: {value!r}")
     for size, limit, axis in zip(sizes, LIMITS[what], _names.AXES, strict=False):
@@ -87,13 +99,17 @@ class Kernel:
                 raise error.with_traceback(None) from None  # its message names the kernel's line
             cres = self.dispatcher.overloads[argtypes]
             if cres.signature.return_type not in (types.none, types.void):
-                raise ArgumentError(f"kernel {self.name} returns a value; write it to an array instead")
+                raise ArgumentError(
+                    f"kernel {self.name} returns a value; write it to an array instead"
+                )
             entry = self._entries[argtypes] = entries.build(cres)
         return entry
 
     def prepare(self, shape: LaunchShape, args: tuple[Any, ...], user: int = 0) -> Running:
         """Compile for these arguments and make a launch of them; nothing runs yet."""
-        expected = len(self.dispatcher.py_func.__code__.co_varnames[: self.py_func.__code__.co_argcount])
+        expected = len(
+            self.dispatcher.py_func.__code__.co_varnames[: self.py_func.__code__.co_argcount]
+        )
         if len(args) != expected:
             raise ArgumentError(f"kernel {self.name} takes {expected} arguments, got {len(args)}")
         entry = self.compile(tuple(typeof(a, Purpose.argument) for a in args))
@@ -101,7 +117,8 @@ class Kernel:
         if total > MAX_SHARED:
             raise ArgumentError(
                 f"kernel {self.name} needs {total} bytes of shared memory per block "
-                f"({entry.shared_bytes} static, {shape.dynamic_shared} dynamic); {MAX_SHARED} are possible"
+                f"({entry.shared_bytes} static, {shape.dynamic_shared} dynamic); "
+                f"{MAX_SHARED} are possible"
             )
         return Running(self.name, entry, shape, args, user)
 
@@ -109,7 +126,9 @@ class Kernel:
 class Running:
     """One launch, from its preparation until it has ended."""
 
-    def __init__(self, name: str, entry: entries.Entry, shape: LaunchShape, args: tuple[Any, ...], user: int) -> None:
+    def __init__(
+        self, name: str, entry: entries.Entry, shape: LaunchShape, args: tuple[Any, ...], user: int
+    ) -> None:
         self.name, self.entry, self.shape, self.args = name, entry, shape, args
         self.launch = launch = new(LAUNCH)
         launch["bdim"], launch["gdim"] = shape.block, shape.grid
@@ -164,7 +183,16 @@ running: set[Running] = set()
 class KernelFailure(KernelError):
     """How a launch failed, in numbers: an embedder may give its trap codes words."""
 
-    def __init__(self, kernel: str, code: int, site: str, block: Dim, thread: Dim, values: tuple[int, ...], cause: BaseException | None) -> None:
+    def __init__(
+        self,
+        kernel: str,
+        code: int,
+        site: str,
+        block: Dim,
+        thread: Dim,
+        values: tuple[int, ...],
+        cause: BaseException | None,
+    ) -> None:
         self.kernel, self.code, self.site = kernel, code, site
         self.block, self.thread, self.values = block, thread, values
         self.__cause__ = cause
@@ -190,8 +218,8 @@ def _exception(address: int) -> BaseException | None:
     """Rebuild the exception that Numba left in an excinfo structure."""
     if not address:
         return None
-    data, size = ctypes.c_void_p.from_address(address).value, ctypes.c_int32.from_address(address + 8).value
-    digest = ctypes.c_void_p.from_address(address + 16).value
+    fields = (ctypes.c_size_t * 3).from_address(address)  # pickle, its length, its digest
+    data, size, digest = fields[0], fields[1] & 0xFFFFFFFF, fields[2]
     kind, args, _ = serialize._numba_unpickle(data, ctypes.string_at(data, size), digest)
     exception: BaseException = kind(*(args or ()))
     return exception

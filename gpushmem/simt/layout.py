@@ -1,7 +1,8 @@
 """The native structures of the engine: one NumPy dtype each, read from three sides.
 
 Python fills and reads them through NumPy, the scheduler and the kernel-side primitives through
-Numba records (`view`), and the entry code through `offset`. Every address is an `i8`: Numba mixes signed and unsigned 64-bit integers into floats.
+Numba records (`view`), and the entry code through `offset`. Every address is an `i8`: Numba mixes
+signed and unsigned 64-bit integers into floats.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core.extending import intrinsic
 from numba.np.numpy_support import from_dtype
+
+from gpushmem.simt.native import intrinsic
 
 __all__ = [
     "BLOCK",
@@ -149,7 +151,7 @@ def view(struct: np.dtype[Any]) -> Any:
     """Make an intrinsic `f(address) -> record` for `struct`, for use inside compiled code."""
     record = from_dtype(struct)
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def record_at(typingctx: Any, address: Any) -> Any:
         def codegen(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> Any:
             pointer = context.get_value_type(record)

@@ -9,16 +9,15 @@ from llvmlite import ir
 from numba import cuda, types
 from numba.core import cgutils
 from numba.core.errors import NumbaTypeError, RequireLiteralValue
-from numba.core.extending import intrinsic
 from numba.core.typing.npydecl import parse_dtype
 from numba.core.typing.templates import AttributeTemplate
 from numba.cuda.dispatcher import CUDADispatcher
 from numba.np.arrayobj import populate_array
 
+from gpushmem.simt.native import i64, intrinsic
 from gpushmem.simt.primitives import (
     arrive,
     block_group,
-    i64,
     place,
     place_dynamic,
     release,
@@ -35,7 +34,7 @@ AXES = ("x", "y", "z")
 # --- cuda.threadIdx.x and its kin
 
 
-class Dim3(KernelName):  # type: ignore[misc]
+class Dim3(KernelName):
     """`cuda.threadIdx`, `blockIdx`, `blockDim`, `gridDim`: a field of THREAD."""
 
     def __init__(self, field: str) -> None:
@@ -44,14 +43,14 @@ class Dim3(KernelName):  # type: ignore[misc]
 
 
 @typings.register_attr
-class Dim3Attributes(AttributeTemplate):  # type: ignore[misc]
+class Dim3Attributes(AttributeTemplate):
     key = Dim3
 
     def generic_resolve(self, typ: Dim3, attr: str) -> Any:
         return types.int32 if attr in AXES else None
 
 
-@lowerings.lower_getattr_generic(Dim3)  # type: ignore[untyped-decorator]
+@lowerings.lower_getattr_generic(Dim3)
 def dim3_getattr(context: Any, builder: Any, typ: Dim3, value: Any, attr: str) -> Any:
     return thread_field(builder, typ.field, AXES.index(attr))
 
@@ -65,7 +64,7 @@ for _name, _field in [
 # --- cuda.shared, cuda.local, cuda.atomic: names with names inside
 
 
-class Namespace(KernelName):  # type: ignore[misc]
+class Namespace(KernelName):
     """A class of `numba.cuda.stubs` that only holds other names."""
 
     def __init__(self, stub: Any) -> None:
@@ -74,7 +73,7 @@ class Namespace(KernelName):  # type: ignore[misc]
 
 
 @typings.register_attr
-class NamespaceAttributes(AttributeTemplate):  # type: ignore[misc]
+class NamespaceAttributes(AttributeTemplate):
     key = Namespace
 
     def generic_resolve(self, typ: Namespace, attr: str) -> Any:
@@ -82,7 +81,7 @@ class NamespaceAttributes(AttributeTemplate):  # type: ignore[misc]
         return None if value is None else self.context.resolve_value_type(value)
 
 
-@lowerings.lower_getattr_generic(Namespace)  # type: ignore[untyped-decorator]
+@lowerings.lower_getattr_generic(Namespace)
 def namespace_getattr(context: Any, builder: Any, typ: Namespace, value: Any, attr: str) -> Any:
     return context.get_dummy_value()
 
@@ -97,7 +96,7 @@ for _stub in (cuda.shared, cuda.local, cuda.atomic):
 def _per_axis(of_axis: Any) -> Any:
     """Make `f(ndim)`: an int64 for ndim 1, else a tuple; `of_axis(builder, axis)` gives one."""
 
-    @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+    @intrinsic(prefer_literal=True)
     def function(typingctx: Any, ndim: Any) -> Any:
         if not isinstance(ndim, types.IntegerLiteral):
             raise RequireLiteralValue("ndim must be a literal: 1, 2 or 3")
@@ -138,7 +137,7 @@ bind(cuda.gridsize, _per_axis(_extent))
 
 
 @device
-def syncthreads():  # type: ignore[no-untyped-def]
+def syncthreads():
     group = block_group()
     if arrive(group, text_word("syncthreads")):
         release(group)
@@ -153,14 +152,16 @@ bind(cuda.syncthreads, syncthreads)
 def _extents(shape: Any) -> tuple[int, ...]:
     parts = shape if isinstance(shape, types.BaseTuple) else [shape]
     if not all(isinstance(p, types.IntegerLiteral) for p in parts):
-        raise RequireLiteralValue(f"shape must be an integer constant or a tuple of them, not {shape}")
+        raise RequireLiteralValue(
+            f"shape must be an integer constant or a tuple of them, not {shape}"
+        )
     return tuple(p.literal_value for p in parts)
 
 
 def _array_of(kind: str) -> Any:
     """Make `cuda.shared.array` or `cuda.local.array`."""
 
-    @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+    @intrinsic(prefer_literal=True)
     def array(typingctx: Any, shape: Any, dtype: Any) -> Any:
         extents, element = _extents(shape), parse_dtype(dtype)
         if element is None:
@@ -184,9 +185,12 @@ def _array_of(kind: str) -> Any:
     return array
 
 
-def _make_array(context: Any, builder: Any, typ: Any, data: Any, lengths: Any, itemsize: int) -> Any:
+def _make_array(
+    context: Any, builder: Any, typ: Any, data: Any, lengths: Any, itemsize: int
+) -> Any:
     array = context.make_array(typ)(context, builder)
-    strides, step = [], i64(itemsize)
+    strides: list[ir.Value] = []
+    step = i64(itemsize)
     for n in reversed(lengths):
         strides.insert(0, step)
         step = builder.mul(step, n)
@@ -204,7 +208,7 @@ bind(cuda.local.array, _array_of("local"))
 # --- atomics
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def atomic_add(typingctx: Any, ary: Any, idx: Any, val: Any) -> Any:
     """`ary[idx] += val` as one step, returning the old value; relaxed, as CUDA's is."""
     if not isinstance(ary, types.Array) or not isinstance(ary.dtype, types.Integer | types.Float):
@@ -216,8 +220,12 @@ def atomic_add(typingctx: Any, ary: Any, idx: Any, val: Any) -> Any:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         array, index, value = args
-        parts = cgutils.unpack_tuple(builder, index) if isinstance(idx, types.BaseTuple) else [index]
-        wide = [context.cast(builder, i, t, types.intp) for i, t in zip(parts, index_types, strict=True)]
+        parts = (
+            cgutils.unpack_tuple(builder, index) if isinstance(idx, types.BaseTuple) else [index]
+        )
+        wide = [
+            context.cast(builder, i, t, types.intp) for i, t in zip(parts, index_types, strict=True)
+        ]
         helper = context.make_array(ary)(context, builder, array)
         pointer = cgutils.get_item_pointer(context, builder, ary, helper, wide, wraparound=True)
         return builder.atomic_rmw(op, pointer, value, "monotonic")

@@ -15,8 +15,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba import cfunc, types
-from numba.core import cgutils
-from numba.core.extending import intrinsic
+from numba.core import cgutils, extending
 
 __all__ = [
     "atomic_add_word",
@@ -24,6 +23,9 @@ __all__ = [
     "clock_gettime",
     "copy_bytes",
     "full_fence",
+    "i8p",
+    "i64",
+    "intrinsic",
     "libc_free",
     "load_acquire",
     "malloc",
@@ -35,6 +37,9 @@ __all__ = [
     "store_release",
     "usleep",
 ]
+
+# As mypy sees it: what an intrinsic takes when called is not what its Python function takes.
+intrinsic: Any = extending.intrinsic
 
 i64 = ir.IntType(64)
 i8p = ir.IntType(8).as_pointer()
@@ -50,7 +55,7 @@ clock_gettime = types.ExternalFunction("clock_gettime", int_(int_, word))
 simt_switch = types.ExternalFunction("simt_switch", types.void(word, word))  # see `fiber`
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def copy_bytes(typingctx: Any, dst: Any, src: Any, nbytes: Any) -> Any:
     """Copy `nbytes` from address `src` to address `dst` (memmove)."""
 
@@ -63,7 +68,7 @@ def copy_bytes(typingctx: Any, dst: Any, src: Any, nbytes: Any) -> Any:
     return types.void(types.intp, types.intp, types.intp), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def load_acquire(typingctx: Any, address: Any) -> Any:
     """Load the 64-bit word at `address`; later accesses stay after it."""
 
@@ -73,7 +78,7 @@ def load_acquire(typingctx: Any, address: Any) -> Any:
     return types.intp(types.intp), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def store_release(typingctx: Any, address: Any, value: Any) -> Any:
     """Store a 64-bit word at `address`; earlier accesses stay before it."""
 
@@ -85,7 +90,7 @@ def store_release(typingctx: Any, address: Any, value: Any) -> Any:
     return types.void(types.intp, types.intp), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def atomic_add_word(typingctx: Any, address: Any, value: Any) -> Any:
     """Add to the 64-bit word at `address`, return what it held; orders everything around it."""
 
@@ -99,7 +104,7 @@ def atomic_add_word(typingctx: Any, address: Any, value: Any) -> Any:
 
 
 def _fence(ordering: str) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def fence(typingctx: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             builder.fence(ordering)

@@ -24,10 +24,9 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.errors import RequireLiteralValue
-from numba.core.extending import intrinsic
 
 from gpushmem.simt.layout import BLOCK, FIBER, GROUP, LAUNCH, THREAD, offset, view
-from gpushmem.simt.native import i8p, i64
+from gpushmem.simt.native import i8p, i64, intrinsic
 from gpushmem.simt.target import SITE_ARG, THREAD_ARG, device
 
 __all__ = [
@@ -62,7 +61,9 @@ def hidden(builder: ir.IRBuilder, index: int) -> ir.Value:
     return builder.function.args[index]
 
 
-def load_field(builder: ir.IRBuilder, struct: Any, pointer: ir.Value, field: str, axis: int = 0) -> ir.Value:
+def load_field(
+    builder: ir.IRBuilder, struct: Any, pointer: ir.Value, field: str, axis: int = 0
+) -> ir.Value:
     """Load `field` (element `axis` of it) of the native `struct` at `pointer`."""
     base = struct.fields[field][0].base
     at = builder.gep(pointer, [i64(offset(struct, field) + axis * base.itemsize)])
@@ -75,7 +76,7 @@ def thread_field(builder: ir.IRBuilder, field: str, axis: int = 0) -> ir.Value:
 
 
 def _thread_word(field: str) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def word(typingctx: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             return thread_field(builder, field)
@@ -90,7 +91,7 @@ launch_word = _thread_word("launch")
 fiber_word = _thread_word("fiber")
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def site_word(typingctx: Any) -> Any:
     """Address of the text naming the kernel's current line."""
 
@@ -100,14 +101,16 @@ def site_word(typingctx: Any) -> Any:
     return types.intp(), codegen
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+@intrinsic(prefer_literal=True)
 def text_word(typingctx: Any, text: Any) -> Any:
     """Address of a literal as a C string."""
     if not isinstance(text, types.StringLiteral):
         raise RequireLiteralValue("text must be a literal string")
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return builder.ptrtoint(context.insert_const_string(builder.module, text.literal_value), i64)
+        return builder.ptrtoint(
+            context.insert_const_string(builder.module, text.literal_value), i64
+        )
 
     return types.intp(text), codegen
 
@@ -115,7 +118,7 @@ def text_word(typingctx: Any, text: Any) -> Any:
 # --- waiting
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def pause(typingctx: Any) -> Any:
     """Hand over to the next thread of the ring; returns when the turn comes round again."""
 
@@ -133,7 +136,7 @@ def pause(typingctx: Any) -> Any:
 
 
 @device
-def begin_wait(what, address, compare, wanted):  # type: ignore[no-untyped-def]
+def begin_wait(what, address, compare, wanted):
     """Record that the calling thread starts to wait; `what` is a `text_word`."""
     fiber = as_fiber(fiber_word())
     fiber.what = what
@@ -146,7 +149,7 @@ def begin_wait(what, address, compare, wanted):  # type: ignore[no-untyped-def]
 
 
 @device
-def end_wait():  # type: ignore[no-untyped-def]
+def end_wait():
     """Record that the wait is over."""
     as_fiber(fiber_word()).what = 0
 
@@ -155,19 +158,19 @@ def end_wait():  # type: ignore[no-untyped-def]
 
 
 @device
-def block_group():  # type: ignore[no-untyped-def]
+def block_group():
     """Address of the GROUP of the calling thread's block."""
     return as_fiber(fiber_word()).block + BLOCK_ALL
 
 
 @device
-def warp_group():  # type: ignore[no-untyped-def]
+def warp_group():
     """Address of the GROUP of the calling thread's warp."""
     return as_fiber(fiber_word()).warp
 
 
 @device
-def arrive(address, what):  # type: ignore[no-untyped-def]
+def arrive(address, what):
     """Wait until every living thread of the group has arrived; True in one of them.
 
     That one acts for the group and must then call `release`; the others return after it. Threads
@@ -189,7 +192,7 @@ def arrive(address, what):  # type: ignore[no-untyped-def]
 
 
 @device
-def release(address):  # type: ignore[no-untyped-def]
+def release(address):
     """Let the group go on."""
     group = as_group(address)
     group.arrived = 0
@@ -199,7 +202,7 @@ def release(address):  # type: ignore[no-untyped-def]
 # --- failing
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def fail_if(typingctx: Any, condition: Any, code: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     """End the launch with failure `code` > 1 and four numbers for its message, if `condition`."""
 
@@ -208,7 +211,9 @@ def fail_if(typingctx: Any, condition: Any, code: Any, a: Any, b: Any, c: Any, d
 
         condition, code, *values = args
         with builder.if_then(condition, likely=False):
-            record_failure(builder, hidden(builder, THREAD_ARG), code, hidden(builder, SITE_ARG), values)
+            record_failure(
+                builder, hidden(builder, THREAD_ARG), code, hidden(builder, SITE_ARG), values
+            )
             context.call_conv.return_user_exc(builder, RuntimeError, loc=None)
         return context.get_dummy_value()
 

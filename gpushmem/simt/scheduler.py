@@ -68,7 +68,9 @@ READ_WRITE, PRIVATE_ANONYMOUS_NORESERVE = 3, 0x4022
 def now_ns(launch_address: int) -> int:
     """Monotonic time in nanoseconds."""
     clock_gettime(i4(1), launch_address + CLOCK)
-    return load_acquire(launch_address + CLOCK) * 1_000_000_000 + load_acquire(launch_address + CLOCK + 8)
+    return load_acquire(launch_address + CLOCK) * 1_000_000_000 + load_acquire(
+        launch_address + CLOCK + 8
+    )
 
 
 @njit

@@ -68,7 +68,7 @@ typings = TypingRegistry()
 lowerings = LoweringRegistry("simt")
 
 
-class KernelName(types.Dummy):  # type: ignore[misc]
+class KernelName(types.Dummy):
     """Type of a name that has attributes but no value: `cuda.threadIdx`, `cuda.shared`."""
 
 
@@ -103,19 +103,14 @@ def _meaning(value: Any) -> Any:
         return value
 
 
-class Simt(CPU):  # type: ignore[misc]
+class Simt(CPU):
     """Marks the target; it inherits the CPU's library of overloads."""
 
 
 target_registry["simt"] = Simt
 
 
-def bind(name: Any, meaning: Any) -> None:
-    """Make `name` (an object a kernel refers to) stand for `meaning` on this target."""
-    names[name] = meaning
-
-
-class SimtCallConv(CPUCallConv):  # type: ignore[misc]
+class SimtCallConv(CPUCallConv):
     """`status f(ret*, excinfo**, thread*, site*, args...)`."""
 
     def get_function_type(self, restype: Any, argtypes: Any) -> ir.FunctionType:
@@ -127,7 +122,9 @@ class SimtCallConv(CPUCallConv):  # type: ignore[misc]
     def get_arguments(self, func: ir.Function) -> Any:
         return func.args[HIDDEN:]
 
-    def decorate_function(self, fn: ir.Function, args: Any, fe_argtypes: Any, noalias: bool = False) -> None:
+    def decorate_function(
+        self, fn: ir.Function, args: Any, fe_argtypes: Any, noalias: bool = False
+    ) -> None:
         super().decorate_function(fn, args, fe_argtypes, noalias)
         thread, site = fn.args[THREAD_ARG], fn.args[SITE_ARG]
         thread.name, site.name = "simt.thread", "simt.site"
@@ -135,15 +132,28 @@ class SimtCallConv(CPUCallConv):  # type: ignore[misc]
         thread.add_attribute("noalias")
 
     def call_function(
-        self, builder: ir.IRBuilder, callee: Any, resty: Any, argtys: Any, args: Any, attrs: Any = None
+        self,
+        builder: ir.IRBuilder,
+        callee: Any,
+        resty: Any,
+        argtys: Any,
+        args: Any,
+        attrs: Any = None,
     ) -> Any:
         caller = builder.function.args
         site = getattr(builder, "simt_site", None) or caller[SITE_ARG]
         return self.call_with(builder, callee, resty, argtys, args, caller[THREAD_ARG], site, attrs)
 
     def call_with(
-        self, builder: ir.IRBuilder, callee: Any, resty: Any, argtys: Any, args: Any,
-        thread: ir.Value, site: ir.Value, attrs: Any = None,
+        self,
+        builder: ir.IRBuilder,
+        callee: Any,
+        resty: Any,
+        argtys: Any,
+        args: Any,
+        thread: ir.Value,
+        site: ir.Value,
+        attrs: Any = None,
     ) -> Any:
         """Call `callee` with the hidden arguments given; return `(status, value)`."""
         hide = _HiddenArgs(builder, [thread, site])
@@ -157,13 +167,15 @@ class _HiddenArgs:
         self._builder, self._hidden = builder, hidden
 
     def call(self, callee: Any, args: list[ir.Value], **kwargs: Any) -> Any:
-        return self._builder.call(callee, [*args[:THREAD_ARG], *self._hidden, *args[THREAD_ARG:]], **kwargs)
+        return self._builder.call(
+            callee, [*args[:THREAD_ARG], *self._hidden, *args[THREAD_ARG:]], **kwargs
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._builder, name)
 
 
-class SimtLower(Lower):  # type: ignore[misc]
+class SimtLower(Lower):
     """Lowering that tells the calling convention which user line it is at."""
 
     def lower_inst(self, inst: Any) -> None:
@@ -173,7 +185,7 @@ class SimtLower(Lower):  # type: ignore[misc]
 
     @cached_property
     def _is_user_code(self) -> bool:
-        root = self.func_ir.func_id.modname.split(".")
+        root: list[str] = self.func_ir.func_id.modname.split(".")
         return root[0] != "numba" and (root[0] != "gpushmem" or root[1:2] == ["kernels"])
 
     def _site(self, loc: Any) -> ir.Value:
@@ -182,7 +194,7 @@ class SimtLower(Lower):  # type: ignore[misc]
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
-class SimtLowering(BaseNativeLowering):  # type: ignore[misc]
+class SimtLowering(BaseNativeLowering):
     """Native lowering with `SimtLower`."""
 
     _name = "simt_lowering"
@@ -192,7 +204,7 @@ class SimtLowering(BaseNativeLowering):  # type: ignore[misc]
         return SimtLower
 
 
-class SimtCompiler(CompilerBase):  # type: ignore[misc]
+class SimtCompiler(CompilerBase):
     """Numba's nopython pipeline with our lowering."""
 
     def define_pipelines(self) -> list[PassManager]:
@@ -203,7 +215,7 @@ class SimtCompiler(CompilerBase):  # type: ignore[misc]
         return [pm]
 
 
-class SimtLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
+class SimtLibrary(codegen.JITCodeLibrary):
     """A function's bitcode, waiting to be linked into a kernel."""
 
     def _optimize_final_module(self) -> None:
@@ -214,13 +226,13 @@ class SimtLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
         self._finalized = True
 
 
-class SimtCodegen(codegen.JITCPUCodegen):  # type: ignore[misc]
+class SimtCodegen(codegen.JITCPUCodegen):
     """The target's own JIT engine."""
 
     _library_class = SimtLibrary
 
 
-class SimtContext(cpu.CPUContext):  # type: ignore[misc]
+class SimtContext(cpu.CPUContext):
     """Target context; `plain=True` is the view of it from outside kernels (see `entry`)."""
 
     plain = False
@@ -249,7 +261,7 @@ class SimtContext(cpu.CPUContext):  # type: ignore[misc]
         return object()  # nothing to run yet; Numba wants something unique to file it under
 
 
-class SimtTypingContext(typing.Context):  # type: ignore[misc]
+class SimtTypingContext(typing.Context):
     """Typing context that reads kernel names through the `names` table."""
 
     def load_additional_registries(self) -> None:
@@ -261,7 +273,7 @@ class SimtTypingContext(typing.Context):  # type: ignore[misc]
         return meaning if isinstance(meaning, KernelName) else super().resolve_value_type(meaning)
 
 
-class SimtOptions(cpu.CPUTargetOptions):  # type: ignore[misc]
+class SimtOptions(cpu.CPUTargetOptions):
     """Compilation flags: CUDA's error model, no reference counting, no Python wrappers."""
 
     def finalize(self, flags: Any, options: Any) -> None:
@@ -275,7 +287,7 @@ class SimtOptions(cpu.CPUTargetOptions):  # type: ignore[misc]
         super().finalize(flags, options)
 
 
-class SimtTarget(TargetDescriptor):  # type: ignore[misc]
+class SimtTarget(TargetDescriptor):
     """Fresh contexts, made on first use."""
 
     options = SimtOptions
@@ -292,12 +304,14 @@ class SimtTarget(TargetDescriptor):  # type: ignore[misc]
 simt_target = SimtTarget("simt")
 
 
-class SimtDispatcher(Dispatcher):  # type: ignore[misc]
+class SimtDispatcher(Dispatcher):
     """A Python function compiled for this target, one specialisation per signature."""
 
     targetdescr = simt_target
 
-    def __init__(self, py_func: Any, locals: Any = None, targetoptions: Any = None, **_: Any) -> None:
+    def __init__(
+        self, py_func: Any, locals: Any = None, targetoptions: Any = None, **_: Any
+    ) -> None:
         options = {"nopython": True, **(targetoptions or {})}
         super().__init__(py_func, locals or {}, options, SimtCompiler)
 

@@ -63,7 +63,7 @@ def _of(launch: Running) -> Iterator[Wait]:
 
 def _at(struct: np.dtype[Any], address: int) -> Any:
     buffer = (ctypes.c_char * struct.itemsize).from_address(address)
-    return np.frombuffer(buffer, struct)[0].copy()
+    return np.frombuffer(memoryview(buffer), struct)[0].copy()
 
 
 def _text(address: Any) -> str:

@@ -30,7 +30,10 @@ def test_arguments_after_the_script_are_its_own(run_cli, script):
 def test_modules_and_directories(run_cli, script, tmp_path):
     script("import sys; print('module', __package__, sys.argv[1:])", "package/__main__.py")
     script("print('name', __name__)", "single.py")
-    assert run_cli("run", "-m", "package", "x", cwd=tmp_path, env={}, code=0).stdout == "module package ['x']\n"
+    assert (
+        run_cli("run", "-m", "package", "x", cwd=tmp_path, env={}, code=0).stdout
+        == "module package ['x']\n"
+    )
     assert run_cli("run", "-m", "single", cwd=tmp_path, code=0).stdout == "name __main__\n"
     assert run_cli("run", tmp_path / "package", code=0).stdout == "module  []\n"
 
@@ -81,7 +84,9 @@ def test_standard_input_goes_to_pe_0(run_cli, script):
 
 
 def test_heap_size_is_what_was_asked(run_cli, script):
-    path = script("import gpushmem as shmem\nshmem.init()\nshmem.empty(3 << 20, 'int8')\nshmem.finalize()")
+    path = script(
+        "import gpushmem as shmem\nshmem.init()\nshmem.empty(3 << 20, 'int8')\nshmem.finalize()"
+    )
     run_cli("run", "-n", "2", "--heap-size", "4M", path, code=0)
     done = run_cli("run", "-n", "2", "--heap-size", "2M", path, code=1)
     assert "HeapExhausted: symmetric heap exhausted: 3145728 bytes (3 MiB) asked" in done.stderr

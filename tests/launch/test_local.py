@@ -47,7 +47,7 @@ def holders_of_our_memory():
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and int(process.name) != os.getpid():
             try:
-                links = [os.readlink(fd) for fd in (process / "fd").iterdir()]
+                links = [str(fd.readlink()) for fd in (process / "fd").iterdir()]
                 maps = (process / "maps").read_text()
             except OSError:
                 continue
@@ -153,9 +153,13 @@ def test_the_first_failure_is_shown_the_others_in_a_line(tmp_path, run_cli):
     done = run_cli("run", "-n", "4", script, code=1)
     assert done.stderr.count("Traceback (most recent call last)") == 1
     assert "ValueError: no good" in done.stderr
-    assert re.search(r"gpushmem: PE \d failed:\nTraceback .*\n  File \".*fail.py\", line 3", done.stderr)
+    assert re.search(
+        r"gpushmem: PE \d failed:\nTraceback .*\n  File \".*fail.py\", line 3", done.stderr
+    )
     assert "launch/local.py" not in done.stderr
-    assert re.search(r"gpushmem: PE \d of 4 ended with exit code 1; the other 3 PEs were ended", done.stderr)
+    assert re.search(
+        r"gpushmem: PE \d of 4 ended with exit code 1; the other 3 PEs were ended", done.stderr
+    )
 
 
 def test_a_failing_pe_does_not_leave_others_in_a_barrier(tmp_path, run_cli):
@@ -197,7 +201,7 @@ def test_exit_codes(tmp_path, run_cli, statement, code, text):
 
 
 def test_a_hanging_job_reports_who_waits(run_pes):
-    import gpushmem as shmem  # noqa: PLC0415
+    import gpushmem as shmem
 
     @shmem.jit
     def lonely(signal):
@@ -216,8 +220,9 @@ def test_a_hanging_job_reports_who_waits(run_pes):
     assert "ran into its timeout" in text
     line = next(line for line in text.splitlines() if line.startswith("PE 0: kernel"))
     assert re.fullmatch(
-        r"PE 0: kernel lonely, block \(0, 0, 0\), thread \(0, 0, 0\) and 1 more, test_local.py:\d+ in "
-        r"lonely: signal_wait_until at 0x[0-9a-f]+ == 7, sees 3, for [1-4]\.\d s",
+        r"PE 0: kernel lonely, block \(0, 0, 0\), thread \(0, 0, 0\) and 1 more, "
+        r"test_local.py:\d+ in lonely: signal_wait_until at 0x[0-9a-f]+ == 7, sees 3, "
+        r"for [1-4]\.\d s",
         line,
     )
     assert re.search(r"PE 1: host, in barrier_all, for \d\.\d s", text)

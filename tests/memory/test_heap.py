@@ -39,7 +39,11 @@ class HeapMachine(RuleBasedStateMachine):
         if self.held:
             offset = data.draw(st.sampled_from(sorted(self.held)))
             nbytes = self.held.pop(offset)
-            assert self.heap.free(offset) == self.twin.free(offset) == max(256, -(-nbytes // 256) * 256)
+            assert (
+                self.heap.free(offset)
+                == self.twin.free(offset)
+                == max(256, -(-nbytes // 256) * 256)
+            )
 
     @invariant()
     def blocks_do_not_overlap(self):
@@ -93,7 +97,8 @@ def test_exhaustion_says_what_to_do():
     text = str(error.value)
     for part in (
         "307200 bytes (300 KiB) asked", "largest free block has 262144 (256 KiB)",
-        "524288 of 1048576 bytes", "fragmented", "--heap-size", "GPUSHMEM_HEAP_SIZE", "init(heap_size=",
+        "524288 of 1048576 bytes", "fragmented", "--heap-size", "GPUSHMEM_HEAP_SIZE",
+        "init(heap_size=",
     ):  # fmt: skip
         assert part in text
     with pytest.raises(HeapExhausted) as error:
@@ -121,7 +126,9 @@ def test_sizes_people_write(text, size):
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "M", "-1", "0", "0M", "1.2.3", "12Q", "1e3", "lots", "0.1", -5, "nan"])
+@pytest.mark.parametrize(
+    "text", ["", "M", "-1", "0", "0M", "1.2.3", "12Q", "1e3", "lots", "0.1", -5, "nan"]
+)
 def test_what_is_not_a_size(text):
     with pytest.raises(ArgumentError, match="is not a size"):
         parse_size(text)

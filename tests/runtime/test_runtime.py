@@ -104,7 +104,9 @@ def test_init_twice_and_unknown_backends(alone, monkeypatch):
     with pytest.raises(ArgumentError, match="already initialised"):
         shmem.init()
     shmem.finalize()
-    with pytest.raises(BackendUnavailable, match="no backend 'abacus' in this version; available: cpu"):
+    with pytest.raises(
+        BackendUnavailable, match="no backend 'abacus' in this version; available: cpu"
+    ):
         shmem.init("abacus")
     monkeypatch.setenv("GPUSHMEM_BACKEND", "quipu")
     with pytest.raises(BackendUnavailable, match="quipu"):
@@ -224,7 +226,13 @@ def test_heap_exhaustion_names_the_numbers_on_every_pe(run_pes):
 
     for kind, text in run_pes(2, body):
         assert kind == "HeapExhausted"
-        for part in ("20971520 bytes", "16 MiB", "50331648 of 67108864", "--heap-size", "GPUSHMEM_HEAP_SIZE"):
+        for part in (
+            "20971520 bytes",
+            "16 MiB",
+            "50331648 of 67108864",
+            "--heap-size",
+            "GPUSHMEM_HEAP_SIZE",
+        ):
             assert part in text
 
 
@@ -238,7 +246,9 @@ def test_different_sizes_in_one_allocation(run_pes):
 
     for kind, text, offset in run_pes(3, body):
         assert kind == "CollectiveMismatch"
-        assert "PE 0: empty of 400 bytes; PE 1: empty of 400 bytes; PE 2: empty of 404 bytes" in text
+        assert (
+            "PE 0: empty of 400 bytes; PE 1: empty of 400 bytes; PE 2: empty of 404 bytes" in text
+        )
         assert offset == 0
 
 
@@ -305,7 +315,11 @@ def test_host_operations_refuse_what_does_not_fit(alone):
         (lambda: shmem.get(b, a, 0), ArgumentError, "source has 4 elements, 5 are to be copied"),
         (lambda: shmem.put(a, b[:2], 1), ArgumentError, "there is no PE 1: PEs are 0 to 0"),
         (lambda: shmem.p(a, 1, -1), ArgumentError, "there is no PE -1: PEs are 0 to 0"),
-        (lambda: shmem.put(b, a, 0), SymmetryError, r"\(ndarray \(5,\)\) is not on the symmetric heap"),
+        (
+            lambda: shmem.put(b, a, 0),
+            SymmetryError,
+            r"\(ndarray \(5,\)\) is not on the symmetric heap",
+        ),
         (lambda: shmem.g(shmem.to_device(b), 0), SymmetryError, "not on the symmetric heap"),
         (lambda: shmem.put(a, np.zeros(2), 0), ArgumentError, "dst is float32, src is float64"),
         (lambda: shmem.put(a[::2], b[:2], 0), ArgumentError, "must be contiguous"),
@@ -365,7 +379,7 @@ def test_device_functions_of_jit_and_options(alone):
 
 
 def test_a_kernel_compiles_once_per_signature(alone):
-    from gpushmem.simt import entry  # noqa: PLC0415
+    from gpushmem.simt import entry
 
     built, build = [], entry.build
     entry.build = lambda cres: built.append(cres.signature.args) or build(cres)
@@ -384,11 +398,27 @@ def test_a_kernel_compiles_once_per_signature(alone):
 
 
 BAD_CALLS = {
-    "pe too large": ("shmem.put(a, b, shmem.n_pes())", "ArgumentError", "there is no PE 2: PEs are 0 to 1"),
+    "pe too large": (
+        "shmem.put(a, b, shmem.n_pes())",
+        "ArgumentError",
+        "there is no PE 2: PEs are 0 to 1",
+    ),
     "pe negative": ("shmem.p(a, 1, -1)", "ArgumentError", "there is no PE -1: PEs are 0 to 1"),
-    "not symmetric": ("shmem.put(b, a, 0)", "SymmetryError", "32 bytes at 0x.* is not on the symmetric heap"),
-    "too small": ("shmem.put(a[1:], b, 0)", "ArgumentError", "the target has 3 elements, the source 4"),
-    "past the end": ("shmem.get(b, a[2:], 0)", "ArgumentError", "the target has 4 elements, the source 2"),
+    "not symmetric": (
+        "shmem.put(b, a, 0)",
+        "SymmetryError",
+        "32 bytes at 0x.* is not on the symmetric heap",
+    ),
+    "too small": (
+        "shmem.put(a[1:], b, 0)",
+        "ArgumentError",
+        "the target has 3 elements, the source 4",
+    ),
+    "past the end": (
+        "shmem.get(b, a[2:], 0)",
+        "ArgumentError",
+        "the target has 4 elements, the source 2",
+    ),
     "empty": ("shmem.p(a[4:], 1, 0)", "ArgumentError", "the array has no element 0"),
     "signal op": ("shmem.signal_op(s, 1, 99, 0)", "ArgumentError", "no signal operation 99"),
     "comparison": ("shmem.signal_wait_until(s, 77, 1)", "ArgumentError", "no comparison 77"),
@@ -420,7 +450,7 @@ def test_bad_calls_in_kernels_name_the_line(run_pes, name):
 
 
 def test_arrays_that_do_not_match_are_typing_errors(alone):
-    from numba.core.errors import TypingError  # noqa: PLC0415
+    from numba.core.errors import TypingError
 
     @shmem.jit
     def mixed(a, b):
@@ -453,7 +483,9 @@ def test_a_script_without_the_launcher_is_one_pe():
         "import gpushmem as shmem; shmem.init(); print(shmem.my_pe(), shmem.n_pes(), "
         "shmem.ones(3).numpy().sum()); shmem.finalize()"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
     assert done.stdout == "0 1 3.0\n"
 
 

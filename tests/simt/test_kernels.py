@@ -55,9 +55,7 @@ def test_indices_are_those_of_cuda(wait):
         t = cuda.threadIdx.x + cuda.blockDim.x * (
             cuda.threadIdx.y + cuda.blockDim.y * cuda.threadIdx.z
         )
-        b = cuda.blockIdx.x + cuda.gridDim.x * (
-            cuda.blockIdx.y + cuda.gridDim.y * cuda.blockIdx.z
-        )
+        b = cuda.blockIdx.x + cuda.gridDim.x * (cuda.blockIdx.y + cuda.gridDim.y * cuda.blockIdx.z)
         n = cuda.blockDim.x * cuda.blockDim.y * cuda.blockDim.z
         out[b * n + t] += 1000 * b + t
 
@@ -254,7 +252,9 @@ def test_exceptions_name_kernel_block_thread_and_line():
             raise ValueError("seventy")
         cuda.syncthreads()
 
-    with pytest.raises(KernelError, match=r"kernel fails, block \(2, 0, 0\), thread \(6, 0, 0\)") as e:
+    with pytest.raises(
+        KernelError, match=r"kernel fails, block \(2, 0, 0\), thread \(6, 0, 0\)"
+    ) as e:
         launch(fails, 4, 32, np.zeros(1))
     assert isinstance(e.value.__cause__, ValueError)
     assert "seventy" in str(e.value)
@@ -289,7 +289,7 @@ def test_a_kernel_that_cannot_be_typed_names_the_users_line():
     def wrong(x):
         x[0] = "text" + 1  # this line
 
-    with pytest.raises(TypingError, match="x\\[0\\] = \"text\" \\+ 1  # this line"):
+    with pytest.raises(TypingError, match='x\\[0\\] = "text" \\+ 1  # this line'):
         launch(wrong, 1, 1, np.zeros(1))
 
 

@@ -15,7 +15,7 @@ from gpushmem.bootstrap import local
 from gpushmem.errors import ArgumentError, KernelError, ShmemError, SymmetryError
 from gpushmem.ops import Op
 from gpushmem.simt import scheduler
-from gpushmem.simt.kernel import Kernel, KernelFailure, Running, shape_of
+from gpushmem.simt.kernel import Kernel, KernelFailure, shape_of
 from gpushmem.simt.layout import address_of
 from gpushmem.simt.stream import Device, Stream
 from gpushmem.simt.target import adopt, simt_target
@@ -71,7 +71,7 @@ class CpuBackend:
 
     def to_host(self, native: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         self.synchronize()
-        return native.copy()
+        return np.array(native)
 
     def from_host(self, native: np.ndarray[Any, Any], values: Any) -> None:
         self.synchronize()
@@ -168,7 +168,9 @@ class CpuBackend:
         return self.world.peer(array, pe)
 
 
-def _check(name: str, dst: np.ndarray[Any, Any], src: np.ndarray[Any, Any], have: int, want: int) -> None:
+def _check(
+    name: str, dst: np.ndarray[Any, Any], src: np.ndarray[Any, Any], have: int, want: int
+) -> None:
     if not isinstance(dst, np.ndarray):
         raise ArgumentError(f"{name}: dst must be an array, not {type(dst).__name__}")
     if dst.dtype != src.dtype:

@@ -17,7 +17,6 @@ from typing import Any
 
 from numba import types
 from numba.core.errors import NumbaTypeError
-from numba.core.extending import intrinsic
 
 from gpushmem.backends.cpu.collective import ARRIVED, GENERATION
 from gpushmem.backends.cpu.world import WORLD
@@ -29,6 +28,7 @@ from gpushmem.simt.native import (
     atomic_add_word,
     copy_bytes,
     full_fence,
+    intrinsic,
     load_acquire,
     release_fence,
     store_release,
@@ -62,7 +62,10 @@ TRAPS: dict[int, tuple[type[ShmemError], str]] = {
         "allocate it with gpushmem.empty or zeros",
     ),
     TOO_SMALL: (ArgumentError, "the target has {0} elements, the source {1}: pass a slice of it"),
-    BAD_SIGNAL_OP: (ArgumentError, "there is no signal operation {0}: use SIGNAL_SET or SIGNAL_ADD"),
+    BAD_SIGNAL_OP: (
+        ArgumentError,
+        "there is no signal operation {0}: use SIGNAL_SET or SIGNAL_ADD",
+    ),
     BAD_COMPARISON: (ArgumentError, "there is no comparison {0}: use CMP_EQ, NE, GT, LE, LT or GE"),
     EMPTY: (ArgumentError, "the array has no element 0"),
 }
@@ -72,7 +75,7 @@ TRAPS: dict[int, tuple[type[ShmemError], str]] = {
 
 
 @device
-def remote(address, nbytes, pe):  # type: ignore[no-untyped-def]
+def remote(address, nbytes, pe):
     """Address on `pe` of the `nbytes` that are symmetric with those at `address`."""
     world = as_world(user_word())
     heap, end = world.heap, world.heap + world.heap_bytes
@@ -82,7 +85,7 @@ def remote(address, nbytes, pe):  # type: ignore[no-untyped-def]
 
 
 def _array_word(of_array: Any, result: Any = types.intp) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def word(typingctx: Any, array: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             return of_array(builder, context.make_array(array)(context, builder, args[0]))
@@ -98,7 +101,7 @@ itemsize_of = _array_word(lambda b, a: a.itemsize)
 
 
 def _arrays_checker(name: str) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def check(typingctx: Any, dst: Any, src: Any) -> Any:
         """Refuse, when the kernel is compiled, arrays that cannot be copied between."""
         for what, typ in (("dst", dst), ("src", src)):
@@ -119,7 +122,7 @@ def _arrays_checker(name: str) -> Any:
 
 
 def _signal_checker(name: str) -> Any:
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def check(typingctx: Any, signal: Any, value: Any) -> Any:
         """Refuse, when the kernel is compiled, a signal that is no uint64 array."""
         if not isinstance(signal, types.Array) or signal.dtype != types.uint64:
@@ -148,7 +151,7 @@ def _is_word(typ: Any) -> bool:
     return isinstance(typ, types.Integer | types.Float) and typ.bitwidth in (8, 16, 32, 64)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def store_element(typingctx: Any, array: Any, address: Any, value: Any) -> Any:
     """Store one element of `array`'s dtype at `address`, in one piece if it is a number."""
 
@@ -165,7 +168,7 @@ def store_element(typingctx: Any, array: Any, address: Any, value: Any) -> Any:
     return types.void(array, types.intp, array.dtype), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def load_element(typingctx: Any, array: Any, address: Any) -> Any:
     """Load one element of `array`'s dtype from `address`, in one piece if it is a number."""
 
@@ -182,25 +185,25 @@ def load_element(typingctx: Any, array: Any, address: Any) -> Any:
 # --- the operations in their plain form
 
 
-def my_pe():  # type: ignore[no-untyped-def]
+def my_pe():
     return as_world(user_word()).my_pe
 
 
-def n_pes():  # type: ignore[no-untyped-def]
+def n_pes():
     return as_world(user_word()).n_pes
 
 
-def p(dst, value, pe):  # type: ignore[no-untyped-def]
+def p(dst, value, pe):
     fail_if(size_of(dst) < 1, EMPTY, 0, 0, 0, 0)
     store_element(dst, remote(address_of(dst), itemsize_of(dst), pe), value)
 
 
-def g(src, pe):  # type: ignore[no-untyped-def]
+def g(src, pe):
     fail_if(size_of(src) < 1, EMPTY, 0, 0, 0, 0)
     return load_element(src, remote(address_of(src), itemsize_of(src), pe))
 
 
-def put(dst, src, pe):  # type: ignore[no-untyped-def]
+def put(dst, src, pe):
     check_put(dst, src)
     n = size_of(src)
     fail_if(size_of(dst) < n, TOO_SMALL, size_of(dst), n, 0, 0)
@@ -208,7 +211,7 @@ def put(dst, src, pe):  # type: ignore[no-untyped-def]
     copy_bytes(remote(address_of(dst), nbytes, pe), address_of(src), nbytes)
 
 
-def get(dst, src, pe):  # type: ignore[no-untyped-def]
+def get(dst, src, pe):
     check_get(dst, src)
     n = size_of(dst)
     fail_if(size_of(src) < n, TOO_SMALL, size_of(dst), size_of(src), 0, 0)
@@ -216,12 +219,12 @@ def get(dst, src, pe):  # type: ignore[no-untyped-def]
     copy_bytes(address_of(dst), remote(address_of(src), nbytes, pe), nbytes)
 
 
-def put_signal(dst, src, signal, value, op, pe):  # type: ignore[no-untyped-def]
+def put_signal(dst, src, signal, value, op, pe):
     device_put(dst, src, pe)
     device_signal_op(signal, value, op, pe)
 
 
-def signal_op(signal, value, op, pe):  # type: ignore[no-untyped-def]
+def signal_op(signal, value, op, pe):
     check_op(signal, value)
     fail_if(size_of(signal) < 1, EMPTY, 0, 0, 0, 0)
     address = remote(address_of(signal), 8, pe)
@@ -233,14 +236,14 @@ def signal_op(signal, value, op, pe):  # type: ignore[no-untyped-def]
         fail_if(True, BAD_SIGNAL_OP, op, 0, 0, 0)
 
 
-def signal_fetch(signal):  # type: ignore[no-untyped-def]
+def signal_fetch(signal):
     check_fetch(signal, 0)
     fail_if(size_of(signal) < 1, EMPTY, 0, 0, 0, 0)
     return types.uint64(load_acquire(address_of(signal)))
 
 
 @device
-def holds(seen, cmp, wanted):  # type: ignore[no-untyped-def]
+def holds(seen, cmp, wanted):
     if cmp == CMP_EQ:
         return seen == wanted
     if cmp == CMP_NE:
@@ -255,7 +258,7 @@ def holds(seen, cmp, wanted):  # type: ignore[no-untyped-def]
     return seen >= wanted
 
 
-def signal_wait_until(signal, cmp, value):  # type: ignore[no-untyped-def]
+def signal_wait_until(signal, cmp, value):
     check_wait(signal, value)
     fail_if(size_of(signal) < 1, EMPTY, 0, 0, 0, 0)
     address, wanted = address_of(signal), types.uint64(value)
@@ -269,15 +272,15 @@ def signal_wait_until(signal, cmp, value):  # type: ignore[no-untyped-def]
     return seen
 
 
-def fence():  # type: ignore[no-untyped-def]
+def fence():
     release_fence()
 
 
-def quiet():  # type: ignore[no-untyped-def]
+def quiet():
     full_fence()
 
 
-def barrier_all():  # type: ignore[no-untyped-def]
+def barrier_all():
     # Central, as on the host (see `collective`): the increment publishes, the load receives.
     world = as_world(user_word())
     control = world.control

@@ -48,7 +48,8 @@ def _condition(wait: Wait) -> str:
     wanted = wait.wanted % 2**64
     if wait.what == "barrier_all":
         return "barrier_all, not all PEs have arrived"
-    return f"{wait.what} at {wait.address:#x} {COMPARISONS.get(wait.compare, '?')} {wanted}, sees {seen}"
+    sign = COMPARISONS.get(wait.compare, "?")
+    return f"{wait.what} at {wait.address:#x} {sign} {wanted}, sees {seen}"
 
 
 _previous: dict[int, Any] = {}

@@ -86,16 +86,24 @@ class World:
         self.native["control"] = address_of(self.control)
 
     def map_heap(self) -> None:
-        """Map all segments; every PE must have sized its own before (`size_heap`, then a barrier)."""
+        """Map all segments, which every PE must have sized before: `size_heap`, a barrier, this."""
         n = self.job.n_pes
-        self.region = _map(None, n * self.stride, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1)
+        self.region = _map(
+            None, n * self.stride, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1
+        )
         for pe, fd in enumerate(self.job.heap_fds):
-            _map(self.region + pe * self.stride, self.stride, PROT_READ_WRITE, MAP_SHARED | MAP_FIXED, fd)
+            _map(
+                self.region + pe * self.stride,
+                self.stride,
+                PROT_READ_WRITE,
+                MAP_SHARED | MAP_FIXED,
+                fd,
+            )
         self.heap = self.region + self.job.my_pe * self.stride
         self.native["heap"], self.native["stride"] = self.heap, self.stride
         self.native["heap_bytes"] = self.heap_bytes
         buffer = (ctypes.c_char * (n * self.stride)).from_address(self.region)
-        self.bytes = np.frombuffer(buffer, np.uint8)
+        self.bytes = np.frombuffer(memoryview(buffer), np.uint8)
 
     def size_heap(self) -> None:
         """Give this PE's segment its size; its memory reads as zeros and is not yet used up."""
@@ -106,19 +114,21 @@ class World:
             if os.fstat(fd).st_size < nbytes:
                 os.ftruncate(fd, nbytes)
         except OSError as error:
-            raise ShmemError(f"no shared memory segment of {nbytes} bytes: {error.strerror}") from error
+            raise ShmemError(
+                f"no shared memory segment of {nbytes} bytes: {error.strerror}"
+            ) from error
 
-    def array(self, offset: int, shape: tuple[int, ...], dtype: Any, pe: int) -> np.ndarray[Any, Any]:
+    def array(
+        self, offset: int, shape: tuple[int, ...], dtype: Any, pe: int
+    ) -> np.ndarray[Any, Any]:
         """The array at heap `offset` on `pe`, as memory that can be read and written."""
         start = pe * self.stride + offset
-        return np.ndarray(shape, dtype, buffer=self.bytes.data, offset=start)
+        return _view(self.bytes, start, shape, dtype, None)
 
     def peer(self, array: np.ndarray[Any, Any], pe: int) -> np.ndarray[Any, Any]:
         """The same array on another PE, for an array in this PE's segment."""
         start = address_of(array) - self.region + (pe - self.job.my_pe) * self.stride
-        return np.ndarray(
-            array.shape, array.dtype, buffer=self.bytes.data, offset=start, strides=array.strides
-        )
+        return _view(self.bytes, start, array.shape, array.dtype, array.strides)
 
     def holds(self, array: np.ndarray[Any, Any]) -> bool:
         """Whether all of `array` lies in this PE's segment."""
@@ -134,10 +144,19 @@ class World:
         The mapping stays, reading zeros, because a NumPy view of it may still be around.
         """
         fd = self.job.heap_fds[self.job.my_pe]
-        libc.fallocate(fd, FALLOC_PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(self.stride))
+        libc.fallocate(
+            fd, FALLOC_PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(self.stride)
+        )
 
 
 FALLOC_PUNCH_HOLE_KEEP_SIZE = 0x03
+
+
+def _view(memory: Any, start: int, shape: Any, dtype: Any, strides: Any) -> np.ndarray[Any, Any]:
+    view: np.ndarray[Any, Any] = np.ndarray(
+        shape, dtype, buffer=memory.data, offset=start, strides=strides
+    )
+    return view
 
 
 def _map(address: int | None, nbytes: int, prot: int, flags: int, fd: int) -> int:

@@ -1,0 +1,186 @@
+"""The foundations: a launch, a loop nest, a copy, a start. Ratios, both sides in one run.
+
+python bench/foundations.py
+"""
+
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+from harness import best_of, report
+from numba import cuda, njit
+
+import gpushmem as shmem
+
+N = 4 << 20
+LOOP = 1_000_000
+LARGE = 64 << 20
+COPIES = 8  # of the large array, per measurement: the launch is measured elsewhere
+
+
+@shmem.jit
+def saxpy(out, a, x, y):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = a * x[i] + y[i]
+
+
+@njit
+def saxpy_loop(out, a, x, y):
+    for i in range(out.size):
+        out[i] = a * x[i] + y[i]
+
+
+@shmem.jit
+def nothing():
+    pass
+
+
+@shmem.jit
+def put_many(dst, src, n):
+    for _ in range(n):
+        shmem.put(dst, src, 0)
+
+
+@njit
+def copy_many(dst, src, n):
+    """The same bytes by memcpy, through the C library as `put` does."""
+    for k in range(n):
+        dst[:] = src
+        if k < 0:  # keeps the loop from being folded into one copy
+            dst[0] = k
+
+
+def launches():
+    """Row: saxpy against a loop; and an empty launch against the hand-over it consists of."""
+    x, y = (shmem.to_device(np.random.rand(N).astype("f4")) for _ in range(2))
+    out = shmem.device_array(N, "f4")
+    hx, hy, hout = x.numpy(), y.numpy(), np.empty(N, "f4")
+    a = np.float32(2)
+
+    def ours():
+        saxpy[(N + 255) // 256, 256](out, a, x, y)
+        shmem.synchronize()
+
+    def theirs():
+        saxpy_loop(hout, a, hx, hy)
+
+    ours(), theirs()
+    np.testing.assert_array_equal(out.numpy(), hout)
+    t, peer = best_of(30, ours, theirs)
+    yield row(
+        "saxpy, 4 M floats, 256 threads a block", t, "njit loop", peer, "speed >= 0.33", peer / t
+    )
+
+    def empty():
+        nothing[1, 1]()
+        shmem.synchronize()
+
+    def hand_over():
+        done = threading.Event()
+        requests.append(done)
+        wake.release()
+        done.wait()
+
+    requests, wake = [], threading.Semaphore(0)
+
+    def worker():
+        while wake.acquire():
+            requests.pop().set()
+
+    threading.Thread(target=worker, daemon=True).start()
+    empty()
+    t, peer = best_of(300, empty, hand_over)
+    yield row(
+        "empty launch and synchronize", t, "hand-over to a thread and back", peer, "", peer / t
+    )
+
+    def hundred():
+        for _ in range(100):
+            nothing[1, 1]()
+        shmem.synchronize()
+
+    (t,) = best_of(30, hundred)
+    yield row("empty launch, of 100 in a row", t / 100, "", None, "", None)
+
+
+def copies():
+    """Rows: 8-byte puts in a kernel's loop, and one of 64 MiB, against memcpy of the same bytes."""
+    dst, src = shmem.zeros(1, "int64"), shmem.ones(1, "int64")
+    hdst, hsrc = np.zeros(1, "int64"), np.ones(1, "int64")
+
+    def ours():
+        put_many[1, 1](dst, src, LOOP)
+        shmem.synchronize()
+
+    ours(), copy_many(hdst, hsrc, 1)
+    t, peer = best_of(20, ours, lambda: copy_many(hdst, hsrc, LOOP))
+    yield row(
+        "put of 8 bytes, in a loop in one thread",
+        t / LOOP,
+        "array copy in njit",
+        peer / LOOP,
+        "",
+        peer / t,
+    )
+
+    big_dst, big_src = shmem.zeros(LARGE, "int8"), shmem.ones(LARGE, "int8")
+    view_dst, view_src = np.asarray(big_dst), np.asarray(big_src)
+    host_dst, host_src = np.zeros(LARGE, "int8"), np.ones(LARGE, "int8")
+
+    def large():
+        put_many[1, 1](big_dst, big_src, COPIES)
+        shmem.synchronize()
+
+    large()
+    pairs = ((view_dst, view_src), (host_dst, host_src))
+    peers = [lambda p=p: [np.copyto(*p) for _ in range(COPIES)] for p in pairs]
+    t, same, private = (s / COPIES for s in best_of(20, large, *peers))
+    yield row("put of 64 MiB", t, "memcpy, same arrays", same, "speed >= 0.9", same / t)
+    yield row("put of 64 MiB", t, "memcpy, private arrays", private, "speed >= 0.9", private / t)
+
+
+def starts():
+    """Row: a job of 16 PEs that meet and end, against importing what it runs on, once."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "hello.py"
+        script.write_text("import gpushmem as s\ns.init()\ns.barrier_all()\ns.finalize()\n")
+        command = [sys.executable, "-m", "gpushmem", "run", "-n", "16", str(script)]
+        imports = [sys.executable, "-c", "import numba.cuda"]
+        t, peer = best_of(
+            5, *(lambda c=c: subprocess.run(c, check=True) for c in (command, imports))
+        )
+    yield row(
+        "gpushmem run -n 16: init, barrier, finalize",
+        t,
+        "python -c 'import numba.cuda'",
+        peer,
+        "",
+        peer / t,
+    )
+
+
+def row(what, ours, against, peer, aim, speed):
+    return {
+        "what": what, "ours": seconds(ours), "against": against, "peer": seconds(peer),
+        "ratio": "" if speed is None else f"{speed:.2f}x", "aim": aim,
+    }  # fmt: skip
+
+
+def seconds(t):
+    if t is None:
+        return ""
+    for unit, scale in (("s", 1), ("ms", 1e3), ("us", 1e6)):
+        if t * scale >= 1:
+            return f"{t * scale:.3g} {unit}"
+    return f"{t * 1e9:.3g} ns"
+
+
+if __name__ == "__main__":
+    shmem.init()
+    rows = [*launches(), *copies()]
+    shmem.finalize()
+    report("foundations", rows + list(starts()))

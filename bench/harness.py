@@ -1,0 +1,55 @@
+"""What the benchmarks share: timing, the table, the results kept as data."""
+
+import json
+import os
+import platform
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def best_of(repeats, *functions):
+    """Seconds each function takes, the best of `repeats` rounds in which all take turns."""
+    best = [float("inf")] * len(functions)
+    for _ in range(repeats):
+        for k, function in enumerate(functions):
+            began = time.perf_counter()
+            function()
+            best[k] = min(best[k], time.perf_counter() - began)
+    return best
+
+
+def machine():
+    """What the numbers were taken on."""
+    cpu = next(
+        (
+            line.split(":")[1].strip()
+            for line in open("/proc/cpuinfo")
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+    packages = {
+        name: version(name) for name in ("gpushmem", "numba", "numba-cuda", "llvmlite", "numpy")
+    }
+    return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), **packages}
+
+
+def report(name, rows):
+    """Print `rows` (dicts with what, ours, peer, ratio, aim) and keep them in results/name.json."""
+    table = Table(title=name)
+    for column in ("what", "ours", "against", "peer", "ratio", "aim"):
+        table.add_column(column, justify="right" if column in ("ours", "peer", "ratio") else "left")
+    for row in rows:
+        table.add_row(
+            *(str(row.get(c, "")) for c in ("what", "ours", "against", "peer", "ratio", "aim"))
+        )
+    Console(width=120).print(table)
+    RESULTS.mkdir(exist_ok=True)
+    data = {"machine": machine(), "rows": rows}
+    (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=2) + "\n")
