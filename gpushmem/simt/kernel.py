@@ -60,7 +60,7 @@ def shape_of(grid: Any, block: Any, dynamic_shared: int = 0) -> LaunchShape:
         return LaunchShape(grid, block, dynamic_shared)
 
 
-_shape_of = lru_cache(maxsize=1024)(LaunchShape)
+_shape_of = lru_cache(maxsize=1024, typed=True)(LaunchShape)
 
 
 def _dim(what: str, value: Any) -> Dim:

@@ -1,0 +1,50 @@
+"""Every example, as the README tells to run it."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("n_pes", [1, 2, 4])
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+def test_example_runs(run_cli, path, n_pes):
+    done = run_cli("run", "-n", n_pes, path, timeout=150, code=0)
+    assert done.stderr == ""
+
+
+def test_training_does_not_depend_on_the_number_of_pes(run_cli):
+    def lines(n_pes):
+        out = run_cli(
+            "run", "-n", n_pes, ROOT / "examples/train_digits.py", timeout=150, code=0
+        ).stdout
+        found = re.findall(r"epoch +(\d+)  loss (\S+)  test accuracy (\S+)%", out)
+        assert [int(epoch) for epoch, _, _ in found] == list(range(1, 16))
+        return [(float(loss), float(accuracy)) for _, loss, accuracy in found]
+
+    one, three = lines(1), lines(3)
+    losses = [loss for loss, _ in one]
+    assert losses[-1] < losses[4] < losses[0] / 5
+    for (loss1, accuracy1), (loss3, accuracy3) in zip(one, three, strict=True):
+        assert abs(loss1 - loss3) < 0.002
+        assert abs(accuracy1 - accuracy3) <= 0.3
+    assert min(one[-1][1], three[-1][1]) >= 95
+
+
+def test_the_list_of_examples_is_their_first_lines():
+    readme = (ROOT / "examples/README.md").read_text()
+    listed = re.findall(r"- \[(\S+)\]\(\1\): (.*)", readme)
+    assert sorted(name for name, _ in listed) == [p.name for p in EXAMPLES]
+    for name, line in listed:
+        doc = ast.get_docstring(ast.parse((ROOT / "examples" / name).read_text()))
+        assert doc.splitlines()[0] == line
+
+
+def test_the_readme_quotes_the_ring_example():
+    source = (ROOT / "examples/ring.py").read_text()
+    body = source.split('"""', 2)[2].strip()
+    assert f"<!-- examples/ring.py -->\n```python\n{body}\n```" in (ROOT / "README.md").read_text()

@@ -1,0 +1,101 @@
+"""The project about itself: docstrings, light imports, which room may know which."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gpushmem
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "gpushmem"
+
+
+@pytest.mark.parametrize("name", gpushmem.__all__)
+def test_public_names_have_docstrings_or_are_constants(name):
+    value = getattr(gpushmem, name)
+    assert isinstance(value, int) or value.__doc__
+
+
+def test_public_names_are_all_there_is():
+    assert set(gpushmem.__all__) <= set(dir(gpushmem))
+    for public in ("jit", "init", "put_nbi_block", "CMP_EQ", "HeapExhausted", "SymmetricArray"):
+        assert public in gpushmem.__all__
+    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
+        gpushmem.no_such_name  # noqa: B018
+
+
+def test_importing_is_light():
+    heavy = ("numba", "numpy", "llvmlite", "click")
+    code = f"import sys, gpushmem; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+# A room, and what it may import of the package.
+ROOMS = {
+    "errors.py": [],
+    "ops": ["ops", "errors"],
+    "simt": ["simt", "errors"],
+    "bootstrap": ["bootstrap", "errors"],
+    "memory/heap.py": ["memory", "errors"],
+    "memory/size.py": ["memory", "errors"],
+    "backends": ["backends", "bootstrap", "simt", "ops", "errors"],
+    "runtime.py": ["memory", "backends", "bootstrap", "ops", "errors"],
+    "jit.py": ["runtime", "memory", "backends", "errors"],
+    "launch": ["launch", "bootstrap", "backends", "errors"],
+    "cli": ["cli", "launch", "memory", "errors", "__version__"],
+}
+
+
+def imports_of(path):
+    """The rooms a file imports from, `if TYPE_CHECKING` excepted."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            node.body = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "gpushmem":
+            parts = node.module.split(".")
+            yield from [parts[1]] if len(parts) > 1 else [alias.name for alias in node.names]
+        elif isinstance(node, ast.Import):
+            yield from (a.name.split(".")[1] for a in node.names if a.name.startswith("gpushmem."))
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_know_only_what_is_below_them(room):
+    files = [PACKAGE / room] if room.endswith(".py") else sorted((PACKAGE / room).rglob("*.py"))
+    assert files
+    for path in files:
+        assert set(imports_of(path)) <= set(ROOMS[room]), path.relative_to(ROOT)
+
+
+def test_every_file_belongs_to_a_room():
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE)
+        loose = {"__init__.py", "__main__.py", "memory/__init__.py", "memory/array.py"}
+        assert str(name) in loose or str(name) in ROOMS or name.parts[0] in ROOMS, name
+
+
+def test_the_heap_knows_no_numba():
+    for name in ("heap.py", "size.py"):
+        assert "numba" not in (PACKAGE / "memory" / name).read_text()
+
+
+def test_the_packages_listed_are_those_there_are():
+    packages = (ROOT / "pyproject.toml").read_text().split("\npackages = [")[1].split("]")[0]
+    listed = set(re.findall(r'"(.*)"', packages))
+    found = {
+        "gpushmem" + ".".join(["", *path.parent.relative_to(PACKAGE).parts])
+        for path in PACKAGE.rglob("__init__.py")
+    }
+    assert listed == found | {"gpushmem.kernels"}
+
+
+def test_docs_name_files_that_exist():
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([\w./-]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
