@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 from collections.abc import Callable
@@ -109,6 +110,8 @@ def init(backend: str | None = None, *, heap_size: str | int | None = None) -> N
     made = _backend_class(backend or os.environ.get("GPUSHMEM_BACKEND") or "cpu")
     _runtime = Runtime(made(_heap_bytes(heap_size)))
     host.call = _host_call
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)
 
 
 def finalize() -> None:
@@ -121,6 +124,12 @@ def finalize() -> None:
     if _runtime is not None:
         runtime, _runtime, host.call = _runtime, None, None
         runtime.close()
+
+
+def _at_exit() -> None:
+    """Wait for launches the script left running: their errors must not be lost."""
+    if _runtime is not None:
+        _runtime.backend.synchronize()
 
 
 def _host_call(op: Op, arguments: dict[str, Any]) -> Any:
@@ -140,11 +149,13 @@ def _backend_class(name: str) -> Any:
 def _heap_bytes(asked: str | int | None) -> int:
     from gpushmem.bootstrap import local  # noqa: PLC0415  (a job exists only from here on)
 
-    from_launcher = local.current().heap_size
-    for size in (asked, from_launcher, os.environ.get("GPUSHMEM_HEAP_SIZE")):
+    for size in (asked, local.current().heap_size):
         if size is not None:
             return parse_size(size)
-    return parse_size(DEFAULT_HEAP)
+    try:
+        return parse_size(os.environ.get("GPUSHMEM_HEAP_SIZE", DEFAULT_HEAP))
+    except ArgumentError as error:
+        raise ArgumentError(f"environment variable GPUSHMEM_HEAP_SIZE: {error}") from None
 
 
 # --- symmetric arrays

@@ -72,7 +72,7 @@ def _exit_code(job: local.Job, target: Callable[[], object], first_token: int) -
 
 
 def _surface_errors() -> None:
-    """Wait for launches the script left running: their errors must not be lost."""
+    """Make errors of launches nobody waited for count as the script's (see runtime._at_exit)."""
     runtime = sys.modules.get("gpushmem.runtime")
     if runtime is not None and runtime.is_initialized():
         runtime.synchronize()

@@ -23,7 +23,7 @@ from gpushmem.simt import fiber
 from gpushmem.simt.layout import LAUNCH, THREAD, offset
 from gpushmem.simt.native import i8p, i64
 from gpushmem.simt.primitives import DYNAMIC_START, PAUSE, load_field
-from gpushmem.simt.target import SimtCallConv, simt_target
+from gpushmem.simt.target import SimtCallConv, environments, simt_target
 
 __all__ = ["Entry", "build", "record_failure"]
 
@@ -82,6 +82,9 @@ def build(cres: Any) -> Entry:
     context.create_cpython_wrapper(library, fndesc, env, None, release_gil=True)
     library.finalize()
     call = context.get_executable(library, fndesc, env)
+    for gv in library._final_module.global_variables:
+        if gv.name in environments:
+            codegen.set_env(gv.name, environments[gv.name])
     return Entry(call, waits, sizes["shared"], sizes["local"], library)
 
 

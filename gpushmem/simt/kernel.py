@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ MAX_THREADS = 1024
 MAX_SHARED = 227 * 1024  # what a block can have on the GPU modelled, an H100
 MAX_RESIDENT_THREADS = 16 * 1024  # each needs two memory mappings of the 65,530 Linux gives
 SM_COUNT, SM_THREADS, SM_BLOCKS = 132, 2048, 32
-STACK_BYTES = 64 * 1024
+STACK_BYTES = 256 * 1024  # address space; `print` runs the interpreter on it
 PAGE = 4096
 LIMITS = {"grid": (2**31 - 1, 65535, 65535), "block": (1024, 1024, 64)}
 
@@ -130,6 +131,7 @@ class Running:
         self, name: str, entry: entries.Entry, shape: LaunchShape, args: tuple[Any, ...], user: int
     ) -> None:
         self.name, self.entry, self.shape, self.args = name, entry, shape, args
+        self.blocks = math.prod(shape.grid)
         self.launch = launch = new(LAUNCH)
         launch["bdim"], launch["gdim"] = shape.block, shape.grid
         launch["dynamic_shared"] = shape.dynamic_shared
@@ -169,11 +171,12 @@ class Running:
         """The exception that says how this launch failed."""
         launch = self.launch[0]
         code = int(launch["failed"])
-        return KernelFailure(
-            self.name, code, _text(int(launch["site"])), tuple(map(int, launch["failed_bid"])),
-            tuple(map(int, launch["failed_tid"])), tuple(map(int, launch["values"])),
-            _exception(int(launch["excinfo"])) if code == 1 else None,
-        )  # fmt: skip
+        cause, line = _exception(int(launch["excinfo"])) if code == 1 else (None, None)
+        site = line or _text(int(launch["site"]))
+        block, thread, values = (
+            tuple(map(int, launch[field])) for field in ("failed_bid", "failed_tid", "values")
+        )
+        return KernelFailure(self.name, code, site, block, thread, values, cause)
 
 
 # Launches being run now, for reports on who waits (`waits`).
@@ -214,15 +217,15 @@ def _text(address: int) -> str:
     return ctypes.string_at(address).decode() if address else "?"
 
 
-def _exception(address: int) -> BaseException | None:
-    """Rebuild the exception that Numba left in an excinfo structure."""
+def _exception(address: int) -> tuple[BaseException | None, str | None]:
+    """Rebuild the exception that Numba left in an excinfo structure, and the line that raised it."""
     if not address:
-        return None
+        return None, None
     fields = (ctypes.c_size_t * 3).from_address(address)  # pickle, its length, its digest
     data, size, digest = fields[0], fields[1] & 0xFFFFFFFF, fields[2]
-    kind, args, _ = serialize._numba_unpickle(data, ctypes.string_at(data, size), digest)
-    exception: BaseException = kind(*(args or ()))
-    return exception
+    kind, args, where = serialize._numba_unpickle(data, ctypes.string_at(data, size), digest)
+    line = f"{Path(where[1]).name}:{where[2]} in {where[0]}" if where else None
+    return kind(*(args or ())), line
 
 
 class _borrowed_pool:

@@ -130,7 +130,8 @@ def start_group(address: int, n: int) -> None:
 def first_frame(launch_address: int, fiber_address: int) -> int:
     """Lay out what `simt_switch` pops from a new stack; return its stack pointer."""
     launch = as_launch(launch_address)
-    sp = as_fiber(fiber_address).stack_top - 64
+    # Seven words are popped; the trampoline must then find the stack aligned to 16 bytes.
+    sp = as_fiber(fiber_address).stack_top - 7 * 8 - 16
     store_release(sp + 8, launch.end_thread)  # r14
     store_release(sp + 16, fiber_address + THREAD_OF)  # r13
     store_release(sp + 24, launch.thread_main)  # r12

@@ -50,6 +50,7 @@ __all__ = [
     "adopt",
     "bind",
     "device",
+    "environments",
     "lowerings",
     "simt_target",
     "typings",
@@ -63,6 +64,8 @@ THREAD_ARG, SITE_ARG = 2, 3
 names: dict[Any, Any] = {}
 # Objects compiled as device functions: class -> how to get the Python function. Filled by `adopt`.
 adopted: dict[type, Callable[[Any], Any]] = {}
+# Constants that functions which call Python (print) refer to: symbol -> Numba environment.
+environments: dict[str, Any] = {}
 # The engine's own typings and lowerings, beyond those of Numba's CPU target.
 typings = TypingRegistry()
 lowerings = LoweringRegistry("simt")
@@ -258,6 +261,7 @@ class SimtContext(cpu.CPUContext):
     def get_executable(self, library: Any, fndesc: Any, env: Any) -> Any:
         if self.plain:
             return super().get_executable(library, fndesc, env)
+        environments[self.get_env_name(fndesc)] = env
         return object()  # nothing to run yet; Numba wants something unique to file it under
 
 

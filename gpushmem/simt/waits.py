@@ -17,7 +17,7 @@ import numpy as np
 from gpushmem.simt.kernel import Running, running
 from gpushmem.simt.layout import FIBER, LAUNCH, address_of, offset
 
-__all__ = ["Wait", "waits"]
+__all__ = ["Wait", "unstarted", "waits"]
 
 MOST = 100_000  # records read of one launch; a ring that changes under us is not followed forever
 
@@ -40,6 +40,15 @@ class Wait:
 def waits() -> list[Wait]:
     """The waiting threads of all launches of this process."""
     return [wait for launch in list(running) if launch.entry.waits for wait in _of(launch)]
+
+
+def unstarted() -> list[tuple[str, int, int]]:
+    """Launches with blocks that wait for a place: (kernel, resident blocks, blocks not started)."""
+    return [
+        (launch.name, int(launch.launch["resident"][0]), launch.blocks - int(started))
+        for launch in list(running)
+        if launch.entry.waits and (started := launch.launch["next_block"][0]) < launch.blocks
+    ]
 
 
 def _of(launch: Running) -> Iterator[Wait]:

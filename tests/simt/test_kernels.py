@@ -145,7 +145,7 @@ def test_local_arrays_are_per_thread(wait):
 
 def test_large_local_arrays_do_not_need_a_large_stack():
     def big(out):
-        mine = cuda.local.array(64 * 1024, float32)  # 256 KiB, four times a fiber's stack
+        mine = cuda.local.array(256 * 1024, float32)  # 1 MiB, four times a fiber's stack
         t = cuda.threadIdx.x
         for k in range(mine.size):
             mine[k] = t
@@ -157,7 +157,7 @@ def test_large_local_arrays_do_not_need_a_large_stack():
 
     out = np.zeros(8)
     launch(big, 1, 8, out)
-    np.testing.assert_array_equal(out, np.arange(8) * 64 * 1024)
+    np.testing.assert_array_equal(out, np.arange(8) * 256 * 1024)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint64", "float32", "float64"])
@@ -190,6 +190,23 @@ def test_device_functions_of_both_decorators_take_the_context():
     out = np.zeros(64, np.int64)
     assert launch(use, 2, 32, out), "a wait inside a device function counts"
     np.testing.assert_array_equal(out, 2 * np.arange(64))
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_print(capfd, wait):
+    @cuda.jit(device=True)
+    def show(x):
+        print("x is", x)
+
+    def printing(x):
+        if wait:
+            cuda.syncthreads()
+        if cuda.threadIdx.x < 3:
+            print(cuda.threadIdx.x, x[cuda.threadIdx.x], "text")
+            show(x[0])
+
+    assert launch(printing, 1, 8, np.arange(8) + 0.5) == wait
+    assert capfd.readouterr().out == "".join(f"{t} {t}.5 text\nx is 0.5\n" for t in range(3))
 
 
 def test_threads_that_return_early_do_not_hold_up_the_others():
@@ -253,7 +270,8 @@ def test_exceptions_name_kernel_block_thread_and_line():
         cuda.syncthreads()
 
     with pytest.raises(
-        KernelError, match=r"kernel fails, block \(2, 0, 0\), thread \(6, 0, 0\)"
+        KernelError,
+        match=r"fails, block \(2, 0, 0\), thread \(6, 0, 0\), test_kernels.py:\d+ in fails: ",
     ) as e:
         launch(fails, 4, 32, np.zeros(1))
     assert isinstance(e.value.__cause__, ValueError)

@@ -56,7 +56,6 @@ class CpuBackend:
     def close(self) -> None:
         report.uninstall()
         self.world.release_heap()
-        self.meet("finalize")
 
     # --- memory
 
@@ -128,20 +127,21 @@ class CpuBackend:
     def _put(self, dst: Any, src: Any, pe: int) -> None:
         src = np.asarray(src)
         target = self._remote("put", dst, pe)
-        _check("put", target, src, target.size, src.size)
-        target.reshape(-1)[: src.size] = src.reshape(-1)
+        _check("put", target, src, "target", target.size, src.size)
+        target[: src.size] = src.reshape(-1)
 
     def _get(self, dst: Any, src: Any, pe: int) -> None:
         source = self._remote("get", src, pe)
-        _check("get", dst, source, source.size, dst.size)
-        dst.reshape(-1)[:] = source.reshape(-1)[: dst.size]
+        _check("get", dst, source, "source", source.size, dst.size)
+        if not dst.flags.c_contiguous:
+            raise ArgumentError("get: dst must be contiguous")
+        dst.reshape(-1)[:] = source[: dst.size]
 
     def _p(self, dst: Any, value: Any, pe: int) -> None:
-        target = self._remote("p", dst, pe)
-        target.reshape(-1)[:1] = value
+        self._remote("p", dst, pe)[0] = value
 
     def _g(self, src: Any, pe: int) -> Any:
-        return self._remote("g", src, pe).reshape(-1)[0]
+        return self._remote("g", src, pe)[0]
 
     def _fence(self) -> None:
         """Host copies happen in program order, and stay so on this machine's processors."""
@@ -154,7 +154,7 @@ class CpuBackend:
         self.meet("barrier_all")
 
     def _remote(self, name: str, array: Any, pe: int) -> np.ndarray[Any, Any]:
-        """The memory of `array` on another PE, or the reason why there is none."""
+        """The elements of `array` on another PE, or the reason why there are none."""
         if not 0 <= pe < self.n_pes:
             raise ArgumentError(f"{name}: there is no PE {pe}: PEs are 0 to {self.n_pes - 1}")
         if not isinstance(array, np.ndarray) or not self.world.holds(array):
@@ -163,14 +163,13 @@ class CpuBackend:
                 f"{name}: the remote array ({kind}) is not on the symmetric heap: "
                 "allocate it with gpushmem.empty or zeros"
             )
-        if not array.flags.forc or not array.size:
+        if not array.flags.c_contiguous or not array.size:
             raise ArgumentError(f"{name}: the remote array must be contiguous and not empty")
-        return self.world.peer(array, pe)
+        return self.world.peer(array, pe).reshape(-1)
 
 
-def _check(
-    name: str, dst: np.ndarray[Any, Any], src: np.ndarray[Any, Any], have: int, want: int
-) -> None:
+def _check(name: str, dst: Any, src: Any, which: str, have: int, want: int) -> None:
+    """Refuse copies that do not fit; `which` array has to have `want` elements."""
     if not isinstance(dst, np.ndarray):
         raise ArgumentError(f"{name}: dst must be an array, not {type(dst).__name__}")
     if dst.dtype != src.dtype:
@@ -179,8 +178,7 @@ def _check(
         )
     if have < want:
         raise ArgumentError(
-            f"{name}: the {'target' if name == 'put' else 'source'} has {have} elements, "
-            f"{want} are to be copied: pass a slice"
+            f"{name}: the {which} has {have} elements, {want} are to be copied: pass a slice"
         )
 
 

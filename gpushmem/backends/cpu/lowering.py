@@ -107,7 +107,7 @@ def _arrays_checker(name: str) -> Any:
         for what, typ in (("dst", dst), ("src", src)):
             if not isinstance(typ, types.Array):
                 raise NumbaTypeError(f"{name}: {what} must be an array, not {typ}")
-            if typ.layout not in "CF":
+            if typ.layout != "C":
                 raise NumbaTypeError(
                     f"{name}: {what} is not contiguous ({typ}): copy it to an array that is"
                 )

@@ -12,7 +12,7 @@ from typing import Any
 from gpushmem.backends.cpu.collective import Meeting
 from gpushmem.ops.constants import COMPARISONS
 from gpushmem.simt.primitives import MEETING
-from gpushmem.simt.waits import Wait, waits
+from gpushmem.simt.waits import Wait, unstarted, waits
 
 __all__ = ["install", "lines", "uninstall"]
 
@@ -34,6 +34,10 @@ def lines(pe: int, meeting: Meeting) -> list[str]:
         found.append(
             f"kernel {kernel}, block {block}, thread {group[0].thread}{more}, {site}: "
             f"{condition}, for {group[0].seconds:.1f} s"
+        )
+    for kernel, resident, rest in unstarted():
+        found.append(
+            f"kernel {kernel}: {rest} blocks start only when one of {resident} resident ones ends"
         )
     shown = found[:MOST]
     if len(found) > MOST:
