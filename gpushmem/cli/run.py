@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from gpushmem.errors import ArgumentError
+from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.memory.size import parse_size
 
 __all__ = ["command"]
@@ -54,8 +54,11 @@ def command(
     target = _module(module, args) if module else _script(args)
     from gpushmem.launch import local  # noqa: PLC0415  (heavy: not for usage errors)
 
-    local.preload()
-    outcome = local.launch(n_pes, target, heap_size=heap_size, tag_output=tag_output)
+    try:
+        local.preload()
+        outcome = local.launch(n_pes, target, heap_size=heap_size, tag_output=tag_output)
+    except ShmemError as error:
+        raise click.ClickException(str(error)) from error
     summary = outcome.summary()
     if summary and (n_pes > 1 or outcome.code > 128):
         click.echo(f"gpushmem: {summary}", err=True)

@@ -218,7 +218,7 @@ def _text(address: int) -> str:
 
 
 def _exception(address: int) -> tuple[BaseException | None, str | None]:
-    """Rebuild the exception that Numba left in an excinfo structure, and the line that raised it."""
+    """Rebuild the exception in an excinfo structure of Numba's, and the line that raised it."""
     if not address:
         return None, None
     fields = (ctypes.c_size_t * 3).from_address(address)  # pickle, its length, its digest
@@ -242,7 +242,8 @@ class _borrowed_pool:
         except (KeyError, IndexError):
             self.pool = new(POOL)
             slot = STACK_BYTES + self.local_bytes + scheduler.FIBER_SLOT_BYTES
-            self.pool["slot_bytes"] = -(-slot // PAGE) * PAGE
+            # An odd number of pages spreads the slots over all sets of the second-level cache.
+            self.pool["slot_bytes"] = (-(-slot // PAGE) | 1) * PAGE
             self.pool["local_bytes"] = self.local_bytes
         return self.pool
 

@@ -3,10 +3,13 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+from numba import cuda
 
 from tests.conftest import start_cli
 
@@ -267,3 +270,37 @@ def test_many_pes_start_quickly(run_pes):
     began = time.monotonic()
     assert len(run_pes(64, os.getpid)) == 64
     assert time.monotonic() - began < 20
+
+
+def test_blocks_that_have_no_place_are_reported(run_pes):
+    import gpushmem as shmem
+
+    @shmem.jit
+    def crowded(signal):
+        if cuda.blockIdx.x < 200:  # nobody sets it before the last block has started
+            shmem.signal_wait_until(signal, shmem.CMP_EQ, 1)
+        else:
+            shmem.signal_op(signal, 1, shmem.SIGNAL_SET, 0)
+
+    def body():
+        shmem.init()
+        crowded[201, 1024](shmem.zeros(1, "uint64"))
+        shmem.synchronize()
+
+    with pytest.raises(pytest.fail.Exception) as failure:
+        run_pes(1, body, timeout=3)
+    assert "kernel crowded: 185 blocks start only when one of 16 resident ones ends" in str(
+        failure.value
+    )
+
+
+def test_errors_of_launches_are_not_lost_without_the_launcher(tmp_path):
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import gpushmem as shmem\n@shmem.jit\ndef bad(x):\n    raise ValueError('unseen')\n"
+        "shmem.init()\nbad[1, 1](shmem.zeros(1))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert "late.py:4 in bad: ValueError('unseen')" in done.stderr

@@ -122,7 +122,7 @@ def test_heap_size_from_the_environment(monkeypatch):
         shmem.empty(4 << 20, "int8")
     shmem.finalize()
     monkeypatch.setenv("GPUSHMEM_HEAP_SIZE", "many")
-    with pytest.raises(ArgumentError, match="'many' is not a size"):
+    with pytest.raises(ArgumentError, match="GPUSHMEM_HEAP_SIZE: 'many' is not a size"):
         shmem.init()
 
 
@@ -331,6 +331,19 @@ def test_host_operations_refuse_what_does_not_fit(alone):
         with pytest.raises(kind, match=text):
             call()
     assert not a.numpy().any()
+
+
+def test_host_copies_follow_the_order_of_elements_not_of_memory(alone):
+    values = np.arange(6.0).reshape(2, 3)
+    a, got = shmem.zeros((3, 2)), np.zeros((3, 2))
+    shmem.put(a, values.T, 0)
+    np.testing.assert_array_equal(a.numpy(), values.T)
+    shmem.get(got, a, 0)
+    np.testing.assert_array_equal(got, values.T)
+    with pytest.raises(ArgumentError, match="dst must be contiguous"):
+        shmem.get(got.T, a, 0)
+    with pytest.raises(ArgumentError, match="must be contiguous"):
+        shmem.put(a[:, 1], np.zeros(3), 0)
 
 
 # --- kernels through jit
