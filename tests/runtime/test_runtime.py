@@ -391,6 +391,27 @@ def test_device_functions_of_jit_and_options(alone):
         use[1, 4, 17](x)
 
 
+def test_launches_on_streams_with_dynamic_shared_memory(alone):
+    @shmem.jit
+    def mirror(out, base):
+        block = cuda.shared.array(0, np.int64)
+        t, n = cuda.threadIdx.x, cuda.blockDim.x
+        block[t] = base + t
+        cuda.syncthreads()
+        out[t] = block[n - 1 - t]
+
+    streams, arrays = (
+        [shmem.stream() for _ in range(3)],
+        [shmem.zeros(16, "int64") for _ in range(3)],
+    )
+    for _ in range(20):
+        for k, (stream, out) in enumerate(zip(streams, arrays, strict=True)):
+            mirror[1, 16, stream, 16 * 8](out, 100 * k)
+    streams[1].synchronize()
+    for k, out in enumerate(arrays):
+        np.testing.assert_array_equal(out.numpy(), 100 * k + 15 - np.arange(16))
+
+
 def test_a_kernel_compiles_once_per_signature(alone):
     from gpushmem.simt import entry
 
