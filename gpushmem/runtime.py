@@ -173,22 +173,26 @@ def empty(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
 
 def zeros(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
     """Allocate a symmetric array of zeros; otherwise as `empty`. On return all PEs' are zero."""
-    return full(shape, 0, dtype, what="zeros")
+    return _filled("zeros", shape, 0, dtype)
 
 
 def ones(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
     """Allocate a symmetric array of ones; otherwise as `empty`. On return all PEs' are one."""
-    return full(shape, 1, dtype, what="ones")
+    return _filled("ones", shape, 1, dtype)
 
 
-def full(shape: Any, fill_value: Any, dtype: Any = None, *, what: str = "full") -> SymmetricArray:
+def full(shape: Any, fill_value: Any, dtype: Any = None) -> SymmetricArray:
     """Allocate a symmetric array filled with `fill_value`, which may differ between PEs.
 
     `dtype` defaults to that of `fill_value`, as in NumPy. Otherwise as `empty`; on return every
     PE's copy is filled.
     """
-    dtype = np.asarray(fill_value).dtype if dtype is None else dtype
-    return current(what).allocate(what, shape, dtype, lambda array: array.copy_from(fill_value))
+    return _filled("full", shape, fill_value, dtype)
+
+
+def _filled(what: str, shape: Any, value: Any, dtype: Any) -> SymmetricArray:
+    dtype = np.asarray(value).dtype if dtype is None else dtype
+    return current(what).allocate(what, shape, dtype, lambda array: array.copy_from(value))
 
 
 def asarray(values: Any, dtype: Any = None) -> SymmetricArray:

@@ -26,6 +26,7 @@ from gpushmem.launch.output import Tagger
 __all__ = ["Outcome", "launch", "preload"]
 
 GRACE = 0.5  # seconds between asking PEs to end and ending them
+CLEAN_UP = 10.0  # seconds for the other PEs when one has ended after Ctrl-C
 REPORT = 1.0  # seconds for the reports of who waits, after a timeout
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -197,12 +198,11 @@ class _Launcher:
         self.outcome.codes[pe] = code = code if code >= 0 else 128 - code
         if code and self.outcome.first is None:
             self.outcome.first = pe
-            self._end_others(signal.SIGTERM)
-
-    def _end_others(self, number: int) -> None:
-        if self.kill_at is None:
-            self.kill_at = time.monotonic() + GRACE
-            self._to_each(number)
+            interrupted = self.outcome.stopped_by is not None
+            if self.kill_at is None:
+                self.kill_at = time.monotonic() + (CLEAN_UP if interrupted else GRACE)
+            if not interrupted:
+                self._to_each(signal.SIGTERM)
 
     def _signalled(self, number: int) -> None:
         if number not in FORWARDED:

@@ -64,18 +64,19 @@ class DeviceArray:
 
     def __getitem__(self, index: Any) -> Any:
         """View of a slice, or a copy of one element as a NumPy scalar."""
-        native = self.native()
-        part = native[index]
-        if np.ndim(part) == 0 and not (isinstance(index, tuple) and Ellipsis in index):
-            return self._backend.to_host(native)[index]
-        return self._view(part)
+        parts = index if isinstance(index, tuple) else (index,)
+        if any(part is Ellipsis for part in parts):
+            return self._view(self.native()[index])
+        as_view = (*parts, Ellipsis)
+        view = self.native()[as_view]
+        return self._view(view) if view.shape else self._backend.to_host(view)[()]
 
     def __setitem__(self, index: Any, values: Any) -> None:
         """Write `values`, broadcast, to a slice or an element."""
-        native = self.native()
         parts = index if isinstance(index, tuple) else (index,)
-        as_view = (*parts, Ellipsis)
-        self._backend.from_host(native[as_view], _on_host(values))
+        whole = () if any(part is Ellipsis for part in parts) else (Ellipsis,)
+        as_view = (*parts, *whole)
+        self._backend.from_host(self.native()[as_view], _on_host(values))
 
     def reshape(self, *shape: Any) -> Any:
         """View with another shape and the same elements; raises `ValueError` as NumPy does."""

@@ -108,9 +108,7 @@ class Kernel:
 
     def prepare(self, shape: LaunchShape, args: tuple[Any, ...], user: int = 0) -> Running:
         """Compile for these arguments and make a launch of them; nothing runs yet."""
-        expected = len(
-            self.dispatcher.py_func.__code__.co_varnames[: self.py_func.__code__.co_argcount]
-        )
+        expected = self.py_func.__code__.co_argcount
         if len(args) != expected:
             raise ArgumentError(f"kernel {self.name} takes {expected} arguments, got {len(args)}")
         entry = self.compile(tuple(typeof(a, Purpose.argument) for a in args))

@@ -23,6 +23,7 @@ __all__ = ["Device", "Stream"]
 
 @dataclass
 class _Work:
+    stream: Stream  # kept alive until the work is done, whatever its owner does
     run: Callable[[], None]
     after: list[threading.Event]
     done: threading.Event = field(default_factory=threading.Event)
@@ -42,11 +43,11 @@ class Stream:
     def submit(self, run: Callable[[], None]) -> None:
         """Do `run()` after everything given to this stream before; returns at once."""
         with self._device.lock:
-            work = _Work(run, self._device.dependencies(self))
+            work = _Work(self, run, self._device.dependencies(self))
             self.last = work.done
             if self._worker is None:
                 # A daemon: a kernel that never ends must not keep the process alive.
-                args = (self._queue, weakref.ref(self))
+                args = (self._queue,)
                 self._worker = threading.Thread(target=_work_on, args=args, daemon=True)
                 self._worker.start()
                 weakref.finalize(self, self._queue.put, None)
@@ -63,6 +64,7 @@ class Stream:
             self._device.cancel()
             raise
         error, self._error = self._error, None
+        self._device.failed.discard(self)
         if error is not None:
             raise error
 
@@ -81,20 +83,18 @@ class Stream:
                 work.run()
         except BaseException as error:  # noqa: BLE001  (kept for whoever synchronises)
             self._error = error
+            self._device.failed.add(self)
         finally:
             work.done.set()
 
 
-def _work_on(queue: SimpleQueue[_Work | None], stream: weakref.ref[Stream]) -> None:
+def _work_on(queue: SimpleQueue[_Work | None]) -> None:
     """Body of a worker thread; holds no reference to its stream between two pieces of work."""
     # Signals are the main thread's: a handler must not run on a fiber's small stack.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
     while (work := queue.get()) is not None:
-        owner = stream()
-        if owner is None:
-            return
-        owner.do(work)
-        del owner, work
+        work.stream.do(work)
+        del work
 
 
 class Device:
@@ -103,6 +103,7 @@ class Device:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+        self.failed: set[Stream] = set()  # kept until their errors have been raised
         self.default = self.stream()
 
     def stream(self) -> Stream:

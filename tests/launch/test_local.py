@@ -121,6 +121,22 @@ raise KeyboardInterrupt
     assert launcher.returncode == 130
 
 
+def test_every_pe_has_time_to_clean_up_after_ctrl_c(tmp_path):
+    ending = """
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    time.sleep(1.5 * shmem.my_pe())
+    print("clean", flush=True)
+    raise
+"""
+    launcher, _ = start(tmp_path, 3, ending)
+    launcher.send_signal(signal.SIGINT)
+    out, _ = launcher.communicate(timeout=20)
+    assert out == "clean\n" * 3
+    assert launcher.returncode == 130
+
+
 def test_a_pe_that_ignores_ctrl_c_is_killed_by_the_second(tmp_path):
     ending = """
 signal.signal(signal.SIGINT, lambda *_: print("no", flush=True))

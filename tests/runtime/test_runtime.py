@@ -157,6 +157,12 @@ def test_symmetric_arrays_follow_numpy(alone):
     assert np.asarray(a)[0, 1] == 70
     np.asarray(a)[0, 0] = 5
     assert a[0, 0] == 5, "asarray shares memory on the cpu backend"
+    a[..., 1] = 3
+    assert a[..., 1].numpy().tolist() == [3, 3, 3]
+    assert a[1, 1, ...].shape == ()
+    assert [int(row[0]) for row in a] == [5, 4, 8]
+    with pytest.raises(IndexError):
+        a[3]
     assert shmem.zeros(()).numpy().shape == ()
     assert shmem.empty((2, 0, 3)).size == 0
     assert shmem.ones(3).dtype == np.float64

@@ -404,3 +404,20 @@ def test_the_default_stream_waits_for_others_and_they_for_it():
     gate.set()
     device.synchronize()
     assert order == ["other", "default", "late"]
+
+
+def test_work_and_errors_of_a_stream_nobody_holds_are_not_lost():
+    def fails(x):
+        raise ValueError("dropped")
+
+    device, gate, done = Device(), threading.Event(), []
+    stream = device.stream()
+    stream.submit(lambda: gate.wait(10) and None)
+    stream.submit(lambda: done.append(1))
+    stream.submit(Kernel(fails).prepare(shape_of(1, 1), (np.zeros(1),)))
+    del stream
+    gate.set()
+    with pytest.raises(KernelError, match="dropped"):
+        device.synchronize()
+    assert done == [1]
+    device.synchronize()

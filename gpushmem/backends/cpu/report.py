@@ -76,7 +76,8 @@ def install(pe: int, meeting: Meeting) -> None:
 
     try:
         faulthandler.unregister(signal.SIGUSR1)
-        _previous[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, on_usr1)
+        if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
+            _previous[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, on_usr1)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             _previous[signal.SIGINT] = signal.signal(signal.SIGINT, on_interrupt)
     except ValueError:
