@@ -65,7 +65,6 @@ class Runtime:
     def free(self, array: SymmetricArray) -> None:
         """Collective: every PE is done with the array, then its memory can be used again."""
         reject_view(array)
-        self.backend.synchronize()
         allocation = array.allocation
         self.backend.meet(f"free at {allocation.offset:#x}", allocation.nbytes)
         self.heap.free(allocation.offset)
@@ -73,7 +72,6 @@ class Runtime:
 
     def close(self) -> None:
         """Collective: end the runtime. Arrays that are left say so when used."""
-        self.backend.synchronize()
         self.backend.meet("finalize")
         for allocation in self.allocations.values():
             allocation.gone = "finalize"

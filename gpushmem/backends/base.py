@@ -43,7 +43,8 @@ class Backend(Protocol):
     def meet(self, what: str, nbytes: int = -1) -> None:
         """Wait until every PE is in this collective call with the same `what` and `nbytes`.
 
-        Raises `CollectiveMismatch` on every PE when they are not.
+        Waits for this PE's streams first, and raises the error of a kernel that failed. Raises
+        `CollectiveMismatch` on every PE when they are not in the same call.
         """
 
     def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> Any:

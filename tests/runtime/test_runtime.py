@@ -272,6 +272,31 @@ def test_different_collective_calls(run_pes):
         assert "PE 0: zeros of 32 bytes; PE 1: barrier_all; PE 2: free at 0x0 of 8 bytes" in text
 
 
+def test_collectives_of_kernels_and_host_do_not_mix_up(run_pes):
+    @shmem.jit
+    def meet_often(x, times):
+        for _ in range(times):
+            shmem.barrier_all()
+        x[0] += 1
+
+    def body():
+        shmem.init()
+        x = shmem.zeros(1)
+        for k in range(20):
+            meet_often[1, 1](x, 1 + k % 3)
+            y = shmem.full(3, k)  # waits for the kernel before it meets the others itself
+            assert x[0] == k + 1
+            if shmem.my_pe() == k % 3:
+                meet_often[1, 1](x, 1)  # this PE meets the others' hosts from a kernel
+                x[0] = k + 1
+            else:
+                shmem.barrier_all()
+            shmem.free(y)
+        shmem.finalize()
+
+    run_pes(3, body)
+
+
 def test_bad_shapes():
     shmem.init()
     with pytest.raises(ArgumentError, match="not -3"):

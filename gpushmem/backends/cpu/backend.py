@@ -51,6 +51,8 @@ class CpuBackend:
     # --- meeting
 
     def meet(self, what: str, nbytes: int = -1) -> None:
+        # A kernel of this PE may be in a barrier_all of its own; one PE must not be there twice.
+        self.synchronize()
         self._meeting.meet(what, nbytes)
 
     def close(self) -> None:
@@ -150,7 +152,6 @@ class CpuBackend:
         """Host operations are complete when they return."""
 
     def _barrier_all(self) -> None:
-        self.synchronize()
         self.meet("barrier_all")
 
     def _remote(self, name: str, array: Any, pe: int) -> np.ndarray[Any, Any]:
