@@ -70,6 +70,23 @@ def test_init_finalize_init(run_pes):
     assert run_pes(3, body) == [[0] * 5] * 3
 
 
+def test_many_inits_use_no_more_mappings(run_pes):
+    def mappings():
+        with open("/proc/self/maps") as maps:
+            return len(maps.readlines())
+
+    def body():
+        counts = []
+        for _ in range(100):
+            shmem.init()
+            shmem.ones(10)
+            shmem.finalize()
+            counts.append(mappings())
+        return counts[-1] - counts[9]
+
+    assert max(run_pes(3, body)) <= 3
+
+
 def test_heap_size_may_change_between_inits(run_pes):
     def body():
         for mib in (1, 64, 2):

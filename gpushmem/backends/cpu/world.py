@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,6 @@ libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [
     ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
 ]  # fmt: skip
-libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS, MAP_NORESERVE = 0x01, 0x02, 0x10, 0x20, 0x4000
 PROT_NONE, PROT_READ_WRITE = 0, 3
 
@@ -87,23 +87,10 @@ class World:
 
     def map_heap(self) -> None:
         """Map all segments, which every PE must have sized before: `size_heap`, a barrier, this."""
-        n = self.job.n_pes
-        self.region = _map(
-            None, n * self.stride, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1
-        )
-        for pe, fd in enumerate(self.job.heap_fds):
-            _map(
-                self.region + pe * self.stride,
-                self.stride,
-                PROT_READ_WRITE,
-                MAP_SHARED | MAP_FIXED,
-                fd,
-            )
+        self.region, self.bytes = _map_segments(self.job.heap_fds, self.stride)
         self.heap = self.region + self.job.my_pe * self.stride
         self.native["heap"], self.native["stride"] = self.heap, self.stride
         self.native["heap_bytes"] = self.heap_bytes
-        buffer = (ctypes.c_char * (n * self.stride)).from_address(self.region)
-        self.bytes = np.frombuffer(memoryview(buffer), np.uint8)
 
     def size_heap(self) -> None:
         """Give this PE's segment its size; its memory reads as zeros and is not yet used up."""
@@ -141,7 +128,8 @@ class World:
     def release_heap(self) -> None:
         """Give this PE's heap memory back to the system; other PEs must have stopped using it.
 
-        The mapping stays, reading zeros, because a NumPy view of it may still be around.
+        The mapping stays, reading zeros: a NumPy view of it may still be around, and the next
+        `init` with this heap size will use it again.
         """
         fd = self.job.heap_fds[self.job.my_pe]
         libc.fallocate(
@@ -150,6 +138,17 @@ class World:
 
 
 FALLOC_PUNCH_HOLE_KEEP_SIZE = 0x03
+
+
+@cache
+def _map_segments(fds: tuple[int, ...], stride: int) -> tuple[int, np.ndarray[Any, Any]]:
+    """Map `stride` bytes of each segment, one after the other; return address and memory."""
+    total = len(fds) * stride
+    region = _map(None, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1)
+    for k, fd in enumerate(fds):
+        _map(region + k * stride, stride, PROT_READ_WRITE, MAP_SHARED | MAP_FIXED, fd)
+    buffer = (ctypes.c_char * total).from_address(region)
+    return region, np.frombuffer(memoryview(buffer), np.uint8)
 
 
 def _view(memory: Any, start: int, shape: Any, dtype: Any, strides: Any) -> np.ndarray[Any, Any]:
