@@ -1,6 +1,7 @@
 """The project about itself: docstrings, light imports, which room may know which."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -93,6 +94,14 @@ def test_the_packages_listed_are_those_there_are():
         for path in PACKAGE.rglob("__init__.py")
     }
     assert listed == found | {"gpushmem.kernels"}
+
+
+def test_the_documented_measurements_are_the_ones_kept():
+    page = (ROOT / "docs/performance.md").read_text()
+    columns = ("what", "ours", "against", "peer", "ratio", "aim")
+    for path in (ROOT / "bench/results").glob("*.json"):
+        for row in json.loads(path.read_text())["rows"]:
+            assert "| " + " | ".join(row[c] for c in columns) + " |" in page, path.name
 
 
 def test_docs_name_files_that_exist():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-from gpushmem.errors import HeapExhausted, SymmetryError
+from gpushmem.errors import ArgumentError, HeapExhausted, SymmetryError
 from gpushmem.memory.size import format_size
 
 __all__ = ["Heap"]
@@ -47,10 +47,12 @@ class Heap:
 
     def alloc(self, nbytes: int) -> int:
         """Take a block of at least `nbytes` and return its offset; raises `HeapExhausted`."""
+        if nbytes < 0:
+            raise ArgumentError(f"cannot allocate {nbytes} bytes: give 0 or more")
         need = max(1, -(-nbytes // self.alignment)) * self.alignment
         at = bisect_left(self._by_size, (need, -1))
         if at == len(self._by_size):
-            raise HeapExhausted(self._explain(nbytes))
+            raise HeapExhausted(self._explain(nbytes, need))
         size, offset = self._by_size[at]
         self._remove_hole(offset, size)
         if size > need:
@@ -81,12 +83,10 @@ class Heap:
         del self._holes[bisect_left(self._holes, (offset, size))]
         del self._by_size[bisect_left(self._by_size, (size, offset))]
 
-    def _explain(self, nbytes: int) -> str:
+    def _explain(self, nbytes: int, need: int) -> str:
         free = self.total - self.used
         fragmented = (
-            " The heap is fragmented: enough is free, but not in one piece."
-            if free >= nbytes
-            else ""
+            " The heap is fragmented: enough is free, but not in one piece." if free >= need else ""
         )
         return (
             f"symmetric heap exhausted: {nbytes} bytes ({format_size(nbytes)}) asked, the largest "

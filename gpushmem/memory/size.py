@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from gpushmem.errors import ArgumentError
 
 __all__ = ["format_size", "parse_size"]
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)
+LARGEST = 2**63 - 1  # what the system's calls take
+PATTERN = re.compile(
+    r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*(?:([KMGT])(?:I?B)?|B)?\s*", re.IGNORECASE | re.ASCII
+)
 
 
 def parse_size(text: str | int) -> int:
     """Read a size: 268435456, "4096", "256M", "1.5GiB"; K, M, G and T are powers of 1024.
 
-    Raises `ArgumentError` naming the value if it is no size or less than a byte.
+    Raises `ArgumentError` naming the value if it is no size, less than a byte or 2**63 and more.
     """
-    match = PATTERN.fullmatch(str(text))
-    size = int(float(match[1]) * UNITS[match[2].upper()]) if match else 0
-    if size < 1:
+    match = PATTERN.fullmatch(str(text)[:100])
+    unit = ((match and match[2]) or "").upper()
+    size = Fraction(match[1]) * UNITS[unit] if match else Fraction(0)
+    if not 1 <= size <= LARGEST or (not unit and size.denominator != 1):
+        shown = repr(text) if len(str(text)) <= 100 else f"{str(text)[:20]!r}..."
         raise ArgumentError(
-            f"{text!r} is not a size: write a positive number of bytes, or one with K, M, G or T "
-            "behind it, such as 256M or 1.5G"
+            f"{shown} is not a size: write a positive number of bytes below 2**63, or one with K, "
+            "M, G or T behind it, such as 256M or 1.5G"
         )
-    return size
+    return int(size)
 
 
 def format_size(nbytes: int) -> str:
     """Write a size for people: "96 bytes", "256 MiB", "1.5 GiB"."""
-    for unit in "TGMK":
-        if nbytes >= UNITS[unit]:
-            return f"{nbytes / UNITS[unit]:.4g} {unit}iB"
+    for unit in "KMGT":
+        # The first unit in which at most four digits stand before the point.
+        shown = round(nbytes / UNITS[unit], 2)
+        if nbytes >= UNITS[unit] and (shown < 1024 or unit == "T"):
+            return f"{shown:.15g} {unit}iB"
     return f"{nbytes} bytes"

@@ -106,6 +106,22 @@ def test_exhaustion_says_what_to_do():
     assert "fragmented" not in str(error.value)
 
 
+def test_a_full_heap_is_not_called_fragmented():
+    heap = Heap(256)
+    heap.alloc(1)
+    for nbytes in (0, 1):
+        with pytest.raises(HeapExhausted) as error:
+            heap.alloc(nbytes)
+        assert "fragmented" not in str(error.value)
+
+
+def test_no_block_is_less_than_nothing():
+    heap = Heap(1024)
+    with pytest.raises(ArgumentError, match="-5"):
+        heap.alloc(-5)
+    assert heap.used == 0
+
+
 def test_freeing_what_is_not_allocated():
     heap = Heap(4096)
     offset = heap.alloc(1)
@@ -120,6 +136,7 @@ def test_freeing_what_is_not_allocated():
     [
         ("4096", 4096), (4096, 4096), ("256M", 256 << 20), ("256m", 256 << 20), ("1G", 1 << 30),
         ("1.5GiB", 3 << 29), ("64k", 65536), ("64 KB", 65536), ("2T", 2 << 40), ("10B", 10),
+        ("0.3K", 307), (2**62 + 1, 2**62 + 1), ("8589934591G", 2**63 - 2**30),
     ],
 )  # fmt: skip
 def test_sizes_people_write(text, size):
@@ -127,18 +144,22 @@ def test_sizes_people_write(text, size):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "M", "-1", "0", "0M", "1.2.3", "12Q", "1e3", "lots", "0.1", -5, "nan"]
-)
+    "text",
+    [
+        "", "M", "-1", "0", "0M", "1.2.3", "12Q", "1e3", "lots", "0.1", -5, "nan",
+        "1.5", "1.5B", "10iB", "٣", "8388608T", 2**63, "9" * 400, "9" * 400 + "T", "9" * 5000,
+    ],
+)  # fmt: skip
 def test_what_is_not_a_size(text):
     with pytest.raises(ArgumentError, match="is not a size"):
         parse_size(text)
 
 
-@given(st.integers(1, 2**50))
+@given(st.integers(1, 2**63 - 1))
 def test_sizes_survive_writing_and_reading(size):
     assert parse_size(str(size)) == size
 
 
 def test_sizes_for_people():
-    shown = [format_size(n) for n in (0, 96, 1024, 256 << 20, 3 << 29)]
-    assert shown == ["0 bytes", "96 bytes", "1 KiB", "256 MiB", "1.5 GiB"]
+    shown = [format_size(n) for n in (0, 96, 1024, 256 << 20, 3 << 29, 2**20 - 1, 2**55)]
+    assert shown == ["0 bytes", "96 bytes", "1 KiB", "256 MiB", "1.5 GiB", "1 MiB", "32768 TiB"]
