@@ -19,25 +19,22 @@ PATTERN = re.compile(
 def parse_size(text: str | int) -> int:
     """Read a size: 268435456, "4096", "256M", "1.5GiB"; K, M, G and T are powers of 1024.
 
-    Raises `ArgumentError` naming the value if it is no size, less than a byte or 2**63 and more.
+    Raises `ArgumentError` naming the value if it is no size, less than a byte, or 2**63 and more.
     """
-    match = PATTERN.fullmatch(str(text)[:100])
-    unit = ((match and match[2]) or "").upper()
-    size = Fraction(match[1]) * UNITS[unit] if match else Fraction(0)
-    if not 1 <= size <= LARGEST or (not unit and size.denominator != 1):
-        shown = repr(text) if len(str(text)) <= 100 else f"{str(text)[:20]!r}..."
+    match = PATTERN.fullmatch(str(text))
+    number, unit = (Fraction(match[1]), match[2] or "") if match else (Fraction(0), "")
+    size = number * UNITS[unit.upper()]
+    if not 1 <= size <= LARGEST or (not unit and size.denominator > 1):
         raise ArgumentError(
-            f"{shown} is not a size: write a positive number of bytes below 2**63, or one with K, "
-            "M, G or T behind it, such as 256M or 1.5G"
+            f"{text!r} is not a size: write a positive number of bytes below 2**63, or one with "
+            "K, M, G or T behind it, such as 256M or 1.5G"
         )
     return int(size)
 
 
 def format_size(nbytes: int) -> str:
     """Write a size for people: "96 bytes", "256 MiB", "1.5 GiB"."""
-    for unit in "KMGT":
-        # The first unit in which at most four digits stand before the point.
-        shown = round(nbytes / UNITS[unit], 2)
-        if nbytes >= UNITS[unit] and (shown < 1024 or unit == "T"):
-            return f"{shown:.15g} {unit}iB"
+    for unit in "TGMK":
+        if nbytes >= UNITS[unit]:
+            return f"{nbytes / UNITS[unit]:.4g} {unit}iB"
     return f"{nbytes} bytes"

@@ -119,6 +119,7 @@ LAUNCH = _struct(
     ("next_block", "i8"),
     ("resident", "i8"),
     ("progress", "i8"),  # counts every wait entered and every thread ended
+    ("polls", "i8"),  # counts every `poll`
     ("idle_since", "i8"),  # monotonic nanoseconds; 0 while threads make progress
     # the first failure
     ("failed", "i8"),  # 0: none; 1: an exception; else the trap's code

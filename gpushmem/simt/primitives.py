@@ -39,6 +39,7 @@ __all__ = [
     "pause",
     "place",
     "place_dynamic",
+    "poll",
     "release",
     "thread_field",
     "user_word",
@@ -49,7 +50,7 @@ PAUSE = "simt_switch"  # the symbol whose presence means fibers
 
 as_fiber, as_group, as_launch, as_thread = view(FIBER), view(GROUP), view(LAUNCH), view(THREAD)
 BLOCK_ALL = offset(BLOCK, "all")
-MEETING = -1  # FIBER.compare of a thread that waits for its group
+MEETING, POLLING = -1, -2  # FIBER.compare of a thread that waits for its group, or polls
 CLAIMED = -(2**40)
 
 
@@ -152,6 +153,20 @@ def begin_wait(what, address, compare, wanted):
 def end_wait():
     """Record that the wait is over."""
     as_fiber(fiber_word()).what = 0
+
+
+@device
+def poll(what, address):
+    """Let the others run once: for operations that programs call in loops until they see a change.
+
+    Meanwhile the record says that the thread polls `address` with the operation `what`.
+    """
+    fiber = as_fiber(fiber_word())
+    fiber.site, fiber.address, fiber.compare, fiber.what = site_word(), address, POLLING, what
+    launch = as_launch(launch_word())
+    launch.polls += 1
+    pause()
+    fiber.what = 0
 
 
 # --- meeting

@@ -6,6 +6,8 @@ of the ring polls every waiting thread once; the scheduler gets its turn between
 first. If no thread has moved since its previous turn, it admits the next block of the grid, and
 when `max_resident` blocks are there or none is left, it backs off: spin, yield the core, sleep.
 A grid that needs no block to wait for another thus runs one block at a time on warm stacks.
+Threads that meet over and over, while they look for what another block will do, count as moving: so
+a block is also admitted after PATIENCE turns.
 
 Everything here runs on one operating-system thread per launch: the structures need no atomics.
 These functions are compiled for the plain CPU target and know nothing of kernels.
@@ -40,6 +42,7 @@ PAGE = 4096
 SPINS = 64  # idle turns before the core is offered to others
 YIELDS = 512  # ... before sleeping
 SLEEP_US = 100
+PATIENCE = 256  # turns after which another block is admitted although threads move
 WARP = 32
 CANCELLED, NO_MEMORY = -1, -2  # values of LAUNCH.failed
 
@@ -234,11 +237,14 @@ def abandon(launch_address: int) -> None:
 
 
 @njit
-def back_off(launch_address: int, idle: int) -> None:
-    """Wait a little, the longer the more turns have been `idle`, so that other PEs get the core."""
+def back_off(launch_address: int, idle: int, polled: bool) -> None:
+    """Wait a little, the longer the more turns have been `idle`, so that other PEs get the core.
+
+    A thread that polls may be working in between: then yield the core, but do not sleep.
+    """
     if idle == 1:
         as_launch(launch_address).idle_since = now_ns(launch_address)
-    if idle > SPINS + YIELDS:
+    if idle > SPINS + YIELDS and not polled:
         usleep(types.uintc(SLEEP_US))
     elif idle > SPINS:
         sched_yield()
@@ -252,23 +258,26 @@ def run(launch_address: int) -> None:
     ring = as_fiber(ring_address)
     n_blocks = launch.gdim[0] * launch.gdim[1] * launch.gdim[2]
     ring.next = ring.prev = ring_address
-    seen, idle = -1, 0
+    seen, polls, idle, turns = -1, 0, 0, 0
     while launch.failed == 0:
-        moved = launch.progress != seen
-        seen = launch.progress
+        moved, polled = launch.progress != seen, launch.polls != polls
+        seen, polls, turns = launch.progress, launch.polls, turns + 1
         more = launch.next_block < n_blocks and launch.resident < launch.max_resident
         if launch.resident == 0 and not more:
             break
-        if more and (launch.resident == 0 or not moved):
+        if more and (launch.resident == 0 or not moved or turns > PATIENCE):
+            turns = 0
             if not admit(launch_address):
-                launch.failed = NO_MEMORY
-                break
+                if launch.resident == 0:
+                    launch.failed = NO_MEMORY
+                    break
+                launch.max_resident = launch.resident
         elif moved:
             idle = 0
             launch.idle_since = 0
         else:
             idle += 1
-            back_off(launch_address, idle)
+            back_off(launch_address, idle, polled)
         if load_acquire(launch_address + CANCEL) != 0:
             launch.failed = CANCELLED
             break

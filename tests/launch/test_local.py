@@ -247,6 +247,28 @@ def test_a_hanging_job_reports_who_waits(run_pes):
     assert re.search(r"PE 1: host, in barrier_all, for \d\.\d s", text)
 
 
+def test_a_kernel_that_polls_for_ever_is_reported(run_pes):
+    import gpushmem as shmem
+
+    @shmem.jit
+    def polling(signal):
+        while shmem.signal_fetch(signal) != 7:
+            pass
+
+    def body():
+        shmem.init()
+        polling[1, 1](shmem.full(1, 3, dtype="uint64"))
+        shmem.synchronize()
+
+    with pytest.raises(pytest.fail.Exception) as failure:
+        run_pes(1, body, timeout=3)
+    assert re.search(
+        r"PE 0: kernel polling, .*test_local.py:\d+ in polling: "
+        r"polls with signal_fetch at 0x[0-9a-f]+, sees 3, for",
+        str(failure.value),
+    )
+
+
 def test_ctrl_c_in_a_hanging_kernel_says_who_waits(tmp_path):
     ending = """
 @shmem.jit

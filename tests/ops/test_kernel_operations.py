@@ -340,6 +340,43 @@ def test_blocks_that_wait_for_each_other_across_pes(run_pes, n_pes):
             assert order[:blocks] == list(range(blocks - 1, -1, -1))
 
 
+def test_polling_with_signal_fetch_lets_other_threads_and_blocks_run(run_pes):
+    @shmem.jit
+    def poll(signal, seen):
+        if cuda.blockIdx.x == 0 and cuda.threadIdx.x == 0:
+            while shmem.signal_fetch(signal) != 2:
+                seen[0] += 1
+        elif cuda.threadIdx.x == 31:
+            shmem.signal_op(signal, 1, shmem.SIGNAL_ADD, shmem.my_pe())
+
+    @started
+    def body():
+        signal, seen = shmem.zeros(1, "uint64"), shmem.to_device(np.zeros(1, np.int64))
+        poll[2, 32](signal, seen)
+        return signal.numpy().tolist(), int(seen.numpy()[0]) > 0
+
+    assert run_pes(2, body, timeout=20) == [([2], True)] * 2
+
+
+def test_a_block_that_keeps_meeting_does_not_keep_others_out(run_pes):
+    @shmem.jit
+    def look(flag, out):
+        if cuda.blockIdx.x == 0:
+            while flag[0] == 0:
+                cuda.syncthreads()
+            out[cuda.threadIdx.x] = 1
+        elif cuda.threadIdx.x == 0:
+            cuda.atomic.add(flag, 0, 1)
+
+    @started
+    def body():
+        flag, out = shmem.zeros(1, "int32"), shmem.zeros(32)
+        look[2, 32](flag, out)
+        return out.numpy().sum()
+
+    assert run_pes(1, body, timeout=20) == [32]
+
+
 def test_more_pes_than_cores(run_pes):
     @shmem.jit
     def ring(dst, src, signal):

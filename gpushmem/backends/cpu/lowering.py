@@ -40,6 +40,7 @@ from gpushmem.simt.primitives import (
     end_wait,
     fail_if,
     pause,
+    poll,
     release,
     text_word,
     user_word,
@@ -239,6 +240,7 @@ def signal_op(signal, value, op, pe):
 def signal_fetch(signal):
     check_fetch(signal, 0)
     fail_if(size_of(signal) < 1, EMPTY, 0, 0, 0, 0)
+    poll(text_word("signal_fetch"), address_of(signal))
     return types.uint64(load_acquire(address_of(signal)))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpushmem.backends.cpu.collective import Meeting
 from gpushmem.ops.constants import COMPARISONS
-from gpushmem.simt.primitives import MEETING
+from gpushmem.simt.primitives import MEETING, POLLING
 from gpushmem.simt.waits import Wait, unstarted, waits
 
 __all__ = ["install", "lines", "uninstall"]
@@ -49,6 +49,8 @@ def _condition(wait: Wait) -> str:
     if wait.compare == MEETING:
         return f"{wait.what}, {wait.wanted} threads have to arrive"
     seen = ctypes.c_uint64.from_address(wait.address).value
+    if wait.compare == POLLING:
+        return f"polls with {wait.what} at {wait.address:#x}, sees {seen}"
     wanted = wait.wanted % 2**64
     if wait.what == "barrier_all":
         return "barrier_all, not all PEs have arrived"
