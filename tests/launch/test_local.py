@@ -269,6 +269,24 @@ def test_a_kernel_that_polls_for_ever_is_reported(run_pes):
     )
 
 
+def test_a_kernel_that_spins_without_waiting_is_named(run_pes):
+    import gpushmem as shmem
+
+    @shmem.jit
+    def spinning(x):
+        while x[0] == 0:
+            pass
+
+    def body():
+        shmem.init()
+        spinning[1, 1](shmem.zeros(1))
+        shmem.synchronize()
+
+    with pytest.raises(pytest.fail.Exception) as failure:
+        run_pes(1, body, timeout=3)
+    assert "PE 0: kernel spinning is running, and none of its threads waits" in str(failure.value)
+
+
 def test_ctrl_c_in_a_hanging_kernel_says_who_waits(tmp_path):
     ending = """
 @shmem.jit

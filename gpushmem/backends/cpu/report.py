@@ -11,6 +11,7 @@ from typing import Any
 
 from gpushmem.backends.cpu.collective import Meeting
 from gpushmem.ops.constants import COMPARISONS
+from gpushmem.simt.kernel import running
 from gpushmem.simt.primitives import MEETING, POLLING
 from gpushmem.simt.waits import Wait, unstarted, waits
 
@@ -27,7 +28,8 @@ def lines(pe: int, meeting: Meeting) -> list[str]:
         found.append(f"host, in {what}, for {time.monotonic() - since:.1f} s")
     # Threads of a block that wait at one line for one thing differ only by their numbers.
     alike: dict[tuple[Any, ...], list[Wait]] = {}
-    for wait in waits():
+    records = waits()
+    for wait in records:
         alike.setdefault((wait.kernel, wait.block, wait.site, _condition(wait)), []).append(wait)
     for (kernel, block, site, condition), group in alike.items():
         more = f" and {len(group) - 1} more" if len(group) > 1 else ""
@@ -35,6 +37,8 @@ def lines(pe: int, meeting: Meeting) -> list[str]:
             f"kernel {kernel}, block {block}, thread {group[0].thread}{more}, {site}: "
             f"{condition}, for {group[0].seconds:.1f} s"
         )
+    quiet = {launch.name for launch in list(running)} - {wait.kernel for wait in records}
+    found += [f"kernel {name} is running, and none of its threads waits" for name in quiet]
     for kernel, resident, rest in unstarted():
         found.append(
             f"kernel {kernel}: {rest} blocks start only when one of {resident} resident ones ends"
