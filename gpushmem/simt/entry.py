@@ -20,12 +20,18 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.lowering import Environment
 
 from gpushmem.simt import fiber
-from gpushmem.simt.layout import LAUNCH, THREAD, offset
+from gpushmem.simt.layout import LAUNCH, THREAD
 from gpushmem.simt.native import i8p, i64
-from gpushmem.simt.primitives import DYNAMIC_START, PAUSE, load_field
+from gpushmem.simt.primitives import (
+    DYNAMIC_START,
+    PAUSE,
+    load_field,
+    record_failure,
+    store_field,
+)
 from gpushmem.simt.target import SimtCallConv, environments, simt_target
 
-__all__ = ["Entry", "build", "record_failure"]
+__all__ = ["Entry", "build"]
 
 i32 = ir.IntType(32)
 MAX_DIM = 2**31 - 1
@@ -129,37 +135,6 @@ def _define_constant(module: ir.Module, name: str, value: int) -> None:
     gv.initializer = i64(value)
 
 
-def store_field(
-    builder: ir.IRBuilder,
-    struct: Any,
-    pointer: ir.Value,
-    field: str,
-    value: ir.Value,
-    axis: int = 0,
-) -> None:
-    """Store to `field` (element `axis` of it) of the native `struct` at `pointer`."""
-    base = struct.fields[field][0].base
-    at = builder.gep(pointer, [i64(offset(struct, field) + axis * base.itemsize)])
-    builder.store(value, builder.bitcast(at, value.type.as_pointer()))
-
-
-def record_failure(
-    builder: ir.IRBuilder, thread: ir.Value, code: ir.Value, site: ir.Value, values: Any
-) -> None:
-    """Note the launch's first failure, and who failed."""
-    launch = builder.inttoptr(load_field(builder, THREAD, thread, "launch"), i8p)
-    failed = load_field(builder, LAUNCH, launch, "failed")
-    with builder.if_then(builder.icmp_signed("==", failed, i64(0))):
-        store_field(builder, LAUNCH, launch, "failed", code)
-        store_field(builder, LAUNCH, launch, "site", builder.ptrtoint(site, i64))
-        for axis in range(3):
-            for field in ("tid", "bid"):
-                value = load_field(builder, THREAD, thread, field, axis)
-                store_field(builder, LAUNCH, launch, f"failed_{field}", value, axis)
-        for k, value in enumerate(values):
-            store_field(builder, LAUNCH, launch, "values", value, k)
-
-
 class _Entry:
     """What both kinds of entry share: the function `entry(launch, args...)` around the body."""
 
@@ -200,8 +175,8 @@ class _Entry:
         attrs: Any = None,
     ) -> ir.Value:
         """Call the body for one thread, note a failure; return whether it failed."""
-        status, _ = self.conv.call_with(
-            builder, self.body, types.none, self.argtypes, args, thread, site, attrs
+        status, _ = self.conv.call_function(
+            builder, self.body, types.none, self.argtypes, args, attrs, (thread, site)
         )
         with builder.if_then(status.is_error, likely=False):
             record_failure(builder, thread, i64(1), site, [])

@@ -71,6 +71,20 @@ def load_field(
     return builder.load(builder.bitcast(at, ir.IntType(8 * base.itemsize).as_pointer()))
 
 
+def store_field(
+    builder: ir.IRBuilder,
+    struct: Any,
+    pointer: ir.Value,
+    field: str,
+    value: ir.Value,
+    axis: int = 0,
+) -> None:
+    """Store to `field` (element `axis` of it) of the native `struct` at `pointer`."""
+    base = struct.fields[field][0].base
+    at = builder.gep(pointer, [i64(offset(struct, field) + axis * base.itemsize)])
+    builder.store(value, builder.bitcast(at, value.type.as_pointer()))
+
+
 def thread_field(builder: ir.IRBuilder, field: str, axis: int = 0) -> ir.Value:
     """Load a field of the calling thread's THREAD, for use in code generators."""
     return load_field(builder, THREAD, hidden(builder, THREAD_ARG), field, axis)
@@ -217,13 +231,28 @@ def release(address):
 # --- failing
 
 
+def record_failure(
+    builder: ir.IRBuilder, thread: ir.Value, code: ir.Value, site: ir.Value, values: Any
+) -> None:
+    """Note the launch's first failure, and who failed."""
+    launch = builder.inttoptr(load_field(builder, THREAD, thread, "launch"), i8p)
+    failed = load_field(builder, LAUNCH, launch, "failed")
+    with builder.if_then(builder.icmp_signed("==", failed, i64(0))):
+        store_field(builder, LAUNCH, launch, "failed", code)
+        store_field(builder, LAUNCH, launch, "site", builder.ptrtoint(site, i64))
+        for axis in range(3):
+            for field in ("tid", "bid"):
+                value = load_field(builder, THREAD, thread, field, axis)
+                store_field(builder, LAUNCH, launch, f"failed_{field}", value, axis)
+        for k, value in enumerate(values):
+            store_field(builder, LAUNCH, launch, "values", value, k)
+
+
 @intrinsic
 def fail_if(typingctx: Any, condition: Any, code: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     """End the launch with failure `code` > 1 and four numbers for its message, if `condition`."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        from gpushmem.simt.entry import record_failure  # noqa: PLC0415
-
         condition, code, *values = args
         with builder.if_then(condition, likely=False):
             record_failure(

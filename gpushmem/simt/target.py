@@ -142,31 +142,20 @@ class SimtCallConv(CPUCallConv):
         argtys: Any,
         args: Any,
         attrs: Any = None,
+        hidden: tuple[ir.Value, ir.Value] | None = None,
     ) -> Any:
-        caller = builder.function.args
-        site = getattr(builder, "simt_site", None) or caller[SITE_ARG]
-        return self.call_with(builder, callee, resty, argtys, args, caller[THREAD_ARG], site, attrs)
-
-    def call_with(
-        self,
-        builder: ir.IRBuilder,
-        callee: Any,
-        resty: Any,
-        argtys: Any,
-        args: Any,
-        thread: ir.Value,
-        site: ir.Value,
-        attrs: Any = None,
-    ) -> Any:
-        """Call `callee` with the hidden arguments given; return `(status, value)`."""
-        hide = _HiddenArgs(builder, [thread, site])
+        """Call `callee`, handing on the caller's hidden arguments unless others are given."""
+        if hidden is None:
+            thread, site = builder.function.args[THREAD_ARG], builder.function.args[SITE_ARG]
+            hidden = thread, getattr(builder, "simt_site", None) or site
+        hide = _HiddenArgs(builder, hidden)
         return super().call_function(hide, callee, resty, argtys, args, attrs)
 
 
 class _HiddenArgs:
     """A builder whose next `call` gets the hidden arguments in their place."""
 
-    def __init__(self, builder: ir.IRBuilder, hidden: list[ir.Value]) -> None:
+    def __init__(self, builder: ir.IRBuilder, hidden: tuple[ir.Value, ir.Value]) -> None:
         self._builder, self._hidden = builder, hidden
 
     def call(self, callee: Any, args: list[ir.Value], **kwargs: Any) -> Any:
