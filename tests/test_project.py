@@ -1,6 +1,7 @@
 """The project about itself: docstrings, light imports, which room may know which."""
 
 import ast
+import importlib.util
 import json
 import re
 import subprocess
@@ -52,18 +53,43 @@ ROOMS = {
 }
 
 
-def imports_of(path):
-    """The rooms a file imports from, `if TYPE_CHECKING` excepted."""
-    tree = ast.parse(path.read_text())
+def imports_of(source, package):
+    """The rooms that a module of `package` imports from, `if TYPE_CHECKING` excepted."""
+    tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
             node.body = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "gpushmem":
-            parts = node.module.split(".")
-            yield from [parts[1]] if len(parts) > 1 else [alias.name for alias in node.names]
-        elif isinstance(node, ast.Import):
-            yield from (a.name.split(".")[1] for a in node.names if a.name.startswith("gpushmem."))
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            names = [f"{module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for parts in (name.split(".") for name in names):
+            if parts[0] == "gpushmem":
+                yield parts[1] if len(parts) > 1 else "gpushmem"
+
+
+@pytest.mark.parametrize(
+    ("source", "rooms"),
+    [
+        ("import numba, gpushmem.runtime", {"runtime"}),
+        ("import gpushmem as shmem", {"gpushmem"}),
+        ("from gpushmem import runtime, errors", {"runtime", "errors"}),
+        ("from gpushmem.backends.cpu import world", {"backends"}),
+        ("from .. import runtime", {"runtime"}),
+        ("from ..backends import cpu", {"backends"}),
+        ("from .target import Simt", {"simt"}),
+        ("def f():\n    import gpushmem.jit", {"jit"}),
+        ("if TYPE_CHECKING:\n    from gpushmem import runtime", set()),
+        ("if TYPE_CHECKING:\n    pass\nelse:\n    from gpushmem import runtime", {"runtime"}),
+        ("import numpy\nfrom gpushmem_tools import runtime", set()),
+    ],
+)
+def test_no_import_escapes_the_rule(source, rooms):
+    assert set(imports_of(source, "gpushmem.simt")) == rooms
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -71,7 +97,9 @@ def test_rooms_know_only_what_is_below_them(room):
     files = [PACKAGE / room] if room.endswith(".py") else sorted((PACKAGE / room).rglob("*.py"))
     assert files
     for path in files:
-        assert set(imports_of(path)) <= set(ROOMS[room]), path.relative_to(ROOT)
+        package = ".".join(path.relative_to(ROOT).parent.parts)
+        rooms = set(imports_of(path.read_text(), package))
+        assert rooms <= set(ROOMS[room]), path.relative_to(ROOT)
 
 
 def test_every_file_belongs_to_a_room():
@@ -102,6 +130,13 @@ def test_the_documented_measurements_are_the_ones_kept():
     for path in (ROOT / "bench/results").glob("*.json"):
         for row in json.loads(path.read_text())["rows"]:
             assert "| " + " | ".join(row[c] for c in columns) + " |" in page, path.name
+
+
+@pytest.mark.parametrize("tool", ["ruff", "mypy"])
+def test_hooks_run_the_version_that_is_pinned(tool):
+    pinned = re.search(rf'"{tool}==(.*?)"', (ROOT / "pyproject.toml").read_text())[1]
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert re.search(rf"{tool}\S*\n +rev: v(.*)", hooks)[1] == pinned
 
 
 def test_docs_name_files_that_exist():

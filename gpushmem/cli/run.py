@@ -19,7 +19,7 @@ from gpushmem.memory.size import parse_size
 __all__ = ["command"]
 
 
-class _Size(click.ParamType[int]):
+class _Size(click.ParamType):  # type: ignore[type-arg]
     name = "size"
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
