@@ -17,6 +17,7 @@ import gpushmem as shmem
 
 N = 4 << 20
 LOOP = 1_000_000
+BARRIERS = 10_000
 LARGE = 64 << 20
 COPIES = 8  # of the large array, per measurement: the launch is measured elsewhere
 
@@ -37,6 +38,12 @@ def saxpy_loop(out, a, x, y):
 @shmem.jit
 def nothing():
     pass
+
+
+@shmem.jit
+def meet_many(n):
+    for _ in range(n):
+        cuda.syncthreads()
 
 
 @shmem.jit
@@ -106,6 +113,18 @@ def launches():
 
     (t,) = best_of(30, hundred)
     yield row("empty launch, of 100 in a row", t / 100, "", None, "", None)
+
+
+def barriers():
+    """Row: one `syncthreads` of a block of 256 threads."""
+
+    def ours():
+        meet_many[1, 256](BARRIERS)
+        shmem.synchronize()
+
+    ours()
+    (t,) = best_of(20, ours)
+    yield row("syncthreads of 256 threads", t / BARRIERS, "", None, "", None)
 
 
 def copies():
@@ -180,6 +199,6 @@ def seconds(t):
 
 if __name__ == "__main__":
     shmem.init()
-    rows = [*launches(), *copies()]
+    rows = [*launches(), *barriers(), *copies()]
     shmem.finalize()
     report("foundations", rows + list(starts()))
