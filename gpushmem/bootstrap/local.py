@@ -14,7 +14,10 @@ __all__ = ["Job", "adopt", "create", "current"]
 
 @dataclass(frozen=True)
 class Job:
-    """How a PE finds the others. The descriptors are memfds that `init` sizes."""
+    """How a PE finds the others. The descriptors are memfds that `init` sizes.
+
+    The control page starts with a byte for each PE, which the launcher sets when the PE has ended.
+    """
 
     my_pe: int
     n_pes: int
@@ -25,6 +28,10 @@ class Job:
     def of(self, pe: int) -> Job:
         """The same job as `pe` sees it."""
         return replace(self, my_pe=pe)
+
+    def mark_ended(self, pe: int) -> None:
+        """Tell the others that `pe` has ended; for the launcher."""
+        os.pwrite(self.control_fd, b"\1", pe)
 
 
 _current: Job | None = None

@@ -95,12 +95,13 @@ def launch(
     """
     if not sys.platform.startswith("linux"):
         raise ShmemError(f"the cpu backend needs Linux (memfd, pidfd); this is {sys.platform}")
-    return _Launcher(n_pes, tag_output, timeout).run(target, local.create(n_pes, heap_size))
+    return _Launcher(local.create(n_pes, heap_size), tag_output, timeout).run(target)
 
 
 class _Launcher:
-    def __init__(self, n_pes: int, tag_output: bool, timeout: float | None) -> None:
-        self.outcome = Outcome(n_pes)
+    def __init__(self, job: local.Job, tag_output: bool, timeout: float | None) -> None:
+        self.job = job
+        self.outcome = Outcome(job.n_pes)
         self.tagger = Tagger() if tag_output else None
         self.selector = selectors.DefaultSelector()
         self.pids: dict[int, int] = {}  # PE -> pid, of those that run
@@ -108,10 +109,10 @@ class _Launcher:
         self.timeout_at = None if timeout is None else time.monotonic() + timeout
         self.kill_at: float | None = None
 
-    def run(self, target: Callable[[], object], job: local.Job) -> Outcome:
+    def run(self, target: Callable[[], object]) -> Outcome:
         try:
             with self._signals():
-                self._start(target, job)
+                self._start(target)
                 while self.pids:
                     self._turn()
                 self._kill_group()  # what PEs started and left behind
@@ -121,27 +122,27 @@ class _Launcher:
             self._kill_group()
             for pid in self.pids.values():
                 os.waitpid(pid, 0)
-            for fd in (job.control_fd, *job.heap_fds):
+            for fd in (self.job.control_fd, *self.job.heap_fds):
                 os.close(fd)
             self.selector.close()
         return self.outcome
 
     # --- start
 
-    def _start(self, target: Callable[[], object], job: local.Job) -> None:
+    def _start(self, target: Callable[[], object]) -> None:
         token, write_end = os.pipe()
         os.write(write_end, b"1")
         parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
-        for pe in range(job.n_pes):
+        for pe in range(self.job.n_pes):
             pipes = self.tagger.pipes() if self.tagger is not None else None
             pid = _fork()
             if pid == 0:
                 if pipes is not None:
                     Tagger.redirect(pipes)
                 os.setpgid(0, self.group)
-                pe_main.run(job.of(pe), target, parent, token)
+                pe_main.run(self.job.of(pe), target, parent, token)
             self.group = self.group or pid
             with suppress(PermissionError, ProcessLookupError):
                 os.setpgid(pid, self.group)  # whichever of the two is first
@@ -194,6 +195,7 @@ class _Launcher:
         _, status = os.waitpid(self.pids.pop(pe), 0)
         self.selector.unregister(pidfd)
         os.close(pidfd)
+        self.job.mark_ended(pe)
         code = os.waitstatus_to_exitcode(status)
         self.outcome.codes[pe] = code = code if code >= 0 else 128 - code
         if code and self.outcome.first is None:

@@ -193,6 +193,22 @@ def test_a_failing_pe_does_not_leave_others_in_a_barrier(tmp_path, run_cli):
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.parametrize("call", ["init()", "barrier_all()", "zeros(3)", "finalize()"])
+def test_waiting_for_a_pe_that_has_ended_is_an_error(tmp_path, run_cli, call):
+    before = "" if call == "init()" else "shmem.init()\n"
+    script = tmp_path / "alone.py"
+    script.write_text(
+        "import sys\nimport gpushmem as shmem\nfrom gpushmem.bootstrap import local\n"
+        f"{before}if local.current().my_pe != 1:\n    shmem.{call}\n"
+    )
+    done = run_cli("run", "-n", "3", script, code=1)
+    name = call.split("(")[0]
+    assert re.search(
+        rf"CollectiveMismatch: {name} waits for PE 1, which ended without making this call",
+        done.stderr,
+    )
+
+
 def test_errors_of_launches_nobody_waited_for_are_not_lost(tmp_path, run_cli):
     script = tmp_path / "late.py"
     script.write_text(

@@ -86,7 +86,7 @@ class Meeting:
         self.waiting: tuple[str, float] | None = None  # (what, since when) while in a barrier
 
     def meet(self, what: str, nbytes: int = -1) -> None:
-        """Wait until all PEs are in this call; raises `CollectiveMismatch` if not in the same one.
+        """Wait until all PEs are in this call; raises `CollectiveMismatch` if one is in another.
 
         `what` names the call, at most 112 bytes of it; PEs must also agree on `nbytes`. All PEs
         that came from the host see the same slots and raise together.
@@ -98,7 +98,14 @@ class Meeting:
         self.waiting = (what, time.monotonic())
         self._arrive(self._control, generation, world.job.n_pes)
         while not self._passed(self._control, generation):
-            pass  # back in Python now and then, so that signals are handled
+            # Back in Python now and then, so that signals are handled, and to see who has ended.
+            # One that ended after arriving is no reason to complain: hence the second look.
+            if world.ended.any() and not self._passed(self._control, generation):
+                gone = ", ".join(f"PE {pe}" for pe in world.ended.nonzero()[0])
+                raise CollectiveMismatch(
+                    f"{what} waits for {gone}, which ended without making this call. "
+                    "Every PE must make the same collective calls in the same order"
+                )
         self.waiting = None
         said = [_said(slot, generation) for slot in slots.copy()]
         ours = said[world.job.my_pe]

@@ -75,11 +75,14 @@ class World:
         self.job = job
         self.stride = -(-heap_bytes // PAGE) * PAGE
         self.heap_bytes = heap_bytes
-        self.control_bytes = CONTROL.itemsize + SLOT_SETS * job.n_pes * SLOT.itemsize
+        head = -(-job.n_pes // LINE) * LINE  # which PEs have ended, see `Job`
+        slots_at = head + CONTROL.itemsize
+        self.control_bytes = slots_at + SLOT_SETS * job.n_pes * SLOT.itemsize
         self._size(job.control_fd, self.control_bytes)
         self._control = mmap.mmap(job.control_fd, self.control_bytes)
-        self.control = np.frombuffer(self._control, CONTROL, 1)
-        slots = np.frombuffer(self._control, SLOT, offset=CONTROL.itemsize)
+        self.ended = np.frombuffer(self._control, np.bool_, job.n_pes)
+        self.control = np.frombuffer(self._control, CONTROL, 1, head)
+        slots = np.frombuffer(self._control, SLOT, offset=slots_at)
         self.slots = slots.reshape(SLOT_SETS, job.n_pes)
         self.native = new(WORLD)
         self.native["my_pe"], self.native["n_pes"] = job.my_pe, job.n_pes
