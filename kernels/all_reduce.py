@@ -33,16 +33,17 @@ THREADS = 128
 def ring_all_reduce(data, inbox, arrived, call):
     """Sum `data` in place; block b works on its own part of it, with its own ring.
 
-    `inbox` (2, blocks, steps, chunk) and `arrived` (2, blocks, steps) are symmetric; `call` counts
-    the calls from 1. A step's message and signal have a place of their own, used by every second
-    call. That is enough to go without a barrier: a PE that has finished call k + 1 has everybody's
-    data of call k + 1, so everybody had finished call k, and its places may be written again.
+    `inbox` (blocks, steps, chunk) and `arrived` (blocks, steps) are symmetric; `call` counts the
+    calls from 1. Each step has a place of its own, and no barrier is needed before the next call
+    writes it again. Who has sent a step has used all steps before it, so: my left neighbour has
+    finished a call only when I have sent step n - 1 of it, round the whole ring, and so have used
+    the places up to n - 2; and it sends step s >= n - 1 of the next call only when I have sent
+    step s - n + 1 of that call, and so have finished this one.
     """
     me, n = shmem.my_pe(), shmem.n_pes()
     right = (me + 1) % n
     blocks, b = cuda.gridDim.x, cuda.blockIdx.x
     t, threads = cuda.threadIdx.x, cuda.blockDim.x
-    turn = call % 2
 
     share = (data.size + blocks - 1) // blocks
     first = min(b * share, data.size)
@@ -53,7 +54,7 @@ def ring_all_reduce(data, inbox, arrived, call):
         # The chunk to pass on is the one that came in the step before.
         start = min((me - step) % n * chunk, mine.size)
         outgoing = mine[start : min(start + chunk, mine.size)]
-        box, signal = inbox[turn, b, step], arrived[turn, b, step:]
+        box, signal = inbox[b, step], arrived[b, step:]
         cuda.syncthreads()  # what the threads wrote in the step before is in `outgoing`
         shmem.put_signal_block(box, outgoing, signal, call, shmem.SIGNAL_SET, right)
         if t == 0:
@@ -84,8 +85,8 @@ class RingAllReduce:
         self.size, self.dtype, self.blocks = size, np.dtype(dtype), blocks
         share = -(-size // blocks)
         chunk = -(-share // n)
-        self._inbox = shmem.empty((2, blocks, steps, chunk), dtype)
-        self._arrived = shmem.zeros((2, blocks, steps), "uint64")
+        self._inbox = shmem.empty((blocks, steps, chunk), dtype)
+        self._arrived = shmem.zeros((blocks, steps), "uint64")
         self._calls = 0
 
     def __call__(self, array: Any, stream: Any = 0) -> None:

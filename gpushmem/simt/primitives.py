@@ -48,7 +48,7 @@ __all__ = [
 
 PAUSE = "simt_switch"  # the symbol whose presence means fibers
 
-as_fiber, as_group, as_launch, as_thread = view(FIBER), view(GROUP), view(LAUNCH), view(THREAD)
+as_fiber, as_group, as_launch = view(FIBER), view(GROUP), view(LAUNCH)
 BLOCK_ALL = offset(BLOCK, "all")
 MEETING, POLLING = -1, -2  # FIBER.compare of a thread that waits for its group, or polls
 CLAIMED = -(2**40)
