@@ -8,6 +8,7 @@ then take the same step, so the result does not depend on their number.
 """
 
 import argparse
+import math
 
 import numpy as np
 from gpushmem.kernels import RingAllReduce
@@ -44,7 +45,7 @@ def cross_entropy(slope, loss, logits, label):
             top = max(top, logits[row, j])
         total = np.float32(0)
         for j in range(logits.shape[1]):
-            slope[row, j] = np.exp(logits[row, j] - top)
+            slope[row, j] = math.exp(logits[row, j] - top)
             total += slope[row, j]
         for j in range(logits.shape[1]):
             slope[row, j] /= total

@@ -2,24 +2,28 @@
 
 The body is linked with everything it calls into one module. If that module mentions `pause`, the
 threads are fibers and `scheduler.run` drives them; otherwise the entry is a plain loop nest over
-blocks and threads with the body inlined, which LLVM vectorises. Either way Python calls it as
-`entry(launch_address, *args)`, with the GIL released while it runs.
+blocks and threads with the body inlined, which LLVM vectorises. Either way it is the C function
+`void entry(LAUNCH*)`; the kernel's arguments lie at `LAUNCH.args`, 8 bytes for each of the values
+that numba-cuda makes of them (`pack`).
 """
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from dataclasses import dataclass
 from typing import Any
 
+import llvmlite.binding as llvm
 from llvmlite import ir
 from llvmlite.binding import Linkage
-from numba.core import cgutils, funcdesc, types
-from numba.core.codegen import JITCodeLibrary
+from numba.core import cgutils
+from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.compiler_lock import global_compiler_lock
-from numba.core.lowering import Environment
+from numba.cuda import types
 
-from gpushmem.simt import fiber
+from gpushmem.errors import BackendUnavailable
+from gpushmem.simt import fiber, printing
 from gpushmem.simt.layout import LAUNCH, THREAD
 from gpushmem.simt.native import i8p, i64
 from gpushmem.simt.primitives import (
@@ -29,23 +33,27 @@ from gpushmem.simt.primitives import (
     record_failure,
     store_field,
 )
-from gpushmem.simt.target import SimtCallConv, environments, simt_target
+from gpushmem.simt.target import SimtCallConv, simt_target
 
 __all__ = ["Entry", "build"]
 
 i32 = ir.IntType(32)
 MAX_DIM = 2**31 - 1
 AREA_ALIGN = 64
+C_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 
 
 @dataclass(frozen=True)
 class Entry:
     """A kernel compiled for one signature."""
 
-    call: Any  # call(launch_address, *args)
+    call: Any  # call(launch_address), without the GIL
     waits: bool  # runs on fibers
     shared_bytes: int  # static shared memory per block
-    local_bytes: int  # local arrays per thread
+    dynamic_start: int  # where the dynamic shared memory begins
+    local_bytes: int  # local arrays and variables per thread
+    const_bytes: int
+    cooperative: bool  # may synchronise the grid
     library: Any
 
 
@@ -59,74 +67,108 @@ class EntryLibrary(JITCodeLibrary):
             if linked_in and not value.is_declaration:
                 value.linkage = "internal"
         super()._optimize_final_module()
+        missing = [
+            function.name
+            for function in module.functions
+            if function.is_declaration
+            and not function.name.startswith("llvm.")
+            and llvm.address_of_symbol(function.name) is None
+        ]
+        if missing:  # the JIT engine would end the process, or call address 0
+            raise BackendUnavailable(
+                f"the kernel calls {', '.join(missing)}, which the CPU engine does not have"
+            )
+
+
+class EntryCodegen(JITCPUCodegen):
+    """The JIT engine that kernels run from."""
+
+    _library_class = EntryLibrary
 
 
 @global_compiler_lock
-def build(cres: Any) -> Entry:
-    """Build the entry of a compiled kernel body (a Numba compile result)."""
-    context = simt_target.target_context.subtarget(plain=True)
-    body = cres.library._get_module_for_linking()
+def build(cres: Any, report: bool = True) -> Entry:
+    """Build the entry of a compiled kernel body (a Numba compile result).
+
+    Without `report`, a thread that raises an exception just ends, as on a GPU without debugging.
+    """
+    printing.install()
+    body = _link(cres.library)
     waits = any(f.name == PAUSE for f in body.functions)
     if waits:
         fiber.install()  # the linker must know simt_switch
-    areas = {kind: _placements(body, kind) for kind in ("shared", "local")}
+    placed, shared_bytes = _placements(body)
 
-    codegen = context.codegen()
-    fndesc = _describe(cres, next(_serial))
-    library = EntryLibrary(codegen, fndesc.qualname)
-    module = context.create_module(fndesc.qualname)
-    for placed, _ in areas.values():
-        for name, start in placed.items():
-            _define_constant(module, name, start)
-    sizes = {kind: total for kind, (_, total) in areas.items()}
-    _define_constant(module, DYNAMIC_START, sizes["shared"])
+    name = f"{cres.fndesc.mangled_name}.entry.{next(_serial)}"
+    module = simt_target.target_context.codegen()._create_empty_module(name)
+    for constant, start in placed.items():
+        _define_constant(module, constant, start)
+    dynamic_start = -(-shared_bytes // AREA_ALIGN) * AREA_ALIGN
+    _define_constant(module, DYNAMIC_START, dynamic_start)
     maker = _Fibers if waits else _Loops
-    maker(context, module, cres.fndesc, fndesc, sizes).make()
-    library.add_ir_module(module)
-    library.add_linking_library(cres.library)
-    env = Environment.from_fndesc(fndesc)
-    context.create_cpython_wrapper(library, fndesc, env, None, release_gil=True)
+    maker(simt_target.target_context, module, cres.fndesc, name, report).make()
+    library = _codegen().create_library(name)
+    for part in (llvm.parse_assembly(str(module)), body):
+        library.add_llvm_module(part)
     library.finalize()
-    call = context.get_executable(library, fndesc, env)
-    for gv in library._final_module.global_variables:
-        if gv.name in environments:
-            codegen.set_env(gv.name, environments[gv.name])
-    return Entry(call, waits, sizes["shared"], sizes["local"], library)
-
-
-_serial = itertools.count()
-
-
-def _describe(cres: Any, serial: int) -> Any:
-    argtypes = (types.intp, *cres.fndesc.argtypes)
-    return funcdesc.PythonFunctionDescriptor(
-        native=True,
-        modname=cres.fndesc.modname,
-        qualname=f"{cres.fndesc.qualname}.entry",
-        unique_name=f"{cres.fndesc.unique_name}.entry",
-        doc="",
-        typemap={},
-        restype=types.none,
-        calltypes={},
-        args=("launch", *cres.fndesc.args),
-        kws=(),
-        global_dict={},
-        uid=serial,
-        argtypes=argtypes,
-        mangler=funcdesc.default_mangler,
+    call = C_ENTRY(library.get_pointer_to_function(name))
+    return Entry(
+        call=call,
+        waits=waits,
+        shared_bytes=shared_bytes,
+        dynamic_start=dynamic_start,
+        local_bytes=_local_bytes(cres.library),
+        const_bytes=_const_bytes(cres.library),
+        cooperative=cres.library.use_cooperative,
+        library=library,
     )
 
 
-def _placements(module: Any, kind: str) -> tuple[dict[str, int], int]:
-    """Offsets of the static arrays of one kind: name of the constant -> offset; total bytes."""
+_serial = itertools.count()
+_codegens: list[EntryCodegen] = []
+
+
+def _codegen() -> EntryCodegen:
+    if not _codegens:
+        _codegens.append(EntryCodegen("simt.exec"))
+    return _codegens[0]
+
+
+def _link(library: Any) -> Any:
+    """One LLVM module with all that a library calls."""
+    parts = [llvm.parse_bitcode(part) for lib in library.everything() for part in lib.bitcode()]
+    for part in parts[1:]:
+        parts[0].link_in(part)
+    return parts[0]
+
+
+def _placements(module: Any) -> tuple[dict[str, int], int]:
+    """Offsets of the static shared arrays: name of the constant -> offset; total bytes."""
     at, starts = 0, {}
     for gv in module.global_variables:
-        if gv.name.startswith(f"simt.{kind}."):
+        if gv.name.startswith("simt.shared."):
             nbytes, align = map(int, gv.name.split(".")[-2:])
             at = -(-at // align) * align
             starts[gv.name] = at
             at += nbytes
-    return starts, -(-at // AREA_ALIGN) * AREA_ALIGN
+    return starts, at
+
+
+def _local_bytes(library: Any) -> int:
+    """An upper bound for the local arrays that a thread's stack must hold."""
+    return sum(lib.local_bytes for lib in library.everything())
+
+
+def _const_bytes(library: Any) -> int:
+    """Bytes of constant arrays and of texts."""
+    target = simt_target.target_context.target_data
+    return sum(
+        gv.value_type.get_abi_size(target)
+        for lib in library.everything()
+        for module in lib.modules
+        for gv in module.global_values
+        if gv.name.startswith(("_cudapy_cmem", ".const."))
+    )
 
 
 def _define_constant(module: ir.Module, name: str, value: int) -> None:
@@ -136,69 +178,85 @@ def _define_constant(module: ir.Module, name: str, value: int) -> None:
 
 
 class _Entry:
-    """What both kinds of entry share: the function `entry(launch, args...)` around the body."""
+    """What both kinds of entry share: the function `entry(launch)` around the body."""
 
-    def __init__(
-        self, context: Any, module: ir.Module, body: Any, fndesc: Any, sizes: dict[str, int]
-    ) -> None:
-        self.context, self.module, self.fndesc, self.sizes = context, module, fndesc, sizes
+    def __init__(self, context: Any, module: ir.Module, body: Any, name: str, report: bool) -> None:
+        self.report = report
+        self.context, self.module, self.argtypes = context, module, body.argtypes
         self.conv = SimtCallConv(context)
-        self.argtypes = fndesc.argtypes[1:]
         fnty = self.conv.get_function_type(types.none, self.argtypes)
         self.body = ir.Function(module, fnty, body.mangled_name)
-        plain = context.call_conv.get_function_type(types.none, fndesc.argtypes)
-        self.function = ir.Function(module, plain, fndesc.llvm_func_name)
-        context.call_conv.decorate_function(self.function, fndesc.args, fndesc.argtypes)
+        self.slots = context.get_arg_packer(self.argtypes)
+        self.qualname = body.qualname
+        self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), [i64]), name)
 
     def make(self) -> None:
         """Build the entry; it returns normally also when the kernel failed: see LAUNCH.failed."""
         builder = ir.IRBuilder(self.function.append_basic_block("entry"))
-        launch, *args = self.context.call_conv.decode_arguments(
-            builder, self.fndesc.argtypes, self.function
-        )
-        launch = builder.inttoptr(launch, i8p)
-        site = self.context.insert_const_string(self.module, self.fndesc.qualname)
-        self.fill(builder, launch, args, site)
-        self.context.call_conv.return_native_none(builder)
+        launch = builder.inttoptr(self.function.args[0], i8p)
+        site = self.context.insert_const_string(self.module, self.qualname)
+        self.fill(builder, launch, builder.bitcast(site, i8p))
+        builder.ret_void()
 
-    def fill(
-        self, builder: ir.IRBuilder, launch: ir.Value, args: list[ir.Value], site: ir.Value
-    ) -> None:
+    def fill(self, builder: ir.IRBuilder, launch: ir.Value, site: ir.Value) -> None:
         raise NotImplementedError
+
+    def arguments(self, builder: ir.IRBuilder, launch: ir.Value) -> tuple[ir.Value, ...]:
+        """The kernel's arguments, from their 8-byte slots."""
+        slots = builder.inttoptr(load_field(builder, LAUNCH, launch, "args"), i8p)
+        flat = [
+            builder.load(builder.bitcast(builder.gep(slots, [i64(8 * k)]), typ.as_pointer()))
+            for k, typ in enumerate(self.slots.argument_types)
+        ]
+        unpacked: tuple[ir.Value, ...] = self.slots.from_arguments(builder, flat)
+        return unpacked
 
     def run_thread(
         self,
         builder: ir.IRBuilder,
         thread: ir.Value,
-        args: list[ir.Value],
+        args: tuple[ir.Value, ...],
         site: ir.Value,
-        attrs: Any = None,
+        attrs: Any = (),
     ) -> ir.Value:
         """Call the body for one thread, note a failure; return whether it failed."""
+        hide = _Attributes(builder, attrs)
         status, _ = self.conv.call_function(
-            builder, self.body, types.none, self.argtypes, args, attrs, (thread, site)
+            hide, self.body, types.none, self.argtypes, args, (thread, site)
         )
-        with builder.if_then(status.is_error, likely=False):
-            record_failure(builder, thread, i64(1), site, [])
+        if not self.report:
             launch = builder.inttoptr(load_field(builder, THREAD, thread, "launch"), i8p)
-            excinfo = builder.ptrtoint(status.excinfoptr, i64)
-            store_field(builder, LAUNCH, launch, "excinfo", excinfo)
+            failed = load_field(builder, LAUNCH, launch, "failed")
+            return builder.and_(status.is_error, builder.icmp_signed("!=", failed, i64(0)))
+        with builder.if_then(status.is_error, likely=False):
+            launch = builder.inttoptr(load_field(builder, THREAD, thread, "launch"), i8p)
+            failed = load_field(builder, LAUNCH, launch, "failed")
+            with builder.if_then(builder.icmp_signed("==", failed, i64(0))):
+                record_failure(builder, thread, i64(1), site, [])
+                store_field(builder, LAUNCH, launch, "exception", builder.sext(status.code, i64))
         return status.is_error
+
+
+class _Attributes:
+    """A builder whose calls get attributes."""
+
+    def __init__(self, builder: ir.IRBuilder, attrs: Any) -> None:
+        self._builder, self._attrs = builder, attrs
+
+    def call(self, callee: Any, args: Any) -> Any:
+        return self._builder.call(callee, args, attrs=self._attrs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._builder, name)
 
 
 class _Loops(_Entry):
     """Threads as loop iterations: for kernels that never wait."""
 
-    def fill(
-        self, builder: ir.IRBuilder, launch: ir.Value, args: list[ir.Value], site: ir.Value
-    ) -> None:
+    def fill(self, builder: ir.IRBuilder, launch: ir.Value, site: ir.Value) -> None:
+        args = self.arguments(builder, launch)
         area = ir.ArrayType(ir.IntType(8), THREAD.itemsize)
         thread = builder.bitcast(builder.alloca(area, name="thread"), i8p)
-        local = builder.alloca(
-            ir.ArrayType(ir.IntType(8), max(self.sizes["local"], 1)), name="local"
-        )
-        local.align = AREA_ALIGN
-        store_field(builder, THREAD, thread, "local", builder.ptrtoint(local, i64))
         store_field(builder, THREAD, thread, "launch", builder.ptrtoint(launch, i64))
         store_field(builder, THREAD, thread, "fiber", i64(0))
         for field in ("user", "shared", "dynamic_shared"):
@@ -269,21 +327,14 @@ class _counted:
 class _Fibers(_Entry):
     """Threads as fibers: `thread_main` runs one, the scheduler runs them all."""
 
-    def fill(
-        self, builder: ir.IRBuilder, launch: ir.Value, args: list[ir.Value], site: ir.Value
-    ) -> None:
-        packed = ir.LiteralStructType([a.type for a in args])
-        store = builder.alloca(packed)
-        for k, value in enumerate(args):
-            builder.store(value, builder.gep(store, [i32(0), i32(k)]))
-        store_field(builder, LAUNCH, launch, "args", builder.ptrtoint(store, i64))
-        main = self.thread_main(packed, site)
+    def fill(self, builder: ir.IRBuilder, launch: ir.Value, site: ir.Value) -> None:
+        main = self.thread_main(site)
         store_field(builder, LAUNCH, launch, "thread_main", builder.ptrtoint(main, i64))
         run = load_field(builder, LAUNCH, launch, "run")
         fnty = ir.FunctionType(ir.VoidType(), [i64])
         builder.call(builder.inttoptr(run, fnty.as_pointer()), [builder.ptrtoint(launch, i64)])
 
-    def thread_main(self, packed: ir.LiteralStructType, site: ir.Value) -> ir.Function:
+    def thread_main(self, site: ir.Value) -> ir.Function:
         main = ir.Function(
             self.module, ir.FunctionType(ir.VoidType(), [i8p]), f"{self.function.name}.thread"
         )
@@ -291,10 +342,6 @@ class _Fibers(_Entry):
         builder = ir.IRBuilder(main.append_basic_block("entry"))
         (thread,) = main.args
         launch = builder.inttoptr(load_field(builder, THREAD, thread, "launch"), i8p)
-        store = builder.inttoptr(load_field(builder, LAUNCH, launch, "args"), packed.as_pointer())
-        args = [
-            builder.load(builder.gep(store, [i32(0), i32(k)])) for k in range(len(packed.elements))
-        ]
-        self.run_thread(builder, thread, args, site)
+        self.run_thread(builder, thread, self.arguments(builder, launch), site)
         builder.ret_void()
         return main

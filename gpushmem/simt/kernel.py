@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba.core import serialize, types
 from numba.core.errors import NumbaError
-from numba.core.typing.typeof import Purpose, typeof
+from numba.cuda import types
+from numba.cuda.typing.typeof import Purpose, typeof
 
 from gpushmem.errors import ArgumentError, KernelError
 from gpushmem.simt import entry as entries
 from gpushmem.simt import names as _names
-from gpushmem.simt import scheduler
+from gpushmem.simt import printing, scheduler
+from gpushmem.simt.arguments import pack
 from gpushmem.simt.layout import LAUNCH, POOL, address_of, new
-from gpushmem.simt.target import SimtDispatcher
+from gpushmem.simt.target import compile_function, exceptions
 
 __all__ = ["Kernel", "LaunchShape", "Running", "shape_of"]
 
@@ -28,7 +29,7 @@ MAX_THREADS = 1024
 MAX_SHARED = 227 * 1024  # what a block can have on the GPU modelled, an H100
 MAX_RESIDENT_THREADS = 16 * 1024  # each needs two memory mappings of the 65,530 Linux gives
 SM_COUNT, SM_THREADS, SM_BLOCKS = 132, 2048, 32
-STACK_BYTES = 256 * 1024  # address space; `print` runs the interpreter on it
+STACK_BYTES = 256 * 1024  # address space, beside the kernel's local arrays
 PAGE = 4096
 LIMITS = {"grid": (2**31 - 1, 65535, 65535), "block": (1024, 1024, 64)}
 
@@ -87,7 +88,7 @@ class Kernel:
     def __init__(self, py_func: Callable[..., Any], **options: Any) -> None:
         self.py_func = py_func
         self.name = py_func.__name__
-        self.dispatcher = SimtDispatcher(py_func, targetoptions=options)
+        self.options = options
         self._entries: dict[tuple[Any, ...], entries.Entry] = {}
 
     def compile(self, argtypes: tuple[Any, ...]) -> entries.Entry:
@@ -95,10 +96,9 @@ class Kernel:
         entry = self._entries.get(argtypes)
         if entry is None:
             try:
-                self.dispatcher.compile(argtypes)
+                cres = compile_function(self.py_func, argtypes, **self.options)
             except NumbaError as error:
                 raise error.with_traceback(None) from None  # its message names the kernel's line
-            cres = self.dispatcher.overloads[argtypes]
             if cres.signature.return_type not in (types.none, types.void):
                 raise ArgumentError(
                     f"kernel {self.name} returns a value; write it to an array instead"
@@ -111,7 +111,8 @@ class Kernel:
         expected = self.py_func.__code__.co_argcount
         if len(args) != expected:
             raise ArgumentError(f"kernel {self.name} takes {expected} arguments, got {len(args)}")
-        entry = self.compile(tuple(typeof(a, Purpose.argument) for a in args))
+        argtypes = tuple(typeof(a, Purpose.argument) for a in args)
+        entry = self.compile(argtypes)
         total = entry.shared_bytes + shape.dynamic_shared
         if total > MAX_SHARED:
             raise ArgumentError(
@@ -119,22 +120,31 @@ class Kernel:
                 f"({entry.shared_bytes} static, {shape.dynamic_shared} dynamic); "
                 f"{MAX_SHARED} are possible"
             )
-        return Running(self.name, entry, shape, args, user)
+        return Running(self.name, entry, shape, pack(argtypes, args), user, args)
 
 
 class Running:
     """One launch, from its preparation until it has ended."""
 
     def __init__(
-        self, name: str, entry: entries.Entry, shape: LaunchShape, args: tuple[Any, ...], user: int
+        self,
+        name: str,
+        entry: entries.Entry,
+        shape: LaunchShape,
+        packed: np.ndarray[Any, Any],
+        user: int = 0,
+        keep: Any = None,
     ) -> None:
-        self.name, self.entry, self.shape, self.args = name, entry, shape, args
+        self.name, self.entry, self.shape = name, entry, shape
+        self._keep = packed, keep  # the arrays whose addresses are in `packed`
         self.blocks = math.prod(shape.grid)
         self.launch = launch = new(LAUNCH)
         launch["bdim"], launch["gdim"] = shape.block, shape.grid
         launch["dynamic_shared"] = shape.dynamic_shared
-        launch["shared_bytes"] = entry.shared_bytes + shape.dynamic_shared
+        launch["shared_bytes"] = entry.dynamic_start + shape.dynamic_shared
         launch["user"] = user
+        launch["args"] = address_of(packed)
+        launch["flush"] = printing.install()
 
     def __call__(self) -> None:
         """Run the grid; raises `KernelError` if a thread failed."""
@@ -143,13 +153,14 @@ class Running:
             (self._run_fibers if self.entry.waits else self._run_loops)()
         finally:
             running.discard(self)
+            printing.finish(self.launch[0])
         if self.launch["failed"][0]:
             raise self.failure()
 
     def _run_loops(self) -> None:
         shared = np.empty(int(self.launch["shared_bytes"][0]) + 256, np.uint8)
         self.launch["shared"] = -(-address_of(shared) // 256) * 256
-        self.entry.call(address_of(self.launch), *self.args)
+        self.entry.call(address_of(self.launch))
 
     def _run_fibers(self) -> None:
         per_sm = min(SM_BLOCKS, SM_THREADS // self.shape.threads)
@@ -159,7 +170,7 @@ class Running:
             self.launch[field] = address
         with _borrowed_pool(self.entry.local_bytes) as pool:
             self.launch["pool"] = address_of(pool)
-            self.entry.call(address_of(self.launch), *self.args)
+            self.entry.call(address_of(self.launch))
 
     def cancel(self) -> None:
         """Ask the launch to stop as soon as no thread makes progress."""
@@ -169,12 +180,12 @@ class Running:
         """The exception that says how this launch failed."""
         launch = self.launch[0]
         code = int(launch["failed"])
-        cause, line = _exception(int(launch["excinfo"])) if code == 1 else (None, None)
-        site = line or _text(int(launch["site"]))
+        cause, location = _exception(int(launch["exception"])) if code == 1 else (None, None)
+        site = _line(location) if location else _text(int(launch["site"]))
         block, thread, values = (
             tuple(map(int, launch[field])) for field in ("failed_bid", "failed_tid", "values")
         )
-        return KernelFailure(self.name, code, site, block, thread, values, cause)
+        return KernelFailure(self.name, code, site, block, thread, values, cause, location)
 
 
 # Launches being run now, for reports on who waits (`waits`).
@@ -193,7 +204,9 @@ class KernelFailure(KernelError):
         thread: Dim,
         values: tuple[int, ...],
         cause: BaseException | None,
+        location: Any = None,
     ) -> None:
+        self.location = location  # of the cause: function, file, line
         self.kernel, self.code, self.site = kernel, code, site
         self.block, self.thread, self.values = block, thread, values
         self.__cause__ = cause
@@ -215,15 +228,17 @@ def _text(address: int) -> str:
     return ctypes.string_at(address).decode() if address else "?"
 
 
-def _exception(address: int) -> tuple[BaseException | None, str | None]:
-    """Rebuild the exception in an excinfo structure of Numba's, and the line that raised it."""
-    if not address:
+def _exception(status: int) -> tuple[BaseException | None, Any]:
+    """The exception behind a function's status code, and (function, file, line) that raised it."""
+    if status not in exceptions:
         return None, None
-    fields = (ctypes.c_size_t * 3).from_address(address)  # pickle, its length, its digest
-    data, size, digest = fields[0], fields[1] & 0xFFFFFFFF, fields[2]
-    kind, args, where = serialize._numba_unpickle(data, ctypes.string_at(data, size), digest)
-    line = f"{Path(where[1]).name}:{where[2]} in {where[0]}" if where else None
-    return kind(*(args or ())), line
+    kind, args, where = exceptions[status]
+    return kind(*(args or ())), where
+
+
+def _line(location: tuple[str, str, int]) -> str:
+    function, file, line = location
+    return f"{Path(file).name}:{line} in {function}"
 
 
 class _borrowed_pool:
@@ -232,18 +247,17 @@ class _borrowed_pool:
     _idle: dict[int, list[Any]] = {}
 
     def __init__(self, local_bytes: int) -> None:
-        self.local_bytes = local_bytes
+        slot = STACK_BYTES + local_bytes + scheduler.FIBER_SLOT_BYTES
+        # An odd number of pages spreads the slots over all sets of the second-level cache.
+        self.slot_bytes = (-(-slot // PAGE) | 1) * PAGE
 
     def __enter__(self) -> Any:
         try:
-            self.pool = self._idle[self.local_bytes].pop()
+            self.pool = self._idle[self.slot_bytes].pop()
         except (KeyError, IndexError):
             self.pool = new(POOL)
-            slot = STACK_BYTES + self.local_bytes + scheduler.FIBER_SLOT_BYTES
-            # An odd number of pages spreads the slots over all sets of the second-level cache.
-            self.pool["slot_bytes"] = (-(-slot // PAGE) | 1) * PAGE
-            self.pool["local_bytes"] = self.local_bytes
+            self.pool["slot_bytes"] = self.slot_bytes
         return self.pool
 
     def __exit__(self, *exc: object) -> None:
-        self._idle.setdefault(self.local_bytes, []).append(self.pool)
+        self._idle.setdefault(self.slot_bytes, []).append(self.pool)

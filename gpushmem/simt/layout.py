@@ -24,6 +24,7 @@ __all__ = [
     "MAX_WARPS",
     "POOL",
     "THREAD",
+    "WARP",
     "address_of",
     "new",
     "offset",
@@ -44,7 +45,6 @@ THREAD = _struct(
     ("bid", "i4", 3),
     ("bdim", "i4", 3),
     ("gdim", "i4", 3),
-    ("local", "i8"),  # this thread's local arrays
     ("shared", "i8"),  # this block's shared arrays, static ones first
     ("dynamic_shared", "i8"),  # bytes of dynamic shared memory
     ("user", "i8"),  # the launch's `user` word: the embedder's own data
@@ -53,10 +53,20 @@ THREAD = _struct(
 )
 
 GROUP = _struct(
-    # Threads that meet: a block, or a warp of it.
+    # Threads that meet: a grid, a block, or a warp of it.
     ("arrived", "i8"),
     ("alive", "i8"),  # threads that have not returned yet
     ("generation", "i8"),  # how often the group has met
+    ("votes", "i8"),  # how many arrived with a true predicate
+    ("result", "i8"),  # what became of the votes of the last meeting
+)
+
+WARP = _struct(
+    # 32 threads of a block; see `meeting` for how they exchange values.
+    ("all", GROUP),
+    ("living", "i8"),  # bit per lane that has not returned yet
+    ("waiting", "i8"),  # bit per lane that waits in a warp operation
+    ("fibers", "i8", 32),
 )
 
 BLOCK = _struct(
@@ -66,7 +76,7 @@ BLOCK = _struct(
     ("shared", "i8"),
     ("index", "i8"),
     ("all", GROUP),
-    ("warps", GROUP, MAX_WARPS),
+    ("warps", WARP, MAX_WARPS),
 )
 
 FIBER = _struct(
@@ -78,6 +88,13 @@ FIBER = _struct(
     ("stack_top", "i8"),
     ("block", "i8"),
     ("warp", "i8"),
+    ("lane", "i8"),
+    # Its part in a warp operation.
+    ("op", "i8"),
+    ("mask", "i8"),
+    ("value", "i8"),
+    ("argument", "i8"),
+    ("result", "i8"),
     # What it waits for; `what` is 0 when it does not wait.
     ("what", "i8"),  # C string: the operation
     ("site", "i8"),  # C string: "file:line in function" of the kernel's line
@@ -91,7 +108,6 @@ POOL = _struct(
     # Stacks, kept from launch to launch.
     ("free", "i8"),  # list of FIBER through next_free
     ("slot_bytes", "i8"),
-    ("local_bytes", "i8"),
     ("made", "i8"),
 )
 
@@ -113,6 +129,7 @@ LAUNCH = _struct(
     ("max_resident", "i8"),
     # scheduler
     ("ring", FIBER),
+    ("everyone", GROUP),  # all threads of the grid, also those not yet started
     ("free_blocks", "i8"),
     ("made_blocks", "i8"),
     ("clock", "i8", 2),
@@ -121,9 +138,14 @@ LAUNCH = _struct(
     ("progress", "i8"),  # counts every wait entered and every thread ended
     ("polls", "i8"),  # counts every `poll`
     ("idle_since", "i8"),  # monotonic nanoseconds; 0 while threads make progress
+    # print
+    ("text", "i8"),  # what has been printed and not yet been given to Python
+    ("text_bytes", "i8"),
+    ("va_list", "i8", 3),
+    ("flush", "i8"),  # C function: give it to Python
     # the first failure
     ("failed", "i8"),  # 0: none; 1: an exception; else the trap's code
-    ("excinfo", "i8"),
+    ("exception", "i8"),  # its status code: see `target.exceptions`
     ("site", "i8"),
     ("failed_tid", "i4", 3),
     ("failed_bid", "i4", 3),

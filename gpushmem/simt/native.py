@@ -16,10 +16,12 @@ from typing import Any
 from llvmlite import ir
 from numba import cfunc, types
 from numba.core import cgutils, extending
+from numba.cuda import extending as cuda_extending
 
 __all__ = [
     "atomic_add_word",
     "c_function",
+    "call_address",
     "clock_gettime",
     "copy_bytes",
     "full_fence",
@@ -35,11 +37,24 @@ __all__ = [
     "sched_yield",
     "simt_switch",
     "store_release",
+    "twins",
     "usleep",
+    "vsnprintf",
 ]
 
-# As mypy sees it: what an intrinsic takes when called is not what its Python function takes.
-intrinsic: Any = extending.intrinsic
+# An intrinsic of Numba's -> the same for numba-cuda, whose contexts know only their own.
+twins: dict[Any, Any] = {}
+
+
+def intrinsic(func: Any = None, prefer_literal: bool = False) -> Any:
+    """Make an intrinsic that both the scheduler (plain Numba) and kernels (numba-cuda) can call."""
+    if func is None:
+        return lambda f: intrinsic(f, prefer_literal)
+    plain = extending.intrinsic(prefer_literal=prefer_literal)(func)
+    twins[plain] = cuda_extending._Intrinsic(func.__name__, func, prefer_literal)
+    twins[plain]._register()
+    return plain
+
 
 i64 = ir.IntType(64)
 i8p = ir.IntType(8).as_pointer()
@@ -51,6 +66,7 @@ mmap = types.ExternalFunction("mmap", word(word, word, int_, int_, int_, word))
 mprotect = types.ExternalFunction("mprotect", int_(word, word, int_))
 sched_yield = types.ExternalFunction("sched_yield", int_())
 usleep = types.ExternalFunction("usleep", int_(types.uintc))
+vsnprintf = types.ExternalFunction("vsnprintf", int_(word, word, word, word))
 clock_gettime = types.ExternalFunction("clock_gettime", int_(int_, word))
 simt_switch = types.ExternalFunction("simt_switch", types.void(word, word))  # see `fiber`
 
@@ -101,6 +117,18 @@ def atomic_add_word(typingctx: Any, address: Any, value: Any) -> Any:
         )
 
     return types.intp(types.intp, types.intp), codegen
+
+
+@intrinsic
+def call_address(typingctx: Any, function: Any, argument: Any) -> Any:
+    """Call the C function `void f(int64)` at an address."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        fnty = ir.FunctionType(ir.VoidType(), [i64])
+        builder.call(builder.inttoptr(args[0], fnty.as_pointer()), [args[1]])
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), codegen
 
 
 def _fence(ordering: str) -> Any:

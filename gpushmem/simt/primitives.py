@@ -23,7 +23,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.core.errors import RequireLiteralValue
+from numba.cuda.core.errors import RequireLiteralValue
 
 from gpushmem.simt.layout import BLOCK, FIBER, GROUP, LAUNCH, THREAD, offset, view
 from gpushmem.simt.native import i8p, i64, intrinsic
@@ -50,7 +50,8 @@ PAUSE = "simt_switch"  # the symbol whose presence means fibers
 
 as_fiber, as_group, as_launch = view(FIBER), view(GROUP), view(LAUNCH)
 BLOCK_ALL = offset(BLOCK, "all")
-MEETING, POLLING = -1, -2  # FIBER.compare of a thread that waits for its group, or polls
+# FIBER.compare of a thread that waits for its group, polls, or waits for lanes (`wanted`: a mask)
+MEETING, POLLING, LANE_MEETING = -1, -2, -3
 CLAIMED = -(2**40)
 
 
@@ -265,29 +266,29 @@ def fail_if(typingctx: Any, condition: Any, code: Any, a: Any, b: Any, c: Any, d
     return types.void(types.boolean, word, word, word, word, word), codegen
 
 
-# --- static placement of shared and local arrays
+# --- static placement of shared arrays
 
 
-def place(builder: ir.IRBuilder, kind: str, nbytes: int, align: int) -> ir.Value:
-    """Address of `nbytes` of the thread's "shared" or "local" area, the same at every execution.
+def place(builder: ir.IRBuilder, nbytes: int, align: int) -> ir.Value:
+    """Address of `nbytes` of the block's shared memory, the same at every execution.
 
-    The offset in the area is a constant that `entry` chooses when it knows all arrays of the
-    kernel: an undefined global here, whose name carries size and alignment.
+    The offset is a constant that `entry` chooses when it knows all arrays of the kernel: an
+    undefined global here, whose name carries size and alignment.
     """
-    return _in_area(builder, kind, f"simt.{kind}.{next(_serial)}.{nbytes}.{align}")
+    return _in_area(builder, f"simt.shared.{next(_serial)}.{nbytes}.{align}")
 
 
 def place_dynamic(builder: ir.IRBuilder) -> ir.Value:
     """Address of the dynamic shared memory, which follows the static arrays."""
-    return _in_area(builder, "shared", DYNAMIC_START)
+    return _in_area(builder, DYNAMIC_START)
 
 
-def _in_area(builder: ir.IRBuilder, kind: str, name: str) -> ir.Value:
+def _in_area(builder: ir.IRBuilder, name: str) -> ir.Value:
     start = builder.module.globals.get(name)
     if start is None:
         start = ir.GlobalVariable(builder.module, i64, name)
         start.global_constant = True
-    return builder.inttoptr(builder.add(thread_field(builder, kind), builder.load(start)), i8p)
+    return builder.inttoptr(builder.add(thread_field(builder, "shared"), builder.load(start)), i8p)
 
 
 DYNAMIC_START = "simt.dynamic"

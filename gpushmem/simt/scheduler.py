@@ -21,9 +21,10 @@ from typing import Any
 from numba import njit, types
 
 from gpushmem.simt import fiber as fibers
-from gpushmem.simt.layout import BLOCK, FIBER, GROUP, LAUNCH, POOL, THREAD, offset, view
+from gpushmem.simt.layout import BLOCK, FIBER, GROUP, LAUNCH, POOL, THREAD, WARP, offset, view
 from gpushmem.simt.native import (
     c_function,
+    call_address,
     clock_gettime,
     libc_free,
     load_acquire,
@@ -36,18 +37,18 @@ from gpushmem.simt.native import (
     usleep,
 )
 
-__all__ = ["CANCELLED", "FIBER_SLOT_BYTES", "NO_MEMORY", "WARP", "addresses"]
+__all__ = ["CANCELLED", "FIBER_SLOT_BYTES", "NO_MEMORY", "addresses"]
 
 PAGE = 4096
 SPINS = 64  # idle turns before the core is offered to others
 YIELDS = 512  # ... before sleeping
 SLEEP_US = 100
 PATIENCE = 256  # turns after which another block is admitted although threads move
-WARP = 32
+LANES = 32
 CANCELLED, NO_MEMORY = -1, -2  # values of LAUNCH.failed
 
 as_launch, as_block, as_fiber = view(LAUNCH), view(BLOCK), view(FIBER)
-as_pool, as_group, as_thread = view(POOL), view(GROUP), view(THREAD)
+as_pool, as_group, as_warp, as_thread = view(POOL), view(GROUP), view(WARP), view(THREAD)
 
 RING = offset(LAUNCH, "ring")
 CLOCK = offset(LAUNCH, "clock")
@@ -55,13 +56,14 @@ CANCEL = offset(LAUNCH, "cancel")
 ALL = offset(BLOCK, "all")
 WARPS = offset(BLOCK, "warps")
 THREAD_OF = offset(FIBER, "thread")
-GROUP_BYTES = GROUP.itemsize
+WARP_BYTES = WARP.itemsize
+EVERYONE = offset(LAUNCH, "everyone")
 BLOCK_BYTES = BLOCK.itemsize + 256  # what follows is shared memory, aligned to 256 bytes
-# A slot is: guard page, stack, local arrays, FIBER. Slots begin at page boundaries; without a
+# A slot is: guard page, stack, FIBER. Slots begin at page boundaries; without a
 # shift from slot to slot, the hot ends of all stacks would compete for the same cache sets.
 COLOURS, COLOUR_BYTES = 16, 192
 FIBER_BYTES = (FIBER.itemsize + 63) // 64 * 64
-FIBER_SLOT_BYTES = PAGE + FIBER_BYTES + COLOURS * COLOUR_BYTES  # beside stack and local arrays
+FIBER_SLOT_BYTES = PAGE + FIBER_BYTES + COLOURS * COLOUR_BYTES  # beside the stack
 
 i4 = types.intc
 READ_WRITE, PRIVATE_ANONYMOUS_NORESERVE = 3, 0x4022
@@ -89,7 +91,7 @@ def grow(pool_address: int, count: int) -> bool:
             return False
         address = base + bytes_ * (k + 1) - FIBER_BYTES - pool.made % COLOURS * COLOUR_BYTES
         fiber = as_fiber(address)
-        fiber.stack_top = (address - pool.local_bytes) // 64 * 64
+        fiber.stack_top = address // 64 * 64
         fiber.next_free = pool.free
         pool.free = address
         pool.made += 1
@@ -126,7 +128,7 @@ def take_block(launch_address: int) -> int:
 @njit
 def start_group(address: int, n: int) -> None:
     group = as_group(address)
-    group.arrived, group.alive, group.generation = 0, n, 0
+    group.arrived, group.alive, group.generation, group.votes = 0, n, 0, 0
 
 
 @njit
@@ -152,7 +154,9 @@ def start_thread(launch_address: int, block_address: int, t: int) -> None:
     pool.free = fiber.next_free
     fiber.what = 0
     fiber.block = block_address
-    fiber.warp = block_address + WARPS + t // WARP * GROUP_BYTES
+    fiber.warp = block_address + WARPS + t // LANES * WARP_BYTES
+    fiber.lane = t % LANES
+    as_warp(fiber.warp).fibers[t % LANES] = address
     fiber.sp = first_frame(launch_address, address)
 
     thread = as_thread(address + THREAD_OF)
@@ -164,7 +168,6 @@ def start_thread(launch_address: int, block_address: int, t: int) -> None:
     for axis in range(3):
         thread.bdim[axis] = launch.bdim[axis]
         thread.gdim[axis] = launch.gdim[axis]
-    thread.local = fiber.stack_top
     thread.shared = block.shared
     thread.dynamic_shared = launch.dynamic_shared
     thread.user = launch.user
@@ -191,8 +194,11 @@ def admit(launch_address: int) -> bool:
     launch.next_block += 1
     launch.resident += 1
     start_group(address + ALL, n)
-    for w in range((n + WARP - 1) // WARP):
-        start_group(address + WARPS + w * GROUP_BYTES, min(WARP, n - w * WARP))
+    for w in range((n + LANES - 1) // LANES):
+        lanes = min(LANES, n - w * LANES)
+        warp = as_warp(address + WARPS + w * WARP_BYTES)
+        start_group(address + WARPS + w * WARP_BYTES, lanes)
+        warp.living, warp.waiting = (1 << lanes) - 1, 0
     for t in range(n):
         start_thread(launch_address, address, t)
     return True
@@ -204,16 +210,18 @@ def end_thread(thread_address: int) -> None:
     thread = as_thread(thread_address)
     address = thread.fiber
     fiber, launch = as_fiber(address), as_launch(thread.launch)
-    everyone = as_group(fiber.block + ALL)
+    block = as_group(fiber.block + ALL)
     launch.progress += 1
-    everyone.alive -= 1
+    block.alive -= 1
+    as_group(thread.launch + EVERYONE).alive -= 1
     as_group(fiber.warp).alive -= 1
+    as_warp(fiber.warp).living &= ~(1 << fiber.lane)
     as_fiber(fiber.prev).next = fiber.next
     as_fiber(fiber.next).prev = fiber.prev
     pool = as_pool(launch.pool)
     fiber.next_free = pool.free
     pool.free = address
-    if everyone.alive == 0:
+    if block.alive == 0:
         launch.resident -= 1
         as_block(fiber.block).next_free = launch.free_blocks
         launch.free_blocks = fiber.block
@@ -257,6 +265,8 @@ def run(launch_address: int) -> None:
     ring_address = launch_address + RING
     ring = as_fiber(ring_address)
     n_blocks = launch.gdim[0] * launch.gdim[1] * launch.gdim[2]
+    threads = launch.bdim[0] * launch.bdim[1] * launch.bdim[2]
+    start_group(launch_address + EVERYONE, n_blocks * threads)
     ring.next = ring.prev = ring_address
     seen, polls, idle, turns = -1, 0, 0, 0
     while launch.failed == 0:
@@ -278,6 +288,8 @@ def run(launch_address: int) -> None:
         else:
             idle += 1
             back_off(launch_address, idle, polled)
+        if launch.text_bytes != 0:
+            call_address(launch.flush, launch_address)
         if load_acquire(launch_address + CANCEL) != 0:
             launch.failed = CANCELLED
             break

@@ -24,7 +24,7 @@ __all__ = ["Device", "Stream"]
 @dataclass
 class _Work:
     stream: Stream  # kept alive until the work is done, whatever its owner does
-    run: Callable[[], None]
+    run: Callable[[], object]
     after: list[threading.Event]
     done: threading.Event = field(default_factory=threading.Event)
 
@@ -40,7 +40,7 @@ class Stream:
         self.last = threading.Event()  # set when all work given so far is done
         self.last.set()
 
-    def submit(self, run: Callable[[], None]) -> None:
+    def submit(self, run: Callable[[], object]) -> None:
         """Do `run()` after everything given to this stream before; returns at once."""
         with self._device.lock:
             work = _Work(self, run, self._device.dependencies(self))

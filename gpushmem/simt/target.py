@@ -1,81 +1,95 @@
-"""The private Numba target `simt`: CPU code in which every function gets two hidden arguments.
+"""Kernels are typed and lowered by numba-cuda itself; this file makes the result run on a CPU.
 
-`thread` points to the calling thread's `layout.THREAD`, `site` to a C string naming the source
-line of the kernel that is being executed. Both are passed from call to call by the calling
-convention, so device functions, overloads and Numba's own library functions all get them, and
-no global state is needed: any number of launches run side by side. A function that does not use
-them pays nothing, the optimiser drops them.
+numba-cuda turns a kernel into LLVM code for NVIDIA's virtual machine (NVVM): plain arithmetic,
+loads and stores, and calls of a few dozen intrinsics such as `llvm.nvvm.barrier0`. The target
+contexts here are numba-cuda's own, with three differences:
+
+- the code is for this machine: its data layout, its address spaces;
+- what NVVM offers as an intrinsic is a row of `machine`, found when the call is built
+  (`SimtBuilder`);
+- the calling convention passes two hidden arguments to every function: `thread` points to the
+  calling thread's `layout.THREAD`, `site` to a C string naming the source line of the user's code
+  that is being executed. No global state is needed: any number of launches run side by side. A
+  function that does not use them pays nothing, the optimiser drops them.
 
 Functions of the user pass their own line as `site`; functions of this package and of Numba hand
 on what they were given, so the line named is always one of the user's.
 
-Reference counting is off (a thread would pay 20 ns for it). Function libraries are not turned
-into machine code: `entry` links them into one module per kernel, optimised as a whole.
+numba-cuda finds its contexts through one global, `cuda_target`. While a function is compiled for
+this target, under the compiler's lock, that global holds ours (`compiling`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, cached_property
+import io
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding as llvm
 from llvmlite import ir
-from numba.core import codegen, cpu, types, typing
-from numba.core.callconv import CPUCallConv
-from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.compiler_machinery import PassManager, register_pass
-from numba.core.datamodel.models import OpaqueModel
-from numba.core.datamodel.registry import register_default
-from numba.core.descriptors import TargetDescriptor
-from numba.core.dispatcher import Dispatcher
-from numba.core.imputils import Registry as LoweringRegistry
-from numba.core.lowering import Lower
-from numba.core.registry import cpu_target
-from numba.core.runtime import rtsys
-from numba.core.target_extension import (
-    CPU,
-    dispatcher_registry,
-    jit_registry,
-    target_override,
-    target_registry,
-)
-from numba.core.typed_passes import BaseNativeLowering, NativeLowering
-from numba.core.typing.templates import Registry as TypingRegistry
+from llvmlite.ir.instructions import AllocaInstr, CallInstr
+from numba.core.compiler_lock import global_compiler_lock as core_lock
+from numba.core.errors import TypingError as CoreTypingError
+from numba.cuda import compiler, dispatcher, types
+from numba.cuda.core import callconv, codegen, errors
+from numba.cuda.core.base import BaseContext
+from numba.cuda.core.compiler_lock import global_compiler_lock as cuda_lock
+from numba.cuda.core.compiler_machinery import register_pass
+from numba.cuda.core.funcdesc import ExternalFunctionDescriptor
+from numba.cuda.cudadrv.linkable_code import CUSource
+from numba.cuda.datamodel.models import OpaqueModel
+from numba.cuda.descriptor import cuda_target
+from numba.cuda.dispatcher import CUDADispatcher
+from numba.cuda.flags import CUDAFlags
+from numba.cuda.lowering import CUDALower
+from numba.cuda.models import register_model
+from numba.cuda.target import CUDATargetContext, CUDATypingContext
+from numba.cuda.typing.templates import make_concrete_template
+from numba.cuda.utils import numba_target_override
+
+from gpushmem.simt.native import i8p, twins
+from gpushmem.simt.polling import polling_latches
 
 __all__ = [
+    "COMPUTE_CAPABILITY",
+    "SHIM",
     "KernelName",
-    "SimtContext",
+    "SimtBuilder",
+    "SimtCallConv",
     "SimtDispatcher",
     "adopt",
     "bind",
+    "call_device",
+    "compile_function",
     "device",
-    "environments",
-    "lowerings",
+    "exceptions",
     "simt_target",
-    "typings",
 ]
 
-i8p = ir.IntType(8).as_pointer()
-HIDDEN = 4  # return slot, exception slot, thread, site
-THREAD_ARG, SITE_ARG = 2, 3
+COMPUTE_CAPABILITY = (9, 0)  # of the GPU modelled, an H100
+SHIM = "shim"  # the leaf for all of numba-cuda's wrappers of CUDA C++ functions
+SHIM_HEADER = "\n#include <cuda_"
+THREAD_ARG, SITE_ARG = 1, 2  # argument 0 is the slot for the result
 
 # What a name of the kernel language stands for on this target. Filled by `bind`.
 names: dict[Any, Any] = {}
 # Objects compiled as device functions: class -> how to get the Python function. Filled by `adopt`.
 adopted: dict[type, Callable[[Any], Any]] = {}
-# Constants that functions which call Python (print) refer to: symbol -> Numba environment.
-environments: dict[str, Any] = {}
-# The engine's own typings and lowerings, beyond those of Numba's CPU target.
-typings = TypingRegistry()
-lowerings = LoweringRegistry("simt")
+# Calls of these names, or inline assembly of this text, are generated by the engine: `machine`.
+leaves: dict[str, Callable[..., Any]] = {}
+# Exceptions that kernels raise: the status code a function returns -> class, arguments, location.
+exceptions: dict[int, Any] = {}
 
 
 class KernelName(types.Dummy):
-    """Type of a name that has attributes but no value: `cuda.threadIdx`, `cuda.shared`."""
+    """Type of a name that has attributes but no value."""
 
 
-register_default(KernelName)(OpaqueModel)
+register_model(KernelName)(OpaqueModel)
 
 
 def bind(name: Any, meaning: Any) -> None:
@@ -91,30 +105,45 @@ def adopt(cls: type, function_of: Callable[[Any], Any]) -> None:
     adopted[cls] = function_of
 
 
-@cache
-def _device_function(py_func: Any) -> SimtDispatcher:
-    return SimtDispatcher(py_func)
-
-
 def _meaning(value: Any) -> Any:
     function_of = adopted.get(type(value))
     if function_of is not None:
-        return _device_function(function_of(value))
+        return device(function_of(value))
     try:
-        return names.get(value, value)
+        value = names.get(value, value)
+        return twins.get(value, value)
     except TypeError:  # not hashable: an array, a list
         return value
 
 
-class Simt(CPU):
-    """Marks the target; it inherits the CPU's library of overloads."""
+class KernelTypingError(errors.TypingError, CoreTypingError):
+    """A kernel that cannot be typed; to be caught as Numba's error or as numba-cuda's."""
 
 
-target_registry["simt"] = Simt
+# --- calling convention
 
 
-class SimtCallConv(CPUCallConv):
-    """`status f(ret*, excinfo**, thread*, site*, args...)`."""
+class _CallHelper:
+    """Files the exceptions of a function; their codes are the same in every process."""
+
+    def _add_exception(self, exc: Any, exc_args: Any, locinfo: Any) -> int:
+        entry = (exc, exc_args, locinfo)
+        text = f"{exc.__module__ if exc else ''}.{exc} {exc_args} {locinfo}"
+        code = zlib.crc32(text.encode()) & 0x3FFFFFFF | callconv.FIRST_USEREXC
+        exceptions[code] = entry
+        return code
+
+    def get_exception(self, code: int) -> Any:
+        return exceptions[code]
+
+
+class SimtCallConv(callconv.CUDACallConv):
+    """`status f(ret*, thread*, site*, args...)`."""
+
+    needs_env = False
+
+    def _make_call_helper(self, builder: Any) -> _CallHelper:
+        return _CallHelper()
 
     def get_function_type(self, restype: Any, argtypes: Any) -> ir.FunctionType:
         plain = super().get_function_type(restype, argtypes)
@@ -123,14 +152,15 @@ class SimtCallConv(CPUCallConv):
         )
 
     def get_arguments(self, func: ir.Function) -> Any:
-        return func.args[HIDDEN:]
+        return func.args[SITE_ARG + 1 :]
 
     def decorate_function(
         self, fn: ir.Function, args: Any, fe_argtypes: Any, noalias: bool = False
     ) -> None:
-        super().decorate_function(fn, args, fe_argtypes, noalias)
-        thread, site = fn.args[THREAD_ARG], fn.args[SITE_ARG]
+        super().decorate_function(fn, args, fe_argtypes, False)
+        ret, thread, site = fn.args[: SITE_ARG + 1]
         thread.name, site.name = "simt.thread", "simt.site"
+        ret.add_attribute("noalias")
         # True because a THREAD never changes while its thread runs.
         thread.add_attribute("noalias")
 
@@ -141,7 +171,6 @@ class SimtCallConv(CPUCallConv):
         resty: Any,
         argtys: Any,
         args: Any,
-        attrs: Any = None,
         hidden: tuple[ir.Value, ir.Value] | None = None,
     ) -> Any:
         """Call `callee`, handing on the caller's hidden arguments unless others are given."""
@@ -149,7 +178,14 @@ class SimtCallConv(CPUCallConv):
             thread, site = builder.function.args[THREAD_ARG], builder.function.args[SITE_ARG]
             hidden = thread, getattr(builder, "simt_site", None) or site
         hide = _HiddenArgs(builder, hidden)
-        return super().call_function(hide, callee, resty, argtys, args, attrs)
+        return super().call_function(hide, callee, resty, argtys, args)
+
+    def return_user_exc(
+        self, builder: Any, exc: Any, exc_args: Any = None, loc: Any = None, func_name: Any = None
+    ) -> None:
+        # Numba gives no line to what it raises itself, such as an IndexError.
+        loc = loc or getattr(builder, "simt_loc", None)
+        super().return_user_exc(builder, exc, exc_args, loc, func_name)
 
 
 class _HiddenArgs:
@@ -167,18 +203,72 @@ class _HiddenArgs:
         return getattr(self._builder, name)
 
 
-class SimtLower(Lower):
-    """Lowering that tells the calling convention which user line it is at."""
+# --- lowering
+
+
+class SimtBuilder(ir.IRBuilder):
+    """A builder that knows where it is in the user's code, and generates the machine's rows."""
+
+    simt_context: Any
+    simt_site: Any = None
+    simt_loc: Any = None
+
+    def call(self, fn: Any, args: Any, *rest: Any, **kwargs: Any) -> Any:
+        name = fn.asm if isinstance(fn, ir.InlineAsm) else getattr(fn, "name", "")
+        leaf = leaves.get(name)
+        if name.endswith("_nbst") or name.startswith(
+            "____nv_"
+        ):  # a shim, called with the hidden arguments, which it does not need
+            leaf, args = partial(leaves[SHIM], name), [*args[:THREAD_ARG], *args[SITE_ARG + 1 :]]
+        if leaf:
+            return leaf(self, *args)
+        return super().call(fn, args, *rest, **kwargs)
+
+    def store(self, value: Any, ptr: Any, *rest: Any, **kwargs: Any) -> Any:
+        if ptr.name.startswith("_cudapy_lmem"):
+            return None  # Numba clears stack slots; a local array starts undefined
+        return super().store(value, ptr, *rest, **kwargs)
+
+    def addrspacecast(self, value: Any, typ: Any, *rest: Any, **kwargs: Any) -> Any:
+        value = leaves["addrspacecast"](self, value)
+        if value.type.addrspace == typ.addrspace:
+            return self.bitcast(value, typ)
+        return super().addrspacecast(value, typ, *rest, **kwargs)
+
+
+class SimtLower(CUDALower):
+    """Lowering that tells the builder which user line it is at."""
+
+    def setup_function(self, fndesc: Any) -> None:
+        super().setup_function(fndesc)
+        self.builder.__class__ = SimtBuilder
+        self.builder.simt_context = self.context
+
+    def lower_block(self, block: Any) -> None:
+        # Numba makes no difference between blocks; polling loops are left through their latches.
+        self._polls = block in self._latches
+        super().lower_block(block)
 
     def lower_inst(self, inst: Any) -> None:
         if self._is_user_code:
-            self.builder.simt_site = self._site(inst.loc)
+            self.builder.simt_site, self.builder.simt_loc = self._site(inst.loc), inst.loc
+        if self._polls and inst.is_terminator:
+            leaves["polling loop"](self.builder)
         super().lower_inst(inst)
+
+    @cached_property
+    def _latches(self) -> list[Any]:
+        if not self._is_user_code:
+            return []
+        labels = polling_latches(self.blocks, self.fndesc.typemap)
+        return [self.blocks[label] for label in labels]
 
     @cached_property
     def _is_user_code(self) -> bool:
         root: list[str] = self.func_ir.func_id.modname.split(".")
-        return root[0] != "numba" and (root[0] != "gpushmem" or root[1:2] == ["kernels"])
+        if root[0] == "gpushmem":
+            return root[1:2] == ["kernels"]
+        return root[:3] == ["numba", "cuda", "tests"] or root[0] != "numba"
 
     def _site(self, loc: Any) -> ir.Value:
         text = f"{Path(loc.filename).name}:{loc.line} in {self.func_ir.func_id.func_name}"
@@ -186,7 +276,7 @@ class SimtLower(Lower):
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
-class SimtLowering(BaseNativeLowering):
+class SimtLowering(compiler.CUDANativeLowering):
     """Native lowering with `SimtLower`."""
 
     _name = "simt_lowering"
@@ -196,94 +286,196 @@ class SimtLowering(BaseNativeLowering):
         return SimtLower
 
 
-class SimtCompiler(CompilerBase):
-    """Numba's nopython pipeline with our lowering."""
+class SimtCompiler(compiler.CUDACompiler):
+    """numba-cuda's pipeline with our lowering."""
 
-    def define_pipelines(self) -> list[PassManager]:
-        default = DefaultPassBuilder.define_nopython_pipeline(self.state, "simt")
-        pm = PassManager("simt")
-        pm.passes = [(SimtLowering if p is NativeLowering else p, why) for p, why in default.passes]
-        pm.finalize()
-        return [pm]
+    def define_cuda_lowering_pipeline(self, state: Any) -> Any:
+        pm = super().define_cuda_lowering_pipeline(state)
+        pm.passes = [
+            (SimtLowering if p is compiler.CUDANativeLowering else p, why) for p, why in pm.passes
+        ]
+        return pm
 
 
-class SimtLibrary(codegen.JITCodeLibrary):
-    """A function's bitcode, waiting to be linked into a kernel."""
+class SimtLibrary(codegen.CodeLibrary):
+    """A function's LLVM module and the libraries it calls, waiting to be linked into a kernel."""
 
-    def _optimize_final_module(self) -> None:
-        """Leave it to the kernel's module, where everything can be inlined."""
+    def __init__(self, owner: Any, name: str, **_: Any) -> None:
+        super().__init__(owner, name)
+        self.modules: list[ir.Module] = []
+        self.callees: dict[SimtLibrary, None] = {}  # an ordered set
+        self.use_cooperative = False
+        self.referenced_objects: dict[int, Any] = {}
+        self.local_bytes = 0  # of local arrays
+        self._bitcode: list[bytes] | None = None
 
-    def _finalize_final_module(self) -> None:
-        self._finalize_dynamic_globals()
+    def add_ir_module(self, module: ir.Module) -> None:
+        self._raise_if_finalized()
+        self.modules.append(module)
+        target, called = self._codegen.target_data, set()
+        for function in module.functions:
+            for block in function.blocks:
+                for instr in block.instructions:
+                    if isinstance(instr, AllocaInstr):
+                        self.local_bytes += instr.allocated_type.get_abi_size(target)
+                    elif isinstance(instr, CallInstr):
+                        called.add(getattr(instr.callee, "name", ""))
+        for name in called & leaves.keys():
+            _define(module.globals[name])
+
+    def add_linking_library(self, library: Any) -> None:
+        self.use_cooperative |= library.use_cooperative
+        if isinstance(library, SimtLibrary):
+            self.callees[library] = None
+        else:  # of a function declared with `declare_device`
+            for path in library._linking_files:
+                self.add_linking_file(path)
+
+    def add_linking_file(self, path: Any) -> None:
+        source = path._data if isinstance(path, CUSource) else None
+        if isinstance(source, io.StringIO) and source.getvalue().startswith(SHIM_HEADER):
+            return  # numba-cuda's own shims, which are leaves here
+        raise NotImplementedError(
+            f"linking {path}: the CPU engine runs Python kernels; it has no compiler for CUDA C++ "
+            "or PTX"
+        )
+
+    def finalize(self) -> None:
         self._finalized = True
 
+    def get_function(self, name: str) -> ir.Function:
+        for module in self.modules:
+            function = module.globals.get(name)
+            if function is not None and not function.is_declaration:
+                return function
+        raise KeyError(name)
 
-class SimtCodegen(codegen.JITCPUCodegen):
-    """The target's own JIT engine."""
+    def get_llvm_str(self) -> str:
+        return "\n\n".join(str(module) for lib in self.everything() for module in lib.modules)
+
+    def get_asm_str(self) -> str:
+        raise NotImplementedError("the machine code belongs to a kernel, not to a function")
+
+    def everything(self) -> list[SimtLibrary]:
+        """List this library and all it calls, each once."""
+        found: dict[SimtLibrary, None] = {}
+        todo = [self]
+        while todo:
+            library = todo.pop()
+            if library not in found:
+                found[library] = None
+                todo.extend(library.callees)
+        return list(found)
+
+    def bitcode(self) -> list[bytes]:
+        """The modules of this library as bitcode."""
+        if self._bitcode is None:
+            self._bitcode = []
+            for module in self.modules:
+                for function in module.functions:
+                    if not function.is_declaration:
+                        function.linkage = "linkonce_odr"
+                self._bitcode.append(llvm.parse_assembly(str(module)).as_bitcode())
+        return self._bitcode
+
+
+def _define(function: ir.Function) -> None:
+    """Give a body to a leaf that Numba calls from a helper function of its own."""
+    builder = SimtBuilder(function.append_basic_block("entry"))
+    builder.simt_context = simt_target.target_context
+    builder.ret(leaves[function.name](builder, *function.args))
+
+
+class SimtCodegen(codegen.Codegen):
+    """Makes modules for this machine."""
 
     _library_class = SimtLibrary
 
+    def __init__(self) -> None:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmparser()
+        self._target_data = llvm.Target.from_default_triple().create_target_machine().target_data
+        self._data_layout = str(self._target_data)
 
-class SimtContext(cpu.CPUContext):
-    """Target context; `plain=True` is the view of it from outside kernels (see `entry`)."""
+    def _create_empty_module(self, name: str) -> ir.Module:
+        module = ir.Module(name)
+        module.triple, module.data_layout = llvm.get_process_triple(), self._data_layout
+        return module
 
-    plain = False
+    def _add_module(self, module: Any) -> None:
+        pass
+
+
+class SimtContext(CUDATargetContext):
+    """numba-cuda's target context, for this machine."""
+
+    enable_boundscheck = False  # set for one function by `compile_function(debug=True)`
 
     def init(self) -> None:
-        super().init()
-        self._internal_codegen = SimtCodegen("simt.exec")
-
-    def load_additional_registries(self) -> None:
-        # The first context to initialise Numba's runtime owns its library: let it be the CPU's.
-        rtsys.initialize(cpu_target.target_context)
-        super().load_additional_registries()
-        self.install_registry(lowerings)
+        self._internal_codegen = SimtCodegen()
 
     @property
-    def call_conv(self) -> CPUCallConv:
-        return CPUCallConv(self) if self.plain else SimtCallConv(self)
+    def target_data(self) -> Any:
+        return self._internal_codegen.target_data
 
-    def post_lowering(self, mod: Any, library: Any) -> None:
-        if self.fastmath:
-            cpu.fastmathpass.rewrite_module(mod, self.fastmath)
+    @property
+    def call_conv(self) -> Any:
+        return SimtCallConv(self)
 
-    def get_executable(self, library: Any, fndesc: Any, env: Any) -> Any:
-        if self.plain:
-            return super().get_executable(library, fndesc, env)
-        environments[self.get_env_name(fndesc)] = env
-        return object()  # nothing to run yet; Numba wants something unique to file it under
+    def get_ufunc_info(self, ufunc_key: Any) -> Any:
+        try:
+            return super().get_ufunc_info(ufunc_key)
+        except KeyError:
+            name = getattr(ufunc_key, "__name__", ufunc_key)
+            raise errors.TypingError(
+                f"numba-cuda has no np.{name} for kernels; use math.{name}"
+            ) from None
+
+    def insert_const_string(self, mod: ir.Module, string: str) -> ir.Value:
+        return BaseContext.insert_const_string(self, mod, string)
+
+    def _compile_subroutine_no_cache(
+        self, builder: Any, impl: Any, sig: Any, locals: Any = None, flags: Any = None
+    ) -> Any:
+        cres = _compile(impl, sig.args, sig.return_type, _flags(), self)
+        self.active_code_library.add_linking_library(cres.library)
+        return cres
 
 
-class SimtTypingContext(typing.Context):
+class SimtTypingContext(CUDATypingContext):
     """Typing context that reads kernel names through the `names` table."""
 
-    def load_additional_registries(self) -> None:
-        super().load_additional_registries()
-        self.install_registry(typings)
+    def resolve_function_type(self, func: Any, args: Any, kws: Any) -> Any:
+        try:
+            return super().resolve_function_type(func, args, kws)
+        except CoreTypingError as error:
+            if isinstance(error, errors.TypingError):
+                raise
+            # numba-cuda's type inference goes on after its own errors only, and adds the line.
+            raise errors.TypingError(str(error), highlighting=False) from None
 
     def resolve_value_type(self, val: Any) -> Any:
         meaning = _meaning(val)
+        if isinstance(meaning, compiler.ExternFunction):
+            self._declare(meaning)
         return meaning if isinstance(meaning, KernelName) else super().resolve_value_type(meaning)
 
+    def _declare(self, function: compiler.ExternFunction) -> None:
+        """Make a function known that was declared to numba-cuda's own contexts."""
+        if self._lookup_global(function) is not None:
+            return
+        name, sig = function.name, function.sig
+        template = make_concrete_template(name, function, [sig])
+        self.insert_user_function(function, template)
+        context = simt_target.target_context
+        described = ExternalFunctionDescriptor(
+            name, sig.return_type, sig.args, SimtCallConv(context)
+        )
+        context.insert_user_function(function, described)
 
-class SimtOptions(cpu.CPUTargetOptions):
-    """Compilation flags: CUDA's error model, no reference counting, no Python wrappers."""
 
-    def finalize(self, flags: Any, options: Any) -> None:
-        flags.nrt = False
-        flags.enable_pyobject = False
-        flags.enable_looplift = False
-        flags.no_cpython_wrapper = True
-        flags.no_cfunc_wrapper = True
-        flags.inherit_if_not_set("error_model", default="numpy")
-        flags.inherit_if_not_set("boundscheck", default=False)
-        super().finalize(flags, options)
-
-
-class SimtTarget(TargetDescriptor):
-    """Fresh contexts, made on first use."""
-
-    options = SimtOptions
+class SimtTarget:
+    """Our contexts, made on first use."""
 
     @cached_property
     def typing_context(self) -> SimtTypingContext:
@@ -291,37 +483,125 @@ class SimtTarget(TargetDescriptor):
 
     @cached_property
     def target_context(self) -> SimtContext:
-        return SimtContext(self.typing_context, "simt")
+        return SimtContext(self.typing_context)
 
 
-simt_target = SimtTarget("simt")
+simt_target = SimtTarget()
 
 
-class SimtDispatcher(Dispatcher):
-    """A Python function compiled for this target, one specialisation per signature."""
-
-    targetdescr = simt_target
-
-    def __init__(
-        self, py_func: Any, locals: Any = None, targetoptions: Any = None, **_: Any
-    ) -> None:
-        options = {"nopython": True, **(targetoptions or {})}
-        super().__init__(py_func, locals or {}, options, SimtCompiler)
-
-    def compile(self, sig: Any) -> Any:
-        with target_override("simt"):
-            return super().compile(sig)
-
-    def add_overload(self, cres: Any) -> None:
-        self.overloads[tuple(cres.signature.args)] = cres
+# --- compiling
 
 
-def device(py_func: Any = None, **options: Any) -> Any:
-    """Compile a Python function for calls from kernels (and overloads for this target)."""
-    if py_func is None:
-        return lambda func: device(func, **options)
-    return SimtDispatcher(py_func, targetoptions=options)
+class _Device:
+    compute_capability = COMPUTE_CAPABILITY
 
 
-dispatcher_registry[Simt] = SimtDispatcher
-jit_registry[Simt] = device
+def _compile_cuda(py_func: Any, return_type: Any, args: Any, **options: Any) -> Any:
+    """Stands in for `numba.cuda.compiler.compile_cuda` while we compile."""
+    return compile_function(py_func, args, return_type, **options)
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Let numba-cuda compile for this target, in this thread; others wait."""
+    ours = {
+        (cuda_target, "_typingctx"): simt_target.typing_context,
+        (cuda_target, "_targetctx"): simt_target.target_context,
+        (compiler, "CUDACallConv"): SimtCallConv,  # for functions declared meanwhile
+        (dispatcher, "compile_cuda"): _compile_cuda,
+        (dispatcher, "get_current_device"): _Device,
+    }
+    with cuda_lock, core_lock:
+        before = {place: getattr(*place) for place in ours}
+        for place, value in ours.items():
+            setattr(*place, value)
+        try:
+            yield
+        finally:
+            for place, value in before.items():
+                setattr(*place, value)
+
+
+def compile_function(
+    py_func: Any,
+    args: tuple[Any, ...],
+    return_type: Any = None,
+    debug: bool = False,
+    fastmath: bool = False,
+    inline: str = "never",
+    forceinline: bool = False,
+    **_: Any,
+) -> Any:
+    """Compile a Python function for Numba types `args`; returns Numba's compile result.
+
+    `debug` adds index checks and Python's errors for division by zero. Options of numba-cuda that
+    mean nothing on a CPU are accepted.
+    """
+    with compiling():
+        flags = _flags()
+        flags.inline = inline
+        if forceinline:
+            flags.forceinline = True
+        if fastmath:
+            flags.fastmath = True
+        flags.error_model = "python" if debug else "numpy"
+        flags.boundscheck = bool(debug)
+        try:
+            return _compile(py_func, args, return_type, flags, simt_target.target_context)
+        except errors.TypingError as error:
+            raise KernelTypingError(str(error), highlighting=False) from None
+
+
+def _flags() -> CUDAFlags:
+    flags = CUDAFlags()
+    flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    flags.compute_capability = COMPUTE_CAPABILITY
+    flags.error_model = "numpy"
+    return flags
+
+
+def _compile(py_func: Any, args: Any, return_type: Any, flags: Any, context: Any) -> Any:
+    with numba_target_override():
+        cres = compiler.compile_extra(
+            context.typing_context, context, py_func, args, return_type, flags, {},
+            pipeline_class=SimtCompiler, call_conv=SimtCallConv(context), abi_info={},
+        )  # fmt: skip
+    cres.library.finalize()
+    return cres
+
+
+class SimtDispatcher(CUDADispatcher):
+    """A Python function for kernels to call, one specialisation per signature."""
+
+    def __init__(self, py_func: Any, targetoptions: Any = None) -> None:
+        with compiling():
+            super().__init__(py_func, targetoptions or {}, SimtCompiler)
+
+    def compile_device(self, args: Any, return_type: Any = None) -> Any:
+        with compiling():
+            return super().compile_device(args, return_type)
+
+
+def device(py_func: Any) -> SimtDispatcher:
+    """Compile a Python function for calls from kernels."""
+    if isinstance(py_func, CUDADispatcher):
+        return _device_function(py_func.py_func, _options(py_func.targetoptions))
+    return _device_function(py_func, ())
+
+
+def _options(options: dict[str, Any]) -> tuple[Any, ...]:
+    kept = ("debug", "fastmath", "inline", "forceinline")
+    return tuple((k, options[k]) for k in kept if options.get(k))
+
+
+@cache
+def _device_function(py_func: Any, options: tuple[Any, ...]) -> SimtDispatcher:
+    return SimtDispatcher(py_func, dict(options))
+
+
+def call_device(builder: Any, function: SimtDispatcher, sig: Any, args: Any) -> ir.Value:
+    """Generate a call of a device function, for use in code generators."""
+    context = builder.simt_context
+    cres = function.compile_device(tuple(sig.args))
+    context.active_code_library.add_linking_library(cres.library)
+    return context.call_internal(builder, cres.fndesc, cres.signature, args)

@@ -285,7 +285,27 @@ def test_a_kernel_that_polls_for_ever_is_reported(run_pes):
     )
 
 
-def test_a_kernel_that_spins_without_waiting_is_named(run_pes):
+def test_a_kernel_that_never_ends_is_named(run_pes):
+    import gpushmem as shmem
+
+    @shmem.jit
+    def endless(x):
+        i = 0
+        while i >= 0:
+            i = (i + 1) % 1000
+            x[i] += 1
+
+    def body():
+        shmem.init()
+        endless[1, 1](shmem.zeros(1000))
+        shmem.synchronize()
+
+    with pytest.raises(pytest.fail.Exception) as failure:
+        run_pes(1, body, timeout=3)
+    assert "PE 0: kernel endless is running, and none of its threads waits" in str(failure.value)
+
+
+def test_a_loop_that_reads_memory_is_named_with_its_line(run_pes):
     import gpushmem as shmem
 
     @shmem.jit
@@ -300,7 +320,11 @@ def test_a_kernel_that_spins_without_waiting_is_named(run_pes):
 
     with pytest.raises(pytest.fail.Exception) as failure:
         run_pes(1, body, timeout=3)
-    assert "PE 0: kernel spinning is running, and none of its threads waits" in str(failure.value)
+    assert re.search(
+        r"PE 0: kernel spinning, .*test_local.py:\d+ in spinning: "
+        r"is in a loop that reads memory, for",
+        str(failure.value),
+    )
 
 
 def test_ctrl_c_in_a_hanging_kernel_says_who_waits(tmp_path):

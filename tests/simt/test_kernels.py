@@ -1,6 +1,7 @@
 """Kernels on the engine, compared with NumPy."""
 
 import math
+import re
 import threading
 
 import numpy as np
@@ -206,7 +207,9 @@ def test_print(capfd, wait):
             show(x[0])
 
     assert launch(printing, 1, 8, np.arange(8) + 0.5) == wait
-    assert capfd.readouterr().out == "".join(f"{t} {t}.5 text\nx is 0.5\n" for t in range(3))
+    assert capfd.readouterr().out == "".join(
+        f"{t} {t}.500000 text\nx is 0.500000\n" for t in range(3)
+    )
 
 
 def test_threads_that_return_early_do_not_hold_up_the_others():
@@ -278,12 +281,17 @@ def test_exceptions_name_kernel_block_thread_and_line():
     assert "seventy" in str(e.value)
 
 
-def test_index_checks_with_boundscheck():
+@pytest.mark.parametrize("wait", [False, True])
+def test_index_checks_with_debug_name_the_thread_and_the_line(wait):
     def outside(x):
+        if wait:
+            cuda.syncthreads()
         x[cuda.grid(1) + 3] = 1
 
-    with pytest.raises(KernelError, match="IndexError"):
-        launch(outside, 1, 4, np.zeros(4), boundscheck=True)
+    line = outside.__code__.co_firstlineno + 3
+    with pytest.raises(KernelError, match="IndexError") as e:
+        launch(outside, 1, 4, np.zeros(4), debug=True)
+    assert re.search(rf"thread \([123], 0, 0\), test_kernels.py:{line} in", str(e.value))
 
 
 def test_the_engine_works_after_a_failure():

@@ -23,7 +23,7 @@ from gpushmem.simt.target import adopt, simt_target
 __all__ = ["CpuBackend", "warm_up"]
 
 # jit options of numba.cuda that mean the same here, and those that mean nothing on a CPU.
-OPTIONS = {"fastmath": "fastmath", "debug": "boundscheck"}
+OPTIONS = {"fastmath", "debug"}
 adopt(DeviceFunction, lambda function: function.py_func)
 
 IGNORED = {"opt", "lineinfo", "max_registers", "launch_bounds", "inline", "forceinline", "lto"}
@@ -93,11 +93,11 @@ class CpuBackend:
             raise explain(failure, self.my_pe) from failure.__cause__
 
     def kernel(self, py_func: Callable[..., Any], options: dict[str, Any]) -> Kernel:
-        unknown = options.keys() - OPTIONS.keys() - IGNORED
+        unknown = options.keys() - OPTIONS - IGNORED
         if unknown:
             known = ", ".join(sorted([*OPTIONS, *IGNORED, "device"]))
             raise ArgumentError(f"jit has no option {', '.join(sorted(unknown))}; it has {known}")
-        return Kernel(py_func, **{OPTIONS[k]: v for k, v in options.items() if k in OPTIONS})
+        return Kernel(py_func, **{k: v for k, v in options.items() if k in OPTIONS})
 
     def launch(self, kernel: Kernel, config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
         grid, block, stream, dynamic_shared = (*config, 0, 0)[:4]

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 from numba import types
-from numba.core.errors import NumbaTypeError
+from numba.cuda.core.errors import NumbaTypeError
 
 from gpushmem.backends.cpu.collective import ARRIVED, GENERATION
 from gpushmem.backends.cpu.world import WORLD

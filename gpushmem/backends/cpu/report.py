@@ -12,7 +12,7 @@ from typing import Any
 from gpushmem.backends.cpu.collective import Meeting
 from gpushmem.ops.constants import COMPARISONS
 from gpushmem.simt.kernel import running
-from gpushmem.simt.primitives import MEETING, POLLING
+from gpushmem.simt.primitives import LANE_MEETING, MEETING, POLLING
 from gpushmem.simt.waits import Wait, unstarted, waits
 
 __all__ = ["install", "lines", "uninstall"]
@@ -52,6 +52,10 @@ def lines(pe: int, meeting: Meeting) -> list[str]:
 def _condition(wait: Wait) -> str:
     if wait.compare == MEETING:
         return f"{wait.what}, {wait.wanted} threads have to arrive"
+    if wait.compare == LANE_MEETING:
+        return f"{wait.what}, the lanes of mask {wait.wanted:#x} have to arrive"
+    if wait.address == 0:
+        return f"is in {wait.what}"
     seen = ctypes.c_uint64.from_address(wait.address).value
     if wait.compare == POLLING:
         return f"polls with {wait.what} at {wait.address:#x}, sees {seen}"
