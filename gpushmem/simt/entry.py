@@ -10,7 +10,7 @@ that numba-cuda makes of them (`pack`).
 from __future__ import annotations
 
 import ctypes
-import itertools
+import uuid
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,12 @@ from llvmlite import ir
 from llvmlite.binding import Linkage
 from numba.core import cgutils
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
-from numba.core.compiler_lock import global_compiler_lock
+from numba.core.compiler_lock import global_compiler_lock as core_lock
 from numba.cuda import types
 
 from gpushmem.errors import BackendUnavailable
 from gpushmem.simt import fiber, printing
+from gpushmem.simt.fission import FissionCompiler, Unfit, counted, has_barriers
 from gpushmem.simt.layout import LAUNCH, THREAD
 from gpushmem.simt.native import i8p, i64
 from gpushmem.simt.primitives import (
@@ -33,9 +34,9 @@ from gpushmem.simt.primitives import (
     record_failure,
     store_field,
 )
-from gpushmem.simt.target import SimtCallConv, simt_target
+from gpushmem.simt.target import SimtCallConv, compile_function, exceptions, simt_target
 
-__all__ = ["Entry", "build"]
+__all__ = ["Entry", "build", "freeze", "thaw"]
 
 i32 = ir.IntType(32)
 MAX_DIM = 2**31 - 1
@@ -48,13 +49,19 @@ class Entry:
     """A kernel compiled for one signature."""
 
     call: Any  # call(launch_address), without the GIL
-    waits: bool  # runs on fibers
+    kind: str  # what runs the threads: "loops", "blocks" (loops between barriers) or "fibers"
     shared_bytes: int  # static shared memory per block
     dynamic_start: int  # where the dynamic shared memory begins
     local_bytes: int  # local arrays and variables per thread
     const_bytes: int
     cooperative: bool  # may synchronise the grid
+    cachable: bool  # refers to nothing that only this process has
     library: Any
+
+    @property
+    def codegen(self) -> Any:
+        """What Numba's cache asks for its key."""
+        return simt_target.target_context.codegen()
 
 
 class EntryLibrary(JITCodeLibrary):
@@ -86,45 +93,92 @@ class EntryCodegen(JITCPUCodegen):
     _library_class = EntryLibrary
 
 
-@global_compiler_lock
-def build(cres: Any, report: bool = True) -> Entry:
-    """Build the entry of a compiled kernel body (a Numba compile result).
+def build(
+    py_func: Any,
+    args: tuple[Any, ...],
+    return_type: Any = None,
+    report: bool = True,
+    **options: Any,
+) -> tuple[Any, Entry]:
+    """Compile a kernel for Numba types `args`; returns Numba's compile result and the entry.
 
     Without `report`, a thread that raises an exception just ends, as on a GPU without debugging.
     """
-    printing.install()
+    if has_barriers(py_func):
+        try:
+            cres = compile_function(py_func, args, return_type, pipeline=FissionCompiler, **options)
+            body = _link(cres.library)
+            if not _waits(body):
+                return cres, _build(cres, body, _Blocks, report)
+        except Unfit:
+            pass
+    cres = compile_function(py_func, args, return_type, **options)
     body = _link(cres.library)
-    waits = any(f.name == PAUSE for f in body.functions)
-    if waits:
+    return cres, _build(cres, body, _Fibers if _waits(body) else _Loops, report)
+
+
+def freeze(entry: Entry) -> dict[str, Any]:
+    """An entry as data that can be pickled: object code, and what its status codes mean."""
+    state = {k: getattr(entry, k) for k in Entry.__dataclass_fields__ if k not in CODE}
+    return {
+        "state": state,
+        "code": entry.library.serialize_using_object_code(),
+        "exceptions": dict(exceptions),
+    }
+
+
+def thaw(frozen: dict[str, Any]) -> Entry:
+    """The entry that `freeze` took apart, perhaps in another process."""
+    printing.install()
+    fiber.install()
+    exceptions.update(frozen["exceptions"])
+    with core_lock:
+        library = _codegen().unserialize_library(frozen["code"])
+    call = C_ENTRY(library.get_pointer_to_function(library.name))
+    return Entry(call=call, library=library, **frozen["state"])
+
+
+CODE = ("call", "library")  # the fields of an Entry that are made of machine code
+
+
+def _waits(body: Any) -> bool:
+    return any(f.name == PAUSE for f in body.functions)
+
+
+@core_lock
+def _build(cres: Any, body: Any, kind: type[_Entry], report: bool) -> Entry:
+    """Link a compiled body with an entry of some kind, and turn it into machine code."""
+    printing.install()
+    if kind is _Fibers:
         fiber.install()  # the linker must know simt_switch
     placed, shared_bytes = _placements(body)
 
-    name = f"{cres.fndesc.mangled_name}.entry.{next(_serial)}"
+    # One name for ever: a kernel from the on-disk cache shares the JIT engine with others.
+    name = f"{cres.fndesc.mangled_name}.entry.{uuid.uuid4().hex}"
     module = simt_target.target_context.codegen()._create_empty_module(name)
     for constant, start in placed.items():
         _define_constant(module, constant, start)
     dynamic_start = -(-shared_bytes // AREA_ALIGN) * AREA_ALIGN
     _define_constant(module, DYNAMIC_START, dynamic_start)
-    maker = _Fibers if waits else _Loops
-    maker(simt_target.target_context, module, cres.fndesc, name, report).make()
+    kind(simt_target.target_context, module, cres.fndesc, name, report).make()
     library = _codegen().create_library(name)
+    library.enable_object_caching()
     for part in (llvm.parse_assembly(str(module)), body):
         library.add_llvm_module(part)
     library.finalize()
-    call = C_ENTRY(library.get_pointer_to_function(name))
     return Entry(
-        call=call,
-        waits=waits,
+        call=C_ENTRY(library.get_pointer_to_function(name)),
+        kind=kind.kind,
         shared_bytes=shared_bytes,
         dynamic_start=dynamic_start,
         local_bytes=_local_bytes(cres.library),
         const_bytes=_const_bytes(cres.library),
         cooperative=cres.library.use_cooperative,
+        cachable=not any(lib.referenced_objects for lib in cres.library.everything()),
         library=library,
     )
 
 
-_serial = itertools.count()
 _codegens: list[EntryCodegen] = []
 
 
@@ -178,7 +232,9 @@ def _define_constant(module: ir.Module, name: str, value: int) -> None:
 
 
 class _Entry:
-    """What both kinds of entry share: the function `entry(launch)` around the body."""
+    """What all kinds of entry share: the function `entry(launch)` around the body."""
+
+    kind: str
 
     def __init__(self, context: Any, module: ir.Module, body: Any, name: str, report: bool) -> None:
         self.report = report
@@ -253,6 +309,9 @@ class _Attributes:
 class _Loops(_Entry):
     """Threads as loop iterations: for kernels that never wait."""
 
+    kind = "loops"
+    loops: tuple[tuple[str, str], ...] = (("bid", "gdim"), ("tid", "bdim"))
+
     def fill(self, builder: ir.IRBuilder, launch: ir.Value, site: ir.Value) -> None:
         args = self.arguments(builder, launch)
         area = ir.ArrayType(ir.IntType(8), THREAD.itemsize)
@@ -261,16 +320,17 @@ class _Loops(_Entry):
         store_field(builder, THREAD, thread, "fiber", i64(0))
         for field in ("user", "shared", "dynamic_shared"):
             store_field(builder, THREAD, thread, field, load_field(builder, LAUNCH, launch, field))
-        bounds = {}
+        bounds: dict[Any, tuple[ir.Value, ir.Value]] = {}
         for field, limit in (("bdim", 1024), ("gdim", MAX_DIM)):
             for axis in range(3):
                 value = load_field(builder, LAUNCH, launch, field, axis)
                 store_field(builder, THREAD, thread, field, value, axis)
-                bounds[field, axis] = self.bounded(builder, value, limit)
+                bounds[field, axis] = i64(0), self.bounded(builder, value, limit)
+        for axis in range(3):  # this launch's part of the grid
+            part = [load_field(builder, LAUNCH, launch, f, axis) for f in ("begin", "end")]
+            bounds["gdim", axis] = tuple(builder.zext(v, i64) for v in part)
         done = builder.append_basic_block("done")
-        counters = [("bid", "gdim", axis) for axis in (2, 1, 0)] + [
-            ("tid", "bdim", axis) for axis in (2, 1, 0)
-        ]
+        counters = [(index, extent, axis) for index, extent in self.loops for axis in (2, 1, 0)]
 
         def nest(level: int) -> None:
             if level == len(counters):
@@ -280,7 +340,7 @@ class _Loops(_Entry):
                     builder.position_at_end(builder.append_basic_block("unreachable"))
                 return
             field, bound, axis = counters[level]
-            with self.counted(builder, bounds[bound, axis]) as index:
+            with counted(builder, *bounds[bound, axis]) as index:
                 store_field(builder, THREAD, thread, field, builder.trunc(index, i32), axis)
                 nest(level + 1)
 
@@ -297,35 +357,18 @@ class _Loops(_Entry):
         builder.call(assume, [builder.icmp_signed("<=", value, i32(limit))])
         return builder.zext(value, i64)
 
-    def counted(self, builder: ir.IRBuilder, count: ir.Value) -> Any:
-        """`for index in range(count)`, count >= 1, as a context manager giving the index."""
-        return _counted(builder, count)
 
+class _Blocks(_Loops):
+    """Blocks as loop iterations: for kernels of which `fission` made functions of whole blocks."""
 
-class _counted:
-    def __init__(self, builder: ir.IRBuilder, count: ir.Value) -> None:
-        self.builder, self.count = builder, count
-
-    def __enter__(self) -> ir.Value:
-        before = self.builder.basic_block
-        self.head = self.builder.append_basic_block("loop")
-        self.builder.branch(self.head)
-        self.builder.position_at_end(self.head)
-        self.index = self.builder.phi(i64)
-        self.index.add_incoming(i64(0), before)
-        return self.index
-
-    def __exit__(self, *exc: object) -> None:
-        following = self.builder.add(self.index, i64(1), flags=("nuw", "nsw"))
-        self.index.add_incoming(following, self.builder.basic_block)
-        after = self.builder.append_basic_block("after")
-        more = self.builder.icmp_unsigned("<", following, self.count)
-        self.builder.cbranch(more, self.head, after)
-        self.builder.position_at_end(after)
+    kind = "blocks"
+    loops = (("bid", "gdim"),)
 
 
 class _Fibers(_Entry):
     """Threads as fibers: `thread_main` runs one, the scheduler runs them all."""
+
+    kind = "fibers"
 
     def fill(self, builder: ir.IRBuilder, launch: ir.Value, site: ir.Value) -> None:
         main = self.thread_main(site)

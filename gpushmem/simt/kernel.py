@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import itertools
 import math
 import operator
 from collections.abc import Callable
@@ -13,15 +15,17 @@ from typing import Any
 import numpy as np
 from numba.core.errors import NumbaError
 from numba.cuda import types
+from numba.cuda.core.caching import NullCache
 from numba.cuda.typing.typeof import Purpose, typeof
 
 from gpushmem.errors import ArgumentError, KernelError
+from gpushmem.simt import cores, printing, scheduler
 from gpushmem.simt import entry as entries
 from gpushmem.simt import names as _names
-from gpushmem.simt import printing, scheduler
 from gpushmem.simt.arguments import pack
+from gpushmem.simt.cache import KernelCache
 from gpushmem.simt.layout import LAUNCH, POOL, address_of, new
-from gpushmem.simt.target import compile_function, exceptions
+from gpushmem.simt.target import exceptions, simt_target
 
 __all__ = ["Kernel", "LaunchShape", "Running", "shape_of"]
 
@@ -30,6 +34,7 @@ MAX_SHARED = 227 * 1024  # what a block can have on the GPU modelled, an H100
 MAX_RESIDENT_THREADS = 16 * 1024  # each needs two memory mappings of the 65,530 Linux gives
 SM_COUNT, SM_THREADS, SM_BLOCKS = 132, 2048, 32
 STACK_BYTES = 256 * 1024  # address space, beside the kernel's local arrays
+WORTH_SHARING = 32 * 1024  # threads in a launch from which a second core pays
 PAGE = 4096
 LIMITS = {"grid": (2**31 - 1, 65535, 65535), "block": (1024, 1024, 64)}
 
@@ -65,6 +70,11 @@ def shape_of(grid: Any, block: Any, dynamic_shared: int = 0) -> LaunchShape:
 _shape_of = lru_cache(maxsize=1024, typed=True)(LaunchShape)
 
 
+def _with(values: Dim, axis: int, value: int) -> Dim:
+    """`values` with another value on one axis."""
+    return (*values[:axis], value, *values[axis + 1 :])
+
+
 def _dim(what: str, value: Any) -> Dim:
     parts = tuple(value) if isinstance(value, tuple | list) else (value,)
     try:
@@ -85,25 +95,29 @@ def _dim(what: str, value: Any) -> Dim:
 class Kernel:
     """A Python function as a kernel; `prepare` gives a launch that can be run on any thread."""
 
-    def __init__(self, py_func: Callable[..., Any], **options: Any) -> None:
+    def __init__(self, py_func: Callable[..., Any], cache: bool = False, **options: Any) -> None:
         self.py_func = py_func
+        self._cache = KernelCache(py_func) if cache else NullCache()
         self.name = py_func.__name__
         self.options = options
         self._entries: dict[tuple[Any, ...], entries.Entry] = {}
 
     def compile(self, argtypes: tuple[Any, ...]) -> entries.Entry:
         """Compile for Numba types `argtypes`, once; raises Numba's errors."""
-        entry = self._entries.get(argtypes)
+        entry: entries.Entry | None = self._entries.get(argtypes)
+        if entry is None:
+            entry = self._cache.load_overload(argtypes, simt_target.target_context)
         if entry is None:
             try:
-                cres = compile_function(self.py_func, argtypes, **self.options)
+                cres, entry = entries.build(self.py_func, argtypes, **self.options)
             except NumbaError as error:
                 raise error.with_traceback(None) from None  # its message names the kernel's line
             if cres.signature.return_type not in (types.none, types.void):
                 raise ArgumentError(
                     f"kernel {self.name} returns a value; write it to an array instead"
                 )
-            entry = self._entries[argtypes] = entries.build(cres)
+            self._cache.save_overload(argtypes, entry)
+        self._entries[argtypes] = entry
         return entry
 
     def prepare(self, shape: LaunchShape, args: tuple[Any, ...], user: int = 0) -> Running:
@@ -139,6 +153,7 @@ class Running:
         self._keep = packed, keep  # the arrays whose addresses are in `packed`
         self.blocks = math.prod(shape.grid)
         self.launch = launch = new(LAUNCH)
+        self.parts = [launch]
         launch["bdim"], launch["gdim"] = shape.block, shape.grid
         launch["dynamic_shared"] = shape.dynamic_shared
         launch["shared_bytes"] = entry.dynamic_start + shape.dynamic_shared
@@ -150,17 +165,32 @@ class Running:
         """Run the grid; raises `KernelError` if a thread failed."""
         running.add(self)
         try:
-            (self._run_fibers if self.entry.waits else self._run_loops)()
+            (self._run_fibers if self.entry.kind == "fibers" else self._run_loops)()
         finally:
             running.discard(self)
-            printing.finish(self.launch[0])
-        if self.launch["failed"][0]:
-            raise self.failure()
+            for part in self.parts:
+                printing.finish(part[0])
+        failed = next((part for part in self.parts if part["failed"][0]), None)
+        if failed is not None:
+            raise self.failure(failed[0])
 
     def _run_loops(self) -> None:
-        shared = np.empty(int(self.launch["shared_bytes"][0]) + 256, np.uint8)
-        self.launch["shared"] = -(-address_of(shared) // 256) * 256
-        self.entry.call(address_of(self.launch))
+        """Run the grid in as many parts as there are cores for it."""
+        begin, end = (0, 0, 0), self.shape.grid
+        axis = end.index(max(end))
+        n = min(cores.threads(), end[axis])
+        if self.blocks * self.shape.threads < WORTH_SHARING:
+            n = 1
+        self.parts = [self.launch, *(self.launch.copy() for _ in range(n - 1))]
+        cuts = [end[axis] * k // n for k in range(n + 1)]
+        for part, (first, last) in zip(self.parts, itertools.pairwise(cuts), strict=True):
+            part["begin"], part["end"] = _with(begin, axis, first), _with(end, axis, last)
+        cores.run([functools.partial(self._run_part, part) for part in self.parts])
+
+    def _run_part(self, part: np.ndarray[Any, Any]) -> None:
+        shared = np.empty(int(part["shared_bytes"][0]) + 256, np.uint8)
+        part["shared"] = -(-address_of(shared) // 256) * 256
+        self.entry.call(address_of(part))
 
     def _run_fibers(self) -> None:
         per_sm = min(SM_BLOCKS, SM_THREADS // self.shape.threads)
@@ -176,9 +206,8 @@ class Running:
         """Ask the launch to stop as soon as no thread makes progress."""
         self.launch["cancel"] = 1
 
-    def failure(self) -> Exception:
+    def failure(self, launch: Any) -> Exception:
         """The exception that says how this launch failed."""
-        launch = self.launch[0]
         code = int(launch["failed"])
         cause, location = _exception(int(launch["exception"])) if code == 1 else (None, None)
         site = _line(location) if location else _text(int(launch["site"]))

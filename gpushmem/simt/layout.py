@@ -115,6 +115,8 @@ LAUNCH = _struct(
     # One running kernel.
     ("bdim", "i4", 3),
     ("gdim", "i4", 3),
+    ("begin", "i4", 3),  # the part of the grid to run, in loops; fibers run all of it
+    ("end", "i4", 3),
     ("dynamic_shared", "i8"),
     ("shared_bytes", "i8"),  # static + dynamic
     ("shared", "i8"),  # the shared arrays of a kernel that never waits

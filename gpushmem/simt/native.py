@@ -36,6 +36,7 @@ __all__ = [
     "release_fence",
     "sched_yield",
     "simt_switch",
+    "sources_digest",
     "store_release",
     "twins",
     "usleep",
@@ -157,7 +158,7 @@ def c_function(signature: Any, make: Callable[[int], Callable[..., Any]]) -> Any
     structure's layout. So `version`, a digest of the package's sources, must be mentioned by the
     function made, as a closure variable: Numba then makes it part of the key.
     """
-    function = make(_version())
+    function = make(sources_digest())
     try:
         return cfunc(signature, cache=True)(function)
     except RuntimeError:  # no directory for the cache can be written
@@ -165,6 +166,7 @@ def c_function(signature: Any, make: Callable[[int], Callable[..., Any]]) -> Any
 
 
 @cache
-def _version() -> int:
+def sources_digest() -> int:
+    """A number that changes with any file of this package."""
     sources = sorted(Path(__file__).parent.parent.rglob("*.py"))
     return zlib.crc32(b"".join(source.read_bytes() for source in sources))

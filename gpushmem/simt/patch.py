@@ -21,14 +21,16 @@ from numba.cuda.cudadrv import devicearray, devices, nvvm
 from numba.cuda.cudadrv import driver as cuda_driver
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.dispatcher import _Kernel
+from numba.cuda.memory_management.nrt import rtsys
 
 from gpushmem.errors import ArgumentError, BackendUnavailable
 from gpushmem.simt import entry as entries
+from gpushmem.simt import nrt
 from gpushmem.simt.arguments import pack_scalars
 from gpushmem.simt.driver import CoreDevice, Driver, fail
 from gpushmem.simt.kernel import MAX_THREADS, KernelFailure, Running, shape_of
 from gpushmem.simt.layout import address_of
-from gpushmem.simt.target import SimtCallConv, _compile_cuda, compile_function, simt_target
+from gpushmem.simt.target import SimtCallConv, _compile_cuda, simt_target
 
 __all__ = ["patch_numba_cuda"]
 
@@ -42,6 +44,19 @@ class Function:
         self.kernel, self.name, self.handle = self, kernel.entry_name, kernel
         self.attributes = self
         self.max_threads_per_block = kernel.max_threads_per_block
+
+
+class LoadedLibrary:
+    """Stands for the code library of a kernel that came from the on-disk cache."""
+
+    def __init__(self, kernel: SimtKernel) -> None:
+        self._kernel = kernel
+
+    def get_cufunc(self) -> Function:
+        return Function(self._kernel)
+
+    def get_llvm_str(self) -> str:
+        raise RuntimeError("the kernel came from the on-disk cache: it has no LLVM code")
 
 
 class SimtKernel(_Kernel):
@@ -75,9 +90,8 @@ class SimtKernel(_Kernel):
                 f"Got {len(launch_bounds)} launch bounds: {launch_bounds}. "
                 "A maximum of three are supported"
             )
-        cres = compile_function(
-            py_func, argtypes, types.void, debug=debug, fastmath=fastmath, forceinline=forceinline
-        )
+        options = {"debug": debug, "fastmath": fastmath, "forceinline": forceinline}
+        cres, self.entry = entries.build(py_func, argtypes, types.void, report=debug, **options)
         self.objectmode, self.entry_point = False, None
         self.py_func, self.argtypes, self.debug, self.lineinfo = py_func, argtypes, debug, lineinfo
         self.extensions, self.launch_bounds = extensions or [], launch_bounds
@@ -93,10 +107,22 @@ class SimtKernel(_Kernel):
         self._referenced_environments: list[Any] = []
         self.lifted: list[Any] = []
         self.entry_name, self.name = cres.fndesc.llvm_func_name, py_func.__name__
-        self.entry = entries.build(cres, report=debug)
         self.cooperative = self.entry.cooperative
         cres.library.get_cufunc = lambda: Function(self)
         cres.library.get_asm_str = self.inspect_asm
+
+    def _reduce_states(self) -> dict[str, Any]:
+        state = super()._reduce_states()
+        del state["codelibrary"], state["call_helper"]
+        return {**state, "kernel": self.name, "entry": entries.freeze(self.entry)}
+
+    @classmethod
+    def _rebuild(cls, kernel: str, entry: dict[str, Any], **state: Any) -> SimtKernel:
+        made: SimtKernel = super()._rebuild(codelibrary=None, call_helper=None, **state)
+        made.name, made.entry = kernel, entries.thaw(entry)
+        made.launch_bounds = None
+        made._codelibrary = LoadedLibrary(made)
+        return made
 
     def bind(self) -> None:
         """There is nothing to load."""
@@ -244,6 +270,8 @@ def patch_numba_cuda() -> Iterator[None]:
         (dispatcher, "compile_cuda"): _compile_cuda,
         (devicearray, "_to_strided_memory_view"): _device_view,
         (devicearray, "_make_strided_memory_view"): _host_view,
+        (rtsys, "get_allocation_stats"): nrt.allocation_stats,
+        **{(rtsys, f"memsys_{verb}_stats"): _always_on for verb in ("enable", "disable")},
         (nvvm, "is_available"): lambda: True,
         **{(cuda_driver, name): make for name, make in _finalizers(engine).items()},
     }
@@ -257,6 +285,10 @@ def patch_numba_cuda() -> Iterator[None]:
             engine.cuCtxSynchronize()
         finally:
             _engine.pop()
+
+
+def _always_on(stream: Any = None) -> None:
+    """Allocations in kernels are always counted."""
 
 
 def _finalizers(engine: Driver) -> dict[str, Any]:

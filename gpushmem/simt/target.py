@@ -24,7 +24,7 @@ from __future__ import annotations
 import io
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ from numba.cuda.target import CUDATargetContext, CUDATypingContext
 from numba.cuda.typing.templates import make_concrete_template
 from numba.cuda.utils import numba_target_override
 
-from gpushmem.simt.native import i8p, twins
+from gpushmem.simt.native import i8p, i64, sources_digest, twins
 from gpushmem.simt.polling import polling_latches
 
 __all__ = [
@@ -180,6 +180,10 @@ class SimtCallConv(callconv.CUDACallConv):
         hide = _HiddenArgs(builder, hidden)
         return super().call_function(hide, callee, resty, argtys, args)
 
+    def _return_errcode_raw(self, builder: Any, code: Any) -> None:
+        leave = getattr(builder, "simt_leave", None)
+        (leave or builder.ret)(code if isinstance(code, ir.Value) else callconv._const_int(code))
+
     def return_user_exc(
         self, builder: Any, exc: Any, exc_args: Any = None, loc: Any = None, func_name: Any = None
     ) -> None:
@@ -212,6 +216,10 @@ class SimtBuilder(ir.IRBuilder):
     simt_context: Any
     simt_site: Any = None
     simt_loc: Any = None
+    simt_leave: Any = None  # what to do instead of returning from the function
+    simt_per_thread = False  # whether stack slots made now need a place for each thread of a block
+    simt_lane: Any = None  # number of the thread in its block, where one function runs a block
+    simt_bytes = 0  # of such places, per thread
 
     def call(self, fn: Any, args: Any, *rest: Any, **kwargs: Any) -> Any:
         name = fn.asm if isinstance(fn, ir.InlineAsm) else getattr(fn, "name", "")
@@ -223,6 +231,21 @@ class SimtBuilder(ir.IRBuilder):
         if leaf:
             return leaf(self, *args)
         return super().call(fn, args, *rest, **kwargs)
+
+    def alloca(self, typ: Any, size: Any = None, name: str = "") -> Any:
+        if not self.simt_per_thread or size is not None:
+            return super().alloca(typ, size, name)
+        places = self.place_per_thread(typ, name)
+        return self.gep(places, [i64(0), self.simt_lane], inbounds=True, name=name)
+
+    def place_per_thread(self, typ: Any, name: str) -> Any:
+        """A stack slot for each thread of a block, whatever the block's size."""
+        self.simt_bytes += typ.get_abi_size(self.simt_context.target_data)
+        with super().goto_entry_block():
+            return super().alloca(ir.ArrayType(typ, 1024), name=f"{name}.all")
+
+    def goto_entry_block(self) -> Any:
+        return nullcontext() if self.simt_per_thread else super().goto_entry_block()
 
     def store(self, value: Any, ptr: Any, *rest: Any, **kwargs: Any) -> Any:
         if ptr.name.startswith("_cudapy_lmem"):
@@ -248,6 +271,11 @@ class SimtLower(CUDALower):
         # Numba makes no difference between blocks; polling loops are left through their latches.
         self._polls = block in self._latches
         super().lower_block(block)
+
+    def delvar(self, name: str) -> None:
+        """Numba clears a variable for its reference counting, of which there is none."""
+        if self.context.enable_nrt:
+            super().delvar(name)
 
     def lower_inst(self, inst: Any) -> None:
         if self._is_user_code:
@@ -289,10 +317,12 @@ class SimtLowering(compiler.CUDANativeLowering):
 class SimtCompiler(compiler.CUDACompiler):
     """numba-cuda's pipeline with our lowering."""
 
+    lowering = SimtLowering
+
     def define_cuda_lowering_pipeline(self, state: Any) -> Any:
         pm = super().define_cuda_lowering_pipeline(state)
         pm.passes = [
-            (SimtLowering if p is compiler.CUDANativeLowering else p, why) for p, why in pm.passes
+            (self.lowering if p is compiler.CUDANativeLowering else p, why) for p, why in pm.passes
         ]
         return pm
 
@@ -404,6 +434,10 @@ class SimtCodegen(codegen.Codegen):
 
     def _add_module(self, module: Any) -> None:
         pass
+
+    def magic_tuple(self) -> tuple[Any, ...]:
+        """What the code depends on beside its source: the key of the on-disk cache."""
+        return llvm.llvm_version_info, llvm.get_host_cpu_name(), sources_digest()
 
 
 class SimtContext(CUDATargetContext):
@@ -530,6 +564,7 @@ def compile_function(
     fastmath: bool = False,
     inline: str = "never",
     forceinline: bool = False,
+    pipeline: type = SimtCompiler,
     **_: Any,
 ) -> Any:
     """Compile a Python function for Numba types `args`; returns Numba's compile result.
@@ -547,7 +582,7 @@ def compile_function(
         flags.error_model = "python" if debug else "numpy"
         flags.boundscheck = bool(debug)
         try:
-            return _compile(py_func, args, return_type, flags, simt_target.target_context)
+            return _compile(py_func, args, return_type, flags, simt_target.target_context, pipeline)
         except errors.TypingError as error:
             raise KernelTypingError(str(error), highlighting=False) from None
 
@@ -560,11 +595,18 @@ def _flags() -> CUDAFlags:
     return flags
 
 
-def _compile(py_func: Any, args: Any, return_type: Any, flags: Any, context: Any) -> Any:
+def _compile(
+    py_func: Any,
+    args: Any,
+    return_type: Any,
+    flags: Any,
+    context: Any,
+    pipeline: type = SimtCompiler,
+) -> Any:
     with numba_target_override():
         cres = compiler.compile_extra(
             context.typing_context, context, py_func, args, return_type, flags, {},
-            pipeline_class=SimtCompiler, call_conv=SimtCallConv(context), abi_info={},
+            pipeline_class=pipeline, call_conv=SimtCallConv(context), abi_info={},
         )  # fmt: skip
     cres.library.finalize()
     return cres

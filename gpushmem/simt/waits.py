@@ -37,9 +37,15 @@ class Wait:
     seconds: float  # since any thread of the launch moved
 
 
+def _on_fibers() -> list[Any]:
+    return [launch for launch in list(running) if launch.entry.kind == "fibers"]
+
+
 def waits() -> list[Wait]:
     """The waiting threads of all launches of this process."""
-    return [wait for launch in list(running) if launch.entry.waits for wait in _of(launch)]
+    return [
+        wait for launch in list(running) if launch.entry.kind == "fibers" for wait in _of(launch)
+    ]
 
 
 def unstarted() -> list[tuple[str, int, int]]:
@@ -47,7 +53,8 @@ def unstarted() -> list[tuple[str, int, int]]:
     return [
         (launch.name, int(launch.launch["resident"][0]), launch.blocks - int(started))
         for launch in list(running)
-        if launch.entry.waits and (started := launch.launch["next_block"][0]) < launch.blocks
+        if launch.entry.kind == "fibers"
+        and (started := launch.launch["next_block"][0]) < launch.blocks
     ]
 
 

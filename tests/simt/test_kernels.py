@@ -15,10 +15,15 @@ from gpushmem.simt.stream import Device
 
 
 def launch(function, grid, block, *args, shared=0, **options):
-    """Compile and run a kernel; return whether it ran on fibers."""
+    """Compile and run a kernel; return what ran its threads."""
     running = Kernel(function, **options).prepare(shape_of(grid, block, shared), args)
     running()
-    return running.entry.waits
+    return running.entry.kind
+
+
+# Kernels that never wait, wait only for their block's barrier, and wait for something else.
+KINDS = ["loops", "blocks", "fibers"]
+every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def test_grid_covers_every_element_once():
@@ -28,7 +33,7 @@ def test_grid_covers_every_element_once():
             out[i] += i + 1
 
     out = np.zeros(1000, np.int64)
-    assert not launch(mark, 8, 128, out), "a kernel without waits must not need fibers"
+    assert launch(mark, 8, 128, out) == "loops"
     np.testing.assert_array_equal(out, np.arange(1000) + 1)
 
 
@@ -48,11 +53,15 @@ def test_three_dimensions_and_gridsize():
     assert sizes.tolist() == [6, 8, 4]
 
 
-@pytest.mark.parametrize("wait", [False, True])
-def test_indices_are_those_of_cuda(wait):
+@every_kind
+def test_indices_are_those_of_cuda(kind):
+    barrier, warp = kind == "blocks", kind == "fibers"
+
     def indices(out):
-        if wait:
+        if barrier:
             cuda.syncthreads()
+        if warp:
+            cuda.syncwarp()
         t = cuda.threadIdx.x + cuda.blockDim.x * (
             cuda.threadIdx.y + cuda.blockDim.y * cuda.threadIdx.z
         )
@@ -62,7 +71,7 @@ def test_indices_are_those_of_cuda(wait):
 
     grid, block = (2, 3, 2), (4, 2, 3)
     out = np.zeros(math.prod(grid) * math.prod(block), np.int64)
-    assert launch(indices, grid, block, out) == wait
+    assert launch(indices, grid, block, out) == kind
     n = math.prod(block)
     np.testing.assert_array_equal(out, [1000 * (i // n) + i % n for i in range(out.size)])
 
@@ -86,7 +95,7 @@ def test_block_reduction_in_shared_memory(threads):
 
     x = np.arange(5 * threads, dtype=np.float32)
     out = np.zeros(5, np.float32)
-    assert launch(reduce, 5, threads, out, x)
+    assert launch(reduce, 5, threads, out, x) == "blocks"
     np.testing.assert_allclose(out, x.reshape(5, threads).sum(1))
 
 
@@ -126,15 +135,19 @@ def test_shared_memory_is_per_block_when_blocks_run_together():
     assert gate[0] == 6
 
 
-@pytest.mark.parametrize("wait", [False, True])
-def test_local_arrays_are_per_thread(wait):
+@every_kind
+def test_local_arrays_are_per_thread(kind):
+    barrier, warp = kind == "blocks", kind == "fibers"
+
     def permute(out):
         mine = cuda.local.array(4, int32)
         t = cuda.grid(1)
         for k in range(4):
             mine[k] = 10 * t + k
-        if wait:
+        if barrier:
             cuda.syncthreads()
+        if warp:
+            cuda.syncwarp()
         for k in range(4):
             out[t, k] = mine[3 - k]
 
@@ -189,24 +202,28 @@ def test_device_functions_of_both_decorators_take_the_context():
         out[index()] = meet_and_double(index())
 
     out = np.zeros(64, np.int64)
-    assert launch(use, 2, 32, out), "a wait inside a device function counts"
+    assert launch(use, 2, 32, out) == "fibers", "a wait inside a device function counts"
     np.testing.assert_array_equal(out, 2 * np.arange(64))
 
 
-@pytest.mark.parametrize("wait", [False, True])
-def test_print(capfd, wait):
+@every_kind
+def test_print(capfd, kind):
+    barrier, warp = kind == "blocks", kind == "fibers"
+
     @cuda.jit(device=True)
     def show(x):
         print("x is", x)
 
     def printing(x):
-        if wait:
+        if barrier:
             cuda.syncthreads()
+        if warp:
+            cuda.syncwarp()
         if cuda.threadIdx.x < 3:
             print(cuda.threadIdx.x, x[cuda.threadIdx.x], "text")
             show(x[0])
 
-    assert launch(printing, 1, 8, np.arange(8) + 0.5) == wait
+    assert launch(printing, 1, 8, np.arange(8) + 0.5) == kind
     assert capfd.readouterr().out == "".join(
         f"{t} {t}.500000 text\nx is 0.500000\n" for t in range(3)
     )
@@ -281,14 +298,18 @@ def test_exceptions_name_kernel_block_thread_and_line():
     assert "seventy" in str(e.value)
 
 
-@pytest.mark.parametrize("wait", [False, True])
-def test_index_checks_with_debug_name_the_thread_and_the_line(wait):
+@every_kind
+def test_index_checks_with_debug_name_the_thread_and_the_line(kind):
+    barrier, warp = kind == "blocks", kind == "fibers"
+
     def outside(x):
-        if wait:
+        if barrier:
             cuda.syncthreads()
+        if warp:
+            cuda.syncwarp()
         x[cuda.grid(1) + 3] = 1
 
-    line = outside.__code__.co_firstlineno + 3
+    line = outside.__code__.co_firstlineno + 5
     with pytest.raises(KernelError, match="IndexError") as e:
         launch(outside, 1, 4, np.zeros(4), debug=True)
     assert re.search(rf"thread \([123], 0, 0\), test_kernels.py:{line} in", str(e.value))

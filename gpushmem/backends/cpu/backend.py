@@ -23,7 +23,7 @@ from gpushmem.simt.target import adopt, simt_target
 __all__ = ["CpuBackend", "warm_up"]
 
 # jit options of numba.cuda that mean the same here, and those that mean nothing on a CPU.
-OPTIONS = {"fastmath", "debug"}
+OPTIONS = {"fastmath", "debug", "cache"}
 adopt(DeviceFunction, lambda function: function.py_func)
 
 IGNORED = {"opt", "lineinfo", "max_registers", "launch_bounds", "inline", "forceinline", "lto"}

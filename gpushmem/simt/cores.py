@@ -1,0 +1,49 @@
+"""The cores that kernels without fibers are spread over.
+
+As many as GPUSHMEM_THREADS says, by default all that this process may use; the launcher of a job
+divides them among its PEs. Work is dealt out in equal parts, one per core.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+from gpushmem.errors import ArgumentError
+
+__all__ = ["VARIABLE", "available", "run", "threads"]
+
+VARIABLE = "GPUSHMEM_THREADS"
+
+
+def available() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def threads() -> int:
+    """Cores a kernel may use: GPUSHMEM_THREADS, or all there are."""
+    text = os.environ.get(VARIABLE)
+    if text is None:
+        return available()
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentError(f"{VARIABLE} is {text!r}; it must be a whole number, 1 or more")
+    return int(text)
+
+
+def run(parts: list[Callable[[], None]]) -> None:
+    """Run all `parts` at once, the first one on this thread; returns when all have ended."""
+    others = [_pool(os.getpid()).submit(part) for part in parts[1:]]
+    try:
+        parts[0]()
+    finally:
+        for other in others:
+            other.result()
+
+
+@cache
+def _pool(pid: int) -> ThreadPoolExecutor:
+    """The threads of this process: those of a parent do not survive a fork."""
+    return ThreadPoolExecutor(max_workers=4 * available(), thread_name_prefix="gpushmem")

@@ -1,0 +1,34 @@
+"""The tests of numba-cuda that cannot apply to an engine on the CPU, each with its reason.
+
+A rule is a pattern for the test's name, `module.Class.test`. A test that passes all the same counts
+as passed.
+"""
+
+import re
+
+PTX = "reads the generated PTX, SASS or NVVM IR"
+DWARF = "reads debug information generated for a GPU's debugger"
+CUDA_CPP = "compiles or links CUDA C++, PTX or objects for a GPU"
+COMPILER = "asks NVIDIA's compilers for PTX, LTO-IR or a cubin"
+CUPY = "needs CuPy, which needs a GPU"
+IPC = "shares memory between processes through the CUDA driver"
+FP8 = "8-bit floats: storage formats whose conversions are CUDA C++"
+
+RULES = [
+    (r"test_libdevice\.TestLibdeviceCompilation\.", COMPILER),
+    (r"test_compiler\.", COMPILER),
+    (r"test_debuginfo(_types)?\.", DWARF),
+    (r"test_lineinfo\.", DWARF),
+    (r"test_fp8_bindings\.", FP8),
+    (r"test_ipc\.", IPC),
+    (r"test_ffi\.|test_cffi\.|linked|TestExtendingLinkage", CUDA_CPP),
+    (r"test_cupy_|cupy|test_fortran_contiguous", CUPY),
+    (r"_(ptx|codegen|sass\w*|lto\w*|asm\w*)$|test_inspect\.", PTX),
+    (r"test_launch_bounds_|test_optimization\.|test_fastmath\.", PTX),
+    (r"test_const_string\.TestConstStringCodegen", PTX),
+]
+
+
+def why_not(test):
+    """The reason why a test does not apply, or None."""
+    return next((why for pattern, why in RULES if re.search(pattern, test)), None)
