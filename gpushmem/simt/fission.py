@@ -42,7 +42,7 @@ from gpushmem.simt.target import THREAD_ARG, SimtCompiler, SimtLower, SimtLoweri
 __all__ = ["FissionCompiler", "Unfit", "counted", "has_barriers"]
 
 MAX_THREADS = 1024
-MAX_BYTES = 1024 * 1024  # of variables for all threads of a block
+MAX_BYTES = 2 * 1024 * 1024  # of variables for all threads of a block
 i32 = llvm_ir.IntType(32)
 EXIT = 0  # code of a thread that has returned
 WAITING = 1  # bit in the code of a thread that stands before a barrier
@@ -149,7 +149,7 @@ class FissionLower(SimtLower):
                     names = [v.name for v in value.list_vars()]
                 todo += [n for n in names if n not in self.owners]
                 self.owners.update(names)
-        self.bytes = 0
+        self.statements: dict[int, dict[str, Any]] = {}  # what a statement's lowerings share
 
     def _uniform(self, name: str, depth: int = 0) -> bool:
         """Whether a variable is assigned once, the same for all threads and at any time."""
@@ -210,9 +210,13 @@ class FissionLower(SimtLower):
             self._end(self.builder.select(condition, true, false))
         else:
             owns = isinstance(inst, ir.Assign) and inst.target.name in self.owners
-            self.builder.simt_per_thread = owns
+            # A statement has the same places in every piece that contains it.
+            statement = self.statements.setdefault(id(inst), {})
+            self.builder.simt_statement = statement
+            self.builder.simt_places = statement.setdefault("places", []) if owns else None
+            self.builder.simt_place = 0
             super().lower_inst(inst)
-            self.builder.simt_per_thread = False
+            self.builder.simt_places = None
 
     def _leave(self, status: llvm_ir.Value) -> None:
         """What `return` and errors do instead of returning from the function."""

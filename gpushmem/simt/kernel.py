@@ -31,7 +31,7 @@ __all__ = ["Kernel", "LaunchShape", "Running", "shape_of"]
 
 MAX_THREADS = 1024
 MAX_SHARED = 227 * 1024  # what a block can have on the GPU modelled, an H100
-MAX_RESIDENT_THREADS = 16 * 1024  # each needs two memory mappings of the 65,530 Linux gives
+MAX_RESIDENT_THREADS = scheduler.GUARDED  # unless the grid has to meet
 SM_COUNT, SM_THREADS, SM_BLOCKS = 132, 2048, 32
 STACK_BYTES = 256 * 1024  # address space, beside the kernel's local arrays
 WORTH_SHARING = 32 * 1024  # threads in a launch from which a second core pays
@@ -134,7 +134,18 @@ class Kernel:
                 f"({entry.shared_bytes} static, {shape.dynamic_shared} dynamic); "
                 f"{MAX_SHARED} are possible"
             )
+        if entry.cooperative and math.prod(shape.grid) > resident_blocks(shape.threads):
+            raise ArgumentError(
+                f"kernel {self.name} synchronises its grid of {math.prod(shape.grid)} blocks of "
+                f"{shape.threads} threads; at most {resident_blocks(shape.threads)} fit the GPU "
+                "modelled at once: launch fewer, and let each do more"
+            )
         return Running(self.name, entry, shape, pack(argtypes, args), user, args)
+
+
+def resident_blocks(threads: int) -> int:
+    """How many blocks of so many threads the GPU modelled holds at once."""
+    return SM_COUNT * min(SM_BLOCKS, SM_THREADS // threads)
 
 
 class Running:
@@ -193,8 +204,9 @@ class Running:
         self.entry.call(address_of(part))
 
     def _run_fibers(self) -> None:
-        per_sm = min(SM_BLOCKS, SM_THREADS // self.shape.threads)
-        resident = min(SM_COUNT * per_sm, max(1, MAX_RESIDENT_THREADS // self.shape.threads))
+        resident = resident_blocks(self.shape.threads)
+        if not self.entry.cooperative:
+            resident = min(resident, max(1, MAX_RESIDENT_THREADS // self.shape.threads))
         self.launch["max_resident"] = resident
         for field, address in scheduler.addresses().items():
             self.launch[field] = address

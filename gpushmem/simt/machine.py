@@ -89,7 +89,7 @@ def generic_address(builder: Any, value: ir.Value) -> ir.Value:
         return place_dynamic(builder)
     nbytes = builder.simt_context.get_abi_sizeof(value.value_type)
     value.linkage = "internal"  # nobody refers to it: it will be dropped
-    return place(builder, nbytes, max(value.align or 0, 16))
+    return place(builder, nbytes, max(value.align or 0, 16), builder.simt_statement)
 
 
 @leaf("llvm.nvvm.membar.cta", "llvm.nvvm.membar.gl", "llvm.nvvm.membar.sys")

@@ -269,13 +269,17 @@ def fail_if(typingctx: Any, condition: Any, code: Any, a: Any, b: Any, c: Any, d
 # --- static placement of shared arrays
 
 
-def place(builder: ir.IRBuilder, nbytes: int, align: int) -> ir.Value:
+def place(builder: ir.IRBuilder, nbytes: int, align: int, statement: Any = None) -> ir.Value:
     """Address of `nbytes` of the block's shared memory, the same at every execution.
 
     The offset is a constant that `entry` chooses when it knows all arrays of the kernel: an
-    undefined global here, whose name carries size and alignment.
+    undefined global here, whose name carries size and alignment. A `statement` that is lowered
+    several times places its array once.
     """
-    return _in_area(builder, f"simt.shared.{next(_serial)}.{nbytes}.{align}")
+    name = f"simt.shared.{next(_serial)}.{nbytes}.{align}"
+    if statement is not None:
+        name = statement.setdefault("shared", name)
+    return _in_area(builder, name)
 
 
 def place_dynamic(builder: ir.IRBuilder) -> ir.Value:

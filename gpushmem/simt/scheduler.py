@@ -40,6 +40,7 @@ from gpushmem.simt.native import (
 __all__ = ["CANCELLED", "FIBER_SLOT_BYTES", "NO_MEMORY", "addresses"]
 
 PAGE = 4096
+GUARDED = 16 * 1024  # stacks with a guard page: each needs two of the 65,530 mappings Linux gives
 SPINS = 64  # idle turns before the core is offered to others
 YIELDS = 512  # ... before sleeping
 SLEEP_US = 100
@@ -80,14 +81,14 @@ def now_ns(launch_address: int) -> int:
 
 @njit
 def grow(pool_address: int, count: int) -> bool:
-    """Add `count` stacks to the pool, each with a guard page below it."""
+    """Add `count` stacks to the pool, each with a guard page below it while there are few."""
     pool = as_pool(pool_address)
     bytes_ = pool.slot_bytes
     base = mmap(0, bytes_ * count, i4(READ_WRITE), i4(PRIVATE_ANONYMOUS_NORESERVE), i4(-1), 0)
     if base == -1:
         return False
     for k in range(count):
-        if mprotect(base + bytes_ * k, PAGE, i4(0)) != 0:
+        if pool.made < GUARDED and mprotect(base + bytes_ * k, PAGE, i4(0)) != 0:
             return False
         address = base + bytes_ * (k + 1) - FIBER_BYTES - pool.made % COLOURS * COLOUR_BYTES
         fiber = as_fiber(address)

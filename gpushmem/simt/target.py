@@ -217,7 +217,11 @@ class SimtBuilder(ir.IRBuilder):
     simt_site: Any = None
     simt_loc: Any = None
     simt_leave: Any = None  # what to do instead of returning from the function
-    simt_per_thread = False  # whether stack slots made now need a place for each thread of a block
+    # Where one function runs a block: the places, one per thread, of the stack slots that the
+    # present statement makes, if it needs such; and how many of them it has asked for.
+    simt_places: list[Any] | None = None
+    simt_place = 0
+    simt_statement: dict[str, Any] | None = None  # what its lowerings have in common
     simt_lane: Any = None  # number of the thread in its block, where one function runs a block
     simt_bytes = 0  # of such places, per thread
 
@@ -233,9 +237,12 @@ class SimtBuilder(ir.IRBuilder):
         return super().call(fn, args, *rest, **kwargs)
 
     def alloca(self, typ: Any, size: Any = None, name: str = "") -> Any:
-        if not self.simt_per_thread or size is not None:
+        if self.simt_places is None or size is not None:
             return super().alloca(typ, size, name)
-        places = self.place_per_thread(typ, name)
+        if self.simt_place == len(self.simt_places):
+            self.simt_places.append(self.place_per_thread(typ, name))
+        places = self.simt_places[self.simt_place]
+        self.simt_place += 1
         return self.gep(places, [i64(0), self.simt_lane], inbounds=True, name=name)
 
     def place_per_thread(self, typ: Any, name: str) -> Any:
@@ -245,7 +252,7 @@ class SimtBuilder(ir.IRBuilder):
             return super().alloca(ir.ArrayType(typ, 1024), name=f"{name}.all")
 
     def goto_entry_block(self) -> Any:
-        return nullcontext() if self.simt_per_thread else super().goto_entry_block()
+        return super().goto_entry_block() if self.simt_places is None else nullcontext()
 
     def store(self, value: Any, ptr: Any, *rest: Any, **kwargs: Any) -> Any:
         if ptr.name.startswith("_cudapy_lmem"):

@@ -1,0 +1,21 @@
+"""Launching kernels on the engine."""
+
+import pytest
+
+from gpushmem.simt.kernel import Kernel, shape_of
+
+
+def launch(function, grid, block, *args, shared=0, **options):
+    """Compile and run a kernel; return what ran its threads."""
+    running = Kernel(function, **options).prepare(shape_of(grid, block, shared), args)
+    running()
+    return running.entry.kind
+
+
+@pytest.fixture
+def patched():
+    """Run the test with `numba.cuda` on the engine."""
+    from gpushmem.simt.patch import patch_numba_cuda
+
+    with patch_numba_cuda():
+        yield

@@ -1,0 +1,203 @@
+"""Kernels with barriers as loops: the same answers as on fibers, also where threads disagree."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba import cuda, float64, int64
+
+from tests.simt.conftest import launch
+
+
+def both(function, grid, block, *args):
+    """Run a kernel as loops between barriers and on fibers; the last argument is compared."""
+
+    inner = cuda.jit(device=True)(function)
+    first, second = (
+        [a.copy() if isinstance(a, np.ndarray) else a for a in args] for _ in range(2)
+    )
+    assert launch(function, grid, block, *first) == "blocks"
+    names = ", ".join(f"a{k}" for k in range(len(args)))
+    scope = {"cuda": cuda, "inner": inner}
+    exec(f"def kernel({names}):\n    cuda.syncwarp()\n    inner({names})", scope)
+    assert launch(scope["kernel"], grid, block, *second) == "fibers"
+    np.testing.assert_array_equal(first[-1], second[-1])
+    return first[-1]
+
+
+@pytest.mark.parametrize("block", [1, 3, 64, 1000, (5, 7), (3, 4, 5)])
+def test_neighbours_exchange_values(block):
+    threads = int(np.prod(block))
+
+    def rotate(out):
+        shared = cuda.shared.array(1024, int64)
+        n = cuda.blockDim.x * cuda.blockDim.y * cuda.blockDim.z
+        t = cuda.threadIdx.x + cuda.blockDim.x * (
+            cuda.threadIdx.y + cuda.blockDim.y * cuda.threadIdx.z
+        )
+        shared[t] = t * t
+        for k in range(5):
+            cuda.syncthreads()
+            value = shared[(t + 1) % n]
+            cuda.syncthreads()
+            shared[t] = value + k
+        out[cuda.blockIdx.x, t] = shared[t] + 1000000 * cuda.blockIdx.x
+
+    out = both(rotate, 3, block, np.zeros((3, threads), np.int64))
+    t = (np.arange(threads) + 5) % threads
+    np.testing.assert_array_equal(out[2], t * t + 10 + 2000000)
+
+
+def test_a_reduction_whose_steps_depend_on_the_thread():
+    def total(x, out):
+        shared = cuda.shared.array(256, float64)
+        t = cuda.threadIdx.x
+        shared[t] = x[cuda.grid(1)]
+        cuda.syncthreads()
+        half = cuda.blockDim.x // 2
+        while half > 0:
+            if t < half:
+                shared[t] += shared[t + half]
+            cuda.syncthreads()
+            half //= 2
+        if t == 0:
+            out[cuda.blockIdx.x] = shared[0]
+
+    x = np.random.default_rng(1).random(1024)
+    out = both(total, 4, 256, x, np.zeros(4))
+    np.testing.assert_allclose(out, x.reshape(4, 256).sum(1))
+
+
+def test_threads_that_return_before_a_barrier():
+    def leave(out):
+        t = cuda.threadIdx.x
+        if t >= 20:
+            return
+        out[t] = 1
+        cuda.syncthreads()
+        if t == 7:
+            return
+        cuda.syncthreads()
+        out[t] += 10 * t
+
+    out = both(leave, 1, 64, np.zeros(64, np.int64))
+    assert out[20:].sum() == 0
+    assert out[7] == 1
+
+
+def test_loops_of_different_lengths():
+    def uneven(out):
+        t = cuda.threadIdx.x
+        for k in range(t % 4 + 1):
+            cuda.syncthreads()
+            out[t] += k + 1
+        out[t] *= 10
+
+    out = both(uneven, 2, 37, np.zeros(37, np.int64))
+    assert out[3] > 0
+
+
+def test_barriers_in_both_arms_of_a_branch():
+    def arms(out):
+        t = cuda.threadIdx.x
+        if t % 2:
+            out[t] = 1
+            cuda.syncthreads()
+            out[t] += 10
+        else:
+            out[t] = 2
+            cuda.syncthreads()
+            out[t] += 20
+        cuda.syncthreads()
+        seen = out[(t + 1) % 16]
+        cuda.syncthreads()
+        out[t] += 100 * seen
+
+    out = both(arms, 1, 16, np.zeros(16, np.int64))
+    np.testing.assert_array_equal(out, np.where(np.arange(16) % 2, 11 + 2200, 22 + 1100))
+
+
+def test_local_arrays_and_tuples_live_across_barriers():
+    def keep(out):
+        t = cuda.threadIdx.x
+        own = cuda.local.array(4, int64)
+        for k in range(4):
+            own[k] = 10 * t + k
+        pair = (t, t + 0.5)
+        cuda.syncthreads()
+        shared = cuda.shared.array(64, int64)
+        shared[t] = own[3]
+        cuda.syncthreads()
+        out[t] = own[0] + shared[(t + 1) % 64] + pair[0] + int(pair[1])
+
+    out = both(keep, 1, 64, np.zeros(64, np.int64))
+    t = np.arange(64)
+    np.testing.assert_array_equal(out, 10 * t + 10 * ((t + 1) % 64) + 3 + 2 * t)
+
+
+def test_nested_loops_with_inner_loops():
+    def nested(x, out):
+        shared = cuda.shared.array(32, float64)
+        t = cuda.threadIdx.x
+        total = 0.0
+        for i in range(3):
+            for j in range(2):
+                shared[t] = x[i, j] * t
+                cuda.syncthreads()
+                for k in range(32):
+                    total += shared[k] * (i + j + k)
+                cuda.syncthreads()
+        out[t] = total
+
+    both(nested, 1, 32, np.random.default_rng(2).random((3, 2)), np.zeros(32))
+
+
+STEPS = st.lists(st.sampled_from(["sync", "add", "swap", "if", "loop", "leave"]), max_size=8)
+
+
+def program(steps):
+    """Source of a kernel made of `steps`."""
+    body = []
+    for k, step in enumerate(steps):
+        body += {
+            "sync": ["cuda.syncthreads()"],
+            "add": [f"v += shared[(t + {k}) % n] + {k}", "cuda.syncthreads()", "shared[t] = v"],
+            "swap": ["cuda.syncthreads()", f"w = shared[(t * {k} + 1) % n]", "cuda.syncthreads()",
+                     "shared[t] = w + v"],
+            "if": [f"if t % {k + 2} == 0:", f"    v += {k}", "    shared[t] += 1"],
+            "loop": [f"for k{k} in range({k} + 1):", "    cuda.syncthreads()",
+                     f"    v += k{k} * shared[(t + k{k}) % n]", "    cuda.syncthreads()",
+                     "    shared[t] = v % 1000"],
+            "leave": [f"if t % 11 == {k + 5}:", "    out[cuda.grid(1)] = v", "    return"],
+        }[step]  # fmt: skip
+    lines = ["def kernel(out):", "shared = cuda.shared.array(64, int64)", "n = cuda.blockDim.x",
+             "t = cuda.threadIdx.x", "v = t + 1", "shared[t] = v", "cuda.syncthreads()", *body,
+             "cuda.syncthreads()", "out[cuda.grid(1)] = v * 7 + shared[t]"]  # fmt: skip
+    return "\n    ".join(lines)
+
+
+@settings(max_examples=8, deadline=None)
+@given(steps=STEPS, threads=st.sampled_from([1, 2, 13, 64]))
+def test_any_kernel_gives_the_same_as_loops_and_on_fibers(steps, threads):
+    check_program(steps, threads)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@settings(max_examples=200, deadline=None)
+@given(steps=STEPS, threads=st.sampled_from([1, 2, 13, 64]))
+def test_many_kernels_give_the_same_as_loops_and_on_fibers(steps, threads):
+    check_program(steps, threads)
+
+
+def check_program(steps, threads):
+    # Between barriers, threads must not depend on each other's writes: reads follow a barrier.
+    source = program(steps)
+    results = []
+    for extra, kind in (("", "blocks"), ("\n    cuda.syncwarp()", "fibers")):
+        scope = {"cuda": cuda, "int64": int64}
+        exec(source.replace("def kernel(out):", f"def kernel(out):{extra}"), scope)
+        out = np.zeros(2 * threads, np.int64)
+        assert launch(scope["kernel"], 2, threads, out) == kind
+        results.append(out)
+    np.testing.assert_array_equal(*results, err_msg=source)
