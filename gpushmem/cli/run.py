@@ -40,11 +40,21 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--heap-size", type=_Size(), help="Symmetric heap of each PE, such as 256M.  [default: 1G]"
 )
+@click.option(
+    "--threads-per-pe",
+    type=click.IntRange(min=1),
+    help="Cores for each PE's kernels.  [default: GPUSHMEM_THREADS, or an equal part of them]",
+)
 @click.option("--tag-output", is_flag=True, help="Prefix each line of output with its PE.")
 @click.option("-m", "module", help="Run a module, as python -m does, instead of a script.")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def command(
-    n_pes: int, heap_size: int | None, tag_output: bool, module: str | None, args: tuple[str, ...]
+    n_pes: int,
+    heap_size: int | None,
+    threads_per_pe: int | None,
+    tag_output: bool,
+    module: str | None,
+    args: tuple[str, ...],
 ) -> None:
     """Start PEs on this machine and run SCRIPT in each; what follows SCRIPT is its own.
 
@@ -56,7 +66,10 @@ def command(
 
     try:
         local.preload()
-        outcome = local.launch(n_pes, target, heap_size=heap_size, tag_output=tag_output)
+        outcome = local.launch(
+            n_pes, target, heap_size=heap_size, tag_output=tag_output,
+            threads_per_pe=threads_per_pe,
+        )  # fmt: skip
     except ShmemError as error:
         raise click.ClickException(str(error)) from error
     summary = outcome.summary()

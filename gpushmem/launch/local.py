@@ -86,16 +86,24 @@ def launch(
     heap_size: int | None = None,
     tag_output: bool = False,
     timeout: float | None = None,
+    threads_per_pe: int | None = None,
 ) -> Outcome:
     """Run `target()` in `n_pes` forked PEs until all have ended; return how.
 
     `heap_size` in bytes is what PEs' `init` uses. With `tag_output` each line that a PE prints is
     prefixed with its number. After `timeout` seconds every PE prints what it waits for, and the
-    job is ended. Call it from the main thread.
+    job is ended. A PE's kernels use `threads_per_pe` cores: by default what GPUSHMEM_THREADS says,
+    or an equal part of the cores there are. Call it from the main thread.
     """
     if not sys.platform.startswith("linux"):
         raise ShmemError(f"the cpu backend needs Linux (memfd, pidfd); this is {sys.platform}")
-    return _Launcher(local.create(n_pes, heap_size), tag_output, timeout).run(target)
+    from gpushmem.backends.cpu.backend import share_of_cores  # noqa: PLC0415  (heavy)
+
+    def on_its_cores() -> None:
+        os.environ.update(share_of_cores(n_pes, threads_per_pe))
+        target()
+
+    return _Launcher(local.create(n_pes, heap_size), tag_output, timeout).run(on_its_cores)
 
 
 class _Launcher:

@@ -12,6 +12,7 @@ Source: CUDA Driver API reference, 12.x; the section on API synchronization beha
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ import numpy as np
 import psutil
 from cuda.bindings import driver as binding
 from numba.cuda.cudadrv.driver import CudaAPIError
+from numba.cuda.cudadrv.error import CudaDriverError
 
 from gpushmem.errors import KernelError
 from gpushmem.simt import kernel as kernels
@@ -71,6 +73,14 @@ class Event:
         self.done.set()
 
 
+class StreamHandle(int):
+    """A stream's number; numba-cuda wants its `value`, too."""
+
+    @property
+    def value(self) -> int:
+        return int(self)
+
+
 class CoreDevice:
     """What numba-cuda asks of `cuda.core.Device`."""
 
@@ -101,6 +111,7 @@ class Driver:
 
     def __init__(self) -> None:
         self.device = Device()
+        self._pid = os.getpid()
         self._current = [CONTEXT]
         self._memory: dict[int, np.ndarray[Any, Any]] = {}  # device, pinned and managed
         self._device_bytes: dict[int, int] = {}
@@ -262,6 +273,10 @@ class Driver:
     # --- streams
 
     def _queue(self, stream: Any) -> Stream:
+        if os.getpid() != self._pid:
+            raise CudaDriverError(
+                "CUDA initialized before forking: start processes with 'spawn', or fork first"
+            )
         handle = int(getattr(stream, "handle", stream) or 0)
         if handle in (0, LEGACY, PER_THREAD):
             return self.device.default
@@ -269,10 +284,10 @@ class Driver:
             raise fail("INVALID_HANDLE", f"there is no stream {handle:#x} on the CPU engine")
         return self._streams[handle]
 
-    def cuStreamCreate(self, flags: int) -> binding.CUstream:
-        handle = next(self._handles)
+    def cuStreamCreate(self, flags: int) -> StreamHandle:
+        handle = StreamHandle(next(self._handles))
         self._streams[handle] = self.device.stream()
-        return binding.CUstream(handle)
+        return handle
 
     def cuStreamDestroy(self, stream: Any) -> None:
         del self._streams[int(stream)]

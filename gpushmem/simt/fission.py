@@ -184,7 +184,10 @@ class FissionLower(SimtLower):
         if name in self.per_thread and name not in self.varmap:
             lltype = self.context.get_value_type(fetype)
             self.varmap[name] = self.builder.place_per_thread(lltype, name)
+        # Other variables are slots of the function's, whatever the statement that first needs one.
+        places, self.builder.simt_places = self.builder.simt_places, None
         super()._alloca_var(name, fetype)
+        self.builder.simt_places = places
 
     def getvar(self, name: str) -> llvm_ir.Value:
         pointer = super().getvar(name)

@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 import operator
+import time
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -34,7 +35,8 @@ MAX_SHARED = 227 * 1024  # what a block can have on the GPU modelled, an H100
 MAX_RESIDENT_THREADS = scheduler.GUARDED  # unless the grid has to meet
 SM_COUNT, SM_THREADS, SM_BLOCKS = 132, 2048, 32
 STACK_BYTES = 256 * 1024  # address space, beside the kernel's local arrays
-WORTH_SHARING = 32 * 1024  # threads in a launch from which a second core pays
+SAMPLE = 16  # the part of a grid that runs before it is shared among cores
+WORTH_SHARING = 300e-6  # seconds of work from which a second core pays
 PAGE = 4096
 LIMITS = {"grid": (2**31 - 1, 65535, 65535), "block": (1024, 1024, 64)}
 
@@ -68,11 +70,6 @@ def shape_of(grid: Any, block: Any, dynamic_shared: int = 0) -> LaunchShape:
 
 
 _shape_of = lru_cache(maxsize=1024, typed=True)(LaunchShape)
-
-
-def _with(values: Dim, axis: int, value: int) -> Dim:
-    """`values` with another value on one axis."""
-    return (*values[:axis], value, *values[axis + 1 :])
 
 
 def _dim(what: str, value: Any) -> Dim:
@@ -127,25 +124,29 @@ class Kernel:
             raise ArgumentError(f"kernel {self.name} takes {expected} arguments, got {len(args)}")
         argtypes = tuple(typeof(a, Purpose.argument) for a in args)
         entry = self.compile(argtypes)
-        total = entry.shared_bytes + shape.dynamic_shared
-        if total > MAX_SHARED:
-            raise ArgumentError(
-                f"kernel {self.name} needs {total} bytes of shared memory per block "
-                f"({entry.shared_bytes} static, {shape.dynamic_shared} dynamic); "
-                f"{MAX_SHARED} are possible"
-            )
-        if entry.cooperative and math.prod(shape.grid) > resident_blocks(shape.threads):
-            raise ArgumentError(
-                f"kernel {self.name} synchronises its grid of {math.prod(shape.grid)} blocks of "
-                f"{shape.threads} threads; at most {resident_blocks(shape.threads)} fit the GPU "
-                "modelled at once: launch fewer, and let each do more"
-            )
         return Running(self.name, entry, shape, pack(argtypes, args), user, args)
 
 
 def resident_blocks(threads: int) -> int:
     """How many blocks of so many threads the GPU modelled holds at once."""
     return SM_COUNT * min(SM_BLOCKS, SM_THREADS // threads)
+
+
+def _check_fits(name: str, entry: entries.Entry, shape: LaunchShape) -> None:
+    """Refuse a launch that the GPU modelled has no room for."""
+    total = entry.shared_bytes + shape.dynamic_shared
+    if total > MAX_SHARED:
+        raise ArgumentError(
+            f"kernel {name} needs {total} bytes of shared memory per block "
+            f"({entry.shared_bytes} static, {shape.dynamic_shared} dynamic); "
+            f"{MAX_SHARED} are possible"
+        )
+    if entry.cooperative and math.prod(shape.grid) > resident_blocks(shape.threads):
+        raise ArgumentError(
+            f"kernel {name} synchronises its grid of {math.prod(shape.grid)} blocks of "
+            f"{shape.threads} threads; at most {resident_blocks(shape.threads)} fit the GPU "
+            "modelled at once: launch fewer, and let each do more"
+        )
 
 
 class Running:
@@ -160,6 +161,7 @@ class Running:
         user: int = 0,
         keep: Any = None,
     ) -> None:
+        _check_fits(name, entry, shape)
         self.name, self.entry, self.shape = name, entry, shape
         self._keep = packed, keep  # the arrays whose addresses are in `packed`
         self.blocks = math.prod(shape.grid)
@@ -186,19 +188,38 @@ class Running:
             raise self.failure(failed[0])
 
     def _run_loops(self) -> None:
-        """Run the grid in as many parts as there are cores for it."""
-        begin, end = (0, 0, 0), self.shape.grid
-        axis = end.index(max(end))
-        n = min(cores.threads(), end[axis])
-        if self.blocks * self.shape.threads < WORTH_SHARING:
-            n = 1
-        self.parts = [self.launch, *(self.launch.copy() for _ in range(n - 1))]
-        cuts = [end[axis] * k // n for k in range(n + 1)]
-        for part, (first, last) in zip(self.parts, itertools.pairwise(cuts), strict=True):
-            part["begin"], part["end"] = _with(begin, axis, first), _with(end, axis, last)
-        cores.run([functools.partial(self._run_part, part) for part in self.parts])
+        """Run the grid, on several cores if that pays.
 
-    def _run_part(self, part: np.ndarray[Any, Any]) -> None:
+        How long a block takes is known when some have run: the first few run alone.
+        """
+        axis = self.shape.grid.index(max(self.shape.grid))
+        extent = self.shape.grid[axis]
+        n = cores.threads()
+        alone = extent if n == 1 or extent == 1 else -(-extent // SAMPLE)
+        began = time.perf_counter()
+        self._run_part(self.launch, axis, 0, alone)
+        if alone == extent:
+            return
+        rest = (time.perf_counter() - began) * (extent - alone) / alone
+        n = min(n, extent - alone) if rest > WORTH_SHARING else 1
+        cuts = [alone + (extent - alone) * k // n for k in range(n + 1)]
+        shares = [self.launch, *(self.launch.copy() for _ in range(n - 1))]
+        for share in shares[1:]:
+            share["text"] = share["text_bytes"] = 0  # each prints into memory of its own
+        self.parts = shares
+        cores.run(
+            [
+                functools.partial(self._run_part, part, axis, first, last)
+                for part, (first, last) in zip(shares, itertools.pairwise(cuts), strict=True)
+            ]
+        )
+
+    def _run_part(self, part: np.ndarray[Any, Any], axis: int, first: int, last: int) -> None:
+        """Run the blocks from `first` to `last` on one axis of the grid."""
+        if part["failed"][0]:
+            return
+        part["begin"], part["end"] = 0, self.shape.grid
+        part["begin"][0, axis], part["end"][0, axis] = first, last
         shared = np.empty(int(part["shared_bytes"][0]) + 256, np.uint8)
         part["shared"] = -(-address_of(shared) // 256) * 256
         self.entry.call(address_of(part))

@@ -401,7 +401,8 @@ def erfinv(y):
         if math.fabs(y) < 0.5:
             error = math.erf(x) - y
         else:
-            error = math.copysign(1.0 - math.fabs(y) - math.erfc(math.fabs(x)), y)
+            sign = 1.0 if y > 0.0 else -1.0
+            error = sign * (1.0 - math.fabs(y) - math.erfc(math.fabs(x)))
         step = error / (2.0 / math.sqrt(math.pi) * math.exp(-x * x))
         x -= step / (1.0 + x * step)
     return x
@@ -417,7 +418,7 @@ def erfcinv(y):
     x = math.sqrt(-math.log(small))
     for _ in range(8):
         step = (math.erfc(x) - small) / (2.0 / math.sqrt(math.pi) * math.exp(-x * x))
-        x += step / (1.0 + x * step)
+        x += step / (1.0 - x * step)
     return math.copysign(x, 1.0 - y)
 
 

@@ -118,9 +118,10 @@ class SimtKernel(_Kernel):
 
     @classmethod
     def _rebuild(cls, kernel: str, entry: dict[str, Any], **state: Any) -> SimtKernel:
-        made: SimtKernel = super()._rebuild(codelibrary=None, call_helper=None, **state)
-        made.name, made.entry = kernel, entries.thaw(entry)
-        made.launch_bounds = None
+        made = cls.__new__(cls)
+        state["entry_name"] = state.pop("name")
+        made.__dict__.update(state, objectmode=False, entry_point=None, launch_bounds=None)
+        made.name, made.entry, made._type_annotation = kernel, entries.thaw(entry), None
         made._codelibrary = LoadedLibrary(made)
         return made
 
@@ -146,9 +147,13 @@ class SimtKernel(_Kernel):
         self, args: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0
     ) -> None:
         """Queue a launch; with `debug=True` wait for it, and raise what a thread raised."""
+        if len(args) != len(self.argument_types):
+            raise TypeError(
+                f"kernel {self.name} takes {len(self.argument_types)} arguments, got {len(args)}"
+            )
         after: list[Any] = []
         scalars: list[Any] = []
-        for typ, value in zip(self.argument_types, args, strict=False):
+        for typ, value in zip(self.argument_types, args, strict=True):
             self._prepare_args(typ, value, stream, after, scalars)
         try:
             shape = shape_of(griddim, blockdim, sharedmem)

@@ -412,7 +412,9 @@ class SimtLibrary(codegen.CodeLibrary):
                 for function in module.functions:
                     if not function.is_declaration:
                         function.linkage = "linkonce_odr"
-                self._bitcode.append(llvm.parse_assembly(str(module)).as_bitcode())
+                parsed = llvm.parse_assembly(str(module))
+                parsed.verify()
+                self._bitcode.append(parsed.as_bitcode())
         return self._bitcode
 
 

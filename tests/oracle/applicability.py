@@ -24,6 +24,11 @@ RULES = [
     (r"test_ffi\.|test_cffi\.|linked|TestExtendingLinkage", CUDA_CPP),
     (r"test_cupy_|cupy|test_fortran_contiguous", CUPY),
     (r"_(ptx|codegen|sass\w*|lto\w*|asm\w*)$|test_inspect\.", PTX),
+    (r"test_atomics\..*test_atomic_add_double(_\d|_global\w*)?$", PTX),
+    (r"test_cache_hints\.(.*bad_indices|.*unsupported_dtypes)", COMPILER),
+    (r"test_cache_hints\.|test_constmem\..*test_const_array(_\dd)?$", PTX),
+    (r"test_debug\..*dump_(assembly|llvm)|test_minmax\.|test_selp$|TestCudaLocalMem.*_array$", PTX),
+    (r"test_native_cast|test_compile_forceinline|test_mandel|_const_mode_val_", COMPILER),
     (r"test_launch_bounds_|test_optimization\.|test_fastmath\.", PTX),
     (r"test_const_string\.TestConstStringCodegen", PTX),
 ]

@@ -13,9 +13,7 @@ def both(function, grid, block, *args):
     """Run a kernel as loops between barriers and on fibers; the last argument is compared."""
 
     inner = cuda.jit(device=True)(function)
-    first, second = (
-        [a.copy() if isinstance(a, np.ndarray) else a for a in args] for _ in range(2)
-    )
+    first, second = ([a.copy() if isinstance(a, np.ndarray) else a for a in args] for _ in range(2))
     assert launch(function, grid, block, *first) == "blocks"
     names = ", ".join(f"a{k}" for k in range(len(args)))
     scope = {"cuda": cuda, "inner": inner}
@@ -161,7 +159,8 @@ def program(steps):
     for k, step in enumerate(steps):
         body += {
             "sync": ["cuda.syncthreads()"],
-            "add": [f"v += shared[(t + {k}) % n] + {k}", "cuda.syncthreads()", "shared[t] = v"],
+            "add": ["cuda.syncthreads()", f"v += shared[(t + {k}) % n] + {k}", "cuda.syncthreads()",
+                    "shared[t] = v"],
             "swap": ["cuda.syncthreads()", f"w = shared[(t * {k} + 1) % n]", "cuda.syncthreads()",
                      "shared[t] = w + v"],
             "if": [f"if t % {k + 2} == 0:", f"    v += {k}", "    shared[t] += 1"],

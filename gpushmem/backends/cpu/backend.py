@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from gpushmem.backends.cpu.world import World
 from gpushmem.bootstrap import local
 from gpushmem.errors import ArgumentError, KernelError, ShmemError, SymmetryError
 from gpushmem.ops import Op
-from gpushmem.simt import scheduler
+from gpushmem.simt import cores, scheduler
 from gpushmem.simt.kernel import Kernel, KernelFailure, shape_of
 from gpushmem.simt.layout import address_of
 from gpushmem.simt.stream import Device, Stream
@@ -188,6 +189,13 @@ def explain(failure: KernelFailure, pe: int) -> ShmemError:
     kind, text = lowering.TRAPS.get(failure.code, (KernelError, ""))
     what = text.format(*failure.values) if text else failure.what()
     return kind(f"PE {pe}, {failure.where()}: {what}")
+
+
+def share_of_cores(n_pes: int, threads_per_pe: int | None) -> dict[str, str]:
+    """Environment that gives a PE its cores, unless the user has decided."""
+    if threads_per_pe is None and cores.VARIABLE in os.environ:
+        return {}
+    return {cores.VARIABLE: str(threads_per_pe or max(1, cores.available() // n_pes))}
 
 
 def warm_up() -> None:

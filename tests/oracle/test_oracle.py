@@ -1,0 +1,43 @@
+"""numba-cuda's own tests, on the engine: every one that can apply passes."""
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.oracle.__main__ import judge, modules, numba_cuda_version, run_module
+
+ROOT = Path(__file__).parent.parent.parent
+NAMES = modules()
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    """Futures of the modules' outcomes; they run on all cores."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        yield {name: pool.submit(run_module, name) for name in NAMES}
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", NAMES)
+def test_numba_cudas_tests_pass_on_the_engine(outcomes, name):
+    judged = judge(outcomes[name].result())
+    failed = {test: why for test, (verdict, why) in judged.items() if verdict == "failed"}
+    assert not failed, "\n\n".join(f"{test}\n{why[-3000:]}" for test, why in failed.items())
+
+
+def test_the_documented_counts_are_the_ones_kept():
+    page = (ROOT / "docs/numba-cuda.md").read_text()
+    rows = {}
+    for on in ("engine", "simulator"):
+        kept = json.loads((ROOT / f"tests/oracle/{on}.json").read_text())
+        assert kept["numba-cuda"] in page
+        rows[on] = kept["counts"]
+    for verdict in ("passed", "failed", "skipped", "not applicable"):
+        numbers = (rows[on].get(verdict, 0) for on in ("engine", "simulator"))
+        assert f"| {verdict} | {' | '.join(map(str, numbers))} |" in page
+    assert rows["engine"].get("failed", 0) == 0
+    assert rows["engine"]["passed"] > rows["simulator"]["passed"]
+    assert numba_cuda_version()

@@ -1,0 +1,359 @@
+"""What kernels find in the machine: mathematics, bits, 16-bit floats, atomics, memory."""
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+import scipy.special
+from numba import cuda, float32
+from numba.core.errors import TypingError
+from numba.cuda import bf16, fp16, libdevice
+
+from gpushmem.errors import BackendUnavailable, KernelError
+from tests.simt.conftest import launch
+
+BFLOAT = np.dtype(ml_dtypes.bfloat16)
+
+
+def apply(function, *columns, dtype=None):
+    """`function` of each row, computed by a kernel with a thread per row."""
+    stub = function.__module__ == "numba.cuda.libdevice"  # numba-cuda knows these by identity
+    call = function if stub else cuda.jit(device=True)(function)
+    names = ", ".join(f"c{k}" for k in range(len(columns)))
+    items = ", ".join(f"c{k}[i]" for k in range(len(columns)))
+    scope = {"cuda": cuda, "call": call}
+    exec(f"def kernel(out, {names}):\n    i = cuda.grid(1)\n    out[i] = call({items})", scope)
+    columns = [np.asarray(c) for c in columns]
+    out = np.zeros(columns[0].shape, dtype or columns[0].dtype)
+    assert launch(scope["kernel"], 1, out.size, out, *columns) == "loops"
+    return out
+
+
+X = np.array([-3.5, -1.0, -0.75, -0.5, -1e-9, 0.0, 0.1, 0.5, 0.75, 0.9, 1.0, 2.5, 20.0])
+UNIT = X[np.abs(X) <= 1]
+POSITIVE = np.abs(X) + 0.01
+
+
+@pytest.mark.parametrize(
+    ("function", "reference", "x"),
+    [
+        (math.sin, np.sin, X), (math.exp, np.exp, X), (math.log, np.log, POSITIVE),
+        (math.sqrt, np.sqrt, POSITIVE), (math.tanh, np.tanh, X), (math.erf, scipy.special.erf, X),
+        (math.lgamma, scipy.special.gammaln, POSITIVE), (math.acos, np.arccos, UNIT),
+        (libdevice.cbrt, np.cbrt, X), (libdevice.rsqrt, lambda x: 1 / np.sqrt(x), POSITIVE),
+        (libdevice.sinpi, scipy.special.sinpi if hasattr(scipy.special, "sinpi") else
+         (lambda x: np.sin(np.pi * x)), X),
+        (libdevice.cospi, lambda x: np.cos(np.pi * x), X),
+        (libdevice.normcdf, scipy.special.ndtr, X), (libdevice.erfcx, scipy.special.erfcx, X),
+        (libdevice.erfinv, scipy.special.erfinv, UNIT * 0.999),
+        (libdevice.erfcinv, scipy.special.erfcinv, np.array([1e-300, 1e-10, 0.2, 1.0, 1.9])),
+        (libdevice.normcdfinv, scipy.special.ndtri, np.array([1e-12, 0.3, 0.5, 0.999])),
+        (libdevice.j0, scipy.special.j0, X), (libdevice.exp10, lambda x: 10**x, X),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_mathematics(function, reference, x, dtype):
+    if dtype == np.float32 and function.__module__ == "numba.cuda.libdevice":
+        single = getattr(libdevice, f"{function.__name__}f")
+        x = x[x > 1e-30] if "inv" in function.__name__ and "erfinv" not in function.__name__ else x
+    else:
+        single = function
+    x = x.astype(dtype)
+    used = single if dtype == np.float32 else function
+    got = apply(lambda v: used(v), x)
+    with np.errstate(all="ignore"):
+        wanted = reference(x.astype(np.float64))
+    tolerance = 2e-13 if dtype == np.float64 else 4e-6
+    np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance / 10)
+
+
+ONE_ULP = np.spacing(np.float32(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "exact"),
+    [
+        ("fadd", (1.0, 1e-10), 1 + 1e-10), ("fsub", (1.0, 1e-10), 1 - 1e-10),
+        ("fmul", (1 + ONE_ULP, 1 + ONE_ULP), (1 + float(ONE_ULP)) ** 2),
+        ("fdiv", (1.0, 3.0), 1 / 3),
+        ("frcp", (3.0,), 1 / 3), ("fsqrt", (2.0,), 2**0.5), ("fmaf", (1.0, 1.0, 1e-10), 1 + 1e-10),
+        ("fdiv", (-1.0, 3.0), -1 / 3),
+    ],
+)  # fmt: skip
+def test_arithmetic_with_directed_rounding(name, args, exact):
+    args = [np.float32(a) for a in args]
+    near = np.float32(exact)
+    below = near if float(near) <= exact else np.nextafter(near, np.float32(-np.inf))
+    above = near if float(near) >= exact else np.nextafter(near, np.float32(np.inf))
+    wanted = {"rn": near, "rd": below, "ru": above, "rz": below if exact > 0 else above}
+    assert below < above
+    for mode, value in wanted.items():
+        function = getattr(libdevice, f"{name}_{mode}")
+        got = apply(function, *(np.array([a]) for a in args))
+        assert got[0] == value, mode
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "values"),
+    [
+        ("float2int", np.int32, {"rn": [2, 2, -2, 4], "rd": [1, 2, -3, 3], "ru": [2, 3, -2, 4],
+                                 "rz": [1, 2, -2, 3]}),
+        ("float2ull", np.uint64, {"rn": [2, 2, 0, 4], "rd": [1, 2, 0, 3]}),
+    ],
+)  # fmt: skip
+def test_floats_to_integers(name, dtype, values):
+    x = np.array([1.5, 2.5, -2.5, 3.7], np.float32)
+    for mode, wanted in values.items():
+        function = getattr(libdevice, f"{name}_{mode}")
+        got = apply(function, x, dtype=dtype)
+        np.testing.assert_array_equal(got, np.array(wanted, dtype))
+    saturated = apply(lambda v: libdevice.float2int_rz(v), np.float32([3e9, -3e9, np.nan]),
+                      dtype=np.int32)  # fmt: skip
+    np.testing.assert_array_equal(saturated, [2**31 - 1, -(2**31), 0])
+
+
+def test_large_integers_to_floats_with_directed_rounding():
+    x = np.array([2**64 - 1, 2**63 + 1, 2**24 + 1, 7], np.uint64)
+    down = apply(lambda v: libdevice.ull2float_rd(v), x, dtype=np.float32)
+    up = apply(lambda v: libdevice.ull2float_ru(v), x, dtype=np.float32)
+    for k, value in enumerate(map(int, x)):
+        assert int(down[k]) <= value <= int(up[k])
+        assert down[k] == up[k] or np.nextafter(down[k], np.float32(np.inf)) == up[k]
+
+
+def test_bits():
+    x = np.array([0, 1, 0x80000000, 0x12345678, 0xFFFFFFFF], np.uint32)
+    reverse = [int(f"{int(v):032b}"[::-1], 2) for v in x]
+    np.testing.assert_array_equal(apply(lambda v: cuda.brev(v), x), reverse)
+    counts = [int(v).bit_count() for v in x]
+    np.testing.assert_array_equal(apply(lambda v: cuda.popc(v), x), counts)
+    leading = [32 - int(v).bit_length() for v in x]
+    np.testing.assert_array_equal(apply(lambda v: cuda.clz(v), x), leading)
+    first = [(int(v) & -int(v)).bit_length() for v in x]
+    np.testing.assert_array_equal(apply(lambda v: cuda.ffs(v), x), first)
+    wide = x.astype(np.uint64) << np.uint64(20)
+    np.testing.assert_array_equal(apply(lambda v: cuda.clz(v), wide),
+                                  [64 - int(v).bit_length() for v in wide])  # fmt: skip
+    picked = apply(lambda v: libdevice.byte_perm(v, 0x0A0B0C0D, 0x7104), x.view(np.int32))
+    wanted = [0x0D | (int(v) & 0xFF) << 8 | (int(v) >> 8 & 0xFF) << 16 | 0x0A << 24 for v in x]
+    np.testing.assert_array_equal(picked.view(np.uint32), wanted)
+    assert apply(lambda t: cuda.selp(t > 2, 7, 8), np.array([1, 3])).tolist() == [8, 7]
+    big = np.array([1 << 62], np.int64)
+    assert apply(lambda v: libdevice.mul64hi(v, v), big)[0] == 1 << 60
+
+
+# --- 16 bits
+
+SAMPLE = np.array([0.0, 1.0, -1.0, 1 / 3, 257.0, 65504.0, 1e-7, 3.14159, -2.71828, 1000.5])
+
+
+def test_float16_arithmetic_is_numpys():
+    a, b = SAMPLE.astype(np.float16), SAMPLE[::-1].astype(np.float16)
+    with np.errstate(all="ignore"):
+        for call, wanted in (
+            (lambda x, y: x + y, a + b), (lambda x, y: x - y, a - b), (lambda x, y: x * y, a * b),
+            (lambda x, y: fp16.hdiv(x, y), a / b), (lambda x, y: fp16.hmax(x, y), np.fmax(a, b)),
+            (lambda x, y: fp16.hfma(x, y, x),
+             (a.astype(float) * b.astype(float) + a.astype(float)).astype(np.float16)),
+        ):  # fmt: skip
+            np.testing.assert_array_equal(apply(call, a, b), wanted)
+    positive = np.abs(a)
+    np.testing.assert_array_equal(apply(lambda x: fp16.hsqrt(x), positive), np.sqrt(positive))
+    np.testing.assert_array_equal(apply(lambda x: math.floor(x), a), np.floor(a))
+    less = apply(lambda x, y: x < y, a, b, dtype=np.bool_)
+    np.testing.assert_array_equal(less, a < b)
+
+
+def test_floats_become_float16_and_back():
+    x = np.concatenate([SAMPLE, [65519.0, 65520.0, 2049.0, 2051.0, 1 + 2**-11 + 2**-40]])
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(
+            apply(lambda v: np.float16(v), x, dtype=np.float16), x.astype(np.float16)
+        )
+    half = x[:10].astype(np.float16)
+    np.testing.assert_array_equal(apply(lambda v: float32(v), half, dtype=np.float32),
+                                  half.astype(np.float32))  # fmt: skip
+
+
+def step(value, towards):
+    return np.nextafter(value, BFLOAT.type(towards))
+
+
+@pytest.mark.parametrize("mode", ["rn", "rd", "ru", "rz"])
+@pytest.mark.parametrize("source", ["float32", "int16", "uint32", "int64"])
+def test_conversions_to_bfloat16(source, mode):
+    convert, back = getattr(bf16, f"{source}_to_bfloat16_{mode}"), bf16.bfloat16_to_float32
+    x = np.array([1, 3, 257, 259, 1001, 32001], source)
+    if np.dtype(source).kind == "i":
+        x = np.concatenate([x, -x])
+    if np.dtype(source).kind == "f":
+        x = np.concatenate([x, -x, np.float32([1 / 3, -1e-20, 3.4e38])])
+    got = apply(lambda v: back(convert(v)), x, dtype=np.float32)
+    for value, result in zip(x, got, strict=True):
+        near = value.astype(BFLOAT)
+        exact, rounded = float(value), float(near)
+        if (mode == "rd" and rounded > exact) or (mode == "rz" and rounded > exact > 0):
+            near = step(near, -np.inf)
+        elif (mode == "ru" and rounded < exact) or (mode == "rz" and rounded < exact < 0):
+            near = step(near, np.inf)
+        assert result == float(near), value
+
+
+# --- atomics
+
+
+def gather_atomic(op, dtype, values, start):
+    """`start` after all threads of two blocks have applied an atomic operation; the old values."""
+    values = np.asarray(values, dtype)
+    scope = {"cuda": cuda}
+    exec(
+        "def kernel(target, old, values):\n    i = cuda.grid(1)\n"
+        f"    old[i] = cuda.atomic.{op}(target, (1, 2), values[i])",
+        scope,
+    )
+    target, old = np.full((2, 3), start, dtype), np.zeros(values.size, dtype)
+    launch(scope["kernel"], 2, values.size // 2, target, old, values)
+    np.testing.assert_array_equal(np.delete(target.reshape(-1), 5), np.asarray(start, dtype))
+    return target[1, 2], old
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.int32, np.uint32, np.int64, np.uint64, np.float32, np.float64]
+)
+def test_atomics_on_every_dtype(dtype):
+    values = np.arange(1, 65)
+    total, old = gather_atomic("add", dtype, values, 5)
+    assert total == 5 + values.sum()
+    np.testing.assert_array_equal(np.sort(old)[:1], [5])
+    assert gather_atomic("sub", dtype, values, 5000)[0] == 5000 - values.sum()
+    assert gather_atomic("max", dtype, values, 30)[0] == 64
+    assert gather_atomic("min", dtype, values, 30)[0] == 1
+    if np.dtype(dtype).kind == "f":
+        with_nan = np.where(values % 7 == 0, np.nan, values)
+        assert gather_atomic("nanmax", dtype, with_nan, np.nan)[0] == 64
+        assert gather_atomic("nanmin", dtype, with_nan, np.nan)[0] == 1
+        assert np.isnan(gather_atomic("max", dtype, values, np.nan)[0])
+        assert gather_atomic("max", dtype, with_nan, 3)[0] == 64
+    else:
+        assert gather_atomic("or_", dtype, values, 0)[0] == 127
+        assert gather_atomic("and_", dtype, values | 64, 255)[0] == 64
+        assert gather_atomic("xor", dtype, values, 0)[0] == np.bitwise_xor.reduce(values)
+        assert gather_atomic("exch", dtype, values, 0)[0] in values
+    if np.dtype(dtype).kind == "u":
+        assert gather_atomic("inc", dtype, np.full(64, 9), 0)[0] == 64 % 10
+        assert gather_atomic("dec", dtype, np.full(64, 9), 3)[0] == (3 - 64) % 10
+
+
+def test_compare_and_swap():
+    def kernel(target, won):
+        i = cuda.grid(1)
+        if cuda.atomic.cas(target, 0, 0, i + 1) == 0:
+            cuda.atomic.add(won, 0, 1)
+        cuda.atomic.compare_and_swap(target[1:], 7, 8)
+
+    target, won = np.array([0, 7], np.int32), np.zeros(1, np.int32)
+    launch(kernel, 4, 64, target, won)
+    assert won[0] == 1
+    assert 1 <= target[0] <= 256
+    assert target[1] == 8
+
+
+# --- memory
+
+
+def test_constant_arrays_and_records():
+    table = np.arange(12, dtype=np.float32).reshape(3, 4)
+    pair = np.dtype([("a", np.int32), ("b", np.float64, (2,))], align=True)
+
+    def kernel(records, out):
+        fixed = cuda.const.array_like(table)
+        i = cuda.grid(1)
+        out[i] = fixed[i // 4, i % 4] + records[i].a + records[i].b[1]
+
+    records = np.zeros(12, pair)
+    records["a"], records["b"][:, 1] = np.arange(12), 0.5
+    out = np.zeros(12)
+    launch(kernel, 1, 12, records, out)
+    np.testing.assert_array_equal(out, np.arange(12) * 2 + 0.5)
+
+
+def test_dynamic_shared_memory_is_shared_out():
+    def kernel(out):
+        bytes_ = cuda.shared.array(0, np.uint8)
+        words = cuda.shared.array(0, np.int32)
+        t = cuda.threadIdx.x
+        words[t] = 0x01010101 * (t + 1)
+        cuda.syncthreads()
+        out[t] = bytes_[4 * t + 1] + 1000 * words.size + 1000000 * bytes_.size
+
+    out = np.zeros(8, np.int64)
+    assert launch(kernel, 1, 8, out, shared=64) == "blocks"
+    np.testing.assert_array_equal(out, np.arange(1, 9) + 16000 + 64000000)
+
+
+def test_vector_types():
+    def kernel(out):
+        v = cuda.float32x4(1, 2, 3, 4)
+        w = cuda.float64x2(v.x, v.w)
+        out[0], out[1], out[2] = v.y, w.x, w.y
+
+    out = np.zeros(3)
+    launch(kernel, 1, 1, out)
+    np.testing.assert_array_equal(out, [2, 1, 4])
+
+
+def test_random_numbers_are_numba_cudas():
+    from numba.cuda.random import (
+        create_xoroshiro128p_states,
+        init_xoroshiro128p_states_cpu,
+        xoroshiro128p_uniform_float64,
+    )
+
+    def draw(states, out):
+        i = cuda.grid(1)
+        out[i] = xoroshiro128p_uniform_float64(states, i)
+
+    from numba.cuda.random import xoroshiro128p_dtype
+
+    states = np.empty(1000, xoroshiro128p_dtype)
+    init_xoroshiro128p_states_cpu(states, 7, 0)
+    assert create_xoroshiro128p_states
+    out = np.zeros(1000)
+    launch(draw, 10, 100, states, out)
+    assert 0 <= out.min() < 0.01
+    assert 0.99 < out.max() < 1
+    assert len(np.unique(out)) == 1000
+
+
+# --- what is not there
+
+
+def test_a_ufunc_that_numba_cuda_lacks_is_named():
+    def kernel(x):
+        x[0] = np.exp(x[0])
+
+    with pytest.raises(TypingError, match=r"np\.exp for kernels; use math\.exp"):
+        launch(kernel, 1, 1, np.ones(1))
+
+
+def test_foreign_code_is_refused_with_its_name():
+    foreign = cuda.declare_device("from_elsewhere", "float64(float64)")
+
+    def kernel(x):
+        x[0] = foreign(x[0])
+
+    with pytest.raises(BackendUnavailable, match="from_elsewhere"):
+        launch(kernel, 1, 1, np.ones(1))
+
+
+def test_assertions_and_divisions_with_debug():
+    scope = {}  # pytest rewrites the assertions of this file
+    exec(
+        "def kernel(x, y):\n    assert x[0] > 0, 'must be positive'\n    x[0] = x[0] // y[0]", scope
+    )
+    kernel = scope["kernel"]
+
+    for x, y, match in (([-1], [1], "must be positive"), ([1], [0], "ZeroDivisionError")):
+        with pytest.raises(KernelError, match=match):
+            launch(kernel, 1, 1, np.array(x), np.array(y), debug=True)
