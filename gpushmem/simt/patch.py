@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from pickle import PicklingError
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,10 @@ class SimtKernel(_Kernel):
         cres.library.get_asm_str = self.inspect_asm
 
     def _reduce_states(self) -> dict[str, Any]:
+        if not self.entry.cachable:
+            raise PicklingError(
+                f"kernel {self.name} refers to global device arrays. Pass the array(s) as arguments"
+            )
         state = super()._reduce_states()
         del state["codelibrary"], state["call_helper"]
         return {**state, "kernel": self.name, "entry": entries.freeze(self.entry)}

@@ -492,8 +492,8 @@ class SimtTypingContext(CUDATypingContext):
         try:
             return super().resolve_function_type(func, args, kws)
         except CoreTypingError as error:
-            if isinstance(error, errors.TypingError):
-                raise
+            if isinstance(error, errors.TypingError) or _nesting[0] > 1:
+                raise  # inside an overload: the next candidate's turn, at once
             # numba-cuda's type inference goes on after its own errors only, and adds the line.
             raise errors.TypingError(str(error), highlighting=False) from None
 
@@ -604,6 +604,9 @@ def _flags() -> CUDAFlags:
     return flags
 
 
+_nesting = [0]  # how many functions are being compiled, one inside the other
+
+
 def _compile(
     py_func: Any,
     args: Any,
@@ -612,11 +615,15 @@ def _compile(
     context: Any,
     pipeline: type = SimtCompiler,
 ) -> Any:
-    with numba_target_override():
-        cres = compiler.compile_extra(
-            context.typing_context, context, py_func, args, return_type, flags, {},
-            pipeline_class=pipeline, call_conv=SimtCallConv(context), abi_info={},
-        )  # fmt: skip
+    _nesting[0] += 1
+    try:
+        with numba_target_override():
+            cres = compiler.compile_extra(
+                context.typing_context, context, py_func, args, return_type, flags, {},
+                pipeline_class=pipeline, call_conv=SimtCallConv(context), abi_info={},
+            )  # fmt: skip
+    finally:
+        _nesting[0] -= 1
     cres.library.finalize()
     return cres
 

@@ -13,6 +13,7 @@ COMPILER = "asks NVIDIA's compilers for PTX, LTO-IR or a cubin"
 CUPY = "needs CuPy, which needs a GPU"
 IPC = "shares memory between processes through the CUDA driver"
 FP8 = "8-bit floats: storage formats whose conversions are CUDA C++"
+CACHE = "Numba 0.68 and numba-cuda 0.30 stamp the index file they share differently"
 
 RULES = [
     (r"test_libdevice\.TestLibdeviceCompilation\.", COMPILER),
@@ -21,7 +22,9 @@ RULES = [
     (r"test_lineinfo\.", DWARF),
     (r"test_fp8_bindings\.", FP8),
     (r"test_ipc\.", IPC),
-    (r"test_ffi\.|test_cffi\.|linked|TestExtendingLinkage", CUDA_CPP),
+    (r"test_ffi\.|test_cffi\.|linked|TestExtendingLinkage|TestDeclareDevice", CUDA_CPP),
+    (r"test_cpu_and_cuda_(targets|reuse)", CACHE),
+    (r"test_external_cooperative_func|test_cannot_cache_linking|doesnt_link_cudadevrt", CUDA_CPP),
     (r"test_cupy_|cupy|test_fortran_contiguous", CUPY),
     (r"_(ptx|codegen|sass\w*|lto\w*|asm\w*)$|test_inspect\.", PTX),
     (r"test_atomics\..*test_atomic_add_double(_\d|_global\w*)?$", PTX),

@@ -4,7 +4,6 @@ Usage: python -m tests.oracle.one MODULE [TEST ...], on the engine, or on Numba'
 NUMBA_ENABLE_CUDASIM=1.
 """
 
-import contextlib
 import json
 import os
 import sys
@@ -59,32 +58,19 @@ class Outcomes(unittest.TestResult):
             self.failed_subtests.append(self._exc_info_to_string(err, test))
 
 
-def no_includes():
-    raise FileNotFoundError("there is no CUDA toolkit")
-
-
 def main(module, *names):
     warnings.simplefilter("ignore")
     out = os.fdopen(os.dup(1), "w")  # tests redirect and capture sys.stdout
-    engine = contextlib.nullcontext()
     if os.environ.get("NUMBA_ENABLE_CUDASIM") != "1":
-        from gpushmem.simt.patch import patch_numba_cuda
+        site = str(Path(__file__).parent / "site")
+        os.environ.update(GPUSHMEM_ORACLE="engine", PYTHONPATH=site)
+        sys.path.insert(0, site)
+        import oracle_site
 
-        engine = patch_numba_cuda()
-        os.environ["GPUSHMEM_ORACLE"] = "engine"
-        os.environ["PYTHONPATH"] = str(Path(__file__).parent / "site")
-    with engine:
-        from numba.cuda import testing
-        from numba.cuda.cudadrv import libs
-        from numba.cuda.testing import CUDATestCase
-
-        # Two questions about an installation of CUDA, which the engine does not need.
-        testing.cudadevrt_missing = lambda: False
-        libs.get_cuda_include_dir = no_includes
-        CUDATestCase._dump_failed_filechecks = False  # under pytest a fixture sets it
-        loader = unittest.TestLoader()
-        suite = loader.loadTestsFromNames([f"{module}.{name}" for name in names] or [module])
-        suite.run(Outcomes(out))
+        oracle_site.enter()
+    loader = unittest.TestLoader()
+    suite = loader.loadTestsFromNames([f"{module}.{name}" for name in names] or [module])
+    suite.run(Outcomes(out))
     out.flush()
     os._exit(0)  # what a broken test left running must not keep the process
 

@@ -183,7 +183,7 @@ def test_any_kernel_gives_the_same_as_loops_and_on_fibers(steps, threads):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(steps=STEPS, threads=st.sampled_from([1, 2, 13, 64]))
 def test_many_kernels_give_the_same_as_loops_and_on_fibers(steps, threads):
     check_program(steps, threads)
