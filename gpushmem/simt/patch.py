@@ -236,17 +236,17 @@ def _device_view(
     array = np.asanyarray(obj)
     if hasattr(obj, "__dlpack__") and not isinstance(obj, np.ndarray | np.generic):
         return _view(array, obj), False
+    if not array.flags.forc:  # what is copied back would not fit
+        raise ValueError(devicearray.errmsg_contiguous_buffer)
     warns = config.CUDA_WARN_ON_IMPLICIT_COPY and not config.DISABLE_PERFORMANCE_WARNINGS
     if copy and warns and isinstance(obj, np.ndarray) and not user_explicit:
         message = "Host array used in CUDA kernel will incur copy overhead to/from device."
         devicearray.warn(devicearray.NumbaPerformanceWarning(message))
     context = devices.get_context()
     memory = context.memalloc(max(array.nbytes, 1))
-    strides = np.empty_like(array, subok=False).strides if array.flags.forc else None
-    view = View(int(memory.device_pointer), array.shape, strides, array.dtype, memory)
+    view = View(int(memory.device_pointer), array.shape, array.strides, array.dtype, memory)
     if copy:
-        source = array if array.flags.forc else np.ascontiguousarray(array)
-        _engine[-1].cuMemcpyHtoDAsync(view.ptr, address_of(source), array.nbytes, stream)
+        _engine[-1].cuMemcpyHtoDAsync(view.ptr, address_of(array), array.nbytes, stream)
     return view, True
 
 

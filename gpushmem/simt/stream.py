@@ -101,7 +101,7 @@ class Device:
     """The streams of one process, and what they have in common."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a finalizer may submit while a submission is under way
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self.failed: set[Stream] = set()  # kept until their errors have been raised
         self.default = self.stream()
