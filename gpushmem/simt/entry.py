@@ -34,7 +34,13 @@ from gpushmem.simt.primitives import (
     record_failure,
     store_field,
 )
-from gpushmem.simt.target import SimtCallConv, compile_function, exceptions, simt_target
+from gpushmem.simt.target import (
+    SimtCallConv,
+    compile_function,
+    compiling,
+    exceptions,
+    simt_target,
+)
 
 __all__ = ["Entry", "build", "freeze", "thaw"]
 
@@ -104,6 +110,14 @@ def build(
 
     Without `report`, a thread that raises an exception just ends, as on a GPU without debugging.
     """
+    with compiling():  # LLVM's modules and ours are for one thread at a time
+        return _build_fitting(py_func, args, return_type, report, options)
+
+
+def _build_fitting(
+    py_func: Any, args: tuple[Any, ...], return_type: Any, report: bool, options: dict[str, Any]
+) -> tuple[Any, Entry]:
+    """Try loops between barriers first; fall back to fibers."""
     if has_barriers(py_func):
         try:
             cres = compile_function(py_func, args, return_type, pipeline=FissionCompiler, **options)

@@ -65,6 +65,7 @@ __all__ = [
     "bind",
     "call_device",
     "compile_function",
+    "compiling",
     "device",
     "exceptions",
     "simt_target",

@@ -278,6 +278,24 @@ with patch_numba_cuda():
     assert run() == printed + "2 hits, 0 misses\n"
 
 
+def test_threads_may_compile_at_once():
+    @cuda.jit
+    def add(x, k):
+        shared = cuda.shared.array(8, np.float64)
+        shared[cuda.threadIdx.x] = k
+        cuda.syncthreads()
+        cuda.atomic.add(x, cuda.grid(1) % 8, shared[7 - cuda.threadIdx.x])
+
+    def use(number):
+        x = np.zeros(8)
+        add[2, 8](x, number)
+        return x.sum()
+
+    numbers = [kind(k) for k in range(4) for kind in (int, float, np.int8, np.uint16, np.float32)]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(use, numbers)) == [16.0 * n for n in numbers]
+
+
 def test_threads_may_launch_at_once():
     @cuda.jit
     def add(x, k):
