@@ -173,7 +173,8 @@ class Driver:
         return binding.CUdeviceptr(address)
 
     def _allocate(self, nbytes: int) -> int:
-        memory = np.empty(nbytes + 256, np.uint8)  # aligned to 256 bytes, as CUDA's is
+        # Aligned to 256 bytes, in pieces of 512, as CUDA's is: programs write a little too far.
+        memory = np.empty(-(-max(nbytes, 1) // 512) * 512 + 512, np.uint8)
         address = -(-address_of(memory) // 256) * 256
         self._memory[address] = memory
         return address
