@@ -1,19 +1,16 @@
-"""float16 and bfloat16: the CUDA C++ functions that numba-cuda calls for them, as CPU code.
+"""float16 and bfloat16: the functions of `cuda_fp16.h` and `cuda_bf16.h`, as CPU code.
 
-numba-cuda reaches `cuda_fp16.h` and `cuda_bf16.h` through shims, C functions named like the C++
-function they wrap: `_ZL6__hadd6__halfS__nbst(result*, a*, b*)`. From the name follow the operation
-and the types of its arguments; values are 16 bits in an integer. Arithmetic is done in float32,
-whose 24 bits are enough for sums, products, quotients and roots of both formats to be rounded
-correctly when rounded again; `fma` is done in float64.
+Values are 16 bits in an integer. Arithmetic is done in float32, whose 24 bits are enough for sums,
+products, quotients and roots of both formats to be rounded correctly when rounded again; `fma` is
+done in float64.
 
 Source: CUDA Math API, "Half Precision Intrinsics" and "Bfloat16 Precision Intrinsics".
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -22,21 +19,16 @@ from numba.core import cgutils
 from gpushmem.simt.libdevice import _intrinsic, _libc, _rounded, _to_integer
 from gpushmem.simt.target import leaves
 
-__all__ = ["shim"]
+__all__ = ["CLASSES", "INTEGERS", "STORED", "call", "narrow", "real", "round_to_odd", "to_builtin",
+           "widen"]  # fmt: skip
 
 i1, i8, i16, i32, i64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 half, f32, f64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 
-FORMATS = {"__half": "half", "__nv_bfloat16": "bfloat"}
+CLASSES = {"__half": "half", "__nv_bfloat16": "bfloat"}
 # Itanium C++ ABI, builtin types -> signed
 INTEGERS = {"a": True, "c": True, "s": True, "i": True, "l": True, "x": True,
             "h": False, "t": False, "j": False, "m": False, "y": False, "b": False}  # fmt: skip
-# Itanium C++ ABI, operator names -> the function that does the same
-OPERATORS = {
-    "pl": "__hadd", "mi": "__hsub", "ml": "__hmul", "dv": "__hdiv", "pL": "__hadd", "mI": "__hsub",
-    "mL": "__hmul", "dV": "__hdiv", "ps": "same", "ng": "__hneg", "eq": "__heq", "ne": "__hneu",
-    "gt": "__hgt", "lt": "__hlt", "ge": "__hge", "le": "__hle",
-}  # fmt: skip
 
 
 # --- conversions
@@ -53,7 +45,7 @@ def narrow(fmt: str, builder: Any, value: ir.Value, mode: str = "rn") -> ir.Valu
     """float32 or float64 to 16 bits."""
     exact = value
     if value.type == f64:
-        value = _round_to_odd(builder, value)
+        value = round_to_odd(builder, value)
     if fmt == "half":
         bits = builder.bitcast(builder.fptrunc(value, half), i16)
     else:
@@ -76,7 +68,7 @@ def narrow(fmt: str, builder: Any, value: ir.Value, mode: str = "rn") -> ir.Valu
     return builder.select(beyond, stepped, bits)
 
 
-def _round_to_odd(builder: Any, value: ir.Value) -> ir.Value:
+def round_to_odd(builder: Any, value: ir.Value) -> ir.Value:
     """float64 to float32 such that rounding again, to 16 bits, is correct."""
     single = _rounded("rz", "cvtsd2ss", f32, builder, value, ir.Constant(f32, 0.0))
     inexact = builder.fcmp_ordered("!=", builder.fpext(single, f64), value)
@@ -93,9 +85,25 @@ def _nearest_bfloat(builder: Any, value: ir.Value) -> ir.Value:
     return builder.select(builder.fcmp_unordered("uno", value, value), i16(0x7FFF), bits)
 
 
+def real(builder: Any, signed: bool, value: ir.Value) -> ir.Value:
+    """An integer as float64 such that rounding again, to 51 bits or fewer, is correct."""
+    if value.type == i64:
+        lost = builder.icmp_unsigned("!=", builder.and_(value, i64(0x7FF)), i64(0))
+        top = builder.and_(value, i64(-0x800))
+        odd = builder.or_(top, builder.shl(builder.zext(lost, i64), i64(11)))
+        magnitude = _magnitude(builder, value) if signed else value
+        small = builder.icmp_unsigned("<", magnitude, i64(1 << 53))
+        value = builder.select(small, value, odd)
+    return (builder.sitofp if signed else builder.uitofp)(value, f64)
+
+
+def _magnitude(builder: Any, value: ir.Value) -> ir.Value:
+    negative = builder.icmp_signed("<", value, i64(0))
+    return builder.select(negative, builder.neg(value), value)
+
+
 def _from_integer(fmt: str, mode: str, signed: bool, builder: Any, value: ir.Value) -> ir.Value:
-    real = (builder.sitofp if signed else builder.uitofp)(value, f64)
-    return narrow(fmt, builder, real, mode)
+    return narrow(fmt, builder, real(builder, signed, value), mode)
 
 
 # --- operations on float32 values: name -> f(builder, *floats)
@@ -179,55 +187,14 @@ def _is_infinite(builder: Any, bits: ir.Value, infinity: int) -> ir.Value:
     return builder.select(infinite, sign, i32(0))
 
 
-# --- shims
+# --- functions by name
 
 
-@cache
-def _parse(name: str) -> tuple[str, str, str]:
-    """Function, mangled argument types, and format of a shim's name."""
-    mangled = name[name.index("_Z") + 2 :].removesuffix("_nbst").removesuffix("_1")
-    fmt = "bfloat" if "bfloat16" in mangled else "half"
-    if match := re.match(r"NV?K?(\d+)(?P<rest>.*)", mangled):  # a member
-        n, rest = int(match[1]), match["rest"]
-        fmt, rest = FORMATS.get(rest[:n], fmt), rest[n:]
-        if rest.startswith("C1E"):
-            return "new", rest[3:], fmt
-        return "convert", rest[2:].removesuffix("Ev"), fmt
-    if match := re.match(r"L?(\d+)(?P<rest>.*)", mangled):
-        n, rest = int(match[1]), match["rest"]
-        return rest[:n], rest[n:], fmt
-    return OPERATORS.get(mangled[:2], mangled), mangled[2:], fmt
+STORED: Any = object()  # the function has stored its result, or has none
 
 
-def _store(builder: Any, value: ir.Value, pointer: ir.Value) -> None:
-    target = pointer.type.pointee
-    if isinstance(target, ir.IntType) and isinstance(value.type, ir.IntType):
-        if value.type.width < target.width:
-            value = builder.zext(value, target)
-        elif value.type.width > target.width:
-            value = builder.trunc(value, target)
-    builder.store(value, builder.bitcast(pointer, value.type.as_pointer()))
-
-
-def shim(name: str, builder: Any, *args: ir.Value) -> ir.Value:
-    """Generate what the shim `name` does; returns its status, 0."""
-    function, types, fmt = _parse(name)
-    result, pointers = args[0], args[1:]
-    if function == "new":
-        result, pointers = pointers[0], pointers[1:]
-    values = [builder.load(p) for p in pointers]
-    value = _value(builder, function, types, fmt, values)
-    if value is None:
-        raise NotImplementedError(f"{function} of {name} on the CPU engine")
-    if value is not STORED:
-        _store(builder, value, result)
-    return i32(0)
-
-
-STORED: Any = object()
-
-
-def _value(builder: Any, function: str, types: str, fmt: str, values: list[Any]) -> Any:
+def call(builder: Any, function: str, types: str, fmt: str, values: list[Any]) -> Any:
+    """The value of a function of `fmt`, given the mangled `types` of its arguments; or None."""
     if function in ARITHMETIC:
         floats = [widen(fmt, builder, v) for v in values]
         return narrow(fmt, builder, ARITHMETIC[function](builder, *floats))
@@ -264,32 +231,33 @@ def _converted(builder: Any, function: str, types: str, fmt: str, values: list[A
     if to_format and code in INTEGERS:
         return _from_integer(fmt, mode, INTEGERS[code], builder, value)
     if to_format:  # from the other format, or raw bits
-        other = next((f for t, f in FORMATS.items() if t in types and f != fmt), None)
+        other = next((f for t, f in CLASSES.items() if t in types and f != fmt), None)
         if isinstance(value.type, ir.LiteralStructType | ir.IdentifiedStructType):
             value = builder.extract_value(value, 0)
         return narrow(fmt, builder, widen(other, builder, value)) if other else value
-    real = widen(fmt, builder, value)
+    single = widen(fmt, builder, value)
     if function == "convert":
-        return _to_builtin(builder, types, real)
+        return to_builtin(builder, types, single)
     target = stem.removeprefix("__half2").removeprefix("__bfloat162")
     if target == "float":
-        return real
+        return single
     letter = {"char": "a", "uchar": "h", "short": "s", "ushort": "t", "int": "i", "uint": "j",
               "ll": "x", "ull": "y"}.get(target)  # fmt: skip
-    return _to_builtin(builder, letter, real, mode) if letter else None
+    return to_builtin(builder, letter, single, mode) if letter else None
 
 
 WIDTHS = {"a": i8, "c": i8, "h": i8, "s": i16, "t": i16, "i": i32, "j": i32}
 
 
-def _to_builtin(builder: Any, code: str, real: ir.Value, mode: str = "rz") -> Any:
+def to_builtin(builder: Any, code: str, value: ir.Value, mode: str = "rz") -> Any:
+    """float32 to the builtin type with the mangled name `code`; None if there is no such."""
     if code == "f":
-        return real
+        return value
     if code == "b":
-        return builder.fcmp_unordered("!=", real, _number(0.0))
+        return builder.fcmp_unordered("!=", value, _number(0.0))
     if code not in INTEGERS:
         return None
-    return _to_integer(mode, INTEGERS[code], WIDTHS.get(code, i64), builder, real)
+    return _to_integer(mode, INTEGERS[code], WIDTHS.get(code, i64), builder, value)
 
 
 def _atomic_add(builder: Any, fmt: str, address: ir.Value, value: ir.Value) -> ir.Value:

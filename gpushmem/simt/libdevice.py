@@ -294,7 +294,12 @@ def _to_integer(mode: str, signed: bool, result: ir.Type, builder: Any, value: i
     rounded = _intrinsic(whole, builder, value)
     name = f"llvm.fpto{'s' if signed else 'u'}i.sat.{SUFFIX[result]}.{SUFFIX[value.type]}"
     fnty = ir.FunctionType(result, [value.type])
-    return builder.call(cgutils.get_or_insert_function(builder.module, fnty, name), [rounded])
+    saturated = cgutils.get_or_insert_function(builder.module, fnty, name)
+    integer = builder.call(saturated, [rounded])  # a NaN becomes 0
+    if value.type != f64 and result != i64:
+        return integer
+    nan = builder.fcmp_unordered("uno", value, value)  # PTX ISA, "cvt", "Integer Notes"
+    return builder.select(nan, result(-(1 << result.width - 1)), integer)
 
 
 def _to_float(mode: str, signed: bool, result: ir.Type, builder: Any, value: ir.Value) -> Any:

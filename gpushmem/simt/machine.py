@@ -16,9 +16,9 @@ from numba.core import cgutils
 from numba.cuda import types
 
 from gpushmem.simt import meeting
-from gpushmem.simt.halves import shim
 from gpushmem.simt.native import i8p, i64
 from gpushmem.simt.primitives import place, place_dynamic, thread_field
+from gpushmem.simt.shims import shim
 from gpushmem.simt.target import SHIM, call_device, leaves
 
 __all__ = ["leaf"]

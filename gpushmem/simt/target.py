@@ -193,6 +193,11 @@ class SimtCallConv(callconv.CUDACallConv):
         super().return_user_exc(builder, exc, exc_args, loc, func_name)
 
 
+def is_shim(name: str) -> bool:
+    """Whether numba-cuda gives this name to a wrapper of a CUDA C++ function."""
+    return name.endswith("_nbst") or name.startswith("____nv_")
+
+
 class _HiddenArgs:
     """A builder whose next `call` gets the hidden arguments in their place."""
 
@@ -200,9 +205,9 @@ class _HiddenArgs:
         self._builder, self._hidden = builder, hidden
 
     def call(self, callee: Any, args: list[ir.Value], **kwargs: Any) -> Any:
-        return self._builder.call(
-            callee, [*args[:THREAD_ARG], *self._hidden, *args[THREAD_ARG:]], **kwargs
-        )
+        if not is_shim(getattr(callee, "name", "")):  # a shim is a C function
+            args = [*args[:THREAD_ARG], *self._hidden, *args[THREAD_ARG:]]
+        return self._builder.call(callee, args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._builder, name)
@@ -228,11 +233,7 @@ class SimtBuilder(ir.IRBuilder):
 
     def call(self, fn: Any, args: Any, *rest: Any, **kwargs: Any) -> Any:
         name = fn.asm if isinstance(fn, ir.InlineAsm) else getattr(fn, "name", "")
-        leaf = leaves.get(name)
-        if name.endswith("_nbst") or name.startswith(
-            "____nv_"
-        ):  # a shim, called with the hidden arguments, which it does not need
-            leaf, args = partial(leaves[SHIM], name), [*args[:THREAD_ARG], *args[SITE_ARG + 1 :]]
+        leaf = partial(leaves[SHIM], name) if is_shim(name) else leaves.get(name)
         if leaf:
             return leaf(self, *args)
         return super().call(fn, args, *rest, **kwargs)

@@ -35,12 +35,8 @@ def modules(patterns=()):
     return [n for n in names if not patterns or any(p in n for p in patterns)]
 
 
-def run_module(name, simulator=False, again=True):
-    """Outcomes of a module's tests: {test: (outcome, detail)}.
-
-    A process that dies is run once more, and that is said: see "What is not known" in
-    docs/numba-cuda.md.
-    """
+def run_module(name, simulator=False):
+    """Outcomes of a module's tests: {test: (outcome, detail)}."""
     env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1" if simulator else "0"}
     command = [sys.executable, "-W", "ignore", "-m", "tests.oracle.one", f"numba.cuda.tests.{name}"]
     try:
@@ -51,9 +47,6 @@ def run_module(name, simulator=False, again=True):
         out, err, code = done.stdout, done.stderr, done.returncode
     except subprocess.TimeoutExpired as late:
         out, err, code = (late.stdout or b"").decode(errors="replace"), "timeout", -1
-    if code < 0 and again:
-        print(f"{name}: the process ended with {code}, once more\n{err[-2000:]}", file=sys.stderr)
-        return run_module(name, simulator, again=False)
     outcomes = {}
     for line in out.splitlines():
         if line.startswith('{"test"'):

@@ -12,7 +12,6 @@ CUDA_CPP = "compiles or links CUDA C++, PTX or objects for a GPU"
 COMPILER = "asks NVIDIA's compilers for PTX, LTO-IR or a cubin"
 CUPY = "needs CuPy, which needs a GPU"
 IPC = "shares memory between processes through the CUDA driver"
-FP8 = "8-bit floats: storage formats whose conversions are CUDA C++"
 CACHE = "Numba 0.68 and numba-cuda 0.30 stamp the index file they share differently"
 
 RULES = [
@@ -20,7 +19,6 @@ RULES = [
     (r"test_compiler\.", COMPILER),
     (r"test_debuginfo(_types)?\.", DWARF),
     (r"test_lineinfo\.", DWARF),
-    (r"test_fp8_bindings\.", FP8),
     (r"test_ipc\.", IPC),
     (r"test_ffi\.|test_cffi\.|linked|TestExtendingLinkage|TestDeclareDevice", CUDA_CPP),
     (r"test_cpu_and_cuda_(targets|reuse)", CACHE),

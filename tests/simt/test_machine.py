@@ -111,6 +111,13 @@ def test_floats_to_integers(name, dtype, values):
     saturated = apply(lambda v: libdevice.float2int_rz(v), np.float32([3e9, -3e9, np.nan]),
                       dtype=np.int32)  # fmt: skip
     np.testing.assert_array_equal(saturated, [2**31 - 1, -(2**31), 0])
+    # PTX ISA, "cvt": a NaN is 0 only where neither side has 64 bits.
+    for call, source, typ, wanted in (
+        (lambda v: libdevice.float2ll_rz(v), np.float32, np.int64, -(1 << 63)),
+        (lambda v: libdevice.double2ull_rz(v), np.float64, np.uint64, 1 << 63),
+        (lambda v: libdevice.double2int_rz(v), np.float64, np.int32, -(1 << 31)),
+    ):
+        assert apply(call, source([np.nan]), dtype=typ) == wanted
 
 
 def test_large_integers_to_floats_with_directed_rounding():

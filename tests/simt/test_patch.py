@@ -176,6 +176,14 @@ def test_pinned_mapped_and_managed_memory():
         np.testing.assert_array_equal(array, 2 * np.arange(16))
 
 
+def test_device_memory_comes_in_aligned_pieces_of_512_bytes():
+    """As CUDA's does: numba-cuda's own tests write a little past the end of their arrays."""
+    arrays = [cuda.device_array(1) for _ in range(100)]
+    starts = np.sort([a.__cuda_array_interface__["data"][0] for a in arrays])
+    assert np.diff(starts).min() >= 512
+    assert not (starts % 256).any()
+
+
 def test_a_copy_of_pageable_memory_may_be_followed_by_a_change():
     stream = cuda.stream()
     gate = gate_on(stream)
