@@ -9,7 +9,7 @@ import sys
 from functools import partial
 
 import numpy as np
-from foundations import row
+from foundations import row, saxpy_loop
 from harness import best_of, report
 from numba import cuda, float32, int32, njit
 
@@ -54,12 +54,6 @@ def compare(what, kernel, loop, against, aim="", launches=LAUNCHES, rounds=5):
 def saxpy(out, a, x, y):
     i = cuda.grid(1)
     if i < out.size:
-        out[i] = a * x[i] + y[i]
-
-
-@njit
-def saxpy_loop(out, a, x, y):
-    for i in range(out.size):
         out[i] = a * x[i] + y[i]
 
 

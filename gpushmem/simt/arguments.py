@@ -16,7 +16,7 @@ from numba.cuda import types
 from gpushmem.errors import ArgumentError
 from gpushmem.simt.layout import address_of
 
-__all__ = ["pack", "pack_scalars"]
+__all__ = ["as_numpy", "pack", "pack_scalars"]
 
 Flat = list[Any]
 
@@ -51,12 +51,12 @@ def _flatten(typ: Any, value: Any, values: Flat) -> str:
 
 def _array(typ: Any, value: Any, values: Flat) -> str:
     if not isinstance(value, np.ndarray):
-        value = _view(value)
+        value = as_numpy(value)
     values += (0, 0, value.size, value.itemsize, address_of(value), *value.shape, *value.strides)
     return "qqqqQ" + "q" * (2 * value.ndim)
 
 
-def _view(value: Any) -> np.ndarray[Any, Any]:
+def as_numpy(value: Any) -> np.ndarray[Any, Any]:
     """An array of another library, through the CUDA array interface."""
     interface = value.__cuda_array_interface__
     holder = type("Holder", (), {"__array_interface__": {**interface, "version": 3}})

@@ -29,7 +29,7 @@ from gpushmem.errors import KernelError
 from gpushmem.simt import kernel as kernels
 from gpushmem.simt.layout import address_of
 from gpushmem.simt.stream import Device, Stream
-from gpushmem.simt.target import COMPUTE_CAPABILITY
+from gpushmem.simt.target import COMPUTE_CAPABILITY, MAX_THREADS
 
 __all__ = ["CoreDevice", "Driver"]
 
@@ -40,7 +40,7 @@ CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p
 
 # Of the GPU modelled, an H100; what is not here is 1.
 ATTRIBUTES = {
-    "MAX_THREADS_PER_BLOCK": kernels.MAX_THREADS,
+    "MAX_THREADS_PER_BLOCK": MAX_THREADS,
     "MAX_BLOCK_DIM_X": 1024,
     "MAX_BLOCK_DIM_Y": 1024,
     "MAX_BLOCK_DIM_Z": 64,
@@ -239,9 +239,9 @@ class Driver:
         dst, src = int(dst), int(src)
         if stage:
             data = ctypes.string_at(src, nbytes)
-            self._queue(stream).submit(lambda: ctypes.memmove(dst, data, nbytes))
+            self.queue(stream).submit(lambda: ctypes.memmove(dst, data, nbytes))
         else:
-            self._queue(stream).submit(lambda: ctypes.memmove(dst, src, nbytes))
+            self.queue(stream).submit(lambda: ctypes.memmove(dst, src, nbytes))
         if wait:
             self.cuStreamSynchronize(stream)
 
@@ -269,11 +269,12 @@ class Driver:
 
     def cuMemsetD8Async(self, pointer: Any, byte: int, count: int, stream: Any) -> None:
         address = int(pointer)
-        self._queue(stream).submit(lambda: ctypes.memset(address, byte, count))
+        self.queue(stream).submit(lambda: ctypes.memset(address, byte, count))
 
     # --- streams
 
-    def _queue(self, stream: Any) -> Stream:
+    def queue(self, stream: Any) -> Stream:
+        """The stream that numba-cuda means by a handle."""
         if os.getpid() != self._pid:
             raise CudaDriverError(
                 "CUDA initialized before forking: start processes with 'spawn', or fork first"
@@ -294,7 +295,7 @@ class Driver:
         del self._streams[int(stream)]
 
     def cuStreamSynchronize(self, stream: Any) -> None:
-        self._wait(self._queue(stream).synchronize)
+        self._wait(self.queue(stream).synchronize)
 
     def cuCtxSynchronize(self) -> None:
         self._wait(self.device.synchronize)
@@ -309,11 +310,7 @@ class Driver:
         address = ctypes.c_int64.from_address(callback.getPtr()).value
         function = CALLBACK(address)
         handle = int(stream)
-        self._queue(stream).submit(lambda: function(handle, 0, data))
-
-    def launch(self, work: Callable[[], None], stream: Any) -> None:
-        """Queue a kernel launch."""
-        self._queue(stream).submit(work)
+        self.queue(stream).submit(lambda: function(handle, 0, data))
 
     # --- events
 
@@ -334,7 +331,7 @@ class Driver:
             record.time = time.perf_counter()
             done.set()
 
-        self._queue(stream).submit(reach)
+        self.queue(stream).submit(reach)
 
     def cuEventQuery(self, event: Any) -> None:
         if not self._events[int(event)].done.is_set():
@@ -344,7 +341,7 @@ class Driver:
         self._events[int(event)].done.wait()
 
     def cuStreamWaitEvent(self, stream: Any, event: Any, flags: int) -> None:
-        self._queue(stream).submit(self._events[int(event)].done.wait)
+        self.queue(stream).submit(self._events[int(event)].done.wait)
 
     def cuEventElapsedTime(self, start: Any, end: Any) -> float:
         """Milliseconds between two events that have occurred."""

@@ -17,14 +17,13 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 from llvmlite.binding import Linkage
-from numba.core import cgutils
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.compiler_lock import global_compiler_lock as core_lock
 from numba.cuda import types
 
 from gpushmem.errors import BackendUnavailable
 from gpushmem.simt import fiber, printing
-from gpushmem.simt.fission import FissionCompiler, Unfit, counted, has_barriers
+from gpushmem.simt.fission import FissionCompiler, Unfit, bounded, counted, has_barriers
 from gpushmem.simt.layout import LAUNCH, THREAD
 from gpushmem.simt.native import i8p, i64
 from gpushmem.simt.primitives import (
@@ -35,6 +34,7 @@ from gpushmem.simt.primitives import (
     store_field,
 )
 from gpushmem.simt.target import (
+    MAX_THREADS,
     SimtCallConv,
     compile_function,
     compiling,
@@ -335,11 +335,11 @@ class _Loops(_Entry):
         for field in ("user", "shared", "dynamic_shared"):
             store_field(builder, THREAD, thread, field, load_field(builder, LAUNCH, launch, field))
         bounds: dict[Any, tuple[ir.Value, ir.Value]] = {}
-        for field, limit in (("bdim", 1024), ("gdim", MAX_DIM)):
+        for field, limit in (("bdim", MAX_THREADS), ("gdim", MAX_DIM)):
             for axis in range(3):
                 value = load_field(builder, LAUNCH, launch, field, axis)
                 store_field(builder, THREAD, thread, field, value, axis)
-                bounds[field, axis] = i64(0), self.bounded(builder, value, limit)
+                bounds[field, axis] = i64(0), bounded(builder, value, limit)
         for axis in range(3):  # this launch's part of the grid
             part = [load_field(builder, LAUNCH, launch, f, axis) for f in ("begin", "end")]
             bounds["gdim", axis] = tuple(builder.zext(v, i64) for v in part)
@@ -361,15 +361,6 @@ class _Loops(_Entry):
         nest(0)
         builder.branch(done)
         builder.position_at_end(done)
-
-    def bounded(self, builder: ir.IRBuilder, value: ir.Value, limit: int) -> ir.Value:
-        """Tell the optimiser that 1 <= value <= limit: index arithmetic then needs no wrapping."""
-        assume = cgutils.get_or_insert_function(
-            self.module, ir.FunctionType(ir.VoidType(), [ir.IntType(1)]), "llvm.assume"
-        )
-        builder.call(assume, [builder.icmp_signed(">=", value, i32(1))])
-        builder.call(assume, [builder.icmp_signed("<=", value, i32(limit))])
-        return builder.zext(value, i64)
 
 
 class _Blocks(_Loops):

@@ -37,11 +37,16 @@ from numba.cuda.core.compiler_machinery import register_pass
 from gpushmem.simt.layout import THREAD
 from gpushmem.simt.native import i64
 from gpushmem.simt.primitives import hidden, store_field, thread_field
-from gpushmem.simt.target import THREAD_ARG, SimtCompiler, SimtLower, SimtLowering
+from gpushmem.simt.target import (
+    MAX_THREADS,
+    THREAD_ARG,
+    SimtCompiler,
+    SimtLower,
+    SimtLowering,
+)
 
-__all__ = ["FissionCompiler", "Unfit", "counted", "has_barriers"]
+__all__ = ["FissionCompiler", "Unfit", "bounded", "counted", "has_barriers"]
 
-MAX_THREADS = 1024
 MAX_BYTES = 2 * 1024 * 1024  # of variables for all threads of a block
 i32 = llvm_ir.IntType(32)
 EXIT = 0  # code of a thread that has returned
@@ -197,10 +202,6 @@ class FissionLower(SimtLower):
 
     # --- statements
 
-    def lower_block(self, block: Any) -> None:
-        self._current = block
-        super().lower_block(block)
-
     def lower_inst(self, inst: Any) -> None:
         if inst.is_terminator and self._label in self.barriers:
             self._end(self.codes[inst.target] | WAITING)
@@ -244,10 +245,11 @@ class FissionLower(SimtLower):
         builder.simt_leave = self._leave
         self.entry = builder.basic_block
         self.codes = {label: 2 * (k + 1) for k, label in enumerate(self.starts)}
-        self.extents = [_bounded(builder, thread_field(builder, "bdim", axis)) for axis in range(3)]
+        self.extents = [
+            bounded(builder, thread_field(builder, "bdim", axis), MAX_THREADS) for axis in range(3)
+        ]
         self.wanted = builder.place_per_thread(i32, "wanted")
         self.lowest, self.highest = (cgutils.alloca_once(builder, i32) for _ in range(2))
-        self.setup = builder.append_basic_block("setup")
         self.done = builder.append_basic_block("done")
         self.slow = builder.append_basic_block("slow")
         self.pieces = {s: builder.append_basic_block(f"piece{s}") for s in self.starts}
@@ -257,8 +259,6 @@ class FissionLower(SimtLower):
         builder.position_at_end(self.done)
         builder.ret(RETCODE_NONE)
         builder.position_at_end(self.entry)
-        builder.branch(self.setup)
-        builder.position_at_end(self.setup)
         builder.branch(self.pieces[self.firstblk])
         if builder.simt_bytes * MAX_THREADS > MAX_BYTES:
             raise Unfit(f"{builder.simt_bytes} bytes of variables per thread")
@@ -381,12 +381,12 @@ class FissionLower(SimtLower):
 COPIES = {"cast", "build_tuple", "exhaust_iter", "static_getitem", "pair_first", "getattr"}
 
 
-def _bounded(builder: Any, value: llvm_ir.Value) -> llvm_ir.Value:
-    """Tell the optimiser that 1 <= value <= 1024: index arithmetic then needs no wrapping."""
+def bounded(builder: Any, value: llvm_ir.Value, limit: int) -> llvm_ir.Value:
+    """Tell the optimiser that 1 <= value <= limit: index arithmetic then needs no wrapping."""
     fnty = llvm_ir.FunctionType(llvm_ir.VoidType(), [llvm_ir.IntType(1)])
     assume = cgutils.get_or_insert_function(builder.module, fnty, "llvm.assume")
     builder.call(assume, [builder.icmp_signed(">=", value, i32(1))])
-    builder.call(assume, [builder.icmp_signed("<=", value, i32(MAX_THREADS))])
+    builder.call(assume, [builder.icmp_signed("<=", value, i32(limit))])
     return builder.zext(value, i64)
 
 

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils
 
+from gpushmem.simt.atomics import update
 from gpushmem.simt.libdevice import _intrinsic, _libc, _rounded, _to_integer
 from gpushmem.simt.target import leaves
 
@@ -261,18 +261,11 @@ def to_builtin(builder: Any, code: str, value: ir.Value, mode: str = "rz") -> An
 
 
 def _atomic_add(builder: Any, fmt: str, address: ir.Value, value: ir.Value) -> ir.Value:
-    pointer = builder.bitcast(address, i16.as_pointer())
-    seen = cgutils.alloca_once_value(builder, builder.load_atomic(pointer, "monotonic", 2))
-    again, done = (builder.append_basic_block(n) for n in ("again", "done"))
-    builder.branch(again)
-    builder.position_at_end(again)
-    old = builder.load(seen)
-    total = builder.fadd(widen(fmt, builder, old), widen(fmt, builder, value))
-    result = builder.cmpxchg(pointer, old, narrow(fmt, builder, total), "monotonic", "monotonic")
-    builder.store(builder.extract_value(result, 0), seen)
-    builder.cbranch(builder.extract_value(result, 1), done, again)
-    builder.position_at_end(done)
-    return builder.load(seen)
+    def change(old: ir.Value) -> tuple[ir.Value, ir.Value]:
+        total = builder.fadd(widen(fmt, builder, old), widen(fmt, builder, value))
+        return narrow(fmt, builder, total), i1(1)
+
+    return update(builder, builder.bitcast(address, i16.as_pointer()), change)
 
 
 # --- casts, which numba-cuda writes in PTX

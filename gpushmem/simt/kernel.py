@@ -26,11 +26,10 @@ from gpushmem.simt import names as _names
 from gpushmem.simt.arguments import pack
 from gpushmem.simt.cache import KernelCache
 from gpushmem.simt.layout import LAUNCH, POOL, address_of, new
-from gpushmem.simt.target import exceptions, simt_target
+from gpushmem.simt.target import MAX_THREADS, exceptions, simt_target
 
 __all__ = ["Kernel", "LaunchShape", "Running", "shape_of"]
 
-MAX_THREADS = 1024
 MAX_SHARED = 227 * 1024  # what a block can have on the GPU modelled, an H100
 MAX_RESIDENT_THREADS = scheduler.GUARDED  # unless the grid has to meet
 SM_COUNT, SM_THREADS, SM_BLOCKS = 132, 2048, 32

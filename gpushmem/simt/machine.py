@@ -114,10 +114,6 @@ def _meet(builder: Any, function: Any, *args: tuple[Any, ir.Value]) -> ir.Value:
     return call_device(builder, function, sig, [value for _, value in args])
 
 
-def _unsigned(value: ir.Value) -> tuple[Any, ir.Value]:
-    return types.intp, value
-
-
 def _wide(builder: Any, value: ir.Value) -> tuple[Any, ir.Value]:
     return types.intp, builder.zext(value, i64)
 
@@ -218,51 +214,6 @@ def polling_loop(builder: Any) -> None:
 @leaf("brkpt;")
 def breakpoint_(builder: Any) -> None:
     """A breakpoint without a debugger does nothing."""
-
-
-# --- atomics: those that have no instruction of their own in LLVM's language
-
-
-def _rmw(op: str) -> Any:
-    return lambda builder, pointer, value: builder.atomic_rmw(op, pointer, value, "monotonic")
-
-
-for _names, _rmw_op in (
-    (("llvm.nvvm.atomic.load.add.f32.p0f32", "llvm.nvvm.atomic.load.add.f64.p0f64"), "fadd"),
-    (("___numba_atomic_float_sub", "___numba_atomic_double_sub"), "fsub"),
-    (("llvm.nvvm.atomic.load.inc.32.p0i32", "___numba_atomic_u64_inc"), "uinc_wrap"),
-    (("llvm.nvvm.atomic.load.dec.32.p0i32", "___numba_atomic_u64_dec"), "udec_wrap"),
-    (("___numba_atomic_float_nanmax", "___numba_atomic_double_nanmax"), "fmax"),
-    (("___numba_atomic_float_nanmin", "___numba_atomic_double_nanmin"), "fmin"),
-):
-    leaf(*_names)(_rmw(_rmw_op))
-
-
-def _extremum(name: str, replaces: str) -> None:
-    @leaf(f"___numba_atomic_float_{name}", f"___numba_atomic_double_{name}")
-    def extremum(builder: Any, pointer: ir.Value, value: ir.Value) -> ir.Value:
-        """Store `value` if it is beyond what is there; a NaN on either side changes nothing."""
-        word = ir.IntType(32 if value.type == ir.FloatType() else 64)
-        pointer = builder.bitcast(pointer, word.as_pointer())
-        first = builder.load_atomic(pointer, "monotonic", word.width // 8)
-        seen = cgutils.alloca_once_value(builder, first)
-        bits = builder.bitcast(value, word)
-        again, swap, done = (builder.append_basic_block(n) for n in ("again", "swap", "done"))
-        builder.branch(again)
-        builder.position_at_end(again)
-        old = builder.load(seen)
-        beyond = builder.fcmp_ordered(replaces, builder.bitcast(old, value.type), value)
-        builder.cbranch(beyond, swap, done)
-        builder.position_at_end(swap)
-        result = builder.cmpxchg(pointer, old, bits, "monotonic", "monotonic")
-        builder.store(builder.extract_value(result, 0), seen)
-        builder.cbranch(builder.extract_value(result, 1), done, again)
-        builder.position_at_end(done)
-        return builder.bitcast(builder.load(seen), value.type)
-
-
-_extremum("max", "<")
-_extremum("min", ">")
 
 
 # --- print

@@ -55,7 +55,6 @@ __all__ = [
 
 as_warp = view(WARP)
 EVERYONE = offset(LAUNCH, "everyone")
-FIBERS = offset(WARP, "fibers")
 LANES = 32
 FULL = 0xFFFFFFFF
 NOT_IN_MASK = 64  # failure codes of the engine itself start here

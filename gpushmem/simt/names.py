@@ -10,7 +10,8 @@ from numba.core import cgutils
 from numba.cuda import types
 from numba.cuda.core.errors import NumbaTypeError, RequireLiteralValue
 
-from gpushmem.simt import libdevice as _libdevice  # noqa: F401  (they fill the table of leaves)
+from gpushmem.simt import atomics as _atomics  # noqa: F401  (they fill the table of leaves)
+from gpushmem.simt import libdevice as _libdevice  # noqa: F401
 from gpushmem.simt import machine as _machine  # noqa: F401
 from gpushmem.simt import nrt as _nrt  # noqa: F401
 from gpushmem.simt.native import i64, intrinsic

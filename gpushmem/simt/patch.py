@@ -27,11 +27,11 @@ from numba.cuda.memory_management.nrt import rtsys
 from gpushmem.errors import ArgumentError, BackendUnavailable
 from gpushmem.simt import entry as entries
 from gpushmem.simt import nrt
-from gpushmem.simt.arguments import pack_scalars
+from gpushmem.simt.arguments import as_numpy, pack_scalars
 from gpushmem.simt.driver import CoreDevice, Driver, fail
-from gpushmem.simt.kernel import MAX_THREADS, KernelFailure, Running, shape_of
+from gpushmem.simt.kernel import KernelFailure, Running, shape_of
 from gpushmem.simt.layout import address_of
-from gpushmem.simt.target import SimtCallConv, _compile_cuda, simt_target
+from gpushmem.simt.target import MAX_THREADS, SimtCallConv, _compile_cuda, replaced, simt_target
 
 __all__ = ["patch_numba_cuda"]
 
@@ -169,10 +169,10 @@ class SimtKernel(_Kernel):
         except ArgumentError as error:
             raise CUDAError(f"CUDA_ERROR_INVALID_VALUE: {error}") from error
         engine = _engine[-1]
-        engine.launch(work, stream)
+        engine.queue(stream).submit(work)
         if self.debug:
             try:
-                engine._queue(stream).synchronize()
+                engine.queue(stream).synchronize()
             except KernelFailure as failure:
                 self._raise(failure)
         for write_back in after:
@@ -228,11 +228,10 @@ def _device_view(
         return obj._strided_memory_view_shim, False
     interface = getattr(obj, "__cuda_array_interface__", None)
     if interface is not None:
-        holder = type("Holder", (), {"__array_interface__": {**interface, "version": 3}})()
         producer = interface.get("stream")
         if producer is not None and config.CUDA_ARRAY_INTERFACE_SYNC:
             devices.get_context().create_external_stream(producer).synchronize()
-        return _view(np.asarray(holder), obj), False
+        return _view(as_numpy(obj), obj), False
     array = np.asanyarray(obj)
     if hasattr(obj, "__dlpack__") and not isinstance(obj, np.ndarray | np.generic):
         return _view(array, obj), False
@@ -286,10 +285,7 @@ def patch_numba_cuda() -> Iterator[None]:
         **{(cuda_driver, name): make for name, make in _finalizers(engine).items()},
     }
     _engine.append(engine)
-    with contextlib.ExitStack() as stack:
-        for (owner, name), value in places.items():
-            stack.callback(_restore, owner, name, vars(owner).get(name, _ABSENT))
-            setattr(owner, name, value)
+    with replaced(places):
         try:
             yield
             engine.cuCtxSynchronize()
@@ -336,13 +332,3 @@ def _finalizers(engine: Driver) -> dict[str, Any]:
             lambda: queue.add_item(engine.cuStreamDestroy, handle)
         ),
     }
-
-
-_ABSENT = object()
-
-
-def _restore(owner: Any, name: str, value: Any) -> None:
-    if value is _ABSENT:
-        delattr(owner, name)
-    else:
-        setattr(owner, name, value)

@@ -282,17 +282,28 @@ def place(builder: ir.IRBuilder, nbytes: int, align: int, statement: Any = None)
     return _in_area(builder, name)
 
 
+def dynamic_start(builder: ir.IRBuilder) -> ir.Value:
+    """Bytes of static shared arrays, rounded up: where the dynamic ones begin."""
+    return builder.load(_constant(builder, DYNAMIC_START))
+
+
 def place_dynamic(builder: ir.IRBuilder) -> ir.Value:
     """Address of the dynamic shared memory, which follows the static arrays."""
     return _in_area(builder, DYNAMIC_START)
 
 
 def _in_area(builder: ir.IRBuilder, name: str) -> ir.Value:
+    start = builder.load(_constant(builder, name))
+    return builder.inttoptr(builder.add(thread_field(builder, "shared"), start), i8p)
+
+
+def _constant(builder: ir.IRBuilder, name: str) -> ir.GlobalVariable:
+    """A number that `entry` defines when all of the kernel is known."""
     start = builder.module.globals.get(name)
     if start is None:
         start = ir.GlobalVariable(builder.module, i64, name)
         start.global_constant = True
-    return builder.inttoptr(builder.add(thread_field(builder, "shared"), builder.load(start)), i8p)
+    return start
 
 
 DYNAMIC_START = "simt.dynamic"

@@ -56,6 +56,7 @@ from gpushmem.simt.polling import polling_latches
 
 __all__ = [
     "COMPUTE_CAPABILITY",
+    "MAX_THREADS",
     "SHIM",
     "KernelName",
     "SimtBuilder",
@@ -68,10 +69,12 @@ __all__ = [
     "compiling",
     "device",
     "exceptions",
+    "replaced",
     "simt_target",
 ]
 
 COMPUTE_CAPABILITY = (9, 0)  # of the GPU modelled, an H100
+MAX_THREADS = 1024  # in a block
 SHIM = "shim"  # the leaf for all of numba-cuda's wrappers of CUDA C++ functions
 SHIM_HEADER = "\n#include <cuda_"
 THREAD_ARG, SITE_ARG = 1, 2  # argument 0 is the slot for the result
@@ -251,7 +254,7 @@ class SimtBuilder(ir.IRBuilder):
         """A stack slot for each thread of a block, whatever the block's size."""
         self.simt_bytes += typ.get_abi_size(self.simt_context.target_data)
         with super().goto_entry_block():
-            return super().alloca(ir.ArrayType(typ, 1024), name=f"{name}.all")
+            return super().alloca(ir.ArrayType(typ, MAX_THREADS), name=f"{name}.all")
 
     def goto_entry_block(self) -> Any:
         return super().goto_entry_block() if self.simt_places is None else nullcontext()
@@ -260,6 +263,9 @@ class SimtBuilder(ir.IRBuilder):
         if ptr.name.startswith("_cudapy_lmem"):
             return None  # Numba clears stack slots; a local array starts undefined
         return super().store(value, ptr, *rest, **kwargs)
+
+    def atomic_rmw(self, op: str, ptr: Any, val: Any, ordering: str, name: str = "") -> Any:
+        return leaves["atomicrmw"](self, op, ptr, val, ordering)
 
     def addrspacecast(self, value: Any, typ: Any, *rest: Any, **kwargs: Any) -> Any:
         value = leaves["addrspacecast"](self, value)
@@ -547,6 +553,25 @@ def _compile_cuda(py_func: Any, return_type: Any, args: Any, **options: Any) -> 
 
 
 @contextmanager
+def replaced(places: dict[tuple[Any, str], Any]) -> Iterator[None]:
+    """Give attributes, as (object, name), other values for a while."""
+    before = {place: vars(place[0]).get(place[1], _ABSENT) for place in places}
+    try:
+        for place, value in places.items():
+            setattr(*place, value)
+        yield
+    finally:
+        for place, value in before.items():
+            if value is _ABSENT:
+                delattr(*place)
+            else:
+                setattr(*place, value)
+
+
+_ABSENT = object()
+
+
+@contextmanager
 def compiling() -> Iterator[None]:
     """Let numba-cuda compile for this target, in this thread; others wait."""
     ours = {
@@ -556,15 +581,8 @@ def compiling() -> Iterator[None]:
         (dispatcher, "compile_cuda"): _compile_cuda,
         (dispatcher, "get_current_device"): _Device,
     }
-    with cuda_lock, core_lock:
-        before = {place: getattr(*place) for place in ours}
-        for place, value in ours.items():
-            setattr(*place, value)
-        try:
-            yield
-        finally:
-            for place, value in before.items():
-                setattr(*place, value)
+    with cuda_lock, core_lock, replaced(ours):
+        yield
 
 
 def compile_function(

@@ -43,18 +43,15 @@ def _on_fibers() -> list[Any]:
 
 def waits() -> list[Wait]:
     """The waiting threads of all launches of this process."""
-    return [
-        wait for launch in list(running) if launch.entry.kind == "fibers" for wait in _of(launch)
-    ]
+    return [wait for launch in _on_fibers() for wait in _of(launch)]
 
 
 def unstarted() -> list[tuple[str, int, int]]:
     """Launches with blocks that wait for a place: (kernel, resident blocks, blocks not started)."""
     return [
         (launch.name, int(launch.launch["resident"][0]), launch.blocks - int(started))
-        for launch in list(running)
-        if launch.entry.kind == "fibers"
-        and (started := launch.launch["next_block"][0]) < launch.blocks
+        for launch in _on_fibers()
+        if (started := launch.launch["next_block"][0]) < launch.blocks
     ]
 
 

@@ -285,46 +285,37 @@ def test_a_kernel_that_polls_for_ever_is_reported(run_pes):
     )
 
 
-def test_a_kernel_that_never_ends_is_named(run_pes):
-    import gpushmem as shmem
+def endless(x):
+    i = 0
+    while i >= 0:
+        i = (i + 1) % 1000
+        x[i] += 1
 
-    @shmem.jit
-    def endless(x):
-        i = 0
-        while i >= 0:
-            i = (i + 1) % 1000
-            x[i] += 1
+
+def spinning(x):
+    while x[0] == 0:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (endless, "PE 0: kernel endless is running, and none of its threads waits"),
+        (spinning, r"PE 0: kernel spinning, .*test_local.py:\d+ in spinning: "
+                   "is in a loop that reads memory, for"),
+    ],
+)  # fmt: skip
+def test_a_kernel_that_does_not_end_is_named(run_pes, function, said):
+    import gpushmem as shmem
 
     def body():
         shmem.init()
-        endless[1, 1](shmem.zeros(1000))
+        shmem.jit(function)[1, 1](shmem.zeros(1000))
         shmem.synchronize()
 
     with pytest.raises(pytest.fail.Exception) as failure:
         run_pes(1, body, timeout=3)
-    assert "PE 0: kernel endless is running, and none of its threads waits" in str(failure.value)
-
-
-def test_a_loop_that_reads_memory_is_named_with_its_line(run_pes):
-    import gpushmem as shmem
-
-    @shmem.jit
-    def spinning(x):
-        while x[0] == 0:
-            pass
-
-    def body():
-        shmem.init()
-        spinning[1, 1](shmem.zeros(1))
-        shmem.synchronize()
-
-    with pytest.raises(pytest.fail.Exception) as failure:
-        run_pes(1, body, timeout=3)
-    assert re.search(
-        r"PE 0: kernel spinning, .*test_local.py:\d+ in spinning: "
-        r"is in a loop that reads memory, for",
-        str(failure.value),
-    )
+    assert re.search(said, str(failure.value))
 
 
 def test_ctrl_c_in_a_hanging_kernel_says_who_waits(tmp_path):

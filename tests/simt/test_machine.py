@@ -1,6 +1,7 @@
 """What kernels find in the machine: mathematics, bits, 16-bit floats, atomics, memory."""
 
 import math
+from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -9,6 +10,7 @@ import scipy.special
 from numba import cuda, float32
 from numba.core.errors import TypingError
 from numba.cuda import bf16, fp16, libdevice
+from numba.np.numpy_support import from_dtype
 
 from gpushmem.errors import BackendUnavailable, KernelError
 from tests.simt.conftest import launch
@@ -225,31 +227,69 @@ def gather_atomic(op, dtype, values, start):
     return target[1, 2], old
 
 
+def gather_shared(op, dtype, values, start, dynamic=False, fibers=False):
+    """The same, by one block, in the middle of its shared memory."""
+    values = np.asarray(values, dtype)
+    scope = {"cuda": cuda, "dtype": from_dtype(np.dtype(dtype))}
+    exec(
+        f"""def kernel(target, old, values):
+    i = cuda.grid(1)
+    shared = cuda.shared.array({0 if dynamic else 5}, dtype)
+    if i < 5:
+        shared[i] = target[i]
+    {"cuda.syncwarp()" if fibers else ""}
+    cuda.syncthreads()
+    old[i] = cuda.atomic.{op}(shared, 3, values[i])
+    cuda.syncthreads()
+    if i < 5:
+        target[i] = shared[i]
+""",
+        scope,
+    )
+    target, old = np.full(5, start, dtype), np.zeros(values.size, dtype)
+    nbytes = target.nbytes if dynamic else 0
+    kind = launch(scope["kernel"], 1, values.size, target, old, values, shared=nbytes)
+    assert kind == ("fibers" if fibers else "blocks")
+    np.testing.assert_array_equal(np.delete(target, 3), np.asarray(start, dtype))
+    return target[3], old
+
+
+GATHER = {"global": gather_atomic, "shared": gather_shared,
+          "dynamic": partial(gather_shared, dynamic=True),
+          "fibers": partial(gather_shared, fibers=True)}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "dtype", [np.int32, np.uint32, np.int64, np.uint64, np.float32, np.float64]
-)
-def test_atomics_on_every_dtype(dtype):
+    ("dtype", "place"),
+    [
+        *((dtype, "global") for dtype in ("i4", "u4", "i8", "u8", "f4", "f8")),
+        *((dtype, "shared") for dtype in ("i4", "u8", "f4")),
+        ("i8", "dynamic"), ("f8", "fibers"),
+    ],
+)  # fmt: skip
+def test_atomics_on_every_dtype(dtype, place):
+    gather_atomic = partial(GATHER[place], dtype=dtype)
     values = np.arange(1, 65)
-    total, old = gather_atomic("add", dtype, values, 5)
+    total, old = gather_atomic("add", values=values, start=5)
     assert total == 5 + values.sum()
     np.testing.assert_array_equal(np.sort(old)[:1], [5])
-    assert gather_atomic("sub", dtype, values, 5000)[0] == 5000 - values.sum()
-    assert gather_atomic("max", dtype, values, 30)[0] == 64
-    assert gather_atomic("min", dtype, values, 30)[0] == 1
+    assert gather_atomic("sub", values=values, start=5000)[0] == 5000 - values.sum()
+    assert gather_atomic("max", values=values, start=30)[0] == 64
+    assert gather_atomic("min", values=values, start=30)[0] == 1
     if np.dtype(dtype).kind == "f":
         with_nan = np.where(values % 7 == 0, np.nan, values)
-        assert gather_atomic("nanmax", dtype, with_nan, np.nan)[0] == 64
-        assert gather_atomic("nanmin", dtype, with_nan, np.nan)[0] == 1
-        assert np.isnan(gather_atomic("max", dtype, values, np.nan)[0])
-        assert gather_atomic("max", dtype, with_nan, 3)[0] == 64
+        assert gather_atomic("nanmax", values=with_nan, start=np.nan)[0] == 64
+        assert gather_atomic("nanmin", values=with_nan, start=np.nan)[0] == 1
+        assert np.isnan(gather_atomic("max", values=values, start=np.nan)[0])
+        assert gather_atomic("max", values=with_nan, start=3)[0] == 64
     else:
-        assert gather_atomic("or_", dtype, values, 0)[0] == 127
-        assert gather_atomic("and_", dtype, values | 64, 255)[0] == 64
-        assert gather_atomic("xor", dtype, values, 0)[0] == np.bitwise_xor.reduce(values)
-        assert gather_atomic("exch", dtype, values, 0)[0] in values
+        assert gather_atomic("or_", values=values, start=0)[0] == 127
+        assert gather_atomic("and_", values=values | 64, start=255)[0] == 64
+        assert gather_atomic("xor", values=values, start=0)[0] == np.bitwise_xor.reduce(values)
+        assert gather_atomic("exch", values=values, start=0)[0] in values
     if np.dtype(dtype).kind == "u":
-        assert gather_atomic("inc", dtype, np.full(64, 9), 0)[0] == 64 % 10
-        assert gather_atomic("dec", dtype, np.full(64, 9), 3)[0] == (3 - 64) % 10
+        assert gather_atomic("inc", values=np.full(64, 9), start=0)[0] == 64 % 10
+        assert gather_atomic("dec", values=np.full(64, 9), start=3)[0] == (3 - 64) % 10
 
 
 def test_compare_and_swap():
@@ -312,7 +352,6 @@ def test_vector_types():
 
 def test_random_numbers_are_numba_cudas():
     from numba.cuda.random import (
-        create_xoroshiro128p_states,
         init_xoroshiro128p_states_cpu,
         xoroshiro128p_uniform_float64,
     )
@@ -325,7 +364,6 @@ def test_random_numbers_are_numba_cudas():
 
     states = np.empty(1000, xoroshiro128p_dtype)
     init_xoroshiro128p_states_cpu(states, 7, 0)
-    assert create_xoroshiro128p_states
     out = np.zeros(1000)
     launch(draw, 10, 100, states, out)
     assert 0 <= out.min() < 0.01
