@@ -8,9 +8,10 @@ follows. If they do not, the block goes on in the slow lane: each thread runs al
 barrier, selecting its pieces by its code. Nothing has to be proved about the kernel: a barrier in
 divergent code is merely slower, and one that some threads never reach behaves as on a GPU.
 
-A variable that is alive where a piece begins has a place per thread, all others are the loop's
-own. Numba keeps variables and the state of iterators on the stack, which is where this is decided
-(`FissionLower.getvar`, `SimtBuilder.alloca`).
+A variable that is alive where a piece begins has a place per thread, unless it is the same for the
+whole block, or follows from the thread's index alone: then it is computed again there. All others
+are the loop's own. Numba keeps variables and the state of iterators on the stack, which is where
+this is decided (`FissionLower.getvar`, `SimtBuilder.alloca`).
 
 This is what OpenCL implementations for CPUs do: Jaaskelainen et al., "pocl: A Performance-Portable
 OpenCL Implementation", 2015, section 4.
@@ -18,6 +19,7 @@ OpenCL Implementation", 2015, section 4.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -35,8 +37,9 @@ from numba.cuda.core.callconv import RETCODE_NONE, RETCODE_OK
 from numba.cuda.core.compiler_machinery import register_pass
 
 from gpushmem.simt.layout import THREAD
-from gpushmem.simt.native import i64
-from gpushmem.simt.primitives import hidden, store_field, thread_field
+from gpushmem.simt.names import grid, gridsize
+from gpushmem.simt.native import i64, twins
+from gpushmem.simt.primitives import assume, hidden, store_field, thread_field
 from gpushmem.simt.target import (
     MAX_THREADS,
     THREAD_ARG,
@@ -137,53 +140,82 @@ class FissionLower(SimtLower):
 
     def _place_variables(self, cfg: Any) -> None:
         use_defs = compute_use_defs(self.blocks)
-        alive = compute_live_map(cfg, self.blocks, use_defs.usemap, use_defs.defmap)
-        crossing = set().union(*(alive[s] for s in self.starts[1:])) if self.starts[1:] else set()
-        self.values: dict[str, list[Any]] = {}
+        self.alive = compute_live_map(cfg, self.blocks, use_defs.usemap, use_defs.defmap)
+        crossing: set[str] = set().union(*(self.alive[s] for s in self.starts[1:]))
+        self.assigns: dict[str, list[ir.Assign]] = {}
         for block in self.blocks.values():
             for assign in block.find_insts(ir.Assign):
-                self.values.setdefault(assign.target.name, []).append(assign.value)
-        self.per_thread = {name for name in crossing if not self._uniform(name)}
+                self.assigns.setdefault(assign.target.name, []).append(assign)
+        self._origins: dict[str, int] = {}
+        crossing = {name for name in crossing if self._origin(name) != BLOCK}
+        lane = {name: self._recipe(name) for name in crossing if self._origin(name) == LANE}
+        self.recipes = {name: recipe for name, recipe in lane.items() if recipe}
+        self.per_thread = crossing - self.recipes.keys()
         # What such a variable was copied from may own memory that has to live as long.
         self.owners = set(self.per_thread)
         todo = list(self.owners)
         while todo:
-            for value in self.values.get(todo.pop(), []):
-                names = [value.name] if isinstance(value, ir.Var) else []
-                if isinstance(value, ir.Expr) and value.op in COPIES:
-                    names = [v.name for v in value.list_vars()]
-                todo += [n for n in names if n not in self.owners]
-                self.owners.update(names)
+            for value in self._values(todo.pop()):
+                if isinstance(value, ir.Expr) and value.op not in COPIES:
+                    continue
+                todo += [n for n in _operands(value) if n not in self.owners]
+                self.owners.update(_operands(value))
         self.statements: dict[int, dict[str, Any]] = {}  # what a statement's lowerings share
 
-    def _uniform(self, name: str, depth: int = 0) -> bool:
-        """Whether a variable is assigned once, the same for all threads and at any time."""
-        values = self.values.get(name, [])
-        if len(values) != 1 or depth > 50:
-            return False
-        (value,) = values
-        if isinstance(value, ir.Arg | ir.Const | ir.Global | ir.FreeVar):
-            return True
-        if isinstance(value, ir.Var):
-            return self._uniform(value.name, depth + 1)
+    def _values(self, name: str) -> list[Any]:
+        return [assign.value for assign in self.assigns.get(name, [])]
+
+    def _origin(self, name: str, depth: int = 0) -> int:
+        """What a variable depends on: BLOCK, LANE, or, if it changes or reads memory, HISTORY."""
+        if name not in self._origins:
+            self._origins[name] = HISTORY  # if assigned more than once
+            values = self._values(name)
+            if len(values) == 1 and depth < MAX_RECIPE:
+                own = self._own_origin(values[0], self.fndesc.typemap.get(name))
+                operands = (self._origin(n, depth + 1) for n in _operands(values[0]))
+                self._origins[name] = max([own, *operands])
+        return self._origins[name]
+
+    def _own_origin(self, value: Any, typ: Any) -> int:
+        """What an expression of type `typ` adds to what its operands depend on."""
         if not isinstance(value, ir.Expr):
-            return False
-        operands = [v.name for v in value.list_vars()]
+            plain = isinstance(value, ir.Var | ir.Arg | ir.Const | ir.Global | ir.FreeVar)
+            return BLOCK if plain else HISTORY
         if value.op == "call":
             function = self.fndesc.typemap.get(value.func.name)
             key = getattr(function, "typing_key", None)
-            if key not in (range, cuda.shared.array, int, float, bool):
-                return False
-        elif value.op == "getattr":
+            if key is twins[grid]:
+                return LANE
+            pure = key in PURE_CALLS or isinstance(function, types.NumberClass)
+            return BLOCK if pure else HISTORY
+        if value.op == "getattr":
             source = self.fndesc.typemap.get(value.value.name)
-            if isinstance(source, types.Module) and value.attr in ("threadIdx", "laneid"):
-                return False
-        elif value.op == "static_getitem":
-            if not isinstance(self.fndesc.typemap.get(value.value.name), types.BaseTuple):
-                return False
-        elif value.op not in ("build_tuple", "binop", "unary", "cast"):
-            return False
-        return all(self._uniform(n, depth + 1) for n in operands)
+            if isinstance(source, types.Module):
+                return LANE if value.attr in ("threadIdx", "laneid") else BLOCK
+            fixed = isinstance(source, types.Array | types.Dim3 | types.Complex)
+            return BLOCK if fixed else HISTORY
+        if value.op in ("static_getitem", "exhaust_iter"):
+            source = self.fndesc.typemap.get(value.value.name)
+            return BLOCK if isinstance(source, types.BaseTuple) else HISTORY
+        if value.op in ("binop", "inplace_binop", "unary", "cast"):
+            return BLOCK if isinstance(typ, types.Number | types.Boolean) else HISTORY
+        return BLOCK if value.op == "build_tuple" else HISTORY
+
+    def _recipe(self, name: str) -> list[ir.Assign]:
+        """The statements that compute a variable from nothing, in order; none if too many."""
+        steps: dict[str, ir.Assign] = {}
+
+        def add(name: str) -> None:
+            if name not in steps:
+                (assign,) = self.assigns[name]
+                for operand in _operands(assign.value):
+                    add(operand)
+                steps[name] = assign
+
+        add(name)
+        functions = (self.fndesc.typemap[step] for step in steps)
+        once = any(getattr(f, "typing_key", None) in (range, cuda.shared.array) for f in functions)
+        return [] if once or len(steps) > MAX_RECIPE else list(steps.values())
 
     def _alloca_var(self, name: str, fetype: Any) -> None:
         if name in self.per_thread and name not in self.varmap:
@@ -294,6 +326,9 @@ class FissionLower(SimtLower):
                     todo += self.followers[label]
         self.blkmap = {n: self.builder.append_basic_block(f"b{start}.{n}") for n in labels}
         self.latch, self.ends = latch, list[Any]()
+        recipes = [self.recipes.get(name, []) for name in sorted(self.alive[start])]
+        for assign in dict.fromkeys(itertools.chain(*recipes)):
+            super().lower_inst(assign)
         self.builder.branch(self.blkmap[start])
         for label in sorted(labels):
             self.builder.position_at_end(self.blkmap[label])
@@ -378,15 +413,25 @@ class FissionLower(SimtLower):
         builder.cbranch(more, self.slow, self.done)
 
 
+# What variables depend on. Those that depend on the thread's index alone are computed again in each
+# piece, so that the optimiser sees how they differ from one iteration of its loop to the next.
+BLOCK, LANE, HISTORY = range(3)
+MAX_RECIPE = 50  # statements
+PURE_CALLS = (twins[gridsize], range, cuda.shared.array, int, float, bool, abs, min, max)
 COPIES = {"cast", "build_tuple", "exhaust_iter", "static_getitem", "pair_first", "getattr"}
+
+
+def _operands(value: Any) -> list[str]:
+    """The variables that the right side of an assignment names."""
+    if isinstance(value, ir.Var):
+        return [value.name]
+    return [v.name for v in value.list_vars()] if isinstance(value, ir.Expr) else []
 
 
 def bounded(builder: Any, value: llvm_ir.Value, limit: int) -> llvm_ir.Value:
     """Tell the optimiser that 1 <= value <= limit: index arithmetic then needs no wrapping."""
-    fnty = llvm_ir.FunctionType(llvm_ir.VoidType(), [llvm_ir.IntType(1)])
-    assume = cgutils.get_or_insert_function(builder.module, fnty, "llvm.assume")
-    builder.call(assume, [builder.icmp_signed(">=", value, i32(1))])
-    builder.call(assume, [builder.icmp_signed("<=", value, i32(limit))])
+    assume(builder, builder.icmp_signed(">=", value, i32(1)))
+    assume(builder, builder.icmp_signed("<=", value, i32(limit)))
     return builder.zext(value, i64)
 
 

@@ -9,6 +9,7 @@ Sources: NVVM IR Specification (special registers, barriers, shuffle, vote, matc
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -17,7 +18,7 @@ from numba.cuda import types
 
 from gpushmem.simt import meeting
 from gpushmem.simt.native import i8p, i64
-from gpushmem.simt.primitives import place, place_dynamic, thread_field
+from gpushmem.simt.primitives import assume, place, place_dynamic, thread_field
 from gpushmem.simt.shims import shim
 from gpushmem.simt.target import SHIM, call_device, leaves
 
@@ -44,11 +45,18 @@ def leaf(*names: str) -> Any:
 # --- special registers
 
 SREG = "llvm.nvvm.read.ptx.sreg."
-for _register, _field in (("tid", "tid"), ("ctaid", "bid"), ("ntid", "bdim"), ("nctaid", "gdim")):
+
+
+def _register(field: str, axis: int, builder: Any) -> ir.Value:
+    value = thread_field(builder, field, axis)
+    # So an index made of it needs no test for counting from the end, and loops vectorise.
+    assume(builder, builder.icmp_signed(">=", value, i32(0)))
+    return value
+
+
+for _name, _field in (("tid", "tid"), ("ctaid", "bid"), ("ntid", "bdim"), ("nctaid", "gdim")):
     for _axis, _letter in enumerate(AXES):
-        leaves[f"{SREG}{_register}.{_letter}"] = lambda builder, field=_field, axis=_axis: (
-            thread_field(builder, field, axis)
-        )
+        leaves[f"{SREG}{_name}.{_letter}"] = partial(_register, _field, _axis)
 
 
 @leaf(f"{SREG}warpsize")

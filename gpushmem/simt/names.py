@@ -18,7 +18,7 @@ from gpushmem.simt.native import i64, intrinsic
 from gpushmem.simt.primitives import thread_field
 from gpushmem.simt.target import bind
 
-__all__ = ["AXES"]
+__all__ = ["AXES", "grid", "gridsize"]
 
 AXES = ("x", "y", "z")
 
@@ -62,5 +62,6 @@ def _extent(builder: ir.IRBuilder, axis: int) -> ir.Value:
     )
 
 
-bind(cuda.grid, _per_axis(_position))
-bind(cuda.gridsize, _per_axis(_extent))
+grid, gridsize = _per_axis(_position), _per_axis(_extent)
+bind(cuda.grid, grid)
+bind(cuda.gridsize, gridsize)

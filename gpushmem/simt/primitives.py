@@ -91,6 +91,12 @@ def thread_field(builder: ir.IRBuilder, field: str, axis: int = 0) -> ir.Value:
     return load_field(builder, THREAD, hidden(builder, THREAD_ARG), field, axis)
 
 
+def assume(builder: ir.IRBuilder, condition: ir.Value) -> None:
+    """Tell the optimiser what is always true."""
+    fnty = ir.FunctionType(ir.VoidType(), [ir.IntType(1)])
+    builder.call(cgutils.get_or_insert_function(builder.module, fnty, "llvm.assume"), [condition])
+
+
 def _thread_word(field: str) -> Any:
     @intrinsic
     def word(typingctx: Any) -> Any:

@@ -1,11 +1,15 @@
 """Kernels with barriers as loops: the same answers as on fibers, also where threads disagree."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numba import cuda, float64, int64
+from numba import cuda, float32, float64, int64
+from numba.cuda.typing.typeof import typeof
 
+from gpushmem.simt.kernel import Kernel
 from tests.simt.conftest import launch
 
 
@@ -200,3 +204,72 @@ def check_program(steps, threads):
         assert launch(scope["kernel"], 2, threads, out) == kind
         results.append(out)
     np.testing.assert_array_equal(*results, err_msg=source)
+
+
+def test_what_depends_on_the_thread_is_not_shared_by_the_block():
+    """However it is named, also where it is computed only sometimes."""
+
+    def kernel(n, out):
+        index, (x, y) = cuda.threadIdx, cuda.grid(2)
+        t = index.x
+        lane, warp, width = t % 32, t // 32, max(n, 3)
+        cuda.syncthreads()
+        late = 0
+        if t % 2:
+            half = t // 2 + width
+            late = half * half
+        cuda.syncthreads()
+        out[t, 0], out[t, 1], out[t, 2], out[t, 3], out[t, 4] = lane, warp, x + y, index.x, late
+
+    out = both(kernel, 1, 70, 2, np.zeros((70, 5), np.int64))
+    t = np.arange(70)
+    late = np.where(t % 2, (t // 2 + 3) ** 2, 0)
+    np.testing.assert_array_equal(out, np.stack([t % 32, t // 32, t, t, late], axis=1))
+
+
+@pytest.mark.parametrize("steps", [10, 500])
+def test_a_long_computation_before_a_barrier(steps):
+    scope = {"cuda": cuda, "int64": int64}
+    lines = ["def kernel(out):", "h = int64(cuda.threadIdx.x + 1)", *["h = (h << 1) ^ h"] * steps]
+    lines += ["cuda.syncthreads()", "out[cuda.threadIdx.x] = h"]
+    exec("\n    ".join(lines), scope)
+    wanted = np.arange(1, 41)
+    for _ in range(steps):
+        wanted = (wanted << 1) ^ wanted
+    np.testing.assert_array_equal(both(scope["kernel"], 1, 40, np.zeros(40, np.int64)), wanted)
+
+
+def test_what_is_read_from_memory_is_each_threads_own():
+    def kernel(record, out):
+        first = record.a
+        record.a = first + 1
+        cuda.syncthreads()
+        out[cuda.threadIdx.x] = first
+
+    record = np.zeros(1, np.dtype([("a", np.int64), ("b", np.int64)], align=True))[0]
+    out = np.zeros(70, np.int64)
+    assert launch(kernel, 1, 70, record, out) == "blocks"
+    np.testing.assert_array_equal(np.sort(out), np.arange(70))
+
+
+@pytest.mark.parametrize("index", ["cuda.grid(1)", "cuda.blockIdx.x * cuda.blockDim.x + t"])
+def test_loops_over_threads_are_vectorised(index):
+    """What depends on the thread's index alone is seen to be consecutive, also after a barrier."""
+    scope = {"cuda": cuda, "float32": float32}
+    exec(
+        f"""def kernel(x, out):
+    shared = cuda.shared.array(256, float32)
+    t = cuda.threadIdx.x
+    i = {index}
+    if i < x.size:
+        shared[t] = x[i]
+    cuda.syncthreads()
+    if i < x.size:
+        out[i] = shared[t] * shared[t]
+""",
+        scope,
+    )
+    types = tuple(typeof(np.zeros(1, np.float32)) for _ in range(2))
+    code = str(Kernel(scope["kernel"]).compile(types).library._final_module)
+    assert re.search(r"fmul <\d+ x float>", code)
+    assert "gather" not in code
