@@ -203,8 +203,7 @@ def matmuls():
 # --- others, reported
 
 
-def nbody(acc, pos):
-    i = cuda.grid(1)
+def pull(pos, i):
     ax = ay = az = float32(0)
     for j in range(pos.shape[0]):
         dx, dy, dz = pos[j, 0] - pos[i, 0], pos[j, 1] - pos[i, 1], pos[j, 2] - pos[i, 2]
@@ -213,21 +212,21 @@ def nbody(acc, pos):
         ax += w * dx
         ay += w * dy
         az += w * dz
-    acc[i, 0], acc[i, 1], acc[i, 2] = ax, ay, az
+    return ax, ay, az
+
+
+pull_on_gpu, pull_in_loop = cuda.jit(device=True)(pull), njit(pull)
+
+
+def nbody(acc, pos):
+    i = cuda.grid(1)
+    acc[i, 0], acc[i, 1], acc[i, 2] = pull_on_gpu(pos, i)
 
 
 @njit
 def nbody_loop(acc, pos):
     for i in range(pos.shape[0]):
-        ax = ay = az = float32(0)
-        for j in range(pos.shape[0]):
-            dx, dy, dz = pos[j, 0] - pos[i, 0], pos[j, 1] - pos[i, 1], pos[j, 2] - pos[i, 2]
-            d = dx * dx + dy * dy + dz * dz + float32(0.01)
-            w = float32(1) / (d * d)
-            ax += w * dx
-            ay += w * dy
-            az += w * dz
-        acc[i, 0], acc[i, 1], acc[i, 2] = ax, ay, az
+        acc[i, 0], acc[i, 1], acc[i, 2] = pull_in_loop(pos, i)
 
 
 def histogram(bins, data):
