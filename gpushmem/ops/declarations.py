@@ -67,6 +67,109 @@ def get(dst: Any, src: Any, pe: Any) -> Any:
     """
 
 
+# --- atomics
+
+ATOMIC = """Atomic with every other atomic operation on that element, of any PE, in kernels and on
+hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
+reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64{more}."""
+ON_BITS, ON_NUMBERS = ATOMIC.format(more=""), ATOMIC.format(more=", float32, float64")
+
+
+@declare(on_host=True, note=ON_NUMBERS)
+def atomic_fetch(dst: Any, pe: Any) -> Any:
+    """Return element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_fetch."""
+
+
+@declare(on_host=True, note=ON_NUMBERS)
+def atomic_set(dst: Any, value: Any, pe: Any) -> Any:
+    """Write `value` to element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_set."""
+
+
+@declare(on_host=True, note=ON_NUMBERS)
+def atomic_swap(dst: Any, value: Any, pe: Any) -> Any:
+    """Write `value` to element 0 of `dst` (symmetric, on `pe`); return what was there.
+
+    OpenSHMEM 1.5: shmem_atomic_swap.
+    """
+
+
+@declare(on_host=True, note=ON_BITS)
+def atomic_compare_swap(dst: Any, cond: Any, value: Any, pe: Any) -> Any:
+    """Write `value` to element 0 of `dst` (symmetric, on `pe`) if it is `cond`; return what it was.
+
+    It has been written if what is returned equals `cond`. OpenSHMEM 1.5:
+    shmem_atomic_compare_swap.
+    """
+
+
+@declare(on_host=True, note=ON_BITS)
+def atomic_inc(dst: Any, pe: Any) -> Any:
+    """Add 1 to element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_inc."""
+
+
+@declare(on_host=True, note=ON_BITS)
+def atomic_fetch_inc(dst: Any, pe: Any) -> Any:
+    """Add 1 to element 0 of `dst` (symmetric, on `pe`); return what was there.
+
+    OpenSHMEM 1.5: shmem_atomic_fetch_inc.
+    """
+
+
+@declare(on_host=True, note=ON_NUMBERS)
+def atomic_add(dst: Any, value: Any, pe: Any) -> Any:
+    """Add `value` to element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_add.
+
+    Integers wrap around. Of floats the order of additions decides the last bits.
+    """
+
+
+@declare(on_host=True, note=ON_NUMBERS)
+def atomic_fetch_add(dst: Any, value: Any, pe: Any) -> Any:
+    """Add `value` to element 0 of `dst` (symmetric, on `pe`); return what was there.
+
+    Integers wrap around. OpenSHMEM 1.5: shmem_atomic_fetch_add.
+    """
+
+
+@declare(on_host=True, note=ON_BITS)
+def atomic_and(dst: Any, value: Any, pe: Any) -> Any:
+    """Clear the bits of element 0 of `dst` (symmetric, on `pe`) that `value` has not.
+
+    OpenSHMEM 1.5: shmem_atomic_and.
+    """
+
+
+@declare(on_host=True, note=ON_BITS)
+def atomic_fetch_and(dst: Any, value: Any, pe: Any) -> Any:
+    """As `atomic_and`; return what was there. OpenSHMEM 1.5: shmem_atomic_fetch_and."""
+
+
+@declare(on_host=True, note=ON_BITS)
+def atomic_or(dst: Any, value: Any, pe: Any) -> Any:
+    """Set the bits of `value` in element 0 of `dst` (symmetric, on `pe`).
+
+    OpenSHMEM 1.5: shmem_atomic_or.
+    """
+
+
+@declare(on_host=True, note=ON_BITS)
+def atomic_fetch_or(dst: Any, value: Any, pe: Any) -> Any:
+    """As `atomic_or`; return what was there. OpenSHMEM 1.5: shmem_atomic_fetch_or."""
+
+
+@declare(on_host=True, note=ON_BITS)
+def atomic_xor(dst: Any, value: Any, pe: Any) -> Any:
+    """Flip the bits of `value` in element 0 of `dst` (symmetric, on `pe`).
+
+    OpenSHMEM 1.5: shmem_atomic_xor.
+    """
+
+
+@declare(on_host=True, note=ON_BITS)
+def atomic_fetch_xor(dst: Any, value: Any, pe: Any) -> Any:
+    """As `atomic_xor`; return what was there. OpenSHMEM 1.5: shmem_atomic_fetch_xor."""
+
+
 # --- signals
 
 

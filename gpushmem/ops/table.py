@@ -55,23 +55,33 @@ host = Host()
 
 
 def declare(
-    *, scopes: tuple[str, ...] = (THREAD,), nbi: bool = False, on_host: bool = False
+    *,
+    scopes: tuple[str, ...] = (THREAD,),
+    nbi: bool = False,
+    on_host: bool = False,
+    note: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the rows of the decorated operation to the table; return the plain form's function."""
+    """Add the rows of the decorated operation to the table; return the plain form's function.
+
+    `note` is a paragraph that the docstrings of a family have in common.
+    """
 
     def add(declaration: Callable[..., Any]) -> Callable[..., Any]:
         for scope in scopes:
             for form in (False, True) if nbi else (False,):
-                _add_row(declaration, scope, form, on_host and scope == THREAD and not form)
+                host_too = on_host and scope == THREAD and not form
+                _add_row(declaration, scope, form, host_too, note)
         return OPS[declaration.__name__].function
 
     return add
 
 
-def _add_row(declaration: Callable[..., Any], scope: str, nbi: bool, on_host: bool) -> None:
+def _add_row(
+    declaration: Callable[..., Any], scope: str, nbi: bool, on_host: bool, note: str
+) -> None:
     base = declaration.__name__
     name = base + ("_nbi" if nbi else "") + ("" if scope == THREAD else f"_{scope}")
-    notes = [SCOPE_NOTE[scope], NBI_NOTE if nbi else ""]
+    notes = [note, SCOPE_NOTE[scope], NBI_NOTE if nbi else ""]
     doc = "\n\n".join([inspect.getdoc(declaration) or "", *filter(None, notes)])
     signature = inspect.signature(declaration)
     function = _function(name, doc, signature, on_host, declaration.__module__)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gpushmem.backends.base import DeviceFunction, Shape
-from gpushmem.backends.cpu import collective, lowering, report
+from gpushmem.backends.cpu import atomics, collective, lowering, report
 from gpushmem.backends.cpu.collective import Meeting
 from gpushmem.backends.cpu.world import World
 from gpushmem.bootstrap import local
@@ -116,10 +117,16 @@ class CpuBackend:
 
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
         stream = arguments.pop("stream", None)
-        run = getattr(self, f"_{op.name}")
+        if op.name.startswith("atomic_"):
+            run = partial(self._atomic, op.name)
+        else:
+            run = getattr(self, f"_{op.name}")
         if stream is None:
             return run(**arguments)
         return self._stream(stream).submit(lambda: run(**arguments))
+
+    def _atomic(self, name: str, dst: Any, pe: int, **values: Any) -> Any:
+        return atomics.host(name, self._remote(name, dst, pe), values)
 
     def _my_pe(self) -> int:
         return self.my_pe

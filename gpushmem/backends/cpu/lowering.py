@@ -1,14 +1,12 @@
 """The operations inside kernels: one device function per row of the operation table.
 
-They are ordinary Python, compiled by the engine into the kernel that calls them. A launch's
-`user` word points to the `WORLD`, so `remote` is all of the addressing there is.
+They are ordinary Python, compiled by the engine into the kernel that calls them. What
+several operations need is in `access`; atomics are in a file of their own.
 
 Operations complete at once: a put is a copy into the peer's segment, done when it returns.
 Ordering is then a matter of the compiler and of the processor's store order (see
 docs/memory-model.md): `fence` is a release fence, `quiet` a full one, signals are released and
 acquired. Warp and block forms let the last thread to arrive act for all.
-
-PE numbers, symmetry and sizes are checked on every call: a few compares beside a copy.
 """
 
 from __future__ import annotations
@@ -18,12 +16,26 @@ from typing import Any
 from numba import types
 from numba.cuda.core.errors import NumbaTypeError
 
+from gpushmem.backends.cpu import atomics
+from gpushmem.backends.cpu.access import (
+    BAD_COMPARISON,
+    BAD_SIGNAL_OP,
+    EMPTY,
+    TOO_SMALL,
+    TRAPS,
+    address_of,
+    as_world,
+    itemsize_of,
+    load_element,
+    nothing,
+    remote,
+    remote_element,
+    size_of,
+    store_element,
+)
 from gpushmem.backends.cpu.collective import ARRIVED, GENERATION
-from gpushmem.backends.cpu.world import WORLD
-from gpushmem.errors import ArgumentError, ShmemError, SymmetryError
 from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE, OPS, SIGNAL_ADD, SIGNAL_SET
 from gpushmem.ops.table import BLOCK, THREAD, WARP, Op
-from gpushmem.simt.layout import view
 from gpushmem.simt.native import (
     atomic_add_word,
     copy_bytes,
@@ -50,56 +62,6 @@ from gpushmem.simt.target import bind, device
 
 __all__ = ["BODIES", "TRAPS", "install"]
 
-as_world = view(WORLD)
-
-BAD_PE, NOT_SYMMETRIC, TOO_SMALL, BAD_SIGNAL_OP, BAD_COMPARISON, EMPTY = range(2, 8)
-
-# What the failure codes mean: exception class, and the message with the four numbers recorded.
-TRAPS: dict[int, tuple[type[ShmemError], str]] = {
-    BAD_PE: (ArgumentError, "there is no PE {0}: PEs are 0 to {1}"),
-    NOT_SYMMETRIC: (
-        SymmetryError,
-        "a remote array of {1} bytes at {0:#x} is not on the symmetric heap ({2:#x} to {3:#x}): "
-        "allocate it with gpushmem.empty or zeros",
-    ),
-    TOO_SMALL: (ArgumentError, "the target has {0} elements, the source {1}: pass a slice of it"),
-    BAD_SIGNAL_OP: (
-        ArgumentError,
-        "there is no signal operation {0}: use SIGNAL_SET or SIGNAL_ADD",
-    ),
-    BAD_COMPARISON: (ArgumentError, "there is no comparison {0}: use CMP_EQ, NE, GT, LE, LT or GE"),
-    EMPTY: (ArgumentError, "the array has no element 0"),
-}
-
-
-# --- addresses
-
-
-@device
-def remote(address, nbytes, pe):
-    """Address on `pe` of the `nbytes` that are symmetric with those at `address`."""
-    world = as_world(user_word())
-    heap, end = world.heap, world.heap + world.heap_bytes
-    fail_if(pe < 0 or pe >= world.n_pes, BAD_PE, pe, world.n_pes - 1, 0, 0)
-    fail_if(address < heap or address + nbytes > end, NOT_SYMMETRIC, address, nbytes, heap, end)
-    return address + (pe - world.my_pe) * world.stride
-
-
-def _array_word(of_array: Any, result: Any = types.intp) -> Any:
-    @intrinsic
-    def word(typingctx: Any, array: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            return of_array(builder, context.make_array(array)(context, builder, args[0]))
-
-        return result(array), codegen
-
-    return word
-
-
-address_of = _array_word(lambda b, a: b.ptrtoint(a.data, a.nitems.type))
-size_of = _array_word(lambda b, a: a.nitems)
-itemsize_of = _array_word(lambda b, a: a.itemsize)
-
 
 def _arrays_checker(name: str) -> Any:
     @intrinsic
@@ -117,7 +79,7 @@ def _arrays_checker(name: str) -> Any:
                 f"{name}: dst is an array of {dst.dtype}, src of {src.dtype}; "
                 "they must have the same dtype"
             )
-        return types.void(dst, src), _nothing
+        return types.void(dst, src), nothing
 
     return check
 
@@ -130,7 +92,7 @@ def _signal_checker(name: str) -> Any:
             raise NumbaTypeError(f"{name}: signal must be an array of uint64, not {signal}")
         if not isinstance(value, types.Integer):
             raise NumbaTypeError(f"{name}: value must be an integer, not {value}")
-        return types.void(signal, value), _nothing
+        return types.void(signal, value), nothing
 
     return check
 
@@ -139,48 +101,6 @@ check_put, check_get = _arrays_checker("put"), _arrays_checker("get")
 check_op, check_fetch, check_wait = (
     _signal_checker(name) for name in ("signal_op", "signal_fetch", "signal_wait_until")
 )
-
-
-def _nothing(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    return context.get_dummy_value()
-
-
-# --- elements
-
-
-def _is_word(typ: Any) -> bool:
-    return isinstance(typ, types.Integer | types.Float) and typ.bitwidth in (8, 16, 32, 64)
-
-
-@intrinsic
-def store_element(typingctx: Any, array: Any, address: Any, value: Any) -> Any:
-    """Store one element of `array`'s dtype at `address`, in one piece if it is a number."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        _, address, value = args
-        data = context.get_data_type(array.dtype)
-        pointer = builder.inttoptr(address, data.as_pointer())
-        if _is_word(array.dtype):
-            builder.store_atomic(value, pointer, "monotonic", array.dtype.bitwidth // 8)
-        else:
-            context.pack_value(builder, array.dtype, value, pointer)
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, array.dtype), codegen
-
-
-@intrinsic
-def load_element(typingctx: Any, array: Any, address: Any) -> Any:
-    """Load one element of `array`'s dtype from `address`, in one piece if it is a number."""
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        data = context.get_data_type(array.dtype)
-        pointer = builder.inttoptr(args[1], data.as_pointer())
-        if _is_word(array.dtype):
-            return builder.load_atomic(pointer, "monotonic", array.dtype.bitwidth // 8)
-        return context.unpack_value(builder, array.dtype, pointer)
-
-    return array.dtype(array, types.intp), codegen
 
 
 # --- the operations in their plain form
@@ -195,13 +115,11 @@ def n_pes():
 
 
 def p(dst, value, pe):
-    fail_if(size_of(dst) < 1, EMPTY, 0, 0, 0, 0)
-    store_element(dst, remote(address_of(dst), itemsize_of(dst), pe), value)
+    store_element(dst, remote_element(dst, pe), value)
 
 
 def g(src, pe):
-    fail_if(size_of(src) < 1, EMPTY, 0, 0, 0, 0)
-    return load_element(src, remote(address_of(src), itemsize_of(src), pe))
+    return load_element(src, remote_element(src, pe))
 
 
 def put(dst, src, pe):
@@ -227,8 +145,7 @@ def put_signal(dst, src, signal, value, op, pe):
 
 def signal_op(signal, value, op, pe):
     check_op(signal, value)
-    fail_if(size_of(signal) < 1, EMPTY, 0, 0, 0, 0)
-    address = remote(address_of(signal), 8, pe)
+    address = remote_element(signal, pe)
     if op == SIGNAL_SET:
         store_release(address, value)
     elif op == SIGNAL_ADD:
@@ -302,7 +219,7 @@ BODIES = {
     f.__name__: f
     for f in (
         my_pe, n_pes, p, g, put, get, put_signal, signal_op, signal_fetch, signal_wait_until,
-        fence, quiet, barrier_all,
+        fence, quiet, barrier_all, *atomics.BODIES,
     )
 }  # fmt: skip
 

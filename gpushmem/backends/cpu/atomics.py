@@ -1,0 +1,171 @@
+"""Atomic operations on one element of a symmetric array, in kernels and on the host.
+
+Both sides compile the same instruction, so they are atomic with each other, and with the
+`cuda.atomic` operations of kernels. Memory order: sequentially consistent, which on x86-64 is what
+a locked instruction costs anyway; programs may not rely on it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import njit, types
+from numba.cuda.core.errors import NumbaTypeError
+
+from gpushmem.backends.cpu.access import nothing, remote_element
+from gpushmem.errors import ArgumentError
+from gpushmem.simt.layout import address_of
+from gpushmem.simt.native import intrinsic
+
+__all__ = ["BODIES", "host"]
+
+ORDER = "seq_cst"
+FLOAT_OPS = {"add": "fadd", "xchg": "xchg"}
+
+
+def _pointer(context: Any, builder: Any, address: Any, typ: Any) -> Any:
+    return builder.inttoptr(address, context.get_data_type(typ).as_pointer())
+
+
+def _update(op: str) -> Any:
+    @intrinsic
+    def update(typingctx: Any, address: Any, value: Any) -> Any:
+        """Change the element at `address`; returns what it was."""
+
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            pointer = _pointer(context, builder, args[0], value)
+            kind = FLOAT_OPS[op] if isinstance(value, types.Float) else op
+            return builder.atomic_rmw(kind, pointer, args[1], ORDER)
+
+        return value(types.intp, value), codegen
+
+    return update
+
+
+@intrinsic
+def fetch(typingctx: Any, address: Any, like: Any) -> Any:
+    """Read the element at `address`, of the type of `like`."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = _pointer(context, builder, args[0], like)
+        return builder.load_atomic(pointer, ORDER, like.bitwidth // 8)
+
+    return like(types.intp, like), codegen
+
+
+@intrinsic
+def compare_swap(typingctx: Any, address: Any, condition: Any, value: Any) -> Any:
+    """Write `value` to `address` if `condition` is there; returns what was there."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = _pointer(context, builder, args[0], value)
+        result = builder.cmpxchg(pointer, args[1], args[2], ORDER, ORDER)
+        return builder.extract_value(result, 0)
+
+    return value(types.intp, value, value), codegen
+
+
+add, and_, or_, xor, swap = (_update(op) for op in ("add", "and", "or", "xor", "xchg"))
+
+BITS = ("int32", "int64", "uint32", "uint64")
+NUMBERS = (*BITS, "float32", "float64")
+DTYPES = {
+    **dict.fromkeys(("fetch", "set", "swap", "add", "fetch_add"), NUMBERS),
+    **dict.fromkeys(("inc", "fetch_inc", "compare_swap"), BITS),
+    **{form + op: BITS for op in ("and", "or", "xor") for form in ("", "fetch_")},
+}
+# Operation -> parameters between `dst` and `pe`, intrinsic, what it is given.
+FORMS: dict[str, tuple[tuple[str, ...], Any, tuple[str, ...]]] = {
+    "fetch": ((), fetch, ("0",)),
+    "set": (("value",), swap, ("value",)),
+    "swap": (("value",), swap, ("value",)),
+    "compare_swap": (("cond", "value"), compare_swap, ("cond", "value")),
+    **{f + "inc": ((), add, ("1",)) for f in ("", "fetch_")},
+    **{
+        form + op: (("value",), function, ("value",))
+        for op, function in (("add", add), ("and", and_), ("or", or_), ("xor", xor))
+        for form in ("", "fetch_")
+    },
+}
+RETURNING = {"fetch", "swap", "compare_swap", *(op for op in FORMS if op.startswith("fetch_"))}
+
+
+# --- in kernels
+
+
+@intrinsic
+def element(typingctx: Any, array: Any, value: Any) -> Any:
+    """`value` as an element of `array`."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return args[1]
+
+    return array.dtype(array, array.dtype), codegen
+
+
+def _checker(op: str) -> Any:
+    @intrinsic
+    def check(typingctx: Any, dst: Any) -> Any:
+        """Refuse, when the kernel is compiled, what has no such atomic operation."""
+        if not isinstance(dst, types.Array) or str(dst.dtype) not in DTYPES[op]:
+            raise NumbaTypeError(_refusal(op, dst))
+        if not dst.aligned:
+            raise NumbaTypeError(f"atomic_{op}: the elements of dst are not aligned ({dst})")
+        return types.void(dst), nothing
+
+    return check
+
+
+def _refusal(op: str, got: Any) -> str:
+    return f"atomic_{op}: dst must be an array of {', '.join(DTYPES[op])}, not {got}"
+
+
+BODY = """
+def atomic_{op}({params}):
+    check(dst)
+    {give}update(remote_element(dst, pe), {values})
+"""
+
+
+def _body(op: str) -> Any:
+    params, update, values = FORMS[op]
+    text = BODY.format(
+        op=op, params=", ".join(("dst", *params, "pe")),
+        give="return " if op in RETURNING else "",
+        values=", ".join(f"element(dst, {value})" for value in values),
+    )  # fmt: skip
+    scope = {
+        "check": _checker(op), "update": update, "element": element,
+        "remote_element": remote_element, "__name__": __name__,
+    }  # fmt: skip
+    exec(text, scope)  # noqa: S102
+    return scope[f"atomic_{op}"]
+
+
+BODIES = [_body(op) for op in FORMS]
+
+
+# --- on the host
+
+
+@cache
+def _compiled(update: Any) -> Any:
+    if update is compare_swap:
+        return njit(lambda address, cond, value: compare_swap(address, cond, value))  # noqa: PLW0108
+    return njit(lambda address, value: update(address, value))  # noqa: PLW0108
+
+
+def host(name: str, target: np.ndarray[Any, Any], arguments: dict[str, Any]) -> Any:
+    """Operate on element 0 of `target`; returns a NumPy scalar, or None."""
+    op = name.removeprefix("atomic_")
+    if target.dtype.name not in DTYPES[op]:
+        raise ArgumentError(_refusal(op, target.dtype))
+    if not target.flags.aligned:
+        raise ArgumentError(f"{name}: the elements of dst are not aligned")
+    _, update, values = FORMS[op]
+    scalar = target.dtype.type
+    given = [scalar(arguments[v] if v in arguments else int(v)) for v in values]
+    old = _compiled(update)(address_of(target), *given)
+    return scalar(old) if op in RETURNING else None
