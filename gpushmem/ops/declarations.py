@@ -212,6 +212,81 @@ def signal_wait_until(signal: Any, cmp: Any, value: Any) -> Any:
     """
 
 
+# --- waiting for memory
+
+WAITING = """`cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
+visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64."""
+SEVERAL = f"""`status`, an integer array as long as `ivars` or None, excludes the elements for which
+it is not 0. {WAITING}"""
+
+
+@declare(note=WAITING)
+def wait_until(ivar: Any, cmp: Any, value: Any) -> Any:
+    """Wait until element 0 of `ivar` (symmetric, the caller's own) compares to `value`.
+
+    OpenSHMEM 1.5: shmem_wait_until.
+    """
+
+
+@declare(vector=True, note=SEVERAL)
+def wait_until_all(ivars: Any, status: Any, cmp: Any, value: Any) -> Any:
+    """Wait until all elements of `ivars` (symmetric, the caller's own) compare to `value`.
+
+    OpenSHMEM 1.5: shmem_wait_until_all.
+    """
+
+
+@declare(vector=True, note=SEVERAL)
+def wait_until_any(ivars: Any, status: Any, cmp: Any, value: Any) -> Any:
+    """Wait until one element of `ivars` (symmetric, the caller's own) compares; return its index.
+
+    If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX
+    in C). OpenSHMEM 1.5: shmem_wait_until_any.
+    """
+
+
+@declare(vector=True, note=SEVERAL)
+def wait_until_some(ivars: Any, indices: Any, status: Any, cmp: Any, value: Any) -> Any:
+    """Wait until at least one element of `ivars` (symmetric, the caller's own) compares.
+
+    Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
+    returns how many: 0 if there is nothing to wait for. OpenSHMEM 1.5: shmem_wait_until_some.
+    """
+
+
+@declare(note=WAITING)
+def test(ivar: Any, cmp: Any, value: Any) -> Any:
+    """Return whether element 0 of `ivar` (symmetric, the caller's own) compares to `value`.
+
+    OpenSHMEM 1.5: shmem_test.
+    """
+
+
+@declare(vector=True, note=SEVERAL)
+def test_all(ivars: Any, status: Any, cmp: Any, value: Any) -> Any:
+    """Return whether all elements of `ivars` (symmetric, the caller's own) compare to `value`.
+
+    True also if all are excluded. OpenSHMEM 1.5: shmem_test_all.
+    """
+
+
+@declare(vector=True, note=SEVERAL)
+def test_any(ivars: Any, status: Any, cmp: Any, value: Any) -> Any:
+    """Return the lowest index of `ivars` (symmetric, the caller's own) that compares, or -1.
+
+    OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
+    """
+
+
+@declare(vector=True, note=SEVERAL)
+def test_some(ivars: Any, indices: Any, status: Any, cmp: Any, value: Any) -> Any:
+    """Write the indices of the elements of `ivars` that compare to `indices`; return how many.
+
+    `ivars` is symmetric, the caller's own. OpenSHMEM 1.5: shmem_test_some.
+    """
+
+
 # --- ordering
 
 

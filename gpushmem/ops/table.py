@@ -25,6 +25,9 @@ SCOPE_NOTE = {
     WARP: "Every thread of the warp calls, with the same arguments; the warp acts as one.",
     BLOCK: "Every thread of the block calls, with the same arguments; the block acts as one.",
 }
+VECTOR_NOTE = (
+    "`value` is an array as long as `ivars`: each element is compared with the one beside it."
+)
 NBI_NOTE = "Non-blocking: `src` and `dst` may be touched again only after `quiet`."
 
 
@@ -59,29 +62,38 @@ def declare(
     scopes: tuple[str, ...] = (THREAD,),
     nbi: bool = False,
     on_host: bool = False,
+    vector: bool = False,
     note: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the rows of the decorated operation to the table; return the plain form's function.
 
-    `note` is a paragraph that the docstrings of a family have in common.
+    `vector` adds a form with an array as the value, `note` is a paragraph that the docstrings of a
+    family have in common.
     """
 
     def add(declaration: Callable[..., Any]) -> Callable[..., Any]:
         for scope in scopes:
             for form in (False, True) if nbi else (False,):
                 host_too = on_host and scope == THREAD and not form
-                _add_row(declaration, scope, form, host_too, note)
+                _add_row(declaration, scope, form, host_too, [note])
+        if vector:
+            _add_row(declaration, THREAD, False, False, [VECTOR_NOTE, note], "_vector")
         return OPS[declaration.__name__].function
 
     return add
 
 
 def _add_row(
-    declaration: Callable[..., Any], scope: str, nbi: bool, on_host: bool, note: str
+    declaration: Callable[..., Any],
+    scope: str,
+    nbi: bool,
+    on_host: bool,
+    notes: list[str],
+    form: str = "",
 ) -> None:
-    base = declaration.__name__
+    base = declaration.__name__ + form
     name = base + ("_nbi" if nbi else "") + ("" if scope == THREAD else f"_{scope}")
-    notes = [note, SCOPE_NOTE[scope], NBI_NOTE if nbi else ""]
+    notes = [*notes, SCOPE_NOTE[scope], NBI_NOTE if nbi else ""]
     doc = "\n\n".join([inspect.getdoc(declaration) or "", *filter(None, notes)])
     signature = inspect.signature(declaration)
     function = _function(name, doc, signature, on_host, declaration.__module__)

@@ -101,6 +101,7 @@ FIBER = _struct(
     ("address", "i8"),  # the object waited on
     ("compare", "i8"),  # how, as the waiting operation numbers it
     ("wanted", "i8"),
+    ("width", "i8"),  # bytes of what is compared, negative if it is signed
     ("thread", THREAD),
 )
 

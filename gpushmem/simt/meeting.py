@@ -121,13 +121,13 @@ def grid_sync():
 
 @device
 def nanosleep(ns):
-    poll(text_word("nanosleep"), 0)
+    poll(text_word("nanosleep"), 0, 8)
     return 0
 
 
 @device
 def look_again():
-    poll(text_word("a loop that reads memory"), 0)
+    poll(text_word("a loop that reads memory"), 0, 8)
     return 0
 
 
@@ -174,7 +174,7 @@ def gather(what, op, mask, value, argument):
     warp.waiting |= bit
     if assembled(address, op, mask):
         return True
-    begin_wait(what, address, LANE_MEETING, mask)
+    begin_wait(what, address, LANE_MEETING, mask, 8)
     while warp.waiting & bit != 0:
         pause()
         # A lane of the mask may have ended meanwhile.
@@ -313,7 +313,7 @@ def activemask():
     bit = 1 << fiber.lane
     fiber.op, fiber.mask, fiber.value = ACTIVE, 0, site_word()
     warp.waiting |= bit
-    begin_wait(text_word("activemask"), address, LANE_MEETING, FULL)
+    begin_wait(text_word("activemask"), address, LANE_MEETING, FULL, 8)
     while warp.waiting & bit != 0:
         if halted(address):
             lanes = 0

@@ -6,7 +6,7 @@ own operations are written as ordinary device functions. They work on the `simt`
 Waiting follows one pattern, cheap when there is nothing to wait for::
 
     if not ready():
-        begin_wait("name", address, compare, wanted)
+        begin_wait("name", address, compare, wanted, width)
         while not ready():
             pause()
         end_wait()
@@ -158,14 +158,18 @@ def pause(typingctx: Any) -> Any:
 
 
 @device
-def begin_wait(what, address, compare, wanted):
-    """Record that the calling thread starts to wait; `what` is a `text_word`."""
+def begin_wait(what, address, compare, wanted, width):
+    """Record that the calling thread starts to wait; `what` is a `text_word`.
+
+    `width`: bytes of what is at `address`, negative if it is signed.
+    """
     fiber = as_fiber(fiber_word())
     fiber.what = what
     fiber.site = site_word()
     fiber.address = address
     fiber.compare = compare
     fiber.wanted = wanted
+    fiber.width = width
     launch = as_launch(launch_word())
     launch.progress += 1
 
@@ -177,13 +181,14 @@ def end_wait():
 
 
 @device
-def poll(what, address):
+def poll(what, address, width):
     """Let the others run once: for operations that programs call in loops until they see a change.
 
     Meanwhile the record says that the thread polls `address` with the operation `what`.
     """
     fiber = as_fiber(fiber_word())
     fiber.site, fiber.address, fiber.compare, fiber.what = site_word(), address, POLLING, what
+    fiber.width = width
     launch = as_launch(launch_word())
     launch.polls += 1
     pause()
@@ -217,7 +222,7 @@ def arrive(address, what):
     generation = group.generation
     group.arrived += 1
     if group.arrived < group.alive:
-        begin_wait(what, address, MEETING, group.alive)
+        begin_wait(what, address, MEETING, group.alive, 8)
         while group.generation == generation and group.arrived < group.alive:
             pause()
         end_wait()

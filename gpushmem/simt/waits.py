@@ -34,6 +34,7 @@ class Wait:
     address: int  # of the object waited on; a GROUP for barriers
     compare: int
     wanted: int
+    width: int  # bytes of what is at `address`, negative if it is signed
     seconds: float  # since any thread of the launch moved
 
 
@@ -69,7 +70,7 @@ def _of(launch: Running) -> Iterator[Wait]:
             yield Wait(
                 launch.name, tuple(map(int, thread["bid"])), tuple(map(int, thread["tid"])),
                 _text(fiber["what"]), _text(fiber["site"]), int(fiber["address"]),
-                int(fiber["compare"]), int(fiber["wanted"]), seconds,
+                int(fiber["compare"]), int(fiber["wanted"]), int(fiber["width"]), seconds,
             )  # fmt: skip
         address = int(fiber["next"])
 

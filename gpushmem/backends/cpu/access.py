@@ -21,6 +21,7 @@ __all__ = [
     "BAD_COMPARISON",
     "BAD_SIGNAL_OP",
     "EMPTY",
+    "TOO_SHORT",
     "TOO_SMALL",
     "TRAPS",
     "address_of",
@@ -36,7 +37,7 @@ __all__ = [
 
 as_world = view(WORLD)
 
-BAD_PE, NOT_SYMMETRIC, TOO_SMALL, BAD_SIGNAL_OP, BAD_COMPARISON, EMPTY = range(2, 8)
+BAD_PE, NOT_SYMMETRIC, TOO_SMALL, BAD_SIGNAL_OP, BAD_COMPARISON, EMPTY, TOO_SHORT = range(2, 9)
 
 # What the failure codes mean: exception class, and the message with the four numbers recorded.
 TRAPS: dict[int, tuple[type[ShmemError], str]] = {
@@ -53,6 +54,10 @@ TRAPS: dict[int, tuple[type[ShmemError], str]] = {
     ),
     BAD_COMPARISON: (ArgumentError, "there is no comparison {0}: use CMP_EQ, NE, GT, LE, LT or GE"),
     EMPTY: (ArgumentError, "the array has no element 0"),
+    TOO_SHORT: (
+        ArgumentError,
+        "{0} elements are to be compared, but status, indices or value has {1} elements",
+    ),
 }
 
 

@@ -16,11 +16,9 @@ from typing import Any
 from numba import types
 from numba.cuda.core.errors import NumbaTypeError
 
-from gpushmem.backends.cpu import atomics
+from gpushmem.backends.cpu import atomics, waits
 from gpushmem.backends.cpu.access import (
-    BAD_COMPARISON,
     BAD_SIGNAL_OP,
-    EMPTY,
     TOO_SMALL,
     TRAPS,
     address_of,
@@ -34,7 +32,7 @@ from gpushmem.backends.cpu.access import (
     store_element,
 )
 from gpushmem.backends.cpu.collective import ARRIVED, GENERATION
-from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE, OPS, SIGNAL_ADD, SIGNAL_SET
+from gpushmem.ops import CMP_NE, OPS, SIGNAL_ADD, SIGNAL_SET
 from gpushmem.ops.table import BLOCK, THREAD, WARP, Op
 from gpushmem.simt.native import (
     atomic_add_word,
@@ -52,7 +50,6 @@ from gpushmem.simt.primitives import (
     end_wait,
     fail_if,
     pause,
-    poll,
     release,
     text_word,
     user_word,
@@ -84,23 +81,17 @@ def _arrays_checker(name: str) -> Any:
     return check
 
 
-def _signal_checker(name: str) -> Any:
-    @intrinsic
-    def check(typingctx: Any, signal: Any, value: Any) -> Any:
-        """Refuse, when the kernel is compiled, a signal that is no uint64 array."""
-        if not isinstance(signal, types.Array) or signal.dtype != types.uint64:
-            raise NumbaTypeError(f"{name}: signal must be an array of uint64, not {signal}")
-        if not isinstance(value, types.Integer):
-            raise NumbaTypeError(f"{name}: value must be an integer, not {value}")
-        return types.void(signal, value), nothing
-
-    return check
+@intrinsic
+def check_op(typingctx: Any, signal: Any, value: Any) -> Any:
+    """Refuse, when the kernel is compiled, a signal that is no uint64 array."""
+    if not isinstance(signal, types.Array) or signal.dtype != types.uint64:
+        raise NumbaTypeError(f"signal_op: signal must be an array of uint64, not {signal}")
+    if not isinstance(value, types.Integer):
+        raise NumbaTypeError(f"signal_op: value must be an integer, not {value}")
+    return types.void(signal, value), nothing
 
 
 check_put, check_get = _arrays_checker("put"), _arrays_checker("get")
-check_op, check_fetch, check_wait = (
-    _signal_checker(name) for name in ("signal_op", "signal_fetch", "signal_wait_until")
-)
 
 
 # --- the operations in their plain form
@@ -154,43 +145,6 @@ def signal_op(signal, value, op, pe):
         fail_if(True, BAD_SIGNAL_OP, op, 0, 0, 0)
 
 
-def signal_fetch(signal):
-    check_fetch(signal, 0)
-    fail_if(size_of(signal) < 1, EMPTY, 0, 0, 0, 0)
-    poll(text_word("signal_fetch"), address_of(signal))
-    return types.uint64(load_acquire(address_of(signal)))
-
-
-@device
-def holds(seen, cmp, wanted):
-    if cmp == CMP_EQ:
-        return seen == wanted
-    if cmp == CMP_NE:
-        return seen != wanted
-    if cmp == CMP_GT:
-        return seen > wanted
-    if cmp == CMP_LE:
-        return seen <= wanted
-    if cmp == CMP_LT:
-        return seen < wanted
-    fail_if(cmp != CMP_GE, BAD_COMPARISON, cmp, 0, 0, 0)
-    return seen >= wanted
-
-
-def signal_wait_until(signal, cmp, value):
-    check_wait(signal, value)
-    fail_if(size_of(signal) < 1, EMPTY, 0, 0, 0, 0)
-    address, wanted = address_of(signal), types.uint64(value)
-    seen = types.uint64(load_acquire(address))
-    if not holds(seen, cmp, wanted):
-        begin_wait(text_word("signal_wait_until"), address, cmp, value)
-        while not holds(seen, cmp, wanted):
-            pause()
-            seen = types.uint64(load_acquire(address))
-        end_wait()
-    return seen
-
-
 def fence():
     release_fence()
 
@@ -208,7 +162,7 @@ def barrier_all():
         store_release(control + ARRIVED, 0)
         store_release(control + GENERATION, generation + 1)
     else:
-        begin_wait(text_word("barrier_all"), control + GENERATION, CMP_NE, generation)
+        begin_wait(text_word("barrier_all"), control + GENERATION, CMP_NE, generation, 8)
         while load_acquire(control + GENERATION) == generation:
             pause()
         end_wait()
@@ -218,10 +172,10 @@ def barrier_all():
 BODIES = {
     f.__name__: f
     for f in (
-        my_pe, n_pes, p, g, put, get, put_signal, signal_op, signal_fetch, signal_wait_until,
-        fence, quiet, barrier_all, *atomics.BODIES,
+        my_pe, n_pes, p, g, put, get, put_signal, signal_op, fence, quiet, barrier_all,
+        *atomics.BODIES,
     )
-}  # fmt: skip
+} | waits.BODIES  # fmt: skip
 
 device_put, device_signal_op = device(put), device(signal_op)
 

@@ -9,6 +9,8 @@ import sys
 import time
 from typing import Any
 
+import numpy as np
+
 from gpushmem.backends.cpu.collective import Meeting
 from gpushmem.ops.constants import COMPARISONS
 from gpushmem.simt.kernel import running
@@ -56,10 +58,12 @@ def _condition(wait: Wait) -> str:
         return f"{wait.what}, the lanes of mask {wait.wanted:#x} have to arrive"
     if wait.address == 0:
         return f"is in {wait.what}"
-    seen = ctypes.c_uint64.from_address(wait.address).value
+    number = np.dtype(f"{'i' if wait.width < 0 else 'u'}{abs(wait.width)}")
+    buffer = (ctypes.c_char * number.itemsize).from_address(wait.address)
+    seen = np.frombuffer(memoryview(buffer), number)[0]
     if wait.compare == POLLING:
         return f"polls with {wait.what} at {wait.address:#x}, sees {seen}"
-    wanted = wait.wanted % 2**64
+    wanted = wait.wanted if wait.width < 0 else wait.wanted % 2**64
     if wait.what == "barrier_all":
         return "barrier_all, not all PEs have arrived"
     sign = COMPARISONS.get(wait.compare, "?")

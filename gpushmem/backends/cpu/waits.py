@@ -1,0 +1,324 @@
+"""Waiting for what others write: signals, `wait_until` and `test`, and their families.
+
+All of them read with acquire loads: what a PE wrote before the value that is waited for (and
+ordered before it, see docs/memory-model.md) is visible when the wait is over. A wait leaves a
+record of what it waits for; a test hands over to the launch's other threads once, so that a loop
+around it lets them run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+from numba.cuda.core.errors import NumbaTypeError
+
+from gpushmem.backends.cpu.access import (
+    BAD_COMPARISON,
+    EMPTY,
+    TOO_SHORT,
+    address_of,
+    as_world,
+    itemsize_of,
+    nothing,
+    remote,
+    size_of,
+)
+from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE
+from gpushmem.simt.native import intrinsic
+from gpushmem.simt.primitives import (
+    begin_wait,
+    end_wait,
+    fail_if,
+    pause,
+    poll,
+    text_word,
+    user_word,
+)
+from gpushmem.simt.target import device
+
+__all__ = ["BODIES"]
+
+DTYPES = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
+NO_CANDIDATE = -(1 << 62)  # all elements are excluded
+
+
+# --- what is compared
+
+
+@intrinsic
+def element_at(typingctx: Any, array: Any, index: Any) -> Any:
+    """Element of a contiguous array, read in one piece; later accesses stay after it."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        native = context.make_array(array)(context, builder, args[0])
+        return builder.load_atomic(
+            builder.gep(native.data, [args[1]]), "acquire", array.dtype.bitwidth // 8
+        )
+
+    return array.dtype(array, types.intp), codegen
+
+
+@intrinsic
+def wanted_at(typingctx: Any, array: Any, value: Any, index: Any) -> Any:
+    """What element `index` of `array` is compared with: `value`, or an element of it."""
+    if not isinstance(value, types.Array):
+
+        def scalar(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return args[1]
+
+        return array.dtype(array, array.dtype, types.intp), scalar
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        native = context.make_array(value)(context, builder, args[1])
+        found = builder.load(builder.gep(native.data, [args[2]]))
+        return context.cast(builder, found, value.dtype, array.dtype)
+
+    return array.dtype(array, value, types.intp), codegen
+
+
+@intrinsic
+def excluded(typingctx: Any, status: Any, index: Any) -> Any:
+    """Whether `status`, an array or None, says that element `index` does not count."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        if not isinstance(status, types.Array):
+            return context.get_constant(types.boolean, False)
+        native = context.make_array(status)(context, builder, args[0])
+        found = builder.load(builder.gep(native.data, [args[1]]))
+        return context.cast(builder, found, status.dtype, types.boolean)
+
+    return types.boolean(status, types.intp), codegen
+
+
+@intrinsic
+def length_of(typingctx: Any, values: Any, otherwise: Any) -> Any:
+    """Number of elements of an array; `otherwise` for what is none."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        if not isinstance(values, types.Array):
+            return args[1]
+        return context.make_array(values)(context, builder, args[0]).nitems
+
+    return types.intp(values, types.intp), codegen
+
+
+@intrinsic
+def width_of(typingctx: Any, array: Any) -> Any:
+    """Bytes of an element, negative if it is signed: how a report has to read it."""
+    bytes_ = array.dtype.bitwidth // 8
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return context.get_constant(types.intp, -bytes_ if array.dtype.signed else bytes_)
+
+    return types.intp(array), codegen
+
+
+@device
+def holds(seen, cmp, wanted):
+    if cmp == CMP_EQ:
+        return seen == wanted
+    if cmp == CMP_NE:
+        return seen != wanted
+    if cmp == CMP_GT:
+        return seen > wanted
+    if cmp == CMP_LE:
+        return seen <= wanted
+    if cmp == CMP_LT:
+        return seen < wanted
+    fail_if(cmp != CMP_GE, BAD_COMPARISON, cmp, 0, 0, 0)
+    return seen >= wanted
+
+
+@device
+def place_of(array, index):
+    return address_of(array) + index * itemsize_of(array)
+
+
+@device
+def own(array, least):
+    """Fail unless `array` is symmetric and has at least so many elements."""
+    fail_if(size_of(array) < least, EMPTY, 0, 0, 0, 0)
+    remote(address_of(array), size_of(array) * itemsize_of(array), as_world(user_word()).my_pe)
+
+
+@device
+def ready(ivars, indices, status, value):
+    """Fail unless all of them fit each other."""
+    own(ivars, 0)
+    n = size_of(ivars)
+    length = min(length_of(indices, n), length_of(status, n), length_of(value, n))
+    fail_if(length < n, TOO_SHORT, n, length, 0, 0)
+
+
+# --- looking at several elements: an answer of 0 or more, or what is to be waited for: the first
+# element that counts and does not compare, as -1 - index.
+
+
+@device
+def look_for_all(ivars, indices, status, cmp, value):
+    """Answers 1 if all that count compare."""
+    for i in range(size_of(ivars)):
+        wanted = wanted_at(ivars, value, i)
+        if not excluded(status, i) and not holds(element_at(ivars, i), cmp, wanted):
+            return -1 - i
+    return 1
+
+
+@device
+def look_for_any(ivars, indices, status, cmp, value):
+    """Answers the index of the first that counts and compares; NO_CANDIDATE if none counts."""
+    answer = NO_CANDIDATE
+    for i in range(size_of(ivars)):
+        if not excluded(status, i):
+            if holds(element_at(ivars, i), cmp, wanted_at(ivars, value, i)):
+                return i
+            answer = max(answer, -1 - i)
+    return answer
+
+
+@device
+def look_for_some(ivars, indices, status, cmp, value):
+    """Answers how many count and compare, their `indices` written; NO_CANDIDATE if none counts."""
+    found, answer = 0, NO_CANDIDATE
+    for i in range(size_of(ivars)):
+        if not excluded(status, i):
+            if holds(element_at(ivars, i), cmp, wanted_at(ivars, value, i)):
+                indices[found] = i
+                found += 1
+            answer = max(answer, -1 - i)
+    return found if found > 0 else answer
+
+
+# --- refused when the kernel is compiled
+
+
+def _flat(name: str, what: str, typ: Any, dtypes: tuple[str, ...] = ()) -> None:
+    if not isinstance(typ, types.Array) or not isinstance(typ.dtype, types.Integer):
+        raise NumbaTypeError(f"{name}: {what} must be an array of integers, not {typ}")
+    if dtypes and str(typ.dtype) not in dtypes:
+        raise NumbaTypeError(f"{name}: {what} must be of {', '.join(dtypes)}, not {typ.dtype}")
+    if typ.layout != "C":
+        raise NumbaTypeError(f"{name}: {what} is not contiguous ({typ})")
+
+
+def _checker(name: str, dtypes: tuple[str, ...] = DTYPES) -> Any:
+    vector = name.endswith("_vector")
+
+    @intrinsic
+    def check(typingctx: Any, ivars: Any, indices: Any, status: Any, value: Any) -> Any:
+        _flat(name, "signal" if "signal" in name else "ivar", ivars, dtypes)
+        for what, typ in (("indices", indices), ("status", status)):
+            if not isinstance(typ, types.NoneType):
+                _flat(name, what, typ)
+        if vector:
+            _flat(name, "value", value)
+        elif not isinstance(value, types.Integer):
+            raise NumbaTypeError(f"{name}: value must be an integer, not {value}")
+        return types.void(ivars, indices, status, value), nothing
+
+    return check
+
+
+# --- the operations
+
+check_fetch, check_signal_wait, check_wait, check_test = (
+    _checker(name, dtypes)
+    for name, dtypes in (
+        ("signal_fetch", ("uint64",)), ("signal_wait_until", ("uint64",)), ("wait_until", DTYPES),
+        ("test", DTYPES),
+    )
+)  # fmt: skip
+
+
+def signal_fetch(signal):
+    check_fetch(signal, None, None, 0)
+    own(signal, 1)
+    poll(text_word("signal_fetch"), address_of(signal), width_of(signal))
+    return element_at(signal, 0)
+
+
+@device
+def await_first(what, array, cmp, wanted):
+    """Wait until element 0 compares; returns it."""
+    own(array, 1)
+    seen = element_at(array, 0)
+    if not holds(seen, cmp, wanted):
+        begin_wait(what, address_of(array), cmp, types.intp(wanted), width_of(array))
+        while not holds(seen, cmp, wanted):
+            pause()
+            seen = element_at(array, 0)
+        end_wait()
+    return seen
+
+
+def signal_wait_until(signal, cmp, value):
+    check_signal_wait(signal, None, None, value)
+    what = text_word("signal_wait_until")
+    return await_first(what, signal, cmp, wanted_at(signal, value, 0))
+
+
+def wait_until(ivar, cmp, value):
+    check_wait(ivar, None, None, value)
+    await_first(text_word("wait_until"), ivar, cmp, wanted_at(ivar, value, 0))
+
+
+def test(ivar, cmp, value):
+    check_test(ivar, None, None, value)
+    own(ivar, 1)
+    poll(text_word("test"), address_of(ivar), width_of(ivar))
+    return holds(element_at(ivar, 0), cmp, wanted_at(ivar, value, 0))
+
+
+WAIT = """
+def {name}(ivars, {indices}status, cmp, value):
+    check(ivars, {given}, status, value)
+    ready(ivars, {given}, status, value)
+    recorded = 0
+    answer = look(ivars, {given}, status, cmp, value)
+    while NO_CANDIDATE < answer < 0:
+        if answer != recorded:
+            recorded, i = answer, -1 - answer
+            wanted = intp(wanted_at(ivars, value, i))
+            begin_wait(text_word({name!r}), place_of(ivars, i), cmp, wanted, width_of(ivars))
+        pause()
+        answer = look(ivars, {given}, status, cmp, value)
+    if recorded < 0:
+        end_wait()
+    {waited}
+"""
+TEST = """
+def {name}(ivars, {indices}status, cmp, value):
+    check(ivars, {given}, status, value)
+    ready(ivars, {given}, status, value)
+    poll(text_word({name!r}), address_of(ivars), width_of(ivars))
+    answer = look(ivars, {given}, status, cmp, value)
+    return {tested}
+"""
+# Of each family: how to look, whether it writes indices, what waits and tests return.
+FAMILIES = {
+    "all": (look_for_all, False, "", "answer == 1"),
+    "any": (look_for_any, False, "return max(answer, -1)", "max(answer, -1)"),
+    "some": (look_for_some, True, "return max(answer, 0)", "max(answer, 0)"),
+}
+
+
+def _body(text: str, name: str, family: str) -> Any:
+    look, writes, waited, tested = FAMILIES[family]
+    code = text.format(
+        name=name, indices="indices, " if writes else "", given="indices" if writes else "None",
+        waited=waited, tested=tested,
+    )  # fmt: skip
+    scope = {**globals(), "check": _checker(name), "look": look, "intp": types.intp}
+    exec(code, scope)  # noqa: S102
+    return scope[name]
+
+
+BODIES: dict[str, Any] = {
+    f.__name__: f for f in (signal_fetch, signal_wait_until, wait_until, test)
+} | {
+    name: _body(text, name, family)
+    for verb, text in (("wait_until", WAIT), ("test", TEST))
+    for family in FAMILIES
+    for name in (f"{verb}_{family}", f"{verb}_{family}_vector")
+}  # fmt: skip
