@@ -67,6 +67,29 @@ def get(dst: Any, src: Any, pe: Any) -> Any:
     """
 
 
+STRIDED = """Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
+OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
+warps."""
+
+
+@declare(scopes=EVERY_SCOPE, on_host=True, note=STRIDED)
+def iput(dst: Any, src: Any, dst_stride: Any, src_stride: Any, nelems: Any, pe: Any) -> Any:
+    """Copy elements of `src` (local) to `dst` (symmetric, on `pe`), `nelems` of them, with strides.
+
+    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `src` may
+    be reused; arrival needs `quiet`.
+    """
+
+
+@declare(scopes=EVERY_SCOPE, on_host=True, note=STRIDED)
+def iget(dst: Any, src: Any, dst_stride: Any, src_stride: Any, nelems: Any, pe: Any) -> Any:
+    """Copy elements of `src` (symmetric, on `pe`) to `dst` (local), `nelems` of them, with strides.
+
+    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `dst`
+    holds the data.
+    """
+
+
 # --- atomics
 
 ATOMIC = """Atomic with every other atomic operation on that element, of any PE, in kernels and on

@@ -371,7 +371,7 @@ def test_host_operations_refuse_what_does_not_fit(alone):
         (lambda: shmem.g(shmem.to_device(b), 0), SymmetryError, "not on the symmetric heap"),
         (lambda: shmem.put(a, np.zeros(2), 0), ArgumentError, "dst is float32, src is float64"),
         (lambda: shmem.put(a[::2], b[:2], 0), ArgumentError, "must be contiguous"),
-        (lambda: shmem.p(a[4:], 1, 0), ArgumentError, "not empty"),
+        (lambda: shmem.p(a[4:], 1, 0), ArgumentError, "has no element 0"),
         (lambda: shmem.put_block(a, b, 0), ShmemError, "inside kernels only"),
         (lambda: shmem.signal_fetch(a), ShmemError, "inside kernels only"),
     ]

@@ -20,12 +20,15 @@ from gpushmem.simt.target import device
 __all__ = [
     "BAD_COMPARISON",
     "BAD_SIGNAL_OP",
+    "BAD_STRIDE",
     "EMPTY",
+    "OUTSIDE",
     "TOO_SHORT",
     "TOO_SMALL",
     "TRAPS",
     "address_of",
     "as_world",
+    "copy_element",
     "itemsize_of",
     "load_element",
     "nothing",
@@ -37,7 +40,10 @@ __all__ = [
 
 as_world = view(WORLD)
 
-BAD_PE, NOT_SYMMETRIC, TOO_SMALL, BAD_SIGNAL_OP, BAD_COMPARISON, EMPTY, TOO_SHORT = range(2, 9)
+(
+    BAD_PE, NOT_SYMMETRIC, TOO_SMALL, BAD_SIGNAL_OP, BAD_COMPARISON, EMPTY, TOO_SHORT, BAD_STRIDE,
+    OUTSIDE,
+) = range(2, 11)  # fmt: skip
 
 # What the failure codes mean: exception class, and the message with the four numbers recorded.
 TRAPS: dict[int, tuple[type[ShmemError], str]] = {
@@ -54,6 +60,11 @@ TRAPS: dict[int, tuple[type[ShmemError], str]] = {
     ),
     BAD_COMPARISON: (ArgumentError, "there is no comparison {0}: use CMP_EQ, NE, GT, LE, LT or GE"),
     EMPTY: (ArgumentError, "the array has no element 0"),
+    BAD_STRIDE: (
+        ArgumentError,
+        "strides must be 1 or more, not {0} and {1}; a number of elements 0 or more, not {2}",
+    ),
+    OUTSIDE: (ArgumentError, "element {0} is outside of an array of {1} elements"),
     TOO_SHORT: (
         ArgumentError,
         "{0} elements are to be compared, but status, indices or value has {1} elements",
@@ -138,3 +149,16 @@ def load_element(typingctx: Any, array: Any, address: Any) -> Any:
         return context.unpack_value(builder, array.dtype, pointer)
 
     return array.dtype(array, types.intp), codegen
+
+
+@intrinsic
+def copy_element(typingctx: Any, array: Any, target: Any, source: Any) -> Any:
+    """Copy one element of `array`'s dtype from address to address."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = context.get_data_type(array.dtype).as_pointer()
+        value = builder.load(builder.inttoptr(args[2], pointer), align=1)
+        builder.store(value, builder.inttoptr(args[1], pointer), align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, types.intp), codegen

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpushmem.backends.base import DeviceFunction, Shape
 from gpushmem.backends.cpu import atomics, collective, lowering, report
+from gpushmem.backends.cpu.access import BAD_STRIDE, OUTSIDE, TRAPS
 from gpushmem.backends.cpu.collective import Meeting
 from gpushmem.backends.cpu.world import World
 from gpushmem.bootstrap import local
@@ -126,7 +127,7 @@ class CpuBackend:
         return self._stream(stream).submit(lambda: run(**arguments))
 
     def _atomic(self, name: str, dst: Any, pe: int, **values: Any) -> Any:
-        return atomics.host(name, self._remote(name, dst, pe), values)
+        return atomics.host(name, self._remote(name, dst, pe, 1), values)
 
     def _my_pe(self) -> int:
         return self.my_pe
@@ -147,11 +148,17 @@ class CpuBackend:
             raise ArgumentError("get: dst must be contiguous")
         dst.reshape(-1)[:] = source[: dst.size]
 
+    def _iput(self, dst: Any, src: Any, pe: int, **counts: int) -> None:
+        _copy_strided("iput", self._remote("iput", dst, pe), np.asarray(src), **counts)
+
+    def _iget(self, dst: Any, src: Any, pe: int, **counts: int) -> None:
+        _copy_strided("iget", dst, self._remote("iget", src, pe), **counts)
+
     def _p(self, dst: Any, value: Any, pe: int) -> None:
-        self._remote("p", dst, pe)[0] = value
+        self._remote("p", dst, pe, 1)[0] = value
 
     def _g(self, src: Any, pe: int) -> Any:
-        return self._remote("g", src, pe)[0]
+        return self._remote("g", src, pe, 1)[0]
 
     def _fence(self) -> None:
         """Host copies happen in program order, and stay so on this machine's processors."""
@@ -162,8 +169,8 @@ class CpuBackend:
     def _barrier_all(self) -> None:
         self.meet("barrier_all")
 
-    def _remote(self, name: str, array: Any, pe: int) -> np.ndarray[Any, Any]:
-        """The elements of `array` on another PE, or the reason why there are none."""
+    def _remote(self, name: str, array: Any, pe: int, least: int = 0) -> np.ndarray[Any, Any]:
+        """The elements of `array` on another PE, at least so many, or the reason why not."""
         if not 0 <= pe < self.n_pes:
             raise ArgumentError(f"{name}: there is no PE {pe}: PEs are 0 to {self.n_pes - 1}")
         if not isinstance(array, np.ndarray) or not self.world.holds(array):
@@ -172,9 +179,30 @@ class CpuBackend:
                 f"{name}: the remote array ({kind}) is not on the symmetric heap: "
                 "allocate it with gpushmem.empty or zeros"
             )
-        if not array.flags.c_contiguous or not array.size:
-            raise ArgumentError(f"{name}: the remote array must be contiguous and not empty")
+        if not array.flags.c_contiguous:
+            raise ArgumentError(f"{name}: the remote array must be contiguous")
+        if array.size < least:
+            raise ArgumentError(f"{name}: the array has no element 0")
         return self.world.peer(array, pe).reshape(-1)
+
+
+def _copy_strided(
+    name: str, dst: Any, src: Any, dst_stride: int, src_stride: int, nelems: int
+) -> None:
+    _check(name, dst, src, "", 0, 0)
+    if min(dst_stride, src_stride) < 1 or nelems < 0:
+        kind, text = TRAPS[BAD_STRIDE]
+        raise kind(f"{name}: {text.format(dst_stride, src_stride, nelems)}")
+    parts = []
+    for array, stride in ((dst, dst_stride), (src, src_stride)):
+        reached = (nelems - 1) * stride + 1 if nelems else 0
+        if reached > array.size:
+            kind, text = TRAPS[OUTSIDE]
+            raise kind(f"{name}: {text.format(reached - 1, array.size)}")
+        if not array.flags.c_contiguous:
+            raise ArgumentError(f"{name}: both arrays must be contiguous")
+        parts.append(array.reshape(-1)[:reached:stride])
+    parts[0][:] = parts[1]
 
 
 def _check(name: str, dst: Any, src: Any, which: str, have: int, want: int) -> None:
@@ -193,7 +221,7 @@ def _check(name: str, dst: Any, src: Any, which: str, have: int, want: int) -> N
 
 def explain(failure: KernelFailure, pe: int) -> ShmemError:
     """The error of a kernel that failed, in the words of the operation that found it."""
-    kind, text = lowering.TRAPS.get(failure.code, (KernelError, ""))
+    kind, text = TRAPS.get(failure.code, (KernelError, ""))
     what = text.format(*failure.values) if text else failure.what()
     return kind(f"PE {pe}, {failure.where()}: {what}")
 

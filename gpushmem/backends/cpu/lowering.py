@@ -19,10 +19,12 @@ from numba.cuda.core.errors import NumbaTypeError
 from gpushmem.backends.cpu import atomics, waits
 from gpushmem.backends.cpu.access import (
     BAD_SIGNAL_OP,
+    BAD_STRIDE,
+    OUTSIDE,
     TOO_SMALL,
-    TRAPS,
     address_of,
     as_world,
+    copy_element,
     itemsize_of,
     load_element,
     nothing,
@@ -57,7 +59,7 @@ from gpushmem.simt.primitives import (
 )
 from gpushmem.simt.target import bind, device
 
-__all__ = ["BODIES", "TRAPS", "install"]
+__all__ = ["BODIES", "install"]
 
 
 def _arrays_checker(name: str) -> Any:
@@ -69,7 +71,8 @@ def _arrays_checker(name: str) -> Any:
                 raise NumbaTypeError(f"{name}: {what} must be an array, not {typ}")
             if typ.layout != "C":
                 raise NumbaTypeError(
-                    f"{name}: {what} is not contiguous ({typ}): copy it to an array that is"
+                    f"{name}: {what} is not contiguous ({typ}): give the array it is part of to "
+                    "iput or iget, or copy it to an array that is"
                 )
         if dst.dtype != src.dtype:
             raise NumbaTypeError(
@@ -91,7 +94,9 @@ def check_op(typingctx: Any, signal: Any, value: Any) -> Any:
     return types.void(signal, value), nothing
 
 
-check_put, check_get = _arrays_checker("put"), _arrays_checker("get")
+check_put, check_get, check_iput, check_iget = (
+    _arrays_checker(name) for name in ("put", "get", "iput", "iget")
+)
 
 
 # --- the operations in their plain form
@@ -127,6 +132,39 @@ def get(dst, src, pe):
     fail_if(size_of(src) < n, TOO_SMALL, size_of(dst), size_of(src), 0, 0)
     nbytes = n * itemsize_of(dst)
     copy_bytes(address_of(dst), remote(address_of(src), nbytes, pe), nbytes)
+
+
+@device
+def span(array, stride, n):
+    """Elements that a strided copy reaches over; fails if the array has fewer."""
+    reached = (n - 1) * stride + 1 if n > 0 else 0
+    fail_if(reached > size_of(array), OUTSIDE, reached - 1, size_of(array), 0, 0)
+    return reached
+
+
+@device
+def copy_strided(array, target, target_stride, source, source_stride, n):
+    step = itemsize_of(array)
+    for i in range(n):
+        copy_element(array, target + i * target_stride * step, source + i * source_stride * step)
+
+
+def iput(dst, src, dst_stride, src_stride, nelems, pe):
+    check_iput(dst, src)
+    bad = dst_stride < 1 or src_stride < 1 or nelems < 0
+    fail_if(bad, BAD_STRIDE, dst_stride, src_stride, nelems, 0)
+    span(src, src_stride, nelems)
+    target = remote(address_of(dst), span(dst, dst_stride, nelems) * itemsize_of(dst), pe)
+    copy_strided(dst, target, dst_stride, address_of(src), src_stride, nelems)
+
+
+def iget(dst, src, dst_stride, src_stride, nelems, pe):
+    check_iget(dst, src)
+    bad = dst_stride < 1 or src_stride < 1 or nelems < 0
+    fail_if(bad, BAD_STRIDE, dst_stride, src_stride, nelems, 0)
+    span(dst, dst_stride, nelems)
+    source = remote(address_of(src), span(src, src_stride, nelems) * itemsize_of(src), pe)
+    copy_strided(dst, address_of(dst), dst_stride, source, src_stride, nelems)
 
 
 def put_signal(dst, src, signal, value, op, pe):
@@ -172,7 +210,7 @@ def barrier_all():
 BODIES = {
     f.__name__: f
     for f in (
-        my_pe, n_pes, p, g, put, get, put_signal, signal_op, fence, quiet, barrier_all,
+        my_pe, n_pes, p, g, put, get, iput, iget, put_signal, signal_op, fence, quiet, barrier_all,
         *atomics.BODIES,
     )
 } | waits.BODIES  # fmt: skip

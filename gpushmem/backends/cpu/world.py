@@ -126,7 +126,8 @@ class World:
         for extent, stride in zip(array.shape, array.strides, strict=True) if array.size else ():
             low += min(0, (extent - 1) * stride)
             high += max(0, (extent - 1) * stride)
-        return self.heap <= low and high + array.itemsize <= self.heap + self.heap_bytes
+        end = high + (array.itemsize if array.size else 0)
+        return self.heap <= low and end <= self.heap + self.heap_bytes
 
     def release_heap(self) -> None:
         """Give this PE's heap memory back to the system; other PEs must have stopped using it.
