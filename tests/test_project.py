@@ -144,3 +144,10 @@ def test_docs_name_files_that_exist():
         prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
         for target in re.findall(r"\]\(([\w./-]+)\)", prose):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_page_of_operations_is_current():
+    spec = importlib.util.spec_from_file_location("make_api", ROOT / "docs/make_api.py")
+    make_api = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(make_api)
+    assert (ROOT / "docs/api.md").read_text() == make_api.page(), "run python docs/make_api.py"

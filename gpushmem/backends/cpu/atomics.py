@@ -71,21 +71,17 @@ add, and_, or_, xor, swap = (_update(op) for op in ("add", "and", "or", "xor", "
 
 BITS = ("int32", "int64", "uint32", "uint64")
 NUMBERS = (*BITS, "float32", "float64")
-DTYPES = {
-    **dict.fromkeys(("fetch", "set", "swap", "add", "fetch_add"), NUMBERS),
-    **dict.fromkeys(("inc", "fetch_inc", "compare_swap"), BITS),
-    **{form + op: BITS for op in ("and", "or", "xor") for form in ("", "fetch_")},
-}
-# Operation -> parameters between `dst` and `pe`, intrinsic, what it is given.
-FORMS: dict[str, tuple[tuple[str, ...], Any, tuple[str, ...]]] = {
-    "fetch": ((), fetch, ("0",)),
-    "set": (("value",), swap, ("value",)),
-    "swap": (("value",), swap, ("value",)),
-    "compare_swap": (("cond", "value"), compare_swap, ("cond", "value")),
-    **{f + "inc": ((), add, ("1",)) for f in ("", "fetch_")},
+CHANGES = {"add": (add, NUMBERS), "and": (and_, BITS), "or": (or_, BITS), "xor": (xor, BITS)}
+# Operation -> parameters between `dst` and `pe`, intrinsic, the values it is given, dtypes.
+FORMS: dict[str, tuple[tuple[str, ...], Any, tuple[str, ...], tuple[str, ...]]] = {
+    "fetch": ((), fetch, ("0",), NUMBERS),
+    "set": (("value",), swap, ("value",), NUMBERS),
+    "swap": (("value",), swap, ("value",), NUMBERS),
+    "compare_swap": (("cond", "value"), compare_swap, ("cond", "value"), BITS),
+    **{f"{form}inc": ((), add, ("1",), BITS) for form in ("", "fetch_")},
     **{
-        form + op: (("value",), function, ("value",))
-        for op, function in (("add", add), ("and", and_), ("or", or_), ("xor", xor))
+        form + op: (("value",), change, ("value",), dtypes)
+        for op, (change, dtypes) in CHANGES.items()
         for form in ("", "fetch_")
     },
 }
@@ -109,7 +105,7 @@ def _checker(op: str) -> Any:
     @intrinsic
     def check(typingctx: Any, dst: Any) -> Any:
         """Refuse, when the kernel is compiled, what has no such atomic operation."""
-        if not isinstance(dst, types.Array) or str(dst.dtype) not in DTYPES[op]:
+        if not isinstance(dst, types.Array) or str(dst.dtype) not in FORMS[op][3]:
             raise NumbaTypeError(_refusal(op, dst))
         if not dst.aligned:
             raise NumbaTypeError(f"atomic_{op}: the elements of dst are not aligned ({dst})")
@@ -119,7 +115,7 @@ def _checker(op: str) -> Any:
 
 
 def _refusal(op: str, got: Any) -> str:
-    return f"atomic_{op}: dst must be an array of {', '.join(DTYPES[op])}, not {got}"
+    return f"atomic_{op}: dst must be an array of {', '.join(FORMS[op][3])}, not {got}"
 
 
 BODY = """
@@ -130,7 +126,7 @@ def atomic_{op}({params}):
 
 
 def _body(op: str) -> Any:
-    params, update, values = FORMS[op]
+    params, update, values, _ = FORMS[op]
     text = BODY.format(
         op=op, params=", ".join(("dst", *params, "pe")),
         give="return " if op in RETURNING else "",
@@ -160,11 +156,11 @@ def _compiled(update: Any) -> Any:
 def host(name: str, target: np.ndarray[Any, Any], arguments: dict[str, Any]) -> Any:
     """Operate on element 0 of `target`; returns a NumPy scalar, or None."""
     op = name.removeprefix("atomic_")
-    if target.dtype.name not in DTYPES[op]:
+    if target.dtype.name not in FORMS[op][3]:
         raise ArgumentError(_refusal(op, target.dtype))
     if not target.flags.aligned:
         raise ArgumentError(f"{name}: the elements of dst are not aligned")
-    _, update, values = FORMS[op]
+    _, update, values, _ = FORMS[op]
     scalar = target.dtype.type
     given = [scalar(arguments[v] if v in arguments else int(v)) for v in values]
     old = _compiled(update)(address_of(target), *given)
