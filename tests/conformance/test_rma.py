@@ -90,7 +90,7 @@ def test_all_dtypes_and_layouts(run_pes, name, n_pes):
                     once(dtype, layout, on_host)
         shmem.finalize()
 
-    run_pes(n_pes, body)
+    run_pes(n_pes, body, timeout=300)  # every PE compiles for every dtype
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
