@@ -18,18 +18,13 @@ of the warp or block, with the same arguments; an `_nbi` form completes at the n
 """
 
 
-def forms_of(base):
-    """The rows of an operation, the plain one first."""
-    return [op for op in OPS.values() if op.base == base]
-
-
 def page():
     """The whole page as text."""
     bases = list(dict.fromkeys(op.base for op in OPS.values()))
     lines = []
     for base in bases:
-        forms = [op for op in forms_of(base) if op.name != base]
-        names = ", ".join(f"`{op.name.removeprefix(base)}`" for op in forms)
+        forms = [op.name for op in OPS.values() if op.base == base != op.name]
+        names = ", ".join(f"`{form.removeprefix(base)}`" for form in forms)
         lines.append(f"| [`{base}`](#{base}) | {names} | {'yes' if OPS[base].host else ''} |\n")
     sections = []
     for base in bases:

@@ -19,8 +19,7 @@ from numba.cuda import types
 from gpushmem.simt import meeting
 from gpushmem.simt.native import i8p, i64
 from gpushmem.simt.primitives import assume, place, place_dynamic, thread_field
-from gpushmem.simt.shims import shim
-from gpushmem.simt.target import SHIM, call_device, leaves
+from gpushmem.simt.target import call_device, leaves
 
 __all__ = ["leaf"]
 
@@ -80,9 +79,6 @@ def lanemask_lt(builder: Any) -> ir.Value:
 @leaf("mov.u32 $0, %dynamic_smem_size;")
 def dynamic_smem_size(builder: Any) -> ir.Value:
     return builder.trunc(thread_field(builder, "dynamic_shared"), i32)
-
-
-leaves[SHIM] = shim
 
 
 # --- memory

@@ -14,6 +14,7 @@ from gpushmem.simt import atomics as _atomics  # noqa: F401  (they fill the tabl
 from gpushmem.simt import libdevice as _libdevice  # noqa: F401
 from gpushmem.simt import machine as _machine  # noqa: F401
 from gpushmem.simt import nrt as _nrt  # noqa: F401
+from gpushmem.simt import shims as _shims  # noqa: F401
 from gpushmem.simt.native import i64, intrinsic
 from gpushmem.simt.primitives import thread_field
 from gpushmem.simt.target import bind

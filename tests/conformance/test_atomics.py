@@ -193,6 +193,31 @@ def test_kernels_hosts_and_cuda_atomics_agree(run_pes):
     assert run_pes(2, body) == [4 * 64 * 200 + 1000] * 2
 
 
+@pytest.mark.parametrize("dtype", NUMBERS)
+def test_cuda_atomics_are_atomic_between_pes(run_pes, dtype):
+    """A PE adds to its own element with `cuda.atomic` while its neighbour adds from outside."""
+    rounds = 300_000
+
+    @shmem.jit
+    def both(x):
+        right = (shmem.my_pe() + 1) % shmem.n_pes()
+        shmem.barrier_all()
+        for _ in range(rounds):
+            cuda.atomic.add(x, 0, 1)
+            shmem.atomic_add(x, 1, right)
+
+    def body():
+        shmem.init()
+        x = shmem.zeros(1, dtype)
+        both[1, 1](x)
+        shmem.barrier_all()
+        total = int(x.numpy()[0])
+        shmem.finalize()
+        return total
+
+    assert run_pes(2, body) == [2 * rounds] * 2
+
+
 def test_what_cannot_be_done_is_refused(run_pes):
     @shmem.jit
     def flip(x):

@@ -8,7 +8,7 @@ a locked instruction costs anyway; programs may not rely on it.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit, types
@@ -71,19 +71,30 @@ add, and_, or_, xor, swap = (_update(op) for op in ("add", "and", "or", "xor", "
 
 BITS = ("int32", "int64", "uint32", "uint64")
 NUMBERS = (*BITS, "float32", "float64")
+
+
+class Form(NamedTuple):
+    """What an operation does to the element."""
+
+    update: Any  # intrinsic
+    dtypes: tuple[str, ...]
+    params: tuple[str, ...] = ("value",)  # between `dst` and `pe`
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """What the intrinsic gets: without parameters a 1, to add, or just for its type."""
+        return self.params or ("1",)
+
+
 CHANGES = {"add": (add, NUMBERS), "and": (and_, BITS), "or": (or_, BITS), "xor": (xor, BITS)}
-# Operation -> parameters between `dst` and `pe`, intrinsic, the values it is given, dtypes.
-FORMS: dict[str, tuple[tuple[str, ...], Any, tuple[str, ...], tuple[str, ...]]] = {
-    "fetch": ((), fetch, ("0",), NUMBERS),
-    "set": (("value",), swap, ("value",), NUMBERS),
-    "swap": (("value",), swap, ("value",), NUMBERS),
-    "compare_swap": (("cond", "value"), compare_swap, ("cond", "value"), BITS),
-    **{f"{form}inc": ((), add, ("1",), BITS) for form in ("", "fetch_")},
-    **{
-        form + op: (("value",), change, ("value",), dtypes)
-        for op, (change, dtypes) in CHANGES.items()
-        for form in ("", "fetch_")
-    },
+FORMS = {
+    "fetch": Form(fetch, NUMBERS, ()),
+    "set": Form(swap, NUMBERS),
+    "swap": Form(swap, NUMBERS),
+    "compare_swap": Form(compare_swap, BITS, ("cond", "value")),
+    "inc": Form(add, BITS, ()),
+    "fetch_inc": Form(add, BITS, ()),
+    **{form + op: Form(*change) for op, change in CHANGES.items() for form in ("", "fetch_")},
 }
 RETURNING = {"fetch", "swap", "compare_swap", *(op for op in FORMS if op.startswith("fetch_"))}
 
@@ -105,7 +116,7 @@ def _checker(op: str) -> Any:
     @intrinsic
     def check(typingctx: Any, dst: Any) -> Any:
         """Refuse, when the kernel is compiled, what has no such atomic operation."""
-        if not isinstance(dst, types.Array) or str(dst.dtype) not in FORMS[op][3]:
+        if not isinstance(dst, types.Array) or str(dst.dtype) not in FORMS[op].dtypes:
             raise NumbaTypeError(_refusal(op, dst))
         if not dst.aligned:
             raise NumbaTypeError(f"atomic_{op}: the elements of dst are not aligned ({dst})")
@@ -115,7 +126,7 @@ def _checker(op: str) -> Any:
 
 
 def _refusal(op: str, got: Any) -> str:
-    return f"atomic_{op}: dst must be an array of {', '.join(FORMS[op][3])}, not {got}"
+    return f"atomic_{op}: dst must be an array of {', '.join(FORMS[op].dtypes)}, not {got}"
 
 
 BODY = """
@@ -126,14 +137,14 @@ def atomic_{op}({params}):
 
 
 def _body(op: str) -> Any:
-    params, update, values, _ = FORMS[op]
+    form = FORMS[op]
     text = BODY.format(
-        op=op, params=", ".join(("dst", *params, "pe")),
+        op=op, params=", ".join(("dst", *form.params, "pe")),
         give="return " if op in RETURNING else "",
-        values=", ".join(f"element(dst, {value})" for value in values),
+        values=", ".join(f"element(dst, {value})" for value in form.given),
     )  # fmt: skip
     scope = {
-        "check": _checker(op), "update": update, "element": element,
+        "check": _checker(op), "update": form.update, "element": element,
         "remote_element": remote_element, "__name__": __name__,
     }  # fmt: skip
     exec(text, scope)  # noqa: S102
@@ -156,12 +167,11 @@ def _compiled(update: Any) -> Any:
 def host(name: str, target: np.ndarray[Any, Any], arguments: dict[str, Any]) -> Any:
     """Operate on element 0 of `target`; returns a NumPy scalar, or None."""
     op = name.removeprefix("atomic_")
-    if target.dtype.name not in FORMS[op][3]:
+    if target.dtype.name not in FORMS[op].dtypes:
         raise ArgumentError(_refusal(op, target.dtype))
     if not target.flags.aligned:
         raise ArgumentError(f"{name}: the elements of dst are not aligned")
-    _, update, values, _ = FORMS[op]
-    scalar = target.dtype.type
-    given = [scalar(arguments[v] if v in arguments else int(v)) for v in values]
-    old = _compiled(update)(address_of(target), *given)
+    form, scalar = FORMS[op], target.dtype.type
+    given = [scalar(arguments[v] if v in arguments else int(v)) for v in form.given]
+    old = _compiled(form.update)(address_of(target), *given)
     return scalar(old) if op in RETURNING else None

@@ -135,11 +135,19 @@ def get(dst, src, pe):
 
 
 @device
-def span(array, stride, n):
-    """Elements that a strided copy reaches over; fails if the array has fewer."""
-    reached = (n - 1) * stride + 1 if n > 0 else 0
-    fail_if(reached > size_of(array), OUTSIDE, reached - 1, size_of(array), 0, 0)
-    return reached
+def reach(stride, n):
+    """Elements from the first to the last of `n` that lie `stride` apart."""
+    return (n - 1) * stride + 1 if n > 0 else 0
+
+
+@device
+def check_strides(dst, src, dst_stride, src_stride, n):
+    bad = dst_stride < 1 or src_stride < 1 or n < 0
+    fail_if(bad, BAD_STRIDE, dst_stride, src_stride, n, 0)
+    have, need = size_of(src), reach(src_stride, n)
+    fail_if(need > have, OUTSIDE, need - 1, have, 0, 0)
+    have, need = size_of(dst), reach(dst_stride, n)
+    fail_if(need > have, OUTSIDE, need - 1, have, 0, 0)
 
 
 @device
@@ -151,19 +159,15 @@ def copy_strided(array, target, target_stride, source, source_stride, n):
 
 def iput(dst, src, dst_stride, src_stride, nelems, pe):
     check_iput(dst, src)
-    bad = dst_stride < 1 or src_stride < 1 or nelems < 0
-    fail_if(bad, BAD_STRIDE, dst_stride, src_stride, nelems, 0)
-    span(src, src_stride, nelems)
-    target = remote(address_of(dst), span(dst, dst_stride, nelems) * itemsize_of(dst), pe)
+    check_strides(dst, src, dst_stride, src_stride, nelems)
+    target = remote(address_of(dst), reach(dst_stride, nelems) * itemsize_of(dst), pe)
     copy_strided(dst, target, dst_stride, address_of(src), src_stride, nelems)
 
 
 def iget(dst, src, dst_stride, src_stride, nelems, pe):
     check_iget(dst, src)
-    bad = dst_stride < 1 or src_stride < 1 or nelems < 0
-    fail_if(bad, BAD_STRIDE, dst_stride, src_stride, nelems, 0)
-    span(dst, dst_stride, nelems)
-    source = remote(address_of(src), span(src, src_stride, nelems) * itemsize_of(src), pe)
+    check_strides(dst, src, dst_stride, src_stride, nelems)
+    source = remote(address_of(src), reach(src_stride, nelems) * itemsize_of(src), pe)
     copy_strided(dst, address_of(dst), dst_stride, source, src_stride, nelems)
 
 

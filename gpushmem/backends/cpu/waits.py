@@ -46,15 +46,18 @@ NO_CANDIDATE = -(1 << 62)  # all elements are excluded
 # --- what is compared
 
 
+def _place(context: Any, builder: Any, typ: Any, array: Any, index: Any) -> Any:
+    """Pointer to an element of a contiguous array, in a code generator."""
+    return builder.gep(context.make_array(typ)(context, builder, array).data, [index])
+
+
 @intrinsic
 def element_at(typingctx: Any, array: Any, index: Any) -> Any:
     """Element of a contiguous array, read in one piece; later accesses stay after it."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        native = context.make_array(array)(context, builder, args[0])
-        return builder.load_atomic(
-            builder.gep(native.data, [args[1]]), "acquire", array.dtype.bitwidth // 8
-        )
+        place = _place(context, builder, array, *args)
+        return builder.load_atomic(place, "acquire", array.dtype.bitwidth // 8)
 
     return array.dtype(array, types.intp), codegen
 
@@ -70,8 +73,7 @@ def wanted_at(typingctx: Any, array: Any, value: Any, index: Any) -> Any:
         return array.dtype(array, array.dtype, types.intp), scalar
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        native = context.make_array(value)(context, builder, args[1])
-        found = builder.load(builder.gep(native.data, [args[2]]))
+        found = builder.load(_place(context, builder, value, *args[1:]))
         return context.cast(builder, found, value.dtype, array.dtype)
 
     return array.dtype(array, value, types.intp), codegen
@@ -84,8 +86,7 @@ def excluded(typingctx: Any, status: Any, index: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         if not isinstance(status, types.Array):
             return context.get_constant(types.boolean, False)
-        native = context.make_array(status)(context, builder, args[0])
-        found = builder.load(builder.gep(native.data, [args[1]]))
+        found = builder.load(_place(context, builder, status, *args))
         return context.cast(builder, found, status.dtype, types.boolean)
 
     return types.boolean(status, types.intp), codegen
