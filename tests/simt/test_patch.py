@@ -13,7 +13,8 @@ import pytest
 from numba import cuda, float64
 from numba.cuda.cudadrv.driver import CudaAPIError
 
-from gpushmem.simt.patch import patch_numba_cuda
+from gpushmem.simt.layout import address_of
+from gpushmem.simt.patch import _engine, patch_numba_cuda
 
 pytestmark = [
     pytest.mark.usefixtures("patched"),
@@ -182,6 +183,12 @@ def test_device_memory_comes_in_aligned_pieces_of_512_bytes():
     starts = np.sort([a.__cuda_array_interface__["data"][0] for a in arrays])
     assert np.diff(starts).min() >= 512
     assert not (starts % 256).any()
+    engine = _engine[-1]
+    for nbytes, piece in ((1, 512), (512, 512), (513, 1024)):
+        start = int(engine.cuMemAlloc(nbytes))
+        memory = engine._memory[start]
+        assert start + piece <= address_of(memory) + memory.nbytes
+        engine.cuMemFree(start)
 
 
 def test_a_copy_of_pageable_memory_may_be_followed_by_a_change():
@@ -249,7 +256,8 @@ def test_kernels_are_kept_on_disk(tmp_path):
         """
 import numpy as np
 from numba import cuda
-from gpushmem.simt.patch import patch_numba_cuda
+from gpushmem.simt.layout import address_of
+from gpushmem.simt.patch import _engine, patch_numba_cuda
 
 with patch_numba_cuda():
     @cuda.jit(cache=True)
