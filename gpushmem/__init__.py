@@ -22,6 +22,7 @@ _HOME = {
     "gpushmem.errors": (
         "ArgumentError", "BackendUnavailable", "CollectiveMismatch", "HeapExhausted",
         "KernelError", "NotInitializedError", "ShmemError", "SymmetryError",
+        "TeamError",
     ),
     "gpushmem.runtime": (
         "asarray", "device_array", "empty", "finalize", "free", "full", "init",
@@ -31,7 +32,9 @@ _HOME = {
     "gpushmem.memory.array": ("DeviceArray", "SymmetricArray"),
     "gpushmem.ops.constants": (
         "CMP_EQ", "CMP_GE", "CMP_GT", "CMP_LE", "CMP_LT", "CMP_NE", "SIGNAL_ADD", "SIGNAL_SET",
+        "TEAM_INVALID", "TEAM_NODE", "TEAM_SHARED", "TEAM_WORLD",
     ),
+    "gpushmem.ops.team": ("Team",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -16,6 +16,7 @@ __all__ = [
     "NotInitializedError",
     "ShmemError",
     "SymmetryError",
+    "TeamError",
 ]
 
 
@@ -37,6 +38,10 @@ class SymmetryError(ShmemError, ValueError):
 
 class HeapExhausted(ShmemError, MemoryError):
     """The symmetric heap has no free block large enough for an allocation."""
+
+
+class TeamError(ShmemError, ValueError):
+    """A team does not exist (any more), or there are as many teams as there can be."""
 
 
 class CollectiveMismatch(ShmemError, RuntimeError):

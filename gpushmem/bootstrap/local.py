@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
+from gpushmem.errors import ArgumentError
+
 __all__ = ["Job", "adopt", "create", "current"]
 
 
@@ -24,6 +26,7 @@ class Job:
     heap_size: int | None  # bytes asked of the launcher; None: not asked
     heap_fds: tuple[int, ...]  # one segment per PE
     control_fd: int
+    max_teams: int
 
     def of(self, pe: int) -> Job:
         """The same job as `pe` sees it."""
@@ -39,8 +42,16 @@ _current: Job | None = None
 
 def create(n_pes: int, heap_size: int | None = None) -> Job:
     """Make the shared memory of a job, empty; the job is PE 0's until `of` gives another's."""
+    max_teams = _positive("GPUSHMEM_MAX_TEAMS", 256)
     fds = [os.memfd_create(f"gpushmem-{name}") for name in ("control", *map(str, range(n_pes)))]
-    return Job(0, n_pes, heap_size, tuple(fds[1:]), fds[0])
+    return Job(0, n_pes, heap_size, tuple(fds[1:]), fds[0], max_teams)
+
+
+def _positive(variable: str, default: int) -> int:
+    text = os.environ.get(variable, str(default))
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentError(f"environment variable {variable}: {text!r} is no positive number")
+    return int(text)
 
 
 def adopt(job: Job) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gpushmem.ops.team import Team
+
 __all__ = [
     "CMP_EQ",
     "CMP_GE",
@@ -12,6 +14,10 @@ __all__ = [
     "COMPARISONS",
     "SIGNAL_ADD",
     "SIGNAL_SET",
+    "TEAM_INVALID",
+    "TEAM_NODE",
+    "TEAM_SHARED",
+    "TEAM_WORLD",
 ]
 
 CMP_EQ = 0
@@ -25,3 +31,8 @@ SIGNAL_SET = 9
 SIGNAL_ADD = 10
 
 COMPARISONS = {CMP_EQ: "==", CMP_NE: "!=", CMP_GT: ">", CMP_LE: "<=", CMP_LT: "<", CMP_GE: ">="}
+
+TEAM_INVALID = Team(-1)
+TEAM_WORLD = Team(0)
+TEAM_SHARED = Team(1)
+TEAM_NODE = Team(2)

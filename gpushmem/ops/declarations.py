@@ -17,12 +17,12 @@ EVERY_SCOPE = (THREAD, WARP, BLOCK)
 # --- who am I
 
 
-@declare(on_host=True)
+@declare(on_host=True, stream=False)
 def my_pe() -> Any:
     """Return the number of the calling PE, 0 to `n_pes() - 1`. OpenSHMEM 1.5: shmem_my_pe."""
 
 
-@declare(on_host=True)
+@declare(on_host=True, stream=False)
 def n_pes() -> Any:
     """Return how many PEs the job has. OpenSHMEM 1.5: shmem_n_pes."""
 
@@ -196,7 +196,7 @@ def atomic_fetch_xor(dst: Any, value: Any, pe: Any) -> Any:
 # --- signals
 
 
-@declare(scopes=EVERY_SCOPE, nbi=True)
+@declare(scopes=EVERY_SCOPE, nbi=True, on_host=True)
 def put_signal(dst: Any, src: Any, signal: Any, value: Any, op: Any, pe: Any) -> Any:
     """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
 
@@ -206,7 +206,7 @@ def put_signal(dst: Any, src: Any, signal: Any, value: Any, op: Any, pe: Any) ->
     """
 
 
-@declare()
+@declare(on_host=True)
 def signal_op(signal: Any, value: Any, op: Any, pe: Any) -> Any:
     """Update element 0 of `signal` (uint64, symmetric, on `pe`) atomically: set it or add to it.
 
@@ -215,7 +215,7 @@ def signal_op(signal: Any, value: Any, op: Any, pe: Any) -> Any:
     """
 
 
-@declare()
+@declare(on_host=True, stream=False)
 def signal_fetch(signal: Any) -> Any:
     """Return element 0 of `signal` (uint64, symmetric, the caller's own), read atomically.
 
@@ -224,7 +224,7 @@ def signal_fetch(signal: Any) -> Any:
     """
 
 
-@declare()
+@declare(on_host=True)
 def signal_wait_until(signal: Any, cmp: Any, value: Any) -> Any:
     """Wait until element 0 of `signal` (uint64, the caller's own) compares to `value`; return it.
 
@@ -244,7 +244,7 @@ SEVERAL = f"""`status`, an integer array as long as `ivars` or None, excludes th
 it is not 0. {WAITING}"""
 
 
-@declare(note=WAITING)
+@declare(on_host=True, note=WAITING)
 def wait_until(ivar: Any, cmp: Any, value: Any) -> Any:
     """Wait until element 0 of `ivar` (symmetric, the caller's own) compares to `value`.
 
@@ -252,7 +252,7 @@ def wait_until(ivar: Any, cmp: Any, value: Any) -> Any:
     """
 
 
-@declare(vector=True, note=SEVERAL)
+@declare(on_host=True, vector=True, note=SEVERAL)
 def wait_until_all(ivars: Any, status: Any, cmp: Any, value: Any) -> Any:
     """Wait until all elements of `ivars` (symmetric, the caller's own) compare to `value`.
 
@@ -260,7 +260,7 @@ def wait_until_all(ivars: Any, status: Any, cmp: Any, value: Any) -> Any:
     """
 
 
-@declare(vector=True, note=SEVERAL)
+@declare(on_host=True, vector=True, note=SEVERAL)
 def wait_until_any(ivars: Any, status: Any, cmp: Any, value: Any) -> Any:
     """Wait until one element of `ivars` (symmetric, the caller's own) compares; return its index.
 
@@ -269,7 +269,7 @@ def wait_until_any(ivars: Any, status: Any, cmp: Any, value: Any) -> Any:
     """
 
 
-@declare(vector=True, note=SEVERAL)
+@declare(on_host=True, vector=True, note=SEVERAL)
 def wait_until_some(ivars: Any, indices: Any, status: Any, cmp: Any, value: Any) -> Any:
     """Wait until at least one element of `ivars` (symmetric, the caller's own) compares.
 
@@ -278,7 +278,7 @@ def wait_until_some(ivars: Any, indices: Any, status: Any, cmp: Any, value: Any)
     """
 
 
-@declare(note=WAITING)
+@declare(on_host=True, stream=False, note=WAITING)
 def test(ivar: Any, cmp: Any, value: Any) -> Any:
     """Return whether element 0 of `ivar` (symmetric, the caller's own) compares to `value`.
 
@@ -286,7 +286,7 @@ def test(ivar: Any, cmp: Any, value: Any) -> Any:
     """
 
 
-@declare(vector=True, note=SEVERAL)
+@declare(on_host=True, stream=False, vector=True, note=SEVERAL)
 def test_all(ivars: Any, status: Any, cmp: Any, value: Any) -> Any:
     """Return whether all elements of `ivars` (symmetric, the caller's own) compare to `value`.
 
@@ -294,7 +294,7 @@ def test_all(ivars: Any, status: Any, cmp: Any, value: Any) -> Any:
     """
 
 
-@declare(vector=True, note=SEVERAL)
+@declare(on_host=True, stream=False, vector=True, note=SEVERAL)
 def test_any(ivars: Any, status: Any, cmp: Any, value: Any) -> Any:
     """Return the lowest index of `ivars` (symmetric, the caller's own) that compares, or -1.
 
@@ -302,7 +302,7 @@ def test_any(ivars: Any, status: Any, cmp: Any, value: Any) -> Any:
     """
 
 
-@declare(vector=True, note=SEVERAL)
+@declare(on_host=True, stream=False, vector=True, note=SEVERAL)
 def test_some(ivars: Any, indices: Any, status: Any, cmp: Any, value: Any) -> Any:
     """Write the indices of the elements of `ivars` that compare to `indices`; return how many.
 
@@ -331,13 +331,196 @@ def quiet() -> Any:
     """
 
 
-# --- synchronisation of all PEs
+# --- teams
+
+SPLITTING = """\
+Collective over `parent`: all its members call, with the same arguments; waits for this
+PE's kernels. Returns TEAM_INVALID to a PE that is in none of the new teams. Raises `TeamError` on
+all when there are as many teams as there can be: GPUSHMEM_MAX_TEAMS, by default 256."""
 
 
-@declare(scopes=EVERY_SCOPE, on_host=True)
+@declare(on_host=True, stream=False)
+def team_my_pe(team: Any) -> Any:
+    """Return the number of the calling PE in `team`; -1 for TEAM_INVALID.
+
+    OpenSHMEM 1.5: shmem_team_my_pe.
+    """
+
+
+@declare(on_host=True, stream=False)
+def team_n_pes(team: Any) -> Any:
+    """Return how many PEs `team` has; -1 for TEAM_INVALID. OpenSHMEM 1.5: shmem_team_n_pes."""
+
+
+@declare(on_host=True, stream=False)
+def team_translate_pe(src_team: Any, src_pe: Any, dst_team: Any) -> Any:
+    """Return the number that PE `src_pe` of `src_team` has in `dst_team`; -1 if it has none.
+
+    With TEAM_WORLD as `dst_team` it is the number that `put` and the like take. OpenSHMEM 1.5:
+    shmem_team_translate_pe.
+    """
+
+
+@declare(in_kernels=False, on_host=True, stream=False, note=SPLITTING)
+def team_split_strided(parent: Any, start: Any, stride: Any, size: Any) -> Any:
+    """Make a team of the PEs `start + k * stride` of `parent`, k from 0 to `size - 1`; return it.
+
+    PE k of the new team is the k-th of them. OpenSHMEM 1.5: shmem_team_split_strided.
+    """
+
+
+@declare(in_kernels=False, on_host=True, stream=False, note=SPLITTING)
+def team_split_2d(parent: Any, xrange: Any) -> Any:
+    """Lay `parent` out in rows of `xrange` PEs; return the caller's row and column as teams.
+
+    PE i of `parent` is in row `i // xrange` and column `i % xrange`; the last row may be shorter.
+    OpenSHMEM 1.5: shmem_team_split_2d.
+    """
+
+
+@declare(in_kernels=False, on_host=True, stream=False)
+def team_destroy(team: Any) -> Any:
+    """Take `team` down. Collective over it; waits for this PE's kernels.
+
+    Using it afterwards raises `TeamError`. The predefined teams stay. OpenSHMEM 1.5:
+    shmem_team_destroy.
+    """
+
+
+# --- synchronisation
+
+TOGETHER = """One call per PE: one thread, one warp or one block of one kernel, or the host, which
+first waits for the kernels of its PE."""
+
+
+@declare(scopes=EVERY_SCOPE, on_host=True, note=TOGETHER)
+def barrier(team: Any) -> Any:
+    """Wait until every PE of `team` is here; what any of them put before is visible to all then.
+
+    NVSHMEM 3: nvshmem_barrier.
+    """
+
+
+@declare(scopes=EVERY_SCOPE, on_host=True, note=TOGETHER)
 def barrier_all() -> Any:
     """Wait until every PE is here; on return all that any PE put before is visible to all.
 
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which first
-    waits for the kernels of its PE. OpenSHMEM 1.5: shmem_barrier_all.
+    OpenSHMEM 1.5: shmem_barrier_all.
+    """
+
+
+@declare(scopes=EVERY_SCOPE, on_host=True, note=TOGETHER)
+def sync(team: Any) -> Any:
+    """Wait until every PE of `team` is here. Completes nothing: `quiet` does, or `barrier`.
+
+    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
+    shmem_team_sync.
+    """
+
+
+@declare(scopes=EVERY_SCOPE, on_host=True, note=TOGETHER)
+def sync_all() -> Any:
+    """Wait until every PE is here. Completes nothing: `quiet` does, or `barrier_all`.
+
+    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
+    shmem_sync_all.
+    """
+
+
+# --- collectives
+
+COLLECTIVE = f"""\
+Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+and `src` are symmetric, contiguous, and of one dtype. They must not overlap{{but}}. On return
+`dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+{TOGETHER}"""
+APART, IN_PLACE = COLLECTIVE.format(but=""), COLLECTIVE.format(but=", but may be the same array")
+REDUCING = f"""\
+`op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
+complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
+(integers), or "maxloc" (records of two fields, a value and where it is from: the largest value, and
+of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so every
+PE gets the same bits. {IN_PLACE}"""
+
+
+@declare(scopes=EVERY_SCOPE, on_host=True, note=APART)
+def broadcast(team: Any, dst: Any, src: Any, root: Any = 0) -> Any:
+    """Copy `src` of the team's PE `root` to the first elements of `dst` on every PE of `team`.
+
+    OpenSHMEM 1.5: shmem_broadcast.
+    """
+
+
+@declare(scopes=EVERY_SCOPE, on_host=True, note=APART)
+def fcollect(team: Any, dst: Any, src: Any) -> Any:
+    """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
+
+    `src` has n elements on every PE, `dst` at least `team_n_pes(team) * n`. OpenSHMEM 1.5:
+    shmem_fcollect.
+    """
+
+
+@declare(scopes=EVERY_SCOPE, on_host=True, note=APART)
+def collect(team: Any, dst: Any, src: Any) -> Any:
+    """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
+
+    `src` may have another number of elements on every PE; `dst` has room for all of them.
+    OpenSHMEM 1.5: shmem_collect.
+    """
+
+
+@declare(scopes=EVERY_SCOPE, on_host=True, note=APART)
+def alltoall(team: Any, dst: Any, src: Any) -> Any:
+    """Send part k of `src` to the team's PE k: there, part j of `dst` is what PE j sent.
+
+    `src` has `team_n_pes(team)` equal parts; those of `dst` are as long. OpenSHMEM 1.5:
+    shmem_alltoall.
+    """
+
+
+@declare(scopes=EVERY_SCOPE, on_host=True, note=APART)
+def alltoalls(team: Any, dst: Any, src: Any, dst_stride: Any, src_stride: Any, nelems: Any) -> Any:
+    """Send `nelems` elements to each PE of `team`: as `alltoall`, with strides.
+
+    Element `(k * nelems + i) * src_stride` of `src` goes to PE k, as element
+    `(j * nelems + i) * dst_stride` of `dst`, where j is the sender. Strides are 1 or more.
+    OpenSHMEM 1.5: shmem_alltoalls.
+    """
+
+
+@declare(scopes=EVERY_SCOPE, on_host=True, note=REDUCING)
+def reduce(team: Any, dst: Any, src: Any, op: Any) -> Any:
+    """Combine `src` of all PEs of `team`, element by element, to the first of `dst`, on every PE.
+
+    OpenSHMEM 1.5: shmem_sum_reduce and others; NVSHMEM 3: nvshmemx_sum_reduce_block and others.
+    """
+
+
+@declare(scopes=EVERY_SCOPE, on_host=True, note=REDUCING)
+def reducescatter(team: Any, dst: Any, src: Any, op: Any) -> Any:
+    """Combine part k of `src` of all PEs of `team`, element by element, to `dst` on its PE k.
+
+    `src` has `team_n_pes(team)` equal parts, `dst` at least as many elements as a part. NVSHMEM 3:
+    nvshmem_sum_reducescatter and others.
+    """
+
+
+# --- memory of other PEs
+
+
+@declare(on_host=True, stream=False)
+def peer_array(array: Any, pe: Any) -> Any:
+    """Return `array` (symmetric) as it is on `pe`: loads and stores then reach that PE's memory.
+
+    They are ordered with operations as loads and stores of one's own memory are, see
+    docs/memory-model.md. Only of PEs in TEAM_SHARED. NVSHMEM 3: nvshmem_ptr.
+    """
+
+
+@declare(on_host=True, stream=False)
+def multicast_array(array: Any, team: Any) -> Any:
+    """Return `array` (symmetric) as it is on all PEs of `team`: a store reaches all of them.
+
+    It can be assigned to (`m[i] = value`), not read, and is made where it is used: it cannot be
+    passed to a kernel. NVSHMEM 3: nvshmemx_mc_ptr.
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpushmem.errors import NotInitializedError, ShmemError
@@ -39,13 +39,23 @@ class Op:
     base: str
     scope: str
     nbi: bool
-    host: bool  # callable on the host too
+    kernel: bool  # callable in kernels
+    host: bool  # callable on the host
     params: tuple[str, ...]
     doc: str
     function: Callable[..., Any]
 
 
 OPS: dict[str, Op] = {}
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where an operation may be called."""
+
+    kernel: bool
+    host: bool
+    stream: bool  # if on the host
 
 
 class Host:
@@ -61,23 +71,26 @@ def declare(
     *,
     scopes: tuple[str, ...] = (THREAD,),
     nbi: bool = False,
+    in_kernels: bool = True,
     on_host: bool = False,
+    stream: bool = True,
     vector: bool = False,
     note: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the rows of the decorated operation to the table; return the plain form's function.
 
+    What is on the host takes its turn on a `stream`, too, unless it only answers a question.
     `vector` adds a form with an array as the value, `note` is a paragraph that the docstrings of a
     family have in common.
     """
+    where = Where(in_kernels, on_host, stream)
 
     def add(declaration: Callable[..., Any]) -> Callable[..., Any]:
         for scope in scopes:
             for form in (False, True) if nbi else (False,):
-                host_too = on_host and scope == THREAD and not form
-                _add_row(declaration, scope, form, host_too, [note])
+                _add_row(declaration, scope, form, where, [note])
         if vector:
-            _add_row(declaration, THREAD, False, False, [VECTOR_NOTE, note], "_vector")
+            _add_row(declaration, THREAD, False, where, [VECTOR_NOTE, note], "_vector")
         return OPS[declaration.__name__].function
 
     return add
@@ -87,7 +100,7 @@ def _add_row(
     declaration: Callable[..., Any],
     scope: str,
     nbi: bool,
-    on_host: bool,
+    where: Where,
     notes: list[str],
     form: str = "",
 ) -> None:
@@ -96,23 +109,27 @@ def _add_row(
     notes = [*notes, SCOPE_NOTE[scope], NBI_NOTE if nbi else ""]
     doc = "\n\n".join([inspect.getdoc(declaration) or "", *filter(None, notes)])
     signature = inspect.signature(declaration)
-    function = _function(name, doc, signature, on_host, declaration.__module__)
-    OPS[name] = Op(name, base, scope, nbi, on_host, tuple(signature.parameters), doc, function)
+    if scope != THREAD or nbi:
+        where = replace(where, host=False)
+    function = _function(name, doc, signature, where, declaration.__module__)
+    params = tuple(signature.parameters)
+    OPS[name] = Op(name, base, scope, nbi, where.kernel, where.host, params, doc, function)
 
 
 def _function(
-    name: str, doc: str, signature: inspect.Signature, on_host: bool, module: str
+    name: str, doc: str, signature: inspect.Signature, where: Where, module: str
 ) -> Callable[..., Any]:
-    if on_host and signature.parameters:
+    if where.host and where.stream:
         stream = inspect.Parameter("stream", inspect.Parameter.KEYWORD_ONLY, default=None)
         signature = signature.replace(parameters=[*signature.parameters.values(), stream])
 
     def operation(*args: Any, **kwargs: Any) -> Any:
-        if not on_host:
+        if not where.host:
             raise ShmemError(f"{name} can be called inside kernels only")
         bound = signature.bind(*args, **kwargs)
         if host.call is None:
             raise NotInitializedError(f"{name}: call gpushmem.init() first")
+        bound.apply_defaults()
         return host.call(OPS[name], bound.arguments)
 
     operation.__name__ = operation.__qualname__ = name

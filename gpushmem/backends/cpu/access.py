@@ -6,12 +6,24 @@ numbers, symmetry and sizes are checked on every call: a few compares beside a c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from numba import types
+from numba.cuda.core.errors import NumbaTypeError
+from numba.cuda.np.arrayobj import populate_array
 
+from gpushmem.backends.cpu.meeting import ALIKE, kind_name
 from gpushmem.backends.cpu.world import WORLD
-from gpushmem.errors import ArgumentError, ShmemError, SymmetryError
+from gpushmem.errors import (
+    ArgumentError,
+    CollectiveMismatch,
+    KernelError,
+    ShmemError,
+    SymmetryError,
+    TeamError,
+)
+from gpushmem.simt.kernel import KernelFailure
 from gpushmem.simt.layout import view
 from gpushmem.simt.native import intrinsic
 from gpushmem.simt.primitives import fail_if, user_word
@@ -27,11 +39,20 @@ __all__ = [
     "TOO_SMALL",
     "TRAPS",
     "address_of",
+    "array_at",
+    "array_like",
+    "arrays_checker",
     "as_world",
+    "check_strides",
     "copy_element",
+    "copy_strided",
+    "error_of",
+    "explain",
     "itemsize_of",
     "load_element",
     "nothing",
+    "reach",
+    "refuse_arrays",
     "remote",
     "remote_element",
     "size_of",
@@ -42,11 +63,19 @@ as_world = view(WORLD)
 
 (
     BAD_PE, NOT_SYMMETRIC, TOO_SMALL, BAD_SIGNAL_OP, BAD_COMPARISON, EMPTY, TOO_SHORT, BAD_STRIDE,
-    OUTSIDE,
-) = range(2, 11)  # fmt: skip
+    OUTSIDE, BAD_TEAM, BAD_ROOT, NOT_DIVISIBLE, MISMATCH, ENDED,
+) = range(2, 16)  # fmt: skip
+
+
+def _mismatch(pe: int, theirs: int, ours: int, team: int) -> str:
+    return (
+        "PEs met in different collective calls: "
+        f"PE {pe}: {kind_name(theirs, team)}; this PE: {kind_name(ours, team)}. {ALIKE}"
+    )
+
 
 # What the failure codes mean: exception class, and the message with the four numbers recorded.
-TRAPS: dict[int, tuple[type[ShmemError], str]] = {
+TRAPS: dict[int, tuple[type[ShmemError], str | Callable[..., str]]] = {
     BAD_PE: (ArgumentError, "there is no PE {0}: PEs are 0 to {1}"),
     NOT_SYMMETRIC: (
         SymmetryError,
@@ -65,11 +94,41 @@ TRAPS: dict[int, tuple[type[ShmemError], str]] = {
         "strides must be 1 or more, not {0} and {1}; a number of elements 0 or more, not {2}",
     ),
     OUTSIDE: (ArgumentError, "element {0} is outside of an array of {1} elements"),
+    BAD_TEAM: (
+        TeamError,
+        "there is no team {0}: it was destroyed, or this PE is not in it; TEAM_INVALID is -1",
+    ),
+    BAD_ROOT: (
+        ArgumentError,
+        "there is no PE {0} in the team to be the root: its PEs are 0 to {1}",
+    ),
+    NOT_DIVISIBLE: (
+        ArgumentError,
+        "src has {0} elements, which are not {1} equal parts, one for each PE of the team",
+    ),
+    MISMATCH: (CollectiveMismatch, _mismatch),
+    ENDED: (
+        CollectiveMismatch,
+        f"waits for PE {{0}}, which ended without making this call. {ALIKE}",
+    ),
     TOO_SHORT: (
         ArgumentError,
         "{0} elements are to be compared, but status, indices or value has {1} elements",
     ),
 }
+
+
+def error_of(code: int, where: str, *values: int) -> ShmemError:
+    """The error that a failure code and its numbers stand for."""
+    kind, text = TRAPS[code]
+    return kind(f"{where}: {text.format(*values) if isinstance(text, str) else text(*values)}")
+
+
+def explain(failure: KernelFailure, where: str) -> ShmemError:
+    """The error of a kernel that failed, in the words of the operation that found it."""
+    if failure.code not in TRAPS:
+        return KernelError(f"{where}: {failure.what()}")
+    return error_of(failure.code, where, *failure.values)
 
 
 # --- addresses
@@ -162,3 +221,88 @@ def copy_element(typingctx: Any, array: Any, target: Any, source: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.intp), codegen
+
+
+@intrinsic
+def array_at(typingctx: Any, like: Any, address: Any, count: Any) -> Any:
+    """The `count` elements of `like`'s dtype at `address`, as an array."""
+    result = types.Array(like.dtype, 1, "C")
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        _, address, count = args
+        array = context.make_array(result)(context, builder)
+        size = context.get_constant(
+            types.intp, context.get_abi_sizeof(context.get_data_type(like.dtype))
+        )
+        populate_array(
+            array, builder.inttoptr(address, array.data.type), [count], [size], size, None
+        )
+        return array._getvalue()
+
+    return result(like, types.intp, types.intp), codegen
+
+
+@intrinsic
+def array_like(typingctx: Any, array: Any, address: Any) -> Any:
+    """An array of the same extents and strides at `address`."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        moved = context.make_array(array)(context, builder, args[0])
+        moved.data = builder.inttoptr(args[1], moved.data.type)
+        return moved._getvalue()
+
+    return array(array, types.intp), codegen
+
+
+# --- copies
+
+
+def refuse_arrays(name: str, dst: Any, src: Any) -> None:
+    """Refuse, when the kernel is compiled, arrays that cannot be copied between."""
+    for what, typ in (("dst", dst), ("src", src)):
+        if not isinstance(typ, types.Array):
+            raise NumbaTypeError(f"{name}: {what} must be an array, not {typ}")
+        if typ.layout != "C":
+            raise NumbaTypeError(
+                f"{name}: {what} is not contiguous ({typ}): give the array it is part of to "
+                "iput or iget, or copy it to an array that is"
+            )
+    if dst.dtype != src.dtype:
+        raise NumbaTypeError(
+            f"{name}: dst is an array of {dst.dtype}, src of {src.dtype}; "
+            "they must have the same dtype"
+        )
+
+
+def arrays_checker(name: str) -> Any:
+    """Make `check(dst, src)` for the operation `name`, for use in kernels."""
+
+    @intrinsic
+    def check(typingctx: Any, dst: Any, src: Any) -> Any:
+        refuse_arrays(name, dst, src)
+        return types.void(dst, src), nothing
+
+    return check
+
+
+@device
+def reach(stride, n):
+    """Elements from the first to the last of `n` that lie `stride` apart."""
+    return (n - 1) * stride + 1 if n > 0 else 0
+
+
+@device
+def check_strides(dst, src, dst_stride, src_stride, n):
+    bad = dst_stride < 1 or src_stride < 1 or n < 0
+    fail_if(bad, BAD_STRIDE, dst_stride, src_stride, n, 0)
+    have, need = size_of(src), reach(src_stride, n)
+    fail_if(need > have, OUTSIDE, need - 1, have, 0, 0)
+    have, need = size_of(dst), reach(dst_stride, n)
+    fail_if(need > have, OUTSIDE, need - 1, have, 0, 0)
+
+
+@device
+def copy_strided(array, target, target_stride, source, source_stride, n):
+    step = itemsize_of(array)
+    for i in range(n):
+        copy_element(array, target + i * target_stride * step, source + i * source_stride * step)

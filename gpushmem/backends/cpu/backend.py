@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from gpushmem.backends.base import DeviceFunction, Shape
-from gpushmem.backends.cpu import atomics, collective, lowering, report
-from gpushmem.backends.cpu.access import BAD_STRIDE, OUTSIDE, TRAPS
-from gpushmem.backends.cpu.collective import Meeting
+from gpushmem.backends.cpu import atomics, lowering, meeting, report
+from gpushmem.backends.cpu.access import BAD_SIGNAL_OP, BAD_STRIDE, OUTSIDE, error_of, explain
+from gpushmem.backends.cpu.hostcalls import HostCalls
+from gpushmem.backends.cpu.meeting import Meeting
+from gpushmem.backends.cpu.teams import Teams
 from gpushmem.backends.cpu.world import World
 from gpushmem.bootstrap import local
-from gpushmem.errors import ArgumentError, KernelError, ShmemError, SymmetryError
-from gpushmem.ops import Op
+from gpushmem.errors import ArgumentError, SymmetryError
+from gpushmem.ops import SIGNAL_ADD, SIGNAL_SET, Op
 from gpushmem.simt import cores, scheduler
 from gpushmem.simt.kernel import Kernel, KernelFailure, shape_of
 from gpushmem.simt.layout import address_of
@@ -32,6 +34,9 @@ adopt(DeviceFunction, lambda function: function.py_func)
 IGNORED = {"opt", "lineinfo", "max_registers", "launch_bounds", "inline", "forceinline", "lto"}
 
 
+SIGNAL_OPS = {SIGNAL_SET: "atomic_set", SIGNAL_ADD: "atomic_add"}
+
+
 class CpuBackend:
     """One PE on the CPU; see `backends.base.Backend` for what each method promises."""
 
@@ -45,10 +50,12 @@ class CpuBackend:
         self.world = World(job, heap_bytes)
         self._meeting = Meeting(self.world)
         self._device = Device()
+        self._teams = Teams(self.world, self._meeting)
         self.world.size_heap()
         self.meet("init", heap_bytes)
         self.world.map_heap()
         self._user = address_of(self.world.native)
+        self._host_calls = HostCalls(self._user)
         report.install(self.my_pe, self._meeting)
 
     # --- meeting
@@ -60,6 +67,7 @@ class CpuBackend:
 
     def close(self) -> None:
         report.uninstall()
+        self._teams.close()
         self.world.release_heap()
 
     # --- memory
@@ -93,7 +101,8 @@ class CpuBackend:
         try:
             self._device.synchronize()
         except KernelFailure as failure:
-            raise explain(failure, self.my_pe) from failure.__cause__
+            where = f"PE {self.my_pe}, {failure.where()}"
+            raise explain(failure, where) from failure.__cause__
 
     def kernel(self, py_func: Callable[..., Any], options: dict[str, Any]) -> Kernel:
         unknown = options.keys() - OPTIONS - IGNORED
@@ -118,13 +127,25 @@ class CpuBackend:
 
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
         stream = arguments.pop("stream", None)
-        if op.name.startswith("atomic_"):
-            run = partial(self._atomic, op.name)
-        else:
-            run = getattr(self, f"_{op.name}")
+        run = self._host_side(op)
+        if run is None:
+            return self._in_a_kernel(op, arguments, stream)
         if stream is None:
             return run(**arguments)
         return self._stream(stream).submit(lambda: run(**arguments))
+
+    def _host_side(self, op: Op) -> Callable[..., Any] | None:
+        """What runs on the calling thread; None for what waits or works on a team's data."""
+        if op.name.startswith("atomic_"):
+            return partial(self._atomic, op.name)
+        return getattr(self, f"_{op.name}", None) or getattr(self._teams, op.name, None)
+
+    def _in_a_kernel(self, op: Op, arguments: dict[str, Any], stream: Any) -> Any:
+        if stream is not None:
+            return self._stream(stream).submit(self._host_calls.prepare(op, arguments))
+        if op.params[0] == "team":
+            self.synchronize()
+        return self._host_calls.run(op, arguments)
 
     def _atomic(self, name: str, dst: Any, pe: int, **values: Any) -> Any:
         return atomics.host(name, self._remote(name, dst, pe, 1), values)
@@ -166,8 +187,32 @@ class CpuBackend:
     def _quiet(self) -> None:
         """Host operations are complete when they return."""
 
+    def _put_signal(self, dst: Any, src: Any, signal: Any, value: int, op: int, pe: int) -> None:
+        self._put(dst, src, pe)
+        self._signal_op(signal, value, op, pe)
+
+    def _signal_op(self, signal: Any, value: int, op: int, pe: int) -> None:
+        if op not in SIGNAL_OPS:
+            raise error_of(BAD_SIGNAL_OP, "signal_op", op)
+        self._atomic(SIGNAL_OPS[op], signal, pe, value=value)
+
+    def _signal_fetch(self, signal: Any) -> Any:
+        return self._atomic("atomic_fetch", signal, self.my_pe)
+
     def _barrier_all(self) -> None:
-        self.meet("barrier_all")
+        self.synchronize()
+        self._meeting.join("barrier")
+
+    def _sync_all(self) -> None:
+        self.synchronize()
+        self._meeting.join("sync")
+
+    def _peer_array(self, array: Any, pe: int) -> np.ndarray[Any, Any]:
+        self._remote("peer_array", array, pe)
+        return self.world.peer(array, pe)
+
+    def _multicast_array(self, array: Any, team: int) -> list[np.ndarray[Any, Any]]:
+        return [self._peer_array(array, pe) for pe in self._teams.members(team)]
 
     def _remote(self, name: str, array: Any, pe: int, least: int = 0) -> np.ndarray[Any, Any]:
         """The elements of `array` on another PE, at least so many, or the reason why not."""
@@ -191,14 +236,12 @@ def _copy_strided(
 ) -> None:
     _check(name, dst, src, "", 0, 0)
     if min(dst_stride, src_stride) < 1 or nelems < 0:
-        kind, text = TRAPS[BAD_STRIDE]
-        raise kind(f"{name}: {text.format(dst_stride, src_stride, nelems)}")
+        raise error_of(BAD_STRIDE, name, dst_stride, src_stride, nelems)
     parts = []
     for array, stride in ((dst, dst_stride), (src, src_stride)):
         reached = (nelems - 1) * stride + 1 if nelems else 0
         if reached > array.size:
-            kind, text = TRAPS[OUTSIDE]
-            raise kind(f"{name}: {text.format(reached - 1, array.size)}")
+            raise error_of(OUTSIDE, name, reached - 1, array.size)
         if not array.flags.c_contiguous:
             raise ArgumentError(f"{name}: both arrays must be contiguous")
         parts.append(array.reshape(-1)[:reached:stride])
@@ -219,13 +262,6 @@ def _check(name: str, dst: Any, src: Any, which: str, have: int, want: int) -> N
         )
 
 
-def explain(failure: KernelFailure, pe: int) -> ShmemError:
-    """The error of a kernel that failed, in the words of the operation that found it."""
-    kind, text = TRAPS.get(failure.code, (KernelError, ""))
-    what = text.format(*failure.values) if text else failure.what()
-    return kind(f"PE {pe}, {failure.where()}: {what}")
-
-
 def share_of_cores(n_pes: int, threads_per_pe: int | None) -> dict[str, str]:
     """Environment that gives a PE its cores, unless the user has decided."""
     if threads_per_pe is None and cores.VARIABLE in os.environ:
@@ -237,6 +273,6 @@ def warm_up() -> None:
     """Compile what every PE needs, in the process they will be forked from."""
     lowering.install()
     scheduler.addresses()
-    collective.native()
+    meeting.native()
     simt_target.typing_context.refresh()
     simt_target.target_context.refresh()

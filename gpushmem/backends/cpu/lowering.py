@@ -11,77 +11,54 @@ acquired. Warp and block forms let the last thread to arrive act for all.
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from numba import types
 from numba.cuda.core.errors import NumbaTypeError
 
-from gpushmem.backends.cpu import atomics, waits
+from gpushmem.backends.cpu import atomics, collectives, waits
 from gpushmem.backends.cpu.access import (
     BAD_SIGNAL_OP,
-    BAD_STRIDE,
-    OUTSIDE,
     TOO_SMALL,
     address_of,
+    array_like,
+    arrays_checker,
     as_world,
-    copy_element,
+    check_strides,
+    copy_strided,
     itemsize_of,
     load_element,
     nothing,
+    reach,
     remote,
     remote_element,
     size_of,
     store_element,
 )
-from gpushmem.backends.cpu.collective import ARRIVED, GENERATION
-from gpushmem.ops import CMP_NE, OPS, SIGNAL_ADD, SIGNAL_SET
+from gpushmem.backends.cpu.multicast import multicast_array
+from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET
 from gpushmem.ops.table import BLOCK, THREAD, WARP, Op
 from gpushmem.simt.native import (
     atomic_add_word,
     copy_bytes,
     full_fence,
     intrinsic,
-    load_acquire,
     release_fence,
     store_release,
 )
 from gpushmem.simt.primitives import (
     arrive,
-    begin_wait,
     block_group,
-    end_wait,
     fail_if,
-    pause,
     release,
     text_word,
     user_word,
     warp_group,
 )
-from gpushmem.simt.target import bind, device
+from gpushmem.simt.target import bind, call_device, device
 
 __all__ = ["BODIES", "install"]
-
-
-def _arrays_checker(name: str) -> Any:
-    @intrinsic
-    def check(typingctx: Any, dst: Any, src: Any) -> Any:
-        """Refuse, when the kernel is compiled, arrays that cannot be copied between."""
-        for what, typ in (("dst", dst), ("src", src)):
-            if not isinstance(typ, types.Array):
-                raise NumbaTypeError(f"{name}: {what} must be an array, not {typ}")
-            if typ.layout != "C":
-                raise NumbaTypeError(
-                    f"{name}: {what} is not contiguous ({typ}): give the array it is part of to "
-                    "iput or iget, or copy it to an array that is"
-                )
-        if dst.dtype != src.dtype:
-            raise NumbaTypeError(
-                f"{name}: dst is an array of {dst.dtype}, src of {src.dtype}; "
-                "they must have the same dtype"
-            )
-        return types.void(dst, src), nothing
-
-    return check
 
 
 @intrinsic
@@ -95,7 +72,7 @@ def check_op(typingctx: Any, signal: Any, value: Any) -> Any:
 
 
 check_put, check_get, check_iput, check_iget = (
-    _arrays_checker(name) for name in ("put", "get", "iput", "iget")
+    arrays_checker(name) for name in ("put", "get", "iput", "iget")
 )
 
 
@@ -132,29 +109,6 @@ def get(dst, src, pe):
     fail_if(size_of(src) < n, TOO_SMALL, size_of(dst), size_of(src), 0, 0)
     nbytes = n * itemsize_of(dst)
     copy_bytes(address_of(dst), remote(address_of(src), nbytes, pe), nbytes)
-
-
-@device
-def reach(stride, n):
-    """Elements from the first to the last of `n` that lie `stride` apart."""
-    return (n - 1) * stride + 1 if n > 0 else 0
-
-
-@device
-def check_strides(dst, src, dst_stride, src_stride, n):
-    bad = dst_stride < 1 or src_stride < 1 or n < 0
-    fail_if(bad, BAD_STRIDE, dst_stride, src_stride, n, 0)
-    have, need = size_of(src), reach(src_stride, n)
-    fail_if(need > have, OUTSIDE, need - 1, have, 0, 0)
-    have, need = size_of(dst), reach(dst_stride, n)
-    fail_if(need > have, OUTSIDE, need - 1, have, 0, 0)
-
-
-@device
-def copy_strided(array, target, target_stride, source, source_stride, n):
-    step = itemsize_of(array)
-    for i in range(n):
-        copy_element(array, target + i * target_stride * step, source + i * source_stride * step)
 
 
 def iput(dst, src, dst_stride, src_stride, nelems, pe):
@@ -195,29 +149,18 @@ def quiet():
     full_fence()
 
 
-def barrier_all():
-    # Central, as on the host (see `collective`): the increment publishes, the load receives.
-    world = as_world(user_word())
-    control = world.control
-    generation = load_acquire(control + GENERATION)
-    if atomic_add_word(control + ARRIVED, 1) == world.n_pes - 1:
-        store_release(control + ARRIVED, 0)
-        store_release(control + GENERATION, generation + 1)
-    else:
-        begin_wait(text_word("barrier_all"), control + GENERATION, CMP_NE, generation, 8)
-        while load_acquire(control + GENERATION) == generation:
-            pause()
-        end_wait()
+def peer_array(array, pe):
+    return array_like(array, remote(address_of(array), size_of(array) * itemsize_of(array), pe))
 
 
 # Row of the table -> its plain form here. The other forms are made from it.
 BODIES = {
     f.__name__: f
     for f in (
-        my_pe, n_pes, p, g, put, get, iput, iget, put_signal, signal_op, fence, quiet, barrier_all,
-        *atomics.BODIES,
+        my_pe, n_pes, p, g, put, get, iput, iget, put_signal, signal_op, fence, quiet, peer_array,
+        multicast_array, *atomics.BODIES,
     )
-} | waits.BODIES  # fmt: skip
+} | waits.BODIES | collectives.BODIES  # fmt: skip
 
 device_put, device_signal_op = device(put), device(signal_op)
 
@@ -226,22 +169,53 @@ SCOPED = """
 def {name}({params}):
     group = group_of()
     if arrive(group, text_word({name!r})):
-        body({params})
+        body({names})
         release(group)
 """
 
 
-def lowering_of(op: Op) -> Any:
-    """The device function for one row of the table."""
-    body = BODIES[op.base]
+def _in_scope(op: Op, body: Any) -> Any:
+    """The device function that calls `body` once for all threads of the operation's scope."""
     if op.scope == THREAD:
         return device(body)
+    parameters = inspect.signature(body).parameters
     scope = {
         "group_of": GROUPS[op.scope], "arrive": arrive, "release": release,
         "text_word": text_word, "body": device(body), "__name__": __name__,
     }  # fmt: skip
-    exec(SCOPED.format(name=op.name, params=", ".join(op.params)), scope)  # noqa: S102
+    params = ", ".join(map(str, parameters.values()))
+    exec(SCOPED.format(name=op.name, params=params, names=", ".join(parameters)), scope)  # noqa: S102
     return device(scope[op.name])
+
+
+def _chosen(op: Op, bodies: dict[str, Any]) -> Any:
+    """An operation whose last argument, a literal, says which of `bodies` is meant."""
+
+    @intrinsic(prefer_literal=True)
+    def choose(typingctx: Any, team: Any, dst: Any, src: Any, which: Any) -> Any:
+        value = getattr(which, "literal_value", None)
+        if value not in bodies:
+            raise NumbaTypeError(
+                f"{op.name}: {op.params[-1]} must be one of {', '.join(map(repr, bodies))}, "
+                f"written in the call, not {which}"
+            )
+        types_ = tuple(map(types.unliteral, (team, dst, src)))
+        bodies[value].compile_device(types_)  # so that its errors are found here
+
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            return call_device(builder, bodies[value], types.void(*types_), args[:-1])
+
+        return types.void(*types_, which), codegen
+
+    return choose
+
+
+def lowering_of(op: Op) -> Any:
+    """What one row of the table means in kernels."""
+    several = collectives.REDUCING.get(op.base)
+    if several is None:
+        return _in_scope(op, BODIES[op.base])
+    return _chosen(op, {which: _in_scope(op, body) for which, body in several.items()})
 
 
 _installed = False
@@ -252,5 +226,6 @@ def install() -> None:
     global _installed  # noqa: PLW0603
     if not _installed:
         for op in OPS.values():
-            bind(op.function, lowering_of(op))
+            if op.kernel:
+                bind(op.function, lowering_of(op))
         _installed = True

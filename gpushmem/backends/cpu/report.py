@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.backends.cpu.collective import Meeting
+from gpushmem.backends.cpu.collectives import MEMBER
+from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.ops.constants import COMPARISONS
 from gpushmem.simt.kernel import running
 from gpushmem.simt.primitives import LANE_MEETING, MEETING, POLLING
@@ -26,8 +27,9 @@ def lines(pe: int, meeting: Meeting) -> list[str]:
     """One line for each thing this PE waits for; threads that wait alike share a line."""
     found = []
     if meeting.waiting is not None:
-        what, since = meeting.waiting
-        found.append(f"host, in {what}, for {time.monotonic() - since:.1f} s")
+        what, since, *_ = meeting.waiting
+        missing = ", ".join(f"PE {pe}" for pe in meeting.missing())
+        found.append(f"host, in {what}, waits for {missing}, for {time.monotonic() - since:.1f} s")
     # Threads of a block that wait at one line for one thing differ only by their numbers.
     alike: dict[tuple[Any, ...], list[Wait]] = {}
     records = waits()
@@ -56,6 +58,8 @@ def _condition(wait: Wait) -> str:
         return f"{wait.what}, {wait.wanted} threads have to arrive"
     if wait.compare == LANE_MEETING:
         return f"{wait.what}, the lanes of mask {wait.wanted:#x} have to arrive"
+    if wait.compare == MEMBER:
+        return f"{wait.what}, waits for PE {wait.wanted}"
     if wait.address == 0:
         return f"is in {wait.what}"
     number = np.dtype(f"{'i' if wait.width < 0 else 'u'}{abs(wait.width)}")
@@ -64,8 +68,6 @@ def _condition(wait: Wait) -> str:
     if wait.compare == POLLING:
         return f"polls with {wait.what} at {wait.address:#x}, sees {seen}"
     wanted = wait.wanted if wait.width < 0 else wait.wanted % 2**64
-    if wait.what == "barrier_all":
-        return "barrier_all, not all PEs have arrived"
     sign = COMPARISONS.get(wait.compare, "?")
     return f"{wait.what} at {wait.address:#x} {sign} {wanted}, sees {seen}"
 

@@ -1,11 +1,15 @@
-"""A job's shared memory as one PE sees it: every PE's heap segment, and the control page.
+"""A job's shared memory as one PE sees it: every PE's heap segment, and the control memory.
 
 The segments are mapped one after the other, `stride` bytes apart, so that
 
     peer address = my address + (pe - my_pe) * stride
 
+The control memory has a part for each PE, `span` bytes apart: its table of teams, which it alone
+uses, and for each team the lines and boxes in which the other members write to it (`rounds`).
+
 All of it is memory without a name (memfd): nothing is left when the last process ends, however it
-ends. Segments are sized by `World`, and emptied by `close`, so that the next one starts from zeros.
+ends. Only what is written takes memory. Segments are sized by `World`, and emptied by `close`, so
+that the next one starts from zeros; the control memory lives as long as the job.
 """
 
 from __future__ import annotations
@@ -22,29 +26,38 @@ from gpushmem.bootstrap.local import Job
 from gpushmem.errors import ShmemError
 from gpushmem.simt.layout import address_of, new
 
-__all__ = ["CONTROL", "WORLD", "World"]
+__all__ = ["LINE", "LINE_OF", "TEAM", "WORLD", "World"]
 
 PAGE = mmap.PAGESIZE
-LINE = 64  # bytes; words that different PEs write stay on different cache lines
+LINE = 64  # bytes; what different PEs write stays on different cache lines
 
-CONTROL = np.dtype(
+# What a PE keeps of a team it is in; `n_pes` is 0 where there is no team.
+TEAM = np.dtype(
+    [
+        ("n_pes", "i8"),
+        ("my_pe", "i8"),  # the calling PE's number in the team
+        ("start", "i8"),  # member k is PE `start + k * stride` of the job
+        ("stride", "i8"),
+        ("round", "i8"),  # number of the last round, see `rounds`
+        ("lines", "i8"),  # address of the lines in which the members write to this PE
+        ("boxes", "i8"),  # ... and of the boxes for what does not fit a line
+        ("box_bytes", "i8"),
+        ("world_pe", "i8"),  # the calling PE's number in the job
+        ("span", "i8"),  # from what is here to the same on the next PE
+    ],
+    align=True,
+)
+# What one member tells another in a round. Round k uses the line of k's parity.
+LINE_OF = np.dtype(
     {
-        # The central barrier: whoever makes `arrived` reach n_pes resets it and moves `generation`.
-        "names": ["arrived", "generation"],
-        "formats": ["i8", "i8"],
-        "offsets": [0, LINE],
-        "itemsize": 2 * LINE,
+        "names": ["round", "kind", "text"],
+        "formats": ["i8", "i8", f"V{LINE - 16}"],
+        "offsets": [0, 8, 16],
+        "itemsize": LINE,
     }
 )
-SLOT = np.dtype(
-    [
-        # What a PE says in a collective call of the host, see `collective`.
-        ("generation", "i8"),
-        ("nbytes", "i8"),
-        ("what", "S112"),
-    ]
-)
-SLOT_SETS = 2  # one being written for the next call while the other is still read
+BOX_BYTES = 8192  # largest message that is sent in a box
+BOXES_BYTES = 1 << 20  # of all boxes of a team, per PE
 
 WORLD = np.dtype(
     [
@@ -54,7 +67,9 @@ WORLD = np.dtype(
         ("heap", "i8"),  # address of this PE's segment
         ("heap_bytes", "i8"),
         ("stride", "i8"),
-        ("control", "i8"),
+        ("ended", "i8"),  # address of a byte for each PE: whether it has ended
+        ("teams", "i8"),  # address of this PE's TEAMs
+        ("max_teams", "i8"),
     ],
     align=True,
 )
@@ -73,20 +88,33 @@ class World:
 
     def __init__(self, job: Job, heap_bytes: int) -> None:
         self.job = job
-        self.stride = -(-heap_bytes // PAGE) * PAGE
+        self.stride = _whole(heap_bytes, PAGE)
         self.heap_bytes = heap_bytes
-        head = -(-job.n_pes // LINE) * LINE  # which PEs have ended, see `Job`
-        slots_at = head + CONTROL.itemsize
-        self.control_bytes = slots_at + SLOT_SETS * job.n_pes * SLOT.itemsize
-        self._size(job.control_fd, self.control_bytes)
-        self._control = mmap.mmap(job.control_fd, self.control_bytes)
-        self.ended = np.frombuffer(self._control, np.bool_, job.n_pes)
-        self.control = np.frombuffer(self._control, CONTROL, 1, head)
-        slots = np.frombuffer(self._control, SLOT, offset=slots_at)
-        self.slots = slots.reshape(SLOT_SETS, job.n_pes)
+        n = job.n_pes
+        head = _whole(n, PAGE)  # which PEs have ended, see `Job`
+        table = _whole(job.max_teams * TEAM.itemsize, PAGE)
+        box_bytes = max(LINE, min(BOX_BYTES, BOXES_BYTES // (2 * n) // LINE * LINE))
+        lines, boxes = _whole(2 * n * LINE, PAGE), _whole(2 * n * box_bytes, PAGE)
+        span = table + job.max_teams * (lines + boxes)
+        self._size(job.control_fd, head + n * span)
+        self._control = mmap.mmap(job.control_fd, head + n * span)
+        self.control = np.frombuffer(self._control, np.uint8)
+        self.ended = self.control[:n].view(np.bool_)
+        base = head + job.my_pe * span
+        self.teams = self.control[base : base + job.max_teams * TEAM.itemsize].view(TEAM)
+        self.teams["world_pe"], self.teams["span"] = job.my_pe, span
+        self.teams["box_bytes"] = box_bytes
+        areas = address_of(self.teams) + table + np.arange(job.max_teams) * (lines + boxes)
+        self.teams["lines"], self.teams["boxes"] = areas, areas + lines
         self.native = new(WORLD)
-        self.native["my_pe"], self.native["n_pes"] = job.my_pe, job.n_pes
-        self.native["control"] = address_of(self.control)
+        self.native["my_pe"], self.native["n_pes"] = job.my_pe, n
+        self.native["ended"] = address_of(self.ended)
+        self.native["teams"], self.native["max_teams"] = address_of(self.teams), job.max_teams
+
+    def memory(self, address: int, nbytes: int) -> np.ndarray[Any, Any]:
+        """Bytes of the control memory at an address, to read and write."""
+        start = address - address_of(self.control)
+        return self.control[start : start + nbytes]
 
     def map_heap(self) -> None:
         """Map all segments, which every PE must have sized before: `size_heap`, a barrier, this."""
@@ -153,6 +181,10 @@ def _map_segments(fds: tuple[int, ...], stride: int) -> tuple[int, np.ndarray[An
         _map(region + k * stride, stride, PROT_READ_WRITE, MAP_SHARED | MAP_FIXED, fd)
     buffer = (ctypes.c_char * total).from_address(region)
     return region, np.frombuffer(memoryview(buffer), np.uint8)
+
+
+def _whole(nbytes: int, unit: int) -> int:
+    return -(-nbytes // unit) * unit
 
 
 def _view(memory: Any, start: int, shape: Any, dtype: Any, strides: Any) -> np.ndarray[Any, Any]:

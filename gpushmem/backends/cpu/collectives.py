@@ -1,0 +1,491 @@
+"""Collectives inside kernels: rounds of a team, and copies between its members' memory.
+
+What fits a box is sent in one round (`rounds`), each member to each, and read out of the boxes when
+all have arrived. Nobody's arrays are touched by others, so nothing has to be said before or after.
+
+What is larger moves between the arrays themselves, between two rounds: after the first, all members
+have called, so their `src` can be read and their `dst` written; after the second, all have
+finished. A reduction is then done in parts, one a member: it reads that part of every `src`, tile
+by tile, combines it in its cache, and writes it to every `dst`. So each byte of `src` is read once
+and each byte of `dst` written once, which no ring or tree improves on where all share a memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+from numba.cuda.core.errors import NumbaTypeError
+
+from gpushmem.backends.cpu.access import (
+    BAD_ROOT,
+    BAD_TEAM,
+    ENDED,
+    MISMATCH,
+    NOT_DIVISIBLE,
+    TOO_SMALL,
+    address_of,
+    array_at,
+    arrays_checker,
+    as_world,
+    check_strides,
+    copy_strided,
+    itemsize_of,
+    nothing,
+    refuse_arrays,
+    remote,
+    size_of,
+)
+from gpushmem.backends.cpu.meeting import KINDS, REDUCTIONS
+from gpushmem.backends.cpu.rounds import (
+    arrived,
+    as_team,
+    box,
+    box_at,
+    kind_at,
+    line,
+    pe_of,
+    post,
+)
+from gpushmem.backends.cpu.world import TEAM
+from gpushmem.simt.native import copy_bytes, intrinsic, load_acquire, store_release
+from gpushmem.simt.primitives import begin_wait, end_wait, fail_if, pause, text_word, user_word
+from gpushmem.simt.target import device
+
+__all__ = ["BODIES", "MEMBER", "REDUCING"]
+
+TEAM_BYTES = TEAM.itemsize
+MEMBER = -16  # in a waiting thread's record: it waits for the PE whose number is `wanted`
+BYTES = 256  # what a number of bytes is multiplied by in a kind
+BARRIER, SYNC, BROADCAST, FCOLLECT, COLLECT, ALLTOALL, ALLTOALLS = (
+    KINDS.index(what)
+    for what in ("barrier", "sync", "broadcast", "fcollect", "collect", "alltoall", "alltoalls")
+)
+PART = 64  # elements; parts of a reduction begin at multiples of it
+
+
+# --- teams
+
+
+@device
+def team_at(team):
+    """Address of what this PE keeps of a team."""
+    world = as_world(user_word())
+    fail_if(team < 0 or team >= world.max_teams, BAD_TEAM, team, 0, 0, 0)
+    address = world.teams + team * TEAM_BYTES
+    fail_if(as_team(address).n_pes == 0, BAD_TEAM, team, 0, 0, 0)
+    return address
+
+
+def team_my_pe(team):
+    return as_team(team_at(team)).my_pe if team != -1 else -1
+
+
+def team_n_pes(team):
+    return as_team(team_at(team)).n_pes if team != -1 else -1
+
+
+def team_translate_pe(src_team, src_pe, dst_team):
+    if src_team == -1 or dst_team == -1:
+        return -1
+    source, target = team_at(src_team), as_team(team_at(dst_team))
+    if src_pe < 0 or src_pe >= as_team(source).n_pes:
+        return -1
+    steps = pe_of(source, src_pe) - target.start
+    rank = steps // target.stride
+    return rank if rank * target.stride == steps and 0 <= rank < target.n_pes else -1
+
+
+# --- rounds
+
+
+@device
+def has_ended(pe):
+    word = load_acquire(as_world(user_word()).ended + pe // 8 * 8)
+    return word >> (pe % 8 * 8) & 255 != 0
+
+
+@device
+def await_member(what, team, number, rank):
+    """Wait until member `rank` is in round `number`."""
+    if not arrived(team, number, rank):
+        pe = pe_of(team, rank)
+        begin_wait(what, line(team, number, rank), MEMBER, pe, 8)
+        while not arrived(team, number, rank):
+            fail_if(has_ended(pe) and not arrived(team, number, rank), ENDED, pe, 0, 0, 0)
+            pause()
+        end_wait()
+
+
+@device
+def await_all(what, team, number, kind):
+    """Wait until all members are in round `number`; fail if one does something else there."""
+    record = as_team(team)
+    for rank in range(record.n_pes):
+        if rank != record.my_pe:
+            await_member(what, team, number, rank)
+            check_kind(team, number, rank, kind)
+
+
+@device
+def check_kind(team, number, rank, kind):
+    theirs = kind_at(team, number, rank)
+    index = (team - as_world(user_word()).teams) // TEAM_BYTES
+    fail_if(theirs != kind, MISMATCH, pe_of(team, rank), theirs, kind, index)
+
+
+@device
+def begin(what, team):
+    """Begin a round and return its number: all have read what was sent in the last but one."""
+    record = as_team(team)
+    number = record.round
+    for rank in range(record.n_pes):
+        if rank != record.my_pe:
+            await_member(what, team, number, rank)
+    record.round = number + 1
+    return number + 1
+
+
+@device
+def post_all(team, number, kind):
+    record = as_team(team)
+    for rank in range(record.n_pes):
+        if rank != record.my_pe:
+            post(team, number, rank, kind)
+
+
+@device
+def meet(what, team, kind):
+    """A round in which nothing is sent."""
+    number = begin(what, team)
+    post_all(team, number, kind)
+    await_all(what, team, number, kind)
+
+
+@device
+def send(team, number, rank, source, nbytes, kind):
+    """Send `nbytes` to member `rank`'s box, and be in round `number` for it."""
+    copy_bytes(box_at(team, number, rank, nbytes), source, nbytes)
+    post(team, number, rank, kind)
+
+
+def barrier(team):
+    # No fence: copies are stored before the round's number, which is stored with release order.
+    meet(text_word("barrier"), team_at(team), BARRIER)
+
+
+def barrier_all():
+    meet(text_word("barrier_all"), team_at(0), BARRIER)
+
+
+def sync(team):
+    meet(text_word("sync"), team_at(team), SYNC)
+
+
+def sync_all():
+    meet(text_word("sync_all"), team_at(0), SYNC)
+
+
+# --- copies
+
+
+check_broadcast, check_fcollect, check_collect, check_alltoall, check_alltoalls = (
+    arrays_checker(name) for name in ("broadcast", "fcollect", "collect", "alltoall", "alltoalls")
+)
+
+
+@device
+def need(dst, n, src):
+    """Fail unless `dst` has room for `n` elements, and both arrays are symmetric."""
+    fail_if(size_of(dst) < n, TOO_SMALL, size_of(dst), n, 0, 0)
+    mine = as_world(user_word()).my_pe
+    remote(address_of(dst), n * itemsize_of(dst), mine)
+    remote(address_of(src), size_of(src) * itemsize_of(src), mine)
+
+
+@device
+def on_member(team, address, rank):
+    """Address on member `rank` of what is at `address`, in the heap, on this PE."""
+    return address + (pe_of(team, rank) - as_team(team).world_pe) * as_world(user_word()).stride
+
+
+@device
+def after(team, k):
+    """The member `k` places after this PE, going round."""
+    record = as_team(team)
+    rank = record.my_pe + k
+    return rank if rank < record.n_pes else rank - record.n_pes
+
+
+@device
+def part_of(src, team):
+    """Elements of a part of `src`, one for each member."""
+    n = as_team(team).n_pes
+    fail_if(size_of(src) % n != 0, NOT_DIVISIBLE, size_of(src), n, 0, 0)
+    return size_of(src) // n
+
+
+def broadcast(team, dst, src, root=0):
+    check_broadcast(dst, src)
+    what, team = text_word("broadcast"), team_at(team)
+    record = as_team(team)
+    fail_if(root < 0 or root >= record.n_pes, BAD_ROOT, root, record.n_pes - 1, 0, 0)
+    need(dst, size_of(src), src)
+    nbytes = size_of(src) * itemsize_of(src)
+    kind = BROADCAST + nbytes * BYTES
+    source, target = address_of(src), address_of(dst)
+    if nbytes > record.box_bytes:
+        meet(what, team, kind)
+        copy_bytes(target, on_member(team, source, root), nbytes)
+        meet(what, team, kind)
+        return
+    number = begin(what, team)
+    if record.my_pe == root:
+        for k in range(1, record.n_pes):
+            send(team, number, after(team, k), source, nbytes, kind)
+        copy_bytes(target, source, nbytes)
+    else:
+        post_all(team, number, kind)
+        await_member(what, team, number, root)
+        check_kind(team, number, root, kind)
+        copy_bytes(target, box(team, number, root, nbytes), nbytes)
+
+
+@device
+def exchange(what, team, kind, target, source, step, nbytes):
+    """Member k gets `nbytes` at `source + k * step`; what member k sends goes to the k-th place."""
+    record = as_team(team)
+    n, me = record.n_pes, record.my_pe
+    if nbytes > record.box_bytes:
+        meet(what, team, kind)
+        for k in range(n):
+            rank = after(team, k)
+            place = on_member(team, target + me * nbytes, rank)
+            copy_bytes(place, source + rank * step, nbytes)
+        meet(what, team, kind)
+        return
+    number = begin(what, team)
+    for k in range(1, n):
+        rank = after(team, k)
+        send(team, number, rank, source + rank * step, nbytes, kind)
+    copy_bytes(target + me * nbytes, source + me * step, nbytes)
+    for k in range(1, n):
+        rank = after(team, k)
+        await_member(what, team, number, rank)
+        check_kind(team, number, rank, kind)
+        copy_bytes(target + rank * nbytes, box(team, number, rank, nbytes), nbytes)
+
+
+def fcollect(team, dst, src):
+    check_fcollect(dst, src)
+    team = team_at(team)
+    need(dst, as_team(team).n_pes * size_of(src), src)
+    nbytes = size_of(src) * itemsize_of(src)
+    kind = FCOLLECT + nbytes * BYTES
+    exchange(text_word("fcollect"), team, kind, address_of(dst), address_of(src), 0, nbytes)
+
+
+def alltoall(team, dst, src):
+    check_alltoall(dst, src)
+    team = team_at(team)
+    nbytes = part_of(src, team) * itemsize_of(src)
+    need(dst, size_of(src), src)
+    kind = ALLTOALL + nbytes * BYTES
+    exchange(text_word("alltoall"), team, kind, address_of(dst), address_of(src), nbytes, nbytes)
+
+
+def collect(team, dst, src):
+    check_collect(dst, src)
+    what, team = text_word("collect"), team_at(team)
+    record = as_team(team)
+    number = begin(what, team)
+    for rank in range(record.n_pes):
+        if rank != record.my_pe:
+            store_release(box_at(team, number, rank, 8), size_of(src))
+            post(team, number, rank, COLLECT)
+    await_all(what, team, number, COLLECT)
+    store_release(box(team, number, record.my_pe, 8), size_of(src))
+    first = total = 0
+    for rank in range(record.n_pes):
+        if rank == record.my_pe:
+            first = total
+        total += load_acquire(box(team, number, rank, 8))
+    need(dst, total, src)
+    size = itemsize_of(src)
+    for k in range(record.n_pes):
+        target = on_member(team, address_of(dst) + first * size, after(team, k))
+        copy_bytes(target, address_of(src), size_of(src) * size)
+    meet(what, team, COLLECT)
+
+
+def alltoalls(team, dst, src, dst_stride, src_stride, nelems):
+    check_alltoalls(dst, src)
+    what, team = text_word("alltoalls"), team_at(team)
+    record = as_team(team)
+    check_strides(dst, src, dst_stride, src_stride, nelems * record.n_pes)
+    need(dst, size_of(dst), src)
+    size = itemsize_of(src)
+    kind = ALLTOALLS + nelems * size * BYTES
+    meet(what, team, kind)
+    mine = address_of(dst) + record.my_pe * nelems * dst_stride * size
+    for k in range(record.n_pes):
+        rank = after(team, k)
+        source = address_of(src) + rank * nelems * src_stride * size
+        copy_strided(dst, on_member(team, mine, rank), dst_stride, source, src_stride, nelems)
+    meet(what, team, kind)
+
+
+# --- reductions
+
+
+def _sum(a, b):
+    return a + b
+
+
+def _prod(a, b):
+    return a * b
+
+
+def _min(a, b):
+    return a if a < b or a != a else b  # noqa: PLR0124  (NaN)
+
+
+def _max(a, b):
+    return a if a > b or a != a else b  # noqa: PLR0124
+
+
+def _and(a, b):
+    return a & b
+
+
+def _or(a, b):
+    return a | b
+
+
+def _xor(a, b):
+    return a ^ b
+
+
+def _maxloc(a, b):
+    return a if a[0] > b[0] or (a[0] == b[0] and a[1] <= b[1]) else b
+
+
+def _is_number(*kinds: type) -> Any:
+    return lambda typ: isinstance(typ, kinds) and not isinstance(typ, types.Boolean)
+
+
+def _is_pair(typ: Any) -> bool:
+    return isinstance(typ, types.Record) and len(typ.fields) == 2
+
+
+real = (types.Integer, types.Float)
+# How two elements are combined; which dtypes there are, and what they are called.
+OPERATIONS = {
+    "sum": (_sum, _is_number(*real, types.Complex), "numbers"),
+    "prod": (_prod, _is_number(*real, types.Complex), "numbers"),
+    "min": (_min, _is_number(*real), "integers or floats"),
+    "max": (_max, _is_number(*real), "integers or floats"),
+    "and": (_and, _is_number(types.Integer), "integers"),
+    "or": (_or, _is_number(types.Integer), "integers"),
+    "xor": (_xor, _is_number(types.Integer), "integers"),
+    "maxloc": (_maxloc, _is_pair, "records of two fields"),
+}
+assert tuple(OPERATIONS) == REDUCTIONS
+
+
+def _dtype_checker(name: str, op: str) -> Any:
+    _, takes, called = OPERATIONS[op]
+
+    @intrinsic
+    def check(typingctx: Any, dst: Any, src: Any) -> Any:
+        """Refuse, when the kernel is compiled, what cannot be combined."""
+        refuse_arrays(name, dst, src)
+        if not takes(src.dtype):
+            raise NumbaTypeError(f'{name}: "{op}" is of {called}, not of {src.dtype}')
+        return types.void(dst, src), nothing
+
+    return check
+
+
+def _folder(op: str) -> Any:
+    """Make the function that combines what is at `n` places, `step` bytes apart from `base` on."""
+    combine = device(OPERATIONS[op][0])
+
+    @device
+    def two(like, target, first, second, count):
+        out = array_at(like, target, count)
+        a, b = array_at(like, first, count), array_at(like, second, count)
+        for i in range(count):
+            out[i] = combine(a[i], b[i])
+
+    @device
+    def fold(like, target, base, step, n, count):
+        if n == 1:
+            copy_bytes(target, base, count * itemsize_of(like))
+        else:
+            two(like, target, base, base + step, count)
+        for k in range(2, n):
+            two(like, target, target, base + k * step, count)
+
+    return fold
+
+
+def _reducing(name: str, op: str) -> Any:
+    check, fold = _dtype_checker(name, op), _folder(op)
+    code, scatters = KINDS.index(f"{name}({op})"), name == "reducescatter"
+
+    def reducing(team, dst, src):
+        check(dst, src)
+        what, team = text_word(name), team_at(team)
+        record = as_team(team)
+        n, me, size = record.n_pes, record.my_pe, itemsize_of(src)
+        count = part_of(src, team) if scatters else size_of(src)
+        need(dst, count, src)
+        nbytes = count * size
+        kind = code + nbytes * BYTES
+        source, target = address_of(src), address_of(dst)
+        stride = nbytes if scatters else 0  # from what one member gets to what the next one gets
+        if nbytes <= record.box_bytes:
+            number = begin(what, team)
+            for k in range(1, n):
+                rank = after(team, k)
+                send(team, number, rank, source + rank * stride, nbytes, kind)
+            base = box(team, number, 0, nbytes)
+            step = box(team, number, 1, nbytes) - base
+            copy_bytes(base + me * step, source + me * stride, nbytes)
+            await_all(what, team, number, kind)
+            fold(dst, target, base, step, n, count)
+            return
+        meet(what, team, kind)
+        # This PE's part, tile by tile: combined in a box of its own, then written where it belongs.
+        part = count if scatters else ((count + n - 1) // n + PART - 1) // PART * PART
+        first = 0 if scatters else me * part
+        tile = record.box_bytes // size
+        scratch = box(team, record.round, me, record.box_bytes)
+        base = on_member(team, source + me * stride, 0)
+        step = record.stride * as_world(user_word()).stride
+        for at in range(first, min(first + part, count), tile):
+            length = min(tile, count - at, first + part - at)
+            fold(dst, scratch, base + at * size, step, n, length)
+            if scatters:
+                copy_bytes(target + at * size, scratch, length * size)
+            else:
+                for k in range(n):
+                    place = on_member(team, target + at * size, after(team, k))
+                    copy_bytes(place, scratch, length * size)
+        meet(what, team, kind)
+
+    return reducing
+
+
+BODIES = {
+    f.__name__: f
+    for f in (
+        team_my_pe, team_n_pes, team_translate_pe, barrier, barrier_all, sync, sync_all, broadcast,
+        fcollect, collect, alltoall, alltoalls,
+    )
+}  # fmt: skip
+# Of these there is one for each value of `op`, the last argument.
+REDUCING = {
+    name: {op: _reducing(name, op) for op in OPERATIONS} for name in ("reduce", "reducescatter")
+}

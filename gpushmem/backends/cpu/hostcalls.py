@@ -1,0 +1,86 @@
+"""Operations that the host calls and that run as a kernel: of one block with one thread.
+
+So a wait or a collective has one implementation, which the host's calls share with kernels, its
+checks and its reports included; and `stream=` is a launch like any other.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+from numba.core.errors import NumbaError
+
+from gpushmem.backends.cpu.access import explain
+from gpushmem.errors import ArgumentError
+from gpushmem.ops import Op
+from gpushmem.simt.kernel import Kernel, KernelFailure, Running, shape_of
+from gpushmem.simt.stream import Device
+
+__all__ = ["HostCalls"]
+
+# What the operations that return something return.
+RESULTS = {
+    "signal_wait_until": "uint64", "wait_until_any": "int64", "wait_until_some": "int64",
+    "test": "bool", "test_all": "bool", "test_any": "int64", "test_some": "int64",
+}  # fmt: skip
+CALL = """
+def {name}(out, {params}):
+    {out}operation({arguments})
+"""
+
+
+class HostCalls:
+    """Launches operations: on the caller's stream, or beside all streams until they end."""
+
+    def __init__(self, user: int) -> None:
+        self._user = user
+        self._device = Device()
+        self._kernels: dict[tuple[Any, ...], Kernel] = {}
+
+    def run(self, op: Op, arguments: dict[str, Any]) -> Any:
+        """Do the operation and return its result."""
+        result = np.zeros(1, RESULTS.get(op.base.removesuffix("_vector"), "int64"))
+        try:
+            self._device.default.submit(self.prepare(op, arguments, result))
+            self._device.synchronize()
+        except KernelFailure as failure:
+            raise explain(failure, op.name) from None
+        return result[0] if op.base.removesuffix("_vector") in RESULTS else None
+
+    def prepare(self, op: Op, arguments: dict[str, Any], result: Any = None) -> Running:
+        """A launch of the operation; raises `ArgumentError` for arguments of wrong kinds."""
+        words = {k: v for k, v in arguments.items() if isinstance(v, str)}
+        key = (op.name, *words.values())
+        kernel = self._kernels.get(key)
+        if kernel is None:
+            kernel = self._kernels[key] = Kernel(_caller(op, words))
+        args = [value for name, value in arguments.items() if name not in words]
+        try:
+            return kernel.prepare(ONE, (result, *args), self._user)
+        except (NumbaError, ValueError) as error:
+            said = re.search(rf"{op.base}: [^\n]*", str(error))
+            given = ", ".join(f"{k}={_kind(v)}" for k, v in arguments.items())
+            raise ArgumentError(said[0] if said else f"{op.name} cannot take {given}") from None
+
+
+ONE = shape_of(1, 1)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"array of {value.dtype}, shape {value.shape}"
+    return repr(value)
+
+
+def _caller(op: Op, words: dict[str, str]) -> Any:
+    """A kernel's function that calls the operation, with `words` as literals."""
+    text = CALL.format(
+        name=op.name, params=", ".join(p for p in op.params if p not in words),
+        out="out[0] = " if op.base.removesuffix("_vector") in RESULTS else "",
+        arguments=", ".join(repr(words.get(p)) if p in words else p for p in op.params),
+    )  # fmt: skip
+    scope = {"operation": op.function, "__name__": __name__}
+    exec(text, scope)  # noqa: S102
+    return scope[op.name]

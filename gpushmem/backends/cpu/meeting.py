@@ -1,0 +1,215 @@
+"""Meeting of PEs from the host: barriers, and agreement on what is being done.
+
+A meeting is a round of a team (`rounds`), so some PEs may come to a barrier from a kernel and
+others from the host. What a host does, when it is not a barrier, it writes to its box; all compare,
+and all fail together when PEs are in different calls.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import types
+
+from gpushmem.backends.cpu.rounds import arrived, as_team, post
+from gpushmem.backends.cpu.world import LINE_OF, World
+from gpushmem.errors import CollectiveMismatch
+from gpushmem.ops import TEAM_WORLD
+from gpushmem.simt.layout import address_of
+from gpushmem.simt.native import c_function, sched_yield, usleep
+
+__all__ = ["ALIKE", "KINDS", "Meeting", "kind_name"]
+
+SPINS, YIELDS, SLEEPS, SLEEP_US = 200, 1000, 200, 50  # about 20 ms between two looks at signals
+TEXT_BYTES = 128
+
+REDUCTIONS = ("sum", "prod", "min", "max", "and", "or", "xor", "maxloc")
+# What members of a team do in a round; the number of bytes is added, 256 times.
+KINDS = (
+    "", "host", "barrier", "sync", "broadcast", "fcollect", "collect", "alltoall", "alltoalls",
+    *(f"{what}({op})" for what in ("reduce", "reducescatter") for op in REDUCTIONS),
+)  # fmt: skip
+HOST = KINDS.index("host")
+ALIKE = "Every PE must make the same collective calls in the same order"
+
+
+def kind_name(kind: int, team: int) -> str:
+    """What a member of a team does, for people."""
+    code, nbytes = int(kind) % 256, int(kind) >> 8
+    everyone = "_all" if team == TEAM_WORLD and KINDS[code] in ("barrier", "sync") else ""
+    return KINDS[code] + everyone + (f" of {nbytes} bytes" if nbytes else "")
+
+
+def _make_post_all(version: int) -> Any:
+    def post_all(team: int, number: int, kind: int) -> None:
+        version  # noqa: B018  (see `c_function`)
+        record = as_team(team)
+        for rank in range(record.n_pes):
+            if rank != record.my_pe:
+                post(team, number, rank, kind)
+
+    return post_all
+
+
+def _make_passed(version: int) -> Any:
+    def passed(team: int, number: int) -> bool:
+        version  # noqa: B018
+        record = as_team(team)
+        rank = 0
+        for turn in range(SPINS + YIELDS + SLEEPS):
+            while rank == record.my_pe or (rank < record.n_pes and arrived(team, number, rank)):
+                rank += 1
+            if rank == record.n_pes:
+                return True
+            if turn >= SPINS + YIELDS:
+                usleep(types.uintc(SLEEP_US))
+            elif turn >= SPINS:
+                sched_yield()
+        return False
+
+    return passed
+
+
+word = types.intp
+
+
+@cache
+def native() -> dict[str, Any]:
+    """`post_all` in a round; `passed` waits a while for all members and says if they are there."""
+    return {
+        "post_all": c_function(types.void(word, word, word), _make_post_all).ctypes,
+        "passed": c_function(types.boolean(word, word), _make_passed).ctypes,
+    }
+
+
+class Waiting(NamedTuple):
+    """What the host waits for."""
+
+    what: str
+    since: float
+    team: int
+    number: int
+
+
+class Meeting:
+    """The calling PE's side of the job's meetings."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._post_all, self._passed = native()["post_all"], native()["passed"]
+        self.waiting: Waiting | None = None
+
+    def join(self, kind: str) -> None:
+        """Wait until all PEs are in their `barrier_all` or `sync_all`, on hosts or in kernels."""
+        self._round(TEAM_WORLD, f"{kind}_all", KINDS.index(kind))
+        self._compare(TEAM_WORLD, f"{kind}_all")
+
+    def meet(self, what: str, nbytes: int = -1) -> None:
+        """Wait until all PEs are in this call; raises `CollectiveMismatch` if one is in another.
+
+        `what` names the call, at most 128 bytes of it; PEs must also agree on `nbytes`. All PEs
+        that came from the host raise together.
+        """
+        what += f" of {nbytes} bytes" if nbytes >= 0 else ""
+        self._say(TEAM_WORLD, what, what.encode())
+        self._compare(TEAM_WORLD, what)
+
+    def largest(self, team: int, what: str, number: int) -> int:
+        """The largest of the numbers that the members give; they must be in the same call."""
+        self._say(team, what, what.encode())
+        self._compare(team, what)
+        self._say(team, what, str(number).encode())
+        return max(map(int, self._said(team)))
+
+    # --- one round
+
+    def _say(self, team: int, what: str, data: bytes) -> None:
+        """Tell all members `data`."""
+        self._round(team, what, HOST, data)
+
+    def _round(self, team: int, what: str, kind: int, data: bytes = b"") -> None:
+        record = self._world.teams[team]
+        number = int(record["round"])
+        self._wait(what, team, number)  # now all have read what was sent in the round before
+        number += 1
+        record["round"] = number
+        for pe in self._pes(team):
+            self._write(team, number, pe, data)
+        self._post_all(address_of(self._world.teams[team : team + 1]), number, kind)
+        self._wait(what, team, number)
+
+    def _wait(self, what: str, team: int, number: int) -> None:
+        record = address_of(self._world.teams[team : team + 1])
+        self.waiting = Waiting(what, time.monotonic(), team, number)
+        while not self._passed(record, number):
+            # Back in Python now and then, so that signals are handled, and to see who has ended.
+            # One that ended after arriving is no reason to complain.
+            gone = [pe for pe in self.missing() if self._world.ended[pe]]
+            if gone and not self._passed(record, number):
+                raise CollectiveMismatch(
+                    f"{what} waits for {', '.join(f'PE {pe}' for pe in gone)}, which ended without "
+                    f"making this call. {ALIKE}"
+                )
+        self.waiting = None
+
+    def missing(self) -> list[int]:
+        """The PEs that the host waits for."""
+        if self.waiting is None:
+            return []
+        team, number = self.waiting.team, self.waiting.number
+        there = self._lines(team, number)["round"] >= number
+        there[self._world.teams["my_pe"][team]] = True
+        return [pe for pe, here in zip(self._pes(team), there, strict=True) if not here]
+
+    # --- memory of a round
+
+    def _pes(self, team: int) -> list[int]:
+        record = self._world.teams[team]
+        start, stride = int(record["start"]), int(record["stride"])
+        return [start + k * stride for k in range(int(record["n_pes"]))]
+
+    def _lines(self, team: int, number: int) -> np.ndarray[Any, Any]:
+        record = self._world.teams[team]
+        nbytes = int(record["n_pes"]) * LINE_OF.itemsize
+        return self._world.memory(int(record["lines"]) + (number & 1) * nbytes, nbytes).view(
+            LINE_OF
+        )
+
+    def _boxes(self, team: int, number: int, pe: int) -> np.ndarray[Any, Any]:
+        """The boxes of all members on `pe`, as texts."""
+        record = self._world.teams[team]
+        n, box = int(record["n_pes"]), int(record["box_bytes"])
+        there = int(record["boxes"]) + (pe - int(record["world_pe"])) * int(record["span"])
+        boxes = self._world.memory(there + (number & 1) * n * box, n * box).reshape(n, box)
+        return boxes[:, : min(TEXT_BYTES, box)].view(f"S{min(TEXT_BYTES, box)}")[:, 0]
+
+    def _write(self, team: int, number: int, pe: int, data: bytes) -> None:
+        self._boxes(team, number, pe)[self._world.teams["my_pe"][team]] = data
+
+    def _said(self, team: int) -> list[str]:
+        number = int(self._world.teams["round"][team])
+        return [
+            text.decode(errors="replace")
+            for text in self._boxes(team, number, self._world.job.my_pe)
+        ]
+
+    def _compare(self, team: int, ours: str) -> None:
+        """Raise, on every member that came from the host, unless all are in the same call."""
+        number = int(self._world.teams["round"][team])
+        said = self._said(team)
+        me = int(self._world.teams["my_pe"][team])
+        for rank, kind in enumerate(self._lines(team, number)["kind"]):
+            if rank != me and kind != HOST:
+                said[rank] = kind_name(kind, team)
+        said[me] = ours
+        if any(text != ours for text in said):
+            raise CollectiveMismatch(
+                "PEs met in different collective calls: "
+                + "; ".join(
+                    f"PE {pe}: {text}" for pe, text in zip(self._pes(team), said, strict=True)
+                )
+                + f". {ALIKE}"
+            )

@@ -1,0 +1,104 @@
+"""How the members of a team meet: numbered rounds, for kernels and hosts alike.
+
+In each round every member writes to a line of its own in the memory of every other: what it is
+doing, a few bytes, and last the number of the round. Who waits for a member looks at that line in
+its own memory. So a round of n PEs takes the time of one message, and there is no counter that all
+write.
+
+Lines come in two sets, used in turn. A member may write its line of round k when the others have
+read round k - 2; it knows they have once they have written round k - 1, so it waits for that first.
+What does not fit a line goes to a box, by the same rule.
+
+Memory order: `post` stores the number with release order, `arrived` loads it with acquire order. So
+whoever has seen a member arrive sees all that member had written before, to any PE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numba import njit
+
+from gpushmem.backends.cpu.world import LINE, LINE_OF, TEAM
+from gpushmem.simt.layout import offset, view
+from gpushmem.simt.native import load_acquire, store_release
+from gpushmem.simt.target import bind, device
+
+__all__ = [
+    "arrived",
+    "as_team",
+    "box",
+    "box_at",
+    "kind_at",
+    "pe_of",
+    "post",
+]
+
+as_team = view(TEAM)
+TEXT = offset(LINE_OF, "text")
+TEXT_BYTES = LINE - TEXT
+KIND = offset(LINE_OF, "kind")
+
+
+def both(function: Callable[..., Any]) -> Any:
+    """Make a function that the host's compiled code and kernels can call."""
+    compiled = njit(function)
+    bind(compiled, device(function))
+    return compiled
+
+
+@both
+def pe_of(team, rank):
+    """Number in the job of the team's member `rank`."""
+    record = as_team(team)
+    return record.start + rank * record.stride
+
+
+@both
+def line(team, number, rank):
+    """Address of the line in which member `rank` writes to this PE in round `number`."""
+    record = as_team(team)
+    return record.lines + ((number & 1) * record.n_pes + rank) * LINE
+
+
+@both
+def away(team, rank):
+    """From what is here to the same on member `rank`, in bytes."""
+    record = as_team(team)
+    return (pe_of(team, rank) - record.world_pe) * record.span
+
+
+@both
+def box(team, number, rank, nbytes):
+    """Address of the `nbytes` that member `rank` sends to this PE in round `number`."""
+    record = as_team(team)
+    if nbytes <= TEXT_BYTES:
+        return line(team, number, rank) + TEXT
+    return record.boxes + ((number & 1) * record.n_pes + rank) * record.box_bytes
+
+
+@both
+def box_at(team, number, rank, nbytes):
+    """Address on member `rank` of the `nbytes` that this PE sends to it in round `number`."""
+    return box(team, number, as_team(team).my_pe, nbytes) + away(team, rank)
+
+
+@both
+def post(team, number, rank, kind):
+    """Tell member `rank` that this PE is in round `number`, doing `kind`; the box is filled."""
+    address = line(team, number, as_team(team).my_pe) + away(team, rank)
+    store_release(address + KIND, kind)
+    store_release(address, number)
+
+
+@both
+def arrived(team, number, rank):
+    """Whether member `rank` is in round `number`."""
+    return load_acquire(line(team, number, rank)) >= number
+
+
+@both
+def kind_at(team, number, rank):
+    """What member `rank` does in round `number`."""
+    return load_acquire(line(team, number, rank) + KIND)

@@ -1,0 +1,139 @@
+"""Teams of the cpu backend: made and taken down by their members' hosts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpushmem.backends.cpu.meeting import Meeting
+from gpushmem.backends.cpu.world import World
+from gpushmem.errors import ArgumentError, TeamError
+from gpushmem.ops import TEAM_INVALID, TEAM_NODE, TEAM_SHARED, TEAM_WORLD
+from gpushmem.ops.team import Team
+
+__all__ = ["Teams"]
+
+PREDEFINED = (TEAM_WORLD, TEAM_SHARED, TEAM_NODE)
+
+
+class Teams:
+    """The table of teams of one PE. The members of a team use the same row of theirs."""
+
+    def __init__(self, world: World, meeting: Meeting) -> None:
+        self._world, self._meeting = world, meeting
+        self._table = world.teams
+        if len(self._table) < len(PREDEFINED):
+            raise ArgumentError(f"GPUSHMEM_MAX_TEAMS must be {len(PREDEFINED)} or more")
+        pe, n = world.job.my_pe, world.job.n_pes
+        # The team of all counts its rounds on from one `init` to the next: the others may be ahead.
+        self._enter(TEAM_WORLD, pe, 0, 1, n)
+        for team in (TEAM_SHARED, TEAM_NODE):
+            self._clear(team)
+            self._enter(team, pe, 0, 1, n)
+
+    def close(self) -> None:
+        """Forget all teams."""
+        self._table["n_pes"] = 0
+
+    # --- the operations
+
+    def team_my_pe(self, team: int) -> int:
+        return int(self._row(team)["my_pe"]) if team != TEAM_INVALID else -1
+
+    def team_n_pes(self, team: int) -> int:
+        return int(self._row(team)["n_pes"]) if team != TEAM_INVALID else -1
+
+    def team_translate_pe(self, src_team: int, src_pe: int, dst_team: int) -> int:
+        if TEAM_INVALID in (src_team, dst_team):
+            return -1
+        source, target = self.members(src_team), self.members(dst_team)
+        if not 0 <= src_pe < len(source) or source[src_pe] not in target:
+            return -1
+        return target.index(source[src_pe])
+
+    def team_split_strided(self, parent: int, start: int, stride: int, size: int) -> Team:
+        n, last = len(self.members(parent)), start + (size - 1) * stride
+        if size < 1 or (stride == 0 and size > 1) or not (0 <= start < n and 0 <= last < n):
+            raise ArgumentError(
+                f"team_split_strided: the PEs {start} + k * {stride} for k from 0 to {size - 1} "
+                f"are not {size} PEs of a parent of {n}"
+            )
+        what = f"team_split_strided({int(parent)}, {start}, {stride}, {size})"
+        stride = stride or 1
+        return self._split(what, parent, range(start, start + size * stride, stride))
+
+    def team_split_2d(self, parent: int, xrange: int) -> tuple[Team, Team]:
+        n, me = len(self.members(parent)), self.team_my_pe(parent)
+        if xrange < 1:
+            raise ArgumentError(f"team_split_2d: a row must have 1 PE or more, not {xrange}")
+        what = f"team_split_2d({int(parent)}, {xrange})"
+        first = me // xrange * xrange
+        row = self._split(what, parent, range(first, min(first + xrange, n)))
+        try:
+            return row, self._split(what, parent, range(me % xrange, n, xrange))
+        except TeamError:  # on all PEs: nobody uses the row any more
+            self._table["n_pes"][row] = 0
+            raise
+
+    def team_destroy(self, team: int) -> None:
+        if team in PREDEFINED:
+            raise ArgumentError(f"team_destroy: {team!r} is predefined; it stays until finalize")
+        self._row(team)
+        self._meeting.largest(team, "team_destroy", 0)
+        self._table["n_pes"][team] = 0
+
+    # --- rows of the table
+
+    def _row(self, team: int) -> Any:
+        if not 0 <= team < len(self._table) or not self._table["n_pes"][team]:
+            raise TeamError(
+                f"there is no team {int(team)}: it was destroyed, or this PE is not in it"
+            )
+        return self._table[team]
+
+    def members(self, team: int) -> range:
+        """The members of a team, as PEs of the job."""
+        row = self._row(team)
+        start, stride = int(row["start"]), int(row["stride"])
+        return range(start, start + stride * int(row["n_pes"]), stride)
+
+    def _split(self, what: str, parent: int, ranks: range) -> Team:
+        """Make a team of the members `ranks` of `parent`; collective over `parent`."""
+        members = self.members(parent)
+        joined = self.team_my_pe(parent) in ranks
+        row = -1
+        while True:  # until the row is free on all of them
+            free = self._free_row(row) if joined else row
+            agreed = self._meeting.largest(parent, what, free)
+            if agreed == row:
+                break
+            row = agreed
+            if row >= len(self._table):
+                raise TeamError(
+                    f"{what}: a PE of the parent is in as many teams as there can be, "
+                    f"{len(self._table)} with the predefined ones: destroy some, or set "
+                    "GPUSHMEM_MAX_TEAMS before the job starts"
+                )
+        if joined:
+            self._clear(row)
+            stride = ranks.step * members.step
+            self._enter(
+                row, ranks.index(self.team_my_pe(parent)), members[ranks[0]], stride, len(ranks)
+            )
+        self._meeting.largest(parent, what, 0)  # nobody writes to lines that are not yet cleared
+        return Team(row) if joined else TEAM_INVALID
+
+    def _free_row(self, first: int) -> int:
+        free = (self._table["n_pes"] == 0).nonzero()[0]
+        return next((int(row) for row in free if row >= first), len(self._table))
+
+    def _clear(self, team: int) -> None:
+        """Let the lines of a row say that no round has been."""
+        row = self._table[team]
+        lines = self._world.memory(int(row["lines"]), int(row["boxes"] - row["lines"]))
+        lines[:] = 0
+        self._table["round"][team] = 0
+
+    def _enter(self, team: int, my_pe: int, start: int, stride: int, n_pes: int) -> None:
+        values = {"my_pe": my_pe, "start": start, "stride": stride, "n_pes": n_pes}
+        for field, value in values.items():
+            self._table[field][team] = value
