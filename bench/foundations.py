@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
-from harness import best_of, report
+from harness import best_of, report, row
 from numba import cuda, njit, types
 
 import gpushmem as shmem
@@ -179,22 +179,6 @@ def starts():
         "",
         peer / t,
     )
-
-
-def row(what, ours, against, peer, aim, speed):
-    return {
-        "what": what, "ours": seconds(ours), "against": against, "peer": seconds(peer),
-        "ratio": "" if speed is None else f"{speed:.2f}x", "aim": aim,
-    }  # fmt: skip
-
-
-def seconds(t):
-    if t is None:
-        return ""
-    for unit, scale in (("s", 1), ("ms", 1e3), ("us", 1e6)):
-        if t * scale >= 1:
-            return f"{t * scale:.3g} {unit}"
-    return f"{t * 1e9:.3g} ns"
 
 
 if __name__ == "__main__":

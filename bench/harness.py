@@ -28,6 +28,23 @@ def best_of(repeats, *functions):
     return best
 
 
+def row(what, ours, against, peer, aim, speed):
+    """One row of `report`: the times in seconds or None, `speed` the ratio or None."""
+    return {
+        "what": what, "ours": seconds(ours), "against": against, "peer": seconds(peer),
+        "ratio": "" if speed is None else f"{speed:.2f}x", "aim": aim,
+    }  # fmt: skip
+
+
+def seconds(t):
+    if t is None:
+        return ""
+    for unit, scale in (("s", 1), ("ms", 1e3), ("us", 1e6)):
+        if t * scale >= 1:
+            return f"{t * scale:.3g} {unit}"
+    return f"{t * 1e9:.3g} ns"
+
+
 def machine():
     """What the numbers were taken on."""
     cpu = next(
@@ -44,8 +61,8 @@ def machine():
     return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), **packages}
 
 
-def report(name, rows):
-    """Print `rows` (dicts with what, ours, peer, ratio, aim) and keep them in results/name.json."""
+def report(name, rows, **peers):
+    """Print `rows` (see `row`) and keep them in results/name.json, with the versions of `peers`."""
     table = Table(title=name)
     for column in ("what", "ours", "against", "peer", "ratio", "aim"):
         table.add_column(column, justify="right" if column in ("ours", "peer", "ratio") else "left")
@@ -55,5 +72,5 @@ def report(name, rows):
         )
     Console(width=120).print(table)
     RESULTS.mkdir(exist_ok=True)
-    data = {"machine": machine(), "rows": rows}
+    data = {"machine": machine() | peers, "rows": rows}
     (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=2) + "\n")

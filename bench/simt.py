@@ -9,8 +9,8 @@ import sys
 from functools import partial
 
 import numpy as np
-from foundations import row, saxpy_loop
-from harness import best_of, report
+from foundations import saxpy_loop
+from harness import best_of, report, row
 from numba import cuda, float32, int32, njit
 
 from gpushmem.simt import cores
