@@ -79,6 +79,8 @@ class _Loop:
             if isinstance(function, types.Function):
                 return function.typing_key in ATOMICS
             if isinstance(function, types.Dispatcher):
+                if getattr(function.dispatcher.py_func, "hands_over", False):
+                    return False  # as `poll` does, and says what it waits for
                 arrays = [isinstance(self.typemap.get(a.name), types.Array) for a in value.args]
                 return any(arrays) and all(self._unchanging(a.name) for a in value.args)
         return False

@@ -260,7 +260,7 @@ def test_a_hanging_job_reports_who_waits(run_pes):
         r"for [1-4]\.\d s",
         line,
     )
-    assert re.search(r"PE 1: host, in barrier_all, for \d\.\d s", text)
+    assert re.search(r"PE 1: host, in barrier_all, waits for PE 0, for \d\.\d s", text)
 
 
 def test_a_kernel_that_polls_for_ever_is_reported(run_pes):

@@ -1,5 +1,7 @@
 """Operations called inside kernels, between real PEs. Data names its writer: 1000 * pe + i."""
 
+import inspect
+
 import numpy as np
 import pytest
 from numba import cuda
@@ -399,12 +401,33 @@ def test_more_pes_than_cores(run_pes):
 
 
 def test_every_row_of_the_table_is_lowered():
-    from gpushmem.backends.cpu import lowering
+    from gpushmem.backends.cpu import collectives, lowering
     from gpushmem.simt.target import names
 
     lowering.install()
-    assert [name for name, op in OPS.items() if op.function not in names] == []
-    assert {op.base for op in OPS.values()} == set(lowering.BODIES), "a lowering without a row"
-    for op in OPS.values():
-        body = names[op.function].py_func
-        assert body.__code__.co_varnames[: body.__code__.co_argcount] == op.params, op.name
+    in_kernels = {name: op for name, op in OPS.items() if op.kernel}
+    assert [name for name, op in in_kernels.items() if op.function not in names] == []
+    bodies = {*lowering.BODIES, *collectives.REDUCING}
+    assert {op.base for op in in_kernels.values()} == bodies, "a lowering without a row"
+    for op in in_kernels.values():
+        meaning = names[op.function]
+        if op.base in collectives.REDUCING:  # chosen by a literal, as the last argument
+            parameters = inspect.signature(meaning._defn).parameters
+            assert len(parameters) == 1 + len(op.params)
+        else:
+            assert tuple(inspect.signature(meaning.py_func).parameters) == op.params, op.name
+
+
+@pytest.mark.parametrize("name", [name for name, op in OPS.items() if op.host])
+def test_every_row_with_a_host_side_has_one(name):
+    """It answers to a call without its arguments as a function with these parameters does."""
+    op = OPS[name]
+    shmem.init()
+    try:
+        if op.params:
+            with pytest.raises(TypeError, match="missing a required argument"):
+                op.function()
+        else:
+            op.function()
+    finally:
+        shmem.finalize()

@@ -373,7 +373,7 @@ def test_host_operations_refuse_what_does_not_fit(alone):
         (lambda: shmem.put(a[::2], b[:2], 0), ArgumentError, "must be contiguous"),
         (lambda: shmem.p(a[4:], 1, 0), ArgumentError, "has no element 0"),
         (lambda: shmem.put_block(a, b, 0), ShmemError, "inside kernels only"),
-        (lambda: shmem.signal_fetch(a), ShmemError, "inside kernels only"),
+        (lambda: shmem.put_nbi(a, b, 0), ShmemError, "inside kernels only"),
     ]
     for call, kind, text in cases:
         with pytest.raises(kind, match=text):

@@ -113,9 +113,9 @@ class Meeting:
         `what` names the call, at most 128 bytes of it; PEs must also agree on `nbytes`. All PEs
         that came from the host raise together.
         """
-        what += f" of {nbytes} bytes" if nbytes >= 0 else ""
-        self._say(TEAM_WORLD, what, what.encode())
-        self._compare(TEAM_WORLD, what)
+        call = what + (f" of {nbytes} bytes" if nbytes >= 0 else "")
+        self._say(TEAM_WORLD, what, call.encode())
+        self._compare(TEAM_WORLD, call)
 
     def largest(self, team: int, what: str, number: int) -> int:
         """The largest of the numbers that the members give; they must be in the same call."""

@@ -323,3 +323,5 @@ BODIES: dict[str, Any] = {
     for family in FAMILIES
     for name in (f"{verb}_{family}", f"{verb}_{family}_vector")
 }  # fmt: skip
+for name, body in BODIES.items():
+    body.hands_over = name.startswith(("test", "signal_fetch"))  # see `polling`
