@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpushmem.jit import jit as jit
     from gpushmem.memory.array import DeviceArray as DeviceArray
     from gpushmem.memory.array import SymmetricArray as SymmetricArray
+    from gpushmem.memory.stats import HeapStats as HeapStats
     from gpushmem.runtime import *  # noqa: F403
 
 __version__ = "0.1.0"
@@ -25,11 +26,13 @@ _HOME = {
         "TeamError",
     ),
     "gpushmem.runtime": (
-        "asarray", "device_array", "empty", "finalize", "free", "full", "init",
-        "is_initialized", "ones", "stream", "synchronize", "to_device", "zeros",
+        "alloc_bytes", "asarray", "device_array", "empty", "finalize", "free", "full",
+        "heap_stats", "init", "is_initialized", "ones", "register", "stream", "synchronize",
+        "to_device", "unregister", "zeros",
     ),
     "gpushmem.jit": ("jit",),
     "gpushmem.memory.array": ("DeviceArray", "SymmetricArray"),
+    "gpushmem.memory.stats": ("HeapStats",),
     "gpushmem.ops.constants": (
         "CMP_EQ", "CMP_GE", "CMP_GT", "CMP_LE", "CMP_LT", "CMP_NE", "SIGNAL_ADD", "SIGNAL_SET",
         "TEAM_INVALID", "TEAM_NODE", "TEAM_SHARED", "TEAM_WORLD",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import operator
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +15,13 @@ import numpy as np
 from gpushmem.errors import ArgumentError, BackendUnavailable, NotInitializedError
 from gpushmem.memory.array import Allocation, DeviceArray, SymmetricArray, reject_view, unwrap
 from gpushmem.memory.heap import Heap
+from gpushmem.memory.registration import Registrations
 from gpushmem.memory.size import parse_size
+from gpushmem.memory.stats import Allocated, HeapStats, leak_report, user_line
 from gpushmem.ops import Op, host
 
 __all__ = [
+    "alloc_bytes",
     "asarray",
     "current",
     "device_array",
@@ -24,17 +29,23 @@ __all__ = [
     "finalize",
     "free",
     "full",
+    "heap_stats",
     "init",
     "is_initialized",
     "ones",
+    "register",
     "stream",
     "synchronize",
     "to_device",
+    "unregister",
     "zeros",
 ]
 
 DEFAULT_HEAP = "1G"
 BACKENDS = {"cpu": ("gpushmem.backends.cpu.backend", "CpuBackend")}
+
+# Which argument of an operation is local memory: the rest is on the symmetric heap.
+LOCAL = {"put": "src", "get": "dst", "iput": "src", "iget": "dst", "put_signal": "src"}
 
 
 class Runtime:
@@ -44,6 +55,7 @@ class Runtime:
         self.backend = backend
         self.heap = Heap(backend.heap_bytes)
         self.allocations: dict[int, Allocation] = {}
+        self.registrations = Registrations(backend)
 
     def allocate(
         self, what: str, shape: Any, dtype: Any, fill: Callable[[Any], None] | None
@@ -53,7 +65,8 @@ class Runtime:
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         self.backend.meet(what, nbytes)
         offset = self.heap.alloc(nbytes)
-        allocation = self.allocations[offset] = Allocation(offset, nbytes, shape)
+        made = Allocated(offset, nbytes, shape, dtype, user_line())
+        allocation = self.allocations[offset] = Allocation(made, self.free)
         array = SymmetricArray(
             self.backend.symmetric(offset, shape, dtype), self.backend, allocation
         )
@@ -65,16 +78,22 @@ class Runtime:
     def free(self, array: SymmetricArray) -> None:
         """Collective: every PE is done with the array, then its memory can be used again."""
         reject_view(array)
-        allocation = array.allocation
-        self.backend.meet(f"free at {allocation.offset:#x}", allocation.nbytes)
-        self.heap.free(allocation.offset)
-        self.allocations.pop(allocation.offset).gone = "free"
+        made = array.allocation.made
+        self.backend.meet(f"free at {made.offset:#x}", made.nbytes)
+        self.heap.free(made.offset)
+        self.allocations.pop(made.offset).gone = "free"
+
+    def stats(self) -> HeapStats:
+        """The heap's books as they are now."""
+        heap, made = self.heap, sorted(a.made for a in self.allocations.values())
+        return HeapStats(heap.total, heap.used, heap.peak, heap.largest_free, tuple(made))
 
     def close(self) -> None:
         """Collective: end the runtime. Arrays that are left say so when used."""
         self.backend.meet("finalize")
-        for allocation in self.allocations.values():
-            allocation.gone = "finalize"
+        self.registrations.close()
+        while self.allocations:  # they know the runtime: kept, they would keep each other
+            self.allocations.popitem()[1].gone = "finalize"
         self.backend.close()
 
 
@@ -115,13 +134,18 @@ def init(backend: str | None = None, *, heap_size: str | int | None = None) -> N
 def finalize() -> None:
     """End the runtime of this PE; collective. Waits for its streams; arrays become unusable.
 
-    `init` may be called again. Without an `init` before it does nothing. NVSHMEM 3:
-    nvshmem_finalize.
+    Registered buffers are unregistered. `init` may be called again. Without an `init` before it
+    does nothing. Symmetric arrays that were never freed are reported, when all is done, in a
+    `ResourceWarning` of PE 0, with the lines that made them; Python shows it with `-X dev` or
+    `-W default::ResourceWarning`. NVSHMEM 3: nvshmem_finalize.
     """
     global _runtime
     if _runtime is not None:
         runtime, _runtime, host.call = _runtime, None, None
+        left = runtime.stats().allocations
         runtime.close()
+        if left and runtime.backend.my_pe == 0:  # the same on every PE: one says it
+            warnings.warn(leak_report(left), ResourceWarning, stacklevel=2)
 
 
 def _at_exit() -> None:
@@ -131,8 +155,11 @@ def _at_exit() -> None:
 
 
 def _host_call(op: Op, arguments: dict[str, Any]) -> Any:
-    backend = current(op.name).backend
-    return backend.call(op, {name: unwrap(value) for name, value in arguments.items()})
+    runtime = current(op.name)
+    name = LOCAL.get(op.base)
+    if name is not None:
+        arguments[name] = runtime.registrations.local(op.name, name, arguments[name])
+    return runtime.backend.call(op, {name: unwrap(value) for name, value in arguments.items()})
 
 
 def _backend_class(name: str) -> Any:
@@ -204,6 +231,17 @@ def asarray(values: Any, dtype: Any = None) -> SymmetricArray:
     )
 
 
+def alloc_bytes(nbytes: int) -> SymmetricArray:
+    """Allocate `nbytes` bytes of symmetric memory as an array of uint8; otherwise as `empty`.
+
+    `alloc_bytes(n).view(dtype)` gives them a type. OpenSHMEM 1.5: shmem_malloc; NVSHMEM 3:
+    nvshmem_malloc.
+    """
+    if operator.index(nbytes) < 0:
+        raise ArgumentError(f"alloc_bytes: cannot allocate {nbytes} bytes: give 0 or more")
+    return current("alloc_bytes").allocate("alloc_bytes", nbytes, np.uint8, None)
+
+
 def free(array: SymmetricArray) -> None:
     """Give a symmetric array's memory back. Collective; waits for this PE's streams.
 
@@ -212,6 +250,15 @@ def free(array: SymmetricArray) -> None:
     shmem_free.
     """
     current("free").free(array)
+
+
+def heap_stats() -> HeapStats:
+    """How this PE's symmetric heap is used now, and what is allocated by which line.
+
+    Not collective; equal on all PEs that have made the same collective calls. `print` it for a
+    table.
+    """
+    return current("heap_stats").stats()
 
 
 # --- ordinary device memory, streams
@@ -229,6 +276,30 @@ def to_device(values: Any) -> DeviceArray:
     array = device_array(values.shape, values.dtype)
     array.copy_from(values)
     return array
+
+
+def register(array: Any) -> DeviceArray:
+    """Make memory that the user has usable as local source or destination; not collective.
+
+    `array` is a NumPy array, a PyTorch tensor on the CPU, or another with `__array_interface__`
+    or `__dlpack__` in host memory, or with `__cuda_array_interface__` where the backend is a
+    GPU's; contiguous and writable. Returns an array on the same memory, nothing copied, for
+    kernels and operations; it keeps `array` alive. Host operations then also take `array` itself
+    and slices of it. The memory is not symmetric: it cannot be remote. Raises `ArgumentError` for
+    other arrays, and if part of the memory is registered already. NVSHMEM 3:
+    nvshmemx_buffer_register.
+    """
+    return current("register").registrations.add(array)
+
+
+def unregister(array: Any) -> None:
+    """End a registration; not collective. Waits for this PE's streams.
+
+    `array` is what `register` returned, or what it was given. Using the returned array, or a view
+    of it, afterwards raises `ArgumentError`, as does unregistering what is not registered as a
+    whole. NVSHMEM 3: nvshmemx_buffer_unregister.
+    """
+    current("unregister").registrations.remove(array)
 
 
 def stream() -> Any:

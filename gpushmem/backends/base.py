@@ -2,7 +2,9 @@
 
 The runtime, the arrays and `jit` are written against this, so a backend can be read on its own:
 one symmetric segment per PE, device memory, streams, kernels, and the host side of the operations.
-A *native array* is whatever the backend's kernels take as an array and Python can slice.
+A *native array* is whatever the backend's kernels take as an array and Python can slice. It speaks
+DLPack, and `__array_interface__` or `__cuda_array_interface__`, whichever its memory is: other
+libraries share memory through these.
 """
 
 from __future__ import annotations
@@ -65,6 +67,16 @@ class Backend(Protocol):
     def host_view(self, native: Any) -> np.ndarray[Any, Any]:
         """The same memory as a NumPy array, where the host can reach it; else `ShmemError`."""
 
+    def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> Any:
+        """Native array on memory that the user has; `ArgumentError` where the device cannot.
+
+        `memory` describes it, C-contiguous and writable: shape, dtype, address. It can be read
+        unless `buffer`, what the user gave, has a `__cuda_array_interface__`.
+        """
+
+    def unregister(self, native: Any) -> None:
+        """End what `register` did. No stream of this PE uses the memory any more."""
+
     def stream(self) -> Any:
         """Make a stream with `synchronize()`."""
 
@@ -78,7 +90,10 @@ class Backend(Protocol):
         """Launch on `config`: grid, block, stream (0 for the default one), dynamic shared bytes."""
 
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
-        """Host side of an operation."""
+        """Host side of an operation.
+
+        Arrays are native arrays, or NumPy arrays within memory that is registered.
+        """
 
     def close(self) -> None:
         """Give everything back; no PE uses the heap any more."""

@@ -1,29 +1,44 @@
 """Arrays in device memory, ordinary and symmetric.
 
 They follow NumPy (shape, dtype, slicing) as far as the host may look at device memory: `numpy()`
-copies out, `copy_from` copies in, both after this PE's streams. Slices are views.
+copies out, `copy_from` copies in, both after this PE's streams. Slices are views. Other libraries
+share their memory through the array protocols, those that a backend's native arrays speak: NumPy's
+and DLPack where it is host memory, CUDA's and DLPack where it is a GPU's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from gpushmem.errors import ShmemError, SymmetryError
+from gpushmem.memory.stats import Allocated
 
 if TYPE_CHECKING:
     from gpushmem.backends.base import Backend
 
-__all__ = ["Allocation", "DeviceArray", "SymmetricArray", "unwrap"]
+__all__ = ["Allocation", "DeviceArray", "Owner", "SymmetricArray", "unwrap"]
+
+
+class Owner:
+    """Whom memory belongs to that can be taken away while arrays on it are still around."""
+
+    gone: str | None = None  # the call that took it away
+
+    def check(self) -> None:
+        """Raise if the memory is gone."""
+        raise NotImplementedError
 
 
 class DeviceArray:
-    """An array in ordinary device memory of this PE; made by `device_array` and `to_device`."""
+    """An array in device memory of this PE; from `device_array`, `to_device` and `register`."""
 
-    def __init__(self, native: Any, backend: Backend) -> None:
+    def __init__(self, native: Any, backend: Backend, owner: Owner | None = None) -> None:
         self._native = native
         self._backend = backend
+        self._owner = owner
 
     # --- NumPy's vocabulary
 
@@ -82,6 +97,14 @@ class DeviceArray:
         """View with another shape and the same elements; raises `ValueError` as NumPy does."""
         return self._view(self.native().reshape(*shape))
 
+    def view(self, dtype: Any) -> Any:
+        """View of the same bytes as elements of `dtype`.
+
+        The last axis grows or shrinks with the size of an element; it must be contiguous where
+        that changes. Raises `ValueError` as NumPy does.
+        """
+        return self._view(self.native().view(np.dtype(dtype)))
+
     def numpy(self) -> np.ndarray[Any, Any]:
         """Wait for this PE's streams and return a copy in host memory."""
         return self._backend.to_host(self.native())
@@ -97,20 +120,45 @@ class DeviceArray:
             return np.array(view, dtype)
         return view
 
+    # --- other libraries: the same memory, as long as it is ours
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """NumPy's array interface, where the host can reach the memory. Does not wait."""
+        return cast("dict[str, Any]", self.native().__array_interface__)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """CUDA's array interface, where the memory is a GPU's; else `AttributeError`."""
+        return cast("dict[str, Any]", self.native().__cuda_array_interface__)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """DLPack capsule of the memory, for `from_dlpack`; waits for this PE's streams."""
+        native = self.native()
+        self._backend.synchronize()
+        return native.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[Any, int]:
+        """DLPack's name for the device that the memory is on."""
+        return cast("tuple[Any, int]", self.native().__dlpack_device__())
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}{self._where()})"
 
     # --- for the library
 
     def native(self) -> Any:
-        """The backend's array, after checking that the memory is still ours."""
+        """The backend's array; raises its owner's error once the memory is gone."""
+        if self._owner is not None:
+            self._owner.check()
         return self._native
 
     def _view(self, native: Any) -> Any:
-        return DeviceArray(native, self._backend)
+        return type(self)(native, self._backend, self._owner)
 
     def _where(self) -> str:
-        return ""
+        gone = self._owner and self._owner.gone
+        return f", gone after {gone}" if gone else ""
 
 
 def _on_host(values: Any) -> Any:
@@ -124,19 +172,31 @@ def unwrap(value: Any) -> Any:
     return value.native() if isinstance(value, DeviceArray) else value
 
 
-class Allocation:
-    """A block of the symmetric heap, and whether it is still allocated."""
+class Allocation(Owner):
+    """A block of the symmetric heap; `free` is what gives it back."""
 
-    def __init__(self, offset: int, nbytes: int, shape: tuple[int, ...]) -> None:
-        self.offset, self.nbytes, self.shape = offset, nbytes, shape
-        self.gone: str | None = None  # why it must not be used any more
+    def __init__(self, made: Allocated, free: Callable[[SymmetricArray], None]) -> None:
+        self.made, self.free = made, free
+
+    def check(self) -> None:
+        """Raise `SymmetryError` once the block has been freed."""
+        if self.gone is not None:
+            raise SymmetryError(
+                f"symmetric array of shape {self.made.shape} at offset {self.made.offset:#x} "
+                f"was used after {self.gone}"
+            )
 
 
 class SymmetricArray(DeviceArray):
-    """An array on the symmetric heap, at the same offset on every PE."""
+    """An array on the symmetric heap, at the same offset on every PE.
+
+    As a context manager, `with zeros(8) as a:`, it is freed at the end of the block, which is then
+    collective. An exception that leaves the block leaves the array allocated: the other PEs may be
+    elsewhere, and would never come to `free`. Nor does garbage collection ever free one.
+    """
 
     def __init__(self, native: Any, backend: Backend, allocation: Allocation) -> None:
-        super().__init__(native, backend)
+        super().__init__(native, backend, allocation)
         self.allocation = allocation
 
     @property
@@ -149,30 +209,24 @@ class SymmetricArray(DeviceArray):
         """Offset of element 0 in the symmetric heap, in bytes: the same on every PE."""
         return self._backend.heap_offset(self.native())
 
-    def native(self) -> Any:
-        """The backend's array; raises `SymmetryError` once the memory has been freed."""
-        if self.allocation.gone is not None:
-            raise SymmetryError(
-                f"symmetric array of shape {self.allocation.shape} at offset "
-                f"{self.allocation.offset:#x} was used after {self.allocation.gone}"
-            )
-        return self._native
+    def __enter__(self) -> SymmetricArray:
+        return reject_view(self)
 
-    def _view(self, native: Any) -> SymmetricArray:
-        return SymmetricArray(native, self._backend, self.allocation)
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None:
+            self.allocation.free(self)
 
     def _where(self) -> str:
-        gone = self.allocation.gone
-        return f", pe={self.pe}, {f'gone after {gone}' if gone else f'offset={self.offset:#x}'}"
+        return f", pe={self.pe}{super()._where() or f', offset={self.offset:#x}'}"
 
 
 def reject_view(array: Any) -> SymmetricArray:
     """Return `array` if it is a whole allocation; else raise, for `free`."""
     if not isinstance(array, SymmetricArray):
         raise SymmetryError(f"free: not a symmetric array but {type(array).__name__}")
-    if array.offset != array.allocation.offset:
+    if array.offset != array.allocation.made.offset:
         raise ShmemError(
             f"free: this is a view at offset {array.offset:#x} of the array at "
-            f"{array.allocation.offset:#x}; free that one"
+            f"{array.allocation.made.offset:#x}; free that one"
         )
     return array

@@ -27,14 +27,11 @@ class Heap:
     def __init__(self, total: int, *, alignment: int = 256) -> None:
         self.alignment = alignment
         self.total = total // alignment * alignment
+        self.used = 0  # bytes allocated, rounding included
+        self.peak = 0  # the most that `used` has been
         self._allocated: dict[int, int] = {}  # offset -> bytes
         self._holes: list[tuple[int, int]] = [(0, self.total)] if self.total else []  # by offset
         self._by_size: list[tuple[int, int]] = sorted((n, o) for o, n in self._holes)
-
-    @property
-    def used(self) -> int:
-        """Bytes allocated, rounding included."""
-        return sum(self._allocated.values())
 
     @property
     def largest_free(self) -> int:
@@ -58,6 +55,8 @@ class Heap:
         if size > need:
             self._add_hole(offset + need, size - need)
         self._allocated[offset] = need
+        self.used += need
+        self.peak = max(self.peak, self.used)
         return offset
 
     def free(self, offset: int) -> int:
@@ -65,6 +64,7 @@ class Heap:
         if offset not in self._allocated:
             raise SymmetryError(f"free: nothing is allocated at offset {offset:#x} (freed twice?)")
         start, size = offset, self._allocated.pop(offset)
+        self.used -= size
         freed, at = size, bisect_left(self._holes, (offset, 0))
         after = self._holes[at : at + 1]
         before = self._holes[at - 1 : at] if at else []

@@ -19,6 +19,7 @@ class HeapMachine(RuleBasedStateMachine):
         super().__init__()
         self.heap, self.twin = Heap(TOTAL), Heap(TOTAL)
         self.held = {}
+        self.most = 0
 
     @rule(nbytes=st.integers(0, TOTAL // 2))
     def alloc(self, nbytes):
@@ -33,6 +34,7 @@ class HeapMachine(RuleBasedStateMachine):
         assert offset == self.twin.alloc(nbytes)
         assert offset % 256 == 0
         self.held[offset] = nbytes
+        self.most = max(self.most, sum(size for _, size in self.heap.blocks()))
 
     @rule(data=st.data())
     def free(self, data):
@@ -54,12 +56,19 @@ class HeapMachine(RuleBasedStateMachine):
             end = offset + size
         assert end <= TOTAL
         assert self.heap.used == sum(size for _, size in self.heap.blocks())
+        assert self.heap.peak == self.most
+        assert self.held.keys() == dict(self.heap.blocks()).keys()
 
     @invariant()
     def the_largest_gap_is_the_largest_free_block(self):
         ends = [0] + [o + n for o, n in self.heap.blocks()]
         starts = [o for o, _ in self.heap.blocks()] + [TOTAL]
         assert self.heap.largest_free == max(s - e for s, e in zip(starts, ends, strict=True))
+
+    def teardown(self):
+        for offset in self.held:
+            self.heap.free(offset)
+        assert (self.heap.used, self.heap.largest_free) == (0, TOTAL)
 
 
 HeapMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)

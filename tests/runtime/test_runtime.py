@@ -334,7 +334,7 @@ def test_host_put_get_p_g(run_pes, n_pes):
         right, left = (me + 1) % n, (me - 1) % n
         a, b = shmem.full(10, -1, dtype="int64"), shmem.asarray(1000 * me + np.arange(6))
         shmem.barrier_all()
-        shmem.put(a[2:], 1000 * me + np.arange(5), right)
+        shmem.put(a[2:], shmem.to_device(1000 * me + np.arange(5)), right)
         shmem.p(a, 1000 * me + 99, right)
         shmem.quiet()
         shmem.barrier_all()
@@ -357,7 +357,8 @@ def test_host_put_get_p_g(run_pes, n_pes):
 
 
 def test_host_operations_refuse_what_does_not_fit(alone):
-    a, b = shmem.zeros(4, "float32"), np.zeros(5, "float32")
+    a, b = shmem.zeros(4, "float32"), shmem.device_array(5, "float32")
+    doubles = shmem.device_array(2)
     cases = [
         (lambda: shmem.put(a, b, 0), ArgumentError, "target has 4 elements, 5 are to be copied"),
         (lambda: shmem.get(b, a, 0), ArgumentError, "source has 4 elements, 5 are to be copied"),
@@ -368,8 +369,8 @@ def test_host_operations_refuse_what_does_not_fit(alone):
             SymmetryError,
             r"\(ndarray \(5,\)\) is not on the symmetric heap",
         ),
-        (lambda: shmem.g(shmem.to_device(b), 0), SymmetryError, "not on the symmetric heap"),
-        (lambda: shmem.put(a, np.zeros(2), 0), ArgumentError, "dst is float32, src is float64"),
+        (lambda: shmem.g(b, 0), SymmetryError, "not on the symmetric heap"),
+        (lambda: shmem.put(a, doubles, 0), ArgumentError, "dst is float32, src is float64"),
         (lambda: shmem.put(a[::2], b[:2], 0), ArgumentError, "must be contiguous"),
         (lambda: shmem.p(a[4:], 1, 0), ArgumentError, "has no element 0"),
         (lambda: shmem.put_block(a, b, 0), ShmemError, "inside kernels only"),
@@ -384,6 +385,8 @@ def test_host_operations_refuse_what_does_not_fit(alone):
 def test_host_copies_follow_the_order_of_elements_not_of_memory(alone):
     values = np.arange(6.0).reshape(2, 3)
     a, got = shmem.zeros((3, 2)), np.zeros((3, 2))
+    for array in (values, got):
+        shmem.register(array)
     shmem.put(a, values.T, 0)
     np.testing.assert_array_equal(a.numpy(), values.T)
     shmem.get(got, a, 0)
@@ -391,7 +394,7 @@ def test_host_copies_follow_the_order_of_elements_not_of_memory(alone):
     with pytest.raises(ArgumentError, match="dst must be contiguous"):
         shmem.get(got.T, a, 0)
     with pytest.raises(ArgumentError, match="must be contiguous"):
-        shmem.put(a[:, 1], np.zeros(3), 0)
+        shmem.put(a[:, 1], got[0], 0)
 
 
 # --- kernels through jit

@@ -92,6 +92,22 @@ class CpuBackend:
     def host_view(self, native: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return native
 
+    def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if hasattr(buffer, "__cuda_array_interface__"):
+            raise ArgumentError(
+                f"register: this {type(buffer).__name__} is in a GPU's memory, which the cpu "
+                "backend does not reach: register a copy in host memory"
+            )
+        if self.world.holds(memory):
+            raise ArgumentError(
+                f"register: these {memory.nbytes} bytes are on the symmetric heap already: pass "
+                "the symmetric array itself"
+            )
+        return memory
+
+    def unregister(self, native: np.ndarray[Any, Any]) -> None:
+        """Kernels reach all memory of the process: nothing was done for it."""
+
     # --- kernels
 
     def stream(self) -> Stream:

@@ -1,0 +1,180 @@
+"""Buffers the user already has, as local memory of operations: which are registered.
+
+These are the books only: ranges of addresses, and who may still be used. What a device needs to
+reach the memory is the backend's to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpushmem.errors import ArgumentError
+from gpushmem.memory.array import DeviceArray, Owner
+
+if TYPE_CHECKING:
+    from gpushmem.backends.base import Backend
+
+__all__ = ["Registrations"]
+
+Memory = np.ndarray[Any, Any]
+
+# What cannot be registered, and what to say of it.
+REFUSED: list[tuple[Callable[[Memory], bool], str]] = [
+    (lambda memory: memory.dtype.hasobject, "it holds Python objects, not numbers"),
+    (
+        lambda memory: not memory.flags.c_contiguous,
+        "it is not contiguous: register the array it is a view of, or a contiguous copy",
+    ),
+    (
+        lambda memory: not memory.flags.writeable,
+        "it is read-only: gpushmem.to_device makes a copy for the device",
+    ),
+]
+
+
+class Registration(Owner):
+    """A buffer and the native array on it."""
+
+    def __init__(self, buffer: Any, memory: Memory, native: Any) -> None:
+        self.buffer = buffer  # kept alive
+        self.memory, self.native = memory, native
+
+    def check(self) -> None:
+        """Raise `ArgumentError` once it is no longer registered."""
+        if self.gone is not None:
+            raise ArgumentError(
+                f"registered buffer of shape {self.memory.shape}, {self.memory.dtype}, was used "
+                f"after {self.gone}: register it again"
+            )
+
+
+class Registrations:
+    """The buffers of this PE that are registered."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._live: list[Registration] = []
+
+    def add(self, buffer: Any) -> DeviceArray:
+        """Register `buffer`; return the array for kernels and operations, on the same memory."""
+        if isinstance(buffer, DeviceArray):
+            raise ArgumentError(
+                f"register: a {type(buffer).__name__} is device memory already: pass it as it is"
+            )
+        memory = self._registrable(buffer)
+        made = Registration(buffer, memory, self._backend.register(buffer, memory))
+        self._live.append(made)
+        return DeviceArray(made.native, self._backend, made)
+
+    def remove(self, buffer: Any) -> None:
+        """End the registration of `buffer`: what `add` was given, or what it returned."""
+        memory = describe("unregister", buffer)
+        for registration in self._live:
+            if memory is not None and span(registration.memory) == span(memory):
+                self._backend.synchronize()
+                self._live.remove(registration)
+                self._end(registration, "unregister")
+                return
+        raise ArgumentError(
+            f"unregister: {_words(buffer, memory)} is not registered, as a whole; registered: "
+            + (", ".join(_range(r.memory) for r in self._live) or "nothing")
+        )
+
+    def close(self) -> None:
+        """End all of them, for `finalize`."""
+        while self._live:
+            self._end(self._live.pop(), "finalize")
+
+    def local(self, what: str, name: str, value: Any) -> Any:
+        """`value` as the local array of operation `what`, if the device can reach it."""
+        if isinstance(value, DeviceArray) or hasattr(value, "__cuda_array_interface__"):
+            return value
+        memory = describe(what, value)
+        if memory is not None and any(_within(memory, r.memory) for r in self._live):
+            return memory
+        raise ArgumentError(
+            f"{what}: {name} ({_words(value, memory)}) is ordinary host memory, which a GPU does "
+            "not reach: pass gpushmem.register(it), the same memory, or gpushmem.to_device(it), a "
+            "copy"
+        )
+
+    def _registrable(self, buffer: Any) -> Memory:
+        memory = describe("register", buffer)
+        if memory is None:
+            raise ArgumentError(
+                f"register: {type(buffer).__name__} is no array: it has neither "
+                "__array_interface__ nor __dlpack__; numpy.asarray(it) may share its memory"
+            )
+        for refused, why in REFUSED:
+            if refused(memory):
+                raise ArgumentError(f"register: {_words(buffer, memory)}: {why}")
+        start, end = span(memory)
+        for other in self._live:
+            low, high = span(other.memory)
+            if start < high and low < end:
+                raise ArgumentError(
+                    f"register: {_range(memory)} overlap {_range(other.memory)}, registered "
+                    "already: unregister those first, or use slices of them"
+                )
+        return memory
+
+    def _end(self, registration: Registration, why: str) -> None:
+        registration.gone = why
+        self._backend.unregister(registration.native)
+
+
+def describe(what: str, buffer: Any) -> Memory | None:
+    """A NumPy array on the memory of `buffer`, None if it is no array.
+
+    Of a GPU's memory it only has the shape, dtype and address: it must not be read.
+    """
+    if hasattr(buffer, "__cuda_array_interface__"):
+        interface = {**buffer.__cuda_array_interface__, "version": 3}
+        return np.asarray(type("Holder", (), {"__array_interface__": interface})())
+    if isinstance(buffer, np.generic):  # a value; asking for its memory makes a copy
+        return None
+    if hasattr(buffer, "__array_interface__"):
+        return np.asarray(buffer)
+    return _through_dlpack(what, buffer) if hasattr(buffer, "__dlpack__") else None
+
+
+def _through_dlpack(what: str, buffer: Any) -> Memory:
+    try:
+        memory: Memory = np.from_dlpack(buffer)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"{what}: NumPy cannot share the memory of this {type(buffer).__name__}: {error}"
+        ) from error
+    if not memory.flags.writeable and hasattr(buffer, "__array__"):
+        # DLPack before 1.0 cannot say whether one may write; the array's own NumPy view can.
+        own = np.asarray(buffer)
+        memory = own if span(own) == span(memory) else memory
+    return memory
+
+
+def span(memory: Memory) -> tuple[int, int]:
+    """First address of an array, and the first behind it."""
+    start: int = memory.__array_interface__["data"][0]
+    if not memory.size:
+        return start, start
+    reach = [(n - 1) * s for n, s in zip(memory.shape, memory.strides, strict=True)]
+    below, above = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
+    return start + below, start + above + memory.itemsize
+
+
+def _within(memory: Memory, whole: Memory) -> bool:
+    (start, end), (low, high) = span(memory), span(whole)
+    return low <= start and end <= high
+
+
+def _range(memory: Memory) -> str:
+    start, end = span(memory)
+    return f"{end - start} bytes at {start:#x} to {end:#x}"
+
+
+def _words(value: Any, memory: Memory | None) -> str:
+    kind = type(value).__name__
+    return f"{kind} {memory.shape} {memory.dtype}" if memory is not None else kind

@@ -1,0 +1,98 @@
+"""How the symmetric heap is used, for people: what is allocated, and by which line."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpushmem.memory.size import format_size
+
+__all__ = ["Allocated", "HeapStats", "leak_report", "user_line"]
+
+SHOWN = 10  # lines of a table; there may be thousands of arrays
+
+
+class Allocated(NamedTuple):
+    """One array on the heap: where it is, what it is, and the line that made it."""
+
+    offset: int  # in bytes, the same on every PE
+    nbytes: int  # as asked for, before rounding
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    where: str  # "file.py:12"
+
+
+@dataclass(frozen=True)
+class HeapStats:
+    """How this PE's symmetric heap is used, at the moment of `heap_stats()`; sizes in bytes.
+
+    `used`, and `peak`, the most that was ever used at once, count what blocks take: an array's
+    bytes rounded up to 256, and 256 for an array of none. `allocations` are by offset, each with
+    `offset`, `nbytes` (the array's own), `shape`, `dtype` and `where`, the line that made it, as
+    "file.py:12". `str()` makes a small table of it.
+    """
+
+    total: int
+    used: int
+    peak: int
+    largest_free: int
+    allocations: tuple[Allocated, ...]
+
+    @property
+    def fragmentation(self) -> float:
+        """Share of the free memory outside the largest free block; 0 if all is in one."""
+        free = self.total - self.used
+        return 1 - self.largest_free / free if free else 0.0
+
+    def __str__(self) -> str:
+        count = len(self.allocations)
+        return (
+            f"symmetric heap: {format_size(self.used)} of {format_size(self.total)} used by "
+            f"{_arrays(count)}, at most {format_size(self.peak)} so far; largest free block "
+            f"{format_size(self.largest_free)}, fragmentation {self.fragmentation:.0%}"
+        ) + _table(self.allocations)
+
+
+def leak_report(left: tuple[Allocated, ...]) -> str:
+    """What `finalize` says about arrays that were never freed."""
+    nbytes = sum(a.nbytes for a in left)
+    return f"finalize: {_arrays(len(left))} never freed, {nbytes} bytes in all" + _table(left)
+
+
+def user_line() -> str:
+    """The line being executed outside the library, as "file.py:12"; ready kernels are outside."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _ours(frame.f_globals.get("__name__") or ""):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def _ours(module: str) -> bool:
+    package, _, rest = module.partition(".")
+    return package == "gpushmem" and rest.partition(".")[0] != "kernels"
+
+
+def _arrays(count: int) -> str:
+    return f"{count} symmetric array{'' if count == 1 else 's'}"
+
+
+def _table(allocated: tuple[Allocated, ...]) -> str:
+    """A heading and a line each, for the first few; nothing for none."""
+    if not allocated:
+        return ""
+    cells = [("offset", "bytes", "shape", "dtype", "made at")] + [
+        (f"{a.offset:#x}", str(a.nbytes), str(a.shape), str(a.dtype), a.where)
+        for a in allocated[:SHOWN]
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = [
+        f"\n  {offset:>{widths[0]}}  {nbytes:>{widths[1]}}  {shape:<{widths[2]}}  "
+        f"{dtype:<{widths[3]}}  {where}"
+        for offset, nbytes, shape, dtype, where in cells
+    ]
+    more = len(allocated) - SHOWN
+    return "".join(lines) + (f"\n  and {more} more" if more > 0 else "")
