@@ -31,7 +31,7 @@ _HOME = {
         "to_device", "unregister", "zeros",
     ),
     "gpushmem.jit": ("jit",),
-    "gpushmem.memory.array": ("DeviceArray", "SymmetricArray"),
+    "gpushmem.memory.array": ("DeviceArray", "MulticastArray", "SymmetricArray"),
     "gpushmem.memory.stats": ("HeapStats",),
     "gpushmem.ops.constants": (
         "CMP_EQ", "CMP_GE", "CMP_GT", "CMP_LE", "CMP_LT", "CMP_NE", "SIGNAL_ADD", "SIGNAL_SET",

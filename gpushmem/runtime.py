@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 
 from gpushmem.errors import ArgumentError, BackendUnavailable, NotInitializedError
-from gpushmem.memory.array import Allocation, DeviceArray, SymmetricArray, reject_view, unwrap
+from gpushmem.memory.array import (
+    Allocation,
+    DeviceArray,
+    MulticastArray,
+    SymmetricArray,
+    peer_view,
+    reject_view,
+    unwrap,
+)
 from gpushmem.memory.heap import Heap
 from gpushmem.memory.registration import Registrations
 from gpushmem.memory.size import parse_size
@@ -159,7 +167,15 @@ def _host_call(op: Op, arguments: dict[str, Any]) -> Any:
     name = LOCAL.get(op.base)
     if name is not None:
         arguments[name] = runtime.registrations.local(op.name, name, arguments[name])
-    return runtime.backend.call(op, {name: unwrap(value) for name, value in arguments.items()})
+    native = {name: unwrap(value) for name, value in arguments.items()}
+    result = runtime.backend.call(op, native)
+    if op.base in VIEWS:
+        return VIEWS[op.base](result, runtime.backend, arguments["array"])
+    return result
+
+
+# Operations that return native arrays, on the memory of their argument `array` elsewhere.
+VIEWS = {"peer_array": peer_view, "multicast_array": MulticastArray}
 
 
 def _backend_class(name: str) -> Any:

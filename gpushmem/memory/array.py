@@ -19,7 +19,15 @@ from gpushmem.memory.stats import Allocated
 if TYPE_CHECKING:
     from gpushmem.backends.base import Backend
 
-__all__ = ["Allocation", "DeviceArray", "Owner", "SymmetricArray", "unwrap"]
+__all__ = [
+    "Allocation",
+    "DeviceArray",
+    "MulticastArray",
+    "Owner",
+    "SymmetricArray",
+    "peer_view",
+    "unwrap",
+]
 
 
 class Owner:
@@ -218,6 +226,34 @@ class SymmetricArray(DeviceArray):
 
     def _where(self) -> str:
         return f", pe={self.pe}{super()._where() or f', offset={self.offset:#x}'}"
+
+
+def peer_view(native: Any, backend: Backend, array: SymmetricArray) -> DeviceArray:
+    """The array that `native` is, on memory that is `array`'s on another PE."""
+    return DeviceArray(native, backend, array.allocation)
+
+
+class MulticastArray:
+    """A symmetric array as it is on all PEs of a team; made by `multicast_array`.
+
+    What is assigned to it, or to elements and slices of it, is on all of them when the assignment is
+    over. It cannot be read.
+    """
+
+    def __init__(self, natives: list[Any], backend: Backend, array: SymmetricArray) -> None:
+        self._copies = [peer_view(native, backend, array) for native in natives]
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def __setitem__(self, index: Any, values: Any) -> None:
+        for copy in self._copies:
+            copy[index] = values
+
+    def copy_from(self, values: Any) -> None:
+        """Write `values`, broadcast, to the array on all PEs of the team."""
+        self[...] = values
+
+    def __repr__(self) -> str:
+        return f"MulticastArray(shape={self.shape}, dtype={self.dtype}, {len(self._copies)} PEs)"
 
 
 def reject_view(array: Any) -> SymmetricArray:
