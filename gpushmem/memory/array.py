@@ -236,8 +236,8 @@ def peer_view(native: Any, backend: Backend, array: SymmetricArray) -> DeviceArr
 class MulticastArray:
     """A symmetric array as it is on all PEs of a team; made by `multicast_array`.
 
-    What is assigned to it, or to elements and slices of it, is on all of them when the assignment is
-    over. It cannot be read.
+    What is assigned to it, or to elements and slices of it, is on all of them when the assignment
+    is over. It cannot be read.
     """
 
     def __init__(self, natives: list[Any], backend: Backend, array: SymmetricArray) -> None:

@@ -41,6 +41,7 @@ __all__ = [
     "address_of",
     "array_at",
     "array_like",
+    "array_moved",
     "arrays_checker",
     "as_world",
     "check_strides",
@@ -247,11 +248,16 @@ def array_like(typingctx: Any, array: Any, address: Any) -> Any:
     """An array of the same extents and strides at `address`."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        moved = context.make_array(array)(context, builder, args[0])
-        moved.data = builder.inttoptr(args[1], moved.data.type)
-        return moved._getvalue()
+        return array_moved(context, builder, array, *args)
 
     return array(array, types.intp), codegen
+
+
+def array_moved(context: Any, builder: Any, typ: Any, array: Any, address: Any) -> Any:
+    """The code of an array of the same extents and strides at `address`."""
+    moved = context.make_array(typ)(context, builder, array)
+    moved.data = builder.inttoptr(address, moved.data.type)
+    return moved._getvalue()
 
 
 # --- copies

@@ -16,13 +16,14 @@ from typing import Any
 
 from numba import types
 from numba.cuda.core.errors import NumbaTypeError
+from numba.extending import _Intrinsic as Intrinsic
 
 from gpushmem.backends.cpu import atomics, collectives, waits
 from gpushmem.backends.cpu.access import (
     BAD_SIGNAL_OP,
     TOO_SMALL,
     address_of,
-    array_like,
+    array_moved,
     arrays_checker,
     as_world,
     check_strides,
@@ -149,18 +150,32 @@ def quiet():
     full_fence()
 
 
-def peer_array(array, pe):
-    return array_like(array, remote(address_of(array), size_of(array) * itemsize_of(array), pe))
+@device
+def peer_address(array, pe):
+    return remote(address_of(array), size_of(array) * itemsize_of(array), pe)
+
+
+@intrinsic
+def peer_array(typingctx: Any, array: Any, pe: Any) -> Any:
+    """Not a device function: those cannot return an array that they make."""
+    if not isinstance(array, types.Array):
+        raise NumbaTypeError(f"peer_array: array must be an array, not {array}")
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        address = call_device(builder, peer_address, types.intp(array, types.intp), args)
+        return array_moved(context, builder, array, args[0], address)
+
+    return array(array, types.intp), codegen
 
 
 # Row of the table -> its plain form here. The other forms are made from it.
 BODIES = {
     f.__name__: f
     for f in (
-        my_pe, n_pes, p, g, put, get, iput, iget, put_signal, signal_op, fence, quiet, peer_array,
+        my_pe, n_pes, p, g, put, get, iput, iget, put_signal, signal_op, fence, quiet,
         multicast_array, *atomics.BODIES,
     )
-} | waits.BODIES | collectives.BODIES  # fmt: skip
+} | waits.BODIES | collectives.BODIES | {"peer_array": peer_array}  # fmt: skip
 
 device_put, device_signal_op = device(put), device(signal_op)
 
@@ -176,6 +191,8 @@ def {name}({params}):
 
 def _in_scope(op: Op, body: Any) -> Any:
     """The device function that calls `body` once for all threads of the operation's scope."""
+    if isinstance(body, Intrinsic):
+        return body
     if op.scope == THREAD:
         return device(body)
     parameters = inspect.signature(body).parameters
@@ -188,16 +205,16 @@ def _in_scope(op: Op, body: Any) -> Any:
     return device(scope[op.name])
 
 
-def _chosen(op: Op, bodies: dict[str, Any]) -> Any:
-    """An operation whose last argument, a literal, says which of `bodies` is meant."""
+def _chosen(row: Op, bodies: dict[str, Any]) -> Any:
+    """An operation whose argument `op`, a literal, says which of `bodies` is meant."""
 
     @intrinsic(prefer_literal=True)
-    def choose(typingctx: Any, team: Any, dst: Any, src: Any, which: Any) -> Any:
-        value = getattr(which, "literal_value", None)
+    def choose(typingctx: Any, team: Any, dst: Any, src: Any, op: Any) -> Any:
+        value = getattr(op, "literal_value", None)
         if value not in bodies:
             raise NumbaTypeError(
-                f"{op.name}: {op.params[-1]} must be one of {', '.join(map(repr, bodies))}, "
-                f"written in the call, not {which}"
+                f"{row.name}: op must be one of {', '.join(map(repr, bodies))}, written in the "
+                f"call, not {op}"
             )
         types_ = tuple(map(types.unliteral, (team, dst, src)))
         bodies[value].compile_device(types_)  # so that its errors are found here
@@ -205,7 +222,7 @@ def _chosen(op: Op, bodies: dict[str, Any]) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             return call_device(builder, bodies[value], types.void(*types_), args[:-1])
 
-        return types.void(*types_, which), codegen
+        return types.void(*types_, op), codegen
 
     return choose
 
