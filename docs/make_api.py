@@ -1,41 +1,82 @@
-"""Write docs/api.md from the operation table: python docs/make_api.py."""
+"""Write what follows from the operation table: docs/api.md and gpushmem/__init__.pyi.
+
+python docs/make_api.py
+"""
 
 import inspect
 from pathlib import Path
 
+from gpushmem import _HOME
 from gpushmem.ops import OPS
 
+ROOT = Path(__file__).parent.parent
 HEAD = """# Operations
 
 Written by `docs/make_api.py` from the operation table (`gpushmem/ops/declarations.py`).
 
-Every operation can be called in kernels; those with a mark can be called on the host too, then
-with `stream=` to take their turn on a stream. A `_warp` or `_block` form is called by every thread
-of the warp or block, with the same arguments; an `_nbi` form completes at the next `quiet`.
+Operations are called in kernels or on the host, where marked. With `stream=` those marked "stream"
+take their turn on a stream when the host calls them, and return nothing. A `_warp` or `_block` form
+is called by every thread of the warp or block of a kernel, with the same arguments; an `_nbi` form,
+in kernels too, completes at the next `quiet`.
 
-| operation | forms | host |
-| --- | --- | --- |
+| operation | forms | kernel | host |
+| --- | --- | --- | --- |
 """
 
 
 def page():
-    """The whole page as text."""
+    """The page of operations as text."""
     bases = list(dict.fromkeys(op.base for op in OPS.values()))
     lines = []
     for base in bases:
-        forms = [op.name for op in OPS.values() if op.base == base != op.name]
+        op = OPS[base]
+        forms = [form.name for form in OPS.values() if form.base == base != form.name]
         names = ", ".join(f"`{form.removeprefix(base)}`" for form in forms)
-        lines.append(f"| [`{base}`](#{base}) | {names} | {'yes' if OPS[base].host else ''} |\n")
+        host = "" if not op.host else "yes, stream" if "stream" in _signature(op) else "yes"
+        lines.append(f"| [`{base}`](#{base}) | {names} | {'yes' if op.kernel else ''} | {host} |\n")
     sections = []
     for base in bases:
         op = OPS[base]
-        signature = ", ".join(inspect.signature(op.function).parameters)
-        sections.append(
-            f"\n## {base}\n\n`{base}({signature.replace('stream', '*, stream=None')})`\n"
-        )
-        sections.append(f"\n{op.doc}\n")
+        params = [str(p.replace(annotation=p.empty)) for p in _signature(op).values()]
+        signature = ", ".join(params).replace("stream=None", "*, stream=None")
+        sections.append(f"\n## {base}\n\n`{base}({signature})`\n\n{op.doc}\n")
     return HEAD + "".join(lines) + "".join(sections)
 
 
+def _signature(op):
+    return inspect.signature(op.function).parameters
+
+
+STUB_HEAD = '''"""Public names for type checkers and editors; docs/make_api.py writes it."""
+
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+
+'''
+ALIASES = """
+Symmetric: TypeAlias = SymmetricArray
+Array: TypeAlias = DeviceArray | NDArray[Any]
+Scalar: TypeAlias = Any
+
+__version__: str
+"""
+
+
+def stub():
+    """The stub of the package: public names where they are, operations with all their forms."""
+    lines = [STUB_HEAD]
+    for module, names in _HOME.items():
+        lines += [f"from {module} import {name} as {name}\n" for name in names]
+    lines.append(ALIASES)
+    for op in OPS.values():
+        text = "\n    ".join(op.doc.splitlines()).replace("\n    \n", "\n\n")
+        signature = str(inspect.signature(op.function)).replace("'", "")
+        signature = signature.replace("stream=None", "stream: Any = None")
+        lines.append(f'\ndef {op.name}{signature}:\n    """{text}\n    """\n')
+    return "".join(lines)
+
+
 if __name__ == "__main__":
-    Path(__file__).with_name("api.md").write_text(page())
+    (ROOT / "docs/api.md").write_text(page())
+    (ROOT / "gpushmem/__init__.pyi").write_text(stub())

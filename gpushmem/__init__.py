@@ -1,21 +1,13 @@
 """Device-initiated communication for Numba CUDA kernels, on GPUs and without any.
 
 Conventional use is `import gpushmem as shmem`. Importing it is cheap: names are loaded when
-first used.
+first used. `__init__.pyi` tells type checkers and editors what they are.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from gpushmem.errors import *  # noqa: F403
-    from gpushmem.jit import jit as jit
-    from gpushmem.memory.array import DeviceArray as DeviceArray
-    from gpushmem.memory.array import SymmetricArray as SymmetricArray
-    from gpushmem.memory.stats import HeapStats as HeapStats
-    from gpushmem.runtime import *  # noqa: F403
+from typing import Any
 
 __version__ = "0.1.0"
 

@@ -64,6 +64,7 @@ class Runtime:
         self.heap = Heap(backend.heap_bytes)
         self.allocations: dict[int, Allocation] = {}
         self.registrations = Registrations(backend)
+        backend.allocated = lambda: [a[:2] for a in self.stats().allocations]
 
     def allocate(
         self, what: str, shape: Any, dtype: Any, fill: Callable[[Any], None] | None

@@ -145,8 +145,22 @@ def test_docs_name_files_that_exist():
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_the_page_of_operations_is_current():
+def test_what_is_written_from_the_table_is_current():
     spec = importlib.util.spec_from_file_location("make_api", ROOT / "docs/make_api.py")
     make_api = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(make_api)
     assert (ROOT / "docs/api.md").read_text() == make_api.page(), "run python docs/make_api.py"
+    assert (PACKAGE / "__init__.pyi").read_text() == make_api.stub(), "run python docs/make_api.py"
+
+
+def test_the_stub_has_all_public_names():
+    tree = ast.parse((PACKAGE / "__init__.pyi").read_text())
+    named = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module.startswith("gpushmem"):
+            named |= {alias.asname for alias in node.names}
+    assert named == set(gpushmem.__all__)
+    put = next(node for node in tree.body if getattr(node, "name", "") == "put")
+    given = [(arg.arg, ast.unparse(arg.annotation)) for arg in put.args.args]
+    assert given == [("dst", "Symmetric"), ("src", "Array"), ("pe", "int")]
+    assert [arg.arg for arg in put.args.kwonlyargs] == ["stream"]

@@ -41,6 +41,7 @@ class Backend(Protocol):
     my_pe: int
     n_pes: int
     heap_bytes: int
+    allocated: Callable[[], list[tuple[int, int]]]  # set by the runtime: sorted (offset, bytes)
 
     def meet(self, what: str, nbytes: int = -1) -> None:
         """Wait until every PE is in this collective call with the same `what` and `nbytes`.

@@ -7,9 +7,21 @@ on `pe`. Sizes are in elements.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gpushmem.ops.table import BLOCK, THREAD, WARP, declare
+
+if TYPE_CHECKING:  # as the host sees them; in a kernel, arrays are Numba's
+    from typing import Any, TypeAlias
+
+    from numpy.typing import NDArray
+
+    from gpushmem.memory.array import DeviceArray, MulticastArray
+    from gpushmem.memory.array import SymmetricArray as Symmetric
+    from gpushmem.ops.team import Team
+
+    Array: TypeAlias = DeviceArray | NDArray[Any]
+    Scalar: TypeAlias = Any  # of the array's dtype
 
 EVERY_SCOPE = (THREAD, WARP, BLOCK)
 
@@ -18,12 +30,12 @@ EVERY_SCOPE = (THREAD, WARP, BLOCK)
 
 
 @declare(on_host=True, stream=False)
-def my_pe() -> Any:
+def my_pe() -> int:
     """Return the number of the calling PE, 0 to `n_pes() - 1`. OpenSHMEM 1.5: shmem_my_pe."""
 
 
 @declare(on_host=True, stream=False)
-def n_pes() -> Any:
+def n_pes() -> int:
     """Return how many PEs the job has. OpenSHMEM 1.5: shmem_n_pes."""
 
 
@@ -31,7 +43,7 @@ def n_pes() -> Any:
 
 
 @declare(on_host=True)
-def p(dst: Any, value: Any, pe: Any) -> Any:
+def p(dst: Symmetric, value: Scalar, pe: int) -> None:
     """Write `value` to element 0 of `dst` (symmetric, on `pe`).
 
     On return the value has been taken; arrival needs `quiet`. `value` is converted to the dtype
@@ -40,7 +52,7 @@ def p(dst: Any, value: Any, pe: Any) -> Any:
 
 
 @declare(on_host=True)
-def g(src: Any, pe: Any) -> Any:
+def g(src: Symmetric, pe: int) -> Scalar:
     """Return element 0 of `src` (symmetric, on `pe`), as it is at some moment during the call.
 
     To read element i pass `src[i:]`. OpenSHMEM 1.5: shmem_g.
@@ -48,7 +60,7 @@ def g(src: Any, pe: Any) -> Any:
 
 
 @declare(scopes=EVERY_SCOPE, nbi=True, on_host=True)
-def put(dst: Any, src: Any, pe: Any) -> Any:
+def put(dst: Symmetric, src: Array, pe: int) -> None:
     """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
 
     Both contiguous, of one dtype; a smaller `dst` is an error. On return `src` may be reused;
@@ -59,7 +71,7 @@ def put(dst: Any, src: Any, pe: Any) -> Any:
 
 
 @declare(scopes=EVERY_SCOPE, nbi=True, on_host=True)
-def get(dst: Any, src: Any, pe: Any) -> Any:
+def get(dst: Array, src: Symmetric, pe: int) -> None:
     """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
 
     Both contiguous, of one dtype; a smaller `src` is an error. On return `dst` holds the data.
@@ -73,7 +85,9 @@ warps."""
 
 
 @declare(scopes=EVERY_SCOPE, on_host=True, note=STRIDED)
-def iput(dst: Any, src: Any, dst_stride: Any, src_stride: Any, nelems: Any, pe: Any) -> Any:
+def iput(
+    dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int
+) -> None:
     """Copy elements of `src` (local) to `dst` (symmetric, on `pe`), `nelems` of them, with strides.
 
     Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `src` may
@@ -82,7 +96,9 @@ def iput(dst: Any, src: Any, dst_stride: Any, src_stride: Any, nelems: Any, pe: 
 
 
 @declare(scopes=EVERY_SCOPE, on_host=True, note=STRIDED)
-def iget(dst: Any, src: Any, dst_stride: Any, src_stride: Any, nelems: Any, pe: Any) -> Any:
+def iget(
+    dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int
+) -> None:
     """Copy elements of `src` (symmetric, on `pe`) to `dst` (local), `nelems` of them, with strides.
 
     Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `dst`
@@ -99,17 +115,17 @@ ON_BITS, ON_NUMBERS = ATOMIC.format(more=""), ATOMIC.format(more=", float32, flo
 
 
 @declare(on_host=True, note=ON_NUMBERS)
-def atomic_fetch(dst: Any, pe: Any) -> Any:
+def atomic_fetch(dst: Symmetric, pe: int) -> Scalar:
     """Return element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_fetch."""
 
 
 @declare(on_host=True, note=ON_NUMBERS)
-def atomic_set(dst: Any, value: Any, pe: Any) -> Any:
+def atomic_set(dst: Symmetric, value: Scalar, pe: int) -> None:
     """Write `value` to element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_set."""
 
 
 @declare(on_host=True, note=ON_NUMBERS)
-def atomic_swap(dst: Any, value: Any, pe: Any) -> Any:
+def atomic_swap(dst: Symmetric, value: Scalar, pe: int) -> Scalar:
     """Write `value` to element 0 of `dst` (symmetric, on `pe`); return what was there.
 
     OpenSHMEM 1.5: shmem_atomic_swap.
@@ -117,7 +133,7 @@ def atomic_swap(dst: Any, value: Any, pe: Any) -> Any:
 
 
 @declare(on_host=True, note=ON_BITS)
-def atomic_compare_swap(dst: Any, cond: Any, value: Any, pe: Any) -> Any:
+def atomic_compare_swap(dst: Symmetric, cond: Scalar, value: Scalar, pe: int) -> Scalar:
     """Write `value` to element 0 of `dst` (symmetric, on `pe`) if it is `cond`; return what it was.
 
     It has been written if what is returned equals `cond`. OpenSHMEM 1.5:
@@ -126,12 +142,12 @@ def atomic_compare_swap(dst: Any, cond: Any, value: Any, pe: Any) -> Any:
 
 
 @declare(on_host=True, note=ON_BITS)
-def atomic_inc(dst: Any, pe: Any) -> Any:
+def atomic_inc(dst: Symmetric, pe: int) -> None:
     """Add 1 to element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_inc."""
 
 
 @declare(on_host=True, note=ON_BITS)
-def atomic_fetch_inc(dst: Any, pe: Any) -> Any:
+def atomic_fetch_inc(dst: Symmetric, pe: int) -> Scalar:
     """Add 1 to element 0 of `dst` (symmetric, on `pe`); return what was there.
 
     OpenSHMEM 1.5: shmem_atomic_fetch_inc.
@@ -139,7 +155,7 @@ def atomic_fetch_inc(dst: Any, pe: Any) -> Any:
 
 
 @declare(on_host=True, note=ON_NUMBERS)
-def atomic_add(dst: Any, value: Any, pe: Any) -> Any:
+def atomic_add(dst: Symmetric, value: Scalar, pe: int) -> None:
     """Add `value` to element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_add.
 
     Integers wrap around. Of floats the order of additions decides the last bits.
@@ -147,7 +163,7 @@ def atomic_add(dst: Any, value: Any, pe: Any) -> Any:
 
 
 @declare(on_host=True, note=ON_NUMBERS)
-def atomic_fetch_add(dst: Any, value: Any, pe: Any) -> Any:
+def atomic_fetch_add(dst: Symmetric, value: Scalar, pe: int) -> Scalar:
     """Add `value` to element 0 of `dst` (symmetric, on `pe`); return what was there.
 
     Integers wrap around. OpenSHMEM 1.5: shmem_atomic_fetch_add.
@@ -155,7 +171,7 @@ def atomic_fetch_add(dst: Any, value: Any, pe: Any) -> Any:
 
 
 @declare(on_host=True, note=ON_BITS)
-def atomic_and(dst: Any, value: Any, pe: Any) -> Any:
+def atomic_and(dst: Symmetric, value: Scalar, pe: int) -> None:
     """Clear the bits of element 0 of `dst` (symmetric, on `pe`) that `value` has not.
 
     OpenSHMEM 1.5: shmem_atomic_and.
@@ -163,12 +179,12 @@ def atomic_and(dst: Any, value: Any, pe: Any) -> Any:
 
 
 @declare(on_host=True, note=ON_BITS)
-def atomic_fetch_and(dst: Any, value: Any, pe: Any) -> Any:
+def atomic_fetch_and(dst: Symmetric, value: Scalar, pe: int) -> Scalar:
     """As `atomic_and`; return what was there. OpenSHMEM 1.5: shmem_atomic_fetch_and."""
 
 
 @declare(on_host=True, note=ON_BITS)
-def atomic_or(dst: Any, value: Any, pe: Any) -> Any:
+def atomic_or(dst: Symmetric, value: Scalar, pe: int) -> None:
     """Set the bits of `value` in element 0 of `dst` (symmetric, on `pe`).
 
     OpenSHMEM 1.5: shmem_atomic_or.
@@ -176,12 +192,12 @@ def atomic_or(dst: Any, value: Any, pe: Any) -> Any:
 
 
 @declare(on_host=True, note=ON_BITS)
-def atomic_fetch_or(dst: Any, value: Any, pe: Any) -> Any:
+def atomic_fetch_or(dst: Symmetric, value: Scalar, pe: int) -> Scalar:
     """As `atomic_or`; return what was there. OpenSHMEM 1.5: shmem_atomic_fetch_or."""
 
 
 @declare(on_host=True, note=ON_BITS)
-def atomic_xor(dst: Any, value: Any, pe: Any) -> Any:
+def atomic_xor(dst: Symmetric, value: Scalar, pe: int) -> None:
     """Flip the bits of `value` in element 0 of `dst` (symmetric, on `pe`).
 
     OpenSHMEM 1.5: shmem_atomic_xor.
@@ -189,7 +205,7 @@ def atomic_xor(dst: Any, value: Any, pe: Any) -> Any:
 
 
 @declare(on_host=True, note=ON_BITS)
-def atomic_fetch_xor(dst: Any, value: Any, pe: Any) -> Any:
+def atomic_fetch_xor(dst: Symmetric, value: Scalar, pe: int) -> Scalar:
     """As `atomic_xor`; return what was there. OpenSHMEM 1.5: shmem_atomic_fetch_xor."""
 
 
@@ -197,7 +213,7 @@ def atomic_fetch_xor(dst: Any, value: Any, pe: Any) -> Any:
 
 
 @declare(scopes=EVERY_SCOPE, nbi=True, on_host=True)
-def put_signal(dst: Any, src: Any, signal: Any, value: Any, op: Any, pe: Any) -> Any:
+def put_signal(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
     """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
 
     `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
@@ -207,7 +223,7 @@ def put_signal(dst: Any, src: Any, signal: Any, value: Any, op: Any, pe: Any) ->
 
 
 @declare(on_host=True)
-def signal_op(signal: Any, value: Any, op: Any, pe: Any) -> Any:
+def signal_op(signal: Symmetric, value: int, op: int, pe: int) -> None:
     """Update element 0 of `signal` (uint64, symmetric, on `pe`) atomically: set it or add to it.
 
     `op` is SIGNAL_SET or SIGNAL_ADD. Not ordered after earlier puts: put `fence` before it.
@@ -216,7 +232,7 @@ def signal_op(signal: Any, value: Any, op: Any, pe: Any) -> Any:
 
 
 @declare(on_host=True, stream=False)
-def signal_fetch(signal: Any) -> Any:
+def signal_fetch(signal: Symmetric) -> int:
     """Return element 0 of `signal` (uint64, symmetric, the caller's own), read atomically.
 
     What was put before the value was signalled is visible to the caller. OpenSHMEM 1.5:
@@ -225,7 +241,7 @@ def signal_fetch(signal: Any) -> Any:
 
 
 @declare(on_host=True)
-def signal_wait_until(signal: Any, cmp: Any, value: Any) -> Any:
+def signal_wait_until(signal: Symmetric, cmp: int, value: int) -> int:
     """Wait until element 0 of `signal` (uint64, the caller's own) compares to `value`; return it.
 
     `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. On return the data put before the
@@ -245,7 +261,7 @@ it is not 0. {WAITING}"""
 
 
 @declare(on_host=True, note=WAITING)
-def wait_until(ivar: Any, cmp: Any, value: Any) -> Any:
+def wait_until(ivar: Symmetric, cmp: int, value: int) -> None:
     """Wait until element 0 of `ivar` (symmetric, the caller's own) compares to `value`.
 
     OpenSHMEM 1.5: shmem_wait_until.
@@ -253,7 +269,7 @@ def wait_until(ivar: Any, cmp: Any, value: Any) -> Any:
 
 
 @declare(on_host=True, vector=True, note=SEVERAL)
-def wait_until_all(ivars: Any, status: Any, cmp: Any, value: Any) -> Any:
+def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> None:
     """Wait until all elements of `ivars` (symmetric, the caller's own) compare to `value`.
 
     OpenSHMEM 1.5: shmem_wait_until_all.
@@ -261,7 +277,7 @@ def wait_until_all(ivars: Any, status: Any, cmp: Any, value: Any) -> Any:
 
 
 @declare(on_host=True, vector=True, note=SEVERAL)
-def wait_until_any(ivars: Any, status: Any, cmp: Any, value: Any) -> Any:
+def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> int:
     """Wait until one element of `ivars` (symmetric, the caller's own) compares; return its index.
 
     If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX
@@ -270,7 +286,9 @@ def wait_until_any(ivars: Any, status: Any, cmp: Any, value: Any) -> Any:
 
 
 @declare(on_host=True, vector=True, note=SEVERAL)
-def wait_until_some(ivars: Any, indices: Any, status: Any, cmp: Any, value: Any) -> Any:
+def wait_until_some(
+    ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int
+) -> int:
     """Wait until at least one element of `ivars` (symmetric, the caller's own) compares.
 
     Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
@@ -279,7 +297,7 @@ def wait_until_some(ivars: Any, indices: Any, status: Any, cmp: Any, value: Any)
 
 
 @declare(on_host=True, stream=False, note=WAITING)
-def test(ivar: Any, cmp: Any, value: Any) -> Any:
+def test(ivar: Symmetric, cmp: int, value: int) -> bool:
     """Return whether element 0 of `ivar` (symmetric, the caller's own) compares to `value`.
 
     OpenSHMEM 1.5: shmem_test.
@@ -287,7 +305,7 @@ def test(ivar: Any, cmp: Any, value: Any) -> Any:
 
 
 @declare(on_host=True, stream=False, vector=True, note=SEVERAL)
-def test_all(ivars: Any, status: Any, cmp: Any, value: Any) -> Any:
+def test_all(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> bool:
     """Return whether all elements of `ivars` (symmetric, the caller's own) compare to `value`.
 
     True also if all are excluded. OpenSHMEM 1.5: shmem_test_all.
@@ -295,7 +313,7 @@ def test_all(ivars: Any, status: Any, cmp: Any, value: Any) -> Any:
 
 
 @declare(on_host=True, stream=False, vector=True, note=SEVERAL)
-def test_any(ivars: Any, status: Any, cmp: Any, value: Any) -> Any:
+def test_any(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> int:
     """Return the lowest index of `ivars` (symmetric, the caller's own) that compares, or -1.
 
     OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
@@ -303,7 +321,7 @@ def test_any(ivars: Any, status: Any, cmp: Any, value: Any) -> Any:
 
 
 @declare(on_host=True, stream=False, vector=True, note=SEVERAL)
-def test_some(ivars: Any, indices: Any, status: Any, cmp: Any, value: Any) -> Any:
+def test_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int) -> int:
     """Write the indices of the elements of `ivars` that compare to `indices`; return how many.
 
     `ivars` is symmetric, the caller's own. OpenSHMEM 1.5: shmem_test_some.
@@ -314,7 +332,7 @@ def test_some(ivars: Any, indices: Any, status: Any, cmp: Any, value: Any) -> An
 
 
 @declare(on_host=True)
-def fence() -> Any:
+def fence() -> None:
     """Order what the caller sent to a PE before this call before what it sends there after it.
 
     It orders per target PE and completes nothing: data may still be under way on return.
@@ -324,7 +342,7 @@ def fence() -> Any:
 
 
 @declare(on_host=True)
-def quiet() -> Any:
+def quiet() -> None:
     """Complete what the caller sent before: on return it has arrived, on every PE.
 
     Classic mistake: reusing the buffer of a `put_nbi` before `quiet`. OpenSHMEM 1.5: shmem_quiet.
@@ -340,7 +358,7 @@ all when there are as many teams as there can be: GPUSHMEM_MAX_TEAMS, by default
 
 
 @declare(on_host=True, stream=False)
-def team_my_pe(team: Any) -> Any:
+def team_my_pe(team: Team) -> int:
     """Return the number of the calling PE in `team`; -1 for TEAM_INVALID.
 
     OpenSHMEM 1.5: shmem_team_my_pe.
@@ -348,12 +366,12 @@ def team_my_pe(team: Any) -> Any:
 
 
 @declare(on_host=True, stream=False)
-def team_n_pes(team: Any) -> Any:
+def team_n_pes(team: Team) -> int:
     """Return how many PEs `team` has; -1 for TEAM_INVALID. OpenSHMEM 1.5: shmem_team_n_pes."""
 
 
 @declare(on_host=True, stream=False)
-def team_translate_pe(src_team: Any, src_pe: Any, dst_team: Any) -> Any:
+def team_translate_pe(src_team: Team, src_pe: int, dst_team: Team) -> int:
     """Return the number that PE `src_pe` of `src_team` has in `dst_team`; -1 if it has none.
 
     With TEAM_WORLD as `dst_team` it is the number that `put` and the like take. OpenSHMEM 1.5:
@@ -362,7 +380,7 @@ def team_translate_pe(src_team: Any, src_pe: Any, dst_team: Any) -> Any:
 
 
 @declare(in_kernels=False, on_host=True, stream=False, note=SPLITTING)
-def team_split_strided(parent: Any, start: Any, stride: Any, size: Any) -> Any:
+def team_split_strided(parent: Team, start: int, stride: int, size: int) -> Team:
     """Make a team of the PEs `start + k * stride` of `parent`, k from 0 to `size - 1`; return it.
 
     PE k of the new team is the k-th of them. OpenSHMEM 1.5: shmem_team_split_strided.
@@ -370,7 +388,7 @@ def team_split_strided(parent: Any, start: Any, stride: Any, size: Any) -> Any:
 
 
 @declare(in_kernels=False, on_host=True, stream=False, note=SPLITTING)
-def team_split_2d(parent: Any, xrange: Any) -> Any:
+def team_split_2d(parent: Team, xrange: int) -> tuple[Team, Team]:
     """Lay `parent` out in rows of `xrange` PEs; return the caller's row and column as teams.
 
     PE i of `parent` is in row `i // xrange` and column `i % xrange`; the last row may be shorter.
@@ -379,7 +397,7 @@ def team_split_2d(parent: Any, xrange: Any) -> Any:
 
 
 @declare(in_kernels=False, on_host=True, stream=False)
-def team_destroy(team: Any) -> Any:
+def team_destroy(team: Team) -> None:
     """Take `team` down. Collective over it; waits for this PE's kernels.
 
     Using it afterwards raises `TeamError`. The predefined teams stay. OpenSHMEM 1.5:
@@ -394,7 +412,7 @@ first waits for the kernels of its PE."""
 
 
 @declare(scopes=EVERY_SCOPE, on_host=True, note=TOGETHER)
-def barrier(team: Any) -> Any:
+def barrier(team: Team) -> None:
     """Wait until every PE of `team` is here; what any of them put before is visible to all then.
 
     NVSHMEM 3: nvshmem_barrier.
@@ -402,7 +420,7 @@ def barrier(team: Any) -> Any:
 
 
 @declare(scopes=EVERY_SCOPE, on_host=True, note=TOGETHER)
-def barrier_all() -> Any:
+def barrier_all() -> None:
     """Wait until every PE is here; on return all that any PE put before is visible to all.
 
     OpenSHMEM 1.5: shmem_barrier_all.
@@ -410,7 +428,7 @@ def barrier_all() -> Any:
 
 
 @declare(scopes=EVERY_SCOPE, on_host=True, note=TOGETHER)
-def sync(team: Any) -> Any:
+def sync(team: Team) -> None:
     """Wait until every PE of `team` is here. Completes nothing: `quiet` does, or `barrier`.
 
     What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
@@ -419,7 +437,7 @@ def sync(team: Any) -> Any:
 
 
 @declare(scopes=EVERY_SCOPE, on_host=True, note=TOGETHER)
-def sync_all() -> Any:
+def sync_all() -> None:
     """Wait until every PE is here. Completes nothing: `quiet` does, or `barrier_all`.
 
     What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
@@ -444,7 +462,7 @@ PE gets the same bits. {IN_PLACE}"""
 
 
 @declare(scopes=EVERY_SCOPE, on_host=True, note=APART)
-def broadcast(team: Any, dst: Any, src: Any, root: Any = 0) -> Any:
+def broadcast(team: Team, dst: Symmetric, src: Symmetric, root: int = 0) -> None:
     """Copy `src` of the team's PE `root` to the first elements of `dst` on every PE of `team`.
 
     OpenSHMEM 1.5: shmem_broadcast.
@@ -452,7 +470,7 @@ def broadcast(team: Any, dst: Any, src: Any, root: Any = 0) -> Any:
 
 
 @declare(scopes=EVERY_SCOPE, on_host=True, note=APART)
-def fcollect(team: Any, dst: Any, src: Any) -> Any:
+def fcollect(team: Team, dst: Symmetric, src: Symmetric) -> None:
     """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
 
     `src` has n elements on every PE, `dst` at least `team_n_pes(team) * n`. OpenSHMEM 1.5:
@@ -461,7 +479,7 @@ def fcollect(team: Any, dst: Any, src: Any) -> Any:
 
 
 @declare(scopes=EVERY_SCOPE, on_host=True, note=APART)
-def collect(team: Any, dst: Any, src: Any) -> Any:
+def collect(team: Team, dst: Symmetric, src: Symmetric) -> None:
     """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
 
     `src` may have another number of elements on every PE; `dst` has room for all of them.
@@ -470,7 +488,7 @@ def collect(team: Any, dst: Any, src: Any) -> Any:
 
 
 @declare(scopes=EVERY_SCOPE, on_host=True, note=APART)
-def alltoall(team: Any, dst: Any, src: Any) -> Any:
+def alltoall(team: Team, dst: Symmetric, src: Symmetric) -> None:
     """Send part k of `src` to the team's PE k: there, part j of `dst` is what PE j sent.
 
     `src` has `team_n_pes(team)` equal parts; those of `dst` are as long. OpenSHMEM 1.5:
@@ -479,7 +497,9 @@ def alltoall(team: Any, dst: Any, src: Any) -> Any:
 
 
 @declare(scopes=EVERY_SCOPE, on_host=True, note=APART)
-def alltoalls(team: Any, dst: Any, src: Any, dst_stride: Any, src_stride: Any, nelems: Any) -> Any:
+def alltoalls(
+    team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_stride: int, nelems: int
+) -> None:
     """Send `nelems` elements to each PE of `team`: as `alltoall`, with strides.
 
     Element `(k * nelems + i) * src_stride` of `src` goes to PE k, as element
@@ -489,7 +509,7 @@ def alltoalls(team: Any, dst: Any, src: Any, dst_stride: Any, src_stride: Any, n
 
 
 @declare(scopes=EVERY_SCOPE, on_host=True, note=REDUCING)
-def reduce(team: Any, dst: Any, src: Any, op: Any) -> Any:
+def reduce(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     """Combine `src` of all PEs of `team`, element by element, to the first of `dst`, on every PE.
 
     OpenSHMEM 1.5: shmem_sum_reduce and others; NVSHMEM 3: nvshmemx_sum_reduce_block and others.
@@ -497,7 +517,7 @@ def reduce(team: Any, dst: Any, src: Any, op: Any) -> Any:
 
 
 @declare(scopes=EVERY_SCOPE, on_host=True, note=REDUCING)
-def reducescatter(team: Any, dst: Any, src: Any, op: Any) -> Any:
+def reducescatter(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     """Combine part k of `src` of all PEs of `team`, element by element, to `dst` on its PE k.
 
     `src` has `team_n_pes(team)` equal parts, `dst` at least as many elements as a part. NVSHMEM 3:
@@ -509,7 +529,7 @@ def reducescatter(team: Any, dst: Any, src: Any, op: Any) -> Any:
 
 
 @declare(on_host=True, stream=False)
-def peer_array(array: Any, pe: Any) -> Any:
+def peer_array(array: Symmetric, pe: int) -> DeviceArray:
     """Return `array` (symmetric) as it is on `pe`: loads and stores then reach that PE's memory.
 
     They are ordered with operations as loads and stores of one's own memory are, see
@@ -518,7 +538,7 @@ def peer_array(array: Any, pe: Any) -> Any:
 
 
 @declare(on_host=True, stream=False)
-def multicast_array(array: Any, team: Any) -> Any:
+def multicast_array(array: Symmetric, team: Team) -> MulticastArray:
     """Return `array` (symmetric) as it is on all PEs of `team`: a store reaches all of them.
 
     It can be assigned to (`m[i] = value`), not read, and is made where it is used: it cannot be

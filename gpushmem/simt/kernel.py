@@ -116,8 +116,11 @@ class Kernel:
         self._entries[argtypes] = entry
         return entry
 
-    def prepare(self, shape: LaunchShape, args: tuple[Any, ...], user: int = 0) -> Running:
-        """Compile for these arguments and make a launch of them; nothing runs yet."""
+    def prepare(self, shape: LaunchShape, args: tuple[Any, ...], user: Any = None) -> Running:
+        """Compile for these arguments and make a launch of them; nothing runs yet.
+
+        `user` is an array whose address the embedder's operations find in the launch.
+        """
         expected = self.py_func.__code__.co_argcount
         if len(args) != expected:
             raise ArgumentError(f"kernel {self.name} takes {expected} arguments, got {len(args)}")
@@ -157,19 +160,19 @@ class Running:
         entry: entries.Entry,
         shape: LaunchShape,
         packed: np.ndarray[Any, Any],
-        user: int = 0,
+        user: np.ndarray[Any, Any] | None = None,
         keep: Any = None,
     ) -> None:
         _check_fits(name, entry, shape)
         self.name, self.entry, self.shape = name, entry, shape
-        self._keep = packed, keep  # the arrays whose addresses are in `packed`
+        self._keep = packed, keep, user  # the arrays whose addresses the kernel gets
         self.blocks = math.prod(shape.grid)
         self.launch = launch = new(LAUNCH)
         self.parts = [launch]
         launch["bdim"], launch["gdim"] = shape.block, shape.grid
         launch["dynamic_shared"] = shape.dynamic_shared
         launch["shared_bytes"] = entry.dynamic_start + shape.dynamic_shared
-        launch["user"] = user
+        launch["user"] = 0 if user is None else address_of(user)
         launch["args"] = address_of(packed)
         launch["flush"] = printing.install()
 

@@ -30,6 +30,8 @@ from gpushmem.simt.native import i8p, i64, intrinsic
 from gpushmem.simt.target import SITE_ARG, THREAD_ARG, device
 
 __all__ = [
+    "LOOKS",
+    "alone",
     "arrive",
     "begin_wait",
     "block_group",
@@ -155,6 +157,24 @@ def pause(typingctx: Any) -> Any:
 
     assert offset(FIBER, "sp") == 0
     return types.void(), codegen
+
+
+@intrinsic
+def alone(typingctx: Any) -> Any:
+    """Whether no other thread of the launch is resident, which `pause` would let run."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        fiber = thread_field(builder, "fiber")
+        following = fiber
+        for _ in range(2):  # round the ring: the scheduler, and this thread again
+            pointer = builder.inttoptr(following, i8p)
+            following = load_field(builder, FIBER, pointer, "next")
+        return builder.icmp_signed("==", following, fiber)
+
+    return types.boolean(), codegen
+
+
+LOOKS = 8  # how often a thread that is alone looks before it hands over
 
 
 @device

@@ -25,7 +25,7 @@ from gpushmem.errors import (
 )
 from gpushmem.simt.kernel import KernelFailure
 from gpushmem.simt.layout import view
-from gpushmem.simt.native import intrinsic
+from gpushmem.simt.native import intrinsic, load_acquire
 from gpushmem.simt.primitives import fail_if, user_word
 from gpushmem.simt.target import device
 
@@ -65,7 +65,8 @@ as_world = view(WORLD)
 (
     BAD_PE, NOT_SYMMETRIC, TOO_SMALL, BAD_SIGNAL_OP, BAD_COMPARISON, EMPTY, TOO_SHORT, BAD_STRIDE,
     OUTSIDE, BAD_TEAM, BAD_ROOT, NOT_DIVISIBLE, MISMATCH, ENDED,
-) = range(2, 16)  # fmt: skip
+    NOT_ALLOCATED,
+) = range(2, 17)  # fmt: skip
 
 
 def _mismatch(pe: int, theirs: int, ours: int, team: int) -> str:
@@ -82,6 +83,11 @@ TRAPS: dict[int, tuple[type[ShmemError], str | Callable[..., str]]] = {
         SymmetryError,
         "a remote array of {1} bytes at {0:#x} is not on the symmetric heap ({2:#x} to {3:#x}): "
         "allocate it with gpushmem.empty or zeros",
+    ),
+    NOT_ALLOCATED: (
+        SymmetryError,
+        "a remote array of {1} bytes at offset {0:#x} of the symmetric heap is not in one "
+        "allocated array: it was freed, or goes past the end of another",
     ),
     TOO_SMALL: (ArgumentError, "the target has {0} elements, the source {1}: pass a slice of it"),
     BAD_SIGNAL_OP: (
@@ -136,12 +142,29 @@ def explain(failure: KernelFailure, where: str) -> ShmemError:
 
 
 @device
+def allocated(start, end):
+    """Whether one allocated block has all from offset `start` to `end`."""
+    world = as_world(user_word())
+    low, high = 0, world.n_blocks  # the first block that ends at `end` or later is between
+    while low < high:
+        middle = (low + high) // 2
+        if load_acquire(world.blocks + 16 * middle + 8) < end:
+            low = middle + 1
+        else:
+            high = middle
+    return low < world.n_blocks and load_acquire(world.blocks + 16 * low) <= start
+
+
+@device
 def remote(address, nbytes, pe):
     """Address on `pe` of the `nbytes` that are symmetric with those at `address`."""
     world = as_world(user_word())
     heap, end = world.heap, world.heap + world.heap_bytes
     fail_if(pe < 0 or pe >= world.n_pes, BAD_PE, pe, world.n_pes - 1, 0, 0)
     fail_if(address < heap or address + nbytes > end, NOT_SYMMETRIC, address, nbytes, heap, end)
+    if world.blocks != 0:
+        start = address - heap
+        fail_if(not allocated(start, start + nbytes), NOT_ALLOCATED, start, nbytes, 0, 0)
     return address + (pe - world.my_pe) * world.stride
 
 

@@ -41,6 +41,7 @@ class CpuBackend:
     """One PE on the CPU; see `backends.base.Backend` for what each method promises."""
 
     name = "cpu"
+    allocated: Callable[[], list[tuple[int, int]]]
 
     def __init__(self, heap_bytes: int) -> None:
         lowering.install()
@@ -54,8 +55,7 @@ class CpuBackend:
         self.world.size_heap()
         self.meet("init", heap_bytes)
         self.world.map_heap()
-        self._user = address_of(self.world.native)
-        self._host_calls = HostCalls(self._user)
+        self._host_calls = HostCalls(self.world.native)
         report.install(self.my_pe, self._meeting)
 
     # --- meeting
@@ -130,7 +130,9 @@ class CpuBackend:
     def launch(self, kernel: Kernel, config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
         grid, block, stream, dynamic_shared = (*config, 0, 0)[:4]
         shape = shape_of(grid, block, dynamic_shared)
-        self._stream(stream).submit(kernel.prepare(shape, args, self._user))
+        debug = kernel.options.get("debug")
+        world = self.world.checking(self.allocated()) if debug else self.world.native
+        self._stream(stream).submit(kernel.prepare(shape, args, world))
 
     def _stream(self, stream: Any) -> Stream:
         if isinstance(stream, Stream):

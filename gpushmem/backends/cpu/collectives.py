@@ -49,7 +49,16 @@ from gpushmem.backends.cpu.rounds import (
 )
 from gpushmem.backends.cpu.world import TEAM
 from gpushmem.simt.native import copy_bytes, intrinsic, load_acquire, store_release
-from gpushmem.simt.primitives import begin_wait, end_wait, fail_if, pause, text_word, user_word
+from gpushmem.simt.primitives import (
+    LOOKS,
+    alone,
+    begin_wait,
+    end_wait,
+    fail_if,
+    pause,
+    text_word,
+    user_word,
+)
 from gpushmem.simt.target import device
 
 __all__ = ["BODIES", "MEMBER", "REDUCING"]
@@ -111,9 +120,12 @@ def await_member(what, team, number, rank):
     if not arrived(team, number, rank):
         pe = pe_of(team, rank)
         begin_wait(what, line(team, number, rank), MEMBER, pe, 8)
+        turns = 0
         while not arrived(team, number, rank):
-            fail_if(has_ended(pe) and not arrived(team, number, rank), ENDED, pe, 0, 0, 0)
-            pause()
+            turns += 1
+            if turns % LOOKS == 0 or not alone():
+                fail_if(has_ended(pe) and not arrived(team, number, rank), ENDED, pe, 0, 0, 0)
+                pause()
         end_wait()
 
 

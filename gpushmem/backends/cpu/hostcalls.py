@@ -34,8 +34,8 @@ def {name}(out, {params}):
 class HostCalls:
     """Launches operations: on the caller's stream, or beside all streams until they end."""
 
-    def __init__(self, user: int) -> None:
-        self._user = user
+    def __init__(self, world: np.ndarray[Any, Any]) -> None:
+        self._world = world
         self._device = Device()
         self._kernels: dict[tuple[Any, ...], Kernel] = {}
 
@@ -58,7 +58,7 @@ class HostCalls:
             kernel = self._kernels[key] = Kernel(_caller(op, words))
         args = [value for name, value in arguments.items() if name not in words]
         try:
-            return kernel.prepare(ONE, (result, *args), self._user)
+            return kernel.prepare(ONE, (result, *args), self._world)
         except (NumbaError, ValueError) as error:
             said = re.search(rf"{op.base}: [^\n]*", str(error))
             given = ", ".join(f"{k}={_kind(v)}" for k, v in arguments.items())

@@ -27,6 +27,8 @@ from gpushmem.backends.cpu.access import (
 from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE
 from gpushmem.simt.native import intrinsic
 from gpushmem.simt.primitives import (
+    LOOKS,
+    alone,
     begin_wait,
     end_wait,
     fail_if,
@@ -246,8 +248,11 @@ def await_first(what, array, cmp, wanted):
     seen = element_at(array, 0)
     if not holds(seen, cmp, wanted):
         begin_wait(what, address_of(array), cmp, types.intp(wanted), width_of(array))
+        turns = 0
         while not holds(seen, cmp, wanted):
-            pause()
+            turns += 1
+            if turns % LOOKS == 0 or not alone():
+                pause()
             seen = element_at(array, 0)
         end_wait()
     return seen

@@ -70,6 +70,9 @@ WORLD = np.dtype(
         ("ended", "i8"),  # address of a byte for each PE: whether it has ended
         ("teams", "i8"),  # address of this PE's TEAMs
         ("max_teams", "i8"),
+        # For kernels with debug=True, else 0: offsets (start, end) of what is allocated, sorted.
+        ("blocks", "i8"),
+        ("n_blocks", "i8"),
     ],
     align=True,
 )
@@ -115,6 +118,15 @@ class World:
         """Bytes of the control memory at an address, to read and write."""
         start = address - address_of(self.control)
         return self.control[start : start + nbytes]
+
+    def checking(self, blocks: list[tuple[int, int]]) -> np.ndarray[Any, Any]:
+        """The WORLD of kernels that check what is allocated: these (offset, bytes), sorted."""
+        whole = np.zeros(WORLD.itemsize + 16 * len(blocks), np.uint8)
+        world, table = whole[: WORLD.itemsize].view(WORLD), whole[WORLD.itemsize :].view(np.int64)
+        world[:] = self.native
+        table[:] = [edge for start, nbytes in blocks for edge in (start, start + nbytes)]
+        world["blocks"], world["n_blocks"] = address_of(table), len(blocks)
+        return world
 
     def map_heap(self) -> None:
         """Map all segments, which every PE must have sized before: `size_heap`, a barrier, this."""

@@ -1,0 +1,1182 @@
+"""Public names for type checkers and editors; docs/make_api.py writes it."""
+
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+
+from gpushmem.errors import ArgumentError as ArgumentError
+from gpushmem.errors import BackendUnavailable as BackendUnavailable
+from gpushmem.errors import CollectiveMismatch as CollectiveMismatch
+from gpushmem.errors import HeapExhausted as HeapExhausted
+from gpushmem.errors import KernelError as KernelError
+from gpushmem.errors import NotInitializedError as NotInitializedError
+from gpushmem.errors import ShmemError as ShmemError
+from gpushmem.errors import SymmetryError as SymmetryError
+from gpushmem.errors import TeamError as TeamError
+from gpushmem.runtime import alloc_bytes as alloc_bytes
+from gpushmem.runtime import asarray as asarray
+from gpushmem.runtime import device_array as device_array
+from gpushmem.runtime import empty as empty
+from gpushmem.runtime import finalize as finalize
+from gpushmem.runtime import free as free
+from gpushmem.runtime import full as full
+from gpushmem.runtime import heap_stats as heap_stats
+from gpushmem.runtime import init as init
+from gpushmem.runtime import is_initialized as is_initialized
+from gpushmem.runtime import ones as ones
+from gpushmem.runtime import register as register
+from gpushmem.runtime import stream as stream
+from gpushmem.runtime import synchronize as synchronize
+from gpushmem.runtime import to_device as to_device
+from gpushmem.runtime import unregister as unregister
+from gpushmem.runtime import zeros as zeros
+from gpushmem.jit import jit as jit
+from gpushmem.memory.array import DeviceArray as DeviceArray
+from gpushmem.memory.array import MulticastArray as MulticastArray
+from gpushmem.memory.array import SymmetricArray as SymmetricArray
+from gpushmem.memory.stats import HeapStats as HeapStats
+from gpushmem.ops.constants import CMP_EQ as CMP_EQ
+from gpushmem.ops.constants import CMP_GE as CMP_GE
+from gpushmem.ops.constants import CMP_GT as CMP_GT
+from gpushmem.ops.constants import CMP_LE as CMP_LE
+from gpushmem.ops.constants import CMP_LT as CMP_LT
+from gpushmem.ops.constants import CMP_NE as CMP_NE
+from gpushmem.ops.constants import SIGNAL_ADD as SIGNAL_ADD
+from gpushmem.ops.constants import SIGNAL_SET as SIGNAL_SET
+from gpushmem.ops.constants import TEAM_INVALID as TEAM_INVALID
+from gpushmem.ops.constants import TEAM_NODE as TEAM_NODE
+from gpushmem.ops.constants import TEAM_SHARED as TEAM_SHARED
+from gpushmem.ops.constants import TEAM_WORLD as TEAM_WORLD
+from gpushmem.ops.team import Team as Team
+
+Symmetric: TypeAlias = SymmetricArray
+Array: TypeAlias = DeviceArray | NDArray[Any]
+Scalar: TypeAlias = Any
+
+__version__: str
+
+def my_pe() -> int:
+    """Return the number of the calling PE, 0 to `n_pes() - 1`. OpenSHMEM 1.5: shmem_my_pe.
+    """
+
+def n_pes() -> int:
+    """Return how many PEs the job has. OpenSHMEM 1.5: shmem_n_pes.
+    """
+
+def p(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> None:
+    """Write `value` to element 0 of `dst` (symmetric, on `pe`).
+
+    On return the value has been taken; arrival needs `quiet`. `value` is converted to the dtype
+    of `dst`. To write element i pass `dst[i:]`. OpenSHMEM 1.5: shmem_p.
+    """
+
+def g(src: Symmetric, pe: int, *, stream: Any = None) -> Scalar:
+    """Return element 0 of `src` (symmetric, on `pe`), as it is at some moment during the call.
+
+    To read element i pass `src[i:]`. OpenSHMEM 1.5: shmem_g.
+    """
+
+def put(dst: Symmetric, src: Array, pe: int, *, stream: Any = None) -> None:
+    """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
+
+    Both contiguous, of one dtype; a smaller `dst` is an error. On return `src` may be reused;
+    arrival needs `quiet`, or a signal that follows (`put_signal`). Two puts may arrive in either
+    order: put `fence` between them where it matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi;
+    NVSHMEM 3: nvshmemx_put_warp, nvshmemx_put_block.
+    """
+
+def put_nbi(dst: Symmetric, src: Array, pe: int) -> None:
+    """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
+
+    Both contiguous, of one dtype; a smaller `dst` is an error. On return `src` may be reused;
+    arrival needs `quiet`, or a signal that follows (`put_signal`). Two puts may arrive in either
+    order: put `fence` between them where it matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi;
+    NVSHMEM 3: nvshmemx_put_warp, nvshmemx_put_block.
+
+    Non-blocking: `src` and `dst` may be touched again only after `quiet`.
+    """
+
+def put_warp(dst: Symmetric, src: Array, pe: int) -> None:
+    """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
+
+    Both contiguous, of one dtype; a smaller `dst` is an error. On return `src` may be reused;
+    arrival needs `quiet`, or a signal that follows (`put_signal`). Two puts may arrive in either
+    order: put `fence` between them where it matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi;
+    NVSHMEM 3: nvshmemx_put_warp, nvshmemx_put_block.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def put_nbi_warp(dst: Symmetric, src: Array, pe: int) -> None:
+    """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
+
+    Both contiguous, of one dtype; a smaller `dst` is an error. On return `src` may be reused;
+    arrival needs `quiet`, or a signal that follows (`put_signal`). Two puts may arrive in either
+    order: put `fence` between them where it matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi;
+    NVSHMEM 3: nvshmemx_put_warp, nvshmemx_put_block.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+
+    Non-blocking: `src` and `dst` may be touched again only after `quiet`.
+    """
+
+def put_block(dst: Symmetric, src: Array, pe: int) -> None:
+    """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
+
+    Both contiguous, of one dtype; a smaller `dst` is an error. On return `src` may be reused;
+    arrival needs `quiet`, or a signal that follows (`put_signal`). Two puts may arrive in either
+    order: put `fence` between them where it matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi;
+    NVSHMEM 3: nvshmemx_put_warp, nvshmemx_put_block.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def put_nbi_block(dst: Symmetric, src: Array, pe: int) -> None:
+    """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
+
+    Both contiguous, of one dtype; a smaller `dst` is an error. On return `src` may be reused;
+    arrival needs `quiet`, or a signal that follows (`put_signal`). Two puts may arrive in either
+    order: put `fence` between them where it matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi;
+    NVSHMEM 3: nvshmemx_put_warp, nvshmemx_put_block.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+
+    Non-blocking: `src` and `dst` may be touched again only after `quiet`.
+    """
+
+def get(dst: Array, src: Symmetric, pe: int, *, stream: Any = None) -> None:
+    """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
+
+    Both contiguous, of one dtype; a smaller `src` is an error. On return `dst` holds the data.
+    OpenSHMEM 1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
+    """
+
+def get_nbi(dst: Array, src: Symmetric, pe: int) -> None:
+    """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
+
+    Both contiguous, of one dtype; a smaller `src` is an error. On return `dst` holds the data.
+    OpenSHMEM 1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
+
+    Non-blocking: `src` and `dst` may be touched again only after `quiet`.
+    """
+
+def get_warp(dst: Array, src: Symmetric, pe: int) -> None:
+    """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
+
+    Both contiguous, of one dtype; a smaller `src` is an error. On return `dst` holds the data.
+    OpenSHMEM 1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def get_nbi_warp(dst: Array, src: Symmetric, pe: int) -> None:
+    """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
+
+    Both contiguous, of one dtype; a smaller `src` is an error. On return `dst` holds the data.
+    OpenSHMEM 1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+
+    Non-blocking: `src` and `dst` may be touched again only after `quiet`.
+    """
+
+def get_block(dst: Array, src: Symmetric, pe: int) -> None:
+    """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
+
+    Both contiguous, of one dtype; a smaller `src` is an error. On return `dst` holds the data.
+    OpenSHMEM 1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def get_nbi_block(dst: Array, src: Symmetric, pe: int) -> None:
+    """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
+
+    Both contiguous, of one dtype; a smaller `src` is an error. On return `dst` holds the data.
+    OpenSHMEM 1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+
+    Non-blocking: `src` and `dst` may be touched again only after `quiet`.
+    """
+
+def iput(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int, *, stream: Any = None) -> None:
+    """Copy elements of `src` (local) to `dst` (symmetric, on `pe`), `nelems` of them, with strides.
+
+    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `src` may
+    be reused; arrival needs `quiet`.
+
+    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
+    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
+    warps.
+    """
+
+def iput_warp(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
+    """Copy elements of `src` (local) to `dst` (symmetric, on `pe`), `nelems` of them, with strides.
+
+    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `src` may
+    be reused; arrival needs `quiet`.
+
+    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
+    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
+    warps.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def iput_block(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
+    """Copy elements of `src` (local) to `dst` (symmetric, on `pe`), `nelems` of them, with strides.
+
+    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `src` may
+    be reused; arrival needs `quiet`.
+
+    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
+    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
+    warps.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def iget(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int, *, stream: Any = None) -> None:
+    """Copy elements of `src` (symmetric, on `pe`) to `dst` (local), `nelems` of them, with strides.
+
+    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `dst`
+    holds the data.
+
+    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
+    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
+    warps.
+    """
+
+def iget_warp(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
+    """Copy elements of `src` (symmetric, on `pe`) to `dst` (local), `nelems` of them, with strides.
+
+    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `dst`
+    holds the data.
+
+    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
+    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
+    warps.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def iget_block(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
+    """Copy elements of `src` (symmetric, on `pe`) to `dst` (local), `nelems` of them, with strides.
+
+    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `dst`
+    holds the data.
+
+    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
+    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
+    warps.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def atomic_fetch(dst: Symmetric, pe: int, *, stream: Any = None) -> Scalar:
+    """Return element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_fetch.
+
+    Atomic with every other atomic operation on that element, of any PE, in kernels and on
+    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
+    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64, float32, float64.
+    """
+
+def atomic_set(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> None:
+    """Write `value` to element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_set.
+
+    Atomic with every other atomic operation on that element, of any PE, in kernels and on
+    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
+    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64, float32, float64.
+    """
+
+def atomic_swap(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> Scalar:
+    """Write `value` to element 0 of `dst` (symmetric, on `pe`); return what was there.
+
+    OpenSHMEM 1.5: shmem_atomic_swap.
+
+    Atomic with every other atomic operation on that element, of any PE, in kernels and on
+    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
+    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64, float32, float64.
+    """
+
+def atomic_compare_swap(dst: Symmetric, cond: Scalar, value: Scalar, pe: int, *, stream: Any = None) -> Scalar:
+    """Write `value` to element 0 of `dst` (symmetric, on `pe`) if it is `cond`; return what it was.
+
+    It has been written if what is returned equals `cond`. OpenSHMEM 1.5:
+    shmem_atomic_compare_swap.
+
+    Atomic with every other atomic operation on that element, of any PE, in kernels and on
+    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
+    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64.
+    """
+
+def atomic_inc(dst: Symmetric, pe: int, *, stream: Any = None) -> None:
+    """Add 1 to element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_inc.
+
+    Atomic with every other atomic operation on that element, of any PE, in kernels and on
+    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
+    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64.
+    """
+
+def atomic_fetch_inc(dst: Symmetric, pe: int, *, stream: Any = None) -> Scalar:
+    """Add 1 to element 0 of `dst` (symmetric, on `pe`); return what was there.
+
+    OpenSHMEM 1.5: shmem_atomic_fetch_inc.
+
+    Atomic with every other atomic operation on that element, of any PE, in kernels and on
+    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
+    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64.
+    """
+
+def atomic_add(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> None:
+    """Add `value` to element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_add.
+
+    Integers wrap around. Of floats the order of additions decides the last bits.
+
+    Atomic with every other atomic operation on that element, of any PE, in kernels and on
+    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
+    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64, float32, float64.
+    """
+
+def atomic_fetch_add(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> Scalar:
+    """Add `value` to element 0 of `dst` (symmetric, on `pe`); return what was there.
+
+    Integers wrap around. OpenSHMEM 1.5: shmem_atomic_fetch_add.
+
+    Atomic with every other atomic operation on that element, of any PE, in kernels and on
+    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
+    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64, float32, float64.
+    """
+
+def atomic_and(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> None:
+    """Clear the bits of element 0 of `dst` (symmetric, on `pe`) that `value` has not.
+
+    OpenSHMEM 1.5: shmem_atomic_and.
+
+    Atomic with every other atomic operation on that element, of any PE, in kernels and on
+    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
+    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64.
+    """
+
+def atomic_fetch_and(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> Scalar:
+    """As `atomic_and`; return what was there. OpenSHMEM 1.5: shmem_atomic_fetch_and.
+
+    Atomic with every other atomic operation on that element, of any PE, in kernels and on
+    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
+    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64.
+    """
+
+def atomic_or(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> None:
+    """Set the bits of `value` in element 0 of `dst` (symmetric, on `pe`).
+
+    OpenSHMEM 1.5: shmem_atomic_or.
+
+    Atomic with every other atomic operation on that element, of any PE, in kernels and on
+    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
+    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64.
+    """
+
+def atomic_fetch_or(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> Scalar:
+    """As `atomic_or`; return what was there. OpenSHMEM 1.5: shmem_atomic_fetch_or.
+
+    Atomic with every other atomic operation on that element, of any PE, in kernels and on
+    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
+    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64.
+    """
+
+def atomic_xor(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> None:
+    """Flip the bits of `value` in element 0 of `dst` (symmetric, on `pe`).
+
+    OpenSHMEM 1.5: shmem_atomic_xor.
+
+    Atomic with every other atomic operation on that element, of any PE, in kernels and on
+    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
+    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64.
+    """
+
+def atomic_fetch_xor(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> Scalar:
+    """As `atomic_xor`; return what was there. OpenSHMEM 1.5: shmem_atomic_fetch_xor.
+
+    Atomic with every other atomic operation on that element, of any PE, in kernels and on
+    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
+    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64.
+    """
+
+def put_signal(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, *, stream: Any = None) -> None:
+    """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
+
+    `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
+    ordered; earlier puts are not. On return `src` may be reused. OpenSHMEM 1.5:
+    shmem_put_signal; NVSHMEM 3: nvshmemx_put_signal_block.
+    """
+
+def put_signal_nbi(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
+    """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
+
+    `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
+    ordered; earlier puts are not. On return `src` may be reused. OpenSHMEM 1.5:
+    shmem_put_signal; NVSHMEM 3: nvshmemx_put_signal_block.
+
+    Non-blocking: `src` and `dst` may be touched again only after `quiet`.
+    """
+
+def put_signal_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
+    """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
+
+    `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
+    ordered; earlier puts are not. On return `src` may be reused. OpenSHMEM 1.5:
+    shmem_put_signal; NVSHMEM 3: nvshmemx_put_signal_block.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def put_signal_nbi_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
+    """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
+
+    `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
+    ordered; earlier puts are not. On return `src` may be reused. OpenSHMEM 1.5:
+    shmem_put_signal; NVSHMEM 3: nvshmemx_put_signal_block.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+
+    Non-blocking: `src` and `dst` may be touched again only after `quiet`.
+    """
+
+def put_signal_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
+    """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
+
+    `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
+    ordered; earlier puts are not. On return `src` may be reused. OpenSHMEM 1.5:
+    shmem_put_signal; NVSHMEM 3: nvshmemx_put_signal_block.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def put_signal_nbi_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
+    """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
+
+    `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
+    ordered; earlier puts are not. On return `src` may be reused. OpenSHMEM 1.5:
+    shmem_put_signal; NVSHMEM 3: nvshmemx_put_signal_block.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+
+    Non-blocking: `src` and `dst` may be touched again only after `quiet`.
+    """
+
+def signal_op(signal: Symmetric, value: int, op: int, pe: int, *, stream: Any = None) -> None:
+    """Update element 0 of `signal` (uint64, symmetric, on `pe`) atomically: set it or add to it.
+
+    `op` is SIGNAL_SET or SIGNAL_ADD. Not ordered after earlier puts: put `fence` before it.
+    NVSHMEM 3: nvshmemx_signal_op.
+    """
+
+def signal_fetch(signal: Symmetric) -> int:
+    """Return element 0 of `signal` (uint64, symmetric, the caller's own), read atomically.
+
+    What was put before the value was signalled is visible to the caller. OpenSHMEM 1.5:
+    shmem_signal_fetch.
+    """
+
+def signal_wait_until(signal: Symmetric, cmp: int, value: int, *, stream: Any = None) -> int:
+    """Wait until element 0 of `signal` (uint64, the caller's own) compares to `value`; return it.
+
+    `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. On return the data put before the
+    signal is visible to the calling thread; other threads of the block see it after
+    `cuda.syncthreads()`. The signal keeps its value: reset it, or count up. OpenSHMEM 1.5:
+    shmem_signal_wait_until.
+    """
+
+def wait_until(ivar: Symmetric, cmp: int, value: int, *, stream: Any = None) -> None:
+    """Wait until element 0 of `ivar` (symmetric, the caller's own) compares to `value`.
+
+    OpenSHMEM 1.5: shmem_wait_until.
+
+    `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
+    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    """
+
+def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, *, stream: Any = None) -> None:
+    """Wait until all elements of `ivars` (symmetric, the caller's own) compare to `value`.
+
+    OpenSHMEM 1.5: shmem_wait_until_all.
+
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which
+    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
+    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    """
+
+def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: int, *, stream: Any = None) -> None:
+    """Wait until all elements of `ivars` (symmetric, the caller's own) compare to `value`.
+
+    OpenSHMEM 1.5: shmem_wait_until_all.
+
+    `value` is an array as long as `ivars`: each element is compared with the one beside it.
+
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which
+    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
+    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    """
+
+def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, *, stream: Any = None) -> int:
+    """Wait until one element of `ivars` (symmetric, the caller's own) compares; return its index.
+
+    If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX
+    in C). OpenSHMEM 1.5: shmem_wait_until_any.
+
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which
+    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
+    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    """
+
+def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: int, *, stream: Any = None) -> int:
+    """Wait until one element of `ivars` (symmetric, the caller's own) compares; return its index.
+
+    If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX
+    in C). OpenSHMEM 1.5: shmem_wait_until_any.
+
+    `value` is an array as long as `ivars`: each element is compared with the one beside it.
+
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which
+    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
+    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    """
+
+def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, *, stream: Any = None) -> int:
+    """Wait until at least one element of `ivars` (symmetric, the caller's own) compares.
+
+    Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
+    returns how many: 0 if there is nothing to wait for. OpenSHMEM 1.5: shmem_wait_until_some.
+
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which
+    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
+    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    """
+
+def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, *, stream: Any = None) -> int:
+    """Wait until at least one element of `ivars` (symmetric, the caller's own) compares.
+
+    Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
+    returns how many: 0 if there is nothing to wait for. OpenSHMEM 1.5: shmem_wait_until_some.
+
+    `value` is an array as long as `ivars`: each element is compared with the one beside it.
+
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which
+    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
+    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    """
+
+def test(ivar: Symmetric, cmp: int, value: int) -> bool:
+    """Return whether element 0 of `ivar` (symmetric, the caller's own) compares to `value`.
+
+    OpenSHMEM 1.5: shmem_test.
+
+    `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
+    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    """
+
+def test_all(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> bool:
+    """Return whether all elements of `ivars` (symmetric, the caller's own) compare to `value`.
+
+    True also if all are excluded. OpenSHMEM 1.5: shmem_test_all.
+
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which
+    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
+    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    """
+
+def test_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> bool:
+    """Return whether all elements of `ivars` (symmetric, the caller's own) compare to `value`.
+
+    True also if all are excluded. OpenSHMEM 1.5: shmem_test_all.
+
+    `value` is an array as long as `ivars`: each element is compared with the one beside it.
+
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which
+    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
+    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    """
+
+def test_any(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> int:
+    """Return the lowest index of `ivars` (symmetric, the caller's own) that compares, or -1.
+
+    OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
+
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which
+    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
+    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    """
+
+def test_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> int:
+    """Return the lowest index of `ivars` (symmetric, the caller's own) that compares, or -1.
+
+    OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
+
+    `value` is an array as long as `ivars`: each element is compared with the one beside it.
+
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which
+    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
+    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    """
+
+def test_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int) -> int:
+    """Write the indices of the elements of `ivars` that compare to `indices`; return how many.
+
+    `ivars` is symmetric, the caller's own. OpenSHMEM 1.5: shmem_test_some.
+
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which
+    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
+    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    """
+
+def test_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int) -> int:
+    """Write the indices of the elements of `ivars` that compare to `indices`; return how many.
+
+    `ivars` is symmetric, the caller's own. OpenSHMEM 1.5: shmem_test_some.
+
+    `value` is an array as long as `ivars`: each element is compared with the one beside it.
+
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which
+    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
+    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    """
+
+def fence(*, stream: Any = None) -> None:
+    """Order what the caller sent to a PE before this call before what it sends there after it.
+
+    It orders per target PE and completes nothing: data may still be under way on return.
+    Classic mistake: `put(data)`, `signal_op(flag)` with no fence between. OpenSHMEM 1.5:
+    shmem_fence.
+    """
+
+def quiet(*, stream: Any = None) -> None:
+    """Complete what the caller sent before: on return it has arrived, on every PE.
+
+    Classic mistake: reusing the buffer of a `put_nbi` before `quiet`. OpenSHMEM 1.5: shmem_quiet.
+    """
+
+def team_my_pe(team: Team) -> int:
+    """Return the number of the calling PE in `team`; -1 for TEAM_INVALID.
+
+    OpenSHMEM 1.5: shmem_team_my_pe.
+    """
+
+def team_n_pes(team: Team) -> int:
+    """Return how many PEs `team` has; -1 for TEAM_INVALID. OpenSHMEM 1.5: shmem_team_n_pes.
+    """
+
+def team_translate_pe(src_team: Team, src_pe: int, dst_team: Team) -> int:
+    """Return the number that PE `src_pe` of `src_team` has in `dst_team`; -1 if it has none.
+
+    With TEAM_WORLD as `dst_team` it is the number that `put` and the like take. OpenSHMEM 1.5:
+    shmem_team_translate_pe.
+    """
+
+def team_split_strided(parent: Team, start: int, stride: int, size: int) -> Team:
+    """Make a team of the PEs `start + k * stride` of `parent`, k from 0 to `size - 1`; return it.
+
+    PE k of the new team is the k-th of them. OpenSHMEM 1.5: shmem_team_split_strided.
+
+    Collective over `parent`: all its members call, with the same arguments; waits for this
+    PE's kernels. Returns TEAM_INVALID to a PE that is in none of the new teams. Raises `TeamError` on
+    all when there are as many teams as there can be: GPUSHMEM_MAX_TEAMS, by default 256.
+    """
+
+def team_split_2d(parent: Team, xrange: int) -> tuple[Team, Team]:
+    """Lay `parent` out in rows of `xrange` PEs; return the caller's row and column as teams.
+
+    PE i of `parent` is in row `i // xrange` and column `i % xrange`; the last row may be shorter.
+    OpenSHMEM 1.5: shmem_team_split_2d.
+
+    Collective over `parent`: all its members call, with the same arguments; waits for this
+    PE's kernels. Returns TEAM_INVALID to a PE that is in none of the new teams. Raises `TeamError` on
+    all when there are as many teams as there can be: GPUSHMEM_MAX_TEAMS, by default 256.
+    """
+
+def team_destroy(team: Team) -> None:
+    """Take `team` down. Collective over it; waits for this PE's kernels.
+
+    Using it afterwards raises `TeamError`. The predefined teams stay. OpenSHMEM 1.5:
+    shmem_team_destroy.
+    """
+
+def barrier(team: Team, *, stream: Any = None) -> None:
+    """Wait until every PE of `team` is here; what any of them put before is visible to all then.
+
+    NVSHMEM 3: nvshmem_barrier.
+
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+    """
+
+def barrier_warp(team: Team) -> None:
+    """Wait until every PE of `team` is here; what any of them put before is visible to all then.
+
+    NVSHMEM 3: nvshmem_barrier.
+
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def barrier_block(team: Team) -> None:
+    """Wait until every PE of `team` is here; what any of them put before is visible to all then.
+
+    NVSHMEM 3: nvshmem_barrier.
+
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def barrier_all(*, stream: Any = None) -> None:
+    """Wait until every PE is here; on return all that any PE put before is visible to all.
+
+    OpenSHMEM 1.5: shmem_barrier_all.
+
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+    """
+
+def barrier_all_warp() -> None:
+    """Wait until every PE is here; on return all that any PE put before is visible to all.
+
+    OpenSHMEM 1.5: shmem_barrier_all.
+
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def barrier_all_block() -> None:
+    """Wait until every PE is here; on return all that any PE put before is visible to all.
+
+    OpenSHMEM 1.5: shmem_barrier_all.
+
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def sync(team: Team, *, stream: Any = None) -> None:
+    """Wait until every PE of `team` is here. Completes nothing: `quiet` does, or `barrier`.
+
+    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
+    shmem_team_sync.
+
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+    """
+
+def sync_warp(team: Team) -> None:
+    """Wait until every PE of `team` is here. Completes nothing: `quiet` does, or `barrier`.
+
+    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
+    shmem_team_sync.
+
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def sync_block(team: Team) -> None:
+    """Wait until every PE of `team` is here. Completes nothing: `quiet` does, or `barrier`.
+
+    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
+    shmem_team_sync.
+
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def sync_all(*, stream: Any = None) -> None:
+    """Wait until every PE is here. Completes nothing: `quiet` does, or `barrier_all`.
+
+    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
+    shmem_sync_all.
+
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+    """
+
+def sync_all_warp() -> None:
+    """Wait until every PE is here. Completes nothing: `quiet` does, or `barrier_all`.
+
+    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
+    shmem_sync_all.
+
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def sync_all_block() -> None:
+    """Wait until every PE is here. Completes nothing: `quiet` does, or `barrier_all`.
+
+    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
+    shmem_sync_all.
+
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def broadcast(team: Team, dst: Symmetric, src: Symmetric, root: int = 0, *, stream: Any = None) -> None:
+    """Copy `src` of the team's PE `root` to the first elements of `dst` on every PE of `team`.
+
+    OpenSHMEM 1.5: shmem_broadcast.
+
+    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
+    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+    """
+
+def broadcast_warp(team: Team, dst: Symmetric, src: Symmetric, root: int = 0) -> None:
+    """Copy `src` of the team's PE `root` to the first elements of `dst` on every PE of `team`.
+
+    OpenSHMEM 1.5: shmem_broadcast.
+
+    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
+    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def broadcast_block(team: Team, dst: Symmetric, src: Symmetric, root: int = 0) -> None:
+    """Copy `src` of the team's PE `root` to the first elements of `dst` on every PE of `team`.
+
+    OpenSHMEM 1.5: shmem_broadcast.
+
+    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
+    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def fcollect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -> None:
+    """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
+
+    `src` has n elements on every PE, `dst` at least `team_n_pes(team) * n`. OpenSHMEM 1.5:
+    shmem_fcollect.
+
+    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
+    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+    """
+
+def fcollect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
+    """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
+
+    `src` has n elements on every PE, `dst` at least `team_n_pes(team) * n`. OpenSHMEM 1.5:
+    shmem_fcollect.
+
+    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
+    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def fcollect_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
+    """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
+
+    `src` has n elements on every PE, `dst` at least `team_n_pes(team) * n`. OpenSHMEM 1.5:
+    shmem_fcollect.
+
+    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
+    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def collect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -> None:
+    """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
+
+    `src` may have another number of elements on every PE; `dst` has room for all of them.
+    OpenSHMEM 1.5: shmem_collect.
+
+    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
+    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+    """
+
+def collect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
+    """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
+
+    `src` may have another number of elements on every PE; `dst` has room for all of them.
+    OpenSHMEM 1.5: shmem_collect.
+
+    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
+    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def collect_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
+    """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
+
+    `src` may have another number of elements on every PE; `dst` has room for all of them.
+    OpenSHMEM 1.5: shmem_collect.
+
+    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
+    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def alltoall(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -> None:
+    """Send part k of `src` to the team's PE k: there, part j of `dst` is what PE j sent.
+
+    `src` has `team_n_pes(team)` equal parts; those of `dst` are as long. OpenSHMEM 1.5:
+    shmem_alltoall.
+
+    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
+    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+    """
+
+def alltoall_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
+    """Send part k of `src` to the team's PE k: there, part j of `dst` is what PE j sent.
+
+    `src` has `team_n_pes(team)` equal parts; those of `dst` are as long. OpenSHMEM 1.5:
+    shmem_alltoall.
+
+    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
+    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def alltoall_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
+    """Send part k of `src` to the team's PE k: there, part j of `dst` is what PE j sent.
+
+    `src` has `team_n_pes(team)` equal parts; those of `dst` are as long. OpenSHMEM 1.5:
+    shmem_alltoall.
+
+    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
+    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def alltoalls(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, *, stream: Any = None) -> None:
+    """Send `nelems` elements to each PE of `team`: as `alltoall`, with strides.
+
+    Element `(k * nelems + i) * src_stride` of `src` goes to PE k, as element
+    `(j * nelems + i) * dst_stride` of `dst`, where j is the sender. Strides are 1 or more.
+    OpenSHMEM 1.5: shmem_alltoalls.
+
+    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
+    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+    """
+
+def alltoalls_warp(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_stride: int, nelems: int) -> None:
+    """Send `nelems` elements to each PE of `team`: as `alltoall`, with strides.
+
+    Element `(k * nelems + i) * src_stride` of `src` goes to PE k, as element
+    `(j * nelems + i) * dst_stride` of `dst`, where j is the sender. Strides are 1 or more.
+    OpenSHMEM 1.5: shmem_alltoalls.
+
+    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
+    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def alltoalls_block(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_stride: int, nelems: int) -> None:
+    """Send `nelems` elements to each PE of `team`: as `alltoall`, with strides.
+
+    Element `(k * nelems + i) * src_stride` of `src` goes to PE k, as element
+    `(j * nelems + i) * dst_stride` of `dst`, where j is the sender. Strides are 1 or more.
+    OpenSHMEM 1.5: shmem_alltoalls.
+
+    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
+    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def reduce(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream: Any = None) -> None:
+    """Combine `src` of all PEs of `team`, element by element, to the first of `dst`, on every PE.
+
+    OpenSHMEM 1.5: shmem_sum_reduce and others; NVSHMEM 3: nvshmemx_sum_reduce_block and others.
+
+    `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
+    complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
+    (integers), or "maxloc" (records of two fields, a value and where it is from: the largest value, and
+    of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so every
+    PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
+    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+    """
+
+def reduce_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
+    """Combine `src` of all PEs of `team`, element by element, to the first of `dst`, on every PE.
+
+    OpenSHMEM 1.5: shmem_sum_reduce and others; NVSHMEM 3: nvshmemx_sum_reduce_block and others.
+
+    `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
+    complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
+    (integers), or "maxloc" (records of two fields, a value and where it is from: the largest value, and
+    of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so every
+    PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
+    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def reduce_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
+    """Combine `src` of all PEs of `team`, element by element, to the first of `dst`, on every PE.
+
+    OpenSHMEM 1.5: shmem_sum_reduce and others; NVSHMEM 3: nvshmemx_sum_reduce_block and others.
+
+    `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
+    complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
+    (integers), or "maxloc" (records of two fields, a value and where it is from: the largest value, and
+    of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so every
+    PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
+    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def reducescatter(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream: Any = None) -> None:
+    """Combine part k of `src` of all PEs of `team`, element by element, to `dst` on its PE k.
+
+    `src` has `team_n_pes(team)` equal parts, `dst` at least as many elements as a part. NVSHMEM 3:
+    nvshmem_sum_reducescatter and others.
+
+    `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
+    complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
+    (integers), or "maxloc" (records of two fields, a value and where it is from: the largest value, and
+    of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so every
+    PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
+    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+    """
+
+def reducescatter_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
+    """Combine part k of `src` of all PEs of `team`, element by element, to `dst` on its PE k.
+
+    `src` has `team_n_pes(team)` equal parts, `dst` at least as many elements as a part. NVSHMEM 3:
+    nvshmem_sum_reducescatter and others.
+
+    `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
+    complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
+    (integers), or "maxloc" (records of two fields, a value and where it is from: the largest value, and
+    of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so every
+    PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
+    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def reducescatter_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
+    """Combine part k of `src` of all PEs of `team`, element by element, to `dst` on its PE k.
+
+    `src` has `team_n_pes(team)` equal parts, `dst` at least as many elements as a part. NVSHMEM 3:
+    nvshmem_sum_reducescatter and others.
+
+    `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
+    complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
+    (integers), or "maxloc" (records of two fields, a value and where it is from: the largest value, and
+    of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so every
+    PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
+    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    One call per PE: one thread, one warp or one block of one kernel, or the host, which
+    first waits for the kernels of its PE.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def peer_array(array: Symmetric, pe: int) -> DeviceArray:
+    """Return `array` (symmetric) as it is on `pe`: loads and stores then reach that PE's memory.
+
+    They are ordered with operations as loads and stores of one's own memory are, see
+    docs/memory-model.md. Only of PEs in TEAM_SHARED. NVSHMEM 3: nvshmem_ptr.
+    """
+
+def multicast_array(array: Symmetric, team: Team) -> MulticastArray:
+    """Return `array` (symmetric) as it is on all PEs of `team`: a store reaches all of them.
+
+    It can be assigned to (`m[i] = value`), not read, and is made where it is used: it cannot be
+    passed to a kernel. NVSHMEM 3: nvshmemx_mc_ptr.
+    """
