@@ -83,6 +83,8 @@ def put(dst: Symmetric, src: Array, pe: int, *, stream: Any = None) -> None:
     arrival needs `quiet`, or a signal that follows (`put_signal`). Two puts may arrive in either
     order: put `fence` between them where it matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi;
     NVSHMEM 3: nvshmemx_put_warp, nvshmemx_put_block.
+
+    On the host the local array is device or symmetric memory, or registered (`register`).
     """
 
 def put_nbi(dst: Symmetric, src: Array, pe: int) -> None:
@@ -92,6 +94,8 @@ def put_nbi(dst: Symmetric, src: Array, pe: int) -> None:
     arrival needs `quiet`, or a signal that follows (`put_signal`). Two puts may arrive in either
     order: put `fence` between them where it matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi;
     NVSHMEM 3: nvshmemx_put_warp, nvshmemx_put_block.
+
+    On the host the local array is device or symmetric memory, or registered (`register`).
 
     Non-blocking: `src` and `dst` may be touched again only after `quiet`.
     """
@@ -104,6 +108,8 @@ def put_warp(dst: Symmetric, src: Array, pe: int) -> None:
     order: put `fence` between them where it matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi;
     NVSHMEM 3: nvshmemx_put_warp, nvshmemx_put_block.
 
+    On the host the local array is device or symmetric memory, or registered (`register`).
+
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
 
@@ -114,6 +120,8 @@ def put_nbi_warp(dst: Symmetric, src: Array, pe: int) -> None:
     arrival needs `quiet`, or a signal that follows (`put_signal`). Two puts may arrive in either
     order: put `fence` between them where it matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi;
     NVSHMEM 3: nvshmemx_put_warp, nvshmemx_put_block.
+
+    On the host the local array is device or symmetric memory, or registered (`register`).
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
 
@@ -128,6 +136,8 @@ def put_block(dst: Symmetric, src: Array, pe: int) -> None:
     order: put `fence` between them where it matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi;
     NVSHMEM 3: nvshmemx_put_warp, nvshmemx_put_block.
 
+    On the host the local array is device or symmetric memory, or registered (`register`).
+
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
 
@@ -139,6 +149,8 @@ def put_nbi_block(dst: Symmetric, src: Array, pe: int) -> None:
     order: put `fence` between them where it matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi;
     NVSHMEM 3: nvshmemx_put_warp, nvshmemx_put_block.
 
+    On the host the local array is device or symmetric memory, or registered (`register`).
+
     Every thread of the block calls, with the same arguments; the block acts as one.
 
     Non-blocking: `src` and `dst` may be touched again only after `quiet`.
@@ -149,6 +161,8 @@ def get(dst: Array, src: Symmetric, pe: int, *, stream: Any = None) -> None:
 
     Both contiguous, of one dtype; a smaller `src` is an error. On return `dst` holds the data.
     OpenSHMEM 1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
+
+    On the host the local array is device or symmetric memory, or registered (`register`).
     """
 
 def get_nbi(dst: Array, src: Symmetric, pe: int) -> None:
@@ -156,6 +170,8 @@ def get_nbi(dst: Array, src: Symmetric, pe: int) -> None:
 
     Both contiguous, of one dtype; a smaller `src` is an error. On return `dst` holds the data.
     OpenSHMEM 1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
+
+    On the host the local array is device or symmetric memory, or registered (`register`).
 
     Non-blocking: `src` and `dst` may be touched again only after `quiet`.
     """
@@ -166,6 +182,8 @@ def get_warp(dst: Array, src: Symmetric, pe: int) -> None:
     Both contiguous, of one dtype; a smaller `src` is an error. On return `dst` holds the data.
     OpenSHMEM 1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
 
+    On the host the local array is device or symmetric memory, or registered (`register`).
+
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
 
@@ -174,6 +192,8 @@ def get_nbi_warp(dst: Array, src: Symmetric, pe: int) -> None:
 
     Both contiguous, of one dtype; a smaller `src` is an error. On return `dst` holds the data.
     OpenSHMEM 1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
+
+    On the host the local array is device or symmetric memory, or registered (`register`).
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
 
@@ -186,6 +206,8 @@ def get_block(dst: Array, src: Symmetric, pe: int) -> None:
     Both contiguous, of one dtype; a smaller `src` is an error. On return `dst` holds the data.
     OpenSHMEM 1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
 
+    On the host the local array is device or symmetric memory, or registered (`register`).
+
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
 
@@ -194,6 +216,8 @@ def get_nbi_block(dst: Array, src: Symmetric, pe: int) -> None:
 
     Both contiguous, of one dtype; a smaller `src` is an error. On return `dst` holds the data.
     OpenSHMEM 1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
+
+    On the host the local array is device or symmetric memory, or registered (`register`).
 
     Every thread of the block calls, with the same arguments; the block acts as one.
 
@@ -206,7 +230,7 @@ def iput(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: i
     Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `src` may
     be reused; arrival needs `quiet`.
 
-    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
+    On the host the local array is device or symmetric memory, or registered (`register`). Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
     OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
     warps.
     """
@@ -217,7 +241,7 @@ def iput_warp(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nele
     Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `src` may
     be reused; arrival needs `quiet`.
 
-    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
+    On the host the local array is device or symmetric memory, or registered (`register`). Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
     OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
     warps.
 
@@ -230,7 +254,7 @@ def iput_block(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nel
     Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `src` may
     be reused; arrival needs `quiet`.
 
-    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
+    On the host the local array is device or symmetric memory, or registered (`register`). Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
     OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
     warps.
 
@@ -243,7 +267,7 @@ def iget(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: i
     Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `dst`
     holds the data.
 
-    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
+    On the host the local array is device or symmetric memory, or registered (`register`). Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
     OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
     warps.
     """
@@ -254,7 +278,7 @@ def iget_warp(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nele
     Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `dst`
     holds the data.
 
-    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
+    On the host the local array is device or symmetric memory, or registered (`register`). Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
     OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
     warps.
 
@@ -267,7 +291,7 @@ def iget_block(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nel
     Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `dst`
     holds the data.
 
-    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
+    On the host the local array is device or symmetric memory, or registered (`register`). Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
     OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
     warps.
 
@@ -409,6 +433,8 @@ def put_signal(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: in
     `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
     ordered; earlier puts are not. On return `src` may be reused. OpenSHMEM 1.5:
     shmem_put_signal; NVSHMEM 3: nvshmemx_put_signal_block.
+
+    On the host the local array is device or symmetric memory, or registered (`register`).
     """
 
 def put_signal_nbi(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
@@ -417,6 +443,8 @@ def put_signal_nbi(dst: Symmetric, src: Array, signal: Symmetric, value: int, op
     `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
     ordered; earlier puts are not. On return `src` may be reused. OpenSHMEM 1.5:
     shmem_put_signal; NVSHMEM 3: nvshmemx_put_signal_block.
+
+    On the host the local array is device or symmetric memory, or registered (`register`).
 
     Non-blocking: `src` and `dst` may be touched again only after `quiet`.
     """
@@ -428,6 +456,8 @@ def put_signal_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, o
     ordered; earlier puts are not. On return `src` may be reused. OpenSHMEM 1.5:
     shmem_put_signal; NVSHMEM 3: nvshmemx_put_signal_block.
 
+    On the host the local array is device or symmetric memory, or registered (`register`).
+
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
 
@@ -437,6 +467,8 @@ def put_signal_nbi_warp(dst: Symmetric, src: Array, signal: Symmetric, value: in
     `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
     ordered; earlier puts are not. On return `src` may be reused. OpenSHMEM 1.5:
     shmem_put_signal; NVSHMEM 3: nvshmemx_put_signal_block.
+
+    On the host the local array is device or symmetric memory, or registered (`register`).
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
 
@@ -450,6 +482,8 @@ def put_signal_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, 
     ordered; earlier puts are not. On return `src` may be reused. OpenSHMEM 1.5:
     shmem_put_signal; NVSHMEM 3: nvshmemx_put_signal_block.
 
+    On the host the local array is device or symmetric memory, or registered (`register`).
+
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
 
@@ -459,6 +493,8 @@ def put_signal_nbi_block(dst: Symmetric, src: Array, signal: Symmetric, value: i
     `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
     ordered; earlier puts are not. On return `src` may be reused. OpenSHMEM 1.5:
     shmem_put_signal; NVSHMEM 3: nvshmemx_put_signal_block.
+
+    On the host the local array is device or symmetric memory, or registered (`register`).
 
     Every thread of the block calls, with the same arguments; the block acts as one.
 

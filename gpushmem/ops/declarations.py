@@ -59,7 +59,12 @@ def g(src: Symmetric, pe: int) -> Scalar:
     """
 
 
-@declare(scopes=EVERY_SCOPE, nbi=True, on_host=True)
+ON_HOST = (
+    """On the host the local array is device or symmetric memory, or registered (`register`)."""
+)
+
+
+@declare(scopes=EVERY_SCOPE, nbi=True, on_host=True, note=ON_HOST)
 def put(dst: Symmetric, src: Array, pe: int) -> None:
     """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
 
@@ -70,7 +75,7 @@ def put(dst: Symmetric, src: Array, pe: int) -> None:
     """
 
 
-@declare(scopes=EVERY_SCOPE, nbi=True, on_host=True)
+@declare(scopes=EVERY_SCOPE, nbi=True, on_host=True, note=ON_HOST)
 def get(dst: Array, src: Symmetric, pe: int) -> None:
     """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
 
@@ -79,7 +84,7 @@ def get(dst: Array, src: Symmetric, pe: int) -> None:
     """
 
 
-STRIDED = """Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
+STRIDED = f"""{ON_HOST} Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
 OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
 warps."""
 
@@ -212,7 +217,7 @@ def atomic_fetch_xor(dst: Symmetric, value: Scalar, pe: int) -> Scalar:
 # --- signals
 
 
-@declare(scopes=EVERY_SCOPE, nbi=True, on_host=True)
+@declare(scopes=EVERY_SCOPE, nbi=True, on_host=True, note=ON_HOST)
 def put_signal(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
     """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
 

@@ -37,16 +37,7 @@ from gpushmem.backends.cpu.access import (
     size_of,
 )
 from gpushmem.backends.cpu.meeting import KINDS, REDUCTIONS
-from gpushmem.backends.cpu.rounds import (
-    arrived,
-    as_team,
-    box,
-    box_at,
-    kind_at,
-    line,
-    pe_of,
-    post,
-)
+from gpushmem.backends.cpu.rounds import KIND, as_team, box, box_at, line, pe_of, post
 from gpushmem.backends.cpu.world import TEAM
 from gpushmem.simt.native import copy_bytes, intrinsic, load_acquire, store_release
 from gpushmem.simt.primitives import (
@@ -70,6 +61,7 @@ BARRIER, SYNC, BROADCAST, FCOLLECT, COLLECT, ALLTOALL, ALLTOALLS = (
     KINDS.index(what)
     for what in ("barrier", "sync", "broadcast", "fcollect", "collect", "alltoall", "alltoalls")
 )
+ANYTHING = -1  # in the place of a kind
 PART = 64  # elements; parts of a reduction begin at multiples of it
 
 
@@ -109,41 +101,33 @@ def team_translate_pe(src_team, src_pe, dst_team):
 
 
 @device
-def has_ended(pe):
-    word = load_acquire(as_world(user_word()).ended + pe // 8 * 8)
-    return word >> (pe % 8 * 8) & 255 != 0
-
-
-@device
-def await_member(what, team, number, rank):
-    """Wait until member `rank` is in round `number`."""
-    if not arrived(team, number, rank):
-        pe = pe_of(team, rank)
-        begin_wait(what, line(team, number, rank), MEMBER, pe, 8)
+def await_member(what, team, number, rank, kind):
+    """Wait until member `rank` is in round `number`; fail if it does not do `kind` there."""
+    own = line(team, number, rank)
+    pe = pe_of(team, rank)
+    world = as_world(user_word())
+    if load_acquire(own) < number:
+        begin_wait(what, own, MEMBER, pe, 8)
         turns = 0
-        while not arrived(team, number, rank):
+        while load_acquire(own) < number:
             turns += 1
             if turns % LOOKS == 0 or not alone():
-                fail_if(has_ended(pe) and not arrived(team, number, rank), ENDED, pe, 0, 0, 0)
+                ended = load_acquire(world.ended + pe // 8 * 8) >> (pe % 8 * 8) & 255
+                fail_if(ended != 0 and load_acquire(own) < number, ENDED, pe, 0, 0, 0)
                 pause()
         end_wait()
+    theirs = load_acquire(own + KIND)
+    index = (team - world.teams) // TEAM_BYTES
+    fail_if(ANYTHING != kind != theirs, MISMATCH, pe, theirs, kind, index)
 
 
 @device
 def await_all(what, team, number, kind):
-    """Wait until all members are in round `number`; fail if one does something else there."""
+    """Wait until all members are in round `number`; fail if one does not do `kind` there."""
     record = as_team(team)
     for rank in range(record.n_pes):
         if rank != record.my_pe:
-            await_member(what, team, number, rank)
-            check_kind(team, number, rank, kind)
-
-
-@device
-def check_kind(team, number, rank, kind):
-    theirs = kind_at(team, number, rank)
-    index = (team - as_world(user_word()).teams) // TEAM_BYTES
-    fail_if(theirs != kind, MISMATCH, pe_of(team, rank), theirs, kind, index)
+            await_member(what, team, number, rank, kind)
 
 
 @device
@@ -151,9 +135,7 @@ def begin(what, team):
     """Begin a round and return its number: all have read what was sent in the last but one."""
     record = as_team(team)
     number = record.round
-    for rank in range(record.n_pes):
-        if rank != record.my_pe:
-            await_member(what, team, number, rank)
+    await_all(what, team, number, ANYTHING)
     record.round = number + 1
     return number + 1
 
@@ -258,8 +240,7 @@ def broadcast(team, dst, src, root=0):
         copy_bytes(target, source, nbytes)
     else:
         post_all(team, number, kind)
-        await_member(what, team, number, root)
-        check_kind(team, number, root, kind)
+        await_member(what, team, number, root, kind)
         copy_bytes(target, box(team, number, root, nbytes), nbytes)
 
 
@@ -283,8 +264,7 @@ def exchange(what, team, kind, target, source, step, nbytes):
     copy_bytes(target + me * nbytes, source + me * step, nbytes)
     for k in range(1, n):
         rank = after(team, k)
-        await_member(what, team, number, rank)
-        check_kind(team, number, rank, kind)
+        await_member(what, team, number, rank, kind)
         copy_bytes(target + rank * nbytes, box(team, number, rank, nbytes), nbytes)
 
 

@@ -18,13 +18,14 @@ from gpushmem.ops import Op
 from gpushmem.simt.kernel import Kernel, KernelFailure, Running, shape_of
 from gpushmem.simt.stream import Device
 
-__all__ = ["HostCalls"]
+__all__ = ["ON_THE_HOST", "HostCalls"]
 
 # What the operations that return something return.
 RESULTS = {
     "signal_wait_until": "uint64", "wait_until_any": "int64", "wait_until_some": "int64",
     "test": "bool", "test_all": "bool", "test_any": "int64", "test_some": "int64",
 }  # fmt: skip
+ON_THE_HOST = " on the host"  # what the names of such kernels end with
 CALL = """
 def {name}(out, {params}):
     {out}operation({arguments})
@@ -41,24 +42,28 @@ class HostCalls:
 
     def run(self, op: Op, arguments: dict[str, Any]) -> Any:
         """Do the operation and return its result."""
-        result = np.zeros(1, RESULTS.get(op.base.removesuffix("_vector"), "int64"))
+        launch, result = self._prepared(op, arguments)
         try:
-            self._device.default.submit(self.prepare(op, arguments, result))
+            self._device.default.submit(launch)
             self._device.synchronize()
         except KernelFailure as failure:
             raise explain(failure, op.name) from None
-        return result[0] if op.base.removesuffix("_vector") in RESULTS else None
+        return result[0] if _plain(op) in RESULTS else None
 
-    def prepare(self, op: Op, arguments: dict[str, Any], result: Any = None) -> Running:
+    def prepare(self, op: Op, arguments: dict[str, Any]) -> Running:
         """A launch of the operation; raises `ArgumentError` for arguments of wrong kinds."""
+        return self._prepared(op, arguments)[0]
+
+    def _prepared(self, op: Op, arguments: dict[str, Any]) -> tuple[Running, Any]:
         words = {k: v for k, v in arguments.items() if isinstance(v, str)}
         key = (op.name, *words.values())
         kernel = self._kernels.get(key)
         if kernel is None:
             kernel = self._kernels[key] = Kernel(_caller(op, words))
         args = [value for name, value in arguments.items() if name not in words]
+        result = np.zeros(1, RESULTS.get(_plain(op), "int64"))
         try:
-            return kernel.prepare(ONE, (result, *args), self._world)
+            return kernel.prepare(ONE, (result, *args), self._world), result
         except (NumbaError, ValueError) as error:
             said = re.search(rf"{op.base}: [^\n]*", str(error))
             given = ", ".join(f"{k}={_kind(v)}" for k, v in arguments.items())
@@ -66,6 +71,10 @@ class HostCalls:
 
 
 ONE = shape_of(1, 1)
+
+
+def _plain(op: Op) -> str:
+    return op.base.removesuffix("_vector")
 
 
 def _kind(value: Any) -> str:
@@ -78,9 +87,10 @@ def _caller(op: Op, words: dict[str, str]) -> Any:
     """A kernel's function that calls the operation, with `words` as literals."""
     text = CALL.format(
         name=op.name, params=", ".join(p for p in op.params if p not in words),
-        out="out[0] = " if op.base.removesuffix("_vector") in RESULTS else "",
+        out="out[0] = " if _plain(op) in RESULTS else "",
         arguments=", ".join(repr(words.get(p)) if p in words else p for p in op.params),
     )  # fmt: skip
-    scope = {"operation": op.function, "__name__": __name__}
+    scope: dict[str, Any] = {"operation": op.function, "__name__": __name__}
     exec(text, scope)  # noqa: S102
+    scope[op.name].__name__ = f"{op.name}{ON_THE_HOST}"
     return scope[op.name]

@@ -214,7 +214,7 @@ def _chosen(row: Op, bodies: dict[str, Any]) -> Any:
         if value not in bodies:
             raise NumbaTypeError(
                 f"{row.name}: op must be one of {', '.join(map(repr, bodies))}, written in the "
-                f"call, not {op}"
+                f"call, not {op if value is None else repr(value)}"
             )
         types_ = tuple(map(types.unliteral, (team, dst, src)))
         bodies[value].compile_device(types_)  # so that its errors are found here

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpushmem.backends.cpu.collectives import MEMBER
+from gpushmem.backends.cpu.hostcalls import ON_THE_HOST
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.ops.constants import COMPARISONS
 from gpushmem.simt.kernel import running
@@ -37,10 +38,10 @@ def lines(pe: int, meeting: Meeting) -> list[str]:
         alike.setdefault((wait.kernel, wait.block, wait.site, _condition(wait)), []).append(wait)
     for (kernel, block, site, condition), group in alike.items():
         more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-        found.append(
-            f"kernel {kernel}, block {block}, thread {group[0].thread}{more}, {site}: "
-            f"{condition}, for {group[0].seconds:.1f} s"
-        )
+        who = f"kernel {kernel}, block {block}, thread {group[0].thread}{more}, {site}"
+        if kernel.endswith(ON_THE_HOST):
+            who = "host"
+        found.append(f"{who}: {condition}, for {group[0].seconds:.1f} s")
     quiet = {launch.name for launch in list(running)} - {wait.kernel for wait in records}
     found += [f"kernel {name} is running, and none of its threads waits" for name in quiet]
     for kernel, resident, rest in unstarted():

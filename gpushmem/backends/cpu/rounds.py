@@ -25,15 +25,7 @@ from gpushmem.simt.layout import offset, view
 from gpushmem.simt.native import load_acquire, store_release
 from gpushmem.simt.target import bind, device
 
-__all__ = [
-    "arrived",
-    "as_team",
-    "box",
-    "box_at",
-    "kind_at",
-    "pe_of",
-    "post",
-]
+__all__ = ["KIND", "arrived", "as_team", "box", "box_at", "line", "pe_of", "post"]
 
 as_team = view(TEAM)
 TEXT = offset(LINE_OF, "text")
@@ -96,9 +88,3 @@ def post(team, number, rank, kind):
 def arrived(team, number, rank):
     """Whether member `rank` is in round `number`."""
     return load_acquire(line(team, number, rank)) >= number
-
-
-@both
-def kind_at(team, number, rank):
-    """What member `rank` does in round `number`."""
-    return load_acquire(line(team, number, rank) + KIND)
