@@ -80,7 +80,9 @@ def install(pe: int, meeting: Meeting) -> None:
     """Print the report on SIGUSR1 (with Python's stacks) and before a KeyboardInterrupt."""
 
     def report() -> None:
-        print(*lines(pe, meeting), sep="\n", file=sys.stderr, flush=True)
+        # In one piece: the PEs write to one terminal.
+        sys.stderr.write("".join(f"{line}\n" for line in lines(pe, meeting)))
+        sys.stderr.flush()
 
     def on_usr1(number: int, frame: Any) -> None:
         report()
