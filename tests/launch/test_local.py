@@ -375,7 +375,7 @@ def test_blocks_that_have_no_place_are_reported(run_pes):
         shmem.synchronize()
 
     with pytest.raises(pytest.fail.Exception) as failure:
-        run_pes(1, body, timeout=3)
+        run_pes(1, body, timeout=6)
     assert "kernel crowded: 185 blocks start only when one of 16 resident ones ends" in str(
         failure.value
     )

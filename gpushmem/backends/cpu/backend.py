@@ -34,6 +34,7 @@ adopt(DeviceFunction, lambda function: function.py_func)
 IGNORED = {"opt", "lineinfo", "max_registers", "launch_bounds", "inline", "forceinline", "lto"}
 
 
+MEETINGS = ("barrier_all", "sync_all")  # of hosts; on a stream they are kernels
 SIGNAL_OPS = {SIGNAL_SET: "atomic_set", SIGNAL_ADD: "atomic_add"}
 
 
@@ -146,7 +147,7 @@ class CpuBackend:
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
         stream = arguments.pop("stream", None)
         run = self._host_side(op)
-        if run is None:
+        if run is None or (stream is not None and op.base in MEETINGS):
             return self._in_a_kernel(op, arguments, stream)
         if stream is None:
             return run(**arguments)
@@ -161,7 +162,7 @@ class CpuBackend:
     def _in_a_kernel(self, op: Op, arguments: dict[str, Any], stream: Any) -> Any:
         if stream is not None:
             return self._stream(stream).submit(self._host_calls.prepare(op, arguments))
-        if op.params[0] == "team":
+        if op.params[:1] == ("team",):
             self.synchronize()
         return self._host_calls.run(op, arguments)
 
