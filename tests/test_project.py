@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import gpushmem
+import gpushmem.ops
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gpushmem"
@@ -175,3 +176,11 @@ def test_the_stub_has_all_public_names():
     given = [(arg.arg, ast.unparse(arg.annotation)) for arg in put.args.args]
     assert given == [("dst", "Symmetric"), ("src", "Array"), ("pe", "int")]
     assert [arg.arg for arg in put.args.kwonlyargs] == ["stream"]
+
+
+def test_every_operation_has_a_conformance_test():
+    folders = [ROOT / "tests/conformance", ROOT / "tests/ops"]
+    tests = "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
+    families = ("atomic_", "wait_until_", "test_")  # their tests make the names
+    bases = {op.base for op in gpushmem.ops.OPS.values() if not op.base.startswith(families)}
+    assert [base for base in sorted(bases) if not re.search(rf"\b{base}\b", tests)] == []

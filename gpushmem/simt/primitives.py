@@ -174,7 +174,7 @@ def alone(typingctx: Any) -> Any:
     return types.boolean(), codegen
 
 
-LOOKS = 8  # how often a thread that is alone looks before it hands over
+LOOKS = 32  # how often a thread that is alone looks before it hands over
 
 
 @device
