@@ -34,23 +34,28 @@ def {name}(out, {params}):
 class HostCalls:
     """Launches operations: on the caller's stream, or beside all streams until they end."""
 
+    _kernels: dict[tuple[Any, ...], Kernel] = {}  # compiled code outlives `finalize`
+
     def __init__(self, world: np.ndarray[Any, Any]) -> None:
         self._world = world
         self._device = Device()
-        self._kernels: dict[tuple[Any, ...], Kernel] = {}
 
     def run(self, op: Op, arguments: dict[str, Any]) -> Any:
         """Do the operation and return its result."""
-        result = np.zeros(1, RESULTS.get(op.base.removesuffix("_vector"), "int64"))
+        launch, result = self.prepare(op, arguments)
         try:
-            self._device.default.submit(self.prepare(op, arguments, result))
+            self._device.default.submit(launch)
             self._device.synchronize()
         except KernelFailure as failure:
             raise explain(failure, op.name) from None
         return result[0] if op.base.removesuffix("_vector") in RESULTS else None
 
-    def prepare(self, op: Op, arguments: dict[str, Any], result: Any = None) -> Running:
-        """A launch of the operation; raises `ArgumentError` for arguments of wrong kinds."""
+    def prepare(self, op: Op, arguments: dict[str, Any]) -> tuple[Running, np.ndarray[Any, Any]]:
+        """A launch of the operation, and where its result will be.
+
+        Raises `ArgumentError` for arguments of wrong kinds.
+        """
+        result = np.zeros(1, RESULTS.get(op.base.removesuffix("_vector"), "int64"))
         words = {k: v for k, v in arguments.items() if isinstance(v, str)}
         key = (op.name, *words.values())
         kernel = self._kernels.get(key)
@@ -58,7 +63,7 @@ class HostCalls:
             kernel = self._kernels[key] = Kernel(_caller(op, words))
         args = [value for name, value in arguments.items() if name not in words]
         try:
-            return kernel.prepare(ONE, (result, *args), self._world)
+            return kernel.prepare(ONE, (result, *args), self._world), result
         except (NumbaError, ValueError) as error:
             said = re.search(rf"{op.base}: [^\n]*", str(error))
             given = ", ".join(f"{k}={_kind(v)}" for k, v in arguments.items())
