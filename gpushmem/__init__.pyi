@@ -1103,9 +1103,9 @@ def reduce(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream: Any =
 
     `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
     complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
-    (integers), or "maxloc" (records of two fields, a value and where it is from: the largest value, and
-    of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so every
-    PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
+    and of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so
+    every PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
     `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
@@ -1119,9 +1119,9 @@ def reduce_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
 
     `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
     complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
-    (integers), or "maxloc" (records of two fields, a value and where it is from: the largest value, and
-    of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so every
-    PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
+    and of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so
+    every PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
     `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
@@ -1137,9 +1137,9 @@ def reduce_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
 
     `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
     complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
-    (integers), or "maxloc" (records of two fields, a value and where it is from: the largest value, and
-    of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so every
-    PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
+    and of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so
+    every PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
     `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
@@ -1156,10 +1156,10 @@ def reducescatter(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream
 
     `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
     complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
-    (integers), or "maxloc" (records of two fields, a value and where it is from: the largest value, and
-    of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so every
-    PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
+    (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
+    and of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so
+    every PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but `dst` may be the caller's part of `src`. On return
     `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
@@ -1173,10 +1173,10 @@ def reducescatter_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> N
 
     `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
     complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
-    (integers), or "maxloc" (records of two fields, a value and where it is from: the largest value, and
-    of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so every
-    PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
+    (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
+    and of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so
+    every PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but `dst` may be the caller's part of `src`. On return
     `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
@@ -1192,10 +1192,10 @@ def reducescatter_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> 
 
     `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
     complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
-    (integers), or "maxloc" (records of two fields, a value and where it is from: the largest value, and
-    of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so every
-    PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
+    (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
+    and of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so
+    every PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but `dst` may be the caller's part of `src`. On return
     `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.

@@ -4,6 +4,7 @@ import os
 import pickle
 import sys
 
+import numpy as np
 import pytest
 
 from gpushmem.bootstrap import local as bootstrap
@@ -37,6 +38,28 @@ def run_pes(n, function, *args, timeout=60, heap_size=DEFAULT_HEAP):
     finally:
         for fd in results + outputs:
             os.close(fd)
+
+
+def compile_first(function, *examples):
+    """Compile for arguments of the types of `examples` here: PEs forked later find it done.
+
+    `function` is a kernel or an operation, which then is compiled as the host calls it.
+    """
+    from numba.cuda.typing.typeof import Purpose, typeof
+
+    from gpushmem.backends.cpu.hostcalls import HostCalls
+    from gpushmem.jit import Kernel
+    from gpushmem.ops import OPS
+    from gpushmem.simt import kernel as simt
+
+    local.preload()
+    if isinstance(function, Kernel):
+        prepared = function._prepared.setdefault("cpu", simt.Kernel(function.py_func))
+        prepared.compile(tuple(typeof(example, Purpose.argument) for example in examples))
+    else:
+        op = OPS[function.__name__]
+        arguments = dict(zip(op.params, examples, strict=True))
+        HostCalls(np.zeros(1)).prepare(op, arguments)
 
 
 def _writer(fd):

@@ -457,13 +457,16 @@ Every PE of `team` calls, in the same order with the team's other collectives. `
 and `src` are symmetric, contiguous, and of one dtype. They must not overlap{{but}}. On return
 `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
 {TOGETHER}"""
-APART, IN_PLACE = COLLECTIVE.format(but=""), COLLECTIVE.format(but=", but may be the same array")
-REDUCING = f"""\
+APART, IN_PLACE, PART_IN_PLACE = (
+    COLLECTIVE.format(but=but)
+    for but in ("", ", but may be the same array", ", but `dst` may be the caller's part of `src`")
+)
+REDUCING = """\
 `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
 complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
-(integers), or "maxloc" (records of two fields, a value and where it is from: the largest value, and
-of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so every
-PE gets the same bits. {IN_PLACE}"""
+(integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
+and of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so
+every PE gets the same bits."""
 
 
 @declare(scopes=EVERY_SCOPE, on_host=True, note=APART)
@@ -513,7 +516,7 @@ def alltoalls(
     """
 
 
-@declare(scopes=EVERY_SCOPE, on_host=True, note=REDUCING)
+@declare(scopes=EVERY_SCOPE, on_host=True, note=f"{REDUCING} {IN_PLACE}")
 def reduce(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     """Combine `src` of all PEs of `team`, element by element, to the first of `dst`, on every PE.
 
@@ -521,7 +524,7 @@ def reduce(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     """
 
 
-@declare(scopes=EVERY_SCOPE, on_host=True, note=REDUCING)
+@declare(scopes=EVERY_SCOPE, on_host=True, note=f"{REDUCING} {PART_IN_PLACE}")
 def reducescatter(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     """Combine part k of `src` of all PEs of `team`, element by element, to `dst` on its PE k.
 

@@ -20,7 +20,7 @@ from gpushmem.bootstrap import local
 from gpushmem.errors import ArgumentError, SymmetryError
 from gpushmem.ops import SIGNAL_ADD, SIGNAL_SET, Op
 from gpushmem.simt import cores, scheduler
-from gpushmem.simt.kernel import Kernel, KernelFailure, shape_of
+from gpushmem.simt.kernel import Kernel, KernelFailure, Running, shape_of
 from gpushmem.simt.layout import address_of
 from gpushmem.simt.stream import Device, Stream
 from gpushmem.simt.target import adopt, simt_target
@@ -34,7 +34,8 @@ adopt(DeviceFunction, lambda function: function.py_func)
 IGNORED = {"opt", "lineinfo", "max_registers", "launch_bounds", "inline", "forceinline", "lto"}
 
 
-MEETINGS = ("barrier_all", "sync_all")  # of hosts; on a stream they are kernels
+# The host's calls of these wait for all streams; on a stream they are kernels as others are.
+MEETINGS = ("barrier_all", "sync_all")
 SIGNAL_OPS = {SIGNAL_SET: "atomic_set", SIGNAL_ADD: "atomic_add"}
 
 
@@ -115,11 +116,7 @@ class CpuBackend:
         return self._device.stream()
 
     def synchronize(self) -> None:
-        try:
-            self._device.synchronize()
-        except KernelFailure as failure:
-            where = f"PE {self.my_pe}, {failure.where()}"
-            raise explain(failure, where) from failure.__cause__
+        self._device.synchronize()
 
     def kernel(self, py_func: Callable[..., Any], options: dict[str, Any]) -> Kernel:
         unknown = options.keys() - OPTIONS - IGNORED
@@ -133,7 +130,19 @@ class CpuBackend:
         shape = shape_of(grid, block, dynamic_shared)
         debug = kernel.options.get("debug")
         world = self.world.checking(self.allocated()) if debug else self.world.native
-        self._stream(stream).submit(kernel.prepare(shape, args, world))
+        self._submit(stream, kernel.prepare(shape, args, world))
+
+    def _submit(self, stream: Any, launch: Running) -> None:
+        """Run a launch in its turn; whoever synchronises gets its error in the user's words."""
+
+        def run() -> None:
+            try:
+                launch()
+            except KernelFailure as failure:
+                where = f"PE {self.my_pe}, {failure.where()}"
+                raise explain(failure, where) from failure.__cause__
+
+        self._stream(stream).submit(run)
 
     def _stream(self, stream: Any) -> Stream:
         if isinstance(stream, Stream):
@@ -147,8 +156,10 @@ class CpuBackend:
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
         stream = arguments.pop("stream", None)
         run = self._host_side(op)
-        if run is None or (stream is not None and op.base in MEETINGS):
+        if run is None or (op.base in MEETINGS and stream is not None):
             return self._in_a_kernel(op, arguments, stream)
+        if not op.kernel:  # collective over a team, in which a kernel of this PE may be, too
+            self.synchronize()
         if stream is None:
             return run(**arguments)
         return self._stream(stream).submit(lambda: run(**arguments))
@@ -161,7 +172,7 @@ class CpuBackend:
 
     def _in_a_kernel(self, op: Op, arguments: dict[str, Any], stream: Any) -> Any:
         if stream is not None:
-            return self._stream(stream).submit(self._host_calls.prepare(op, arguments))
+            return self._submit(stream, self._host_calls.prepare(op, arguments)[0])
         if op.params[:1] == ("team",):
             self.synchronize()
         return self._host_calls.run(op, arguments)

@@ -366,11 +366,14 @@ def _is_number(*kinds: type) -> Any:
     return lambda typ: isinstance(typ, kinds) and not isinstance(typ, types.Boolean)
 
 
-def _is_pair(typ: Any) -> bool:
-    return isinstance(typ, types.Record) and len(typ.fields) == 2
-
-
 real = (types.Integer, types.Float)
+
+
+def _is_pair(typ: Any) -> bool:
+    fields = list(typ.fields.values()) if isinstance(typ, types.Record) else []
+    return len(fields) == 2 and all(isinstance(field.type, real) for field in fields)
+
+
 # How two elements are combined; which dtypes there are, and what they are called.
 OPERATIONS = {
     "sum": (_sum, _is_number(*real, types.Complex), "numbers"),
@@ -380,7 +383,7 @@ OPERATIONS = {
     "and": (_and, _is_number(types.Integer), "integers"),
     "or": (_or, _is_number(types.Integer), "integers"),
     "xor": (_xor, _is_number(types.Integer), "integers"),
-    "maxloc": (_maxloc, _is_pair, "records of two fields"),
+    "maxloc": (_maxloc, _is_pair, "records of two numbers"),
 }
 assert tuple(OPERATIONS) == REDUCTIONS
 

@@ -35,14 +35,15 @@ def {name}(out, {params}):
 class HostCalls:
     """Launches operations: on the caller's stream, or beside all streams until they end."""
 
+    _kernels: dict[tuple[Any, ...], Kernel] = {}  # compiled code outlives `finalize`
+
     def __init__(self, world: np.ndarray[Any, Any]) -> None:
         self._world = world
         self._device = Device()
-        self._kernels: dict[tuple[Any, ...], Kernel] = {}
 
     def run(self, op: Op, arguments: dict[str, Any]) -> Any:
         """Do the operation and return its result."""
-        launch, result = self._prepared(op, arguments)
+        launch, result = self.prepare(op, arguments)
         try:
             self._device.default.submit(launch)
             self._device.synchronize()
@@ -50,18 +51,18 @@ class HostCalls:
             raise explain(failure, op.name) from None
         return result[0] if _plain(op) in RESULTS else None
 
-    def prepare(self, op: Op, arguments: dict[str, Any]) -> Running:
-        """A launch of the operation; raises `ArgumentError` for arguments of wrong kinds."""
-        return self._prepared(op, arguments)[0]
+    def prepare(self, op: Op, arguments: dict[str, Any]) -> tuple[Running, np.ndarray[Any, Any]]:
+        """A launch of the operation, and where its result will be.
 
-    def _prepared(self, op: Op, arguments: dict[str, Any]) -> tuple[Running, Any]:
+        Raises `ArgumentError` for arguments of wrong kinds.
+        """
+        result = np.zeros(1, RESULTS.get(_plain(op), "int64"))
         words = {k: v for k, v in arguments.items() if isinstance(v, str)}
         key = (op.name, *words.values())
         kernel = self._kernels.get(key)
         if kernel is None:
             kernel = self._kernels[key] = Kernel(_caller(op, words))
         args = [value for name, value in arguments.items() if name not in words]
-        result = np.zeros(1, RESULTS.get(_plain(op), "int64"))
         try:
             return kernel.prepare(ONE, (result, *args), self._world), result
         except (NumbaError, ValueError) as error:
