@@ -63,6 +63,11 @@ def meet(kind, scope, team):  # noqa: PLR0912
         shmem.sync_all_block()
 
 
+@shmem.jit
+def meet_once(kind, team):
+    meet(kind, 0, team)
+
+
 BARRIERS = ("barrier", "barrier_all", "sync", "sync_all")
 
 
@@ -105,11 +110,7 @@ def test_barriers_in_kernels(run_pes, barriers_compiled, n_pes):
 def test_hosts_and_kernels_meet(run_pes, barriers_compiled, kind, n_pes):
     """In turn some PEs come from a kernel, others from the host, and others from a stream."""
 
-    @shmem.jit
-    def one(kind, team):
-        meet(kind, 0, team)
-
-    compile_first(one, 0, 0)
+    compile_first(meet_once, 0, 0)
 
     def body():
         shmem.init()
@@ -125,7 +126,7 @@ def test_hosts_and_kernels_meet(run_pes, barriers_compiled, kind, n_pes):
             for turn in range(2):
                 how = (k + turn + me) % 3
                 if how == 0:
-                    one[1, 1](kind, team)
+                    meet_once[1, 1](kind, team)
                     shmem.synchronize()
                 else:
                     meet_from_host(kind, team, (None, stream)[how - 1])
@@ -161,3 +162,30 @@ def test_calls_on_a_stream_wait_for_their_turn_only(run_pes):
         shmem.finalize()
 
     run_pes(2, body, timeout=20)
+
+
+@pytest.mark.parametrize("n_pes", [8])
+def test_a_host_does_not_overtake_kernels(run_pes, n_pes):
+    """The root of a broadcast waits for nobody; its host must not meet others too early."""
+
+    @shmem.jit
+    def twice(dst, src, k, wrong):
+        for turn in range(2):
+            src[0] = 2 * k + turn + 1000 * shmem.my_pe()
+            shmem.broadcast(shmem.TEAM_WORLD, dst, src)
+            wrong[0] += dst[0] != 2 * k + turn
+
+    ints = np.zeros(1, np.int64)
+    compile_first(twice, ints, ints, 0, ints)
+
+    def body():
+        shmem.init()
+        dst, src, wrong = (shmem.zeros(1, "int64") for _ in range(3))
+        for k in range(300):
+            twice[1, 1](dst, src, k, wrong)
+            shmem.barrier_all()
+        result = int(wrong.numpy()[0])
+        shmem.finalize()
+        return result
+
+    assert run_pes(n_pes, body) == [0] * n_pes

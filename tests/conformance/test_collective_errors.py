@@ -9,6 +9,7 @@ from numba.core.errors import TypingError
 
 import gpushmem as shmem
 from gpushmem import errors
+from tests.conformance.test_barriers import BARRIERS, meet_from_host, meet_once
 from tests.conformance.test_collectives import (
     BLOCK,
     COPIES,
@@ -18,7 +19,7 @@ from tests.conformance.test_collectives import (
     WARP,
     call,
     compile_for,
-)
+)  # fmt: skip
 from tests.pes import compile_first
 
 ARGUMENT, SYMMETRY, MISMATCH = "ArgumentError", "SymmetryError", "CollectiveMismatch"
@@ -143,58 +144,82 @@ def test_types_that_do_not_fit_are_refused_on_the_host(run_pes):
     run_pes(1, body)
 
 
-# What PE 0 calls, what PE 1 calls, and how each call is named in the other's error.
+# --- who is in which call
+
+
+def parsed(name):
+    """What a call is and how many bytes each PE gives, from what errors call it."""
+    base, op, nbytes = re.fullmatch(r"(\w+)(?:\((\w+)\))?(?: of (\d+) bytes)?", name).groups()
+    return base, op, int(nbytes or 24)
+
+
+def compile_named(name, on_host=False):
+    base, op, _ = parsed(name)
+    if base not in BARRIERS:
+        compile_for(base, op, "float64", on_host)
+    elif not on_host:
+        compile_first(meet_once, 0, 0)
+    elif base in ("barrier", "sync"):
+        compile_first(getattr(shmem, base), 0)
+
+
+def named(name, where, team, dst, src):
+    """Make the call of this name; a broadcast waits for another PE."""
+    base, op, nbytes = parsed(name)
+    n, me = nbytes // 8, shmem.my_pe()
+    if base in BARRIERS and where == HOST:
+        meet_from_host(BARRIERS.index(base), team)
+    elif base in BARRIERS:
+        meet_once[1, 1](BARRIERS.index(base), team)
+    else:
+        more = {"broadcast": [0 if me == 1 else 1], "alltoalls": [1, 1, n]}.get(base, [])
+        parts = team.n_pes if base in ("alltoall", "alltoalls", "reducescatter") else 1
+        call(where, base, op, team, dst, src[: n * parts], more)
+
+
+# What PE 0 calls, and what PE 1 calls.
 DIFFERENT = [
-    ("barrier(team)", "sync(team)", "barrier", "sync"),
-    ("barrier_all()", "sync_all()", "barrier_all", "sync_all"),
-    ("barrier(team)", "fcollect(team, y, x)", "barrier", "fcollect of 64 bytes"),
-    ("collect(team, y, x)", "fcollect(team, y, x)", "collect", "fcollect of 64 bytes"),
-    ("fcollect(team, y, x)", "fcollect(team, y, x[:7])", "fcollect of 64 bytes",
-     "fcollect of 56 bytes"),
-    ("fcollect(team, y, x)", "fcollect(team, y, y[:2000])", "fcollect of 64 bytes",
-     "fcollect of 16000 bytes"),
-    ("alltoall(team, y, x)", "alltoalls(team, y, x, 1, 1, 4)", "alltoall of 32 bytes",
-     "alltoalls of 32 bytes"),
-    ('reduce(team, y, x, "sum")', 'reduce(team, y, x, "max")', r"reduce\(sum\) of 64 bytes",
-     r"reduce\(max\) of 64 bytes"),
-    ('reduce(team, y, x, "sum")', 'reducescatter(team, y, x, "sum")', r"reduce\(sum\) of 64 bytes",
-     r"reducescatter\(sum\) of 32 bytes"),
-    ("broadcast(team, y, x, 1)", "broadcast(team, x, y[:7], 0)", "broadcast of 64 bytes",
-     "broadcast of 56 bytes"),
-    ('reduce(team, y[:3000], y[3000:6000], "sum")', "barrier(team)",
-     r"reduce\(sum\) of 24000 bytes", "barrier"),
-]  # fmt: skip
+    ("barrier", "sync"),
+    ("barrier_all", "sync_all"),
+    ("barrier", "fcollect of 64 bytes"),
+    ("collect", "fcollect of 64 bytes"),
+    ("fcollect of 64 bytes", "fcollect of 56 bytes"),
+    ("fcollect of 64 bytes", "fcollect of 16000 bytes"),
+    ("alltoall of 32 bytes", "alltoalls of 32 bytes"),
+    ("reduce(sum) of 64 bytes", "reduce(max) of 64 bytes"),
+    ("reduce(sum) of 64 bytes", "reducescatter(sum) of 32 bytes"),
+    ("broadcast of 64 bytes", "broadcast of 56 bytes"),
+    ("reduce(sum) of 24000 bytes", "barrier"),
+]
 
 
-def test_different_calls(run_pes):
+@pytest.mark.parametrize("where", [THREAD, HOST])
+def test_different_calls(run_pes, where):
     """Both PEs get an error that names both calls; after it they can go on."""
-    kernels = []
-    for calls in DIFFERENT:
-        kernels.append([])
-        for line in calls[:2]:
-            scope = {"shmem": shmem}
-            exec(f"def kernel(team, x, y):\n    shmem.{line}", scope)
-            kernels[-1].append(shmem.jit(scope["kernel"]))
-            compile_first(kernels[-1][-1], 0, np.zeros(1), np.zeros(1))
+    pairs = [pair for pair in DIFFERENT if where == THREAD or {*pair}.isdisjoint(BARRIERS)]
+    for pair in pairs:
+        for name in pair:
+            compile_named(name, where == HOST)
+    compile_first(shmem.barrier, 0)
 
     def body():
         shmem.init()
-        me = shmem.my_pe()
         team = shmem.team_split_strided(shmem.TEAM_WORLD, 0, 1, 2)
-        x, y = shmem.zeros(8), shmem.zeros(10_000)
-        got = []
-        for pair in kernels:
-            got.append(said(lambda pair=pair: pair[me][1, 1](team, x, y)))
+        x, y, got = shmem.zeros(10_000), shmem.zeros(10_000), []
+        for pair in pairs:
+            got.append(said(named, pair[shmem.my_pe()], where, team, y, x))
             shmem.barrier(team)
             shmem.barrier_all()
         shmem.finalize()
         return got
 
     zero, one = run_pes(2, body)
-    for (_, _, first, second), at_zero, at_one in zip(DIFFERENT, zero, one, strict=True):
-        met = f"{MISMATCH}: .*in kernel: PEs met in different collective calls: "
-        assert re.search(rf"{met}PE 1: {second}; this PE: {first}", str(at_zero))
-        assert re.search(rf"{met}PE 0: {first}; this PE: {second}", str(at_one))
+    for (first, second), at_zero, at_one in zip(pairs, zero, one, strict=True):
+        met = ": PEs met in different collective calls: "
+        assert f"{met}PE 1: {second}; this PE: {first}. Every PE" in str(at_zero)
+        assert f"{met}PE 0: {first}; this PE: {second}. Every PE" in str(at_one)
+        assert at_zero.startswith(MISMATCH)
+        assert at_one.startswith(MISMATCH)
 
 
 def test_host_and_kernel_in_different_calls(run_pes):
@@ -237,50 +262,31 @@ def test_host_and_kernel_in_different_calls(run_pes):
 
 
 GATHERING = [
-    ("barrier_all", []), ("sync", [0]), ("fcollect", [0, "y", "x"]), ("collect", [0, "y", "x"]),
-    ("alltoall", [0, "y", "x"]), ("alltoalls", [0, "y", "x", 1, 1, 1]),
-    ("broadcast", [0, "y", "x", 1]), ("broadcast", [0, "y", "z", 1]), ("fcollect", [0, "y", "z"]),
-    ("reduce", [0, "y", "x", "sum"]), ("reduce", [0, "y", "z", "sum"]),
+    "barrier_all", "sync", "collect", "fcollect of 24 bytes", "fcollect of 16000 bytes",
+    "alltoall of 24 bytes", "alltoalls of 24 bytes", "broadcast of 24 bytes",
+    "broadcast of 16000 bytes", "reduce(sum) of 24 bytes", "reduce(sum) of 16000 bytes",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("on_host", [False, True])
-def test_a_pe_that_ends_is_named_to_those_who_wait_for_it(run_pes, on_host):
-    kernels = []
-    examples = {"x": np.zeros(1), "y": np.zeros(1), "z": np.zeros(1)}
-    for base, arguments in GATHERING:
-        words = [repr(a) if a == "sum" else str(a) for a in arguments]
-        scope = {"shmem": shmem}
-        exec(f"def kernel(x, y, z):\n    shmem.{base}({', '.join(words)})", scope)
-        kernels.append(shmem.jit(scope["kernel"]))
-        if on_host:
-            if base not in ("barrier_all", "sync_all"):
-                given = [examples.get(a, a) for a in arguments]
-                compile_first(getattr(shmem, base), *given)
-        else:
-            compile_first(kernels[-1], *examples.values())
+@pytest.mark.parametrize("where", [THREAD, HOST])
+def test_a_pe_that_ends_is_named_to_those_who_wait_for_it(run_pes, where):
+    for name in GATHERING:
+        compile_named(name, where == HOST)
 
     def body():
         shmem.init()
-        x, y, z = shmem.zeros(3), shmem.zeros(10_000), shmem.zeros(2000)
+        x, y = shmem.zeros(10_000), shmem.zeros(10_000)
         if shmem.my_pe() == 1:
             return None
-        given, got = {"x": x, "y": y, "z": z}, []
-        for kernel, (base, arguments) in zip(kernels, GATHERING, strict=True):
-            if on_host:
-                got.append(said(getattr(shmem, base), *(given.get(a, a) for a in arguments)))
-            else:
-                got.append(said(lambda kernel=kernel: kernel[1, 1](x, y, z)))
-        return got
+        return [said(named, name, where, shmem.TEAM_WORLD, y, x) for name in GATHERING]
 
-    for pe, texts in enumerate(run_pes(3, body)):
-        if pe == 1:
-            continue
-        for (base, _), text in zip(GATHERING, texts, strict=True):
+    zero, _, two = run_pes(3, body)
+    for texts in (zero, two):
+        for name, text in zip(GATHERING, texts, strict=True):
             assert re.search(
-                rf"{MISMATCH}: .*{base if on_host else 'in kernel'}:? waits for PE 1, which ended "
-                "without making this call", text,
-            ), (base, text)  # fmt: skip
+                rf"{MISMATCH}: .* waits for PE 1, which ended without making this call", str(text)
+            ), (name, text)
+            assert where == THREAD or parsed(name)[0] in text
 
 
 @pytest.mark.parametrize("base", ["barrier", "reduce"])
