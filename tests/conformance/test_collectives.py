@@ -243,6 +243,8 @@ def test_all_dtypes_sizes_and_teams(run_pes, base, op, dtypes, n_pes):
         chosen = COPIED if dtypes == "all" else ["int8", "float64", PAIR]
     else:
         chosen = REDUCTIONS[op][1 if dtypes == "all" else 2]
+        if dtypes == "some" and base == "reducescatter":  # folds as reduce does
+            chosen = chosen[:1]
     for dtype in chosen:
         compile_for(base, op, dtype)
         for pe in range(n_pes):
@@ -274,7 +276,7 @@ def test_all_dtypes_sizes_and_teams(run_pes, base, op, dtypes, n_pes):
 
 @pytest.mark.parametrize("where", [HOST, STREAM])
 def test_calls_of_the_host(run_pes, where):
-    n_pes, dtype = 3, "float32"
+    n_pes, dtype = 3, "float64"
     rows = [(base, op) for base, op in ROWS if op in (None, "sum", "max")]
     for base, op in rows:
         compile_for(base, op, dtype, on_host=True)
@@ -323,7 +325,7 @@ def test_every_pe_gets_the_same_bits(run_pes, n_pes):
 
 def test_parts_of_reducescatter_may_stay_in_place(run_pes):
     """`dst` may be the caller's own part of `src`: nobody else reads that part."""
-    sizes, dtype, n_pes = [1, 7, 1025, 5000], "int64", 3
+    sizes, dtype, n_pes = [1, 49, 8193, 40_000], "int8", 3
     compile_for("reducescatter", "sum", dtype)
 
     def body():
@@ -443,7 +445,7 @@ def in_a_row(team, kinds, sizes, delays, dst, src, wrong):  # noqa: PLR0912
 @pytest.mark.parametrize("n_pes", [2, 3, 8])
 def test_many_in_a_row(run_pes, n_pes, kinds):
     """Whatever follows whatever, and whoever is late: data of one round is never in another."""
-    rounds, ints = 2000 if n_pes < 8 else 500, np.zeros(1, np.int64)
+    rounds, ints = 5000 if n_pes < 8 else 500, np.zeros(1, np.int64)
     compile_first(in_a_row, 0, ints, ints, ints, ints, ints, ints)
     among = {"mixed": range(KINDS), "broadcast": [0]}.get(kinds, [0, 0, 0, 1, 5, 7])
 
@@ -469,13 +471,13 @@ def test_many_in_a_row(run_pes, n_pes, kinds):
 def test_more_pes_than_cores(run_pes):
     n_pes, rows = 16, [("reduce", "sum"), ("alltoall", None)]
     for base, op in rows:
-        compile_for(base, op, "int64")
+        compile_for(base, op, "float64")
 
     def body():
         shmem.init()
-        teams, buffers = teams_of(n_pes), Buffers(n_pes, "int64", 5000)
+        teams, buffers = teams_of(n_pes), Buffers(n_pes, "float64", 5000)
         for case, (base, op) in enumerate(rows * 3):
-            for n in sizes_of("int64"):
+            for n in sizes_of("float64"):
                 for members in teams:
                     if shmem.my_pe() in members.pes:
                         buffers.check(case, case % 3, base, op, members, n, (3, 5))

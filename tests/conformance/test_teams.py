@@ -47,7 +47,10 @@ def of_members(pes, n_pes, me, others=None):
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled():
-    compile_first(look, 0, 0, np.zeros(1, int), np.zeros(1, int))
+    ints = np.zeros(1, int)
+    compile_first(look, 0, 0, ints, ints)
+    compile_first(shmem.barrier, 0)
+    compile_first(shmem.reduce, 0, ints, ints, "sum")
 
 
 @pytest.mark.parametrize("n_pes", PES)
