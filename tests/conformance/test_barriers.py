@@ -189,3 +189,18 @@ def test_a_host_does_not_overtake_kernels(run_pes, n_pes):
         return result
 
     assert run_pes(n_pes, body) == [0] * n_pes
+
+
+def test_who_has_given_up_waits_for_nothing(run_pes):
+    """After the error the report on SIGUSR1 does not show the wait any more."""
+
+    def body():
+        shmem.init()
+        if shmem.my_pe() == 0:
+            with pytest.raises(shmem.CollectiveMismatch, match="waits for PE 1, which ended"):
+                shmem.barrier_all()
+            time.sleep(100)
+
+    with pytest.raises(pytest.fail.Exception) as failure:
+        run_pes(2, body, timeout=2)
+    assert "PE 0: waits for nothing in gpushmem" in str(failure.value)

@@ -144,16 +144,18 @@ class Meeting:
     def _wait(self, what: str, team: int, number: int) -> None:
         record = address_of(self._world.teams[team : team + 1])
         self.waiting = Waiting(what, time.monotonic(), team, number)
-        while not self._passed(record, number):
-            # Back in Python now and then, so that signals are handled, and to see who has ended.
-            # One that ended after arriving is no reason to complain.
-            gone = [pe for pe in self.missing() if self._world.ended[pe]]
-            if gone and not self._passed(record, number):
-                raise CollectiveMismatch(
-                    f"{what} waits for {', '.join(f'PE {pe}' for pe in gone)}, which ended without "
-                    f"making this call. {ALIKE}"
-                )
-        self.waiting = None
+        try:
+            while not self._passed(record, number):
+                # Back in Python now and then, so that signals are handled, and to see who has
+                # ended. One that ended after arriving is no reason to complain.
+                gone = [pe for pe in self.missing() if self._world.ended[pe]]
+                if gone and not self._passed(record, number):
+                    raise CollectiveMismatch(
+                        f"{what} waits for {', '.join(f'PE {pe}' for pe in gone)}, which ended "
+                        f"without making this call. {ALIKE}"
+                    )
+        finally:
+            self.waiting = None
 
     def missing(self) -> list[int]:
         """The PEs that the host waits for."""
