@@ -104,6 +104,7 @@ class Runtime:
         while self.allocations:  # they know the runtime: kept, they would keep each other
             self.allocations.popitem()[1].gone = "finalize"
         self.backend.close()
+        self.backend.allocated = list  # nothing; and it does not keep this runtime
 
 
 _runtime: Runtime | None = None

@@ -46,7 +46,7 @@ def test_sizes_and_places_that_do_not_fit(run_pes):
         shmem.init()
         x, y, world = shmem.zeros(8), shmem.zeros(8), shmem.TEAM_WORLD
         local = shmem.to_device(np.zeros(8))
-        small = r"the target has {} elements, the source {}: "
+        small = r"dst has {} elements, and needs {}"
         nowhere = "not on the symmetric heap"
         cases = [
             ("broadcast", x[:7], y, [0], ARGUMENT, small.format(7, 8)),
@@ -216,8 +216,10 @@ def test_different_calls(run_pes, where):
     zero, one = run_pes(2, body)
     for (first, second), at_zero, at_one in zip(pairs, zero, one, strict=True):
         met = ": PEs met in different collective calls: "
-        assert f"{met}PE 1: {second}; this PE: {first}. Every PE" in str(at_zero)
-        assert f"{met}PE 0: {first}; this PE: {second}. Every PE" in str(at_one)
+        roots = (" from 1", " from 0") if first.startswith("broadcast") else ("", "")
+        calls = [call + root for call, root in zip((first, second), roots, strict=True)]
+        assert f"{met}PE 1: {calls[1]}; this PE: {calls[0]}. Every PE" in str(at_zero)
+        assert f"{met}PE 0: {calls[0]}; this PE: {calls[1]}. Every PE" in str(at_one)
         assert at_zero.startswith(MISMATCH)
         assert at_one.startswith(MISMATCH)
 
@@ -315,3 +317,55 @@ def test_a_report_says_for_whom_a_kernel_waits(run_pes, base):
             rf"PE {pe}: kernel waiting, block .*, test_collective_errors.py:\d+ in waiting: "
             rf"{base}.*, waits for PE 2, for [12]\.\d s", str(failure.value)
         )  # fmt: skip
+
+
+@shmem.jit
+def spread(dst, src, root):
+    shmem.broadcast(shmem.TEAM_WORLD, dst, src, root)
+    shmem.barrier_all()
+
+
+@pytest.mark.parametrize("size", [4, 5000])
+def test_different_roots(run_pes, size):
+    """Small ones are noticed by the next call at the latest, large ones by their own."""
+
+    def body():
+        shmem.init()
+        dst, src = shmem.zeros(size, "int64"), shmem.zeros(size, "int64")
+        spread[1, 1](dst, src, shmem.my_pe() % 2)
+        with pytest.raises(errors.CollectiveMismatch) as failure:
+            shmem.synchronize()
+        assert f"of {8 * size} bytes from 0" in str(failure.value)
+        assert f"of {8 * size} bytes from 1" in str(failure.value)
+
+    compile_first(spread, np.zeros(1, "int64"), np.zeros(1, "int64"), 0)
+    run_pes(2, body)
+
+
+@shmem.jit
+def move_elsewhere(which, a, b):
+    if which == 0:
+        shmem.reduce(shmem.TEAM_WORLD, a, b, "sum")
+    elif which == 1:
+        shmem.alltoall(shmem.TEAM_WORLD, a, b)
+    elif which == 2:
+        shmem.collect(shmem.TEAM_WORLD, a, b[:10])
+    else:
+        shmem.broadcast(shmem.TEAM_WORLD, a, b)
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_arrays_at_different_places(run_pes, which):
+    """Nothing is written where another PE's array is not."""
+
+    def body():
+        shmem.init()
+        a, b, c = (shmem.full(20000, 7, dtype="int64") for _ in range(3))
+        move_elsewhere[1, 1](which, (a, b)[shmem.my_pe()], c)
+        message = r"gives dst at offset 0x\w+ of the symmetric heap, this PE at 0x"
+        with pytest.raises(errors.CollectiveMismatch, match=message):
+            shmem.synchronize()
+        return [bool((x.numpy() == 7).all()) for x in (a, b, c)]
+
+    compile_first(move_elsewhere, 0, np.zeros(1, "int64"), np.zeros(1, "int64"))
+    assert run_pes(2, body) == [[True] * 3] * 2

@@ -13,7 +13,7 @@ from numba import types
 from numba.cuda.core.errors import NumbaTypeError
 from numba.cuda.np.arrayobj import populate_array
 
-from gpushmem.backends.cpu.meeting import ALIKE, kind_name
+from gpushmem.backends.cpu.meeting import ALIKE, mismatch
 from gpushmem.backends.cpu.world import WORLD
 from gpushmem.errors import (
     ArgumentError,
@@ -65,14 +65,14 @@ as_world = view(WORLD)
 (
     BAD_PE, NOT_SYMMETRIC, TOO_SMALL, BAD_SIGNAL_OP, BAD_COMPARISON, EMPTY, TOO_SHORT, BAD_STRIDE,
     OUTSIDE, BAD_TEAM, BAD_ROOT, NOT_DIVISIBLE, MISMATCH, ENDED,
-    NOT_ALLOCATED,
-) = range(2, 17)  # fmt: skip
+    NOT_ALLOCATED, NO_ROOM, ELSEWHERE,
+) = range(2, 19)  # fmt: skip
 
 
-def _mismatch(pe: int, theirs: int, ours: int, team: int) -> str:
+def _elsewhere(pe: int, theirs: int, ours: int, which: int) -> str:
     return (
-        "PEs met in different collective calls: "
-        f"PE {pe}: {kind_name(theirs, team)}; this PE: {kind_name(ours, team)}. {ALIKE}"
+        f"PE {pe} gives {('dst', 'src')[which]} at offset {theirs:#x} of the symmetric heap, this "
+        f"PE at {ours:#x}: every PE must give the same symmetric array"
     )
 
 
@@ -113,7 +113,9 @@ TRAPS: dict[int, tuple[type[ShmemError], str | Callable[..., str]]] = {
         ArgumentError,
         "src has {0} elements, which are not {1} equal parts, one for each PE of the team",
     ),
-    MISMATCH: (CollectiveMismatch, _mismatch),
+    MISMATCH: (CollectiveMismatch, mismatch),
+    ELSEWHERE: (CollectiveMismatch, _elsewhere),
+    NO_ROOM: (ArgumentError, "dst has {0} elements, and needs {1}"),
     ENDED: (
         CollectiveMismatch,
         f"waits for PE {{0}}, which ended without making this call. {ALIKE}",

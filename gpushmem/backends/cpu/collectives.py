@@ -20,10 +20,11 @@ from numba.cuda.core.errors import NumbaTypeError
 from gpushmem.backends.cpu.access import (
     BAD_ROOT,
     BAD_TEAM,
+    ELSEWHERE,
     ENDED,
     MISMATCH,
+    NO_ROOM,
     NOT_DIVISIBLE,
-    TOO_SMALL,
     address_of,
     array_at,
     arrays_checker,
@@ -56,7 +57,7 @@ __all__ = ["BODIES", "MEMBER", "REDUCING"]
 
 TEAM_BYTES = TEAM.itemsize
 MEMBER = -16  # in a waiting thread's record: it waits for the PE whose number is `wanted`
-BYTES = 256  # what a number of bytes is multiplied by in a kind
+BYTES, ROOT = 256, 1 << 48  # what a number of bytes, and the root, are multiplied by in a kind
 BARRIER, SYNC, BROADCAST, FCOLLECT, COLLECT, ALLTOALL, ALLTOALLS = (
     KINDS.index(what)
     for what in ("barrier", "sync", "broadcast", "fcollect", "collect", "alltoall", "alltoalls")
@@ -135,8 +136,8 @@ def begin(what, team):
     """Begin a round and return its number: all have read what was sent in the last but one."""
     record = as_team(team)
     number = record.round
-    await_all(what, team, number, ANYTHING)
-    record.round = number + 1
+    await_all(what, team, number, record.unchecked)
+    record.round, record.unchecked = number + 1, ANYTHING
     return number + 1
 
 
@@ -154,6 +155,46 @@ def meet(what, team, kind):
     number = begin(what, team)
     post_all(team, number, kind)
     await_all(what, team, number, kind)
+
+
+@device
+def open_array(what, team, kind, array, is_src, word):
+    """A round after which the members' arrays may be used; `array` is at one place on all of them.
+
+    Each member also tells all a `word`; returns the round's number, for `word_of`.
+    """
+    record = as_team(team)
+    place = address_of(array) - as_world(user_word()).heap
+    number = begin(what, team)
+    for rank in range(record.n_pes):
+        if rank != record.my_pe:
+            store_release(box_at(team, number, rank, 16), place)
+            store_release(box_at(team, number, rank, 16) + 8, word)
+            post(team, number, rank, kind)
+    await_all(what, team, number, kind)
+    for rank in range(record.n_pes):
+        if rank != record.my_pe:
+            theirs = load_acquire(box(team, number, rank, 16))
+            fail_if(theirs != place, ELSEWHERE, pe_of(team, rank), theirs, place, is_src)
+    return number
+
+
+@device
+def word_of(team, number, rank):
+    """What member `rank` has told in `open_array`."""
+    return load_acquire(box(team, number, rank, 16) + 8)
+
+
+@device
+def open_arrays(what, team, kind, dst, src):
+    """As `open_array`, for two arrays."""
+    place = address_of(src) - as_world(user_word()).heap
+    number = open_array(what, team, kind, dst, 0, place)
+    record = as_team(team)
+    for rank in range(record.n_pes):
+        if rank != record.my_pe:
+            theirs = word_of(team, number, rank)
+            fail_if(theirs != place, ELSEWHERE, pe_of(team, rank), theirs, place, 1)
 
 
 @device
@@ -191,7 +232,7 @@ check_broadcast, check_fcollect, check_collect, check_alltoall, check_alltoalls 
 @device
 def need(dst, n, src):
     """Fail unless `dst` has room for `n` elements, and both arrays are symmetric."""
-    fail_if(size_of(dst) < n, TOO_SMALL, size_of(dst), n, 0, 0)
+    fail_if(size_of(dst) < n, NO_ROOM, size_of(dst), n, 0, 0)
     mine = as_world(user_word()).my_pe
     remote(address_of(dst), n * itemsize_of(dst), mine)
     remote(address_of(src), size_of(src) * itemsize_of(src), mine)
@@ -226,10 +267,10 @@ def broadcast(team, dst, src, root=0):
     fail_if(root < 0 or root >= record.n_pes, BAD_ROOT, root, record.n_pes - 1, 0, 0)
     need(dst, size_of(src), src)
     nbytes = size_of(src) * itemsize_of(src)
-    kind = BROADCAST + nbytes * BYTES
+    kind = BROADCAST + nbytes * BYTES + root * ROOT
     source, target = address_of(src), address_of(dst)
     if nbytes > record.box_bytes:
-        meet(what, team, kind)
+        open_arrays(what, team, kind, dst, src)
         copy_bytes(target, on_member(team, source, root), nbytes)
         meet(what, team, kind)
         return
@@ -242,15 +283,17 @@ def broadcast(team, dst, src, root=0):
         post_all(team, number, kind)
         await_member(what, team, number, root, kind)
         copy_bytes(target, box(team, number, root, nbytes), nbytes)
+    record.unchecked = kind  # the root has waited for nobody, the others for the root
 
 
 @device
-def exchange(what, team, kind, target, source, step, nbytes):
-    """Member k gets `nbytes` at `source + k * step`; what member k sends goes to the k-th place."""
+def exchange(what, team, kind, dst, src, step, nbytes):
+    """Member k gets `nbytes` of `src`, at byte `k * step`; what it sends goes to the k-th place."""
     record = as_team(team)
     n, me = record.n_pes, record.my_pe
+    target, source = address_of(dst), address_of(src)
     if nbytes > record.box_bytes:
-        meet(what, team, kind)
+        open_array(what, team, kind, dst, 0, 0)
         for k in range(n):
             rank = after(team, k)
             place = on_member(team, target + me * nbytes, rank)
@@ -274,7 +317,7 @@ def fcollect(team, dst, src):
     need(dst, as_team(team).n_pes * size_of(src), src)
     nbytes = size_of(src) * itemsize_of(src)
     kind = FCOLLECT + nbytes * BYTES
-    exchange(text_word("fcollect"), team, kind, address_of(dst), address_of(src), 0, nbytes)
+    exchange(text_word("fcollect"), team, kind, dst, src, 0, nbytes)
 
 
 def alltoall(team, dst, src):
@@ -283,25 +326,22 @@ def alltoall(team, dst, src):
     nbytes = part_of(src, team) * itemsize_of(src)
     need(dst, size_of(src), src)
     kind = ALLTOALL + nbytes * BYTES
-    exchange(text_word("alltoall"), team, kind, address_of(dst), address_of(src), nbytes, nbytes)
+    exchange(text_word("alltoall"), team, kind, dst, src, nbytes, nbytes)
 
 
 def collect(team, dst, src):
     check_collect(dst, src)
     what, team = text_word("collect"), team_at(team)
     record = as_team(team)
-    number = begin(what, team)
-    for rank in range(record.n_pes):
-        if rank != record.my_pe:
-            store_release(box_at(team, number, rank, 8), size_of(src))
-            post(team, number, rank, COLLECT)
-    await_all(what, team, number, COLLECT)
-    store_release(box(team, number, record.my_pe, 8), size_of(src))
+    need(dst, 0, src)
+    number = open_array(what, team, COLLECT, dst, 0, size_of(src))
     first = total = 0
     for rank in range(record.n_pes):
         if rank == record.my_pe:
             first = total
-        total += load_acquire(box(team, number, rank, 8))
+            total += size_of(src)
+        else:
+            total += word_of(team, number, rank)
     need(dst, total, src)
     size = itemsize_of(src)
     for k in range(record.n_pes):
@@ -318,7 +358,7 @@ def alltoalls(team, dst, src, dst_stride, src_stride, nelems):
     need(dst, size_of(dst), src)
     size = itemsize_of(src)
     kind = ALLTOALLS + nelems * size * BYTES
-    meet(what, team, kind)
+    open_array(what, team, kind, dst, 0, 0)
     mine = address_of(dst) + record.my_pe * nelems * dst_stride * size
     for k in range(record.n_pes):
         rank = after(team, k)
@@ -451,7 +491,10 @@ def _reducing(name: str, op: str) -> Any:
             await_all(what, team, number, kind)
             fold(dst, target, base, step, n, count)
             return
-        meet(what, team, kind)
+        if scatters:  # each writes its own `dst`, which may be its part of `src`
+            open_array(what, team, kind, src, 1, 0)
+        else:
+            open_arrays(what, team, kind, dst, src)
         # This PE's part, tile by tile: combined in a box of its own, then written where it belongs.
         part = count if scatters else ((count + n - 1) // n + PART - 1) // PART * PART
         first = 0 if scatters else me * part

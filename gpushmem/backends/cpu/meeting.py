@@ -21,13 +21,14 @@ from gpushmem.ops import TEAM_WORLD
 from gpushmem.simt.layout import address_of
 from gpushmem.simt.native import c_function, sched_yield, usleep
 
-__all__ = ["ALIKE", "KINDS", "Meeting", "kind_name"]
+__all__ = ["ALIKE", "KINDS", "Meeting", "kind_name", "mismatch"]
 
 SPINS, YIELDS, SLEEPS, SLEEP_US = 200, 1000, 200, 50  # about 20 ms between two looks at signals
 TEXT_BYTES = 128
 
 REDUCTIONS = ("sum", "prod", "min", "max", "and", "or", "xor", "maxloc")
-# What members of a team do in a round; the number of bytes is added, 256 times.
+# What members of a team do in a round; a kind is such an index, 8 bits, a number of bytes, 40 bits,
+# and the root of a broadcast.
 KINDS = (
     "", "host", "barrier", "sync", "broadcast", "fcollect", "collect", "alltoall", "alltoalls",
     *(f"{what}({op})" for what in ("reduce", "reducescatter") for op in REDUCTIONS),
@@ -38,9 +39,18 @@ ALIKE = "Every PE must make the same collective calls in the same order"
 
 def kind_name(kind: int, team: int) -> str:
     """What a member of a team does, for people."""
-    code, nbytes = int(kind) % 256, int(kind) >> 8
+    code, nbytes, root = int(kind) & 0xFF, int(kind) >> 8 & (1 << 40) - 1, int(kind) >> 48
     everyone = "_all" if team == TEAM_WORLD and KINDS[code] in ("barrier", "sync") else ""
-    return KINDS[code] + everyone + (f" of {nbytes} bytes" if nbytes else "")
+    size = f" of {nbytes} bytes" if nbytes else ""
+    return KINDS[code] + everyone + size + (f" from {root}" if KINDS[code] == "broadcast" else "")
+
+
+def mismatch(pe: int, theirs: int, ours: int, team: int) -> str:
+    """What is said when another member, PE `pe` of the job, does something else in a round."""
+    return (
+        "PEs met in different collective calls: "
+        f"PE {pe}: {kind_name(theirs, team)}; this PE: {kind_name(ours, team)}. {ALIKE}"
+    )
 
 
 def _make_post_all(version: int) -> Any:
@@ -134,8 +144,9 @@ class Meeting:
         record = self._world.teams[team]
         number = int(record["round"])
         self._wait(what, team, number)  # now all have read what was sent in the round before
+        self._compare_unchecked(team)
         number += 1
-        record["round"] = number
+        record["round"], record["unchecked"] = number, -1
         for pe in self._pes(team):
             self._write(team, number, pe, data)
         self._post_all(address_of(self._world.teams[team : team + 1]), number, kind)
@@ -197,6 +208,14 @@ class Meeting:
             text.decode(errors="replace")
             for text in self._boxes(team, number, self._world.job.my_pe)
         ]
+
+    def _compare_unchecked(self, team: int) -> None:
+        """Raise if the last round was one whose end nobody waits for, and all were not in it."""
+        record = self._world.teams[team]
+        ours = int(record["unchecked"])
+        for rank, kind in enumerate(self._lines(team, int(record["round"]))["kind"]):
+            if ours != -1 and rank != record["my_pe"] and kind != ours:
+                raise CollectiveMismatch(mismatch(self._pes(team)[rank], int(kind), ours, team))
 
     def _compare(self, team: int, ours: str) -> None:
         """Raise, on every member that came from the host, unless all are in the same call."""

@@ -134,6 +134,8 @@ class Teams:
         self._table["round"][team] = 0
 
     def _enter(self, team: int, my_pe: int, start: int, stride: int, n_pes: int) -> None:
-        values = {"my_pe": my_pe, "start": start, "stride": stride, "n_pes": n_pes}
+        values = {
+            "my_pe": my_pe, "start": start, "stride": stride, "n_pes": n_pes, "unchecked": -1
+        }  # fmt: skip
         for field, value in values.items():
             self._table[field][team] = value

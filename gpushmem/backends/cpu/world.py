@@ -39,6 +39,7 @@ TEAM = np.dtype(
         ("start", "i8"),  # member k is PE `start + k * stride` of the job
         ("stride", "i8"),
         ("round", "i8"),  # number of the last round, see `rounds`
+        ("unchecked", "i8"),  # what was done in it, if nobody has seen whether all did; else -1
         ("lines", "i8"),  # address of the lines in which the members write to this PE
         ("boxes", "i8"),  # ... and of the boxes for what does not fit a line
         ("box_bytes", "i8"),
