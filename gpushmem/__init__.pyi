@@ -1206,8 +1206,8 @@ def reducescatter_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> 
 def peer_array(array: Symmetric, pe: int) -> DeviceArray:
     """Return `array` (symmetric) as it is on `pe`: loads and stores then reach that PE's memory.
 
-    They are ordered with operations as loads and stores of one's own memory are, see
-    docs/memory-model.md. Only of PEs in TEAM_SHARED. NVSHMEM 3: nvshmem_ptr.
+    Stores count as sent: `fence`, `quiet` and barriers do for them what they do for `p`. Only of
+    PEs in TEAM_SHARED. NVSHMEM 3: nvshmem_ptr.
     """
 
 def multicast_array(array: Symmetric, team: Team) -> MulticastArray:

@@ -38,7 +38,9 @@ __all__ = [
     "TOO_SHORT",
     "TOO_SMALL",
     "TRAPS",
+    "UNALIGNED",
     "address_of",
+    "aligned",
     "array_at",
     "array_like",
     "array_moved",
@@ -54,6 +56,7 @@ __all__ = [
     "nothing",
     "reach",
     "refuse_arrays",
+    "refuse_strided",
     "remote",
     "remote_element",
     "size_of",
@@ -65,8 +68,8 @@ as_world = view(WORLD)
 (
     BAD_PE, NOT_SYMMETRIC, TOO_SMALL, BAD_SIGNAL_OP, BAD_COMPARISON, EMPTY, TOO_SHORT, BAD_STRIDE,
     OUTSIDE, BAD_TEAM, BAD_ROOT, NOT_DIVISIBLE, MISMATCH, ENDED,
-    NOT_ALLOCATED, NO_ROOM, ELSEWHERE,
-) = range(2, 19)  # fmt: skip
+    NOT_ALLOCATED, NO_ROOM, ELSEWHERE, UNALIGNED,
+) = range(2, 20)  # fmt: skip
 
 
 def _elsewhere(pe: int, theirs: int, ours: int, which: int) -> str:
@@ -96,6 +99,11 @@ TRAPS: dict[int, tuple[type[ShmemError], str | Callable[..., str]]] = {
     ),
     BAD_COMPARISON: (ArgumentError, "there is no comparison {0}: use CMP_EQ, NE, GT, LE, LT or GE"),
     EMPTY: (ArgumentError, "the array has no element 0"),
+    UNALIGNED: (
+        ArgumentError,
+        "the element at {0:#x} is not aligned to its {1} bytes; atomic operations, signals and "
+        "waits need that",
+    ),
     BAD_STRIDE: (
         ArgumentError,
         "strides must be 1 or more, not {0} and {1}; a number of elements 0 or more, not {2}",
@@ -201,6 +209,13 @@ def remote_element(array, pe):
     return remote(address_of(array), itemsize_of(array), pe)
 
 
+@device
+def aligned(address, nbytes):
+    """The address of an element, which must not be torn."""
+    fail_if(address & (nbytes - 1) != 0, UNALIGNED, address, nbytes, 0, 0)
+    return address
+
+
 def _is_word(typ: Any) -> bool:
     return isinstance(typ, types.Integer | types.Float) and typ.bitwidth in (8, 16, 32, 64)
 
@@ -302,6 +317,15 @@ def refuse_arrays(name: str, dst: Any, src: Any) -> None:
         raise NumbaTypeError(
             f"{name}: dst is an array of {dst.dtype}, src of {src.dtype}; "
             "they must have the same dtype"
+        )
+
+
+def refuse_strided(name: str, array: Any) -> None:
+    """Refuse, when the kernel is compiled, an array of which a part lies between others' memory."""
+    if array.layout == "A":
+        raise NumbaTypeError(
+            f"{name}: array is not contiguous ({array}): give the array it is part of, and slice "
+            "the result"
         )
 
 

@@ -14,7 +14,14 @@ import numpy as np
 from numba import njit, types
 from numba.cuda.core.errors import NumbaTypeError
 
-from gpushmem.backends.cpu.access import nothing, remote_element
+from gpushmem.backends.cpu.access import (
+    UNALIGNED,
+    aligned,
+    error_of,
+    itemsize_of,
+    nothing,
+    remote_element,
+)
 from gpushmem.errors import ArgumentError
 from gpushmem.simt.layout import address_of
 from gpushmem.simt.native import intrinsic
@@ -118,8 +125,6 @@ def _checker(op: str) -> Any:
         """Refuse, when the kernel is compiled, what has no such atomic operation."""
         if not isinstance(dst, types.Array) or str(dst.dtype) not in FORMS[op].dtypes:
             raise NumbaTypeError(_refusal(op, dst))
-        if not dst.aligned:
-            raise NumbaTypeError(f"atomic_{op}: the elements of dst are not aligned ({dst})")
         return types.void(dst), nothing
 
     return check
@@ -132,7 +137,7 @@ def _refusal(op: str, got: Any) -> str:
 BODY = """
 def atomic_{op}({params}):
     check(dst)
-    {give}update(remote_element(dst, pe), {values})
+    {give}update(aligned(remote_element(dst, pe), itemsize_of(dst)), {values})
 """
 
 
@@ -145,7 +150,8 @@ def _body(op: str) -> Any:
     )  # fmt: skip
     scope = {
         "check": _checker(op), "update": form.update, "element": element,
-        "remote_element": remote_element, "__name__": __name__,
+        "remote_element": remote_element, "aligned": aligned, "itemsize_of": itemsize_of,
+        "__name__": __name__,
     }  # fmt: skip
     exec(text, scope)  # noqa: S102
     return scope[f"atomic_{op}"]
@@ -170,7 +176,7 @@ def host(name: str, target: np.ndarray[Any, Any], arguments: dict[str, Any]) -> 
     if target.dtype.name not in FORMS[op].dtypes:
         raise ArgumentError(_refusal(op, target.dtype))
     if not target.flags.aligned:
-        raise ArgumentError(f"{name}: the elements of dst are not aligned")
+        raise error_of(UNALIGNED, name, address_of(target), target.itemsize)
     form, scalar = FORMS[op], target.dtype.type
     given = [scalar(arguments[v] if v in arguments else int(v)) for v in form.given]
     old = _compiled(form.update)(address_of(target), *given)

@@ -23,6 +23,7 @@ from gpushmem.backends.cpu.access import (
     BAD_SIGNAL_OP,
     TOO_SMALL,
     address_of,
+    aligned,
     array_moved,
     arrays_checker,
     as_world,
@@ -32,6 +33,7 @@ from gpushmem.backends.cpu.access import (
     load_element,
     nothing,
     reach,
+    refuse_strided,
     remote,
     remote_element,
     size_of,
@@ -133,7 +135,7 @@ def put_signal(dst, src, signal, value, op, pe):
 
 def signal_op(signal, value, op, pe):
     check_op(signal, value)
-    address = remote_element(signal, pe)
+    address = aligned(remote_element(signal, pe), itemsize_of(signal))
     if op == SIGNAL_SET:
         store_release(address, value)
     elif op == SIGNAL_ADD:
@@ -160,6 +162,7 @@ def peer_array(typingctx: Any, array: Any, pe: Any) -> Any:
     """Not a device function: those cannot return an array that they make."""
     if not isinstance(array, types.Array):
         raise NumbaTypeError(f"peer_array: array must be an array, not {array}")
+    refuse_strided("peer_array", array)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         address = call_device(builder, peer_address, types.intp(array, types.intp), args)

@@ -11,7 +11,14 @@ from numba.cuda.datamodel.models import StructModel
 from numba.cuda.extending import overload
 from numba.cuda.models import register_model
 
-from gpushmem.backends.cpu.access import address_of, array_like, itemsize_of, remote, size_of
+from gpushmem.backends.cpu.access import (
+    address_of,
+    array_like,
+    itemsize_of,
+    refuse_strided,
+    remote,
+    size_of,
+)
 from gpushmem.backends.cpu.collectives import team_at
 from gpushmem.backends.cpu.rounds import as_team, pe_of
 from gpushmem.simt.native import intrinsic
@@ -40,6 +47,7 @@ def make_multicast(typingctx: Any, array: Any, team: Any) -> Any:
     """An array and a team as one value."""
     if not isinstance(array, types.Array):
         raise NumbaTypeError(f"multicast_array: array must be an array, not {array}")
+    refuse_strided("multicast_array", array)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         both = cgutils.create_struct_proxy(sig.return_type)(context, builder)

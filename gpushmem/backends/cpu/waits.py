@@ -18,6 +18,7 @@ from gpushmem.backends.cpu.access import (
     EMPTY,
     TOO_SHORT,
     address_of,
+    aligned,
     as_world,
     itemsize_of,
     nothing,
@@ -140,8 +141,9 @@ def place_of(array, index):
 
 @device
 def own(array, least):
-    """Fail unless `array` is symmetric and has at least so many elements."""
+    """Fail unless `array` is symmetric, aligned, and has at least so many elements."""
     fail_if(size_of(array) < least, EMPTY, 0, 0, 0, 0)
+    aligned(address_of(array), itemsize_of(array))
     remote(address_of(array), size_of(array) * itemsize_of(array), as_world(user_word()).my_pe)
 
 
