@@ -41,7 +41,7 @@ __all__ = ["CANCELLED", "FIBER_SLOT_BYTES", "NO_MEMORY", "addresses"]
 
 PAGE = 4096
 GUARDED = 16 * 1024  # stacks with a guard page: each needs two of the 65,530 mappings Linux gives
-SPINS = 16  # idle turns before the core is offered to others
+SPINS = 8  # idle turns before the core is offered to others
 YIELDS = 512  # ... before sleeping
 SLEEP_US = 100
 PATIENCE = 256  # turns after which another block is admitted although threads move

@@ -10,6 +10,7 @@ from numba.core.errors import TypingError
 import gpushmem as shmem
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import OPS
+from tests.pes import compile_first
 
 PES = [2, 3, 4, 8]
 SOME_PES = [2, *(pytest.param(n, marks=pytest.mark.slow) for n in PES[1:])]
@@ -96,6 +97,8 @@ def test_all_pes_at_once(run_pes, op, dtype):
         shmem.finalize()
         return result, old
 
+    like = np.zeros(1, dtype)
+    compile_first(kernel, like, like, like, 1)
     results = run_pes(n_pes, body)
     values = np.concatenate([values_of(op, pe, n, dtype) for pe in range(n_pes)])
     for pe in (0, 2):
@@ -137,6 +140,7 @@ def test_no_addition_is_lost(run_pes, op, dtype, n_pes):
         shmem.finalize()
         return result
 
+    compile_first(kernel, np.zeros(1, dtype), 1, 1)
     assert run_pes(n_pes, body)[-1] == n_pes * rounds
 
 

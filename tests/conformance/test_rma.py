@@ -8,6 +8,7 @@ from numba.core.errors import TypingError
 import gpushmem as shmem
 from gpushmem.errors import ArgumentError, SymmetryError
 from gpushmem.ops import OPS
+from tests.pes import compile_first
 
 PES = [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4, 8))]
 PAIR = np.dtype([("a", "i1"), ("b", "f8"), ("c", "i2", 3)])
@@ -91,7 +92,10 @@ def test_all_dtypes_and_layouts(run_pes, name, n_pes):
                     once(dtype, layout, on_host)
         shmem.finalize()
 
-    run_pes(n_pes, body, timeout=300)  # every PE compiles for every dtype
+    for dtype in DTYPES:
+        like = np.zeros(N, dtype)
+        compile_first(move, like, like, *[0] * 6)
+    run_pes(n_pes, body)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -116,6 +120,8 @@ def test_single_elements(run_pes, dtype):
         assert (after == wanted).all()
         assert got[0] == values[0]
 
+    like = np.zeros(N, dtype)
+    compile_first(swap, like, like, like, 0)
     run_pes(3, body)
 
 

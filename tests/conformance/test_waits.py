@@ -10,6 +10,7 @@ from numba.core.errors import TypingError
 
 import gpushmem as shmem
 from gpushmem.errors import ArgumentError, SymmetryError
+from tests.pes import compile_first
 
 PES = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
 DTYPES = ["int16", "int32", "int64", "uint16", "uint32", "uint64"]
@@ -150,6 +151,10 @@ def test_waiting_for_all_pes_and_seeing_what_they_sent(run_pes, n_pes, dtype):
         shmem.finalize()
         return int(wrong[0])
 
+    flags, ints = np.zeros(n_pes, dtype), np.zeros(1, int)
+    compile_first(
+        exchange, np.zeros((2, n_pes, n), int), ints, flags, ints, np.zeros(1, np.int32), ints
+    )
     assert run_pes(n_pes, body) == [0] * n_pes
 
 
