@@ -11,8 +11,16 @@ import numpy as np
 
 from gpushmem.backends.base import DeviceFunction, Shape
 from gpushmem.backends.cpu import atomics, lowering, meeting, report
-from gpushmem.backends.cpu.access import BAD_SIGNAL_OP, BAD_STRIDE, OUTSIDE, error_of, explain
-from gpushmem.backends.cpu.hostcalls import HostCalls
+from gpushmem.backends.cpu.access import (
+    BAD_SIGNAL_OP,
+    BAD_STRIDE,
+    EMPTY,
+    OUTSIDE,
+    UNALIGNED,
+    error_of,
+    explain,
+)
+from gpushmem.backends.cpu.hostcalls import HostCalls, fitting
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.teams import Teams
 from gpushmem.backends.cpu.world import World
@@ -160,13 +168,13 @@ class CpuBackend:
 
     def _in_a_kernel(self, op: Op, arguments: dict[str, Any], stream: Any) -> Any:
         if stream is not None:
-            return self._stream(stream).submit(self._host_calls.prepare(op, arguments))
+            return self._stream(stream).submit(self._host_calls.prepare(op, arguments)[0])
         if op.params[0] == "team":
             self.synchronize()
         return self._host_calls.run(op, arguments)
 
     def _atomic(self, name: str, dst: Any, pe: int, **values: Any) -> Any:
-        return atomics.host(name, self._remote(name, dst, pe, 1), values)
+        return atomics.host(name, self._remote(name, dst, pe, first=True), values)
 
     def _my_pe(self) -> int:
         return self.my_pe
@@ -174,17 +182,17 @@ class CpuBackend:
     def _n_pes(self) -> int:
         return self.n_pes
 
-    def _put(self, dst: Any, src: Any, pe: int) -> None:
+    def _put(self, dst: Any, src: Any, pe: int, name: str = "put") -> None:
         src = np.asarray(src)
-        target = self._remote("put", dst, pe)
-        _check("put", target, src, "target", target.size, src.size)
+        target = self._remote(name, dst, pe)
+        _check(name, target, src, "target", target.size, src.size)
+        _check_contiguous(name, "src", src)
         target[: src.size] = src.reshape(-1)
 
     def _get(self, dst: Any, src: Any, pe: int) -> None:
         source = self._remote("get", src, pe)
         _check("get", dst, source, "source", source.size, dst.size)
-        if not dst.flags.c_contiguous:
-            raise ArgumentError("get: dst must be contiguous")
+        _check_contiguous("get", "dst", dst)
         dst.reshape(-1)[:] = source[: dst.size]
 
     def _iput(self, dst: Any, src: Any, pe: int, **counts: int) -> None:
@@ -194,10 +202,10 @@ class CpuBackend:
         _copy_strided("iget", dst, self._remote("iget", src, pe), **counts)
 
     def _p(self, dst: Any, value: Any, pe: int) -> None:
-        self._remote("p", dst, pe, 1)[0] = value
+        self._remote("p", dst, pe, first=True)[0] = value
 
     def _g(self, src: Any, pe: int) -> Any:
-        return self._remote("g", src, pe, 1)[0]
+        return self._remote("g", src, pe, first=True)[0]
 
     def _fence(self) -> None:
         """Host copies happen in program order, and stay so on this machine's processors."""
@@ -206,16 +214,34 @@ class CpuBackend:
         """Host operations are complete when they return."""
 
     def _put_signal(self, dst: Any, src: Any, signal: Any, value: int, op: int, pe: int) -> None:
-        self._put(dst, src, pe)
-        self._signal_op(signal, value, op, pe)
+        update = self._signalling("put_signal", signal, value, op, pe)
+        self._put(dst, src, pe, "put_signal")
+        update()
 
     def _signal_op(self, signal: Any, value: int, op: int, pe: int) -> None:
+        self._signalling("signal_op", signal, value, op, pe)()
+
+    def _signalling(
+        self, name: str, signal: Any, value: int, op: int, pe: int
+    ) -> Callable[[], None]:
+        """What updates a signal; what cannot be done is refused now."""
         if op not in SIGNAL_OPS:
-            raise error_of(BAD_SIGNAL_OP, "signal_op", op)
-        self._atomic(SIGNAL_OPS[op], signal, pe, value=value)
+            raise error_of(BAD_SIGNAL_OP, name, op)
+        target = self._signal(name, signal, pe)
+        values = {"value": fitting(name, value, target.dtype)}
+        return partial(atomics.host, SIGNAL_OPS[op], target, values)
 
     def _signal_fetch(self, signal: Any) -> Any:
-        return self._atomic("atomic_fetch", signal, self.my_pe)
+        return atomics.host("atomic_fetch", self._signal("signal_fetch", signal, self.my_pe), {})
+
+    def _signal(self, name: str, signal: Any, pe: int) -> np.ndarray[Any, Any]:
+        """Element 0 of a signal on another PE."""
+        target = self._remote(name, signal, pe, first=True)
+        if target.dtype != np.uint64:
+            raise ArgumentError(f"{name}: signal must be an array of uint64, not {target.dtype}")
+        if not target.flags.aligned:
+            raise error_of(UNALIGNED, name, address_of(target), target.itemsize)
+        return target
 
     def _barrier_all(self) -> None:
         self.synchronize()
@@ -232,20 +258,21 @@ class CpuBackend:
     def _multicast_array(self, array: Any, team: int) -> list[np.ndarray[Any, Any]]:
         return [self._peer_array(array, pe) for pe in self._teams.members(team)]
 
-    def _remote(self, name: str, array: Any, pe: int, least: int = 0) -> np.ndarray[Any, Any]:
-        """The elements of `array` on another PE, at least so many, or the reason why not."""
-        if not 0 <= pe < self.n_pes:
-            raise ArgumentError(f"{name}: there is no PE {pe}: PEs are 0 to {self.n_pes - 1}")
+    def _remote(self, name: str, array: Any, pe: int, first: bool = False) -> np.ndarray[Any, Any]:
+        """The elements of `array` on another PE, or the first of them, or the reason why not."""
+        if not hasattr(pe, "__index__") or not 0 <= pe < self.n_pes:
+            raise ArgumentError(f"{name}: there is no PE {pe!r}: PEs are 0 to {self.n_pes - 1}")
         if not isinstance(array, np.ndarray) or not self.world.holds(array):
             kind = f"{type(array).__name__} {getattr(array, 'shape', '')}".strip()
             raise SymmetryError(
                 f"{name}: the remote array ({kind}) is not on the symmetric heap: "
                 "allocate it with gpushmem.empty or zeros"
             )
-        if not array.flags.c_contiguous:
-            raise ArgumentError(f"{name}: the remote array must be contiguous")
-        if array.size < least:
-            raise ArgumentError(f"{name}: the array has no element 0")
+        if first:
+            array = array[(slice(1),) * array.ndim]
+            if not array.size:
+                raise error_of(EMPTY, name)
+        _check_contiguous(name, "the remote array", array)
         return self.world.peer(array, pe).reshape(-1)
 
 
@@ -264,6 +291,14 @@ def _copy_strided(
             raise ArgumentError(f"{name}: both arrays must be contiguous")
         parts.append(array.reshape(-1)[:reached:stride])
     parts[0][:] = parts[1]
+
+
+def _check_contiguous(name: str, which: str, array: np.ndarray[Any, Any]) -> None:
+    if not array.flags.c_contiguous:
+        raise ArgumentError(
+            f"{name}: {which} is not contiguous (shape {array.shape}, strides {array.strides}): "
+            "give the array it is part of to iput or iget, or copy it to an array that is"
+        )
 
 
 def _check(name: str, dst: Any, src: Any, which: str, have: int, want: int) -> None:

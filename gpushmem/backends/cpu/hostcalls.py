@@ -6,6 +6,7 @@ checks and its reports included; and `stream=` is a launch like any other.
 
 from __future__ import annotations
 
+import operator
 import re
 from typing import Any
 
@@ -16,9 +17,9 @@ from gpushmem.backends.cpu.access import explain
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import Op
 from gpushmem.simt.kernel import Kernel, KernelFailure, Running, shape_of
-from gpushmem.simt.stream import Device
+from gpushmem.simt.stream import Device, Stream
 
-__all__ = ["HostCalls"]
+__all__ = ["HostCalls", "fitting"]
 
 # What the operations that return something return.
 RESULTS = {
@@ -34,23 +35,37 @@ def {name}(out, {params}):
 class HostCalls:
     """Launches operations: on the caller's stream, or beside all streams until they end."""
 
+    _kernels: dict[tuple[Any, ...], Kernel] = {}  # compiled code outlives `finalize`
+
     def __init__(self, world: np.ndarray[Any, Any]) -> None:
         self._world = world
         self._device = Device()
-        self._kernels: dict[tuple[Any, ...], Kernel] = {}
+        self._idle: list[Stream] = []
 
     def run(self, op: Op, arguments: dict[str, Any]) -> Any:
         """Do the operation and return its result."""
-        result = np.zeros(1, RESULTS.get(op.base.removesuffix("_vector"), "int64"))
+        launch, result = self.prepare(op, arguments)
         try:
-            self._device.default.submit(self.prepare(op, arguments, result))
-            self._device.synchronize()
+            stream = self._idle.pop()
+        except IndexError:  # other threads of this PE wait on theirs
+            stream = self._device.stream()
+        try:
+            stream.submit(launch)
+            stream.synchronize()
         except KernelFailure as failure:
             raise explain(failure, op.name) from None
+        self._idle.append(stream)  # unless interrupted: its launch is still being cancelled
         return result[0] if op.base.removesuffix("_vector") in RESULTS else None
 
-    def prepare(self, op: Op, arguments: dict[str, Any], result: Any = None) -> Running:
-        """A launch of the operation; raises `ArgumentError` for arguments of wrong kinds."""
+    def prepare(self, op: Op, arguments: dict[str, Any]) -> tuple[Running, np.ndarray[Any, Any]]:
+        """A launch of the operation, and where its result will be.
+
+        Raises `ArgumentError` for arguments of wrong kinds.
+        """
+        result = np.zeros(1, RESULTS.get(op.base.removesuffix("_vector"), "int64"))
+        awaited, value = next(iter(arguments.values()), None), arguments.get("value")
+        if isinstance(value, int | np.integer) and isinstance(awaited, np.ndarray):
+            fitting(op.name, value, awaited.dtype)
         words = {k: v for k, v in arguments.items() if isinstance(v, str)}
         key = (op.name, *words.values())
         kernel = self._kernels.get(key)
@@ -58,7 +73,7 @@ class HostCalls:
             kernel = self._kernels[key] = Kernel(_caller(op, words))
         args = [value for name, value in arguments.items() if name not in words]
         try:
-            return kernel.prepare(ONE, (result, *args), self._world)
+            return kernel.prepare(ONE, (result, *args), self._world), result
         except (NumbaError, ValueError) as error:
             said = re.search(rf"{op.base}: [^\n]*", str(error))
             given = ", ".join(f"{k}={_kind(v)}" for k, v in arguments.items())
@@ -66,6 +81,17 @@ class HostCalls:
 
 
 ONE = shape_of(1, 1)
+
+
+def fitting(name: str, value: Any, dtype: np.dtype[Any]) -> int:
+    """`value` as an integer that `dtype` can hold; raises `ArgumentError` if it is none."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ArgumentError(f"{name}: value must be an integer, not {value!r}") from None
+    if dtype.kind in "iu" and not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
+        raise ArgumentError(f"{name}: value {number} is outside of the range of {dtype}")
+    return number
 
 
 def _kind(value: Any) -> str:
