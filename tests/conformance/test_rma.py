@@ -1,5 +1,6 @@
 """put, get, iput, iget, p and g: every scope and dtype; whole, sliced, strided, empty."""
 
+import ml_dtypes  # noqa: F401  (NumPy then knows "bfloat16")
 import numpy as np
 import pytest
 from numba.core.errors import TypingError
@@ -12,7 +13,7 @@ PES = [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4, 8))]
 PAIR = np.dtype([("a", "i1"), ("b", "f8"), ("c", "i2", 3)])
 DTYPES = [
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
-    "float32", "float64", "complex64", "complex128", PAIR,
+    "float32", "float64", "complex64", "complex128", "bfloat16", PAIR,
 ]  # fmt: skip
 THREADS = {"thread": 1, "warp": 32, "block": 96}
 ROWS = [name for name, op in OPS.items() if op.base in ("put", "get", "iput", "iget")]
@@ -28,7 +29,7 @@ def numbers(pe, dtype):
     dtype = np.dtype(dtype)
     if dtype.kind == "b":
         return rng.integers(0, 2, N).astype(bool)
-    if dtype.kind in "fc":
+    if dtype.kind in "fc" or dtype == "bfloat16":
         return (rng.integers(-1000, 1000, N) * (1 + 2j if dtype.kind == "c" else 1)).astype(dtype)
     return np.frombuffer(rng.bytes(N * dtype.itemsize), dtype).copy()
 
@@ -154,3 +155,259 @@ def test_strides_that_lead_outside_are_refused(run_pes):
         shmem.finalize()
 
     run_pes(1, body)
+
+
+# --- elements that are not aligned
+
+PACKED = np.dtype([("tag", "i1"), ("x", "f8"), ("n", "i4")])  # 13 bytes: no field is aligned
+ODD_DTYPES = {"int16": 1, "int64": 3, "float32": 5, "complex128": 7, PACKED: 1}
+
+
+def test_elements_at_odd_addresses_are_moved_as_others_are(run_pes):
+    """Arrays made of bytes, from an odd one on; in kernels and on the host, p and g as well."""
+
+    @shmem.jit
+    def move(dst, src, fetched, strided, got, pe):
+        shmem.put(dst[1:6], src[2:], pe)
+        shmem.iput(strided, src, 2, 3, 2, pe)
+        shmem.p(dst[8:], src[0], pe)
+        shmem.quiet()
+        shmem.get(fetched[1:], dst[1:6], pe)
+        got[0] = shmem.g(dst[8:], pe)
+
+    def odd(values, make, start):
+        bytes_ = make(np.zeros(values.nbytes + 16, np.uint8))
+        array = bytes_[start : start + values.nbytes].view(values.dtype)
+        array.copy_from(values)
+        return array
+
+    def body():
+        shmem.init()
+        me, right = shmem.my_pe(), (shmem.my_pe() + 1) % 2
+        for dtype, start in ODD_DTYPES.items():
+            there, here, mine = (numbers(k, dtype)[:10] for k in (0, 10 + right, 10 + me))
+            for on_host in (False, True):
+                dst, strided = (odd(a, shmem.asarray, start) for a in (there, there[:4]))
+                src, fetched, got = (
+                    odd(a, shmem.to_device, start) for a in (mine[:7], there[:6], there[:1])
+                )
+                assert not np.asarray(dst).flags.aligned or dtype is PACKED
+                shmem.barrier_all()  # the other may be ahead
+                if on_host:
+                    shmem.put(dst[1:6], src[2:], right)
+                    shmem.iput(strided, src, 2, 3, 2, right)
+                    shmem.p(dst[8:], mine[0], right)
+                    shmem.get(fetched[1:], dst[1:6], right)
+                    got.copy_from(shmem.g(dst[8:], right))
+                else:
+                    move[1, 1](dst, src, fetched, strided, got, right)
+                shmem.barrier_all()
+                whole, parts = there.copy(), there[:4].copy()
+                whole[1:6], whole[8], parts[::2] = here[2:7], here[0], here[:6:3]
+                assert same(dst.numpy(), whole), (dtype, on_host)
+                assert same(strided.numpy(), parts), (dtype, on_host)
+                assert same(fetched.numpy(), np.append(there[:1], mine[2:7])), (dtype, on_host)
+                assert same(got.numpy(), mine[:1]), (dtype, on_host)
+                shmem.barrier_all()
+        shmem.finalize()
+
+    run_pes(2, body, timeout=120)
+
+
+def test_fields_of_packed_records_are_moved_as_arrays_are(run_pes):
+    """The bytes of one field, seen as an array: at the record's place, and nothing beside it."""
+
+    @shmem.jit
+    def move(dst, src, pe):
+        shmem.put(dst, src, pe)
+
+    def body():
+        shmem.init()
+        records = shmem.asarray(numbers(0, PACKED)[:3])
+        value = shmem.to_device(np.array([-2.5]))
+        second = records.view("u1")[13 + 1 : 13 + 9].view("f8")
+        for put in (shmem.put, move[1, 1]):
+            records.copy_from(numbers(0, PACKED)[:3])
+            put(second, value, 0)
+            expected = numbers(0, PACKED)[:3]
+            expected["x"][1] = -2.5
+            assert same(records.numpy(), expected)
+        shmem.finalize()
+
+    run_pes(1, body)
+
+
+def test_atomics_and_waits_of_unaligned_elements_are_refused(run_pes):
+    @shmem.jit
+    def add(x):
+        shmem.atomic_add(x, 1, 0)
+
+    @shmem.jit
+    def add_to_part(bytes_):
+        shmem.atomic_fetch_or(bytes_[3:11].view(np.int64), 1, 0)
+
+    @shmem.jit
+    def wait(x):
+        shmem.wait_until_any(x, None, shmem.CMP_NE, 0)
+
+    def body():
+        shmem.init()
+        bytes_ = shmem.full(64, 1, dtype="uint8")
+        x = bytes_[5:21].view("int64")
+        for kernel, array in ((add, x), (add_to_part, bytes_), (wait, x)):
+            kernel[1, 1](array)
+            with pytest.raises(ArgumentError, match="is not aligned to its 8 bytes; atomic"):
+                shmem.synchronize()
+        for call in (
+            lambda: shmem.atomic_add(x, 1, 0), lambda: shmem.atomic_compare_swap(x, 0, 1, 0),
+            lambda: shmem.atomic_fetch(x, 0), lambda: shmem.wait_until(x, shmem.CMP_NE, 0),
+            lambda: shmem.test_all(x, None, shmem.CMP_NE, 0),
+        ):  # fmt: skip
+            with pytest.raises(ArgumentError, match="is not aligned to its 8 bytes; atomic"):
+                call()
+        assert (bytes_.numpy() == 1).all()
+        shmem.finalize()
+
+    run_pes(1, body)
+
+
+# --- arrays that are not contiguous
+
+HINT = "give the array it is part of to iput or iget, or copy it to an array that is"
+
+
+@pytest.mark.parametrize("name", ["put", "get", "put_block", "get_nbi", "put_signal"])
+def test_arrays_with_gaps_are_refused_with_a_hint(run_pes, name):
+    """Columns, every other element, transposed: as source and as destination."""
+    operation = OPS[name].function
+    more = ("signal", "1", "9") if "signal" in name else ()
+    scope = {"operation": operation}
+    text = f"def move(dst, src, signal):\n    operation({', '.join(('dst', 'src', *more, '0'))})\n"
+    exec(text, scope)
+    move = shmem.jit(scope["move"])
+
+    def body():
+        shmem.init()
+        whole, other = shmem.zeros((4, 6)), shmem.asarray(np.ones((4, 6)))
+        signal = shmem.zeros(1, "uint64")
+        views = [(np.s_[:, 1:3], (4, 2)), (np.s_[::2], (2, 6)), (np.s_[:, 2], (4,)),
+                 (np.s_[..., ::-1], (4, 6))]  # fmt: skip
+        cases = [(whole[part], np.empty(shape)) for part, shape in views]
+        for gaps, filled in cases:
+            for dst, src in ((gaps, shmem.asarray(filled)), (shmem.asarray(filled), gaps)):
+                with pytest.raises(TypingError, match=f"is not contiguous .*{HINT}"):
+                    move[1, 1](dst, src, signal)
+                if OPS[name].host:
+                    args = (dst, src, signal, 1, 9, 0) if more else (dst, src, 0)
+                    with pytest.raises(ArgumentError, match=f"{name}.* not contiguous .*{HINT}"):
+                        operation(*args)
+        for part in (np.s_[1:3], np.s_[2, 1:4], np.s_[1:2, 2:5], np.s_[3:]):  # these have none
+            move[1, 1](whole[part], other[part], signal)
+            assert (whole[part].numpy() == 1).all()
+        assert whole.numpy().sum() == 3 * 6
+        shmem.finalize()
+
+    run_pes(1, body)
+
+
+def test_the_first_element_of_arrays_with_gaps_is_reached_by_kernels_and_hosts(run_pes):
+    """p, g and atomics work on element 0; a peer array is made of the whole, then sliced."""
+
+    @shmem.jit
+    def touch(x, got):
+        shmem.p(x[:, 1], 5, 0)
+        shmem.atomic_add(x[1:, 2], 7, 0)
+        got[0] = shmem.g(x[::-1, 3], 0)
+
+    @shmem.jit
+    def column(x):
+        shmem.peer_array(x[:, 1], 0)[1] = 3
+
+    @shmem.jit
+    def of_whole(x):
+        shmem.peer_array(x, 0)[1:, 1][0] = 3
+
+    def body():
+        shmem.init()
+        expected = np.arange(12).reshape(3, 4)
+        x, got = shmem.asarray(expected), np.zeros(1, int)
+        touch[1, 1](x, got)
+        of_whole[1, 1](x)
+        expected[0, 1], expected[1, 2], expected[1, 1] = 5, 13, 3
+        assert got[0] == 11
+        np.testing.assert_array_equal(x.numpy(), expected)
+        shmem.p(x[:, 1], 6, 0)
+        shmem.atomic_add(x[1:, 2], 7, 0)
+        assert shmem.g(x[::-1, 3], 0) == 11
+        expected[0, 1], expected[1, 2] = 6, 20
+        np.testing.assert_array_equal(x.numpy(), expected)
+        with pytest.raises(TypingError, match=r"peer_array: array is not contiguous .* slice the"):
+            column[1, 1](x)
+        with pytest.raises(ArgumentError, match="peer_array: the remote array is not contiguous"):
+            shmem.peer_array(x[:, 1], 0)
+        shmem.finalize()
+
+    run_pes(1, body)
+
+
+# --- nothing at all
+
+
+def test_nothing_is_moved_to_anywhere(run_pes):
+    """Arrays without elements, of any shape, wherever they are; p, g and atomics have no target."""
+
+    @shmem.jit
+    def move(dst, src, signal, pe):
+        shmem.put(dst, src, pe)
+        shmem.get(dst, src, pe)
+        shmem.put_nbi(dst, src, pe)
+        shmem.get_nbi(dst, src, pe)
+        shmem.iput(dst, src, 1, 2, 0, pe)
+        shmem.iget(dst, src, 3, 1, 0, pe)
+        shmem.put_signal(dst, src, signal, 1, shmem.SIGNAL_ADD, pe)
+        shmem.put_signal_nbi(dst, src, signal, 1, shmem.SIGNAL_ADD, pe)
+        shmem.peer_array(dst, pe)
+        shmem.quiet()
+
+    @shmem.jit
+    def in_block(dst, src, pe):
+        shmem.put_block(dst, src, pe)
+        shmem.get_warp(dst, src, pe)
+        shmem.iput_block(dst, src, 1, 1, 0, pe)
+
+    @shmem.jit
+    def first(dst, value):
+        shmem.p(dst, value, 0)
+
+    def body():
+        shmem.init()
+        me, other = shmem.my_pe(), 1 - shmem.my_pe()
+        whole, signal = shmem.full((4, 6), me), shmem.zeros(1, "uint64")
+        arrays = [shmem.zeros(0, "int64"), shmem.zeros((0, 3), "int64"), whole[4:], whole[2:2],
+                  whole[0, 6:]]  # fmt: skip
+        last = shmem.empty(shmem.heap_stats().largest_free // 8, "int64")
+        arrays.append(last[last.size :])  # at the heap's end
+        assert all(a.size == 0 for a in arrays)
+        for dst in arrays:
+            src = arrays[0] if dst.ndim == 1 else dst
+            move[1, 1](dst, src, signal, other)
+            in_block[1, 32](dst, src, other)
+            shmem.put(dst, src, other)
+            shmem.get(dst, src, other)
+            shmem.iput(dst, src, 1, 1, 0, other)
+            shmem.iget(dst, src, 1, 1, 0, other)
+            shmem.put_signal(dst, src, signal, 1, shmem.SIGNAL_ADD, other)
+            assert shmem.peer_array(dst, other).shape == dst.shape
+        shmem.barrier_all()
+        assert signal.numpy().tolist() == [3 * len(arrays)]
+        assert (whole.numpy() == me).all()
+        for call in (
+            lambda: shmem.p(arrays[0], 1, 0), lambda: shmem.g(arrays[2], 0),
+            lambda: shmem.atomic_inc(arrays[1], 0), lambda: first[1, 1](arrays[5], 1),
+        ):  # fmt: skip
+            with pytest.raises(ArgumentError, match="the array has no element 0"):
+                call()
+                shmem.synchronize()
+        shmem.finalize()
+
+    run_pes(2, body)
