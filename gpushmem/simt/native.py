@@ -38,6 +38,7 @@ __all__ = [
     "simt_switch",
     "sources_digest",
     "store_release",
+    "stream_line",
     "twins",
     "usleep",
     "vsnprintf",
@@ -83,6 +84,22 @@ def copy_bytes(typingctx: Any, dst: Any, src: Any, nbytes: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp, types.intp), codegen
+
+
+@intrinsic
+def stream_line(typingctx: Any, dst: Any, src: Any) -> Any:
+    """Copy 64 bytes to `dst`, a multiple of 64, past the caches; a `full_fence` orders it."""
+    vector = ir.VectorType(i64, 4)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        hint = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        for half in (i64(0), i64(32)):
+            to, from_ = (builder.inttoptr(builder.add(a, half), vector.as_pointer()) for a in args)
+            builder.store(builder.load(from_, align=1), to, align=32)
+            builder.block.instructions[-1].set_metadata("nontemporal", hint)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), codegen
 
 
 @intrinsic

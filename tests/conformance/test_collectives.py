@@ -591,3 +591,47 @@ def test_rows_and_columns_in_turn(run_pes, n_pes):
         return int(wrong[0])
 
     assert run_pes(n_pes, body) == [0] * n_pes
+
+
+@pytest.mark.parametrize("n_pes", [2, 3])
+def test_more_than_the_caches_keep(run_pes, n_pes):
+    """Large enough for all to be copied past the caches; in place, and at an odd place."""
+    n = (8 << 20) // n_pes * n_pes
+
+    @shmem.jit
+    def large(base, dst, src):
+        if base == 0:
+            shmem.reduce(shmem.TEAM_WORLD, src, src, "sum")
+        elif base == 1:
+            shmem.alltoall(shmem.TEAM_WORLD, dst, src)
+        elif base == 2:
+            shmem.fcollect(shmem.TEAM_WORLD, dst, src[: src.size // shmem.n_pes()])
+        elif base == 3:
+            shmem.broadcast(shmem.TEAM_WORLD, dst, src, 1)
+        else:
+            shmem.collect(shmem.TEAM_WORLD, dst, src[: src.size // shmem.n_pes()])
+
+    def values(pe):
+        return (1000 * pe + np.arange(n) % 89).astype("i4")
+
+    def body():
+        shmem.init()
+        me = shmem.my_pe()
+        parts = [values(pe).reshape(n_pes, -1) for pe in range(n_pes)]
+        firsts = np.concatenate([part[0] for part in parts])
+        wanted = [None, np.concatenate([part[me] for part in parts]), firsts, values(1), firsts]
+        src, dst = shmem.zeros(n + 1, "i4")[1:], shmem.zeros(n + 3, "i4")[3:]
+        for base in (1, 2, 3, 4, 0):
+            src.copy_from(values(me))
+            dst.copy_from(-1)
+            large[1, 1](base, dst, src)
+            got = dst.numpy() if base else src.numpy()
+            np.testing.assert_array_equal(
+                got, wanted[base] if base else sum(map(values, range(n_pes)))
+            )
+            shmem.barrier_all()
+        shmem.finalize()
+
+    ints = np.zeros(1, "i4")
+    compile_first(large, 0, ints, ints)
+    run_pes(n_pes, body, heap_size=128 << 20)

@@ -417,3 +417,36 @@ def test_nothing_is_moved_to_anywhere(run_pes):
         shmem.finalize()
 
     run_pes(2, body)
+
+
+@pytest.mark.parametrize("shift", [0, 1, 63])
+def test_large_copies(run_pes, shift):
+    """More than the caches keep: another way of copying, up to any byte and from any byte on."""
+    n = (24 << 20) + 77
+
+    @shmem.jit
+    def move(there, back, src, pe):
+        shmem.put(there[shift : shift + src.size], src, pe)
+        shmem.quiet()
+        shmem.barrier_all()
+        shmem.get(back[1 : 1 + src.size], there[shift:], pe)
+
+    def body():
+        shmem.init()
+        me = shmem.my_pe()
+        src = shmem.to_device(np.random.default_rng(me).integers(0, 255, n, np.uint8))
+        there, back = shmem.full(n + 200, 255, np.uint8), shmem.full(n + 2, 254, np.uint8)
+        move[1, 1](there, back, src, 1 - me)
+        shmem.barrier_all()
+        theirs = np.random.default_rng(1 - me).integers(0, 255, n, np.uint8)
+        got = there.numpy()
+        np.testing.assert_array_equal(got[shift : shift + n], theirs)
+        assert (np.delete(got, np.s_[shift : shift + n]) == 255).all()
+        got = back.numpy()
+        np.testing.assert_array_equal(got[1:-1], src.numpy())
+        assert (got[[0, -1]] == 254).all()
+        shmem.finalize()
+
+    like = np.zeros(1, np.uint8)
+    compile_first(move, like, like, like, 0)
+    run_pes(2, body, heap_size=128 << 20)

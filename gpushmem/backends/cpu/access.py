@@ -25,7 +25,13 @@ from gpushmem.errors import (
 )
 from gpushmem.simt.kernel import KernelFailure
 from gpushmem.simt.layout import view
-from gpushmem.simt.native import intrinsic, load_acquire
+from gpushmem.simt.native import (
+    copy_bytes,
+    full_fence,
+    intrinsic,
+    load_acquire,
+    stream_line,
+)
 from gpushmem.simt.primitives import fail_if, user_word
 from gpushmem.simt.target import device
 
@@ -48,6 +54,8 @@ __all__ = [
     "as_world",
     "check_strides",
     "copy_element",
+    "copy_large",
+    "copy_one",
     "copy_strided",
     "error_of",
     "explain",
@@ -64,6 +72,7 @@ __all__ = [
 ]
 
 as_world = view(WORLD)
+SMALL = 1 << 20  # bytes that caches always keep
 
 (
     BAD_PE, NOT_SYMMETRIC, TOO_SMALL, BAD_SIGNAL_OP, BAD_COMPARISON, EMPTY, TOO_SHORT, BAD_STRIDE,
@@ -301,6 +310,35 @@ def array_moved(context: Any, builder: Any, typ: Any, array: Any, address: Any) 
 
 
 # --- copies
+
+
+@device
+def copy_large(target, source, nbytes, touched):
+    """Copy; past the caches if the bytes `touched` in all are more than they keep.
+
+    Lines are then written without being read first, which is what a large copy waits for. Such
+    stores are not ordered with others: `full_fence` before anybody is told of them.
+    """
+    apart = target + nbytes <= source or source + nbytes <= target
+    if touched < as_world(user_word()).cached or not apart:
+        copy_bytes(target, source, nbytes)
+    else:
+        head = min(-target & 63, nbytes)
+        end = head + (nbytes - head) // 64 * 64
+        copy_bytes(target, source, head)
+        for at in range(head, end, 64):
+            stream_line(target + at, source + at)
+        copy_bytes(target + end, source + end, nbytes - end)
+
+
+@device
+def copy_one(target, source, nbytes):
+    """Copy for an operation by itself."""
+    if nbytes < SMALL:
+        copy_bytes(target, source, nbytes)
+    else:
+        copy_large(target, source, nbytes, 2 * nbytes)
+        full_fence()
 
 
 def refuse_arrays(name: str, dst: Any, src: Any) -> None:

@@ -30,6 +30,7 @@ from gpushmem.backends.cpu.access import (
     arrays_checker,
     as_world,
     check_strides,
+    copy_large,
     copy_strided,
     itemsize_of,
     nothing,
@@ -40,7 +41,7 @@ from gpushmem.backends.cpu.access import (
 from gpushmem.backends.cpu.meeting import KINDS, REDUCTIONS
 from gpushmem.backends.cpu.rounds import KIND, as_team, box, box_at, line, pe_of, post
 from gpushmem.backends.cpu.world import TEAM
-from gpushmem.simt.native import copy_bytes, intrinsic, load_acquire, store_release
+from gpushmem.simt.native import copy_bytes, full_fence, intrinsic, load_acquire, store_release
 from gpushmem.simt.primitives import (
     LOOKS,
     alone,
@@ -271,7 +272,8 @@ def broadcast(team, dst, src, root=0):
     source, target = address_of(src), address_of(dst)
     if nbytes > record.box_bytes:
         open_arrays(what, team, kind, dst, src)
-        copy_bytes(target, on_member(team, source, root), nbytes)
+        copy_large(target, on_member(team, source, root), nbytes, (record.n_pes + 1) * nbytes)
+        full_fence()
         meet(what, team, kind)
         return
     number = begin(what, team)
@@ -297,7 +299,8 @@ def exchange(what, team, kind, dst, src, step, nbytes):
         for k in range(n):
             rank = after(team, k)
             place = on_member(team, target + me * nbytes, rank)
-            copy_bytes(place, source + rank * step, nbytes)
+            copy_large(place, source + rank * step, nbytes, n * (n + 1) * nbytes)
+        full_fence()
         meet(what, team, kind)
         return
     number = begin(what, team)
@@ -346,7 +349,8 @@ def collect(team, dst, src):
     size = itemsize_of(src)
     for k in range(record.n_pes):
         target = on_member(team, address_of(dst) + first * size, after(team, k))
-        copy_bytes(target, address_of(src), size_of(src) * size)
+        copy_large(target, address_of(src), size_of(src) * size, record.n_pes * total * size)
+    full_fence()
     meet(what, team, COLLECT)
 
 
@@ -498,7 +502,7 @@ def _reducing(name: str, op: str) -> Any:
         # This PE's part, tile by tile: combined in a box of its own, then written where it belongs.
         part = count if scatters else ((count + n - 1) // n + PART - 1) // PART * PART
         first = 0 if scatters else me * part
-        tile = record.box_bytes // size
+        tile, touched = record.box_bytes // size, 2 * n * nbytes
         scratch = box(team, record.round, me, record.box_bytes)
         base = on_member(team, source + me * stride, 0)
         step = record.stride * as_world(user_word()).stride
@@ -506,11 +510,12 @@ def _reducing(name: str, op: str) -> Any:
             length = min(tile, count - at, first + part - at)
             fold(dst, scratch, base + at * size, step, n, length)
             if scatters:
-                copy_bytes(target + at * size, scratch, length * size)
+                copy_large(target + at * size, scratch, length * size, touched)
             else:
                 for k in range(n):
                     place = on_member(team, target + at * size, after(team, k))
-                    copy_bytes(place, scratch, length * size)
+                    copy_large(place, scratch, length * size, touched)
+        full_fence()
         meet(what, team, kind)
 
     return reducing

@@ -28,6 +28,7 @@ from gpushmem.backends.cpu.access import (
     arrays_checker,
     as_world,
     check_strides,
+    copy_one,
     copy_strided,
     itemsize_of,
     load_element,
@@ -44,7 +45,6 @@ from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET
 from gpushmem.ops.table import BLOCK, THREAD, WARP, Op
 from gpushmem.simt.native import (
     atomic_add_word,
-    copy_bytes,
     full_fence,
     intrinsic,
     release_fence,
@@ -103,7 +103,7 @@ def put(dst, src, pe):
     n = size_of(src)
     fail_if(size_of(dst) < n, TOO_SMALL, size_of(dst), n, 0, 0)
     nbytes = n * itemsize_of(src)
-    copy_bytes(remote(address_of(dst), nbytes, pe), address_of(src), nbytes)
+    copy_one(remote(address_of(dst), nbytes, pe), address_of(src), nbytes)
 
 
 def get(dst, src, pe):
@@ -111,7 +111,7 @@ def get(dst, src, pe):
     n = size_of(dst)
     fail_if(size_of(src) < n, TOO_SMALL, size_of(dst), size_of(src), 0, 0)
     nbytes = n * itemsize_of(dst)
-    copy_bytes(address_of(dst), remote(address_of(src), nbytes, pe), nbytes)
+    copy_one(address_of(dst), remote(address_of(src), nbytes, pe), nbytes)
 
 
 def iput(dst, src, dst_stride, src_stride, nelems, pe):

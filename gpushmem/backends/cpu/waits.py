@@ -248,14 +248,16 @@ def await_first(what, array, cmp, wanted):
     """Wait until element 0 compares; returns it."""
     own(array, 1)
     seen = element_at(array, 0)
-    if not holds(seen, cmp, wanted):
-        begin_wait(what, address_of(array), cmp, types.intp(wanted), width_of(array))
-        turns = 0
-        while not holds(seen, cmp, wanted):
-            turns += 1
-            if turns % LOOKS == 0 or not alone():
-                pause()
-            seen = element_at(array, 0)
+    turns, recorded = 0, False
+    while not holds(seen, cmp, wanted):
+        turns += 1
+        if turns % LOOKS == 0 or not alone():
+            if not recorded:
+                recorded = True
+                begin_wait(what, address_of(array), cmp, types.intp(wanted), width_of(array))
+            pause()
+        seen = element_at(array, 0)
+    if recorded:
         end_wait()
     return seen
 

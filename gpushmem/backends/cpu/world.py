@@ -71,6 +71,7 @@ WORLD = np.dtype(
         ("ended", "i8"),  # address of a byte for each PE: whether it has ended
         ("teams", "i8"),  # address of this PE's TEAMs
         ("max_teams", "i8"),
+        ("cached", "i8"),  # bytes: what touches more is copied past the caches
         # For kernels with debug=True, else 0: offsets (start, end) of what is allocated, sorted.
         ("blocks", "i8"),
         ("n_blocks", "i8"),
@@ -113,6 +114,7 @@ class World:
         self.native = new(WORLD)
         self.native["my_pe"], self.native["n_pes"] = job.my_pe, n
         self.native["ended"] = address_of(self.ended)
+        self.native["cached"] = _last_cache() * 3 // 4
         self.native["teams"], self.native["max_teams"] = address_of(self.teams), job.max_teams
 
     def memory(self, address: int, nbytes: int) -> np.ndarray[Any, Any]:
@@ -194,6 +196,12 @@ def _map_segments(fds: tuple[int, ...], stride: int) -> tuple[int, np.ndarray[An
         _map(region + k * stride, stride, PROT_READ_WRITE, MAP_SHARED | MAP_FIXED, fd)
     buffer = (ctypes.c_char * total).from_address(region)
     return region, np.frombuffer(memoryview(buffer), np.uint8)
+
+
+def _last_cache() -> int:
+    """Bytes of the last-level cache; what is common where the system does not know."""
+    known = os.sysconf("SC_LEVEL3_CACHE_SIZE") if "SC_LEVEL3_CACHE_SIZE" in os.sysconf_names else 0
+    return known if known > 0 else 32 << 20
 
 
 def _whole(nbytes: int, unit: int) -> int:
