@@ -10,25 +10,13 @@ import pytest
 from numba import cuda
 
 import gpushmem as shmem
+from tests.pes import compile_first
 
 PES = [2, 3, pytest.param(4, marks=pytest.mark.slow)]
 # More PEs than cores take turns, which takes time.
 ROUNDS = {2: 100_000, 3: 30_000, 4: 20_000}
 W = 12  # elements of a message
 POISON = -7
-
-
-def compiled(kernel, *examples):
-    """Compile `kernel` for arguments like these before PEs are forked, which then have it."""
-    from numba.cuda.typing.typeof import Purpose, typeof
-
-    from gpushmem.launch import local
-    from gpushmem.simt.kernel import Kernel
-
-    local.preload()
-    prepared = kernel._prepared.setdefault("cpu", Kernel(kernel.py_func))
-    prepared.compile(tuple(typeof(example, Purpose.argument) for example in examples))
-    return kernel
 
 
 def in_pes(run_pes, n_pes, body):
@@ -224,7 +212,7 @@ def test_who_sees_the_message_after_a_fence_sees_the_data(run_pes, name, n_pes):
     kernel = ring_of_messages(SENDS[name], name != "put_nbi")
     rounds = ROUNDS[n_pes]
     words, numbers = np.zeros(2, np.uint64), np.zeros(W, np.int64)
-    compiled(kernel, np.zeros((2, W), np.int64), numbers, numbers, words, words,
+    compile_first(kernel, np.zeros((2, W), np.int64), numbers, numbers, words, words,
              np.zeros(2, np.int32), words, np.zeros(2, np.int64), np.zeros((1, 1), np.int64),
              rounds)  # fmt: skip
 
@@ -295,7 +283,7 @@ def test_who_sees_the_signal_sees_the_data_of_all_who_signalled(run_pes, n_pes, 
     """
     rounds = ROUNDS[n_pes] // 4
     numbers, words = np.zeros((1, 1, 1), np.int64), np.zeros(1, np.uint64)
-    compiled(signalled, numbers, numbers[0], words, words, numbers[0], rounds)
+    compile_first(signalled, numbers, numbers[0], words, words, numbers[0], rounds)
 
     def body():
         data, src = shmem.full((2, n_pes, width), POISON), shmem.zeros((2, width), "int64")
@@ -339,7 +327,7 @@ def test_one_fence_orders_what_goes_to_each_of_several_pes(run_pes, n_pes):
     """`fence` is per target: on each PE, what was sent to it before arrives before what follows."""
     rounds = ROUNDS[n_pes] // 2
     numbers = np.zeros((1, 1, 1), np.int64)
-    compiled(to_all, numbers, numbers[0, 0], np.zeros(1, np.int32), numbers[0, 0], rounds)
+    compile_first(to_all, numbers, numbers[0, 0], np.zeros(1, np.int32), numbers[0, 0], rounds)
 
     def body():
         data, src = shmem.full((2, n_pes, W), POISON), shmem.zeros(W, "int64")
@@ -410,7 +398,7 @@ def test_a_fence_covers_threads_that_were_synchronised_with(run_pes, name, n_pes
     rounds = ROUNDS[n_pes] // 10
     kernel = block_kernel(send)
     numbers, words = np.zeros((1, 1), np.int64), np.zeros(1, np.uint64)
-    compiled(kernel, numbers, numbers[0], words, words, numbers[0], rounds)
+    compile_first(kernel, numbers, numbers[0], words, words, numbers[0], rounds)
 
     def body():
         data, src = shmem.full((2, 100), POISON), shmem.zeros(100, "int64")
@@ -472,7 +460,9 @@ def test_who_writes_quiets_and_reads_is_seen_or_sees(run_pes, n_pes):
     """`quiet` completes: of two PEs that write, then quiet, then read the other's, one sees it."""
     rounds = 6 * ROUNDS[n_pes]
     words = np.zeros((2, 2), np.uint64)
-    compiled(store_buffering, words, words[0], words[0], np.zeros(2, np.int64), words[0], rounds)
+    compile_first(
+        store_buffering, words, words[0], words[0], np.zeros(2, np.int64), words[0], rounds
+    )
 
     def body():
         x, turn = shmem.zeros((rounds + 1, 2), "uint64"), shmem.zeros(1, "uint64")
@@ -557,7 +547,7 @@ def test_who_is_told_by_who_was_told_sees_what_the_first_wrote(run_pes, n_pes):
     """What is complete is visible to all: to whom a PE tells that has been told of it, too."""
     rounds = ROUNDS[n_pes]
     numbers, words = np.zeros((2, 2), np.int64), np.zeros(2, np.uint64)
-    compiled(relay, numbers, numbers[0], words, numbers[0], numbers, rounds)
+    compile_first(relay, numbers, numbers[0], words, numbers[0], numbers, rounds)
 
     def body():
         data, src, told = (
@@ -650,7 +640,7 @@ def test_one_element_is_never_seen_to_go_back(run_pes, n_pes):
     """
     rounds = 5 * ROUNDS[n_pes]
     words = np.zeros((2, 2), np.uint64)
-    compiled(grow_and_look, words, words[0], words[0], words, words[0], rounds)
+    compile_first(grow_and_look, words, words[0], words[0], words, words[0], rounds)
 
     def body():
         x, done = shmem.zeros((WAYS, 8), "uint64"), shmem.zeros(1, "uint64")
@@ -696,7 +686,7 @@ def test_tickets_are_handed_out_once_and_in_order(run_pes, n_pes):
     """`atomic_fetch_add` gives every caller another number: with data and signals, a queue."""
     rounds = ROUNDS[n_pes]
     numbers, words = np.zeros(1, np.int64), np.zeros(1, np.uint64)
-    compiled(queue, numbers, numbers, words, numbers, numbers, rounds)
+    compile_first(queue, numbers, numbers, words, numbers, numbers, rounds)
 
     def body():
         next_, data = shmem.zeros(1, "int64"), shmem.full(rounds * n_pes, POISON)
@@ -782,7 +772,7 @@ def test_who_has_met_the_others_sees_what_they_wrote_before(run_pes, n_pes):
     rounds = ROUNDS[n_pes] // 2
     numbers = np.zeros((2, 2, 2), np.int64)
     rows, row, words = numbers[0], numbers[0, 0], np.zeros(2, np.uint64)
-    compiled(meet_and_fetch, rows, rows, row, words, row, numbers, rounds)
+    compile_first(meet_and_fetch, rows, rows, row, words, row, numbers, rounds)
 
     def body():
         data, other = shmem.full((2, W), POISON), shmem.full((2, W), POISON)

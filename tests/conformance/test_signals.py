@@ -12,7 +12,8 @@ from numba.core.errors import TypingError
 import gpushmem as shmem
 from gpushmem.errors import ArgumentError, SymmetryError
 from gpushmem.ops import OPS, host
-from tests.conformance.test_ordering import compiled, in_pes
+from tests.conformance.test_ordering import in_pes
+from tests.pes import compile_first
 from tests.conformance.test_rma import DTYPES, THREADS, numbers, same
 
 PES = [2, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8))]
@@ -59,7 +60,7 @@ def test_data_and_signal_go_to_the_right_place(run_pes, form, dtype, n_pes):
 
     words = np.zeros(3, np.uint64)
     some = numbers(0, dtype)
-    compiled(send, some, some, words, 0, 0, 0, words[0], 0, words[0], words)
+    compile_first(send, some, some, words, 0, 0, 0, words[0], 0, words[0], words)
     compiled_calls(lambda: shmem.signal_wait_until(words, shmem.CMP_EQ, words[0]))
 
     def body():
@@ -260,7 +261,7 @@ def test_the_host_waits_for_what_a_kernel_of_another_pe_writes(run_pes, dtype, n
     """Each operation that waits or tests comes back when it should, and then the data is there."""
     names = [n for n in WAITS if dtype == "uint64" or not n.startswith("signal")]
     longs, flag = np.zeros(8, np.int64), np.zeros(2, dtype)
-    compiled(late, longs, longs, flag, 1, 0, 1)
+    compile_first(late, longs, longs, flag, 1, 0, 1)
     compiled_calls(*(lambda w=WAITS[name][0]: w(flag, 1, longs[:2]) for name in names))
 
     def body():
@@ -341,7 +342,7 @@ def test_on_a_stream_a_wait_holds_up_what_comes_after_it_there(run_pes):
         out[0] = data[0]
 
     longs = np.zeros(1, np.int64)
-    compiled(copy, longs, longs)
+    compile_first(copy, longs, longs)
     flags, indices = np.zeros(2, np.uint64), np.zeros(2, int)
     compiled_calls(*(lambda w=wait: w(flags, indices, None) for wait in ON_STREAM.values()))
 
