@@ -13,8 +13,8 @@ import gpushmem as shmem
 from gpushmem.errors import ArgumentError, SymmetryError
 from gpushmem.ops import OPS, host
 from tests.conformance.test_ordering import in_pes
-from tests.pes import compile_first
 from tests.conformance.test_rma import DTYPES, THREADS, numbers, same
+from tests.pes import compile_first
 
 PES = [2, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8))]
 MOSTLY_3 = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
