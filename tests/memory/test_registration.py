@@ -314,8 +314,8 @@ def test_tensors_that_are_not_registered_are_plain_host_memory(alone):
 def test_slices_that_leave_a_registered_buffer_are_refused(alone):
     a, memory = shmem.zeros(6), np.arange(10.0)
     shmem.register(memory[2:8])
-    shmem.put(a, memory[7:1:-1], 0)
-    assert a.numpy().tolist() == [7, 6, 5, 4, 3, 2]
+    shmem.put(a, memory[2:8], 0)
+    assert a.numpy().tolist() == [2, 3, 4, 5, 6, 7]
     for outside in (memory[1:4], memory[6:9], memory[7::-1], memory[:2]):
         with pytest.raises(ArgumentError, match="ordinary host memory"):
             shmem.put(a, outside, 0)

@@ -371,7 +371,7 @@ def test_host_operations_refuse_what_does_not_fit(alone):
         ),
         (lambda: shmem.g(b, 0), SymmetryError, "not on the symmetric heap"),
         (lambda: shmem.put(a, doubles, 0), ArgumentError, "dst is float32, src is float64"),
-        (lambda: shmem.put(a[::2], b[:2], 0), ArgumentError, "must be contiguous"),
+        (lambda: shmem.put(a[::2], b[:2], 0), ArgumentError, "remote array is not contiguous"),
         (lambda: shmem.p(a[4:], 1, 0), ArgumentError, "has no element 0"),
         (lambda: shmem.put_block(a, b, 0), ShmemError, "inside kernels only"),
         (lambda: shmem.put_nbi(a, b, 0), ShmemError, "inside kernels only"),
@@ -382,19 +382,22 @@ def test_host_operations_refuse_what_does_not_fit(alone):
     assert not a.numpy().any()
 
 
-def test_host_copies_follow_the_order_of_elements_not_of_memory(alone):
-    values = np.arange(6.0).reshape(2, 3)
-    a, got = shmem.zeros((3, 2)), np.zeros((3, 2))
+def test_host_copies_are_of_contiguous_arrays_as_those_of_kernels(alone):
+    values = np.arange(6.0).reshape(3, 2)
+    a, got = shmem.zeros((3, 2)), np.zeros((2, 3))
     for array in (values, got):
         shmem.register(array)
-    shmem.put(a, values.T, 0)
-    np.testing.assert_array_equal(a.numpy(), values.T)
-    shmem.get(got, a, 0)
-    np.testing.assert_array_equal(got, values.T)
-    with pytest.raises(ArgumentError, match="dst must be contiguous"):
-        shmem.get(got.T, a, 0)
-    with pytest.raises(ArgumentError, match="must be contiguous"):
-        shmem.put(a[:, 1], got[0], 0)
+    shmem.put(a, values, 0)
+    shmem.get(got, a, 0)  # of another shape: element by element, in order
+    np.testing.assert_array_equal(got, values.reshape(2, 3))
+    for refused, what in (
+        (lambda: shmem.put(a, values.T, 0), "put: src"),
+        (lambda: shmem.get(got.T, a, 0), "get: dst"),
+        (lambda: shmem.put(a[:, 1], got[0], 0), "put: the remote array"),
+    ):
+        with pytest.raises(ArgumentError, match=f"{what} is not contiguous"):
+            refused()
+    np.testing.assert_array_equal(a.numpy(), values)
 
 
 # --- kernels through jit
