@@ -359,7 +359,9 @@ def refuse_arrays(name: str, dst: Any, src: Any) -> None:
 
 
 def refuse_strided(name: str, array: Any) -> None:
-    """Refuse, when the kernel is compiled, an array of which a part lies between others' memory."""
+    """Refuse, when the kernel is compiled, what is no array, or has other memory in its gaps."""
+    if not isinstance(array, types.Array):
+        raise NumbaTypeError(f"{name}: array must be an array, not {array}")
     if array.layout == "A":
         raise NumbaTypeError(
             f"{name}: array is not contiguous ({array}): give the array it is part of, and slice "

@@ -160,8 +160,6 @@ def peer_address(array, pe):
 @intrinsic
 def peer_array(typingctx: Any, array: Any, pe: Any) -> Any:
     """Not a device function: those cannot return an array that they make."""
-    if not isinstance(array, types.Array):
-        raise NumbaTypeError(f"peer_array: array must be an array, not {array}")
     refuse_strided("peer_array", array)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:

@@ -6,7 +6,6 @@ import operator
 from typing import Any
 
 from numba.cuda import cgutils, types
-from numba.cuda.core.errors import NumbaTypeError
 from numba.cuda.datamodel.models import StructModel
 from numba.cuda.extending import overload
 from numba.cuda.models import register_model
@@ -45,8 +44,6 @@ class MulticastModel(StructModel):
 @intrinsic
 def make_multicast(typingctx: Any, array: Any, team: Any) -> Any:
     """An array and a team as one value."""
-    if not isinstance(array, types.Array):
-        raise NumbaTypeError(f"multicast_array: array must be an array, not {array}")
     refuse_strided("multicast_array", array)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
