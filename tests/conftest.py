@@ -26,6 +26,16 @@ def run_pes():
 
 
 @pytest.fixture
+def alone():
+    """One PE: this process."""
+    import gpushmem as shmem
+
+    shmem.init(heap_size="16M")
+    yield
+    shmem.finalize()
+
+
+@pytest.fixture
 def run_cli():
     """`run_cli(*args)`: run `python -m gpushmem args...` as a process; see `cli`."""
     return cli

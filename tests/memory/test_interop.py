@@ -7,14 +7,6 @@ import gpushmem as shmem
 from gpushmem.errors import SymmetryError
 
 
-@pytest.fixture
-def alone():
-    """One PE: this process."""
-    shmem.init(heap_size="16M")
-    yield
-    shmem.finalize()
-
-
 @shmem.jit
 def double(x):
     for i in range(x.size):

@@ -10,14 +10,6 @@ import gpushmem as shmem
 from gpushmem.errors import ArgumentError, NotInitializedError
 
 
-@pytest.fixture
-def alone():
-    """One PE: this process."""
-    shmem.init(heap_size="16M")
-    yield
-    shmem.finalize()
-
-
 @shmem.jit
 def send(dst, src, pe):
     shmem.put(dst, src, pe)

@@ -12,14 +12,6 @@ from gpushmem.errors import ArgumentError, NotInitializedError, ShmemError, Symm
 from gpushmem.memory.stats import HeapStats
 
 
-@pytest.fixture
-def alone():
-    """One PE: this process."""
-    shmem.init(heap_size="16M")
-    yield
-    shmem.finalize()
-
-
 def line_of(marker):
     """This file and the line that ends with a comment, as `where` says it."""
     with open(__file__) as source:

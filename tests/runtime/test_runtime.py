@@ -22,14 +22,6 @@ from gpushmem.errors import (
 PES = [1, 2, 3, 8]
 
 
-@pytest.fixture
-def alone():
-    """One PE: this process."""
-    shmem.init(heap_size="16M")
-    yield
-    shmem.finalize()
-
-
 def failing(function, *args, **kwargs):
     """Return what kind of error a call raises, and its text."""
     try:
