@@ -5,13 +5,13 @@ from __future__ import annotations
 import atexit
 import importlib
 import operator
-import os
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from gpushmem import bootstrap, settings
 from gpushmem.errors import ArgumentError, BackendUnavailable, NotInitializedError
 from gpushmem.memory.array import (
     Allocation,
@@ -24,9 +24,9 @@ from gpushmem.memory.array import (
 )
 from gpushmem.memory.heap import Heap
 from gpushmem.memory.registration import Registrations
-from gpushmem.memory.size import parse_size
 from gpushmem.memory.stats import Allocated, HeapStats, leak_report, user_line
 from gpushmem.ops import Op, host
+from gpushmem.size import parse_size
 
 __all__ = [
     "alloc_bytes",
@@ -49,7 +49,6 @@ __all__ = [
     "zeros",
 ]
 
-DEFAULT_HEAP = "1G"
 BACKENDS = {"cpu": ("gpushmem.backends.cpu.backend", "CpuBackend")}
 
 # Which argument of an operation is local memory: the rest is on the symmetric heap.
@@ -134,7 +133,7 @@ def init(backend: str | None = None, *, heap_size: str | int | None = None) -> N
     global _runtime  # noqa: PLW0603
     if _runtime is not None:
         raise ArgumentError("init: already initialised; call gpushmem.finalize() first")
-    made = _backend_class(backend or os.environ.get("GPUSHMEM_BACKEND") or "cpu")
+    made = _backend_class(backend or settings.get("GPUSHMEM_BACKEND") or "cpu")
     _runtime = Runtime(made(_heap_bytes(heap_size)))
     host.call = _host_call
     atexit.unregister(_at_exit)
@@ -190,15 +189,10 @@ def _backend_class(name: str) -> Any:
 
 
 def _heap_bytes(asked: str | int | None) -> int:
-    from gpushmem.bootstrap import local  # noqa: PLC0415  (a job exists only from here on)
-
-    for size in (asked, local.current().heap_size):
+    for size in (asked, bootstrap.join().heap_size):
         if size is not None:
             return parse_size(size)
-    try:
-        return parse_size(os.environ.get("GPUSHMEM_HEAP_SIZE", DEFAULT_HEAP))
-    except ArgumentError as error:
-        raise ArgumentError(f"environment variable GPUSHMEM_HEAP_SIZE: {error}") from None
+    return int(settings.get("GPUSHMEM_HEAP_SIZE"))
 
 
 # --- symmetric arrays

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from gpushmem.bootstrap import local as bootstrap
+from gpushmem.job import job
 from gpushmem.launch import local
 
 DEFAULT_HEAP = 64 << 20
@@ -20,7 +20,7 @@ def run_pes(n, function, *args, timeout=60, heap_size=DEFAULT_HEAP):
     outputs = [os.memfd_create("output") for _ in range(n)]
 
     def target():
-        pe = bootstrap.current().my_pe
+        pe = job.current().my_pe
         for fd in (1, 2):
             os.dup2(outputs[pe], fd)
         # Under pytest these may be objects that write somewhere else.

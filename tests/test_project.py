@@ -50,14 +50,17 @@ def test_importing_is_light():
 ROOMS = {
     "errors.py": [],
     "ops": ["ops", "errors"],
-    "simt": ["simt", "errors"],
-    "bootstrap": ["bootstrap", "errors"],
-    "memory": ["memory", "errors"],
-    "backends": ["backends", "bootstrap", "simt", "ops", "errors"],
-    "runtime.py": ["memory", "backends", "bootstrap", "ops", "errors"],
+    "size.py": ["errors"],
+    "settings.py": ["size", "errors"],
+    "simt": ["simt", "settings", "errors"],
+    "job": ["job", "settings", "errors"],
+    "bootstrap": ["bootstrap", "job", "settings", "errors"],
+    "memory": ["memory", "size", "errors"],
+    "backends": ["backends", "job", "simt", "ops", "settings", "errors"],
+    "runtime.py": ["memory", "backends", "bootstrap", "job", "ops", "settings", "size", "errors"],
     "jit.py": ["runtime", "memory", "backends", "errors"],
-    "launch": ["launch", "bootstrap", "backends", "errors"],
-    "cli": ["cli", "launch", "memory", "errors", "__version__"],
+    "launch": ["launch", "job", "backends", "settings", "errors"],
+    "cli": ["cli", "launch", "job", "settings", "size", "errors", "__version__"],
 }
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from gpushmem.errors import ArgumentError, ShmemError
-from gpushmem.memory.size import parse_size
+from gpushmem.size import parse_size
 
 __all__ = ["command"]
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from gpushmem.bootstrap import local
 from gpushmem.errors import ShmemError
+from gpushmem.job.job import Job, create
 from gpushmem.launch import pe as pe_main
 from gpushmem.launch.output import Tagger
 
@@ -103,12 +103,12 @@ def launch(
         os.environ.update(share_of_cores(n_pes, threads_per_pe))
         target()
 
-    return _Launcher(local.create(n_pes, heap_size), tag_output, timeout).run(on_its_cores)
+    return _Launcher(create(n_pes, heap_size), tag_output, timeout).run(on_its_cores)
 
 
 class _Launcher:
-    def __init__(self, job: local.Job, tag_output: bool, timeout: float | None) -> None:
-        self.job = job
+    def __init__(self, job: Job, tag_output: bool, timeout: float | None) -> None:
+        self.job, self.board = job, job.board()
         self.outcome = Outcome(job.n_pes)
         self.tagger = Tagger() if tag_output else None
         self.selector = selectors.DefaultSelector()
@@ -130,7 +130,7 @@ class _Launcher:
             self._kill_group()
             for pid in self.pids.values():
                 os.waitpid(pid, 0)
-            for fd in (self.job.control_fd, *self.job.heap_fds):
+            for fd in self.job.fds:
                 os.close(fd)
             self.selector.close()
         return self.outcome
@@ -203,9 +203,9 @@ class _Launcher:
         _, status = os.waitpid(self.pids.pop(pe), 0)
         self.selector.unregister(pidfd)
         os.close(pidfd)
-        self.job.mark_ended(pe)
         code = os.waitstatus_to_exitcode(status)
         self.outcome.codes[pe] = code = code if code >= 0 else 128 - code
+        self.board.mark_ended(pe, code)
         if code and self.outcome.first is None:
             self.outcome.first = pe
             interrupted = self.outcome.stopped_by is not None

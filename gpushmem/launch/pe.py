@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from gpushmem.bootstrap import local
+from gpushmem.job.job import Job, adopt
 
 __all__ = ["run"]
 
@@ -23,7 +23,7 @@ PR_SET_PDEATHSIG = 1
 INTERRUPTED = 128 + signal.SIGINT
 
 
-def run(job: local.Job, target: Callable[[], object], parent: int, first_token: int) -> NoReturn:
+def run(job: Job, target: Callable[[], object], parent: int, first_token: int) -> NoReturn:
     """Be a PE: run `target()` and end the process with its exit code.
 
     The code is 0, that of a SystemExit, 1 for an exception, 130 for Ctrl-C. `first_token` is a
@@ -38,7 +38,7 @@ def run(job: local.Job, target: Callable[[], object], parent: int, first_token: 
         os._exit(code)
 
 
-def _settle(job: local.Job, parent: int) -> None:
+def _settle(job: Job, parent: int) -> None:
     """Forget what belongs to the launcher, and die with it."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the call
@@ -51,10 +51,10 @@ def _settle(job: local.Job, parent: int) -> None:
     atexit._clear()
     if job.my_pe != 0 or os.isatty(0):
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    local.adopt(job)
+    adopt(job)
 
 
-def _exit_code(job: local.Job, target: Callable[[], object], first_token: int) -> int:
+def _exit_code(job: Job, target: Callable[[], object], first_token: int) -> int:
     try:
         target()
         _surface_errors()
@@ -78,7 +78,7 @@ def _surface_errors() -> None:
         runtime.synchronize()
 
 
-def _report(job: local.Job, error: BaseException, first_token: int) -> None:
+def _report(job: Job, error: BaseException, first_token: int) -> None:
     """Show the traceback of the first PE that fails, one line for the others."""
     os.set_blocking(first_token, False)
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 from gpushmem.errors import ArgumentError, HeapExhausted, SymmetryError
-from gpushmem.memory.size import format_size
+from gpushmem.size import format_size
 
 __all__ = ["Heap"]
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpushmem.memory.size import format_size
+from gpushmem.size import format_size
 
 __all__ = ["Allocated", "HeapStats", "leak_report", "user_line"]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
-from gpushmem.errors import ArgumentError
+from gpushmem import settings
 
 __all__ = ["VARIABLE", "available", "run", "threads"]
 
@@ -25,12 +25,7 @@ def available() -> int:
 
 def threads() -> int:
     """Cores a kernel may use: GPUSHMEM_THREADS, or all there are."""
-    text = os.environ.get(VARIABLE)
-    if text is None:
-        return available()
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentError(f"{VARIABLE} is {text!r}; it must be a whole number, 1 or more")
-    return int(text)
+    return settings.get(VARIABLE) or available()
 
 
 def run(parts: list[Callable[[], None]]) -> None:

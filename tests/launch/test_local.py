@@ -198,8 +198,8 @@ def test_waiting_for_a_pe_that_has_ended_is_an_error(tmp_path, run_cli, call):
     before = "" if call == "init()" else "shmem.init()\n"
     script = tmp_path / "alone.py"
     script.write_text(
-        "import sys\nimport gpushmem as shmem\nfrom gpushmem.bootstrap import local\n"
-        f"{before}if local.current().my_pe != 1:\n    shmem.{call}\n"
+        "import sys\nimport gpushmem as shmem\nfrom gpushmem.job import job\n"
+        f"{before}if job.current().my_pe != 1:\n    shmem.{call}\n"
     )
     done = run_cli("run", "-n", "3", script, code=1)
     name = call.split("(")[0]

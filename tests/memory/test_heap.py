@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gpushmem.errors import ArgumentError, HeapExhausted, SymmetryError
 from gpushmem.memory.heap import Heap
-from gpushmem.memory.size import format_size, parse_size
+from gpushmem.size import format_size, parse_size
 
 TOTAL = 64 * 256
 

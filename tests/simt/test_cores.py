@@ -77,7 +77,7 @@ def test_parts_run_at_once():
 
 def test_the_number_of_cores_is_checked(monkeypatch):
     monkeypatch.setenv(cores.VARIABLE, "many")
-    with pytest.raises(ArgumentError, match="GPUSHMEM_THREADS is 'many'"):
+    with pytest.raises(ArgumentError, match="GPUSHMEM_THREADS: 'many'"):
         cores.threads()
     monkeypatch.delenv(cores.VARIABLE)
     assert cores.threads() == cores.available()

@@ -24,8 +24,8 @@ from gpushmem.backends.cpu.hostcalls import HostCalls, fitting
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.teams import Teams
 from gpushmem.backends.cpu.world import World
-from gpushmem.bootstrap import local
 from gpushmem.errors import ArgumentError, SymmetryError
+from gpushmem.job.job import current
 from gpushmem.ops import SIGNAL_ADD, SIGNAL_SET, Op
 from gpushmem.simt import cores, scheduler
 from gpushmem.simt.kernel import Kernel, KernelFailure, Running, shape_of
@@ -55,7 +55,8 @@ class CpuBackend:
 
     def __init__(self, heap_bytes: int) -> None:
         lowering.install()
-        job = local.current()
+        job = current()
+        assert job is not None  # see `runtime`
         self.my_pe, self.n_pes = job.my_pe, job.n_pes
         self.heap_bytes = heap_bytes
         self.world = World(job, heap_bytes)

@@ -41,6 +41,7 @@ from gpushmem.backends.cpu.access import (
 from gpushmem.backends.cpu.meeting import KINDS, REDUCTIONS
 from gpushmem.backends.cpu.rounds import KIND, as_team, box, box_at, line, pe_of, post
 from gpushmem.backends.cpu.world import TEAM
+from gpushmem.job.board import PE
 from gpushmem.simt.native import copy_bytes, full_fence, intrinsic, load_acquire, store_release
 from gpushmem.simt.primitives import (
     LOOKS,
@@ -56,7 +57,7 @@ from gpushmem.simt.target import device
 
 __all__ = ["BODIES", "MEMBER", "REDUCING"]
 
-TEAM_BYTES = TEAM.itemsize
+TEAM_BYTES, PE_BYTES = TEAM.itemsize, PE.itemsize
 MEMBER = -16  # in a waiting thread's record: it waits for the PE whose number is `wanted`
 BYTES, ROOT = 256, 1 << 48  # what a number of bytes, and the root, are multiplied by in a kind
 BARRIER, SYNC, BROADCAST, FCOLLECT, COLLECT, ALLTOALL, ALLTOALLS = (
@@ -114,7 +115,7 @@ def await_member(what, team, number, rank, kind):
         while load_acquire(own) < number:
             turns += 1
             if turns % LOOKS == 0 or not alone():
-                ended = load_acquire(world.ended + pe // 8 * 8) >> (pe % 8 * 8) & 255
+                ended = load_acquire(world.pes + pe * PE_BYTES)
                 fail_if(ended != 0 and load_acquire(own) < number, ENDED, pe, 0, 0, 0)
                 pause()
         end_wait()

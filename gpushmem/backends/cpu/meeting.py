@@ -159,7 +159,7 @@ class Meeting:
             while not self._passed(record, number):
                 # Back in Python now and then, so that signals are handled, and to see who has
                 # ended. One that ended after arriving is no reason to complain.
-                gone = [pe for pe in self.missing() if self._world.ended[pe]]
+                gone = [pe for pe in self.missing() if self._world.board.pes["ended"][pe]]
                 if gone and not self._passed(record, number):
                     raise CollectiveMismatch(
                         f"{what} waits for {', '.join(f'PE {pe}' for pe in gone)}, which ended "

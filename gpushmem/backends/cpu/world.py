@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.bootstrap.local import Job
 from gpushmem.errors import ShmemError
+from gpushmem.job.job import Job
 from gpushmem.simt.layout import address_of, new
 
 __all__ = ["LINE", "LINE_OF", "TEAM", "WORLD", "World"]
@@ -68,7 +68,7 @@ WORLD = np.dtype(
         ("heap", "i8"),  # address of this PE's segment
         ("heap_bytes", "i8"),
         ("stride", "i8"),
-        ("ended", "i8"),  # address of a byte for each PE: whether it has ended
+        ("pes", "i8"),  # address of the board's records of PEs
         ("teams", "i8"),  # address of this PE's TEAMs
         ("max_teams", "i8"),
         ("cached", "i8"),  # bytes: what touches more is copied past the caches
@@ -93,19 +93,18 @@ class World:
 
     def __init__(self, job: Job, heap_bytes: int) -> None:
         self.job = job
+        self.board = job.board()
         self.stride = _whole(heap_bytes, PAGE)
         self.heap_bytes = heap_bytes
         n = job.n_pes
-        head = _whole(n, PAGE)  # which PEs have ended, see `Job`
         table = _whole(job.max_teams * TEAM.itemsize, PAGE)
         box_bytes = max(LINE, min(BOX_BYTES, BOXES_BYTES // (2 * n) // LINE * LINE))
         lines, boxes = _whole(2 * n * LINE, PAGE), _whole(2 * n * box_bytes, PAGE)
         span = table + job.max_teams * (lines + boxes)
-        self._size(job.control_fd, head + n * span)
-        self._control = mmap.mmap(job.control_fd, head + n * span)
+        self._size(job.control_fd, n * span)
+        self._control = mmap.mmap(job.control_fd, n * span)
         self.control = np.frombuffer(self._control, np.uint8)
-        self.ended = self.control[:n].view(np.bool_)
-        base = head + job.my_pe * span
+        base = job.my_pe * span
         self.teams = self.control[base : base + job.max_teams * TEAM.itemsize].view(TEAM)
         self.teams["world_pe"], self.teams["span"] = job.my_pe, span
         self.teams["box_bytes"] = box_bytes
@@ -113,7 +112,7 @@ class World:
         self.teams["lines"], self.teams["boxes"] = areas, areas + lines
         self.native = new(WORLD)
         self.native["my_pe"], self.native["n_pes"] = job.my_pe, n
-        self.native["ended"] = address_of(self.ended)
+        self.native["pes"] = address_of(self.board.pes)
         self.native["cached"] = _last_cache() * 3 // 4
         self.native["teams"], self.native["max_teams"] = address_of(self.teams), job.max_teams
 

@@ -1,0 +1,188 @@
+"""What a job shows of itself: who has ended, what became of it, and each PE's own account.
+
+The board is memory that all PEs, the launcher and, through `/proc`, other processes of the same
+user map. Every number is a 64-bit word with one writer at a time, so no word is seen in part. An
+*account* is what a PE tells of itself: JSON in a box of its own, written when somebody asks (by
+counting `asked` up), complete when the PE's `answered` has reached that number.
+
+The *verdict* is why a job ends before its PEs return: a PE failed, no PE can go on, or a host
+waited for too long. The first to say one wins; a lock on the board's file, which the system takes
+back from whoever dies, decides who that is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import mmap
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+__all__ = ["DEADLOCK", "FAILED", "JOB", "NONE", "PE", "TIMEOUT", "Board"]
+
+NONE, FAILED, DEADLOCK, TIMEOUT = range(4)  # verdicts
+MAGIC = 0x47505553484D0001
+ACCOUNT_BYTES = 1 << 20  # of a box; only what is written takes memory
+TEXT_BYTES = 1 << 20
+
+JOB = np.dtype(
+    [
+        ("magic", "i8"),
+        ("n_pes", "i8"),
+        ("launcher", "i8"),  # process that sees to the PEs' end; 0: none of ours
+        ("started", "i8"),  # nanoseconds since 1970
+        ("asked", "i8"),  # how many accounts have been asked for
+        ("stacks", "i8"),  # ... the last one that is to have Python's stacks, too
+        ("probe", "i8"),  # see `watch`
+        ("timeout", "i8"),  # nanoseconds that a host may wait in one call; 0: for ever
+        ("verdict", "i8"),
+        ("culprit", "i8"),  # the PE that failed, or waited for too long
+        ("reason_bytes", "i8"),
+        ("text_bytes", "i8"),  # of the report that the verdict rests on
+    ],
+    align=True,
+)
+PE = np.dtype(
+    {
+        # `itemsize` keeps PEs on lines of their own. `ended` is read by kernels: it comes first.
+        "names": [
+            "ended", "code", "pid", "initialised", "still", "confirmed", "quiet_since",
+            "answered", "account_bytes",
+        ],
+        "formats": ["i8"] * 9,
+        "itemsize": 128,
+    }
+)  # fmt: skip
+# ended: 1 when the PE has ended, with exit code `code` (-1: unknown). initialised: between `init`
+# and `finalize`. still, confirmed, quiet_since: see `watch`.
+PAGE = mmap.PAGESIZE
+_threads = threading.Lock()
+REASON_AT, REASON_BYTES = 1024, PAGE - 1024
+
+
+class Board:
+    """A job's board, mapped from its descriptor, which stays the caller's."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._memory = mmap.mmap(fd, 0)
+        whole = np.frombuffer(self._memory, np.uint8)
+        self._job = whole[: JOB.itemsize].view(JOB)
+        if self._job["magic"][0] != MAGIC:
+            raise ValueError("no board of a gpushmem job of this version")
+        self.n_pes = int(self._job["n_pes"][0])
+        self._reason = whole[REASON_AT : REASON_AT + REASON_BYTES]
+        self._text = whole[PAGE : PAGE + TEXT_BYTES]
+        self.pes = whole[PAGE + TEXT_BYTES :][: self.n_pes * PE.itemsize].view(PE)
+        boxes = PAGE + TEXT_BYTES + _whole(self.n_pes * PE.itemsize)
+        self._boxes = whole[boxes:].reshape(self.n_pes, ACCOUNT_BYTES)
+
+    @staticmethod
+    def create(fd: int, n_pes: int) -> None:
+        """Give the descriptor of an empty file the size and the heading of a board."""
+        total = PAGE + TEXT_BYTES + _whole(n_pes * PE.itemsize) + n_pes * ACCOUNT_BYTES
+        os.ftruncate(fd, total)
+        job = np.zeros(1, JOB)
+        job["magic"], job["n_pes"], job["started"] = MAGIC, n_pes, time.time_ns()
+        os.pwrite(fd, job.tobytes(), 0)
+
+    def __getitem__(self, field: str) -> int:
+        return int(self._job[field][0])
+
+    def __setitem__(self, field: str, value: int) -> None:
+        self._job[field] = value
+
+    # --- the end
+
+    def mark_ended(self, pe: int, code: int) -> None:
+        """Tell the others that `pe` has ended, with this exit code (-1: unknown)."""
+        self.pes["code"][pe] = code
+        self.pes["ended"][pe] = 1
+
+    def claim(self, verdict: int, culprit: int, reason: str, text: str = "") -> bool:
+        """Say why the job ends; False, and nothing is changed, if that has been said before."""
+        with self._locked():
+            if self["verdict"] != NONE:
+                return False
+            self["culprit"] = culprit
+            self["reason_bytes"] = _write(self._reason, reason)
+            self["text_bytes"] = _write(self._text, text)
+            self["verdict"] = verdict
+            return True
+
+    @property
+    def reason(self) -> str:
+        """What the verdict says, in a few words."""
+        return _read(self._reason, self["reason_bytes"])
+
+    @property
+    def text(self) -> str:
+        """The report that the verdict rests on."""
+        return _read(self._text, self["text_bytes"])
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with _threads:  # the file's lock is the whole process's
+            fcntl.lockf(self._fd, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.lockf(self._fd, fcntl.LOCK_UN)
+
+    # --- accounts
+
+    def ask(self, stacks: bool = False) -> int:
+        """Ask all PEs for accounts; returns the number to give to `accounts`."""
+        with self._locked():
+            number = self["asked"] + 1
+            if stacks:
+                self["stacks"] = number
+            self["asked"] = number
+        return number
+
+    def answer(self, pe: int, number: int, account: dict[str, Any]) -> None:
+        """Write the account of `pe` that was asked for as `number`."""
+        self.pes["account_bytes"][pe] = _write(self._boxes[pe], json.dumps(account))
+        self.pes["answered"][pe] = number
+
+    def accounts(self, number: int, seconds: float) -> dict[int, dict[str, Any] | None]:
+        """The PEs' accounts, None of those that have not answered within `seconds`.
+
+        PEs that have ended, or are not between `init` and `finalize`, are not waited for.
+        """
+        deadline = time.monotonic() + seconds
+        alive = (self.pes["ended"] == 0) & (self.pes["initialised"] != 0)
+        while (self.pes["answered"][alive] < number).any() and time.monotonic() < deadline:
+            time.sleep(0.005)
+            alive &= self.pes["ended"] == 0
+        return {pe: self._account(pe, number) for pe in range(self.n_pes)}
+
+    def _account(self, pe: int, number: int) -> dict[str, Any] | None:
+        if self.pes["answered"][pe] < number:
+            return None
+        text = _read(self._boxes[pe], int(self.pes["account_bytes"][pe]))
+        try:
+            account: dict[str, Any] = json.loads(text)
+        except ValueError:  # cut off, or being written anew for somebody else
+            return None
+        return account
+
+
+def _whole(nbytes: int) -> int:
+    return -(-nbytes // PAGE) * PAGE
+
+
+def _write(box: np.ndarray[Any, Any], text: str) -> int:
+    data = text.encode(errors="replace")[: len(box)]
+    box[: len(data)] = np.frombuffer(data, np.uint8)
+    return len(data)
+
+
+def _read(box: np.ndarray[Any, Any], nbytes: int) -> str:
+    return box[:nbytes].tobytes().decode(errors="replace")

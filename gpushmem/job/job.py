@@ -1,0 +1,67 @@
+"""A job: its PEs' shared memory, as descriptors of memory without a name.
+
+`create` makes it in one process: the launcher, or the first PE of a job that somebody else has
+started. The others inherit it, or get it through a socket (`bootstrap`). Nothing goes through
+names, so nothing is left when the last process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+from gpushmem import settings
+from gpushmem.job.board import Board
+
+__all__ = ["Job", "adopt", "create", "current"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """How a PE finds the others."""
+
+    my_pe: int
+    n_pes: int
+    heap_size: int | None  # bytes asked of the launcher; None: not asked
+    max_teams: int
+    bootstrap: str  # how the PEs found each other, for people
+    board_fd: int  # see `board`
+    control_fd: int  # `init` sizes it, and the segments
+    code_fd: int  # kernels that one PE has compiled, for the others
+    heap_fds: tuple[int, ...]  # one segment per PE
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """All descriptors, in the order of the fields."""
+        return self.board_fd, self.control_fd, self.code_fd, *self.heap_fds
+
+    def of(self, pe: int) -> Job:
+        """The same job as `pe` sees it."""
+        return replace(self, my_pe=pe)
+
+    def board(self) -> Board:
+        """The job's board, mapped."""
+        return Board(self.board_fd)
+
+
+def create(n_pes: int, heap_size: int | None = None, bootstrap: str = "local") -> Job:
+    """Make the shared memory of a job, empty; the job is PE 0's until `of` gives another's."""
+    max_teams = settings.get("GPUSHMEM_MAX_TEAMS")
+    names = ("board", "control", "code", *map(str, range(n_pes)))
+    board, control, code, *heaps = [os.memfd_create(f"gpushmem-{name}") for name in names]
+    Board.create(board, n_pes)
+    return Job(0, n_pes, heap_size, max_teams, bootstrap, board, control, code, tuple(heaps))
+
+
+_current: Job | None = None
+
+
+def adopt(job: Job | None) -> None:
+    """Make `job` the one this process belongs to."""
+    global _current  # noqa: PLW0603
+    _current = job
+
+
+def current() -> Job | None:
+    """The job of this process, None if it has not joined one yet."""
+    return _current

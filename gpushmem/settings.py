@@ -1,0 +1,118 @@
+"""The environment variables that gpushmem reads: one table, for code, command and docs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gpushmem.errors import ArgumentError
+from gpushmem.size import parse_size
+
+__all__ = ["SETTINGS", "Setting", "get", "is_set"]
+
+
+def _count(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isdecimal() or not text.isascii() or len(text) > 18 or int(text) < least:
+            raise ArgumentError(f"{text!r} is not a whole number of {least} or more")
+        return int(text)
+
+    return read
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 < number < 1e9:
+        raise ArgumentError(f"{text!r} is not a number of seconds above 0")
+    return number
+
+
+def _switch(text: str) -> bool:
+    known = {"1": True, "on": True, "true": True, "yes": True}
+    known |= {"0": False, "off": False, "false": False, "no": False}
+    if text.lower() not in known:
+        raise ArgumentError(f"{text!r} is neither 1 nor 0")
+    return known[text.lower()]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One variable. `default` is what is used when it is not set, as one would write it."""
+
+    name: str
+    default: str | None
+    read: Callable[[str], Any]
+    meaning: str
+
+
+SETTINGS = {
+    setting.name: setting
+    for setting in (
+        Setting("GPUSHMEM_BACKEND", None, str, "the backend that `init` uses: cpu"),
+        Setting(
+            "GPUSHMEM_HEAP_SIZE", "1G", parse_size,
+            "symmetric heap of each PE, such as 256M; `gpushmem run --heap-size`",
+        ),
+        Setting(
+            "GPUSHMEM_THREADS", None, _count(1),
+            "cores that a PE's kernels use; by default all, divided among a job's PEs; "
+            "`gpushmem run --threads-per-pe`",
+        ),
+        Setting("GPUSHMEM_MAX_TEAMS", "256", _count(1), "teams that a PE can be in at once"),
+        Setting(
+            "GPUSHMEM_BOOTSTRAP", "auto", str,
+            "how PEs that `gpushmem run` did not start find each other: auto, mpi, torch, slurm, "
+            "local, or tcp://host:port",
+        ),
+        Setting(
+            "GPUSHMEM_BOOTSTRAP_TIMEOUT", "60", _seconds,
+            "seconds that `init` waits for the other PEs of the job to start",
+        ),
+        Setting("GPUSHMEM_PE", None, _count(0), "with tcp://: the number of this PE"),
+        Setting("GPUSHMEM_N_PES", None, _count(1), "with tcp://: how many PEs there are"),
+        Setting("GPUSHMEM_JOB_KEY", None, str, "with tcp://: a secret that the job's PEs share"),
+        Setting(
+            "GPUSHMEM_VERBOSE", "0", _switch,
+            "1: `init` says how the PEs found each other; `gpushmem run --verbose`",
+        ),
+        Setting(
+            "GPUSHMEM_TIMEOUT", None, _seconds,
+            "seconds that a host may wait in one call before the job is ended with a report; "
+            "`gpushmem run --timeout`, `gpushmem.set_timeout`",
+        ),
+        Setting(
+            "GPUSHMEM_DEADLOCK", "1", _switch,
+            "0: do not end a job in which no PE can go on any more",
+        ),
+        Setting(
+            "GPUSHMEM_NOTICE", "10", _seconds,
+            "seconds without progress of any PE after which a report is printed, once, and the "
+            "job goes on",
+        ),
+    )
+}  # fmt: skip
+
+
+def is_set(name: str) -> bool:
+    """Whether the variable is in the environment, and not empty."""
+    return bool(os.environ.get(SETTINGS[name].name))
+
+
+def get(name: str) -> Any:
+    """The variable's value, read; None if it is not set (or empty) and has no default.
+
+    Raises `ArgumentError` naming the variable when it makes no sense.
+    """
+    setting = SETTINGS[name]
+    text = os.environ.get(name) or setting.default
+    if text is None:
+        return None
+    try:
+        return setting.read(text.strip())
+    except ArgumentError as error:
+        raise ArgumentError(f"environment variable {name}: {error}") from None
