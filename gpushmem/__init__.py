@@ -13,14 +13,14 @@ __version__ = "0.1.0"
 
 _HOME = {
     "gpushmem.errors": (
-        "ArgumentError", "BackendUnavailable", "CollectiveMismatch", "HeapExhausted",
-        "KernelError", "NotInitializedError", "ShmemError", "SymmetryError",
-        "TeamError",
+        "ArgumentError", "BackendUnavailable", "CollectiveMismatch", "Deadlock",
+        "HeapExhausted", "KernelError", "NotInitializedError", "PeerFailed", "ShmemError",
+        "SymmetryError", "TeamError", "WaitTimeout",
     ),
     "gpushmem.runtime": (
         "alloc_bytes", "asarray", "device_array", "empty", "finalize", "free", "full",
-        "heap_stats", "init", "is_initialized", "ones", "register", "stream", "synchronize",
-        "to_device", "unregister", "zeros",
+        "heap_stats", "init", "is_initialized", "ones", "register", "set_timeout", "stream",
+        "synchronize", "to_device", "unregister", "zeros",
     ),
     "gpushmem.jit": ("jit",),
     "gpushmem.memory.array": ("DeviceArray", "MulticastArray", "SymmetricArray"),

@@ -11,12 +11,15 @@ __all__ = [
     "ArgumentError",
     "BackendUnavailable",
     "CollectiveMismatch",
+    "Deadlock",
     "HeapExhausted",
     "KernelError",
     "NotInitializedError",
+    "PeerFailed",
     "ShmemError",
     "SymmetryError",
     "TeamError",
+    "WaitTimeout",
 ]
 
 
@@ -46,6 +49,25 @@ class TeamError(ShmemError, ValueError):
 
 class CollectiveMismatch(ShmemError, RuntimeError):
     """PEs met in one collective call with different arguments, or in different calls."""
+
+
+class PeerFailed(ShmemError, RuntimeError):
+    """Another PE, `pe`, has failed, so that what is waited for will not come; `reason` says how."""
+
+    def __init__(self, pe: int, reason: str) -> None:
+        super().__init__(pe, reason)
+        self.pe, self.reason = pe, reason
+
+    def __str__(self) -> str:
+        return f"PE {self.pe} failed: {self.reason}"
+
+
+class Deadlock(ShmemError, RuntimeError):
+    """No PE can go on: each waits for what nobody will do. A report says who waits for what."""
+
+
+class WaitTimeout(ShmemError, TimeoutError):
+    """A host has waited for longer than `set_timeout`, or `--timeout`, allows."""
 
 
 class KernelError(ShmemError, RuntimeError):

@@ -13,6 +13,8 @@ import numpy as np
 
 from gpushmem import bootstrap, settings
 from gpushmem.errors import ArgumentError, BackendUnavailable, NotInitializedError
+from gpushmem.job.ending import tell_the_others
+from gpushmem.lines import user_line
 from gpushmem.memory.array import (
     Allocation,
     DeviceArray,
@@ -24,7 +26,7 @@ from gpushmem.memory.array import (
 )
 from gpushmem.memory.heap import Heap
 from gpushmem.memory.registration import Registrations
-from gpushmem.memory.stats import Allocated, HeapStats, leak_report, user_line
+from gpushmem.memory.stats import Allocated, HeapStats, leak_report
 from gpushmem.ops import Op, host
 from gpushmem.size import parse_size
 
@@ -42,6 +44,7 @@ __all__ = [
     "is_initialized",
     "ones",
     "register",
+    "set_timeout",
     "stream",
     "synchronize",
     "to_device",
@@ -63,7 +66,7 @@ class Runtime:
         self.heap = Heap(backend.heap_bytes)
         self.allocations: dict[int, Allocation] = {}
         self.registrations = Registrations(backend)
-        backend.allocated = lambda: [a[:2] for a in self.stats().allocations]
+        backend.allocated = lambda: sorted(a.made for a in self.allocations.values())
 
     def allocate(
         self, what: str, shape: Any, dtype: Any, fill: Callable[[Any], None] | None
@@ -73,6 +76,7 @@ class Runtime:
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         self.backend.meet(what, nbytes)
         offset = self.heap.alloc(nbytes)
+        self.backend.forget(offset, nbytes)
         made = Allocated(offset, nbytes, shape, dtype, user_line())
         allocation = self.allocations[offset] = Allocation(made, self.free)
         array = SymmetricArray(
@@ -133,6 +137,7 @@ def init(backend: str | None = None, *, heap_size: str | int | None = None) -> N
     global _runtime  # noqa: PLW0603
     if _runtime is not None:
         raise ArgumentError("init: already initialised; call gpushmem.finalize() first")
+    tell_the_others(bootstrap.join())
     made = _backend_class(backend or settings.get("GPUSHMEM_BACKEND") or "cpu")
     _runtime = Runtime(made(_heap_bytes(heap_size)))
     host.call = _host_call
@@ -317,6 +322,21 @@ def unregister(array: Any) -> None:
 def stream() -> Any:
     """Make a stream: launches on it are done in order, and concurrently with other streams."""
     return current("stream").backend.stream()
+
+
+def set_timeout(seconds: float | None) -> None:
+    """End the job, with a report, when a host has waited in one call for more than `seconds`.
+
+    Not collective: it holds for all PEs from now on; None ends it. What waits is any call of a
+    host that waits for others or for kernels; a kernel that never ends is found by the host that
+    waits for it. The error is `WaitTimeout`, on every PE. Default: `--timeout` of `gpushmem run`,
+    else GPUSHMEM_TIMEOUT, else none. Raises `ArgumentError` unless `seconds` is above 0.
+    """
+    if seconds is not None and not 0 < seconds < 1e9:
+        raise ArgumentError(
+            f"set_timeout: give a number of seconds above 0, or None, not {seconds}"
+        )
+    current("set_timeout").backend.set_timeout(seconds)
 
 
 def synchronize() -> None:

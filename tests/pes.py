@@ -30,9 +30,11 @@ def run_pes(n, function, *args, timeout=60, heap_size=DEFAULT_HEAP):
             pickle.dump(value, file)
 
     try:
-        outcome = local.launch(n, target, heap_size=heap_size, timeout=timeout)
+        outcome = local.launch(n, target, heap_size=heap_size, limit=timeout)
         if outcome.code:
-            printed = "".join(f"--- PE {pe}\n{_read(fd).decode()}" for pe, fd in enumerate(outputs))
+            printed = outcome.report + "".join(
+                f"--- PE {pe}\n{_read(fd).decode()}" for pe, fd in enumerate(outputs)
+            )
             pytest.fail(f"{outcome.summary()}\n{printed}", pytrace=False)
         return [pickle.loads(_read(fd)) for fd in results]
     finally:

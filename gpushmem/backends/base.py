@@ -9,7 +9,7 @@ libraries share memory through these.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import update_wrapper
 from typing import Any, Protocol
 
@@ -41,7 +41,7 @@ class Backend(Protocol):
     my_pe: int
     n_pes: int
     heap_bytes: int
-    allocated: Callable[[], list[tuple[int, int]]]  # set by the runtime: sorted (offset, bytes)
+    allocated: Callable[[], Sequence[Any]]  # set by the runtime: `memory.stats.Allocated`, sorted
 
     def meet(self, what: str, nbytes: int = -1) -> None:
         """Wait until every PE is in this collective call with the same `what` and `nbytes`.
@@ -49,6 +49,12 @@ class Backend(Protocol):
         Waits for this PE's streams first, and raises the error of a kernel that failed. Raises
         `CollectiveMismatch` on every PE when they are not in the same call.
         """
+
+    def forget(self, offset: int, nbytes: int) -> None:
+        """Take note that the heap's bytes at `offset` have been allocated anew."""
+
+    def set_timeout(self, seconds: float | None) -> None:
+        """End the job when a host of it has waited for so long in one call; None: never."""
 
     def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> Any:
         """Native array at `offset` in this PE's symmetric segment."""

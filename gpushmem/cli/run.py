@@ -45,6 +45,12 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
     type=click.IntRange(min=1),
     help="Cores for each PE's kernels.  [default: GPUSHMEM_THREADS, or an equal part of them]",
 )
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End the job, with a report, when a host has waited so long in one call.",
+)
 @click.option("--tag-output", is_flag=True, help="Prefix each line of output with its PE.")
 @click.option("-m", "module", help="Run a module, as python -m does, instead of a script.")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
@@ -52,6 +58,7 @@ def command(
     n_pes: int,
     heap_size: int | None,
     threads_per_pe: int | None,
+    timeout: float | None,
     tag_output: bool,
     module: str | None,
     args: tuple[str, ...],
@@ -68,7 +75,7 @@ def command(
         local.preload()
         outcome = local.launch(
             n_pes, target, heap_size=heap_size, tag_output=tag_output,
-            threads_per_pe=threads_per_pe,
+            threads_per_pe=threads_per_pe, timeout=timeout,
         )  # fmt: skip
     except ShmemError as error:
         raise click.ClickException(str(error)) from error

@@ -24,6 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from gpushmem.errors import Deadlock, PeerFailed, ShmemError, WaitTimeout
+
 __all__ = ["DEADLOCK", "FAILED", "JOB", "NONE", "PE", "TIMEOUT", "Board"]
 
 NONE, FAILED, DEADLOCK, TIMEOUT = range(4)  # verdicts
@@ -52,15 +54,15 @@ PE = np.dtype(
     {
         # `itemsize` keeps PEs on lines of their own. `ended` is read by kernels: it comes first.
         "names": [
-            "ended", "code", "pid", "initialised", "still", "confirmed", "quiet_since",
-            "answered", "account_bytes",
+            "ended", "code", "pid", "namespace", "initialised", "still", "confirmed",
+            "quiet_since", "answered", "account_bytes",
         ],
-        "formats": ["i8"] * 9,
+        "formats": ["i8"] * 10,
         "itemsize": 128,
     }
 )  # fmt: skip
-# ended: 1 when the PE has ended, with exit code `code` (-1: unknown). initialised: between `init`
-# and `finalize`. still, confirmed, quiet_since: see `watch`.
+# ended: 1 when the PE has ended, with exit code `code` (-1: unknown). initialised: 0 before
+# `init`, 1 until `finalize`, 2 after it. still, confirmed, quiet_since: see `backends/cpu/watch`.
 PAGE = mmap.PAGESIZE
 _threads = threading.Lock()
 REASON_AT, REASON_BYTES = 1024, PAGE - 1024
@@ -116,6 +118,20 @@ class Board:
             self["verdict"] = verdict
             return True
 
+    def error(self) -> ShmemError | None:
+        """What waits raise now: the verdict as an exception, None without one."""
+        verdict = self["verdict"]
+        if verdict == FAILED:
+            return PeerFailed(self["culprit"], self.reason)
+        kinds: dict[int, type[ShmemError]] = {DEADLOCK: Deadlock, TIMEOUT: WaitTimeout}
+        return kinds[verdict](self.heading()) if verdict in kinds else None
+
+    def heading(self) -> str:
+        """The verdict in a line."""
+        if self["verdict"] == FAILED:
+            return f"PE {self['culprit']} failed: {self.reason}"
+        return ("deadlock: " if self["verdict"] == DEADLOCK else "") + self.reason
+
     @property
     def reason(self) -> str:
         """What the verdict says, in a few words."""
@@ -157,7 +173,7 @@ class Board:
         PEs that have ended, or are not between `init` and `finalize`, are not waited for.
         """
         deadline = time.monotonic() + seconds
-        alive = (self.pes["ended"] == 0) & (self.pes["initialised"] != 0)
+        alive = (self.pes["ended"] == 0) & (self.pes["initialised"] == 1)
         while (self.pes["answered"][alive] < number).any() and time.monotonic() < deadline:
             time.sleep(0.005)
             alive &= self.pes["ended"] == 0

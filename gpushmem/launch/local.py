@@ -2,8 +2,8 @@
 
 The PEs are one process group of their own, so a terminal's Ctrl-C reaches the launcher alone,
 which passes it on once, and everything they start can be ended with them. When one PE fails the
-others are ended at once: they may be waiting for it. Should the launcher itself be killed, the
-kernel kills the PEs (PR_SET_PDEATHSIG).
+others are told through the job's board: their waits raise. Who does not end then is ended. Should
+the launcher itself be killed, the kernel kills the PEs (PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -12,22 +12,28 @@ import os
 import selectors
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from gpushmem import settings
 from gpushmem.errors import ShmemError
+from gpushmem.job.board import DEADLOCK, FAILED, NONE, TIMEOUT
 from gpushmem.job.job import Job, create
+from gpushmem.job.report import gone, report
 from gpushmem.launch import pe as pe_main
 from gpushmem.launch.output import Tagger
 
 __all__ = ["Outcome", "launch", "preload"]
 
-GRACE = 0.5  # seconds between asking PEs to end and ending them
+TICK = 0.1  # seconds between two looks at the board
+GRACE = 0.4  # seconds for PEs to end by themselves when the job is over, before they are asked to
+ASKED = 0.3  # ... and from then on, before they are ended
 CLEAN_UP = 10.0  # seconds for the other PEs when one has ended after Ctrl-C
-REPORT = 1.0  # seconds for the reports of who waits, after a timeout
+ANSWERS = 1.0  # seconds that PEs have to tell what they do
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -39,37 +45,39 @@ class Outcome:
     codes: dict[int, int] = field(default_factory=dict)  # PE -> code as a shell gives it
     first: int | None = None  # the first PE that failed
     stopped_by: int | None = None  # signal the launcher got
-    timed_out: bool = False
+    verdict: int = NONE  # of the job's board
+    reason: str = ""  # ... and its reason
+    report: str = ""  # ... and the report it rests on
 
     @property
     def code(self) -> int:
         """Exit code of the job: the first failing PE's, else 0; 124 after a timeout."""
-        if self.timed_out:
+        if self.verdict == TIMEOUT:
             return 124
         if self.stopped_by is not None:
             return 128 + self.stopped_by
+        if self.verdict == DEADLOCK:
+            return 1
         return 0 if self.first is None else self.codes[self.first]
 
     def summary(self) -> str | None:
         """One line on what went wrong, None if nothing did."""
-        if self.timed_out:
-            return "the job ran into its timeout; all PEs were ended"
+        if self.verdict in (DEADLOCK, TIMEOUT):
+            return f"{self.reason}; all PEs were ended"
         if self.stopped_by is not None or self.first is None:
             return None
-        code, others = self.codes[self.first], self.n_pes - 1
-        how = (
-            f"was killed by {signal.Signals(code - 128).name}"
-            if _is_signal(code)
-            else f"ended with exit code {code}"
-        )
+        others = self.n_pes - 1
         ended = {0: "", 1: "; the other PE was ended"}.get(
             others, f"; the other {others} PEs were ended"
         )
-        return f"PE {self.first} of {self.n_pes} {how}{ended}"
+        return f"PE {self.first} of {self.n_pes} {_how(self.codes[self.first])}{ended}"
 
 
-def _is_signal(code: int) -> bool:
-    return code - 128 in {int(s) for s in signal.Signals}
+def _how(code: int) -> str:
+    """How a process ended, by the exit code that a shell gives it."""
+    if code - 128 in {int(s) for s in signal.Signals}:
+        return f"was killed by {signal.Signals(code - 128).name}"
+    return f"ended with exit code {code}"
 
 
 def preload() -> None:
@@ -86,14 +94,16 @@ def launch(
     heap_size: int | None = None,
     tag_output: bool = False,
     timeout: float | None = None,
+    limit: float | None = None,
     threads_per_pe: int | None = None,
 ) -> Outcome:
     """Run `target()` in `n_pes` forked PEs until all have ended; return how.
 
     `heap_size` in bytes is what PEs' `init` uses. With `tag_output` each line that a PE prints is
-    prefixed with its number. After `timeout` seconds every PE prints what it waits for, and the
-    job is ended. A PE's kernels use `threads_per_pe` cores: by default what GPUSHMEM_THREADS says,
-    or an equal part of the cores there are. Call it from the main thread.
+    prefixed with its number. When a host has waited for `timeout` seconds in one call, or the job
+    has taken `limit` seconds in all, a report says what each PE does, and the job is ended. A PE's
+    kernels use `threads_per_pe` cores: by default what GPUSHMEM_THREADS says, or an equal part of
+    the cores there are. Signals are passed on if it is called from the main thread.
     """
     if not sys.platform.startswith("linux"):
         raise ShmemError(f"the cpu backend needs Linux (memfd, pidfd); this is {sys.platform}")
@@ -103,19 +113,24 @@ def launch(
         os.environ.update(share_of_cores(n_pes, threads_per_pe))
         target()
 
-    return _Launcher(create(n_pes, heap_size), tag_output, timeout).run(on_its_cores)
+    job = create(n_pes, heap_size, f"gpushmem run (process {os.getpid()})")
+    seconds = timeout or settings.get("GPUSHMEM_TIMEOUT") or 0
+    return _Launcher(job, tag_output, seconds, limit).run(on_its_cores)
 
 
 class _Launcher:
-    def __init__(self, job: Job, tag_output: bool, timeout: float | None) -> None:
+    def __init__(self, job: Job, tag_output: bool, timeout: float, limit: float | None) -> None:
         self.job, self.board = job, job.board()
+        self.board["launcher"] = os.getpid()
+        self.board["timeout"] = int(timeout * 1e9)
         self.outcome = Outcome(job.n_pes)
         self.tagger = Tagger() if tag_output else None
         self.selector = selectors.DefaultSelector()
         self.pids: dict[int, int] = {}  # PE -> pid, of those that run
         self.group = 0
-        self.timeout_at = None if timeout is None else time.monotonic() + timeout
-        self.kill_at: float | None = None
+        self.limit, self.started = limit, time.monotonic()
+        self.end_at: float | None = None  # when to ask PEs to end
+        self.kill_at: float | None = None  # when to end them
 
     def run(self, target: Callable[[], object]) -> Outcome:
         try:
@@ -138,8 +153,6 @@ class _Launcher:
     # --- start
 
     def _start(self, target: Callable[[], object]) -> None:
-        token, write_end = os.pipe()
-        os.write(write_end, b"1")
         parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -150,23 +163,25 @@ class _Launcher:
                 if pipes is not None:
                     Tagger.redirect(pipes)
                 os.setpgid(0, self.group)
-                pe_main.run(self.job.of(pe), target, parent, token)
+                pe_main.run(self.job.of(pe), target, parent)
             self.group = self.group or pid
             with suppress(PermissionError, ProcessLookupError):
                 os.setpgid(pid, self.group)  # whichever of the two is first
             self.pids[pe] = pid
+            self.board.pes["pid"][pe] = pid
             self.selector.register(os.pidfd_open(pid), selectors.EVENT_READ, ("ended", pe))
             if self.tagger is not None and pipes is not None:
                 for fd in self.tagger.adopt(pe, pipes):
                     self.selector.register(fd, selectors.EVENT_READ, ("output", fd))
-        os.close(token)
-        os.close(write_end)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
         """Turn signals into bytes to select on; the handlers are put back at the end."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        before = {s: signal.signal(s, lambda *_: None) for s in FORWARDED}
+        before = {s: signal.signal(s, lambda *_: None) for s in (*FORWARDED, signal.SIGUSR1)}
         previous_fd = signal.set_wakeup_fd(writer)
         self.selector.register(reader, selectors.EVENT_READ, ("signal", reader))
         try:
@@ -181,9 +196,7 @@ class _Launcher:
     # --- until the end
 
     def _turn(self) -> None:
-        deadlines = [t for t in (self.timeout_at, self.kill_at) if t is not None]
-        wait = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
-        for key, _ in self.selector.select(wait):
+        for key, _ in self.selector.select(TICK):
             kind, value = key.data
             if kind == "ended":
                 self._ended(value, key.fd)
@@ -193,8 +206,12 @@ class _Launcher:
             elif self.tagger is not None and not self.tagger.read(value):
                 self.selector.unregister(value)
         now = time.monotonic()
-        if self.timeout_at is not None and now >= self.timeout_at:
-            self._timed_out(now)
+        if self.limit is not None and now - self.started >= self.limit:
+            self._over_limit()
+        self._hear_verdict()
+        if self.end_at is not None and now >= self.end_at:
+            self.end_at = None
+            self._to_each(signal.SIGTERM)
         if self.kill_at is not None and now >= self.kill_at:
             self.kill_at = None
             self._kill_group()
@@ -205,31 +222,53 @@ class _Launcher:
         os.close(pidfd)
         code = os.waitstatus_to_exitcode(status)
         self.outcome.codes[pe] = code = code if code >= 0 else 128 - code
+        if code and self.outcome.stopped_by is None:
+            self.board.claim(FAILED, pe, _how(code))
+        elif code and self.kill_at is None:
+            self.kill_at = time.monotonic() + CLEAN_UP
         self.board.mark_ended(pe, code)
-        if code and self.outcome.first is None:
-            self.outcome.first = pe
-            interrupted = self.outcome.stopped_by is not None
-            if self.kill_at is None:
-                self.kill_at = time.monotonic() + (CLEAN_UP if interrupted else GRACE)
-            if not interrupted:
-                self._to_each(signal.SIGTERM)
+
+    def _hear_verdict(self) -> None:
+        """When the job is over: say why, and give the PEs a moment to end."""
+        outcome, board = self.outcome, self.board
+        if outcome.verdict == NONE and board["verdict"] != NONE:
+            outcome.verdict, outcome.reason = board["verdict"], board.heading()
+            outcome.report = board.text
+            if outcome.report:
+                _say(f"gpushmem: {outcome.reason}\n\n{outcome.report}")
+            self.end_at = time.monotonic() + GRACE
+            self.kill_at = self.end_at + ASKED
+        if (
+            outcome.verdict == FAILED
+            and outcome.first is None
+            and board["culprit"] in outcome.codes
+        ):
+            outcome.first = board["culprit"]
 
     def _signalled(self, number: int) -> None:
-        if number not in FORWARDED:
-            return
-        if self.outcome.stopped_by is not None:  # asked twice: no more patience
+        if number == signal.SIGUSR1:
+            _say(self._report(stacks=True))
+        elif self.outcome.stopped_by is not None:  # asked twice: no more patience
             self._kill_group()
-        elif self.outcome.first is None:
+        elif self.board["verdict"] == NONE:
             self.outcome.stopped_by = number
+            if number == signal.SIGINT and self._somebody_waits():
+                _say(self._report())
             self._to_each(number)
             if number != signal.SIGINT:
                 self.kill_at = time.monotonic() + GRACE
 
-    def _timed_out(self, now: float) -> None:
-        self.timeout_at = None
-        self.outcome.timed_out = True
-        self._to_each(signal.SIGUSR1)
-        self.kill_at = now + REPORT
+    def _over_limit(self) -> None:
+        reason = f"the job has run into its limit of {self.limit:g} s"
+        self.limit = None
+        self.board.claim(TIMEOUT, -1, reason, self._report(stacks=True))
+
+    def _report(self, stacks: bool = False) -> str:
+        accounts = self.board.accounts(self.board.ask(stacks), ANSWERS)
+        return report(accounts, gone(self.board))
+
+    def _somebody_waits(self) -> bool:
+        return bool((self.board.pes["quiet_since"] != 0).any())
 
     def _to_each(self, number: int) -> None:
         for pid in self.pids.values():
@@ -240,6 +279,12 @@ class _Launcher:
         if self.group:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.group, signal.SIGKILL)
+
+
+def _say(text: str) -> None:
+    with suppress(OSError, ValueError):  # nobody reads any more
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def _fork() -> int:

@@ -15,24 +15,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
+from gpushmem.errors import Deadlock, PeerFailed, WaitTimeout
+from gpushmem.job.board import FAILED
+from gpushmem.job.ending import reason_of
 from gpushmem.job.job import Job, adopt
 
 __all__ = ["run"]
 
 PR_SET_PDEATHSIG = 1
 INTERRUPTED = 128 + signal.SIGINT
+VERDICTS = (PeerFailed, Deadlock, WaitTimeout)
 
 
-def run(job: Job, target: Callable[[], object], parent: int, first_token: int) -> NoReturn:
+def run(job: Job, target: Callable[[], object], parent: int) -> NoReturn:
     """Be a PE: run `target()` and end the process with its exit code.
 
-    The code is 0, that of a SystemExit, 1 for an exception, 130 for Ctrl-C. `first_token` is a
-    pipe with one byte in it: who reads it is the first PE to fail and shows its traceback.
+    The code is 0, that of a SystemExit, 1 for an exception, 130 for Ctrl-C. The first PE to fail
+    shows its traceback.
     """
     code = 1
     try:
         _settle(job, parent)
-        code = _exit_code(job, target, first_token)
+        code = _exit_code(job, target)
         code = _wind_up(code)
     finally:
         os._exit(code)
@@ -54,7 +58,7 @@ def _settle(job: Job, parent: int) -> None:
     adopt(job)
 
 
-def _exit_code(job: Job, target: Callable[[], object], first_token: int) -> int:
+def _exit_code(job: Job, target: Callable[[], object]) -> int:
     try:
         target()
         _surface_errors()
@@ -66,7 +70,7 @@ def _exit_code(job: Job, target: Callable[[], object], first_token: int) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BaseException as error:  # noqa: BLE001  (whatever ends a script is reported)
-        _report(job, error, first_token)
+        _report(job, error)
         return 1
     return 0
 
@@ -78,13 +82,15 @@ def _surface_errors() -> None:
         runtime.synchronize()
 
 
-def _report(job: Job, error: BaseException, first_token: int) -> None:
-    """Show the traceback of the first PE that fails, one line for the others."""
-    os.set_blocking(first_token, False)
-    try:
-        first = bool(os.read(first_token, 1))
-    except BlockingIOError:
-        first = False
+def _report(job: Job, error: BaseException) -> None:
+    """Show the traceback of the first PE that fails, one line for others with errors of their own.
+
+    What only says that the job is over has been said, by the launcher.
+    """
+    board = job.board()
+    first = not isinstance(error, VERDICTS) and board.claim(FAILED, job.my_pe, reason_of(error))
+    if not first and str(error) == str(board.error()):
+        return
     if not first:
         last = traceback.format_exception_only(error)[-1].strip()
         text = f"gpushmem: PE {job.my_pe} also failed: {last}\n"

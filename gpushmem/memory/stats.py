@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gpushmem.size import format_size
 
-__all__ = ["Allocated", "HeapStats", "leak_report", "user_line"]
+__all__ = ["Allocated", "HeapStats", "leak_report"]
 
 SHOWN = 10  # lines of a table; there may be thousands of arrays
 
@@ -61,19 +59,6 @@ def leak_report(left: tuple[Allocated, ...]) -> str:
     """What `finalize` says about arrays that were never freed."""
     nbytes = sum(a.nbytes for a in left)
     return f"finalize: {_arrays(len(left))} never freed, {nbytes} bytes in all" + _table(left)
-
-
-def user_line() -> str:
-    """The line being executed outside the library, as "file.py:12"; ready kernels are outside."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and _ours(frame.f_globals.get("__name__") or ""):
-        frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
-
-
-def _ours(module: str) -> bool:
-    package, _, rest = module.partition(".")
-    return package == "gpushmem" and rest.partition(".")[0] != "kernels"
 
 
 def _arrays(count: int) -> str:

@@ -26,6 +26,7 @@ from gpushmem.simt import names as _names
 from gpushmem.simt.arguments import pack
 from gpushmem.simt.cache import KernelCache
 from gpushmem.simt.layout import LAUNCH, POOL, address_of, new
+from gpushmem.simt.parking import parking
 from gpushmem.simt.target import MAX_THREADS, exceptions, simt_target
 
 __all__ = ["Kernel", "LaunchShape", "Running", "shape_of"]
@@ -206,7 +207,8 @@ class Running:
         n = min(n, extent - alone) if rest > WORTH_SHARING else 1
         cuts = [alone + (extent - alone) * k // n for k in range(n + 1)]
         shares = [self.launch, *(self.launch.copy() for _ in range(n - 1))]
-        for share in shares[1:]:
+        for k, share in enumerate(shares[1:], 1):
+            share["part"] = k
             share["text"] = share["text_bytes"] = 0  # each prints into memory of its own
         self.parts = shares
         cores.run(
@@ -235,7 +237,8 @@ class Running:
             self.launch[field] = address
         with _borrowed_pool(self.entry.local_bytes) as pool:
             self.launch["pool"] = address_of(pool)
-            self.entry.call(address_of(self.launch))
+            with parking(self.name, lambda: False, self, worker=True):
+                self.entry.call(address_of(self.launch))
 
     def cancel(self) -> None:
         """Ask the launch to stop as soon as no thread makes progress."""

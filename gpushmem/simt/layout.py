@@ -118,6 +118,7 @@ LAUNCH = _struct(
     ("gdim", "i4", 3),
     ("begin", "i4", 3),  # the part of the grid to run, in loops; fibers run all of it
     ("end", "i4", 3),
+    ("part", "i8"),  # number of that part
     ("dynamic_shared", "i8"),
     ("shared_bytes", "i8"),  # static + dynamic
     ("shared", "i8"),  # the shared arrays of a kernel that never waits
@@ -140,6 +141,8 @@ LAUNCH = _struct(
     ("resident", "i8"),
     ("progress", "i8"),  # counts every wait entered and every thread ended
     ("polls", "i8"),  # counts every `poll`
+    ("turns", "i8"),  # counts the turns of the ring
+    ("timed", "i8"),  # threads in a wait with a timeout
     ("idle_since", "i8"),  # monotonic nanoseconds; 0 while threads make progress
     # print
     ("text", "i8"),  # what has been printed and not yet been given to Python

@@ -26,7 +26,7 @@ from numba.core import cgutils
 from numba.cuda.core.errors import RequireLiteralValue
 
 from gpushmem.simt.layout import BLOCK, FIBER, GROUP, LAUNCH, THREAD, offset, view
-from gpushmem.simt.native import i8p, i64, intrinsic
+from gpushmem.simt.native import i8p, i64, intrinsic, release_fence
 from gpushmem.simt.target import SITE_ARG, THREAD_ARG, device
 
 __all__ = [
@@ -183,21 +183,23 @@ def begin_wait(what, address, compare, wanted, width):
 
     `width`: bytes of what is at `address`, negative if it is signed.
     """
+    launch = as_launch(launch_word())
+    launch.progress += 1
+    release_fence()  # who sees the record sees that there has been progress
     fiber = as_fiber(fiber_word())
-    fiber.what = what
     fiber.site = site_word()
     fiber.address = address
     fiber.compare = compare
     fiber.wanted = wanted
     fiber.width = width
-    launch = as_launch(launch_word())
-    launch.progress += 1
+    fiber.what = what
 
 
 @device
 def end_wait():
     """Record that the wait is over."""
     as_fiber(fiber_word()).what = 0
+    release_fence()  # nothing that follows is done by a thread that seems to wait
 
 
 @device

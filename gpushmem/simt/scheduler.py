@@ -273,6 +273,7 @@ def run(launch_address: int) -> None:
     while launch.failed == 0:
         moved, polled = launch.progress != seen, launch.polls != polls
         seen, polls, turns = launch.progress, launch.polls, turns + 1
+        launch.turns += 1
         more = launch.next_block < n_blocks and launch.resident < launch.max_resident
         if launch.resident == 0 and not more:
             break

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 from gpushmem.simt.kernel import running
+from gpushmem.simt.parking import parking
 
 __all__ = ["Device", "Stream"]
 
@@ -59,7 +60,9 @@ class Stream:
         An interrupt (Ctrl-C) cancels the launches being waited for.
         """
         try:
-            self.last.wait()
+            if not (last := self.last).is_set():
+                with parking("synchronize", last.is_set):
+                    last.wait()
         except BaseException:
             self._device.cancel()
             raise
@@ -78,7 +81,8 @@ class Stream:
         """Run one piece of work on the worker thread."""
         try:
             for event in work.after:
-                event.wait()
+                with parking("other streams", event.is_set, worker=True):
+                    event.wait()
             if self._error is None:
                 work.run()
         except BaseException as error:  # noqa: BLE001  (kept for whoever synchronises)
@@ -92,9 +96,14 @@ def _work_on(queue: SimpleQueue[_Work | None]) -> None:
     """Body of a worker thread; holds no reference to its stream between two pieces of work."""
     # Signals are the main thread's: a handler must not run on a fiber's small stack.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
-    while (work := queue.get()) is not None:
+    while (work := _next(queue)) is not None:
         work.stream.do(work)
         del work
+
+
+def _next(queue: SimpleQueue[_Work | None]) -> _Work | None:
+    with parking("work", lambda: not queue.empty(), worker=True):
+        return queue.get()
 
 
 class Device:

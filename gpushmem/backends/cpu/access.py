@@ -40,6 +40,7 @@ __all__ = [
     "BAD_SIGNAL_OP",
     "BAD_STRIDE",
     "EMPTY",
+    "ENDED",
     "OUTSIDE",
     "TOO_SHORT",
     "TOO_SMALL",

@@ -22,6 +22,8 @@ from gpushmem.backends.cpu.access import (
     nothing,
     remote_element,
 )
+from gpushmem.backends.cpu.access import address_of as address_of_array
+from gpushmem.backends.cpu.journal import SIGNALS, note_word
 from gpushmem.errors import ArgumentError
 from gpushmem.simt.layout import address_of
 from gpushmem.simt.native import intrinsic
@@ -137,7 +139,9 @@ def _refusal(op: str, got: Any) -> str:
 BODY = """
 def atomic_{op}({params}):
     check(dst)
-    {give}update(aligned(remote_element(dst, pe), itemsize_of(dst)), {values})
+    target = aligned(remote_element(dst, pe), itemsize_of(dst))
+    {note}
+    {give}update(target, {values})
 """
 
 
@@ -145,12 +149,14 @@ def _body(op: str) -> Any:
     form = FORMS[op]
     text = BODY.format(
         op=op, params=", ".join(("dst", *form.params, "pe")),
+        note="note_word(address_of_array(dst), pe, SIGNALS)" if op != "fetch" else "",
         give="return " if op in RETURNING else "",
         values=", ".join(f"element(dst, {value})" for value in form.given),
     )  # fmt: skip
     scope = {
         "check": _checker(op), "update": form.update, "element": element,
         "remote_element": remote_element, "aligned": aligned, "itemsize_of": itemsize_of,
+        "note_word": note_word, "address_of_array": address_of_array, "SIGNALS": SIGNALS,
         "__name__": __name__,
     }  # fmt: skip
     exec(text, scope)  # noqa: S102

@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gpushmem.backends.base import DeviceFunction, Shape
-from gpushmem.backends.cpu import atomics, lowering, meeting, report
+from gpushmem.backends.cpu import atomics, lowering, meeting
 from gpushmem.backends.cpu.access import (
     BAD_SIGNAL_OP,
     BAD_STRIDE,
     EMPTY,
+    ENDED,
     OUTSIDE,
     UNALIGNED,
     error_of,
     explain,
 )
+from gpushmem.backends.cpu.account import Accountant
 from gpushmem.backends.cpu.hostcalls import HostCalls, fitting
+from gpushmem.backends.cpu.journal import Journal
 from gpushmem.backends.cpu.meeting import Meeting
+from gpushmem.backends.cpu.signals import Signals
 from gpushmem.backends.cpu.teams import Teams
+from gpushmem.backends.cpu.watch import Watch
 from gpushmem.backends.cpu.world import World
-from gpushmem.errors import ArgumentError, SymmetryError
+from gpushmem.errors import ArgumentError, ShmemError, SymmetryError
 from gpushmem.job.job import current
 from gpushmem.ops import SIGNAL_ADD, SIGNAL_SET, Op
 from gpushmem.simt import cores, scheduler
 from gpushmem.simt.kernel import Kernel, KernelFailure, Running, shape_of
 from gpushmem.simt.layout import address_of
+from gpushmem.simt.scheduler import CANCELLED
 from gpushmem.simt.stream import Device, Stream
 from gpushmem.simt.target import adopt, simt_target
 
@@ -51,7 +57,6 @@ class CpuBackend:
     """One PE on the CPU; see `backends.base.Backend` for what each method promises."""
 
     name = "cpu"
-    allocated: Callable[[], list[tuple[int, int]]]
 
     def __init__(self, heap_bytes: int) -> None:
         lowering.install()
@@ -63,11 +68,20 @@ class CpuBackend:
         self._meeting = Meeting(self.world)
         self._device = Device()
         self._teams = Teams(self.world, self._meeting)
-        self.world.size_heap()
-        self.meet("init", heap_bytes)
-        self.world.map_heap()
+        self._journal = Journal()
+        self.world.native["journal"] = self._journal.address
+        self._accountant = Accountant(self.world, self._meeting, self._journal)
+        self._watch = Watch(job, self.world.board, self._meeting, self._accountant)
         self._host_calls = HostCalls(self.world.native)
-        report.install(self.my_pe, self._meeting)
+        self.world.size_heap()
+        self._watch.start()
+        try:
+            self.meet("init", heap_bytes)
+            self.world.map_heap()
+        except BaseException:
+            self._watch.stop()
+            raise
+        self._signals = Signals(self._accountant, self.world.board)
 
     # --- meeting
 
@@ -76,8 +90,23 @@ class CpuBackend:
         self.synchronize()
         self._meeting.meet(what, nbytes)
 
+    @property
+    def allocated(self) -> Callable[[], Sequence[Any]]:
+        return self._accountant.allocated
+
+    @allocated.setter
+    def allocated(self, value: Callable[[], Sequence[Any]]) -> None:
+        self._accountant.allocated = value
+
+    def forget(self, offset: int, nbytes: int) -> None:
+        self._journal.forget(offset, nbytes)
+
+    def set_timeout(self, seconds: float | None) -> None:
+        self.world.board["timeout"] = int((seconds or 0) * 1e9)
+
     def close(self) -> None:
-        report.uninstall()
+        self._signals.restore()
+        self._watch.stop()
         self._teams.close()
         self.world.release_heap()
 
@@ -138,7 +167,8 @@ class CpuBackend:
         grid, block, stream, dynamic_shared = (*config, 0, 0)[:4]
         shape = shape_of(grid, block, dynamic_shared)
         debug = kernel.options.get("debug")
-        world = self.world.checking(self.allocated()) if debug else self.world.native
+        blocks = [(a.offset, a.nbytes) for a in self.allocated()] if debug else []
+        world = self.world.checking(blocks) if debug else self.world.native
         self._submit(stream, kernel.prepare(shape, args, world))
 
     def _submit(self, stream: Any, launch: Running) -> None:
@@ -149,9 +179,14 @@ class CpuBackend:
                 launch()
             except KernelFailure as failure:
                 where = f"PE {self.my_pe}, {failure.where()}"
-                raise explain(failure, where) from failure.__cause__
+                raise self._explain(failure, where) from failure.__cause__
 
         self._stream(stream).submit(run)
+
+    def _explain(self, failure: KernelFailure, where: str) -> ShmemError:
+        """The error of a launch that failed: what has become of the job, if it was that."""
+        verdict = self.world.board.error() if failure.code in (CANCELLED, ENDED) else None
+        return verdict or explain(failure, where)
 
     def _stream(self, stream: Any) -> Stream:
         if isinstance(stream, Stream):
@@ -184,7 +219,10 @@ class CpuBackend:
             return self._submit(stream, self._host_calls.prepare(op, arguments)[0])
         if op.params[:1] == ("team",):
             self.synchronize()
-        return self._host_calls.run(op, arguments)
+        try:
+            return self._host_calls.run(op, arguments)
+        except KernelFailure as failure:
+            raise self._explain(failure, op.name) from None
 
     def _atomic(self, name: str, dst: Any, pe: int, **values: Any) -> Any:
         return atomics.host(name, self._remote(name, dst, pe, first=True), values)

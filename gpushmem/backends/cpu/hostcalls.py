@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numba.core.errors import NumbaError
 
-from gpushmem.backends.cpu.access import explain
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import Op
 from gpushmem.simt.kernel import Kernel, KernelFailure, Running, shape_of
@@ -44,17 +43,18 @@ class HostCalls:
         self._idle: list[Stream] = []
 
     def run(self, op: Op, arguments: dict[str, Any]) -> Any:
-        """Do the operation and return its result."""
+        """Do the operation and return its result; raises `KernelFailure`."""
         launch, result = self.prepare(op, arguments)
         try:
             stream = self._idle.pop()
         except IndexError:  # other threads of this PE wait on theirs
             stream = self._device.stream()
+        stream.submit(launch)
         try:
-            stream.submit(launch)
             stream.synchronize()
-        except KernelFailure as failure:
-            raise explain(failure, op.name) from None
+        except KernelFailure:
+            self._idle.append(stream)
+            raise
         self._idle.append(stream)  # unless interrupted: its launch is still being cancelled
         return result[0] if _plain(op) in RESULTS else None
 

@@ -40,6 +40,7 @@ from gpushmem.backends.cpu.access import (
     size_of,
     store_element,
 )
+from gpushmem.backends.cpu.journal import DATA, SIGNALS, note_put, note_word
 from gpushmem.backends.cpu.multicast import multicast_array
 from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET
 from gpushmem.ops.table import BLOCK, THREAD, WARP, Op
@@ -91,7 +92,9 @@ def n_pes():
 
 
 def p(dst, value, pe):
-    store_element(dst, remote_element(dst, pe), value)
+    target = remote_element(dst, pe)
+    note_word(address_of(dst), pe, DATA)
+    store_element(dst, target, value)
 
 
 def g(src, pe):
@@ -103,7 +106,9 @@ def put(dst, src, pe):
     n = size_of(src)
     fail_if(size_of(dst) < n, TOO_SMALL, size_of(dst), n, 0, 0)
     nbytes = n * itemsize_of(src)
-    copy_one(remote(address_of(dst), nbytes, pe), address_of(src), nbytes)
+    target = remote(address_of(dst), nbytes, pe)
+    note_put(address_of(dst), nbytes, pe)
+    copy_one(target, address_of(src), nbytes)
 
 
 def get(dst, src, pe):
@@ -117,7 +122,9 @@ def get(dst, src, pe):
 def iput(dst, src, dst_stride, src_stride, nelems, pe):
     check_iput(dst, src)
     check_strides(dst, src, dst_stride, src_stride, nelems)
-    target = remote(address_of(dst), reach(dst_stride, nelems) * itemsize_of(dst), pe)
+    nbytes = reach(dst_stride, nelems) * itemsize_of(dst)
+    target = remote(address_of(dst), nbytes, pe)
+    note_put(address_of(dst), nbytes, pe)
     copy_strided(dst, target, dst_stride, address_of(src), src_stride, nelems)
 
 
@@ -136,6 +143,7 @@ def put_signal(dst, src, signal, value, op, pe):
 def signal_op(signal, value, op, pe):
     check_op(signal, value)
     address = aligned(remote_element(signal, pe), itemsize_of(signal))
+    note_word(address_of(signal), pe, SIGNALS)
     if op == SIGNAL_SET:
         store_release(address, value)
     elif op == SIGNAL_ADD:

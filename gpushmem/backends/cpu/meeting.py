@@ -7,9 +7,8 @@ and all fail together when PEs are in different calls.
 
 from __future__ import annotations
 
-import time
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import types
@@ -17,9 +16,11 @@ from numba import types
 from gpushmem.backends.cpu.rounds import arrived, as_team, post
 from gpushmem.backends.cpu.world import LINE_OF, World
 from gpushmem.errors import CollectiveMismatch
+from gpushmem.job.report import compact
 from gpushmem.ops import TEAM_WORLD
 from gpushmem.simt.layout import address_of
 from gpushmem.simt.native import c_function, sched_yield, usleep
+from gpushmem.simt.parking import Parked, parking
 
 __all__ = ["ALIKE", "KINDS", "Meeting", "kind_name", "mismatch"]
 
@@ -95,22 +96,14 @@ def native() -> dict[str, Any]:
     }
 
 
-class Waiting(NamedTuple):
-    """What the host waits for."""
-
-    what: str
-    since: float
-    team: int
-    number: int
-
-
 class Meeting:
     """The calling PE's side of the job's meetings."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._post_all, self._passed = native()["post_all"], native()["passed"]
-        self.waiting: Waiting | None = None
+        self.waiting: Parked | None = None  # in round `number` of `team`
+        self.team = self.number = 0
 
     def join(self, kind: str) -> None:
         """Wait until all PEs are in their `barrier_all` or `sync_all`, on hosts or in kernels."""
@@ -147,39 +140,50 @@ class Meeting:
         self._compare_unchecked(team)
         number += 1
         record["round"], record["unchecked"] = number, -1
-        for pe in self._pes(team):
+        for pe in self.pes(team):
             self._write(team, number, pe, data)
         self._post_all(address_of(self._world.teams[team : team + 1]), number, kind)
         self._wait(what, team, number)
 
     def _wait(self, what: str, team: int, number: int) -> None:
         record = address_of(self._world.teams[team : team + 1])
-        self.waiting = Waiting(what, time.monotonic(), team, number)
+        if self._passed(record, number):
+            return
+        self.team, self.number = team, number
         try:
-            while not self._passed(record, number):
+            with parking(what, lambda: not self.missing() or bool(self._gone())) as self.waiting:
                 # Back in Python now and then, so that signals are handled, and to see who has
                 # ended. One that ended after arriving is no reason to complain.
-                gone = [pe for pe in self.missing() if self._world.board.pes["ended"][pe]]
-                if gone and not self._passed(record, number):
-                    raise CollectiveMismatch(
-                        f"{what} waits for {', '.join(f'PE {pe}' for pe in gone)}, which ended "
-                        f"without making this call. {ALIKE}"
-                    )
+                while not self._passed(record, number):
+                    gone, error = self._gone(), self._world.board.error()
+                    if error is not None:
+                        raise error
+                    if gone and not self._passed(record, number):
+                        raise CollectiveMismatch(
+                            f"{what} waits for {compact(gone)}, which ended without making this "
+                            f"call. {ALIKE}"
+                        )
         finally:
             self.waiting = None
+
+    def _gone(self) -> list[int]:
+        """Those of the missing that have ended."""
+        ended = self._world.board.pes["ended"]
+        return [pe for pe in self.missing() if ended[pe]]
 
     def missing(self) -> list[int]:
         """The PEs that the host waits for."""
         if self.waiting is None:
             return []
-        team, number = self.waiting.team, self.waiting.number
+        team, number = self.team, self.number
         there = self._lines(team, number)["round"] >= number
         there[self._world.teams["my_pe"][team]] = True
-        return [pe for pe, here in zip(self._pes(team), there, strict=True) if not here]
+        return [pe for pe, here in zip(self.pes(team), there, strict=True) if not here]
 
     # --- memory of a round
 
-    def _pes(self, team: int) -> list[int]:
+    def pes(self, team: int) -> list[int]:
+        """The members of a team, as PEs of the job."""
         record = self._world.teams[team]
         start, stride = int(record["start"]), int(record["stride"])
         return [start + k * stride for k in range(int(record["n_pes"]))]
@@ -215,7 +219,7 @@ class Meeting:
         ours = int(record["unchecked"])
         for rank, kind in enumerate(self._lines(team, int(record["round"]))["kind"]):
             if ours != -1 and rank != record["my_pe"] and kind != ours:
-                raise CollectiveMismatch(mismatch(self._pes(team)[rank], int(kind), ours, team))
+                raise CollectiveMismatch(mismatch(self.pes(team)[rank], int(kind), ours, team))
 
     def _compare(self, team: int, ours: str) -> None:
         """Raise, on every member that came from the host, unless all are in the same call."""
@@ -230,7 +234,7 @@ class Meeting:
             raise CollectiveMismatch(
                 "PEs met in different collective calls: "
                 + "; ".join(
-                    f"PE {pe}: {text}" for pe, text in zip(self._pes(team), said, strict=True)
+                    f"PE {pe}: {text}" for pe, text in zip(self.pes(team), said, strict=True)
                 )
                 + f". {ALIKE}"
             )

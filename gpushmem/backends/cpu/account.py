@@ -1,0 +1,162 @@
+"""What this PE tells of itself when it is asked: who waits, for what, and what it sees.
+
+An account is plain data (`job.board` carries it as JSON); `job.report` makes a text of the accounts
+of all PEs. Making one stops nothing: of a PE that moves on meanwhile it may show a moment ago.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+import numpy as np
+
+from gpushmem.backends.cpu.collectives import MEMBER
+from gpushmem.backends.cpu.hostcalls import ON_THE_HOST
+from gpushmem.backends.cpu.journal import Journal
+from gpushmem.backends.cpu.meeting import Meeting
+from gpushmem.backends.cpu.world import World
+from gpushmem.lines import assigned_name, line_of, user_frame
+from gpushmem.ops.constants import COMPARISONS
+from gpushmem.simt.kernel import running
+from gpushmem.simt.layout import GROUP
+from gpushmem.simt.parking import OURS, Parked, parked
+from gpushmem.simt.primitives import LANE_MEETING, MEETING, POLLING
+from gpushmem.simt.waits import Wait, unstarted, waits
+
+__all__ = ["Accountant"]
+
+MOST = 50  # waits in an account; the rest is counted
+
+
+class Accountant:
+    """Makes the accounts of one PE. `allocated` gives what is on the heap (`memory.stats`)."""
+
+    def __init__(self, world: World, meeting: Meeting, journal: Journal) -> None:
+        self._world, self._meeting, self._journal = world, meeting, journal
+        self.allocated: Any = list
+
+    def account(self, stacks: bool = False) -> dict[str, Any]:
+        """All of it; see `job.report` for what is in it."""
+        found = waits()
+        alike = _alike(found)
+        busy = sorted({launch.name for launch in list(running)} - {wait.kernel for wait in found})
+        return {
+            "pe": self._world.job.my_pe,
+            "pid": os.getpid(),
+            "host": [self._host(ident, wait) for ident, wait in _hosts()],
+            "busy": busy,
+            "unstarted": unstarted(),
+            "waits": [self._wait(group) for group in alike[:MOST]],
+            "more": max(0, len(alike) - MOST),
+            "journal": self._journal.account(),
+            "stacks": _stacks() if stacks else [],
+        }
+
+    # --- the host
+
+    def _host(self, ident: int, wait: Parked) -> dict[str, Any]:
+        frame = sys._current_frames().get(ident)
+        return {
+            "what": wait.what,
+            "line": line_of(user_frame(frame)) if frame else "?",
+            "seconds": time.monotonic() - wait.since,
+            "for": self._meeting.missing() if wait is self._meeting.waiting else [],
+            "team": self._team(self._meeting.team) if wait is self._meeting.waiting else None,
+        }
+
+    def _team(self, index: int) -> dict[str, Any] | None:
+        """A team for people; None for that of all PEs."""
+        row = self._world.teams[index]
+        if not row["n_pes"] or row["n_pes"] == self._world.job.n_pes:
+            return None
+        return {"number": index, "pes": self._meeting.pes(index)}
+
+    # --- kernels
+
+    def _wait(self, group: list[Wait]) -> dict[str, Any]:
+        wait = group[0]
+        return {
+            "kernel": wait.kernel.removesuffix(ON_THE_HOST),
+            "host": wait.kernel.endswith(ON_THE_HOST),
+            "block": wait.block, "thread": wait.thread, "more": len(group) - 1,
+            "site": wait.site, "what": wait.what, "seconds": wait.seconds,
+        } | self._condition(wait)  # fmt: skip
+
+    def _condition(self, wait: Wait) -> dict[str, Any]:
+        """What ends the wait, by its kind."""
+        if wait.compare == MEETING:
+            arrived = int(_at(wait.address, GROUP)["arrived"])
+            return {"arrived": max(arrived, 0), "wanted": wait.wanted}
+        if wait.compare == LANE_MEETING:
+            return {"lanes": wait.wanted}
+        if wait.compare == MEMBER:
+            return {"for": wait.wanted, "team": self._team(self._team_of(wait.address))}
+        if wait.address == 0:
+            return {}
+        condition: dict[str, Any] = {"seen": _number(wait.address, wait.width)}
+        if wait.compare != POLLING:
+            wanted = wait.wanted if wait.width < 0 else wait.wanted % 2**64
+            condition |= {"sign": COMPARISONS.get(wait.compare, "?"), "wanted": wanted}
+        return condition | {"object": self._object(wait.address, abs(wait.width))}
+
+    def _team_of(self, address: int) -> int:
+        """The team in whose lines an address is."""
+        lines, boxes = self._world.teams["lines"], self._world.teams["boxes"]
+        return int(((lines <= address) & (address < boxes)).argmax())
+
+    def _object(self, address: int, width: int) -> dict[str, Any]:
+        """What symmetric array an address is in."""
+        offset = address - self._world.heap
+        for made in self.allocated():
+            if made.offset <= offset < made.offset + max(made.nbytes, 1):
+                return {
+                    "offset": offset, "index": (offset - made.offset) // made.dtype.itemsize,
+                    "dtype": str(made.dtype), "made": made.where, "name": assigned_name(made.where),
+                    "shape": made.shape,
+                }  # fmt: skip
+        return {"offset": offset, "index": 0, "dtype": f"{8 * width} bits", "made": None}
+
+
+def _alike(found: list[Wait]) -> list[list[Wait]]:
+    """Threads of a block that wait at one line for one thing differ only by their numbers."""
+    groups: dict[tuple[Any, ...], list[Wait]] = {}
+    for wait in found:
+        place = 0 if wait.compare in (MEETING, LANE_MEETING) else wait.address
+        key = (wait.kernel, wait.block, wait.site, wait.what, place, wait.compare, wait.wanted)
+        groups.setdefault(key, []).append(wait)
+    return list(groups.values())
+
+
+def _hosts() -> list[tuple[int, Parked]]:
+    """The user's threads that wait; what streams' own threads do is told by their launches."""
+    return [(ident, wait) for ident, wait in list(parked.items()) if not wait.worker]
+
+
+def _number(address: int, width: int) -> int:
+    return int(_at(address, np.dtype(f"{'i' if width < 0 else 'u'}{abs(width)}")))
+
+
+def _at(address: int, dtype: np.dtype[Any]) -> Any:
+    buffer = (ctypes.c_char * dtype.itemsize).from_address(address)
+    return np.frombuffer(memoryview(buffer), dtype)[0].copy()
+
+
+def _stacks() -> list[str]:
+    """Python's stacks, one text for each of the user's threads."""
+    frames = sys._current_frames()
+    return [
+        f"{thread.name}:\n" + "".join(traceback.format_stack(user_frame(frames[thread.ident])))
+        for thread in threading.enumerate()
+        if thread.ident in frames and not thread.name.startswith(OURS) and not _works(thread)
+    ]
+
+
+def _works(thread: threading.Thread) -> bool:
+    """Whether a thread is a stream's."""
+    return getattr(parked.get(thread.ident or 0), "worker", False)

@@ -1,0 +1,121 @@
+"""What this PE has written to symmetric memory, and at which line: kept for reports.
+
+Every operation that writes leaves a note: two or three plain stores beside its own. Words (what
+`p`, signals and atomic operations write) have a place in a table that follows from where they are,
+so the last note of a word is found until another word needs the place; data that is put, a ring of
+the last ones. An empty place is proof that this PE has written no word that belongs there.
+
+Each part of a launch that runs on a core of its own has its own tables. Nothing is locked: of two
+streams that note at once, a note may be lost or name the other's line.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from gpushmem.backends.cpu.world import WORLD
+from gpushmem.job.report import PLACES, place_of
+from gpushmem.lines import user_line
+from gpushmem.simt.layout import LAUNCH, address_of, offset, view
+from gpushmem.simt.primitives import launch_word, site_word, user_word
+from gpushmem.simt.target import device
+
+__all__ = ["DATA", "SIGNALS", "Journal", "note_put", "note_word"]
+
+KEY_PE = 16  # bits of a key that hold the PE, plus 1; the rest is the heap offset
+WORD = np.dtype([("key", "i8"), ("site", "i8")], align=True)
+PUT = np.dtype([("key", "i8"), ("nbytes", "i8"), ("site", "i8")], align=True)
+PUTS = 256
+SIGNALS, DATA = 0, 1  # tables: a sweep of `p` must not hide who wrote a signal
+TABLES = np.dtype([("n_puts", "i8"), ("puts", PUT, PUTS), ("words", WORD, (2, PLACES))], align=True)
+PARTS = 64  # journals of a PE; parts of a launch beyond share them
+
+as_word, as_put, as_tables, as_launch, as_world = map(view, (WORD, PUT, TABLES, LAUNCH, WORLD))
+AT_WORDS, AT_PUTS = offset(TABLES, "words"), offset(TABLES, "puts")
+WORD_BYTES, PUT_BYTES, TABLES_BYTES = WORD.itemsize, PUT.itemsize, TABLES.itemsize
+
+device_place_of = device(place_of)
+
+
+@device
+def tables_here():
+    """Address of the tables of the calling thread's part of its launch."""
+    world = as_world(user_word())
+    return world.journal + (as_launch(launch_word()).part & (PARTS - 1)) * TABLES_BYTES
+
+
+@device
+def note_word(address, pe, table):
+    """Note that the word symmetric with that at `address` is written on `pe`."""
+    start = address - as_world(user_word()).heap
+    place = table * PLACES + device_place_of(start, pe)
+    word = as_word(tables_here() + AT_WORDS + place * WORD_BYTES)
+    word.key = (start << KEY_PE) + pe + 1
+    word.site = site_word()
+
+
+@device
+def note_put(address, nbytes, pe):
+    """Note that the bytes symmetric with those at `address` are written on `pe`."""
+    here = tables_here()
+    tables = as_tables(here)
+    put = as_put(here + AT_PUTS + (tables.n_puts & (PUTS - 1)) * PUT_BYTES)
+    tables.n_puts += 1
+    put.key = ((address - as_world(user_word()).heap) << KEY_PE) + pe + 1
+    put.nbytes = nbytes
+    put.site = site_word()
+
+
+class Journal:
+    """One PE's notes, those of its host included."""
+
+    def __init__(self) -> None:
+        self._tables = np.zeros(PARTS, TABLES)  # untouched parts take no memory
+        self.address = address_of(self._tables)
+        self._host: deque[tuple[int, int, int, str]] = deque(maxlen=PUTS)
+        self._host_notes = 0
+
+    def note(self, start: int, nbytes: int, pe: int) -> None:
+        """Note that the host writes to heap offset `start` on `pe`."""
+        self._host.append((start, nbytes, pe, f"{user_line()} on the host"))
+        self._host_notes += 1
+
+    def forget(self, start: int, nbytes: int) -> None:
+        """Forget what was written to memory that has just been allocated."""
+        for field in ("words", "puts"):
+            keys = self._tables[field]["key"]
+            offsets = keys >> KEY_PE
+            keys[(keys != 0) & (offsets >= start) & (offsets < start + nbytes)] = 0
+        old = [note for note in self._host if start <= note[0] < start + nbytes]
+        for note in old:
+            self._host.remove(note)
+
+    def account(self) -> dict[str, Any]:
+        """All notes: words [offset, PE, line], data [offset, bytes, PE, line]; what is not known.
+
+        `lost`: older notes of data have been overwritten by newer ones.
+        """
+        words = self._tables["words"].reshape(-1)
+        puts = self._tables["puts"].reshape(-1)
+        return {
+            "words": [[*_where(w["key"]), _text(w["site"])] for w in words[words["key"] != 0]],
+            "puts": [
+                [start, int(p["nbytes"]), pe, _text(p["site"])]
+                for p in puts[puts["key"] != 0]
+                for start, pe in [_where(p["key"])]
+            ]
+            + [list(note) for note in self._host],
+            "lost": bool((self._tables["n_puts"] > PUTS).any() or self._host_notes > PUTS),
+        }
+
+
+def _where(key: Any) -> tuple[int, int]:
+    return int(key) >> KEY_PE, (int(key) & (1 << KEY_PE) - 1) - 1
+
+
+def _text(address: Any) -> str:
+    return ctypes.string_at(int(address)).decode() if address else "?"

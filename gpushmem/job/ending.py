@@ -1,0 +1,44 @@
+"""How the others hear of the end of a PE that no launcher of ours sees to.
+
+A launcher sees its PEs end, and how. Where another's started them, a PE itself says that it ends,
+and which exception ends it; if it cannot, since it is killed, another PE notices (`watch`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import traceback
+from types import TracebackType
+
+from gpushmem.job.board import FAILED
+from gpushmem.job.job import Job
+
+__all__ = ["reason_of", "tell_the_others"]
+
+_told: set[int] = set()  # boards that hear of this process
+
+
+def tell_the_others(job: Job) -> None:
+    """See to it that the job hears of this process's end; for any number of calls."""
+    board = job.board()
+    if board["launcher"] or job.n_pes == 1 or job.board_fd in _told:
+        return
+    _told.add(job.board_fd)
+    previous = sys.excepthook
+
+    def on_exception(
+        kind: type[BaseException], error: BaseException, tb: TracebackType | None
+    ) -> None:
+        board.claim(FAILED, job.my_pe, reason_of(error))
+        previous(kind, error, tb)
+
+    sys.excepthook = on_exception
+    atexit.register(board.mark_ended, job.my_pe, 0)
+
+
+def reason_of(error: BaseException) -> str:
+    """An exception in a line, with the line of the program that it comes from."""
+    text = traceback.format_exception_only(error)[-1].strip()
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{text} ({frames[-1].filename}:{frames[-1].lineno})" if frames else text

@@ -1,0 +1,256 @@
+"""The accounts of a job's PEs as a text: who waits, at which line, for what; who for whom.
+
+An account has of its PE: `host`, the user's threads that wait; `waits`, threads of kernels that
+wait, alike ones together; `busy`, kernels that run without waiting; `unstarted`, those with blocks
+that have no place; `journal`, what it has written; `stacks`. See `backends/cpu/account.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpushmem.job.board import Board
+
+__all__ = ["PLACES", "compact", "gone", "place_of", "report"]
+
+Account = dict[str, Any]
+Accounts = dict[int, Account | None]
+PLACES = 1024  # in a journal's table of words
+
+
+def place_of(offset: int, pe: int) -> int:
+    """Where a journal keeps the last note on the word at a heap offset on a PE."""
+    return ((offset >> 3) + pe * 67) & 1023
+
+
+def compact(pes: Iterable[int]) -> str:
+    """Write numbers of PEs: "PE 3", "PEs 0, 4-7"."""
+    numbers = sorted(pes)
+    parts: list[list[int]] = []
+    for pe in numbers:
+        if parts and parts[-1][-1] == pe - 1:
+            parts[-1].append(pe)
+        else:
+            parts.append([pe])
+    texts = [
+        f"{part[0]}-{part[-1]}" if len(part) > 2 else ", ".join(map(str, part)) for part in parts
+    ]
+    return ("PE " if len(numbers) == 1 else "PEs ") + ", ".join(texts)
+
+
+def report(accounts: Accounts, gone: dict[int, str] | None = None) -> str:
+    """The report on a job. `gone` says of PEs that have no account why they have none."""
+    gone = gone or {}
+    blocks: dict[tuple[str, ...], list[tuple[int, list[str]]]] = {}
+    for pe, account in accounts.items():
+        told = [_missing(gone.get(pe))] if account is None else _of(account, accounts)
+        key = tuple(text for text, _ in told)
+        blocks.setdefault(key, []).append((pe, [_full(*item) for item in told]))
+    lines = []
+    for alike in blocks.values():
+        who = compact(pe for pe, _ in alike)
+        lines += [f"{who}: {text}" for text in alike[0][1]]
+    stacks = [
+        f"\nPython of PE {pe}, {stack.rstrip()}"
+        for pe, account in accounts.items()
+        for stack in (account or {}).get("stacks", [])
+    ]
+    return "\n".join([*lines, *_relations(accounts), *stacks]) + "\n"
+
+
+def gone(board: Board) -> dict[int, str]:
+    """Why PEs have no account, of those of which it is known."""
+    told = {}
+    for pe, (ended, code, state) in enumerate(board.pes[["ended", "code", "initialised"]].tolist()):
+        if ended:
+            told[pe] = "has ended" + (f" with exit code {code}" if code >= 0 else "")
+        elif state != 1:
+            told[pe] = "has called finalize" if state else "has not called init"
+    return told
+
+
+def _missing(why: str | None) -> tuple[str, float | None]:
+    return why or "does not answer: its Python is busy in native code, or it is stopped", None
+
+
+def _full(text: str, seconds: float | None) -> str:
+    """A line with how long it has lasted; what follows its first line stays below it."""
+    first, _, rest = text.partition("\n")
+    since = "" if seconds is None else f", for {seconds:.1f} s"
+    return first + since + ("\n" + rest if rest else "")
+
+
+# --- one PE
+
+
+def _of(account: Account, accounts: Accounts) -> list[tuple[str, float | None]]:
+    """What one PE does: a text and how long, for each thing."""
+    told: list[tuple[str, float | None]] = [
+        (_wait(account["pe"], wait, accounts), wait["seconds"]) for wait in account["waits"]
+    ]
+    if account["more"]:
+        told.append((f"... and {account['more']} more waits", None))
+    told += [(f"kernel {name} is running, and none of its threads waits", None)
+             for name in account["busy"]]  # fmt: skip
+    told += [
+        (f"kernel {kernel}: {rest} blocks start only when one of {resident} resident ones ends",
+         None) for kernel, resident, rest in account["unstarted"]
+    ]  # fmt: skip
+    told += [(_host(wait), wait["seconds"]) for wait in account["host"]]
+    return told or [("waits for nothing in gpushmem", None)]
+
+
+def _host(wait: Account) -> str:
+    text = f"host, in {wait['what']} at {wait['line']}"
+    if wait["for"]:
+        text += f"{_team(wait['team'])}, waits for {compact(wait['for'])}"
+    return text
+
+
+def _team(team: Account | None) -> str:
+    return f" of team {team['number']} ({compact(team['pes'])})" if team else ""
+
+
+def _wait(pe: int, wait: Account, accounts: Accounts) -> str:
+    more = f" and {wait['more']} more" if wait["more"] else ""
+    block, thread = (tuple(wait[k]) for k in ("block", "thread"))
+    who = f"kernel {wait['kernel']}, block {block}, thread {thread}{more}, {wait['site']}"
+    if wait["host"]:
+        who = "host"
+    condition, about = _condition(pe, wait, accounts)
+    return "\n".join([f"{who}: {condition}", *(f"      {line}" for line in about)])
+
+
+def _condition(pe: int, wait: Account, accounts: Accounts) -> tuple[str, list[str]]:
+    """What a thread waits for, in a line, and lines about what it waits on."""
+    what = wait["what"]
+    if "arrived" in wait:
+        return f"{what}: {wait['arrived']} of {wait['wanted']} threads have arrived", []
+    if "lanes" in wait:
+        return f"{what}, the lanes of mask {wait['lanes']:#x} have to arrive", []
+    if "for" in wait:
+        return f"{what}{_team(wait['team'])} waits for PE {wait['for']}", []
+    if "object" not in wait:
+        return f"is in {what}", []
+    thing = wait["object"]
+    name = _name(thing)
+    if "sign" in wait:
+        condition = f"{what}: {name} {wait['sign']} {wait['wanted']}, sees {wait['seen']}"
+    else:
+        condition = f"polls {name} with {what}, sees {wait['seen']}"
+    made = f"made at {thing['made']}" if thing["made"] else "in no allocated array"
+    about = f"{name} is {thing['dtype']}, at offset {thing['offset']:#x} of the heap, {made}"
+    return condition, [about, *_writers(pe, name, thing["offset"], accounts)]
+
+
+def _name(thing: Account) -> str:
+    if not thing["made"]:
+        return f"the word at offset {thing['offset']:#x}"
+    return f"{thing['name'] or 'the array'}[{thing['index']}]"
+
+
+# --- who wrote it
+
+
+def _writers(pe: int, name: str, offset: int, accounts: Accounts) -> list[str]:
+    """Lines on who has written the word at a heap offset on `pe`."""
+    notes = _notes(offset, accounts)
+    here = [(writer, site) for writer, target, site in notes if target == pe]
+    if here:
+        texts = "; ".join(f"PE {writer}, {site}" for writer, site in here)
+        which = " (which was last is not known)" if len(here) > 1 else ""
+        return [f"last written by {texts}{which}"]
+    unsure = [p for p in accounts if not _sure(offset, pe, accounts[p])]
+    lines = [
+        f"no operation of {compact(accounts)} has written it"
+        if not unsure
+        else f"not among the last writes of {compact(accounts)}; older ones of "
+        f"{compact(unsure)} are not known"
+    ]
+    others: dict[int, list[str]] = {}
+    for writer, target, site in notes:
+        others.setdefault(target, []).append(f"PE {writer}, {site}")
+    if others:
+        copies = "; ".join(f"PE {k}'s by {', '.join(by)}" for k, by in list(others.items())[:4])
+        lines.append(f"{name} of other PEs has been written: {copies}")
+    return lines
+
+
+def _notes(offset: int, accounts: Accounts) -> list[tuple[int, int, str]]:
+    """Who wrote the word at an offset, on which PE, at which line."""
+    found = []
+    for writer, account in accounts.items():
+        journal = (account or {}).get("journal") or {"words": [], "puts": []}
+        notes = [(pe, site) for at, pe, site in journal["words"] if at == offset]
+        notes += [
+            (pe, site) for at, nbytes, pe, site in journal["puts"] if at <= offset < at + nbytes
+        ]
+        found += [(writer, pe, site) for pe, site in dict(notes).items()]
+    return found
+
+
+def _sure(offset: int, pe: int, account: Account | None) -> bool:
+    """Whether a PE that has no note on a word has never written it."""
+    if account is None or account["journal"]["lost"]:
+        return False
+    place = place_of(offset, pe)
+    return all(place_of(at, on) != place for at, on, _ in account["journal"]["words"])
+
+
+# --- who waits for whom
+
+
+def _relations(accounts: Accounts) -> list[str]:
+    edges = {pe: _waits_for(pe, accounts) for pe in accounts if accounts[pe]}
+    edges = {pe: to for pe, to in edges.items() if to}
+    if not edges:
+        return []
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for pe, to in edges.items():
+        alike.setdefault(tuple(sorted(to)), []).append(pe)
+    told = "; ".join(f"{compact(pes)} for {compact(to)}" for to, pes in alike.items())
+    lines = ["", f"Who waits for whom: {told}."]
+    cycle = _cycle(edges)
+    if cycle:
+        lines.append("They wait in a circle: " + " -> ".join(f"PE {pe}" for pe in cycle) + ".")
+    return lines
+
+
+def _waits_for(pe: int, accounts: Accounts) -> set[int]:
+    """The PEs that could end a wait of `pe`, as far as that is known."""
+    account = accounts[pe]
+    assert account is not None
+    found = {other for wait in account["host"] for other in wait["for"]}
+    for wait in account["waits"]:
+        if "for" in wait:
+            found.add(wait["for"])
+        elif "object" in wait:
+            notes = _notes(wait["object"]["offset"], accounts)
+            found |= {writer for writer, target, _ in notes if target == pe}
+            if len(accounts) == 2:
+                found |= set(accounts)
+    return found - {pe}
+
+
+def _cycle(edges: dict[int, set[int]]) -> list[int]:
+    """A circle of PEs each of which waits for the next; its first PE stands at its end, too."""
+
+    def walk(path: list[int]) -> list[int]:
+        for following in sorted(edges.get(path[-1], ())):
+            if following in path:
+                return [*path[path.index(following) :], following]
+            if following not in seen:
+                seen.add(following)
+                found = walk([*path, following])
+                if found:
+                    return found
+        return []
+
+    seen: set[int] = set()
+    for pe in edges:
+        found = walk([pe])
+        if found:
+            return found
+    return []

@@ -1,0 +1,62 @@
+"""The lines of the user's program, for reports and errors."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+from pathlib import Path
+from types import FrameType
+
+__all__ = ["Line", "assigned_name", "line_of", "user_frame", "user_line"]
+
+OURS = ("gpushmem", "threading", "concurrent")  # the latter two: where our waits wait
+
+
+class Line(str):
+    """A line of a source file, as "file.py:12"."""
+
+    __slots__ = ("file", "number")
+
+    file: str  # the whole path
+    number: int
+
+
+def user_line() -> Line:
+    """The line being executed outside the library; ready kernels are outside."""
+    return line_of(user_frame(sys._getframe(1)))
+
+
+def user_frame(frame: FrameType) -> FrameType:
+    """The innermost frame, from `frame` on, that is outside the library."""
+    while frame.f_back is not None and _ours(frame.f_globals.get("__name__") or ""):
+        frame = frame.f_back
+    return frame
+
+
+def line_of(frame: FrameType) -> Line:
+    """The line that a frame executes."""
+    file, number = frame.f_code.co_filename, frame.f_lineno
+    line = Line(f"{Path(file).name}:{number}")
+    line.file, line.number = file, number
+    return line
+
+
+def assigned_name(line: Line) -> str | None:
+    """What the statement of a line assigns to, None if its source is not there or assigns not."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(line.file)))
+    except (SyntaxError, ValueError):
+        return None
+    found = None
+    for node in ast.walk(tree):  # the innermost comes last
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr):
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if node.lineno <= line.number <= (node.end_lineno or 0):
+                found = ast.unparse(target)
+    return found
+
+
+def _ours(module: str) -> bool:
+    package, _, rest = module.partition(".")
+    return package in OURS and rest.partition(".")[0] != "kernels"

@@ -1,0 +1,63 @@
+"""Which Python threads wait for the engine, for those who want to know whether anything can move.
+
+A thread that waits is *parked*: it says for what, and how one sees that it may go on. Between two
+looks that find `moves` unchanged, the same threads have been parked all the time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+__all__ = ["OURS", "Parked", "moves", "parked", "parking"]
+
+OURS = "gpushmem"  # what the names of threads begin with that only act for others
+
+
+@dataclass(eq=False)
+class Parked(AbstractContextManager["Parked"]):
+    """A thread's wait: `with parking(...)` around it."""
+
+    what: str
+    ready: Callable[[], bool]  # whether what it waits for has come
+    launch: Any = None  # the launch that it runs, which knows more
+    worker: bool = False  # a stream's, of which people need not hear
+    since: float = field(default_factory=time.monotonic)
+
+    def __enter__(self) -> Parked:
+        self._outer = parked.get(threading.get_ident())
+        _move()
+        parked[threading.get_ident()] = self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        _move()
+        if self._outer is None:
+            del parked[threading.get_ident()]
+        else:  # a signal handler waited while its thread did
+            parked[threading.get_ident()] = self._outer
+
+
+parking = Parked
+parked: dict[int, Parked] = {}  # thread -> what it waits for
+_moves = 0
+
+
+def _move() -> None:
+    global _moves  # noqa: PLW0603
+    _moves += 1
+
+
+def moves() -> int:
+    """How often threads have begun or ended to wait."""
+    return _moves
