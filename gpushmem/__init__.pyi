@@ -7,12 +7,15 @@ from numpy.typing import NDArray
 from gpushmem.errors import ArgumentError as ArgumentError
 from gpushmem.errors import BackendUnavailable as BackendUnavailable
 from gpushmem.errors import CollectiveMismatch as CollectiveMismatch
+from gpushmem.errors import Deadlock as Deadlock
 from gpushmem.errors import HeapExhausted as HeapExhausted
 from gpushmem.errors import KernelError as KernelError
 from gpushmem.errors import NotInitializedError as NotInitializedError
+from gpushmem.errors import PeerFailed as PeerFailed
 from gpushmem.errors import ShmemError as ShmemError
 from gpushmem.errors import SymmetryError as SymmetryError
 from gpushmem.errors import TeamError as TeamError
+from gpushmem.errors import WaitTimeout as WaitTimeout
 from gpushmem.runtime import alloc_bytes as alloc_bytes
 from gpushmem.runtime import asarray as asarray
 from gpushmem.runtime import device_array as device_array
@@ -25,6 +28,7 @@ from gpushmem.runtime import init as init
 from gpushmem.runtime import is_initialized as is_initialized
 from gpushmem.runtime import ones as ones
 from gpushmem.runtime import register as register
+from gpushmem.runtime import set_timeout as set_timeout
 from gpushmem.runtime import stream as stream
 from gpushmem.runtime import synchronize as synchronize
 from gpushmem.runtime import to_device as to_device

@@ -148,7 +148,7 @@ def _condition(pe: int, wait: Account, accounts: Accounts) -> tuple[str, list[st
 def _name(thing: Account) -> str:
     if not thing["made"]:
         return f"the word at offset {thing['offset']:#x}"
-    return f"{thing['name'] or 'the array'}[{thing['index']}]"
+    return f"{thing['name'] or 'array'}[{thing['index']}]"
 
 
 # --- who wrote it

@@ -30,8 +30,8 @@ from gpushmem.launch.output import Tagger
 __all__ = ["Outcome", "launch", "preload"]
 
 TICK = 0.1  # seconds between two looks at the board
-GRACE = 0.4  # seconds for PEs to end by themselves when the job is over, before they are asked to
-ASKED = 0.3  # ... and from then on, before they are ended
+GRACE = 0.25  # seconds for PEs to end by themselves when the job is over, before they are asked to
+ASKED = 0.25  # ... and from then on, before they are ended
 CLEAN_UP = 10.0  # seconds for the other PEs when one has ended after Ctrl-C
 ANSWERS = 1.0  # seconds that PEs have to tell what they do
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -196,7 +196,8 @@ class _Launcher:
     # --- until the end
 
     def _turn(self) -> None:
-        for key, _ in self.selector.select(TICK):
+        deadlines = [t - time.monotonic() for t in (self.end_at, self.kill_at) if t is not None]
+        for key, _ in self.selector.select(max(0.0, min(TICK, *deadlines, TICK))):
             kind, value = key.data
             if kind == "ended":
                 self._ended(value, key.fd)
@@ -211,7 +212,8 @@ class _Launcher:
         self._hear_verdict()
         if self.end_at is not None and now >= self.end_at:
             self.end_at = None
-            self._to_each(signal.SIGTERM)
+            # The one that failed may still be writing its traceback.
+            self._to_each(signal.SIGTERM, but=self.board["culprit"])
         if self.kill_at is not None and now >= self.kill_at:
             self.kill_at = None
             self._kill_group()
@@ -238,11 +240,7 @@ class _Launcher:
                 _say(f"gpushmem: {outcome.reason}\n\n{outcome.report}")
             self.end_at = time.monotonic() + GRACE
             self.kill_at = self.end_at + ASKED
-        if (
-            outcome.verdict == FAILED
-            and outcome.first is None
-            and board["culprit"] in outcome.codes
-        ):
+        if outcome.verdict == FAILED and board["culprit"] in outcome.codes:
             outcome.first = board["culprit"]
 
     def _signalled(self, number: int) -> None:
@@ -270,10 +268,11 @@ class _Launcher:
     def _somebody_waits(self) -> bool:
         return bool((self.board.pes["quiet_since"] != 0).any())
 
-    def _to_each(self, number: int) -> None:
-        for pid in self.pids.values():
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
+    def _to_each(self, number: int, but: int = -1) -> None:
+        for pe, pid in self.pids.items():
+            if pe != but:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     def _kill_group(self) -> None:
         if self.group:

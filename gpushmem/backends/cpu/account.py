@@ -12,10 +12,13 @@ import sys
 import threading
 import time
 import traceback
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
+import gpushmem.job
 from gpushmem.backends.cpu.collectives import MEMBER
 from gpushmem.backends.cpu.hostcalls import ON_THE_HOST
 from gpushmem.backends.cpu.journal import Journal
@@ -31,6 +34,7 @@ from gpushmem.simt.waits import Wait, unstarted, waits
 
 __all__ = ["Accountant"]
 
+LAUNCHER = str(Path(gpushmem.job.__file__).parent.parent / "launch")
 MOST = 50  # waits in an account; the rest is counted
 
 
@@ -151,10 +155,17 @@ def _stacks() -> list[str]:
     """Python's stacks, one text for each of the user's threads."""
     frames = sys._current_frames()
     return [
-        f"{thread.name}:\n" + "".join(traceback.format_stack(user_frame(frames[thread.ident])))
+        f"{thread.name}:\n" + "".join(_stack(frames[thread.ident]).format())
         for thread in threading.enumerate()
         if thread.ident in frames and not thread.name.startswith(OURS) and not _works(thread)
     ]
+
+
+def _stack(frame: FrameType) -> traceback.StackSummary:
+    """The user's frames: neither the library's, nor those that led to the script."""
+    stack = traceback.extract_stack(user_frame(frame))
+    ours = [k for k, entry in enumerate(stack) if entry.filename.startswith((LAUNCHER, "<frozen"))]
+    return traceback.StackSummary.from_list(stack[ours[-1] + 1 :] if ours else stack)
 
 
 def _works(thread: threading.Thread) -> bool:

@@ -225,7 +225,13 @@ class CpuBackend:
             raise self._explain(failure, op.name) from None
 
     def _atomic(self, name: str, dst: Any, pe: int, **values: Any) -> Any:
-        return atomics.host(name, self._remote(name, dst, pe, first=True), values)
+        target = self._remote(name, dst, pe, first=True)
+        if name != "atomic_fetch":
+            self._note(dst, target.itemsize, pe)
+        return atomics.host(name, target, values)
+
+    def _note(self, dst: Any, nbytes: int, pe: int) -> None:
+        self._journal.note(self.heap_offset(dst), nbytes, pe)
 
     def _my_pe(self) -> int:
         return self.my_pe
@@ -238,6 +244,7 @@ class CpuBackend:
         target = self._remote(name, dst, pe)
         _check(name, target, src, "target", target.size, src.size)
         _check_contiguous(name, "src", src)
+        self._note(dst, src.nbytes, pe)
         target[: src.size] = src.reshape(-1)
 
     def _get(self, dst: Any, src: Any, pe: int) -> None:
@@ -253,7 +260,9 @@ class CpuBackend:
         _copy_strided("iget", dst, self._remote("iget", src, pe), **counts)
 
     def _p(self, dst: Any, value: Any, pe: int) -> None:
-        self._remote("p", dst, pe, first=True)[0] = value
+        target = self._remote("p", dst, pe, first=True)
+        self._note(dst, target.itemsize, pe)
+        target[0] = value
 
     def _g(self, src: Any, pe: int) -> Any:
         return self._remote("g", src, pe, first=True)[0]
@@ -280,6 +289,7 @@ class CpuBackend:
             raise error_of(BAD_SIGNAL_OP, name, op)
         target = self._signal(name, signal, pe)
         values = {"value": fitting(name, value, target.dtype)}
+        self._note(signal, 8, pe)
         return partial(atomics.host, SIGNAL_OPS[op], target, values)
 
     def _signal_fetch(self, signal: Any) -> Any:

@@ -1,0 +1,349 @@
+"""Real deadlocks: the job ends soon, and the report names the culprit's line."""
+
+import re
+import threading
+import time
+
+import pytest
+from numba import cuda
+
+import gpushmem as shmem
+
+
+@shmem.jit
+def wait_for(signal, value):
+    shmem.signal_wait_until(signal, shmem.CMP_EQ, value)
+
+
+@shmem.jit
+def pass_on(signal, first, rounds):
+    me, n = shmem.my_pe(), shmem.n_pes()
+    for k in range(1, rounds + 1):
+        if me == first and k < rounds:
+            shmem.signal_op(signal, k, shmem.SIGNAL_SET, (me + 1) % n)  # starts the round
+        shmem.signal_wait_until(signal, shmem.CMP_EQ, k)
+        if me != first:
+            shmem.signal_op(signal, k, shmem.SIGNAL_SET, (me + 1) % n)  # passes it on
+
+
+@shmem.jit
+def tell(signal, value, pe):
+    shmem.signal_op(signal, value, shmem.SIGNAL_SET, pe)
+
+
+@shmem.jit
+def both_barriers(first, second):
+    shmem.barrier(first)
+    shmem.barrier(second)
+
+
+@pytest.fixture
+def deadlock(run_pes):
+    """`deadlock(n, body)`: run a job that must end as a deadlock; return what a person reads."""
+
+    def run(n, body, **options):
+        with pytest.raises(pytest.fail.Exception) as failure:
+            run_pes(n, body, **{"timeout": 30, **options})
+        text = str(failure.value)
+        assert text.startswith("deadlock: no PE can go on; all PEs were ended\n"), text
+        return text
+
+    return run
+
+
+def line_with(text):
+    """The number of the line of this file that has `text`."""
+    with open(__file__) as file:
+        return next(k for k, line in enumerate(file, 1) if text in line and "line_with" not in line)
+
+
+def has(text, pattern):
+    assert re.search(pattern, text), f"{pattern!r} is not in\n{text}"
+
+
+def test_signals_in_a_circle(deadlock):
+    def body():
+        shmem.init()
+        token = shmem.zeros(1, "uint64")
+        pass_on[1, 1](token, 0, 3)
+        shmem.synchronize()
+
+    text = deadlock(3, body)
+    wait = line_with("shmem.CMP_EQ, k)")
+    sent = line_with("# passes it on")
+    has(
+        text,
+        rf"PE 1: kernel pass_on, block \(0, 0, 0\), thread \(0, 0, 0\), "
+        rf"test_deadlocks.py:{wait} in pass_on: signal_wait_until: token\[0\] == 3, sees 2, for \d",
+    )
+    has(text, r"token\[0\] is uint64, at offset 0x[0-9a-f]+ of the heap, made at test_deadlocks")
+    has(text, rf"last written by PE 2, test_deadlocks.py:{sent} in pass_on")
+    has(text, "Who waits for whom: PE 0 for PE 2; PE 1 for PE 0; PE 2 for PE 1.")
+    has(text, "They wait in a circle: PE 0 -> PE 2 -> PE 1 -> PE 0.")
+
+
+def test_a_missing_put(deadlock):
+    def body():
+        shmem.init()
+        arrived = shmem.zeros(4, "uint64")
+        if shmem.my_pe() == 0:
+            wait_for[1, 1](arrived[2:], 1)
+        shmem.barrier_all()
+
+    text = deadlock(3, body)
+    has(text, r"PE 0: kernel wait_for.*: signal_wait_until: arrived\[2\] == 1, sees 0")
+    has(text, "no operation of PEs 0-2 has written it")
+    has(text, r"PEs 1, 2: host, in barrier_all at test_deadlocks.py:\d+, waits for PE 0, for")
+    has(text, "Who waits for whom: PEs 1, 2 for PE 0.")
+
+
+def test_a_signal_that_went_to_the_wrong_pe(deadlock):
+    def body():
+        shmem.init()
+        arrived = shmem.zeros(1, "uint64")
+        if shmem.my_pe() == 0:
+            tell[1, 1](arrived, 1, 2)  # 1 was meant
+        elif shmem.my_pe() == 1:
+            wait_for[1, 1](arrived, 1)
+        shmem.barrier_all()
+
+    text = deadlock(3, body)
+    has(text, "no operation of PEs 0-2 has written it")
+    has(
+        text,
+        r"arrived\[0\] of other PEs has been written: PE 2's by PE 0, test_deadlocks.py:\d+ in t",
+    )
+
+
+def test_the_wrong_value(deadlock):
+    def body():
+        shmem.init()
+        ready = shmem.full(1, 40, "uint64")
+        if shmem.my_pe() == 1:
+            shmem.signal_op(ready, 41, shmem.SIGNAL_SET, 0)  # 42 was meant
+        else:
+            shmem.signal_wait_until(ready, shmem.CMP_EQ, 42)
+        shmem.barrier_all()
+
+    text = deadlock(2, body)
+    has(text, r"PE 0: host: signal_wait_until: ready\[0\] == 42, sees 41")
+    has(text, rf"last written by PE 1, test_deadlocks.py:{line_with('# 42 was meant')} on the host")
+
+
+def test_a_barrier_that_one_pe_does_not_reach(deadlock):
+    def body():
+        shmem.init()
+        if shmem.my_pe() == 2:
+            wait_for[1, 2](shmem.zeros(1, "uint64"), 1)
+        else:
+            shmem.zeros(1, "uint64")
+        if shmem.my_pe() != 1:
+            shmem.barrier_all()  # not PE 1
+            return
+        both_barriers[1, 1](shmem.TEAM_WORLD, shmem.TEAM_WORLD)
+        shmem.synchronize()
+
+    text = deadlock(3, body)
+    has(text, r"PE 0: host, in barrier_all at test_deadlocks.py:\d+, waits for PE 2")
+    has(text, r"PE 1: kernel both_barriers.*: barrier waits for PE 2")
+    has(text, r"PE 2: kernel wait_for.*thread \(0, 0, 0\) and 1 more, .*array\[0\] == 1, sees 0")
+
+
+def test_two_teams_crossed(deadlock):
+    def body():
+        shmem.init()
+        row = shmem.team_split_strided(shmem.TEAM_WORLD, 0, 1, 2)
+        all_ = shmem.team_split_strided(shmem.TEAM_WORLD, 0, 1, 2)
+        teams = (row, all_) if shmem.my_pe() == 0 else (all_, row)
+        if shmem.my_pe() < 2:
+            both_barriers[1, 1](*teams)
+        shmem.synchronize()
+
+    text = deadlock(3, body)
+    line = line_with("shmem.barrier(first)")
+    has(text, rf"PE 0: .*:{line} in both_barriers: barrier of team 3 \(PEs 0, 1\) waits for PE 1")
+    has(text, rf"PE 1: .*:{line} in both_barriers: barrier of team 4 \(PEs 0, 1\) waits for PE 0")
+    has(text, "They wait in a circle: PE 0 -> PE 1 -> PE 0.")
+    has(text, "PE 2: has ended with exit code 0")
+
+
+def test_waiting_for_what_an_ended_pe_would_have_sent(deadlock):
+    def body():
+        shmem.init()
+        flag = shmem.zeros(1, "int32")
+        if shmem.my_pe() == 0:
+            shmem.wait_until(flag, shmem.CMP_NE, 0)
+
+    text = deadlock(2, body)
+    has(text, r"PE 0: host: wait_until: flag\[0\] != 0, sees 0")
+    has(text, "PE 1: has ended with exit code 0")
+
+
+def test_one_thread_of_a_block_is_missing(deadlock):
+    @shmem.jit
+    def half(signal):
+        if cuda.threadIdx.x < 31:
+            shmem.barrier_all_block()
+        else:
+            shmem.signal_wait_until(signal, shmem.CMP_EQ, 1)
+
+    def body():
+        shmem.init()
+        half[1, 32](shmem.zeros(1, "uint64"))
+        shmem.barrier_all()
+
+    text = deadlock(2, body)
+    has(text, r"PEs 0, 1: kernel half.* and 30 more, .*: barrier_all_block: 31 of 32 threads")
+    has(text, r"thread \(31, 0, 0\), .* in half: signal_wait_until")
+
+
+def test_more_pes_than_cores(deadlock):
+    began = time.monotonic()
+
+    def body():
+        shmem.init()
+        signal = shmem.zeros(1, "uint64")
+        if shmem.my_pe() == 7:
+            shmem.signal_wait_until(signal, shmem.CMP_GT, 0)
+        shmem.barrier_all()
+
+    text = deadlock(11, body, timeout=60)
+    has(text, r"PE 7: host: signal_wait_until: signal\[0\] > 0, sees 0")
+    has(text, r"PEs 0-6, 8-10: host, in barrier_all at test_deadlocks.py:\d+, waits for PE 7")
+    assert time.monotonic() - began < 40
+
+
+def test_the_errors_that_programs_get(run_pes):
+    def body():
+        shmem.init()
+        errors = []
+        for _ in range(2):  # it stays so
+            with pytest.raises(shmem.Deadlock, match="deadlock: no PE can go on") as error:
+                shmem.signal_wait_until(shmem_signal(), shmem.CMP_EQ, 1)
+            errors.append(type(error.value).__name__)
+        return errors
+
+    def shmem_signal():
+        global _signal  # noqa: PLW0603
+        if "_signal" not in globals():
+            _signal = shmem.zeros(1, "uint64")
+        return _signal
+
+    with pytest.raises(pytest.fail.Exception, match="deadlock: no PE can go on"):
+        run_pes(2, lambda: body() and 1 / 0)
+
+
+def test_one_pe_by_itself_goes_on_after_a_deadlock():
+    for _ in range(2):
+        shmem.init(heap_size="1M")
+        with pytest.raises(shmem.Deadlock):
+            shmem.signal_wait_until(shmem.zeros(1, "uint64"), shmem.CMP_EQ, 1)
+        shmem.finalize()
+    shmem.init(heap_size="1M")
+    shmem.barrier_all()
+    shmem.finalize()
+
+
+def test_it_can_be_turned_off(run_pes, monkeypatch):
+    monkeypatch.setenv("GPUSHMEM_DEADLOCK", "0")
+
+    def body():
+        shmem.init()
+        shmem.signal_wait_until(shmem.zeros(1, "uint64"), shmem.CMP_EQ, 1)
+
+    with pytest.raises(pytest.fail.Exception, match="has run into its limit of 3 s"):
+        run_pes(2, body, timeout=3)
+
+
+# --- what is none
+
+
+def test_sleeping_is_no_deadlock(run_pes):
+    def body():
+        shmem.init()
+        signal = shmem.zeros(1, "uint64")
+        if shmem.my_pe() == 0:
+            time.sleep(1.5)
+            for pe in range(3):
+                tell[1, 1](signal, 1, pe)
+        wait_for[1, 1](signal, 1)
+        shmem.barrier_all()
+        return True
+
+    assert run_pes(3, body) == [True] * 3
+
+
+def test_a_thread_of_the_user_may_act_at_any_time(run_pes):
+    def body():
+        shmem.init()
+        signal = shmem.zeros(1, "uint64")
+        others = [1 - shmem.my_pe()]
+        timer = threading.Timer(1.5, tell_from_host, (signal, others))
+        if shmem.my_pe() == 1:
+            timer.start()
+            shmem.signal_wait_until(shmem.ones(1, "uint64"), shmem.CMP_EQ, 1)
+        else:
+            shmem.ones(1, "uint64")
+            wait_for[1, 1](signal, 1)
+        shmem.barrier_all()
+        return True
+
+    def tell_from_host(signal, pes):
+        for pe in pes:
+            shmem.signal_op(signal, 1, shmem.SIGNAL_SET, pe)
+
+    assert run_pes(2, body) == [True] * 2
+
+
+def test_a_kernel_that_polls_may_stop_at_any_time(run_pes):
+    @shmem.jit
+    def patient(signal, peer, turns):
+        for _ in range(turns):
+            if shmem.test(signal, shmem.CMP_EQ, 9):
+                break
+        shmem.signal_op(signal, 1, shmem.SIGNAL_SET, peer)
+
+    def body():
+        shmem.init()
+        signal = shmem.zeros(1, "uint64")
+        if shmem.my_pe() == 0:
+            began = time.monotonic()
+            turns = 1000
+            while time.monotonic() - began < 2:
+                patient[1, 1](signal, 0, turns)
+                shmem.synchronize()
+                turns *= 2
+            patient[1, 1](signal, 1, 1)
+        else:
+            wait_for[1, 1](signal, 1)
+        shmem.barrier_all()
+        return True
+
+    assert run_pes(2, body) == [True] * 2
+
+
+def test_a_kernel_that_computes_is_none(run_pes):
+    @shmem.jit
+    def slowly(signal, x, n):
+        for i in range(n):
+            x[i % 1000] += i
+        shmem.signal_op(signal, 1, shmem.SIGNAL_SET, 1)
+        shmem.barrier_all()
+
+    @shmem.jit
+    def at_once(signal):
+        shmem.signal_wait_until(signal, shmem.CMP_EQ, 1)
+        shmem.barrier_all()
+
+    def body():
+        shmem.init()
+        signal, x = shmem.zeros(1, "uint64"), shmem.zeros(1000)
+        began = time.monotonic()
+        if shmem.my_pe() == 0:
+            slowly[1, 1](signal, x, 1_500_000_000)
+        else:
+            at_once[1, 1](signal)
+        shmem.synchronize()
+        return time.monotonic() - began
+
+    assert min(run_pes(2, body)) > 0.5
