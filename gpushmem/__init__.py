@@ -23,6 +23,7 @@ _HOME = {
         "synchronize", "to_device", "unregister", "zeros",
     ),
     "gpushmem.jit": ("jit",),
+    "gpushmem.launch.spawn": ("spawn",),
     "gpushmem.memory.array": ("DeviceArray", "MulticastArray", "SymmetricArray"),
     "gpushmem.memory.stats": ("HeapStats",),
     "gpushmem.ops.constants": (

@@ -35,6 +35,7 @@ from gpushmem.runtime import to_device as to_device
 from gpushmem.runtime import unregister as unregister
 from gpushmem.runtime import zeros as zeros
 from gpushmem.jit import jit as jit
+from gpushmem.launch.spawn import spawn as spawn
 from gpushmem.memory.array import DeviceArray as DeviceArray
 from gpushmem.memory.array import MulticastArray as MulticastArray
 from gpushmem.memory.array import SymmetricArray as SymmetricArray

@@ -1,44 +1,37 @@
 """Running a test's function in real PEs."""
 
 import os
-import pickle
-import sys
 
 import numpy as np
 import pytest
 
 from gpushmem.job import job
 from gpushmem.launch import local
+from gpushmem.launch.output import own_streams
+from gpushmem.launch.spawn import collect
 
 DEFAULT_HEAP = 64 << 20
 
 
 def run_pes(n, function, *args, timeout=60, heap_size=DEFAULT_HEAP):
     """Run `function(*args)` in `n` PEs; return their results, or fail with all they printed."""
-    local.preload()
-    results = [os.memfd_create("result") for _ in range(n)]
     outputs = [os.memfd_create("output") for _ in range(n)]
 
-    def target():
-        pe = job.current().my_pe
+    def body():
         for fd in (1, 2):
-            os.dup2(outputs[pe], fd)
-        # Under pytest these may be objects that write somewhere else.
-        sys.stdout, sys.stderr = map(_writer, (1, 2))
-        value = function(*args)
-        with open(results[pe], "wb", closefd=False) as file:
-            pickle.dump(value, file)
+            os.dup2(outputs[job.current().my_pe], fd)
+        own_streams()
+        return function(*args)
 
     try:
-        outcome = local.launch(n, target, heap_size=heap_size, limit=timeout)
+        outcome, results = collect(n, body, heap_size=heap_size, limit=timeout)
         if outcome.code:
-            printed = outcome.report + "".join(
-                f"--- PE {pe}\n{_read(fd).decode()}" for pe, fd in enumerate(outputs)
-            )
-            pytest.fail(f"{outcome.summary()}\n{printed}", pytrace=False)
-        return [pickle.loads(_read(fd)) for fd in results]
+            printed = "".join(f"--- PE {pe}\n{_read(fd).decode()}" for pe, fd in enumerate(outputs))
+            said = f"{outcome.summary()}\n{outcome.report}{printed}"
+            pytest.fail(said, pytrace=False)
+        return results
     finally:
-        for fd in results + outputs:
+        for fd in outputs:
             os.close(fd)
 
 
@@ -64,14 +57,5 @@ def compile_first(function, *examples):
         HostCalls(np.zeros(1)).prepare(op, arguments)
 
 
-def _writer(fd):
-    return open(fd, "w", buffering=1, closefd=False)
-
-
 def _read(fd):
-    size = os.fstat(fd).st_size
-    return os.pread(fd, size, 0) if size < 2**31 else _read_large(fd, size)
-
-
-def _read_large(fd, size):
-    return b"".join(os.pread(fd, 2**30, at) for at in range(0, size, 2**30))
+    return os.pread(fd, os.fstat(fd).st_size, 0)

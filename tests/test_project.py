@@ -70,7 +70,7 @@ ROOMS = {
         "errors",
     ],
     "jit.py": ["runtime", "memory", "backends", "errors"],
-    "launch": ["launch", "job", "backends", "settings", "errors"],
+    "launch": ["launch", "job", "backends", "settings", "size", "errors"],
     "cli": ["cli", "launch", "job", "settings", "size", "errors", "__version__"],
 }
 

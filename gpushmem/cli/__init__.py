@@ -10,7 +10,7 @@ from gpushmem import __version__
 
 __all__ = ["main"]
 
-COMMANDS = {"run": "Start PEs on this machine and run a script in each."}
+COMMANDS = ("inspect", "ps", "run")
 
 
 class _Lazy(click.Group):

@@ -25,7 +25,7 @@ from gpushmem.job.board import DEADLOCK, FAILED, NONE, TIMEOUT
 from gpushmem.job.job import Job, create
 from gpushmem.job.report import gone, report
 from gpushmem.launch import pe as pe_main
-from gpushmem.launch.output import Tagger
+from gpushmem.launch.output import Pipes, Tagger
 
 __all__ = ["Outcome", "launch", "preload"]
 
@@ -72,6 +72,11 @@ class Outcome:
         )
         return f"PE {self.first} of {self.n_pes} {_how(self.codes[self.first])}{ended}"
 
+    @property
+    def failure(self) -> str:
+        """How the first PE failed."""
+        return self.reason.partition(" failed: ")[2] or _how(self.codes[self.first or 0])
+
 
 def _how(code: int) -> str:
     """How a process ended, by the exit code that a shell gives it."""
@@ -93,6 +98,7 @@ def launch(
     *,
     heap_size: int | None = None,
     tag_output: bool = False,
+    pipes: bool = False,
     timeout: float | None = None,
     limit: float | None = None,
     threads_per_pe: int | None = None,
@@ -100,7 +106,8 @@ def launch(
     """Run `target()` in `n_pes` forked PEs until all have ended; return how.
 
     `heap_size` in bytes is what PEs' `init` uses. With `tag_output` each line that a PE prints is
-    prefixed with its number. When a host has waited for `timeout` seconds in one call, or the job
+    prefixed with its number; with `pipes` what PEs print goes to Python's streams, not the
+    process's. When a host has waited for `timeout` seconds in one call, or the job
     has taken `limit` seconds in all, a report says what each PE does, and the job is ended. A PE's
     kernels use `threads_per_pe` cores: by default what GPUSHMEM_THREADS says, or an equal part of
     the cores there are. Signals are passed on if it is called from the main thread.
@@ -115,16 +122,17 @@ def launch(
 
     job = create(n_pes, heap_size, f"gpushmem run (process {os.getpid()})")
     seconds = timeout or settings.get("GPUSHMEM_TIMEOUT") or 0
-    return _Launcher(job, tag_output, seconds, limit).run(on_its_cores)
+    through = Tagger() if tag_output else Pipes() if pipes else None
+    return _Launcher(job, through, seconds, limit).run(on_its_cores)
 
 
 class _Launcher:
-    def __init__(self, job: Job, tag_output: bool, timeout: float, limit: float | None) -> None:
+    def __init__(self, job: Job, pipes: Pipes | None, timeout: float, limit: float | None) -> None:
         self.job, self.board = job, job.board()
         self.board["launcher"] = os.getpid()
         self.board["timeout"] = int(timeout * 1e9)
         self.outcome = Outcome(job.n_pes)
-        self.tagger = Tagger() if tag_output else None
+        self.pipes = pipes
         self.selector = selectors.DefaultSelector()
         self.pids: dict[int, int] = {}  # PE -> pid, of those that run
         self.group = 0
@@ -139,8 +147,8 @@ class _Launcher:
                 while self.pids:
                     self._turn()
                 self._kill_group()  # what PEs started and left behind
-                if self.tagger is not None:
-                    self.tagger.drain()
+                if self.pipes is not None:
+                    self.pipes.drain()
         finally:
             self._kill_group()
             for pid in self.pids.values():
@@ -157,11 +165,11 @@ class _Launcher:
         sys.stdout.flush()
         sys.stderr.flush()
         for pe in range(self.job.n_pes):
-            pipes = self.tagger.pipes() if self.tagger is not None else None
+            pipes = self.pipes.pipes() if self.pipes is not None else None
             pid = _fork()
             if pid == 0:
                 if pipes is not None:
-                    Tagger.redirect(pipes)
+                    Pipes.redirect(pipes)
                 os.setpgid(0, self.group)
                 pe_main.run(self.job.of(pe), target, parent)
             self.group = self.group or pid
@@ -170,8 +178,8 @@ class _Launcher:
             self.pids[pe] = pid
             self.board.pes["pid"][pe] = pid
             self.selector.register(os.pidfd_open(pid), selectors.EVENT_READ, ("ended", pe))
-            if self.tagger is not None and pipes is not None:
-                for fd in self.tagger.adopt(pe, pipes):
+            if self.pipes is not None and pipes is not None:
+                for fd in self.pipes.adopt(pe, pipes):
                     self.selector.register(fd, selectors.EVENT_READ, ("output", fd))
 
     @contextmanager
@@ -204,7 +212,7 @@ class _Launcher:
             elif kind == "signal":
                 for number in os.read(value, 64):
                     self._signalled(number)
-            elif self.tagger is not None and not self.tagger.read(value):
+            elif self.pipes is not None and not self.pipes.read(value):
                 self.selector.unregister(value)
         now = time.monotonic()
         if self.limit is not None and now - self.started >= self.limit:

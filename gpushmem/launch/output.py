@@ -1,34 +1,35 @@
-"""Lines of several PEs on one terminal, each with its PE's number before it."""
+"""What PEs print, through pipes: to put a PE's number before each line, or where Python writes."""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
-__all__ = ["Tagger"]
+__all__ = ["Pipes", "Tagger", "own_streams"]
 
-Pipes = tuple[tuple[int, int], tuple[int, int]]  # (reader, writer) of stdout and of stderr
+Ends = tuple[tuple[int, int], tuple[int, int]]  # (reader, writer) of stdout and of stderr
 CHUNK = 65536
 
 
-class Tagger:
+class Pipes:
     """Reads PEs' output from pipes and writes it on, whole lines at a time."""
 
     def __init__(self) -> None:
         self._open: dict[int, tuple[int, int, bytes]] = {}  # reader -> (PE, fd to write, rest)
 
-    def pipes(self) -> Pipes:
+    def pipes(self) -> Ends:
         """Pipes for one PE."""
         return os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
 
     @staticmethod
-    def redirect(pipes: Pipes) -> None:
+    def redirect(pipes: Ends) -> None:
         """In the PE: let its standard output and error be the pipes, by lines."""
-        for fd, stream, (_, writer) in zip((1, 2), (sys.stdout, sys.stderr), pipes, strict=True):
+        for fd, (_, writer) in zip((1, 2), pipes, strict=True):
             os.dup2(writer, fd)
-            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        own_streams()
 
-    def adopt(self, pe: int, pipes: Pipes) -> list[int]:
+    def adopt(self, pe: int, pipes: Ends) -> list[int]:
         """In the launcher: take over the readers, and return them."""
         for fd, (reader, writer) in zip((1, 2), pipes, strict=True):
             os.close(writer)
@@ -43,7 +44,7 @@ class Tagger:
         if not data and rest:
             lines, rest = [*lines, rest], b""
         if lines:
-            _write(fd, b"".join(b"[%d] %s\n" % (pe, line) for line in lines))
+            self.write(fd, b"".join(self.line(pe, line) for line in lines))
         if data:
             self._open[reader] = (pe, fd, rest)
             return True
@@ -57,7 +58,32 @@ class Tagger:
             while self.read(reader):
                 pass
 
+    def line(self, pe: int, line: bytes) -> bytes:
+        """How a line of a PE is shown."""
+        return line + b"\n"
 
-def _write(fd: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
+    def write(self, fd: int, data: bytes) -> None:
+        """Write to what Python has for standard output and error."""
+        (sys.stdout if fd == 1 else sys.stderr).write(data.decode(errors="replace"))
+
+
+class Tagger(Pipes):
+    """Lines of several PEs on one terminal, each with its PE's number before it."""
+
+    def line(self, pe: int, line: bytes) -> bytes:
+        """How a line of a PE is shown."""
+        return b"[%d] %s\n" % (pe, line)
+
+    def write(self, fd: int, data: bytes) -> None:
+        """Write to the process's standard output and error."""
+        while data:
+            data = data[os.write(fd, data) :]
+
+
+def own_streams() -> None:
+    """Let Python write to this process's standard output and error, by lines."""
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(io.FileIO(fd, "w", closefd=False), errors="backslashreplace",
+                         line_buffering=True, write_through=True)
+        for fd in (1, 2)
+    )  # fmt: skip

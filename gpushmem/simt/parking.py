@@ -6,6 +6,7 @@ looks that find `moves` unchanged, the same threads have been parked all the tim
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -51,6 +52,7 @@ class Parked(AbstractContextManager["Parked"]):
 parking = Parked
 parked: dict[int, Parked] = {}  # thread -> what it waits for
 _moves = 0
+os.register_at_fork(after_in_child=parked.clear)  # its threads are not there
 
 
 def _move() -> None:

@@ -1,0 +1,286 @@
+"""PEs that fail, and hosts that wait for too long: what the others and the reader are told."""
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import start_cli
+from tests.launch.test_local import alive, holders_of_our_memory, within
+
+HEAD = """
+import os, signal, sys, time
+import gpushmem as shmem
+
+@shmem.jit
+def wait_for(signal, value):
+    shmem.signal_wait_until(signal, shmem.CMP_EQ, value)
+
+@shmem.jit
+def meet():
+    shmem.barrier_all()
+
+@shmem.jit
+def endless(x):
+    i = 0
+    while i >= 0:
+        i = (i + 1) % 1000
+        x[i] += 1
+
+shmem.init()
+flag = shmem.zeros(1, "uint64")
+wait_for[1, 1](flag, 0)  # compiled, and over
+meet[1, 1]()
+shmem.barrier_all()
+"""
+
+# How PE 1 ends, the exit code of the job, and what the others are told.
+ENDS = {
+    "exception": ("raise ValueError('no good')", 1, "ValueError: no good ("),
+    "exit": ("sys.exit(3)", 3, "ended with exit code 3"),
+    "os._exit": ("os._exit(4)", 4, "ended with exit code 4"),
+    "segfault": ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "was killed by SIGSEGV"),
+    "kill -9": ("os.kill(os.getpid(), signal.SIGKILL)", 137, "was killed by SIGKILL"),
+    "out of memory": ("bytearray(1 << 60)", 1, "MemoryError"),
+}
+WAITS = {
+    "kernel": "wait_for[1, 1](flag, 1)\n    shmem.synchronize()",
+    "barrier in a kernel": "meet[1, 1]()\n    shmem.synchronize()",
+    "host barrier": "shmem.barrier_all()",
+    "host wait": "shmem.signal_wait_until(flag, shmem.CMP_EQ, 1)",
+    "allocation": "shmem.zeros(1)",
+}
+
+
+def job(tmp_path, text, head=HEAD):
+    script = tmp_path / "job.py"
+    script.write_text(head + text)
+    return script
+
+
+def ends_with(ending, wait):
+    """A script in which PE 1 ends while the others wait, and say what they are told."""
+    return f"""
+if shmem.my_pe() == 1:
+    time.sleep(0.5)
+    print("ends at", time.monotonic(), flush=True)
+    {ending}
+try:
+    {wait}
+except shmem.PeerFailed as error:
+    print(f"PE {{shmem.my_pe()}} hears: PE {{error.pe}}: {{error.reason}}", flush=True)
+    raise
+finally:
+    print("cleaned up", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_waits_hear_of_a_pe_that_ends(tmp_path, run_cli, how):
+    ending, code, reason = ENDS[how]
+    done = run_cli("run", "-n", 3, job(tmp_path, ends_with(ending, WAITS["kernel"])), code=code)
+    over = time.monotonic()
+    for pe in (0, 2):
+        assert f"PE {pe} hears: PE 1: {reason}" in done.stdout
+    assert done.stdout.count("cleaned up") >= 2
+    assert over - float(re.search(r"ends at (\S+)", done.stdout)[1]) < 1.0
+    assert re.search(r"gpushmem: PE 1 of 3 .*; the other 2 PEs were ended\n$", done.stderr)
+    tracebacks = 1 if how in ("exception", "out of memory") else 0
+    assert done.stderr.count("Traceback") == tracebacks, "only of the PE that failed"
+    if tracebacks:
+        assert done.stderr.startswith("gpushmem: PE 1 failed:\nTraceback")
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_every_kind_of_wait_hears(tmp_path, run_cli, wait):
+    text = ends_with(ENDS["kill -9"][0], WAITS[wait])
+    done = run_cli("run", "-n", 3, job(tmp_path, text), code=137)
+    for pe in (0, 2):
+        assert f"PE {pe} hears: PE 1: was killed by SIGKILL" in done.stdout
+
+
+def test_a_pe_that_does_not_wait_is_ended_too(tmp_path, run_cli):
+    text = """
+if shmem.my_pe() == 1:
+    time.sleep(0.3)
+    print("ends at", time.monotonic(), flush=True)
+    os._exit(2)
+if shmem.my_pe() == 2:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+while True:
+    sum(range(100000))
+"""
+    done = run_cli("run", "-n", 3, job(tmp_path, text), code=2)
+    assert time.monotonic() - float(re.search(r"ends at (\S+)", done.stdout)[1]) < 1.2
+
+
+def test_the_first_traceback_comes_first_and_whole(tmp_path, run_cli):
+    text = """
+def deep(n):
+    if n == 0:
+        raise RuntimeError("at the bottom")
+    deep(n - 1)
+
+if shmem.my_pe() == 2:
+    deep(3)
+try:
+    shmem.barrier_all()
+finally:
+    1 / 0  # an error of its own
+"""
+    done = run_cli("run", "-n", 4, job(tmp_path, text), code=1)
+    assert done.stderr.startswith("gpushmem: PE 2 failed:\nTraceback"), done.stderr
+    assert "RuntimeError: at the bottom" in done.stderr.split("also failed")[0]
+    assert "also failed: ZeroDivisionError" in done.stderr
+
+
+def test_nothing_is_left_behind(tmp_path):
+    text = (
+        f"Path = __import__('pathlib').Path\n"
+        f"Path({str(tmp_path)!r}, f'pe{{shmem.my_pe()}}').write_text(str(os.getpid()))\n"
+        "shmem.barrier_all()\nwait_for[1, 1](flag, 1)\nshmem.synchronize()\n"
+    )
+    launcher = start_cli("run", "-n", 3, job(tmp_path, text))
+    _, err = launcher.communicate(timeout=60)
+    pids = [int((tmp_path / f"pe{k}").read_text()) for k in range(3)]
+    assert "gpushmem: deadlock: no PE can go on" in err
+    assert launcher.returncode == 1
+    assert not any(map(alive, pids))
+    assert holders_of_our_memory().isdisjoint(pids)
+
+
+# --- timeouts
+
+
+def test_timeout_reports_and_ends(tmp_path, run_cli):
+    text = """
+if shmem.my_pe() == 1:
+    def slow():
+        time.sleep(30)  # the culprit
+    slow()
+meet[1, 1]()
+shmem.synchronize()
+"""
+    began = time.monotonic()
+    done = run_cli("run", "-n", 3, "--timeout", "1.5", job(tmp_path, text), code=124)
+    assert time.monotonic() - began < 20
+    assert re.search(r"gpushmem: PE [02] has waited for 1.5 s in synchronize", done.stderr)
+    assert re.search(r"PEs 0, 2: kernel meet, .*: barrier_all waits for PE 1", done.stderr)
+    assert "PE 1: waits for nothing in gpushmem" in done.stderr
+    assert "time.sleep(30)  # the culprit" in done.stderr.split("Python of PE 1, MainThread:")[1]
+    assert "launch/local.py" not in done.stderr
+    assert "Who waits for whom: PEs 0, 2 for PE 1." in done.stderr
+    assert done.stderr.endswith("; all PEs were ended\n")
+
+
+def test_set_timeout_names_a_kernel_that_spins(tmp_path, run_cli):
+    text = """
+shmem.set_timeout(1)
+if shmem.my_pe() == 0:
+    endless[1, 1](shmem.device_array(1000))
+shmem.barrier_all()
+"""
+    done = run_cli("run", "-n", 2, job(tmp_path, text), code=124)
+    assert "PE 0: kernel endless is running, and none of its threads waits" in done.stderr
+    assert re.search(r"PE \d has waited for 1 s in (barrier_all|synchronize)", done.stderr)
+
+
+def test_a_program_hears_of_the_timeout(run_pes):
+    import gpushmem as shmem
+
+    def body():
+        shmem.init()
+        if shmem.my_pe() == 0:
+            shmem.set_timeout(0.5)
+            with pytest.raises(shmem.WaitTimeout, match=r"has waited for 0\.5 s in barrier_all"):
+                shmem.barrier_all()
+            os.write(2, b"heard\n")
+        else:
+            time.sleep(5)
+
+    with pytest.raises(pytest.fail.Exception, match=r"PE 0 has waited .*(\n.*)*heard"):
+        run_pes(2, body)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
+def test_a_timeout_must_be_some_seconds(alone, seconds):
+    import gpushmem as shmem
+
+    with pytest.raises(shmem.ArgumentError, match="set_timeout: give a number of seconds above 0"):
+        shmem.set_timeout(seconds)
+
+
+def test_what_is_quiet_for_long_is_reported_once_and_goes_on(tmp_path, run_cli):
+    text = """
+@shmem.jit
+def poll(flag):
+    while shmem.signal_fetch(flag) != 1:
+        pass
+
+import threading
+threading.Timer(3, lambda: shmem.signal_op(flag, 1, shmem.SIGNAL_SET, 0)).start()
+poll[1, 1](flag)
+shmem.synchronize()
+print("went on")
+"""
+    env = {"GPUSHMEM_NOTICE": "0.7"}
+    done = run_cli("run", job(tmp_path, text), code=0, env=env)
+    assert done.stdout == "went on\n"
+    assert done.stderr.count("gpushmem: no PE has made progress for 1 s; the job goes on") == 1
+    assert re.search(r"PE 0: kernel poll, .*polls flag\[0\] with signal_fetch, sees 0", done.stderr)
+
+
+# --- asked from outside
+
+
+def running_job(tmp_path, n=2):
+    """A job in which all but PE 1 wait; PE 1 sleeps in Python."""
+    text = """
+open(sys.argv[1] + f"/there{shmem.my_pe()}", "w").close()
+if shmem.my_pe() == 1:
+    time.sleep(60)
+shmem.barrier_all()
+"""
+    launcher = start_cli("run", "-n", n, job(tmp_path, text), tmp_path)
+    within(30, lambda: all((tmp_path / f"there{k}").exists() for k in range(n)))
+    time.sleep(0.3)
+    return launcher
+
+
+def test_sigusr1_asks_a_live_job(tmp_path):
+    launcher = running_job(tmp_path)
+    launcher.send_signal(signal.SIGUSR1)
+    seen = ""
+    while "Python of PE 1" not in seen:
+        seen += launcher.stderr.readline()
+    assert re.search(r"PE 0: host, in barrier_all at job.py:\d+, waits for PE 1, for", seen)
+    assert launcher.poll() is None, "the job goes on"
+    launcher.send_signal(signal.SIGINT)
+    launcher.communicate(timeout=10)
+
+
+def test_ps_and_inspect(tmp_path, run_cli):
+    launcher = running_job(tmp_path, 3)
+    listed = run_cli("ps", code=0).stdout.splitlines()
+    assert listed[0].split() == ["JOB", "PES", "RUNNING", "SECONDS", "COMMAND"]
+    row = next(line for line in listed if line.split()[0] == str(launcher.pid))
+    assert row.split()[1:3] == ["3", "3"]
+    assert "job.py" in row
+    pes = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    for number in (launcher.pid, pes[1]):
+        text = run_cli("inspect", number, code=0).stdout
+        assert re.search(r"PEs 0, 2: host, in barrier_all at job.py:\d+, waits for PE 1", text)
+        assert "time.sleep" not in text
+    assert "time.sleep(60)" in run_cli("inspect", "--stacks", launcher.pid, code=0).stdout
+
+    os.kill(int(pes[1]), signal.SIGSTOP)
+    text = run_cli("inspect", launcher.pid, code=0).stdout
+    assert "PE 1: does not answer" in text
+    assert launcher.poll() is None, "the job goes on"
+    launcher.kill()
+    launcher.communicate()
+    known = run_cli("inspect", launcher.pid, code=1)
+    assert f"there is no job {launcher.pid} of yours on this machine" in known.stderr

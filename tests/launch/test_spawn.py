@@ -1,0 +1,117 @@
+"""PEs from inside a program."""
+
+import io
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import gpushmem as shmem
+
+
+def total(scale):
+    shmem.init(heap_size="1M")
+    x = shmem.full(1, scale * (shmem.my_pe() + 1), dtype="int64")
+    shmem.reduce(shmem.TEAM_WORLD, x, x, "sum")
+    value = int(x.numpy()[0])
+    shmem.finalize()
+    return shmem.is_initialized(), value
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_results_by_pe(n):
+    assert shmem.spawn(total, n_pes=n, args=(10,)) == [(False, 10 * n * (n + 1) // 2)] * n
+
+
+def test_closures_and_many_times():
+    base = [5]
+
+    def body(k):
+        shmem.init()
+        return base[0] + k + shmem.my_pe()
+
+    before = len(os.listdir("/proc/self/fd"))
+    for k in range(3):
+        assert shmem.spawn(body, 2, (k,)) == [5 + k, 6 + k]
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_pe_that_fails():
+    def body():
+        shmem.init()
+        if shmem.my_pe() == 1:
+            raise KeyError("lost")
+        shmem.barrier_all()
+
+    with pytest.raises(shmem.PeerFailed, match=r"PE 1 failed: KeyError: 'lost' \(.*test_spawn.py"):
+        shmem.spawn(body, 2)
+
+
+def test_a_deadlock_has_its_report():
+    def body():
+        shmem.init()
+        shmem.wait_until(shmem.zeros(1, "int32"), shmem.CMP_EQ, shmem.my_pe() + 1)
+
+    with pytest.raises(shmem.Deadlock, match=r"no PE can go on\n\nPE 0: host: wait_until.*== 1"):
+        shmem.spawn(body, 2)
+
+
+def test_a_timeout_has_its_report():
+    def body():
+        shmem.init()
+        if shmem.my_pe() == 0:
+            shmem.barrier_all()
+        threading.Event().wait(20)
+
+    with pytest.raises(shmem.WaitTimeout, match=r"waited for 0.5 s in barrier_all\n\nPE 0"):
+        shmem.spawn(body, 2, timeout=0.5)
+
+
+def test_output_goes_where_python_writes(monkeypatch):
+    """In a notebook `sys.stdout` is not the process's standard output."""
+
+    def body():
+        shmem.init()
+        print("this is PE", shmem.my_pe())
+        os.write(2, b"straight\n")
+        shmem.barrier_all()
+
+    streams = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", streams[0])
+    monkeypatch.setattr(sys, "stderr", streams[1])
+    shmem.spawn(body, 2)
+    assert sorted(streams[0].getvalue().splitlines()) == ["this is PE 0", "this is PE 1"]
+    assert streams[1].getvalue() == "straight\n" * 2
+
+
+def test_from_another_thread():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(shmem.spawn(total, 2, (1,))))
+    thread.start()
+    thread.join()
+    assert found == [[(False, 3)] * 2]
+
+
+def test_what_is_refused(alone):
+    with pytest.raises(shmem.ArgumentError, match="is initialised in this process"):
+        shmem.spawn(total, 2, (1,))
+    with pytest.raises(shmem.ArgumentError, match="n_pes must be 1 or more, not 0"):
+        shmem.spawn(total, 0, (1,))
+
+
+def test_after_a_job_of_one_pe(tmp_path):
+    script = tmp_path / "both.py"
+    script.write_text(
+        "import gpushmem as shmem\n"
+        "shmem.init(heap_size='1M')\nshmem.barrier_all()\nshmem.finalize()\n"
+        "def body():\n    shmem.init(heap_size='1M')\n    shmem.barrier_all()\n"
+        "    return shmem.my_pe(), shmem.n_pes()\n"
+        "print(shmem.spawn(body, 3))\n"
+        "shmem.init(heap_size='1M')\nprint(shmem.n_pes())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout == "[(0, 3), (1, 3), (2, 3)]\n1\n", done.stderr
