@@ -8,7 +8,7 @@ that have no place; `journal`, what it has written; `stacks`. See `backends/cpu/
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from gpushmem.job.board import Board
@@ -41,17 +41,16 @@ def compact(pes: Iterable[int]) -> str:
 
 
 def report(accounts: Accounts, gone: dict[int, str] | None = None) -> str:
-    """The report on a job. `gone` says of PEs that have no account why they have none."""
-    gone = gone or {}
-    blocks: dict[tuple[str, ...], list[tuple[int, list[str]]]] = {}
+    """The report on a job; PEs of which the same is to be said share a line.
+
+    `gone` says of PEs that have no account why they have none.
+    """
+    alike: dict[str, dict[int, Told]] = {}
     for pe, account in accounts.items():
-        told = [_missing(gone.get(pe))] if account is None else _of(account, accounts)
-        key = tuple(text for text, _ in told)
-        blocks.setdefault(key, []).append((pe, [_full(*item) for item in told]))
-    lines = []
-    for alike in blocks.values():
-        who = compact(pe for pe, _ in alike)
-        lines += [f"{who}: {text}" for text in alike[0][1]]
+        told = [_missing((gone or {}).get(pe))] if account is None else _of(account, accounts)
+        for item in told:
+            alike.setdefault(item.text, {})[pe] = item
+    lines = [line for those in alike.values() for line in _lines(those)]
     stacks = [
         f"\nPython of PE {pe}, {stack.rstrip()}"
         for pe, account in accounts.items()
@@ -71,35 +70,73 @@ def gone(board: Board) -> dict[int, str]:
     return told
 
 
-def _missing(why: str | None) -> tuple[str, float | None]:
-    return why or "does not answer: its Python is busy in native code, or it is stopped", None
+class Told(NamedTuple):
+    """One thing about a PE."""
+
+    text: str
+    seconds: float | None = None  # how long it has been so
+    about: tuple[str, ...] = ()  # lines that follow
+    writers: tuple[tuple[str, int], ...] = ()  # lines and PEs that wrote what it waits for
 
 
-def _full(text: str, seconds: float | None) -> str:
-    """A line with how long it has lasted; what follows its first line stays below it."""
-    first, _, rest = text.partition("\n")
-    since = "" if seconds is None else f", for {seconds:.1f} s"
-    return first + since + ("\n" + rest if rest else "")
+def _missing(why: str | None) -> Told:
+    return Told(why or "does not answer: its Python is busy in native code, or it is stopped")
+
+
+def _lines(alike: dict[int, Told]) -> list[str]:
+    """The lines on what PEs have in common."""
+    some = next(iter(alike.values()))
+    since = (
+        "" if some.seconds is None else f", for {max(t.seconds or 0 for t in alike.values()):.1f} s"
+    )
+    lines = [f"{compact(alike)}: {some.text}{since}"]
+    about: dict[str, list[int]] = {}
+    for pe, told in alike.items():
+        for line in told.about:
+            about.setdefault(line, []).append(pe)
+    for line, pes in about.items():
+        lines.append(INDENT + line + ("" if len(pes) == len(alike) else f" ({compact(pes)})"))
+    return lines + _last_written(alike)
+
+
+def _last_written(alike: dict[int, Told]) -> list[str]:
+    sites: dict[str, list[str]] = {}
+    for pe, told in alike.items():
+        for site, writer in told.writers:
+            by = f"by PE {writer}" if len(alike) == 1 else f"PE {pe}'s by PE {writer}"
+            sites.setdefault(site, []).append(by)
+    which = any(len(told.writers) > 1 for told in alike.values())
+    return [f"{INDENT}last written at {site}: {_some(by)}" for site, by in sites.items()] + [
+        f"{INDENT}(which of them was last is not known)"
+    ] * which
+
+
+def _some(texts: list[str]) -> str:
+    more = len(texts) - SHOWN
+    return ", ".join(texts[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+INDENT = " " * 6
+SHOWN = 8  # of a list
 
 
 # --- one PE
 
 
-def _of(account: Account, accounts: Accounts) -> list[tuple[str, float | None]]:
-    """What one PE does: a text and how long, for each thing."""
-    told: list[tuple[str, float | None]] = [
-        (_wait(account["pe"], wait, accounts), wait["seconds"]) for wait in account["waits"]
-    ]
+def _of(account: Account, accounts: Accounts) -> list[Told]:
+    """What one PE does."""
+    told = [_wait(account["pe"], wait, accounts) for wait in account["waits"]]
     if account["more"]:
-        told.append((f"... and {account['more']} more waits", None))
-    told += [(f"kernel {name} is running, and none of its threads waits", None)
-             for name in account["busy"]]  # fmt: skip
+        told.append(Told(f"... and {account['more']} more waits"))
     told += [
-        (f"kernel {kernel}: {rest} blocks start only when one of {resident} resident ones ends",
-         None) for kernel, resident, rest in account["unstarted"]
-    ]  # fmt: skip
-    told += [(_host(wait), wait["seconds"]) for wait in account["host"]]
-    return told or [("waits for nothing in gpushmem", None)]
+        Told(f"kernel {name} is running, and none of its threads waits") for name in account["busy"]
+    ]
+    told += [
+        Told(f"kernel {kernel}: {rest} blocks start only when one of {resident} resident ones ends")
+        for kernel, resident, rest in account["unstarted"]
+    ]
+    told += [Told(_host(wait), wait["seconds"]) for wait in account["host"]]
+    return told or [Told("waits for nothing in gpushmem")]
 
 
 def _host(wait: Account) -> str:
@@ -113,36 +150,34 @@ def _team(team: Account | None) -> str:
     return f" of team {team['number']} ({compact(team['pes'])})" if team else ""
 
 
-def _wait(pe: int, wait: Account, accounts: Accounts) -> str:
+def _wait(pe: int, wait: Account, accounts: Accounts) -> Told:
     more = f" and {wait['more']} more" if wait["more"] else ""
     block, thread = (tuple(wait[k]) for k in ("block", "thread"))
     who = f"kernel {wait['kernel']}, block {block}, thread {thread}{more}, {wait['site']}"
     if wait["host"]:
         who = "host"
-    condition, about = _condition(pe, wait, accounts)
-    return "\n".join([f"{who}: {condition}", *(f"      {line}" for line in about)])
+    about: list[str] = []
+    writers: list[tuple[str, int]] = []
+    if "object" in wait:
+        about, writers = _about(pe, wait["object"], accounts)
+    return Told(f"{who}: {_condition(wait)}", wait["seconds"], tuple(about), tuple(writers))
 
 
-def _condition(pe: int, wait: Account, accounts: Accounts) -> tuple[str, list[str]]:
-    """What a thread waits for, in a line, and lines about what it waits on."""
+def _condition(wait: Account) -> str:
+    """What a thread waits for."""
     what = wait["what"]
     if "arrived" in wait:
-        return f"{what}: {wait['arrived']} of {wait['wanted']} threads have arrived", []
+        return f"{what}: {wait['arrived']} of {wait['wanted']} threads have arrived"
     if "lanes" in wait:
-        return f"{what}, the lanes of mask {wait['lanes']:#x} have to arrive", []
+        return f"{what}, the lanes of mask {wait['lanes']:#x} have to arrive"
     if "for" in wait:
-        return f"{what}{_team(wait['team'])} waits for PE {wait['for']}", []
+        return f"{what}{_team(wait['team'])} waits for PE {wait['for']}"
     if "object" not in wait:
-        return f"is in {what}", []
-    thing = wait["object"]
-    name = _name(thing)
+        return f"is in {what}"
+    name = _name(wait["object"])
     if "sign" in wait:
-        condition = f"{what}: {name} {wait['sign']} {wait['wanted']}, sees {wait['seen']}"
-    else:
-        condition = f"polls {name} with {what}, sees {wait['seen']}"
-    made = f"made at {thing['made']}" if thing["made"] else "in no allocated array"
-    about = f"{name} is {thing['dtype']}, at offset {thing['offset']:#x} of the heap, {made}"
-    return condition, [about, *_writers(pe, name, thing["offset"], accounts)]
+        return f"{what}: {name} {wait['sign']} {wait['wanted']}, sees {wait['seen']}"
+    return f"polls {name} with {what}, sees {wait['seen']}"
 
 
 def _name(thing: Account) -> str:
@@ -154,14 +189,20 @@ def _name(thing: Account) -> str:
 # --- who wrote it
 
 
-def _writers(pe: int, name: str, offset: int, accounts: Accounts) -> list[str]:
-    """Lines on who has written the word at a heap offset on `pe`."""
+def _about(pe: int, thing: Account, accounts: Accounts) -> tuple[list[str], list[tuple[str, int]]]:
+    """Lines on what `pe` waits on, and who has written it."""
+    name, offset = _name(thing), thing["offset"]
+    made = f"made at {thing['made']}" if thing["made"] else "in no allocated array"
+    about = [f"{name} is {thing['dtype']}, at offset {offset:#x} of the heap, {made}"]
     notes = _notes(offset, accounts)
-    here = [(writer, site) for writer, target, site in notes if target == pe]
-    if here:
-        texts = "; ".join(f"PE {writer}, {site}" for writer, site in here)
-        which = " (which was last is not known)" if len(here) > 1 else ""
-        return [f"last written by {texts}{which}"]
+    here = [(site, writer) for writer, target, site in notes if target == pe]
+    return about + ([] if here else _unwritten(pe, name, offset, notes, accounts)), here
+
+
+def _unwritten(
+    pe: int, name: str, offset: int, notes: list[tuple[int, int, str]], accounts: Accounts
+) -> list[str]:
+    """Lines on a word of `pe` that nobody is known to have written."""
     unsure = [p for p in accounts if not _sure(offset, pe, accounts[p])]
     lines = [
         f"no operation of {compact(accounts)} has written it"
@@ -169,12 +210,9 @@ def _writers(pe: int, name: str, offset: int, accounts: Accounts) -> list[str]:
         else f"not among the last writes of {compact(accounts)}; older ones of "
         f"{compact(unsure)} are not known"
     ]
-    others: dict[int, list[str]] = {}
-    for writer, target, site in notes:
-        others.setdefault(target, []).append(f"PE {writer}, {site}")
+    others = [f"PE {target}'s by PE {writer}, {site}" for writer, target, site in notes]
     if others:
-        copies = "; ".join(f"PE {k}'s by {', '.join(by)}" for k, by in list(others.items())[:4])
-        lines.append(f"{name} of other PEs has been written: {copies}")
+        lines.append(f"{name} of other PEs has been written: {_some(others)}")
     return lines
 
 

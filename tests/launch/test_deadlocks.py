@@ -73,11 +73,14 @@ def test_signals_in_a_circle(deadlock):
     sent = line_with("# passes it on")
     has(
         text,
-        rf"PE 1: kernel pass_on, block \(0, 0, 0\), thread \(0, 0, 0\), "
+        rf"PEs 0-2: kernel pass_on, block \(0, 0, 0\), thread \(0, 0, 0\), "
         rf"test_deadlocks.py:{wait} in pass_on: signal_wait_until: token\[0\] == 3, sees 2, for \d",
     )
     has(text, r"token\[0\] is uint64, at offset 0x[0-9a-f]+ of the heap, made at test_deadlocks")
-    has(text, rf"last written by PE 2, test_deadlocks.py:{sent} in pass_on")
+    has(
+        text,
+        rf"last written at test_deadlocks.py:{sent} in pass_on: PE 0's by PE 2, PE 2's by PE 1\n",
+    )
     has(text, "Who waits for whom: PE 0 for PE 2; PE 1 for PE 0; PE 2 for PE 1.")
     has(text, "They wait in a circle: PE 0 -> PE 2 -> PE 1 -> PE 0.")
 
@@ -127,7 +130,10 @@ def test_the_wrong_value(deadlock):
 
     text = deadlock(2, body)
     has(text, r"PE 0: host: signal_wait_until: ready\[0\] == 42, sees 41")
-    has(text, rf"last written by PE 1, test_deadlocks.py:{line_with('# 42 was meant')} on the host")
+    has(
+        text,
+        rf"last written at test_deadlocks.py:{line_with('# 42 was meant')} on the host: by PE 1",
+    )
 
 
 def test_a_barrier_that_one_pe_does_not_reach(deadlock):
