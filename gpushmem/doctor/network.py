@@ -12,7 +12,9 @@ __all__ = ["Gid", "Interface", "Port", "bootstrap_interface", "interfaces", "por
 INFINIBAND = "/sys/class/infiniband"
 NET = "/sys/class/net"
 # Bridges and tunnels of containers and virtual machines: no way to another machine.
-VIRTUAL = re.compile(r"docker|virbr|veth|br-|cni|flannel|cali|podman|lxc|lxd|tun|tap|kube|ifb|dummy")
+VIRTUAL = re.compile(
+    r"docker|virbr|veth|br-|cni|flannel|cali|podman|lxc|lxd|tun|tap|kube|ifb|dummy"
+)
 
 
 @dataclass(frozen=True)

@@ -140,5 +140,3 @@ class System:
         lines = (self.read(path) or "").splitlines()
         pairs = (line.partition(":") for line in lines if ":" in line)
         return {key.strip(): value.strip() for key, _, value in pairs}
-
-
