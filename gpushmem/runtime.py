@@ -133,7 +133,7 @@ def init(backend: str | None = None, *, heap_size: str | int | None = None) -> N
     global _runtime  # noqa: PLW0603
     if _runtime is not None:
         raise ArgumentError("init: already initialised; call gpushmem.finalize() first")
-    made = _backend_class(backend or settings.get("GPUSHMEM_BACKEND") or "cpu")
+    made = _backend_class(backend or _backend_asked())
     _runtime = Runtime(made(_heap_bytes(heap_size)))
     host.call = _host_call
     atexit.unregister(_at_exit)
@@ -179,11 +179,20 @@ def _host_call(op: Op, arguments: dict[str, Any]) -> Any:
 VIEWS = {"peer_array": peer_view, "multicast_array": MulticastArray}
 
 
+def _backend_asked() -> str:
+    asked = settings.get("GPUSHMEM_BACKEND") or "cpu"
+    if asked not in BACKENDS:
+        raise BackendUnavailable(f"environment variable GPUSHMEM_BACKEND: {_no_backend(asked)}")
+    return str(asked)
+
+
+def _no_backend(name: str) -> str:
+    return f"there is no backend {name!r} in this version; available: {', '.join(BACKENDS)}"
+
+
 def _backend_class(name: str) -> Any:
     if name not in BACKENDS:
-        raise BackendUnavailable(
-            f"there is no backend {name!r} in this version; available: {', '.join(BACKENDS)}"
-        )
+        raise BackendUnavailable(_no_backend(name))
     module, attribute = BACKENDS[name]
     return getattr(importlib.import_module(module), attribute)
 

@@ -60,8 +60,11 @@ ROOMS = {
     "runtime.py": ["memory", "backends", "bootstrap", "job", "ops", "settings", "size", "errors"],
     "jit.py": ["runtime", "memory", "backends", "errors"],
     "launch": ["launch", "job", "backends", "settings", "errors"],
-    "cli": ["cli", "launch", "job", "settings", "size", "errors", "__version__"],
-}
+    "doctor": ["doctor", "settings", "size", "errors"],
+    "cli": [
+        "cli", "launch", "doctor", "runtime", "job", "settings", "size", "errors", "__version__",
+    ],
+}  # fmt: skip
 
 
 def imports_of(source, package):

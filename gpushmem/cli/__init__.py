@@ -10,7 +10,11 @@ from gpushmem import __version__
 
 __all__ = ["main"]
 
-COMMANDS = {"run": "Start PEs on this machine and run a script in each."}
+COMMANDS = {
+    "doctor": "Check this machine for what jobs trip over.",
+    "info": "Show versions, backends, and what this machine has.",
+    "run": "Start PEs on this machine and run a script in each.",
+}
 
 
 class _Lazy(click.Group):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from gpushmem import settings
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.size import parse_size
 
@@ -61,6 +62,7 @@ def command(
     The exit code is that of the first PE that fails. Standard input goes to PE 0, unless it is a
     terminal.
     """
+    _check_settings()
     target = _module(module, args) if module else _script(args)
     from gpushmem.launch import local  # noqa: PLC0415  (heavy: not for usage errors)
 
@@ -76,6 +78,14 @@ def command(
     if summary and (n_pes > 1 or outcome.code > 128):
         click.echo(f"gpushmem: {summary}", err=True)
     sys.exit(outcome.code)
+
+
+def _check_settings() -> None:
+    """Refuse bad environment variables here, rather than in every PE with a traceback."""
+    try:
+        settings.check()
+    except ArgumentError as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _script(args: tuple[str, ...]) -> Callable[[], None]:

@@ -7,9 +7,16 @@ from dataclasses import asdict, dataclass
 
 from gpushmem.doctor.system import System
 
-__all__ = ["CHECKS", "Check", "Finding", "Row", "check", "na", "ok", "problem", "run", "warning"]
+__all__ = ["MADE", "NO_GPU", "Check", "Finding", "Row", "check", "na", "ok", "problem", "warning"]
 
 VERDICTS = ("ok", "warning", "problem", "not applicable")
+NO_GPU = "no GPU"
+
+# Where things are documented.
+NVSHMEM_DOCS = "https://docs.nvidia.com/nvshmem/"
+ENV = NVSHMEM_DOCS + "api/gen/env.html"
+FAQ = NVSHMEM_DOCS + "api/faq.html"
+INSTALL = NVSHMEM_DOCS + "release-notes-install-guide/install-guide/abstract.html"
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,7 @@ class Row:
         return asdict(self)
 
 
-CHECKS: dict[str, Check] = {}  # filled by the modules of checks, in the order of import
+MADE: list[Check] = []  # filled as the modules of checks are imported
 
 
 def check(name: str, title: str, concerns: str, source: str) -> Callable[[Look], Look]:
@@ -81,26 +88,7 @@ def check(name: str, title: str, concerns: str, source: str) -> Callable[[Look],
 
     def add(look: Look) -> Look:
         meaning = " ".join((look.__doc__ or "").split())
-        CHECKS[name] = Check(name, title, concerns, meaning, source, look)
+        MADE.append(Check(name, title, concerns, meaning, source, look))
         return look
 
     return add
-
-
-def run(system: System, n_pes: int) -> list[Row]:
-    """All checks' rows, in order. A check that fails itself says so, and the others go on."""
-    return [_row(check, system, n_pes) for check in CHECKS.values()]
-
-
-def _row(check: Check, system: System, n_pes: int) -> Row:
-    try:
-        finding = check.look(system, n_pes)
-    except Exception as error:  # noqa: BLE001  (a file of an unforeseen form must not end it all)
-        finding = warning(
-            f"this check failed: {type(error).__name__}: {error}",
-            "Please report it, with the output of `gpushmem info --json`.",
-        )
-    return Row(
-        check.name, check.title, check.concerns, finding.verdict, finding.found, finding.fix,
-        check.source,
-    )  # fmt: skip

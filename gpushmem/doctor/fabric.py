@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from gpushmem.doctor import nvshmem
-from gpushmem.doctor.check import Finding, check, na, ok, problem, warning
-from gpushmem.doctor.gpu import INSTALL, NO_GPU, NVSHMEM_DOCS
+from gpushmem.doctor.check import ENV, INSTALL, NO_GPU, Finding, check, na, ok, problem, warning
 from gpushmem.doctor.gpus import driver_version, open_module
 from gpushmem.doctor.machine import kernel
 from gpushmem.doctor.network import Port, ports
 from gpushmem.doctor.software import library
 from gpushmem.doctor.system import System
 
-ENV = NVSHMEM_DOCS + "api/gen/env.html"
 NO_RDMA = "no RDMA device"
 PEER_MEMORY = (
     "/sys/module/nvidia_peermem/version",

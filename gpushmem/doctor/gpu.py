@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from gpushmem.doctor import nvshmem
-from gpushmem.doctor.check import Finding, check, na, ok, problem, warning
+from gpushmem.doctor.check import FAQ, INSTALL, NO_GPU, Finding, check, na, ok, problem, warning
 from gpushmem.doctor.gpus import driver_version, gpus, matrix, pci_gpus, visible
 from gpushmem.doctor.software import DRIVER_FOR_CUDA, cuda_packages
 from gpushmem.doctor.system import System
 
-__all__ = ["NO_GPU"]
-
-NO_GPU = "no GPU"
-NVSHMEM_DOCS = "https://docs.nvidia.com/nvshmem/"
-INSTALL = NVSHMEM_DOCS + "release-notes-install-guide/install-guide/abstract.html"
-FAQ = NVSHMEM_DOCS + "api/faq.html"
 SMI = "https://docs.nvidia.com/deploy/nvidia-smi/"
 
 

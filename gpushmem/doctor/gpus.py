@@ -10,8 +10,8 @@ from gpushmem.doctor.system import System
 
 __all__ = ["Gpu", "driver_version", "gpus", "matrix", "open_module", "pci_gpus", "visible"]
 
-FIELDS = ("index", "name", "memory.total", "driver_version", "uuid", "compute_cap", "mig.mode.current")  # fmt: skip
-OLD_FIELDS = FIELDS[:5]  # an old nvidia-smi refuses a query with a field it does not know
+FIELDS = ("index", "name", "memory.total", "uuid", "compute_cap", "mig.mode.current")
+OLD_FIELDS = FIELDS[:4]  # an old nvidia-smi refuses a query with a field it does not know
 NVIDIA = "0x10de"
 VERSION_FILE = "/proc/driver/nvidia/version"
 

@@ -6,12 +6,10 @@ import math
 
 from gpushmem import settings
 from gpushmem.doctor import nvshmem
-from gpushmem.doctor.check import Finding, check, na, ok, problem, warning
-from gpushmem.doctor.network import INFINIBAND, ports
-from gpushmem.doctor.fabric import ENV
-from gpushmem.doctor.gpu import NO_GPU
+from gpushmem.doctor.check import ENV, NO_GPU, Finding, check, na, ok, problem, warning
 from gpushmem.doctor.gpus import driver_version, gpus
 from gpushmem.doctor.machine import cgroup_value, cores, kernel, limit, memory
+from gpushmem.doctor.network import INFINIBAND, ports
 from gpushmem.doctor.system import PROBES, System
 from gpushmem.errors import ArgumentError
 from gpushmem.size import format_size
@@ -20,6 +18,7 @@ PAGE = "docs/architecture.md"
 DOCKER = "https://docs.docker.com/reference/cli/docker/container/run/"
 MAPPINGS = 2 * 16384 + 8192  # stacks of fibers with their guard pages, and room for libraries
 DESCRIPTORS = 256  # of libraries, files and pipes, beside one for each PE's segment
+SHM = "/dev/shm"  # noqa: S108
 PLATFORM = ("Linux", "x86_64")
 
 
@@ -150,8 +149,8 @@ def mappings(system: System, n_pes: int) -> Finding:
         return ok("not told")
     need = MAPPINGS + n_pes
     if have < need:
-        return problem(
-            f"vm.max_map_count is {have}; kernels that wait may need {need}",
+        return warning(
+            f"vm.max_map_count is {have}; kernels with many threads that wait may need {need}",
             "sudo sysctl vm.max_map_count=65530",
         )
     return ok(f"{have}; {need} may be needed")
@@ -174,12 +173,12 @@ def memlock(system: System, n_pes: int) -> Finding:
     )
 
 
-@check("shared_memory", "/dev/shm", "nvshmem", DOCKER)
+@check("shared_memory", SHM, "nvshmem", DOCKER)
 def shared_memory(system: System, n_pes: int) -> Finding:
     """Room in /dev/shm, 64 MiB in a container unless asked for more: NVSHMEM, NCCL and data loaders
     use it. The cpu backend does not.
     """
-    sizes = system.room(system.path("/dev/shm"))  # noqa: S108
+    sizes = system.room(system.path(SHM))
     told = f"{format_size(sizes[1])} free of {format_size(sizes[0])}" if sizes else "none"
     if driver_version(system) is None:
         return na(f"{told}; the cpu backend does not use it")

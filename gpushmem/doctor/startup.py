@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from gpushmem import settings
 from gpushmem.doctor import nvshmem
-from gpushmem.doctor.check import Finding, check, na, ok, problem, warning
-from gpushmem.doctor.fabric import ENV
-from gpushmem.doctor.gpu import FAQ, NO_GPU
+from gpushmem.doctor.check import ENV, FAQ, NO_GPU, Finding, check, na, ok, problem, warning
 from gpushmem.doctor.gpus import driver_version
 from gpushmem.doctor.network import bootstrap_interface, interfaces
 from gpushmem.doctor.software import library, nvshmem4py, ranks

@@ -33,8 +33,8 @@ def _run(words: Sequence[str]) -> str | None:
 
 
 def _installed() -> dict[str, str]:
-    """Installed distributions by their normalised names, and where versions are found."""
-    found = {}
+    """Installed distributions by their normalised names: the first found is what is imported."""
+    found: dict[str, str] = {}
     for distribution in metadata.distributions():
         name = distribution.metadata["Name"]
         if name:  # what a broken installation leaves has none
