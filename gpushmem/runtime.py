@@ -133,7 +133,7 @@ def init(backend: str | None = None, *, heap_size: str | int | None = None) -> N
     global _runtime  # noqa: PLW0603
     if _runtime is not None:
         raise ArgumentError("init: already initialised; call gpushmem.finalize() first")
-    made = _backend_class(backend or _backend_asked())
+    made = _backend_class(backend or asked_backend())
     _runtime = Runtime(made(_heap_bytes(heap_size)))
     host.call = _host_call
     atexit.unregister(_at_exit)
@@ -179,7 +179,8 @@ def _host_call(op: Op, arguments: dict[str, Any]) -> Any:
 VIEWS = {"peer_array": peer_view, "multicast_array": MulticastArray}
 
 
-def _backend_asked() -> str:
+def asked_backend() -> str:
+    """The backend that GPUSHMEM_BACKEND asks for, else the default; refuses one there is not."""
     asked = settings.get("GPUSHMEM_BACKEND") or "cpu"
     if asked not in BACKENDS:
         raise BackendUnavailable(f"environment variable GPUSHMEM_BACKEND: {_no_backend(asked)}")

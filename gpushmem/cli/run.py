@@ -64,9 +64,11 @@ def command(
     """
     _check_settings()
     target = _module(module, args) if module else _script(args)
-    from gpushmem.launch import local  # noqa: PLC0415  (heavy: not for usage errors)
+    from gpushmem import runtime  # noqa: PLC0415  (heavy: not for usage errors)
+    from gpushmem.launch import local  # noqa: PLC0415
 
     try:
+        runtime.asked_backend()
         local.preload()
         outcome = local.launch(
             n_pes, target, heap_size=heap_size, tag_output=tag_output,

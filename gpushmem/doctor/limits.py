@@ -195,10 +195,10 @@ def container(system: System, n_pes: int) -> Finding:
     marks = ("/.dockerenv", "/run/.containerenv", "/run/systemd/container")
     inside = next((mark for mark in marks if system.exists(mark)), None)
     inside = inside or system.variable("container") or system.variable("SINGULARITY_NAME")
+    if driver_version(system) is None:
+        return na(NO_GPU)
     if not inside:
         return ok("not in a container that shows itself")
-    if driver_version(system) is None:
-        return na(f"in one; {NO_GPU}")
     if system.names(INFINIBAND) and not system.exists("/dev/infiniband"):
         return problem(
             "RDMA devices in /sys, but no /dev/infiniband",
