@@ -54,7 +54,7 @@ def _text(rows: list[Row], summary: list[str], everything: bool) -> Iterator[str
         yield from wrapped(f"{mark:<8} {row.title:<{width}}  {plain(row.found)}", width + 11)
         if row.fix:
             yield from wrapped(f"         Fix: {plain(row.fix)}", 14)
-            yield from wrapped(f"         See: {row.source} ({row.name})", 14)
+            yield from wrapped(f"         See: {row.source}", 9)
     hidden = [row.name for row in rows if row not in shown]
     if hidden:
         yield from wrapped(f"{'-':<8} Not applicable: {', '.join(hidden)}", 9)

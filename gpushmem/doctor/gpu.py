@@ -110,7 +110,7 @@ def _mps(system: System) -> bool:
 
 @check(
     "visible_gpus", "CUDA_VISIBLE_DEVICES", "nvshmem",
-    "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#cuda-environment-variables",
+    "https://docs.nvidia.com/cuda/cuda-c-programming-guide/",
 )  # fmt: skip
 def visible_(system: System, n_pes: int) -> Finding:
     """CUDA shows a process the GPUs that CUDA_VISIBLE_DEVICES names, up to the first entry it

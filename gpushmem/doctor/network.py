@@ -104,7 +104,7 @@ def interfaces(system: System) -> list[Interface]:
 
 def _interface(system: System, name: str) -> Interface:
     state = system.read(f"{NET}/{name}/operstate")
-    flags = int(system.read(f"{NET}/{name}/flags") or "0", 0)
+    flags = system.number(f"{NET}/{name}/flags") or 0
     # Loopback and some tunnels do not tell their state: then IFF_UP counts.
     up = state == "up" or (state == "unknown" and bool(flags & 1))
     speed = system.number(f"{NET}/{name}/speed")

@@ -112,10 +112,10 @@ class System:
             return None
 
     def number(self, path: str) -> int | None:
-        """A file's whole number, None if there is none."""
-        text = self.read(path)
+        """A file's whole number, decimal or 0x..., None if there is none."""
+        text = self.read(path) or ""
         try:
-            return int(text) if text is not None else None
+            return int(text, 16 if text.startswith("0x") else 10)
         except ValueError:
             return None
 

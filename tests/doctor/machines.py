@@ -4,7 +4,6 @@ The layouts are those of Linux's /sys/class/infiniband and /sys/class/net, the N
 /proc/driver/nvidia, and the tables of nvidia-smi, as their documentation and users show them.
 """
 
-import os
 from pathlib import Path
 
 from gpushmem.doctor.system import System
@@ -155,4 +154,4 @@ def limits(**soft):
 def dangling(path):
     """Make `path` a link to nowhere, as /sys has for devices that went away."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    os.symlink(path.parent / "gone", path)
+    path.symlink_to(path.parent / "gone")

@@ -1,10 +1,23 @@
-"""Every check on a machine where all is well, on one without a GPU, and where something is wrong."""
+"""Every check: where all is well, without a GPU, and where something is wrong."""
+
+import string
+import uuid
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gpushmem.doctor.check import VERDICTS
 from gpushmem.doctor.checks import CHECKS, run, summary
-from tests.doctor.machines import CLOSED_DRIVER, NVSHMEM_LIB, limits, matrix, nvidia_smi, port
+from tests.doctor.machines import (
+    CLOSED_DRIVER,
+    NVSHMEM_LIB,
+    Machines,
+    limits,
+    matrix,
+    nvidia_smi,
+    port,
+)
 
 PARAMS = "/proc/driver/nvidia/params"
 DRIVER = "/proc/driver/nvidia/version"
@@ -20,7 +33,7 @@ IPOIB = {"/sys/class/net/ib0/operstate": "up", "/sys/class/net/ib0/ifindex": "9"
 
 
 def no_ports():
-    return {path: None for path in (*port("mlx5_0"), *port("mlx5_1", layer="Ethernet"))}
+    return dict.fromkeys((*port("mlx5_0"), *port("mlx5_1", layer="Ethernet")))
 
 
 def test_all_is_well_on_a_good_node(machines):
@@ -61,6 +74,24 @@ def test_files_of_nonsense_break_nothing(machines, tmp_path, text):
             path.write_text(text)
     for row in run(system, 2):
         assert row.verdict in VERDICTS
+        assert "this check failed" not in row.found, row
+
+
+@given(st.data())
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_files_that_are_damaged_break_nothing(tmp_path, data):
+    """Each file may have a part cut out and something else put in."""
+    folder = tmp_path / uuid.uuid4().hex
+    system = Machines(folder).node(environ=IBGDA)
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size > 1)
+    for path in data.draw(st.lists(st.sampled_from(paths), min_size=1, max_size=8, unique=True)):
+        text = path.read_text()
+        start = data.draw(st.integers(0, len(text)))
+        put = data.draw(st.text(st.sampled_from(string.printable + "\x00\xff\u0663"), max_size=4))
+        path.write_text(text[:start] + put + text[start + data.draw(st.integers(0, 9)) :])
+    for row in run(system, 2):
         assert "this check failed" not in row.found, row
 
 
@@ -292,5 +323,5 @@ def test_checks_have_all_their_columns():
     assert len(set(names)) == len(names)
     for check in CHECKS:
         assert check.concerns in {"cpu", "nvshmem", "both"}
-        assert len(check.source) <= 80  # fits a line behind "See:"
+        assert len(check.source) <= 90  # fits a line
         assert check.meaning.endswith((".", '."'))
