@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gpushmem.doctor import nvshmem
 from gpushmem.doctor.check import FAQ, INSTALL, NO_GPU, Finding, check, na, ok, problem, warning
 from gpushmem.doctor.gpus import driver_version, gpus, matrix, pci_gpus, visible
@@ -38,6 +40,12 @@ def _unreachable(system: System, version: str) -> Finding | None:
             "In a container: start it with the NVIDIA container toolkit (docker run --gpus all); "
             "else: sudo nvidia-modprobe -u -c=0.",
         )
+    if system.find("nvidia-smi") and system.run(("nvidia-smi", "-L")) is None:
+        return problem(
+            f"driver {version} in the kernel, but nvidia-smi fails",
+            "Run it. If it says driver/library version mismatch, the driver was updated after it "
+            "was loaded: reboot, or unload and load its modules.",
+        )
     known = system.run(("ldconfig", "-p"))
     if known is not None and "libcuda.so.1" not in known:
         return problem(
@@ -49,7 +57,7 @@ def _unreachable(system: System, version: str) -> Finding | None:
 
 
 def _too_old(system: System, version: str) -> Finding:
-    have = tuple(int(part) for part in version.split("."))
+    have = tuple(map(int, re.findall(r"\d+", version)))
     packages = cuda_packages(system)
     for name, cuda in packages.items():
         need = DRIVER_FOR_CUDA.get(cuda, (0,))
@@ -193,6 +201,29 @@ def _linked(links: dict[tuple[int, int], str]) -> Finding:
     if links and all(kind.startswith("NV") for kind in kinds):
         return ok(f"all pairs, by NVLink ({', '.join(kinds)})")
     return ok(f"all pairs, some by PCIe ({', '.join(kinds)}): slower, and no atomics over PCIe")
+
+
+@check(
+    "nvswitch", "NVSwitch fabric", "nvshmem",
+    "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/",
+)  # fmt: skip
+def nvswitch(system: System, n_pes: int) -> Finding:
+    """On machines with NVSwitch (HGX, DGX) the fabric manager connects the GPUs: before `nvidia-smi
+    -q` tells the state of the fabric as Completed, CUDA does not start ("system not yet
+    initialized").
+    """
+    text = system.run(("nvidia-smi", "-q")) if gpus(system) else None
+    states = set(re.findall(r"Fabric\s*\n\s*State\s*:\s*(.*\S)", text or "")) - {"N/A"}
+    if not states:
+        return na("no NVSwitch" if gpus(system) else NO_GPU)
+    told = ", ".join(sorted(states))
+    if states == {"Completed"}:
+        return ok(told)
+    return problem(
+        told,
+        "sudo systemctl start nvidia-fabricmanager, of exactly the driver's version; "
+        "`journalctl -u nvidia-fabricmanager` says why it fails.",
+    )
 
 
 @check(

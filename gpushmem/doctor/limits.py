@@ -17,7 +17,6 @@ from gpushmem.size import format_size
 PAGE = "docs/architecture.md"
 DOCKER = "https://docs.docker.com/reference/cli/docker/container/run/"
 MAPPINGS = 2 * 16384 + 8192  # stacks of fibers with their guard pages, and room for libraries
-DESCRIPTORS = 256  # of libraries, files and pipes, beside one for each PE's segment
 SHM = "/dev/shm"  # noqa: S108
 PLATFORM = ("Linux", "x86_64")
 
@@ -110,10 +109,10 @@ def enough_cores(system: System, n_pes: int) -> Finding:
 
 @check("descriptors", "Open files", "both", PAGE)
 def descriptors(system: System, n_pes: int) -> Finding:
-    """Every PE holds a descriptor for each PE's heap, NVSHMEM one for each memory it shares and
-    each connection of the bootstrap (ulimit -n).
+    """Descriptors (ulimit -n): each PE of the cpu backend has one for every PE's heap, its launcher
+    a few for each PE; NVSHMEM has one for each memory it shares and each connection.
     """
-    return _enough(system, "Max open files", n_pes + DESCRIPTORS, "ulimit -n")
+    return _enough(system, "Max open files", 4 * n_pes + 32, "ulimit -n")
 
 
 @check("processes", "Processes and threads", "both", PAGE)

@@ -73,11 +73,17 @@ def _quota(system: System) -> float | None:
 def memory(system: System) -> Memory:
     """The memory, from /proc/meminfo and this process's cgroup."""
     table = system.table("/proc/meminfo")
-    kib = {key: int(value.split()[0]) * 1024 for key, value in table.items() if value[:1].isdigit()}
+    kib = {key: 1024 * _whole(value) for key, value in table.items() if value}
     limit = _bytes(system, "memory.max", "memory.limit_in_bytes")
     used = _bytes(system, "memory.current", "memory.usage_in_bytes")
     total = kib.get("MemTotal", 0)
     return Memory(total, kib.get("MemAvailable", kib.get("MemFree", total)), limit, used)
+
+
+def _whole(text: str) -> int:
+    """The number that the text begins with, "16384 kB"; 0 if it begins with none."""
+    word = text.split(maxsplit=1)[0]
+    return int(word) if word.isdecimal() else 0
 
 
 def _bytes(system: System, unified: str, legacy: str) -> int | None:
@@ -107,8 +113,9 @@ def limit(system: System, name: str) -> float | None:
     for line in (system.read("/proc/self/limits") or "").splitlines():
         if line.startswith(name):
             words = line[len(name) :].split()
-            if words:
-                return float("inf") if words[0] == "unlimited" else float(words[0])
+            if words and words[0] == "unlimited":
+                return float("inf")
+            return int(words[0]) if words and words[0].isdecimal() else None
     return None
 
 

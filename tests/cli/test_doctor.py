@@ -67,7 +67,7 @@ def test_checks_that_do_not_apply_are_named_or_shown(on):
     done = on(lambda machines: machines.bare())
     assert "- " in done.output
     assert "Not applicable: gpu_memory, memlock" in done.output
-    assert "There is no GPU here: 20 checks of GPUs do not apply." in done.output
+    assert "There is no GPU here: 21 checks of GPUs do not apply." in done.output
     everything = on(lambda machines: machines.bare(), "--all").output
     assert "Not applicable:" not in everything
     assert "IMEX channels" in everything

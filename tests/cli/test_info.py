@@ -5,10 +5,13 @@ import subprocess
 import sys
 
 import pytest
+from click.testing import CliRunner
 
+from gpushmem.cli.info import command
 from gpushmem.doctor.facts import KEYS
 from gpushmem.settings import SETTINGS
 from tests.conftest import PLAIN
+from tests.doctor.machines import Machines
 
 ODD = {"GPUSHMEM_JOB_KEY": "s3cret", "NVSHMEM_DEBUG": "a\x1b[2J"}
 
@@ -22,6 +25,16 @@ def test_info_is_plain_text_of_100_columns(run_cli):
     assert "s3cret" not in done.stdout
     for title in ("Versions:", "Backends:", "GPUs:", "Cores:", "Memory:", "Launchers:"):
         assert f"\n{title}" in "\n" + done.stdout
+
+
+def test_info_on_a_node_of_gpus(monkeypatch, tmp_path):
+    machine = Machines(tmp_path).node(n=2)
+    monkeypatch.setattr("gpushmem.doctor.system.System", lambda: machine)
+    text = CliRunner().invoke(command).output
+    assert "  0: NVIDIA H100 80GB HBM3, 79.65 GiB, compute capability 9.0\n" in text
+    assert "  mlx5_1:1  ACTIVE, Ethernet, 400 Gb/sec (4X NDR), 2 GIDs\n" in text
+    assert "  eth0  up, 25 Gbit/s\n" in text
+    assert "NVIDIA driver:\n  580.65.06\n" in text
 
 
 def test_info_as_json(run_cli):

@@ -64,11 +64,16 @@ def port(device, state="4: ACTIVE", layer="InfiniBand", number=1):
     return files
 
 
-def nvidia_smi(n, name="NVIDIA H100 80GB HBM3", memory=81559, mig="Disabled"):
+def nvidia_smi(n, name="NVIDIA H100 80GB HBM3", memory=81559, mig="Disabled", fabric="Completed"):
     """What nvidia-smi prints for n GPUs connected by NVLink."""
     rows = [f"{k}, {name}, {memory}, GPU-{k:08x}-aaaa, 9.0, {mig}\n" for k in range(n)]
     query = "index,name,memory.total,uuid,compute_cap,mig.mode.current"
+    state = (
+        f"    Fabric\n        State                     : {fabric}\n        Status   : Success\n"
+    )
     return {
+        "nvidia-smi -L": "".join(f"GPU {k}: {name}\n" for k in range(n)),
+        "nvidia-smi -q": "".join(f"GPU 0000000{k}:18:00.0\n{state}" for k in range(n)),
         f"nvidia-smi --query-gpu={query} --format=csv,noheader,nounits": "".join(rows),
         "nvidia-smi topo -m": matrix(n, "NV18", extra="NIC0\tCPU Affinity"),
         "nvidia-smi topo -p2p r": matrix(n, "OK"),
