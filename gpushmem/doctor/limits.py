@@ -70,7 +70,7 @@ def heaps(system: System, n_pes: int) -> Finding:
     if need > have.usable:
         return warning(
             told,
-            f"Set GPUSHMEM_HEAP_SIZE to {format_size(max(1, have.usable // n_pes))[:-2]} or less, "
+            f"Set GPUSHMEM_HEAP_SIZE to {max(1, have.usable // n_pes >> 20)}M or less, "
             "unless the heaps are only used in part.",
         )
     return ok(told)

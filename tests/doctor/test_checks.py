@@ -285,6 +285,7 @@ CASES = [
     ("cpu_backend", {"platform": ("Linux", "aarch64")}, "problem", "Linux aarch64"),
     ("cpu_backend", {"probe": lambda call: "EPERM"}, "problem", "memfd_create does not work"),
     ("memory", {"environ": {"GPUSHMEM_HEAP_SIZE": "100G"}}, "warning", "2 x 100 GiB"),
+    ("memory", {"environ": {"GPUSHMEM_HEAP_SIZE": "100G"}}, "warning", "to 7500M or less"),
     (
         "memory", {"files": {"/sys/fs/cgroup/user.slice/memory.max": str(1 << 30),
                              "/sys/fs/cgroup/user.slice/memory.current": str(1 << 29)}},
