@@ -138,7 +138,7 @@ def init(backend: str | None = None, *, heap_size: str | int | None = None) -> N
     if _runtime is not None:
         raise ArgumentError("init: already initialised; call gpushmem.finalize() first")
     tell_the_others(bootstrap.join())
-    made = _backend_class(backend or settings.get("GPUSHMEM_BACKEND") or "cpu")
+    made = _backend_class(backend or asked_backend())
     _runtime = Runtime(made(_heap_bytes(heap_size)))
     host.call = _host_call
     atexit.unregister(_at_exit)
@@ -184,11 +184,21 @@ def _host_call(op: Op, arguments: dict[str, Any]) -> Any:
 VIEWS = {"peer_array": peer_view, "multicast_array": MulticastArray}
 
 
+def asked_backend() -> str:
+    """The backend that GPUSHMEM_BACKEND asks for, else the default; refuses one there is not."""
+    asked = settings.get("GPUSHMEM_BACKEND") or "cpu"
+    if asked not in BACKENDS:
+        raise BackendUnavailable(f"environment variable GPUSHMEM_BACKEND: {_no_backend(asked)}")
+    return str(asked)
+
+
+def _no_backend(name: str) -> str:
+    return f"there is no backend {name!r} in this version; available: {', '.join(BACKENDS)}"
+
+
 def _backend_class(name: str) -> Any:
     if name not in BACKENDS:
-        raise BackendUnavailable(
-            f"there is no backend {name!r} in this version; available: {', '.join(BACKENDS)}"
-        )
+        raise BackendUnavailable(_no_backend(name))
     module, attribute = BACKENDS[name]
     return getattr(importlib.import_module(module), attribute)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gpushmem.errors import ArgumentError
 from gpushmem.size import parse_size
 
-__all__ = ["SETTINGS", "Setting", "get", "is_set"]
+__all__ = ["SETTINGS", "Setting", "check", "get", "is_set", "reason"]
 
 
 def _count(least: int) -> Callable[[str], int]:
@@ -42,12 +42,16 @@ def _switch(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Setting:
-    """One variable. `default` is what is used when it is not set, as one would write it."""
+    """One variable. `default` is what is used when it is not set, as one would write it.
+
+    A `secret` is not for printing.
+    """
 
     name: str
     default: str | None
     read: Callable[[str], Any]
     meaning: str
+    secret: bool = False
 
 
 SETTINGS = {
@@ -75,7 +79,10 @@ SETTINGS = {
         ),
         Setting("GPUSHMEM_PE", None, _count(0), "with tcp://: the number of this PE"),
         Setting("GPUSHMEM_N_PES", None, _count(1), "with tcp://: how many PEs there are"),
-        Setting("GPUSHMEM_JOB_KEY", None, str, "with tcp://: a secret that the job's PEs share"),
+        Setting(
+            "GPUSHMEM_JOB_KEY", None, str, "with tcp://: a secret that the job's PEs share",
+            secret=True,
+        ),
         Setting(
             "GPUSHMEM_VERBOSE", "0", _switch,
             "1: `init` says how the PEs found each other; `gpushmem run --verbose`",
@@ -103,16 +110,32 @@ def is_set(name: str) -> bool:
     return bool(os.environ.get(SETTINGS[name].name))
 
 
-def get(name: str) -> Any:
+def get(name: str, environ: Mapping[str, str] | None = None) -> Any:
     """The variable's value, read; None if it is not set (or empty) and has no default.
 
-    Raises `ArgumentError` naming the variable when it makes no sense.
+    Looks into this process's environment unless given another. Raises `ArgumentError` naming the
+    variable when it makes no sense.
     """
     setting = SETTINGS[name]
-    text = os.environ.get(name) or setting.default
+    text = (os.environ if environ is None else environ).get(name) or setting.default
     if text is None:
         return None
     try:
         return setting.read(text.strip())
     except ArgumentError as error:
         raise ArgumentError(f"environment variable {name}: {error}") from None
+
+
+def reason(name: str, environ: Mapping[str, str] | None = None) -> str | None:
+    """Why the variable's value makes no sense; None if it does."""
+    try:
+        get(name, environ)
+    except ArgumentError as error:
+        return str(error)
+    return None
+
+
+def check() -> None:
+    """Read all variables; raises `ArgumentError` naming the first that makes no sense."""
+    for name in SETTINGS:
+        get(name)

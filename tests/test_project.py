@@ -59,20 +59,15 @@ ROOMS = {
     "memory": ["memory", "size", "errors"],
     "backends": ["backends", "job", "simt", "ops", "settings", "lines", "errors"],
     "runtime.py": [
-        "memory",
-        "backends",
-        "bootstrap",
-        "job",
-        "ops",
-        "settings",
-        "size",
-        "lines",
-        "errors",
+        "memory", "backends", "bootstrap", "job", "ops", "settings", "size", "lines", "errors",
     ],
     "jit.py": ["runtime", "memory", "backends", "errors"],
     "launch": ["launch", "job", "backends", "settings", "size", "errors"],
-    "cli": ["cli", "launch", "job", "settings", "size", "errors", "__version__"],
-}
+    "doctor": ["doctor", "settings", "size", "errors"],
+    "cli": [
+        "cli", "launch", "doctor", "runtime", "job", "settings", "size", "errors", "__version__",
+    ],
+}  # fmt: skip
 
 
 def imports_of(source, package):

@@ -10,7 +10,7 @@ from gpushmem import __version__
 
 __all__ = ["main"]
 
-COMMANDS = ("inspect", "ps", "run")
+COMMANDS = ("doctor", "info", "inspect", "ps", "run")
 
 
 class _Lazy(click.Group):

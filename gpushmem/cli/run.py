@@ -16,6 +16,7 @@ from typing import NoReturn
 
 import click
 
+from gpushmem import settings
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.size import parse_size
 
@@ -71,10 +72,13 @@ def command(
     The exit code is that of the first PE that fails. Standard input goes to PE 0, unless it is a
     terminal.
     """
+    _check_settings()
     target = _module(module, args) if module else _script(args)
-    from gpushmem.launch import local  # noqa: PLC0415  (heavy: not for usage errors)
+    from gpushmem import runtime  # noqa: PLC0415  (heavy: not for usage errors)
+    from gpushmem.launch import local  # noqa: PLC0415
 
     try:
+        runtime.asked_backend()
         local.preload()
         outcome = local.launch(
             n_pes, target, heap_size=heap_size, tag_output=tag_output,
@@ -95,6 +99,14 @@ def _leave(code: int) -> NoReturn:
         with suppress(OSError):  # nobody reads any more
             stream.flush()
     os._exit(code)
+
+
+def _check_settings() -> None:
+    """Refuse bad environment variables here, rather than in every PE with a traceback."""
+    try:
+        settings.check()
+    except ArgumentError as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _script(args: tuple[str, ...]) -> Callable[[], None]:

@@ -86,9 +86,8 @@ def _missing(why: str | None) -> Told:
 def _lines(alike: dict[int, Told]) -> list[str]:
     """The lines on what PEs have in common."""
     some = next(iter(alike.values()))
-    since = (
-        "" if some.seconds is None else f", for {max(t.seconds or 0 for t in alike.values()):.1f} s"
-    )
+    longest = max(told.seconds or 0 for told in alike.values())
+    since = "" if some.seconds is None else f", for {longest:.1f} s"
     lines = [f"{compact(alike)}: {some.text}{since}"]
     about: dict[str, list[int]] = {}
     for pe, told in alike.items():

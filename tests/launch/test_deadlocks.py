@@ -79,7 +79,7 @@ def test_signals_in_a_circle(deadlock):
     has(text, r"token\[0\] is uint64, at offset 0x[0-9a-f]+ of the heap, made at test_deadlocks")
     has(
         text,
-        rf"last written at test_deadlocks.py:{sent} in pass_on: PE 0's by PE 2, PE 2's by PE 1\n",
+        rf"last written at .*:{sent} in pass_on: PE 0's by PE 2, PE 2's by PE 1\n",
     )
     has(text, "Who waits for whom: PE 0 for PE 2; PE 1 for PE 0; PE 2 for PE 1.")
     has(text, "They wait in a circle: PE 0 -> PE 2 -> PE 1 -> PE 0.")
@@ -132,7 +132,7 @@ def test_the_wrong_value(deadlock):
     has(text, r"PE 0: host: signal_wait_until: ready\[0\] == 42, sees 41")
     has(
         text,
-        rf"last written at test_deadlocks.py:{line_with('# 42 was meant')} on the host: by PE 1",
+        rf"last written at .*:{line_with('# 42 was meant')} on the host: by PE 1",
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from gpushmem import settings
 from gpushmem.backends.base import DeviceFunction, Shape
 from gpushmem.backends.cpu import atomics, lowering, meeting
 from gpushmem.backends.cpu.access import (
@@ -378,7 +378,7 @@ def _check(name: str, dst: Any, src: Any, which: str, have: int, want: int) -> N
 
 def share_of_cores(n_pes: int, threads_per_pe: int | None) -> dict[str, str]:
     """Environment that gives a PE its cores, unless the user has decided."""
-    if threads_per_pe is None and cores.VARIABLE in os.environ:
+    if threads_per_pe is None and settings.is_set(cores.VARIABLE):
         return {}
     return {cores.VARIABLE: str(threads_per_pe or max(1, cores.available() // n_pes))}
 

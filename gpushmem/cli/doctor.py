@@ -1,0 +1,63 @@
+"""`gpushmem doctor`: what on this machine stands in the way of a job, and what to do."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+
+import click
+
+from gpushmem.cli.text import wrapped
+from gpushmem.doctor import checks
+from gpushmem.doctor.check import Row
+from gpushmem.doctor.facts import plain
+from gpushmem.doctor.system import System
+
+__all__ = ["command"]
+
+MARKS = {"ok": "ok", "warning": "WARNING", "problem": "PROBLEM"}
+HIDDEN = "not applicable"
+
+
+@click.command("doctor", short_help="Check this machine for what jobs trip over.")
+@click.option(
+    "-n", "n_pes", type=click.IntRange(min=1), default=1, show_default=True,
+    help="Number of PEs the job is to have on this machine.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "-a", "--all", "everything", is_flag=True, help="Also print checks that do not apply."
+)
+def command(n_pes: int, as_json: bool, everything: bool) -> None:
+    """Check this machine for what jobs of N PEs trip over, and say what to do.
+
+    Nothing is changed, and no GPU is used. Exit code: 0 without a problem, 1 with one or more.
+    What each check means is in docs/doctor.md.
+    """
+    system = System()
+    rows = checks.run(system, n_pes)
+    summary = checks.summary(system, rows, n_pes)
+    if as_json:
+        told = {"n_pes": n_pes, "checks": [row.as_json() for row in rows], "summary": summary}
+        click.echo(json.dumps(told, indent=2))
+    else:
+        click.echo("\n".join(_text(rows, summary, everything)))
+    sys.exit(any(row.verdict == "problem" for row in rows))
+
+
+def _text(rows: list[Row], summary: list[str], everything: bool) -> Iterator[str]:
+    shown = [row for row in rows if everything or row.verdict != HIDDEN]
+    width = max(len(row.title) for row in shown)
+    for row in shown:
+        mark = MARKS.get(row.verdict, "-")
+        yield from wrapped(f"{mark:<8} {row.title:<{width}}  {plain(row.found)}", width + 11)
+        if row.fix:
+            yield from wrapped(f"         Fix: {plain(row.fix)}", 14)
+            yield from wrapped(f"         See: {row.source}", 9)
+    hidden = [row.name for row in rows if row not in shown]
+    if hidden:
+        yield from wrapped(f"{'-':<8} Not applicable: {', '.join(hidden)}", 9)
+    yield ""
+    for line in summary:
+        yield from wrapped(line, 0)

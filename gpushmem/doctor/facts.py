@@ -1,0 +1,117 @@
+"""What `gpushmem info` tells: one dictionary for text and JSON, a section for each of KEYS."""
+
+from __future__ import annotations
+
+import platform as python_platform
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from gpushmem import settings
+from gpushmem.doctor.check import NO_GPU
+from gpushmem.doctor.gpus import driver_version, gpus
+from gpushmem.doctor.limits import PLATFORM, SHM
+from gpushmem.doctor.machine import cores, limit, memory
+from gpushmem.doctor.network import interfaces, ports
+from gpushmem.doctor.software import launchers, library, nvshmem4py, versions
+from gpushmem.doctor.system import PROBES, System
+
+__all__ = ["KEYS", "gather", "plain", "shown"]
+
+KEYS = {
+    "versions": "versions by name, null for what is not installed",
+    "backends": "for each backend `usable`, and `reasons` why not",
+    "driver": "version of the NVIDIA driver in the kernel, or null",
+    "gpus": "list: index, name, uuid, memory in bytes, compute (capability), mig; null: not told",
+    "rdma": "list of ports: device, number, state, link_layer, rate, number of gids",
+    "interfaces": "list: name, up, speed in Mbit/s or null",
+    "cores": "present, available to this process, quota of its cgroup (in cores) or null",
+    "memory": "bytes: total, available, the cgroup's limit and use, or null",
+    "limits": "shm_total, shm_free, locked_memory in bytes; open_files; max_map_count; null: none",
+    "launchers": "path and version, null for what is not found",
+    "nvshmem_library": "its folder, or null",
+    "environment": "GPUSHMEM_ and NVSHMEM_ variables that are set; secrets hidden",
+}
+SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD")
+
+
+def gather(system: System, version: str, backends: Sequence[str]) -> dict[str, Any]:
+    """All sections; `backends` are those that this version of gpushmem has."""
+    found = library(system)
+    return {
+        "versions": {
+            "gpushmem": version, "python": python_platform.python_version(), **versions(system)
+        },
+        "backends": {
+            name: {"usable": not reasons, "reasons": reasons}
+            for name, reasons in _backends(system, backends).items()
+        },
+        "driver": driver_version(system),
+        "gpus": [asdict(gpu) for gpu in gpus(system)],
+        "rdma": [{**asdict(port), "gids": len(port.gids)} for port in ports(system)],
+        "interfaces": [asdict(interface) for interface in interfaces(system)],
+        "cores": asdict(cores(system)),
+        "memory": asdict(memory(system)),
+        "limits": _limits(system),
+        "launchers": launchers(system),
+        "nvshmem_library": found.folder if found else None,
+        "environment": _environment(system),
+    }  # fmt: skip
+
+
+def _backends(system: System, there: Sequence[str]) -> dict[str, list[str]]:
+    """Every backend, with all that keeps it from being used."""
+    needs = {"cpu": _cpu(system), "nvshmem": _nvshmem(system)}
+    lacking = "not in this version of gpushmem"
+    return {
+        name: ([] if name in there else [lacking]) + needs.get(name, [])
+        for name in dict.fromkeys([*needs, *there])
+    }
+
+
+def _cpu(system: System) -> list[str]:
+    reasons = (
+        [] if system.platform == PLATFORM else [f"{' '.join(system.platform)}: not x86-64 Linux"]
+    )
+    failed = {call: system.probe(call) for call in PROBES}
+    return reasons + [f"{call} does not work: {why}" for call, why in failed.items() if why]
+
+
+def _nvshmem(system: System) -> list[str]:
+    reasons = [] if driver_version(system) else ["no NVIDIA driver"]
+    if driver_version(system) and not gpus(system):
+        reasons.append(NO_GPU)
+    if not nvshmem4py(system):
+        reasons.append("nvshmem4py is not installed")
+    if library(system) is None:
+        reasons.append("no NVSHMEM library")
+    return reasons
+
+
+def _limits(system: System) -> dict[str, int | None]:
+    sizes = system.room(system.path(SHM)) or (0, 0)
+    soft = {key: limit(system, name) for key, name in LIMITS.items()}
+    finite = {k: None if v is None or v == float("inf") else int(v) for k, v in soft.items()}
+    mappings = system.number("/proc/sys/vm/max_map_count")
+    return {"shm_total": sizes[0], "shm_free": sizes[1], **finite, "max_map_count": mappings}
+
+
+LIMITS = {"locked_memory": "Max locked memory", "open_files": "Max open files"}
+
+
+def _environment(system: System) -> dict[str, str]:
+    names = sorted(n for n in system.environ if n.startswith(("GPUSHMEM_", "NVSHMEM_")))
+    return {name: shown(name, system.environ[name]) for name in names}
+
+
+def shown(name: str, text: str) -> str:
+    """A variable's text for people; what is secret, or looks so, is hidden."""
+    setting = settings.SETTINGS.get(name)
+    secret = setting.secret if setting else bool(SECRET.search(name))
+    return "(hidden)" if secret else plain(text)
+
+
+def plain(text: str) -> str:
+    """The text, with what is no printable ASCII escaped: fit for every terminal and log."""
+    return text if text.isascii() and text.isprintable() else ascii(text)

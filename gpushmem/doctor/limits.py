@@ -1,0 +1,207 @@
+"""Checks of what the system lets a job have: calls, memory, cores, descriptors, mappings."""
+
+from __future__ import annotations
+
+import math
+
+from gpushmem import settings
+from gpushmem.doctor import nvshmem
+from gpushmem.doctor.check import ENV, NO_GPU, Finding, check, na, ok, problem, warning
+from gpushmem.doctor.gpus import driver_version, gpus
+from gpushmem.doctor.machine import cgroup_value, cores, kernel, limit, memory
+from gpushmem.doctor.network import INFINIBAND, ports
+from gpushmem.doctor.system import PROBES, System
+from gpushmem.errors import ArgumentError
+from gpushmem.size import format_size
+
+PAGE = "docs/architecture.md"
+DOCKER = "https://docs.docker.com/reference/cli/docker/container/run/"
+MAPPINGS = 2 * 16384 + 8192  # stacks of fibers with their guard pages, and room for libraries
+SHM = "/dev/shm"  # noqa: S108
+PLATFORM = ("Linux", "x86_64")
+
+
+def _heap(system: System) -> int:
+    """The heap of a PE that GPUSHMEM_HEAP_SIZE asks for; the default if it makes no sense."""
+    try:
+        return int(settings.get("GPUSHMEM_HEAP_SIZE", system.environ))
+    except ArgumentError:  # the check `settings` tells
+        return int(settings.get("GPUSHMEM_HEAP_SIZE", {}))
+
+
+@check("cpu_backend", "System for the cpu backend", "cpu", PAGE)
+def platform(system: System, n_pes: int) -> Finding:
+    """The cpu backend runs on Linux x86-64 and needs the calls memfd_create (Linux 3.17) and
+    pidfd_open (5.3), which some sandboxes refuse.
+    """
+    if system.platform != PLATFORM:
+        return problem(
+            f"{' '.join(system.platform)}; the cpu backend is for Linux x86-64",
+            "Use a Linux x86-64 machine, or a virtual machine of that kind.",
+        )
+    for call in PROBES:
+        reason = system.probe(call)
+        if reason:
+            return problem(
+                f"{call} does not work: {reason}",
+                "Use Linux 5.3 or newer; in a sandbox, allow the call in its seccomp profile.",
+            )
+    return ok(f"Linux {'.'.join(map(str, kernel(system)))} x86-64; {' and '.join(PROBES)} work")
+
+
+@check("memory", "Memory for the heaps", "cpu", PAGE)
+def heaps(system: System, n_pes: int) -> Finding:
+    """N times GPUSHMEM_HEAP_SIZE against the memory that is available and the cgroup's limit. A
+    heap takes memory only as it is written, so more is allowed; but when memory runs out, the
+    system kills a PE. A limit on file size or address space (ulimit -f, -v) that is too small for
+    the heaps stops `init`.
+    """
+    heap, have = _heap(system), memory(system)
+    need = heap * n_pes
+    told = f"{n_pes} x {format_size(heap)}, {format_size(have.usable)} available"
+    sizes = {"Max file size": heap, "Max address space": need}
+    for name, wanted in sizes.items():
+        soft = limit(system, name)
+        if soft is not None and soft < wanted:
+            return problem(
+                f"{told}; {name.lower()} is {format_size(int(soft))}",
+                f"ulimit -{'f' if 'file' in name else 'v'} unlimited, or a smaller heap.",
+            )
+    if need > have.usable:
+        return warning(
+            told,
+            f"Set GPUSHMEM_HEAP_SIZE to {max(1, have.usable // n_pes >> 20)}M or less, "
+            "unless the heaps are only used in part.",
+        )
+    return ok(told)
+
+
+@check("gpu_memory", "GPU memory for the heaps", "nvshmem", ENV)
+def gpu_heaps(system: System, n_pes: int) -> Finding:
+    """The symmetric heap, NVSHMEM_SYMMETRIC_SIZE, of every PE on a GPU against its memory."""
+    sizes = [gpu.memory for gpu in gpus(system) if gpu.memory]
+    if not sizes:
+        return na(NO_GPU if not gpus(system) else "not told")
+    try:
+        heap = nvshmem.symmetric_size(system)
+    except ArgumentError:
+        return na("NVSHMEM_SYMMETRIC_SIZE makes no sense: see settings")
+    pes = -(-n_pes // len(sizes))
+    told = f"{pes} x {format_size(heap)} on a GPU of {format_size(min(sizes))}"
+    if pes * heap > min(sizes):
+        return problem(told, "Set a smaller NVSHMEM_SYMMETRIC_SIZE, or use more GPUs.")
+    return ok(told)
+
+
+@check("cores", "Cores for the PEs", "cpu", PAGE)
+def enough_cores(system: System, n_pes: int) -> Finding:
+    """PEs of the cpu backend share the cores this process may use, less if a cgroup gives less
+    time. More PEs than cores work, taking turns: with many more, waits take long.
+    """
+    have = cores(system)
+    told = f"{n_pes} PEs on {have.available} of {have.present} cores"
+    if have.quota is not None and have.quota < have.available:
+        told += f", of which the cgroup gives {have.quota:.3g}"
+    if n_pes > 16 * have.usable:
+        return warning(told, "Expect it to be slow; use fewer PEs, or more cores.")
+    return ok(told)
+
+
+@check("descriptors", "Open files", "both", PAGE)
+def descriptors(system: System, n_pes: int) -> Finding:
+    """Descriptors (ulimit -n): each PE of the cpu backend has one for every PE's heap, its launcher
+    a few for each PE; NVSHMEM has one for each memory it shares and each connection.
+    """
+    return _enough(system, "Max open files", 4 * n_pes + 32, "ulimit -n")
+
+
+@check("processes", "Processes and threads", "both", PAGE)
+def processes(system: System, n_pes: int) -> Finding:
+    """Room for the PEs' processes and threads: ulimit -u, and the pids limit of a container."""
+    need = n_pes * (int(cores(system).usable) + 8)
+    allowed = cgroup_value(system, "", "pids.max") or cgroup_value(system, "pids", "pids.max") or ""
+    if allowed.isdecimal() and int(allowed) < need:
+        return problem(
+            f"the cgroup allows {allowed} processes and threads; {n_pes} PEs take about {need}",
+            "Start the container with a larger --pids-limit, or set GPUSHMEM_THREADS=1.",
+        )
+    return _enough(system, "Max processes", need, "ulimit -u")
+
+
+def _enough(system: System, name: str, need: int, command: str) -> Finding:
+    soft = limit(system, name)
+    if soft is None:
+        return ok("not told")
+    told = "unlimited" if math.isinf(soft) else f"{soft:.0f}"
+    if soft < need:
+        return problem(f"{told}; {need} may be needed", f"{command} {need}")
+    return ok(f"{told}; {need} may be needed")
+
+
+@check("mappings", "Memory mappings", "cpu", PAGE)
+def mappings(system: System, n_pes: int) -> Finding:
+    """Threads that wait for each other run on stacks with guard pages, two mappings each, up to
+    16,384 stacks; vm.max_map_count is how many mappings a process may have.
+    """
+    have = system.number("/proc/sys/vm/max_map_count")
+    if have is None:
+        return ok("not told")
+    need = MAPPINGS + n_pes
+    if have < need:
+        return warning(
+            f"vm.max_map_count is {have}; kernels with many threads that wait may need {need}",
+            "sudo sysctl vm.max_map_count=65530",
+        )
+    return ok(f"{have}; {need} may be needed")
+
+
+@check("memlock", "Locked memory", "nvshmem", ENV)
+def memlock(system: System, n_pes: int) -> Finding:
+    """Registering memory with an RDMA adapter locks it (ulimit -l): it should be unlimited, or
+    ibv_reg_mr and ibv_create_qp fail.
+    """
+    if driver_version(system) is None or not ports(system):
+        return na(NO_GPU if driver_version(system) is None else "no RDMA device")
+    soft = limit(system, "Max locked memory")
+    if soft is None or math.isinf(soft):
+        return ok("unlimited" if soft else "not told")
+    return problem(
+        format_size(int(soft)),
+        "ulimit -l unlimited, by memlock in /etc/security/limits.d, LimitMEMLOCK of slurmd's "
+        "service, or docker run --ulimit memlock=-1.",
+    )
+
+
+@check("shared_memory", SHM, "nvshmem", DOCKER)
+def shared_memory(system: System, n_pes: int) -> Finding:
+    """Room in /dev/shm, 64 MiB in a container unless asked for more: NVSHMEM, NCCL and data loaders
+    use it. The cpu backend does not.
+    """
+    sizes = system.room(system.path(SHM))
+    told = f"{format_size(sizes[1])} free of {format_size(sizes[0])}" if sizes else "none"
+    if driver_version(system) is None:
+        return na(f"{told}; the cpu backend does not use it")
+    if sizes is None or sizes[0] < 1 << 30:
+        return warning(told, "docker run --shm-size=8g, or --ipc=host.")
+    return ok(told)
+
+
+@check("container", "Container", "nvshmem", DOCKER)
+def container(system: System, n_pes: int) -> Finding:
+    """In a container, what the host has must be passed in: /dev/infiniband for RDMA, and one IPC
+    namespace for PEs in different containers of a node.
+    """
+    marks = ("/.dockerenv", "/run/.containerenv", "/run/systemd/container")
+    inside = next((mark for mark in marks if system.exists(mark)), None)
+    inside = inside or system.variable("container") or system.variable("SINGULARITY_NAME")
+    if driver_version(system) is None:
+        return na(NO_GPU)
+    if not inside:
+        return ok("not in a container that shows itself")
+    if system.names(INFINIBAND) and not system.exists("/dev/infiniband"):
+        return problem(
+            "RDMA devices in /sys, but no /dev/infiniband",
+            "docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1; IBGDA may "
+            "need --privileged.",
+        )
+    return ok("in one, with what it needs; PEs in several containers of a node need --ipc=host")

@@ -1,0 +1,126 @@
+"""Cores, memory and limits of this machine, and of the container we may be in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpushmem.doctor.system import System
+
+__all__ = ["Cores", "Memory", "cgroup_value", "cores", "kernel", "limit", "memory", "numbers"]
+
+UNLIMITED = 1 << 60  # cgroup version 1 writes a page short of 2**63 when it means no limit
+
+
+@dataclass(frozen=True)
+class Cores:
+    """How many cores there are, how many we may use, and how much of them a cgroup allows."""
+
+    present: int
+    available: int
+    quota: float | None
+
+    @property
+    def usable(self) -> float:
+        """What counts: the smaller of what we may use and are given time for."""
+        return min(self.available, self.quota or self.available)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes: of the machine, free to take without swapping, and the cgroup's limit."""
+
+    total: int
+    available: int
+    limit: int | None
+    used: int | None  # of the cgroup
+
+    @property
+    def usable(self) -> int:
+        """What is left to take, by the machine's and the cgroup's account."""
+        if self.limit is None:
+            return self.available
+        return min(self.available, max(0, self.limit - (self.used or 0)))
+
+
+def numbers(text: str) -> list[int]:
+    """Read a kernel's list of numbers: "0-3,8" is 0 1 2 3 8."""
+    found: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        if first.isdecimal() and (last or first).isdecimal():
+            found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def cores(system: System) -> Cores:
+    """The cores, from /sys, this process's status, and its cgroup."""
+    present = len(numbers(system.read("/sys/devices/system/cpu/present") or ""))
+    allowed = system.table("/proc/self/status").get("Cpus_allowed_list", "")
+    available = len(numbers(allowed)) or present or 1
+    return Cores(max(present, available), available, _quota(system))
+
+
+def _quota(system: System) -> float | None:
+    words = (cgroup_value(system, "", "cpu.max") or "").split()
+    if not words:
+        quota = cgroup_value(system, "cpu", "cpu.cfs_quota_us") or ""
+        words = [quota, cgroup_value(system, "cpu", "cpu.cfs_period_us") or ""]
+    if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]):
+        return int(words[0]) / int(words[1])
+    return None
+
+
+def memory(system: System) -> Memory:
+    """The memory, from /proc/meminfo and this process's cgroup."""
+    table = system.table("/proc/meminfo")
+    kib = {key: 1024 * _whole(value) for key, value in table.items() if value}
+    limit = _bytes(system, "memory.max", "memory.limit_in_bytes")
+    used = _bytes(system, "memory.current", "memory.usage_in_bytes")
+    total = kib.get("MemTotal", 0)
+    return Memory(total, kib.get("MemAvailable", kib.get("MemFree", total)), limit, used)
+
+
+def _whole(text: str) -> int:
+    """The number that the text begins with, "16384 kB"; 0 if it begins with none."""
+    word = text.split(maxsplit=1)[0]
+    return int(word) if word.isdecimal() else 0
+
+
+def _bytes(system: System, unified: str, legacy: str) -> int | None:
+    text = cgroup_value(system, "", unified) or cgroup_value(system, "memory", legacy) or ""
+    return int(text) if text.isdecimal() and int(text) < UNLIMITED else None
+
+
+def cgroup_value(system: System, controller: str, file: str) -> str | None:
+    """A file of this process's cgroup; `controller` is empty for version 2.
+
+    In a container the path that /proc tells is often the host's: then the mount's top is ours.
+    """
+    top = "/sys/fs/cgroup" + (f"/{controller}" if controller else "")
+    for line in (system.read("/proc/self/cgroup") or "").splitlines():
+        _, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        if controller in names.split(",") and system.exists(f"{top}{path}/{file}"):
+            return system.read(f"{top}{path.rstrip('/')}/{file}")
+    return system.read(f"{top}/{file}")
+
+
+def limit(system: System, name: str) -> float | None:
+    """The soft limit of this process as /proc/self/limits names it: "Max open files".
+
+    Infinite if it is unlimited; None if it is not known.
+    """
+    for line in (system.read("/proc/self/limits") or "").splitlines():
+        if line.startswith(name):
+            words = line[len(name) :].split()
+            if words and words[0] == "unlimited":
+                return float("inf")
+            return int(words[0]) if words and words[0].isdecimal() else None
+    return None
+
+
+def kernel(system: System) -> tuple[int, ...]:
+    """The kernel's version: (5, 15)."""
+    release = system.read("/proc/sys/kernel/osrelease") or ""
+    parts = release.split("-")[0].split(".")[:2]
+    return tuple(int(part) for part in parts if part.isdecimal())

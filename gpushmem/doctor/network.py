@@ -1,0 +1,136 @@
+"""RDMA ports and network interfaces, as /sys shows them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gpushmem.doctor.system import System
+
+__all__ = ["Gid", "Interface", "Port", "bootstrap_interface", "interfaces", "ports"]
+
+INFINIBAND = "/sys/class/infiniband"
+NET = "/sys/class/net"
+# Bridges and tunnels of containers and virtual machines: no way to another machine.
+VIRTUAL = re.compile(
+    r"docker|virbr|veth|br-|cni|flannel|cali|podman|lxc|lxd|tun|tap|kube|ifb|dummy"
+)
+
+
+@dataclass(frozen=True)
+class Gid:
+    """An address of an RDMA port: its index, text and kind ("RoCE v2")."""
+
+    index: int
+    address: str
+    kind: str
+
+    @property
+    def ipv4(self) -> bool:
+        """Whether it stands for an IPv4 address, ::ffff:a.b.c.d."""
+        return self.address.startswith("0000:0000:0000:0000:0000:ffff:")
+
+
+@dataclass(frozen=True)
+class Port:
+    """A port of an RDMA device; `state` is ACTIVE where it can be used."""
+
+    device: str
+    number: int
+    state: str
+    link_layer: str  # InfiniBand, or Ethernet: RoCE
+    rate: str
+    gids: tuple[Gid, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """As NVSHMEM_HCA_LIST names it: mlx5_0:1."""
+        return f"{self.device}:{self.number}"
+
+
+def ports(system: System) -> list[Port]:
+    """All ports of all RDMA devices."""
+    return [
+        _port(system, device, int(number))
+        for device in system.names(INFINIBAND)
+        for number in system.names(f"{INFINIBAND}/{device}/ports")
+        if number.isdecimal()
+    ]
+
+
+def _port(system: System, device: str, number: int) -> Port:
+    folder = f"{INFINIBAND}/{device}/ports/{number}"
+    state = system.read(f"{folder}/state") or "unknown"  # "4: ACTIVE"
+    return Port(
+        device,
+        number,
+        state.rpartition(":")[2].strip(),
+        system.read(f"{folder}/link_layer") or "unknown",
+        system.read(f"{folder}/rate") or "unknown",
+        tuple(_gids(system, folder)),
+    )
+
+
+def _gids(system: System, folder: str) -> list[Gid]:
+    found = []
+    for index in system.names(f"{folder}/gids"):
+        address = system.read(f"{folder}/gids/{index}") or ""
+        if index.isdecimal() and address.strip("0:"):  # most entries are empty: all zeros
+            kind = system.read(f"{folder}/gid_attrs/types/{index}") or "unknown"
+            found.append(Gid(int(index), address, kind))
+    return found
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface; `speed` in Mbit/s where the device tells."""
+
+    name: str
+    up: bool
+    speed: int | None
+
+    @property
+    def virtual(self) -> bool:
+        """Whether its name is that of a bridge or tunnel inside this machine."""
+        return bool(VIRTUAL.match(self.name))
+
+
+def interfaces(system: System) -> list[Interface]:
+    """The network interfaces, in the order of their numbers, which is getifaddrs'."""
+    names = system.names(NET)
+    order = {name: system.number(f"{NET}/{name}/ifindex") or 0 for name in names}
+    return [_interface(system, name) for name in sorted(names, key=order.__getitem__)]
+
+
+def _interface(system: System, name: str) -> Interface:
+    state = system.read(f"{NET}/{name}/operstate")
+    flags = system.number(f"{NET}/{name}/flags") or 0
+    # Loopback and some tunnels do not tell their state: then IFF_UP counts.
+    up = state == "up" or (state == "unknown" and bool(flags & 1))
+    speed = system.number(f"{NET}/{name}/speed")
+    return Interface(name, up, speed if speed and speed > 0 else None)
+
+
+def bootstrap_interface(system: System) -> tuple[str | None, list[str]]:
+    """The interface that NVSHMEM's UID bootstrap takes, and the others it chose from.
+
+    Its order is: what NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME says (prefixes; ^ excludes, = is exact),
+    else names with ib, else what is neither docker nor lo, else docker, else lo (NVSHMEM's
+    ncclsocket_socket.cpp). It also wants an address, which /sys does not show: an interface that
+    is up without one is passed over there.
+    """
+    names = [interface.name for interface in interfaces(system) if interface.up]
+    asked = system.variable("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME")
+    for wanted in [asked] if asked else ["ib", "^docker,lo", "docker", "lo"]:
+        chosen = [name for name in names if _matches(name, wanted)]
+        if chosen:
+            return chosen[0], chosen[1:]
+    return None, []
+
+
+def _matches(name: str, wanted: str) -> bool:
+    exclude, wanted = wanted.startswith("^"), wanted.removeprefix("^")
+    exact, wanted = wanted.startswith("="), wanted.removeprefix("=")
+    entries = [entry.split(":")[0].strip() for entry in wanted.split(",") if entry.strip()]
+    found = name in entries if exact else name.startswith(tuple(entries))
+    return found != exclude

@@ -1,0 +1,93 @@
+"""The environment variables of NVSHMEM that `gpushmem doctor` looks at: one table.
+
+Names and defaults are those of NVSHMEM 3.4 to 3.7 (docs.nvidia.com/nvshmem/api/gen/env.html and
+its sources' env_defs.h). NVSHMEM reads them; gpushmem only looks whether they fit the machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpushmem.doctor.system import System
+from gpushmem.errors import ArgumentError
+from gpushmem.size import parse_size
+
+__all__ = ["VARIABLES", "Variable", "is_on", "symmetric_size", "value"]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One variable: name, NVSHMEM's default, meaning, and the values it may have, if few."""
+
+    name: str
+    default: str
+    meaning: str
+    choices: tuple[str, ...] = ()
+
+
+VARIABLES = {
+    variable.name: variable
+    for variable in (
+        Variable("NVSHMEM_SYMMETRIC_SIZE", "1G", "symmetric heap of each PE"),
+        Variable(
+            "NVSHMEM_BOOTSTRAP", "PMI",
+            "how PEs find each other where the program does not say: UID only works if it does",
+            ("pmi", "mpi", "shmem", "plugin", "uid"),
+        ),
+        Variable(
+            "NVSHMEM_BOOTSTRAP_PMI", "PMI", "which PMI", ("pmi", "pmi-2", "pmi2", "pmix"),
+        ),
+        Variable("NVSHMEM_BOOTSTRAP_PLUGIN", "", "the file to load with NVSHMEM_BOOTSTRAP=plugin"),
+        Variable(
+            "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", "",
+            "interfaces for the UID bootstrap: prefixes; ^ before them excludes, = is exact",
+        ),
+        Variable(
+            "NVSHMEM_BOOTSTRAP_UID_SOCK_FAMILY", "AF_INET", "its kind of address",
+            ("af_inet", "af_inet6"),
+        ),
+        Variable(
+            "NVSHMEM_REMOTE_TRANSPORT", "ibrc", "what reaches GPUs of other nodes",
+            ("ibrc", "ucx", "libfabric", "ibdevx", "gpunetio", "none"),
+        ),
+        Variable("NVSHMEM_IB_ENABLE_IBGDA", "0", "1: kernels drive the network adapter themselves"),
+        Variable(
+            "NVSHMEM_IBGDA_NIC_HANDLER", "auto", "who rings the adapter's bell for IBGDA",
+            ("auto", "gpu", "cpu", "cpu_host_memory"),
+        ),
+        Variable("NVSHMEM_DISABLE_P2P", "0", "1: do not use NVLink and PCIe between GPUs"),
+        Variable("NVSHMEM_DISABLE_MNNVL", "0", "1: do not use NVLink between nodes"),
+        Variable("NVSHMEM_IB_DISABLE_DMABUF", "0", "1: register GPU memory by nvidia-peermem only"),
+        Variable("NVSHMEM_DISABLE_GDRCOPY", "0", "1: do without GDRCopy"),
+        Variable("NVSHMEM_IB_GID_INDEX", "-1", "RoCE: which GID; -1: NVSHMEM finds one"),
+        Variable("NVSHMEM_HCA_PREFIX", "mlx5", "how the RDMA devices' names begin"),
+        Variable("NVSHMEM_HCA_LIST", "", "RDMA ports to use, as mlx5_0:1; ^ before it excludes"),
+        Variable(
+            "NVSHMEM_ENABLE_NIC_PE_MAPPING", "0",
+            "1: adapters by NVSHMEM_HCA_LIST or in turn, not by distance",
+        ),
+        Variable(
+            "NVSHMEM_IGNORE_CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "0",
+            "1: full support for several PEs on a GPU whatever the percentages of MPS are",
+        ),
+    )
+}  # fmt: skip
+
+
+def value(system: System, name: str) -> str:
+    """What is in force: the variable's text, else NVSHMEM's default."""
+    return system.variable(name) or VARIABLES[name].default
+
+
+def is_on(system: System, name: str) -> bool:
+    """Whether a switch is on; NVSHMEM takes 0, n, f and their words for off."""
+    return not value(system, name).lower().startswith(("0", "n", "f"))
+
+
+def symmetric_size(system: System) -> int:
+    """NVSHMEM_SYMMETRIC_SIZE in bytes; raises `ArgumentError` naming it if it is none."""
+    text = value(system, "NVSHMEM_SYMMETRIC_SIZE")
+    try:
+        return parse_size(text)
+    except ArgumentError as error:
+        raise ArgumentError(f"environment variable NVSHMEM_SYMMETRIC_SIZE: {error}") from None

@@ -1,0 +1,142 @@
+"""The one window on the machine: files below a root, programs, versions, environment.
+
+Everything in this room looks through a `System`, so that a test can give it a tree of files and
+the output of programs, and see what another machine would say.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+__all__ = ["System"]
+
+PATIENCE = 15  # seconds for a program: nvidia-smi takes some where no daemon keeps the driver up
+
+
+def _run(words: Sequence[str]) -> str | None:
+    if shutil.which(words[0]) is None:
+        return None
+    try:
+        done = subprocess.run(
+            list(words), capture_output=True, text=True, errors="replace", timeout=PATIENCE,
+            check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _installed() -> dict[str, str]:
+    """Installed distributions by their normalised names: the first found is what is imported."""
+    found: dict[str, str] = {}
+    for distribution in metadata.distributions():
+        name = distribution.metadata["Name"]
+        if name:  # what a broken installation leaves has none
+            found.setdefault(name.lower().replace("_", "-").replace(".", "-"), distribution.version)
+    return found
+
+
+def _locate(package: str, folder: str) -> str | None:
+    try:
+        files = metadata.distribution(package).files or ()
+    except metadata.PackageNotFoundError:
+        return None
+    for file in files:
+        if folder in str(file.parent):
+            return str(Path(str(file.locate())).parent)
+    return None
+
+
+def _room(path: Path) -> tuple[int, int] | None:
+    try:
+        sizes = os.statvfs(path)
+    except OSError:
+        return None
+    return sizes.f_blocks * sizes.f_frsize, sizes.f_bavail * sizes.f_frsize
+
+
+def _memfd() -> None:
+    os.close(os.memfd_create("gpushmem-probe"))
+
+
+def _pidfd() -> None:
+    os.close(os.pidfd_open(os.getpid()))
+
+
+PROBES: dict[str, Callable[[], None]] = {"memfd_create": _memfd, "pidfd_open": _pidfd}
+
+
+def _probe(call: str) -> str | None:
+    """Why a call of the system does not work here; None if it does."""
+    try:
+        PROBES[call]()
+    except (OSError, AttributeError) as error:
+        return str(error)
+    return None
+
+
+@dataclass(frozen=True)
+class System:
+    """A machine. By default this one; the fields say what to ask instead.
+
+    `run` gives a program's output, None if it is missing or failed; `room` a file system's size
+    and free bytes; `probe` why a system call fails; `locate` the folder of an installed package
+    whose path ends in what is given.
+    """
+
+    root: Path = Path("/")
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    run: Callable[[Sequence[str]], str | None] = _run
+    find: Callable[[str], str | None] = shutil.which
+    packages: Mapping[str, str] = field(default_factory=_installed)
+    locate: Callable[[str, str], str | None] = _locate
+    room: Callable[[Path], tuple[int, int] | None] = _room
+    probe: Callable[[str], str | None] = _probe
+    platform: tuple[str, str] = field(default_factory=lambda: (os.uname()[0], os.uname()[4]))
+
+    def path(self, path: str) -> Path:
+        """Where `path`, absolute on the machine, is."""
+        return self.root / path.lstrip("/")
+
+    def read(self, path: str) -> str | None:
+        """A file's text without white space around it; None if it cannot be read."""
+        try:
+            return self.path(path).read_text(errors="replace").strip()
+        except (OSError, ValueError):  # a port that is down answers EINVAL
+            return None
+
+    def number(self, path: str) -> int | None:
+        """A file's whole number, decimal or 0x..., None if there is none."""
+        text = self.read(path) or ""
+        try:
+            return int(text, 16 if text.startswith("0x") else 10)
+        except ValueError:
+            return None
+
+    def names(self, path: str) -> list[str]:
+        """What is in a folder, in order, numbers by size; nothing if it does not exist."""
+        try:
+            names = os.listdir(self.path(path))
+        except OSError:
+            return []
+        return sorted(names, key=lambda name: (len(name), name) if name.isdigit() else (0, name))
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file, folder or device."""
+        return self.path(path).exists()
+
+    def variable(self, name: str) -> str:
+        """An environment variable's text; empty if it is not set."""
+        return self.environ.get(name, "").strip()
+
+    def table(self, path: str) -> dict[str, str]:
+        """A file of lines `key: value`, as /proc has many."""
+        lines = (self.read(path) or "").splitlines()
+        pairs = (line.partition(":") for line in lines if ":" in line)
+        return {key.strip(): value.strip() for key, _, value in pairs}

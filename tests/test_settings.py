@@ -1,0 +1,113 @@
+"""Environment variables: one table, read in one place, and refused by name."""
+
+import os
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from gpushmem import runtime, settings
+from gpushmem.errors import ArgumentError
+from gpushmem.settings import SETTINGS
+from tests.test_project import PACKAGE, ROOT, loaded
+
+NAME = re.compile(r"\bGPUSHMEM_[A-Z_]+\b")
+# What each variable takes, and what it does not.
+GOOD = {
+    "GPUSHMEM_BACKEND": ("cpu", "cpu"),
+    "GPUSHMEM_HEAP_SIZE": ("1.5M", 3 << 19),
+    "GPUSHMEM_THREADS": (" 3 ", 3),
+    "GPUSHMEM_MAX_TEAMS": ("12", 12),
+    "GPUSHMEM_BOOTSTRAP": ("mpi", "mpi"),
+    "GPUSHMEM_BOOTSTRAP_TIMEOUT": ("2.5", 2.5),
+    "GPUSHMEM_PE": ("0", 0),
+    "GPUSHMEM_N_PES": ("8", 8),
+    "GPUSHMEM_JOB_KEY": ("key", "key"),
+    "GPUSHMEM_VERBOSE": ("On", True),
+    "GPUSHMEM_TIMEOUT": ("1e3", 1000.0),
+    "GPUSHMEM_DEADLOCK": ("no", False),
+    "GPUSHMEM_NOTICE": ("5", 5.0),
+}
+BAD = {
+    "GPUSHMEM_HEAP_SIZE": ("lots", "0", "-1G", "1.5", " ", "9" * 40),
+    "GPUSHMEM_THREADS": ("0", "two", "1.0", "-1", "9" * 40, "\u0663"),
+    "GPUSHMEM_MAX_TEAMS": ("0", "x"),
+    "GPUSHMEM_BOOTSTRAP_TIMEOUT": ("0", "nan", "inf", "soon"),
+    "GPUSHMEM_PE": ("-1", "x"),
+    "GPUSHMEM_N_PES": ("0", "x"),
+    "GPUSHMEM_VERBOSE": ("2", "maybe"),
+    "GPUSHMEM_TIMEOUT": ("0", "-1", "1e99"),
+    "GPUSHMEM_DEADLOCK": ("2", ""),
+    "GPUSHMEM_NOTICE": ("x",),
+}
+# What a process can have in its environment: no NUL, bytes that are no UTF-8 as surrogates.
+TEXTS = st.binary(max_size=40).map(lambda data: os.fsdecode(data.replace(b"\0", b"")))
+
+
+def sources():
+    """All files of the package, with their text."""
+    return {path: path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def test_names_in_the_sources_are_settings():
+    for path, text in sources().items():
+        unknown = {name for name in NAME.findall(text) if name not in SETTINGS}
+        assert not unknown, path.relative_to(ROOT)
+
+
+def test_settings_are_read_through_the_table_only():
+    read = re.compile(r"(?:environ(?:\.\w+\(|\[)|getenv\()\s*[\"']GPUSHMEM_")
+    assert read.search('os.environ.get("GPUSHMEM_THREADS")')
+    for path, text in sources().items():
+        if path.name != "settings.py":
+            assert not read.search(text), path.relative_to(ROOT)
+
+
+def test_every_setting_has_a_meaning_and_a_default_that_can_be_read():
+    assert set(GOOD) == set(SETTINGS)
+    for name, setting in SETTINGS.items():
+        assert setting.name == name
+        assert len(setting.meaning) > 10
+        settings.get(name, {})
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_values(name, monkeypatch):
+    text, value = GOOD[name]
+    monkeypatch.setenv(name, text)
+    assert settings.get(name) == value
+    assert settings.is_set(name)
+    for bad in filter(None, BAD.get(name, ())):
+        monkeypatch.setenv(name, bad)
+        with pytest.raises(ArgumentError, match=f"^environment variable {name}: ") as caught:
+            settings.check()
+        assert settings.reason(name) == str(caught.value)
+    monkeypatch.setenv(name, "")
+    assert not settings.is_set(name)
+    settings.check()
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@given(text=TEXTS)
+@example("1e400")
+@example("1_0")
+@example("\u00b2")
+@example("1" * 5000)
+@hypothesis_settings(max_examples=60, deadline=None)
+def test_any_text_is_a_value_or_an_error_that_names_the_variable(name, text):
+    reason = settings.reason(name, {name: text})  # every other exception fails the test
+    if reason is not None:
+        assert reason.startswith(f"environment variable {name}: ")
+        assert reason.isprintable()
+
+
+def test_the_backends_named_are_those_there_are():
+    assert SETTINGS["GPUSHMEM_BACKEND"].meaning.endswith(": " + ", ".join(runtime.BACKENDS))
+
+
+def test_the_pages_written_from_the_tables_are_current():
+    tables = loaded("docs/make_tables.py")
+    for name, page in (("settings", tables.settings_page()), ("doctor", tables.doctor_page())):
+        assert (ROOT / f"docs/{name}.md").read_text() == page, "run python docs/make_tables.py"
