@@ -66,7 +66,7 @@ class Runtime:
         self.heap = Heap(backend.heap_bytes)
         self.allocations: dict[int, Allocation] = {}
         self.registrations = Registrations(backend)
-        backend.allocated = lambda: sorted(a.made for a in self.allocations.values())
+        backend.allocated = lambda: sorted(a.made for a in list(self.allocations.values()))
 
     def allocate(
         self, what: str, shape: Any, dtype: Any, fill: Callable[[Any], None] | None
@@ -97,7 +97,7 @@ class Runtime:
 
     def stats(self) -> HeapStats:
         """The heap's books as they are now."""
-        heap, made = self.heap, sorted(a.made for a in self.allocations.values())
+        heap, made = self.heap, sorted(a.made for a in list(self.allocations.values()))
         return HeapStats(heap.total, heap.used, heap.peak, heap.largest_free, tuple(made))
 
     def close(self) -> None:

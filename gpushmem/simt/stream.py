@@ -30,12 +30,31 @@ class _Work:
     done: threading.Event = field(default_factory=threading.Event)
 
 
+class _Inbox:
+    """What a worker is to do. It is empty when the worker has begun all that was put there."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
+        self._put = self._begun = 0
+
+    def put(self, work: _Work | None) -> None:
+        self._put += 1
+        self._queue.put(work)
+
+    def next(self) -> _Work | None:
+        # Not the queue's own word: a worker that has taken the last item out may not run for long.
+        with parking("work", lambda: self._put != self._begun, worker=True):
+            work = self._queue.get()
+        self._begun += 1
+        return work
+
+
 class Stream:
     """An ordered queue of work; made by `Device.stream()`."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
+        self._inbox = _Inbox()
         self._worker: threading.Thread | None = None
         self._error: BaseException | None = None
         self.last = threading.Event()  # set when all work given so far is done
@@ -48,11 +67,11 @@ class Stream:
             self.last = work.done
             if self._worker is None:
                 # A daemon: a kernel that never ends must not keep the process alive.
-                args = (self._queue,)
+                args = (self._inbox,)
                 self._worker = threading.Thread(target=_work_on, args=args, daemon=True)
                 self._worker.start()
-                weakref.finalize(self, self._queue.put, None)
-            self._queue.put(work)
+                weakref.finalize(self, self._inbox.put, None)
+            self._inbox.put(work)
 
     def synchronize(self) -> None:
         """Wait for all work given so far; raises the error of a launch that failed.
@@ -92,18 +111,13 @@ class Stream:
             work.done.set()
 
 
-def _work_on(queue: SimpleQueue[_Work | None]) -> None:
+def _work_on(inbox: _Inbox) -> None:
     """Body of a worker thread; holds no reference to its stream between two pieces of work."""
     # Signals are the main thread's: a handler must not run on a fiber's small stack.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
-    while (work := _next(queue)) is not None:
+    while (work := inbox.next()) is not None:
         work.stream.do(work)
         del work
-
-
-def _next(queue: SimpleQueue[_Work | None]) -> _Work | None:
-    with parking("work", lambda: not queue.empty(), worker=True):
-        return queue.get()
 
 
 class Device:

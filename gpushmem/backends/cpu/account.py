@@ -71,7 +71,7 @@ class Accountant:
             "line": line_of(user_frame(frame)) if frame else "?",
             "seconds": time.monotonic() - wait.since,
             "for": self._meeting.missing() if wait is self._meeting.waiting else [],
-            "team": self._team(self._meeting.team) if wait is self._meeting.waiting else None,
+            "team": self._team(self._meeting.where[0]) if wait is self._meeting.waiting else None,
         }
 
     def _team(self, index: int) -> dict[str, Any] | None:

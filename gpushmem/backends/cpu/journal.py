@@ -108,7 +108,7 @@ class Journal:
                 for p in puts[puts["key"] != 0]
                 for start, pe in [_where(p["key"])]
             ]
-            + [list(note) for note in self._host],
+            + [list(note) for note in list(self._host)],
             "lost": bool((self._tables["n_puts"] > PUTS).any() or self._host_notes > PUTS),
         }
 

@@ -102,8 +102,8 @@ class Meeting:
     def __init__(self, world: World) -> None:
         self._world = world
         self._post_all, self._passed = native()["post_all"], native()["passed"]
-        self.waiting: Parked | None = None  # in round `number` of `team`
-        self.team = self.number = 0
+        self.waiting: Parked | None = None
+        self.where = 0, 0  # team and round in which it waits
 
     def join(self, kind: str) -> None:
         """Wait until all PEs are in their `barrier_all` or `sync_all`, on hosts or in kernels."""
@@ -149,7 +149,7 @@ class Meeting:
         record = address_of(self._world.teams[team : team + 1])
         if self._passed(record, number):
             return
-        self.team, self.number = team, number
+        self.where = team, number
         try:
             with parking(what, lambda: not self.missing() or bool(self._gone())) as self.waiting:
                 # Back in Python now and then, so that signals are handled, and to see who has
@@ -175,7 +175,7 @@ class Meeting:
         """The PEs that the host waits for."""
         if self.waiting is None:
             return []
-        team, number = self.team, self.number
+        team, number = self.where
         there = self._lines(team, number)["round"] >= number
         there[self._world.teams["my_pe"][team]] = True
         return [pe for pe, here in zip(self.pes(team), there, strict=True) if not here]

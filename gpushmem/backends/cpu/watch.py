@@ -57,7 +57,9 @@ class Watch:
         self._neighbour: tuple[int, int] | None = None  # PE, pidfd
         self._gathered: Any = None  # the numbers that the probe is about
         self._over_at = 0.0  # when the verdict was seen
-        self._noticed = not settings.get("GPUSHMEM_NOTICE")
+        self._deadlocks = settings.get("GPUSHMEM_DEADLOCK")
+        self._patience = settings.get("GPUSHMEM_NOTICE")
+        self._noticed = False
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"{OURS}-watch", daemon=True)
 
@@ -140,7 +142,7 @@ class Watch:
         alive = pes["ended"] == 0
         confirmed = (pes["confirmed"][alive] == board["probe"]).all()
         numbers = pes["still"][alive].tolist()
-        if not all(numbers) or not settings.get("GPUSHMEM_DEADLOCK"):
+        if not all(numbers) or not self._deadlocks:
             self._gathered = None
             self._notice(pes["quiet_since"][alive])
         elif self._gathered != (alive.tolist(), numbers):
@@ -166,7 +168,7 @@ class Watch:
         if self._noticed or not quiet_since.all():
             return
         seconds = (time.monotonic_ns() - int(quiet_since.max())) / 1e9
-        if seconds > settings.get("GPUSHMEM_NOTICE"):
+        if seconds > self._patience:
             self._noticed = True
             _print(
                 f"gpushmem: no PE has made progress for {seconds:.0f} s; the job goes on "
