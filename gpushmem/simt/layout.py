@@ -140,6 +140,7 @@ LAUNCH = _struct(
     ("resident", "i8"),
     ("progress", "i8"),  # counts every wait entered and every thread ended
     ("polls", "i8"),  # counts every `poll`
+    ("timed", "i8"),  # threads that are in a wait with a timeout: these move by themselves
     ("idle_since", "i8"),  # monotonic nanoseconds; 0 while threads make progress
     # print
     ("text", "i8"),  # what has been printed and not yet been given to Python
