@@ -283,9 +283,7 @@ it is not 0. {WAITING}"""
 
 
 @declare(on_host=True, note=f"{WAITING}\n\n{WHETHER}")
-def wait_until(
-    ivar: Symmetric, cmp: int, value: int, timeout_ns: int | None = None
-) -> bool | None:
+def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int | None = None) -> bool | None:
     """Wait until element 0 of `ivar` (symmetric, the caller's own) compares to `value`.
 
     OpenSHMEM 1.5: shmem_wait_until.
