@@ -216,7 +216,7 @@ def enter_timed():
 
 @device
 def leave_timed(held):
-    """Record, beside `end_wait`, that a wait with a timeout is over: the condition `held`, or not."""
+    """Record, beside `end_wait`, that a wait with a timeout is over, and whether it `held`."""
     launch = as_launch(launch_word())
     launch.timed -= 1
     if held:
