@@ -142,6 +142,8 @@ def test_without_a_timeout_waits_return_what_they_did(run_pes):
         value = shmem.signal_wait_until(flags, shmem.CMP_EQ, 7, timeout_ns=None)
         assert (value, type(value)) == (7, np.uint64)
         assert shmem.wait_until(flags, shmem.CMP_EQ, 7, None) is None
+        assert shmem.wait_until(flags, shmem.CMP_EQ, 7, 0) is not None  # another kernel
+        assert not shmem.wait_until(flags, shmem.CMP_EQ, 6, 0)
 
     in_pes(run_pes, 1, body)
     lowering.install()
