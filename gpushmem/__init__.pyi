@@ -520,16 +520,21 @@ def signal_fetch(signal: Symmetric) -> int:
     shmem_signal_fetch.
     """
 
-def signal_wait_until(signal: Symmetric, cmp: int, value: int, *, stream: Any = None) -> int:
+def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> int:
     """Wait until element 0 of `signal` (uint64, the caller's own) compares to `value`; return it.
 
     `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. On return the data put before the
     signal is visible to the calling thread; other threads of the block see it after
     `cuda.syncthreads()`. The signal keeps its value: reset it, or count up. OpenSHMEM 1.5:
     shmem_signal_wait_until.
+
+    With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
+    the condition does not hold: 0 is one look, for which the other threads get their turn. It then returns whether the condition held: True or False.
+    The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
+    about what others wrote is promised. Without it (None) the wait takes as long as it takes.
     """
 
-def wait_until(ivar: Symmetric, cmp: int, value: int, *, stream: Any = None) -> None:
+def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> bool | None:
     """Wait until element 0 of `ivar` (symmetric, the caller's own) compares to `value`.
 
     OpenSHMEM 1.5: shmem_wait_until.
@@ -537,9 +542,14 @@ def wait_until(ivar: Symmetric, cmp: int, value: int, *, stream: Any = None) -> 
     `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+
+    With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
+    the condition does not hold: 0 is one look, for which the other threads get their turn. It then returns whether the condition held: True or False.
+    The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
+    about what others wrote is promised. Without it (None) the wait takes as long as it takes.
     """
 
-def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, *, stream: Any = None) -> None:
+def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> bool | None:
     """Wait until all elements of `ivars` (symmetric, the caller's own) compare to `value`.
 
     OpenSHMEM 1.5: shmem_wait_until_all.
@@ -548,9 +558,14 @@ def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int,
     it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+
+    With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
+    the condition does not hold: 0 is one look, for which the other threads get their turn. It then returns whether the condition held: True or False.
+    The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
+    about what others wrote is promised. Without it (None) the wait takes as long as it takes.
     """
 
-def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: int, *, stream: Any = None) -> None:
+def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> bool | None:
     """Wait until all elements of `ivars` (symmetric, the caller's own) compare to `value`.
 
     OpenSHMEM 1.5: shmem_wait_until_all.
@@ -561,9 +576,14 @@ def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, valu
     it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+
+    With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
+    the condition does not hold: 0 is one look, for which the other threads get their turn. It then returns whether the condition held: True or False.
+    The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
+    about what others wrote is promised. Without it (None) the wait takes as long as it takes.
     """
 
-def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, *, stream: Any = None) -> int:
+def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> int:
     """Wait until one element of `ivars` (symmetric, the caller's own) compares; return its index.
 
     If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX
@@ -573,9 +593,15 @@ def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int,
     it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+
+    With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
+    the condition does not hold: 0 is one look, for which the other threads get their turn. It then returns -1, which is also what it returns at once if there is nothing to wait
+    for: a `status` that excludes all of `ivars` tells the two apart.
+    The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
+    about what others wrote is promised. Without it (None) the wait takes as long as it takes.
     """
 
-def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: int, *, stream: Any = None) -> int:
+def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> int:
     """Wait until one element of `ivars` (symmetric, the caller's own) compares; return its index.
 
     If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX
@@ -587,9 +613,15 @@ def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, valu
     it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+
+    With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
+    the condition does not hold: 0 is one look, for which the other threads get their turn. It then returns -1, which is also what it returns at once if there is nothing to wait
+    for: a `status` that excludes all of `ivars` tells the two apart.
+    The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
+    about what others wrote is promised. Without it (None) the wait takes as long as it takes.
     """
 
-def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, *, stream: Any = None) -> int:
+def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> int:
     """Wait until at least one element of `ivars` (symmetric, the caller's own) compares.
 
     Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
@@ -599,9 +631,15 @@ def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp:
     it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+
+    With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
+    the condition does not hold: 0 is one look, for which the other threads get their turn. It then returns 0, which is also what it returns at once if there is nothing to wait
+    for: a `status` that excludes all of `ivars` tells the two apart. `indices` stay as they were.
+    The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
+    about what others wrote is promised. Without it (None) the wait takes as long as it takes.
     """
 
-def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, *, stream: Any = None) -> int:
+def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> int:
     """Wait until at least one element of `ivars` (symmetric, the caller's own) compares.
 
     Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
@@ -613,6 +651,12 @@ def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | Non
     it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+
+    With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
+    the condition does not hold: 0 is one look, for which the other threads get their turn. It then returns 0, which is also what it returns at once if there is nothing to wait
+    for: a `status` that excludes all of `ivars` tells the two apart. `indices` stay as they were.
+    The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
+    about what others wrote is promised. Without it (None) the wait takes as long as it takes.
     """
 
 def test(ivar: Symmetric, cmp: int, value: int) -> bool:

@@ -1,5 +1,6 @@
 """Running a test's function in real PEs."""
 
+import inspect
 import os
 
 import numpy as np
@@ -53,7 +54,7 @@ def compile_first(function, *examples):
         prepared.compile(tuple(typeof(example, Purpose.argument) for example in examples))
     else:
         op = OPS[function.__name__]
-        arguments = dict(zip(op.params, examples, strict=True))
+        arguments = inspect.signature(function).bind(*examples).arguments
         HostCalls(np.zeros(1)).prepare(op, arguments)
 
 

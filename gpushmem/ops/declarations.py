@@ -245,8 +245,27 @@ def signal_fetch(signal: Symmetric) -> int:
     """
 
 
-@declare(on_host=True)
-def signal_wait_until(signal: Symmetric, cmp: int, value: int) -> int:
+# --- waiting
+
+TIMEOUT = """With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
+the condition does not hold: 0 is one look, for which the other threads get their turn. {status}
+The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
+about what others wrote is promised. Without it (None) the wait takes as long as it takes."""
+WHETHER = TIMEOUT.format(status="It then returns whether the condition held: True or False.")
+NO_INDEX = TIMEOUT.format(
+    status="""It then returns -1, which is also what it returns at once if there is nothing to wait
+for: a `status` that excludes all of `ivars` tells the two apart."""
+)
+NO_COUNT = TIMEOUT.format(
+    status="""It then returns 0, which is also what it returns at once if there is nothing to wait
+for: a `status` that excludes all of `ivars` tells the two apart. `indices` stay as they were."""
+)
+
+
+@declare(on_host=True, note=WHETHER)
+def signal_wait_until(
+    signal: Symmetric, cmp: int, value: int, timeout_ns: int | None = None
+) -> int:
     """Wait until element 0 of `signal` (uint64, the caller's own) compares to `value`; return it.
 
     `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. On return the data put before the
@@ -256,8 +275,6 @@ def signal_wait_until(signal: Symmetric, cmp: int, value: int) -> int:
     """
 
 
-# --- waiting for memory
-
 WAITING = """`cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
 written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
 visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64."""
@@ -265,24 +282,28 @@ SEVERAL = f"""`status`, an integer array as long as `ivars` or None, excludes th
 it is not 0. {WAITING}"""
 
 
-@declare(on_host=True, note=WAITING)
-def wait_until(ivar: Symmetric, cmp: int, value: int) -> None:
+@declare(on_host=True, note=f"{WAITING}\n\n{WHETHER}")
+def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int | None = None) -> bool | None:
     """Wait until element 0 of `ivar` (symmetric, the caller's own) compares to `value`.
 
     OpenSHMEM 1.5: shmem_wait_until.
     """
 
 
-@declare(on_host=True, vector=True, note=SEVERAL)
-def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> None:
+@declare(on_host=True, vector=True, note=f"{SEVERAL}\n\n{WHETHER}")
+def wait_until_all(
+    ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None
+) -> bool | None:
     """Wait until all elements of `ivars` (symmetric, the caller's own) compare to `value`.
 
     OpenSHMEM 1.5: shmem_wait_until_all.
     """
 
 
-@declare(on_host=True, vector=True, note=SEVERAL)
-def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> int:
+@declare(on_host=True, vector=True, note=f"{SEVERAL}\n\n{NO_INDEX}")
+def wait_until_any(
+    ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None
+) -> int:
     """Wait until one element of `ivars` (symmetric, the caller's own) compares; return its index.
 
     If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX
@@ -290,9 +311,14 @@ def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int)
     """
 
 
-@declare(on_host=True, vector=True, note=SEVERAL)
+@declare(on_host=True, vector=True, note=f"{SEVERAL}\n\n{NO_COUNT}")
 def wait_until_some(
-    ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int
+    ivars: Symmetric,
+    indices: Array,
+    status: Array | None,
+    cmp: int,
+    value: int,
+    timeout_ns: int | None = None,
 ) -> int:
     """Wait until at least one element of `ivars` (symmetric, the caller's own) compares.
 

@@ -142,7 +142,7 @@ LAUNCH = _struct(
     ("progress", "i8"),  # counts every wait entered and every thread ended
     ("polls", "i8"),  # counts every `poll`
     ("turns", "i8"),  # counts the turns of the ring
-    ("timed", "i8"),  # threads in a wait with a timeout
+    ("timed", "i8"),  # threads that are in a wait with a timeout: these move by themselves
     ("idle_since", "i8"),  # monotonic nanoseconds; 0 while threads make progress
     # print
     ("text", "i8"),  # what has been printed and not yet been given to Python

@@ -32,6 +32,7 @@ __all__ = [
     "load_acquire",
     "malloc",
     "mmap",
+    "monotonic_ns",
     "mprotect",
     "release_fence",
     "sched_yield",
@@ -71,6 +72,23 @@ usleep = types.ExternalFunction("usleep", int_(types.uintc))
 vsnprintf = types.ExternalFunction("vsnprintf", int_(word, word, word, word))
 clock_gettime = types.ExternalFunction("clock_gettime", int_(int_, word))
 simt_switch = types.ExternalFunction("simt_switch", types.void(word, word))  # see `fiber`
+
+
+@intrinsic
+def monotonic_ns(typingctx: Any) -> Any:
+    """Nanoseconds of CLOCK_MONOTONIC."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        i32 = ir.IntType(32)
+        read = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(i32, [i32, i8p]), "clock_gettime"
+        )
+        time = cgutils.alloca_once(builder, i64, 2)
+        builder.call(read, [i32(1), builder.bitcast(time, i8p)])
+        seconds, rest = (builder.load(builder.gep(time, [i64(k)])) for k in range(2))
+        return builder.add(builder.mul(seconds, i64(1_000_000_000)), rest)
+
+    return types.intp(), codegen
 
 
 @intrinsic

@@ -36,8 +36,10 @@ __all__ = [
     "begin_wait",
     "block_group",
     "end_wait",
+    "enter_timed",
     "fail_if",
     "launch_word",
+    "leave_timed",
     "pause",
     "place",
     "place_dynamic",
@@ -200,6 +202,27 @@ def end_wait():
     """Record that the wait is over."""
     as_fiber(fiber_word()).what = 0
     release_fence()  # nothing that follows is done by a thread that seems to wait
+
+
+@device
+def enter_timed():
+    """Record, after `begin_wait`, that the wait has a timeout.
+
+    It counts as a poll: a loop around waits that run out of time is no progress.
+    """
+    launch = as_launch(launch_word())
+    launch.timed += 1
+    launch.progress -= 1
+    launch.polls += 1
+
+
+@device
+def leave_timed(held):
+    """Record, beside `end_wait`, that a wait with a timeout is over, and whether it `held`."""
+    launch = as_launch(launch_word())
+    launch.timed -= 1
+    if held:
+        launch.progress += 1
 
 
 @device

@@ -233,8 +233,9 @@ def end_thread(thread_address: int) -> None:
 
 @njit
 def abandon(launch_address: int) -> None:
-    """Give the stacks of all threads still in the ring back to the pool."""
+    """Give the stacks of all threads still in the ring back to the pool; none waits any more."""
     launch = as_launch(launch_address)
+    launch.timed = 0
     pool = as_pool(launch.pool)
     address = as_fiber(launch_address + RING).next
     while address != launch_address + RING:

@@ -39,6 +39,7 @@ __all__ = [
     "BAD_COMPARISON",
     "BAD_SIGNAL_OP",
     "BAD_STRIDE",
+    "BAD_TIMEOUT",
     "EMPTY",
     "ENDED",
     "OUTSIDE",
@@ -78,8 +79,8 @@ SMALL = 1 << 20  # bytes that caches always keep
 (
     BAD_PE, NOT_SYMMETRIC, TOO_SMALL, BAD_SIGNAL_OP, BAD_COMPARISON, EMPTY, TOO_SHORT, BAD_STRIDE,
     OUTSIDE, BAD_TEAM, BAD_ROOT, NOT_DIVISIBLE, MISMATCH, ENDED,
-    NOT_ALLOCATED, NO_ROOM, ELSEWHERE, UNALIGNED,
-) = range(2, 20)  # fmt: skip
+    NOT_ALLOCATED, NO_ROOM, ELSEWHERE, UNALIGNED, BAD_TIMEOUT,
+) = range(2, 21)  # fmt: skip
 
 
 def _elsewhere(pe: int, theirs: int, ours: int, which: int) -> str:
@@ -108,6 +109,7 @@ TRAPS: dict[int, tuple[type[ShmemError], str | Callable[..., str]]] = {
         "there is no signal operation {0}: use SIGNAL_SET or SIGNAL_ADD",
     ),
     BAD_COMPARISON: (ArgumentError, "there is no comparison {0}: use CMP_EQ, NE, GT, LE, LT or GE"),
+    BAD_TIMEOUT: (ArgumentError, "timeout_ns must be 0 or more nanoseconds, not {0}"),
     EMPTY: (ArgumentError, "the array has no element 0"),
     UNALIGNED: (
         ArgumentError,

@@ -15,6 +15,7 @@ from numba.cuda.core.errors import NumbaTypeError
 
 from gpushmem.backends.cpu.access import (
     BAD_COMPARISON,
+    BAD_TIMEOUT,
     EMPTY,
     TOO_SHORT,
     address_of,
@@ -26,13 +27,15 @@ from gpushmem.backends.cpu.access import (
     size_of,
 )
 from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE
-from gpushmem.simt.native import intrinsic
+from gpushmem.simt.native import intrinsic, monotonic_ns
 from gpushmem.simt.primitives import (
     LOOKS,
     alone,
     begin_wait,
     end_wait,
+    enter_timed,
     fail_if,
+    leave_timed,
     pause,
     poll,
     text_word,
@@ -44,6 +47,7 @@ __all__ = ["BODIES"]
 
 DTYPES = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
 NO_CANDIDATE = -(1 << 62)  # all elements are excluded
+LONGEST = (1 << 63) - 1  # nanoseconds
 
 
 # --- what is compared
@@ -156,6 +160,73 @@ def ready(ivars, indices, status, value):
     fail_if(length < n, TOO_SHORT, n, length, 0, 0)
 
 
+# --- timeouts. `limit` is None for a wait without one, of which these leave nothing in the code:
+# Numba prunes what is compared with None and is None.
+
+
+def _limiter(name: str) -> Any:
+    """Make `limit_of(timeout_ns)`: nanoseconds as a word, or None."""
+
+    @intrinsic
+    def limit_of(typingctx: Any, timeout_ns: Any) -> Any:
+        if isinstance(timeout_ns, types.NoneType):
+            return types.none(timeout_ns), nothing
+        if not isinstance(timeout_ns, types.Integer):
+            raise NumbaTypeError(
+                f"{name}: timeout_ns must be an integer of nanoseconds or None, not {timeout_ns}"
+            )
+
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            word = context.cast(builder, args[0], timeout_ns, types.intp)
+            if timeout_ns.signed:
+                return word
+            negative = builder.icmp_signed("<", word, word.type(0))  # 292 years and more
+            return builder.select(negative, word.type(LONGEST), word)
+
+        return types.intp(timeout_ns), codegen
+
+    return limit_of
+
+
+@device
+def check_limit(limit):
+    if limit is not None:
+        fail_if(limit < 0, BAD_TIMEOUT, limit, 0, 0, 0)
+
+
+@device
+def begin_timed(limit):
+    """Record, after `begin_wait`, that this wait has a limit; returns what the clock shows."""
+    if limit is None:
+        return 0
+    enter_timed()
+    return monotonic_ns()
+
+
+@device
+def is_late(limit, began):
+    if limit is None:
+        return False
+    return monotonic_ns() - began >= limit  # the sum may be more than a word holds
+
+
+@device
+def end_timed(limit, held):
+    if limit is not None:
+        leave_timed(held)
+
+
+@intrinsic
+def either(typingctx: Any, limit: Any, forever: Any, timed: Any) -> Any:
+    """What a wait returns: `forever` if it has no limit, else `timed`."""
+    index = 1 if isinstance(limit, types.NoneType) else 2
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return args[index]
+
+    return (limit, forever, timed)[index](limit, forever, timed), codegen
+
+
 # --- looking at several elements: an answer of 0 or more, or what is to be waited for: the first
 # element that counts and does not compare, as -1 - index.
 
@@ -234,6 +305,7 @@ check_fetch, check_signal_wait, check_wait, check_test = (
         ("test", DTYPES),
     )
 )  # fmt: skip
+signal_limit, wait_limit = map(_limiter, ("signal_wait_until", "wait_until"))
 
 
 def signal_fetch(signal):
@@ -244,33 +316,40 @@ def signal_fetch(signal):
 
 
 @device
-def await_first(what, array, cmp, wanted):
-    """Wait until element 0 compares; returns it."""
+def await_first(what, array, cmp, wanted, limit):
+    """Wait until element 0 compares; returns it, or with a limit whether it does."""
     own(array, 1)
+    check_limit(limit)
     seen = element_at(array, 0)
-    turns, recorded = 0, False
+    turns, recorded, late, began = 0, False, False, 0
     while not holds(seen, cmp, wanted):
         turns += 1
         if turns % LOOKS == 0 or not alone():
             if not recorded:
                 recorded = True
                 begin_wait(what, address_of(array), cmp, types.intp(wanted), width_of(array))
+                began = begin_timed(limit)
+            elif is_late(limit, began):
+                late = True
+                break
             pause()
         seen = element_at(array, 0)
     if recorded:
         end_wait()
-    return seen
+        end_timed(limit, not late)
+    return either(limit, seen, not late)
 
 
-def signal_wait_until(signal, cmp, value):
+def signal_wait_until(signal, cmp, value, timeout_ns=None):
     check_signal_wait(signal, None, None, value)
-    what = text_word("signal_wait_until")
-    return await_first(what, signal, cmp, wanted_at(signal, value, 0))
+    what, limit = text_word("signal_wait_until"), signal_limit(timeout_ns)
+    return await_first(what, signal, cmp, wanted_at(signal, value, 0), limit)
 
 
-def wait_until(ivar, cmp, value):
+def wait_until(ivar, cmp, value, timeout_ns=None):
     check_wait(ivar, None, None, value)
-    await_first(text_word("wait_until"), ivar, cmp, wanted_at(ivar, value, 0))
+    what, limit = text_word("wait_until"), wait_limit(timeout_ns)
+    return either(limit, None, await_first(what, ivar, cmp, wanted_at(ivar, value, 0), limit))
 
 
 def test(ivar, cmp, value):
@@ -281,21 +360,28 @@ def test(ivar, cmp, value):
 
 
 WAIT = """
-def {name}(ivars, {indices}status, cmp, value):
+def {name}(ivars, {indices}status, cmp, value, timeout_ns=None):
     check(ivars, {given}, status, value)
     ready(ivars, {given}, status, value)
-    recorded = 0
+    limit = limit_of(timeout_ns)
+    check_limit(limit)
+    recorded, began = 0, 0
     answer = look(ivars, {given}, status, cmp, value)
     while NO_CANDIDATE < answer < 0:
+        if recorded < 0 and is_late(limit, began):
+            break
         if answer != recorded:
-            recorded, i = answer, -1 - answer
+            first, recorded, i = recorded == 0, answer, -1 - answer
             wanted = intp(wanted_at(ivars, value, i))
             begin_wait(text_word({name!r}), place_of(ivars, i), cmp, wanted, width_of(ivars))
+            if first:
+                began = begin_timed(limit)
         pause()
         answer = look(ivars, {given}, status, cmp, value)
     if recorded < 0:
         end_wait()
-    {waited}
+        end_timed(limit, answer >= 0)
+    return {waited}
 """
 TEST = """
 def {name}(ivars, {indices}status, cmp, value):
@@ -307,9 +393,9 @@ def {name}(ivars, {indices}status, cmp, value):
 """
 # Of each family: how to look, whether it writes indices, what waits and tests return.
 FAMILIES = {
-    "all": (look_for_all, False, "", "answer == 1"),
-    "any": (look_for_any, False, "return max(answer, -1)", "max(answer, -1)"),
-    "some": (look_for_some, True, "return max(answer, 0)", "max(answer, 0)"),
+    "all": (look_for_all, False, "either(limit, None, answer == 1)", "answer == 1"),
+    "any": (look_for_any, False, "max(answer, -1)", "max(answer, -1)"),
+    "some": (look_for_some, True, "max(answer, 0)", "max(answer, 0)"),
 }
 
 
@@ -319,7 +405,10 @@ def _body(text: str, name: str, family: str) -> Any:
         name=name, indices="indices, " if writes else "", given="indices" if writes else "None",
         waited=waited, tested=tested,
     )  # fmt: skip
-    scope = {**globals(), "check": _checker(name), "look": look, "intp": types.intp}
+    scope = {
+        **globals(), "check": _checker(name), "limit_of": _limiter(name), "look": look,
+        "intp": types.intp,
+    }  # fmt: skip
     exec(code, scope)  # noqa: S102
     return scope[name]
 
