@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import linecache
 import sys
 from pathlib import Path
@@ -16,10 +17,11 @@ OURS = ("gpushmem", "threading", "concurrent")  # the latter two: where our wait
 class Line(str):
     """A line of a source file, as "file.py:12"."""
 
-    __slots__ = ("file", "number")
+    __slots__ = ("column", "file", "number")
 
     file: str  # the whole path
     number: int
+    column: int  # where on the line the call begins; -1: not known
 
 
 def user_line() -> Line:
@@ -38,8 +40,16 @@ def line_of(frame: FrameType) -> Line:
     """The line that a frame executes."""
     file, number = frame.f_code.co_filename, frame.f_lineno
     line = Line(f"{Path(file).name}:{number}")
-    line.file, line.number = file, number
+    line.file, line.number, line.column = file, number, _column(frame)
     return line
+
+
+def _column(frame: FrameType) -> int:
+    code = frame.f_code
+    if not hasattr(code, "co_positions"):  # Python 3.10
+        return -1
+    column = next(itertools.islice(code.co_positions(), frame.f_lasti // 2, None))[2]
+    return -1 if column is None else column
 
 
 def assigned_name(line: Line) -> str | None:
@@ -53,8 +63,18 @@ def assigned_name(line: Line) -> str | None:
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr):
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             if node.lineno <= line.number <= (node.end_lineno or 0):
-                found = ast.unparse(target)
+                found = ast.unparse(_target_of(line, target, node.value)).strip("()")
     return found
+
+
+def _target_of(line: Line, target: ast.expr, value: ast.expr | None) -> ast.expr:
+    """Of `a, b = f(), g()` the one that the call at `line` is for."""
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        for name, call in zip(target.elts, value.elts, strict=False):
+            start, end = (call.lineno, call.col_offset), (call.end_lineno, call.end_col_offset)
+            if start <= (line.number, line.column) < end:  # type: ignore[operator]
+                return name
+    return target
 
 
 def _ours(module: str) -> bool:

@@ -1,0 +1,37 @@
+"""Names of arrays, found in the source line that made them."""
+
+import sys
+
+import pytest
+
+from gpushmem.lines import assigned_name, line_of
+
+
+def made():
+    return line_of(sys._getframe(1))
+
+
+def test_the_name_a_line_assigns_to():
+    plain = made()
+    assert assigned_name(plain) == "plain"
+    split = [
+        made(),
+    ]
+    assert assigned_name(split[0]) == "split"
+    annotated: object = made()
+    assert assigned_name(annotated) == "annotated"
+    split[0] = made()
+    assert assigned_name(split[0]) == "split[0]"
+    assert assigned_name(made()) is None
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 knows no columns")
+def test_several_on_a_line():
+    first, second = made(), made()
+    assert [assigned_name(line) for line in (first, second)] == ["first", "second"]
+
+
+def test_no_source():
+    scope = {"made": made}
+    exec("x = made()", scope)
+    assert assigned_name(scope["x"]) is None
