@@ -45,11 +45,11 @@ def report(accounts: Accounts, gone: dict[int, str] | None = None) -> str:
 
     `gone` says of PEs that have no account why they have none.
     """
-    alike: dict[str, dict[int, Told]] = {}
+    alike: dict[tuple[str, str], dict[int, Told]] = {}
     for pe, account in accounts.items():
         told = [_missing((gone or {}).get(pe))] if account is None else _of(account, accounts)
         for item in told:
-            alike.setdefault(item.text, {})[pe] = item
+            alike.setdefault((item.text, item.condition), {})[pe] = item
     lines = [line for those in alike.values() for line in _lines(those)]
     stacks = [
         f"\nPython of PE {pe}, {stack.rstrip()}"
@@ -75,6 +75,7 @@ class Told(NamedTuple):
 
     text: str
     seconds: float | None = None  # how long it has been so
+    condition: str = ""  # what ends it
     about: tuple[str, ...] = ()  # lines that follow
     writers: tuple[tuple[str, int], ...] = ()  # lines and PEs that wrote what it waits for
 
@@ -89,6 +90,8 @@ def _lines(alike: dict[int, Told]) -> list[str]:
     longest = max(told.seconds or 0 for told in alike.values())
     since = "" if some.seconds is None else f", for {longest:.1f} s"
     lines = [f"{compact(alike)}: {some.text}{since}"]
+    if some.condition:
+        lines.append(INDENT + some.condition)
     about: dict[str, list[int]] = {}
     for pe, told in alike.items():
         for line in told.about:
@@ -153,13 +156,14 @@ def _wait(pe: int, wait: Account, accounts: Accounts) -> Told:
     more = f" and {wait['more']} more" if wait["more"] else ""
     block, thread = (tuple(wait[k]) for k in ("block", "thread"))
     who = f"kernel {wait['kernel']}, block {block}, thread {thread}{more}, {wait['site']}"
-    if wait["host"]:
-        who = "host"
     about: list[str] = []
     writers: list[tuple[str, int]] = []
     if "object" in wait:
         about, writers = _about(pe, wait["object"], accounts)
-    return Told(f"{who}: {_condition(wait)}", wait["seconds"], tuple(about), tuple(writers))
+    condition = _condition(wait)
+    if wait["host"]:
+        who, condition = f"host, in {condition}", ""
+    return Told(who, wait["seconds"], condition, tuple(about), tuple(writers))
 
 
 def _condition(wait: Account) -> str:

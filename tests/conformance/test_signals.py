@@ -565,10 +565,10 @@ def test_a_report_says_what_each_host_waits_for(run_pes):
     with pytest.raises(pytest.fail.Exception, match="deadlock: no PE can go on") as failure:
         run_pes(3, body)
     said = str(failure.value)
-    assert re.search(r"PE 0: host: wait_until: ints\[1\] > -5, sees -7, for \d", said)
+    assert re.search(r"PE 0: host, in wait_until: ints\[1\] > -5, sees -7, for \d", said)
     wanted, seen = 2**64 - 1, 2**63 + 1
-    assert re.search(rf"PE 1: host: signal_wait_until: word\[0\] == {wanted}, sees {seen}", said)
-    assert re.search(r"PE 2: host: wait_until_any: ints\[0\] == 3, sees -7", said)
+    assert re.search(rf"PE 1: host, in signal_wait_until: word\[0\] == {wanted}, sees {seen}", said)
+    assert re.search(r"PE 2: host, in wait_until_any: ints\[0\] == 3, sees -7", said)
 
 
 def test_after_ctrl_c_in_a_wait_the_next_call_works(run_pes):

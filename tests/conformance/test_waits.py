@@ -207,7 +207,7 @@ def test_a_wait_that_does_not_end_says_what_it_sees(run_pes, call, said):
 
     with pytest.raises(pytest.fail.Exception, match="deadlock: no PE can go on") as failure:
         run_pes(1, body)
-    assert re.search(f"PE 0: kernel waiting, .*{said}", str(failure.value))
+    assert re.search(rf"PE 0: kernel waiting, .*\n +{said}\n", str(failure.value))
 
 
 def test_what_cannot_be_waited_for_is_refused(run_pes):

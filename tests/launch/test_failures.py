@@ -168,7 +168,7 @@ shmem.synchronize()
     done = run_cli("run", "-n", 3, "--timeout", "1.5", job(tmp_path, text), code=124)
     assert time.monotonic() - began < 20
     assert re.search(r"gpushmem: PE [02] has waited for 1.5 s in synchronize", done.stderr)
-    assert re.search(r"PEs 0, 2: kernel meet, .*: barrier_all waits for PE 1", done.stderr)
+    assert re.search(r"PEs 0, 2: kernel meet, .*\n +barrier_all waits for PE 1", done.stderr)
     assert "PE 1: waits for nothing in gpushmem" in done.stderr
     assert "time.sleep(30)  # the culprit" in done.stderr.split("Python of PE 1, MainThread:")[1]
     assert "launch/local.py" not in done.stderr
@@ -230,7 +230,9 @@ print("went on")
     done = run_cli("run", job(tmp_path, text), code=0, env=env)
     assert done.stdout == "went on\n"
     assert done.stderr.count("gpushmem: no PE has made progress for 1 s; the job goes on") == 1
-    assert re.search(r"PE 0: kernel poll, .*polls flag\[0\] with signal_fetch, sees 0", done.stderr)
+    assert re.search(
+        r"PE 0: kernel poll, .*\n +polls flag\[0\] with signal_fetch, sees 0", done.stderr
+    )
 
 
 # --- asked from outside

@@ -54,7 +54,7 @@ def test_a_deadlock_has_its_report():
         shmem.init()
         shmem.wait_until(shmem.zeros(1, "int32"), shmem.CMP_EQ, shmem.my_pe() + 1)
 
-    with pytest.raises(shmem.Deadlock, match=r"no PE can go on\n\nPE 0: host: wait_until.*== 1"):
+    with pytest.raises(shmem.Deadlock, match=r"no PE can go on\n\nPE 0: host, in wait_until.*== 1"):
         shmem.spawn(body, 2)
 
 
