@@ -8,6 +8,7 @@ import pytest
 from numba import cuda
 
 import gpushmem as shmem
+from tests.conftest import ROOT
 
 FOR = r", for \d+\.\d s\n +"  # the end of a line of the report, and what follows below it
 
@@ -362,3 +363,13 @@ def test_a_kernel_that_computes_is_none(run_pes):
         return time.monotonic() - began
 
     assert min(run_pes(2, body)) > 0.5
+
+
+def test_the_report_in_the_readme(run_cli):
+    shown = re.search(
+        r"<!-- report of docs/stuck.py -->\n```\n(.*?)```",
+        (ROOT / "README.md").read_text(),
+        re.DOTALL,
+    )[1]
+    text = run_cli("run", "-n", 3, "docs/stuck.py", code=1).stderr
+    assert re.sub(r"for \d+\.\d s", "for 0.4 s", text) == shown
