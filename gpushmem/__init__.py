@@ -13,8 +13,8 @@ __version__ = "0.1.0"
 
 _HOME = {
     "gpushmem.errors": (
-        "ArgumentError", "BackendUnavailable", "CollectiveMismatch", "HeapExhausted",
-        "KernelError", "NotInitializedError", "ShmemError", "SymmetryError",
+        "ArgumentError", "BackendUnavailable", "BootstrapError", "CollectiveMismatch",
+        "HeapExhausted", "KernelError", "NotInitializedError", "ShmemError", "SymmetryError",
         "TeamError",
     ),
     "gpushmem.runtime": (

@@ -103,7 +103,8 @@ def launch(
         os.environ.update(share_of_cores(n_pes, threads_per_pe))
         target()
 
-    return _Launcher(create(n_pes, heap_size), tag_output, timeout).run(on_its_cores)
+    job = create(n_pes, heap_size, f"forked by gpushmem run (pid {os.getpid()})")
+    return _Launcher(job, tag_output, timeout).run(on_its_cores)
 
 
 class _Launcher:
