@@ -22,16 +22,27 @@ class Missing(BootstrapError):
 class Channel:
     """A few bytes from each PE to PE 0, and a few back: enough to agree on a place to meet.
 
-    `found` says how the PEs find each other, `where` where PE 0 is looked for, `trouble` what
-    became of the last attempt to reach it: all for people. `key` is the job's, if its PEs know one
+    `found` says how the PEs find each other, `where` where PE 0 is looked for, `idle` what
+    the matter is as long as nothing was tried: all for people. `key` is the job's, if its PEs know one
     before they meet. What `say` and `announce` are given is shorter than 64 KiB.
     """
 
     key: bytes | None = None
 
-    def __init__(self, my_pe: int, n_pes: int, found: str, where: str, trouble: str) -> None:
+    def __init__(self, my_pe: int, n_pes: int, found: str, where: str, idle: str) -> None:
         self.my_pe, self.n_pes = my_pe, n_pes
-        self.found, self.where, self.trouble = found, where, trouble
+        self.found, self.where, self.idle = found, where, idle
+        self._troubles: list[str] = []
+
+    def failed(self, why: str) -> None:
+        """Note what became of an attempt to reach PE 0."""
+        if why not in self._troubles:
+            self._troubles.append(why)
+
+    @property
+    def trouble(self) -> str:
+        """What became of the attempts to reach PE 0, each outcome once, for people."""
+        return ", then: ".join(self._troubles[-3:]) or self.idle
 
     def say(self, identity: bytes) -> None:
         """PEs other than 0: tell PE 0 that this PE is there."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+import os
 import socket
 from typing import Any
 
@@ -11,6 +13,7 @@ from gpushmem.bootstrap.handshake import Session, Talk, greet
 __all__ = ["ATTEMPT", "Client"]
 
 ATTEMPT = 10.0  # seconds for connecting, and for the handshake: more than PE 0's own limit
+SIZE = array.array("i").itemsize  # of a descriptor
 
 
 class Client:
@@ -39,20 +42,24 @@ class Client:
         payload: bytes = self._run(self._session.receive())
         return payload
 
-    def receive_fds(self, n: int, most: int) -> list[int]:
-        """Receive exactly one message of up to `most` descriptors."""
-        flags = socket.MSG_CMSG_CLOEXEC
-        data, fds, got, _ = socket.recv_fds(self._socket, 1, most, flags)
-        if not data or len(fds) != min(n, most) or got & socket.MSG_CTRUNC:
-            for fd in fds:
-                socket.close(fd)
-            raise ConnectionError(
-                f"{len(fds)} of {min(n, most)} descriptors came: the limit of open files may be "
-                "too low (ulimit -n)"
-                if data
-                else "PE 0 has gone"
-            )
-        return list(fds)
+    def receive_fds(self, n: int) -> list[int]:
+        """Receive one message of `n` descriptors; children of this process will not have them."""
+        room = socket.CMSG_LEN(n * SIZE)  # socket.recv_fds ignores its flags
+        data, extra, flags, _ = self._socket.recvmsg(1, room, socket.MSG_CMSG_CLOEXEC)
+        fds = array.array("i")
+        for level, kind, content in extra:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                fds.frombytes(content[: len(content) - len(content) % SIZE])
+        if data and len(fds) == n and not flags & socket.MSG_CTRUNC:
+            return list(fds)
+        for fd in fds:
+            os.close(fd)
+        raise ConnectionError(
+            f"{len(fds)} of {n} descriptors came: the limit of open files may be too low "
+            "(ulimit -n)"
+            if data
+            else "PE 0 closed the connection"
+        )
 
     def confirm(self) -> None:
         """Say that these descriptors are here."""

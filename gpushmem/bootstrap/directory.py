@@ -63,9 +63,8 @@ class Directory(Channel):
         try:
             found = _read(self._path) if _private(self._folder, make=False) else None
         except OSError as error:
-            self.trouble = f"it cannot be read: {error.strerror}"
+            self.failed(f"it cannot be read: {error.strerror}")
             return None
-        self.trouble = "there is no such file" if found is None else "PE 0 is not where it says"
         return found
 
     def close(self) -> None:

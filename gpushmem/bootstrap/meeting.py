@@ -141,18 +141,17 @@ def _follow(channel: Channel, deadline: Deadline) -> Job:
     answer = None
     pause = 0.002
     longer = deadline.later(min(GRACE, deadline.seconds))
-    trouble = ""
     while True:
         answer = channel.answer(deadline) or answer
         if answer is not None:
             try:
                 return _fetch(channel, answer, longer)
             except BROKEN as error:
-                trouble = f"; it gave a place to meet, but there: {_reason(error)}"
+                channel.failed(f"it gave a place to meet, but there: {_reason(error)}")
         if not deadline.left:
             raise BootstrapError(
                 f"PE {channel.my_pe} of {channel.n_pes} waited {deadline.seconds:g} s for PE 0 "
-                f"{channel.where}: {channel.trouble}{trouble}. See whether PE 0 runs, or has "
+                f"{channel.where}: {channel.trouble}. See whether PE 0 runs, or has "
                 "failed earlier; for more time set GPUSHMEM_BOOTSTRAP_TIMEOUT"
             )
         time.sleep(min(pause, deadline.left))
@@ -173,7 +172,7 @@ def _fetch(channel: Channel, answer: bytes, deadline: Deadline) -> Job:
         fds: list[int] = []
         with _closed_on_error(fds):
             while len(fds) < about["n_fds"]:
-                fds += client.receive_fds(about["n_fds"] - len(fds), AT_ONCE)
+                fds += client.receive_fds(min(AT_ONCE, about["n_fds"] - len(fds)))
                 client.confirm()
             _hear(client, deadline)  # all PEs have come as far
     _divide_cores(about["sharing"])

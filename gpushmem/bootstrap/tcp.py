@@ -80,12 +80,15 @@ class Tcp(Channel):
             if self._client is None:
                 self._client = self._connect(deadline)
                 self._client.say(self._said)
-            self.trouble = "PE 0 is there, and waits for other PEs"
             return self._client.hear(deadline.later(min(3.0, deadline.seconds)))
         except TimeoutError:
-            pass
+            self.failed(
+                "it does not answer"
+                if self._client is None
+                else "PE 0 is there, and waits for other PEs"
+            )
         except (OSError, Unproven) as error:
-            self.trouble = getattr(error, "strerror", None) or str(error)
+            self.failed(getattr(error, "strerror", None) or str(error))
         self._hang_up()
         return None
 

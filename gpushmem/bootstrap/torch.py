@@ -90,7 +90,8 @@ class Store(Channel):
             name = self._name("answer")
             return self._store.get(name) if self._store.check([name]) else None
         except RuntimeError as error:  # the store's errors, all of them
-            self._store, self.trouble = None, _first_line(error)
+            self._store = None
+            self.failed(_first_line(error))
             return None
 
     def close(self) -> None:
@@ -113,7 +114,7 @@ class Store(Channel):
                     multi_tenant=True,
                 )  # fmt: skip
             except RuntimeError as error:
-                self.trouble = _first_line(error)
+                self.failed(_first_line(error))
                 return False
             if self._serves:
                 # torch.distributed of this process will share it; others may be using it already.
