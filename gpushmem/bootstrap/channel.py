@@ -23,8 +23,8 @@ class Channel:
     """A few bytes from each PE to PE 0, and a few back: enough to agree on a place to meet.
 
     `found` says how the PEs find each other, `where` where PE 0 is looked for, `idle` what
-    the matter is as long as nothing was tried: all for people. `key` is the job's, if its PEs know one
-    before they meet. What `say` and `announce` are given is shorter than 64 KiB.
+    the matter is as long as nothing was tried: all for people. `key` is the job's, if its PEs know
+    one before they meet. What `say` and `announce` are given is shorter than 64 KiB.
     """
 
     key: bytes | None = None

@@ -110,9 +110,9 @@ def attacked(env, address_of, purpose):
             until = time.monotonic() + 10
             while "PE 1 is there already" not in first[0].output:
                 assert time.monotonic() < until
-                twice = stack.enter_context(contextlib.closing(as_pe(address, 1, 3)))
-                twice.say(b"me, too")
-                time.sleep(0.02)
+                with contextlib.closing(as_pe(address, 1, 3)) as twice:
+                    twice.say(b"me, too")
+                    time.sleep(0.02)
             for pe, n in ((0, 3), (3, 3), (2**32 - 1, 3), (2, 4)):
                 wrong = stack.enter_context(contextlib.closing(as_pe(address, pe, n)))
                 with contextlib.suppress(OSError):
