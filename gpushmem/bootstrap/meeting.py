@@ -12,6 +12,7 @@ in steps which PE 0 takes with all PEs before the next: so all are in the job, o
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -47,9 +48,17 @@ def join(channel: Channel) -> Job:
     deadline = Deadline(settings.get("GPUSHMEM_BOOTSTRAP_TIMEOUT"))
     _check_descriptors(channel.n_pes)
     try:
-        return (_lead if channel.my_pe == 0 else _follow)(channel, deadline)
+        job = (_lead if channel.my_pe == 0 else _follow)(channel, deadline)
     finally:
         channel.close()
+    atexit.register(_tell_the_end, job, os.getpid())
+    return job
+
+
+def _tell_the_end(job: Job, pid: int) -> None:
+    """Let PEs that wait for this one hear that it has ended: no launcher of ours tells them."""
+    if os.getpid() == pid:
+        job.board().mark_ended(job.my_pe, -1)
 
 
 def _check_descriptors(n_pes: int) -> None:

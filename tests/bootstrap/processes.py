@@ -1,5 +1,6 @@
 """Processes that are to find each other, forked, with the environment a launcher would give."""
 
+import atexit
 import contextlib
 import os
 import pickle
@@ -47,11 +48,14 @@ class Process:
         os.environ.update(clean())
         os.environ.update({"GPUSHMEM_BOOTSTRAP_TIMEOUT": "20", **env})
         jobs.adopt(None)
+        atexit._clear()
         try:
             value = body()
         except BaseException:
             traceback.print_exc()
             return 1
+        finally:
+            atexit._run_exitfuncs()
         with open(self._result, "wb", closefd=False) as file:
             pickle.dump(value, file)
         return 0

@@ -57,7 +57,7 @@ def test_a_pe_of_mpirun_that_never_comes(without, tmp_path):
         without + "import os, time\n"
         "rank = os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['PMI_RANK']\n"
         + ("" if without else "from mpi4py import MPI, run\n")
-        + f"if rank == '2':\n    time.sleep(60)\ntry:\n    exec({JOIN!r})\n"
+        + f"if rank == '2':\n    time.sleep(8)\ntry:\n    exec({JOIN!r})\n"
         "except Exception as error:\n    import sys\n    sys.stderr.write(f'{error}\\n')\n"
         "    sys.stderr.flush()\n    time.sleep(1)\n    os._exit(3)\n"
     )

@@ -6,7 +6,8 @@ import time
 import pytest
 
 from gpushmem.bootstrap import join as join_job
-from gpushmem.errors import BootstrapError
+from gpushmem.errors import BootstrapError, ShmemError
+from gpushmem.launch import local
 from tests.bootstrap.processes import Process, free_port, joined, run_all, short, step, tcp
 
 
@@ -84,3 +85,21 @@ def test_what_is_open_afterwards_is_the_job():
         for left, closed_in_children in run_all(3, body, env):
             assert len(left) == 0
             assert closed_in_children
+
+
+def test_a_pe_that_ends_is_not_waited_for():
+    local.preload()
+
+    def body():
+        import gpushmem as shmem
+
+        shmem.init(heap_size="1M")
+        if shmem.my_pe() == 1:
+            raise RuntimeError("enough")
+        with pytest.raises(ShmemError, match="waits for PE 1, which ended"):
+            shmem.barrier_all()
+
+    env = tcp(2, free_port())
+    waiting, failing = (Process(body, **env(pe)) for pe in (0, 1))
+    assert "RuntimeError: enough" in failing.wait(60)
+    assert waiting.wait(60) == ""
