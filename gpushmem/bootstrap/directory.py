@@ -47,17 +47,19 @@ class Directory(Channel):
 
     def announce(self, answer: bytes) -> None:
         part = self._path.with_name(f".{secrets.token_hex(8)}")
-        while True:
+        for attempt in range(100):
             _private(self._folder)
             try:
                 _write(part, answer)
                 part.rename(self._path)
-            except FileNotFoundError:  # another job, at its end, removed the directory
-                continue
+                self._written = answer
+                return
             except OSError as error:
-                raise BootstrapError(f"cannot write {self._path}: {error.strerror}") from None
-            self._written = answer
-            return
+                with contextlib.suppress(OSError):
+                    part.unlink()
+                # Another job, at its end, may have removed the directory: once more.
+                if not isinstance(error, FileNotFoundError) or attempt == 99:
+                    raise BootstrapError(f"cannot write {self._path}: {error.strerror}") from None
 
     def answer(self, deadline: Deadline) -> bytes | None:
         try:
@@ -92,8 +94,6 @@ def _private(folder: Path, make: bool = True) -> bool:
                 folder.mkdir(mode=0o700)
         found = folder.lstat()
     except FileNotFoundError:
-        if make:  # it was removed in between: the caller tries again
-            return False
         return False
     except OSError as error:
         raise BootstrapError(f"cannot make the directory {folder}: {error.strerror}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from datetime import timedelta
 from typing import Any
 
@@ -108,12 +109,16 @@ class Store(Channel):
     def _connected(self, deadline: Deadline) -> bool:
         if self._store is None:
             try:
+                if not self._serves:  # the store itself fails slowly, with pages of its own stack
+                    socket.create_connection(
+                        (self._host, self._port), max(0.001, min(5.0, deadline.left))
+                    ).close()
                 self._store = self._torch.distributed.TCPStore(
                     self._host, self._port, self.n_pes, self._serves,
                     timedelta(seconds=max(1.0, deadline.left)), wait_for_workers=False,
                     multi_tenant=True,
                 )  # fmt: skip
-            except RuntimeError as error:
+            except (RuntimeError, OSError) as error:
                 self.failed(_first_line(error))
                 return False
             if self._serves:
@@ -123,7 +128,8 @@ class Store(Channel):
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    system: str | None = getattr(error, "strerror", None)
+    return system or (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _torch() -> Any:

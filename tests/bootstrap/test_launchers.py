@@ -2,6 +2,7 @@
 
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -9,6 +10,7 @@ from gpushmem import bootstrap
 from gpushmem.errors import ArgumentError
 from gpushmem.launch import hosts
 from tests.bootstrap.launchers import mpirun, need_mpi4py, need_torch, run
+from tests.bootstrap.processes import free_port
 
 PYTHON = sys.executable
 JOIN = """
@@ -16,6 +18,13 @@ import os, sys
 from gpushmem import bootstrap
 job = bootstrap.join()
 sys.stdout.write(f"{job.my_pe} of {job.n_pes} {job.bootstrap}\\n")
+"""
+GROUP = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.barrier()
+sys.stdout.write(f"group of {dist.get_world_size()}\\n")
+dist.destroy_process_group()
 """
 WITHOUT = "import sys; sys.modules['mpi4py'] = None\n"
 
@@ -96,13 +105,42 @@ def test_pes_of_mpirun_on_several_machines(tmp_path):
 def test_torchrun(tmp_path):
     need_torch()
     script = tmp_path / "job.py"
-    script.write_text(
-        JOIN + "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
-        "sys.stdout.write(f'group of {dist.get_world_size()}\\n')\ndist.destroy_process_group()\n"
-    )
+    script.write_text(JOIN + GROUP)
     out, _ = run(PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", 2, script)
     assert len(re.findall(r"[01] of 2 found through torch \(torchrun, PyTorch", out)) == 2
     assert out.count("group of 2") == 2
+
+
+@pytest.mark.slow
+def test_the_variables_of_torch_without_torchrun(tmp_path):
+    """PE 0 has the store, and torch.distributed goes on using it; it also comes late."""
+    need_torch()
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import os, time\nif os.environ['RANK'] == '0':\n    time.sleep(5)\n" + JOIN + GROUP
+    )
+    env = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    with ThreadPoolExecutor() as pool:
+        started = [
+            pool.submit(run, PYTHON, script, timeout=100, **env, RANK=str(pe)) for pe in (0, 1)
+        ]
+    for pe, (out, _) in enumerate(future.result() for future in started):
+        assert f"{pe} of 2 found through torch (RANK and MASTER_ADDR, PyTorch" in out
+        assert "group of 2" in out
+
+
+@pytest.mark.slow
+def test_a_pe_of_torch_that_finds_no_store(tmp_path):
+    need_torch()
+    script = tmp_path / "job.py"
+    script.write_text(JOIN)
+    env = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    env |= {"RANK": "1", "GPUSHMEM_BOOTSTRAP_TIMEOUT": "1"}
+    _, err = run(PYTHON, script, code=1, **env)
+    assert "PE 1 of 2 waited 1 s for PE 0 through the store at localhost" in err
+    assert "Connection refused" in err
+    assert err.count("Traceback") == 1
+    assert "frame #" not in err
 
 
 @pytest.mark.slow
