@@ -17,6 +17,7 @@ from gpushmem.job import job as jobs
 
 FOREIGN = ("GPUSHMEM_", "OMPI_", "PMI_", "PMIX_", "MPI_LOCAL", "SLURM_", "TORCHELASTIC_")
 FOREIGN += ("RANK", "WORLD_SIZE", "MASTER_", "PALS_")
+JOB = str(os.getpid())  # a number of its own for each run of the tests
 
 
 def clean(environment=os.environ):
@@ -127,7 +128,7 @@ def tcp(n, port, key="a secret"):
     }  # fmt: skip
 
 
-def step(n, job="4711", **more):
+def step(n, job=JOB, **more):
     """The environment of PE k of a step of Slurm, set by hand: there is no srun here."""
     return lambda pe: {
         "SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "SLURM_PROCID": str(pe),

@@ -92,15 +92,17 @@ def connected(address):
             return sock
 
 
-def abstract_names():
-    lines = Path("/proc/net/unix").read_text().splitlines()
-    return {line.split("@")[1] for line in lines if "@gpushmem-" in line}
+def abstract_names(pid):
+    """Names of the abstract sockets at which a process listens."""
+    links = [str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()]
+    rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    return {row[7] for row in rows if len(row) > 7 and f"socket:[{row[6]}]" in links}
 
 
 def attacked(env, address_of, purpose):
     """PEs 0 and 1 of 3 run; do all we can; PE 2 comes: all join. Returns what PE 0 said."""
     first = [Process(joined(), **env(pe) | {"GPUSHMEM_VERBOSE": "1"}) for pe in (0, 1)]
-    address = address_of()
+    address = address_of(first[0].pid)
     with contextlib.ExitStack() as stack:
         for attack in ATTACKS:
             attack(stack.enter_context(connected(address)))
@@ -127,7 +129,7 @@ def attacked(env, address_of, purpose):
 
 def test_strangers_at_the_port():
     port = free_port()
-    said = attacked(tcp_env(3, port), lambda: ("localhost", port), tcp.PURPOSE)
+    said = attacked(tcp_env(3, port), lambda _: ("localhost", port), tcp.PURPOSE)
     assert "PE 0 dropped a connection: it does not speak this protocol" in said
     assert "it does not have this job's key" in said
     assert "PE 1 is there already" in said
@@ -136,14 +138,12 @@ def test_strangers_at_the_port():
 
 
 def test_strangers_at_the_socket():
-    before = abstract_names()
-
-    def address():
+    def address(pid):
         until = time.monotonic() + 10
-        while not (new := abstract_names() - before):
+        while not (names := abstract_names(pid)):
             assert time.monotonic() < until
             time.sleep(0.01)
-        return "\0" + new.pop()
+        return "\0" + names.pop().removeprefix("@")
 
     said = attacked(step(3), address, meeting.PURPOSE)
     assert "it does not have this job's key" in said

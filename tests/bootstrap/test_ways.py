@@ -9,7 +9,7 @@ from gpushmem.bootstrap import join as join_job
 from gpushmem.bootstrap import meeting, mpi, slurm, torch
 from gpushmem.errors import ArgumentError, BootstrapError
 from gpushmem.launch import local
-from tests.bootstrap.processes import free_port, joined, run_all, step, tcp
+from tests.bootstrap.processes import JOB, free_port, joined, run_all, step, tcp
 
 # What launchers set for PE 1 of 4, from their documentation and as seen.
 TORCHRUN = {
@@ -60,7 +60,7 @@ def test_a_process_of_its_own_is_a_job_of_one():
 @pytest.mark.parametrize("n", [2, 3, 8])
 def test_the_variables_of_srun(n):
     found = run_all(n, joined(), step(n))
-    assert found == [(pe, n, "found through slurm (step 4711.0)") for pe in range(n)]
+    assert found == [(pe, n, f"found through slurm (step {JOB}.0)") for pe in range(n)]
 
 
 def test_the_variables_of_mpirun_without_mpi4py():
