@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "gpushmem.errors": (
-        "ArgumentError", "BackendUnavailable", "CollectiveMismatch", "Deadlock",
+        "ArgumentError", "BackendUnavailable", "BootstrapError", "CollectiveMismatch", "Deadlock",
         "HeapExhausted", "KernelError", "NotInitializedError", "PeerFailed", "ShmemError",
         "SymmetryError", "TeamError", "WaitTimeout",
     ),

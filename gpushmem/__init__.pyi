@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 
 from gpushmem.errors import ArgumentError as ArgumentError
 from gpushmem.errors import BackendUnavailable as BackendUnavailable
+from gpushmem.errors import BootstrapError as BootstrapError
 from gpushmem.errors import CollectiveMismatch as CollectiveMismatch
 from gpushmem.errors import Deadlock as Deadlock
 from gpushmem.errors import HeapExhausted as HeapExhausted

@@ -10,6 +10,7 @@ from __future__ import annotations
 __all__ = [
     "ArgumentError",
     "BackendUnavailable",
+    "BootstrapError",
     "CollectiveMismatch",
     "Deadlock",
     "HeapExhausted",
@@ -76,3 +77,7 @@ class KernelError(ShmemError, RuntimeError):
 
 class BackendUnavailable(ShmemError, RuntimeError):
     """The backend asked for cannot be used here; the message says why and what to install."""
+
+
+class BootstrapError(ShmemError, RuntimeError):
+    """The job's PEs did not find each other; the message says who is missing, or what is."""

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem import bootstrap, settings
+from gpushmem import bootstrap as bootstraps
+from gpushmem import settings
 from gpushmem.errors import ArgumentError, BackendUnavailable, NotInitializedError
 from gpushmem.job.ending import tell_the_others
+from gpushmem.job.job import Job
 from gpushmem.lines import user_line
 from gpushmem.memory.array import (
     Allocation,
@@ -28,7 +30,7 @@ from gpushmem.memory.heap import Heap
 from gpushmem.memory.registration import Registrations
 from gpushmem.memory.stats import Allocated, HeapStats, leak_report
 from gpushmem.ops import Op, host
-from gpushmem.size import parse_size
+from gpushmem.size import format_size, parse_size
 
 __all__ = [
     "alloc_bytes",
@@ -125,21 +127,39 @@ def is_initialized() -> bool:
     return _runtime is not None
 
 
-def init(backend: str | None = None, *, heap_size: str | int | None = None) -> None:
+def init(
+    backend: str | None = None,
+    *,
+    heap_size: str | int | None = None,
+    bootstrap: str | None = None,
+) -> None:
     """Connect this PE to the others; collective over the job.
 
     `backend` is "cpu"; default: the environment variable GPUSHMEM_BACKEND, else "cpu". `heap_size`
     is the symmetric heap of each PE in bytes or as "256M"; default: `--heap-size` of `gpushmem
-    run`, else GPUSHMEM_HEAP_SIZE, else 1 GiB. Memory is used up only as it is written. Calling it
-    again without `finalize` in between raises `ArgumentError`; after `finalize` it may be called
-    anew. NVSHMEM 3: nvshmem_init.
+    run`, else GPUSHMEM_HEAP_SIZE, else 1 GiB. Memory is used up only as it is written.
+
+    `bootstrap` is how the PEs find each other: "mpi" (mpirun), "torch" (torchrun), "slurm" (srun),
+    "local" (this process is the only PE), "tcp://host:port", or "auto", which finds out; default:
+    GPUSHMEM_BOOTSTRAP, else "auto". It is of no consequence in PEs that `gpushmem run` has
+    started, nor after the process's first `init`. Raises `BootstrapError` when PEs have not come
+    within GPUSHMEM_BOOTSTRAP_TIMEOUT seconds, naming them, or when the way asked for cannot be
+    gone here; `BackendUnavailable` when the PEs are on several machines.
+
+    Calling it again without `finalize` in between raises `ArgumentError`; after `finalize` it may
+    be called anew, and the job is the same. NVSHMEM 3: nvshmem_init.
     """
     global _runtime  # noqa: PLW0603
     if _runtime is not None:
         raise ArgumentError("init: already initialised; call gpushmem.finalize() first")
-    tell_the_others(bootstrap.join())
-    made = _backend_class(backend or asked_backend())
-    _runtime = Runtime(made(_heap_bytes(heap_size)))
+    name = backend or asked_backend()
+    made = _backend_class(name)
+    job = bootstraps.join(bootstrap)
+    tell_the_others(job)
+    heap_bytes = _heap_bytes(heap_size, job.heap_size)
+    if job.my_pe == 0:
+        bootstraps.note(_found(job, name, heap_bytes))
+    _runtime = Runtime(made(heap_bytes))
     host.call = _host_call
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
@@ -203,8 +223,14 @@ def _backend_class(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def _heap_bytes(asked: str | int | None) -> int:
-    for size in (asked, bootstrap.join().heap_size):
+def _found(job: Job, backend: str, heap_bytes: int) -> str:
+    """What `init` tells who wants to know."""
+    pes = "1 PE" if job.n_pes == 1 else f"{job.n_pes} PEs on this machine"
+    return f"{pes}, {job.bootstrap}; backend {backend}, heap {format_size(heap_bytes)}"
+
+
+def _heap_bytes(*asked: str | int | None) -> int:
+    for size in asked:
         if size is not None:
             return parse_size(size)
     return int(settings.get("GPUSHMEM_HEAP_SIZE"))

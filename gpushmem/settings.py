@@ -24,7 +24,7 @@ def _count(least: int) -> Callable[[str], int]:
 
 def _seconds(text: str) -> float:
     try:
-        number = float(text)
+        number = float(text) if text.isascii() else -1.0
     except ValueError:
         number = -1.0
     if not 0 < number < 1e9:

@@ -2,16 +2,74 @@
 
 from __future__ import annotations
 
-from gpushmem.bootstrap import local
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpushmem import settings
+from gpushmem.bootstrap import local, meeting, mpi, slurm, tcp, torch
+from gpushmem.bootstrap.channel import Channel, note
+from gpushmem.errors import ArgumentError
 from gpushmem.job import job as jobs
 
-__all__ = ["join"]
+__all__ = ["join", "note"]
+
+AUTO = "auto"
 
 
-def join() -> jobs.Job:
-    """The job that this process belongs to; joins it if that has not happened yet."""
+@dataclass(frozen=True)
+class Way:
+    """One way of finding each other."""
+
+    name: str
+    recognised: Callable[[], bool]
+    channel: Callable[[], Channel | None]  # None: this process is the only PE
+
+
+# The first that is recognised is taken. Launchers start each other (srun one torchrun, or the
+# helpers of mpirun, on every machine), and leave each other's variables in place: the innermost
+# comes first. What is less certain comes late.
+WAYS = (
+    Way("torch", torch.with_agent, torch.channel),
+    Way("mpi", mpi.of_its_own, mpi.channel),
+    Way("slurm", slurm.recognised, slurm.channel),
+    Way("mpi", mpi.recognised, mpi.channel),
+    Way("torch", torch.recognised, torch.channel),
+    Way("local", lambda: True, lambda: None),
+)
+
+
+def join(name: str | None = None) -> jobs.Job:
+    """The job that this process belongs to; joins it if that has not happened yet.
+
+    `name` is "mpi", "torch", "slurm", "local" or "tcp://host:port", or "auto" to find out; default:
+    GPUSHMEM_BOOTSTRAP. Raises `ArgumentError` for other names, `BootstrapError` when the PEs do not
+    find each other, `BackendUnavailable` when they are on several machines.
+    """
+    way = _way(name or settings.get("GPUSHMEM_BOOTSTRAP"), given=name is not None)
     found = jobs.current()
     if found is None:
-        found = local.join()
+        channel = way.channel()
+        found = local.join() if channel is None else meeting.join(channel)
         jobs.adopt(found)
     return found
+
+
+def _way(name: str, given: bool) -> Way:
+    if name == AUTO:
+        return next(way for way in WAYS if way.recognised())
+    try:
+        if name.startswith(tcp.PREFIX):
+            tcp.address(name)
+            return Way(name, lambda: True, lambda: tcp.channel(name))
+        return _named(name)
+    except ArgumentError as error:
+        whose = "init: " if given else "environment variable GPUSHMEM_BOOTSTRAP: "
+        raise ArgumentError(f"{whose}{error}") from None
+
+
+def _named(name: str) -> Way:
+    for way in WAYS:
+        if way.name == name:
+            return way
+    names = ", ".join([AUTO, *dict.fromkeys(way.name for way in WAYS), "tcp://host:port"])
+    raise ArgumentError(f"there is no bootstrap {name!r}; there are {names}")

@@ -9,4 +9,4 @@ __all__ = ["join"]
 
 def join() -> Job:
     """Be a job by oneself."""
-    return create(1)
+    return create(1, bootstrap="by itself")

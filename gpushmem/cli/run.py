@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -38,8 +38,10 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     short_help="Start PEs on this machine and run a script in each.",
 )
+@click.option("-n", "n_pes", type=click.IntRange(min=1), help="Number of PEs.  [default: 1]")
 @click.option(
-    "-n", "n_pes", type=click.IntRange(min=1), default=1, show_default=True, help="Number of PEs."
+    "--hosts",
+    help="Hosts to start PEs on with mpirun or srun, and how many, such as node1:4,node2:4.",
 )
 @click.option(
     "--heap-size", type=_Size(), help="Symmetric heap of each PE, such as 256M.  [default: 1G]"
@@ -56,14 +58,17 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
     help="End the job, with a report, when a host has waited so long in one call.",
 )
 @click.option("--tag-output", is_flag=True, help="Prefix each line of output with its PE.")
+@click.option("--verbose", is_flag=True, help="Say how the PEs found each other.")
 @click.option("-m", "module", help="Run a module, as python -m does, instead of a script.")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def command(
-    n_pes: int,
+    n_pes: int | None,
+    hosts: str | None,
     heap_size: int | None,
     threads_per_pe: int | None,
     timeout: float | None,
     tag_output: bool,
+    verbose: bool,
     module: str | None,
     args: tuple[str, ...],
 ) -> None:
@@ -74,6 +79,18 @@ def command(
     """
     _check_settings()
     target = _module(module, args) if module else _script(args)
+    if hosts is not None:
+        asked = {
+            "GPUSHMEM_HEAP_SIZE": heap_size,
+            "GPUSHMEM_THREADS": threads_per_pe,
+            "GPUSHMEM_TIMEOUT": timeout,
+            "GPUSHMEM_VERBOSE": "1" if verbose else None,
+        }
+        program = [sys.executable, *(("-m", module) if module else ()), *args]
+        _hand_over(hosts, n_pes, program, asked, tag_output)
+    n_pes = n_pes or 1
+    if verbose:
+        os.environ["GPUSHMEM_VERBOSE"] = "1"
     from gpushmem import runtime  # noqa: PLC0415  (heavy: not for usage errors)
     from gpushmem.launch import local  # noqa: PLC0415
 
@@ -107,6 +124,17 @@ def _check_settings() -> None:
         settings.check()
     except ArgumentError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _hand_over(
+    hosts: str, n_pes: int | None, program: list[str], asked: dict[str, Any], tag_output: bool
+) -> NoReturn:
+    from gpushmem.launch import hosts as launcher  # noqa: PLC0415  (seldom needed)
+
+    try:
+        launcher.hand_over(launcher.parse(hosts, n_pes), program, asked, tag_output)
+    except ShmemError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _script(args: tuple[str, ...]) -> Callable[[], None]:

@@ -7,6 +7,7 @@ and which exception ends it; if it cannot, since it is killed, another PE notice
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import traceback
 from types import TracebackType
@@ -25,7 +26,7 @@ def tell_the_others(job: Job) -> None:
     if board["launcher"] or job.n_pes == 1 or job.board_fd in _told:
         return
     _told.add(job.board_fd)
-    previous = sys.excepthook
+    previous, process = sys.excepthook, os.getpid()
 
     def on_exception(
         kind: type[BaseException], error: BaseException, tb: TracebackType | None
@@ -33,8 +34,12 @@ def tell_the_others(job: Job) -> None:
         board.claim(FAILED, job.my_pe, reason_of(error))
         previous(kind, error, tb)
 
+    def at_exit() -> None:
+        if os.getpid() == process:  # not one that was forked from it
+            board.mark_ended(job.my_pe, 0)
+
     sys.excepthook = on_exception
-    atexit.register(board.mark_ended, job.my_pe, 0)
+    atexit.register(at_exit)
 
 
 def reason_of(error: BaseException) -> str:

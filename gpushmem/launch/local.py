@@ -120,7 +120,7 @@ def launch(
         os.environ.update(share_of_cores(n_pes, threads_per_pe))
         target()
 
-    job = create(n_pes, heap_size, f"gpushmem run (process {os.getpid()})")
+    job = create(n_pes, heap_size, f"forked by gpushmem run (pid {os.getpid()})")
     seconds = timeout or settings.get("GPUSHMEM_TIMEOUT") or 0
     through = Tagger() if tag_output else Pipes() if pipes else None
     return _Launcher(job, through, seconds, limit).run(on_its_cores)

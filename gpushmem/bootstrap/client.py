@@ -1,0 +1,91 @@
+"""The other PEs' side of a connection to PE 0."""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+from typing import Any
+
+from gpushmem.bootstrap.channel import Deadline
+from gpushmem.bootstrap.handshake import Session, Talk, greet
+
+__all__ = ["ATTEMPT", "Client"]
+
+ATTEMPT = 10.0  # seconds for connecting, and for the handshake: more than PE 0's own limit
+SIZE = array.array("i").itemsize  # of a descriptor
+
+
+class Client:
+    """A connection to PE 0, which has proved to be PE 0. Raises `OSError`, `Unproven`."""
+
+    def __init__(
+        self, sock: socket.socket, address: str | tuple[str, int], key: bytes, purpose: bytes,
+        pe: int, n_pes: int, deadline: Deadline,
+    ) -> None:  # fmt: skip
+        self._socket = sock
+        try:
+            sock.settimeout(max(0.001, min(ATTEMPT, deadline.left)))
+            sock.connect(address)
+            self._session: Session = self._run(greet(key, purpose, pe, n_pes))
+        except BaseException:
+            sock.close()
+            raise
+
+    def say(self, payload: bytes) -> None:
+        """Send a frame."""
+        self._socket.sendall(self._session.frame(payload))
+
+    def hear(self, deadline: Deadline) -> bytes:
+        """Receive a frame."""
+        self._socket.settimeout(max(0.001, deadline.left))
+        payload: bytes = self._run(self._session.receive())
+        return payload
+
+    def receive_fds(self, n: int) -> list[int]:
+        """Receive one message of `n` descriptors; children of this process will not have them."""
+        room = socket.CMSG_LEN(n * SIZE)  # socket.recv_fds ignores its flags
+        data, extra, flags, _ = self._socket.recvmsg(1, room, socket.MSG_CMSG_CLOEXEC)
+        fds = array.array("i")
+        for level, kind, content in extra:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                fds.frombytes(content[: len(content) - len(content) % SIZE])
+        if data and len(fds) == n and not flags & socket.MSG_CTRUNC:
+            return list(fds)
+        for fd in fds:
+            os.close(fd)
+        raise ConnectionError(
+            f"{len(fds)} of {n} descriptors came: the limit of open files may be too low "
+            "(ulimit -n)"
+            if data
+            else "PE 0 closed the connection"
+        )
+
+    def confirm(self) -> None:
+        """Say that these descriptors are here."""
+        self._socket.sendall(b"k")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def _run(self, talk: Talk) -> Any:
+        wanted = next(talk)
+        try:
+            while True:
+                if isinstance(wanted, bytes):
+                    self._socket.sendall(wanted)
+                    wanted = next(talk)
+                else:
+                    wanted = talk.send(self._exactly(wanted))
+        except StopIteration as end:
+            return end.value
+
+    def _exactly(self, n: int) -> bytes:
+        data = b""
+        while len(data) < n:
+            more = self._socket.recv(n - len(data))
+            if not more:
+                raise ConnectionError("PE 0 closed the connection")
+            data += more
+        return data

@@ -1,0 +1,217 @@
+"""PEs that others have started get the job's memory: PE 0 makes it, and hands its descriptors out.
+
+They go over a Unix-domain socket in the abstract namespace, so there is no file. PE 0 says its
+name, and a key made for this job, through the `Channel` the PEs have. Then
+
+    client -> PE 0   (handshake) the cores it may use
+    PE 0 -> client   what the job is; its descriptors, some at a time, each lot confirmed
+    PE 0 -> client   that all PEs have them
+
+in steps which PE 0 takes with all PEs before the next: so all are in the job, or none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import secrets
+import socket
+import time
+from collections import Counter
+from typing import Any
+
+from gpushmem import settings
+from gpushmem.bootstrap import hosts
+from gpushmem.bootstrap.channel import Channel, Deadline
+from gpushmem.bootstrap.client import Client
+from gpushmem.bootstrap.handshake import Unproven
+from gpushmem.bootstrap.server import Listener
+from gpushmem.errors import BackendUnavailable, BootstrapError, ShmemError
+from gpushmem.job.job import Job, create
+
+__all__ = ["join"]
+
+PURPOSE = b"descriptors"
+AT_ONCE = 200  # descriptors in a message; Linux takes 253
+GRACE = 3.0  # seconds that others wait longer than PE 0, to learn from it what is missing
+SPARE = 64  # descriptors that a process needs besides
+# What an attempt may fail with that is worth another: nobody there, not PE 0, an old place.
+BROKEN = (OSError, Unproven, ValueError, KeyError, TypeError)
+REFUSALS = {kind.__name__: kind for kind in (BackendUnavailable, BootstrapError)}
+
+
+def join(channel: Channel) -> Job:
+    """Meet the other PEs. Raises `BootstrapError`, `BackendUnavailable`."""
+    deadline = Deadline(settings.get("GPUSHMEM_BOOTSTRAP_TIMEOUT"))
+    _check_descriptors(channel.n_pes)
+    try:
+        job = (_lead if channel.my_pe == 0 else _follow)(channel, deadline)
+    finally:
+        channel.close()
+    return job
+
+
+def _check_descriptors(n_pes: int) -> None:
+    needed, limit = 2 * n_pes + SPARE, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit != resource.RLIM_INFINITY and needed > limit:
+        raise BootstrapError(
+            f"a job of {n_pes} PEs needs {needed} open files a process, and the limit is {limit}: "
+            f"raise it (ulimit -n {needed}), or start fewer PEs"
+        )
+
+
+# --- PE 0
+
+
+def _lead(channel: Channel, deadline: Deadline) -> Job:
+    key = channel.key or secrets.token_bytes(32)
+    name = f"gpushmem-{os.getuid()}-{secrets.token_hex(16)}"
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with contextlib.closing(Listener(sock, key, PURPOSE, channel.n_pes)) as listener:
+        try:
+            said = channel.gather(deadline)
+            hosts.check({0: hosts.identity(), **said} if said else {}, channel.n_pes)
+            sock.bind("\0" + name)
+            sock.listen(4096)
+            invitation = {"name": name} if channel.key else {"name": name, "key": key.hex()}
+            channel.announce(json.dumps(invitation).encode())
+            return _hand_out(channel, listener, deadline)
+        except ShmemError as error:
+            refusal = json.dumps(_refusal(error)).encode()
+            channel.announce(refusal)
+            listener.tell_all(refusal)
+            raise
+
+
+def _refusal(error: ShmemError) -> dict[str, str]:
+    kind = type(error).__name__
+    return {"refused": kind if kind in REFUSALS else "BootstrapError", "why": str(error)[:8000]}
+
+
+def _hand_out(channel: Channel, listener: Listener, deadline: Deadline) -> Job:
+    said = listener.gather(deadline, channel.where)
+    cores = {0: hosts.cpus(), **{pe: text.decode() for pe, text in said.items()}}
+    sharing = Counter(cores.values())
+    job = create(channel.n_pes, bootstrap=_found(channel))
+    with _closed_on_error(job.fds):
+        about = {"max_teams": job.max_teams, "n_fds": len(job.fds)}
+        for pe in said:
+            try:
+                about["sharing"] = sharing[cores[pe]]
+                _send(listener, pe, json.dumps(about).encode(), job.fds, deadline)
+            except OSError as error:
+                raise BootstrapError(
+                    f"PE {pe} of {channel.n_pes} came, and was lost before it had the job's "
+                    f"memory ({_reason(error)}): see what it says itself"
+                ) from None
+        channel.close()  # whoever looks there from now on is of another job
+        listener.tell_all(b"{}")
+    _divide_cores(sharing[cores[0]])
+    return job
+
+
+def _send(
+    listener: Listener, pe: int, about: bytes, fds: tuple[int, ...], deadline: Deadline
+) -> None:
+    seconds = max(1.0, deadline.left)
+    listener.tell(pe, about, seconds)
+    sock = listener.here[pe].socket
+    for lot in range(0, len(fds), AT_ONCE):
+        socket.send_fds(sock, [b"f"], fds[lot : lot + AT_ONCE])
+        if sock.recv(1) != b"k":  # descriptors on their way are limited, too
+            raise ConnectionError("it left")
+
+
+@contextlib.contextmanager
+def _closed_on_error(fds: Any) -> Any:
+    try:
+        yield
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
+
+
+# --- the others
+
+
+def _follow(channel: Channel, deadline: Deadline) -> Job:
+    channel.say(hosts.identity())
+    answer = None
+    pause = 0.002
+    longer = deadline.later(min(GRACE, deadline.seconds))
+    while True:
+        answer = channel.answer(deadline) or answer
+        if answer is not None:
+            try:
+                return _fetch(channel, answer, longer)
+            except BROKEN as error:
+                channel.failed(f"it gave a place to meet, but there: {_reason(error)}")
+        if not deadline.left:
+            raise BootstrapError(
+                f"PE {channel.my_pe} of {channel.n_pes} waited {deadline.seconds:g} s for PE 0 "
+                f"{channel.where}: {channel.trouble}. See whether PE 0 runs, or has "
+                "failed earlier; for more time set GPUSHMEM_BOOTSTRAP_TIMEOUT"
+            )
+        time.sleep(min(pause, deadline.left))
+        pause = min(2 * pause, 0.1)
+
+
+def _fetch(channel: Channel, answer: bytes, deadline: Deadline) -> Job:
+    invitation = json.loads(answer)
+    _raise_refusal(invitation)
+    key = channel.key or bytes.fromhex(invitation["key"])
+    client = Client(
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), "\0" + invitation["name"], key,
+        PURPOSE, channel.my_pe, channel.n_pes, deadline,
+    )  # fmt: skip
+    with contextlib.closing(client):
+        client.say(hosts.cpus().encode())
+        about = _hear(client, deadline)
+        fds: list[int] = []
+        with _closed_on_error(fds):
+            while len(fds) < about["n_fds"]:
+                fds += client.receive_fds(min(AT_ONCE, about["n_fds"] - len(fds)))
+                client.confirm()
+            _hear(client, deadline)  # all PEs have come as far
+    _divide_cores(about["sharing"])
+    board, control, code, *heaps = fds
+    return Job(
+        channel.my_pe, channel.n_pes, None, about["max_teams"], _found(channel), board, control,
+        code, tuple(heaps),
+    )  # fmt: skip
+
+
+def _hear(client: Client, deadline: Deadline) -> dict[str, Any]:
+    try:
+        heard: dict[str, Any] = json.loads(client.hear(deadline))
+    except TimeoutError:
+        raise TimeoutError("PE 0 is there, and waits for other PEs") from None
+    _raise_refusal(heard)
+    return heard
+
+
+def _raise_refusal(heard: dict[str, Any]) -> None:
+    if "refused" in heard:
+        raise REFUSALS.get(heard["refused"], BootstrapError)(heard["why"])
+
+
+def _reason(error: BaseException) -> str:
+    system: str | None = getattr(error, "strerror", None)
+    return system.lower() if system else str(error) or type(error).__name__
+
+
+# --- both
+
+
+def _found(channel: Channel) -> str:
+    return f"found through {channel.found}"
+
+
+def _divide_cores(sharing: int) -> None:
+    """Let PEs that may use the same cores have an equal part each, unless the user decided."""
+    if not settings.is_set("GPUSHMEM_THREADS"):
+        mine = len(os.sched_getaffinity(0))
+        os.environ["GPUSHMEM_THREADS"] = str(max(1, mine // sharing))

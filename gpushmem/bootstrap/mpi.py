@@ -1,0 +1,205 @@
+"""Started by mpirun or mpiexec of Open MPI, MPICH or Intel MPI, or by what looks like them.
+
+With mpi4py the PEs exchange messages of MPI; without it, or where it belongs to another MPI than
+the launcher, the launcher's environment variables do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from gpushmem.bootstrap import hosts
+from gpushmem.bootstrap.channel import Channel, Deadline, missing, number, place
+from gpushmem.bootstrap.directory import Directory, job_id
+from gpushmem.bootstrap.polling import poll
+from gpushmem.errors import BootstrapError
+
+__all__ = ["channel", "of_its_own", "recognised"]
+
+TAG = 28514  # of our messages, on MPI_COMM_WORLD; MPI promises tags up to 32767
+LARGEST = 1 << 16
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """What a launcher tells each process."""
+
+    name: str
+    rank: str
+    size: str
+    local_size: str
+    sign: str  # only this launcher sets it
+
+
+LAUNCHERS = (
+    Launcher(
+        "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "OMPI_COMM_WORLD_RANK",
+    ),
+    Launcher("Hydra", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "MPI_LOCALNRANKS"),
+    Launcher("PMI", "PMI_RANK", "PMI_SIZE", "PMI_LOCAL_SIZE", "PMI_RANK"),
+)  # fmt: skip
+JOB_IDS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMIX_ID", "PMI_JOBID", "PALS_APID")
+HOW = "start the processes with mpirun, mpiexec or the like"
+
+
+def of_its_own() -> bool:
+    """Whether mpirun or mpiexec started this process, by variables that only they set."""
+    return any(row.sign in os.environ for row in LAUNCHERS[:2])
+
+
+def recognised() -> bool:
+    """Whether this looks like a process of an MPI job, which srun may have started, too."""
+    return _launcher() is not None or "PMIX_RANK" in os.environ
+
+
+def _launcher() -> Launcher | None:
+    return next((row for row in LAUNCHERS if {row.sign, row.rank} <= os.environ.keys()), None)
+
+
+def channel() -> Channel | None:
+    """How this process's PEs reach each other; None if it is the only one."""
+    row = _launcher()
+    here = None if row is None else place(row.rank, row.size)
+    if here is not None and here[1] == 1:
+        return None
+    mpi, why = _mpi4py()
+    if mpi is None:
+        return _by_variables(row, here, why)
+    world = mpi.COMM_WORLD
+    if here is None:
+        if world.size == 1 and "PMIX_RANK" not in os.environ:
+            raise BootstrapError(f"bootstrap mpi: MPI knows of this process alone: {HOW}")
+        return None if world.size == 1 else Messages(mpi)
+    if (world.rank, world.size) != here:
+        return _by_variables(
+            row, here, f"mpi4py sees PE {world.rank} of {world.size}: it uses another MPI"
+        )
+    return Messages(mpi)
+
+
+def _by_variables(row: Launcher | None, here: tuple[int, int] | None, why: str) -> Channel:
+    if row is None or here is None:
+        raise BootstrapError(
+            f"bootstrap mpi: no launcher's variables ({', '.join(r.rank for r in LAUNCHERS[:2])}) "
+            f"are set, and {why}: {HOW}, or install mpi4py"
+        )
+    my_pe, n_pes = here
+    if row.local_size in os.environ:
+        local = number(row.local_size, 1)
+        if local < n_pes:
+            raise hosts.elsewhere(n_pes, local, f"{row.local_size}={local}, this is PE {my_pe}")
+    found = f"mpi (variables of {row.name}; {why})"
+    return Directory(my_pe, n_pes, found, f"mpi {n_pes} {job_id(JOB_IDS)}")
+
+
+def _mpi4py() -> tuple[Any, str]:
+    """The module mpi4py.MPI, ready for use; or None, and why not."""
+    ours = "mpi4py.MPI" not in sys.modules
+    try:
+        from mpi4py import MPI  # noqa: PLC0415  (optional, and it initialises MPI)
+    except ImportError:
+        return None, "without mpi4py"
+    except RuntimeError as error:  # no MPI library
+        return None, f"mpi4py does not work: {str(error).splitlines()[0]}"
+    if not MPI.Is_initialized() or MPI.Is_finalized():
+        return None, "MPI is not initialised"
+    if ours:
+        _end_together(MPI)
+    return MPI, ""
+
+
+def _end_together(mpi: Any) -> None:
+    """Make an exception that ends this process end the job.
+
+    At its end a process waits, in MPI_Finalize, for all others; when one has failed they may be
+    waiting for it in turn. Who uses mpi4py on their own has decided about this: see mpi4py.run.
+    """
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        previous(kind, error, trace)
+        with contextlib.suppress(AttributeError):
+            mpi._set_abort_status(1)
+
+    sys.excepthook = hook
+
+
+class Messages(Channel):
+    """PE 0 and each of the others exchange messages of MPI; nobody waits in MPI itself."""
+
+    def __init__(self, mpi: Any) -> None:
+        import mpi4py  # noqa: PLC0415  (optional)
+
+        self._mpi, self._world = mpi, mpi.COMM_WORLD
+        library = mpi.Get_library_version().replace("Version:", "").replace("\t", " ")
+        name = " ".join(library.splitlines()[0].split(",")[0].split())
+        super().__init__(
+            self._world.rank, self._world.size, f"mpi (mpi4py {mpi4py.__version__}, {name})",
+            "in MPI_COMM_WORLD", "no message came",
+        )  # fmt: skip
+        self._here: list[int] = []
+        self._receive: tuple[Any, bytearray] | None = None
+
+    def say(self, identity: bytes) -> None:
+        self._send(identity, 0)
+
+    def gather(self, deadline: Deadline) -> dict[int, bytes]:
+        receives = {pe: self._receive_from(pe) for pe in range(1, self.n_pes)}
+        said: dict[int, bytes] = {}
+
+        def all_came() -> bool:
+            for pe, (request, buffer) in list(receives.items()):
+                if (data := self._received(request, buffer)) is not None:
+                    said[pe] = data
+                    del receives[pe]
+            return not receives
+
+        came = poll(deadline, all_came)
+        self._here = sorted(said)
+        if not came:
+            for request, _ in receives.values():
+                request.Cancel()
+                request.Wait()
+            raise missing(receives, self.n_pes, deadline.seconds, self.where)
+        return said
+
+    def announce(self, answer: bytes) -> None:
+        for pe in self._here:
+            self._send(answer, pe)
+
+    def answer(self, deadline: Deadline) -> bytes | None:
+        if self._receive is None:
+            self._receive = self._receive_from(0)
+        data = self._received(*self._receive)
+        if data is not None:
+            self._receive = None
+        return data
+
+    def close(self) -> None:
+        if self._receive is not None:
+            self._receive[0].Cancel()
+            self._receive[0].Wait()
+            self._receive = None
+
+    def _send(self, data: bytes, pe: int) -> None:
+        _sent.append((self._world.Isend([data, self._mpi.BYTE], dest=pe, tag=TAG), data))
+
+    def _receive_from(self, pe: int) -> tuple[Any, bytearray]:
+        # Announcements may be many: PEs other than 0 have one large buffer, PE 0 has small ones.
+        buffer = bytearray(LARGEST if pe == 0 else 4096)
+        return self._world.Irecv([buffer, self._mpi.BYTE], source=pe, tag=TAG), buffer
+
+    def _received(self, request: Any, buffer: bytearray) -> bytes | None:
+        status = self._mpi.Status()
+        if not request.Test(status):
+            return None
+        return bytes(buffer[: status.Get_count(self._mpi.BYTE)])
+
+
+_sent: list[Any] = []  # messages whose memory MPI may still read
