@@ -10,7 +10,7 @@ from typing import Any
 from gpushmem.errors import ArgumentError
 from gpushmem.size import parse_size
 
-__all__ = ["SETTINGS", "Setting", "check", "get", "is_set", "reason"]
+__all__ = ["SETTINGS", "Setting", "check", "get", "is_set", "put", "reason"]
 
 
 def _count(least: int) -> Callable[[str], int]:
@@ -139,3 +139,8 @@ def check() -> None:
     """Read all variables; raises `ArgumentError` naming the first that makes no sense."""
     for name in SETTINGS:
         get(name)
+
+
+def put(name: str, value: object) -> None:
+    """Set a variable for this process and those it starts."""
+    os.environ[SETTINGS[name].name] = str(value)

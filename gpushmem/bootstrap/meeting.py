@@ -214,4 +214,4 @@ def _divide_cores(sharing: int) -> None:
     """Let PEs that may use the same cores have an equal part each, unless the user decided."""
     if not settings.is_set("GPUSHMEM_THREADS"):
         mine = len(os.sched_getaffinity(0))
-        os.environ["GPUSHMEM_THREADS"] = str(max(1, mine // sharing))
+        settings.put("GPUSHMEM_THREADS", max(1, mine // sharing))

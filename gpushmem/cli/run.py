@@ -90,7 +90,7 @@ def command(
         _hand_over(hosts, n_pes, program, asked, tag_output)
     n_pes = n_pes or 1
     if verbose:
-        os.environ["GPUSHMEM_VERBOSE"] = "1"
+        settings.put("GPUSHMEM_VERBOSE", 1)
     from gpushmem import runtime  # noqa: PLC0415  (heavy: not for usage errors)
     from gpushmem.launch import local  # noqa: PLC0415
 

@@ -22,7 +22,7 @@ _told: set[int] = set()  # boards that hear of this process
 
 def tell_the_others(job: Job) -> None:
     """See to it that the job hears of this process's end; for any number of calls."""
-    board = job.board()
+    board = job.board
     if board["launcher"] or job.n_pes == 1 or job.board_fd in _told:
         return
     _told.add(job.board_fd)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from gpushmem import settings
 from gpushmem.job.board import Board
@@ -39,6 +40,7 @@ class Job:
         """The same job as `pe` sees it."""
         return replace(self, my_pe=pe)
 
+    @cached_property
     def board(self) -> Board:
         """The job's board, mapped."""
         return Board(self.board_fd)

@@ -128,7 +128,7 @@ def launch(
 
 class _Launcher:
     def __init__(self, job: Job, pipes: Pipes | None, timeout: float, limit: float | None) -> None:
-        self.job, self.board = job, job.board()
+        self.job, self.board = job, job.board
         self.board["launcher"] = os.getpid()
         self.board["timeout"] = int(timeout * 1e9)
         self.outcome = Outcome(job.n_pes)

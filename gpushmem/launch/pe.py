@@ -87,7 +87,7 @@ def _report(job: Job, error: BaseException) -> None:
 
     What only says that the job is over has been said, by the launcher.
     """
-    board = job.board()
+    board = job.board
     first = not isinstance(error, VERDICTS) and board.claim(FAILED, job.my_pe, reason_of(error))
     if not first and str(error) == str(board.error()):
         return

@@ -94,7 +94,7 @@ class World:
 
     def __init__(self, job: Job, heap_bytes: int) -> None:
         self.job = job
-        self.board = job.board()
+        self.board = job.board
         self.stride = _whole(heap_bytes, PAGE)
         self.heap_bytes = heap_bytes
         n = job.n_pes
