@@ -58,7 +58,7 @@ class Tcp(Channel):
     def __init__(self, my_pe: int, n_pes: int, host: str, port: int) -> None:
         shown = f"{PREFIX}[{host}]:{port}" if ":" in host else f"{PREFIX}{host}:{port}"
         super().__init__(my_pe, n_pes, shown, f"at {shown}", "nothing was tried")
-        self.key: bytes = os.environ["GPUSHMEM_JOB_KEY"].encode(errors="surrogateescape")
+        self.key: bytes = os.fsencode(settings.get("GPUSHMEM_JOB_KEY"))
         self._host, self._port = host, port
         self._listener: Listener | None = None
         self._client: Client | None = None
