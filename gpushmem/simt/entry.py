@@ -61,6 +61,7 @@ class Entry:
     local_bytes: int  # local arrays and variables per thread
     const_bytes: int
     cooperative: bool  # may synchronise the grid
+    codes: frozenset[int]  # the keys of `exceptions` that it may return
     cachable: bool  # refers to nothing that only this process has
     library: Any
 
@@ -137,7 +138,7 @@ def freeze(entry: Entry) -> dict[str, Any]:
     return {
         "state": state,
         "code": entry.library.serialize_using_object_code(),
-        "exceptions": dict(exceptions),
+        "exceptions": {code: exceptions[code] for code in entry.codes},
     }
 
 
@@ -188,6 +189,7 @@ def _build(cres: Any, body: Any, kind: type[_Entry], report: bool) -> Entry:
         local_bytes=_local_bytes(cres.library),
         const_bytes=_const_bytes(cres.library),
         cooperative=cres.library.use_cooperative,
+        codes=frozenset().union(*(lib.codes for lib in cres.library.everything())),
         cachable=not any(lib.referenced_objects for lib in cres.library.everything()),
         library=library,
     )

@@ -26,8 +26,9 @@ from gpushmem.backends.cpu.teams import Teams
 from gpushmem.backends.cpu.world import World
 from gpushmem.errors import ArgumentError, SymmetryError
 from gpushmem.job.job import current
+from gpushmem.job.store import Store
 from gpushmem.ops import SIGNAL_ADD, SIGNAL_SET, Op
-from gpushmem.simt import cores, scheduler
+from gpushmem.simt import cores, scheduler, sharing
 from gpushmem.simt.kernel import Kernel, KernelFailure, Running, shape_of
 from gpushmem.simt.layout import address_of
 from gpushmem.simt.stream import Device, Stream
@@ -58,6 +59,7 @@ class CpuBackend:
         job = current()
         assert job is not None  # see `runtime`
         self.my_pe, self.n_pes = job.my_pe, job.n_pes
+        sharing.use(Store(job.code_fd) if job.n_pes > 1 else None)
         self.heap_bytes = heap_bytes
         self.world = World(job, heap_bytes)
         self._meeting = Meeting(self.world)
@@ -78,6 +80,7 @@ class CpuBackend:
 
     def close(self) -> None:
         report.uninstall()
+        sharing.use(None)
         self._teams.close()
         self.world.release_heap()
 
