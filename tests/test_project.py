@@ -59,7 +59,7 @@ ROOMS = {
     "backends": ["backends", "job", "simt", "ops", "settings", "errors"],
     "runtime.py": ["memory", "backends", "bootstrap", "job", "ops", "settings", "size", "errors"],
     "jit.py": ["runtime", "memory", "backends", "errors"],
-    "launch": ["launch", "job", "backends", "settings", "errors"],
+    "launch": ["launch", "job", "jit", "backends", "settings", "errors"],
     "cli": ["cli", "launch", "job", "settings", "size", "errors", "__version__"],
 }
 

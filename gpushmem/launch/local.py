@@ -8,6 +8,7 @@ kernel kills the PEs (PR_SET_PDEATHSIG).
 
 from __future__ import annotations
 
+import gc
 import os
 import selectors
 import signal
@@ -74,7 +75,8 @@ def _is_signal(code: int) -> bool:
 
 def preload() -> None:
     """Import and compile what PEs will need, once, before they are forked."""
-    from gpushmem.backends.cpu import backend  # noqa: PLC0415  (heavy)
+    from gpushmem import jit  # noqa: F401, PLC0415  (heavy, and so is what it imports)
+    from gpushmem.backends.cpu import backend  # noqa: PLC0415
 
     backend.warm_up()
 
@@ -143,6 +145,7 @@ class _Launcher:
         parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
+        gc.freeze()  # or a collection in a PE would write to, and so copy, all memory it shares
         for pe in range(self.job.n_pes):
             pipes = self.tagger.pipes() if self.tagger is not None else None
             pid = _fork()
@@ -159,6 +162,7 @@ class _Launcher:
             if self.tagger is not None and pipes is not None:
                 for fd in self.tagger.adopt(pe, pipes):
                     self.selector.register(fd, selectors.EVENT_READ, ("output", fd))
+        gc.unfreeze()
         os.close(token)
         os.close(write_end)
 

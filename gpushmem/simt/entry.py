@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import uuid
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -42,7 +43,7 @@ from gpushmem.simt.target import (
     simt_target,
 )
 
-__all__ = ["Entry", "build", "freeze", "thaw"]
+__all__ = ["Entry", "build", "freeze", "thaw", "warm_up"]
 
 i32 = ir.IntType(32)
 MAX_DIM = 2**31 - 1
@@ -144,8 +145,7 @@ def freeze(entry: Entry) -> dict[str, Any]:
 
 def thaw(frozen: dict[str, Any]) -> Entry:
     """The entry that `freeze` took apart, perhaps in another process."""
-    printing.install()
-    fiber.install()
+    warm_up()
     exceptions.update(frozen["exceptions"])
     with core_lock:
         library = _codegen().unserialize_library(frozen["code"])
@@ -195,13 +195,16 @@ def _build(cres: Any, body: Any, kind: type[_Entry], report: bool) -> Entry:
     )
 
 
-_codegens: list[EntryCodegen] = []
-
-
+@cache
 def _codegen() -> EntryCodegen:
-    if not _codegens:
-        _codegens.append(EntryCodegen("simt.exec"))
-    return _codegens[0]
+    return EntryCodegen("simt.exec")
+
+
+def warm_up() -> None:
+    """Make what all entries need, for processes to be forked from this one."""
+    printing.install()
+    fiber.install()
+    _codegen()
 
 
 def _link(library: Any) -> Any:

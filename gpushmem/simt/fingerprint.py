@@ -31,7 +31,7 @@ from numba.cuda.dispatcher import CUDADispatcher
 
 from gpushmem.simt.target import adopted, names, simt_target
 
-__all__ = ["fingerprint"]
+__all__ = ["fingerprint", "warm_up"]
 
 # Packages whose names stand for the same in every process; `gpushmem.kernels` is code like users'.
 KNOWN = {"builtins", "cmath", "gpushmem", "math", "numba", "numpy", "operator", "_operator"}
@@ -73,6 +73,11 @@ def fingerprint(
 def _surroundings() -> Description:
     settings = sorted((k, v) for k, v in os.environ.items() if k.startswith("NUMBA_"))
     return numba.__version__, _machine(), tuple(settings)
+
+
+def warm_up() -> None:
+    """Find out what all fingerprints have in common, for processes to be forked from this one."""
+    _machine()
 
 
 @cache

@@ -28,7 +28,7 @@ from gpushmem.errors import ArgumentError, SymmetryError
 from gpushmem.job.job import current
 from gpushmem.job.store import Store
 from gpushmem.ops import SIGNAL_ADD, SIGNAL_SET, Op
-from gpushmem.simt import cores, scheduler, sharing
+from gpushmem.simt import cores, entry, fingerprint, scheduler, sharing
 from gpushmem.simt.kernel import Kernel, KernelFailure, Running, shape_of
 from gpushmem.simt.layout import address_of
 from gpushmem.simt.stream import Device, Stream
@@ -343,5 +343,7 @@ def warm_up() -> None:
     lowering.install()
     scheduler.addresses()
     meeting.native()
+    entry.warm_up()
+    fingerprint.warm_up()
     simt_target.typing_context.refresh()
     simt_target.target_context.refresh()
