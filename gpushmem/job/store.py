@@ -58,12 +58,14 @@ class Store:
         return None
 
     def add(self, key: bytes, data: bytes) -> None:
-        """Keep `data` under `key`, if there is room; what is there already stays."""
+        """Keep `data` under `key`, or no bytes if it is too much; what is there already stays."""
         with suppress(OSError), self._locked(fcntl.LOCK_EX):
             end = self._read_index()
-            at = end + RECORD.size
-            if key in self._index or end != self._indexed or at + len(data) > MOST_BYTES:
+            if key in self._index or end != self._indexed:
                 return
+            at = end + RECORD.size
+            if at + len(data) > MOST_BYTES:
+                data = b""  # tells the others not to wait for it
             self._write(RECORD.pack(key, len(data), zlib.crc32(data)) + data, end)
             self._write(END.pack(at + len(data)), 0)
 
