@@ -76,7 +76,7 @@ def _find(store: Store, key: bytes) -> tuple[Entry | None, bool]:
     if not data:
         return None, data is None
     try:
-        return thaw(pickle.loads(data)), True
+        return thaw(pickle.loads(data)), True  # noqa: S301  (see `Store`)
     except Exception:  # noqa: BLE001  (whatever is wrong with it, compiling works)
         return None, False
 

@@ -1,4 +1,4 @@
-"""What PEs of a job keep for each other: claims, appending, and what happens to who dies meanwhile."""
+"""What PEs of a job keep for each other: claims, appending, and who dies meanwhile."""
 
 import hashlib
 import os

@@ -59,8 +59,9 @@ CHANGED[50_000] += 1
 
 # Values that a kernel may freeze, each compiled to something else than its neighbours.
 VALUES = [
-    0, 1, 1.0, True, False, None, 2**70, 0.0, -0.0, math.nan, math.inf, -math.inf, 1j, -1j, "a", b"a",
-    (), (1, 2), (1, 3), ((1,), 2), (1, (2,)), Point(1, 2), Point(2, 1), Place(1, 2), Other(1, 2),
+    0, 1, 1.0, True, False, None, 2**70, 0.0, -0.0, math.nan, math.inf, -math.inf, 1j, -1j, "a",
+    b"a", (), (1, 2), (1, 3), ((1,), 2), (1, (2,)),
+    Point(1, 2), Point(2, 1), Place(1, 2), Other(1, 2),
     Point, Place, Colour, Colour.RED, Colour.BLUE, Level.LOW, Level.HIGH,
     np.int32(1), np.int64(1), np.uint32(1), np.float32(1), np.float64(1), np.bool_(1),
     np.float32, np.int32, np.dtype("f4"), np.dtype("i4"), np.dtype(">i4"), np.dtype([("x", "i4")]),
@@ -70,8 +71,9 @@ VALUES = [
     nb.float32, nb.int32, ARRAY, numba.from_dtype(np.dtype([("x", "i4")])),
     numba.from_dtype(np.dtype([("x", "f4")])),
     shmem.TEAM_WORLD, shmem.put, shmem.put_block, shmem.put_nbi, shmem,
-    cuda.syncthreads, cuda.threadIdx, cuda.grid, cuda.gridsize, cuda.float32x4, cuda.float64x2, cuda,
-    math, math.sin, math.cos, np, np.sin, np.cos, operator, operator.add, range, len, int, float,
+    cuda.syncthreads, cuda.threadIdx, cuda.grid, cuda.gridsize, cuda.float32x4, cuda.float64x2,
+    cuda, math, math.sin, math.cos, np, np.sin, np.cos, operator, operator.add,
+    range, len, int, float,
     ValueError, KeyError,
 ]  # fmt: skip
 
