@@ -11,7 +11,7 @@ from harness import row
 
 HERE = Path(__file__).parent
 PES = (2, 16, 64)
-TURNS = 3
+TURNS = 2
 OURS = [sys.executable, "-m", "gpushmem", "run"]
 MPI = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
 PROGRAMS = {

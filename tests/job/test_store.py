@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import select
 import signal
 import threading
 import time
@@ -48,7 +49,7 @@ def child(function):
         os._exit(0)
     try:
         os.close(writer)
-        yield lambda: os.read(reader, 1), lambda: os.kill(pid, signal.SIGKILL)
+        yield lambda: os.read(reader, 1), lambda: os.kill(pid, signal.SIGKILL), reader
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -82,16 +83,13 @@ def test_a_process_killed_while_it_appends_leaves_nothing(fd, reached):
         write = victim._write
 
         def dies(data, at):
-            if at == 0:  # all is written, but not counted
-                os.kill(os.getpid(), signal.SIGKILL)
             write(data[:reached], at)
-            if reached is not None:
-                os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)  # so it is never counted
 
         victim._write = dies
         victim.add(A, b"of the dead" * 100)
 
-    with child(append) as (done, _):
+    with child(append) as (done, *_):
         assert done() == b""  # it has died
     assert store.find(A) is None
     store.add(A, b"mine")
@@ -118,7 +116,7 @@ def test_a_claim_waits_until_another_has_made_it(fd):
 
 def test_another_claim_waits_for_nobody(fd):
     store = Store(fd)
-    with child(claims(fd)) as (claimed, _):
+    with child(claims(fd)) as (claimed, *_):
         claimed()
         began = time.monotonic()
         with store.claim(B):
@@ -127,18 +125,20 @@ def test_another_claim_waits_for_nobody(fd):
 
 def test_the_claim_of_the_dead_is_given_to_another(fd):
     store = Store(fd)
-    with child(claims(fd)) as (claimed, kill):
+    with child(claims(fd)) as (claimed, kill, _):
         claimed()
         threading.Timer(0.2, kill).start()
         began = time.monotonic()
         with store.claim(A):
             assert 0.15 < time.monotonic() - began < 10
             assert store.find(A) is None
+            with child(claims(fd)) as (_, _, third):
+                assert select.select([third], [], [], 0.2)[0] == []  # it has to wait
 
 
 def test_ctrl_c_ends_the_waiting_for_a_claim(fd):
     store = Store(fd)
-    with child(claims(fd)) as (claimed, _):
+    with child(claims(fd)) as (claimed, *_):
         claimed()
         threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt), store.claim(A):
@@ -174,7 +174,7 @@ def test_two_who_wait_for_each_other_both_go_on(fd):
                 pass
 
     begun, started = os.pipe()
-    with child(other) as (done, _):
+    with child(other) as (done, *_):
         store = Store(fd)
         with store.claim(A):
             os.read(begun, 1)

@@ -134,7 +134,8 @@ def test_operations_of_the_host_are_compiled_once(run_pes):
 
 def test_a_kernel_made_again_is_not_compiled_again(run_pes):
     def body():
-        builds = Builds()
+        builds, thaw, taken_over = Builds(), sharing.thaw, []
+        sharing.thaw = lambda frozen: taken_over.append(1) or thaw(frozen)
         shmem.init()
         a = shmem.zeros(1, np.int64)
         for _ in range(5):
@@ -144,11 +145,9 @@ def test_a_kernel_made_again_is_not_compiled_again(run_pes):
                 a[0] += 1
 
             run(add, a)
-        return len(builds), a[0]
+        return len(builds), len(taken_over), a[0]
 
-    done = run_pes(2, body)
-    assert sum(builds for builds, _ in done) == 1
-    assert [value for _, value in done] == [5, 5]
+    assert sorted(run_pes(2, body)) == [(0, 1, 5), (1, 0, 5)]
 
 
 def test_every_kind_of_kernel_can_be_taken_over(run_pes):
@@ -263,13 +262,18 @@ def test_an_exception_of_ones_own_is_raised_by_every_pe(run_pes):
         def raises(a):
             raise Mine("a text")
 
+        @shmem.jit
+        def harmless(a):
+            a[0] = 1
+
         builds = Builds()
         shmem.init()
         a = shmem.zeros(1)
-        said = first_on_pe_0(lambda: failure_of(raises, a))
-        return len(builds), "Mine('a text')" in said
+        said = first_on_pe_0(lambda: (failure_of(raises, a), failure_of(harmless, a)))
+        return list(builds), "Mine('a text')" in said[0], said[1]
 
-    assert run_pes(2, body) == [(1, True)] * 2  # its class cannot be pickled
+    done = run_pes(2, body)  # the class cannot be pickled
+    assert done == [(["raises", "harmless"], True, None), (["raises"], True, None)]
 
 
 def test_one_waits_in_a_kernel_taken_over_at_the_line_it_says(run_pes):

@@ -67,7 +67,7 @@ VALUES = [
     np.float32, np.int32, np.dtype("f4"), np.dtype("i4"), np.dtype(">i4"), np.dtype([("x", "i4")]),
     np.dtype([("y", "i4")]), np.dtype([("x", "i4"), ("y", "i4")]),
     np.zeros(2, "i4"), np.zeros(1, "i8"), np.zeros((2, 1), "i4"), np.ones(2, "i4"),
-    np.eye(2), np.arange(4.0).reshape(2, 2), np.arange(4.0).reshape(2, 2, order="F"), BIG, CHANGED,
+    np.eye(2), np.arange(4.0).reshape(2, 2), np.asfortranarray(np.arange(4.0).reshape(2, 2)), BIG, CHANGED,
     nb.float32, nb.int32, ARRAY, numba.from_dtype(np.dtype([("x", "i4")])),
     numba.from_dtype(np.dtype([("x", "f4")])),
     shmem.TEAM_WORLD, shmem.put, shmem.put_block, shmem.put_nbi, shmem,
@@ -230,12 +230,10 @@ def test_attributes_of_the_users_modules_count():
 
 
 def test_kernels_of_gpushmem_are_read_as_the_users_are():
-    inner = shmem.jit(device=True)(made("def inner(x): return x + N", "inner", N=1))
-    inner.py_func.__module__ = "gpushmem.kernels.mine"
-    calling = made("def kernel(a): a[0] = inner(a[0])", inner=inner)
-    before = fingerprint(calling)
-    inner.py_func.__globals__["N"] = 2
-    assert before != fingerprint(calling)
+    def using(n):
+        return key("def kernel(a): a[0] = mine.N", mine=module("gpushmem.kernels.mine", N=n))
+
+    assert None is not using(1) != using(2)
 
 
 PROGRAM = """
