@@ -269,12 +269,10 @@ def describe_function(function: Any, reading: Reading) -> Description:
 @describe.register
 def _(value: python.CodeType, reading: Reading) -> Description:
     """Bytecode with all of its tables: the lines are in reports, the names in messages."""
-    tables = sorted(
-        name
-        for name in dir(value)
-        if name.startswith("co_") and isinstance(getattr(value, name), int | str | bytes | tuple)
-    )
-    return "code", tuple(describe(getattr(value, name), reading) for name in tables)
+    names = [n for n in dir(value) if n.startswith("co_") and n != "co_lnotab"]  # deprecated
+    tables = [(n, getattr(value, n)) for n in names]
+    kept = [table for table in tables if isinstance(table[1], int | str | bytes | tuple)]
+    return "code", tuple((name, describe(table, reading)) for name, table in kept)
 
 
 def _nested(code: python.CodeType) -> Iterator[python.CodeType]:
