@@ -62,7 +62,7 @@ ROOMS = {
         "memory", "backends", "bootstrap", "job", "ops", "settings", "size", "lines", "errors",
     ],
     "jit.py": ["runtime", "memory", "backends", "errors"],
-    "launch": ["launch", "job", "backends", "settings", "size", "errors"],
+    "launch": ["launch", "job", "jit", "backends", "settings", "size", "errors"],
     "doctor": ["doctor", "settings", "size", "errors"],
     "cli": [
         "cli", "launch", "doctor", "runtime", "job", "settings", "size", "errors", "__version__",

@@ -8,6 +8,7 @@ the launcher itself be killed, the kernel kills the PEs (PR_SET_PDEATHSIG).
 
 from __future__ import annotations
 
+import gc
 import os
 import selectors
 import signal
@@ -87,7 +88,8 @@ def _how(code: int) -> str:
 
 def preload() -> None:
     """Import and compile what PEs will need, once, before they are forked."""
-    from gpushmem.backends.cpu import backend  # noqa: PLC0415  (heavy)
+    from gpushmem import jit  # noqa: F401, PLC0415  (heavy, and so is what it imports)
+    from gpushmem.backends.cpu import backend  # noqa: PLC0415
 
     backend.warm_up()
 
@@ -164,6 +166,7 @@ class _Launcher:
         parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
+        gc.freeze()  # or a collection in a PE would write to, and so copy, all memory it shares
         for pe in range(self.job.n_pes):
             pipes = self.pipes.pipes() if self.pipes is not None else None
             pid = _fork()
@@ -181,6 +184,7 @@ class _Launcher:
             if self.pipes is not None and pipes is not None:
                 for fd in self.pipes.adopt(pe, pipes):
                     self.selector.register(fd, selectors.EVENT_READ, ("output", fd))
+        gc.unfreeze()
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import uuid
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -42,7 +43,7 @@ from gpushmem.simt.target import (
     simt_target,
 )
 
-__all__ = ["Entry", "build", "freeze", "thaw"]
+__all__ = ["Entry", "build", "freeze", "thaw", "warm_up"]
 
 i32 = ir.IntType(32)
 MAX_DIM = 2**31 - 1
@@ -61,6 +62,7 @@ class Entry:
     local_bytes: int  # local arrays and variables per thread
     const_bytes: int
     cooperative: bool  # may synchronise the grid
+    codes: frozenset[int]  # the keys of `exceptions` that it may return
     cachable: bool  # refers to nothing that only this process has
     library: Any
 
@@ -137,14 +139,13 @@ def freeze(entry: Entry) -> dict[str, Any]:
     return {
         "state": state,
         "code": entry.library.serialize_using_object_code(),
-        "exceptions": dict(exceptions),
+        "exceptions": {code: exceptions[code] for code in entry.codes},
     }
 
 
 def thaw(frozen: dict[str, Any]) -> Entry:
     """The entry that `freeze` took apart, perhaps in another process."""
-    printing.install()
-    fiber.install()
+    warm_up()
     exceptions.update(frozen["exceptions"])
     with core_lock:
         library = _codegen().unserialize_library(frozen["code"])
@@ -188,18 +189,22 @@ def _build(cres: Any, body: Any, kind: type[_Entry], report: bool) -> Entry:
         local_bytes=_local_bytes(cres.library),
         const_bytes=_const_bytes(cres.library),
         cooperative=cres.library.use_cooperative,
+        codes=frozenset().union(*(lib.codes for lib in cres.library.everything())),
         cachable=not any(lib.referenced_objects for lib in cres.library.everything()),
         library=library,
     )
 
 
-_codegens: list[EntryCodegen] = []
-
-
+@cache
 def _codegen() -> EntryCodegen:
-    if not _codegens:
-        _codegens.append(EntryCodegen("simt.exec"))
-    return _codegens[0]
+    return EntryCodegen("simt.exec")
+
+
+def warm_up() -> None:
+    """Make what all entries need, for processes to be forked from this one."""
+    printing.install()
+    fiber.install()
+    _codegen()
 
 
 def _link(library: Any) -> Any:

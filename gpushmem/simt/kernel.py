@@ -20,7 +20,7 @@ from numba.cuda.core.caching import NullCache
 from numba.cuda.typing.typeof import Purpose, typeof
 
 from gpushmem.errors import ArgumentError, KernelError
-from gpushmem.simt import cores, printing, scheduler
+from gpushmem.simt import cores, printing, scheduler, sharing
 from gpushmem.simt import entry as entries
 from gpushmem.simt import names as _names
 from gpushmem.simt.arguments import pack
@@ -105,16 +105,19 @@ class Kernel:
         if entry is None:
             entry = self._cache.load_overload(argtypes, simt_target.target_context)
         if entry is None:
-            try:
-                cres, entry = entries.build(self.py_func, argtypes, **self.options)
-            except NumbaError as error:
-                raise error.with_traceback(None) from None  # its message names the kernel's line
-            if cres.signature.return_type not in (types.none, types.void):
-                raise ArgumentError(
-                    f"kernel {self.name} returns a value; write it to an array instead"
-                )
-            self._cache.save_overload(argtypes, entry)
+            build = functools.partial(self._build, argtypes)
+            entry = sharing.compiled(self.py_func, argtypes, self.options, build)
         self._entries[argtypes] = entry
+        return entry
+
+    def _build(self, argtypes: tuple[Any, ...]) -> entries.Entry:
+        try:
+            cres, entry = entries.build(self.py_func, argtypes, **self.options)
+        except NumbaError as error:
+            raise error.with_traceback(None) from None  # its message names the kernel's line
+        if cres.signature.return_type not in (types.none, types.void):
+            raise ArgumentError(f"kernel {self.name} returns a value; write it to an array instead")
+        self._cache.save_overload(argtypes, entry)
         return entry
 
     def prepare(self, shape: LaunchShape, args: tuple[Any, ...], user: Any = None) -> Running:

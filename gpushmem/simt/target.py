@@ -130,11 +130,15 @@ class KernelTypingError(errors.TypingError, CoreTypingError):
 class _CallHelper:
     """Files the exceptions of a function; their codes are the same in every process."""
 
+    def __init__(self, module: ir.Module) -> None:
+        self.codes: set[int] = vars(module).setdefault("simt_codes", set())
+
     def _add_exception(self, exc: Any, exc_args: Any, locinfo: Any) -> int:
         entry = (exc, exc_args, locinfo)
         text = f"{exc.__module__ if exc else ''}.{exc} {exc_args} {locinfo}"
         code = zlib.crc32(text.encode()) & 0x3FFFFFFF | callconv.FIRST_USEREXC
         exceptions[code] = entry
+        self.codes.add(code)
         return code
 
     def get_exception(self, code: int) -> Any:
@@ -147,7 +151,7 @@ class SimtCallConv(callconv.CUDACallConv):
     needs_env = False
 
     def _make_call_helper(self, builder: Any) -> _CallHelper:
-        return _CallHelper()
+        return _CallHelper(builder.module)
 
     def get_function_type(self, restype: Any, argtypes: Any) -> ir.FunctionType:
         plain = super().get_function_type(restype, argtypes)
@@ -350,6 +354,7 @@ class SimtLibrary(codegen.CodeLibrary):
         self.modules: list[ir.Module] = []
         self.callees: dict[SimtLibrary, None] = {}  # an ordered set
         self.use_cooperative = False
+        self.codes: set[int] = set()  # the keys of `exceptions` that its functions may return
         self.referenced_objects: dict[int, Any] = {}
         self.local_bytes = 0  # of local arrays
         self._bitcode: list[bytes] | None = None
@@ -357,6 +362,7 @@ class SimtLibrary(codegen.CodeLibrary):
     def add_ir_module(self, module: ir.Module) -> None:
         self._raise_if_finalized()
         self.modules.append(module)
+        self.codes |= vars(module).get("simt_codes", set())
         target, called = self._codegen.target_data, set()
         for function in module.functions:
             for block in function.blocks:

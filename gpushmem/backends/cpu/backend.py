@@ -31,8 +31,9 @@ from gpushmem.backends.cpu.watch import Watch
 from gpushmem.backends.cpu.world import World
 from gpushmem.errors import ArgumentError, ShmemError, SymmetryError
 from gpushmem.job.job import current
+from gpushmem.job.store import Store
 from gpushmem.ops import SIGNAL_ADD, SIGNAL_SET, Op
-from gpushmem.simt import cores, scheduler
+from gpushmem.simt import cores, entry, fingerprint, scheduler, sharing
 from gpushmem.simt.kernel import Kernel, KernelFailure, Running, shape_of
 from gpushmem.simt.layout import address_of
 from gpushmem.simt.scheduler import CANCELLED
@@ -63,6 +64,7 @@ class CpuBackend:
         job = current()
         assert job is not None  # see `runtime`
         self.my_pe, self.n_pes = job.my_pe, job.n_pes
+        sharing.use(Store(job.code_fd) if job.n_pes > 1 else None)
         self.heap_bytes = heap_bytes
         self.world = World(job, heap_bytes)
         self._meeting = Meeting(self.world)
@@ -107,6 +109,7 @@ class CpuBackend:
     def close(self) -> None:
         self._signals.restore()
         self._watch.stop()
+        sharing.use(None)
         self._teams.close()
         self.world.release_heap()
 
@@ -388,5 +391,7 @@ def warm_up() -> None:
     lowering.install()
     scheduler.addresses()
     meeting.native()
+    entry.warm_up()
+    fingerprint.warm_up()
     simt_target.typing_context.refresh()
     simt_target.target_context.refresh()
