@@ -73,14 +73,14 @@ class Stream:
                 weakref.finalize(self, self._inbox.put, None)
             self._inbox.put(work)
 
-    def synchronize(self) -> None:
+    def synchronize(self, what: str = "synchronize") -> None:
         """Wait for all work given so far; raises the error of a launch that failed.
 
-        An interrupt (Ctrl-C) cancels the launches being waited for.
+        `what` is what the caller does, for reports. An interrupt (Ctrl-C) cancels the launches being waited for.
         """
         try:
             if not (last := self.last).is_set():
-                with parking("synchronize", last.is_set):
+                with parking(what, last.is_set):
                     last.wait()
         except BaseException:
             self._device.cancel()

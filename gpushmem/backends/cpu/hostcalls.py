@@ -54,7 +54,7 @@ class HostCalls:
             stream = self._device.stream()
         stream.submit(launch)
         try:
-            stream.synchronize()
+            stream.synchronize(op.name)
         except KernelFailure:
             self._idle.append(stream)
             raise
