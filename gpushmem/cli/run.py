@@ -96,7 +96,7 @@ def command(
 
     try:
         runtime.asked_backend()
-        local.preload()
+        local.preload(n_pes)
         outcome = local.launch(
             n_pes, target, heap_size=heap_size, tag_output=tag_output,
             threads_per_pe=threads_per_pe, timeout=timeout,

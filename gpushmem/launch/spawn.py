@@ -58,7 +58,7 @@ def spawn(
 
 def collect(n_pes: int, function: Callable[[], Any], **options: Any) -> tuple[Outcome, list[Any]]:
     """Launch `function`; return how that ended, and, if it ended well, what PEs returned."""
-    preload()
+    preload(n_pes)
     fds = [os.memfd_create("gpushmem-result") for _ in range(n_pes)]
 
     def target() -> None:

@@ -26,6 +26,7 @@ from gpushmem.simt import names as _names
 from gpushmem.simt.arguments import pack
 from gpushmem.simt.cache import KernelCache
 from gpushmem.simt.layout import LAUNCH, POOL, address_of, new
+from gpushmem.simt.native import Loading
 from gpushmem.simt.parking import parking
 from gpushmem.simt.target import MAX_THREADS, exceptions, simt_target
 
@@ -38,6 +39,7 @@ STACK_BYTES = 256 * 1024  # address space, beside the kernel's local arrays
 SAMPLE = 16  # the part of a grid that runs before it is shared among cores
 WORTH_SHARING = 300e-6  # seconds of work from which a second core pays
 PAGE = 4096
+LOADING = Loading(lambda: simt_target.target_context.codegen())  # noqa: PLW0108  (made later)
 LIMITS = {"grid": (2**31 - 1, 65535, 65535), "block": (1024, 1024, 64)}
 
 Dim = tuple[int, ...]
@@ -103,7 +105,7 @@ class Kernel:
         """Compile for Numba types `argtypes`, once; raises Numba's errors."""
         entry: entries.Entry | None = self._entries.get(argtypes)
         if entry is None:
-            entry = self._cache.load_overload(argtypes, simt_target.target_context)
+            entry = self._cache.load_overload(argtypes, LOADING)
         if entry is None:
             build = functools.partial(self._build, argtypes)
             entry = sharing.compiled(self.py_func, argtypes, self.options, build)

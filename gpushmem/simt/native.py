@@ -7,8 +7,10 @@ hoisted or torn by the compiler.
 
 from __future__ import annotations
 
+import ctypes
 import zlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,12 @@ from typing import Any
 from llvmlite import ir
 from numba import cfunc, types
 from numba.core import cgutils, extending
+from numba.core.codegen import JITCPUCodegen
 from numba.cuda import extending as cuda_extending
+from numba.cuda.core.caching import Cache, CacheImpl, NullCache
 
 __all__ = [
+    "Loading",
     "atomic_add_word",
     "c_function",
     "call_address",
@@ -186,18 +191,80 @@ full_fence = _fence("seq_cst")
 # --- C functions kept from run to run
 
 
-def c_function(signature: Any, make: Callable[[int], Callable[..., Any]]) -> Any:
-    """Compile `make(version)` to a C function, from Numba's on-disk cache when it is there.
+@dataclass(frozen=True)
+class CFunction:
+    """A compiled C function: its code, and where its entry is."""
+
+    name: str
+    library: Any
+
+    @property
+    def address(self) -> int:
+        """Address of the entry."""
+        return int(self.library.get_pointer_to_function(self.name))
+
+    def callable(self, result: Any, arguments: int) -> Callable[..., Any]:
+        """The function for Python, of so many words, which releases the GIL while it runs."""
+        function = ctypes.CFUNCTYPE(result, *[ctypes.c_int64] * arguments)(self.address)
+        function._keep = self  # type: ignore[attr-defined]
+        return function
+
+    @property
+    def codegen(self) -> Any:
+        """What Numba's cache asks for its key."""
+        return _codegen()
+
+
+def c_function(signature: Any, make: Callable[[int], Callable[..., Any]]) -> CFunction:
+    """Compile `make(version)` to a C function, or take it from Numba's on-disk cache.
 
     The cache would not notice a change in another file than the function's own, such as a
     structure's layout. So `version`, a digest of the package's sources, must be mentioned by the
-    function made, as a closure variable: Numba then makes it part of the key.
+    function made, as a closure variable: Numba then makes it part of the key. What is found there
+    is loaded without Numba's CPU target, which takes half a second to get ready.
     """
     function = make(sources_digest())
     try:
-        return cfunc(signature, cache=True)(function)
+        kept: Any = _Cache(function)
     except RuntimeError:  # no directory for the cache can be written
-        return cfunc(signature)(function)
+        kept = NullCache()
+    found: CFunction | None = kept.load_overload(signature, Loading(_codegen))
+    if found is None:
+        made = cfunc(signature, _nrt=False)(function)
+        found = CFunction(made._wrapper_name, made._library)
+        kept.save_overload(signature, found)
+    return found
+
+
+class Loading:
+    """What Numba's cache wants of a target; the target itself, made ready, is for compiling."""
+
+    def __init__(self, codegen: Callable[[], Any]) -> None:
+        self.codegen = codegen
+
+    def refresh(self) -> None:
+        """Nothing: what is loaded has been compiled."""
+
+
+class _Impl(CacheImpl):
+    def reduce(self, data: CFunction) -> tuple[str, Any]:
+        return data.name, data.library.serialize_using_object_code()
+
+    def rebuild(self, target_context: Any, payload: tuple[str, Any]) -> CFunction:
+        name, code = payload
+        return CFunction(name, _codegen().unserialize_library(code))
+
+    def check_cachable(self, data: CFunction) -> bool:
+        return True
+
+
+class _Cache(Cache):
+    _impl_class = _Impl
+
+
+@cache
+def _codegen() -> Any:
+    return JITCPUCodegen("simt.c")
 
 
 @cache

@@ -76,7 +76,8 @@ class Stream:
     def synchronize(self, what: str = "synchronize") -> None:
         """Wait for all work given so far; raises the error of a launch that failed.
 
-        `what` is what the caller does, for reports. An interrupt (Ctrl-C) cancels the launches being waited for.
+        `what` is what the caller does, for reports. An interrupt (Ctrl-C) cancels the launches
+        being waited for.
         """
         try:
             if not (last := self.last).is_set():

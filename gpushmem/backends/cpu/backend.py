@@ -386,12 +386,14 @@ def share_of_cores(n_pes: int, threads_per_pe: int | None) -> dict[str, str]:
     return {cores.VARIABLE: str(threads_per_pe or max(1, cores.available() // n_pes))}
 
 
-def warm_up() -> None:
-    """Compile what every PE needs, in the process they will be forked from."""
+def warm_up(n_pes: int | None) -> None:
+    """Make what the PEs need, in the process they will be forked from."""
     lowering.install()
     scheduler.addresses()
     meeting.native()
     entry.warm_up()
     fingerprint.warm_up()
-    simt_target.typing_context.refresh()
-    simt_target.target_context.refresh()
+    if n_pes is None or n_pes > cores.available():
+        # What compiling needs. Where each PE has a core, those that compile make it as fast.
+        simt_target.typing_context.refresh()
+        simt_target.target_context.refresh()

@@ -7,6 +7,7 @@ and all fail together when PEs are in different calls.
 
 from __future__ import annotations
 
+import ctypes
 from functools import cache
 from typing import Any
 
@@ -91,8 +92,8 @@ word = types.intp
 def native() -> dict[str, Any]:
     """`post_all` in a round; `passed` waits a while for all members and says if they are there."""
     return {
-        "post_all": c_function(types.void(word, word, word), _make_post_all).ctypes,
-        "passed": c_function(types.boolean(word, word), _make_passed).ctypes,
+        "post_all": c_function(types.void(word, word, word), _make_post_all).callable(None, 3),
+        "passed": c_function(types.boolean(word, word), _make_passed).callable(ctypes.c_bool, 2),
     }
 
 
