@@ -14,10 +14,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import code_once
+import ends
 import starts
 from harness import report
 
-MEASUREMENTS = (code_once, starts)
+MEASUREMENTS = (code_once, starts, ends)
 
 
 def main():

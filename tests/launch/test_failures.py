@@ -3,6 +3,9 @@
 import os
 import re
 import signal
+import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -286,3 +289,50 @@ def test_ps_and_inspect(tmp_path, run_cli):
     launcher.communicate()
     known = run_cli("inspect", launcher.pid, code=1)
     assert f"there is no job {launcher.pid} of yours on this machine" in known.stderr
+
+
+# --- without a launcher of ours
+
+
+# How PE 1 ends, and what the others are told.
+ALONE = {
+    "kill -9": ("os.kill(os.getpid(), signal.SIGKILL)", "PeerFailed: PE 1 failed: process "),
+    "exception": ("raise ValueError('no good')", "PeerFailed: PE 1 failed: ValueError: no good ("),
+    "end": ("sys.exit()", "Deadlock: deadlock: no PE can go on"),
+}
+
+
+@pytest.mark.parametrize("how", ALONE)
+def test_pes_watch_each_other(tmp_path, how):
+    ending, said = ALONE[how]
+    script = job(
+        tmp_path,
+        f"""
+if shmem.my_pe() == 1:
+    time.sleep(0.3)
+    {ending}
+try:
+    wait_for[1, 1](flag, 1)
+    shmem.synchronize()
+except shmem.ShmemError as error:
+    print(f"{{type(error).__name__}}: {{error}}", flush=True)
+""",
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    env = {
+        **os.environ, "GPUSHMEM_BOOTSTRAP": f"tcp://127.0.0.1:{port}", "GPUSHMEM_N_PES": "3",
+        "GPUSHMEM_JOB_KEY": "a secret of this test alone",
+    }  # fmt: skip
+    pes = [
+        subprocess.Popen(
+            [sys.executable, script], env={**env, "GPUSHMEM_PE": str(pe)}, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for pe in range(3)
+    ]  # fmt: skip
+    outputs = [pe.communicate(timeout=60) for pe in pes]
+    for pe in (0, 2):
+        assert outputs[pe][0].startswith(said), outputs
+    reports = sum("gpushmem: deadlock: no PE can go on" in err for _, err in outputs)
+    assert reports == (1 if how == "end" else 0)
