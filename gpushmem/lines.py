@@ -6,6 +6,7 @@ import ast
 import itertools
 import linecache
 import sys
+from functools import cache, lru_cache
 from pathlib import Path
 from types import FrameType
 
@@ -54,25 +55,36 @@ def _column(frame: FrameType) -> int:
 
 def assigned_name(line: Line) -> str | None:
     """What the statement of a line assigns to, None if its source is not there or assigns not."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(line.file)))
-    except (SyntaxError, ValueError):
-        return None
+    return _assigned_name(line.file, line.number, line.column)
+
+
+@cache
+def _assigned_name(file: str, number: int, column: int) -> str | None:
+    tree = _parsed(file)
     found = None
-    for node in ast.walk(tree):  # the innermost comes last
+    for node in ast.walk(tree) if tree else ():  # the innermost comes last
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr):
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            if node.lineno <= line.number <= (node.end_lineno or 0):
-                found = ast.unparse(_target_of(line, target, node.value)).strip("()")
+            if node.lineno <= number <= (node.end_lineno or 0):
+                name = _target_of((number, column), target, node.value)
+                found = ast.unparse(name).strip("()")
     return found
 
 
-def _target_of(line: Line, target: ast.expr, value: ast.expr | None) -> ast.expr:
-    """Of `a, b = f(), g()` the one that the call at `line` is for."""
+@lru_cache(maxsize=4)
+def _parsed(file: str) -> ast.Module | None:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _target_of(call_at: tuple[int, int], target: ast.expr, value: ast.expr | None) -> ast.expr:
+    """Of `a, b = f(), g()` the one that the call at a line and column is for."""
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         for name, call in zip(target.elts, value.elts, strict=False):
             start, end = (call.lineno, call.col_offset), (call.end_lineno, call.end_col_offset)
-            if start <= (line.number, line.column) < end:  # type: ignore[operator]
+            if start <= call_at < end:  # type: ignore[operator]
                 return name
     return target
 

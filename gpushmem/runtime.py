@@ -104,12 +104,14 @@ class Runtime:
 
     def close(self) -> None:
         """Collective: end the runtime. Arrays that are left say so when used."""
-        self.backend.meet("finalize")
-        self.registrations.close()
-        while self.allocations:  # they know the runtime: kept, they would keep each other
-            self.allocations.popitem()[1].gone = "finalize"
-        self.backend.close()
-        self.backend.allocated = list  # nothing; and it does not keep this runtime
+        try:
+            self.backend.meet("finalize")
+        finally:
+            self.registrations.close()
+            while self.allocations:  # they know the runtime: kept, they would keep each other
+                self.allocations.popitem()[1].gone = "finalize"
+            self.backend.close()
+            self.backend.allocated = list  # nothing; and it does not keep this runtime
 
 
 _runtime: Runtime | None = None

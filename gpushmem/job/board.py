@@ -164,30 +164,45 @@ class Board:
 
     def answer(self, pe: int, number: int, account: dict[str, Any]) -> None:
         """Write the account of `pe` that was asked for as `number`."""
-        self.pes["account_bytes"][pe] = _write(self._boxes[pe], json.dumps(account))
+        text = json.dumps(account, default=int)
+        if len(text) > ACCOUNT_BYTES:
+            nothing = {"words": [], "puts": [], "lost": True}
+            text = json.dumps(account | {"journal": nothing}, default=int)
+        self.pes["account_bytes"][pe] = _write(self._boxes[pe], text)
         self.pes["answered"][pe] = number
 
     def accounts(self, number: int, seconds: float) -> dict[int, dict[str, Any] | None]:
-        """The PEs' accounts, None of those that have not answered within `seconds`.
+        """The PEs' accounts, None of those that have not answered.
 
-        PEs that have ended, or are not between `init` and `finalize`, are not waited for.
+        They are waited for until none has answered for `seconds`; PEs that have ended, or are not
+        between `init` and `finalize`, are not.
         """
-        deadline = time.monotonic() + seconds
-        alive = (self.pes["ended"] == 0) & (self.pes["initialised"] == 1)
-        while (self.pes["answered"][alive] < number).any() and time.monotonic() < deadline:
+        deadline, before = 0.0, -1
+        while (waiting := self._unanswered(number)) and (
+            waiting != before or time.monotonic() < deadline
+        ):
+            if waiting != before:
+                deadline, before = time.monotonic() + seconds, waiting
             time.sleep(0.005)
-            alive &= self.pes["ended"] == 0
         return {pe: self._account(pe, number) for pe in range(self.n_pes)}
+
+    def _unanswered(self, number: int) -> int:
+        pes = self.pes
+        alive = (pes["ended"] == 0) & (pes["initialised"] == 1)
+        return int((alive & (pes["answered"] < number)).sum())
 
     def _account(self, pe: int, number: int) -> dict[str, Any] | None:
         if self.pes["answered"][pe] < number:
             return None
-        text = _read(self._boxes[pe], int(self.pes["account_bytes"][pe]))
-        try:
-            account: dict[str, Any] = json.loads(text)
-        except ValueError:  # cut off, or being written anew for somebody else
-            return None
-        return account
+        for _ in range(3):
+            text = _read(self._boxes[pe], int(self.pes["account_bytes"][pe]))
+            try:
+                account: dict[str, Any] = json.loads(text)
+            except ValueError:  # it is being written anew for somebody else
+                time.sleep(0.05)
+            else:
+                return account
+        return {"pe": pe, "error": "what it tells cannot be read"}
 
 
 def _whole(nbytes: int) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from gpushmem.job.board import Board
 
-__all__ = ["PLACES", "compact", "gone", "place_of", "report"]
+__all__ = ["PLACES", "compact", "gone", "place_of", "report", "report_on"]
 
 Account = dict[str, Any]
 Accounts = dict[int, Account | None]
@@ -22,7 +22,7 @@ PLACES = 1024  # in a journal's table of words
 
 def place_of(offset: int, pe: int) -> int:
     """Where a journal keeps the last note on the word at a heap offset on a PE."""
-    return ((offset >> 3) + pe * 67) & 1023
+    return ((offset >> 3) + pe * 67) & (PLACES - 1)
 
 
 def compact(pes: Iterable[int]) -> str:
@@ -40,14 +40,20 @@ def compact(pes: Iterable[int]) -> str:
     return ("PE " if len(numbers) == 1 else "PEs ") + ", ".join(texts)
 
 
-def report(accounts: Accounts, gone: dict[int, str] | None = None) -> str:
+def report_on(board: Board, seconds: float, stacks: bool = False) -> str:
+    """Ask the PEs of a job what they do, wait `seconds` for answers; the report."""
+    return report(board.accounts(board.ask(stacks), seconds), gone(board))
+
+
+def report(accounts: Accounts, gone: dict[int, str]) -> str:
     """The report on a job; PEs of which the same is to be said share a line.
 
     `gone` says of PEs that have no account why they have none.
     """
+    notes, n_pes = Notes(accounts), len(accounts)
     alike: dict[tuple[str, str], dict[int, Told]] = {}
     for pe, account in accounts.items():
-        told = [_missing((gone or {}).get(pe))] if account is None else _of(account, accounts)
+        told = [_missing(gone.get(pe))] if account is None else _of(account, notes, n_pes)
         for item in told:
             alike.setdefault((item.text, item.condition), {})[pe] = item
     lines = [line for those in alike.values() for line in _lines(those)]
@@ -56,7 +62,7 @@ def report(accounts: Accounts, gone: dict[int, str] | None = None) -> str:
         for pe, account in accounts.items()
         for stack in (account or {}).get("stacks", [])
     ]
-    return "\n".join([*lines, *_relations(accounts), *stacks]) + "\n"
+    return "\n".join([*lines, *_relations(accounts, notes), *stacks]) + "\n"
 
 
 def gone(board: Board) -> dict[int, str]:
@@ -125,9 +131,11 @@ SHOWN = 8  # of a list
 # --- one PE
 
 
-def _of(account: Account, accounts: Accounts) -> list[Told]:
+def _of(account: Account, notes: Notes, n_pes: int) -> list[Told]:
     """What one PE does."""
-    told = [_wait(account["pe"], wait, accounts) for wait in account["waits"]]
+    if "error" in account:
+        return [Told(f"cannot tell what it does: {account['error']}")]
+    told = [_wait(account["pe"], wait, notes, n_pes) for wait in account["waits"]]
     if account["more"]:
         told.append(Told(f"... and {account['more']} more waits"))
     told += [
@@ -152,14 +160,14 @@ def _team(team: Account | None) -> str:
     return f" of team {team['number']} ({compact(team['pes'])})" if team else ""
 
 
-def _wait(pe: int, wait: Account, accounts: Accounts) -> Told:
+def _wait(pe: int, wait: Account, notes: Notes, n_pes: int) -> Told:
     more = f" and {wait['more']} more" if wait["more"] else ""
     block, thread = (tuple(wait[k]) for k in ("block", "thread"))
     who = f"kernel {wait['kernel']}, block {block}, thread {thread}{more}, {wait['site']}"
     about: list[str] = []
     writers: list[tuple[str, int]] = []
     if "object" in wait:
-        about, writers = _about(pe, wait["object"], accounts)
+        about, writers = _about(pe, wait["object"], notes, n_pes)
     condition = _condition(wait)
     if wait["host"]:
         who, condition = f"host, in {condition}", ""
@@ -192,59 +200,73 @@ def _name(thing: Account) -> str:
 # --- who wrote it
 
 
-def _about(pe: int, thing: Account, accounts: Accounts) -> tuple[list[str], list[tuple[str, int]]]:
+def _about(
+    pe: int, thing: Account, notes: Notes, n_pes: int
+) -> tuple[list[str], list[tuple[str, int]]]:
     """Lines on what `pe` waits on, and who has written it."""
     name, offset = _name(thing), thing["offset"]
     made = f"made at {thing['made']}" if thing["made"] else "in no allocated array"
     about = [f"{name} is {thing['dtype']}, at offset {offset:#x} of the heap, {made}"]
-    notes = _notes(offset, accounts)
-    here = [(site, writer) for writer, target, site in notes if target == pe]
-    return about + ([] if here else _unwritten(pe, name, offset, notes, accounts)), here
+    found = notes.of(offset)
+    here = [(site, writer) for writer, target, site in found if target == pe]
+    if not here:
+        about.append(_unwritten(notes.unknown(offset, pe), n_pes))
+        others = [f"PE {target}'s by PE {writer}, {site}" for writer, target, site in found]
+        if others:
+            about.append(f"{name} of other PEs has been written: {_some(others)}")
+    return about, here
 
 
-def _unwritten(
-    pe: int, name: str, offset: int, notes: list[tuple[int, int, str]], accounts: Accounts
-) -> list[str]:
-    """Lines on a word of `pe` that nobody is known to have written."""
-    unsure = [p for p in accounts if not _sure(offset, pe, accounts[p])]
-    lines = [
-        f"no operation of {compact(accounts)} has written it"
-        if not unsure
-        else f"not among the last writes of {compact(accounts)}; older ones of "
-        f"{compact(unsure)} are not known"
-    ]
-    others = [f"PE {target}'s by PE {writer}, {site}" for writer, target, site in notes]
-    if others:
-        lines.append(f"{name} of other PEs has been written: {_some(others)}")
-    return lines
+def _unwritten(unknown: list[int], n_pes: int) -> str:
+    """What is said of a word that nobody is known to have written."""
+    everybody = compact(range(n_pes))
+    if not unknown:
+        return f"no operation of {everybody} has written it"
+    return (
+        f"not among the last writes of {everybody}; older ones of {compact(unknown)} are not known"
+    )
 
 
-def _notes(offset: int, accounts: Accounts) -> list[tuple[int, int, str]]:
-    """Who wrote the word at an offset, on which PE, at which line."""
-    found = []
-    for writer, account in accounts.items():
-        journal = (account or {}).get("journal") or {"words": [], "puts": []}
-        notes = [(pe, site) for at, pe, site in journal["words"] if at == offset]
-        notes += [
-            (pe, site) for at, nbytes, pe, site in journal["puts"] if at <= offset < at + nbytes
-        ]
-        found += [(writer, pe, site) for pe, site in dict(notes).items()]
-    return found
+class Notes:
+    """The journals of all PEs, to look up in."""
+
+    def __init__(self, accounts: Accounts) -> None:
+        self._words: dict[int, list[tuple[int, int, str]]] = {}  # offset -> writer, PE, line
+        self._puts: list[tuple[int, int, int, int, str]] = []
+        self._places: dict[int, set[int]] = {}  # taken in the tables of a PE
+        self.unsure = [pe for pe, account in accounts.items() if not account or _lost(account)]
+        for writer, account in accounts.items():
+            journal = (account or {}).get("journal") or {"words": [], "puts": []}
+            self._places[writer] = {place_of(at, pe) for at, pe, _ in journal["words"]}
+            for at, pe, site in journal["words"]:
+                self._words.setdefault(at, []).append((writer, pe, site))
+            self._puts += [
+                (at, at + nbytes, writer, pe, site) for at, nbytes, pe, site in journal["puts"]
+            ]
+
+    def of(self, offset: int) -> list[tuple[int, int, str]]:
+        """Who wrote the word at an offset, on which PE, at which line."""
+        found = list(self._words.get(offset, ()))
+        found += [put[2:] for put in self._puts if put[0] <= offset < put[1]]
+        return [(writer, pe, site) for (writer, pe), site in {n[:2]: n[2] for n in found}.items()]
+
+    def unknown(self, offset: int, pe: int) -> list[int]:
+        """The PEs of which it is not known that they have never written a word of `pe`."""
+        place = place_of(offset, pe)
+        return sorted({*self.unsure, *(w for w, taken in self._places.items() if place in taken)})
 
 
-def _sure(offset: int, pe: int, account: Account | None) -> bool:
-    """Whether a PE that has no note on a word has never written it."""
-    if account is None or account["journal"]["lost"]:
-        return False
-    place = place_of(offset, pe)
-    return all(place_of(at, on) != place for at, on, _ in account["journal"]["words"])
+def _lost(account: Account) -> bool:
+    return "journal" not in account or bool(account["journal"]["lost"])
 
 
 # --- who waits for whom
 
 
-def _relations(accounts: Accounts) -> list[str]:
-    edges = {pe: _waits_for(pe, accounts) for pe in accounts if accounts[pe]}
+def _relations(accounts: Accounts, notes: Notes) -> list[str]:
+    edges = {
+        pe: _waits_for(account, notes, len(accounts)) for pe, account in accounts.items() if account
+    }
     edges = {pe: to for pe, to in edges.items() if to}
     if not edges:
         return []
@@ -259,19 +281,19 @@ def _relations(accounts: Accounts) -> list[str]:
     return lines
 
 
-def _waits_for(pe: int, accounts: Accounts) -> set[int]:
-    """The PEs that could end a wait of `pe`, as far as that is known."""
-    account = accounts[pe]
-    assert account is not None
-    found = {other for wait in account["host"] for other in wait["for"]}
-    for wait in account["waits"]:
+def _waits_for(account: Account, notes: Notes, n_pes: int) -> set[int]:
+    """The PEs that could end a wait of one, as far as that is known."""
+    pe, found = account["pe"], set()
+    for wait in account.get("host", ()):
+        found |= set(wait["for"])
+    for wait in account.get("waits", ()):
         if "for" in wait:
             found.add(wait["for"])
         elif "object" in wait:
-            notes = _notes(wait["object"]["offset"], accounts)
-            found |= {writer for writer, target, _ in notes if target == pe}
-            if len(accounts) == 2:
-                found |= set(accounts)
+            written = notes.of(wait["object"]["offset"])
+            found |= {writer for writer, target, _ in written if target == pe}
+            if n_pes == 2:
+                found |= {0, 1}
     return found - {pe}
 
 

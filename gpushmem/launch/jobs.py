@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gpushmem.errors import ArgumentError
 from gpushmem.job.board import Board
-from gpushmem.job.report import gone, report
+from gpushmem.job.report import report_on
 
 __all__ = ["Found", "inspect", "jobs"]
 
@@ -41,8 +41,7 @@ def jobs() -> list[Found]:
     boards: dict[int, list[tuple[int, Path]]] = {}
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
-            for descriptor in _boards_of(process):
-                inode = descriptor.stat().st_ino
+            for inode, descriptor in _boards_of(process):
                 boards.setdefault(inode, []).append((int(process.name), descriptor))
     found = [_found(holders) for holders in boards.values()]
     return sorted((job for job in found if job is not None), key=lambda job: -job.seconds)
@@ -55,14 +54,20 @@ def inspect(number: int, stacks: bool = False) -> str:
     if job is None:
         known = ", ".join(str(job.number) for job in running) or "none"
         raise ArgumentError(f"there is no job {number} of yours on this machine; running: {known}")
-    with _open(job.descriptor) as board:
-        accounts = board.accounts(board.ask(stacks), ANSWERS)
-        return report(accounts, gone(board))
-
-
-def _boards_of(process: Path) -> list[Path]:
     try:
-        return [d for d in (process / "fd").iterdir() if str(d.readlink()).startswith(BOARD)]
+        with _open(job.descriptor) as board:
+            return report_on(board, ANSWERS, stacks)
+    except (OSError, ValueError):
+        raise ArgumentError(f"job {number} has just ended") from None
+
+
+def _boards_of(process: Path) -> list[tuple[int, Path]]:
+    try:
+        return [
+            (descriptor.stat().st_ino, descriptor)
+            for descriptor in (process / "fd").iterdir()
+            if str(descriptor.readlink()).startswith(BOARD)
+        ]
     except OSError:  # another's, or gone
         return []
 

@@ -24,7 +24,7 @@ from gpushmem import settings
 from gpushmem.errors import ShmemError
 from gpushmem.job.board import DEADLOCK, FAILED, NONE, TIMEOUT
 from gpushmem.job.job import Job, create
-from gpushmem.job.report import gone, report
+from gpushmem.job.report import report_on
 from gpushmem.launch import pe as pe_main
 from gpushmem.launch.output import Pipes, Tagger
 
@@ -33,7 +33,7 @@ __all__ = ["Outcome", "launch", "preload"]
 TICK = 0.1  # seconds between two looks at the board
 GRACE = 0.25  # seconds for PEs to end by themselves when the job is over, before they are asked to
 ASKED = 0.25  # ... and from then on, before they are ended
-CLEAN_UP = 10.0  # seconds for the other PEs when one has ended after Ctrl-C
+CLEAN_UP = 10.0  # ... for what a PE does at its end: the one that failed; all after Ctrl-C
 ANSWERS = 1.0  # seconds that PEs have to tell what they do
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -77,6 +77,10 @@ class Outcome:
     def failure(self) -> str:
         """How the first PE failed."""
         return self.reason.partition(" failed: ")[2] or _how(self.codes[self.first or 0])
+
+
+def _under_nohup(number: int) -> bool:
+    return number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN
 
 
 def _how(code: int) -> str:
@@ -141,11 +145,13 @@ class _Launcher:
         self.limit, self.started = limit, time.monotonic()
         self.end_at: float | None = None  # when to ask PEs to end
         self.kill_at: float | None = None  # when to end them
+        self.culprit_waited = False
 
     def run(self, target: Callable[[], object]) -> Outcome:
         try:
             with self._signals():
-                self._start(target)
+                with _frozen():
+                    self._start(target)
                 while self.pids:
                     self._turn()
                 self._kill_group()  # what PEs started and left behind
@@ -166,15 +172,11 @@ class _Launcher:
         parent = os.getpid()
         sys.stdout.flush()
         sys.stderr.flush()
-        gc.freeze()  # or a collection in a PE would write to, and so copy, all memory it shares
         for pe in range(self.job.n_pes):
             pipes = self.pipes.pipes() if self.pipes is not None else None
             pid = _fork()
             if pid == 0:
-                if pipes is not None:
-                    Pipes.redirect(pipes)
-                os.setpgid(0, self.group)
-                pe_main.run(self.job.of(pe), target, parent)
+                pe_main.run(self.job.of(pe), target, parent, self.group, pipes)
             self.group = self.group or pid
             with suppress(PermissionError, ProcessLookupError):
                 os.setpgid(pid, self.group)  # whichever of the two is first
@@ -184,7 +186,6 @@ class _Launcher:
             if self.pipes is not None and pipes is not None:
                 for fd in self.pipes.adopt(pe, pipes):
                     self.selector.register(fd, selectors.EVENT_READ, ("output", fd))
-        gc.unfreeze()
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -193,7 +194,8 @@ class _Launcher:
             yield
             return
         reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        before = {s: signal.signal(s, lambda *_: None) for s in (*FORWARDED, signal.SIGUSR1)}
+        numbers = [s for s in (*FORWARDED, signal.SIGUSR1) if not _under_nohup(s)]
+        before = {s: signal.signal(s, lambda *_: None) for s in numbers}
         previous_fd = signal.set_wakeup_fd(writer)
         self.selector.register(reader, selectors.EVENT_READ, ("signal", reader))
         try:
@@ -201,7 +203,7 @@ class _Launcher:
         finally:
             signal.set_wakeup_fd(previous_fd)
             for number, handler in before.items():
-                signal.signal(number, handler)
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
             os.close(reader)
             os.close(writer)
 
@@ -209,7 +211,7 @@ class _Launcher:
 
     def _turn(self) -> None:
         deadlines = [t - time.monotonic() for t in (self.end_at, self.kill_at) if t is not None]
-        for key, _ in self.selector.select(max(0.0, min(TICK, *deadlines, TICK))):
+        for key, _ in self.selector.select(max(0.0, min([TICK, *deadlines]))):
             kind, value = key.data
             if kind == "ended":
                 self._ended(value, key.fd)
@@ -227,6 +229,15 @@ class _Launcher:
             # The one that failed may still be writing its traceback.
             self._to_each(signal.SIGTERM, but=self.board["culprit"])
         if self.kill_at is not None and now >= self.kill_at:
+            self._kill(now)
+
+    def _kill(self, now: float) -> None:
+        """End who is left; the one that failed by itself has time for what it does at its end."""
+        culprit = self.board["culprit"] if self.outcome.verdict == FAILED else -1
+        if culprit in self.pids and not self.culprit_waited:
+            self.culprit_waited, self.kill_at = True, now + CLEAN_UP
+            self._to_each(signal.SIGKILL, but=culprit)
+        else:
             self.kill_at = None
             self._kill_group()
 
@@ -257,13 +268,13 @@ class _Launcher:
 
     def _signalled(self, number: int) -> None:
         if number == signal.SIGUSR1:
-            _say(self._report(stacks=True))
+            _say(report_on(self.board, ANSWERS, stacks=True))
         elif self.outcome.stopped_by is not None:  # asked twice: no more patience
             self._kill_group()
         elif self.board["verdict"] == NONE:
             self.outcome.stopped_by = number
             if number == signal.SIGINT and self._somebody_waits():
-                _say(self._report())
+                _say(report_on(self.board, ANSWERS))
             self._to_each(number)
             if number != signal.SIGINT:
                 self.kill_at = time.monotonic() + GRACE
@@ -271,11 +282,7 @@ class _Launcher:
     def _over_limit(self) -> None:
         reason = f"the job has run into its limit of {self.limit:g} s"
         self.limit = None
-        self.board.claim(TIMEOUT, -1, reason, self._report(stacks=True))
-
-    def _report(self, stacks: bool = False) -> str:
-        accounts = self.board.accounts(self.board.ask(stacks), ANSWERS)
-        return report(accounts, gone(self.board))
+        self.board.claim(TIMEOUT, -1, reason, report_on(self.board, ANSWERS, stacks=True))
 
     def _somebody_waits(self) -> bool:
         return bool((self.board.pes["quiet_since"] != 0).any())
@@ -290,6 +297,19 @@ class _Launcher:
         if self.group:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.group, signal.SIGKILL)
+
+
+@contextmanager
+def _frozen() -> Iterator[None]:
+    """A collection of garbage in a PE would write to, and so copy, all the memory it shares."""
+    if gc.get_freeze_count():  # the program has its own
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _say(text: str) -> None:

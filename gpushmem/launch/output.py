@@ -39,7 +39,10 @@ class Pipes:
     def read(self, reader: int) -> bool:
         """Pass on what there is to read; False at the end."""
         pe, fd, rest = self._open[reader]
-        data = os.read(reader, CHUNK)
+        try:
+            data = os.read(reader, CHUNK)
+        except BlockingIOError:  # see `drain`
+            data = b""
         *lines, rest = (rest + data).split(b"\n")
         if not data and rest:
             lines, rest = [*lines, rest], b""
@@ -53,8 +56,9 @@ class Pipes:
         return False
 
     def drain(self) -> None:
-        """Pass on the rest; all writers have ended."""
+        """Pass on the rest; the PEs have ended, though what they started may go on writing."""
         for reader in list(self._open):
+            os.set_blocking(reader, False)
             while self.read(reader):
                 pass
 

@@ -11,6 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
@@ -19,6 +20,7 @@ from gpushmem.errors import Deadlock, PeerFailed, WaitTimeout
 from gpushmem.job.board import FAILED
 from gpushmem.job.ending import reason_of
 from gpushmem.job.job import Job, adopt
+from gpushmem.launch.output import Ends, Pipes
 
 __all__ = ["run"]
 
@@ -27,17 +29,26 @@ INTERRUPTED = 128 + signal.SIGINT
 VERDICTS = (PeerFailed, Deadlock, WaitTimeout)
 
 
-def run(job: Job, target: Callable[[], object], parent: int) -> NoReturn:
+def run(
+    job: Job, target: Callable[[], object], parent: int, group: int, pipes: Ends | None
+) -> NoReturn:
     """Be a PE: run `target()` and end the process with its exit code.
 
     The code is 0, that of a SystemExit, 1 for an exception, 130 for Ctrl-C. The first PE to fail
-    shows its traceback.
+    shows its traceback. `group` is the process group to join (0: a new one), `pipes` are for what
+    is printed (None: nothing to be done).
     """
     code = 1
     try:
+        if pipes is not None:
+            Pipes.redirect(pipes)
+        os.setpgid(0, group)
         _settle(job, parent)
         code = _exit_code(job, target)
         code = _wind_up(code)
+    except BaseException:  # noqa: BLE001  (there is nobody else to say it)
+        os.write(2, traceback.format_exc().encode(errors="replace"))
+        code = code or 1
     finally:
         os._exit(code)
 
@@ -49,7 +60,8 @@ def _settle(job: Job, parent: int) -> None:
         os._exit(1)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.register(signal.SIGUSR1, all_threads=True, file=2)
     atexit._clear()
@@ -98,9 +110,13 @@ def _report(job: Job, error: BaseException) -> None:
         heading = f"gpushmem: PE {job.my_pe} failed:\n" if job.n_pes > 1 else ""
         shown = error.with_traceback(_of_the_script(error.__traceback__))
         text = heading + "".join(traceback.format_exception(shown))
-    sys.stdout.flush()
-    sys.stderr.write(text)  # one write, so that PEs' texts do not mix
-    sys.stderr.flush()
+    with suppress(Exception):  # a full disk, closed: what follows matters more
+        sys.stdout.flush()
+    try:
+        sys.stderr.write(text)  # one write, so that PEs' texts do not mix
+        sys.stderr.flush()
+    except Exception:  # noqa: BLE001
+        os.write(2, text.encode(errors="replace"))
 
 
 LAUNCHER = tuple(str(Path(__file__).parent.parent / room) + os.sep for room in ("launch", "cli"))
@@ -124,7 +140,8 @@ def _wind_up(code: int) -> int:
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
-            stream.flush()
-        except OSError:  # nobody reads any more
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):  # nobody reads any more; closed
             code = code or 1
     return code

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 from gpushmem import settings
+from gpushmem.simt.parking import help_others
 
 __all__ = ["VARIABLE", "available", "run", "threads"]
 
@@ -41,4 +42,4 @@ def run(parts: list[Callable[[], None]]) -> None:
 @cache
 def _pool(pid: int) -> ThreadPoolExecutor:
     """The threads of this process: those of a parent do not survive a fork."""
-    return ThreadPoolExecutor(max_workers=4 * available(), thread_name_prefix="gpushmem")
+    return ThreadPoolExecutor(4 * available(), "gpushmem", initializer=help_others)

@@ -27,7 +27,7 @@ from gpushmem.simt.arguments import pack
 from gpushmem.simt.cache import KernelCache
 from gpushmem.simt.layout import LAUNCH, POOL, address_of, new
 from gpushmem.simt.native import Loading
-from gpushmem.simt.parking import parking
+from gpushmem.simt.parking import Parked
 from gpushmem.simt.target import MAX_THREADS, exceptions, simt_target
 
 __all__ = ["Kernel", "LaunchShape", "Running", "shape_of"]
@@ -242,7 +242,7 @@ class Running:
             self.launch[field] = address
         with _borrowed_pool(self.entry.local_bytes) as pool:
             self.launch["pool"] = address_of(pool)
-            with parking(self.name, lambda: False, self, worker=True):
+            with Parked(self.name, lambda: False, self, worker=True):
                 self.entry.call(address_of(self.launch))
 
     def cancel(self) -> None:

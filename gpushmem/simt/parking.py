@@ -7,6 +7,7 @@ looks that find `moves` unchanged, the same threads have been parked all the tim
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,14 +16,12 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-__all__ = ["OURS", "Parked", "moves", "parked", "parking"]
-
-OURS = "gpushmem"  # what the names of threads begin with that only act for others
+__all__ = ["Parked", "all_parked", "help_others", "moves", "parked"]
 
 
 @dataclass(eq=False)
 class Parked(AbstractContextManager["Parked"]):
-    """A thread's wait: `with parking(...)` around it."""
+    """A thread's wait: `with Parked(...)` around it."""
 
     what: str
     ready: Callable[[], bool]  # whether what it waits for has come
@@ -49,10 +48,17 @@ class Parked(AbstractContextManager["Parked"]):
             parked[threading.get_ident()] = self._outer
 
 
-parking = Parked
 parked: dict[int, Parked] = {}  # thread -> what it waits for
 _moves = 0
-os.register_at_fork(after_in_child=parked.clear)  # its threads are not there
+
+
+def _after_fork() -> None:
+    """In the child, where the parent's threads are not."""
+    parked.clear()
+    _helpers.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _move() -> None:
@@ -63,3 +69,16 @@ def _move() -> None:
 def moves() -> int:
     """How often threads have begun or ended to wait."""
     return _moves
+
+
+_helpers: set[int] = set()  # threads that act only for others, which wait for them
+
+
+def help_others() -> None:
+    """Say that the calling thread only does what another one waits for."""
+    _helpers.add(threading.get_ident())
+
+
+def all_parked() -> bool:
+    """Whether all threads that run Python wait for the engine, helpers excepted."""
+    return sys._current_frames().keys() <= parked.keys() | _helpers

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 from gpushmem.simt.kernel import running
-from gpushmem.simt.parking import parking
+from gpushmem.simt.parking import Parked
 
 __all__ = ["Device", "Stream"]
 
@@ -43,7 +43,7 @@ class _Inbox:
 
     def next(self) -> _Work | None:
         # Not the queue's own word: a worker that has taken the last item out may not run for long.
-        with parking("work", lambda: self._put != self._begun, worker=True):
+        with Parked("work", lambda: self._put != self._begun, worker=True):
             work = self._queue.get()
         self._begun += 1
         return work
@@ -81,7 +81,7 @@ class Stream:
         """
         try:
             if not (last := self.last).is_set():
-                with parking(what, last.is_set):
+                with Parked(what, last.is_set):
                     last.wait()
         except BaseException:
             self._device.cancel()
@@ -101,7 +101,7 @@ class Stream:
         """Run one piece of work on the worker thread."""
         try:
             for event in work.after:
-                with parking("other streams", event.is_set, worker=True):
+                with Parked("other streams", event.is_set, worker=True):
                     event.wait()
             if self._error is None:
                 work.run()

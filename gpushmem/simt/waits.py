@@ -19,7 +19,7 @@ from gpushmem.simt.layout import FIBER, LAUNCH, address_of, offset
 
 __all__ = ["Wait", "unstarted", "waits"]
 
-MOST = 100_000  # records read of one launch; a ring that changes under us is not followed forever
+MOST = 20_000  # records read of one launch; a ring that changes under us is not followed forever
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ import ctypes
 import gc
 import os
 import re
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -270,15 +272,40 @@ def test_the_errors_that_programs_get(run_pes):
         run_pes(2, lambda: body() and 1 / 0)
 
 
-def test_one_pe_by_itself_goes_on_after_a_deadlock():
-    for _ in range(2):
-        shmem.init(heap_size="1M")
-        with pytest.raises(shmem.Deadlock):
-            shmem.signal_wait_until(shmem.zeros(1, "uint64"), shmem.CMP_EQ, 1)
-        shmem.finalize()
+ONE = """
+import time
+import gpushmem as shmem
+
+@shmem.jit
+def work(x):
+    for i in range(200_000_000):
+        x[i & 7] += i
+
+for _ in range(2):
     shmem.init(heap_size="1M")
-    shmem.barrier_all()
+    flag = shmem.zeros(1, "uint64")
+    try:
+        shmem.signal_wait_until(flag, shmem.CMP_EQ, 1)
+    except shmem.Deadlock as error:
+        print(error)
+    time.sleep(0.3)
+    shmem.barrier_all()  # it goes on, also without a new init
+    began = time.monotonic()
+    while time.monotonic() < began + 6:  # nor is the process ended for waiting
+        work[1, 1](shmem.device_array(8))
+        shmem.synchronize()
     shmem.finalize()
+print("done")
+"""
+
+
+def test_one_pe_by_itself_goes_on_after_a_deadlock(tmp_path):
+    (tmp_path / "one.py").write_text(ONE)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "one.py"], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "deadlock: no PE can go on\n" * 2 + "done\n", done.stderr
+    assert done.stderr.count("PE 0: host, in signal_wait_until: flag[0] == 1, sees 0") == 2
 
 
 def test_it_can_be_turned_off(run_pes, monkeypatch):

@@ -28,7 +28,7 @@ from gpushmem.lines import assigned_name, line_of, user_frame
 from gpushmem.ops.constants import COMPARISONS
 from gpushmem.simt.kernel import running
 from gpushmem.simt.layout import GROUP
-from gpushmem.simt.parking import OURS, Parked, parked
+from gpushmem.simt.parking import Parked, parked
 from gpushmem.simt.primitives import LANE_MEETING, MEETING, POLLING
 from gpushmem.simt.waits import Wait, unstarted, waits
 
@@ -44,11 +44,13 @@ class Accountant:
     def __init__(self, world: World, meeting: Meeting, journal: Journal) -> None:
         self._world, self._meeting, self._journal = world, meeting, journal
         self.allocated: Any = list
+        self._made: Any = ()
 
     def account(self, stacks: bool = False) -> dict[str, Any]:
         """All of it; see `job.report` for what is in it."""
         found = waits()
         alike = _alike(found)
+        self._made = self.allocated()
         busy = sorted({launch.name for launch in list(running)} - {wait.kernel for wait in found})
         return {
             "pe": self._world.job.my_pe,
@@ -66,20 +68,20 @@ class Accountant:
 
     def _host(self, ident: int, wait: Parked) -> dict[str, Any]:
         frame = sys._current_frames().get(ident)
+        meeting = self._meeting.waiting
+        if meeting is not None and meeting.parked is not wait:
+            meeting = None
         return {
             "what": wait.what,
             "line": line_of(user_frame(frame)) if frame else "?",
             "seconds": time.monotonic() - wait.since,
-            "for": self._meeting.missing() if wait is self._meeting.waiting else [],
-            "team": self._team(self._meeting.where[0]) if wait is self._meeting.waiting else None,
+            "for": [] if meeting is None else meeting.missing(),
+            "team": None if meeting is None else self._team(meeting.team, meeting.pes),
         }
 
-    def _team(self, index: int) -> dict[str, Any] | None:
+    def _team(self, index: int, pes: list[int]) -> dict[str, Any] | None:
         """A team for people; None for that of all PEs."""
-        row = self._world.teams[index]
-        if not row["n_pes"] or row["n_pes"] == self._world.job.n_pes:
-            return None
-        return {"number": index, "pes": self._meeting.pes(index)}
+        return None if len(pes) == self._world.job.n_pes else {"number": index, "pes": pes}
 
     # --- kernels
 
@@ -95,12 +97,13 @@ class Accountant:
     def _condition(self, wait: Wait) -> dict[str, Any]:
         """What ends the wait, by its kind."""
         if wait.compare == MEETING:
-            arrived = int(_at(wait.address, GROUP)["arrived"])
+            arrived = _arrived(wait.address)
             return {"arrived": max(arrived, 0), "wanted": wait.wanted}
         if wait.compare == LANE_MEETING:
             return {"lanes": wait.wanted}
         if wait.compare == MEMBER:
-            return {"for": wait.wanted, "team": self._team(self._team_of(wait.address))}
+            team = self._team_of(wait.address)
+            return {"for": wait.wanted, "team": self._team(team, self._meeting.pes(team))}
         if wait.address == 0:
             return {}
         condition: dict[str, Any] = {"seen": _number(wait.address, wait.width)}
@@ -117,7 +120,7 @@ class Accountant:
     def _object(self, address: int, width: int) -> dict[str, Any]:
         """What symmetric array an address is in."""
         offset = address - self._world.heap
-        for made in self.allocated():
+        for made in self._made:
             if made.offset <= offset < made.offset + max(made.nbytes, 1):
                 return {
                     "offset": offset, "index": (offset - made.offset) // made.dtype.itemsize,
@@ -142,6 +145,18 @@ def _hosts() -> list[tuple[int, Parked]]:
     return [(ident, wait) for ident, wait in list(parked.items()) if not wait.worker]
 
 
+def _arrived(group: int) -> int:
+    """How many threads have come to a GROUP, of a block that may have gone meanwhile."""
+    data = bytearray(GROUP.itemsize)
+    try:
+        with open("/proc/self/mem", "rb", buffering=0) as memory:
+            memory.seek(group)
+            memory.readinto(data)
+    except OSError:
+        return 0
+    return int(np.frombuffer(data, GROUP)[0]["arrived"])
+
+
 def _number(address: int, width: int) -> int:
     return int(_at(address, np.dtype(f"{'i' if width < 0 else 'u'}{abs(width)}")))
 
@@ -157,7 +172,7 @@ def _stacks() -> list[str]:
     return [
         f"{thread.name}:\n" + "".join(_stack(frames[thread.ident]).format())
         for thread in threading.enumerate()
-        if thread.ident in frames and not thread.name.startswith(OURS) and not _works(thread)
+        if thread.ident in frames and not thread.name.startswith("gpushmem") and not _works(thread)
     ]
 
 

@@ -49,6 +49,7 @@ adopt(DeviceFunction, lambda function: function.py_func)
 IGNORED = {"opt", "lineinfo", "max_registers", "launch_bounds", "inline", "forceinline", "lto"}
 
 
+READS = ("signal_fetch", "atomic_fetch", "g", "get", "iget")
 # The host's calls of these wait for all streams; on a stream they are kernels as others are.
 MEETINGS = ("barrier_all", "sync_all")
 SIGNAL_OPS = {SIGNAL_SET: "atomic_set", SIGNAL_ADD: "atomic_add"}
@@ -73,11 +74,14 @@ class CpuBackend:
         self._journal = Journal()
         self.world.native["journal"] = self._journal.address
         self._accountant = Accountant(self.world, self._meeting, self._journal)
-        self._watch = Watch(job, self.world.board, self._meeting, self._accountant)
+        self._watch = Watch(job, self._accountant)
         self._host_calls = HostCalls(self.world.native)
         self.world.size_heap()
         self._watch.start()
+        over = self.world.board.error()
         try:
+            if over is not None:
+                raise over  # the job is over, for all PEs: they must not meet in parts
             self.meet("init", heap_bytes)
             self.world.map_heap()
         except BaseException:
@@ -107,8 +111,8 @@ class CpuBackend:
         self.world.board["timeout"] = int((seconds or 0) * 1e9)
 
     def close(self) -> None:
-        self._signals.restore()
         self._watch.stop()
+        self._signals.restore()
         sharing.use(None)
         self._teams.close()
         self.world.release_heap()
@@ -201,6 +205,9 @@ class CpuBackend:
     # --- host side of the operations
 
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
+        if self._watch.over and (op.base in READS or op.base.startswith("test")):
+            # A host that polls would not hear of it otherwise.
+            raise self.world.board.error() or ShmemError(f"{op.name}: the job is over")
         stream = arguments.pop("stream", None)
         run = self._host_side(op)
         if run is None or (op.base in MEETINGS and stream is not None):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,7 @@ class Journal:
 
     def note(self, start: int, nbytes: int, pe: int) -> None:
         """Note that the host writes to heap offset `start` on `pe`."""
-        self._host.append((start, nbytes, pe, f"{user_line()} on the host"))
+        self._host.append((int(start), int(nbytes), int(pe), f"{user_line()} on the host"))
         self._host_notes += 1
 
     def forget(self, start: int, nbytes: int) -> None:
@@ -101,21 +102,23 @@ class Journal:
         """
         words = self._tables["words"].reshape(-1)
         puts = self._tables["puts"].reshape(-1)
+        sites = dict(words[words["key"] != 0].tolist())  # parts that wrote the same word: one
         return {
-            "words": [[*_where(w["key"]), _text(w["site"])] for w in words[words["key"] != 0]],
+            "words": [[*_where(key), _text(site)] for key, site in sites.items()],
             "puts": [
-                [start, int(p["nbytes"]), pe, _text(p["site"])]
-                for p in puts[puts["key"] != 0]
-                for start, pe in [_where(p["key"])]
+                [start, nbytes, pe, _text(site)]
+                for key, nbytes, site in puts[puts["key"] != 0].tolist()
+                for start, pe in [_where(key)]
             ]
             + [list(note) for note in list(self._host)],
             "lost": bool((self._tables["n_puts"] > PUTS).any() or self._host_notes > PUTS),
         }
 
 
-def _where(key: Any) -> tuple[int, int]:
-    return int(key) >> KEY_PE, (int(key) & (1 << KEY_PE) - 1) - 1
+def _where(key: int) -> tuple[int, int]:
+    return key >> KEY_PE, (key & (1 << KEY_PE) - 1) - 1
 
 
-def _text(address: Any) -> str:
-    return ctypes.string_at(int(address)).decode() if address else "?"
+@cache
+def _text(address: int) -> str:
+    return ctypes.string_at(address).decode() if address else "?"

@@ -8,8 +8,9 @@ and all fail together when PEs are in different calls.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types
@@ -21,7 +22,7 @@ from gpushmem.job.report import compact
 from gpushmem.ops import TEAM_WORLD
 from gpushmem.simt.layout import address_of
 from gpushmem.simt.native import c_function, sched_yield, usleep
-from gpushmem.simt.parking import Parked, parking
+from gpushmem.simt.parking import Parked
 
 __all__ = ["ALIKE", "KINDS", "Meeting", "kind_name", "mismatch"]
 
@@ -97,14 +98,23 @@ def native() -> dict[str, Any]:
     }
 
 
+class Waiting(NamedTuple):
+    """What the host waits for; the watch's thread reads it."""
+
+    parked: Parked
+    team: int
+    pes: list[int]  # its members
+    missing: Callable[[], list[int]]  # those that have not come
+    gone: Callable[[], list[int]]  # ... and will not, since they have ended
+
+
 class Meeting:
     """The calling PE's side of the job's meetings."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._post_all, self._passed = native()["post_all"], native()["passed"]
-        self.waiting: Parked | None = None
-        self.where = 0, 0  # team and round in which it waits
+        self.waiting: Waiting | None = None
 
     def join(self, kind: str) -> None:
         """Wait until all PEs are in their `barrier_all` or `sync_all`, on hosts or in kernels."""
@@ -150,13 +160,14 @@ class Meeting:
         record = address_of(self._world.teams[team : team + 1])
         if self._passed(record, number):
             return
-        self.where = team, number
+        waiting = self._waiting(what, team, number)
         try:
-            with parking(what, lambda: not self.missing() or bool(self._gone())) as self.waiting:
+            with waiting.parked:
+                self.waiting = waiting
                 # Back in Python now and then, so that signals are handled, and to see who has
                 # ended. One that ended after arriving is no reason to complain.
                 while not self._passed(record, number):
-                    gone, error = self._gone(), self._world.board.error()
+                    gone, error = waiting.gone(), self._world.board.error()
                     if error is not None:
                         raise error
                     if gone and not self._passed(record, number):
@@ -167,19 +178,19 @@ class Meeting:
         finally:
             self.waiting = None
 
-    def _gone(self) -> list[int]:
-        """Those of the missing that have ended."""
+    def _waiting(self, what: str, team: int, number: int) -> Waiting:
+        pes, rounds = self.pes(team), self._lines(team, number)["round"]
+        others = [k for k in range(len(pes)) if pes[k] != self._world.job.my_pe]
         ended = self._world.board.pes["ended"]
-        return [pe for pe in self.missing() if ended[pe]]
 
-    def missing(self) -> list[int]:
-        """The PEs that the host waits for."""
-        if self.waiting is None:
-            return []
-        team, number = self.where
-        there = self._lines(team, number)["round"] >= number
-        there[self._world.teams["my_pe"][team]] = True
-        return [pe for pe, here in zip(self.pes(team), there, strict=True) if not here]
+        def missing() -> list[int]:
+            return [pes[k] for k in others if rounds[k] < number]
+
+        def gone() -> list[int]:
+            return [pe for pe in missing() if ended[pe]]
+
+        parked = Parked(what, lambda: not missing() or bool(gone()))
+        return Waiting(parked, team, pes, missing, gone)
 
     # --- memory of a round
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import signal
 import sys
+from contextlib import suppress
 from typing import Any
 
 from gpushmem.backends.cpu.account import Accountant
@@ -39,11 +40,12 @@ class Signals:
         """Put the handlers back."""
         while self._previous:
             number, handler = self._previous.popitem()
-            signal.signal(number, handler)
+            with suppress(ValueError):  # finalize() outside the main thread
+                signal.signal(number, handler)
 
     def _report(self) -> None:
         account = self._accountant.account()
-        sys.stderr.write(report({account["pe"]: account}))  # in one piece
+        sys.stderr.write(report({account["pe"]: account}, {}))  # in one piece
         sys.stderr.flush()
 
     def _on_usr1(self, number: int, frame: Any) -> None:

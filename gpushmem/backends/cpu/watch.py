@@ -12,7 +12,7 @@ itself still again, with two rounds begun after it saw the probe, and not having
 published. All confirmed, numbers unchanged: then at the moment of the probe every PE was still, and
 looked at its conditions once more after it; so nobody will ever move. Threads that poll, or whose
 wait has a timeout, may move at any time: such a PE is not still. Nor is one with Python threads
-that are not known to wait.
+that are not known to wait, or with an alarm set (`signal.setitimer`), which may end a wait.
 
 What is only *quiet*, polling included, for long is reported, once, and goes on. What becomes of
 the job is said in the board's verdict: waits of all PEs then end with its error.
@@ -23,45 +23,49 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from gpushmem import settings
 from gpushmem.backends.cpu.account import Accountant
-from gpushmem.backends.cpu.meeting import Meeting
-from gpushmem.job.board import DEADLOCK, FAILED, NONE, TIMEOUT, Board
+from gpushmem.job.board import DEADLOCK, FAILED, NONE, TIMEOUT
 from gpushmem.job.job import Job
 from gpushmem.job.report import gone, report
 from gpushmem.simt.kernel import Running, running
-from gpushmem.simt.parking import OURS, moves, parked
+from gpushmem.simt.parking import Parked, all_parked, help_others, moves, parked
 
 __all__ = ["Watch"]
 
 PERIOD = 0.1  # seconds
-ANSWERS = 1.0  # seconds that PEs have for their accounts
+ANSWERS = 1.0  # seconds for which no PE answers before the others are given up
 LAST = 5.0  # seconds from the verdict to the end of a process that does not end by itself
-NEVER = 1 << 62
 
 
 class Watch:
     """The watch of the calling PE, from `init` to `finalize`."""
 
-    def __init__(self, job: Job, board: Board, meeting: Meeting, accountant: Accountant) -> None:
-        self._pe, self._board, self._meeting = job.my_pe, board, meeting
-        self._me = board.pes[job.my_pe : job.my_pe + 1]
-        self._accountant = accountant
+    def __init__(self, job: Job, accountant: Accountant) -> None:
+        self._pe, self._board, self._accountant = job.my_pe, job.board, accountant
+        self._me = self._board.pes[job.my_pe : job.my_pe + 1]
         self._stillness = Stillness()
         self._neighbour: tuple[int, int] | None = None  # PE, pidfd
         self._gathered: Any = None  # the numbers that the probe is about
-        self._over_at = 0.0  # when the verdict was seen
         self._deadlocks = settings.get("GPUSHMEM_DEADLOCK")
         self._patience = settings.get("GPUSHMEM_NOTICE")
-        self._noticed = False
+        self._noticed = self._troubled = False
+        self._over: Over | None = None
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"{OURS}-watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="gpushmem-watch", daemon=True)
+
+    @property
+    def over(self) -> bool:
+        """Whether there is a verdict."""
+        return self._over is not None
 
     def start(self) -> None:
         """Begin; before the PE waits for the first time."""
@@ -77,49 +81,41 @@ class Watch:
 
     def stop(self) -> None:
         """End."""
-        self._me["still"] = self._me["quiet_since"] = 0
-        self._me["initialised"] = 2
         self._end.set()
         self._thread.join()
+        self._me["still"] = self._me["quiet_since"] = 0
+        self._me["initialised"] = 2
         if self._neighbour is not None:
             os.close(self._neighbour[1])
 
     # --- every PERIOD
 
     def _run(self) -> None:
+        help_others()
         while not self._end.wait(PERIOD):
-            try:
-                self._look()
-            except Exception as error:  # noqa: BLE001  (the job goes on without its watch)
-                sys.stderr.write(f"gpushmem: PE {self._pe}: the watch has ended: {error!r}\n")
-                return
+            for look in (self._hear, self._answer, self._publish, self._neighbours, self._judge):
+                try:
+                    look()
+                except Exception as error:  # noqa: BLE001  (the watch goes on)
+                    if not self._troubled:
+                        self._troubled = True
+                        _print(f"gpushmem: PE {self._pe}: an error in the watch: {error!r}\n")
 
-    def _look(self) -> None:
+    def _hear(self) -> None:
+        """When there is a verdict, end the waits of this PE."""
         board = self._board
         if board["verdict"] != NONE:
-            self._end_waits()
-        self._answer()
-        self._publish()
-        self._watch_neighbour()
-        if board["verdict"] == NONE:
-            self._check_timeout()
-            if self._pe == self._coordinator():
-                self._coordinate()
-
-    def _end_waits(self) -> None:
-        """Let launches that wait end; what cannot be ended must not keep the process for ever."""
-        for launch in list(running):
-            launch.cancel()
-        self._over_at = self._over_at or time.monotonic()
-        waiting = any(not wait.worker for wait in list(parked.values()))
-        if time.monotonic() > self._over_at + LAST and waiting and not self._board["launcher"]:
-            _print(f"gpushmem: PE {self._pe} has a kernel that does not end: ended the process\n")
-            os._exit(1)
+            self._over = self._over or Over()
+            if self._over.end(alone=board.n_pes == 1, for_good=not board["launcher"]):
+                board["verdict"], self._over = NONE, None  # of one PE by itself: it may go on
 
     def _answer(self) -> None:
         asked = self._board["asked"]
         if asked > self._me["answered"][0]:
-            account = self._accountant.account(stacks=self._board["stacks"] == asked)
+            try:
+                account = self._accountant.account(stacks=self._board["stacks"] == asked)
+            except Exception as error:  # noqa: BLE001  (who asks is told)
+                account = {"pe": self._pe, "error": repr(error)}
             self._board.answer(self._pe, asked, account)
 
     # --- deadlock
@@ -133,9 +129,12 @@ class Watch:
         if still.number and still.confirms:
             self._me["confirmed"] = probe
 
-    def _coordinator(self) -> int:
-        pes = self._board.pes
-        return int(((pes["ended"] == 0) & (pes["initialised"] == 1)).argmax())
+    def _judge(self) -> None:
+        if self._board["verdict"] == NONE:
+            self._check_timeout()
+            pes = self._board.pes
+            if self._pe == int(((pes["ended"] == 0) & (pes["initialised"] == 1)).argmax()):
+                self._coordinate()
 
     def _coordinate(self) -> None:
         pes, board = self._board.pes, self._board
@@ -177,15 +176,15 @@ class Watch:
 
     def _check_timeout(self) -> None:
         limit = self._board["timeout"] / 1e9
-        now = time.monotonic()
-        for wait in list(parked.values()) if limit else ():
-            if not wait.worker and now - wait.since > limit and not wait.ready():
+        for wait in _hosts() if limit else ():
+            if time.monotonic() - wait.since > limit and not wait.ready():
                 reason = f"PE {self._pe} has waited for {limit:g} s in {wait.what}"
-                self._say(TIMEOUT, reason, stacks=True)
+                return self._say(TIMEOUT, reason, stacks=True)
+        return None
 
     # --- failures, where no launcher of ours sees to them
 
-    def _watch_neighbour(self) -> None:
+    def _neighbours(self) -> None:
         """Each PE watches the next one that lives; so whoever dies is missed by somebody."""
         board = self._board
         if board["launcher"] or board.n_pes == 1:
@@ -215,11 +214,37 @@ class Watch:
     def _lost(self, pe: int) -> None:
         pes = self._board.pes
         if not pes["ended"][pe]:
-            failed = pes["initialised"][pe] == 1
-            self._board.mark_ended(pe, -1)
-            if failed:
+            if pes["initialised"][pe] == 1:
                 pid = int(pes["pid"][pe])
                 self._board.claim(FAILED, pe, f"process {pid} died without a word (was it killed?)")
+            self._board.mark_ended(pe, -1)
+
+
+class Over:
+    """What is left to end of this PE's waits, from the verdict on."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._launches = set(running)
+        self._ended = False
+
+    def end(self, alone: bool, for_good: bool) -> bool:
+        """Let launches that wait end; True when a PE that is alone may go on.
+
+        What cannot be ended, a kernel that computes without end, must not keep a process for ever
+        that nobody else ends: `for_good`.
+        """
+        self._launches &= running
+        for launch in list(self._launches if alone else running):
+            launch.cancel()
+        waiting = [wait for wait in _hosts() if wait.since < self._since]
+        if waiting and for_good and time.monotonic() > self._since + LAST:
+            _print(
+                f"gpushmem: {waiting[0].what} does not end after the verdict: ended the process\n"
+            )
+            os._exit(1)
+        ended, self._ended = self._ended, not waiting and not self._launches
+        return alone and for_good and ended
 
 
 class Stillness:
@@ -230,57 +255,70 @@ class Stillness:
         self.quiet_since = 0  # monotonic nanoseconds, while nothing but polls happens; else 0
         self.confirms = False  # whether the PE has been still for two rounds since the probe
         self._count = 0
-        self._state: Any = None
-        self._quiet_state: Any = None
-        self._turns: dict[Running, int] = {}  # at the last look
-        self._probe = 0
-        self._probed: dict[Running, int] = {}  # ... and when the probe was seen
+        self._still, self._quiet = Same(), Same()
+        self._probe, self._probed = 0, Turns()
 
     def look(self, probe: int) -> None:
-        before, bystanders = moves(), not _all_parked()
-        launches = [wait.launch for wait in list(parked.values()) if wait.launch is not None]
-        words = {launch: launch.launch[0] for launch in launches}
-        turns = {launch: int(word["turns"]) for launch, word in words.items()}
-        went_round = all(turns[k] >= self._turns.get(k, NEVER) + 2 for k in launches)
-        self._turns = turns
-        quiet = (before, [(k, int(word["progress"])) for k, word in words.items()])
-        state = (quiet, [int(word["polls"]) for word in words.values()])
-        idle = (
-            went_round
-            and set(running) <= words.keys()
-            and len(parked) > 0
-            and not any(wait.ready() for wait in list(parked.values()))
-            and moves() == before
-        )
-        self._look_quiet(quiet if idle else None)
-        free = bystanders or any(word["timed"] for word in words.values())
-        self._look_still(state if idle and not free else None)
-        if probe != self._probe:
-            self._probe, self._probed = probe, turns
-        self.confirms = all(turns[k] >= self._probed.get(k, NEVER) + 2 for k in launches)
-
-    def _look_quiet(self, state: Any) -> None:
-        if state is None:
+        """Look once; `probe` is what the board has shown before."""
+        before, bystanders = moves(), not all_parked()
+        turns = Turns(wait.launch for wait in list(parked.values()) if wait.launch is not None)
+        words = [(launch, launch.launch[0]) for launch in turns]
+        quiet: Any = (before, [(launch, int(word["progress"])) for launch, word in words])
+        still: Any = (quiet, [int(word["polls"]) for _, word in words])
+        free = bystanders or any(word["timed"] for _, word in words) or _alarm()
+        waits = list(parked.values())
+        if not waits or not running <= turns.keys() or any(wait.ready() for wait in waits):
+            quiet = None
+        if moves() != before:
+            quiet = None
+        if not self._quiet.look(quiet, turns):
             self.quiet_since = 0
-        elif self._quiet_state != state or not self.quiet_since:
+        elif not self.quiet_since:
             self.quiet_since = time.monotonic_ns()
-        self._quiet_state = state
-
-    def _look_still(self, state: Any) -> None:
-        """A number is published at the second look that finds the same."""
-        if state is None or state != self._state:
+        if not self._still.look(None if quiet is None or free else still, turns):
             self.number = 0
         elif not self.number:
             self._count += 1
             self.number = self._count
-        self._state = state
+        if probe != self._probe:
+            self._probe, self._probed = probe, turns
+        self.confirms = turns.rounds_since(self._probed)
 
 
-def _all_parked() -> bool:
-    """Whether all Python threads wait for the engine, but those that only act for others."""
-    return all(
-        thread.ident in parked or thread.name.startswith(OURS) for thread in threading.enumerate()
-    )
+class Turns(dict[Running, int]):
+    """The turns of the rings of launches, at some moment."""
+
+    def __init__(self, launches: Iterable[Running] = ()) -> None:
+        super().__init__((launch, int(launch.launch[0]["turns"])) for launch in launches)
+
+    def rounds_since(self, before: Turns) -> bool:
+        """Whether each has gone round as a whole since then."""
+        return all(turns >= before.get(launch, turns) + 2 for launch, turns in self.items())
+
+
+class Same:
+    """Since when a state has been the same."""
+
+    def __init__(self) -> None:
+        self._state: Any = None
+        self._turns = Turns()
+
+    def look(self, state: Any, turns: Turns) -> bool:
+        """Whether it is the same as before, with a round of each launch between; None never is."""
+        if state is None or state != self._state:
+            self._state, self._turns = state, turns
+            return False
+        return turns.rounds_since(self._turns)
+
+
+def _hosts() -> list[Parked]:
+    """The waits of the user's threads."""
+    return [wait for wait in list(parked.values()) if not wait.worker]
+
+
+def _alarm() -> bool:
+    """Whether an alarm is set, whose handler may end a wait."""
+    return signal.getitimer(signal.ITIMER_REAL)[0] > 0
 
 
 def _ended(pidfd: int) -> bool:
