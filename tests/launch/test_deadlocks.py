@@ -4,12 +4,14 @@ import ctypes
 import gc
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from numba import cuda
 
@@ -319,7 +321,54 @@ def test_it_can_be_turned_off(run_pes, monkeypatch):
         run_pes(2, body, timeout=3)
 
 
+def test_numbers_of_numpy(deadlock):
+    """What the host notes and tells has to be plain data."""
+
+    def body():
+        shmem.init()
+        flag = shmem.zeros(2, np.int32)
+        shmem.p(flag[1:], 1, np.int64(1 - shmem.my_pe()))
+        shmem.wait_until(flag, shmem.CMP_EQ, 1)
+
+    has(deadlock(2, body), r"PEs 0, 1: host, in wait_until: flag\[0\] == 1, sees 0")
+
+
+def test_many_threads(deadlock):
+    @shmem.jit
+    def crowd(flag):
+        shmem.wait_until(flag[cuda.blockIdx.x :], shmem.CMP_NE, 0)
+
+    def body():
+        shmem.init()
+        crowd[64, 256](shmem.zeros(64, "int32"))
+        shmem.synchronize()
+
+    text = deadlock(2, body)
+    has(text, r"PEs 0, 1: kernel crowd, block \(49, 0, 0\), thread \(0, 0, 0\) and 255 more")
+    has(text, r"PEs 0, 1: ... and 14 more waits")
+
+
 # --- what is none
+
+
+def test_an_alarm_may_end_a_wait(run_pes):
+    class Enough(Exception):
+        pass
+
+    def ring(number, frame):
+        raise Enough
+
+    def body():
+        shmem.init()
+        flag = shmem.zeros(1, "uint64")
+        signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, 1.5)
+        with pytest.raises(Enough):
+            shmem.signal_wait_until(flag, shmem.CMP_EQ, 1)
+        shmem.barrier_all()
+        return True
+
+    assert run_pes(2, body) == [True] * 2
 
 
 def test_sleeping_is_no_deadlock(run_pes):

@@ -155,6 +155,87 @@ def test_nothing_is_left_behind(tmp_path):
     assert holders_of_our_memory().isdisjoint(pids)
 
 
+def test_the_pe_that_fails_does_what_it_has_to_do_at_its_end(tmp_path, run_cli):
+    text = """
+import atexit
+atexit.register(lambda: (time.sleep(1), print("wound up", flush=True)))
+if shmem.my_pe() == 0:
+    raise ValueError("no good")
+shmem.barrier_all()
+"""
+    done = run_cli("run", "-n", 2, job(tmp_path, text), code=1)
+    assert "wound up" in done.stdout
+
+
+@pytest.mark.parametrize("stdout", ["sys.stdout.close()", "sys.stdout = None"])
+def test_the_traceback_is_shown_whatever_became_of_stdout(tmp_path, run_cli, stdout):
+    done = run_cli("run", "-n", 2, job(tmp_path, f"{stdout}\nraise ValueError('no good')"), code=1)
+    assert done.stderr.count("ValueError: no good") == 2  # the second has a line
+    assert "Traceback" in done.stderr
+
+
+def test_what_a_pe_started_does_not_keep_the_launcher(tmp_path, run_cli):
+    text = """
+import subprocess
+if shmem.my_pe() == 0:
+    subprocess.Popen(["sleep", "20"], start_new_session=True)
+print("said")
+"""
+    began = time.monotonic()
+    done = run_cli("run", "-n", 2, "--tag-output", job(tmp_path, text), code=0)
+    assert sorted(done.stdout.splitlines()) == ["[0] said", "[1] said"]
+    assert time.monotonic() - began < 15
+
+
+def test_nohup(tmp_path):
+    script = job(tmp_path, f"open({str(tmp_path / 'there')!r}, 'w').close()\ntime.sleep(1.5)\n")
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        launcher = start_cli("run", "-n", 2, script)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    within(30, (tmp_path / "there").exists)
+    launcher.send_signal(signal.SIGHUP)
+    launcher.communicate(timeout=30)
+    assert launcher.returncode == 0
+
+
+def test_a_new_init_is_refused_when_the_job_is_over(tmp_path, run_cli):
+    text = """
+try:
+    shmem.signal_wait_until(flag, shmem.CMP_EQ, 1)
+except shmem.Deadlock:
+    pass
+try:
+    shmem.finalize()
+except shmem.ShmemError:
+    pass
+try:
+    shmem.init()
+except shmem.Deadlock as error:
+    os.write(1, f"refused: {error}\\n".encode())
+"""
+    done = run_cli("run", "-n", 2, job(tmp_path, text), code=1)
+    assert done.stdout.count("refused: deadlock: no PE can go on\n") == 2
+
+
+def test_finalize_in_another_thread(run_pes):
+    import threading
+
+    import gpushmem as shmem
+
+    def body():
+        for _ in range(2):
+            shmem.init()
+            shmem.zeros(1)
+            thread = threading.Thread(target=shmem.finalize)
+            thread.start()
+            thread.join()
+        return sorted(t.name for t in threading.enumerate())
+
+    assert run_pes(2, body) == [["MainThread"]] * 2
+
+
 # --- timeouts
 
 
@@ -300,10 +381,13 @@ ALONE = {
     "exception": ("raise ValueError('no good')", "PeerFailed: PE 1 failed: ValueError: no good ("),
     "end": ("sys.exit()", "Deadlock: deadlock: no PE can go on"),
 }
+HEARS = {"kernel": "wait_for[1, 1](flag, 1)", "host": "while not shmem.signal_fetch(flag): pass"}
 
 
-@pytest.mark.parametrize("how", ALONE)
-def test_pes_watch_each_other(tmp_path, how):
+@pytest.mark.parametrize(
+    ("how", "hears"), [("kill -9", "kernel"), ("exception", "host"), ("end", "kernel")]
+)
+def test_pes_watch_each_other(tmp_path, how, hears):
     ending, said = ALONE[how]
     script = job(
         tmp_path,
@@ -312,7 +396,7 @@ if shmem.my_pe() == 1:
     time.sleep(0.3)
     {ending}
 try:
-    wait_for[1, 1](flag, 1)
+    {HEARS[hears]}
     shmem.synchronize()
 except shmem.ShmemError as error:
     print(f"{{type(error).__name__}}: {{error}}", flush=True)
