@@ -13,6 +13,7 @@ import pytest
 from numba import cuda
 
 import gpushmem as shmem
+from gpushmem.backends.cpu.hostcalls import HostCalls
 from gpushmem.job import job, store
 from gpushmem.simt import entry as entries
 from gpushmem.simt import sharing
@@ -119,7 +120,10 @@ def test_a_global_that_differs_between_pes_is_each_pes_own(run_pes):
     assert [done[0][0] + done[1][0], done[2][0] + done[3][0]] == [1, 1]
 
 
-def test_operations_of_the_host_are_compiled_once(run_pes):
+def test_operations_of_the_host_are_compiled_once(run_pes, monkeypatch):
+    monkeypatch.setattr(HostCalls, "_kernels", {})  # what other tests have left in this process
+    monkeypatch.setattr(sharing, "_entries", {})
+
     def body():
         builds = Builds()
         shmem.init()

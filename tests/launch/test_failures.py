@@ -305,7 +305,11 @@ def poll(flag):
         pass
 
 import threading
-threading.Timer(3, lambda: shmem.signal_op(flag, 1, shmem.SIGNAL_SET, 0)).start()
+shmem.signal_op(flag, 1, shmem.SIGNAL_SET, 0)
+poll[1, 1](flag)  # compiled
+shmem.synchronize()
+shmem.signal_op(flag, 0, shmem.SIGNAL_SET, 0)
+threading.Timer(4, lambda: shmem.signal_op(flag, 1, shmem.SIGNAL_SET, 0)).start()
 poll[1, 1](flag)
 shmem.synchronize()
 print("went on")
