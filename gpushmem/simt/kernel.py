@@ -246,7 +246,7 @@ class Running:
                 self.entry.call(address_of(self.launch))
 
     def cancel(self) -> None:
-        """Ask the launch to stop as soon as no thread makes progress."""
+        """Ask the launch to stop when its threads have had a turn; one without fibers does not."""
         self.launch["cancel"] = 1
 
     def failure(self, launch: Any) -> Exception:

@@ -129,7 +129,7 @@ LAUNCH = _struct(
     ("run", "i8"),
     ("end_thread", "i8"),
     ("trampoline", "i8"),
-    ("cancel", "i8"),  # set from outside: stop at the next idle moment
+    ("cancel", "i8"),  # set from outside: stop at the ring's next turn
     ("max_resident", "i8"),
     # scheduler
     ("ring", FIBER),
