@@ -113,9 +113,9 @@ def launch(
 
     `heap_size` in bytes is what PEs' `init` uses. With `tag_output` each line that a PE prints is
     prefixed with its number; with `pipes` what PEs print goes to Python's streams, not the
-    process's. When a host has waited for `timeout` seconds in one call, or the job has taken `limit`
-    seconds in all, a report says what each PE does, and the job is ended. A PE's kernels use
-    `threads_per_pe` cores: by default what GPUSHMEM_THREADS says, or an equal part of the cores
+    process's. When a host has waited for `timeout` seconds in one call, or the job has taken
+    `limit` seconds in all, a report says what each PE does, and the job is ended. Kernels of a PE
+    use `threads_per_pe` cores: by default what GPUSHMEM_THREADS says, or an equal part of the cores
     there are. Signals are passed on if it is called from the main thread.
     """
     if not sys.platform.startswith("linux"):
