@@ -20,7 +20,7 @@ def ended(command):
         command, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     over = time.monotonic()
-    return over - float(re.search(r"now (\S+)", done.stdout)[1])
+    return over - float(re.search(r"now ([0-9.]+)", done.stdout)[1])
 
 
 def reported(command):
@@ -31,7 +31,7 @@ def reported(command):
         for line in process.stderr:
             if line.startswith("Who waits for whom"):
                 over = time.monotonic()
-        return over - max(float(t) for t in re.findall(r"now (\S+)", process.stdout.read()))
+        return over - max(float(t) for t in re.findall(r"now ([0-9.]+)", process.stdout.read()))
 
 
 def rows():
