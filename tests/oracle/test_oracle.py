@@ -10,14 +10,17 @@ import pytest
 from tests.oracle.__main__ import judge, modules, run_module
 
 ROOT = Path(__file__).parent.parent.parent
-NAMES = modules()
+SLOW = {"cudapy.test_ufuncs", "cudapy.test_array_alignment"}  # minutes for thousands of kernels
+NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in modules()]
 
 
 @pytest.fixture(scope="module")
-def outcomes():
-    """Futures of the modules' outcomes; they run on all cores."""
+def outcomes(request):
+    """Futures of the outcomes of the modules that are to be tested; they run on all cores."""
+    calls = (getattr(item, "callspec", None) for item in request.session.items)
+    names = {call.params["name"] for call in calls if call and "name" in call.params}
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        yield {name: pool.submit(run_module, name) for name in NAMES}
+        yield {name: pool.submit(run_module, name) for name in modules() if name in names}
 
 
 @pytest.mark.timeout(1200)
