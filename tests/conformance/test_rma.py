@@ -17,7 +17,11 @@ DTYPES = [
     "float32", "float64", "complex64", "complex128", "bfloat16", PAIR,
 ]  # fmt: skip
 THREADS = {"thread": 1, "warp": 32, "block": 96}
-ROWS = [name for name, op in OPS.items() if op.base in ("put", "get", "iput", "iget")]
+ROWS = [
+    pytest.param(name, marks=[pytest.mark.slow] * op.nbi)  # the code of the others
+    for name, op in OPS.items()
+    if op.base in ("put", "get", "iput", "iget")
+]
 # How the arrays lie: first element of dst and src, their strides, number of elements.
 LAYOUTS = [(0, 0, 1, 1, 64), (3, 5, 1, 1, 33), (1, 2, 3, 1, 11), (2, 1, 1, 4, 9), (0, 3, 5, 2, 7),
            (4, 4, 2, 2, 0), (64, 64, 1, 1, 0), (7, 7, 9, 9, 1)]  # fmt: skip

@@ -58,6 +58,11 @@ WAITS = {
 }
 
 
+def sample(rows, *names):
+    """All names; those not given are slow."""
+    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in names)) for name in rows]
+
+
 def job(tmp_path, text, head=HEAD):
     script = tmp_path / "job.py"
     script.write_text(head + text)
@@ -81,7 +86,7 @@ finally:
 """
 
 
-@pytest.mark.parametrize("how", ENDS)
+@pytest.mark.parametrize("how", sample(ENDS, "exception", "exit", "kill -9"))
 def test_waits_hear_of_a_pe_that_ends(tmp_path, run_cli, how):
     ending, code, reason = ENDS[how]
     done = run_cli("run", "-n", 3, job(tmp_path, ends_with(ending, WAITS["kernel"])), code=code)
@@ -97,7 +102,7 @@ def test_waits_hear_of_a_pe_that_ends(tmp_path, run_cli, how):
         assert done.stderr.startswith("gpushmem: PE 1 failed:\nTraceback")
 
 
-@pytest.mark.parametrize("wait", WAITS)
+@pytest.mark.parametrize("wait", sample(WAITS, "barrier in a kernel", "host barrier"))
 def test_every_kind_of_wait_hears(tmp_path, run_cli, wait):
     text = ends_with(ENDS["kill -9"][0], WAITS[wait])
     done = run_cli("run", "-n", 3, job(tmp_path, text), code=137)
