@@ -313,6 +313,7 @@ import threading
 shmem.signal_op(flag, 1, shmem.SIGNAL_SET, 0)
 poll[1, 1](flag)  # compiled
 shmem.synchronize()
+time.sleep(1.5)  # a host that is busy is not quiet
 shmem.signal_op(flag, 0, shmem.SIGNAL_SET, 0)
 threading.Timer(4, lambda: shmem.signal_op(flag, 1, shmem.SIGNAL_SET, 0)).start()
 poll[1, 1](flag)

@@ -267,7 +267,7 @@ class Stillness:
         still: Any = (quiet, [int(word["polls"]) for _, word in words])
         free = bystanders or any(word["timed"] for _, word in words) or _alarm()
         waits = list(parked.values())
-        if not waits or not running <= turns.keys() or any(wait.ready() for wait in waits):
+        if not _main_is_parked() or not running <= turns.keys() or any(w.ready() for w in waits):
             quiet = None
         if moves() != before:
             quiet = None
@@ -314,6 +314,10 @@ class Same:
 def _hosts() -> list[Parked]:
     """The waits of the user's threads."""
     return [wait for wait in list(parked.values()) if not wait.worker]
+
+
+def _main_is_parked() -> bool:
+    return threading.main_thread().ident in parked
 
 
 def _alarm() -> bool:
