@@ -8,9 +8,17 @@ import linecache
 import sys
 from functools import cache, lru_cache
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 
-__all__ = ["Line", "assigned_name", "line_of", "user_frame", "user_line"]
+__all__ = [
+    "Line",
+    "assigned_name",
+    "line_at",
+    "line_of",
+    "user_frame",
+    "user_line",
+    "user_place",
+]
 
 OURS = ("gpushmem", "threading", "concurrent")  # the latter two: where our waits wait
 
@@ -18,16 +26,48 @@ OURS = ("gpushmem", "threading", "concurrent")  # the latter two: where our wait
 class Line(str):
     """A line of a source file, as "file.py:12"."""
 
-    __slots__ = ("column", "file", "number")
+    __slots__ = ("at", "code", "number")
 
-    file: str  # the whole path
+    code: CodeType
+    at: int  # the instruction
     number: int
-    column: int  # where on the line the call begins; -1: not known
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """Code cannot be pickled; elsewhere it is a text."""
+        return str, (str(self),)
+
+    @property
+    def file(self) -> str:
+        """The whole path."""
+        return self.code.co_filename
+
+    @property
+    def column(self) -> int:
+        """Where on the line the call begins; -1: not known. It reads the code from its start."""
+        if not hasattr(self.code, "co_positions"):  # Python 3.10
+            return -1
+        column = next(itertools.islice(self.code.co_positions(), self.at // 2, None))[2]
+        return -1 if column is None else column
 
 
 def user_line() -> Line:
     """The line being executed outside the library; ready kernels are outside."""
     return line_of(user_frame(sys._getframe(1)))
+
+
+def user_place() -> tuple[CodeType, int]:
+    """The code being executed outside the library, and the instruction: what `line_at` reads.
+
+    In a long function it takes a while to find the line of an instruction.
+    """
+    frame = user_frame(sys._getframe(1))
+    return frame.f_code, frame.f_lasti
+
+
+def line_at(code: CodeType, at: int) -> str:
+    """The line of an instruction, as "file.py:12"."""
+    numbers = (number for start, end, number in code.co_lines() if start <= at < end)
+    return f"{Path(code.co_filename).name}:{next(numbers, None) or code.co_firstlineno}"
 
 
 def user_frame(frame: FrameType) -> FrameType:
@@ -39,18 +79,9 @@ def user_frame(frame: FrameType) -> FrameType:
 
 def line_of(frame: FrameType) -> Line:
     """The line that a frame executes."""
-    file, number = frame.f_code.co_filename, frame.f_lineno
-    line = Line(f"{Path(file).name}:{number}")
-    line.file, line.number, line.column = file, number, _column(frame)
+    line = Line(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
+    line.code, line.at, line.number = frame.f_code, frame.f_lasti, frame.f_lineno
     return line
-
-
-def _column(frame: FrameType) -> int:
-    code = frame.f_code
-    if not hasattr(code, "co_positions"):  # Python 3.10
-        return -1
-    column = next(itertools.islice(code.co_positions(), frame.f_lasti // 2, None))[2]
-    return -1 if column is None else column
 
 
 def assigned_name(line: Line) -> str | None:

@@ -14,13 +14,14 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from functools import cache
+from types import CodeType
 from typing import Any
 
 import numpy as np
 
 from gpushmem.backends.cpu.world import WORLD
 from gpushmem.job.report import PLACES, place_of
-from gpushmem.lines import user_line
+from gpushmem.lines import line_at, user_place
 from gpushmem.simt.layout import LAUNCH, address_of, offset, view
 from gpushmem.simt.primitives import launch_word, site_word, user_word
 from gpushmem.simt.target import device
@@ -77,12 +78,12 @@ class Journal:
     def __init__(self) -> None:
         self._tables = np.zeros(PARTS, TABLES)  # untouched parts take no memory
         self.address = address_of(self._tables)
-        self._host: deque[tuple[int, int, int, str]] = deque(maxlen=PUTS)
+        self._host: deque[tuple[int, int, int, CodeType, int]] = deque(maxlen=PUTS)
         self._host_notes = 0
 
     def note(self, start: int, nbytes: int, pe: int) -> None:
         """Note that the host writes to heap offset `start` on `pe`."""
-        self._host.append((int(start), int(nbytes), int(pe), f"{user_line()} on the host"))
+        self._host.append((int(start), int(nbytes), int(pe), *user_place()))
         self._host_notes += 1
 
     def forget(self, start: int, nbytes: int) -> None:
@@ -110,7 +111,10 @@ class Journal:
                 for key, nbytes, site in puts[puts["key"] != 0].tolist()
                 for start, pe in [_where(key)]
             ]
-            + [list(note) for note in list(self._host)],
+            + [
+                [*where, f"{line_at(code, at)} on the host"]
+                for *where, code, at in list(self._host)
+            ],
             "lost": bool((self._tables["n_puts"] > PUTS).any() or self._host_notes > PUTS),
         }
 
