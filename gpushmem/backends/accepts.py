@@ -130,7 +130,7 @@ def _is_number(*kinds: type) -> Any:
     return lambda typ: isinstance(typ, kinds) and not isinstance(typ, types.Boolean)
 
 
-real = (types.Integer, types.Float)
+real = (types.Integer, types.Float, type(types.bfloat16))
 
 
 def _is_pair(typ: Any) -> bool:

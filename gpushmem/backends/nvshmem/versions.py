@@ -1,0 +1,1 @@
+def all_of_them(): return ()
