@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import platformdirs
-
-from gpushmem import settings
 
 __all__ = ["Kept", "folder", "key", "load", "store"]
 
@@ -31,7 +28,10 @@ class Kept(NamedTuple):
 
 def folder() -> Path:
     """Where the files are: GPUSHMEM_CACHE_DIR, else the user's folder for such things."""
-    return Path(__import__("os").environ.get("GPUSHMEM_CACHE_DIR") or platformdirs.user_cache_dir("gpushmem"))
+    return Path(
+        __import__("os").environ.get("GPUSHMEM_CACHE_DIR")
+        or platformdirs.user_cache_dir("gpushmem")
+    )
 
 
 def key(*parts: Any) -> str:
@@ -52,12 +52,13 @@ def store(name: str, about: dict[str, Any], code: bytes) -> Kept:
     """Keep an entry, if that is possible; return it."""
     with suppress(OSError):
         folder().mkdir(parents=True, exist_ok=True)
-        handle, path = tempfile.mkstemp(dir=folder(), prefix="writing-")
+        handle, name_now = tempfile.mkstemp(dir=folder(), prefix="writing-")
+        path = Path(name_now)
         try:
             with open(handle, "wb") as file:
                 file.write(json.dumps(about).encode() + b"\n" + code)
-            os.replace(path, folder() / name)
+            path.replace(folder() / name)
         except BaseException:
-            os.unlink(path)
+            path.unlink()
             raise
     return Kept(about, code)

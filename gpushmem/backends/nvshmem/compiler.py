@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from cuda.core import Linker, LinkerOptions, ObjectCode
-from numba.cuda import compiler, cudadrv, dispatcher, types
+from numba.cuda import compiler, dispatcher, types
 from numba.cuda.cudadrv import nvrtc
 from numba.cuda.cudadrv.linkable_code import LinkableCode
 from numba.cuda.typing.typeof import typeof_impl
 
 from gpushmem.backends.base import DeviceFunction
 from gpushmem.backends.nvshmem import lowering, shims
+from gpushmem.backends.nvshmem.native import bindings
 from gpushmem.errors import ArgumentError
 
 __all__ = ["Arch", "Linked", "compile_kernel", "link"]
@@ -89,8 +90,6 @@ def compile_kernel(
     given = {k: v for k, v in options.items() if k in OPTIONS - {"max_registers"}}
     if given.get("debug"):
         given["opt"] = given.get("opt") or False
-    if not given.pop("forceinline", False):
-        given.pop("forceinline", None)
     cc = (*arch.capability, arch.suffix)
     with _compiling_for(arch), warnings.catch_warnings():
         library, _ = compiler._compile_pyfunc_with_fixup(
@@ -126,7 +125,7 @@ def _linked_files(library: Any, cc: Any) -> Iterator[bytes]:
     """What a kernel's library asks to be linked besides NVSHMEM's shims, as LTO-IR."""
     for found in library._linking_files:
         code = LinkableCode.from_path_or_obj(found)
-        if code is shims.bindings.shim_obj:
+        if code is bindings.shim_obj:
             continue
         if code.kind != "cu":
             yield code.data
@@ -160,6 +159,3 @@ def _(function: DeviceFunction, context: Any) -> Any:
             function.py_func, targetoptions={"device": True, "opt": True}
         )
     return types.Dispatcher(made)
-
-
-del cudadrv

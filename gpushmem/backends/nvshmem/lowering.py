@@ -91,6 +91,7 @@ INDICES = (types.int64, types.uint64)  # size_t
 WORD, SIZE = types.intp, types.uint64
 SEVERAL = "ivars size(ivars) status cmp value"
 WRITING = "ivars size(ivars) indices status cmp value"
+ANSWERS = {"wait_until": None, "test": types.boolean}
 PART = "team dst src part(src)"
 
 CALLS = {
@@ -135,7 +136,7 @@ CALLS = {
 } | {
     f"{verb}_{family}{form}": Call(
         f"{{ctype}}_{verb}_{family}{form}", WRITING if family == "some" else SEVERAL,
-        {"any": WORD, "some": WORD}.get(family, types.boolean if verb == "test" else None), _awaited,
+        ANSWERS[verb] if family == "all" else WORD, _awaited,
     )
     for verb in ("wait_until", "test") for family in ("all", "any", "some")
     for form in ("", "_vector")

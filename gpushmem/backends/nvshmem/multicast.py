@@ -12,11 +12,11 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import cgutils, types
+from numba.cuda.core.targetconfig import ConfigStack
 from numba.cuda.datamodel.models import StructModel
 from numba.cuda.extending import overload
 from numba.cuda.flags import Flags
 from numba.cuda.models import register_model
-from numba.cuda.core.targetconfig import ConfigStack
 
 from gpushmem.backends.nvshmem.native import Value, call, intrinsic
 from gpushmem.ops import OPS

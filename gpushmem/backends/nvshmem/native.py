@@ -11,16 +11,17 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from llvmlite import ir
-from nvshmem.bindings.device.numba import _numbast as bindings
 from numba.cuda import cgutils, types
 from numba.cuda.core.errors import NumbaTypeError
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import _Intrinsic as Intrinsic
+from nvshmem.bindings.device.numba import _numbast as bindings
 
 __all__ = [
     "CTYPES",
     "EXTRA",
     "Value",
+    "bindings",
     "call",
     "data_of",
     "first_of",
@@ -37,6 +38,7 @@ CTYPES = {
     "uint32": ("uint32", "uint"), "uint64": ("uint64", "ulong"), "float16": ("half",),
     "__nv_bfloat16": ("bfloat16",), "float32": ("float",), "float64": ("double",),
 }  # fmt: skip
+
 
 class Extra(NamedTuple):
     """A device function that has no binding: C++ of its shim, Numba types of the call."""

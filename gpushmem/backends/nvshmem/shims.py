@@ -17,11 +17,10 @@ from typing import Any
 
 from cuda.core import Program, ProgramOptions
 from cuda.pathfinder import find_nvidia_header_directory
-from nvshmem.bindings.device.numba import _numbast as bindings
 
 from gpushmem.backends.nvshmem import cache as disk
 from gpushmem.backends.nvshmem import versions
-from gpushmem.backends.nvshmem.native import CTYPES, EXTRA, signature_of
+from gpushmem.backends.nvshmem.native import CTYPES, EXTRA, bindings, signature_of
 from gpushmem.ops import OPS
 from gpushmem.ops.table import THREAD
 
@@ -31,7 +30,7 @@ __all__ = ["compiled_for", "needed_by"]
 SHIM = re.compile(r'shim_raw_str = """(.*?)"""\s+@lower\((\w+),', re.DOTALL)
 SYMBOL = re.compile(r"extern \"C\" __device__ int\s+(\w+)\(")
 DECLARED = re.compile(r'declare [^@\n]*@"?(\w+_nbst|gpushmem_\w+)"?\(')
-HEADER = f"#define __NVSHMEM_NUMBA_SUPPORT__\n#include <entry_point.h>\n"
+HEADER = "#define __NVSHMEM_NUMBA_SUPPORT__\n#include <entry_point.h>\n"
 STATE = "__device__ unsigned long gpushmem_workspace;\n"
 
 
@@ -43,7 +42,7 @@ def needed_by(llvm: Iterable[str]) -> frozenset[str]:
 def compiled_for(needed: frozenset[str], arch: str) -> bytes:
     """LTO-IR that has the shims `needed`, for an architecture such as sm_90."""
     core = _core()
-    return _compiled(tuple(sorted(core if needed <= core else needed)), arch)
+    return _compiled(tuple(sorted(max(core, needed))), arch)
 
 
 @cache

@@ -1,1 +1,2 @@
-def all_of_them(): return ()
+def all_of_them():
+    return ()
