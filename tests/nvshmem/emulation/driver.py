@@ -138,3 +138,8 @@ def view(address: int, shape, dtype) -> np.ndarray:
 def memory_used(device: int = 0) -> int:
     """Return the bytes of a device's memory in use, by CUDA and NVSHMEM."""
     return function("used", ctypes.c_size_t, ctypes.c_int)(device)
+
+
+def device_count() -> int:
+    """Return how many devices there are, visible or not."""
+    return function("devices", ctypes.c_int)()

@@ -1,20 +1,7 @@
-/* Streams that record what they would do into a graph, and graphs that do it. */
+/* Streams that record what they would do into a graph. */
 #include "stub.h"
 
 #include <stdlib.h>
-#include <string.h>
-
-struct CUgraph_st {
-    struct object object;
-    struct op *ops;
-    size_t n;
-};
-struct CUgraphExec_st {
-    struct object object;
-    struct op *ops;
-    size_t n;
-    unsigned long long flags;
-};
 
 struct capture {
     struct capture *next;
@@ -29,12 +16,7 @@ struct capture {
 static struct capture *captures;
 static unsigned long long last_capture;
 
-void append(struct capture *capture, struct op *op)
-{
-    CUgraph graph = capture->graph;
-    graph->ops = realloc(graph->ops, (graph->n + 1) * sizeof *op);
-    graph->ops[graph->n++] = *op;
-}
+void append(struct capture *capture, struct op *op) { add_node(capture->graph, op); }
 
 void invalidate(struct capture *capture) { capture->invalid = true; }
 
@@ -60,8 +42,6 @@ CUresult idle(void)
         }
     return CUDA_SUCCESS;
 }
-
-static CUgraph new_graph(void) { return create(GRAPH, sizeof(struct CUgraph_st)); }
 
 CUresult CUDAAPI cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode)
 {
@@ -147,97 +127,5 @@ CUresult CUDAAPI cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)
     CUstreamCaptureMode was = own;
     own = *mode;
     *mode = was;
-    return CUDA_SUCCESS;
-}
-
-/* ---- graphs ---- */
-
-CUresult CUDAAPI cuGraphCreate(CUgraph *graph, unsigned flags)
-{
-    CHECK(initialised());
-    *graph = new_graph();
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuGraphDestroy(CUgraph graph)
-{
-    CHECK(initialised());
-    REQUIRE(lives(graph, GRAPH), INVALID_VALUE);
-    graph->object.alive = 0;
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *n)
-{
-    CHECK(initialised());
-    REQUIRE(lives(graph, GRAPH), INVALID_VALUE);
-    if (nodes)
-        for (size_t i = 0; i < *n; i++)
-            nodes[i] = i < graph->n ? (CUgraphNode)&graph->ops[i] : NULL;
-    else
-        *n = graph->n;
-    return CUDA_SUCCESS;
-}
-
-static CUresult instantiate(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
-{
-    CONTEXT();
-    REQUIRE(lives(graph, GRAPH), INVALID_VALUE);
-    *exec = create(GRAPH_EXEC, sizeof **exec);
-    (*exec)->n = graph->n;
-    (*exec)->flags = flags;
-    (*exec)->ops = malloc((graph->n + 1) * sizeof *graph->ops);
-    memcpy((*exec)->ops, graph->ops, graph->n * sizeof *graph->ops);
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
-{
-    return instantiate(exec, graph, flags);
-}
-
-CUresult CUDAAPI cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
-{
-    params->result_out = CUDA_GRAPH_INSTANTIATE_SUCCESS;
-    return instantiate(exec, graph, params->flags);
-}
-
-CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec exec)
-{
-    CHECK(initialised());
-    REQUIRE(lives(exec, GRAPH_EXEC), INVALID_VALUE);
-    exec->object.alive = 0;
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuGraphExecGetFlags(CUgraphExec exec, cuuint64_t *flags)
-{
-    REQUIRE(lives(exec, GRAPH_EXEC), INVALID_VALUE);
-    *flags = exec->flags;
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuGraphUpload(CUgraphExec exec, CUstream handle)
-{
-    CONTEXT();
-    CUstream stream;
-    CHECK(stream_of(handle, &stream));
-    REQUIRE(lives(exec, GRAPH_EXEC), INVALID_VALUE);
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuGraphLaunch(CUgraphExec exec, CUstream handle)
-{
-    CHECK(cuGraphUpload(exec, handle));
-    CUstream stream;
-    CHECK(stream_of(handle, &stream));
-    CHECK(check_not_captured(stream));
-    for (size_t i = 0; i < exec->n && !stream->ctx->sticky; i++) {
-        struct op op = exec->ops[i];
-        op.stream = stream;
-        CUresult result = op.run(&op, false);
-        if (result) /* what a node used is gone: the fault of the device, told afterwards */
-            stream->ctx->sticky = CUDA_ERROR_ILLEGAL_ADDRESS;
-    }
     return CUDA_SUCCESS;
 }

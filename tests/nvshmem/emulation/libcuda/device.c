@@ -41,6 +41,12 @@ static void choose_visible(int there)
     }
 }
 
+EXPORT int emulation_devices(void)
+{
+    long there = setting("EMULATION_DEVICES", 2);
+    return there > MAX_DEVICES ? MAX_DEVICES : there;
+}
+
 int n_devices(void) { return count; }
 int n_sms(void) { return sms; }
 
@@ -49,8 +55,7 @@ CUresult CUDAAPI cuInit(unsigned flags)
     REQUIRE(flags == 0, INVALID_VALUE);
     if (owner)
         return initialised();
-    long there = setting("EMULATION_DEVICES", 2);
-    choose_visible(there > MAX_DEVICES ? MAX_DEVICES : there);
+    choose_visible(emulation_devices());
     REQUIRE(count, NO_DEVICE);
     sms = setting("EMULATION_SMS", 132);
     REQUIRE(initialise_memory() == 0, OUT_OF_MEMORY);

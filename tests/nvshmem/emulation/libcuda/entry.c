@@ -45,7 +45,8 @@ static const struct { const char *name; void *function; int since; } FUNCTIONS[]
     SINCE(12030, cuStreamGetCaptureInfo, cuStreamGetCaptureInfo), E(cuThreadExchangeStreamCaptureMode),
     E(cuGraphCreate), E(cuGraphDestroy), E(cuGraphGetNodes), E(cuGraphInstantiateWithFlags),
     E(cuGraphInstantiateWithParams), E(cuGraphExecDestroy), E(cuGraphExecGetFlags),
-    E(cuGraphUpload), E(cuGraphLaunch),
+    E(cuGraphUpload), E(cuGraphLaunch), E(cuUserObjectCreate), E(cuUserObjectRetain),
+    E(cuUserObjectRelease), E(cuGraphRetainUserObject), E(cuGraphReleaseUserObject),
 
     E(cuLibraryLoadData), E(cuLibraryUnload), E(cuLibraryGetKernel), E(cuLibraryGetKernelCount),
     E(cuLibraryEnumerateKernels), E(cuLibraryGetGlobal), E(cuLibraryGetModule), E(cuModuleLoadData),

@@ -49,7 +49,6 @@ static CUresult run_launch(struct op *op, bool dry)
     log_launch(op->launch);
     if (callback && callback(op->launch))
         op->stream->ctx->sticky = CUDA_ERROR_LAUNCH_FAILED;
-    op->launch->replayed = 1; /* any further time */
     return CUDA_SUCCESS;
 }
 
@@ -132,6 +131,7 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction funct
     CHECK(check(config, kernel, cooperative));
     struct launch *launch = new_launch(config, kernel, cooperative);
     launch->device = ctx->device;
+    launch->replayed = stream->capture != NULL;
     struct op op = {run_launch, .launch = launch};
     CUresult result = read_params(launch, kernel, params, extra);
     result = result ? result : submit(config->hStream, &op);

@@ -31,7 +31,7 @@ struct object {
     int kind, alive;
     struct object *next;
 };
-enum { STREAM = 1, EVENT, LIBRARY, KERNEL, GRAPH, GRAPH_EXEC, POOL };
+enum { STREAM = 1, EVENT, LIBRARY, KERNEL, GRAPH, GRAPH_EXEC, POOL, USER_OBJECT };
 
 struct CUctx_st {
     int device, references, alive, primary, flags;
@@ -143,6 +143,10 @@ CUresult check_not_captured(CUstream stream);
 void append(struct capture *capture, struct op *op);
 bool legacy_conflicts(CUstream stream);
 void invalidate(struct capture *capture);
+
+/* graph.c */
+CUgraph new_graph(void);
+void add_node(CUgraph graph, struct op *op);
 
 /* module.c */
 struct CUkern_st *kernel_of(const void *handle);
