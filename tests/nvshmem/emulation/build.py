@@ -36,7 +36,7 @@ def compiled() -> Path:
 def _compile(files, headers, library):
     # Renamed when it is whole: another process may be waiting for the same.
     made = library.with_name(f"{os.getpid()}.so")
-    command = ["gcc", "-O1", "-g", "-Wall", "-shared", "-fPIC", f"-I{headers}"]
+    command = ["gcc", "-O1", "-g", "-Wall", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{headers}"]
     command += ["-Wl,-soname,libcuda.so.1", *map(str, files), "-o", str(made), "-lpthread"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -52,4 +52,4 @@ def load() -> ctypes.CDLL:
         loaded = line.rpartition(" ")[2]
         if "libcuda.so" in loaded and loaded != path:
             raise RuntimeError(f"{loaded} is loaded already: call install() before cuda is imported")
-    return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(path)

@@ -8,7 +8,6 @@ the tests' process nor the one that forks does that.
 """
 
 import atexit
-import contextlib
 import faulthandler
 import importlib
 import os
@@ -86,11 +85,10 @@ def _serve():
 
     this = sys.modules["tests.nvshmem.emulation.pes"] = sys.modules["__main__"]
     del this
-    with contextlib.suppress(EOFError):
-        while True:
-            request = pickle.load(sys.stdin.buffer)
-            pickle.dump(_job(nvshmem.core.get_unique_id(), *request), replies)
-            replies.flush()
+    while sys.stdin.buffer.peek(1):
+        request = pickle.load(sys.stdin.buffer)
+        pickle.dump(_job(nvshmem.core.get_unique_id(), *request), replies)
+        replies.flush()
 
 
 def _job(unique_id, n, module, name, args, env, limit):
@@ -105,13 +103,17 @@ def _job(unique_id, n, module, name, args, env, limit):
             _pe(module, name, args, env, limit, outputs[me], answers[me])
     codes = _wait(pids, limit)
     printed = "".join(
-        f"--- PE {me}, exit {codes[me]}\n{_content(outputs[me]).decode(errors='replace')}"
-        for me in range(n)
+        f"--- PE {me}, exit {codes[me]}\n{_printed(outputs[me])}\n" for me in range(n)
     )
-    results = None if any(codes) else [pickle.loads(_content(answer)) for answer in answers]
+    results = None if any(codes.values()) else [pickle.loads(_content(answer)) for answer in answers]
     for descriptor in outputs + answers:
         os.close(descriptor)
     return results, printed
+
+
+def _printed(descriptor):
+    lines = _content(descriptor).decode(errors="replace").splitlines()
+    return "\n".join(line for line in lines if not line.startswith("Extension modules"))
 
 
 def _content(descriptor):

@@ -113,6 +113,13 @@ CUresult CUDAAPI cuGetProcAddress(const char *name, void **function, int version
     return CUDA_SUCCESS;
 }
 
+/* The driver's private tables, for NVIDIA's own libraries: NVRTC looks, and does without. */
+CUresult CUDAAPI cuGetExportTable(const void **table, const CUuuid *which)
+{
+    *table = NULL;
+    return CUDA_ERROR_NOT_FOUND;
+}
+
 #undef cuGetProcAddress
 EXPORT CUresult cuGetProcAddress(const char *name, void **function, int version, cuuint64_t flags)
 {

@@ -10,7 +10,10 @@
 #ifndef STUB_H
 #define STUB_H
 
+/* All else is hidden: a name of ours must not take the place of one in another library. */
+#pragma GCC visibility push(default)
 #include <cuda.h>
+#pragma GCC visibility pop
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
