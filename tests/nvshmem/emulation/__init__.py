@@ -13,15 +13,18 @@ do in a callback what its kernel would have done (driver.py).
 
 Environment: EMULATION_DEVICES (2), EMULATION_MEMORY (bytes of each device, 8 GiB), EMULATION_SMS
 (132), EMULATION_TRACE (print what is asked for and not there), EMULATION_NODE_PES (PEs of each
-pretended node: `ptr` between nodes is 0), and CUDA_VISIBLE_DEVICES and NVSHMEM_SYMMETRIC_SIZE as
+pretended node: `ptr` between nodes is 0), EMULATION_TIMEOUT (seconds after which a wait for another
+PE raises, 60), and CUDA_VISIBLE_DEVICES and NVSHMEM_SYMMETRIC_SIZE as
 ever. EMULATION_LIBCUDA, which `environment` sets, is what `site/` installs the emulation for.
 """
 
 import os
 from pathlib import Path
 
-from tests.nvshmem.emulation.build import LIBRARY, compiled, load
+from tests.nvshmem.emulation.build import LIBRARY, compiled, load, missing
 from tests.nvshmem.emulation.hooks import after_import
+
+__all__ = ["environment", "install", "missing"]
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]

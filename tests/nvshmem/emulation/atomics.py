@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from tests.nvshmem.emulation.collectives import dtype_of
-from tests.nvshmem.emulation.job import EmulationError
+from tests.nvshmem.emulation.errors import EmulationError
 from tests.nvshmem.emulation.stream_ops import as_int
 from tests.nvshmem.emulation.world import complete
 

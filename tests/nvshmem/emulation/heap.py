@@ -9,7 +9,8 @@ import ctypes
 import numpy as np
 
 from tests.nvshmem.emulation.driver import function
-from tests.nvshmem.emulation.job import EmulationError, Job
+from tests.nvshmem.emulation.errors import EmulationError
+from tests.nvshmem.emulation.job import Job
 
 ALIGNMENT = 512
 POISON = 0xA5

@@ -10,7 +10,8 @@ import ctypes
 import functools
 
 from tests.nvshmem.emulation import atomics, collectives, stream_ops, world
-from tests.nvshmem.emulation.job import EmulationError, new_file_name
+from tests.nvshmem.emulation.errors import EmulationError
+from tests.nvshmem.emulation.job import new_file_name
 from tests.nvshmem.emulation.stream_ops import as_int
 from tests.nvshmem.emulation.world import complete
 
@@ -45,7 +46,9 @@ def set_attr_uniqueid_args(me, n, uniqueid, attr):
     raw = ctypes.string_at(as_int(uniqueid), UNIQUEID_BYTES)
     known = int.from_bytes(raw[:4], "little") == UNIQUEID_VERSION
     if not 0 <= me < n or not known:
-        raise EmulationError(f"init: PE {me} of {n}, with an id that is {'' if known else 'not '}one")
+        raise EmulationError(
+            f"init: PE {me} of {n}, with an id that is {'' if known else 'not '}one"
+        )
     _attributes[as_int(attr)] = (me, n, raw[4:].rstrip(b"\0").decode())
 
 
@@ -95,7 +98,9 @@ def malloc(size):
 
 
 def calloc(count, size):
-    return _take(f"calloc({as_int(count)}, {as_int(size)})", as_int(count) * as_int(size), zero=True)
+    return _take(
+        f"calloc({as_int(count)}, {as_int(size)})", as_int(count) * as_int(size), zero=True
+    )
 
 
 def align(alignment, size):

@@ -20,7 +20,7 @@ import traceback
 
 from tests.nvshmem.emulation import ROOT, environment
 
-LIMIT = 50.0
+LIMIT = 30.0
 _server: list[subprocess.Popen] = []
 _here: dict = {}  # in a PE: which of how many it is, and the job's unique id
 
@@ -105,7 +105,9 @@ def _job(unique_id, n, module, name, args, env, limit):
     printed = "".join(
         f"--- PE {me}, exit {codes[me]}\n{_printed(outputs[me])}\n" for me in range(n)
     )
-    results = None if any(codes.values()) else [pickle.loads(_content(answer)) for answer in answers]
+    results = (
+        None if any(codes.values()) else [pickle.loads(_content(answer)) for answer in answers]
+    )
     for descriptor in outputs + answers:
         os.close(descriptor)
     return results, printed
@@ -127,6 +129,7 @@ def _pe(module, name, args, env, limit, output, answer):
         os.dup2(output, 2)
         faulthandler.enable(file=2)
         faulthandler.dump_traceback_later(limit, exit=True, file=2)
+        os.environ["EMULATION_TIMEOUT"] = str(limit / 2)
         os.environ.update({key: str(value) for key, value in env.items()})
         function = importlib.import_module(module)
         for part in name.split("."):

@@ -10,12 +10,12 @@ import itertools
 import numpy as np
 
 from tests.nvshmem.emulation.driver import function, host_address
-from tests.nvshmem.emulation.job import LIMIT, EmulationError, load64, store64, wait64
+from tests.nvshmem.emulation.errors import EmulationError
+from tests.nvshmem.emulation.job import limit, load64, store64, wait64
 from tests.nvshmem.emulation.world import complete
 
 SIGNAL_SET, SIGNAL_ADD = 9, 10
 COMPARISONS = ("==", "!=", ">", "<=", "<", ">=")
-_LAUNCH_FAILED = 719
 
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 _calls: dict[int, object] = {}
@@ -132,7 +132,7 @@ def putmem_signal(dest, source, n, signal, value, operation, pe, stream):
 
 
 def signal_wait_until(signal, comparison, value, stream):
-    """`nvshmemx_signal_wait_until_on_stream`. EmulationError after LIMIT."""
+    """`nvshmemx_signal_wait_until_on_stream`. EmulationError after `limit`."""
     signal, comparison, value = map(as_int, (signal, comparison, value))
     me = complete().job.me
     if not 0 <= comparison < len(COMPARISONS):
@@ -141,9 +141,9 @@ def signal_wait_until(signal, comparison, value, stream):
 
     def action():
         at = _signal_at(me, signal, "signal_wait_until")
-        if wait64(at, comparison, value, LIMIT):
+        if wait64(at, comparison, value, limit()):
             raise EmulationError(
-                f"PE {me} waited {LIMIT:.0f} s for a signal {COMPARISONS[comparison]} {value}; "
+                f"PE {me} waited {limit():.0f} s for a signal {COMPARISONS[comparison]} {value}; "
                 f"it is {load64(at)}"
             )
 

@@ -2,7 +2,8 @@
 
 import os
 
-from tests.nvshmem.emulation.job import MAX_TEAMS, EmulationError, Job
+from tests.nvshmem.emulation.errors import EmulationError
+from tests.nvshmem.emulation.job import MAX_TEAMS, Job
 
 WORLD, SHARED, NODE, SAME_MYPE_NODE, SAME_GPU, GPU_LEADERS, MC_SHARED, FIRST_FREE = range(8)
 
@@ -97,6 +98,6 @@ class Teams:
 
     def destroy(self, team: int) -> None:
         """End a team that was split off; NVSHMEM's own stay, and what is none is passed over."""
-        if FIRST_FREE <= int(team) and int(team) in self.members:
+        if int(team) >= FIRST_FREE and int(team) in self.members:
             self.meet(team, "team_destroy")
             del self.members[int(team)]

@@ -1,21 +1,17 @@
 """This process as a PE: the job, its heap and its teams, once `hostlib_init_attr` was called."""
 
-import atexit
 import ctypes
 import os
-import time
 from dataclasses import dataclass
 
-import numpy as np
-
 from tests.nvshmem.emulation.driver import function
+from tests.nvshmem.emulation.errors import EmulationError
 from tests.nvshmem.emulation.heap import Heap
-from tests.nvshmem.emulation.job import LIMIT, EmulationError, Job
+from tests.nvshmem.emulation.job import Job
 from tests.nvshmem.emulation.teams import Teams
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _GRANULARITY = 2 << 20
-_NO_DEVICE = (1 << 64) - 1
 
 
 @dataclass

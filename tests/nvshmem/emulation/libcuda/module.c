@@ -140,6 +140,7 @@ static void read_symbols(CUlibrary library, const Elf64_Shdr *table)
     }
 }
 
+/* The first 1 KiB of a block's shared memory is the system's, since sm_90. */
 static void read_section(CUlibrary library, const Elf64_Shdr *section)
 {
     const char *name = names + section->sh_name;
@@ -150,7 +151,7 @@ static void read_section(CUlibrary library, const Elf64_Shdr *section)
     if (!strncmp(name, ".nv.info.", 9) && (kernel = named(library, name + 9)))
         each_attribute(library, kernel, bytes, section->sh_size, of_kernel);
     if (!strncmp(name, ".nv.shared.", 11) && (kernel = named(library, name + 11)))
-        kernel->static_shared = section->sh_size;
+        kernel->static_shared = section->sh_size - (section->sh_size > 1024 ? 1024 : 0);
 }
 
 /* The architecture lies in another byte of the flags since CUDA 13. */
