@@ -48,7 +48,7 @@ def install() -> None:
 
 
 def environment(**more) -> dict[str, str]:
-    """Return the environment for a child process that is to use the emulation, with `more` in it."""
+    """Return the environment for a child process that is to use the emulation, and `more`."""
     paths = [str(HERE / "site"), str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     paths = list(dict.fromkeys(path for path in paths if path))
     own = {LIBRARY: str(compiled()), "PYTHONPATH": os.pathsep.join(paths)}

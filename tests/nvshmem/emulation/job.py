@@ -109,14 +109,14 @@ class Job:
         return self.base + 8 * (8 + 2 * self.n + team * self.n + first)
 
     def barrier(self, team: int, members, doing: str = "a barrier") -> None:
-        """Wait for all of `members`. Raises EmulationError after `limit`, naming who did not come."""
+        """Wait for all of `members`. Raises EmulationError after `limit`, with what each did."""
         counter = self.counter(team, min(members))
         arrived = add64(counter, 1)
         goal = -(-arrived // len(members)) * len(members)
         if wait64(counter, 5, goal, limit()):
             said = ", ".join(f"PE {pe}: {self.doing(pe) or '-'}" for pe in members)
             raise EmulationError(
-                f"PE {self.me} waited {limit():.0f} s in {doing} of team {team}; last seen in {said}"
+                f"PE {self.me} waited {limit():.0f} s in {doing} of team {team}; last in {said}"
             )
 
     def reset(self, team: int, first: int) -> None:
