@@ -237,6 +237,11 @@ def refused(cubin):
     assert "INVALID_VALUE" in error(narrow, 0, grid=1, block=129)
     assert "INVALID_VALUE" in error(kernel, *args, grid=(1, 65536), block=1)
     assert "INVALID_VALUE" in error(kernel, *args, grid=1, block=1, shmem_size=49 << 10)
+    assert "3 arguments for a kernel of 4" in error(kernel, *args[:3], grid=1, block=1)
+    wrong = (0, 1, np.float32(1), np.int8(0))
+    assert "argument 2, np.float32(1.0), has 4 bytes, not 8" in error(
+        kernel, *wrong, grid=1, block=1
+    )
     resident = kernel.occupancy.max_active_blocks_per_multiprocessor(1024, 0) * 132
     assert resident == 2 * 132
     # cuda.core asks before the driver does

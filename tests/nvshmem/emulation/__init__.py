@@ -40,6 +40,7 @@ def install() -> None:
     after_import(
         {
             "cuda.bindings.runtime": _patch_runtime,
+            "cuda.core": _patch_core,
             "cuda.core.system": _patch_system,
             "nvshmem.bindings": _patch_nvshmem,
         }
@@ -59,6 +60,12 @@ def _patch_runtime(module):
     from tests.nvshmem.emulation.runtime import patch_runtime
 
     patch_runtime(module)
+
+
+def _patch_core(module):
+    from tests.nvshmem.emulation.arguments import patch_core
+
+    patch_core(module)
 
 
 def _patch_system(module):
