@@ -1,0 +1,1 @@
+"""The `nvshmem` backend: kernels run on GPUs, NVSHMEM moves the data."""
