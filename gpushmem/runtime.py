@@ -66,7 +66,7 @@ def _join(name: str | None) -> Job:
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a backend's class is, and how its PEs come together: what that gives it finds itself."""
+    """Where a backend's class is, and how its PEs come together, which it then asks for itself."""
 
     module: str
     attribute: str

@@ -51,11 +51,8 @@ def missing() -> str | None:
     found = reasons()
     if not found:
         return None
-    needs = ", ".join(map(str, NEEDED))
-    return (
-        f"backend nvshmem cannot be used here: {', '.join(found)}. It needs an NVIDIA GPU with its "
-        f"driver, and {needs}: {INSTALL}"
-    )
+    install = f": {INSTALL}" if lacking(_installed) else ""
+    return f"backend nvshmem cannot be used here: {', '.join(found)}{install}"
 
 
 def reasons() -> list[str]:
@@ -71,9 +68,10 @@ def lacking(version: Callable[[str], str | None]) -> list[str]:
         there = {name: v for name in needed.packages if (v := version(name)) is not None}
         name = needed.packages[0].removesuffix("-cu13")
         if not there:
-            found.append(f"{name} is not installed")
+            found.append(f"{name} is not installed (needed: {needed})")
         elif not any(map(needed.fits, there.values())):
-            found.append(" and ".join(f"{n} {v} is installed" for n, v in there.items()))
+            installed = " and ".join(f"{n} {v}" for n, v in there.items())
+            found.append(f"{installed} is installed (needed: {needed})")
     return found
 
 
