@@ -63,13 +63,11 @@ class Inherited(Peers):
         """The condition; but once the job is over, or PE 0 has ended, an error."""
 
         def check() -> bool:
-            if condition():
-                return True
             error = self._board.error()
-            if error is None and self._board.pes["ended"][0]:
-                error = BootstrapError(f"PE 0 of {self.n_pes} ended before the others had met it")
             if error is not None:
                 raise error
-            return False
+            if not condition() and self._board.pes["ended"][0]:
+                raise BootstrapError(f"PE 0 of {self.n_pes} ended before the others had met it")
+            return condition()
 
         return check
