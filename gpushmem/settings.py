@@ -46,7 +46,7 @@ def _list_of(entry: str, example: str) -> Callable[[str], str]:
     """A list with commas between entries that fit the expression."""
 
     def read(text: str) -> str:
-        if not all(re.fullmatch(entry, part) for part in text.split(",")):
+        if not all(re.fullmatch(entry, part, re.ASCII) for part in text.split(",")):
             raise ArgumentError(f"{text!r} is not a list such as {example}")
         return text
 
