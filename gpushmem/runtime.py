@@ -7,15 +7,18 @@ import importlib
 import operator
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gpushmem import bootstrap as bootstraps
 from gpushmem import settings
+from gpushmem.backends import choice
 from gpushmem.errors import ArgumentError, BackendUnavailable, NotInitializedError
 from gpushmem.job.ending import tell_the_others
 from gpushmem.job.job import Job
+from gpushmem.job.peers import Peers
 from gpushmem.lines import user_line
 from gpushmem.memory.array import (
     Allocation,
@@ -54,7 +57,26 @@ __all__ = [
     "zeros",
 ]
 
-BACKENDS = {"cpu": ("gpushmem.backends.cpu.backend", "CpuBackend")}
+
+def _join(name: str | None) -> Job:
+    job = bootstraps.join(name)
+    tell_the_others(job)
+    return job
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a backend's class is, and how its PEs come together, which it then asks for itself."""
+
+    module: str
+    attribute: str
+    meet: Callable[[str | None], Job | Peers]
+
+
+BACKENDS = {
+    "cpu": Entry("gpushmem.backends.cpu.backend", "CpuBackend", _join),
+    "nvshmem": Entry("gpushmem.backends.nvshmem.backend", "NvshmemBackend", bootstraps.meet),
+}
 
 # Which argument of an operation is local memory: the rest is on the symmetric heap.
 LOCAL = {"put": "src", "get": "dst", "iput": "src", "iget": "dst", "put_signal": "src"}
@@ -137,16 +159,19 @@ def init(
 ) -> None:
     """Connect this PE to the others; collective over the job.
 
-    `backend` is "cpu"; default: the environment variable GPUSHMEM_BACKEND, else "cpu". `heap_size`
-    is the symmetric heap of each PE in bytes or as "256M"; default: `--heap-size` of `gpushmem
-    run`, else GPUSHMEM_HEAP_SIZE, else 1 GiB. Memory is used up only as it is written.
+    `backend` is "cpu" or "nvshmem"; default: `--backend` of `gpushmem run`, else GPUSHMEM_BACKEND,
+    else "nvshmem" where there are an NVIDIA GPU and nvshmem4py, else "cpu". All PEs take the same.
+    `heap_size` is the symmetric heap of each PE in bytes or as "256M"; default: `--heap-size` of
+    `gpushmem run`, else GPUSHMEM_HEAP_SIZE, else 1 GiB. Memory of the cpu backend is used up only
+    as it is written.
 
     `bootstrap` is how the PEs find each other: "mpi" (mpirun), "torch" (torchrun), "slurm" (srun),
     "local" (this process is the only PE), "tcp://host:port", or "auto", which finds out; default:
     GPUSHMEM_BOOTSTRAP, else "auto". It is of no consequence in PEs that `gpushmem run` has
     started, nor after the process's first `init`. Raises `BootstrapError` when PEs have not come
     within GPUSHMEM_BOOTSTRAP_TIMEOUT seconds, naming them, or when the way asked for cannot be
-    gone here; `BackendUnavailable` when the PEs are on several machines.
+    gone here; `BackendUnavailable` when the backend lacks something, saying what, or when PEs of
+    the cpu backend are on several machines.
 
     Calling it again without `finalize` in between raises `ArgumentError`; after `finalize` it may
     be called anew, and the job is the same. NVSHMEM 3: nvshmem_init.
@@ -154,13 +179,12 @@ def init(
     global _runtime  # noqa: PLW0603
     if _runtime is not None:
         raise ArgumentError("init: already initialised; call gpushmem.finalize() first")
-    name = backend or asked_backend()
+    name, _ = choice.choose(backend)
     made = _backend_class(name)
-    job = bootstraps.join(bootstrap)
-    tell_the_others(job)
-    heap_bytes = _heap_bytes(heap_size, job.heap_size)
-    if job.my_pe == 0:
-        bootstraps.note(_found(job, name, heap_bytes))
+    pes = BACKENDS[name].meet(bootstrap)
+    heap_bytes = _heap_bytes(heap_size, pes.heap_size)
+    if pes.my_pe == 0:
+        bootstraps.note(_found(pes, name, heap_bytes))
     _runtime = Runtime(made(heap_bytes))
     host.call = _host_call
     atexit.unregister(_at_exit)
@@ -206,29 +230,19 @@ def _host_call(op: Op, arguments: dict[str, Any]) -> Any:
 VIEWS = {"peer_array": peer_view, "multicast_array": MulticastArray}
 
 
-def asked_backend() -> str:
-    """The backend that GPUSHMEM_BACKEND asks for, else the default; refuses one there is not."""
-    asked = settings.get("GPUSHMEM_BACKEND") or "cpu"
-    if asked not in BACKENDS:
-        raise BackendUnavailable(f"environment variable GPUSHMEM_BACKEND: {_no_backend(asked)}")
-    return str(asked)
-
-
-def _no_backend(name: str) -> str:
-    return f"there is no backend {name!r} in this version; available: {', '.join(BACKENDS)}"
-
-
 def _backend_class(name: str) -> Any:
-    if name not in BACKENDS:
-        raise BackendUnavailable(_no_backend(name))
-    module, attribute = BACKENDS[name]
-    return getattr(importlib.import_module(module), attribute)
+    why = choice.unusable(name)
+    if why is not None:
+        raise BackendUnavailable(why)
+    entry = BACKENDS[name]
+    return getattr(importlib.import_module(entry.module), entry.attribute)
 
 
-def _found(job: Job, backend: str, heap_bytes: int) -> str:
+def _found(pes: Job | Peers, backend: str, heap_bytes: int) -> str:
     """What `init` tells who wants to know."""
-    pes = "1 PE" if job.n_pes == 1 else f"{job.n_pes} PEs on this machine"
-    return f"{pes}, {job.bootstrap}; backend {backend}, heap {format_size(heap_bytes)}"
+    here = "" if pes.n_local == pes.n_pes else f", {pes.n_local} of them"
+    who = "1 PE" if pes.n_pes == 1 else f"{pes.n_pes} PEs{here} on this machine"
+    return f"{who}, {pes.bootstrap}; backend {backend}, heap {format_size(heap_bytes)}"
 
 
 def _heap_bytes(*asked: str | int | None) -> int:

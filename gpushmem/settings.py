@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from gpushmem.errors import ArgumentError
 from gpushmem.size import parse_size
 
-__all__ = ["SETTINGS", "Setting", "check", "get", "is_set", "put", "reason"]
+__all__ = ["SETTINGS", "TRANSPORTS", "Setting", "check", "get", "is_set", "put", "reason"]
 
 
 def _count(least: int) -> Callable[[str], int]:
@@ -30,6 +31,26 @@ def _seconds(text: str) -> float:
     if not 0 < number < 1e9:
         raise ArgumentError(f"{text!r} is not a number of seconds above 0")
     return number
+
+
+def _one_of(*known: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text.lower() not in known:
+            raise ArgumentError(f"{text!r} is none of {', '.join(known)}")
+        return text.lower()
+
+    return read
+
+
+def _list_of(entry: str, example: str) -> Callable[[str], str]:
+    """A list with commas between entries that fit the expression."""
+
+    def read(text: str) -> str:
+        if not all(re.fullmatch(entry, part, re.ASCII) for part in text.split(",")):
+            raise ArgumentError(f"{text!r} is not a list such as {example}")
+        return text
+
+    return read
 
 
 def _switch(text: str) -> bool:
@@ -54,10 +75,15 @@ class Setting:
     secret: bool = False
 
 
+TRANSPORTS = ("auto", "p2p", "ibrc", "ibgda", "ibdevx", "gpunetio", "ucx", "libfabric")
 SETTINGS = {
     setting.name: setting
     for setting in (
-        Setting("GPUSHMEM_BACKEND", None, str, "the backend that `init` uses: cpu"),
+        Setting(
+            "GPUSHMEM_BACKEND", None, str,
+            "the backend that `init` uses, by default nvshmem where it can be used, else cpu; "
+            "`gpushmem run --backend`: cpu, nvshmem",
+        ),
         Setting(
             "GPUSHMEM_HEAP_SIZE", "1G", parse_size,
             "symmetric heap of each PE, such as 256M; `gpushmem run --heap-size`",
@@ -77,7 +103,10 @@ SETTINGS = {
             "GPUSHMEM_BOOTSTRAP_TIMEOUT", "60", _seconds,
             "seconds that `init` waits for the other PEs of the job to start",
         ),
-        Setting("GPUSHMEM_PE", None, _count(0), "with tcp://: the number of this PE"),
+        Setting(
+            "GPUSHMEM_PE", None, _count(0),
+            "with tcp://: the number of this PE, by default what mpirun, srun or torchrun says",
+        ),
         Setting("GPUSHMEM_N_PES", None, _count(1), "with tcp://: how many PEs there are"),
         Setting(
             "GPUSHMEM_JOB_KEY", None, str, "with tcp://: a secret that the job's PEs share",
@@ -104,6 +133,21 @@ SETTINGS = {
             "GPUSHMEM_NOTICE", "10", _seconds,
             "seconds without progress of any PE after which a report is printed, once, and the "
             "job goes on",
+        ),
+        Setting(
+            "GPUSHMEM_TRANSPORT", "auto", _one_of(*TRANSPORTS),
+            "nvshmem: what moves data between GPUs, auto being NVSHMEM's own choice; "
+            f"`gpushmem run --transport`: {', '.join(TRANSPORTS)}",
+        ),
+        Setting(
+            "GPUSHMEM_HCA", None, _list_of(r"\^?[\w.-]+(:[0-9]+)?", "mlx5_0:1,mlx5_1:1"),
+            "nvshmem: network adapters to use, as name:port, such as mlx5_0:1,mlx5_1:1, in turn; ^ "
+            "before them excludes; `gpushmem run --hca`",
+        ),
+        Setting(
+            "GPUSHMEM_NIC_MAP", None, _list_of(r"[\w.-]+:[0-9]+:[0-9]+", "mlx5_0:1:2,mlx5_1:1:2"),
+            "nvshmem: how many PEs of a machine, one after the other, use an adapter, as "
+            "name:port:count, such as mlx5_0:1:2,mlx5_1:1:2; `gpushmem run --nic-map`",
         ),
     )
 }  # fmt: skip

@@ -8,11 +8,23 @@ from pathlib import Path
 
 import pytest
 
+from gpushmem.backends import choice
+
+if choice.choose()[0] != "cpu":  # where there is a GPU, who wants tests of it asks for them
+    os.environ.setdefault("GPUSHMEM_BACKEND", "cpu")
+
 from tests import pes
 
 ROOT = Path(__file__).parent.parent
 # Unbuffered output would mix the PEs' lines in their middle.
 PLAIN = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+
+
+def pytest_collection_modifyitems(items):
+    """GPUSHMEM_BACKEND=nvshmem pytest -m gpu: the tests of what every backend does, on GPUs."""
+    for item in items if pes.BACKEND != "cpu" else ():
+        if item.path.is_relative_to(ROOT / "tests/conformance"):
+            item.add_marker("gpu")
 
 
 @pytest.fixture

@@ -13,11 +13,13 @@ from gpushmem.launch.output import own_streams
 from gpushmem.launch.spawn import collect
 
 DEFAULT_HEAP = 64 << 20
+BACKEND = os.environ.get("GPUSHMEM_BACKEND") or "cpu"  # of the PEs that tests run in
 
 
 def run_pes(n, function, *args, timeout=60, heap_size=DEFAULT_HEAP):
     """Run `function(*args)` in `n` PEs; return their results, or fail with all they printed."""
-    compile_what_many_need()
+    if BACKEND == "cpu":
+        compile_what_many_need()
     outputs = [os.memfd_create("output") for _ in range(n)]
 
     def body():
@@ -27,7 +29,9 @@ def run_pes(n, function, *args, timeout=60, heap_size=DEFAULT_HEAP):
         return function(*args)
 
     try:
-        outcome, results = collect(n, body, heap_size=heap_size, limit=timeout)
+        outcome, results = collect(
+            n, body, backend=BACKEND, keep=outputs, heap_size=heap_size, limit=timeout
+        )
         if outcome.code:
             printed = "".join(f"--- PE {pe}\n{_read(fd).decode()}" for pe, fd in enumerate(outputs))
             said = f"{outcome.summary()}\n{outcome.report}{printed}"
@@ -59,8 +63,11 @@ def compile_what_many_need():
 def compile_first(function, *examples):
     """Compile for arguments of the types of `examples` here: PEs forked later find it done.
 
-    `function` is a kernel or an operation, which then is compiled as the host calls it.
+    `function` is a kernel or an operation, which then is compiled as the host calls it. PEs that
+    are new processes compile for themselves.
     """
+    if BACKEND != "cpu":
+        return
     from numba.cuda.typing.typeof import Purpose, typeof
 
     from gpushmem.backends.cpu.hostcalls import HostCalls

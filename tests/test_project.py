@@ -57,15 +57,18 @@ ROOMS = {
     "job": ["job", "settings", "errors"],
     "bootstrap": ["bootstrap", "job", "settings", "errors"],
     "memory": ["memory", "size", "errors"],
-    "backends": ["backends", "job", "simt", "ops", "settings", "lines", "errors"],
+    "backends": [
+        "backends", "job", "simt", "ops", "settings", "size", "lines", "errors",
+    ],
     "runtime.py": [
         "memory", "backends", "bootstrap", "job", "ops", "settings", "size", "lines", "errors",
     ],
     "jit.py": ["runtime", "memory", "backends", "errors"],
     "launch": ["launch", "job", "jit", "backends", "settings", "size", "errors"],
-    "doctor": ["doctor", "settings", "size", "errors"],
+    "doctor": ["doctor", "backends", "settings", "size", "errors"],
     "cli": [
-        "cli", "launch", "doctor", "runtime", "job", "settings", "size", "errors", "__version__",
+        "cli", "launch", "doctor", "runtime", "backends", "job", "settings", "size", "errors",
+        "__version__",
     ],
 }  # fmt: skip
 

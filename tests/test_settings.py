@@ -9,6 +9,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from gpushmem import runtime, settings
+from gpushmem.backends import choice
+from gpushmem.backends.nvshmem import transport
 from gpushmem.errors import ArgumentError
 from gpushmem.settings import SETTINGS
 from tests.test_project import PACKAGE, ROOT, loaded
@@ -29,6 +31,9 @@ GOOD = {
     "GPUSHMEM_TIMEOUT": ("1e3", 1000.0),
     "GPUSHMEM_DEADLOCK": ("no", False),
     "GPUSHMEM_NOTICE": ("5", 5.0),
+    "GPUSHMEM_TRANSPORT": ("IBGDA", "ibgda"),
+    "GPUSHMEM_HCA": ("^mlx5_0:1,mlx5_1", "^mlx5_0:1,mlx5_1"),
+    "GPUSHMEM_NIC_MAP": ("mlx5_0:1:2,mlx5_1:1:2", "mlx5_0:1:2,mlx5_1:1:2"),
 }
 BAD = {
     "GPUSHMEM_HEAP_SIZE": ("lots", "0", "-1G", "1.5", " ", "9" * 40),
@@ -41,6 +46,9 @@ BAD = {
     "GPUSHMEM_TIMEOUT": ("0", "-1", "1e99"),
     "GPUSHMEM_DEADLOCK": ("2", ""),
     "GPUSHMEM_NOTICE": ("x",),
+    "GPUSHMEM_TRANSPORT": ("carrier pigeon",),
+    "GPUSHMEM_HCA": ("mlx5_0:1;mlx5_1:1", ",", "mlx5_0:x"),
+    "GPUSHMEM_NIC_MAP": ("mlx5_0:1", "mlx5_0:1:2,"),
 }
 # What a process can have in its environment: no NUL, bytes that are no UTF-8 as surrogates.
 TEXTS = st.binary(max_size=40).map(lambda data: os.fsdecode(data.replace(b"\0", b"")))
@@ -105,6 +113,8 @@ def test_any_text_is_a_value_or_an_error_that_names_the_variable(name, text):
 
 def test_the_backends_named_are_those_there_are():
     assert SETTINGS["GPUSHMEM_BACKEND"].meaning.endswith(": " + ", ".join(runtime.BACKENDS))
+    assert tuple(runtime.BACKENDS) == choice.NAMES
+    assert tuple(transport.TRANSPORTS) == settings.TRANSPORTS
 
 
 def test_the_pages_written_from_the_tables_are_current():

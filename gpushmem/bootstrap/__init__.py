@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpushmem import settings
-from gpushmem.bootstrap import local, meeting, mpi, slurm, tcp, torch
+from gpushmem.bootstrap import gathering, local, meeting, mpi, slurm, tcp, torch
 from gpushmem.bootstrap.channel import Channel, note
+from gpushmem.bootstrap.inherited import Inherited
 from gpushmem.errors import ArgumentError
 from gpushmem.job import job as jobs
+from gpushmem.job import peers
 
-__all__ = ["join", "note"]
+__all__ = ["join", "meet", "note"]
 
 AUTO = "auto"
 
@@ -22,7 +24,7 @@ class Way:
 
     name: str
     recognised: Callable[[], bool]
-    channel: Callable[[], Channel | None]  # None: this process is the only PE
+    channel: Callable[[bool], Channel | None]  # None: this process is the only PE
 
 
 # The first that is recognised is taken. Launchers start each other (srun one torchrun, or the
@@ -34,7 +36,7 @@ WAYS = (
     Way("slurm", slurm.recognised, slurm.channel),
     Way("mpi", mpi.recognised, mpi.channel),
     Way("torch", torch.recognised, torch.channel),
-    Way("local", lambda: True, lambda: None),
+    Way("local", lambda: True, lambda several: None),
 )
 
 
@@ -48,10 +50,29 @@ def join(name: str | None = None) -> jobs.Job:
     way = _way(name or settings.get("GPUSHMEM_BOOTSTRAP"), given=name is not None)
     found = jobs.current()
     if found is None:
-        channel = way.channel()
+        channel = way.channel(False)
         found = local.join() if channel is None else meeting.join(channel)
         jobs.adopt(found)
     return found
+
+
+def meet(name: str | None = None) -> peers.Peers:
+    """The other PEs of this process's job, which may be on several machines; as `join` otherwise.
+
+    They share no memory: each is told who is where, and hears from PE 0 once (`Peers.broadcast`).
+    """
+    way = _way(name or settings.get("GPUSHMEM_BOOTSTRAP"), given=name is not None)
+    found = peers.current()
+    if found is None:
+        job = jobs.current()
+        found = _meet(way) if job is None else Inherited(job)
+        peers.adopt(found)
+    return found
+
+
+def _meet(way: Way) -> peers.Peers:
+    channel = way.channel(True)
+    return peers.Peers() if channel is None else gathering.gather(channel)
 
 
 def _way(name: str, given: bool) -> Way:
@@ -60,7 +81,7 @@ def _way(name: str, given: bool) -> Way:
     try:
         if name.startswith(tcp.PREFIX):
             tcp.address(name)
-            return Way(name, lambda: True, lambda: tcp.channel(name))
+            return Way(name, lambda: True, lambda several: tcp.channel(name, several))
         return _named(name)
     except ArgumentError as error:
         whose = "init: " if given else "environment variable GPUSHMEM_BOOTSTRAP: "

@@ -1,4 +1,4 @@
-"""On which machine a PE runs: PEs of the cpu backend share memory, so it must be one."""
+"""On which machine a PE runs: one for all of the cpu backend's, since they share memory."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpushmem.bootstrap.channel import name_pes
-from gpushmem.errors import BackendUnavailable
+from gpushmem.errors import BackendUnavailable, BootstrapError, ShmemError
 
-__all__ = ["check", "elsewhere", "identity"]
+__all__ = ["check", "elsewhere", "identity", "numbers"]
 
 SHOWN = 16  # hosts that an error names
 NEXT_STEP = (
     "the cpu backend shares memory, so its PEs must be on one machine: ask the launcher for one "
     "(mpirun --host NAME:{n}, srun -N 1 -n {n}, torchrun --nnodes 1 --nproc-per-node {n}), or use "
     "gpushmem run -n {n}"
+)
+NEXT_STEP_APART = (
+    "PEs of several machines find each other through MPI (pip install mpi4py, with mpirun, or with "
+    "srun --mpi=pmix and GPUSHMEM_BOOTSTRAP=mpi), torchrun, or GPUSHMEM_BOOTSTRAP=tcp://HOST:PORT, "
+    "HOST being where PE 0 runs, with a secret GPUSHMEM_JOB_KEY"
 )
 
 
@@ -52,6 +57,12 @@ def check(said: Mapping[int, bytes], n_pes: int) -> None:
     )
 
 
+def numbers(said: Mapping[int, bytes]) -> list[int]:
+    """For each PE the number of its machine, in the order of the machines' first PEs."""
+    order = {what: k for k, what in enumerate(dict.fromkeys(said[pe] for pe in sorted(said)))}
+    return [order[said[pe]] for pe in sorted(said)]
+
+
 def _label(what: bytes) -> str:
     try:
         host, boot = json.loads(what)
@@ -60,14 +71,17 @@ def _label(what: bytes) -> str:
     return f"{host} (boot {str(boot)[:8]})"
 
 
-def elsewhere(n_pes: int, here: int | list[int], because: str) -> BackendUnavailable:
-    """The error when the launcher itself says that only `here` of the PEs are on this machine."""
+def elsewhere(n_pes: int, here: int | list[int], because: str, several: bool = False) -> ShmemError:
+    """The error when the launcher itself says that only `here` of the PEs are on this machine.
+
+    With `several` they may be apart, but have no way to find each other.
+    """
     some = f"{here} of the {n_pes} PEs are" if isinstance(here, int) else name_pes(here, n_pes)
     verb = "" if isinstance(here, int) else " are" if len(here) != 1 else " is"
-    return BackendUnavailable(
-        f"only {some}{verb} on this machine, {name()} ({because}), the others elsewhere. "
-        + NEXT_STEP.format(n=n_pes)
-    )
+    text = f"only {some}{verb} on this machine, {name()} ({because}), the others elsewhere. "
+    if several:
+        return BootstrapError(text + NEXT_STEP_APART)
+    return BackendUnavailable(text + NEXT_STEP.format(n=n_pes))
 
 
 def cpus() -> str:

@@ -31,7 +31,7 @@ from gpushmem.bootstrap.server import Listener
 from gpushmem.errors import BackendUnavailable, BootstrapError, ShmemError
 from gpushmem.job.job import Job, create
 
-__all__ = ["join"]
+__all__ = ["GRACE", "found", "join", "raise_refusal", "refusal"]
 
 PURPOSE = b"descriptors"
 AT_ONCE = 200  # descriptors in a message; Linux takes 253
@@ -79,13 +79,14 @@ def _lead(channel: Channel, deadline: Deadline) -> Job:
             channel.announce(json.dumps(invitation).encode())
             return _hand_out(channel, listener, deadline)
         except ShmemError as error:
-            refusal = json.dumps(_refusal(error)).encode()
-            channel.announce(refusal)
-            listener.tell_all(refusal)
+            refused = json.dumps(refusal(error)).encode()
+            channel.announce(refused)
+            listener.tell_all(refused)
             raise
 
 
-def _refusal(error: ShmemError) -> dict[str, str]:
+def refusal(error: ShmemError) -> dict[str, str]:
+    """What PE 0 says to the others when it gives up."""
     kind = type(error).__name__
     return {"refused": kind if kind in REFUSALS else "BootstrapError", "why": str(error)[:8000]}
 
@@ -94,7 +95,7 @@ def _hand_out(channel: Channel, listener: Listener, deadline: Deadline) -> Job:
     said = listener.gather(deadline, channel.where)
     cores = {0: hosts.cpus(), **{pe: text.decode() for pe, text in said.items()}}
     sharing = Counter(cores.values())
-    job = create(channel.n_pes, bootstrap=_found(channel))
+    job = create(channel.n_pes, bootstrap=found(channel))
     with _closed_on_error(job.fds):
         about = {"max_teams": job.max_teams, "n_fds": len(job.fds)}
         for pe in said:
@@ -161,7 +162,7 @@ def _follow(channel: Channel, deadline: Deadline) -> Job:
 
 def _fetch(channel: Channel, answer: bytes, deadline: Deadline) -> Job:
     invitation = json.loads(answer)
-    _raise_refusal(invitation)
+    raise_refusal(invitation)
     key = channel.key or bytes.fromhex(invitation["key"])
     client = Client(
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), "\0" + invitation["name"], key,
@@ -179,7 +180,7 @@ def _fetch(channel: Channel, answer: bytes, deadline: Deadline) -> Job:
     _divide_cores(about["sharing"])
     board, control, code, *heaps = fds
     return Job(
-        channel.my_pe, channel.n_pes, None, about["max_teams"], _found(channel), board, control,
+        channel.my_pe, channel.n_pes, None, about["max_teams"], found(channel), board, control,
         code, tuple(heaps),
     )  # fmt: skip
 
@@ -189,11 +190,12 @@ def _hear(client: Client, deadline: Deadline) -> dict[str, Any]:
         heard: dict[str, Any] = json.loads(client.hear(deadline))
     except TimeoutError:
         raise TimeoutError("PE 0 is there, and waits for other PEs") from None
-    _raise_refusal(heard)
+    raise_refusal(heard)
     return heard
 
 
-def _raise_refusal(heard: dict[str, Any]) -> None:
+def raise_refusal(heard: dict[str, Any]) -> None:
+    """Raise the error that PE 0 gave up with, if this says so."""
     if "refused" in heard:
         raise REFUSALS.get(heard["refused"], BootstrapError)(heard["why"])
 
@@ -206,7 +208,8 @@ def _reason(error: BaseException) -> str:
 # --- both
 
 
-def _found(channel: Channel) -> str:
+def found(channel: Channel) -> str:
+    """How the PEs have found each other, for people."""
     return f"found through {channel.found}"
 
 

@@ -62,15 +62,15 @@ def _launcher() -> Launcher | None:
     return next((row for row in LAUNCHERS if {row.sign, row.rank} <= os.environ.keys()), None)
 
 
-def channel() -> Channel | None:
-    """How this process's PEs reach each other; None if it is the only one."""
+def channel(several: bool = False) -> Channel | None:
+    """How the PEs, which with `several` may be apart, reach each other; None if there is one."""
     row = _launcher()
     here = None if row is None else place(row.rank, row.size)
     if here is not None and here[1] == 1:
         return None
     mpi, why = _mpi4py()
     if mpi is None:
-        return _by_variables(row, here, why)
+        return _by_variables(row, here, why, several)
     world = mpi.COMM_WORLD
     if here is None:
         if world.size == 1 and "PMIX_RANK" not in os.environ:
@@ -78,12 +78,14 @@ def channel() -> Channel | None:
         return None if world.size == 1 else Messages(mpi)
     if (world.rank, world.size) != here:
         return _by_variables(
-            row, here, f"mpi4py sees PE {world.rank} of {world.size}: it uses another MPI"
+            row, here, f"mpi4py sees PE {world.rank} of {world.size}: it uses another MPI", several
         )
     return Messages(mpi)
 
 
-def _by_variables(row: Launcher | None, here: tuple[int, int] | None, why: str) -> Channel:
+def _by_variables(
+    row: Launcher | None, here: tuple[int, int] | None, why: str, several: bool
+) -> Channel:
     if row is None or here is None:
         raise BootstrapError(
             f"bootstrap mpi: no launcher's variables ({', '.join(r.rank for r in LAUNCHERS[:2])}) "
@@ -93,7 +95,8 @@ def _by_variables(row: Launcher | None, here: tuple[int, int] | None, why: str) 
     if row.local_size in os.environ:
         local = number(row.local_size, 1)
         if local < n_pes:
-            raise hosts.elsewhere(n_pes, local, f"{row.local_size}={local}, this is PE {my_pe}")
+            because = f"{row.local_size}={local}, this is PE {my_pe}"
+            raise hosts.elsewhere(n_pes, local, because, several)
     found = f"mpi (variables of {row.name}; {why})"
     return Directory(my_pe, n_pes, found, f"mpi {n_pes} {job_id(JOB_IDS)}")
 

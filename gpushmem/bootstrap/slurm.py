@@ -34,8 +34,8 @@ def _first(names: tuple[str, ...]) -> str | None:
     return next((name for name in names if os.environ.get(name)), None)
 
 
-def channel() -> Channel | None:
-    """How this step's PEs reach each other; None if there is one."""
+def channel(several: bool = False) -> Channel | None:
+    """How this step's PEs, which with `several` may be apart, reach each other; None if alone."""
     if not recognised():
         absent = [n for n in ("SLURM_STEP_ID", "SLURM_PROCID", TASKS[0]) if n not in os.environ]
         what = f"{', '.join(absent)} not set" if absent else "SLURM_STEP_ID is a batch script's"
@@ -47,7 +47,7 @@ def channel() -> Channel | None:
         return None
     nodes = _first(NODES)
     if nodes is not None and number(nodes, 1) > 1:
-        raise hosts.elsewhere(n_pes, _pes_here(my_pe), _because(nodes))
+        raise hosts.elsewhere(n_pes, _pes_here(my_pe), _because(nodes), several)
     job, step = (os.environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     restarts = os.environ.get("SLURM_RESTART_COUNT", "")
     return Directory(

@@ -14,15 +14,22 @@ import socket
 from gpushmem import settings
 from gpushmem.bootstrap.channel import Channel, Deadline, place
 from gpushmem.bootstrap.client import Client
-from gpushmem.bootstrap.handshake import Unproven
-from gpushmem.bootstrap.server import Listener
+from gpushmem.bootstrap.sockets import Sockets
 from gpushmem.errors import ArgumentError, BootstrapError
 
 __all__ = ["PREFIX", "address", "channel"]
 
 PREFIX = "tcp://"
 PURPOSE = b"place"
-NEEDED = ("GPUSHMEM_PE", "GPUSHMEM_N_PES", "GPUSHMEM_JOB_KEY")
+KEY = "GPUSHMEM_JOB_KEY"
+# What tells a PE its number, and how many there are: the user, else who started it.
+PLACES = (
+    ("GPUSHMEM_PE", "GPUSHMEM_N_PES"),
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
 
 
 def address(name: str) -> tuple[str, int]:
@@ -36,82 +43,54 @@ def address(name: str) -> tuple[str, int]:
     return found[1] or found[2], int(found[3])
 
 
-def channel(name: str) -> Channel | None:
+def channel(name: str, several: bool = False) -> Channel | None:
     """How this job's PEs reach each other; None if there is one."""
     host, port = address(name)
-    absent = [variable for variable in NEEDED if not settings.is_set(variable)]
+    names = _place()
+    absent = [variable for variable in (*names, KEY) if not os.environ.get(variable)]
     if absent:
         raise BootstrapError(
             f"bootstrap {name}: {', '.join(absent)} not set; each PE needs its number (from 0), "
             "how many there are, and a secret that all share, such as one from "
             "`openssl rand -hex 32`"
         )
-    for variable in NEEDED[:2]:
+    for variable in PLACES[0]:
         settings.get(variable)  # its own error is the better one
-    my_pe, n_pes = place("GPUSHMEM_PE", "GPUSHMEM_N_PES")
+    my_pe, n_pes = place(*names)
     return None if n_pes == 1 else Tcp(my_pe, n_pes, host, port)
 
 
-class Tcp(Channel):
-    """PE 0 and its connections, or a PE's connection to it."""
+def _place() -> tuple[str, str]:
+    """The variables that tell this PE's place; where there are none, the user's own."""
+    if any(settings.is_set(name) for name in PLACES[0]):
+        return PLACES[0]
+    return next((pair for pair in PLACES if all(map(os.environ.get, pair))), PLACES[0])
+
+
+class Tcp(Sockets):
+    """PE 0 listens at the address."""
+
+    purpose = PURPOSE
 
     def __init__(self, my_pe: int, n_pes: int, host: str, port: int) -> None:
         shown = f"{PREFIX}[{host}]:{port}" if ":" in host else f"{PREFIX}{host}:{port}"
         super().__init__(my_pe, n_pes, shown, f"at {shown}", "nothing was tried")
-        self.key: bytes = os.fsencode(settings.get("GPUSHMEM_JOB_KEY"))
+        self.key = os.fsencode(settings.get(KEY))
         self._host, self._port = host, port
-        self._listener: Listener | None = None
-        self._client: Client | None = None
-        self._said = b""
 
-    def say(self, identity: bytes) -> None:
-        self._said = identity
-
-    def gather(self, deadline: Deadline) -> dict[int, bytes]:
-        self._listener = Listener(self._listening(), self.key, PURPOSE, self.n_pes)
-        return self._listener.gather(deadline, self.where)
-
-    def announce(self, answer: bytes) -> None:
-        if self._listener is not None:
-            self._listener.tell_all(answer)
-
-    def answer(self, deadline: Deadline) -> bytes | None:
-        try:
-            if self._client is None:
-                self._client = self._connect(deadline)
-                self._client.say(self._said)
-            return self._client.hear(deadline.later(min(3.0, deadline.seconds)))
-        except TimeoutError:
-            self.failed(
-                "it does not answer"
-                if self._client is None
-                else "PE 0 is there, and waits for other PEs"
-            )
-        except (OSError, Unproven) as error:
-            self.failed(getattr(error, "strerror", None) or str(error))
-        self._hang_up()
-        return None
-
-    def close(self) -> None:
-        self._hang_up()
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-
-    def _hang_up(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-
-    def _connect(self, deadline: Deadline) -> Client:
+    def connect(self, deadline: Deadline) -> Client:
+        """PEs other than 0: a connection to the address."""
         family, kind, proto, _, where = self._resolve(0)
+        key = self.key
+        assert key is not None
         with contextlib.ExitStack() as stack:
             sock = stack.enter_context(socket.socket(family, kind, proto))
-            made = Client(sock, where, self.key, PURPOSE, self.my_pe, self.n_pes, deadline)
+            made = Client(sock, where, key, self.purpose, self.my_pe, self.n_pes, deadline)
             stack.pop_all()
         return made
 
-    def _listening(self) -> socket.socket:
+    def listening(self) -> socket.socket:
+        """PE 0: a socket at the address. Raises `BootstrapError`."""
         sock = None
         try:
             family, kind, proto, _, where = self._resolve(socket.AI_PASSIVE)

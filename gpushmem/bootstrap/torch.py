@@ -27,7 +27,7 @@ def with_agent() -> bool:
     return recognised() and "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def channel() -> Channel | None:
+def channel(several: bool = False) -> Channel | None:
     """How this job's PEs reach each other; None if there is one."""
     absent = [name for name in VARIABLES if name not in os.environ]
     if absent:

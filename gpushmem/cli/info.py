@@ -11,6 +11,7 @@ import click
 
 from gpushmem import __version__
 from gpushmem.cli.text import columns, wrapped
+from gpushmem.errors import ShmemError
 from gpushmem.size import format_size
 
 __all__ = ["command"]
@@ -31,7 +32,7 @@ def command(as_json: bool, env: bool) -> None:
     from gpushmem.doctor import facts  # noqa: PLC0415  (not for --help)
     from gpushmem.doctor.system import System  # noqa: PLC0415
 
-    told = facts.gather(System(), __version__, _backends())
+    told = facts.gather(System(), __version__, _backends(), _choice(), _nvshmem())
     click.echo(json.dumps(told, indent=2) if as_json else "\n".join(_text(told)))
 
 
@@ -42,6 +43,27 @@ def _backends() -> list[str]:
         click.echo(f"gpushmem: the runtime cannot be imported: {error}", err=True)
         return []
     return list(BACKENDS)
+
+
+def _choice() -> dict[str, str | None]:
+    """The backend that `init` would take, and why."""
+    from gpushmem.backends import choice  # noqa: PLC0415
+
+    try:
+        name, why = choice.choose()
+    except ShmemError as error:
+        return {"name": None, "why": str(error)}
+    return {"name": name, "why": why}
+
+
+def _nvshmem() -> dict[str, Any]:
+    """What NVSHMEM would be told."""
+    from gpushmem import settings  # noqa: PLC0415
+    from gpushmem.backends.nvshmem import transport  # noqa: PLC0415
+
+    heap = "GPUSHMEM_HEAP_SIZE"
+    default = settings.get(heap, {})
+    return transport.chosen(default if settings.reason(heap) else settings.get(heap))
 
 
 def _settings() -> list[dict[str, str | None]]:
@@ -93,6 +115,21 @@ def _backend_lines(table: dict[str, Any]) -> list[str]:
     ]
 
 
+def _backend_line(row: dict[str, Any]) -> list[str]:
+    return [f"{row['name'] or 'none'}: {row['why']}"]
+
+
+def _nvshmem_lines(row: dict[str, Any]) -> list[str]:
+    told = [
+        ("transport", row["transport"]),
+        ("heap", _size(row["heap"])),
+        ("adapters", row["hca"] or "NVSHMEM's choice"),
+        ("map of adapters", row["nic_map"] or "NVSHMEM's choice"),
+    ]
+    lines = columns(told) + [f"{name}={text}" for name, text in row["variables"].items()]
+    return lines + ([f"PROBLEM: {row['problem']}"] if row["problem"] else [])
+
+
 def _gpu(gpu: dict[str, Any]) -> str:
     told = [gpu["name"]]
     told += [_size(gpu["memory"])] if gpu["memory"] else []
@@ -139,6 +176,8 @@ def _size(nbytes: int | None) -> str:
 SECTIONS: dict[str, tuple[str, Callable[[Any], list[str]]]] = {
     "versions": ("Versions", _pairs),
     "backends": ("Backends", _backend_lines),
+    "backend": ("Backend that init takes", _backend_line),
+    "nvshmem": ("NVSHMEM is told", _nvshmem_lines),
     "driver": ("NVIDIA driver", lambda version: [version]),
     "gpus": ("GPUs", lambda rows: [_gpu(row) for row in rows]),
     "rdma": ("RDMA ports", lambda rows: columns([_port(row) for row in rows])),

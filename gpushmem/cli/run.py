@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import atexit
-import importlib.util
-import io
 import os
-import runpy
 import sys
-import types
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 from gpushmem import settings
+from gpushmem.backends import choice
 from gpushmem.errors import ArgumentError, ShmemError
-from gpushmem.size import parse_size
+from gpushmem.launch import hosts as launcher
+from gpushmem.launch.program import Program
 
 __all__ = ["command"]
 
 
-class _Size(click.ParamType):  # type: ignore[type-arg]
-    name = "size"
+class _As(click.ParamType):  # type: ignore[type-arg]
+    """Text that a setting could have."""
 
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def __init__(self, setting: str, name: str) -> None:
+        self.name = name
+        self._read = settings.SETTINGS[setting].read
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            return parse_size(value)
+            return self._read(value)
         except ArgumentError as error:
             self.fail(str(error), param, ctx)
 
@@ -44,7 +45,9 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
     help="Hosts to start PEs on with mpirun or srun, and how many, such as node1:4,node2:4.",
 )
 @click.option(
-    "--heap-size", type=_Size(), help="Symmetric heap of each PE, such as 256M.  [default: 1G]"
+    "--heap-size",
+    type=_As("GPUSHMEM_HEAP_SIZE", "size"),
+    help="Symmetric heap of each PE, such as 256M.  [default: 1G]",
 )
 @click.option(
     "--threads-per-pe",
@@ -57,6 +60,26 @@ class _Size(click.ParamType):  # type: ignore[type-arg]
     metavar="SECONDS",
     help="End the job, with a report, when a host has waited so long in one call.",
 )
+@click.option(
+    "--backend",
+    type=click.Choice(choice.NAMES),
+    help="What runs the kernels.  [default: GPUSHMEM_BACKEND, or nvshmem where it can be used]",
+)
+@click.option(
+    "--transport",
+    type=click.Choice(settings.TRANSPORTS),
+    help="nvshmem: what moves data between GPUs.  [default: auto, NVSHMEM's own choice]",
+)
+@click.option(
+    "--hca",
+    type=_As("GPUSHMEM_HCA", "adapters"),
+    help="nvshmem: network adapters to use, such as mlx5_0:1,mlx5_1:1.",
+)
+@click.option(
+    "--nic-map",
+    type=_As("GPUSHMEM_NIC_MAP", "adapters"),
+    help="nvshmem: how many PEs use which adapter, such as mlx5_0:1:2,mlx5_1:1:2.",
+)
 @click.option("--tag-output", is_flag=True, help="Prefix each line of output with its PE.")
 @click.option("--verbose", is_flag=True, help="Say how the PEs found each other.")
 @click.option("-m", "module", help="Run a module, as python -m does, instead of a script.")
@@ -67,6 +90,10 @@ def command(
     heap_size: int | None,
     threads_per_pe: int | None,
     timeout: float | None,
+    backend: str | None,
+    transport: str | None,
+    hca: str | None,
+    nic_map: str | None,
     tag_output: bool,
     verbose: bool,
     module: str | None,
@@ -74,31 +101,42 @@ def command(
 ) -> None:
     """Start PEs on this machine and run SCRIPT in each; what follows SCRIPT is its own.
 
+    PEs of the cpu backend are copies of this process, those of nvshmem new processes.
+
     The exit code is that of the first PE that fails. Standard input goes to PE 0, unless it is a
     terminal.
     """
+    asked: dict[str, object] = {
+        "GPUSHMEM_BACKEND": backend,
+        "GPUSHMEM_TRANSPORT": transport,
+        "GPUSHMEM_HCA": hca,
+        "GPUSHMEM_NIC_MAP": nic_map,
+        "GPUSHMEM_VERBOSE": "1" if verbose else None,
+    }
+    for name, value in asked.items():
+        if value is not None:
+            settings.put(name, value)
     _check_settings()
-    target = _module(module, args) if module else _script(args)
+    program = Program("module", (module, *args)) if module else Program("script", args)
+    target = _usage(program.target)
     if hosts is not None:
-        asked = {
+        asked |= {
             "GPUSHMEM_HEAP_SIZE": heap_size,
             "GPUSHMEM_THREADS": threads_per_pe,
             "GPUSHMEM_TIMEOUT": timeout,
-            "GPUSHMEM_VERBOSE": "1" if verbose else None,
         }
-        program = [sys.executable, *(("-m", module) if module else ()), *args]
-        _hand_over(hosts, n_pes, program, asked, tag_output)
+        words = [sys.executable, *(("-m", module) if module else ()), *args]
+        _usage(lambda: launcher.hand_over(launcher.parse(hosts, n_pes), words, asked, tag_output))
     n_pes = n_pes or 1
-    if verbose:
-        settings.put("GPUSHMEM_VERBOSE", 1)
-    from gpushmem import runtime  # noqa: PLC0415  (heavy: not for usage errors)
-    from gpushmem.launch import local  # noqa: PLC0415
+    from gpushmem.launch import local  # noqa: PLC0415  (heavy: not for usage errors)
 
     try:
-        runtime.asked_backend()
-        local.preload(n_pes)
+        what: Any = program
+        if choice.choose()[0] == "cpu":
+            local.preload(n_pes)
+            what = target
         outcome = local.launch(
-            n_pes, target, heap_size=heap_size, tag_output=tag_output,
+            n_pes, what, heap_size=heap_size, tag_output=tag_output,
             threads_per_pe=threads_per_pe, timeout=timeout,
         )  # fmt: skip
     except ShmemError as error:
@@ -126,58 +164,9 @@ def _check_settings() -> None:
         raise click.ClickException(str(error)) from None
 
 
-def _hand_over(
-    hosts: str, n_pes: int | None, program: list[str], asked: dict[str, Any], tag_output: bool
-) -> NoReturn:
-    from gpushmem.launch import hosts as launcher  # noqa: PLC0415  (seldom needed)
-
+def _usage(call: Callable[[], Any]) -> Any:
+    """What the call returns; its errors are the user's of the command, before any PE is started."""
     try:
-        launcher.hand_over(launcher.parse(hosts, n_pes), program, asked, tag_output)
+        return call()
     except ShmemError as error:
         raise click.UsageError(str(error)) from None
-
-
-def _script(args: tuple[str, ...]) -> Callable[[], None]:
-    """What runs a script in a PE; usage errors are raised here, before any PE is started."""
-    if not args:
-        raise click.UsageError("give a script to run, or -m and a module")
-    path = Path(args[0])
-    if path.is_dir():
-        if not (path / "__main__.py").exists():
-            raise click.UsageError(f"{args[0]} is a directory without a __main__.py")
-        return _as_python(args, lambda: runpy.run_path(args[0], run_name="__main__"))
-    if not path.exists():
-        raise click.UsageError(f"script {args[0]} does not exist (current directory: {Path.cwd()})")
-    if not os.access(path, os.R_OK):
-        raise click.UsageError(f"script {args[0]} cannot be read")
-    with io.open_code(str(path)) as file:
-        source = file.read()
-
-    def run() -> None:
-        sys.path.insert(0, str(path.resolve().parent))
-        main = types.ModuleType("__main__")
-        main.__dict__.update(__file__=args[0], __builtins__=__builtins__)
-        sys.modules["__main__"] = main  # so that what the script defines can be pickled
-        exec(compile(source, args[0], "exec"), main.__dict__)  # noqa: S102
-
-    return _as_python(args, run)
-
-
-def _module(name: str, args: tuple[str, ...]) -> Callable[[], None]:
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        found = importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        found = None
-    if found is None:
-        raise click.UsageError(f"there is no module {name}")
-    run = lambda: runpy.run_module(name, run_name="__main__", alter_sys=True)  # noqa: E731
-    return _as_python((found.origin or name, *args), run)
-
-
-def _as_python(argv: tuple[str, ...], run: Callable[[], object]) -> Callable[[], None]:
-    def target() -> None:
-        sys.argv[:] = argv
-        run()
-
-    return target

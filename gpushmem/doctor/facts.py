@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import platform as python_platform
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from gpushmem import settings
+from gpushmem.backends.nvshmem.versions import lacking
 from gpushmem.doctor.check import NO_GPU
 from gpushmem.doctor.gpus import driver_version, gpus
 from gpushmem.doctor.limits import PLATFORM, SHM
 from gpushmem.doctor.machine import cores, limit, memory
 from gpushmem.doctor.network import interfaces, ports
-from gpushmem.doctor.software import launchers, library, nvshmem4py, versions
+from gpushmem.doctor.software import launchers, library, versions
 from gpushmem.doctor.system import PROBES, System
 
 __all__ = ["KEYS", "gather", "plain", "shown"]
@@ -22,6 +23,9 @@ __all__ = ["KEYS", "gather", "plain", "shown"]
 KEYS = {
     "versions": "versions by name, null for what is not installed",
     "backends": "for each backend `usable`, and `reasons` why not",
+    "backend": "`name` of the one that `init` would take here by itself, or null, and `why`",
+    "nvshmem": "settings of that backend: transport, heap in bytes, hca, nic_map; `variables` of "
+    "NVSHMEM's as they would be; `problem` with them, or null",
     "driver": "version of the NVIDIA driver in the kernel, or null",
     "gpus": "list: index, name, uuid, memory in bytes, compute (capability), mig; null: not told",
     "rdma": "list of ports: device, number, state, link_layer, rate, number of gids",
@@ -36,8 +40,14 @@ KEYS = {
 SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD")
 
 
-def gather(system: System, version: str, backends: Sequence[str]) -> dict[str, Any]:
-    """All sections; `backends` are those that this version of gpushmem has."""
+def gather(
+    system: System, version: str, backends: Sequence[str],
+    backend: Mapping[str, Any] | None = None, nvshmem: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """All sections; `backends` are those that this version of gpushmem has.
+
+    `backend` and `nvshmem`, which backend is taken and what it is told, are found by others.
+    """
     found = library(system)
     return {
         "versions": {
@@ -47,6 +57,8 @@ def gather(system: System, version: str, backends: Sequence[str]) -> dict[str, A
             name: {"usable": not reasons, "reasons": reasons}
             for name, reasons in _backends(system, backends).items()
         },
+        "backend": _plain(backend or {}),
+        "nvshmem": _plain(nvshmem or {}),
         "driver": driver_version(system),
         "gpus": [asdict(gpu) for gpu in gpus(system)],
         "rdma": [{**asdict(port), "gids": len(port.gids)} for port in ports(system)],
@@ -63,9 +75,9 @@ def gather(system: System, version: str, backends: Sequence[str]) -> dict[str, A
 def _backends(system: System, there: Sequence[str]) -> dict[str, list[str]]:
     """Every backend, with all that keeps it from being used."""
     needs = {"cpu": _cpu(system), "nvshmem": _nvshmem(system)}
-    lacking = "not in this version of gpushmem"
+    absent = "not in this version of gpushmem"
     return {
-        name: ([] if name in there else [lacking]) + needs.get(name, [])
+        name: ([] if name in there else [absent]) + needs.get(name, [])
         for name in dict.fromkeys([*needs, *there])
     }
 
@@ -82,8 +94,7 @@ def _nvshmem(system: System) -> list[str]:
     reasons = [] if driver_version(system) else ["no NVIDIA driver"]
     if driver_version(system) and not gpus(system):
         reasons.append(NO_GPU)
-    if not nvshmem4py(system):
-        reasons.append("nvshmem4py is not installed")
+    reasons += lacking(system.packages.get)
     if library(system) is None:
         reasons.append("no NVSHMEM library")
     return reasons
@@ -110,6 +121,13 @@ def shown(name: str, text: str) -> str:
     setting = settings.SETTINGS.get(name)
     secret = setting.secret if setting else bool(SECRET.search(name))
     return "(hidden)" if secret else plain(text)
+
+
+def _plain(value: Any) -> Any:
+    """The same, with all texts in it fit to be printed."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return plain(value) if isinstance(value, str) else value
 
 
 def plain(text: str) -> str:

@@ -1,13 +1,15 @@
 """The environment variables of NVSHMEM that `gpushmem doctor` looks at: one table.
 
-Names and defaults are those of NVSHMEM 3.4 to 3.7 (docs.nvidia.com/nvshmem/api/gen/env.html and
-its sources' env_defs.h). NVSHMEM reads them; gpushmem only looks whether they fit the machine.
+Names and defaults are those of NVSHMEM 3.4 to 3.8 (docs.nvidia.com/nvshmem/api/gen/env.html and
+its sources' env_defs.h). NVSHMEM reads them. What gpushmem's settings of the transport come to
+counts as if it were set (`backends/nvshmem/transport`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpushmem.backends.nvshmem import transport
 from gpushmem.doctor.system import System
 from gpushmem.errors import ArgumentError
 from gpushmem.size import parse_size
@@ -52,6 +54,10 @@ VARIABLES = {
         ),
         Variable("NVSHMEM_IB_ENABLE_IBGDA", "0", "1: kernels drive the network adapter themselves"),
         Variable(
+            "NVSHMEM_GPUNETIO_ENABLE_GDAKI", "0",
+            "1: kernels drive the network adapter themselves, through GPUNetIO",
+        ),
+        Variable(
             "NVSHMEM_IBGDA_NIC_HANDLER", "auto", "who rings the adapter's bell for IBGDA",
             ("auto", "gpu", "cpu", "cpu_host_memory"),
         ),
@@ -63,8 +69,12 @@ VARIABLES = {
         Variable("NVSHMEM_HCA_PREFIX", "mlx5", "how the RDMA devices' names begin"),
         Variable("NVSHMEM_HCA_LIST", "", "RDMA ports to use, as mlx5_0:1; ^ before it excludes"),
         Variable(
+            "NVSHMEM_HCA_PE_MAPPING", "",
+            "how many PEs of a node use which port, one after the other, as mlx5_0:1:2",
+        ),
+        Variable(
             "NVSHMEM_ENABLE_NIC_PE_MAPPING", "0",
-            "1: adapters by NVSHMEM_HCA_LIST or in turn, not by distance",
+            "1: adapters by NVSHMEM_HCA_LIST, NVSHMEM_HCA_PE_MAPPING or in turn, not by distance",
         ),
         Variable(
             "NVSHMEM_IGNORE_CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "0",
@@ -75,8 +85,15 @@ VARIABLES = {
 
 
 def value(system: System, name: str) -> str:
-    """What is in force: the variable's text, else NVSHMEM's default."""
-    return system.variable(name) or VARIABLES[name].default
+    """What is in force: the variable's text, else what gpushmem sets, else NVSHMEM's default."""
+    return system.variable(name) or _told(system).get(name) or VARIABLES[name].default
+
+
+def _told(system: System) -> dict[str, str]:
+    try:
+        return transport.variables(system.environ)
+    except ArgumentError:  # which the check of settings reports
+        return {}
 
 
 def is_on(system: System, name: str) -> bool:

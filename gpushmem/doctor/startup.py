@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpushmem import settings
+from gpushmem.backends.nvshmem import transport, versions
 from gpushmem.doctor import nvshmem
 from gpushmem.doctor.check import ENV, FAQ, NO_GPU, Finding, check, na, ok, problem, warning
 from gpushmem.doctor.gpus import driver_version
@@ -16,8 +17,8 @@ SETTINGS_PAGE = "docs/settings.md"
 
 @check("nvshmem", "NVSHMEM", "nvshmem", "https://pypi.org/project/nvshmem4py-cu13/")
 def installed(system: System, n_pes: int) -> Finding:
-    """nvshmem4py and the NVSHMEM library are installed, one of each, and what nvshmem4py 0.4.1 uses
-    without requiring it (cffi).
+    """nvshmem4py and the NVSHMEM library are installed, one of each, what nvshmem4py 0.4.1 uses
+    without requiring it (cffi), and versions of numba-cuda and cuda-core that fit.
     """
     if driver_version(system) is None:
         return na(NO_GPU)
@@ -36,6 +37,9 @@ def installed(system: System, n_pes: int) -> Finding:
         return problem("no NVSHMEM library", "pip install nvidia-nvshmem-cu13, or set NVSHMEM_HOME")
     if "cffi" not in system.packages:
         return problem("nvshmem4py without cffi", "pip install cffi")
+    wrong = versions.lacking(system.packages.get)
+    if wrong:
+        return problem(", ".join(wrong), versions.INSTALL)
     (name, version), *_ = bindings.items()
     return ok(f"{name} {version}, library {found.version or 'in ' + found.folder}")
 
@@ -140,6 +144,7 @@ def values(system: System, n_pes: int) -> Finding:
             return problem(reason, "Correct or unset it; `gpushmem info --env` lists all.")
     try:
         nvshmem.symmetric_size(system)
+        transport.variables(system.environ)
     except ArgumentError as error:
         return problem(str(error), "Correct or unset it.")
     unknown = [name for name in system.environ if _misspelt(name)]

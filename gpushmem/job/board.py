@@ -29,7 +29,7 @@ from gpushmem.errors import Deadlock, PeerFailed, ShmemError, WaitTimeout
 __all__ = ["DEADLOCK", "FAILED", "JOB", "NONE", "PE", "TIMEOUT", "Board"]
 
 NONE, FAILED, DEADLOCK, TIMEOUT = range(4)  # verdicts
-MAGIC = 0x47505553484D0001
+MAGIC = 0x47505553484D0002
 ACCOUNT_BYTES = 1 << 20  # of a box; only what is written takes memory
 TEXT_BYTES = 1 << 20
 
@@ -47,6 +47,7 @@ JOB = np.dtype(
         ("culprit", "i8"),  # the PE that failed, or waited for too long
         ("reason_bytes", "i8"),
         ("text_bytes", "i8"),  # of the report that the verdict rests on
+        ("mail", "i8"),  # bytes that PE 0 gives to all, plus 1; 0: it has given none yet
     ],
     align=True,
 )
@@ -55,16 +56,18 @@ PE = np.dtype(
         # `itemsize` keeps PEs on lines of their own. `ended` is read by kernels: it comes first.
         "names": [
             "ended", "code", "pid", "namespace", "initialised", "still", "confirmed",
-            "quiet_since", "answered", "account_bytes",
+            "quiet_since", "answered", "account_bytes", "met",
         ],
-        "formats": ["i8"] * 10,
+        "formats": ["i8"] * 11,
         "itemsize": 128,
     }
 )  # fmt: skip
 # ended: 1 when the PE has ended, with exit code `code` (-1: unknown). initialised: 0 before
 # `init`, 1 until `finalize`, 2 after it. still, confirmed, quiet_since: see `backends/cpu/watch`.
+# met: 1 when the PE waits for what PE 0 gives (`bootstrap/inherited`).
 PAGE = mmap.PAGESIZE
 _threads = threading.Lock()
+MAIL_AT, MAIL_BYTES = 512, 512
 REASON_AT, REASON_BYTES = 1024, PAGE - 1024
 
 
@@ -79,6 +82,7 @@ class Board:
         if self._job["magic"][0] != MAGIC:
             raise ValueError("no board of a gpushmem job of this version")
         self.n_pes = int(self._job["n_pes"][0])
+        self._mail = whole[MAIL_AT : MAIL_AT + MAIL_BYTES]
         self._reason = whole[REASON_AT : REASON_AT + REASON_BYTES]
         self._text = whole[PAGE : PAGE + TEXT_BYTES]
         self.pes = whole[PAGE + TEXT_BYTES :][: self.n_pes * PE.itemsize].view(PE)
@@ -150,6 +154,22 @@ class Board:
                 yield
             finally:
                 fcntl.lockf(self._fd, fcntl.LOCK_UN)
+
+    # --- PE 0's bytes for all
+
+    def post(self, payload: bytes) -> None:
+        """PE 0: give this to all PEs; for once in a job."""
+        if len(payload) > MAIL_BYTES:
+            raise ValueError(
+                f"{len(payload)} bytes are too many: the board has room for {MAIL_BYTES}"
+            )
+        self._mail[: len(payload)] = np.frombuffer(payload, np.uint8)
+        self["mail"] = len(payload) + 1
+
+    def mail(self) -> bytes | None:
+        """What PE 0 has given; None if it has not yet."""
+        size = self["mail"] - 1
+        return None if size < 0 else self._mail[:size].tobytes()
 
     # --- accounts
 

@@ -36,6 +36,16 @@ class Job:
         """All descriptors, in the order of the fields."""
         return self.board_fd, self.control_fd, self.code_fd, *self.heap_fds
 
+    @property
+    def local_pe(self) -> int:
+        """The PE's number on its machine: all PEs that share memory are there."""
+        return self.my_pe
+
+    @property
+    def n_local(self) -> int:
+        """How many PEs are on the machine: all."""
+        return self.n_pes
+
     def of(self, pe: int) -> Job:
         """The same job as `pe` sees it."""
         return replace(self, my_pe=pe)

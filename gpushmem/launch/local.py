@@ -1,4 +1,4 @@
-"""Fork PEs on this machine and see them through to the end.
+"""Start PEs on this machine and see them through to the end.
 
 The PEs are one process group of their own, so a terminal's Ctrl-C reaches the launcher alone,
 which passes it on once, and everything they start can be ended with them. When one PE fails the
@@ -8,15 +8,13 @@ the launcher itself be killed, the kernel kills the PEs (PR_SET_PDEATHSIG).
 
 from __future__ import annotations
 
-import gc
 import os
 import selectors
 import signal
 import sys
 import threading
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -25,8 +23,9 @@ from gpushmem.errors import ShmemError
 from gpushmem.job.board import DEADLOCK, FAILED, NONE, TIMEOUT
 from gpushmem.job.job import Job, create
 from gpushmem.job.report import report_on
-from gpushmem.launch import pe as pe_main
 from gpushmem.launch.output import Pipes, Tagger
+from gpushmem.launch.program import Program
+from gpushmem.launch.start import Copies, New, Starter
 
 __all__ = ["Outcome", "launch", "preload"]
 
@@ -100,7 +99,7 @@ def preload(n_pes: int | None = None) -> None:
 
 def launch(
     n_pes: int,
-    target: Callable[[], object],
+    what: Callable[[], object] | Program,
     *,
     heap_size: int | None = None,
     tag_output: bool = False,
@@ -108,28 +107,38 @@ def launch(
     timeout: float | None = None,
     limit: float | None = None,
     threads_per_pe: int | None = None,
+    environ: Mapping[str, str] | None = None,
+    keep: Sequence[int] = (),
 ) -> Outcome:
-    """Run `target()` in `n_pes` forked PEs until all have ended; return how.
+    """Run `what` in `n_pes` PEs until all have ended; return how.
 
-    `heap_size` in bytes is what PEs' `init` uses. With `tag_output` each line that a PE prints is
-    prefixed with its number; with `pipes` what PEs print goes to Python's streams, not the
-    process's. When a host has waited for `timeout` seconds in one call, or the job has taken
-    `limit` seconds in all, a report says what each PE does, and the job is ended. Kernels of a PE
-    use `threads_per_pe` cores: by default what GPUSHMEM_THREADS says, or an equal part of the cores
-    there are. Signals are passed on if it is called from the main thread.
+    A function is run in copies of this process, a `Program` in new processes, which have the
+    descriptors `keep`. `heap_size` in bytes is what PEs' `init` uses. With `tag_output` each line
+    that a PE prints is prefixed with its number; with `pipes` what PEs print goes to Python's
+    streams, not the process's. When a host has waited for `timeout` seconds in one call, or the
+    job has taken `limit` seconds in all, a report says what each PE does, and the job is ended.
+    Kernels of the cpu backend use `threads_per_pe` cores: by default what GPUSHMEM_THREADS says,
+    or an equal part of the cores there are. `environ` is added to PEs' environment. Signals are
+    passed on if it is called from the main thread.
     """
     if not sys.platform.startswith("linux"):
-        raise ShmemError(f"the cpu backend needs Linux (memfd, pidfd); this is {sys.platform}")
-    from gpushmem.backends.cpu.backend import share_of_cores  # noqa: PLC0415  (heavy)
-
-    def on_its_cores() -> None:
-        os.environ.update(share_of_cores(n_pes, threads_per_pe))
-        target()
-
-    job = create(n_pes, heap_size, f"forked by gpushmem run (pid {os.getpid()})")
+        raise ShmemError(f"PEs need Linux (memfd, pidfd); this is {sys.platform}")
+    environ = {**_cores(n_pes, threads_per_pe), **(environ or {})}
+    starter: Starter = (
+        New(what, environ, keep) if isinstance(what, Program) else Copies(what, environ)
+    )
+    job = create(n_pes, heap_size, f"{starter.how} by gpushmem run (pid {os.getpid()})")
     seconds = timeout or settings.get("GPUSHMEM_TIMEOUT") or 0
     through = Tagger() if tag_output else Pipes() if pipes else None
-    return _Launcher(job, through, seconds, limit).run(on_its_cores)
+    return _Launcher(job, through, seconds, limit).run(starter)
+
+
+def _cores(n_pes: int, threads_per_pe: int | None) -> dict[str, str]:
+    """Environment that gives a PE its cores, unless the user has decided."""
+    if threads_per_pe is None and settings.is_set("GPUSHMEM_THREADS"):
+        return {}
+    here = len(os.sched_getaffinity(0))
+    return {"GPUSHMEM_THREADS": str(threads_per_pe or max(1, here // n_pes))}
 
 
 class _Launcher:
@@ -147,11 +156,11 @@ class _Launcher:
         self.kill_at: float | None = None  # when to end them
         self.culprit_waited = False
 
-    def run(self, target: Callable[[], object]) -> Outcome:
+    def run(self, starter: Starter) -> Outcome:
         try:
             with self._signals():
-                with _frozen():
-                    self._start(target)
+                with starter.starting():
+                    self._start(starter)
                 while self.pids:
                     self._turn()
                 self._kill_group()  # what PEs started and left behind
@@ -168,15 +177,12 @@ class _Launcher:
 
     # --- start
 
-    def _start(self, target: Callable[[], object]) -> None:
-        parent = os.getpid()
+    def _start(self, starter: Starter) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         for pe in range(self.job.n_pes):
             pipes = self.pipes.pipes() if self.pipes is not None else None
-            pid = _fork()
-            if pid == 0:
-                pe_main.run(self.job.of(pe), target, parent, self.group, pipes)
+            pid = starter.start(self.job.of(pe), self.group, pipes)
             self.group = self.group or pid
             with suppress(PermissionError, ProcessLookupError):
                 os.setpgid(pid, self.group)  # whichever of the two is first
@@ -299,28 +305,7 @@ class _Launcher:
                 os.killpg(self.group, signal.SIGKILL)
 
 
-@contextmanager
-def _frozen() -> Iterator[None]:
-    """A collection of garbage in a PE would write to, and so copy, all the memory it shares."""
-    if gc.get_freeze_count():  # the program has its own
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
 def _say(text: str) -> None:
     with suppress(OSError, ValueError):  # nobody reads any more
         sys.stderr.write(text)
         sys.stderr.flush()
-
-
-def _fork() -> int:
-    with warnings.catch_warnings():
-        # Python warns of threads it does not know. They are the worker pools of numerical
-        # libraries, idle here, and those libraries see to themselves across a fork.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()

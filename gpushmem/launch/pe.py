@@ -1,4 +1,4 @@
-"""What runs in a PE that was forked: its surroundings, its target, and how it ends."""
+"""What runs in a PE that we have started: its surroundings, its target, and how it ends."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ VERDICTS = (PeerFailed, Deadlock, WaitTimeout)
 
 
 def run(
-    job: Job, target: Callable[[], object], parent: int, group: int, pipes: Ends | None
-) -> NoReturn:
+    job: Job, target: Callable[[], object], parent: int, group: int, pipes: Ends | None,
+    copy: bool = True,
+) -> NoReturn:  # fmt: skip
     """Be a PE: run `target()` and end the process with its exit code.
 
     The code is 0, that of a SystemExit, 1 for an exception, 130 for Ctrl-C. The first PE to fail
     shows its traceback. `group` is the process group to join (0: a new one), `pipes` are for what
-    is printed (None: nothing to be done).
+    is printed (None: nothing to be done). `copy` says that this process is one of the launcher.
     """
     code = 1
     try:
@@ -44,6 +45,8 @@ def run(
             Pipes.redirect(pipes)
         os.setpgid(0, group)
         _settle(job, parent)
+        if copy:
+            _forget()
         code = _exit_code(job, target)
         code = _wind_up(code)
     except BaseException:  # noqa: BLE001  (there is nobody else to say it)
@@ -54,20 +57,24 @@ def run(
 
 
 def _settle(job: Job, parent: int) -> None:
-    """Forget what belongs to the launcher, and die with it."""
+    """Die with the launcher, and have the signals and the input of a PE."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the call
         os._exit(1)
-    signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.register(signal.SIGUSR1, all_threads=True, file=2)
-    atexit._clear()
     if job.my_pe != 0 or os.isatty(0):
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     adopt(job)
+
+
+def _forget() -> None:
+    """Drop what belongs to the launcher."""
+    signal.set_wakeup_fd(-1)
+    atexit._clear()
 
 
 def _exit_code(job: Job, target: Callable[[], object]) -> int:

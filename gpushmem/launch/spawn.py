@@ -6,12 +6,15 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
+from gpushmem.backends import choice
 from gpushmem.errors import ArgumentError, Deadlock, PeerFailed, WaitTimeout
 from gpushmem.job.board import DEADLOCK, TIMEOUT
-from gpushmem.job.job import current
 from gpushmem.launch.local import Outcome, launch, preload
+from gpushmem.launch.program import Program, calling, pickler
 from gpushmem.size import parse_size
 
 __all__ = ["collect", "spawn"]
@@ -25,12 +28,17 @@ def spawn(
     heap_size: str | int | None = None,
     timeout: float | None = None,
     threads_per_pe: int | None = None,
+    backend: str | None = None,
 ) -> list[Any]:
     """Run `function(*args)` in `n_pes` new PEs on this machine; return what each returned, by PE.
 
-    The PEs are forked from this process: `function` may be a closure, and sees everything as it is
-    now; what it returns is pickled. It calls `init` itself, as a script does. What PEs print goes
-    to `sys.stdout` and `sys.stderr`. Options as those of `gpushmem run`.
+    It calls `init` itself, as a script does; what it returns is pickled. What PEs print goes to
+    `sys.stdout` and `sys.stderr`. Options as those of `gpushmem run`; `backend` is chosen as by
+    `init`, which takes the same in the PEs.
+
+    PEs of the cpu backend are forked from this process: `function` may be a closure, and sees
+    everything as it is now. Those of others are new processes, to which it is sent: by the package
+    cloudpickle if that is installed, else by pickle, which takes functions of modules only.
 
     Returns when all have ended. Raises `PeerFailed` when a PE fails (its traceback has been
     printed), `Deadlock` or `WaitTimeout`, with the report, and `ArgumentError` where gpushmem is
@@ -42,9 +50,9 @@ def spawn(
     if runtime is not None and runtime.is_initialized():
         raise ArgumentError("spawn: gpushmem is initialised in this process: call finalize() first")
     outcome, results = collect(
-        n_pes, lambda: function(*args), pipes=not _is_ours(),
+        n_pes, partial(function, *args), pipes=not _is_ours(),
         heap_size=None if heap_size is None else parse_size(heap_size), timeout=timeout,
-        threads_per_pe=threads_per_pe,
+        threads_per_pe=threads_per_pe, backend=backend,
     )  # fmt: skip
     if outcome.stopped_by is not None:
         raise KeyboardInterrupt
@@ -56,32 +64,54 @@ def spawn(
     return results
 
 
-def collect(n_pes: int, function: Callable[[], Any], **options: Any) -> tuple[Outcome, list[Any]]:
-    """Launch `function`; return how that ended, and, if it ended well, what PEs returned."""
-    preload(n_pes)
-    fds = [os.memfd_create("gpushmem-result") for _ in range(n_pes)]
+def collect(
+    n_pes: int, function: Callable[[], Any], *, backend: str | None = None,
+    keep: Sequence[int] = (), **options: Any,
+) -> tuple[Outcome, list[Any]]:  # fmt: skip
+    """Launch `function`; return how that ended, and, if it ended well, what PEs returned.
 
-    def target() -> None:
-        job = current()
-        assert job is not None
-        value = function()
-        with open(fds[job.my_pe], "wb", closefd=False) as file:
-            pickle.dump(value, file)
+    `keep` are descriptors that it uses: a new process has no others.
+    """
+    name, _ = choice.choose(backend)
+    with ExitStack() as stack:
+        pickled, *results = (_memory(stack) for _ in range(1 + n_pes))
+        what: Callable[[], object] | Program
+        if name == "cpu":
+            preload(n_pes)
+            what = calling(lambda: function, results, pickle)
+        else:
+            os.write(pickled, _dump(function))
+            what = Program("call", tuple(map(str, (pickled, *results))))
+            options["keep"] = (pickled, *results, *keep)
+        outcome = launch(n_pes, what, environ={"GPUSHMEM_BACKEND": name}, **options)
+        return outcome, [] if outcome.code else [_load(fd) for fd in results]
 
+
+def _memory(stack: ExitStack) -> int:
+    fd = os.memfd_create("gpushmem-result")
+    stack.callback(os.close, fd)
+    return fd
+
+
+def _dump(function: Callable[[], Any]) -> bytes:
+    """The function for processes that are not copies of this one."""
+    by, what = pickler(), getattr(function, "func", function)
     try:
-        outcome = launch(n_pes, target, **options)
-        if outcome.code:
-            return outcome, []
-        return outcome, [_load(fd) for fd in fds]
-    finally:
-        for fd in fds:
-            os.close(fd)
+        if by is pickle and getattr(what, "__module__", None) == "__main__":
+            raise pickle.PicklingError("it is defined in __main__, which is another module there")
+        return bytes(by.dumps(function))
+    except Exception as error:  # pickling raises what it likes
+        name = getattr(what, "__qualname__", repr(what))
+        say = "define it in a module, or pip install cloudpickle" if by is pickle else "do without"
+        raise ArgumentError(
+            f"spawn: {name} cannot be sent to new processes ({error}): {say}"
+        ) from error
 
 
 def _load(fd: int) -> Any:
     with open(fd, "rb", closefd=False) as file:
         file.seek(0)
-        return pickle.load(file)  # noqa: S301  (from a process that is a copy of this one)
+        return pickle.load(file)  # noqa: S301  (from a process that this one has started)
 
 
 def _is_ours() -> bool:

@@ -14,6 +14,7 @@ import pytest
 
 from gpushmem import bootstrap
 from gpushmem.job import job as jobs
+from gpushmem.job import peers
 
 FOREIGN = ("GPUSHMEM_", "OMPI_", "PMI_", "PMIX_", "MPI_LOCAL", "SLURM_", "TORCHELASTIC_")
 FOREIGN += ("RANK", "WORLD_SIZE", "MASTER_", "PALS_")
@@ -22,7 +23,11 @@ JOB = str(os.getpid())  # a number of its own for each run of the tests
 
 def clean(environment=os.environ):
     """The environment without what a launcher, or a user, might have set."""
-    return {name: value for name, value in environment.items() if not name.startswith(FOREIGN)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name == "GPUSHMEM_BACKEND" or not name.startswith(FOREIGN)
+    }
 
 
 class Process:
@@ -49,6 +54,7 @@ class Process:
         os.environ.update(clean())
         os.environ.update({"GPUSHMEM_BOOTSTRAP_TIMEOUT": "20", **env})
         jobs.adopt(None)
+        peers.adopt(None)
         atexit._clear()
         try:
             value = body()

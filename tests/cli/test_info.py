@@ -43,9 +43,26 @@ def test_info_as_json(run_cli):
     assert told["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert told["versions"]["gpushmem"] == "0.1.0"
     assert told["backends"]["cpu"] == {"usable": True, "reasons": []}
+    assert set(told["backend"]) == {"name", "why"}
+    assert set(told["nvshmem"]) == {
+        "transport", "heap", "hca", "nic_map", "variables", "problem"
+    }  # fmt: skip
     assert told["environment"]["GPUSHMEM_JOB_KEY"] == "(hidden)"
     assert told["cores"]["available"] >= 1
     assert told["memory"]["total"] >= told["memory"]["available"] > 0
+
+
+def test_the_backend_and_what_nvshmem_is_told(run_cli):
+    env = {"GPUSHMEM_BACKEND": "nvshmem", "GPUSHMEM_TRANSPORT": "ibgda", "GPUSHMEM_HEAP_SIZE": "2G"}
+    text = run_cli("info", env=env, code=0).stdout
+    assert "Backend that init takes:\n  nvshmem: GPUSHMEM_BACKEND is set\n" in text
+    assert "  transport        ibgda\n  heap             2 GiB\n" in text
+    assert "  NVSHMEM_IB_ENABLE_IBGDA=1\n" in text
+    env |= {"GPUSHMEM_BACKEND": "abacus", "NVSHMEM_IB_ENABLE_IBGDA": "0"}
+    told = json.loads(run_cli("info", "--json", env=env, code=0).stdout)
+    assert told["backend"]["name"] is None
+    assert "there is no backend 'abacus'" in told["backend"]["why"]
+    assert "GPUSHMEM_TRANSPORT=ibgda asks for" in told["nvshmem"]["problem"]
 
 
 def test_env_lists_all_settings_and_marks_bad_ones(run_cli):

@@ -142,7 +142,7 @@ class Machines:
         usual |= {f"{NVSHMEM_LIB}/{file}": "" for file in lib}
         installed = {
             "nvshmem4py-cu13": "0.4.1", "nvidia-nvshmem-cu13": "3.7.2", "cffi": "2.0",
-            "nvidia-cuda-runtime": "13.0.96",
+            "nvidia-cuda-runtime": "13.0.96", "numba-cuda": "0.30.4", "cuda-core": "1.2.2",
         }  # fmt: skip
         given.setdefault("locate", lambda package, folder: NVSHMEM_LIB)
         return self.bare(

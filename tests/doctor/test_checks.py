@@ -23,6 +23,7 @@ DRIVER = "/proc/driver/nvidia/version"
 PEERMEM = "/sys/module/nvidia_peermem/version"
 IB = port("mlx5_0", state="1: DOWN")
 H100 = "NVIDIA H100 80GB HBM3"
+FITTING = {"nvshmem4py-cu13": "0.4.1", "numba-cuda": "0.30.4", "cuda-core": "0.5", "cffi": "2"}
 IBGDA = {"NVSHMEM_IB_ENABLE_IBGDA": "1"}
 BRIDGE = {
     "/sys/class/net/virbr0/operstate": "up", "/sys/class/net/virbr0/flags": "0x1003",
@@ -218,6 +219,13 @@ CASES = [
         "nvshmem_transport_gpunetio.so is not in",
     ),
     ("transport", {"files": no_ports()}, "ok", "no RDMA port it could use"),
+    ("transport", {"environ": {"GPUSHMEM_TRANSPORT": "p2p"}}, "ok", "between nodes not used"),
+    ("transport", {"environ": {"GPUSHMEM_TRANSPORT": "ibgda"}}, "ok", "ibrc and ibgda"),
+    ("rdma", {"environ": {"GPUSHMEM_HCA": "mlx5_7:1"}}, "problem", "names mlx5_7:1"),
+    (
+        "settings", {"environ": {"GPUSHMEM_HCA": "mlx5_7:1", "GPUSHMEM_NIC_MAP": "mlx5_7:1:2"}},
+        "problem", "are both set",
+    ),
     (
         "transport", {"files": no_ports(), "environ": {"NVSHMEM_DISABLE_P2P": "1"}}, "problem",
         "Unset NVSHMEM_DISABLE_P2P",
@@ -243,9 +251,16 @@ CASES = [
         "problem", "without cffi",
     ),
     (
-        "nvshmem", {"packages": {"nvshmem4py-cu13": "0.4", "cffi": "2"},
-                    "environ": {"NVSHMEM_HOME": "/opt/nvshmem/"}},
+        "nvshmem", {"packages": FITTING, "environ": {"NVSHMEM_HOME": "/opt/nvshmem/"}},
         "ok", f"library in {NVSHMEM_LIB}",
+    ),
+    (
+        "nvshmem", {"packages": FITTING | {"nvidia-nvshmem-cu13": "3.7", "numba-cuda": "0.29.1"}},
+        "problem", "numba-cuda 0.29.1 is installed (needed: numba-cuda>=0.30,<0.31)",
+    ),
+    (
+        "nvshmem", {"packages": FITTING | {"nvidia-nvshmem-cu13": "3.7", "nvshmem4py-cu13": "0.5"}},
+        "problem", "nvshmem4py-cu13 0.5 is installed",
     ),
     ("bootstrap", {}, "ok", "plugins of uid and pmi"),
     ("bootstrap", {"environ": {"NVSHMEM_BOOTSTRAP": "UID"}}, "ok", "plugins of uid are"),

@@ -15,15 +15,28 @@ from tests.conftest import start_cli
 
 STUBBORN = """
 import os, pathlib, signal, sys, time
+{begin}
+folder = pathlib.Path(sys.argv[1])
+(folder / f"pe{{my_pe}}.tmp").write_text(str(os.getpid()))
+(folder / f"pe{{my_pe}}.tmp").rename(folder / f"pe{{my_pe}}")
+{end}
+"""
+# How PEs are started, and what they do to begin with: on a GPU it would be init.
+COPIES = """
 import gpushmem as shmem
 shmem.init()
+my_pe = shmem.my_pe()
 a = shmem.ones(1000)
-folder = pathlib.Path(sys.argv[1])
-(folder / f"pe{shmem.my_pe()}.tmp").write_text(str(os.getpid()))
-(folder / f"pe{shmem.my_pe()}.tmp").rename(folder / f"pe{shmem.my_pe()}")
 shmem.barrier_all()
-%s
 """
+NEW = """
+from gpushmem import bootstrap
+peers = bootstrap.meet()
+my_pe = peers.my_pe
+peers.broadcast(b"abc" if my_pe == 0 else None)
+"""
+WAYS = {"copies": ((), COPIES), "new": (("--backend", "nvshmem"), NEW)}
+both = pytest.mark.parametrize("way", WAYS)
 WAIT = "time.sleep(60)"
 
 
@@ -59,18 +72,21 @@ def holders_of_our_memory():
     return found
 
 
-def start(tmp_path, n, ending=WAIT, *options):
+def start(tmp_path, n, ending=WAIT, *options, way="copies"):
     """Start a job whose PEs meet and then do `ending`; return the launcher and the PEs' pids."""
     script = tmp_path / "job.py"
-    script.write_text(STUBBORN % ending)
+    more, begin = WAYS[way]
+    script.write_text(STUBBORN.format(begin=begin, end=ending))
+    options = (*options, *more)
     launcher = start_cli("run", "-n", n, *options, script, tmp_path)
     files = [tmp_path / f"pe{k}" for k in range(n)]
     within(30, lambda: all(f.exists() for f in files) or launcher.poll() is not None)
     return launcher, [int(f.read_text()) for f in files]
 
 
-def test_kill_9_of_a_pe_ends_the_job_quickly(tmp_path):
-    launcher, pids = start(tmp_path, 3)
+@both
+def test_kill_9_of_a_pe_ends_the_job_quickly(tmp_path, way):
+    launcher, pids = start(tmp_path, 3, way=way)
     os.kill(pids[1], signal.SIGKILL)
     began = time.monotonic()
     _, err = launcher.communicate(timeout=10)
@@ -81,8 +97,9 @@ def test_kill_9_of_a_pe_ends_the_job_quickly(tmp_path):
     assert holders_of_our_memory().isdisjoint(pids)
 
 
-def test_kill_9_of_the_launcher_leaves_nothing(tmp_path):
-    launcher, pids = start(tmp_path, 3)
+@both
+def test_kill_9_of_the_launcher_leaves_nothing(tmp_path, way):
+    launcher, pids = start(tmp_path, 3, way=way)
     assert holders_of_our_memory() >= set(pids), "the check below can see our memory"
     launcher.kill()
     launcher.communicate()
@@ -90,16 +107,18 @@ def test_kill_9_of_the_launcher_leaves_nothing(tmp_path):
     assert holders_of_our_memory().isdisjoint(pids)
 
 
+@both
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signals_to_the_launcher_end_the_job(tmp_path, number):
-    launcher, pids = start(tmp_path, 2)
+def test_signals_to_the_launcher_end_the_job(tmp_path, number, way):
+    launcher, pids = start(tmp_path, 2, way=way)
     launcher.send_signal(number)
     launcher.communicate(timeout=10)
     assert launcher.returncode == 128 + number
     assert not any(map(alive, pids))
 
 
-def test_ctrl_c_reaches_every_pe_once(tmp_path):
+@both
+def test_ctrl_c_reaches_every_pe_once(tmp_path, way):
     ending = """
 count = 0
 try:
@@ -113,7 +132,7 @@ except KeyboardInterrupt:
 print("interrupts:", count, flush=True)
 raise KeyboardInterrupt
 """
-    launcher, _ = start(tmp_path, 3, ending)
+    launcher, _ = start(tmp_path, 3, ending, way=way)
     launcher.send_signal(signal.SIGINT)
     out, err = launcher.communicate(timeout=10)
     assert out.count("interrupts: 1\n") == 3
@@ -121,29 +140,31 @@ raise KeyboardInterrupt
     assert launcher.returncode == 130
 
 
-def test_every_pe_has_time_to_clean_up_after_ctrl_c(tmp_path):
+@pytest.mark.parametrize("way", ["copies", pytest.param("new", marks=pytest.mark.slow)])
+def test_every_pe_has_time_to_clean_up_after_ctrl_c(tmp_path, way):
     ending = """
 try:
     time.sleep(60)
 except KeyboardInterrupt:
-    time.sleep(1.5 * shmem.my_pe())
+    time.sleep(1.5 * my_pe)
     print("clean", flush=True)
     raise
 """
-    launcher, _ = start(tmp_path, 3, ending)
+    launcher, _ = start(tmp_path, 3, ending, way=way)
     launcher.send_signal(signal.SIGINT)
     out, _ = launcher.communicate(timeout=20)
     assert out == "clean\n" * 3
     assert launcher.returncode == 130
 
 
-def test_a_pe_that_ignores_ctrl_c_is_killed_by_the_second(tmp_path):
+@both
+def test_a_pe_that_ignores_ctrl_c_is_killed_by_the_second(tmp_path, way):
     ending = """
 signal.signal(signal.SIGINT, lambda *_: print("no", flush=True))
-(folder / f"deaf{shmem.my_pe()}").touch()
+(folder / f"deaf{my_pe}").touch()
 while True: time.sleep(1)
 """
-    launcher, pids = start(tmp_path, 2, ending)
+    launcher, pids = start(tmp_path, 2, ending, way=way)
     within(10, lambda: all((tmp_path / f"deaf{k}").exists() for k in range(2)))
     launcher.send_signal(signal.SIGINT)
     assert launcher.stdout.readline() == "no\n"
@@ -152,24 +173,26 @@ while True: time.sleep(1)
     assert not any(map(alive, pids))
 
 
-def test_what_a_pe_started_ends_with_the_job(tmp_path):
+@both
+def test_what_a_pe_started_ends_with_the_job(tmp_path, way):
     ending = """
 import subprocess
 child = subprocess.Popen(["sleep", "60"])
 (folder / "child").write_text(str(child.pid))
-sys.exit(5 if shmem.my_pe() == 0 else 0)
+sys.exit(5 if my_pe == 0 else 0)
 """
-    launcher, _ = start(tmp_path, 2, ending)
+    launcher, _ = start(tmp_path, 2, ending, way=way)
     launcher.communicate(timeout=10)
     assert launcher.returncode == 5
     child = int((tmp_path / "child").read_text())
     within(2, lambda: not alive(child))
 
 
-def test_the_first_failure_is_shown_the_others_in_a_line(tmp_path, run_cli):
+@both
+def test_the_first_failure_is_shown_the_others_in_a_line(tmp_path, run_cli, way):
     script = tmp_path / "fail.py"
     script.write_text("def broken():\n    raise ValueError('no good')\nbroken()\n")
-    done = run_cli("run", "-n", "4", script, code=1)
+    done = run_cli("run", "-n", "4", *WAYS[way][0], script, code=1)
     assert done.stderr.count("Traceback (most recent call last)") == 1
     assert "ValueError: no good" in done.stderr
     assert re.search(

@@ -11,7 +11,19 @@ KERNEL = """
 def {name}({params}):
     {out}operation({given})
 """
-INTS = "pe cmp team root src_team src_pe dst_team dst_stride src_stride nelems timeout_ns".split()
+INTS = [
+    "pe",
+    "cmp",
+    "team",
+    "root",
+    "src_team",
+    "src_pe",
+    "dst_team",
+    "dst_stride",
+    "src_stride",
+    "nelems",
+    "timeout_ns",
+]
 RETURNING = ("my_pe", "n_pes", "g", "test", "team_my_pe", "team_n_pes", "team_translate_pe")
 COPIED = ("int8", "uint16", "int32", "int64", "float16", "float32", "float64", "complex64",
           "complex128", "boolean", "bfloat16")  # fmt: skip
@@ -57,9 +69,13 @@ def kernel_of(op, dtype="", which=None, timeout=False):
     returns = op.base in RETURNING or op.base.startswith(("signal_fetch", "signal_wait", "test_"))
     returns = returns or op.base in ("atomic_fetch", "atomic_swap", "atomic_compare_swap")
     returns = returns or op.base.startswith(("atomic_fetch_", "wait_until_any", "wait_until_some"))
-    given = [repr(which) if n == "op" and which else n for n in op.params if n in taken or n == "op"]
+    given = [
+        repr(which) if n == "op" and which else n for n in op.params if n in taken or n == "op"
+    ]
     if returns:
-        taken["out"] = array_of(element if op.base.startswith("atomic") or op.base == "g" else types.int64)
+        taken["out"] = array_of(
+            element if op.base.startswith("atomic") or op.base == "g" else types.int64
+        )
     text = KERNEL.format(
         name=op.name, params=", ".join(taken), given=", ".join(given),
         out="out[0] = " if returns else "",

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem import settings
 from gpushmem.backends.base import DeviceFunction, Shape
 from gpushmem.backends.cpu import atomics, lowering, meeting
 from gpushmem.backends.cpu.access import (
@@ -357,13 +356,6 @@ def _copy_strided(
         for array, stride in ((dst, dst_stride), (src, src_stride))
     )
     target[:] = source
-
-
-def share_of_cores(n_pes: int, threads_per_pe: int | None) -> dict[str, str]:
-    """Environment that gives a PE its cores, unless the user has decided."""
-    if threads_per_pe is None and settings.is_set(cores.VARIABLE):
-        return {}
-    return {cores.VARIABLE: str(threads_per_pe or max(1, cores.available() // n_pes))}
 
 
 def warm_up(n_pes: int | None) -> None:

@@ -86,7 +86,7 @@ def built(
     What no fingerprint can be made of is compiled in every process.
     """
     print_ = fingerprint.fingerprint(py_func, argtypes, options, machine=arch)
-    key = print_ and cache.key("kernel", print_, versions.all_of_them())
+    key = print_ and cache.key("kernel", print_, versions.compilers())
     kept = cache.load(key) if key else None
     if kept is None:
         from gpushmem.backends.nvshmem import compiler  # noqa: PLC0415  (takes a second)

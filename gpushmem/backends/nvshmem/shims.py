@@ -90,7 +90,7 @@ def _first(pattern: str, names: tuple[str, ...]) -> str | None:
 def _compiled(symbols: tuple[str, ...], arch: str) -> bytes:
     texts = _texts()
     source = HEADER + STATE + "".join(texts[symbol][1] for symbol in symbols)
-    key = disk.key("shims", source, arch, versions.all_of_them())
+    key = disk.key("shims", source, arch, versions.compilers())
     kept = disk.load(key)
     if kept is None:
         kept = disk.store(key, {}, _compile(source, arch))

@@ -1,2 +1,116 @@
-def all_of_them():
-    return ()
+"""What the backend needs of a machine, looked for without importing it or touching a GPU.
+
+Tested with nvshmem4py 0.4.1, numba-cuda 0.30 and cuda-core 1.2.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+__all__ = ["COMPILING", "NEEDED", "compilers", "lacking", "missing", "reasons"]
+
+INSTALL = 'pip install "gpushmem[nvshmem]"'
+DRIVER = "libcuda.so.1"
+
+
+@dataclass(frozen=True)
+class Needed:
+    """One of some packages, and the versions of it that will do."""
+
+    packages: tuple[str, ...]
+    least: tuple[int, ...] = ()
+    below: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        """As pip would write it."""
+        bounds = [f"{sign}{_text(v)}" for sign, v in ((">=", self.least), ("<", self.below)) if v]
+        return " or ".join(self.packages) + ",".join(bounds)
+
+    def fits(self, version: str) -> bool:
+        """Whether a version will do."""
+        found = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+        return found >= self.least and (not self.below or found < self.below)
+
+
+NEEDED = (
+    Needed(("nvshmem4py-cu13", "nvshmem4py-cu12"), (0, 4, 1), (0, 5)),
+    Needed(("numba-cuda",), (0, 30), (0, 31)),
+    Needed(("cuda-core",), (0, 5)),
+)
+
+
+# What the machine code of a kernel depends on, besides its source.
+COMPILING = (
+    "gpushmem", "numba", "numba-cuda", "llvmlite", "nvshmem4py-cu13", "nvshmem4py-cu12",
+    "nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12", "nvidia-cuda-nvrtc", "nvidia-nvvm",
+    "nvidia-nvjitlink", "nvidia-cuda-cccl",
+)  # fmt: skip
+
+
+@cache
+def compilers() -> tuple[tuple[str, str | None], ...]:
+    """The versions of all that makes machine code of a kernel."""
+    return tuple((name, _installed(name)) for name in COMPILING)
+
+
+def missing() -> str | None:
+    """Why the backend cannot be used here, in a line that says what to do; None if it can be."""
+    found = reasons()
+    if not found:
+        return None
+    install = f": {INSTALL}" if lacking(_installed) else ""
+    return f"backend nvshmem cannot be used here: {', '.join(found)}{install}"
+
+
+def reasons() -> list[str]:
+    """What is missing, a few words each. Never raises, and starts nothing of CUDA."""
+    gpu = _no_gpu()
+    return ([gpu] if gpu else []) + lacking(_installed)
+
+
+def lacking(version: Callable[[str], str | None]) -> list[str]:
+    """What is missing among packages, of which `version` gives the version, None for none."""
+    found = []
+    for needed in NEEDED:
+        there = {name: v for name in needed.packages if (v := version(name)) is not None}
+        name = needed.packages[0].removesuffix("-cu13")
+        if not there:
+            found.append(f"{name} is not installed (needed: {needed})")
+        elif not any(map(needed.fits, there.values())):
+            installed = " and ".join(f"{n} {v}" for n, v in there.items())
+            found.append(f"{installed} is installed (needed: {needed})")
+    return found
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return metadata.version(package) or None
+    except Exception:  # noqa: BLE001  (of a broken installation)
+        return None
+
+
+def _no_gpu() -> str | None:
+    """Why there is no GPU for this process, as far as can be told without CUDA."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in {"", "-1"}:
+        return "CUDA_VISIBLE_DEVICES hides all GPUs"
+    nodes = re.compile(r"nvidia\d+").fullmatch
+    try:
+        if not Path("/proc/driver/nvidia/version").exists() and not any(
+            map(nodes, os.listdir("/dev"))
+        ):
+            return "there is no NVIDIA driver"
+        ctypes.CDLL(DRIVER)  # this starts nothing: cuInit would
+    except OSError:
+        return f"{DRIVER}, the NVIDIA driver's library, cannot be loaded"
+    return None
+
+
+def _text(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,142 @@
+"""What NVSHMEM is told before it starts: the heap's size, and what moves data between GPUs.
+
+Variables are those of NVSHMEM 3.4 to 3.8 (docs.nvidia.com/nvshmem/api/gen/env.html; the texts in
+libnvshmem_host.so.3). A variable of NVSHMEM's that the user has set stays as it is; where it
+contradicts a setting of ours, that is an error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from gpushmem import settings
+from gpushmem.errors import ArgumentError
+from gpushmem.size import parse_size
+
+__all__ = ["TRANSPORTS", "apply", "chosen", "variables"]
+
+REMOTE, IBGDA = "NVSHMEM_REMOTE_TRANSPORT", "NVSHMEM_IB_ENABLE_IBGDA"
+SIZE = "NVSHMEM_SYMMETRIC_SIZE"
+# NVSHMEM adds what its teams and buffers need itself; this is for what the backend allocates
+# beside the heap, and for the alignment (512 bytes) and granularity (2 MiB) of blocks.
+BESIDE = 64 << 20
+
+# GPUs of one machine reach each other directly, where they can, with all of them. IBGDA is beside
+# another, which the host uses: NVSHMEM's own choice, or what NVSHMEM_REMOTE_TRANSPORT says.
+TRANSPORTS: dict[str, dict[str, str]] = {
+    "auto": {},
+    "p2p": {REMOTE: "none", IBGDA: "0"},
+    "ibrc": {REMOTE: "ibrc", IBGDA: "0"},
+    "ibgda": {IBGDA: "1"},
+    "ibdevx": {REMOTE: "ibdevx", IBGDA: "0"},
+    "gpunetio": {REMOTE: "gpunetio", "NVSHMEM_GPUNETIO_ENABLE_GDAKI": "1", IBGDA: "0"},
+    "ucx": {REMOTE: "ucx", IBGDA: "0"},
+    "libfabric": {REMOTE: "libfabric", IBGDA: "0"},
+}
+
+_put: dict[str, str] = {}  # what `apply` has set in this process
+
+
+def variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What the settings of transport and adapters come to; raises `ArgumentError`."""
+    told = dict(TRANSPORTS[settings.get("GPUSHMEM_TRANSPORT", environ)])
+    adapters = {
+        "NVSHMEM_HCA_LIST": settings.get("GPUSHMEM_HCA", environ),
+        "NVSHMEM_HCA_PE_MAPPING": settings.get("GPUSHMEM_NIC_MAP", environ),
+    }
+    if all(adapters.values()):
+        raise ArgumentError(
+            "GPUSHMEM_HCA (--hca) and GPUSHMEM_NIC_MAP (--nic-map) are both set: NVSHMEM takes "
+            "either a list of adapters or a mapping"
+        )
+    given = {name: text for name, text in adapters.items() if text}
+    if given:
+        told |= {"NVSHMEM_ENABLE_NIC_PE_MAPPING": "1", **given}
+    return told
+
+
+def apply(heap_bytes: int) -> None:
+    """Put NVSHMEM's variables into this process's environment; before NVSHMEM starts.
+
+    Raises `ArgumentError` where the user's own variables say something else, naming them.
+    """
+    told = {SIZE: str(heap_bytes + BESIDE), **variables()}
+    conflict = _conflict(told, heap_bytes)
+    if conflict:
+        raise ArgumentError(conflict)
+    for name, text in told.items():
+        if _users(name) is None:
+            os.environ[name] = _put[name] = text
+
+
+def chosen(heap_bytes: int) -> dict[str, Any]:
+    """What would be in force in this process, for `gpushmem info`."""
+    told: dict[str, str] = {}
+    try:
+        told = {SIZE: str(heap_bytes + BESIDE), **variables()}
+        problem = _conflict(told, heap_bytes)
+    except ArgumentError as error:
+        problem = str(error)
+    return {
+        "transport": _text("GPUSHMEM_TRANSPORT"),
+        "heap": heap_bytes,
+        "hca": _text("GPUSHMEM_HCA"),
+        "nic_map": _text("GPUSHMEM_NIC_MAP"),
+        "variables": {name: _users(name) or text for name, text in told.items()},
+        "problem": problem,
+    }
+
+
+def _text(name: str) -> str | None:
+    return os.environ.get(name) or settings.SETTINGS[name].default
+
+
+def _users(name: str) -> str | None:
+    """The variable's text if the user has set it; None if it is not set, or set by `apply`."""
+    text = os.environ.get(name)
+    return None if not text or _put.get(name) == text else text
+
+
+def _conflict(told: Mapping[str, str], heap_bytes: int) -> str | None:
+    for name, text in told.items():
+        mine = _users(name)
+        if mine is None:
+            continue
+        if name == SIZE:
+            if _size(mine) < int(text):
+                return (
+                    f"{SIZE}={mine} is too little for a heap of {heap_bytes} bytes, with which it "
+                    f"must be {text} or more: unset it, and give the heap's size to gpushmem"
+                )
+        elif not _same(mine, text):
+            return (
+                f"{name}={mine} is set, and {_source(name)} asks for {name}={text}: unset one of "
+                "the two"
+            )
+    return None
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ArgumentError as error:
+        raise ArgumentError(f"environment variable {SIZE}: {error}") from None
+
+
+def _same(mine: str, text: str) -> bool:
+    """Whether NVSHMEM takes both for the same: 0, n, f and their words switch off."""
+    if text in {"0", "1"}:
+        return (mine[0].lower() in "0nf") == (text == "0")
+    return mine.lower() == text.lower()
+
+
+def _source(name: str) -> str:
+    """The setting that a variable of NVSHMEM's comes from, for people."""
+    table = {"NVSHMEM_HCA_LIST": "HCA", "NVSHMEM_HCA_PE_MAPPING": "NIC_MAP"}
+    if name == "NVSHMEM_ENABLE_NIC_PE_MAPPING":
+        setting = next(s for s in ("HCA", "NIC_MAP") if os.environ.get(f"GPUSHMEM_{s}"))
+    else:
+        setting = table.get(name, "TRANSPORT")
+    return f"GPUSHMEM_{setting}={os.environ.get(f'GPUSHMEM_{setting}')}"

@@ -1,0 +1,110 @@
+"""PEs that others have started, on one machine or on several, hear from PE 0 who is where.
+
+Through the `Channel` they have, in two announcements of PE 0's, the second of which repeats the
+first, since in some channels it takes the other's place:
+
+    PE -> PE 0    the machine it is on
+    PE 0 -> all   {"hosts": the number of each PE's machine}
+    PE 0 -> all   {"hosts": ..., "payload": what the backend gives}
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from typing import Any
+
+from gpushmem import settings
+from gpushmem.bootstrap import hosts
+from gpushmem.bootstrap.channel import Channel, Deadline
+from gpushmem.bootstrap.directory import Directory
+from gpushmem.bootstrap.meeting import GRACE, found, raise_refusal, refusal
+from gpushmem.bootstrap.nearby import Nearby
+from gpushmem.errors import BootstrapError, ShmemError
+from gpushmem.job.peers import Peers
+
+__all__ = ["gather"]
+
+
+def gather(channel: Channel) -> Peers:
+    """Meet the other PEs. Raises `BootstrapError` when they do not come in time."""
+    if isinstance(channel, Directory):
+        channel = Nearby(channel)
+    deadline = Deadline(settings.get("GPUSHMEM_BOOTSTRAP_TIMEOUT"))
+    try:
+        return Gathered(channel, (_lead if channel.my_pe == 0 else _follow)(channel, deadline))
+    except BaseException:
+        channel.close()
+        raise
+
+
+class Gathered(Peers):
+    """PEs that have told PE 0 where they are; the channel stays open until `close`."""
+
+    def __init__(self, channel: Channel, heard: dict[str, Any]) -> None:
+        numbers = heard["hosts"]
+        mine = [pe for pe, host in enumerate(numbers) if host == numbers[channel.my_pe]]
+        super().__init__(
+            channel.my_pe, channel.n_pes, mine.index(channel.my_pe), len(mine),
+            bootstrap=found(channel),
+        )  # fmt: skip
+        self._channel, self._heard = channel, heard
+
+    def broadcast(self, payload: bytes | None) -> bytes:
+        """See `Peers`."""
+        if self.my_pe == 0:
+            assert payload is not None
+            self._heard["payload"] = base64.b64encode(payload).decode()
+            _announce(self._channel, self._heard)
+            return payload
+        if "payload" not in self._heard:
+            deadline = Deadline(settings.get("GPUSHMEM_BOOTSTRAP_TIMEOUT"))
+            self._heard = _hear(self._channel, deadline, "payload")
+        return base64.b64decode(self._heard["payload"])
+
+    def close(self) -> None:
+        """See `Peers`."""
+        self._channel.close()
+
+
+def _lead(channel: Channel, deadline: Deadline) -> dict[str, Any]:
+    try:
+        said = channel.gather(deadline)
+        heard: dict[str, Any] = {"hosts": hosts.numbers({0: hosts.identity(), **said})}
+        _announce(channel, heard)
+    except ShmemError as error:
+        _announce(channel, refusal(error))
+        raise
+    return heard
+
+
+def _announce(channel: Channel, what: dict[str, Any]) -> None:
+    channel.announce(json.dumps(what, separators=(",", ":")).encode())
+
+
+def _follow(channel: Channel, deadline: Deadline) -> dict[str, Any]:
+    channel.say(hosts.identity())
+    return _hear(channel, deadline, "hosts")
+
+
+def _hear(channel: Channel, deadline: Deadline, what: str) -> dict[str, Any]:
+    """Wait for PE 0 to announce `what`."""
+    pause, longer = 0.002, deadline.later(min(GRACE, deadline.seconds))
+    while True:
+        answer = channel.answer(deadline)
+        if answer is not None:
+            heard: dict[str, Any] = json.loads(answer)
+            raise_refusal(heard)
+            if what in heard:
+                return heard
+            if "name" in heard:
+                raise BootstrapError("PE 0 uses the cpu backend: choose the same on all PEs")
+        elif not longer.left:
+            raise BootstrapError(
+                f"PE {channel.my_pe} of {channel.n_pes} waited {deadline.seconds:g} s for PE 0 "
+                f"{channel.where}: {channel.trouble}. See whether PE 0 runs, or has "
+                "failed earlier; for more time set GPUSHMEM_BOOTSTRAP_TIMEOUT"
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, 0.1)

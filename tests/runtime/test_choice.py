@@ -1,0 +1,95 @@
+"""Which backend is taken: what is asked for, else what this machine has."""
+
+import subprocess
+import sys
+
+import pytest
+
+import gpushmem as shmem
+from gpushmem.backends import choice
+from gpushmem.backends.nvshmem import versions
+from gpushmem.errors import BackendUnavailable
+from tests.conftest import PLAIN
+
+FITTING = {"nvshmem4py-cu13": "0.4.1", "numba-cuda": "0.30.4", "cuda-core": "1.2.2", "cffi": "2.1"}
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """Have a GPU, or why there is none, and packages."""
+
+    def put(gpu=None, **packages):
+        monkeypatch.delenv("GPUSHMEM_BACKEND", raising=False)
+        there = FITTING | {name.replace("_", "-"): v for name, v in packages.items()}
+        monkeypatch.setattr(versions, "_no_gpu", lambda: gpu)
+        monkeypatch.setattr(versions, "_installed", there.get)
+
+    return put
+
+
+def test_a_gpu_is_used_where_there_is_one(machine):
+    machine()
+    assert choice.choose() == ("nvshmem", "there are an NVIDIA GPU and nvshmem4py")
+    assert choice.unusable("nvshmem") is None
+
+
+def test_what_is_asked_for_comes_first(machine, monkeypatch):
+    machine()
+    monkeypatch.setenv("GPUSHMEM_BACKEND", "cpu")
+    assert choice.choose() == ("cpu", "GPUSHMEM_BACKEND is set")
+    assert choice.choose("nvshmem") == ("nvshmem", "it was asked for")
+    with pytest.raises(BackendUnavailable, match=r"^there is no backend 'abacus' in this version"):
+        choice.choose("abacus")
+
+
+# What is installed, or None for a package that is not; what is said of it.
+LACKING = [
+    ({"gpu": "there is no NVIDIA driver"}, "there is no NVIDIA driver"),
+    (
+        {"nvshmem4py_cu13": None},
+        "nvshmem4py is not installed (needed: nvshmem4py-cu13 or nvshmem4py-cu12>=0.4.1,<0.5): "
+        'pip install "gpushmem[nvshmem]"',
+    ),
+    ({"nvshmem4py_cu13": "0.5.0"}, "nvshmem4py-cu13 0.5.0 is installed (needed: "),
+    ({"nvshmem4py_cu13": "0.4"}, "nvshmem4py-cu13 0.4 is installed (needed: "),
+    ({"numba_cuda": "0.31.0"}, "numba-cuda 0.31.0 is installed (needed: numba-cuda>=0.30,<0.31)"),
+    ({"cuda_core": "0.4.2"}, "cuda-core 0.4.2 is installed (needed: cuda-core>=0.5)"),
+    ({"cffi": None}, "cffi is not installed (needed: cffi)"),
+]
+
+
+@pytest.mark.parametrize(("there", "said"), LACKING)
+def test_what_is_missing_is_said_in_a_line(machine, there, said):
+    machine(**there)
+    name, why = choice.choose()
+    assert name == "cpu"
+    assert said.split(": pip")[0] in why
+    line = choice.unusable("nvshmem")
+    assert line.startswith(f"backend nvshmem cannot be used here: {said}")
+    with pytest.raises(BackendUnavailable) as caught:
+        shmem.init(backend="nvshmem")
+    assert str(caught.value) == line
+
+
+@pytest.mark.parametrize("version", ["0.4.1", "0.4.9", "0.4.1.post1", "0.4.10rc1"])
+def test_versions_that_fit(machine, version):
+    machine(nvshmem4py_cu13=None, nvshmem4py_cu12=version)
+    assert versions.missing() is None
+
+
+def test_hidden_gpus_are_none(monkeypatch):
+    for text in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
+        assert versions.reasons()[0] == "CUDA_VISIBLE_DEVICES hides all GPUs"
+
+
+def test_choosing_loads_nothing():
+    code = (
+        "import sys\nfrom gpushmem.backends import choice\nchoice.choose()\n"
+        "choice.unusable('nvshmem')\n"
+        "print([m for m in ('nvshmem', 'numba', 'numpy', 'cuda') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=PLAIN
+    )
+    assert done.stdout == "[]\n"
