@@ -1,7 +1,5 @@
 """Kernels that call a row of the operation table, made from the table."""
 
-import inspect
-
 from numba import types
 
 from gpushmem.backends import accepts
@@ -24,7 +22,11 @@ INTS = [
     "nelems",
     "timeout_ns",
 ]
-RETURNING = ("my_pe", "n_pes", "g", "test", "team_my_pe", "team_n_pes", "team_translate_pe")
+RETURNING = (
+    "my_pe", "n_pes", "g", "test", "team_my_pe", "team_n_pes", "team_translate_pe", "signal_fetch",
+    "signal_wait", "atomic_fetch", "atomic_swap", "atomic_compare_swap", "wait_until_any",
+    "wait_until_some",
+)  # fmt: skip
 COPIED = ("int8", "uint16", "int32", "int64", "float16", "float32", "float64", "complex64",
           "complex128", "boolean", "bfloat16")  # fmt: skip
 
@@ -105,6 +107,3 @@ def _type(op, name, element):
 
 def rows():
     return [op for op in OPS.values() if op.kernel]
-
-
-assert inspect

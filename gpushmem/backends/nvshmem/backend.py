@@ -46,9 +46,9 @@ class Nvshmem:
     """NVSHMEM in this process: brought up once, whatever is initialised and finalised later."""
 
     def __init__(self, heap_bytes: int) -> None:
-        self.peers = there = peers.current()
-        if there is None:
-            raise ShmemError("init: this process has met no other PEs")
+        there = peers.current()
+        assert there is not None  # see `runtime`
+        self.peers = there
         transport.apply(heap_bytes)
         n_gpus = Device.count()
         self.device = Device(there.local_pe % n_gpus)

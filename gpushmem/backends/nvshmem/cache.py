@@ -2,21 +2,25 @@
 
 A file for each key: a line of JSON, what is known of the code, then the code. A file is written
 elsewhere and renamed, so readers see all of it or nothing; what cannot be read counts as not there,
-and a folder that cannot be written to only costs time. Nothing is ever deleted but by the user.
+and a folder that cannot be written to only costs time. Who makes an entry holds a lock (which the
+system takes back from a process that dies), so that PEs that need the same wait for one of them.
+Nothing is ever deleted but by the user.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import tempfile
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import platformdirs
 
-__all__ = ["Kept", "folder", "key", "load", "store"]
+__all__ = ["Kept", "folder", "key", "made"]
 
 
 class Kept(NamedTuple):
@@ -48,17 +52,39 @@ def load(name: str) -> Kept | None:
         return None
 
 
-def store(name: str, about: dict[str, Any], code: bytes) -> Kept:
-    """Keep an entry, if that is possible; return it."""
+def made(name: str, make: Callable[[], Kept]) -> Kept:
+    """An entry: from disk, or made by one of the processes that need it now."""
+    kept = load(name)
+    if kept is None:
+        with _claimed(name):
+            kept = load(name)
+            if kept is None:
+                kept = make()
+                _store(name, kept)
+    return kept
+
+
+@contextmanager
+def _claimed(name: str) -> Iterator[None]:
+    """Be the only process that makes this entry, where the folder's file system has locks."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            folder().mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(folder() / f"{name}.lock", "wb"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+        with suppress(OSError):
+            (folder() / f"{name}.lock").unlink()
+
+
+def _store(name: str, kept: Kept) -> None:
+    """Keep an entry, if that is possible."""
     with suppress(OSError):
-        folder().mkdir(parents=True, exist_ok=True)
-        handle, name_now = tempfile.mkstemp(dir=folder(), prefix="writing-")
-        path = Path(name_now)
+        handle, path = tempfile.mkstemp(dir=folder(), prefix="writing-")
         try:
             with open(handle, "wb") as file:
-                file.write(json.dumps(about).encode() + b"\n" + code)
-            path.replace(folder() / name)
+                file.write(json.dumps(kept.about).encode() + b"\n" + kept.code)
+            Path(path).replace(folder() / name)
         except BaseException:
-            path.unlink()
+            Path(path).unlink()
             raise
-    return Kept(about, code)

@@ -85,22 +85,24 @@ def built(
 
     What no fingerprint can be made of is compiled in every process.
     """
-    print_ = fingerprint.fingerprint(py_func, argtypes, options, machine=arch)
-    key = print_ and cache.key("kernel", print_, versions.compilers())
-    kept = cache.load(key) if key else None
-    if kept is None:
-        from gpushmem.backends.nvshmem import compiler  # noqa: PLC0415  (takes a second)
+    source = fingerprint.fingerprint(py_func, argtypes, options, machine=arch)
+    if source is None:
+        return _build(py_func, argtypes, options, arch)
+    key = cache.key("kernel", source, versions.compilers())
+    return cache.made(key, lambda: _build(py_func, argtypes, options, arch))
 
-        compiled = compiler.compile_kernel(py_func, argtypes, options, compiler.Arch.of(arch))
-        linked = compiler.link(compiled)
-        about = {
-            "entry": compiled.entry, "cooperative": compiled.cooperative,
-            "shims": bool(compiled.shims), "workspace": "gpushmem_words" in compiled.shims,
-        }  # fmt: skip
-        kept = cache.Kept(about, linked.code)
-        if key:
-            cache.store(key, about, linked.code)
-    return kept
+
+def _build(
+    py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any], arch: str
+) -> cache.Kept:
+    from gpushmem.backends.nvshmem import compiler  # noqa: PLC0415  (takes a second)
+
+    compiled = compiler.compile_kernel(py_func, argtypes, options, compiler.Arch.of(arch))
+    about = {
+        "entry": compiled.entry, "cooperative": compiled.cooperative,
+        "shims": bool(compiled.shims), "workspace": "gpushmem_words" in compiled.shims,
+    }  # fmt: skip
+    return cache.Kept(about, compiler.link(compiled).code)
 
 
 class Kernel:

@@ -91,10 +91,7 @@ def _compiled(symbols: tuple[str, ...], arch: str) -> bytes:
     texts = _texts()
     source = HEADER + STATE + "".join(texts[symbol][1] for symbol in symbols)
     key = disk.key("shims", source, arch, versions.compilers())
-    kept = disk.load(key)
-    if kept is None:
-        kept = disk.store(key, {}, _compile(source, arch))
-    return kept.code
+    return disk.made(key, lambda: disk.Kept({}, _compile(source, arch))).code
 
 
 def _compile(source: str, arch: str) -> bytes:

@@ -43,6 +43,8 @@ def install() -> None:
             "cuda.core": _patch_core,
             "cuda.core.system": _patch_system,
             "nvshmem.bindings": _patch_nvshmem,
+            "gpushmem.backends.nvshmem.versions": _patch_versions,
+            "gpushmem.backends.nvshmem.backend": _patch_backend,
         }
     )
     _state["installed"] = True
@@ -54,6 +56,29 @@ def environment(**more) -> dict[str, str]:
     paths = list(dict.fromkeys(path for path in paths if path))
     own = {LIBRARY: str(compiled()), "PYTHONPATH": os.pathsep.join(paths)}
     return {**os.environ, **own, **{name: str(value) for name, value in more.items()}}
+
+
+class _Registered(dict):
+    """NVSHMEM's two functions for local buffers, which nvshmem4py has not: the books of them."""
+
+    def nvshmemx_buffer_register(self, address, nbytes):
+        if address in self:
+            return 1
+        self[address] = nbytes
+        return 0
+
+    def nvshmemx_buffer_unregister(self, address):
+        del self[address]
+        return 0
+
+
+def _patch_backend(module):
+    registered = _Registered()
+    module._library = lambda: registered
+
+
+def _patch_versions(module):
+    module._no_gpu = lambda: None
 
 
 def _patch_runtime(module):
