@@ -9,6 +9,7 @@ from typing import Any
 
 from cuda.bindings import driver
 from cuda.core import LaunchConfig, ObjectCode, launch
+from numba.cuda import types
 from numba.cuda.typing.typeof import Purpose, typeof
 from nvshmem import core as nvshmem
 
@@ -22,6 +23,7 @@ from gpushmem.simt.kernel import LaunchShape
 
 __all__ = ["Kernel", "Loader"]
 
+PLAIN_SHARED = 48 << 10  # bytes of shared memory that a block can have unless it is allowed more
 WORKSPACE = "gpushmem_workspace"  # see `native.EXTRA`
 fingerprint.fixed.update(op.function for op in OPS.values())
 
@@ -33,10 +35,20 @@ class Loaded:
         self._object = ObjectCode.from_cubin(code)
         self.kernel = self._object.get_kernel(about["entry"])
         self.cooperative = about["cooperative"]
+        self.shared = self.kernel.attributes.shared_size_bytes
+        self._dynamic_shared = PLAIN_SHARED - self.shared  # what a launch may ask for
         if about["shims"]:
             nvshmem.library_init(nvshmem.NvshmemKernelObject.from_obj(self._object))
         if about["workspace"]:
             self._tell(WORKSPACE, workspace)
+
+    def allow_shared(self, nbytes: int, device: Device) -> None:
+        """Let launches ask for so much dynamic shared memory; the caller has checked the limit."""
+        if nbytes > self._dynamic_shared:
+            which = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            kernel = driver.CUkernel(int(self.kernel.handle))
+            check(driver.cuKernelSetAttribute(which, nbytes, kernel, device.number), "launch")
+            self._dynamic_shared = nbytes
 
     def _tell(self, name: str, value: int) -> None:
         """Set a global variable of the code."""
@@ -60,6 +72,17 @@ class Loader:
         """The kernel for arguments of these types; raises Numba's errors."""
         kept = built(py_func, argtypes, options, self.arch)
         return Loaded(kept.code, kept.about, self.workspace)
+
+    def check_shared(self, name: str, loaded: Loaded, shape: LaunchShape) -> None:
+        """Refuse a block with more shared memory than a block of this GPU can have."""
+        limit = self.device.cuda.properties.max_shared_memory_per_block_optin
+        total = loaded.shared + shape.dynamic_shared
+        if total > limit:
+            raise ArgumentError(
+                f"kernel {name} needs {total} bytes of shared memory per block "
+                f"({loaded.shared} static, {shape.dynamic_shared} dynamic); {limit} are possible"
+            )
+        loaded.allow_shared(shape.dynamic_shared, self.device)
 
     def check_resident(self, name: str, loaded: Loaded, shape: LaunchShape) -> None:
         """Refuse a grid of which not all blocks can run at once."""
@@ -122,10 +145,13 @@ class Kernel:
         if len(args) != expected:
             raise ArgumentError(f"kernel {self.name} takes {expected} arguments, got {len(args)}")
         argtypes = tuple(typeof(a, Purpose.argument) for a in args)
+        self._check_types(argtypes)
         key = (loader, *argtypes)
         loaded = self._loaded.get(key)
         if loaded is None:
             loaded = self._loaded[key] = loader.load(self.py_func, argtypes, self.options)
+        if shape.dynamic_shared:
+            loader.check_shared(self.name, loaded, shape)
         if self.collective:
             loader.check_resident(self.name, loaded, shape)
         config = LaunchConfig(
@@ -134,3 +160,11 @@ class Kernel:
         )  # fmt: skip
         words = pack(argtypes, args).view("int64").tolist()  # CUDA reads as much as it needs
         launch(stream, config, loaded.kernel, *words)
+
+    def _check_types(self, argtypes: tuple[Any, ...]) -> None:
+        for number, typ in enumerate(argtypes, 1):
+            if isinstance(typ, types.Record):
+                raise ArgumentError(
+                    f"kernel {self.name}: argument {number} is a record in the host's memory, "
+                    "which a GPU does not reach: pass an array with one element"
+                )

@@ -23,8 +23,8 @@ LIMIT = 32  # teams that NVSHMEM keeps unless NVSHMEM_MAX_TEAMS says otherwise
 class Teams:
     """The teams of one PE."""
 
-    def __init__(self, n_pes: int, meet: Callable[..., None]) -> None:
-        self._n_pes, self._meet = n_pes, meet
+    def __init__(self, synchronize: Callable[[], None]) -> None:
+        self._synchronize = synchronize  # waits for this PE's kernels, which may use a team
         self._made: set[int] = set()
 
     @staticmethod
@@ -80,10 +80,14 @@ class Teams:
                 f"team_split_strided: the PEs {start} + k * {stride} for k from 0 to {size - 1} "
                 f"are not {size} PEs of a parent of {n}"
             )
-        made = nvshmem.team_split_strided(
-            int(parent), start, stride or 1, size, nvshmem.TeamConfig(), 0
-        )
-        return self._team(made, self.team_my_pe(parent) in range(start, last + 1, stride or 1))
+        if stride < 0 and size > 1:
+            raise ArgumentError(
+                f"team_split_strided: NVSHMEM has no teams with a stride below 1, such as {stride}"
+            )
+        step = max(1, stride)
+        self._synchronize()
+        made = nvshmem.team_split_strided(int(parent), start, step, size, nvshmem.TeamConfig(), 0)
+        return self._team(made, self.team_my_pe(parent) in range(start, last + 1, step))
 
     def team_split_2d(self, parent: int, xrange: int) -> tuple[Team, Team]:
         self.check(parent)
@@ -91,6 +95,7 @@ class Teams:
             raise ArgumentError(f"team_split_2d: a row must have 1 PE or more, not {xrange}")
         config, xrange = nvshmem.TeamConfig(), min(xrange, self.team_n_pes(parent))
         row, column = ctypes.c_int(-1), ctypes.c_int(-1)
+        self._synchronize()
         # Not through nvshmem.core 0.4.1, which gives the arguments in another order.
         bindings.team_split_2d(
             int(parent), xrange, config.ptr, 0, ctypes.addressof(row), config.ptr, 0,
@@ -102,6 +107,7 @@ class Teams:
         if team in PREDEFINED:
             raise ArgumentError(f"team_destroy: {team!r} is predefined; it stays until finalize")
         self.check(team)
+        self._synchronize()
         nvshmem.team_destroy(int(team))
         self._made.discard(int(team))
 
