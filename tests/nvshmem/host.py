@@ -71,7 +71,10 @@ def job(function):
     return program
 
 
-def run(n, program, *args, **env):
-    """Run a program in `n` PEs, with these environment variables; return what each returned."""
+def run(n, program, *args, limit=pes.LIMIT, **env):
+    """Run a program in `n` PEs, with these environment variables; return what each returned.
+
+    It has `limit` seconds.
+    """
     env = {"GPUSHMEM_CACHE_DIR": os.environ["GPUSHMEM_CACHE_DIR"], **env}
-    return pes.run(n, program, *args, env=env)
+    return pes.run(n, program, *args, env=env, limit=limit)

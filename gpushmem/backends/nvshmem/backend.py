@@ -256,7 +256,7 @@ class NvshmemBackend:
         if answer is not None:
             return answer(**arguments)
         if op.params[:1] == ("team",):
-            self._teams.check(arguments["team"])
+            self._teams.check(arguments["team"], op.name)
         if stream is None and (op.base in MEETINGS or op.params[:1] == ("team",)):
             self.synchronize()
         return self._host_calls.run(op, arguments, stream)

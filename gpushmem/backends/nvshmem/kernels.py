@@ -84,20 +84,24 @@ class Loader:
             )
         loaded.allow_shared(shape.dynamic_shared, self.device)
 
-    def check_resident(self, name: str, loaded: Loaded, shape: LaunchShape) -> None:
+    def check_resident(
+        self, name: str, loaded: Loaded, shape: LaunchShape, collective: bool
+    ) -> None:
         """Refuse a grid of which not all blocks can run at once."""
+        sharing = self.sharing if collective else 1
         properties = self.device.cuda.properties
         per_sm = loaded.kernel.occupancy.max_active_blocks_per_multiprocessor(
             shape.threads, shape.dynamic_shared
         )
         blocks, limit = math.prod(shape.grid), per_sm * properties.multiprocessor_count
-        if blocks * self.sharing > limit:
-            shared = f", which {self.sharing} PEs share" if self.sharing > 1 else ""
+        if blocks * sharing > limit:
+            does = "is launched collectively" if collective else "waits for others"
+            shared = f", which {sharing} PEs share," if sharing > 1 else ""
             raise ArgumentError(
-                f"kernel {name}: a collective launch of {blocks} blocks of {shape.threads} threads "
-                f"cannot be resident all at once: this GPU{shared} holds {limit} such blocks, "
-                f"{per_sm} on each of {properties.multiprocessor_count} multiprocessors: launch at "
-                f"most {limit // self.sharing}"
+                f"kernel {name} {does} on a grid of {blocks} blocks of {shape.threads} threads; at "
+                f"most {limit // sharing} fit this GPU{shared} at once ({per_sm} on each of "
+                f"{properties.multiprocessor_count} multiprocessors): launch fewer, and let each "
+                "do more"
             )
 
 
@@ -152,8 +156,8 @@ class Kernel:
             loaded = self._loaded[key] = loader.load(self.py_func, argtypes, self.options)
         if shape.dynamic_shared:
             loader.check_shared(self.name, loaded, shape)
-        if self.collective:
-            loader.check_resident(self.name, loaded, shape)
+        if self.collective or loaded.cooperative:
+            loader.check_resident(self.name, loaded, shape, self.collective)
         config = LaunchConfig(
             grid=shape.grid, block=shape.block, shmem_size=shape.dynamic_shared,
             is_cooperative=self.collective or loaded.cooperative,

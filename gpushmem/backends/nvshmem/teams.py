@@ -38,11 +38,12 @@ class Teams:
             bindings.team_destroy(team)
         self._made.clear()
 
-    def check(self, team: int) -> None:
+    def check(self, team: int, what: str = "") -> None:
         """Refuse what is no team of this PE."""
         if team not in PREDEFINED and team not in self._made:
             raise TeamError(
-                f"there is no team {int(team)}: it was destroyed, or this PE is not in it"
+                f"{what and f'{what}: '}there is no team {int(team)}: it was destroyed, or this PE "
+                f"is not in it{what and '; TEAM_INVALID is -1'}"
             )
 
     # --- the operations
