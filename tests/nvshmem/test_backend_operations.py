@@ -61,7 +61,8 @@ def copies(me, n):
             shmem.barrier_all()
             shmem.free(x)
             shmem.free(y)
-    assert shmem.g(x := shmem.asarray(own(me, 4)), right) == 1000 * right
+    x = shmem.asarray(own(me, 4))
+    assert shmem.g(x, right) == 1000 * right
     shmem.p(x[2:], 3.9, right)
     shmem.barrier_all()
     assert x.numpy().tolist() == [1000 * me, 1000 * me + 1, 3, 1000 * me + 3]
@@ -362,7 +363,7 @@ def refusals():
     n = shmem.n_pes()
     x, y = shmem.zeros(6, np.int64), shmem.zeros(6, np.float32)
     signal, local = shmem.zeros(2, np.uint64), shmem.device_array(6, np.int64)
-    SET, EQ, W = shmem.SIGNAL_SET, shmem.CMP_EQ, shmem.TEAM_WORLD
+    replace, equal, world = shmem.SIGNAL_SET, shmem.CMP_EQ, shmem.TEAM_WORLD
     calls = [
         lambda: shmem.put(x, local, n),
         lambda: shmem.put(x, local, -1),
@@ -389,26 +390,26 @@ def refusals():
         lambda: shmem.iget(local, y, 1, 1, 2, 0),
         lambda: shmem.iput(local, x, 1, 1, 1, 0),
         lambda: shmem.put_signal(x, local, signal, 1, 3, 0),
-        lambda: shmem.put_signal(x, local, x, 1, SET, 0),
-        lambda: shmem.put_signal(x[:2], local, signal, 1, SET, 0),
-        lambda: shmem.put_signal(x, local, signal, -1, SET, 0),
-        lambda: shmem.put_signal(x, local, signal, 1, SET, n),
-        lambda: shmem.signal_op(signal, 2**64, SET, 0),
-        lambda: shmem.signal_op(signal, 1.5, SET, 0),
+        lambda: shmem.put_signal(x, local, x, 1, replace, 0),
+        lambda: shmem.put_signal(x[:2], local, signal, 1, replace, 0),
+        lambda: shmem.put_signal(x, local, signal, -1, replace, 0),
+        lambda: shmem.put_signal(x, local, signal, 1, replace, n),
+        lambda: shmem.signal_op(signal, 2**64, replace, 0),
+        lambda: shmem.signal_op(signal, 1.5, replace, 0),
         lambda: shmem.signal_op(signal, 1, 0, 0),
-        lambda: shmem.signal_op(x, 1, SET, 0),
-        lambda: shmem.signal_wait_until(signal, EQ, 2**64),
-        lambda: shmem.signal_wait_until(signal, EQ, 1, timeout_ns=-1),
-        lambda: shmem.signal_wait_until(signal, EQ, 1, timeout_ns=1.5),
-        lambda: shmem.wait_until(x, EQ, 2**63),
+        lambda: shmem.signal_op(x, 1, replace, 0),
+        lambda: shmem.signal_wait_until(signal, equal, 2**64),
+        lambda: shmem.signal_wait_until(signal, equal, 1, timeout_ns=-1),
+        lambda: shmem.signal_wait_until(signal, equal, 1, timeout_ns=1.5),
+        lambda: shmem.wait_until(x, equal, 2**63),
         lambda: shmem.atomic_add(x, 1, n),
         lambda: shmem.atomic_add(local, 1, 0),
         lambda: shmem.atomic_inc(x[6:], 0),
-        lambda: shmem.team_split_strided(W, 0, 1, n + 1),
-        lambda: shmem.team_split_strided(W, 0, 1, 0),
-        lambda: shmem.team_split_strided(W, n, 1, 1),
-        lambda: shmem.team_split_2d(W, 0),
-        lambda: shmem.team_destroy(W),
+        lambda: shmem.team_split_strided(world, 0, 1, n + 1),
+        lambda: shmem.team_split_strided(world, 0, 1, 0),
+        lambda: shmem.team_split_strided(world, n, 1, 1),
+        lambda: shmem.team_split_2d(world, 0),
+        lambda: shmem.team_destroy(world),
         lambda: shmem.ops.Team(17).n_pes,
         lambda: shmem.barrier(17),
         lambda: shmem.sync(shmem.TEAM_INVALID),
