@@ -15,7 +15,7 @@ import gpushmem as shmem
 from gpushmem import bootstrap
 from gpushmem.backends import choice
 from gpushmem.launch.spawn import collect
-from tests.conftest import PLAIN
+from tests.conftest import PLAIN, ROOT
 
 NVSHMEM = ("run", "--backend", "nvshmem")
 HEAD = """
@@ -164,27 +164,46 @@ def spawn(function, n, *args):
 
 
 def test_closures_and_their_results():
-    base = [5]
-    kernel = shmem.jit(lambda x: None)
+    base, variant = [5], shmem.iput_warp
+    kernel = shmem.jit(lambda x: variant(x, x, 1, 1, 1, 0))
 
     def body(k):
         found = bootstrap.meet()
-        return base[0] + k + found.my_pe, type(kernel).__name__, "numba" in sys.modules
+        loaded = "numba" in sys.modules
+        same = variant is shmem.iput_warp and kernel.py_func.__closure__[0].cell_contents is variant
+        return base[0] + k + found.my_pe, same, shmem.TEAM_WORLD, loaded
 
     before = len(os.listdir("/proc/self/fd"))
-    assert [row[:2] for row in spawn(body, 2, 1)] == [(6, "Kernel"), (7, "Kernel")]
+    rows = spawn(body, 2, 1)
+    assert [row[:3] for row in rows] == [(pe + 6, True, shmem.TEAM_WORLD) for pe in range(2)]
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_without_cloudpickle(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cloudpickle", None)
-    assert spawn(greet, 2, "hello") == [(pe, "hello", "nvshmem") for pe in range(2)]
-    with pytest.raises(shmem.ArgumentError, match=r"spawn: \S*lambda> cannot be sent to new"):
-        spawn(lambda: 0, 1)
-    main = type("Defined", (), {})
-    monkeypatch.setattr(greet, "__module__", "__main__")
-    with pytest.raises(shmem.ArgumentError, match="pip install cloudpickle"):
-        spawn(greet, 1, main)
+WITHOUT = """
+import sys
+sys.modules["cloudpickle"] = None
+import gpushmem as shmem
+from tests.launch.test_new import greet
+print(shmem.spawn(greet, 2, ("hello",), backend="nvshmem"))
+for function in (lambda: 0, type("Defined", (), {}), shmem.my_pe):
+    try:
+        print(shmem.spawn(function, 0 + 1, backend="nvshmem"))
+    except shmem.ShmemError as error:
+        print(error)
+"""
+
+
+def test_without_cloudpickle(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True, cwd=ROOT,
+        env=PLAIN | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert lines[0] == "[(0, 'hello', 'nvshmem'), (1, 'hello', 'nvshmem')]"
+    for line, name in zip(lines[1:3], ("<lambda>", "Defined"), strict=True):
+        assert line.startswith(f"spawn: {name} cannot be sent to new processes (it is defined in")
+        assert line.endswith("define it in a module, or pip install cloudpickle")
+    assert lines[3].startswith("PE 0 failed: gpushmem.errors.NotInitializedError: my_pe")
 
 
 def test_what_cannot_be_sent():

@@ -16,12 +16,13 @@ FITTING = {"nvshmem4py-cu13": "0.4.1", "numba-cuda": "0.30.4", "cuda-core": "1.2
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Have a GPU, or why there is none, and packages."""
+    """Have a GPU or none, a driver or what is said of it, and packages."""
 
-    def put(gpu=None, **packages):
+    def put(gpu=True, driver=None, **packages):
         monkeypatch.delenv("GPUSHMEM_BACKEND", raising=False)
         there = FITTING | {name.replace("_", "-"): v for name, v in packages.items()}
-        monkeypatch.setattr(versions, "_no_gpu", lambda: gpu)
+        monkeypatch.setattr(versions, "_device", lambda: gpu)
+        monkeypatch.setattr(versions, "_no_driver", lambda: [driver] if driver else [])
         monkeypatch.setattr(versions, "_installed", there.get)
 
     return put
@@ -44,7 +45,7 @@ def test_what_is_asked_for_comes_first(machine, monkeypatch):
 
 # What is installed, or None for a package that is not; what is said of it.
 LACKING = [
-    ({"gpu": "there is no NVIDIA driver"}, "there is no NVIDIA driver"),
+    ({"driver": "there is no driver"}, "there is no driver"),
     (
         {"nvshmem4py_cu13": None},
         "nvshmem4py is not installed (needed: nvshmem4py-cu13 or nvshmem4py-cu12>=0.4.1,<0.5): "
@@ -71,6 +72,12 @@ def test_what_is_missing_is_said_in_a_line(machine, there, said):
     assert str(caught.value) == line
 
 
+def test_a_driver_without_a_gpu_is_used_if_asked_for(machine):
+    machine(gpu=False)
+    assert choice.choose() == ("cpu", "nvshmem cannot be used: there is no NVIDIA GPU")
+    assert choice.unusable("nvshmem") is None
+
+
 @pytest.mark.parametrize("version", ["0.4.1", "0.4.9", "0.4.1.post1", "0.4.10rc1"])
 def test_versions_that_fit(machine, version):
     machine(nvshmem4py_cu13=None, nvshmem4py_cu12=version)
@@ -78,6 +85,7 @@ def test_versions_that_fit(machine, version):
 
 
 def test_hidden_gpus_are_none(monkeypatch):
+    monkeypatch.setattr(versions, "_device", lambda: True)
     for text in ("", "-1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
         assert versions.reasons()[0] == "CUDA_VISIBLE_DEVICES hides all GPUs"

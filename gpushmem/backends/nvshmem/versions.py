@@ -14,7 +14,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["COMPILING", "NEEDED", "compilers", "lacking", "missing", "reasons"]
+__all__ = ["COMPILING", "NEEDED", "compilers", "installed", "lacking", "missing", "reasons"]
 
 INSTALL = 'pip install "gpushmem[nvshmem]"'
 DRIVER = "libcuda.so.1"
@@ -57,22 +57,27 @@ COMPILING = (
 @cache
 def compilers() -> tuple[tuple[str, str | None], ...]:
     """The versions of all that makes machine code of a kernel."""
-    return tuple((name, _installed(name)) for name in COMPILING)
+    return tuple((name, installed(name)) for name in COMPILING)
 
 
 def missing() -> str | None:
     """Why the backend cannot be used here, in a line that says what to do; None if it can be."""
-    found = reasons()
+    packages = lacking(installed)
+    found = _no_driver() + packages
     if not found:
         return None
-    install = f": {INSTALL}" if lacking(_installed) else ""
+    install = f": {INSTALL}" if packages else ""
     return f"backend nvshmem cannot be used here: {', '.join(found)}{install}"
 
 
 def reasons() -> list[str]:
-    """What is missing, a few words each. Never raises, and starts nothing of CUDA."""
-    gpu = _no_gpu()
-    return ([gpu] if gpu else []) + lacking(_installed)
+    """Why the backend is not the one to take, a few words each, where nobody has asked for it.
+
+    Never raises, and starts nothing of CUDA.
+    """
+    if not _device():
+        return ["there is no NVIDIA GPU"]
+    return _no_driver() + lacking(installed)
 
 
 def lacking(version: Callable[[str], str | None]) -> list[str]:
@@ -89,27 +94,33 @@ def lacking(version: Callable[[str], str | None]) -> list[str]:
     return found
 
 
-def _installed(package: str) -> str | None:
+def installed(package: str) -> str | None:
+    """The version of a package that is installed, None if it is not."""
     try:
         return metadata.version(package) or None
     except Exception:  # noqa: BLE001  (of a broken installation)
         return None
 
 
-def _no_gpu() -> str | None:
-    """Why there is no GPU for this process, as far as can be told without CUDA."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in {"", "-1"}:
-        return "CUDA_VISIBLE_DEVICES hides all GPUs"
-    nodes = re.compile(r"nvidia\d+").fullmatch
+def _device() -> bool:
+    """Whether the driver shows a GPU, or itself."""
     try:
-        if not Path("/proc/driver/nvidia/version").exists() and not any(
-            map(nodes, os.listdir("/dev"))
-        ):
-            return "there is no NVIDIA driver"
+        names = os.listdir("/dev")
+    except OSError:
+        names = []
+    is_gpu = re.compile(r"nvidia\d+").fullmatch
+    return Path("/proc/driver/nvidia/version").exists() or any(map(is_gpu, names))
+
+
+def _no_driver() -> list[str]:
+    """Why CUDA cannot start here, as far as can be told without starting it."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in {"", "-1"}:
+        return ["CUDA_VISIBLE_DEVICES hides all GPUs"]
+    try:
         ctypes.CDLL(DRIVER)  # this starts nothing: cuInit would
     except OSError:
-        return f"{DRIVER}, the NVIDIA driver's library, cannot be loaded"
-    return None
+        return [f"there is no NVIDIA driver ({DRIVER} cannot be loaded)"]
+    return []
 
 
 def _text(version: tuple[int, ...]) -> str:
