@@ -118,7 +118,9 @@ def _check_installed() -> None:
 
 
 def _archs(text: str) -> tuple[str, ...]:
-    return tuple(arch.strip() for arch in text.split(","))
+    from gpushmem.backends.nvshmem.compiler import Arch  # noqa: PLC0415
+
+    return tuple(str(Arch.of(arch)) for arch in text.split(","))
 
 
 # --- in a PE
@@ -128,14 +130,22 @@ def _in_a_pe(
     run: Any, args: tuple[str, ...], signatures: tuple[str, ...], archs: tuple[str, ...],
     kinds: tuple[str, ...],
 ) -> list[Built]:  # fmt: skip
-    from gpushmem.backends.nvshmem import ahead, compiler  # noqa: PLC0415
+    """Compile the kernels; PEs that have the same to compile begin at different places."""
+    from gpushmem.backends.nvshmem import ahead  # noqa: PLC0415
+    from gpushmem.job.job import current  # noqa: PLC0415
 
     wanted = _launched_by(run) if run is not None else _named(args, signatures)
+    work = [(kernel, types, arch) for kernel, types in wanted for arch in archs]
+    job = current()
+    first = job.my_pe * len(work) // job.n_pes if job is not None else 0
     return [
-        ahead.build(kernel.py_func, types, kernel.options, compiler.Arch.of(arch), kinds)
-        for kernel, types in wanted
-        for arch in archs
+        ahead.build(kernel.py_func, types, _options(kernel), arch, kinds)
+        for kernel, types, arch in work[first:] + work[:first]
     ]
+
+
+def _options(kernel: Kernel) -> dict[str, Any]:
+    return {name: value for name, value in kernel.options.items() if name != "collective"}
 
 
 def _launched_by(run: Any) -> list[Wanted]:

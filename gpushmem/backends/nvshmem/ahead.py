@@ -1,17 +1,19 @@
-"""Kernels compiled ahead of time, for GPUs that need not be here, and what they need of one."""
+"""Kernels as machine code, for GPUs that need not be here: found on disk, or compiled and kept."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpushmem.backends.nvshmem import compiler
+from gpushmem.backends.nvshmem import cache, versions
+from gpushmem.ops import OPS
+from gpushmem.simt import fingerprint
 
-__all__ = ["KINDS", "Built", "Resources", "build"]
+__all__ = ["Built", "Resources", "build", "made"]
 
-KINDS = ("cubin", "ptx", "ltoir")
+fingerprint.fixed.update(op.function for op in OPS.values())
 RESOURCES = {
     "registers": r"Used (\d+) registers",
     "stack": r"(\d+) bytes stack frame",
@@ -50,20 +52,53 @@ class Built:
     needs: Resources
 
 
+def made(
+    py_func: Callable[..., Any],
+    argtypes: tuple[Any, ...],
+    options: dict[str, Any],
+    arch: str,
+    kind: str = "cubin",
+) -> cache.Kept:
+    """A kernel's code of a kind, and what is known of it; raises Numba's errors.
+
+    A kernel of which no fingerprint can be made is compiled in every process.
+    """
+    source = fingerprint.fingerprint(py_func, argtypes, options, machine=(arch, kind))
+    if source is None:
+        return _make(py_func, argtypes, options, arch, kind)
+    key = cache.key("kernel", source, versions.compilers())
+    return cache.made(key, lambda: _make(py_func, argtypes, options, arch, kind))
+
+
+def _make(
+    py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any], arch: str,
+    kind: str,
+) -> cache.Kept:  # fmt: skip
+    from gpushmem.backends.nvshmem import compiler  # noqa: PLC0415  (takes a second)
+
+    compiled = compiler.compile_kernel(py_func, argtypes, options, compiler.Arch.of(arch))
+    linked = compiler.link(compiled, kind)
+    about = {
+        "entry": compiled.entry, "cooperative": compiled.cooperative,
+        "shims": bool(compiled.shims), "workspace": "gpushmem_words" in compiled.shims,
+        "needs": asdict(_needs(linked.log, compiled.entry)),
+    }  # fmt: skip
+    return cache.Kept(about, linked.code)
+
+
 def build(
     py_func: Callable[..., Any],
     argtypes: tuple[Any, ...],
     options: dict[str, Any],
-    arch: compiler.Arch,
+    arch: str,
     kinds: Iterable[str] = ("cubin",),
 ) -> Built:
-    """Compile and link a kernel; raises Numba's errors. `kinds` are some of `KINDS`."""
-    options = {k: v for k, v in options.items() if k != "collective"}
-    compiled = compiler.compile_kernel(py_func, argtypes, options, arch)
-    linked = {kind: compiler.link(compiled, kind) for kind in {*kinds, "cubin"}}
+    """A kernel's code of several kinds: "cubin", "ptx", "ltoir"; raises Numba's errors."""
+    kept = {kind: made(py_func, argtypes, options, arch, kind) for kind in {*kinds, "cubin"}}
+    about = kept["cubin"].about
     return Built(
-        py_func.__name__, ", ".join(map(_text, argtypes)), str(arch), compiled.entry,
-        {kind: linked[kind].code for kind in kinds}, _needs(linked["cubin"].log, compiled.entry),
+        py_func.__name__, ", ".join(map(_text, argtypes)), arch, about["entry"],
+        {kind: kept[kind].code for kind in kinds}, Resources(**about["needs"]),
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ __all__ = ["Arch", "Compiled", "Linked", "compile_kernel", "link", "link_all"]
 
 # Options of `jit` -> what the compiler calls them. `max_registers` and `debug` are looked at, too.
 OPTIONS = {"debug", "fastmath", "forceinline", "launch_bounds", "lineinfo", "max_registers", "opt"}
+OLDEST = (7, 5)  # compute capability
 IGNORED = {"cache", "inline", "lto"}  # always done, or of no consequence
 
 
@@ -46,7 +47,12 @@ class Arch:
         match = re.fullmatch(r"(?:sm_|compute_)?(\d+)\.?(\d)([af]?)", text.strip())
         if match is None:
             raise ArgumentError(f"{text!r} is not an architecture: write it as sm_90 or sm_100a")
-        return cls(int(match[1]), int(match[2]), match[3])
+        major, minor = int(match[1]), int(match[2])
+        if (major, minor) < OLDEST:
+            raise ArgumentError(
+                f"{text!r}: NVSHMEM 3 has device functions for sm_{OLDEST[0]}{OLDEST[1]} and newer"
+            )
+        return cls(major, minor, match[3])
 
     @property
     def capability(self) -> tuple[int, int]:

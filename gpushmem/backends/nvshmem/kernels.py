@@ -12,18 +12,15 @@ from cuda.core import LaunchConfig, ObjectCode, launch
 from numba.cuda.typing.typeof import Purpose, typeof
 from nvshmem import core as nvshmem
 
-from gpushmem.backends.nvshmem import cache, versions
+from gpushmem.backends.nvshmem import ahead
 from gpushmem.backends.nvshmem.device import Device, check
 from gpushmem.errors import ArgumentError
-from gpushmem.ops import OPS
-from gpushmem.simt import fingerprint
 from gpushmem.simt.arguments import pack
 from gpushmem.simt.kernel import LaunchShape
 
 __all__ = ["Kernel", "Loader"]
 
 WORKSPACE = "gpushmem_workspace"  # see `native.EXTRA`
-fingerprint.fixed.update(op.function for op in OPS.values())
 
 
 class Loaded:
@@ -58,7 +55,7 @@ class Loader:
         self, py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any]
     ) -> Loaded:
         """The kernel for arguments of these types; raises Numba's errors."""
-        kept = built(py_func, argtypes, options, self.arch)
+        kept = ahead.made(py_func, argtypes, options, self.arch)
         return Loaded(kept.code, kept.about, self.workspace)
 
     def check_resident(self, name: str, loaded: Loaded, shape: LaunchShape) -> None:
@@ -76,33 +73,6 @@ class Loader:
                 f"{per_sm} on each of {properties.multiprocessor_count} multiprocessors: launch at "
                 f"most {limit // self.sharing}"
             )
-
-
-def built(
-    py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any], arch: str
-) -> cache.Kept:
-    """The kernel's machine code: from disk, or compiled and kept there.
-
-    What no fingerprint can be made of is compiled in every process.
-    """
-    source = fingerprint.fingerprint(py_func, argtypes, options, machine=arch)
-    if source is None:
-        return _build(py_func, argtypes, options, arch)
-    key = cache.key("kernel", source, versions.compilers())
-    return cache.made(key, lambda: _build(py_func, argtypes, options, arch))
-
-
-def _build(
-    py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any], arch: str
-) -> cache.Kept:
-    from gpushmem.backends.nvshmem import compiler  # noqa: PLC0415  (takes a second)
-
-    compiled = compiler.compile_kernel(py_func, argtypes, options, compiler.Arch.of(arch))
-    about = {
-        "entry": compiled.entry, "cooperative": compiled.cooperative,
-        "shims": bool(compiled.shims), "workspace": "gpushmem_words" in compiled.shims,
-    }  # fmt: skip
-    return cache.Kept(about, compiler.link(compiled).code)
 
 
 class Kernel:
