@@ -69,7 +69,10 @@ def jit(func: Any = None, *, device: bool = False, **options: Any) -> Any:
     """Make a kernel of a Python function, or with `device=True` a function kernels can call.
 
     The function is written for `numba.cuda`. Options are those of `numba.cuda.jit`: `fastmath`
-    and `debug` (index checks) count on every backend, others where they mean something. It is
+    and `debug` (index checks) count on every backend, others where they mean something. With
+    `collective=True` all blocks of a launch run at the same time, as kernels have to whose blocks
+    wait for others' (NVSHMEM 3: nvshmemx_collective_launch): a grid that is too large for that
+    raises `ArgumentError` at the launch, and says how many blocks can be. The kernel is
     compiled at the first launch with each combination of argument types; a kernel that cannot be
     typed raises Numba's error there.
     """

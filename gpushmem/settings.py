@@ -117,6 +117,10 @@ SETTINGS = {
             "1: `init` says how the PEs found each other; `gpushmem run --verbose`",
         ),
         Setting(
+            "GPUSHMEM_CACHE_DIR", None, str,
+            "where kernels compiled for GPUs are kept; by default in the user's cache folder",
+        ),
+        Setting(
             "GPUSHMEM_TIMEOUT", None, _seconds,
             "seconds that a host may wait in one call before the job is ended with a report; "
             "`gpushmem run --timeout`, `gpushmem.set_timeout`",

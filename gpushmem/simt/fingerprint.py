@@ -53,14 +53,24 @@ class Reading:
         self.modules: list[Any] = []  # whose attributes the present function has been asked for
 
 
+# Objects of an embedder's, other than those it has bound, that stand for the same everywhere.
+fixed: set[Any] = set()
+
+
 def fingerprint(
-    py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any]
+    py_func: Callable[..., Any],
+    argtypes: tuple[Any, ...],
+    options: dict[str, Any],
+    machine: Description = None,
 ) -> bytes | None:
-    """32 bytes that say what `py_func` is compiled to, None if that depends on unknown things."""
+    """32 bytes that say what `py_func` is compiled to, None if that depends on unknown things.
+
+    `machine` is what it is compiled for: by default this machine's processor.
+    """
     reading = Reading()
     try:
         description = (
-            _surroundings(),
+            _surroundings(machine or _machine()),
             describe_function(py_func, reading),
             describe(argtypes, reading),
             describe_options(options, reading),
@@ -70,9 +80,9 @@ def fingerprint(
         return None
 
 
-def _surroundings() -> Description:
+def _surroundings(machine: Description) -> Description:
     settings = sorted((k, v) for k, v in os.environ.items() if k.startswith("NUMBA_"))
-    return numba.__version__, _machine(), tuple(settings)
+    return numba.__version__, machine, tuple(settings)
 
 
 def warm_up() -> None:
@@ -99,7 +109,8 @@ def _by_name(value: Any) -> Description:
     if not _is_known(module):
         raise Unknown(value)
     places = sys.modules[module], cuda  # numba-cuda's vector types are found in the latter only
-    if value not in names and not any(_lookup(place, name) is value for place in places):
+    known = value in names or value in fixed
+    if not known and not any(_lookup(place, name) is value for place in places):
         raise Unknown(value)
     return "name", module, name
 

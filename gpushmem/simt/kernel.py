@@ -94,8 +94,15 @@ def _dim(what: str, value: Any) -> Dim:
 class Kernel:
     """A Python function as a kernel; `prepare` gives a launch that can be run on any thread."""
 
-    def __init__(self, py_func: Callable[..., Any], cache: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        py_func: Callable[..., Any],
+        cache: bool = False,
+        collective: bool = False,
+        **options: Any,
+    ) -> None:
         self.py_func = py_func
+        self.collective = collective  # all blocks of a launch are to be resident at once
         self._cache = KernelCache(py_func) if cache else NullCache()
         self.name = py_func.__name__
         self.options = options
@@ -132,7 +139,7 @@ class Kernel:
             raise ArgumentError(f"kernel {self.name} takes {expected} arguments, got {len(args)}")
         argtypes = tuple(typeof(a, Purpose.argument) for a in args)
         entry = self.compile(argtypes)
-        return Running(self.name, entry, shape, pack(argtypes, args), user, args)
+        return Running(self.name, entry, shape, pack(argtypes, args), user, args, self.collective)
 
 
 def resident_blocks(threads: int) -> int:
@@ -140,7 +147,7 @@ def resident_blocks(threads: int) -> int:
     return SM_COUNT * min(SM_BLOCKS, SM_THREADS // threads)
 
 
-def _check_fits(name: str, entry: entries.Entry, shape: LaunchShape) -> None:
+def _check_fits(name: str, entry: entries.Entry, shape: LaunchShape, collective: bool) -> None:
     """Refuse a launch that the GPU modelled has no room for."""
     total = entry.shared_bytes + shape.dynamic_shared
     if total > MAX_SHARED:
@@ -149,9 +156,10 @@ def _check_fits(name: str, entry: entries.Entry, shape: LaunchShape) -> None:
             f"({entry.shared_bytes} static, {shape.dynamic_shared} dynamic); "
             f"{MAX_SHARED} are possible"
         )
-    if entry.cooperative and math.prod(shape.grid) > resident_blocks(shape.threads):
+    if (collective or entry.cooperative) and math.prod(shape.grid) > resident_blocks(shape.threads):
+        does = "is launched collectively on a grid" if collective else "synchronises its grid"
         raise ArgumentError(
-            f"kernel {name} synchronises its grid of {math.prod(shape.grid)} blocks of "
+            f"kernel {name} {does} of {math.prod(shape.grid)} blocks of "
             f"{shape.threads} threads; at most {resident_blocks(shape.threads)} fit the GPU "
             "modelled at once: launch fewer, and let each do more"
         )
@@ -168,8 +176,10 @@ class Running:
         packed: np.ndarray[Any, Any],
         user: np.ndarray[Any, Any] | None = None,
         keep: Any = None,
+        collective: bool = False,
     ) -> None:
-        _check_fits(name, entry, shape)
+        _check_fits(name, entry, shape, collective)
+        self.meets = collective or entry.cooperative  # all blocks are resident at once
         self.name, self.entry, self.shape = name, entry, shape
         self._keep = packed, keep, user  # the arrays whose addresses the kernel gets
         self.blocks = math.prod(shape.grid)
@@ -235,7 +245,7 @@ class Running:
 
     def _run_fibers(self) -> None:
         resident = resident_blocks(self.shape.threads)
-        if not self.entry.cooperative:
+        if not self.meets:
             resident = min(resident, max(1, MAX_RESIDENT_THREADS // self.shape.threads))
         self.launch["max_resident"] = resident
         for field, address in scheduler.addresses().items():

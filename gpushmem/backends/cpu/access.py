@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from numba import types
-from numba.cuda.core.errors import NumbaTypeError
 from numba.cuda.np.arrayobj import populate_array
 
+from gpushmem.backends import accepts
 from gpushmem.backends.cpu.meeting import ALIKE, mismatch
 from gpushmem.backends.cpu.world import WORLD
 from gpushmem.errors import (
@@ -65,8 +65,6 @@ __all__ = [
     "load_element",
     "nothing",
     "reach",
-    "refuse_arrays",
-    "refuse_strided",
     "remote",
     "remote_element",
     "size_of",
@@ -344,40 +342,12 @@ def copy_one(target, source, nbytes):
         full_fence()
 
 
-def refuse_arrays(name: str, dst: Any, src: Any) -> None:
-    """Refuse, when the kernel is compiled, arrays that cannot be copied between."""
-    for what, typ in (("dst", dst), ("src", src)):
-        if not isinstance(typ, types.Array):
-            raise NumbaTypeError(f"{name}: {what} must be an array, not {typ}")
-        if typ.layout != "C":
-            raise NumbaTypeError(
-                f"{name}: {what} is not contiguous ({typ}): give the array it is part of to "
-                "iput or iget, or copy it to an array that is"
-            )
-    if dst.dtype != src.dtype:
-        raise NumbaTypeError(
-            f"{name}: dst is an array of {dst.dtype}, src of {src.dtype}; "
-            "they must have the same dtype"
-        )
-
-
-def refuse_strided(name: str, array: Any) -> None:
-    """Refuse, when the kernel is compiled, what is no array, or has other memory in its gaps."""
-    if not isinstance(array, types.Array):
-        raise NumbaTypeError(f"{name}: array must be an array, not {array}")
-    if array.layout == "A":
-        raise NumbaTypeError(
-            f"{name}: array is not contiguous ({array}): give the array it is part of, and slice "
-            "the result"
-        )
-
-
 def arrays_checker(name: str) -> Any:
     """Make `check(dst, src)` for the operation `name`, for use in kernels."""
 
     @intrinsic
     def check(typingctx: Any, dst: Any, src: Any) -> Any:
-        refuse_arrays(name, dst, src)
+        accepts.arrays(name, dst, src)
         return types.void(dst, src), nothing
 
     return check

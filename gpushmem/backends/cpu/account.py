@@ -20,10 +20,10 @@ import numpy as np
 
 import gpushmem.job
 from gpushmem.backends.cpu.collectives import MEMBER
-from gpushmem.backends.cpu.hostcalls import ON_THE_HOST
 from gpushmem.backends.cpu.journal import Journal
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.world import World
+from gpushmem.backends.hostcalls import ON_THE_HOST
 from gpushmem.lines import assigned_name, line_of, user_frame
 from gpushmem.ops.constants import COMPARISONS
 from gpushmem.simt.kernel import running

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit, types
-from numba.cuda.core.errors import NumbaTypeError
 
+from gpushmem.backends import accepts
 from gpushmem.backends.cpu.access import (
     UNALIGNED,
     aligned,
@@ -78,15 +78,11 @@ def compare_swap(typingctx: Any, address: Any, condition: Any, value: Any) -> An
 
 add, and_, or_, xor, swap = (_update(op) for op in ("add", "and", "or", "xor", "xchg"))
 
-BITS = ("int32", "int64", "uint32", "uint64")
-NUMBERS = (*BITS, "float32", "float64")
-
 
 class Form(NamedTuple):
     """What an operation does to the element."""
 
     update: Any  # intrinsic
-    dtypes: tuple[str, ...]
     params: tuple[str, ...] = ("value",)  # between `dst` and `pe`
 
     @property
@@ -95,15 +91,15 @@ class Form(NamedTuple):
         return self.params or ("1",)
 
 
-CHANGES = {"add": (add, NUMBERS), "and": (and_, BITS), "or": (or_, BITS), "xor": (xor, BITS)}
+CHANGES = {"add": add, "and": and_, "or": or_, "xor": xor}
 FORMS = {
-    "fetch": Form(fetch, NUMBERS, ()),
-    "set": Form(swap, NUMBERS),
-    "swap": Form(swap, NUMBERS),
-    "compare_swap": Form(compare_swap, BITS, ("cond", "value")),
-    "inc": Form(add, BITS, ()),
-    "fetch_inc": Form(add, BITS, ()),
-    **{form + op: Form(*change) for op, change in CHANGES.items() for form in ("", "fetch_")},
+    "fetch": Form(fetch, ()),
+    "set": Form(swap),
+    "swap": Form(swap),
+    "compare_swap": Form(compare_swap, ("cond", "value")),
+    "inc": Form(add, ()),
+    "fetch_inc": Form(add, ()),
+    **{form + op: Form(change) for op, change in CHANGES.items() for form in ("", "fetch_")},
 }
 RETURNING = {"fetch", "swap", "compare_swap", *(op for op in FORMS if op.startswith("fetch_"))}
 
@@ -125,15 +121,10 @@ def _checker(op: str) -> Any:
     @intrinsic
     def check(typingctx: Any, dst: Any) -> Any:
         """Refuse, when the kernel is compiled, what has no such atomic operation."""
-        if not isinstance(dst, types.Array) or str(dst.dtype) not in FORMS[op].dtypes:
-            raise NumbaTypeError(_refusal(op, dst))
+        accepts.atomic(op, dst)
         return types.void(dst), nothing
 
     return check
-
-
-def _refusal(op: str, got: Any) -> str:
-    return f"atomic_{op}: dst must be an array of {', '.join(FORMS[op].dtypes)}, not {got}"
 
 
 BODY = """
@@ -179,8 +170,8 @@ def _compiled(update: Any) -> Any:
 def host(name: str, target: np.ndarray[Any, Any], arguments: dict[str, Any]) -> Any:
     """Operate on element 0 of `target`; returns a NumPy scalar, or None."""
     op = name.removeprefix("atomic_")
-    if target.dtype.name not in FORMS[op].dtypes:
-        raise ArgumentError(_refusal(op, target.dtype))
+    if target.dtype.name not in accepts.ATOMIC[op]:
+        raise ArgumentError(accepts.atomic_refusal(op, target.dtype))
     if not target.flags.aligned:
         raise error_of(UNALIGNED, name, address_of(target), target.itemsize)
     form, scalar = FORMS[op], target.dtype.type

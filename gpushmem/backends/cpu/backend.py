@@ -12,23 +12,29 @@ from gpushmem.backends.base import DeviceFunction, Shape
 from gpushmem.backends.cpu import atomics, lowering, meeting
 from gpushmem.backends.cpu.access import (
     BAD_SIGNAL_OP,
-    BAD_STRIDE,
     EMPTY,
     ENDED,
-    OUTSIDE,
     UNALIGNED,
     error_of,
     explain,
 )
 from gpushmem.backends.cpu.account import Accountant
-from gpushmem.backends.cpu.hostcalls import HostCalls, fitting
+from gpushmem.backends.cpu.hostcalls import HostCalls
 from gpushmem.backends.cpu.journal import Journal
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.signals import Signals
 from gpushmem.backends.cpu.teams import Teams
 from gpushmem.backends.cpu.watch import Watch
 from gpushmem.backends.cpu.world import World
-from gpushmem.errors import ArgumentError, ShmemError, SymmetryError
+from gpushmem.backends.hostcalls import (
+    check_contiguous,
+    check_copy,
+    check_pe,
+    check_strided,
+    fitting,
+    not_symmetric,
+)
+from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.job.job import current
 from gpushmem.job.store import Store
 from gpushmem.ops import SIGNAL_ADD, SIGNAL_SET, Op
@@ -42,7 +48,7 @@ from gpushmem.simt.target import adopt, simt_target
 __all__ = ["CpuBackend", "warm_up"]
 
 # jit options of numba.cuda that mean the same here, and those that mean nothing on a CPU.
-OPTIONS = {"fastmath", "debug", "cache"}
+OPTIONS = {"fastmath", "debug", "cache", "collective"}
 adopt(DeviceFunction, lambda function: function.py_func)
 
 IGNORED = {"opt", "lineinfo", "max_registers", "launch_bounds", "inline", "forceinline", "lto"}
@@ -251,15 +257,15 @@ class CpuBackend:
     def _put(self, dst: Any, src: Any, pe: int, name: str = "put") -> None:
         src = np.asarray(src)
         target = self._remote(name, dst, pe)
-        _check(name, target, src, "target", target.size, src.size)
-        _check_contiguous(name, "src", src)
+        check_copy(name, target, src, "target", target.size, src.size)
+        check_contiguous(name, "src", src)
         self._note(dst, src.nbytes, pe)
         target[: src.size] = src.reshape(-1)
 
     def _get(self, dst: Any, src: Any, pe: int) -> None:
         source = self._remote("get", src, pe)
-        _check("get", dst, source, "source", source.size, dst.size)
-        _check_contiguous("get", "dst", dst)
+        check_copy("get", dst, source, "source", source.size, dst.size)
+        check_contiguous("get", "dst", dst)
         dst.reshape(-1)[:] = source[: dst.size]
 
     def _iput(self, dst: Any, src: Any, pe: int, **counts: int) -> None:
@@ -330,59 +336,26 @@ class CpuBackend:
 
     def _remote(self, name: str, array: Any, pe: int, first: bool = False) -> np.ndarray[Any, Any]:
         """The elements of `array` on another PE, or the first of them, or the reason why not."""
-        if not hasattr(pe, "__index__") or not 0 <= pe < self.n_pes:
-            raise ArgumentError(f"{name}: there is no PE {pe!r}: PEs are 0 to {self.n_pes - 1}")
+        check_pe(name, pe, self.n_pes)
         if not isinstance(array, np.ndarray) or not self.world.holds(array):
-            kind = f"{type(array).__name__} {getattr(array, 'shape', '')}".strip()
-            raise SymmetryError(
-                f"{name}: the remote array ({kind}) is not on the symmetric heap: "
-                "allocate it with gpushmem.empty or zeros"
-            )
+            raise not_symmetric(name, array)
         if first:
             array = array[(slice(1),) * array.ndim]
             if not array.size:
                 raise error_of(EMPTY, name)
-        _check_contiguous(name, "the remote array", array)
+        check_contiguous(name, "the remote array", array)
         return self.world.peer(array, pe).reshape(-1)
 
 
 def _copy_strided(
     name: str, dst: Any, src: Any, dst_stride: int, src_stride: int, nelems: int
 ) -> None:
-    _check(name, dst, src, "", 0, 0)
-    if min(dst_stride, src_stride) < 1 or nelems < 0:
-        raise error_of(BAD_STRIDE, name, dst_stride, src_stride, nelems)
-    parts = []
-    for array, stride in ((dst, dst_stride), (src, src_stride)):
-        reached = (nelems - 1) * stride + 1 if nelems else 0
-        if reached > array.size:
-            raise error_of(OUTSIDE, name, reached - 1, array.size)
-        if not array.flags.c_contiguous:
-            raise ArgumentError(f"{name}: both arrays must be contiguous")
-        parts.append(array.reshape(-1)[:reached:stride])
-    parts[0][:] = parts[1]
-
-
-def _check_contiguous(name: str, which: str, array: np.ndarray[Any, Any]) -> None:
-    if not array.flags.c_contiguous:
-        raise ArgumentError(
-            f"{name}: {which} is not contiguous (shape {array.shape}, strides {array.strides}): "
-            "give the array it is part of to iput or iget, or copy it to an array that is"
-        )
-
-
-def _check(name: str, dst: Any, src: Any, which: str, have: int, want: int) -> None:
-    """Refuse copies that do not fit; `which` array has to have `want` elements."""
-    if not isinstance(dst, np.ndarray):
-        raise ArgumentError(f"{name}: dst must be an array, not {type(dst).__name__}")
-    if dst.dtype != src.dtype:
-        raise ArgumentError(
-            f"{name}: dst is {dst.dtype}, src is {src.dtype}; they must have the same dtype"
-        )
-    if have < want:
-        raise ArgumentError(
-            f"{name}: the {which} has {have} elements, {want} are to be copied: pass a slice"
-        )
+    check_strided(name, dst, src, dst_stride, src_stride, nelems)
+    target, source = (
+        array.reshape(-1)[: (nelems - 1) * stride + 1 if nelems else 0 : stride]
+        for array, stride in ((dst, dst_stride), (src, src_stride))
+    )
+    target[:] = source
 
 
 def warm_up(n_pes: int | None) -> None:

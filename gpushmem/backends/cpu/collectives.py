@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 from numba import types
-from numba.cuda.core.errors import NumbaTypeError
 
+from gpushmem.backends import accepts
 from gpushmem.backends.cpu.access import (
     BAD_ROOT,
     BAD_TEAM,
@@ -34,7 +34,6 @@ from gpushmem.backends.cpu.access import (
     copy_strided,
     itemsize_of,
     nothing,
-    refuse_arrays,
     remote,
     size_of,
 )
@@ -407,41 +406,19 @@ def _maxloc(a, b):
     return a if a[0] > b[0] or (a[0] == b[0] and a[1] <= b[1]) else b
 
 
-def _is_number(*kinds: type) -> Any:
-    return lambda typ: isinstance(typ, kinds) and not isinstance(typ, types.Boolean)
-
-
-real = (types.Integer, types.Float)
-
-
-def _is_pair(typ: Any) -> bool:
-    fields = list(typ.fields.values()) if isinstance(typ, types.Record) else []
-    return len(fields) == 2 and all(isinstance(field.type, real) for field in fields)
-
-
-# How two elements are combined; which dtypes there are, and what they are called.
+# How two elements are combined; `accepts.REDUCTIONS` has the dtypes.
 OPERATIONS = {
-    "sum": (_sum, _is_number(*real, types.Complex), "numbers"),
-    "prod": (_prod, _is_number(*real, types.Complex), "numbers"),
-    "min": (_min, _is_number(*real), "integers or floats"),
-    "max": (_max, _is_number(*real), "integers or floats"),
-    "and": (_and, _is_number(types.Integer), "integers"),
-    "or": (_or, _is_number(types.Integer), "integers"),
-    "xor": (_xor, _is_number(types.Integer), "integers"),
-    "maxloc": (_maxloc, _is_pair, "records of two numbers"),
-}
-assert tuple(OPERATIONS) == REDUCTIONS
+    "sum": _sum, "prod": _prod, "min": _min, "max": _max, "and": _and, "or": _or, "xor": _xor,
+    "maxloc": _maxloc,
+}  # fmt: skip
+assert tuple(OPERATIONS) == tuple(accepts.REDUCTIONS) == REDUCTIONS
 
 
 def _dtype_checker(name: str, op: str) -> Any:
-    _, takes, called = OPERATIONS[op]
-
     @intrinsic
     def check(typingctx: Any, dst: Any, src: Any) -> Any:
         """Refuse, when the kernel is compiled, what cannot be combined."""
-        refuse_arrays(name, dst, src)
-        if not takes(src.dtype):
-            raise NumbaTypeError(f'{name}: "{op}" is of {called}, not of {src.dtype}')
+        accepts.reduction(name, op, dst, src)
         return types.void(dst, src), nothing
 
     return check
@@ -449,7 +426,7 @@ def _dtype_checker(name: str, op: str) -> Any:
 
 def _folder(op: str) -> Any:
     """Make the function that combines what is at `n` places, `step` bytes apart from `base` on."""
-    combine = device(OPERATIONS[op][0])
+    combine = device(OPERATIONS[op])
 
     @device
     def two(like, target, first, second, count):

@@ -15,9 +15,9 @@ import inspect
 from typing import Any
 
 from numba import types
-from numba.cuda.core.errors import NumbaTypeError
 from numba.extending import _Intrinsic as Intrinsic
 
+from gpushmem.backends import accepts
 from gpushmem.backends.cpu import atomics, collectives, waits
 from gpushmem.backends.cpu.access import (
     BAD_SIGNAL_OP,
@@ -34,7 +34,6 @@ from gpushmem.backends.cpu.access import (
     load_element,
     nothing,
     reach,
-    refuse_strided,
     remote,
     remote_element,
     size_of,
@@ -68,10 +67,7 @@ __all__ = ["BODIES", "install"]
 @intrinsic
 def check_op(typingctx: Any, signal: Any, value: Any) -> Any:
     """Refuse, when the kernel is compiled, a signal that is no uint64 array."""
-    if not isinstance(signal, types.Array) or signal.dtype != types.uint64:
-        raise NumbaTypeError(f"signal_op: signal must be an array of uint64, not {signal}")
-    if not isinstance(value, types.Integer):
-        raise NumbaTypeError(f"signal_op: value must be an integer, not {value}")
+    accepts.signalling(signal, value)
     return types.void(signal, value), nothing
 
 
@@ -168,7 +164,7 @@ def peer_address(array, pe):
 @intrinsic
 def peer_array(typingctx: Any, array: Any, pe: Any) -> Any:
     """Not a device function: those cannot return an array that they make."""
-    refuse_strided("peer_array", array)
+    accepts.strided("peer_array", array)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         address = call_device(builder, peer_address, types.intp(array, types.intp), args)
@@ -219,12 +215,7 @@ def _chosen(row: Op, bodies: dict[str, Any]) -> Any:
 
     @intrinsic(prefer_literal=True)
     def choose(typingctx: Any, team: Any, dst: Any, src: Any, op: Any) -> Any:
-        value = getattr(op, "literal_value", None)
-        if value not in bodies:
-            raise NumbaTypeError(
-                f"{row.name}: op must be one of {', '.join(map(repr, bodies))}, written in the "
-                f"call, not {op if value is None else repr(value)}"
-            )
+        value = accepts.chosen(row.name, op)
         types_ = tuple(map(types.unliteral, (team, dst, src)))
         bodies[value].compile_device(types_)  # so that its errors are found here
 

@@ -10,11 +10,11 @@ from numba.cuda.datamodel.models import StructModel
 from numba.cuda.extending import overload
 from numba.cuda.models import register_model
 
+from gpushmem.backends import accepts
 from gpushmem.backends.cpu.access import (
     address_of,
     array_like,
     itemsize_of,
-    refuse_strided,
     remote,
     size_of,
 )
@@ -44,7 +44,7 @@ class MulticastModel(StructModel):
 @intrinsic
 def make_multicast(typingctx: Any, array: Any, team: Any) -> Any:
     """An array and a team as one value."""
-    refuse_strided("multicast_array", array)
+    accepts.strided("multicast_array", array)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         both = cgutils.create_struct_proxy(sig.return_type)(context, builder)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from numba import types
-from numba.cuda.core.errors import NumbaTypeError
 
+from gpushmem.backends import accepts
 from gpushmem.backends.cpu.access import (
     BAD_COMPARISON,
     BAD_TIMEOUT,
@@ -45,7 +45,6 @@ from gpushmem.simt.target import device
 
 __all__ = ["BODIES"]
 
-DTYPES = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
 NO_CANDIDATE = -(1 << 62)  # all elements are excluded
 LONGEST = (1 << 63) - 1  # nanoseconds
 
@@ -169,12 +168,9 @@ def _limiter(name: str) -> Any:
 
     @intrinsic
     def limit_of(typingctx: Any, timeout_ns: Any) -> Any:
+        accepts.timeout(name, timeout_ns)
         if isinstance(timeout_ns, types.NoneType):
             return types.none(timeout_ns), nothing
-        if not isinstance(timeout_ns, types.Integer):
-            raise NumbaTypeError(
-                f"{name}: timeout_ns must be an integer of nanoseconds or None, not {timeout_ns}"
-            )
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             word = context.cast(builder, args[0], timeout_ns, types.intp)
@@ -269,28 +265,10 @@ def look_for_some(ivars, indices, status, cmp, value):
 # --- refused when the kernel is compiled
 
 
-def _flat(name: str, what: str, typ: Any, dtypes: tuple[str, ...] = ()) -> None:
-    if not isinstance(typ, types.Array) or not isinstance(typ.dtype, types.Integer):
-        raise NumbaTypeError(f"{name}: {what} must be an array of integers, not {typ}")
-    if dtypes and str(typ.dtype) not in dtypes:
-        raise NumbaTypeError(f"{name}: {what} must be of {', '.join(dtypes)}, not {typ.dtype}")
-    if typ.layout != "C":
-        raise NumbaTypeError(f"{name}: {what} is not contiguous ({typ})")
-
-
-def _checker(name: str, dtypes: tuple[str, ...] = DTYPES) -> Any:
-    vector = name.endswith("_vector")
-
+def _checker(name: str, dtypes: tuple[str, ...] = accepts.WAITED) -> Any:
     @intrinsic
     def check(typingctx: Any, ivars: Any, indices: Any, status: Any, value: Any) -> Any:
-        _flat(name, "signal" if "signal" in name else "ivar", ivars, dtypes)
-        for what, typ in (("indices", indices), ("status", status)):
-            if not isinstance(typ, types.NoneType):
-                _flat(name, what, typ)
-        if vector:
-            _flat(name, "value", value)
-        elif not isinstance(value, types.Integer):
-            raise NumbaTypeError(f"{name}: value must be an integer, not {value}")
+        accepts.awaited(name, ivars, indices, status, value, dtypes)
         return types.void(ivars, indices, status, value), nothing
 
     return check
@@ -298,13 +276,10 @@ def _checker(name: str, dtypes: tuple[str, ...] = DTYPES) -> Any:
 
 # --- the operations
 
-check_fetch, check_signal_wait, check_wait, check_test = (
-    _checker(name, dtypes)
-    for name, dtypes in (
-        ("signal_fetch", ("uint64",)), ("signal_wait_until", ("uint64",)), ("wait_until", DTYPES),
-        ("test", DTYPES),
-    )
-)  # fmt: skip
+check_fetch, check_signal_wait = (
+    _checker(name, ("uint64",)) for name in ("signal_fetch", "signal_wait_until")
+)
+check_wait, check_test = map(_checker, ("wait_until", "test"))
 signal_limit, wait_limit = map(_limiter, ("signal_wait_until", "wait_until"))
 
 

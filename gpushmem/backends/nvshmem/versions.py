@@ -10,10 +10,11 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["NEEDED", "lacking", "missing", "reasons"]
+__all__ = ["COMPILING", "NEEDED", "compilers", "lacking", "missing", "reasons"]
 
 INSTALL = 'pip install "gpushmem[nvshmem]"'
 DRIVER = "libcuda.so.1"
@@ -42,8 +43,21 @@ NEEDED = (
     Needed(("nvshmem4py-cu13", "nvshmem4py-cu12"), (0, 4, 1), (0, 5)),
     Needed(("numba-cuda",), (0, 30), (0, 31)),
     Needed(("cuda-core",), (0, 5)),
-    Needed(("cffi",)),  # nvshmem4py 0.4.1 uses it without requiring it
 )
+
+
+# What the machine code of a kernel depends on, besides its source.
+COMPILING = (
+    "gpushmem", "numba", "numba-cuda", "llvmlite", "nvshmem4py-cu13", "nvshmem4py-cu12",
+    "nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12", "nvidia-cuda-nvrtc", "nvidia-nvvm",
+    "nvidia-nvjitlink", "nvidia-cuda-cccl",
+)  # fmt: skip
+
+
+@cache
+def compilers() -> tuple[tuple[str, str | None], ...]:
+    """The versions of all that makes machine code of a kernel."""
+    return tuple((name, _installed(name)) for name in COMPILING)
 
 
 def missing() -> str | None:

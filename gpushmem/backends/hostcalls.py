@@ -1,0 +1,155 @@
+"""What the host's calls of operations have in common on all backends: checks, and kernels of them.
+
+An operation that the host calls may run as a kernel of one thread, made here from the table: so it
+has one implementation, which the host's calls share with kernels.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from gpushmem.errors import ArgumentError, SymmetryError
+from gpushmem.ops import Op
+
+__all__ = [
+    "ON_THE_HOST",
+    "caller",
+    "check_contiguous",
+    "check_copy",
+    "check_pe",
+    "check_strided",
+    "fitting",
+    "given",
+    "not_symmetric",
+    "result_dtype",
+]
+
+Array = np.ndarray[Any, Any]
+
+# What the operations that return something return.
+RESULTS = {
+    "signal_wait_until": "uint64", "wait_until_any": "int64", "wait_until_some": "int64",
+    "test": "bool", "test_all": "bool", "test_any": "int64", "test_some": "int64",
+}  # fmt: skip
+WITH_TIMEOUT = dict.fromkeys(("signal_wait_until", "wait_until", "wait_until_all"), "bool")
+LONGEST = np.iinfo(np.int64).max  # nanoseconds
+ON_THE_HOST = " on the host"  # what the names of such kernels end with
+CALL = """
+def {name}(out, {params}):
+    {out}operation({arguments})
+"""
+
+
+def caller(op: Op, params: tuple[str, ...], words: dict[str, str], returns: bool) -> Any:
+    """A kernel's function that calls the operation with `params`, of which `words` are literals.
+
+    Its first parameter is an array for what the operation returns, if it does.
+    """
+    text = CALL.format(
+        name=op.name, params=", ".join(p for p in params if p not in words),
+        out="out[0] = " if returns else "",
+        arguments=", ".join(repr(words.get(p)) if p in words else p for p in params),
+    )  # fmt: skip
+    scope: dict[str, Any] = {"operation": op.function, "__name__": __name__}
+    exec(text, scope)  # noqa: S102
+    scope[op.name].__name__ = f"{op.name}{ON_THE_HOST}"
+    return scope[op.name]
+
+
+def given(op: Op, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments without a timeout that is None: what waits for ever is another kernel."""
+    kept = dict(arguments)
+    timeout = kept.pop("timeout_ns", None)
+    return kept if timeout is None else {**kept, "timeout_ns": _nanoseconds(op.name, timeout)}
+
+
+def _nanoseconds(name: str, timeout: Any) -> int:
+    if isinstance(timeout, bool | np.bool_) or not hasattr(timeout, "__index__"):
+        raise ArgumentError(
+            f"{name}: timeout_ns must be an integer of nanoseconds or None, not {timeout!r}"
+        )
+    if timeout < 0:
+        raise ArgumentError(f"{name}: timeout_ns must be 0 or more nanoseconds, not {timeout}")
+    return min(operator.index(timeout), LONGEST)
+
+
+def result_dtype(op: Op, arguments: dict[str, Any]) -> str | None:
+    """The dtype of what a wait or a test returns, None if it returns nothing."""
+    plain = op.base.removesuffix("_vector")
+    timed = arguments.get("timeout_ns") is not None
+    return (WITH_TIMEOUT if timed else {}).get(plain) or RESULTS.get(plain)
+
+
+def fitting(name: str, value: Any, dtype: np.dtype[Any]) -> int:
+    """`value` as an integer that `dtype` can hold; raises `ArgumentError` if it is none."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise ArgumentError(f"{name}: value must be an integer, not {value!r}") from None
+    if dtype.kind in "iu" and not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
+        raise ArgumentError(f"{name}: value {number} is outside of the range of {dtype}")
+    return number
+
+
+# --- checks of arguments. Of arrays only shape, dtype and flags are looked at.
+
+
+def check_pe(name: str, pe: Any, n_pes: int) -> None:
+    """Refuse what is not a PE's number."""
+    if not hasattr(pe, "__index__") or not 0 <= pe < n_pes:
+        raise ArgumentError(f"{name}: there is no PE {pe!r}: PEs are 0 to {n_pes - 1}")
+
+
+def check_contiguous(name: str, which: str, array: Array) -> None:
+    """Refuse arrays with gaps."""
+    if not array.flags.c_contiguous:
+        raise ArgumentError(
+            f"{name}: {which} is not contiguous (shape {array.shape}, strides {array.strides}): "
+            "give the array it is part of to iput or iget, or copy it to an array that is"
+        )
+
+
+def check_copy(name: str, dst: Any, src: Any, which: str, have: int, want: int) -> None:
+    """Refuse copies that do not fit; `which` array has to have `want` elements."""
+    if not isinstance(dst, np.ndarray):
+        raise ArgumentError(f"{name}: dst must be an array, not {type(dst).__name__}")
+    if dst.dtype != src.dtype:
+        raise ArgumentError(
+            f"{name}: dst is {dst.dtype}, src is {src.dtype}; they must have the same dtype"
+        )
+    if have < want:
+        raise ArgumentError(
+            f"{name}: the {which} has {have} elements, {want} are to be copied: pass a slice"
+        )
+
+
+def check_strided(
+    name: str, dst: Any, src: Any, dst_stride: int, src_stride: int, nelems: int
+) -> None:
+    """Refuse strided copies that do not fit."""
+    check_copy(name, dst, src, "", 0, 0)
+    if min(dst_stride, src_stride) < 1 or nelems < 0:
+        raise ArgumentError(
+            f"{name}: strides must be 1 or more, not {dst_stride} and {src_stride}; a number of "
+            f"elements 0 or more, not {nelems}"
+        )
+    for array, stride in ((dst, dst_stride), (src, src_stride)):
+        reached = (nelems - 1) * stride + 1 if nelems else 0
+        if reached > array.size:
+            raise ArgumentError(
+                f"{name}: element {reached - 1} is outside of an array of {array.size} elements"
+            )
+        if not array.flags.c_contiguous:
+            raise ArgumentError(f"{name}: both arrays must be contiguous")
+
+
+def not_symmetric(name: str, array: Any) -> SymmetryError:
+    """What is said of a remote array that is none."""
+    kind = f"{type(array).__name__} {getattr(array, 'shape', '')}".strip()
+    return SymmetryError(
+        f"{name}: the remote array ({kind}) is not on the symmetric heap: "
+        "allocate it with gpushmem.empty or zeros"
+    )

@@ -1,0 +1,274 @@
+"""The `nvshmem` backend: a PE is a process with a GPU, NVSHMEM moves the data."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from cuda.bindings import driver
+from cuda.pathfinder import load_nvidia_dynamic_lib
+from nvshmem import bindings
+from nvshmem import core as nvshmem
+
+from gpushmem.backends.base import Shape
+from gpushmem.backends.hostcalls import check_pe, not_symmetric
+from gpushmem.backends.nvshmem import transport
+from gpushmem.backends.nvshmem.arrays import GpuArray, at
+from gpushmem.backends.nvshmem.device import Device, Stream, check
+from gpushmem.backends.nvshmem.hostcalls import SCRATCH, HostCalls, as_gpu
+from gpushmem.backends.nvshmem.kernels import Kernel, Loader
+from gpushmem.backends.nvshmem.teams import Teams
+from gpushmem.errors import (
+    ArgumentError,
+    BackendUnavailable,
+    CollectiveMismatch,
+    HeapExhausted,
+    ShmemError,
+    SymmetryError,
+)
+from gpushmem.job import peers
+from gpushmem.ops import TEAM_WORLD, Op
+from gpushmem.simt.kernel import shape_of
+
+__all__ = ["NvshmemBackend"]
+
+ALIGNMENT = 512  # bytes; of the heap, as that of an allocation
+# What a PE says when all meet: how many bytes, and of what it is doing as much as fits.
+SAYING = np.dtype([("nbytes", "i8"), ("what", "S120")])
+HOST_REGISTER = driver.CU_MEMHOSTREGISTER_PORTABLE | driver.CU_MEMHOSTREGISTER_DEVICEMAP
+
+
+class Nvshmem:
+    """NVSHMEM in this process: brought up once, whatever is initialised and finalised later."""
+
+    def __init__(self, heap_bytes: int) -> None:
+        there = peers.current()
+        assert there is not None  # see `runtime`
+        self.peers = there
+        transport.apply(heap_bytes)
+        n_gpus = Device.count()
+        self.device = Device(there.local_pe % n_gpus)
+        self.sharing = len(range(self.device.number, there.n_local, n_gpus))
+        unique_id = nvshmem.get_unique_id(empty=there.my_pe != 0)
+        shared = there.broadcast(unique_id._data.tobytes() if there.my_pe == 0 else None)
+        unique_id._data.view(np.uint8)[:] = np.frombuffer(shared, np.uint8)
+        try:
+            nvshmem.init(
+                device=self.device.cuda, uid=unique_id, rank=there.my_pe, nranks=there.n_pes,
+                initializer_method="uid",
+            )  # fmt: skip
+        except Exception as error:
+            raise BackendUnavailable(
+                f"PE {there.my_pe} of {there.n_pes}: NVSHMEM cannot be brought up: {error}. "
+                "NVSHMEM_DEBUG=INFO says more, and so may `gpushmem doctor`"
+            ) from error
+        there.close()
+        atexit.register(self._end)
+
+    @staticmethod
+    def _end() -> None:
+        with suppress(Exception):  # at the end of a process nobody could do anything about it
+            nvshmem.finalize()
+
+
+_nvshmem: Nvshmem | None = None
+
+
+def _bring_up(heap_bytes: int) -> Nvshmem:
+    global _nvshmem  # noqa: PLW0603
+    if _nvshmem is None:
+        _nvshmem = Nvshmem(heap_bytes)
+    return _nvshmem
+
+
+class NvshmemBackend:
+    """One PE on a GPU; see `backends.base.Backend` for what each method promises."""
+
+    name = "nvshmem"
+    allocated: Callable[[], Sequence[Any]]
+
+    def __init__(self, heap_bytes: int) -> None:
+        library = _bring_up(heap_bytes)
+        self.my_pe, self.n_pes = library.peers.my_pe, library.peers.n_pes
+        self._device = library.device
+        self.heap_bytes = heap_bytes
+        self._layout(heap_bytes)
+        loader = Loader(self._device, self._words, library.sharing)
+        self._loader = loader
+        self._teams = Teams(self.n_pes, self.meet)
+        self._host_calls = HostCalls(
+            self._device, loader, self.n_pes, self._scratch, self._check_symmetric
+        )
+        self.meet("init", heap_bytes)
+
+    def _layout(self, heap_bytes: int) -> None:
+        """Take the symmetric memory: what the library needs itself, and the heap behind it."""
+        say = SAYING.itemsize * (self.n_pes + 1)
+        words = 8 * (self.n_pes + 1) * Teams.limit()
+        ours = -(-(say + words + SCRATCH) // ALIGNMENT) * ALIGNMENT
+        start = bindings.malloc(ours + max(1, heap_bytes) + ALIGNMENT)
+        if not start:
+            raise HeapExhausted(
+                f"init: NVSHMEM cannot allocate a symmetric heap of {heap_bytes} bytes on GPU "
+                f"{self._device.number}: ask for less (heap_size=, GPUSHMEM_HEAP_SIZE), or see who "
+                "else uses its memory (nvidia-smi)"
+            )
+        self._start = int(start)
+        base = -(-self._start // ALIGNMENT) * ALIGNMENT
+        self._said = at(base, (self.n_pes + 1,), SAYING)
+        self._words = base + say
+        self._scratch = self._words + words
+        self._heap = base + ours
+
+    # --- meeting
+
+    def meet(self, what: str, nbytes: int = -1) -> None:
+        self._device.synchronize(what)
+        mine, all_ = self._said[self.n_pes :], self._said[: self.n_pes]
+        self._device.write(mine, np.array([(nbytes, what.encode()[:120])], SAYING))
+        bindings.uint64_fcollect_on_stream(
+            int(TEAM_WORLD), all_.address, mine.address, SAYING.itemsize // 8,
+            int(self._device.own.cuda.handle),
+        )  # fmt: skip
+        self._device.wait(self._device.own.cuda, what)
+        said = self._device.read(all_)
+        if (said != said[self.my_pe]).any():
+            raise CollectiveMismatch(_disagreement(said))
+
+    def forget(self, offset: int, nbytes: int) -> None:
+        """Nothing is remembered of what was written."""
+
+    def set_timeout(self, seconds: float | None) -> None:
+        self._device.timeout = seconds
+
+    def close(self) -> None:
+        self._device.synchronize("finalize")
+        self._teams.close()
+        bindings.barrier_all()
+        bindings.free(self._start)
+
+    # --- memory
+
+    def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> GpuArray:
+        return at(self._heap + offset, shape, dtype)
+
+    def heap_offset(self, native: GpuArray) -> int:
+        return native.address - self._heap
+
+    def device_array(self, shape: Shape, dtype: np.dtype[Any]) -> GpuArray:
+        return self._device.array(shape, dtype)
+
+    def to_host(self, native: GpuArray) -> np.ndarray[Any, Any]:
+        self.synchronize()
+        return self._device.read(native)
+
+    def from_host(self, native: GpuArray, values: Any) -> None:
+        self.synchronize()
+        self._device.write(native, values)
+
+    def host_view(self, native: GpuArray) -> np.ndarray[Any, Any]:
+        raise ShmemError(
+            f"an array of shape {native.shape} in a GPU's memory cannot be a NumPy array without a "
+            "copy: numpy() makes one; PyTorch and CuPy can share the memory"
+        )
+
+    def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> GpuArray:
+        on_gpu = hasattr(buffer, "__cuda_array_interface__")
+        array = GpuArray(memory, buffer)
+        if not on_gpu:
+            status = driver.cuMemHostRegister(array.address, max(1, memory.nbytes), HOST_REGISTER)
+            check(status, f"register: {memory.nbytes} bytes of host memory")
+        if _library().nvshmemx_buffer_register(array.address, memory.nbytes):
+            if not on_gpu:
+                driver.cuMemHostUnregister(array.address)
+            raise ArgumentError(
+                f"register: NVSHMEM cannot register {memory.nbytes} bytes at {array.address:#x}"
+            )
+        return array
+
+    def unregister(self, native: GpuArray) -> None:
+        _library().nvshmemx_buffer_unregister(native.address)
+        if not hasattr(native.owner, "__cuda_array_interface__"):
+            check(driver.cuMemHostUnregister(native.address), "unregister")
+
+    def _check_symmetric(self, name: str, array: Any) -> None:
+        if not isinstance(array, GpuArray) or not self._holds(array):
+            raise not_symmetric(name, array)
+
+    def _holds(self, array: GpuArray) -> bool:
+        offset = array.address - self._heap
+        return offset >= 0 and offset + array.nbytes <= self.heap_bytes
+
+    # --- kernels
+
+    def stream(self) -> Stream:
+        return self._device.new_stream()
+
+    def synchronize(self) -> None:
+        self._device.synchronize()
+
+    def kernel(self, py_func: Callable[..., Any], options: dict[str, Any]) -> Kernel:
+        return Kernel(py_func, options)
+
+    def launch(self, kernel: Kernel, config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
+        grid, block, stream, dynamic_shared = (*config, 0, 0)[:4]
+        shape = shape_of(grid, block, dynamic_shared)
+        cuda = self._device.stream_of(stream)
+        kernel.launch(self._loader, shape, cuda, tuple(map(as_gpu, args)))
+
+    # --- host side of the operations
+
+    def call(self, op: Op, arguments: dict[str, Any]) -> Any:
+        stream = arguments.pop("stream", None)
+        answer = getattr(self, f"_{op.name}", None) or getattr(self._teams, op.name, None)
+        if answer is not None:
+            return answer(**arguments)
+        if op.params[:1] == ("team",):
+            self._teams.check(arguments["team"])
+        if stream is None and (op.base in MEETINGS or op.params[:1] == ("team",)):
+            self.synchronize()
+        return self._host_calls.run(op, arguments, stream)
+
+    def _my_pe(self) -> int:
+        return self.my_pe
+
+    def _n_pes(self) -> int:
+        return self.n_pes
+
+    def _peer_array(self, array: Any, pe: int) -> GpuArray:
+        check_pe("peer_array", pe, self.n_pes)
+        self._check_symmetric("peer_array", array)
+        address = int(bindings.ptr(array.address, pe))
+        if not address:
+            raise SymmetryError(
+                f"peer_array: the memory of PE {pe} cannot be reached by loads and stores from PE "
+                f"{self.my_pe}: it is not in TEAM_SHARED; use put and get"
+            )
+        moved = at(address, (array.nbytes,), np.dtype(np.uint8)).ghost
+        return GpuArray(np.ndarray(array.shape, array.dtype, moved, strides=array.strides))
+
+    def _multicast_array(self, array: Any, team: int) -> list[GpuArray]:
+        return [self._peer_array(array, pe) for pe in self._teams.members(team)]
+
+
+MEETINGS = ("barrier_all", "sync_all")
+
+
+def _disagreement(said: np.ndarray[Any, Any]) -> str:
+    parts = [
+        f"PE {pe} called {what.decode()}" + (f" with {nbytes} bytes" if nbytes >= 0 else "")
+        for pe, (nbytes, what) in enumerate(said.tolist())
+    ]
+    return f"{'; '.join(parts)}. All PEs must make the same collective calls in the same order"
+
+
+def _library() -> Any:
+    """NVSHMEM's host library, for the two functions that nvshmem4py leaves out."""
+    library = ctypes.CDLL(load_nvidia_dynamic_lib("nvshmem_host").abs_path)
+    library.nvshmemx_buffer_register.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    library.nvshmemx_buffer_unregister.argtypes = [ctypes.c_void_p]
+    return library

@@ -1,0 +1,89 @@
+"""Operations on one element, of any dtype: it is moved by words that NVSHMEM has operations for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import cgutils, types
+from numba.cuda.core.errors import NumbaTypeError
+
+from gpushmem.backends import accepts
+from gpushmem.backends.nvshmem.native import Value, call, data_of, itemsize_of, unit_of
+
+__all__ = ["DEFINITIONS"]
+
+
+class Words:
+    """The words of one element: how many, how wide, and where they are."""
+
+    def __init__(self, context: Any, builder: Any, array: Any) -> None:
+        self.context, self.builder = context, builder
+        itemsize = itemsize_of(array)
+        unit = unit_of(itemsize)
+        self.n, self.bits = itemsize // unit, 8 * unit
+        self.pointer = ir.IntType(self.bits).as_pointer()
+        self.type = getattr(types, f"uint{self.bits}")
+        # Optimised away: a value on its way between its own type and words.
+        self.element = cgutils.alloca_once(builder, context.get_data_type(array.dtype))
+
+    def place(self, base: Any, index: int) -> Any:
+        """Pointer to word `index` of the element at `base`."""
+        words = self.builder.bitcast(base, self.pointer)
+        return self.builder.gep(words, [ir.IntType(32)(index)])
+
+    def call(self, name: str, values: list[Value]) -> Any:
+        """NVSHMEM's `p` or `g` for words of this width."""
+        return call(self.context, self.builder, f"uint{self.bits}_{name}", values)
+
+
+def _array(name: str, what: str, typ: Any) -> None:
+    if not isinstance(typ, types.Array):
+        raise NumbaTypeError(f"{name}: {what} must be an array, not {typ}")
+
+
+def p(typingctx: Any, dst: Any, value: Any, pe: Any) -> Any:
+    _array("p", "dst", dst)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        words = Words(context, builder, dst)
+        context.pack_value(builder, dst.dtype, args[1], words.element)
+        target = data_of(context, builder, Value(dst, args[0]))
+        for i in range(words.n):
+            place = Value(types.voidptr, words.place(target, i))
+            word = Value(words.type, builder.load(words.place(words.element, i)))
+            words.call("p", [place, word, Value(types.intp, args[2])])
+        return context.get_dummy_value()
+
+    return types.void(dst, dst.dtype, types.intp), codegen
+
+
+def g(typingctx: Any, src: Any, pe: Any) -> Any:
+    _array("g", "src", src)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        words = Words(context, builder, src)
+        source = data_of(context, builder, Value(src, args[0]))
+        for i in range(words.n):
+            place = Value(types.voidptr, words.place(source, i))
+            word = words.call("g", [place, Value(types.intp, args[1])])
+            builder.store(word, words.place(words.element, i))
+        return context.unpack_value(builder, src.dtype, words.element)
+
+    return src.dtype(src, types.intp), codegen
+
+
+def peer_array(typingctx: Any, array: Any, pe: Any) -> Any:
+    accepts.strided("peer_array", array)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        values = [Value(array, args[0]), Value(types.intp, args[1])]
+        moved = context.make_array(array)(context, builder, args[0])
+        address = call(context, builder, "gpushmem_ptr", values)
+        moved.data = builder.inttoptr(address, moved.data.type)
+        return moved._getvalue()
+
+    return array(array, types.intp), codegen
+
+
+DEFINITIONS = {f.__name__: f for f in (p, g, peer_array)}

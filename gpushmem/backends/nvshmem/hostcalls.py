@@ -1,0 +1,311 @@
+"""The host's side of the operations on GPUs.
+
+`ON_STREAM` are those that NVSHMEM puts on a stream itself; the others run as kernels of one thread,
+so that there is one implementation of them. Without `stream=` an operation is on a stream of its
+own, beside all others, and has been done when the call returns; with it, it takes its turn there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba.core.errors import NumbaError
+from nvshmem import bindings
+
+from gpushmem.backends import hostcalls
+from gpushmem.backends.hostcalls import check_contiguous, check_copy, check_pe, check_strided
+from gpushmem.backends.nvshmem.arrays import GpuArray, at
+from gpushmem.backends.nvshmem.device import Device
+from gpushmem.backends.nvshmem.kernels import Kernel, Loader
+from gpushmem.errors import ArgumentError, ShmemError
+from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET, Op
+from gpushmem.simt.kernel import shape_of
+
+__all__ = ["HostCalls"]
+
+ONE, BLOCK = shape_of(1, 1), shape_of(1, 256)
+SCRATCH = 4096  # bytes, for one element on its way
+# What NVSHMEM's functions on streams call dtypes, in the order of their widths.
+CTYPES = {
+    "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64", "uint8": "uint8",
+    "uint16": "uint16", "uint32": "uint32", "uint64": "uint64", "float16": "half",
+    "bfloat16": "bfloat16", "float32": "float", "float64": "double",
+}  # fmt: skip
+REDUCED = ("sum", "min", "max")  # on streams; the other reductions are kernels
+UNITS = {8: "uint64", 4: "uint32", 2: "uint16", 1: "uint8"}
+Symmetric = Callable[[str, Any], None]
+
+
+class HostCalls:
+    """Does operations for the host of one PE."""
+
+    _kernels: dict[tuple[Any, ...], Kernel] = {}  # compiled code outlives `finalize`
+
+    def __init__(
+        self, device: Device, loader: Loader, n_pes: int, scratch: int, symmetric: Symmetric
+    ) -> None:
+        self._device, self._loader, self._n_pes = device, loader, n_pes
+        self._symmetric = symmetric  # raises unless an array is on the symmetric heap
+        self._scratch = at(scratch, (SCRATCH,), np.dtype(np.uint8))
+
+    def run(self, op: Op, arguments: dict[str, Any], stream: Any) -> Any:
+        """Do the operation, or give it to `stream` (None: no stream, then it is waited for)."""
+        arguments = {name: as_gpu(value) for name, value in arguments.items()}
+        given = hostcalls.given(op, arguments)
+        self._check(op, given)
+        cuda = self._device.own.cuda if stream is None else self._device.stream_of(stream)
+        direct = self._direct(op, given)
+        if direct is not None:
+            result = direct(int(cuda.handle), **given)
+        else:
+            result = self._in_a_kernel(op, given, cuda)
+        if stream is not None:
+            return None
+        self._device.wait(cuda, op.name)
+        return result() if result is not None else None
+
+    def _direct(self, op: Op, given: dict[str, Any]) -> Callable[..., Any] | None:
+        """What puts the operation on a stream by itself, if it can be so."""
+        if "timeout_ns" in given:
+            return None
+        reduces = op.base in ("reduce", "reducescatter")
+        if reduces and (given["op"] not in REDUCED or given["src"].dtype.name not in CTYPES):
+            return None
+        return getattr(self, f"_{op.base}", None)
+
+    def _check(self, op: Op, given: dict[str, Any]) -> None:
+        if "pe" in given:
+            check_pe(op.name, given["pe"], self._n_pes)
+        for name in REMOTE.get(op.base, ("dst",)):
+            if name in given:
+                self._symmetric(op.name, given[name])
+        if not op.base.startswith(("atomic", "p", "g")) or op.base in ("put", "get", "put_signal"):
+            return
+        if not given[op.params[0]].size:
+            raise ArgumentError(f"{op.name}: the array has no element 0")
+
+    # --- on streams, by NVSHMEM
+
+    def _put(self, stream: int, dst: Any, src: Any, pe: int) -> None:
+        n = _copied("put", dst, src, "target", dst.size, src.size, src)
+        bindings.putmem_on_stream(dst.address, src.address, n, pe, stream)
+
+    def _get(self, stream: int, dst: Any, src: Any, pe: int) -> None:
+        n = _copied("get", dst, src, "source", src.size, dst.size, dst)
+        bindings.getmem_on_stream(dst.address, src.address, n, pe, stream)
+
+    def _put_signal(
+        self, stream: int, dst: Any, src: Any, signal: Any, value: int, op: int, pe: int
+    ) -> None:
+        n = _copied("put_signal", dst, src, "target", dst.size, src.size, src)
+        value = _signal("put_signal", signal, value, op)
+        bindings.putmem_signal_on_stream(
+            dst.address, src.address, n, signal.address, value, op, pe, stream
+        )
+
+    def _signal_op(self, stream: int, signal: Any, value: int, op: int, pe: int) -> None:
+        value = _signal("signal_op", signal, value, op)
+        bindings.signal_op_on_stream(signal.address, value, op, pe, stream)
+
+    def _signal_wait_until(
+        self, stream: int, signal: Any, cmp: int, value: int
+    ) -> Callable[[], Any]:
+        value = _signal("signal_wait_until", signal, value, SIGNAL_SET)
+        bindings.signal_wait_until_on_stream(signal.address, cmp, value, stream)
+        return lambda: self._device.read(signal.reshape(-1)[:1])[0]
+
+    def _p(self, stream: int, dst: Any, value: Any, pe: int) -> None:
+        element = self._element(dst.dtype)
+        self._device.wait(self._device.own.cuda, "p")  # the scratch memory is free again
+        self._device.write(element, value)
+        bindings.putmem_on_stream(dst.address, element.address, element.nbytes, pe, stream)
+
+    def _g(self, stream: int, src: Any, pe: int) -> Callable[[], Any]:
+        element = self._element(src.dtype)
+        bindings.getmem_on_stream(element.address, src.address, element.nbytes, pe, stream)
+        return lambda: self._device.read(element)[0]
+
+    def _element(self, dtype: Any) -> GpuArray:
+        """Memory for one element on its way."""
+        return self._scratch[: dtype.itemsize].view(dtype)
+
+    def _quiet(self, stream: int) -> None:
+        bindings.quiet_on_stream(stream)
+
+    _fence = _quiet  # NVSHMEM has no fence on streams; this does more
+
+    def _barrier(self, stream: int, team: int) -> None:
+        bindings.barrier_on_stream(int(team), stream)
+
+    def _barrier_all(self, stream: int) -> None:
+        bindings.barrier_all_on_stream(stream)
+
+    def _sync(self, stream: int, team: int) -> None:
+        bindings.team_sync_on_stream(int(team), stream)
+
+    def _sync_all(self, stream: int) -> None:
+        bindings.sync_all_on_stream(stream)
+
+    def _broadcast(self, stream: int, team: int, dst: Any, src: Any, root: int) -> None:
+        check_pe("broadcast", root, bindings.team_n_pes(int(team)))
+        unit, n = self._moved("broadcast", dst, src, 1)
+        function = getattr(bindings, f"{unit}_broadcast_on_stream")
+        function(int(team), dst.address, src.address, n, root, stream)
+
+    def _fcollect(self, stream: int, team: int, dst: Any, src: Any) -> None:
+        unit, n = self._moved("fcollect", dst, src, bindings.team_n_pes(int(team)))
+        function = getattr(bindings, f"{unit}_fcollect_on_stream")
+        function(int(team), dst.address, src.address, n, stream)
+
+    def _alltoall(self, stream: int, team: int, dst: Any, src: Any) -> None:
+        n_pes = bindings.team_n_pes(int(team))
+        unit, n = self._moved("alltoall", dst, src, 1)
+        _divisible("alltoall", src, n_pes)
+        function = getattr(bindings, f"{unit}_alltoall_on_stream")
+        function(int(team), dst.address, src.address, n // n_pes, stream)
+
+    def _moved(self, name: str, dst: Any, src: Any, times: int) -> tuple[str, int]:
+        """What a collective moves: of which unit, and how many of `src`'s."""
+        _copied(name, dst, src, "target", dst.size, times * src.size, src)
+        width = next(w for w in UNITS if src.dtype.itemsize % w == 0)
+        return UNITS[width], src.nbytes // width
+
+    def _reduce(self, stream: int, team: int, dst: Any, src: Any, op: str) -> Any:
+        _copied("reduce", dst, src, "target", dst.size, src.size, src)
+        return self._reduction("reduce", stream, team, dst, src, op, src.size)
+
+    def _reducescatter(self, stream: int, team: int, dst: Any, src: Any, op: str) -> Any:
+        n_pes = bindings.team_n_pes(int(team))
+        _divisible("reducescatter", src, n_pes)
+        _copied("reducescatter", dst, src, "target", dst.size, src.size // n_pes, src)
+        return self._reduction("reducescatter", stream, team, dst, src, op, src.size // n_pes)
+
+    def _reduction(
+        self, name: str, stream: int, team: int, dst: Any, src: Any, op: str, n: int
+    ) -> None:
+        ctype = CTYPES[src.dtype.name]
+        function = getattr(bindings, f"{ctype}_{op}_{name}_on_stream")
+        function(int(team), dst.address, src.address, n, stream)
+
+    # --- as kernels
+
+    def _in_a_kernel(self, op: Op, given: dict[str, Any], stream: Any) -> Callable[[], Any]:
+        if op.base in ("iput", "iget"):
+            dst, src, *strides = (given[name] for name in op.params[:-1])
+            check_strided(op.name, dst.ghost, src.ghost, *strides)
+        dtype = _result_of(op, given)
+        result = self._device.array((1,), np.dtype(dtype or "int64"))
+        awaited = next(iter(given.values()), None)
+        if isinstance(awaited, GpuArray):
+            for name in {"value", "cond"} & given.keys():
+                given[name] = _converted(op, given[name], awaited.dtype)
+        words = {k: v for k, v in given.items() if isinstance(v, str)}
+        args = [value for name, value in given.items() if name not in words]
+        # A block is faster than a thread, and some reductions NVSHMEM has for blocks only.
+        row = OPS.get(f"{op.base}_block", op)
+        shape = BLOCK if row is not op else ONE
+        try:
+            kernel = self._kernel(row, tuple(given), words, dtype is not None)
+            kernel.launch(self._loader, shape, stream, (result, *args))
+        except (NumbaError, ValueError) as error:
+            raise _refused(op, given, error) from None
+        return lambda: self._device.read(result)[0] if dtype is not None else None
+
+    def _kernel(
+        self, op: Op, params: tuple[str, ...], words: dict[str, str], returns: bool
+    ) -> Kernel:
+        key = (op.name, len(params), *words.values())
+        if key not in self._kernels:
+            self._kernels[key] = Kernel(hostcalls.caller(op, params, words, returns), {})
+        return self._kernels[key]
+
+
+# Which arguments are on the symmetric heap, where it is not `dst` alone.
+REMOTE = {
+    "g": ("src",), "get": ("src",), "iget": ("src",),
+    "put_signal": ("dst", "signal"),
+    **dict.fromkeys(("signal_op", "signal_fetch", "signal_wait_until"), ("signal",)),
+    **dict.fromkeys(("wait_until", "test"), ("ivar",)),
+    **{
+        f"{verb}_{family}{form}": ("ivars",)
+        for verb in ("wait_until", "test") for family in ("all", "any", "some")
+        for form in ("", "_vector")
+    },
+    **dict.fromkeys(
+        ("broadcast", "fcollect", "collect", "alltoall", "alltoalls", "reduce", "reducescatter"),
+        ("dst", "src"),
+    ),
+}  # fmt: skip
+
+
+def as_gpu(value: Any) -> Any:
+    """Arrays of other libraries, and registered ones of NumPy, as ours."""
+    if isinstance(value, np.ndarray):
+        return GpuArray(value)
+    if not isinstance(value, GpuArray) and hasattr(value, "__cuda_array_interface__"):
+        from gpushmem.simt.arguments import as_numpy  # noqa: PLC0415
+
+        return GpuArray(as_numpy(value), value)
+    return value
+
+
+def _copied(name: str, dst: Any, src: Any, which: str, have: int, want: int, whole: Any) -> int:
+    """Bytes of a copy of all of `whole`, once it has been checked."""
+    check_copy(name, dst.ghost, src.ghost, which, have, want)
+    check_contiguous(name, "dst", dst.ghost)
+    check_contiguous(name, "src", src.ghost)
+    return int(whole.nbytes)
+
+
+def _divisible(name: str, src: Any, n: int) -> None:
+    if src.size % n:
+        raise ArgumentError(
+            f"{name}: src has {src.size} elements, which are not {n} equal parts, one for each PE "
+            "of the team"
+        )
+
+
+def _signal(name: str, signal: Any, value: Any, op: int) -> int:
+    if op not in (SIGNAL_SET, SIGNAL_ADD):
+        raise ArgumentError(
+            f"{name}: there is no signal operation {op}: use SIGNAL_SET or SIGNAL_ADD"
+        )
+    if signal.dtype != np.uint64:
+        raise ArgumentError(f"{name}: signal must be an array of uint64, not {signal.dtype}")
+    return hostcalls.fitting(name, value, signal.dtype)
+
+
+def _refused(op: Op, given: dict[str, Any], error: Exception) -> Exception:
+    """What is said of arguments for which there is no kernel."""
+    if isinstance(error, ShmemError):
+        return error
+    said = re.search(rf"{op.base}(_block)?: [^\n]*", str(error))
+    kinds = ", ".join(f"{k}={_kind(v)}" for k, v in given.items())
+    return ArgumentError(said[0] if said else f"{op.name} cannot take {kinds}")
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, GpuArray):
+        return f"array of {value.dtype}, shape {value.shape}"
+    return repr(value)
+
+
+def _converted(op: Op, value: Any, dtype: np.dtype[Any]) -> Any:
+    if isinstance(value, GpuArray):
+        return value
+    if not op.base.startswith("atomic"):
+        hostcalls.fitting(op.name, value, dtype)
+    return dtype.type(value)
+
+
+def _result_of(op: Op, given: dict[str, Any]) -> Any:
+    """The dtype of what the operation returns, None if it returns nothing."""
+    if op.base.startswith("atomic_"):
+        returns = op.base.startswith("atomic_fetch") or op.base.endswith("swap")
+        return given["dst"].dtype if returns else None
+    if op.base == "signal_fetch":
+        return "uint64"
+    return hostcalls.result_dtype(op, given)

@@ -1,0 +1,327 @@
+"""The operations inside kernels: each row of the table is a call of NVSHMEM's device function.
+
+`CALLS` says which, and with what: `{form}` in a name is the scope and the completion mode, `{unit}`
+the width in bits of what is counted, `{ctype}` what NVSHMEM calls the dtype, `{op}` the reduction.
+Of the arguments, words are the operation's own, an array being its address; others are made of
+them. Nothing is checked or converted when a kernel runs: the machine code is that of the bindings
+called by hand. The rest, which is in `composed`, is written in Python on top of these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from numba.cuda import cudadecl, types
+from numba.cuda.core.errors import NumbaTypeError
+from numba.cuda.extending import _Intrinsic as Intrinsic
+from numba.cuda.extending import overload
+from numba.cuda.typing.templates import make_intrinsic_template
+
+from gpushmem.backends import accepts
+from gpushmem.backends.nvshmem import composed, elements
+from gpushmem.backends.nvshmem.native import (
+    Value,
+    call,
+    first_of,
+    itemsize_of,
+    signature_of,
+    unit_of,
+)
+from gpushmem.ops import OPS
+from gpushmem.ops.table import BLOCK, THREAD, Op
+
+__all__ = ["CALLS", "CORE", "install"]
+
+DEFAULTS = ("broadcast",)  # with an argument that may be left out, which intrinsics cannot have
+
+
+class Call(NamedTuple):
+    """A device function, its arguments, and what the operation returns."""
+
+    name: str
+    arguments: str = ""
+    result: Any = None  # None: nothing; "dtype": of the first array
+    check: Callable[..., None] | None = None  # given the operation and the types of its arguments
+
+
+def _arrays(op: Op, given: dict[str, Any]) -> None:
+    accepts.arrays(op.base, given["dst"], given["src"])
+
+
+def _signal(op: Op, given: dict[str, Any]) -> None:
+    accepts.signalling(given["signal"], given["value"])
+
+
+def _signalled(op: Op, given: dict[str, Any]) -> None:
+    _arrays(op, given)
+    _signal(op, given)
+
+
+def _atomic(op: Op, given: dict[str, Any]) -> None:
+    accepts.atomic(op.base.removeprefix("atomic_"), given["dst"])
+
+
+def _awaited(op: Op, given: dict[str, Any]) -> None:
+    ivars = next(iter(given.values()))
+    indices, status = (given.get(name, types.none) for name in ("indices", "status"))
+    dtypes = ("uint64",) if "signal" in given else accepts.WAITED
+    accepts.awaited(op.base, ivars, indices, status, given.get("value", types.int64), dtypes)
+    for name, typ, taken in (("status", status, STATUS), ("indices", indices, INDICES)):
+        if isinstance(typ, types.Array) and typ.dtype not in taken:
+            raise NumbaTypeError(
+                f"{op.base}: {name} must be an array of {' or '.join(map(str, taken))} on GPUs, "
+                f"not of {typ.dtype}"
+            )
+
+
+def _one(op: Op, given: dict[str, Any]) -> None:
+    array = next(iter(given.values()))
+    if not isinstance(array, types.Array):
+        raise NumbaTypeError(f"{op.base}: {next(iter(given))} must be an array, not {array}")
+
+
+def _reduced(op: Op, given: dict[str, Any]) -> None:
+    accepts.reduction(op.base, accepts.chosen(op.base, given["op"]), given["dst"], given["src"])
+
+
+STATUS = (types.int32, types.uint32)  # int
+INDICES = (types.int64, types.uint64)  # size_t
+WORD, SIZE = types.intp, types.uint64
+SEVERAL = "ivars size(ivars) status cmp value"
+WRITING = "ivars size(ivars) indices status cmp value"
+ANSWERS = {"wait_until": None, "test": types.boolean}
+PART = "team dst src part(src)"
+
+CALLS = {
+    "my_pe": Call("my_pe", result=WORD),
+    "n_pes": Call("n_pes", result=WORD),
+    "put": Call("put{unit}{form}", "dst src count(src) pe", None, _arrays),
+    "get": Call("get{unit}{form}", "dst src count(dst) pe", None, _arrays),
+    "iput": Call("iput{width}{form}", "dst src dst_stride src_stride nelems pe", None, _arrays),
+    "iget": Call("iget{width}{form}", "dst src dst_stride src_stride nelems pe", None, _arrays),
+    "put_signal": Call(
+        "put{unit}_signal{form}", "dst src count(src) signal value op pe", None, _signalled
+    ),
+    "signal_op": Call("signal_op", "signal value op pe", None, _signal),
+    "signal_fetch": Call("signal_fetch", "signal", SIZE, _awaited),
+    "signal_wait_until": Call("signal_wait_until", "signal cmp value", SIZE, _awaited),
+    "wait_until": Call("{ctype}_wait_until", "ivar cmp value", None, _awaited),
+    "test": Call("{ctype}_test", "ivar cmp value", types.boolean, _awaited),
+    "fence": Call("fence"),
+    "quiet": Call("quiet"),
+    "team_my_pe": Call("team_my_pe", "team", WORD),
+    "team_n_pes": Call("team_n_pes", "team", WORD),
+    "team_translate_pe": Call("team_translate_pe", "src_team src_pe dst_team", WORD),
+    "barrier": Call("barrier{form}", "team"),
+    "barrier_all": Call("barrier_all{form}"),
+    "sync": Call("team_sync{form}", "team"),
+    "sync_all": Call("sync_all{form}"),
+    "broadcast": Call("broadcastmem{form}", "team dst src bytes(src) root", None, _arrays),
+    "fcollect": Call("fcollectmem{form}", "team dst src bytes(src)", None, _arrays),
+    "alltoall": Call("alltoallmem{form}", "team dst src partbytes(src)", None, _arrays),
+    "reduce": Call("{ctype}_{op}_reduce{form}", "team dst src size(src)", None, _reduced),
+    "reducescatter": Call("{ctype}_{op}_reducescatter{form}", PART, None, _reduced),
+} | {
+    f"atomic_{op}": Call(f"{{ctype}}_atomic_{op}", f"dst {given}pe", returns, _atomic)
+    for op, given, returns in [
+        ("fetch", "", "dtype"), ("set", "value ", None), ("swap", "value ", "dtype"),
+        ("compare_swap", "cond value ", "dtype"), ("inc", "", None), ("fetch_inc", "", "dtype"),
+        *[
+            (form + op, "value ", "dtype" if form else None)
+            for op in ("add", "and", "or", "xor") for form in ("", "fetch_")
+        ],
+    ]
+} | {
+    f"{verb}_{family}{form}": Call(
+        f"{{ctype}}_{verb}_{family}{form}", WRITING if family == "some" else SEVERAL,
+        ANSWERS[verb] if family == "all" else WORD, _awaited,
+    )
+    for verb in ("wait_until", "test") for family in ("all", "any", "some")
+    for form in ("", "_vector")
+}  # fmt: skip
+
+
+# --- names
+
+
+def _suffix(op: Op) -> str:
+    return ("_nbi" if op.nbi else "") + ("" if op.scope == THREAD else f"_{op.scope}")
+
+
+def _name(op: Op, row: Call, given: dict[str, Any]) -> str:
+    """The device function for arguments of these types; raises `NumbaTypeError`."""
+    arrays = [typ for typ in given.values() if isinstance(typ, types.Array)]
+    words = {"form": _suffix(op)}
+    pattern = row.name
+    if "{op}" in pattern:
+        words["op"] = which = accepts.chosen(op.base, given["op"])
+        pattern = _reduction(op, which, arrays[0], pattern)
+    if "{unit}" in pattern:
+        words["unit"] = str(8 * unit_of(itemsize_of(arrays[0])))
+    if "{width}" in pattern:
+        words["width"] = str(8 * itemsize_of(arrays[0]))
+    if "{ctype}" in pattern:
+        dtype = getattr(arrays[0].dtype, "underlying_float", arrays[0].dtype)
+        rest = pattern.replace("{ctype}", "{{ctype}}").format(**words)
+        return first_of(op.name, dtype, rest)
+    name = pattern.format(**words)
+    if signature_of(name) is None:
+        raise NumbaTypeError(
+            f"{op.name}: NVSHMEM has no {name}, which arrays of {arrays[0].dtype} need on GPUs"
+        )
+    return name
+
+
+def _reduction(op: Op, which: str, array: Any, pattern: str) -> str:
+    """Complex numbers are summed as pairs; of pairs NVSHMEM has one reduction, in blocks."""
+    if isinstance(array.dtype, types.Complex) and which != "sum":
+        raise NumbaTypeError(f'{op.name}: NVSHMEM has "{which}" not of {array.dtype} on GPUs')
+    if which != "maxloc":
+        return pattern
+    fields = [field.type for field in array.dtype.fields.values()]
+    if op.base != "reduce" or op.scope != BLOCK or fields != [types.float64, types.float64]:
+        raise NumbaTypeError(
+            f'{op.name}: on GPUs NVSHMEM has "maxloc" in reduce_block only, of records of two '
+            "float64"
+        )
+    return "double2_maxloc_reduce_block"
+
+
+# --- arguments
+
+
+class Site:
+    """One call of an operation in a kernel: the code of its arguments."""
+
+    def __init__(self, context: Any, builder: Any, values: dict[str, Value]) -> None:
+        self.context, self.builder, self.values = context, builder, values
+
+    def argument(self, text: str) -> Value:
+        """The value of an argument as `CALLS` writes it."""
+        made = re.fullmatch(r"(\w+)\((\w+)\)", text)
+        if made is None:
+            return self.values[text]
+        return Value(SIZE, getattr(self, f"_{made[1]}")(self.values[made[2]]))
+
+    def _array(self, value: Value) -> Any:
+        return self.context.make_array(value.type)(self.context, self.builder, value.code)
+
+    def _size(self, value: Value) -> Any:
+        pairs = 2 if isinstance(value.type.dtype, types.Complex) else 1
+        return self._times(self._array(value).nitems, pairs)
+
+    def _bytes(self, value: Value) -> Any:
+        return self._times(self._array(value).nitems, itemsize_of(value.type))
+
+    def _count(self, value: Value) -> Any:
+        itemsize = itemsize_of(value.type)
+        return self._times(self._array(value).nitems, itemsize // unit_of(itemsize))
+
+    def _part(self, value: Value) -> Any:
+        return self.builder.udiv(self._size(value), self._members())
+
+    def _partbytes(self, value: Value) -> Any:
+        return self.builder.udiv(self._bytes(value), self._members())
+
+    def _members(self) -> Any:
+        n = call(self.context, self.builder, "team_n_pes", [self.values["team"]])
+        return self.builder.zext(n, self.context.get_value_type(SIZE))
+
+    def _times(self, code: Any, factor: int) -> Any:
+        return code if factor == 1 else self.builder.mul(code, code.type(factor))
+
+
+def _code(op: Op, row: Call, name: str, result: Any) -> Callable[..., Any]:
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        given = map(Value, sig.args, args)
+        values = dict(zip(op.params, given, strict=False))
+        site = Site(context, builder, values)
+        taken = [site.argument(text) for text in row.arguments.split()]
+        returned = call(context, builder, name, taken)
+        if result == types.void:
+            return context.get_dummy_value()
+        return context.cast(builder, returned, signature_of(name).return_type, result)
+
+    return codegen
+
+
+# --- rows
+
+
+def _type_of(op: Op, param: str, given: Any, taken: dict[str, Any]) -> Any:
+    """The type that an argument is converted to; that of the element for values."""
+    if isinstance(given, types.Array | types.NoneType | types.StringLiteral):
+        return given
+    if param in ("value", "cond") and not op.base.startswith("put_signal"):
+        return next(t for t in taken.values() if isinstance(t, types.Array)).dtype
+    if not isinstance(given, types.Integer):
+        raise NumbaTypeError(f"{op.base}: {param} must be an integer, not {given}")
+    return types.unliteral(given)
+
+
+def _definition(op: Op, row: Call) -> Any:
+    """What Numba asks for the types, and then the code, of a call of the operation."""
+
+    def define(typingctx: Any, *args: Any) -> Any:
+        given = dict(zip(op.params, args, strict=False))
+        if row.check is not None:
+            row.check(op, given)
+        name = _name(op, row, given)
+        result = _result(row, given)
+        taken = [_type_of(op, param, typ, given) for param, typ in given.items()]
+        return result(*taken), _code(op, row, name, result)
+
+    return _with_params(define, op)
+
+
+def _result(row: Call, given: dict[str, Any]) -> Any:
+    if row.result == "dtype":
+        return given["dst"].dtype
+    return types.void if row.result is None else row.result
+
+
+def _with_params(define: Any, op: Op) -> Any:
+    """`define` with the operation's own parameters, by which Numba binds arguments."""
+    names = ", ".join(p for p in op.params if p != "timeout_ns")
+    scope: dict[str, Any] = {"define": define}
+    exec(f"def {op.name}(typingctx, {names}):\n    return define(typingctx, {names})", scope)  # noqa: S102
+    return scope[op.name]
+
+
+# Rows of the table -> what `composed` calls them by: the intrinsics that are made here.
+CORE: dict[str, Any] = {}
+
+
+def intrinsic(op: Op, definition: Any, prefer_literal: bool = False) -> Any:
+    """Make an intrinsic of a row; kernels call it by the operation's function, too."""
+    made = Intrinsic(op.name, definition, prefer_literal)
+    made._register()
+    if "timeout_ns" not in op.params and op.base not in DEFAULTS:
+        bind(op, made)
+    return made
+
+
+def bind(op: Op, made: Intrinsic) -> None:
+    """Let an operation's function stand for an intrinsic in kernels."""
+    template = make_intrinsic_template(
+        op.function, made._defn, op.name, prefer_literal=made._prefer_literal
+    )
+    cudadecl.registry.register_global(op.function, types.Function(template))
+
+
+def install() -> None:
+    """Give every row of the operation table its meaning in kernels on GPUs."""
+    if CORE:
+        return
+    rows = [op for op in OPS.values() if op.kernel]
+    for op in rows:
+        if op.base in CALLS:
+            row = CALLS[op.base]
+            CORE[op.name] = intrinsic(op, _definition(op, row), "{op}" in row.name)
+        elif op.base in elements.DEFINITIONS:
+            CORE[op.name] = intrinsic(op, elements.DEFINITIONS[op.base])
+    for op in rows:
+        if op.name not in CORE or op.params[-1:] == ("timeout_ns",) or op.base in DEFAULTS:
+            overload(op.function)(composed.body_of(op, CORE))

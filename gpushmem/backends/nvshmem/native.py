@@ -1,0 +1,149 @@
+"""Calls of NVSHMEM's device functions, as nvshmem4py's generated bindings declare them.
+
+`nvshmem.bindings.device.numba` has a function and a C++ shim for each of NVSHMEM's device
+functions. Here a name becomes its signature, and a call of it in the code of a kernel. What the
+bindings leave out has a shim of ours (`EXTRA`).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba.cuda import cgutils, types
+from numba.cuda.core.errors import NumbaTypeError
+from numba.cuda.descriptor import cuda_target
+from numba.cuda.extending import _Intrinsic as Intrinsic
+from nvshmem.bindings.device.numba import _numbast as bindings
+
+__all__ = [
+    "CTYPES",
+    "EXTRA",
+    "Value",
+    "bindings",
+    "call",
+    "data_of",
+    "first_of",
+    "intrinsic",
+    "itemsize_of",
+    "signature_of",
+    "unit_of",
+]
+
+# How NVSHMEM's typed functions call a dtype; the first of the names that there is is meant.
+CTYPES = {
+    "int8": ("int8", "schar"), "int16": ("int16", "short"), "int32": ("int32", "int"),
+    "int64": ("int64", "long"), "uint8": ("uint8", "uchar"), "uint16": ("uint16", "ushort"),
+    "uint32": ("uint32", "uint"), "uint64": ("uint64", "ulong"), "float16": ("half",),
+    "__nv_bfloat16": ("bfloat16",), "float32": ("float",), "float64": ("double",),
+}  # fmt: skip
+
+
+class Extra(NamedTuple):
+    """A device function that has no binding: C++ of its shim, Numba types of the call."""
+
+    result: Any
+    arguments: tuple[Any, ...]
+    source: str
+
+
+EXTRA = {
+    "gpushmem_ptr": Extra(
+        types.uint64, (types.uint64, types.int32),
+        "unsigned long gpushmem_ptr(unsigned long address, int pe)"
+        " { return (unsigned long)nvshmem_ptr((void*)address, pe); }",
+    ),
+    "gpushmem_mc_ptr": Extra(
+        types.uint64, (types.int32, types.uint64),
+        "unsigned long gpushmem_mc_ptr(int team, unsigned long address)"
+        " { return (unsigned long)nvshmemx_mc_ptr(team, (void*)address); }",
+    ),
+    # What `collect` tells the other PEs: symmetric memory, whose address the host puts here.
+    "gpushmem_words": Extra(
+        types.uint64, (),
+        "unsigned long gpushmem_words()"
+        " { extern __device__ unsigned long gpushmem_workspace; return gpushmem_workspace; }",
+    ),
+}  # fmt: skip
+
+
+class Value(NamedTuple):
+    """A value in the code that is being made."""
+
+    type: Any
+    code: Any
+
+
+@cache
+def signature_of(name: str) -> Any:
+    """Numba's signature of NVSHMEM's device function `name`; None if there is no such function."""
+    template = getattr(bindings, f"_typing_{name}", None)
+    return None if template is None else template.cases[0]
+
+
+def first_of(what: str, dtype: Any, pattern: str) -> str:
+    """The first function that there is of those that `pattern`, with {ctype}, names for a dtype."""
+    for ctype in CTYPES.get(str(dtype), ()):
+        name = pattern.format(ctype=ctype)
+        if signature_of(name) is not None:
+            return name
+    has = [d for d, names in CTYPES.items() for c in names[:1] if _has(pattern, names)]
+    raise NumbaTypeError(
+        f"{what}: NVSHMEM has it for arrays of {', '.join(has) or 'nothing'} on GPUs, "
+        f"not of {dtype}"
+    )
+
+
+def _has(pattern: str, names: tuple[str, ...]) -> bool:
+    return any(signature_of(pattern.format(ctype=c)) is not None for c in names)
+
+
+def intrinsic(definition: Any) -> Any:
+    """Make an intrinsic for kernels on GPUs."""
+    made = Intrinsic(definition.__name__, definition)
+    made._register()
+    return made
+
+
+def itemsize_of(array: Any) -> int:
+    """Bytes of an array's element."""
+    context = cuda_target.target_context
+    return int(context.get_abi_sizeof(context.get_data_type(array.dtype)))
+
+
+def unit_of(itemsize: int) -> int:
+    """Bytes of the words that items are copied by."""
+    return next(unit for unit in (8, 4, 2, 1) if itemsize % unit == 0)
+
+
+def data_of(context: Any, builder: Any, array: Value) -> Any:
+    """Pointer to an array's element 0."""
+    return context.make_array(array.type)(context, builder, array.code).data
+
+
+def call(context: Any, builder: Any, name: str, values: list[Value]) -> Any:
+    """Call NVSHMEM's device function `name`; arrays are given as the address of their data."""
+    extra = EXTRA.get(name)
+    if extra is not None:
+        given = [_as(context, builder, v, t) for v, t in zip(values, extra.arguments, strict=True)]
+        result, *kinds = map(context.get_value_type, (extra.result, *extra.arguments))
+        kind = ir.FunctionType(result, kinds)
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), given)
+    signature = signature_of(name)
+    given = [_as(context, builder, v, t) for v, t in zip(values, signature.args, strict=True)]
+    return context.get_function(getattr(bindings, name), signature)(builder, given)
+
+
+def _as(context: Any, builder: Any, value: Value, typ: Any) -> Any:
+    """A value as the type that a function takes."""
+    kind = context.get_value_type(typ)
+    is_pointer = isinstance(typ, types.CPointer)
+    if isinstance(value.type, types.NoneType):
+        return ir.Constant(kind, None)
+    if isinstance(value.type, types.Array):
+        data = data_of(context, builder, value)
+        return builder.bitcast(data, kind) if is_pointer else builder.ptrtoint(data, kind)
+    if is_pointer:
+        return builder.bitcast(value.code, kind)
+    return context.cast(builder, value.code, value.type, typ)

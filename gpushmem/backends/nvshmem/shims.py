@@ -1,0 +1,108 @@
+"""NVSHMEM's device functions as objects to link with: C++ shims, compiled by NVRTC to LTO-IR.
+
+The bindings have a shim for each function, as text. NVRTC needs seconds for NVSHMEM's headers and
+hardly any time for shims, so those of all operations but the reductions are compiled together, once
+for an architecture, and kept on disk; the linker takes what a kernel uses. Reductions are large: a
+kernel that has some gets an object of exactly the shims it uses. (Two objects cannot be linked:
+both would define NVSHMEM's state.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cuda.core import Program, ProgramOptions
+from cuda.pathfinder import find_nvidia_header_directory
+
+from gpushmem.backends.nvshmem import cache as disk
+from gpushmem.backends.nvshmem import versions
+from gpushmem.backends.nvshmem.native import CTYPES, EXTRA, bindings, signature_of
+from gpushmem.ops import OPS
+from gpushmem.ops.table import THREAD
+
+__all__ = ["compiled_for", "needed_by"]
+
+# The C++ of each shim in the bindings' source, and the Python name it is for.
+SHIM = re.compile(r'shim_raw_str = """(.*?)"""\s+@lower\((\w+),', re.DOTALL)
+SYMBOL = re.compile(r"extern \"C\" __device__ int\s+(\w+)\(")
+DECLARED = re.compile(r'declare [^@\n]*@"?(\w+_nbst|gpushmem_\w+)"?\(')
+HEADER = "#define __NVSHMEM_NUMBA_SUPPORT__\n#include <entry_point.h>\n"
+STATE = "__device__ unsigned long gpushmem_workspace;\n"
+
+
+def needed_by(llvm: Iterable[str]) -> frozenset[str]:
+    """The shims that modules, as LLVM's text, call."""
+    return frozenset(name for text in llvm for name in DECLARED.findall(text))
+
+
+def compiled_for(needed: frozenset[str], arch: str) -> bytes:
+    """LTO-IR that has the shims `needed`, for an architecture such as sm_90."""
+    core = _core()
+    return _compiled(tuple(sorted(max(core, needed))), arch)
+
+
+@cache
+def _texts() -> dict[str, tuple[str, str]]:
+    """Symbol of each shim -> the Python name it is for, and its text."""
+    found = {}
+    for text, name in SHIM.findall(Path(bindings.__file__).read_text()):
+        symbol = SYMBOL.search(text)
+        if symbol is not None:
+            found[symbol[1]] = (name, text)
+    for name, extra in EXTRA.items():
+        found[name] = (name, f'extern "C" __device__ {extra.source}\n')
+    return found
+
+
+@cache
+def _core() -> frozenset[str]:
+    """The shims of all operations but reductions."""
+    from gpushmem.backends.nvshmem.lowering import CALLS  # noqa: PLC0415  (which uses `native`)
+
+    names = set(EXTRA)
+    for op in OPS.values():
+        if op.base in CALLS and "{op}" not in CALLS[op.base].name:
+            names |= set(_expanded(CALLS[op.base].name, op))
+    names |= {f"uint{bits}_{verb}" for bits in (8, 16, 32, 64) for verb in "pg"}
+    return frozenset(symbol for symbol, (name, _) in _texts().items() if name in names)
+
+
+def _expanded(pattern: str, op: Any) -> list[str]:
+    """All functions that a name of `CALLS` stands for."""
+    form = ("_nbi" if op.nbi else "") + ("" if op.scope == THREAD else f"_{op.scope}")
+    widths = ("8", "16", "32", "64", "128") if "{width}" in pattern else ("8", "16", "32", "64")
+    ctypes = [_first(pattern, names) for names in CTYPES.values()] if "{ctype}" in pattern else [""]
+    found = {
+        pattern.format(form=form, unit=width, width=width, ctype=ctype)
+        for width in widths for ctype in ctypes if ctype is not None
+    }  # fmt: skip
+    return sorted(found)
+
+
+def _first(pattern: str, names: tuple[str, ...]) -> str | None:
+    return next((n for n in names if signature_of(pattern.format(ctype=n)) is not None), None)
+
+
+def _compiled(symbols: tuple[str, ...], arch: str) -> bytes:
+    texts = _texts()
+    source = HEADER + STATE + "".join(texts[symbol][1] for symbol in symbols)
+    key = disk.key("shims", source, arch, versions.compilers())
+    return disk.made(key, lambda: disk.Kept({}, _compile(source, arch))).code
+
+
+def _compile(source: str, arch: str) -> bytes:
+    options = ProgramOptions(
+        std="c++17", arch=arch, link_time_optimization=True, relocatable_device_code=True,
+        include_path=_include_path(), name="nvshmem_shims",
+    )  # fmt: skip
+    code: bytes = Program(source, "c++", options).compile("ltoir").code
+    return bytes(code)
+
+
+def _include_path() -> list[str]:
+    folders = [find_nvidia_header_directory(name) for name in ("nvshmem", "cccl", "cudart")]
+    return [*filter(None, folders), str(Path(bindings.__file__).parent)]

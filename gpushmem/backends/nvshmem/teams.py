@@ -1,0 +1,117 @@
+"""Teams of the nvshmem backend: NVSHMEM's own, whose numbers kernels get."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from typing import Any
+
+from nvshmem import bindings
+from nvshmem import core as nvshmem
+
+from gpushmem.errors import ArgumentError, TeamError
+from gpushmem.ops import TEAM_INVALID, TEAM_NODE, TEAM_SHARED, TEAM_WORLD
+from gpushmem.ops.team import Team
+
+__all__ = ["Teams"]
+
+PREDEFINED = (TEAM_WORLD, TEAM_SHARED, TEAM_NODE)
+LIMIT = 32  # teams that NVSHMEM keeps unless NVSHMEM_MAX_TEAMS says otherwise
+
+
+class Teams:
+    """The teams of one PE."""
+
+    def __init__(self, n_pes: int, meet: Callable[..., None]) -> None:
+        self._n_pes, self._meet = n_pes, meet
+        self._made: set[int] = set()
+
+    @staticmethod
+    def limit() -> int:
+        """How many teams a PE can be in."""
+        return int(os.environ.get("NVSHMEM_MAX_TEAMS") or LIMIT)
+
+    def close(self) -> None:
+        """Take down the teams that are left."""
+        for team in sorted(self._made):
+            bindings.team_destroy(team)
+        self._made.clear()
+
+    def check(self, team: int) -> None:
+        """Refuse what is no team of this PE."""
+        if team not in PREDEFINED and team not in self._made:
+            raise TeamError(
+                f"there is no team {int(team)}: it was destroyed, or this PE is not in it"
+            )
+
+    # --- the operations
+
+    def team_my_pe(self, team: int) -> int:
+        if team == TEAM_INVALID:
+            return -1
+        self.check(team)
+        return int(bindings.team_my_pe(int(team)))
+
+    def team_n_pes(self, team: int) -> int:
+        if team == TEAM_INVALID:
+            return -1
+        self.check(team)
+        return int(bindings.team_n_pes(int(team)))
+
+    def team_translate_pe(self, src_team: int, src_pe: int, dst_team: int) -> int:
+        if TEAM_INVALID in (src_team, dst_team):
+            return -1
+        self.check(src_team)
+        self.check(dst_team)
+        if not 0 <= src_pe < self.team_n_pes(src_team):
+            return -1
+        return int(bindings.team_translate_pe(int(src_team), int(src_pe), int(dst_team)))
+
+    def members(self, team: int) -> list[int]:
+        """The members of a team, as PEs of the job."""
+        n = self.team_n_pes(team)
+        return [self.team_translate_pe(team, pe, TEAM_WORLD) for pe in range(n)]
+
+    def team_split_strided(self, parent: int, start: int, stride: int, size: int) -> Team:
+        n, last = self.team_n_pes(parent), start + (size - 1) * stride
+        if size < 1 or (stride == 0 and size > 1) or not (0 <= start < n and 0 <= last < n):
+            raise ArgumentError(
+                f"team_split_strided: the PEs {start} + k * {stride} for k from 0 to {size - 1} "
+                f"are not {size} PEs of a parent of {n}"
+            )
+        made = nvshmem.team_split_strided(
+            int(parent), start, stride or 1, size, nvshmem.TeamConfig(), 0
+        )
+        return self._team(made, self.team_my_pe(parent) in range(start, last + 1, stride or 1))
+
+    def team_split_2d(self, parent: int, xrange: int) -> tuple[Team, Team]:
+        self.check(parent)
+        if xrange < 1:
+            raise ArgumentError(f"team_split_2d: a row must have 1 PE or more, not {xrange}")
+        config, xrange = nvshmem.TeamConfig(), min(xrange, self.team_n_pes(parent))
+        row, column = ctypes.c_int(-1), ctypes.c_int(-1)
+        # Not through nvshmem.core 0.4.1, which gives the arguments in another order.
+        bindings.team_split_2d(
+            int(parent), xrange, config.ptr, 0, ctypes.addressof(row), config.ptr, 0,
+            ctypes.addressof(column),
+        )  # fmt: skip
+        return self._team(row.value, True), self._team(column.value, True)
+
+    def team_destroy(self, team: int) -> None:
+        if team in PREDEFINED:
+            raise ArgumentError(f"team_destroy: {team!r} is predefined; it stays until finalize")
+        self.check(team)
+        nvshmem.team_destroy(int(team))
+        self._made.discard(int(team))
+
+    def _team(self, made: Any, member: bool) -> Team:
+        if made is not None and int(made) >= 0:
+            self._made.add(int(made))
+            return Team(made)
+        if member:
+            raise TeamError(
+                f"NVSHMEM could not make the team: it keeps {self.limit()} with the predefined "
+                "ones: destroy some, or set NVSHMEM_MAX_TEAMS before the job starts"
+            )
+        return TEAM_INVALID

@@ -1,0 +1,109 @@
+"""Kernels that call a row of the operation table, made from the table."""
+
+from numba import types
+
+from gpushmem.backends import accepts
+from gpushmem.ops import OPS
+
+KERNEL = """
+def {name}({params}):
+    {out}operation({given})
+"""
+INTS = [
+    "pe",
+    "cmp",
+    "team",
+    "root",
+    "src_team",
+    "src_pe",
+    "dst_team",
+    "dst_stride",
+    "src_stride",
+    "nelems",
+    "timeout_ns",
+]
+RETURNING = (
+    "my_pe", "n_pes", "g", "test", "team_my_pe", "team_n_pes", "team_translate_pe", "signal_fetch",
+    "signal_wait", "atomic_fetch", "atomic_swap", "atomic_compare_swap", "wait_until_any",
+    "wait_until_some",
+)  # fmt: skip
+COPIED = ("int8", "uint16", "int32", "int64", "float16", "float32", "float64", "complex64",
+          "complex128", "boolean", "bfloat16")  # fmt: skip
+
+
+def array_of(dtype):
+    return types.Array(dtype, 1, "C")
+
+
+def dtype_of(name):
+    from numba.cuda.types import bfloat16
+
+    return bfloat16 if name == "bfloat16" else getattr(types, name)
+
+
+def dtypes_of(op, which=None):
+    """The dtypes, by name, that NVSHMEM has a row for."""
+    if op.base.startswith("atomic_"):
+        return accepts.ATOMIC[op.base.removeprefix("atomic_")]
+    if "signal" in op.base and "put" not in op.base:
+        return ("uint64",)
+    if op.base.startswith(("wait", "test")):
+        return accepts.WAITED
+    if op.base in ("reduce", "reducescatter"):
+        integers = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+        floats = ("float16", "bfloat16", "float32", "float64")
+        more = {"sum": (*floats, "complex64", "complex128"), "and": (), "or": (), "xor": ()}
+        return integers + more.get(which, floats)
+    arrays = {"dst", "src", "array"} & set(op.params)
+    return COPIED if arrays else ("",)
+
+
+def kernel_of(op, dtype="", which=None, timeout=False):
+    """A kernel that calls the row, and the types of its arguments."""
+    element = dtype_of(dtype) if dtype else None
+    taken = {}
+    for name in op.params:
+        if name == "op" and which is not None:
+            continue
+        if name == "timeout_ns" and not timeout:
+            continue
+        taken[name] = _type(op, name, element)
+    returns = op.base in RETURNING or op.base.startswith(("signal_fetch", "signal_wait", "test_"))
+    returns = returns or op.base in ("atomic_fetch", "atomic_swap", "atomic_compare_swap")
+    returns = returns or op.base.startswith(("atomic_fetch_", "wait_until_any", "wait_until_some"))
+    given = [
+        repr(which) if n == "op" and which else n for n in op.params if n in taken or n == "op"
+    ]
+    if returns:
+        taken["out"] = array_of(
+            element if op.base.startswith("atomic") or op.base == "g" else types.int64
+        )
+    text = KERNEL.format(
+        name=op.name, params=", ".join(taken), given=", ".join(given),
+        out="out[0] = " if returns else "",
+    )  # fmt: skip
+    scope = {"operation": op.function}
+    exec(text, scope)
+    return scope[op.name], tuple(taken.values())
+
+
+def _type(op, name, element):
+    if name in INTS:
+        return types.int64
+    if name == "signal":
+        return array_of(types.uint64)
+    if name == "status":
+        return array_of(types.int32)
+    if name == "indices":
+        return array_of(types.int64)
+    if name == "op":
+        return types.int64
+    if name == "value" and "signal" in op.base:
+        return types.uint64
+    if name in ("value", "cond"):
+        return array_of(element) if op.base.endswith("_vector") else element
+    return array_of(element)
+
+
+def rows():
+    return [op for op in OPS.values() if op.kernel]
