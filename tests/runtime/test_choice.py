@@ -11,7 +11,7 @@ from gpushmem.backends.nvshmem import versions
 from gpushmem.errors import BackendUnavailable
 from tests.conftest import PLAIN
 
-FITTING = {"nvshmem4py-cu13": "0.4.1", "numba-cuda": "0.30.4", "cuda-core": "1.2.2", "cffi": "2.1"}
+FITTING = {"nvshmem4py-cu13": "0.4.1", "numba-cuda": "0.30.4", "cuda-core": "1.2.2"}
 
 
 @pytest.fixture
@@ -55,7 +55,6 @@ LACKING = [
     ({"nvshmem4py_cu13": "0.4"}, "nvshmem4py-cu13 0.4 is installed (needed: "),
     ({"numba_cuda": "0.31.0"}, "numba-cuda 0.31.0 is installed (needed: numba-cuda>=0.30,<0.31)"),
     ({"cuda_core": "0.4.2"}, "cuda-core 0.4.2 is installed (needed: cuda-core>=0.5)"),
-    ({"cffi": None}, "cffi is not installed (needed: cffi)"),
 ]
 
 
