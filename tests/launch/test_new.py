@@ -164,18 +164,22 @@ def spawn(function, n, *args):
 
 
 def test_closures_and_their_results():
-    base, variant = [5], shmem.iput_warp
+    base, variant, team = [5], shmem.iput_warp, shmem.TEAM_INVALID
     kernel = shmem.jit(lambda x: variant(x, x, 1, 1, 1, 0))
 
     def body(k):
         found = bootstrap.meet()
         loaded = "numba" in sys.modules
-        same = variant is shmem.iput_warp and kernel.py_func.__closure__[0].cell_contents is variant
-        return base[0] + k + found.my_pe, same, shmem.TEAM_WORLD, loaded
+        same = [
+            variant is shmem.iput_warp, team is shmem.TEAM_INVALID, callable(shmem.jit),
+            kernel.py_func.__closure__[0].cell_contents is variant,
+        ]  # fmt: skip
+        return base[0] + k + found.my_pe, all(same), team, loaded
 
     before = len(os.listdir("/proc/self/fd"))
     rows = spawn(body, 2, 1)
-    assert [row[:3] for row in rows] == [(pe + 6, True, shmem.TEAM_WORLD) for pe in range(2)]
+    assert rows == [(pe + 6, True, team, False) for pe in range(2)]
+    assert all(row[2] is team for row in rows)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
