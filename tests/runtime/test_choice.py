@@ -23,7 +23,7 @@ def machine(monkeypatch):
         there = FITTING | {name.replace("_", "-"): v for name, v in packages.items()}
         monkeypatch.setattr(versions, "_no_gpu", lambda: gpu or driver)
         monkeypatch.setattr(versions, "_no_driver", lambda: driver)
-        monkeypatch.setattr(versions, "_installed", there.get)
+        monkeypatch.setattr(versions, "installed", there.get)
 
     return put
 

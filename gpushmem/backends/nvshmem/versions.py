@@ -14,7 +14,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["COMPILING", "NEEDED", "compilers", "lacking", "missing", "reasons"]
+__all__ = ["COMPILING", "NEEDED", "compilers", "installed", "lacking", "missing", "reasons"]
 
 INSTALL = 'pip install "gpushmem[nvshmem]"'
 DRIVER = "libcuda.so.1"
@@ -57,12 +57,12 @@ COMPILING = (
 @cache
 def compilers() -> tuple[tuple[str, str | None], ...]:
     """The versions of all that makes machine code of a kernel."""
-    return tuple((name, _installed(name)) for name in COMPILING)
+    return tuple((name, installed(name)) for name in COMPILING)
 
 
 def missing() -> str | None:
     """Why the backend cannot be used here, in a line that says what to do; None if it can be."""
-    driver, packages = _no_driver(), lacking(_installed)
+    driver, packages = _no_driver(), lacking(installed)
     found = ([driver] if driver else []) + packages
     if not found:
         return None
@@ -76,7 +76,7 @@ def reasons() -> list[str]:
     Never raises, and starts nothing of CUDA.
     """
     gpu = _no_gpu()
-    return ([gpu] if gpu else []) + lacking(_installed)
+    return ([gpu] if gpu else []) + lacking(installed)
 
 
 def lacking(version: Callable[[str], str | None]) -> list[str]:
@@ -88,12 +88,13 @@ def lacking(version: Callable[[str], str | None]) -> list[str]:
         if not there:
             found.append(f"{name} is not installed (needed: {needed})")
         elif not any(map(needed.fits, there.values())):
-            installed = " and ".join(f"{n} {v}" for n, v in there.items())
-            found.append(f"{installed} is installed (needed: {needed})")
+            told = " and ".join(f"{n} {v}" for n, v in there.items())
+            found.append(f"{told} is installed (needed: {needed})")
     return found
 
 
-def _installed(package: str) -> str | None:
+def installed(package: str) -> str | None:
+    """The version of a package that is installed, None if it is not."""
     try:
         return metadata.version(package) or None
     except Exception:  # noqa: BLE001  (of a broken installation)
