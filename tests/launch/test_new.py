@@ -78,8 +78,13 @@ def test_tagged_lines_and_modules(run_cli, script, tmp_path):
 # What a PE does, the exit code of the job, and what is said.
 ENDS = [
     ("sys.exit(3)", 3, "PE 0 of 2 ended with exit code 3; the other PE was ended"),
-    ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "PE 0 of 2 was killed by SIGSEGV"),
     ("raise ValueError('no good')", 1, "PE 0 failed:\nTraceback (most recent call last):\n  File"),
+    pytest.param(
+        "os.kill(os.getpid(), signal.SIGSEGV)",
+        139,
+        "PE 0 of 2 was killed by SIGSEGV",
+        marks=pytest.mark.slow,
+    ),
     pytest.param("sys.exit('sorry')", 1, "sorry\n", marks=pytest.mark.slow),
     pytest.param("os._exit(9)", 9, "PE 0 of 2 ended with exit code 9", marks=pytest.mark.slow),
     pytest.param("sys.exit()", 0, "", marks=pytest.mark.slow),
@@ -107,6 +112,7 @@ def test_init_says_what_is_missing(run_cli, script):
     assert "BackendUnavailable: backend nvshmem cannot be used here: " in last
 
 
+@pytest.mark.slow
 def test_children_of_a_pe_are_not_pes(run_cli, script):
     child = "from gpushmem import bootstrap; print(bootstrap.meet().n_pes)"
     path = script(f"import subprocess\nsubprocess.run([sys.executable, '-c', {child!r}])\n")

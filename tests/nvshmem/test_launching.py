@@ -86,6 +86,7 @@ def test_a_pe_that_fails_ends_those_that_wait_for_it(script):
     assert err.endswith("PE 1 of 3 ended with exit code 1; the other 2 PEs were ended\n")
 
 
+@pytest.mark.slow
 def test_settings_that_contradict(script):
     words = ("run", "-n", 2, "--transport", "ibrc", script())
     _, err = run(sys.executable, "-m", "gpushmem", *words, code=1, NVSHMEM_REMOTE_TRANSPORT="ucx")
@@ -104,6 +105,7 @@ def test_spawn(script):
     assert out == f"{told}\n[0, 1]\n"
 
 
+@pytest.mark.slow
 def test_mpirun_on_two_machines(script):
     need_mpi4py()
     out, err = run(*mpirun(), 3, sys.executable, script(TWO_MACHINES))
