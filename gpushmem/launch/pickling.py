@@ -6,7 +6,8 @@ import io
 import pickle
 from typing import Any
 
-from gpushmem.ops import OPS
+from gpushmem.ops import OPS, constants
+from gpushmem.ops.team import Team
 
 try:
     import cloudpickle as by  # takes closures, and what `__main__` defines
@@ -20,18 +21,24 @@ Base: Any = by.Pickler
 
 
 class _Pickler(Base):
-    """Operations go by their names: a copy would mean nothing to the compiler."""
+    """Operations and teams that have names go by them: a copy is not the thing itself."""
 
     def reducer_override(self, what: Any) -> Any:
-        name = getattr(what, "__name__", None)
-        op = OPS.get(name) if isinstance(name, str) else None
-        if op is not None and op.function is what:
-            return _operation, (name,)
+        name = NAMES.get(id(what))
+        if name is not None:
+            return _named, (name,)
         return NotImplemented if PLAIN else super().reducer_override(what)
 
 
-def _operation(name: str) -> Any:
-    return OPS[name].function
+NAMED: dict[str, Any] = {
+    **{name: op.function for name, op in OPS.items()},
+    **{name: value for name, value in vars(constants).items() if isinstance(value, Team)},
+}
+NAMES = {id(value): name for name, value in NAMED.items()}
+
+
+def _named(name: str) -> Any:
+    return NAMED[name]
 
 
 def dumps(value: object) -> bytes:

@@ -78,8 +78,13 @@ def test_tagged_lines_and_modules(run_cli, script, tmp_path):
 # What a PE does, the exit code of the job, and what is said.
 ENDS = [
     ("sys.exit(3)", 3, "PE 0 of 2 ended with exit code 3; the other PE was ended"),
-    ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "PE 0 of 2 was killed by SIGSEGV"),
     ("raise ValueError('no good')", 1, "PE 0 failed:\nTraceback (most recent call last):\n  File"),
+    pytest.param(
+        "os.kill(os.getpid(), signal.SIGSEGV)",
+        139,
+        "PE 0 of 2 was killed by SIGSEGV",
+        marks=pytest.mark.slow,
+    ),
     pytest.param("sys.exit('sorry')", 1, "sorry\n", marks=pytest.mark.slow),
     pytest.param("os._exit(9)", 9, "PE 0 of 2 ended with exit code 9", marks=pytest.mark.slow),
     pytest.param("sys.exit()", 0, "", marks=pytest.mark.slow),
@@ -107,6 +112,7 @@ def test_init_says_what_is_missing(run_cli, script):
     assert "BackendUnavailable: backend nvshmem cannot be used here: " in last
 
 
+@pytest.mark.slow
 def test_children_of_a_pe_are_not_pes(run_cli, script):
     child = "from gpushmem import bootstrap; print(bootstrap.meet().n_pes)"
     path = script(f"import subprocess\nsubprocess.run([sys.executable, '-c', {child!r}])\n")
@@ -164,18 +170,22 @@ def spawn(function, n, *args):
 
 
 def test_closures_and_their_results():
-    base, variant = [5], shmem.iput_warp
+    base, variant, team = [5], shmem.iput_warp, shmem.TEAM_INVALID
     kernel = shmem.jit(lambda x: variant(x, x, 1, 1, 1, 0))
 
     def body(k):
         found = bootstrap.meet()
         loaded = "numba" in sys.modules
-        same = variant is shmem.iput_warp and kernel.py_func.__closure__[0].cell_contents is variant
-        return base[0] + k + found.my_pe, same, shmem.TEAM_WORLD, loaded
+        same = [
+            variant is shmem.iput_warp, team is shmem.TEAM_INVALID, callable(shmem.jit),
+            kernel.py_func.__closure__[0].cell_contents is variant,
+        ]  # fmt: skip
+        return base[0] + k + found.my_pe, all(same), team, loaded
 
     before = len(os.listdir("/proc/self/fd"))
     rows = spawn(body, 2, 1)
-    assert [row[:3] for row in rows] == [(pe + 6, True, shmem.TEAM_WORLD) for pe in range(2)]
+    assert rows == [(pe + 6, True, team, False) for pe in range(2)]
+    assert all(row[2] is team for row in rows)
     assert len(os.listdir("/proc/self/fd")) == before
 
 

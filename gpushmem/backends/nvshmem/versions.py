@@ -62,8 +62,8 @@ def compilers() -> tuple[tuple[str, str | None], ...]:
 
 def missing() -> str | None:
     """Why the backend cannot be used here, in a line that says what to do; None if it can be."""
-    packages = lacking(installed)
-    found = _no_driver() + packages
+    driver, packages = _no_driver(), lacking(installed)
+    found = ([driver] if driver else []) + packages
     if not found:
         return None
     install = f": {INSTALL}" if packages else ""
@@ -75,9 +75,8 @@ def reasons() -> list[str]:
 
     Never raises, and starts nothing of CUDA.
     """
-    if not _device():
-        return ["there is no NVIDIA GPU"]
-    return _no_driver() + lacking(installed)
+    gpu = _no_gpu()
+    return ([gpu] if gpu else []) + lacking(installed)
 
 
 def lacking(version: Callable[[str], str | None]) -> list[str]:
@@ -89,8 +88,8 @@ def lacking(version: Callable[[str], str | None]) -> list[str]:
         if not there:
             found.append(f"{name} is not installed (needed: {needed})")
         elif not any(map(needed.fits, there.values())):
-            installed = " and ".join(f"{n} {v}" for n, v in there.items())
-            found.append(f"{installed} is installed (needed: {needed})")
+            told = " and ".join(f"{n} {v}" for n, v in there.items())
+            found.append(f"{told} is installed (needed: {needed})")
     return found
 
 
@@ -102,25 +101,27 @@ def installed(package: str) -> str | None:
         return None
 
 
-def _device() -> bool:
-    """Whether the driver shows a GPU, or itself."""
+def _no_gpu() -> str | None:
+    """Why there is no GPU to be taken without being asked: the driver has to show one."""
     try:
         names = os.listdir("/dev")
     except OSError:
         names = []
     is_gpu = re.compile(r"nvidia\d+").fullmatch
-    return Path("/proc/driver/nvidia/version").exists() or any(map(is_gpu, names))
+    if not any(map(is_gpu, names)) and not Path("/proc/driver/nvidia/version").exists():
+        return "there is no NVIDIA GPU"
+    return _no_driver()
 
 
-def _no_driver() -> list[str]:
+def _no_driver() -> str | None:
     """Why CUDA cannot start here, as far as can be told without starting it."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in {"", "-1"}:
-        return ["CUDA_VISIBLE_DEVICES hides all GPUs"]
+        return "CUDA_VISIBLE_DEVICES hides all GPUs"
     try:
         ctypes.CDLL(DRIVER)  # this starts nothing: cuInit would
     except OSError:
-        return [f"there is no NVIDIA driver ({DRIVER} cannot be loaded)"]
-    return []
+        return f"there is no NVIDIA driver ({DRIVER} cannot be loaded)"
+    return None
 
 
 def _text(version: tuple[int, ...]) -> str:
