@@ -67,7 +67,7 @@ ROOMS = {
     "launch": ["launch", "job", "ops", "jit", "backends", "settings", "size", "errors"],
     "doctor": ["doctor", "backends", "settings", "size", "errors"],
     "cli": [
-        "cli", "launch", "doctor", "runtime", "backends", "job", "settings", "size", "errors",
+        "cli", "launch", "doctor", "runtime", "jit", "backends", "job", "settings", "size", "errors",
         "__version__",
     ],
 }  # fmt: skip
