@@ -556,7 +556,7 @@ def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int,
     OpenSHMEM 1.5: shmem_wait_until_all.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
 
@@ -574,7 +574,7 @@ def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, valu
     `value` is an array as long as `ivars`: each element is compared with the one beside it.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
 
@@ -591,7 +591,7 @@ def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int,
     in C). OpenSHMEM 1.5: shmem_wait_until_any.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
 
@@ -611,7 +611,7 @@ def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, valu
     `value` is an array as long as `ivars`: each element is compared with the one beside it.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
 
@@ -629,7 +629,7 @@ def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp:
     returns how many: 0 if there is nothing to wait for. OpenSHMEM 1.5: shmem_wait_until_some.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
 
@@ -649,7 +649,7 @@ def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | Non
     `value` is an array as long as `ivars`: each element is compared with the one beside it.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
 
@@ -676,7 +676,7 @@ def test_all(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> bo
     True also if all are excluded. OpenSHMEM 1.5: shmem_test_all.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
     """
@@ -689,7 +689,7 @@ def test_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: int
     `value` is an array as long as `ivars`: each element is compared with the one beside it.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
     """
@@ -700,7 +700,7 @@ def test_any(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> in
     OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
     """
@@ -713,7 +713,7 @@ def test_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: int
     `value` is an array as long as `ivars`: each element is compared with the one beside it.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
     """
@@ -724,7 +724,7 @@ def test_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, 
     `ivars` is symmetric, the caller's own. OpenSHMEM 1.5: shmem_test_some.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
     """
@@ -737,7 +737,7 @@ def test_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp
     `value` is an array as long as `ivars`: each element is compared with the one beside it.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
     """
@@ -1154,8 +1154,9 @@ def reduce(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream: Any =
     `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
     complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
     (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
-    and of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so
-    every PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
+    PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
+    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
     `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
@@ -1170,8 +1171,9 @@ def reduce_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
     complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
     (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
-    and of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so
-    every PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
+    PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
+    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
     `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
@@ -1188,8 +1190,9 @@ def reduce_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
     complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
     (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
-    and of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so
-    every PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
+    PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
+    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
     `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
@@ -1207,8 +1210,9 @@ def reducescatter(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream
     `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
     complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
     (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
-    and of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so
-    every PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
+    PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
+    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but `dst` may be the caller's part of `src`. On return
     `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
@@ -1224,8 +1228,9 @@ def reducescatter_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> N
     `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
     complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
     (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
-    and of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so
-    every PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
+    PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
+    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but `dst` may be the caller's part of `src`. On return
     `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
@@ -1243,8 +1248,9 @@ def reducescatter_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> 
     `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
     complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
     (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
-    and of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so
-    every PE gets the same bits. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
+    PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
+    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but `dst` may be the caller's part of `src`. On return
     `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which

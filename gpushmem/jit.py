@@ -13,7 +13,9 @@ from gpushmem.backends.base import Backend, DeviceFunction
 from gpushmem.errors import ArgumentError
 from gpushmem.memory.array import unwrap
 
-__all__ = ["Kernel", "jit"]
+__all__ = ["Kernel", "jit", "launched"]
+
+launched: list[Callable[[Kernel, tuple[Any, ...]], None]] = []  # whom to tell of launches
 
 
 class Kernel:
@@ -26,7 +28,7 @@ class Kernel:
 
     def __init__(self, py_func: Callable[..., Any], options: dict[str, Any]) -> None:
         self.py_func = py_func
-        self._options = options
+        self.options = options
         self._prepared: dict[str, Any] = {}  # backend name -> its kernel, compiled per signature
         update_wrapper(self, py_func)
 
@@ -43,12 +45,13 @@ class Kernel:
         backend = runtime.current(f"kernel {self.py_func.__name__}").backend
         prepared = self._prepared.get(backend.name)
         if prepared is None:
-            prepared = self._prepared[backend.name] = backend.kernel(self.py_func, self._options)
+            prepared = self._prepared[backend.name] = backend.kernel(self.py_func, self.options)
         host = {k: a for k, a in enumerate(args) if isinstance(a, np.ndarray)}
         device = {k: _copy_in(backend, a) for k, a in host.items()}
-        backend.launch(
-            prepared, config, tuple(device.get(k, unwrap(a)) for k, a in enumerate(args))
-        )
+        native = tuple(device.get(k, unwrap(a)) for k, a in enumerate(args))
+        for note in launched:
+            note(self, native)
+        backend.launch(prepared, config, native)
         for k, array in host.items():
             if array.flags.writeable:
                 np.copyto(array, backend.to_host(device[k]))

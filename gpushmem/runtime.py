@@ -16,7 +16,7 @@ from gpushmem import bootstrap as bootstraps
 from gpushmem import settings
 from gpushmem.backends import choice
 from gpushmem.errors import ArgumentError, BackendUnavailable, NotInitializedError
-from gpushmem.job.ending import tell_the_others
+from gpushmem.job.ending import note_exceptions, tell_the_others
 from gpushmem.job.job import Job
 from gpushmem.job.peers import Peers
 from gpushmem.lines import user_line
@@ -64,6 +64,12 @@ def _join(name: str | None) -> Job:
     return job
 
 
+def _meet(name: str | None) -> Peers:
+    found = bootstraps.meet(name)
+    note_exceptions()
+    return found
+
+
 @dataclass(frozen=True)
 class Entry:
     """Where a backend's class is, and how its PEs come together, which it then asks for itself."""
@@ -75,7 +81,7 @@ class Entry:
 
 BACKENDS = {
     "cpu": Entry("gpushmem.backends.cpu.backend", "CpuBackend", _join),
-    "nvshmem": Entry("gpushmem.backends.nvshmem.backend", "NvshmemBackend", bootstraps.meet),
+    "nvshmem": Entry("gpushmem.backends.nvshmem.backend", "NvshmemBackend", _meet),
 }
 
 # Which argument of an operation is local memory: the rest is on the symmetric heap.

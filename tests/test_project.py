@@ -64,10 +64,10 @@ ROOMS = {
         "memory", "backends", "bootstrap", "job", "ops", "settings", "size", "lines", "errors",
     ],
     "jit.py": ["runtime", "memory", "backends", "errors"],
-    "launch": ["launch", "job", "jit", "backends", "settings", "size", "errors"],
+    "launch": ["launch", "job", "ops", "jit", "backends", "settings", "size", "errors"],
     "doctor": ["doctor", "backends", "settings", "size", "errors"],
     "cli": [
-        "cli", "launch", "doctor", "runtime", "backends", "job", "settings", "size", "errors",
+        "cli", "launch", "doctor", "runtime", "jit", "backends", "job", "settings", "size", "errors",
         "__version__",
     ],
 }  # fmt: skip

@@ -32,6 +32,7 @@ GOOD = {
     "GPUSHMEM_DEADLOCK": ("no", False),
     "GPUSHMEM_NOTICE": ("5", 5.0),
     "GPUSHMEM_TRANSPORT": ("IBGDA", "ibgda"),
+    "GPUSHMEM_CACHE_DIR": ("/a b", "/a b"),
     "GPUSHMEM_HCA": ("^mlx5_0:1,mlx5_1", "^mlx5_0:1,mlx5_1"),
     "GPUSHMEM_NIC_MAP": ("mlx5_0:1:2,mlx5_1:1:2", "mlx5_0:1:2,mlx5_1:1:2"),
 }

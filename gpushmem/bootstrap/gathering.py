@@ -100,7 +100,7 @@ def _hear(channel: Channel, deadline: Deadline, what: str) -> dict[str, Any]:
                 return heard
             if "name" in heard:
                 raise BootstrapError("PE 0 uses the cpu backend: choose the same on all PEs")
-        elif not longer.left:
+        if not longer.left:
             raise BootstrapError(
                 f"PE {channel.my_pe} of {channel.n_pes} waited {deadline.seconds:g} s for PE 0 "
                 f"{channel.where}: {channel.trouble}. See whether PE 0 runs, or has "

@@ -1,4 +1,4 @@
-"""How the others hear of the end of a PE that no launcher of ours sees to.
+"""How the others hear of the end of a PE that no launcher of ours sees to, and whether it failed.
 
 A launcher sees its PEs end, and how. Where another's started them, a PE itself says that it ends,
 and which exception ends it; if it cannot, since it is killed, another PE notices (`watch`).
@@ -15,9 +15,38 @@ from types import TracebackType
 from gpushmem.job.board import FAILED
 from gpushmem.job.job import Job
 
-__all__ = ["reason_of", "tell_the_others"]
+__all__ = ["failed", "note_exceptions", "note_failure", "reason_of", "tell_the_others"]
 
 _told: set[int] = set()  # boards that hear of this process
+_state = {"failed": False, "notes": False}
+
+
+def failed() -> bool:
+    """Whether this process ends because it has failed.
+
+    What it does at its end must then not wait for the other PEs: they may be waiting for it.
+    """
+    return _state["failed"]
+
+
+def note_failure() -> None:
+    """Take note that this process has failed, and is about to end."""
+    _state["failed"] = True
+
+
+def note_exceptions() -> None:
+    """Count an exception that ends this process as its failure; for any number of calls."""
+    if _state["notes"]:
+        return
+    _state["notes"], previous = True, sys.excepthook
+
+    def on_exception(
+        kind: type[BaseException], error: BaseException, tb: TracebackType | None
+    ) -> None:
+        note_failure()
+        previous(kind, error, tb)
+
+    sys.excepthook = on_exception
 
 
 def tell_the_others(job: Job) -> None:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from gpushmem.errors import Deadlock, PeerFailed, WaitTimeout
 from gpushmem.job.board import FAILED
-from gpushmem.job.ending import reason_of
+from gpushmem.job.ending import note_failure, reason_of
 from gpushmem.job.job import Job, adopt
 from gpushmem.launch.output import Ends, Pipes
 
@@ -48,6 +48,8 @@ def run(
         if copy:
             _forget()
         code = _exit_code(job, target)
+        if code:
+            note_failure()
         code = _wind_up(code)
     except BaseException:  # noqa: BLE001  (there is nobody else to say it)
         os.write(2, traceback.format_exc().encode(errors="replace"))

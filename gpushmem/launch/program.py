@@ -5,7 +5,6 @@ A program is described by words, so that a process that is no copy of the launch
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import io
 import os
@@ -20,7 +19,7 @@ from typing import Any
 
 from gpushmem.errors import ArgumentError
 
-__all__ = ["Program", "calling", "pickler"]
+__all__ = ["Program", "calling"]
 
 Target = Callable[[], object]
 
@@ -89,20 +88,24 @@ def _as_python(argv: Sequence[str], run: Target) -> Target:
 
 
 def _call(words: Sequence[str]) -> Target:
+    from gpushmem.launch.pickling import dumps  # noqa: PLC0415  (heavy, and for functions only)
+
     pickled, *results = map(int, words)
 
     def get() -> Callable[[], Any]:
+        # First by its name: who imports gpushmem.jit as a module puts that in the name's place.
+        from gpushmem import jit  # noqa: F401, PLC0415
+
         data = os.pread(pickled, os.fstat(pickled).st_size, 0)  # all PEs share its position
         return pickle.loads(data)  # noqa: S301  (from the process that started this one)
 
-    return calling(get, results, pickler())
+    return calling(get, results, dumps)
 
 
-def calling(get: Callable[[], Callable[[], Any]], results: Sequence[int], by: Any) -> Target:
-    """What calls the function `get()`, and writes what it returns to the PE's one of `results`.
-
-    `by` is the module that pickles it.
-    """
+def calling(
+    get: Callable[[], Callable[[], Any]], results: Sequence[int], dumps: Callable[[object], bytes]
+) -> Target:
+    """What calls `get()`, and writes what that returns, pickled, to the PE's one of `results`."""
 
     def target() -> None:
         from gpushmem.job.job import current  # noqa: PLC0415  (heavy: not for usage errors)
@@ -111,7 +114,7 @@ def calling(get: Callable[[], Callable[[], Any]], results: Sequence[int], by: An
         assert job is not None
         value = get()()
         with open(results[job.my_pe], "wb", closefd=False) as file:
-            by.dump(value, file)
+            file.write(dumps(value))
 
     return target
 
@@ -121,11 +124,3 @@ KINDS: dict[str, Callable[[Sequence[str]], Target]] = {
     "module": _module,
     "call": _call,
 }
-
-
-def pickler() -> Any:
-    """The module cloudpickle, which takes closures, too, if it is installed; else pickle."""
-    try:
-        return importlib.import_module("cloudpickle")
-    except ImportError:
-        return pickle

@@ -14,7 +14,8 @@ from gpushmem.backends import choice
 from gpushmem.errors import ArgumentError, Deadlock, PeerFailed, WaitTimeout
 from gpushmem.job.board import DEADLOCK, TIMEOUT
 from gpushmem.launch.local import Outcome, launch, preload
-from gpushmem.launch.program import Program, calling, pickler
+from gpushmem.launch.pickling import PLAIN, dumps
+from gpushmem.launch.program import Program, calling
 from gpushmem.size import parse_size
 
 __all__ = ["collect", "spawn"]
@@ -78,7 +79,7 @@ def collect(
         what: Callable[[], object] | Program
         if name == "cpu":
             preload(n_pes)
-            what = calling(lambda: function, results, pickle)
+            what = calling(lambda: function, results, pickle.dumps)
         else:
             os.write(pickled, _dump(function))
             what = Program("call", tuple(map(str, (pickled, *results))))
@@ -95,14 +96,14 @@ def _memory(stack: ExitStack) -> int:
 
 def _dump(function: Callable[[], Any]) -> bytes:
     """The function for processes that are not copies of this one."""
-    by, what = pickler(), getattr(function, "func", function)
+    what = getattr(function, "func", function)
     try:
-        if by is pickle and getattr(what, "__module__", None) == "__main__":
+        if PLAIN and getattr(what, "__module__", None) == "__main__":
             raise pickle.PicklingError("it is defined in __main__, which is another module there")
-        return bytes(by.dumps(function))
+        return dumps(function)
     except Exception as error:  # pickling raises what it likes
         name = getattr(what, "__qualname__", repr(what))
-        say = "define it in a module, or pip install cloudpickle" if by is pickle else "do without"
+        say = "define it in a module, or pip install cloudpickle" if PLAIN else "do without"
         raise ArgumentError(
             f"spawn: {name} cannot be sent to new processes ({error}): {say}"
         ) from error

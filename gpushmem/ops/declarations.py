@@ -279,7 +279,7 @@ WAITING = """`cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is 
 written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
 visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64."""
 SEVERAL = f"""`status`, an integer array as long as `ivars` or None, excludes the elements for which
-it is not 0. {WAITING}"""
+it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. {WAITING}"""
 
 
 @declare(on_host=True, note=f"{WAITING}\n\n{WHETHER}")
@@ -491,8 +491,9 @@ REDUCING = """\
 `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
 complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
 (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
-and of equal ones the smallest place). Elements are combined in the order of the PEs' numbers, so
-every PE gets the same bits."""
+and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
+PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
+of complex numbers, and "maxloc" only in `reduce_block`, of two float64."""
 
 
 @declare(scopes=EVERY_SCOPE, on_host=True, note=APART)

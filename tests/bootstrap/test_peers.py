@@ -8,7 +8,8 @@ import time
 import pytest
 
 from gpushmem import bootstrap
-from gpushmem.bootstrap import hosts, mpi, slurm
+from gpushmem.bootstrap import gathering, hosts, mpi, slurm
+from gpushmem.bootstrap.channel import Channel
 from gpushmem.errors import BackendUnavailable, BootstrapError, PeerFailed
 from gpushmem.job import board, peers
 from gpushmem.job import job as jobs
@@ -96,6 +97,21 @@ def test_pe_0_that_gives_nothing():
     first, second = Process(leaves, **env(0)), Process(met(), **short(env)(1))
     assert "PE 1 of 2 waited 0.4 s for PE 0 at tcp://" in second.wait()
     first.wait()
+
+
+class Repeating(Channel):
+    """What PE 0 has announced can be read again and again, as in a store."""
+
+    def answer(self, deadline):
+        return b'{"hosts":[0,0]}'
+
+
+def test_pe_0_that_gives_nothing_but_repeats_itself(monkeypatch):
+    monkeypatch.setenv("GPUSHMEM_BOOTSTRAP_TIMEOUT", "0.1")
+    found = gathering.gather(Repeating(1, 2, "a store", "there", "nothing came"))
+    assert (found.local_pe, found.n_local) == (1, 2)
+    with pytest.raises(BootstrapError, match=r"PE 1 of 2 waited 0\.1 s for PE 0 there: nothing"):
+        found.broadcast(None)
 
 
 def test_a_backend_that_is_not_everybodys():

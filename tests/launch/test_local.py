@@ -37,6 +37,7 @@ peers.broadcast(b"abc" if my_pe == 0 else None)
 """
 WAYS = {"copies": ((), COPIES), "new": (("--backend", "nvshmem"), NEW)}
 both = pytest.mark.parametrize("way", WAYS)
+seldom_new = pytest.mark.parametrize("way", ["copies", pytest.param("new", marks=pytest.mark.slow)])
 WAIT = "time.sleep(60)"
 
 
@@ -140,7 +141,7 @@ raise KeyboardInterrupt
     assert launcher.returncode == 130
 
 
-@pytest.mark.parametrize("way", ["copies", pytest.param("new", marks=pytest.mark.slow)])
+@seldom_new
 def test_every_pe_has_time_to_clean_up_after_ctrl_c(tmp_path, way):
     ending = """
 try:
@@ -157,7 +158,7 @@ except KeyboardInterrupt:
     assert launcher.returncode == 130
 
 
-@both
+@seldom_new
 def test_a_pe_that_ignores_ctrl_c_is_killed_by_the_second(tmp_path, way):
     ending = """
 signal.signal(signal.SIGINT, lambda *_: print("no", flush=True))
@@ -179,6 +180,7 @@ def test_what_a_pe_started_ends_with_the_job(tmp_path, way):
 import subprocess
 child = subprocess.Popen(["sleep", "60"])
 (folder / "child").write_text(str(child.pid))
+while not (folder / "pe1").exists(): time.sleep(0.01)
 sys.exit(5 if my_pe == 0 else 0)
 """
     launcher, _ = start(tmp_path, 2, ending, way=way)
@@ -188,7 +190,7 @@ sys.exit(5 if my_pe == 0 else 0)
     within(2, lambda: not alive(child))
 
 
-@both
+@seldom_new
 def test_the_first_failure_is_shown_the_others_in_a_line(tmp_path, run_cli, way):
     script = tmp_path / "fail.py"
     script.write_text("def broken():\n    raise ValueError('no good')\nbroken()\n")

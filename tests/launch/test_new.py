@@ -15,7 +15,7 @@ import gpushmem as shmem
 from gpushmem import bootstrap
 from gpushmem.backends import choice
 from gpushmem.launch.spawn import collect
-from tests.conftest import PLAIN
+from tests.conftest import PLAIN, ROOT
 
 NVSHMEM = ("run", "--backend", "nvshmem")
 HEAD = """
@@ -78,8 +78,13 @@ def test_tagged_lines_and_modules(run_cli, script, tmp_path):
 # What a PE does, the exit code of the job, and what is said.
 ENDS = [
     ("sys.exit(3)", 3, "PE 0 of 2 ended with exit code 3; the other PE was ended"),
-    ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "PE 0 of 2 was killed by SIGSEGV"),
     ("raise ValueError('no good')", 1, "PE 0 failed:\nTraceback (most recent call last):\n  File"),
+    pytest.param(
+        "os.kill(os.getpid(), signal.SIGSEGV)",
+        139,
+        "PE 0 of 2 was killed by SIGSEGV",
+        marks=pytest.mark.slow,
+    ),
     pytest.param("sys.exit('sorry')", 1, "sorry\n", marks=pytest.mark.slow),
     pytest.param("os._exit(9)", 9, "PE 0 of 2 ended with exit code 9", marks=pytest.mark.slow),
     pytest.param("sys.exit()", 0, "", marks=pytest.mark.slow),
@@ -107,6 +112,7 @@ def test_init_says_what_is_missing(run_cli, script):
     assert "BackendUnavailable: backend nvshmem cannot be used here: " in last
 
 
+@pytest.mark.slow
 def test_children_of_a_pe_are_not_pes(run_cli, script):
     child = "from gpushmem import bootstrap; print(bootstrap.meet().n_pes)"
     path = script(f"import subprocess\nsubprocess.run([sys.executable, '-c', {child!r}])\n")
@@ -164,27 +170,50 @@ def spawn(function, n, *args):
 
 
 def test_closures_and_their_results():
-    base = [5]
-    kernel = shmem.jit(lambda x: None)
+    base, variant, team = [5], shmem.iput_warp, shmem.TEAM_INVALID
+    kernel = shmem.jit(lambda x: variant(x, x, 1, 1, 1, 0))
 
     def body(k):
         found = bootstrap.meet()
-        return base[0] + k + found.my_pe, type(kernel).__name__, "numba" in sys.modules
+        loaded = "numba" in sys.modules
+        same = [
+            variant is shmem.iput_warp, team is shmem.TEAM_INVALID, callable(shmem.jit),
+            kernel.py_func.__closure__[0].cell_contents is variant,
+        ]  # fmt: skip
+        return base[0] + k + found.my_pe, all(same), team, loaded
 
     before = len(os.listdir("/proc/self/fd"))
-    assert [row[:2] for row in spawn(body, 2, 1)] == [(6, "Kernel"), (7, "Kernel")]
+    rows = spawn(body, 2, 1)
+    assert rows == [(pe + 6, True, team, False) for pe in range(2)]
+    assert all(row[2] is team for row in rows)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_without_cloudpickle(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cloudpickle", None)
-    assert spawn(greet, 2, "hello") == [(pe, "hello", "nvshmem") for pe in range(2)]
-    with pytest.raises(shmem.ArgumentError, match=r"spawn: \S*lambda> cannot be sent to new"):
-        spawn(lambda: 0, 1)
-    main = type("Defined", (), {})
-    monkeypatch.setattr(greet, "__module__", "__main__")
-    with pytest.raises(shmem.ArgumentError, match="pip install cloudpickle"):
-        spawn(greet, 1, main)
+WITHOUT = """
+import sys
+sys.modules["cloudpickle"] = None
+import gpushmem as shmem
+from tests.launch.test_new import greet
+print(shmem.spawn(greet, 2, ("hello",), backend="nvshmem"))
+for function in (lambda: 0, type("Defined", (), {}), shmem.my_pe):
+    try:
+        print(shmem.spawn(function, 0 + 1, backend="nvshmem"))
+    except shmem.ShmemError as error:
+        print(error)
+"""
+
+
+def test_without_cloudpickle(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True, cwd=ROOT,
+        env=PLAIN | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    lines = done.stdout.splitlines()
+    assert lines[0] == "[(0, 'hello', 'nvshmem'), (1, 'hello', 'nvshmem')]"
+    for line, name in zip(lines[1:3], ("<lambda>", "Defined"), strict=True):
+        assert line.startswith(f"spawn: {name} cannot be sent to new processes (it is defined in")
+        assert line.endswith("define it in a module, or pip install cloudpickle")
+    assert lines[3].startswith("PE 0 failed: gpushmem.errors.NotInitializedError: my_pe")
 
 
 def test_what_cannot_be_sent():

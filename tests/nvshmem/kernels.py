@@ -107,3 +107,27 @@ def _type(op, name, element):
 
 def rows():
     return [op for op in OPS.values() if op.kernel]
+
+
+def forms(op):
+    """All that a row comes in: reduction, dtype, whether with a timeout."""
+    whiches = [None]
+    if op.base in ("reduce", "reducescatter"):
+        whiches = [which for which in accepts.REDUCTIONS if which != "maxloc"]
+    return [
+        (which, dtype, timeout)
+        for which in whiches
+        for dtype in dtypes_of(op, which)
+        for timeout in ((False, True) if "timeout_ns" in op.params else (False,))
+    ]
+
+
+def compiled(function, argtypes, arch):
+    """The kernel's LTO-IR, and the names of the shims that it calls."""
+    from gpushmem.backends.nvshmem import compiler
+
+    return compiler.compile_kernel(function, argtypes, {}, arch)
+
+
+def shims_of(function, argtypes, arch):
+    return compiled(function, argtypes, arch).shims

@@ -11,18 +11,19 @@ from gpushmem.backends.nvshmem import versions
 from gpushmem.errors import BackendUnavailable
 from tests.conftest import PLAIN
 
-FITTING = {"nvshmem4py-cu13": "0.4.1", "numba-cuda": "0.30.4", "cuda-core": "1.2.2", "cffi": "2.1"}
+FITTING = {"nvshmem4py-cu13": "0.4.1", "numba-cuda": "0.30.4", "cuda-core": "1.2.2"}
 
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Have a GPU, or why there is none, and packages."""
+    """Have a GPU and a driver, or what is said of them, and packages."""
 
-    def put(gpu=None, **packages):
+    def put(gpu=None, driver=None, **packages):
         monkeypatch.delenv("GPUSHMEM_BACKEND", raising=False)
         there = FITTING | {name.replace("_", "-"): v for name, v in packages.items()}
-        monkeypatch.setattr(versions, "_no_gpu", lambda: gpu)
-        monkeypatch.setattr(versions, "_installed", there.get)
+        monkeypatch.setattr(versions, "_no_gpu", lambda: gpu or driver)
+        monkeypatch.setattr(versions, "_no_driver", lambda: driver)
+        monkeypatch.setattr(versions, "installed", there.get)
 
     return put
 
@@ -44,7 +45,7 @@ def test_what_is_asked_for_comes_first(machine, monkeypatch):
 
 # What is installed, or None for a package that is not; what is said of it.
 LACKING = [
-    ({"gpu": "there is no NVIDIA driver"}, "there is no NVIDIA driver"),
+    ({"driver": "there is no driver"}, "there is no driver"),
     (
         {"nvshmem4py_cu13": None},
         "nvshmem4py is not installed (needed: nvshmem4py-cu13 or nvshmem4py-cu12>=0.4.1,<0.5): "
@@ -54,7 +55,6 @@ LACKING = [
     ({"nvshmem4py_cu13": "0.4"}, "nvshmem4py-cu13 0.4 is installed (needed: "),
     ({"numba_cuda": "0.31.0"}, "numba-cuda 0.31.0 is installed (needed: numba-cuda>=0.30,<0.31)"),
     ({"cuda_core": "0.4.2"}, "cuda-core 0.4.2 is installed (needed: cuda-core>=0.5)"),
-    ({"cffi": None}, "cffi is not installed (needed: cffi)"),
 ]
 
 
@@ -71,6 +71,12 @@ def test_what_is_missing_is_said_in_a_line(machine, there, said):
     assert str(caught.value) == line
 
 
+def test_a_driver_without_a_gpu_is_used_if_asked_for(machine):
+    machine(gpu="there is no NVIDIA GPU")
+    assert choice.choose() == ("cpu", "nvshmem cannot be used: there is no NVIDIA GPU")
+    assert choice.unusable("nvshmem") is None
+
+
 @pytest.mark.parametrize("version", ["0.4.1", "0.4.9", "0.4.1.post1", "0.4.10rc1"])
 def test_versions_that_fit(machine, version):
     machine(nvshmem4py_cu13=None, nvshmem4py_cu12=version)
@@ -80,7 +86,7 @@ def test_versions_that_fit(machine, version):
 def test_hidden_gpus_are_none(monkeypatch):
     for text in ("", "-1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
-        assert versions.reasons()[0] == "CUDA_VISIBLE_DEVICES hides all GPUs"
+        assert "CUDA_VISIBLE_DEVICES hides all GPUs" in versions.missing()
 
 
 def test_choosing_loads_nothing():

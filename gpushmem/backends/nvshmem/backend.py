@@ -31,8 +31,8 @@ from gpushmem.errors import (
     ShmemError,
     SymmetryError,
 )
+from gpushmem.job import ending, peers
 from gpushmem.job import job as jobs
-from gpushmem.job import peers
 from gpushmem.job.board import TIMEOUT
 from gpushmem.memory.registration import span
 from gpushmem.ops import TEAM_WORLD, Op
@@ -81,8 +81,10 @@ class Nvshmem:
 
     @staticmethod
     def _end() -> None:
-        with suppress(Exception):  # at the end of a process nobody could do anything about it
-            nvshmem.finalize()
+        """At the end of the process; one that has failed would wait there for the others."""
+        if not ending.failed():
+            with suppress(Exception):  # nobody could do anything about it any more
+                nvshmem.finalize()
 
 
 _nvshmem: Nvshmem | None = None

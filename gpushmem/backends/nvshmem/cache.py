@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import platformdirs
 
+from gpushmem import settings
+
 __all__ = ["Kept", "folder", "key", "made"]
 
 
@@ -32,10 +34,7 @@ class Kept(NamedTuple):
 
 def folder() -> Path:
     """Where the files are: GPUSHMEM_CACHE_DIR, else the user's folder for such things."""
-    return Path(
-        __import__("os").environ.get("GPUSHMEM_CACHE_DIR")
-        or platformdirs.user_cache_dir("gpushmem")
-    )
+    return Path(settings.get("GPUSHMEM_CACHE_DIR") or platformdirs.user_cache_dir("gpushmem"))
 
 
 def key(*parts: Any) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,10 +25,11 @@ from gpushmem.backends.nvshmem import lowering, shims
 from gpushmem.backends.nvshmem.native import bindings
 from gpushmem.errors import ArgumentError
 
-__all__ = ["Arch", "Linked", "compile_kernel", "link"]
+__all__ = ["Arch", "Compiled", "Linked", "compile_kernel", "link", "link_all"]
 
 # Options of `jit` -> what the compiler calls them. `max_registers` and `debug` are looked at, too.
 OPTIONS = {"debug", "fastmath", "forceinline", "launch_bounds", "lineinfo", "max_registers", "opt"}
+OLDEST = (7, 5)  # compute capability
 IGNORED = {"cache", "inline", "lto"}  # always done, or of no consequence
 
 
@@ -46,7 +47,12 @@ class Arch:
         match = re.fullmatch(r"(?:sm_|compute_)?(\d+)\.?(\d)([af]?)", text.strip())
         if match is None:
             raise ArgumentError(f"{text!r} is not an architecture: write it as sm_90 or sm_100a")
-        return cls(int(match[1]), int(match[2]), match[3])
+        major, minor = int(match[1]), int(match[2])
+        if (major, minor) < OLDEST:
+            raise ArgumentError(
+                f"{text!r}: NVSHMEM 3 has device functions for sm_{OLDEST[0]}{OLDEST[1]} and newer"
+            )
+        return cls(major, minor, match[3])
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -63,7 +69,7 @@ class Compiled:
 
     entry: str
     ltoir: bytes
-    objects: tuple[bytes, ...]
+    objects: tuple[bytes, ...]  # without NVSHMEM's shims
     shims: frozenset[str]
     cooperative: bool
     arch: Arch
@@ -97,9 +103,7 @@ def compile_kernel(
         )
         ltoir = library.get_ltoir(cc)
     needed = shims.needed_by(library.llvm_strs)
-    objects = [bytes(code) for code in _linked_files(library, cc)]
-    if needed:
-        objects.append(shims.compiled_for(needed, str(arch)))
+    objects = (bytes(code) for code in _linked_files(library, cc))
     return Compiled(
         library._entry_name, bytes(ltoir), tuple(objects), needed, library.use_cooperative, arch,
         options.get("max_registers"),
@@ -108,17 +112,22 @@ def compile_kernel(
 
 def link(compiled: Compiled, kind: str = "cubin") -> Linked:
     """Link with optimisation over all parts: to a "cubin", or to "ptx"."""
-    if kind == "ltoir":
-        return Linked(compiled.ltoir, "")
-    linker = Linker(
-        *map(ObjectCode.from_ltoir, (compiled.ltoir, *compiled.objects)),
-        options=LinkerOptions(
-            arch=str(compiled.arch), link_time_optimization=True, ptx=kind == "ptx" or None,
-            max_register_count=compiled.max_registers, ptxas_options=["-v"],
-        ),
+    return Linked(compiled.ltoir, "") if kind == "ltoir" else link_all([compiled], kind)
+
+
+def link_all(kernels: Sequence[Compiled], kind: str = "cubin") -> Linked:
+    """Link several kernels, for one architecture and with the same options, to one object."""
+    first = kernels[0]
+    parts = [part for kernel in kernels for part in (kernel.ltoir, *kernel.objects)]
+    needed = frozenset[str]().union(*(kernel.shims for kernel in kernels))
+    if needed:
+        parts.append(shims.compiled_for(needed, str(first.arch)))
+    options = LinkerOptions(
+        arch=str(first.arch), link_time_optimization=True, ptx=kind == "ptx" or None,
+        max_register_count=first.max_registers, ptxas_options=["-v"],
     )  # fmt: skip
-    code = linker.link(kind).code
-    return Linked(bytes(code), linker.get_info_log())
+    linker = Linker(*map(ObjectCode.from_ltoir, parts), options=options)
+    return Linked(bytes(linker.link(kind).code), linker.get_info_log())
 
 
 def _linked_files(library: Any, cc: Any) -> Iterator[bytes]:

@@ -13,11 +13,9 @@ from numba.cuda import types
 from numba.cuda.typing.typeof import Purpose, typeof
 from nvshmem import core as nvshmem
 
-from gpushmem.backends.nvshmem import cache, versions
+from gpushmem.backends.nvshmem import ahead
 from gpushmem.backends.nvshmem.device import Device, check
 from gpushmem.errors import ArgumentError
-from gpushmem.ops import OPS
-from gpushmem.simt import fingerprint
 from gpushmem.simt.arguments import pack
 from gpushmem.simt.kernel import LaunchShape
 
@@ -25,7 +23,6 @@ __all__ = ["Kernel", "Loader"]
 
 PLAIN_SHARED = 48 << 10  # bytes of shared memory that a block can have unless it is allowed more
 WORKSPACE = "gpushmem_workspace"  # see `native.EXTRA`
-fingerprint.fixed.update(op.function for op in OPS.values())
 
 
 class Loaded:
@@ -70,7 +67,7 @@ class Loader:
         self, py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any]
     ) -> Loaded:
         """The kernel for arguments of these types; raises Numba's errors."""
-        kept = built(py_func, argtypes, options, self.arch)
+        kept = ahead.made(py_func, argtypes, options, self.arch)
         return Loaded(kept.code, kept.about, self.workspace)
 
     def check_shared(self, name: str, loaded: Loaded, shape: LaunchShape) -> None:
@@ -103,33 +100,6 @@ class Loader:
                 f"{properties.multiprocessor_count} multiprocessors): launch fewer, and let each "
                 "do more"
             )
-
-
-def built(
-    py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any], arch: str
-) -> cache.Kept:
-    """The kernel's machine code: from disk, or compiled and kept there.
-
-    What no fingerprint can be made of is compiled in every process.
-    """
-    source = fingerprint.fingerprint(py_func, argtypes, options, machine=arch)
-    if source is None:
-        return _build(py_func, argtypes, options, arch)
-    key = cache.key("kernel", source, versions.compilers())
-    return cache.made(key, lambda: _build(py_func, argtypes, options, arch))
-
-
-def _build(
-    py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any], arch: str
-) -> cache.Kept:
-    from gpushmem.backends.nvshmem import compiler  # noqa: PLC0415  (takes a second)
-
-    compiled = compiler.compile_kernel(py_func, argtypes, options, compiler.Arch.of(arch))
-    about = {
-        "entry": compiled.entry, "cooperative": compiled.cooperative,
-        "shims": bool(compiled.shims), "workspace": "gpushmem_words" in compiled.shims,
-    }  # fmt: skip
-    return cache.Kept(about, compiler.link(compiled).code)
 
 
 class Kernel:

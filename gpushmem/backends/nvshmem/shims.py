@@ -41,8 +41,8 @@ def needed_by(llvm: Iterable[str]) -> frozenset[str]:
 
 def compiled_for(needed: frozenset[str], arch: str) -> bytes:
     """LTO-IR that has the shims `needed`, for an architecture such as sm_90."""
-    core = _core()
-    return _compiled(tuple(sorted(max(core, needed))), arch)
+    symbols = _core() if needed.issubset(_core()) else needed
+    return _compiled(tuple(sorted(symbols)), arch)
 
 
 @cache

@@ -14,7 +14,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["COMPILING", "NEEDED", "compilers", "lacking", "missing", "reasons"]
+__all__ = ["COMPILING", "NEEDED", "compilers", "installed", "lacking", "missing", "reasons"]
 
 INSTALL = 'pip install "gpushmem[nvshmem]"'
 DRIVER = "libcuda.so.1"
@@ -57,22 +57,26 @@ COMPILING = (
 @cache
 def compilers() -> tuple[tuple[str, str | None], ...]:
     """The versions of all that makes machine code of a kernel."""
-    return tuple((name, _installed(name)) for name in COMPILING)
+    return tuple((name, installed(name)) for name in COMPILING)
 
 
 def missing() -> str | None:
     """Why the backend cannot be used here, in a line that says what to do; None if it can be."""
-    found = reasons()
+    driver, packages = _no_driver(), lacking(installed)
+    found = ([driver] if driver else []) + packages
     if not found:
         return None
-    install = f": {INSTALL}" if lacking(_installed) else ""
+    install = f": {INSTALL}" if packages else ""
     return f"backend nvshmem cannot be used here: {', '.join(found)}{install}"
 
 
 def reasons() -> list[str]:
-    """What is missing, a few words each. Never raises, and starts nothing of CUDA."""
+    """Why the backend is not the one to take, a few words each, where nobody has asked for it.
+
+    Never raises, and starts nothing of CUDA.
+    """
     gpu = _no_gpu()
-    return ([gpu] if gpu else []) + lacking(_installed)
+    return ([gpu] if gpu else []) + lacking(installed)
 
 
 def lacking(version: Callable[[str], str | None]) -> list[str]:
@@ -84,12 +88,13 @@ def lacking(version: Callable[[str], str | None]) -> list[str]:
         if not there:
             found.append(f"{name} is not installed (needed: {needed})")
         elif not any(map(needed.fits, there.values())):
-            installed = " and ".join(f"{n} {v}" for n, v in there.items())
-            found.append(f"{installed} is installed (needed: {needed})")
+            told = " and ".join(f"{n} {v}" for n, v in there.items())
+            found.append(f"{told} is installed (needed: {needed})")
     return found
 
 
-def _installed(package: str) -> str | None:
+def installed(package: str) -> str | None:
+    """The version of a package that is installed, None if it is not."""
     try:
         return metadata.version(package) or None
     except Exception:  # noqa: BLE001  (of a broken installation)
@@ -97,18 +102,25 @@ def _installed(package: str) -> str | None:
 
 
 def _no_gpu() -> str | None:
-    """Why there is no GPU for this process, as far as can be told without CUDA."""
+    """Why there is no GPU to be taken without being asked: the driver has to show one."""
+    try:
+        names = os.listdir("/dev")
+    except OSError:
+        names = []
+    is_gpu = re.compile(r"nvidia\d+").fullmatch
+    if not any(map(is_gpu, names)) and not Path("/proc/driver/nvidia/version").exists():
+        return "there is no NVIDIA GPU"
+    return _no_driver()
+
+
+def _no_driver() -> str | None:
+    """Why CUDA cannot start here, as far as can be told without starting it."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in {"", "-1"}:
         return "CUDA_VISIBLE_DEVICES hides all GPUs"
-    nodes = re.compile(r"nvidia\d+").fullmatch
     try:
-        if not Path("/proc/driver/nvidia/version").exists() and not any(
-            map(nodes, os.listdir("/dev"))
-        ):
-            return "there is no NVIDIA driver"
         ctypes.CDLL(DRIVER)  # this starts nothing: cuInit would
     except OSError:
-        return f"{DRIVER}, the NVIDIA driver's library, cannot be loaded"
+        return f"there is no NVIDIA driver ({DRIVER} cannot be loaded)"
     return None
 
 

@@ -1,0 +1,129 @@
+"""Kernels as machine code, for GPUs that need not be here: found on disk, or compiled and kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpushmem.backends.nvshmem import cache, versions
+from gpushmem.ops import OPS
+from gpushmem.simt import fingerprint
+
+__all__ = ["Built", "Resources", "build", "made"]
+
+fingerprint.fixed.update(op.function for op in OPS.values())
+RESOURCES = {
+    "registers": r"Used (\d+) registers",
+    "stack": r"(\d+) bytes stack frame",
+    "spill_stores": r"(\d+) bytes spill stores",
+    "spill_loads": r"(\d+) bytes spill loads",
+    "shared": r"(\d+) bytes smem",
+    "barriers": r"used (\d+) barriers",
+}
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a kernel needs: for each thread registers, and bytes; for each block shared bytes.
+
+    `in_calls` are the bytes that functions which it calls spill: NVSHMEM's slow paths.
+    """
+
+    registers: int
+    stack: int
+    spill_stores: int
+    spill_loads: int
+    shared: int
+    barriers: int
+    in_calls: int
+
+
+@dataclass(frozen=True)
+class Built:
+    """One kernel for one architecture: its code by kind, and what it needs."""
+
+    kernel: str
+    types: str
+    arch: str
+    entry: str
+    code: dict[str, bytes]
+    needs: Resources
+
+
+def made(
+    py_func: Callable[..., Any],
+    argtypes: tuple[Any, ...],
+    options: dict[str, Any],
+    arch: str,
+    kind: str = "cubin",
+) -> cache.Kept:
+    """A kernel's code of a kind, and what is known of it; raises Numba's errors.
+
+    A kernel of which no fingerprint can be made is compiled in every process.
+    """
+    source = fingerprint.fingerprint(py_func, argtypes, options, machine=(arch, kind))
+    if source is None:
+        return _make(py_func, argtypes, options, arch, kind)
+    key = cache.key("kernel", source, versions.compilers())
+    return cache.made(key, lambda: _make(py_func, argtypes, options, arch, kind))
+
+
+def _make(
+    py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any], arch: str,
+    kind: str,
+) -> cache.Kept:  # fmt: skip
+    from gpushmem.backends.nvshmem import compiler  # noqa: PLC0415  (takes a second)
+
+    compiled = compiler.compile_kernel(py_func, argtypes, options, compiler.Arch.of(arch))
+    linked = compiler.link(compiled, kind)
+    about = {
+        "entry": compiled.entry, "cooperative": compiled.cooperative,
+        "shims": bool(compiled.shims), "workspace": "gpushmem_words" in compiled.shims,
+        "needs": asdict(_needs(linked.log, compiled.entry)),
+    }  # fmt: skip
+    return cache.Kept(about, linked.code)
+
+
+def build(
+    py_func: Callable[..., Any],
+    argtypes: tuple[Any, ...],
+    options: dict[str, Any],
+    arch: str,
+    kinds: Iterable[str] = ("cubin",),
+) -> Built:
+    """A kernel's code of several kinds: "cubin", "ptx", "ltoir"; raises Numba's errors."""
+    kept = {kind: made(py_func, argtypes, options, arch, kind) for kind in {*kinds, "cubin"}}
+    about = kept["cubin"].about
+    return Built(
+        py_func.__name__, ", ".join(map(_text, argtypes)), arch, about["entry"],
+        {kind: kept[kind].code for kind in kinds}, Resources(**about["needs"]),
+    )  # fmt: skip
+
+
+def _text(typ: Any) -> str:
+    """A type as one writes it in a signature."""
+    if hasattr(typ, "layout"):
+        steps = {"C": ["::1"], "F": ["::1"]}.get(typ.layout, [":"])
+        rest = [":"] * (typ.ndim - 1)
+        axes = steps + rest if typ.layout == "F" else rest + steps
+        return f"{typ.dtype}[{','.join(axes)}]" if typ.ndim else str(typ)
+    return str(typ)
+
+
+def _needs(log: str, entry: str) -> Resources:
+    """What the assembler has said of a kernel, and of the functions that were not inlined."""
+    said: dict[str, str] = {}
+    for part in re.split(r"Function properties for ", log)[1:]:
+        name, _, rest = part.partition("\n")
+        said[name.strip()] = rest
+    mine = said.get(entry, "")
+    found = {name: _number(pattern, mine) for name, pattern in RESOURCES.items()}
+    others = (rest for name, rest in said.items() if name != entry)
+    return Resources(**found, in_calls=sum(_number(RESOURCES["spill_stores"], o) for o in others))
+
+
+def _number(pattern: str, text: str) -> int:
+    match = re.search(pattern, text)
+    return int(match[1]) if match else 0

@@ -1,0 +1,122 @@
+"""`gpushmem compile`, as a user types it, on a machine without a GPU."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nvshmem")
+
+ROOT = Path(__file__).parent.parent.parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+ARCHS = ("sm_80", "sm_90", "sm_100")
+SCRIPT = """
+from numba import cuda
+import gpushmem as shmem
+
+@shmem.jit(device=True)
+def twice(x):
+    return 2 * x
+
+@shmem.jit
+def double(dst, src, factor):
+    i = cuda.grid(1)
+    if i < dst.size:
+        dst[i] = twice(src[i]) * factor
+
+@shmem.jit(collective=True, max_registers=32)
+def everywhere(dst, value):
+    for pe in range(shmem.n_pes()):
+        shmem.p(dst, value, pe)
+    shmem.barrier_all()
+
+@shmem.jit
+def wrong(dst, src):
+    shmem.put(dst, src, 0)
+
+if __name__ == "__main__":
+    shmem.init()
+    x = shmem.zeros(4, dtype="float32")
+    double[1, 4](x, x, 1.5)
+    everywhere[1, 1](x, 1.0)
+    double[1, 4](x, x, 2)
+    print("ran", shmem.n_pes())
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def rows_of(done):
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+def test_the_kernels_of_every_example_compile_for_three_architectures(run_cli, path):
+    done = run_cli("compile", path, "--arch", ",".join(ARCHS), "--json", timeout=380, code=0)
+    rows = rows_of(done)
+    kernels = {row["kernel"] for row in rows}
+    source = path.read_text() + (ROOT / "kernels/all_reduce.py").read_text() * (
+        "RingAllReduce" in path.read_text()
+    )
+    assert kernels == set(re.findall(r"@shmem.jit(?!\(device)[^\n]*\ndef (\w+)", source))
+    for arch in ARCHS:
+        assert {row["kernel"] for row in rows if row["arch"] == arch} == kernels
+    for row in rows:
+        assert row["cubin_bytes"] > 1000
+        assert 8 <= row["registers"] <= 255
+        assert row["spill_stores"] == row["spill_loads"] == 0
+
+
+def test_it_compiles_what_the_script_launches(run_cli, script, tmp_path):
+    out = tmp_path / "out"
+    done = run_cli("compile", script, "-n", 3, "-o", out, "--emit", "cubin,ptx", code=0)
+    assert done.stdout.count("ran 3") == 3
+    table = [line.split("  ")[0] for line in done.stdout.splitlines() if "sm_90" in line]
+    assert sorted(table) == [
+        "double(float32[::1], float32[::1], float64)",
+        "double(float32[::1], float32[::1], int64)",
+        "everywhere(float32[::1], float64)",
+    ]
+    written = sorted(path.name for path in out.iterdir())
+    assert written == [
+        "double-2.sm_90.cubin", "double-2.sm_90.ptx", "double.sm_90.cubin", "double.sm_90.ptx",
+        "everywhere.sm_90.cubin", "everywhere.sm_90.ptx",
+    ]  # fmt: skip
+    assert (out / "double.sm_90.cubin").read_bytes()[:4] == b"\x7fELF"
+    assert ".target sm_90" in (out / "everywhere.sm_90.ptx").read_text()
+
+
+def test_signatures_are_compiled_without_running(run_cli, script):
+    done = run_cli(
+        "compile", script, "--json", "-s", "double(float64[:], float64[::1], int64)",
+        "-s", "everywhere(uint64[::1], uint64)", code=0,
+    )  # fmt: skip
+    rows = rows_of(done)
+    assert [(row["kernel"], row["types"]) for row in rows] == [
+        ("double", "float64[:], float64[::1], int64"), ("everywhere", "uint64[::1], uint64"),
+    ]  # fmt: skip
+    assert "ran" not in done.stdout
+    assert rows[1]["registers"] <= 32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--arch", "sm_9"], 2, "'sm_9' is not an architecture: write it as sm_90"),
+        (["--emit", "sass"], 2, "--emit sass: what can be written is cubin, ptx, ltoir"),
+        (["-s", "triple(int64)"], 1, "kernels of {script} are double, everywhere, wrong"),
+        (["-s", "wrong(float32[::1], float64[::1])"], 1, "dst is an array of float32, src of"),
+        (["--arch", "sm_35"], 2, "'sm_35': NVSHMEM 3 has device functions for sm_75 and newer"),
+    ],
+    ids=["architecture", "kind", "name", "types", "old architecture"],
+)
+def test_mistakes_are_told(run_cli, script, arguments, code, said):
+    done = run_cli("compile", script, *arguments, code=code)
+    assert said.format(script=script) in done.stderr

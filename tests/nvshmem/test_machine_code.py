@@ -1,0 +1,190 @@
+"""Our operations give the machine code that nvshmem4py's bindings called by hand give."""
+
+import hashlib
+import struct
+
+import pytest
+
+pytest.importorskip("nvshmem")
+
+import cffi
+from numba import cuda, types
+from nvshmem.bindings.device.numba import _numbast as by_hand
+
+import gpushmem as shmem
+from gpushmem.backends.nvshmem import ahead
+
+ffi = cffi.FFI()
+F32, U64, I32 = types.float32[::1], types.uint64[::1], types.int32[::1]
+PE = types.int32
+
+
+def put(dst, src, pe):
+    shmem.put(dst, src, pe)
+
+
+def put_by_hand(dst, src, pe):
+    by_hand.float_put(ffi.from_buffer(dst), ffi.from_buffer(src), src.size, pe)
+
+
+def put_block(dst, src, pe):
+    shmem.put_block(dst, src, pe)
+
+
+def put_block_by_hand(dst, src, pe):
+    by_hand.float_put_block(ffi.from_buffer(dst), ffi.from_buffer(src), src.size, pe)
+
+
+def put_nbi_warp(dst, src, pe):
+    shmem.put_nbi_warp(dst, src, pe)
+
+
+def put_nbi_warp_by_hand(dst, src, pe):
+    by_hand.float_put_nbi_warp(ffi.from_buffer(dst), ffi.from_buffer(src), src.size, pe)
+
+
+def get(dst, src, pe):
+    shmem.get(dst, src, pe)
+
+
+def get_by_hand(dst, src, pe):
+    by_hand.float_get(ffi.from_buffer(dst), ffi.from_buffer(src), dst.size, pe)
+
+
+def p(dst, value, pe):
+    shmem.p(dst, value, pe)
+
+
+def p_by_hand(dst, value, pe):
+    by_hand.float_p(ffi.from_buffer(dst), value, pe)
+
+
+def g(dst, src, pe):
+    dst[cuda.threadIdx.x] = shmem.g(src, pe)
+
+
+def g_by_hand(dst, src, pe):
+    dst[cuda.threadIdx.x] = by_hand.float_g(ffi.from_buffer(src), pe)
+
+
+def wait(signal, value):
+    shmem.signal_wait_until(signal, shmem.CMP_GE, value)
+
+
+def wait_by_hand(signal, value):
+    by_hand.signal_wait_until(ffi.from_buffer(signal), shmem.CMP_GE, value)
+
+
+def add(dst, value, pe):
+    shmem.atomic_add(dst, value, pe)
+
+
+def add_by_hand(dst, value, pe):
+    by_hand.int32_atomic_add(ffi.from_buffer(dst), value, pe)
+
+
+def fetch_add(dst, value, pe):
+    value = shmem.atomic_fetch_add(dst, value, pe)
+    dst[1] = value
+
+
+def fetch_add_by_hand(dst, value, pe):
+    value = by_hand.int32_atomic_fetch_add(ffi.from_buffer(dst), value, pe)
+    dst[1] = value
+
+
+def put_signal_block(dst, src, signal, pe):
+    shmem.put_signal_block(dst, src, signal, 1, shmem.SIGNAL_SET, pe)
+
+
+def put_signal_block_by_hand(dst, src, signal, pe):
+    by_hand.float_put_signal_block(
+        ffi.from_buffer(dst), ffi.from_buffer(src), src.size, ffi.from_buffer(signal), 1,
+        shmem.SIGNAL_SET, pe,
+    )  # fmt: skip
+
+
+def ordered(dst, value, pe):
+    shmem.p(dst, value, pe)
+    shmem.fence()
+    shmem.p(dst[1:], value, pe)
+    shmem.quiet()
+
+
+def ordered_by_hand(dst, value, pe):
+    by_hand.float_p(ffi.from_buffer(dst), value, pe)
+    by_hand.fence()
+    by_hand.float_p(ffi.from_buffer(dst[1:]), value, pe)
+    by_hand.quiet()
+
+
+def barrier(team):
+    shmem.barrier_block(team)
+
+
+def barrier_by_hand(team):
+    by_hand.barrier_block(team)
+
+
+PAIRS = {
+    "put": (put, put_by_hand, (F32, F32, PE)),
+    "p": (p, p_by_hand, (F32, types.float32, PE)),
+    "signal_wait_until": (wait, wait_by_hand, (U64, types.uint64)),
+    "atomic_add": (add, add_by_hand, (I32, types.int32, PE)),
+    "put_block": (put_block, put_block_by_hand, (F32, F32, PE)),
+    "put_nbi_warp": (put_nbi_warp, put_nbi_warp_by_hand, (F32, F32, PE)),
+    "get": (get, get_by_hand, (F32, F32, PE)),
+    "g": (g, g_by_hand, (F32, F32, PE)),
+    "atomic_fetch_add": (fetch_add, fetch_add_by_hand, (I32, types.int32, PE)),
+    "fence, quiet": (ordered, ordered_by_hand, (F32, types.float32, PE)),
+    "barrier_block": (barrier, barrier_by_hand, (types.int32,)),
+}
+ARCH = "sm_90"
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_machine_code_is_that_of_the_bindings_called_by_hand(name):
+    ours, by_hand_, types_ = PAIRS[name]
+    mine, theirs = (ahead.build(f, types_, {}, ARCH) for f in (ours, by_hand_))
+    assert code_of(mine) == code_of(theirs)
+    assert mine.needs == theirs.needs
+
+
+def test_a_put_with_a_signal_is_smaller():
+    """NVSHMEM writes its function for words another way than that for floats."""
+    types_ = (F32, F32, U64, PE)
+    mine, theirs = (
+        ahead.build(f, types_, {}, ARCH) for f in (put_signal_block, put_signal_block_by_hand)
+    )
+    assert code_of(mine)["the kernel"][0] <= code_of(theirs)["the kernel"][0]
+    assert mine.needs.registers <= theirs.needs.registers
+    assert mine.needs.spill_stores == theirs.needs.spill_stores == 0
+
+
+def code_of(built):
+    """Size and digest of each function's instructions, the kernel's first; others by name."""
+    found = {}
+    for section, data in sections(built.code["cubin"]).items():
+        if section.startswith(".text."):
+            name = section.removeprefix(".text.")
+            name = (
+                "the kernel"
+                if name == built.entry
+                else name.replace("If", "I?").replace("Ij", "I?")
+            )
+            found[name] = len(data), hashlib.sha256(data).hexdigest()[:12]
+    assert found["the kernel"][0] > 0
+    return found
+
+
+def sections(elf):
+    """Sections of an ELF file by name."""
+    (start,) = struct.unpack_from("<Q", elf, 0x28)
+    count, names = struct.unpack_from("<HH", elf, 0x3C)
+    headers = [struct.unpack_from("<IIQQQQ", elf, start + 64 * i) for i in range(count)]
+    texts = headers[names][4]
+
+    def name_of(offset):
+        return elf[texts + offset : elf.index(b"\0", texts + offset)].decode()
+
+    return {name_of(h[0]): elf[h[4] : h[4] + h[5]] for h in headers}

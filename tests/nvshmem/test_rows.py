@@ -1,0 +1,115 @@
+"""Every row of the operation table compiles for GPUs, and links to machine code."""
+
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+pytest.importorskip("nvshmem")
+
+from numba.core.errors import NumbaError
+from numba.cuda import types
+
+from gpushmem.backends import accepts
+from gpushmem.backends.nvshmem import compiler, composed, elements, lowering, native
+from gpushmem.ops import OPS
+from tests.nvshmem import kernels
+
+SM_90 = compiler.Arch.of("sm_90")
+ARCHS = ("sm_80", "sm_90", "sm_100")
+REDUCTIONS = ("reduce", "reducescatter")
+
+
+@pytest.mark.parametrize("op", kernels.rows(), ids=lambda op: op.name)
+def test_a_row_compiles_for_every_dtype(op):
+    for which, dtype, timeout in kernels.forms(op):
+        function, argtypes = kernels.kernel_of(op, dtype, which, timeout)
+        calls = kernels.shims_of(function, argtypes, SM_90)
+        assert calls, f"{op.name} of {dtype} calls nothing of NVSHMEM's"
+
+
+def test_every_row_is_lowered_in_one_way():
+    lowering.install()
+    ways = (lowering.CALLS, elements.DEFINITIONS, composed.CHOICES)
+    for op in kernels.rows():
+        found = [way for way in ways if op.base in way]
+        assert len(found) == 1 or (op.base == "broadcast" and len(found) == 2), op.name
+    bases = {op.base for op in kernels.rows()}
+    assert {name for way in ways for name in way} <= bases
+
+
+def test_functions_of_the_table_are_in_the_bindings():
+    """What names with a dtype stand for is looked at by the rows' own tests."""
+    for base, call in lowering.CALLS.items():
+        if "{" not in call.name:
+            signature = native.signature_of(call.name)
+            assert signature is not None, base
+            assert len(signature.args) == len(call.arguments.split()), base
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("rows", ["reductions", "all others"])
+def test_all_rows_link_to_machine_code_of_every_architecture(rows):
+    """One cubin with a kernel for each row; two architectures at a time."""
+    # Not forked: NVRTC and the linker start the driver, which a fork does not survive.
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        for arch, entries, linked in pool.map(_link, ARCHS, [rows == "reductions"] * len(ARCHS)):
+            assert entries >= 6, arch
+            assert linked == entries, arch
+
+
+def _link(arch, reductions):
+    """Link all rows of a kind; how many kernels there were, and are."""
+    ops = [op for op in kernels.rows() if (op.base in REDUCTIONS) == reductions]
+    compiled = []
+    for op in ops:
+        which = "sum" if reductions else None
+        for timeout in (False, True) if "timeout_ns" in op.params else (False,):
+            dtypes = kernels.dtypes_of(op, which)
+            dtype = "int32" if "int32" in dtypes else dtypes[0]
+            function, argtypes = kernels.kernel_of(op, dtype, which, timeout)
+            compiled.append(kernels.compiled(function, argtypes, compiler.Arch.of(arch)))
+    linked = compiler.link_all(compiled)
+    return arch, len(compiled), linked.log.count("Compiling entry function")
+
+
+REFUSED = [
+    ("reduce", "complex64", "prod", "NVSHMEM has \"prod\" not of complex64"),
+    ("reduce_warp", "float32", "and", "is of integers, not of float32"),
+    ("atomic_and", "float32", None, "atomic_and: dst must be an array of int32"),
+    ("wait_until", "int8", None, "ivar must be of int16"),
+    ("put_signal", "boolean", None, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "dtype", "which", "said"), REFUSED)
+def test_what_there_is_not_is_refused_when_compiling(name, dtype, which, said):
+    function, argtypes = kernels.kernel_of(OPS[name], dtype, which)
+    if said is None:
+        assert kernels.shims_of(function, argtypes, SM_90)
+        return
+    with pytest.raises(NumbaError) as error:
+        kernels.shims_of(function, argtypes, SM_90)
+    assert said in str(error.value)
+
+
+def test_maxloc_is_what_nvshmem_has_of_it():
+    pair = types.Record.make_c_struct([("value", types.float64), ("place", types.float64)])
+    arrays = (types.int64, kernels.array_of(pair), kernels.array_of(pair))
+
+    def of_block(team, dst, src):
+        OPS_BLOCK(team, dst, src, "maxloc")
+
+    def of_thread(team, dst, src):
+        OPS_THREAD(team, dst, src, "maxloc")
+
+    assert kernels.shims_of(of_block, arrays, SM_90)
+    with pytest.raises(NumbaError, match="in reduce_block only"):
+        kernels.shims_of(of_thread, arrays, SM_90)
+
+
+OPS_BLOCK, OPS_THREAD = OPS["reduce_block"].function, OPS["reduce"].function
+
+
+def test_reductions_take_what_the_table_says():
+    assert set(accepts.REDUCTIONS) == {"sum", "prod", "min", "max", "and", "or", "xor", "maxloc"}
