@@ -287,7 +287,7 @@ def test_visible_gpus_only():
 
 def no_gpu():
     host.meet()
-    with pytest.raises(shmem.BackendUnavailable, match="needs a GPU, and this process can use non"):
+    with pytest.raises(shmem.BackendUnavailable, match="CUDA_VISIBLE_DEVICES hides all GPUs"):
         shmem.init("nvshmem")
 
 

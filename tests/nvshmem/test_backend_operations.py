@@ -185,6 +185,50 @@ def test_collectives_of_two():
     host.run(2, collectives)
 
 
+# --- PEs that share a GPU
+
+
+@host.job
+def without_mps(me, n):
+    right, left = (me + 1) % n, (me - 1) % n
+    x, y, flag = shmem.asarray(own(me, 3)), shmem.full(5, POISON), shmem.zeros(1, np.uint64)
+    shmem.put_signal(y[1:], x, flag, 2, shmem.SIGNAL_SET, right)
+    shmem.barrier_all()
+    assert y.numpy().tolist() == [POISON, *own(left, 3), POISON]
+    assert flag[0] == 2
+    shmem.get(y[:1], x[1:2], right)
+    assert y[0] == 1000 * right + 1
+    shmem.sync_all()
+    found = []
+    for call in (
+        lambda: shmem.signal_wait_until(flag, shmem.CMP_EQ, 2),
+        lambda: shmem.barrier(shmem.TEAM_WORLD),
+        lambda: shmem.sync(shmem.TEAM_WORLD),
+        lambda: shmem.fcollect(shmem.TEAM_WORLD, y, x[:1]),
+        lambda: shmem.collect(shmem.TEAM_WORLD, y, x[:1]),
+        lambda: shmem.reduce(shmem.TEAM_WORLD, x, x, "sum"),
+        lambda: shmem.team_split_strided(shmem.TEAM_WORLD, 0, 1, 1),
+        lambda: shmem.team_split_2d(shmem.TEAM_WORLD, 1),
+    ):
+        with pytest.raises(shmem.ShmemError, match=r"PEs share a GPU without MPS.* barrier_all"):
+            call()
+    assert shmem.TEAM_WORLD.n_pes == n
+    for k in range(5):  # meetings follow each other
+        with pytest.raises(shmem.CollectiveMismatch) as error:
+            shmem.empty(10 + me + k, np.uint8)
+        found.append(str(error.value))
+        shmem.zeros(k)
+    return found
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_pes_that_share_a_gpu_without_mps(n):
+    for found in host.run(n, without_mps, EMULATION_DEVICES=1, EMULATION_MPS=0):
+        for k, text in enumerate(found):
+            said = [f"PE {pe}: empty of {10 + pe + k} bytes" for pe in range(n)]
+            assert "; ".join(said) in text
+
+
 # --- what becomes a kernel
 
 KERNELS = [

@@ -35,7 +35,7 @@ from gpushmem.job import ending, peers
 from gpushmem.job import job as jobs
 from gpushmem.job.board import TIMEOUT
 from gpushmem.memory.registration import span
-from gpushmem.ops import TEAM_WORLD, Op
+from gpushmem.ops import Op
 from gpushmem.simt.kernel import shape_of
 
 __all__ = ["NvshmemBackend"]
@@ -108,6 +108,8 @@ class NvshmemBackend:
         self.my_pe, self.n_pes = library.peers.my_pe, library.peers.n_pes
         self._taken: list[int] = []  # of NVSHMEM's memory
         self._device = library.device
+        # Several PEs share a GPU, and no MPS lets them run at the same time.
+        self._limited = nvshmem.init_status() == nvshmem.InitStatus.STATUS_LIMITED_MPG
         self._device.timeout = _timeout()
         self._device.late = _end_job
         self.heap_bytes = heap_bytes
@@ -123,10 +125,10 @@ class NvshmemBackend:
 
     def _layout(self) -> None:
         """Take the symmetric memory that the library itself needs."""
-        say = SAYING.itemsize * (self.n_pes + 1)
+        say = 2 * SAYING.itemsize * (self.n_pes + 1)
         words = 8 * (self.n_pes + 1) * Teams.limit()
         base = self._symmetric_memory(say + words + SCRATCH)
-        self._said = at(base, (self.n_pes + 1,), SAYING)
+        self._said, self._round = at(base, (2, self.n_pes + 1), SAYING), 0
         self._words = base + say
         self._scratch = self._words + words
 
@@ -157,12 +159,18 @@ class NvshmemBackend:
 
     def meet(self, what: str, nbytes: int = -1) -> None:
         self._device.synchronize(what)
-        mine, all_ = self._said[self.n_pes :], self._said[: self.n_pes]
+        self._round ^= 1  # others may be one meeting ahead
+        mine, all_ = self._said[self._round, self.n_pes :], self._said[self._round, : self.n_pes]
         self._device.write(mine, np.array([(nbytes, what.encode()[:120])], SAYING))
-        bindings.uint64_fcollect_on_stream(
-            int(TEAM_WORLD), all_.address, mine.address, SAYING.itemsize // 8,
-            int(self._device.own.cuda.handle),
-        )  # fmt: skip
+        stream = int(self._device.own.cuda.handle)
+        if self._limited:
+            for pe in range(self.n_pes):
+                there = all_[self.my_pe :].address
+                bindings.putmem_on_stream(there, mine.address, SAYING.itemsize, pe, stream)
+            bindings.barrier_all_on_stream(stream)
+        else:
+            n = SAYING.itemsize // 8
+            bindings.uint64_fcollect_on_stream(0, all_.address, mine.address, n, stream)
         self._device.wait(self._device.own.cuda, what)
         said = self._device.read(all_)
         if (said != said[self.my_pe]).any():
@@ -254,6 +262,13 @@ class NvshmemBackend:
 
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
         stream = arguments.pop("stream", None)
+        if self._limited and _needs_all_at_once(op):
+            raise ShmemError(
+                f"{op.name}: PEs share a GPU without MPS, or with more than 100 % of its threads: "
+                "NVSHMEM then lets hosts only put, get and meet in barrier_all and sync_all. Start "
+                "a PE for each GPU, or MPS (nvidia-cuda-mps-control -d) with "
+                "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+            )
         answer = getattr(self, f"_{op.name}", None) or getattr(self._teams, op.name, None)
         if answer is not None:
             return answer(**arguments)
@@ -285,6 +300,13 @@ class NvshmemBackend:
 
 
 MEETINGS = ("barrier_all", "sync_all")
+
+
+def _needs_all_at_once(op: Op) -> bool:
+    """Whether NVSHMEM needs the PEs of a GPU to run at the same time: else it ends the process."""
+    asks = op.base in ("team_my_pe", "team_n_pes", "team_translate_pe", "team_destroy")
+    on_a_team = op.params[:1] in (("team",), ("parent",)) and not asks
+    return on_a_team or op.base == "signal_wait_until"
 
 
 def _timeout() -> float | None:
