@@ -110,9 +110,7 @@ def test_the_workspace_of_collect_is_read_when_the_kernel_runs():
 
 
 def test_an_unknown_option_is_refused():
-    with pytest.raises(
-        ArgumentError, match="jit has no option blocking; it has .*collective, debug"
-    ):
+    with pytest.raises(ArgumentError, match="jit has no option blocking"):
         compiler.compile_kernel(copy, (F32, F32, types.int64), {"blocking": True}, SM_90)
 
 
