@@ -67,8 +67,8 @@ ROOMS = {
     "launch": ["launch", "job", "ops", "jit", "backends", "settings", "size", "errors"],
     "doctor": ["doctor", "backends", "settings", "size", "errors"],
     "cli": [
-        "cli", "launch", "doctor", "runtime", "jit", "backends", "job", "settings", "size", "errors",
-        "__version__",
+        "cli", "launch", "doctor", "runtime", "jit", "backends", "job", "settings", "size",
+        "errors", "__version__",
     ],
 }  # fmt: skip
 

@@ -12,11 +12,12 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from cuda.core import Linker, LinkerOptions, ObjectCode
 from numba.cuda import compiler, dispatcher, types
-from numba.cuda.cudadrv import nvrtc
+from numba.cuda.cudadrv.libs import get_cudalib
 from numba.cuda.cudadrv.linkable_code import LinkableCode
 from numba.cuda.typing.typeof import typeof_impl
 
@@ -29,6 +30,7 @@ __all__ = ["Arch", "Compiled", "Linked", "compile_kernel", "link", "link_all"]
 
 # Options of `jit` -> what the compiler calls them. `max_registers` and `debug` are looked at, too.
 OPTIONS = {"debug", "fastmath", "forceinline", "launch_bounds", "lineinfo", "max_registers", "opt"}
+DEBUG_FLAG = ('!{ i32 2, !"Debug Info Version"', '!{ i32 1, !"Debug Info Version"')
 OLDEST = (7, 5)  # compute capability
 IGNORED = {"cache", "inline", "lto"}  # always done, or of no consequence
 
@@ -63,16 +65,23 @@ class Arch:
         return f"sm_{self.major}{self.minor}{self.suffix}"
 
 
+class Part(NamedTuple):
+    """Something to be linked: "ltoir", "ptx", "cubin" or "library"."""
+
+    kind: str
+    code: bytes
+
+
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel's LTO-IR, and what it is to be linked with."""
+    """A kernel's own code, and what it is to be linked with."""
 
     entry: str
-    ltoir: bytes
-    objects: tuple[bytes, ...]  # without NVSHMEM's shims
+    parts: tuple[Part, ...]  # its own first; without NVSHMEM's shims
     shims: frozenset[str]
     cooperative: bool
     arch: Arch
+    lto: bool  # whether the linker optimises across the parts
     max_registers: int | None
 
 
@@ -94,52 +103,69 @@ def compile_kernel(
         raise ArgumentError(f"jit has no option {', '.join(sorted(unknown))}; it has {known}")
     lowering.install()
     given = {k: v for k, v in options.items() if k in OPTIONS - {"max_registers"}}
-    if given.get("debug"):
+    lto = not given.get("debug")  # NVVM's linker reads no debug information of kernels
+    if not lto:
         given["opt"] = given.get("opt") or False
     cc = (*arch.capability, arch.suffix)
     with _compiling_for(arch), warnings.catch_warnings():
         library, _ = compiler._compile_pyfunc_with_fixup(
-            py_func, types.void(*argtypes), device=False, abi="numba", cc=cc, lto=True, **given
+            py_func, types.void(*argtypes), device=False, abi="numba", cc=cc, lto=lto, **given
         )
-        ltoir = library.get_ltoir(cc)
-    needed = shims.needed_by(library.llvm_strs)
-    objects = (bytes(code) for code in _linked_files(library, cc))
+        # The same metadata as in the code that NVRTC makes, or the linker refuses both together.
+        library._llvm_strs = [text.replace(*DEBUG_FLAG) for text in library.llvm_strs]
+        own = _own_parts(library, cc, lto)
     return Compiled(
-        library._entry_name, bytes(ltoir), tuple(objects), needed, library.use_cooperative, arch,
+        library._entry_name, (*own, *_other_parts(library, str(arch), lto)),
+        shims.needed_by(library.llvm_strs), library.use_cooperative, arch, lto,
         options.get("max_registers"),
     )  # fmt: skip
 
 
+def _own_parts(library: Any, cc: Any, lto: bool) -> list[Part]:
+    if lto:
+        return [Part("ltoir", bytes(library.get_ltoir(cc)))]
+    return [Part("ptx", text.encode()) for text in library.get_asm_strs(cc)]
+
+
+def _other_parts(library: Any, arch: str, lto: bool) -> Iterator[Part]:
+    """What a kernel's library asks to be linked besides NVSHMEM's shims."""
+    files = [f for f in library._linking_files if f is not bindings.shim_obj]
+    if any(name in text for text in library.llvm_strs for name in dispatcher.reshape_funcs):
+        files.append(str(Path(dispatcher.__file__).parent / "reshape_funcs.cu"))
+    for found in map(LinkableCode.from_path_or_obj, files):
+        if found.kind == "cu":
+            source = found.data.decode() if isinstance(found.data, bytes) else found.data
+            yield Part("ltoir" if lto else "cubin", shims.compiled(source, arch, lto))
+        else:
+            yield Part({"archive": "library"}.get(found.kind, found.kind), found.data)
+    if library.use_cooperative:
+        yield Part("library", Path(get_cudalib("cudadevrt", static=True)).read_bytes())
+
+
 def link(compiled: Compiled, kind: str = "cubin") -> Linked:
     """Link with optimisation over all parts: to a "cubin", or to "ptx"."""
-    return Linked(compiled.ltoir, "") if kind == "ltoir" else link_all([compiled], kind)
+    if kind == "ltoir":
+        return Linked(compiled.parts[0].code, "")
+    return link_all([compiled], kind)
 
 
 def link_all(kernels: Sequence[Compiled], kind: str = "cubin") -> Linked:
     """Link several kernels, for one architecture and with the same options, to one object."""
     first = kernels[0]
-    parts = [part for kernel in kernels for part in (kernel.ltoir, *kernel.objects)]
+    parts = list(dict.fromkeys(part for kernel in kernels for part in kernel.parts))
     needed = frozenset[str]().union(*(kernel.shims for kernel in kernels))
     if needed:
-        parts.append(shims.compiled_for(needed, str(first.arch)))
+        code = shims.compiled_for(needed, str(first.arch), first.lto)
+        parts.append(Part("ltoir" if first.lto else "cubin", code))
+    if kind == "ptx":  # of the parts that are not in it, the linker of the user's program knows
+        parts = [part for part in parts if part.kind != "library"]
     options = LinkerOptions(
-        arch=str(first.arch), link_time_optimization=True, ptx=kind == "ptx" or None,
+        arch=str(first.arch), link_time_optimization=first.lto or None, ptx=kind == "ptx" or None,
         max_register_count=first.max_registers, ptxas_options=["-v"],
     )  # fmt: skip
-    linker = Linker(*map(ObjectCode.from_ltoir, parts), options=options)
+    objects = [getattr(ObjectCode, f"from_{part.kind}")(part.code) for part in parts]
+    linker = Linker(*objects, options=options)
     return Linked(bytes(linker.link(kind).code), linker.get_info_log())
-
-
-def _linked_files(library: Any, cc: Any) -> Iterator[bytes]:
-    """What a kernel's library asks to be linked besides NVSHMEM's shims, as LTO-IR."""
-    for found in library._linking_files:
-        code = LinkableCode.from_path_or_obj(found)
-        if code is bindings.shim_obj:
-            continue
-        if code.kind != "cu":
-            yield code.data
-        else:
-            yield nvrtc.compile(code.data, code.name, cc, ltoir=True)[0].code
 
 
 class _Device:

@@ -24,7 +24,7 @@ from gpushmem.backends.nvshmem.native import CTYPES, EXTRA, bindings, signature_
 from gpushmem.ops import OPS
 from gpushmem.ops.table import THREAD
 
-__all__ = ["compiled_for", "needed_by"]
+__all__ = ["compiled", "compiled_for", "needed_by"]
 
 # The C++ of each shim in the bindings' source, and the Python name it is for.
 SHIM = re.compile(r'shim_raw_str = """(.*?)"""\s+@lower\((\w+),', re.DOTALL)
@@ -39,10 +39,17 @@ def needed_by(llvm: Iterable[str]) -> frozenset[str]:
     return frozenset(name for text in llvm for name in DECLARED.findall(text))
 
 
-def compiled_for(needed: frozenset[str], arch: str) -> bytes:
-    """LTO-IR that has the shims `needed`, for an architecture such as sm_90."""
-    symbols = _core() if needed.issubset(_core()) else needed
-    return _compiled(tuple(sorted(symbols)), arch)
+def compiled_for(needed: frozenset[str], arch: str, lto: bool = True) -> bytes:
+    """LTO-IR (else an object) that has the shims `needed`, for an architecture such as sm_90."""
+    symbols = _core() if needed.issubset(_core()) and lto else needed
+    texts = _texts()
+    return compiled(HEADER + STATE + "".join(texts[s][1] for s in sorted(symbols)), arch, lto)
+
+
+def compiled(source: str, arch: str, lto: bool = True) -> bytes:
+    """C++ as LTO-IR, or as an object: from disk, or compiled and kept there."""
+    key = disk.key("shims", source, arch, lto, versions.compilers())
+    return disk.made(key, lambda: disk.Kept({}, _compile(source, arch, lto))).code
 
 
 @cache
@@ -87,20 +94,12 @@ def _first(pattern: str, names: tuple[str, ...]) -> str | None:
     return next((n for n in names if signature_of(pattern.format(ctype=n)) is not None), None)
 
 
-def _compiled(symbols: tuple[str, ...], arch: str) -> bytes:
-    texts = _texts()
-    source = HEADER + STATE + "".join(texts[symbol][1] for symbol in symbols)
-    key = disk.key("shims", source, arch, versions.compilers())
-    return disk.made(key, lambda: disk.Kept({}, _compile(source, arch))).code
-
-
-def _compile(source: str, arch: str) -> bytes:
+def _compile(source: str, arch: str, lto: bool) -> bytes:
     options = ProgramOptions(
-        std="c++17", arch=arch, link_time_optimization=True, relocatable_device_code=True,
-        include_path=_include_path(), name="nvshmem_shims",
+        std="c++17", arch=arch, link_time_optimization=lto or None,
+        relocatable_device_code=True, include_path=_include_path(), name="gpushmem_shims",
     )  # fmt: skip
-    code: bytes = Program(source, "c++", options).compile("ltoir").code
-    return bytes(code)
+    return bytes(Program(source, "c++", options).compile("ltoir" if lto else "cubin").code)
 
 
 def _include_path() -> list[str]:

@@ -1,0 +1,153 @@
+"""Kernels of all sorts become machine code: options, helpers, what numba-cuda links by itself."""
+
+import pytest
+
+pytest.importorskip("nvshmem")
+
+from numba import cuda, types
+
+import gpushmem as shmem
+from gpushmem.backends.nvshmem import ahead, cache, compiler, shims
+from gpushmem.errors import ArgumentError
+from gpushmem.ops import OPS
+from tests.nvshmem import kernels
+from tests.nvshmem.test_machine_code import sections
+
+F32 = types.float32[::1]
+SM_90 = compiler.Arch.of("sm_90")
+
+
+def copy(dst, src, i):
+    dst[i] = src[i]
+    shmem.put(dst, src, 0)
+
+
+def linked(function, argtypes, arch=SM_90, kind="cubin", **options):
+    return compiler.link(compiler.compile_kernel(function, argtypes, options, arch), kind)
+
+
+@pytest.mark.parametrize(
+    ("options", "has"),
+    [
+        ({"debug": True}, ".debug_line"),
+        ({"lineinfo": True}, ".debug_line"),
+        ({"fastmath": True, "opt": False}, ".text"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_options_reach_the_code(options, has):
+    found = sections(linked(copy, (F32, F32, types.int64), **options).code)
+    assert any(name.startswith(has) for name in found)
+    assert (".debug_info" in found) == bool(options.get("debug"))
+
+
+def test_registers_are_limited():
+    argtypes = (types.int64, F32, F32)
+
+    def busy(team, dst, src):
+        shmem.put_block(dst, src, 1)
+        for i in range(dst.size):
+            dst[i] += src[i] * src[dst.size - i - 1]
+
+    free, held = (
+        ahead.build(busy, argtypes, options, "sm_90").needs.registers
+        for options in ({}, {"max_registers": 24})
+    )
+    assert held <= 24 < free
+
+
+def test_grids_that_synchronise_are_cooperative():
+    def whole(a):
+        cuda.cg.this_grid().sync()
+        a[0] = 1
+
+    assert compiler.compile_kernel(whole, (F32,), {}, SM_90).cooperative
+    assert linked(whole, (F32,)).code[:4] == b"\x7fELF"
+    assert not compiler.compile_kernel(copy, (F32, F32, types.int64), {}, SM_90).cooperative
+
+
+def test_what_numba_has_in_c_is_linked():
+    def reshaped(a):
+        a.reshape(2, a.size // 2)[1, 0] = 7
+
+    assert linked(reshaped, (F32,)).code[:4] == b"\x7fELF"
+
+
+@shmem.jit(device=True)
+def ours(x):
+    return x + shmem.my_pe()
+
+
+@cuda.jit(device=True)
+def numbas(x):
+    return 2 * ours(x)
+
+
+def test_device_functions_of_both_kinds():
+    def calls(a):
+        a[0] = numbas(ours(a[0]))
+
+    compiled = compiler.compile_kernel(calls, (types.int64[::1],), {}, SM_90)
+    assert {name for name in compiled.shims if "my_pe" in name}
+    assert linked(calls, (types.int64[::1],)).log.count("Function properties") == 1  # all inlined
+
+
+def test_a_multicast_store_is_one_instruction_where_there_is_one():
+    def store(array, team, value, i):
+        copies = shmem.multicast_array(array, team)
+        copies[i] = value
+
+    argtypes = (F32, types.int64, types.float32, types.int64)
+    for arch, count in (("sm_80", 0), ("sm_90", 1)):
+        ptx = linked(store, argtypes, compiler.Arch.of(arch), "ptx").code.decode(errors="replace")
+        assert ptx.count("multimem.st.relaxed.sys.global.u32") == count
+
+
+def test_the_workspace_of_collect_is_read_when_the_kernel_runs():
+    function, argtypes = kernels.kernel_of(OPS["collect"], "int32")
+    ptx = linked(function, argtypes, kind="ptx").code.decode(errors="replace")
+    assert "[gpushmem_workspace]" in ptx
+
+
+def test_an_unknown_option_is_refused():
+    with pytest.raises(ArgumentError, match="jit has no option blocking"):
+        compiler.compile_kernel(copy, (F32, F32, types.int64), {"blocking": True}, SM_90)
+
+
+ARCHS = {"90": "sm_90", "10.0": "sm_100", "compute_90a": "sm_90a", " sm_120f ": "sm_120f"}
+
+
+@pytest.mark.parametrize(("text", "arch"), ARCHS.items())
+def test_architectures_as_people_write_them(text, arch):
+    assert str(compiler.Arch.of(text)) == arch
+
+
+def test_kernels_share_the_object_that_has_all_but_reductions(tmp_path, monkeypatch):
+    """Its cost is NVSHMEM's headers: it must be made once, not once a kernel."""
+    made = []
+    monkeypatch.setenv("GPUSHMEM_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(shims, "_compile", lambda source, *_: made.append(source) or b"code")
+
+    def needs(name, dtype="int32", which=None):
+        function, argtypes = kernels.kernel_of(OPS[name], dtype, which)
+        return shims.compiled_for(kernels.shims_of(function, argtypes, SM_90), "sm_90")
+
+    for name in ("put_block", "wait_until_any", "atomic_xor", "alltoalls_warp"):
+        assert needs(name) == b"code"
+    assert len(made) == 1
+    needs("reduce_block", which="sum")
+    assert len(made) == 2
+    assert len(made[1]) < len(made[0]) / 20
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_an_entry_that_cannot_be_read_or_written_is_made_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUSHMEM_CACHE_DIR", str(tmp_path))
+    kept = cache.Kept({"entry": "k"}, b"\x00\n\xff")
+    assert cache.made("x", lambda: kept) == kept
+    assert cache.made("x", lambda: pytest.fail("it is there")) == kept
+    (tmp_path / "x").write_bytes(b"{broken")
+    assert cache.made("x", lambda: kept) == kept
+    monkeypatch.setenv("GPUSHMEM_CACHE_DIR", "/proc/nowhere")
+    assert cache.made("x", lambda: kept) == kept
+    assert cache.made("x", lambda: kept) == kept
