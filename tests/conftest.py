@@ -13,8 +13,10 @@ from gpushmem.backends import choice
 if choice.choose()[0] != "cpu":  # where there is a GPU, who wants tests of it asks for them
     os.environ.setdefault("GPUSHMEM_BACKEND", "cpu")
 
-from tests import pes
+from tests import gpus, pes
 
+if pes.BACKEND != "cpu":
+    gpus.prepare()
 ROOT = Path(__file__).parent.parent
 # Unbuffered output would mix the PEs' lines in their middle.
 PLAIN = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
@@ -22,9 +24,8 @@ PLAIN = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
 
 def pytest_collection_modifyitems(items):
     """GPUSHMEM_BACKEND=nvshmem pytest -m gpu: the tests of what every backend does, on GPUs."""
-    for item in items if pes.BACKEND != "cpu" else ():
-        if item.path.is_relative_to(ROOT / "tests/conformance"):
-            item.add_marker("gpu")
+    if pes.BACKEND != "cpu":
+        gpus.mark(items, ROOT / "tests")
 
 
 @pytest.fixture
@@ -42,6 +43,8 @@ def alone():
     """One PE: this process."""
     import gpushmem as shmem
 
+    if pes.BACKEND != "cpu":
+        gpus.need()
     shmem.init(heap_size="16M")
     yield
     shmem.finalize()

@@ -11,6 +11,7 @@ from gpushmem.job import job
 from gpushmem.launch import local
 from gpushmem.launch.output import own_streams
 from gpushmem.launch.spawn import collect
+from tests import gpus
 
 DEFAULT_HEAP = 64 << 20
 BACKEND = os.environ.get("GPUSHMEM_BACKEND") or "cpu"  # of the PEs that tests run in
@@ -20,12 +21,16 @@ def run_pes(n, function, *args, timeout=60, heap_size=DEFAULT_HEAP):
     """Run `function(*args)` in `n` PEs; return their results, or fail with all they printed."""
     if BACKEND == "cpu":
         compile_what_many_need()
+    else:
+        gpus.need(n)
     outputs = [os.memfd_create("output") for _ in range(n)]
 
     def body():
         for fd in (1, 2):
             os.dup2(outputs[job.current().my_pe], fd)
         own_streams()
+        if BACKEND != "cpu":
+            gpus.forbid_waits()
         return function(*args)
 
     try:
@@ -34,6 +39,7 @@ def run_pes(n, function, *args, timeout=60, heap_size=DEFAULT_HEAP):
         )
         if outcome.code:
             printed = "".join(f"--- PE {pe}\n{_read(fd).decode()}" for pe, fd in enumerate(outputs))
+            gpus.skip_if_forbidden(printed)
             said = f"{outcome.summary()}\n{outcome.report}{printed}"
             pytest.fail(said, pytrace=False)
         return results

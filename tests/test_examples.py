@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import gpus, pes
+
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
@@ -13,11 +15,16 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 @pytest.mark.parametrize("n_pes", [1, 2, 4])
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
 def test_example_runs(run_cli, path, n_pes):
+    if pes.BACKEND != "cpu":
+        gpus.need_one_each(n_pes)
     done = run_cli("run", "-n", n_pes, path, timeout=150, code=0)
     assert done.stderr == ""
 
 
 def test_training_does_not_depend_on_the_number_of_pes(run_cli):
+    if pes.BACKEND != "cpu":
+        gpus.need_one_each(3)
+
     def lines(n_pes):
         out = run_cli(
             "run", "-n", n_pes, ROOT / "examples/train_digits.py", timeout=150, code=0

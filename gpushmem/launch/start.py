@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Protocol
 
+from gpushmem.backends.nvshmem.transport import without_ours
 from gpushmem.job.job import Job
 from gpushmem.launch import pe as pe_main
 from gpushmem.launch.output import Ends, own_streams
@@ -103,7 +104,8 @@ class New:
         process = subprocess.Popen(
             [sys.executable, *flags, "-c", CODE, json.dumps(about)],
             stdin=None if job.my_pe == 0 else subprocess.DEVNULL, stdout=out, stderr=err,
-            pass_fds=(*job.fds, *self._fds), env={**os.environ, **self._environ}, **_in(group),
+            pass_fds=(*job.fds, *self._fds), env={**without_ours(os.environ), **self._environ},
+            **_in(group),
         )  # fmt: skip
         process.returncode = 0  # it is the launcher that waits for it, by its number
         return process.pid

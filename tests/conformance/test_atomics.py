@@ -222,6 +222,7 @@ def test_cuda_atomics_are_atomic_between_pes(run_pes, dtype):
     assert run_pes(2, body) == [2 * rounds] * 2
 
 
+@pytest.mark.checked
 def test_what_cannot_be_done_is_refused(run_pes):
     @shmem.jit
     def flip(x):

@@ -105,6 +105,7 @@ def test_barriers_in_kernels(run_pes, barriers_compiled, n_pes):
     assert run_pes(n_pes, body) == [0] * n_pes
 
 
+@pytest.mark.backwards
 @pytest.mark.parametrize("n_pes", [2, 3])
 @pytest.mark.parametrize("kind", range(4), ids=BARRIERS)
 def test_hosts_and_kernels_meet(run_pes, barriers_compiled, kind, n_pes):
@@ -191,6 +192,7 @@ def test_a_host_does_not_overtake_kernels(run_pes, n_pes):
     assert run_pes(n_pes, body) == [0] * n_pes
 
 
+@pytest.mark.reports
 def test_who_has_given_up_waits_for_nothing(run_pes):
     """After the error the report on SIGUSR1 does not show the wait any more."""
 

@@ -35,6 +35,7 @@ def said(function, *args):
     return None
 
 
+@pytest.mark.checked
 def test_sizes_and_places_that_do_not_fit(run_pes):
     """In kernels and from the host alike; afterwards all goes on."""
     n_pes = 2
@@ -112,6 +113,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.cpu_backend
 @pytest.mark.parametrize("suffix", ["", "_block"])
 def test_types_that_do_not_fit_are_refused_when_the_kernel_is_compiled(suffix):
     arrays = {
@@ -193,6 +195,7 @@ DIFFERENT = [
 ]
 
 
+@pytest.mark.checked
 @pytest.mark.parametrize("where", [THREAD, HOST])
 def test_different_calls(run_pes, where):
     """Both PEs get an error that names both calls; after it they can go on."""
@@ -224,6 +227,7 @@ def test_different_calls(run_pes, where):
         assert at_one.startswith(MISMATCH)
 
 
+@pytest.mark.checked
 def test_host_and_kernel_in_different_calls(run_pes):
     """PE 0 comes from a kernel, the others from the host."""
 
@@ -270,6 +274,7 @@ GATHERING = [
 ]  # fmt: skip
 
 
+@pytest.mark.reports
 @pytest.mark.parametrize("where", [THREAD, HOST])
 def test_a_pe_that_ends_is_named_to_those_who_wait_for_it(run_pes, where):
     for name in GATHERING:
@@ -291,6 +296,7 @@ def test_a_pe_that_ends_is_named_to_those_who_wait_for_it(run_pes, where):
             assert where == THREAD or parsed(name)[0] in text
 
 
+@pytest.mark.reports
 @pytest.mark.parametrize("base", ["barrier", "reduce"])
 def test_a_report_says_for_whom_a_kernel_waits(run_pes, base):
     @shmem.jit
@@ -324,6 +330,7 @@ def spread(dst, src, root):
     shmem.barrier_all()
 
 
+@pytest.mark.checked
 @pytest.mark.parametrize("size", [4, 5000])
 def test_different_roots(run_pes, size):
     """Small ones are noticed by the next call at the latest, large ones by their own."""
@@ -353,6 +360,7 @@ def move_elsewhere(which, a, b):
         shmem.broadcast(shmem.TEAM_WORLD, a, b)
 
 
+@pytest.mark.checked
 @pytest.mark.parametrize("which", range(4))
 def test_arrays_at_different_places(run_pes, which):
     """Nothing is written where another PE's array is not."""

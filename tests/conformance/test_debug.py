@@ -20,6 +20,7 @@ def put_one(dst, src, pe):
     shmem.put(dst, src, pe)
 
 
+@pytest.mark.checked
 def test_a_freed_array_is_not_written(run_pes):
     def body():
         shmem.init()
@@ -44,6 +45,7 @@ def test_a_freed_array_is_not_written(run_pes):
     assert run_pes(2, body) == [[False] * 3] * 2
 
 
+@pytest.mark.checked
 def test_ends_and_edges_of_arrays_are_allowed(run_pes):
     @shmem.jit(debug=True)
     def sweep(x, values, count):
@@ -68,6 +70,7 @@ def test_ends_and_edges_of_arrays_are_allowed(run_pes):
     assert run_pes(1, body) == [1 + 33 + 32 + 64 + 100]
 
 
+@pytest.mark.checked
 def test_indices_are_checked_in_symmetric_arrays_too(run_pes):
     @shmem.jit(debug=True)
     def beyond(x, i):

@@ -129,6 +129,7 @@ def test_single_elements(run_pes, dtype):
     run_pes(3, body)
 
 
+@pytest.mark.checked
 def test_strides_that_lead_outside_are_refused(run_pes):
     @shmem.jit
     def move(dst, src, ds, ss, n):
@@ -173,6 +174,7 @@ PACKED = np.dtype([("tag", "i1"), ("x", "f8"), ("n", "i4")])  # 13 bytes: no fie
 ODD_DTYPES = {"int16": 1, "int64": 3, "float32": 5, "complex128": 7, PACKED: 1}
 
 
+@pytest.mark.unaligned
 def test_elements_at_odd_addresses_are_moved_as_others_are(run_pes):
     """Arrays made of bytes, from an odd one on; in kernels and on the host, p and g as well."""
 
@@ -224,6 +226,7 @@ def test_elements_at_odd_addresses_are_moved_as_others_are(run_pes):
     run_pes(2, body, timeout=120)
 
 
+@pytest.mark.unaligned
 def test_fields_of_packed_records_are_moved_as_arrays_are(run_pes):
     """The bytes of one field, seen as an array: at the record's place, and nothing beside it."""
 
@@ -247,6 +250,7 @@ def test_fields_of_packed_records_are_moved_as_arrays_are(run_pes):
     run_pes(1, body)
 
 
+@pytest.mark.checked
 def test_atomics_and_waits_of_unaligned_elements_are_refused(run_pes):
     @shmem.jit
     def add(x):
@@ -363,6 +367,7 @@ def test_the_first_element_of_arrays_with_gaps_is_reached_by_kernels_and_hosts(r
 # --- nothing at all
 
 
+@pytest.mark.checked
 def test_nothing_is_moved_to_anywhere(run_pes):
     """Arrays without elements, of any shape, wherever they are; p, g and atomics have no target."""
 

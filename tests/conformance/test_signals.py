@@ -96,6 +96,7 @@ def test_data_and_signal_go_to_the_right_place(run_pes, form, dtype, n_pes):
     in_pes(run_pes, n_pes, body)
 
 
+@pytest.mark.host_memory
 def test_megabytes_arrive_before_their_signal(run_pes):
     """The last bytes of a long copy are there when its signal is, in kernels and from the host."""
     n, rounds = (1 << 21) + 1, 20
@@ -255,6 +256,7 @@ DTYPE_CASES = ["int32", "uint64", *(
     pytest.param(dtype, marks=pytest.mark.slow) for dtype in ("int64", "uint32"))]  # fmt: skip
 
 
+@pytest.mark.host_memory
 @pytest.mark.parametrize("n_pes", MOSTLY_3)
 @pytest.mark.parametrize("dtype", DTYPE_CASES)
 def test_the_host_waits_for_what_a_kernel_of_another_pe_writes(run_pes, dtype, n_pes):
@@ -334,6 +336,7 @@ ON_STREAM = {
 }  # fmt: skip
 
 
+@pytest.mark.host_memory
 def test_on_a_stream_a_wait_holds_up_what_comes_after_it_there(run_pes):
     """The call returns at once; the kernel behind it runs when the wait is over, and sees all."""
 
@@ -373,6 +376,7 @@ def test_on_a_stream_a_wait_holds_up_what_comes_after_it_there(run_pes):
     in_pes(run_pes, 2, body)
 
 
+@pytest.mark.host_memory
 def test_on_a_stream_signals_go_out_after_the_kernel_before_them(run_pes):
     """`put_signal` and `signal_op` read and write in their turn, and the next kernel after them."""
 
@@ -491,6 +495,7 @@ def test_what_the_host_cannot_do_is_refused_before_anything_is_done(run_pes):
     in_pes(run_pes, 1, body)
 
 
+@pytest.mark.checked
 def test_what_kernels_cannot_do_is_refused(run_pes):
     @shmem.jit
     def update(signal, value, op):
@@ -547,6 +552,7 @@ def test_what_kernels_cannot_do_is_refused(run_pes):
 # --- waits that do not end
 
 
+@pytest.mark.reports
 def test_a_report_says_what_each_host_waits_for(run_pes):
     """In the call itself and on a stream: operation, array, condition, value."""
 
@@ -571,6 +577,7 @@ def test_a_report_says_what_each_host_waits_for(run_pes):
     assert re.search(r"PE 2: host, in wait_until_any: ints\[0\] == 3, sees -7", said)
 
 
+@pytest.mark.reports
 def test_after_ctrl_c_in_a_wait_the_next_call_works(run_pes):
     """The wait ends with KeyboardInterrupt, who waited for what is printed, the rest goes on."""
 
@@ -587,6 +594,7 @@ def test_after_ctrl_c_in_a_wait_the_next_call_works(run_pes):
     in_pes(run_pes, 1, body)
 
 
+@pytest.mark.cpu_backend
 def test_threads_of_a_host_wait_beside_each_other(run_pes):
     """A wait in one thread keeps neither another thread's waits nor its tests from being done."""
 

@@ -80,6 +80,7 @@ def test_teams_are_values():
     assert f"{shmem.Team(7)}" == str(shmem.Team(7)) == "7"
 
 
+@pytest.mark.backwards
 @pytest.mark.parametrize("n_pes", PES)
 def test_all_strided_teams(run_pes, n_pes):
     """Every start, stride and size that there is, and those that there are not."""
@@ -130,6 +131,7 @@ def test_rows_and_columns(run_pes, n_pes):
     run_pes(n_pes, body)
 
 
+@pytest.mark.backwards
 @pytest.mark.parametrize("n_pes", [6, pytest.param(8, marks=pytest.mark.slow)])
 def test_splits_of_splits(run_pes, n_pes):
     """Numbers are those of the parent, which may be reversed, strided, and a row of another."""
@@ -201,6 +203,7 @@ def use(kind, team, x):
         m[0] = 1
 
 
+@pytest.mark.checked
 def test_teams_that_are_not_there(run_pes):
     """Destroyed, never made, of others only, not even a number that teams have."""
     compile_first(use, 0, 0, np.zeros(1, int))
@@ -240,6 +243,7 @@ def test_teams_that_are_not_there(run_pes):
     run_pes(2, body)
 
 
+@pytest.mark.checked
 @pytest.mark.parametrize(
     ("calls", "texts"),
     [
@@ -274,6 +278,7 @@ def test_splits_that_differ(run_pes, calls, texts):
         assert row == 3, "a row of the table is lost"
 
 
+@pytest.mark.checked
 def test_destroying_different_teams(run_pes):
     """Who waits is told for whom; nothing else can be noticed."""
 
@@ -291,6 +296,7 @@ def test_destroying_different_teams(run_pes):
     assert "team_destroy waits for PE 3, which ended without" in two
 
 
+@pytest.mark.cpu_backend
 @pytest.mark.parametrize("limit", [3, 5])
 def test_as_many_teams_as_there_can_be(run_pes, monkeypatch, limit):
     """Also where only one PE has that many; then there is room again."""
@@ -318,6 +324,7 @@ def test_as_many_teams_as_there_can_be(run_pes, monkeypatch, limit):
     run_pes(3, body)
 
 
+@pytest.mark.cpu_backend
 def test_too_few_teams_for_those_there_are(run_pes, monkeypatch):
     monkeypatch.setenv("GPUSHMEM_MAX_TEAMS", "2")
 
@@ -335,6 +342,7 @@ def add_up(team, x, times):
         x[0] //= shmem.team_n_pes(team)
 
 
+@pytest.mark.backwards
 def test_hundreds_of_teams_one_after_the_other(run_pes):
     """Rows of the table are used again, as if nothing had been; kernels are waited for."""
     compile_first(add_up, 0, np.zeros(1, np.int64), 0)
@@ -508,6 +516,7 @@ def test_multicast_arrays_reach_the_team_and_nobody_else(run_pes, on_host):
             np.testing.assert_array_equal(array, right)
 
 
+@pytest.mark.checked
 def test_what_peer_and_multicast_arrays_cannot_do(run_pes):
     def kernel_of(line):
         scope = {"shmem": shmem}

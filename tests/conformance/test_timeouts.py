@@ -154,6 +154,7 @@ def test_without_a_timeout_waits_return_what_they_did(run_pes):
     assert ["clock_gettime" in text for text in code] == [False, True]
 
 
+@pytest.mark.host_memory
 @pytest.mark.parametrize("name", WAITS)
 def test_a_stream_goes_on_when_the_wait_is_true_or_late(run_pes, name):
     """What follows on the stream is done after the time, or before it when the word comes."""
@@ -192,6 +193,7 @@ def test_a_stream_goes_on_when_the_wait_is_true_or_late(run_pes, name):
     in_pes(run_pes, 1, body)
 
 
+@pytest.mark.host_memory
 @pytest.mark.parametrize("n_pes", PES)
 def test_another_pe_writes_while_the_wait_has_time(run_pes, n_pes):
     """On return the data put before is there: every wait, in kernels and on the host."""
@@ -275,6 +277,7 @@ def test_one_thread_waits_while_its_block_is_at_a_barrier(run_pes):
     in_pes(run_pes, 1, body)
 
 
+@pytest.mark.cpu_backend
 def test_no_time_is_a_turn_for_the_others(run_pes):
     """A wait of 0 ns lets the threads run that will make it true, and then sees it."""
 
@@ -333,6 +336,7 @@ def launched():
     return next(iter(running)).launch
 
 
+@pytest.mark.cpu_backend
 def test_the_launch_counts_threads_that_wait_with_a_timeout(run_pes):
     """Also when the wait changes what it waits for, and when the launch fails."""
 

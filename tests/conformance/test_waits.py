@@ -183,6 +183,7 @@ def test_threads_wait_for_each_other(run_pes):
     assert run_pes(1, body)[0] == list(range(64))
 
 
+@pytest.mark.reports
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -210,6 +211,7 @@ def test_a_wait_that_does_not_end_says_what_it_sees(run_pes, call, said):
     assert re.search(rf"PE 0: kernel waiting, .*\n +{said}\n", str(failure.value))
 
 
+@pytest.mark.checked
 def test_what_cannot_be_waited_for_is_refused(run_pes):
     @shmem.jit
     def one(x, value):

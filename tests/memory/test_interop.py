@@ -22,6 +22,7 @@ def torch_views(array):
     return torch.from_dlpack(array), torch.as_tensor(array)
 
 
+@pytest.mark.host_memory
 @pytest.mark.parametrize("views", [numpy_views, torch_views])
 def test_views_share_memory_with_kernels_and_peers(run_pes, views):
     if views is torch_views:
@@ -52,6 +53,7 @@ def test_views_share_memory_with_kernels_and_peers(run_pes, views):
     run_pes(3, body)
 
 
+@pytest.mark.host_memory
 @pytest.mark.parametrize(
     "dtype", ["bool", "int8", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"]
 )
@@ -64,6 +66,7 @@ def test_every_dtype_of_torch(alone, dtype):
     assert a.numpy().tolist() == [1, 1, 1]
 
 
+@pytest.mark.host_memory
 def test_strided_views_keep_their_strides(alone):
     a = shmem.asarray(np.arange(12).reshape(3, 4))
     for view in (np.asarray(a[::2, 1::2]), np.from_dlpack(a[::2, 1::2])):
@@ -71,6 +74,7 @@ def test_strided_views_keep_their_strides(alone):
         assert np.shares_memory(view, np.asarray(a))
 
 
+@pytest.mark.host_memory
 def test_dlpack_waits_for_the_kernels_before(alone):
     @shmem.jit
     def count(x, times):
@@ -83,12 +87,14 @@ def test_dlpack_waits_for_the_kernels_before(alone):
     assert np.from_dlpack(a)[0] == 20_000_000
 
 
+@pytest.mark.host_memory
 def test_memory_of_the_host_is_not_offered_as_a_gpus(alone):
     for array in (shmem.zeros(3), shmem.device_array(3), shmem.register(np.zeros(3))):
         assert not hasattr(array, "__cuda_array_interface__")
         assert array.__dlpack_device__() == (1, 0)  # DLPack's kDLCPU
 
 
+@pytest.mark.host_memory
 def test_numpy_converts_and_copies_as_usual(alone):
     a = shmem.asarray([1, 2, 3], "int32")
     wide = np.asarray(a, "float64")
@@ -98,6 +104,7 @@ def test_numpy_converts_and_copies_as_usual(alone):
     assert a.__array__("float64").dtype == np.float64
 
 
+@pytest.mark.host_memory
 @pytest.mark.parametrize("way", ["free", "finalize", "unregister"])
 def test_memory_that_is_gone_is_offered_to_nobody(way):
     shmem.init()
@@ -114,6 +121,7 @@ def test_memory_that_is_gone_is_offered_to_nobody(way):
             use(a)
 
 
+@pytest.mark.host_memory
 def test_torch_takes_nothing_that_is_gone(alone):
     torch = pytest.importorskip("torch")
     a = shmem.zeros(4)
@@ -123,6 +131,7 @@ def test_torch_takes_nothing_that_is_gone(alone):
             use(a)
 
 
+@pytest.mark.host_memory
 def test_an_allocation_outlives_its_name_in_a_view(alone):
     view = np.asarray(shmem.full(4, 3.0))  # on the heap until freed, whoever still has the array
     shmem.zeros(4)

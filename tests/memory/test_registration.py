@@ -157,7 +157,11 @@ def read_only():
         ([1, 2], "register: list is no array"),
         (np.float64(3), "register: float64 is no array"),
         (b"abc", "register: bytes is no array.* numpy.asarray"),
-        (OnAGpu(), "this OnAGpu is in a GPU's memory, which the cpu backend does not reach"),
+        pytest.param(
+            OnAGpu(),
+            "this OnAGpu is in a GPU's memory, which the cpu backend does not reach",
+            marks=pytest.mark.cpu_backend,
+        ),
     ],
 )
 def test_what_cannot_be_registered(alone, buffer, message):
@@ -165,6 +169,7 @@ def test_what_cannot_be_registered(alone, buffer, message):
         shmem.register(buffer)
 
 
+@pytest.mark.host_memory
 def test_our_own_memory_needs_no_registration(alone):
     a = shmem.zeros(4)
     with pytest.raises(ArgumentError, match="a SymmetricArray is device memory already"):

@@ -444,6 +444,8 @@ def registered_numpy(me, n):
     ):
         with pytest.raises(ArgumentError, match=match):
             shmem.register(wrong)
+    with pytest.raises(ArgumentError, match="on the symmetric heap already"):
+        shmem.register(Foreign(shmem.zeros(3)[1:]))
     with pytest.raises(ArgumentError, match="is not registered"):
         shmem.unregister(np.zeros(2))
     shmem.unregister(shmem.register(np.zeros(0)))
@@ -500,11 +502,14 @@ def peers(me, n):
             slice(1, 2), (slice(None), slice(None, None, 2)), slice(None, None, -1), slice(3, 3),
             (slice(None), slice(None, None, -3)),
         ):  # fmt: skip
-            part = shmem.peer_array(x[index], pe)
-            assert (part.numpy() == own(pe, 12).reshape(3, 4)[index]).all()
+            assert (other[index].numpy() == own(pe, 12).reshape(3, 4)[index]).all()
+        assert shmem.peer_array(x[1:2], pe).numpy().tolist() == [own(pe, 12)[4:8].tolist()]
+        assert shmem.peer_array(x[3:], pe).shape == (0, 4)
+        with pytest.raises(ArgumentError, match="peer_array: the remote array is not contiguous"):
+            shmem.peer_array(x[:, ::2], pe)
     shmem.barrier_all()
     right = (me + 1) % n
-    shmem.peer_array(x[:, ::-2], right)[1] = 5000 + me
+    shmem.peer_array(x, right)[:, ::-2][1] = 5000 + me
     shmem.barrier_all()
     want = own(me, 12).reshape(3, 4)
     want[1, ::-2] = 5000 + (me - 1) % n

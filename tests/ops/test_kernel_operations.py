@@ -400,6 +400,7 @@ def test_more_pes_than_cores(run_pes):
     assert run_pes(24, body, timeout=90) == [(pe - 1) % 24 for pe in range(24)]
 
 
+@pytest.mark.cpu_backend
 def test_every_row_of_the_table_is_lowered():
     from gpushmem.backends.cpu import collectives, lowering
     from gpushmem.simt.target import names
@@ -416,6 +417,7 @@ def test_every_row_of_the_table_is_lowered():
         assert parameters[-len(op.params) :] == op.params or not op.params, op.name
 
 
+@pytest.mark.cpu_backend
 @pytest.mark.parametrize("name", [name for name, op in OPS.items() if op.host])
 def test_every_row_with_a_host_side_has_one(name):
     """It answers to a call without its arguments as a function with these parameters does."""

@@ -41,6 +41,17 @@ def test_transports(environ, name):
     assert told == transport.TRANSPORTS[name]
 
 
+def test_other_processes_have_other_heaps(environ):
+    """What was told here is not for those that this one starts; what the user says is."""
+    environ(NVSHMEM_DEBUG="INFO", GPUSHMEM_TRANSPORT="p2p")
+    found = transport.without_ours(os.environ)
+    kept = {name: text for name, text in found.items() if name.startswith("NVSHMEM_")}
+    assert kept == {"NVSHMEM_DEBUG": "INFO"}
+    assert found["GPUSHMEM_TRANSPORT"] == "p2p"
+    os.environ["NVSHMEM_SYMMETRIC_SIZE"] = "9G"
+    assert transport.without_ours(os.environ)["NVSHMEM_SYMMETRIC_SIZE"] == "9G"
+
+
 def test_adapters(environ):
     told = environ(GPUSHMEM_HCA="mlx5_0:1")
     assert told["NVSHMEM_HCA_LIST"] == "mlx5_0:1"

@@ -11,9 +11,8 @@ from cuda.core.utils import StridedMemoryView
 from numba.cuda.typing.typeof import typeof_impl
 
 from gpushmem.errors import ArgumentError
-from gpushmem.memory.registration import span
 
-__all__ = ["GpuArray", "at", "moved"]
+__all__ = ["GpuArray", "at", "span_of"]
 
 Ghost = np.ndarray[Any, Any]
 
@@ -99,12 +98,14 @@ def at(address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: Any = 
     return GpuArray(np.ndarray(shape, dtype, ghost), owner)
 
 
-def moved(array: GpuArray, distance: int) -> GpuArray:
-    """The array of the same shape and strides that is so many bytes behind this one."""
-    low, high = span(array.ghost)
-    memory = at(low + distance, (high - low,), np.dtype(np.uint8)).ghost
-    first = array.address - low
-    return GpuArray(np.ndarray(array.shape, array.dtype, memory, first, array.strides))
+def span_of(ghost: Ghost) -> tuple[int, int]:
+    """The first address of an array, and the first behind it."""
+    first: int = ghost.__array_interface__["data"][0]
+    if not ghost.size:
+        return first, first
+    reach = [(n - 1) * step for n, step in zip(ghost.shape, ghost.strides, strict=True)]
+    below, above = (sum(r for r in reach if (r > 0) == up) for up in (False, True))
+    return first + below, first + above + ghost.itemsize
 
 
 @typeof_impl.register(GpuArray)

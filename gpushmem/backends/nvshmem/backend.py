@@ -16,9 +16,9 @@ from nvshmem import core as nvshmem
 
 from gpushmem import settings
 from gpushmem.backends.base import Shape
-from gpushmem.backends.hostcalls import check_pe, not_symmetric
+from gpushmem.backends.hostcalls import check_contiguous, check_pe, not_symmetric
 from gpushmem.backends.nvshmem import transport
-from gpushmem.backends.nvshmem.arrays import GpuArray, at, moved
+from gpushmem.backends.nvshmem.arrays import GpuArray, at, span_of
 from gpushmem.backends.nvshmem.device import Device, Stream, check
 from gpushmem.backends.nvshmem.hostcalls import SCRATCH, HostCalls, as_gpu
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
@@ -34,7 +34,6 @@ from gpushmem.errors import (
 from gpushmem.job import ending, peers
 from gpushmem.job import job as jobs
 from gpushmem.job.board import TIMEOUT
-from gpushmem.memory.registration import span
 from gpushmem.ops import Op
 from gpushmem.simt.kernel import shape_of
 
@@ -109,7 +108,7 @@ class NvshmemBackend:
         self._taken: list[int] = []  # of NVSHMEM's memory
         self._device = library.device
         # Several PEs share a GPU, and no MPS lets them run at the same time.
-        self._limited = nvshmem.init_status() == nvshmem.InitStatus.STATUS_LIMITED_MPG
+        self.limited = nvshmem.init_status() == nvshmem.InitStatus.STATUS_LIMITED_MPG
         self._device.timeout = _timeout()
         self._device.late = _end_job
         self.heap_bytes = heap_bytes
@@ -163,7 +162,7 @@ class NvshmemBackend:
         mine, all_ = self._said[self._round, self.n_pes :], self._said[self._round, : self.n_pes]
         self._device.write(mine, np.array([(nbytes, what.encode()[:120])], SAYING))
         stream = int(self._device.own.cuda.handle)
-        if self._limited:
+        if self.limited:
             for pe in range(self.n_pes):
                 there = all_[self.my_pe :].address
                 bindings.putmem_on_stream(there, mine.address, SAYING.itemsize, pe, stream)
@@ -215,6 +214,11 @@ class NvshmemBackend:
         )
 
     def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> GpuArray:
+        if self._holds(memory):
+            raise ArgumentError(
+                f"register: these {memory.nbytes} bytes are on the symmetric heap already: pass "
+                "the symmetric array itself"
+            )
         on_gpu = hasattr(buffer, "__cuda_array_interface__")
         array = GpuArray(memory, buffer)
         if not on_gpu:
@@ -234,11 +238,11 @@ class NvshmemBackend:
             check(driver.cuMemHostUnregister(native.address), "unregister")
 
     def _check_symmetric(self, name: str, array: Any) -> None:
-        if not isinstance(array, GpuArray) or not self._holds(array):
+        if not isinstance(array, GpuArray) or not self._holds(array.ghost):
             raise not_symmetric(name, array)
 
-    def _holds(self, array: GpuArray) -> bool:
-        low, high = span(array.ghost)
+    def _holds(self, memory: np.ndarray[Any, Any]) -> bool:
+        low, high = span_of(memory)
         return self._heap <= low and high <= self._heap + self.heap_bytes
 
     # --- kernels
@@ -262,7 +266,7 @@ class NvshmemBackend:
 
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
         stream = arguments.pop("stream", None)
-        if self._limited and _needs_all_at_once(op):
+        if self.limited and _needs_all_at_once(op):
             raise ShmemError(
                 f"{op.name}: PEs share a GPU without MPS, or with more than 100 % of its threads: "
                 "NVSHMEM then lets hosts only put, get and meet in barrier_all and sync_all. Start "
@@ -287,13 +291,14 @@ class NvshmemBackend:
     def _peer_array(self, array: Any, pe: int) -> GpuArray:
         check_pe("peer_array", pe, self.n_pes)
         self._check_symmetric("peer_array", array)
+        check_contiguous("peer_array", "the remote array", array.ghost)
         address = int(bindings.ptr(array.address, pe))
         if not address:
             raise SymmetryError(
                 f"peer_array: the memory of PE {pe} cannot be reached by loads and stores from PE "
                 f"{self.my_pe}: it is not in TEAM_SHARED; use put and get"
             )
-        return moved(array, address - array.address)
+        return at(address, array.shape, array.dtype)
 
     def _multicast_array(self, array: Any, team: int) -> list[GpuArray]:
         return [self._peer_array(array, pe) for pe in self._teams.members(team)]

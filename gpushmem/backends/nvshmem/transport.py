@@ -15,7 +15,7 @@ from gpushmem import settings
 from gpushmem.errors import ArgumentError
 from gpushmem.size import parse_size
 
-__all__ = ["TRANSPORTS", "apply", "chosen", "variables"]
+__all__ = ["TRANSPORTS", "apply", "chosen", "variables", "without_ours"]
 
 REMOTE, IBGDA = "NVSHMEM_REMOTE_TRANSPORT", "NVSHMEM_IB_ENABLE_IBGDA"
 SIZE = "NVSHMEM_SYMMETRIC_SIZE"
@@ -69,6 +69,11 @@ def apply(heap_bytes: int) -> None:
     for name, text in told.items():
         if _users(name) is None:
             os.environ[name] = _put[name] = text
+
+
+def without_ours(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment without what `apply` has put there: other processes have other heaps."""
+    return {name: text for name, text in environ.items() if _put.get(name) != text}
 
 
 def chosen(heap_bytes: int) -> dict[str, Any]:
