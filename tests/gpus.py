@@ -68,6 +68,13 @@ class Forbidden(RuntimeError):
     """A kernel that waits was to be launched where NVSHMEM forbids it."""
 
 
+def reduced(op, dtypes):
+    """Those of the dtypes that NVSHMEM has a reduction of; skips the test if there is none."""
+    if op == "maxloc":
+        pytest.skip("NVSHMEM has maxloc of pairs of float64 only, in blocks")
+    return [d for d in dtypes if op in (None, "sum") or not str(d).startswith("complex")]
+
+
 def forbid_waits():
     """In a PE: refuse kernels that wait, where PEs share a GPU without MPS."""
     if os.environ.get(WAITS) == "1":

@@ -15,6 +15,7 @@ import gpushmem as shmem
 from gpushmem.errors import ArgumentError, KernelError, ShmemError, WaitTimeout
 from tests.nvshmem import emulation, host
 from tests.nvshmem.emulation import driver
+from tests.nvshmem.test_launching import run
 
 pytestmark = pytest.mark.skipif(emulation.missing() is not None, reason=str(emulation.missing()))
 
@@ -404,6 +405,28 @@ def told():
 def test_the_timeout_of_the_environment():
     assert host.run(1, told, GPUSHMEM_TIMEOUT="2.5") == [2.5]
     assert host.run(1, told) == [None]
+
+
+SLOW_KERNEL = """
+import gpushmem as shmem
+from tests.nvshmem.emulation import driver
+
+shmem.init(heap_size="1M")
+stream = shmem.stream()
+if shmem.my_pe() == 1:
+    driver.hold(stream)
+shmem.barrier_all()
+"""
+
+
+@pytest.mark.slow
+def test_the_timeout_of_the_launcher_ends_the_job(tmp_path):
+    path = tmp_path / "slow.py"
+    path.write_text(SLOW_KERNEL)
+    words = ("-m", "gpushmem", "run", "-n", 2, "--timeout", "0.5", path)
+    _, err = run(sys.executable, *words, code=124)
+    assert "PE 1: synchronize has waited for 0.5 s for this PE's GPU, longer than the" in err
+    assert err.endswith("run the script on the cpu backend for a report; all PEs were ended\n")
 
 
 def failing():

@@ -16,12 +16,13 @@ from numba.core.errors import NumbaError
 from nvshmem import bindings
 
 from gpushmem.backends import hostcalls
-from gpushmem.backends.hostcalls import check_contiguous, check_copy, check_pe, check_strided
+from gpushmem.backends.hostcalls import check_strided
+from gpushmem.backends.nvshmem import checks
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.device import Device
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
 from gpushmem.errors import ArgumentError, ShmemError
-from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET, Op
+from gpushmem.ops import OPS, Op
 from gpushmem.simt.kernel import shape_of
 
 __all__ = ["HostCalls"]
@@ -58,7 +59,7 @@ class HostCalls:
         host = {k: v for k, v in arguments.items() if k in COPIED and isinstance(v, np.ndarray)}
         arguments = {name: as_gpu(value) for name, value in arguments.items()}
         given = hostcalls.given(op, arguments) | self._copies(host)
-        self._check(op, given)
+        checks.check(op, given, self._n_pes, self._symmetric)
         cuda = self._device.own.cuda if stream is None else self._device.stream_of(stream)
         direct = self._direct(op, given, stream)
         if direct is not None:
@@ -95,44 +96,36 @@ class HostCalls:
             return None
         return getattr(self, f"_{op.base}", None)
 
-    def _check(self, op: Op, given: dict[str, Any]) -> None:
-        if "pe" in given:
-            check_pe(op.name, given["pe"], self._n_pes)
-        for name in REMOTE.get(op.base, ("dst",)):
-            if name in given:
-                self._symmetric(op.name, given[name])
-        if not op.base.startswith(("atomic", "p", "g")) or op.base in ("put", "get", "put_signal"):
-            return
-        if not given[op.params[0]].size:
-            raise ArgumentError(f"{op.name}: the array has no element 0")
-
     # --- on streams, by NVSHMEM
 
     def _put(self, stream: int, dst: Any, src: Any, pe: int) -> None:
-        n = _copied("put", dst, src, "target", dst.size, src.size, src)
+        n = checks.copied("put", dst, src, "target", dst.size, src.size, src)
         bindings.putmem_on_stream(dst.address, src.address, n, pe, stream)
 
     def _get(self, stream: int, dst: Any, src: Any, pe: int) -> None:
-        n = _copied("get", dst, src, "source", src.size, dst.size, dst)
+        n = checks.copied("get", dst, src, "source", src.size, dst.size, dst)
         bindings.getmem_on_stream(dst.address, src.address, n, pe, stream)
 
     def _put_signal(
         self, stream: int, dst: Any, src: Any, signal: Any, value: int, op: int, pe: int
     ) -> None:
-        n = _copied("put_signal", dst, src, "target", dst.size, src.size, src)
-        value = _signal("put_signal", signal, value, op)
+        n = checks.copied("put_signal", dst, src, "target", dst.size, src.size, src)
+        value = checks.signal("put_signal", signal, value, op)
         bindings.putmem_signal_on_stream(
             dst.address, src.address, n, signal.address, value, op, pe, stream
         )
 
     def _signal_op(self, stream: int, signal: Any, value: int, op: int, pe: int) -> None:
-        value = _signal("signal_op", signal, value, op)
+        value = checks.signal("signal_op", signal, value, op)
         bindings.signal_op_on_stream(signal.address, value, op, pe, stream)
 
     def _signal_wait_until(
         self, stream: int, signal: Any, cmp: int, value: int
     ) -> Callable[[], Any]:
-        value = _signal("signal_wait_until", signal, value, SIGNAL_SET)
+        if signal.dtype != np.uint64:
+            found = f"of uint64, not {signal.dtype}"
+            raise ArgumentError(f"signal_wait_until: signal must be {found}")
+        value = hostcalls.fitting("signal_wait_until", value, signal.dtype)
         bindings.signal_wait_until_on_stream(signal.address, cmp, value, stream)
         return lambda: self._device.read(signal.reshape(-1)[:1])[0]
 
@@ -179,45 +172,29 @@ class HostCalls:
         bindings.sync_all_on_stream(stream)
 
     def _broadcast(self, stream: int, team: int, dst: Any, src: Any, root: int) -> None:
-        check_pe("broadcast", root, bindings.team_n_pes(int(team)))
-        unit, n = self._moved("broadcast", dst, src, 1)
+        unit, n = _moved(src)
         function = getattr(bindings, f"{unit}_broadcast_on_stream")
         function(int(team), dst.address, src.address, n, root, stream)
 
     def _fcollect(self, stream: int, team: int, dst: Any, src: Any) -> None:
-        unit, n = self._moved("fcollect", dst, src, bindings.team_n_pes(int(team)))
+        unit, n = _moved(src)
         function = getattr(bindings, f"{unit}_fcollect_on_stream")
         function(int(team), dst.address, src.address, n, stream)
 
     def _alltoall(self, stream: int, team: int, dst: Any, src: Any) -> None:
-        n_pes = bindings.team_n_pes(int(team))
-        unit, n = self._moved("alltoall", dst, src, 1)
-        _divisible("alltoall", src, n_pes)
+        unit, n = _moved(src)
+        part = n // bindings.team_n_pes(int(team))
         function = getattr(bindings, f"{unit}_alltoall_on_stream")
-        function(int(team), dst.address, src.address, n // n_pes, stream)
+        function(int(team), dst.address, src.address, part, stream)
 
-    def _moved(self, name: str, dst: Any, src: Any, times: int) -> tuple[str, int]:
-        """What a collective moves: of which unit, and how many of `src`'s."""
-        _copied(name, dst, src, "target", dst.size, times * src.size, src)
-        width = next(w for w in UNITS if src.dtype.itemsize % w == 0)
-        return UNITS[width], src.nbytes // width
+    def _reduce(self, stream: int, team: int, dst: Any, src: Any, op: str) -> None:
+        function = getattr(bindings, f"{CTYPES[src.dtype.name]}_{op}_reduce_on_stream")
+        function(int(team), dst.address, src.address, src.size, stream)
 
-    def _reduce(self, stream: int, team: int, dst: Any, src: Any, op: str) -> Any:
-        _copied("reduce", dst, src, "target", dst.size, src.size, src)
-        return self._reduction("reduce", stream, team, dst, src, op, src.size)
-
-    def _reducescatter(self, stream: int, team: int, dst: Any, src: Any, op: str) -> Any:
-        n_pes = bindings.team_n_pes(int(team))
-        _divisible("reducescatter", src, n_pes)
-        _copied("reducescatter", dst, src, "target", dst.size, src.size // n_pes, src)
-        return self._reduction("reducescatter", stream, team, dst, src, op, src.size // n_pes)
-
-    def _reduction(
-        self, name: str, stream: int, team: int, dst: Any, src: Any, op: str, n: int
-    ) -> None:
-        ctype = CTYPES[src.dtype.name]
-        function = getattr(bindings, f"{ctype}_{op}_{name}_on_stream")
-        function(int(team), dst.address, src.address, n, stream)
+    def _reducescatter(self, stream: int, team: int, dst: Any, src: Any, op: str) -> None:
+        part = src.size // bindings.team_n_pes(int(team))
+        function = getattr(bindings, f"{CTYPES[src.dtype.name]}_{op}_reducescatter_on_stream")
+        function(int(team), dst.address, src.address, part, stream)
 
     # --- as kernels
 
@@ -253,22 +230,10 @@ class HostCalls:
         return self._kernels[key]
 
 
-# Which arguments are on the symmetric heap, where it is not `dst` alone.
-REMOTE = {
-    "g": ("src",), "get": ("src",), "iget": ("src",),
-    "put_signal": ("dst", "signal"),
-    **dict.fromkeys(("signal_op", "signal_fetch", "signal_wait_until"), ("signal",)),
-    **dict.fromkeys(("wait_until", "test"), ("ivar",)),
-    **{
-        f"{verb}_{family}{form}": ("ivars",)
-        for verb in ("wait_until", "test") for family in ("all", "any", "some")
-        for form in ("", "_vector")
-    },
-    **dict.fromkeys(
-        ("broadcast", "fcollect", "collect", "alltoall", "alltoalls", "reduce", "reducescatter"),
-        ("dst", "src"),
-    ),
-}  # fmt: skip
+def _moved(src: Any) -> tuple[str, int]:
+    """What a collective moves: in which unit, and how many."""
+    width = next(w for w in UNITS if src.dtype.itemsize % w == 0)
+    return UNITS[width], src.nbytes // width
 
 
 def as_gpu(value: Any) -> Any:
@@ -280,32 +245,6 @@ def as_gpu(value: Any) -> Any:
 
         return GpuArray(as_numpy(value), value)
     return value
-
-
-def _copied(name: str, dst: Any, src: Any, which: str, have: int, want: int, whole: Any) -> int:
-    """Bytes of a copy of all of `whole`, once it has been checked."""
-    check_copy(name, dst.ghost, src.ghost, which, have, want)
-    check_contiguous(name, "dst", dst.ghost)
-    check_contiguous(name, "src", src.ghost)
-    return int(whole.nbytes)
-
-
-def _divisible(name: str, src: Any, n: int) -> None:
-    if src.size % n:
-        raise ArgumentError(
-            f"{name}: src has {src.size} elements, which are not {n} equal parts, one for each PE "
-            "of the team"
-        )
-
-
-def _signal(name: str, signal: Any, value: Any, op: int) -> int:
-    if op not in (SIGNAL_SET, SIGNAL_ADD):
-        raise ArgumentError(
-            f"{name}: there is no signal operation {op}: use SIGNAL_SET or SIGNAL_ADD"
-        )
-    if signal.dtype != np.uint64:
-        raise ArgumentError(f"{name}: signal must be an array of uint64, not {signal.dtype}")
-    return hostcalls.fitting(name, value, signal.dtype)
 
 
 def _refused(op: Op, given: dict[str, Any], error: Exception) -> Exception:
@@ -327,6 +266,8 @@ def _converted(op: Op, value: Any, dtype: np.dtype[Any]) -> Any:
     if isinstance(value, GpuArray):
         return value
     if op.base != "p" and not op.base.startswith("atomic"):
+        if not isinstance(value, int | np.integer):
+            return value  # no kernel can be made for it, and that says why
         hostcalls.fitting(op.name, value, dtype)
     return _as_element(value, dtype)[0]
 

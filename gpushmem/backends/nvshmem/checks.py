@@ -1,0 +1,113 @@
+"""What the host's calls on GPUs refuse, in the words of the cpu backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba.cuda.core.errors import NumbaTypeError
+from numba.cuda.typing.typeof import Purpose, typeof
+from nvshmem import bindings
+
+from gpushmem.backends import accepts
+from gpushmem.backends.hostcalls import (
+    check_contiguous,
+    check_copy,
+    check_pe,
+    check_strided,
+    fitting,
+)
+from gpushmem.errors import ArgumentError
+from gpushmem.ops import COMPARISONS, SIGNAL_ADD, SIGNAL_SET, Op
+
+__all__ = ["check", "copied", "signal"]
+
+COLLECTIVES = (
+    "broadcast", "fcollect", "collect", "alltoall", "alltoalls", "reduce", "reducescatter"
+)  # fmt: skip
+PARTED = ("alltoall", "reducescatter")
+# Which arguments are on the symmetric heap, where it is not `dst` alone.
+REMOTE = {
+    "g": ("src",), "get": ("src",), "iget": ("src",),
+    "put_signal": ("dst", "signal"),
+    **dict.fromkeys(("signal_op", "signal_fetch", "signal_wait_until"), ("signal",)),
+    **dict.fromkeys(("wait_until", "test"), ("ivar",)),
+    **{
+        f"{verb}_{family}{form}": ("ivars",)
+        for verb in ("wait_until", "test") for family in ("all", "any", "some")
+        for form in ("", "_vector")
+    },
+    **dict.fromkeys(COLLECTIVES, ("dst", "src")),
+}  # fmt: skip
+
+
+def check(op: Op, given: dict[str, Any], n_pes: int, symmetric: Callable[[str, Any], None]) -> None:
+    """Refuse what cannot be done; `symmetric` refuses arrays that are not on the heap."""
+    if op.base in COLLECTIVES:
+        _types(op, given)
+    if "pe" in given:
+        check_pe(op.name, given["pe"], n_pes)
+    if "cmp" in given and given["cmp"] not in COMPARISONS:
+        raise ArgumentError(
+            f"{op.name}: there is no comparison {given['cmp']}: use CMP_EQ, NE, GT, LE, LT or GE"
+        )
+    for name in REMOTE.get(op.base, ("dst",)):
+        if name in given:
+            symmetric(op.name, given[name])
+    if op.base in COLLECTIVES:
+        _sizes(op, given, int(bindings.team_n_pes(int(given["team"]))))
+    first = given[op.params[0]] if op.base in ("p", "g") or op.base.startswith("atomic") else None
+    if first is not None and not first.size:
+        raise ArgumentError(f"{op.name}: the array has no element 0")
+
+
+def _types(op: Op, given: dict[str, Any]) -> None:
+    dst, src = (typeof(given[name], Purpose.argument) for name in ("dst", "src"))
+    try:
+        accepts.arrays(op.base, dst, src)
+        if given.get("op") in accepts.REDUCTIONS:  # another one is no kernel's either
+            accepts.reduction(op.base, given["op"], dst, src)
+    except NumbaTypeError as error:
+        raise ArgumentError(str(error)) from None
+
+
+def _sizes(op: Op, given: dict[str, Any], n: int) -> None:
+    """Refuse parts that are not equal, and a `dst` too small; `n` is the size of the team."""
+    name, dst, src = op.base, given["dst"], given["src"]
+    if name == "broadcast" and not 0 <= given["root"] < n:
+        raise ArgumentError(
+            f"broadcast: there is no PE {given['root']} in the team to be the root: its PEs are 0 "
+            f"to {n - 1}"
+        )
+    if name in PARTED and src.size % n:
+        raise ArgumentError(
+            f"{name}: src has {src.size} elements, which are not {n} equal parts, one for each PE "
+            "of the team"
+        )
+    if name == "alltoalls":
+        strides = given["dst_stride"], given["src_stride"]
+        check_strided(name, dst.ghost, src.ghost, *strides, n * given["nelems"])
+        return
+    needed = {"fcollect": n * src.size, "reducescatter": src.size // n}.get(name, src.size)
+    if dst.size < needed:
+        raise ArgumentError(f"{name}: dst has {dst.size} elements, and needs {needed}")
+
+
+def copied(name: str, dst: Any, src: Any, which: str, have: int, want: int, whole: Any) -> int:
+    """Bytes of a copy of all of `whole`, once it has been checked."""
+    check_copy(name, dst.ghost, src.ghost, which, have, want)
+    check_contiguous(name, "dst", dst.ghost)
+    check_contiguous(name, "src", src.ghost)
+    return int(whole.nbytes)
+
+
+def signal(name: str, array: Any, value: Any, op: Any) -> int:
+    """The value for a signal, once array, value and operation have been checked."""
+    if op not in (SIGNAL_SET, SIGNAL_ADD):
+        raise ArgumentError(
+            f"{name}: there is no signal operation {op}: use SIGNAL_SET or SIGNAL_ADD"
+        )
+    if array.dtype != np.uint64:
+        raise ArgumentError(f"{name}: signal must be an array of uint64, not {array.dtype}")
+    return fitting(name, value, array.dtype)
