@@ -81,7 +81,7 @@ def _core() -> frozenset[str]:
 def _expanded(pattern: str, op: Any) -> list[str]:
     """All functions that a name of `CALLS` stands for."""
     form = ("_nbi" if op.nbi else "") + ("" if op.scope == THREAD else f"_{op.scope}")
-    widths = ("8", "16", "32", "64", "128") if "{width}" in pattern else ("8", "16", "32", "64")
+    widths = ("8", "16", "32", "64", "128") if "{width}" in pattern else ("8", "32", "64")
     ctypes = [_first(pattern, names) for names in CTYPES.values()] if "{ctype}" in pattern else [""]
     found = {
         pattern.format(form=form, unit=width, width=width, ctype=ctype)
