@@ -1,4 +1,4 @@
-"""What of a cubin can be told without a GPU: how much machine code, and whether two are alike."""
+"""What of a cubin can be told without a GPU: the machine code of its functions."""
 
 import struct
 
@@ -6,14 +6,13 @@ HEADER = struct.Struct("<40xQ10xHHH")  # of ELF64: where sections are, their siz
 SECTION = struct.Struct("<II8x8xQQ")  # name, type, offset, size
 
 
-def text(cubin):
-    """The machine code of all functions, in the order of the file."""
+def functions(cubin):
+    """The machine code of each function, by its name."""
     start, size, count, names = HEADER.unpack_from(cubin)
     sections = [SECTION.unpack_from(cubin, start + k * size) for k in range(count)]
-    base = sections[names][2]
-    code = b""
-    for name, _, offset, length in sections:
-        end = cubin.index(b"\0", base + name)
-        if cubin[base + name : end].startswith(b".text."):
-            code += cubin[offset : offset + length]
-    return code
+    base, found = sections[names][2], {}
+    for where, _, offset, length in sections:
+        name = cubin[base + where : cubin.index(b"\0", base + where)]
+        if name.startswith(b".text."):
+            found[name[6:].decode()] = cubin[offset : offset + length]
+    return found
