@@ -76,7 +76,7 @@ def in_pes(what, n, folder, options):
 
 
 def table(lines):
-    """Lines as text: what one takes, and ours by theirs, with seven eighths' spread."""
+    """Lines as text: what one takes, ours by theirs, and that in the rounds but for extremes."""
     for line in lines:
         names = [k for k in ("theirs", "peer", "memcpy") if k in line]
         size = f"{line['bytes']} B" if line.get("bytes") else ""
@@ -87,7 +87,7 @@ def table(lines):
         rate = f"{line['bytes'] / line['ours'] / 1e9:.4g} GB/s" if size and line["ours"] else ""
         yield (
             f"{line['what']:60} {pes:5} {size:>12} {seconds(line['ours']):>9} {other:>19} "
-            f"{ratio:>7} {spread:16} {rate}"
+            f"{ratio:>7} {spread:16} {line.get('aim', ''):6} {rate}"
         )
 
 

@@ -84,7 +84,14 @@ for name in ("EMULATION_LIBCUDA", "PYTHONPATH"):
     return
   fi
   export PYTHONPATH=$WORK:$WORK/site${PYTHONPATH:+:$PYTHONPATH}
-  . "$top/.gpu-kit/use.sh"
+  local nvidia
+  nvidia=$("$PYTHON" -c 'import site; print(site.getsitepackages()[0])')/nvidia
+  if [ ! -d "$nvidia/nvshmem.before" ]; then . "$top/.gpu-kit/use.sh"
+  elif [ -z "${KEEP_NVSHMEM:-}" ]; then KEEP_NVSHMEM=1 . "$top/.gpu-kit/use.sh"  # done by an earlier call
+  else
+    rm -rf "$nvidia/nvshmem"; mv "$nvidia/nvshmem.before" "$nvidia/nvshmem"
+    . "$top/.gpu-kit/use.sh"
+  fi
   local nvcc
   nvcc=$(command -v nvcc || ls -d /usr/local/cuda/bin/nvcc 2>/dev/null | head -1)
   [ -n "${CUDA_HOME:-}" ] || [ -z "$nvcc" ] || export CUDA_HOME=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
@@ -187,7 +194,7 @@ for name in "${steps[@]}"; do
       step tests "${TESTS_LIMIT:-240}" bash -c "tests tests"; mps_off ;;
     tests-alone) step tests-alone "${TESTS_LIMIT:-240}" bash -c "tests alone" ;;
     bench) step bench 150 bash -c "bench -n 1 ops ping-pong copy launch" ;;
-    first) step first 150 bash -c "bench first" ;;
+    first) step first 150 bash -c "bench first ${TURNS:+--turns $TURNS}" ;;
     bench-mps)
       with_mps 2 "bench-mps, 2 PEs" 90 bash -c "bench --short -n 2 ops ping-pong copy"
       with_mps 4 "bench-mps, 4 PEs" 90 bash -c "bench --short -n 4 ops ping-pong copy" ;;
