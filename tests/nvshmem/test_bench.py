@@ -1,6 +1,7 @@
 """bench/gpu without a GPU: its kernels compile and link, and the emulation runs its host side."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -90,3 +91,19 @@ def test_what_fails_is_told(compiled, tmp_path):
     (folder / "theirs/put").write_bytes(b'{"entry": "x"}\nno machine code')
     more = ["--rehearse", "--kernels", folder, "--out", tmp_path]
     run(BENCH, "ops", *more, status=1)
+
+
+def test_the_script_for_a_machine_goes_on_when_a_step_fails(tmp_path):
+    env = os.environ | {
+        "REHEARSE": "1", "PYTHON": sys.executable, "OUT": str(tmp_path / "out"),
+        "WORK": str(tmp_path / "work"), "TESTS": "tests/nothing-here", "NVSHMEM_DEBUG": "",
+    }  # fmt: skip
+    done = subprocess.run(
+        [BENCH / "on_machine.sh", "tests", "info"],
+        env=env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    summary = (tmp_path / "out/summary.txt").read_text()
+    assert "tests: failed" in summary, done.stdout + done.stderr
+    assert "info: ok" in summary, done.stdout + done.stderr
+    assert summary in done.stdout
+    assert {file.name for file in (tmp_path / "out").iterdir()} >= {"log.txt", "info.json"}
