@@ -118,7 +118,7 @@ def measure(turns):
         for part in ("compile", "process"):
             pair = [[run[part] for run in taken[side]] for side in (name, "theirs")]
             what = {"compile": "a kernel to a cubin", "process": "a process that does so"}[part]
-            lines.append(row(f"{what}: {name}", *pair, bytes=taken[name][0]["bytes"]))
+            lines.append(row(f"{what}: {name}", *pair, code=taken[name][0]["bytes"]))
     *mine, theirs_ = imports
     lines += [row(name, imports[name], imports[theirs_]) for name in mine]
     return lines

@@ -95,7 +95,7 @@ for name in ("EMULATION_LIBCUDA", "PYTHONPATH"):
   local nvcc
   nvcc=$(command -v nvcc || ls -d /usr/local/cuda/bin/nvcc 2>/dev/null | head -1)
   [ -n "${CUDA_HOME:-}" ] || [ -z "$nvcc" ] || export CUDA_HOME=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
-  "$PYTHON" - "$top/.whl" "$WORK/site" <<'P'
+  "$PYTHON" - "$top/.whl" <<'P'
 import glob, re, subprocess, sys
 from importlib import metadata
 
@@ -122,12 +122,9 @@ wanted = {
 wheels = [w for name, yes in wanted.items() if yes for w in glob.glob(f"{sys.argv[1]}/{name}-*.whl")]
 print("install:", wheels or "nothing more")
 if wheels:
-    # CUDA's headers are looked for in site-packages, not on PYTHONPATH.
-    import site
-    for wheel in wheels:
-        to = site.getsitepackages()[0] if "cccl" in wheel else sys.argv[2]
-        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile"]
-        subprocess.run([*pip, "--upgrade", "--target", to, wheel], check=True)
+    # Where the machine's own are, which this replaces: numba-cuda is found by a .pth file there.
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile"]
+    subprocess.run([*pip, "--upgrade", *wheels], check=True)
 P
 }
 info() {
@@ -165,7 +162,7 @@ examples() {
   for file in examples/*.py; do
     for how in "cpu 1" "cpu 4" "nvshmem 1" ${CUDA_MPS_PIPE_DIRECTORY:+"nvshmem 2" "nvshmem 4"}; do
       set -- $how
-      if timeout -k 5 60 "$PYTHON" -m gpushmem run --backend "$1" -n "$2" --heap-size 256M "$file" >"$WORK/said" 2>&1
+      if timeout -k 5 40 "$PYTHON" -m gpushmem run --backend "$1" -n "$2" --heap-size 256M "$file" >"$WORK/said" 2>&1
       then echo "$file, $1, $2 PEs: ok"; else echo "$file, $1, $2 PEs: exit status $?"; tail -n 20 "$WORK/said"; code=1; fi
     done
   done
@@ -216,6 +213,6 @@ rm -rf "$OUT/bench$kept"
   echo; for file in "$OUT"/junit-*"$kept".xml; do
     [ -f "$file" ] && echo "$(basename "$file"): $(grep -o '<testsuite [^>]*' "$file" | head -1 | grep -oE '(errors|failures|skipped|tests)="[0-9]+"' | tr '\n' ' ')"
   done
-  grep -E "^(put|get|p |g |atomic|signal|launch|process start)" "$LOG" | cut -c1-150
+  grep -aE "^(put|get|p |g |atomic|signal|launch|process start)" "$LOG" | cut -c1-150
 } >>"$SUMMARY"
-printf '\n===== summary\n'; cat "$SUMMARY"
+printf '\n===== summary\n'; cut -c1-125 "$SUMMARY" | tail -c 10000
