@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -22,6 +23,7 @@ sys.path.insert(1, str(Path(__file__).parents[1]))
 
 import compiling
 import first
+import harness
 from harness import RESULTS, seconds
 from prepare import prepare
 
@@ -36,12 +38,10 @@ QUERY = "name,driver_version,memory.total,mig.mode.current,clocks.max.sm"
 
 def machine():
     """What the numbers were taken on."""
-    found = {"cores": os.cpu_count(), "python": sys.version.split()[0]}
+    found = harness.machine()
     for name in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
     try:
         said = subprocess.run(
             ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"],
