@@ -76,17 +76,17 @@ def in_pes(what, n, folder, options):
 
 
 def table(lines):
-    """Lines as text: what one takes, ours by theirs, and that in the rounds but for extremes."""
+    """Lines as text: what one takes, ours by theirs, the latter in most rounds; m: with MPS."""
     for line in lines:
         names = [k for k in ("theirs", "peer", "memcpy") if k in line]
         size = f"{line['bytes']} B" if line.get("bytes") else ""
-        pes = f"{line['n_pes']} PE" if "n_pes" in line else ""
+        pes = f"{line['n_pes']} PE{'m' * line.get('mps', False)}" if "n_pes" in line else ""
         other = f"{seconds(line[names[0]])} ({names[0]})" if names else ""
         spread = f"[{line['from']:.3f}, {line['to']:.3f}]" if "from" in line else ""
         ratio = f"{line['ratio']:.3f}" if "ratio" in line else ""
         rate = f"{line['bytes'] / line['ours'] / 1e9:.4g} GB/s" if size and line["ours"] else ""
         yield (
-            f"{line['what']:60} {pes:5} {size:>12} {seconds(line['ours']):>9} {other:>19} "
+            f"{line['what']:58} {pes:5} {size:>11} {seconds(line['ours']):>8} {other:>19} "
             f"{ratio:>7} {spread:16} {line.get('aim', ''):6} {rate}"
         )
 

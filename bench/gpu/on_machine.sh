@@ -215,4 +215,4 @@ rm -rf "$OUT/bench$kept"
   done
   grep -aE "^(put|get|p |g |atomic|signal|launch|process start)" "$LOG" | cut -c1-150
 } >>"$SUMMARY"
-printf '\n===== summary\n'; cut -c1-125 "$SUMMARY" | tail -c 10000
+printf '\n===== summary\n'; cut -c1-132 "$SUMMARY" | tail -c 10000
