@@ -100,6 +100,7 @@ def test_addresses_of_peers():
 
 def test_pretended_nodes_and_a_shared_device():
     env = {"NVSHMEM_SYMMETRIC_SIZE": "64M", "EMULATION_NODE_PES": 2, "EMULATION_DEVICES": 1}
+    env["EMULATION_MPS"] = 0
     results = pes.run(4, peers, env=env)
     assert [found for found, *_ in results] == [[0, 1, None, None]] * 2 + [[None, None, 2, 3]] * 2
     assert {tuple(teams) for _, teams, *_ in results} == {(4, 2, 2, 2, 2)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ from cuda.core.utils import StridedMemoryView
 from numba.cuda.typing.typeof import typeof_impl
 
 from gpushmem.errors import ArgumentError
+from gpushmem.memory.registration import span
 
-__all__ = ["GpuArray", "at"]
+__all__ = ["GpuArray", "at", "moved"]
 
 Ghost = np.ndarray[Any, Any]
 
@@ -40,14 +42,7 @@ class GpuArray:
 
     def __getitem__(self, index: Any) -> GpuArray:
         """View of a slice; an integer for every axis gives an array without axes."""
-        parts = index if isinstance(index, tuple) else (index,)
-        for part in parts:
-            whole = isinstance(part, bool | np.bool_) or not hasattr(part, "__index__")
-            if whole and not (part is None or part is Ellipsis or isinstance(part, slice)):
-                raise ArgumentError(
-                    f"an array in a GPU's memory is indexed by integers and slices, not by "
-                    f"{type(part).__name__}: copy it to the host first, with numpy()"
-                )
+        parts = tuple(map(_plain, index if isinstance(index, tuple) else (index,)))
         whole_view = () if any(part is Ellipsis for part in parts) else (Ellipsis,)
         return GpuArray(self.ghost[parts + whole_view], self.owner)
 
@@ -81,12 +76,35 @@ class GpuArray:
         return device
 
 
+def _plain(part: Any) -> Any:
+    """A part of an index for which NumPy makes a view: what it would have to copy is refused."""
+    if part is None or part is Ellipsis or isinstance(part, slice):
+        return part
+    try:
+        if not isinstance(part, bool | np.bool_):
+            return operator.index(part)
+    except TypeError:
+        pass
+    raise ArgumentError(
+        f"an array in a GPU's memory is indexed by integers and slices, not by "
+        f"{type(part).__name__}: copy it to the host first, with numpy()"
+    )
+
+
 def at(address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: Any = None) -> GpuArray:
     """The array of contiguous elements at a device address."""
     nbytes = max(1, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
     interface = {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3}
     ghost = np.asarray(type("Holder", (), {"__array_interface__": interface})())
     return GpuArray(np.ndarray(shape, dtype, ghost), owner)
+
+
+def moved(array: GpuArray, distance: int) -> GpuArray:
+    """The array of the same shape and strides that is so many bytes behind this one."""
+    low, high = span(array.ghost)
+    memory = at(low + distance, (high - low,), np.dtype(np.uint8)).ghost
+    first = array.address - low
+    return GpuArray(np.ndarray(array.shape, array.dtype, memory, first, array.strides))
 
 
 @typeof_impl.register(GpuArray)

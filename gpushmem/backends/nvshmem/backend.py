@@ -14,10 +14,11 @@ from cuda.pathfinder import load_nvidia_dynamic_lib
 from nvshmem import bindings
 from nvshmem import core as nvshmem
 
+from gpushmem import settings
 from gpushmem.backends.base import Shape
 from gpushmem.backends.hostcalls import check_pe, not_symmetric
 from gpushmem.backends.nvshmem import transport
-from gpushmem.backends.nvshmem.arrays import GpuArray, at
+from gpushmem.backends.nvshmem.arrays import GpuArray, at, moved
 from gpushmem.backends.nvshmem.device import Device, Stream, check
 from gpushmem.backends.nvshmem.hostcalls import SCRATCH, HostCalls, as_gpu
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
@@ -31,7 +32,10 @@ from gpushmem.errors import (
     SymmetryError,
 )
 from gpushmem.job import ending, peers
-from gpushmem.ops import TEAM_WORLD, Op
+from gpushmem.job import job as jobs
+from gpushmem.job.board import TIMEOUT
+from gpushmem.memory.registration import span
+from gpushmem.ops import Op
 from gpushmem.simt.kernel import shape_of
 
 __all__ = ["NvshmemBackend"]
@@ -54,8 +58,14 @@ class Nvshmem:
         self.device = Device(there.local_pe % n_gpus)
         self.sharing = len(range(self.device.number, there.n_local, n_gpus))
         unique_id = nvshmem.get_unique_id(empty=there.my_pe != 0)
-        shared = there.broadcast(unique_id._data.tobytes() if there.my_pe == 0 else None)
-        unique_id._data.view(np.uint8)[:] = np.frombuffer(shared, np.uint8)
+        mine = unique_id._data.tobytes() + heap_bytes.to_bytes(8, "little")
+        shared = there.broadcast(mine if there.my_pe == 0 else None)
+        heap_of_0 = int.from_bytes(shared[-8:], "little")
+        if heap_of_0 != heap_bytes:
+            raise CollectiveMismatch(
+                _disagreement({0: ("init", heap_of_0), there.my_pe: ("init", heap_bytes)})
+            )
+        unique_id._data.view(np.uint8)[:] = np.frombuffer(shared[:-8], np.uint8)
         try:
             nvshmem.init(
                 device=self.device.cuda, uid=unique_id, rank=there.my_pe, nranks=there.n_pes,
@@ -96,50 +106,76 @@ class NvshmemBackend:
     def __init__(self, heap_bytes: int) -> None:
         library = _bring_up(heap_bytes)
         self.my_pe, self.n_pes = library.peers.my_pe, library.peers.n_pes
+        self._taken: list[int] = []  # of NVSHMEM's memory
         self._device = library.device
+        # Several PEs share a GPU, and no MPS lets them run at the same time.
+        self._limited = nvshmem.init_status() == nvshmem.InitStatus.STATUS_LIMITED_MPG
+        self._device.timeout = _timeout()
+        self._device.late = _end_job
         self.heap_bytes = heap_bytes
-        self._layout(heap_bytes)
+        self._layout()
+        self.meet("init", heap_bytes)
+        self._take_heap()
         loader = Loader(self._device, self._words, library.sharing)
         self._loader = loader
-        self._teams = Teams(self.n_pes, self.meet)
+        self._teams = Teams(self.synchronize)
         self._host_calls = HostCalls(
             self._device, loader, self.n_pes, self._scratch, self._check_symmetric
         )
-        self.meet("init", heap_bytes)
 
-    def _layout(self, heap_bytes: int) -> None:
-        """Take the symmetric memory: what the library needs itself, and the heap behind it."""
-        say = SAYING.itemsize * (self.n_pes + 1)
+    def _layout(self) -> None:
+        """Take the symmetric memory that the library itself needs."""
+        say = 2 * SAYING.itemsize * (self.n_pes + 1)
         words = 8 * (self.n_pes + 1) * Teams.limit()
-        ours = -(-(say + words + SCRATCH) // ALIGNMENT) * ALIGNMENT
-        start = bindings.malloc(ours + max(1, heap_bytes) + ALIGNMENT)
-        if not start:
-            raise HeapExhausted(
-                f"init: NVSHMEM cannot allocate a symmetric heap of {heap_bytes} bytes on GPU "
-                f"{self._device.number}: ask for less (heap_size=, GPUSHMEM_HEAP_SIZE), or see who "
-                "else uses its memory (nvidia-smi)"
-            )
-        self._start = int(start)
-        base = -(-self._start // ALIGNMENT) * ALIGNMENT
-        self._said = at(base, (self.n_pes + 1,), SAYING)
+        base = self._symmetric_memory(say + words + SCRATCH)
+        self._said, self._round = at(base, (2, self.n_pes + 1), SAYING), 0
         self._words = base + say
         self._scratch = self._words + words
-        self._heap = base + ours
+
+    def _symmetric_memory(self, nbytes: int) -> int:
+        """The address of so many bytes; collective."""
+        start = int(bindings.malloc(nbytes + ALIGNMENT))
+        if not start:
+            raise HeapExhausted(
+                f"init: NVSHMEM cannot allocate {nbytes} bytes for a symmetric heap of "
+                f"{self.heap_bytes} on GPU {self._device.number}: ask for less (heap_size=, "
+                "GPUSHMEM_HEAP_SIZE), or see who else uses its memory (nvidia-smi)"
+            )
+        self._taken.append(start)
+        return -(-start // ALIGNMENT) * ALIGNMENT
+
+    def _take_heap(self) -> None:
+        try:
+            self._heap = self._symmetric_memory(self.heap_bytes)
+        except HeapExhausted:  # on all PEs
+            self._give_back()
+            raise
+
+    def _give_back(self) -> None:
+        while self._taken:
+            bindings.free(self._taken.pop())
 
     # --- meeting
 
     def meet(self, what: str, nbytes: int = -1) -> None:
         self._device.synchronize(what)
-        mine, all_ = self._said[self.n_pes :], self._said[: self.n_pes]
+        self._round ^= 1  # others may be one meeting ahead
+        mine, all_ = self._said[self._round, self.n_pes :], self._said[self._round, : self.n_pes]
         self._device.write(mine, np.array([(nbytes, what.encode()[:120])], SAYING))
-        bindings.uint64_fcollect_on_stream(
-            int(TEAM_WORLD), all_.address, mine.address, SAYING.itemsize // 8,
-            int(self._device.own.cuda.handle),
-        )  # fmt: skip
+        stream = int(self._device.own.cuda.handle)
+        if self._limited:
+            for pe in range(self.n_pes):
+                there = all_[self.my_pe :].address
+                bindings.putmem_on_stream(there, mine.address, SAYING.itemsize, pe, stream)
+            bindings.barrier_all_on_stream(stream)
+        else:
+            n = SAYING.itemsize // 8
+            bindings.uint64_fcollect_on_stream(0, all_.address, mine.address, n, stream)
         self._device.wait(self._device.own.cuda, what)
         said = self._device.read(all_)
         if (said != said[self.my_pe]).any():
-            raise CollectiveMismatch(_disagreement(said))
+            calls = {pe: (what.decode(), n) for pe, (n, what) in enumerate(said.tolist())}
+            raise CollectiveMismatch(_disagreement(calls))
 
     def forget(self, offset: int, nbytes: int) -> None:
         """Nothing is remembered of what was written."""
@@ -151,7 +187,7 @@ class NvshmemBackend:
         self._device.synchronize("finalize")
         self._teams.close()
         bindings.barrier_all()
-        bindings.free(self._start)
+        self._give_back()
 
     # --- memory
 
@@ -202,8 +238,8 @@ class NvshmemBackend:
             raise not_symmetric(name, array)
 
     def _holds(self, array: GpuArray) -> bool:
-        offset = array.address - self._heap
-        return offset >= 0 and offset + array.nbytes <= self.heap_bytes
+        low, high = span(array.ghost)
+        return self._heap <= low and high <= self._heap + self.heap_bytes
 
     # --- kernels
 
@@ -226,11 +262,18 @@ class NvshmemBackend:
 
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
         stream = arguments.pop("stream", None)
+        if self._limited and _needs_all_at_once(op):
+            raise ShmemError(
+                f"{op.name}: PEs share a GPU without MPS, or with more than 100 % of its threads: "
+                "NVSHMEM then lets hosts only put, get and meet in barrier_all and sync_all. Start "
+                "a PE for each GPU, or MPS (nvidia-cuda-mps-control -d) with "
+                "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+            )
         answer = getattr(self, f"_{op.name}", None) or getattr(self._teams, op.name, None)
         if answer is not None:
             return answer(**arguments)
         if op.params[:1] == ("team",):
-            self._teams.check(arguments["team"])
+            self._teams.check(arguments["team"], op.name)
         if stream is None and (op.base in MEETINGS or op.params[:1] == ("team",)):
             self.synchronize()
         return self._host_calls.run(op, arguments, stream)
@@ -250,8 +293,7 @@ class NvshmemBackend:
                 f"peer_array: the memory of PE {pe} cannot be reached by loads and stores from PE "
                 f"{self.my_pe}: it is not in TEAM_SHARED; use put and get"
             )
-        moved = at(address, (array.nbytes,), np.dtype(np.uint8)).ghost
-        return GpuArray(np.ndarray(array.shape, array.dtype, moved, strides=array.strides))
+        return moved(array, address - array.address)
 
     def _multicast_array(self, array: Any, team: int) -> list[GpuArray]:
         return [self._peer_array(array, pe) for pe in self._teams.members(team)]
@@ -260,12 +302,37 @@ class NvshmemBackend:
 MEETINGS = ("barrier_all", "sync_all")
 
 
-def _disagreement(said: np.ndarray[Any, Any]) -> str:
+def _needs_all_at_once(op: Op) -> bool:
+    """Whether NVSHMEM needs the PEs of a GPU to run at the same time: else it ends the process."""
+    asks = op.base in ("team_my_pe", "team_n_pes", "team_translate_pe", "team_destroy")
+    on_a_team = op.params[:1] in (("team",), ("parent",)) and not asks
+    return on_a_team or op.base == "signal_wait_until"
+
+
+def _timeout() -> float | None:
+    """How long hosts wait at most, as who started the job has said."""
+    job = jobs.current()
+    if job is None:
+        return settings.get("GPUSHMEM_TIMEOUT")
+    return job.board["timeout"] / 1e9 or None
+
+
+def _end_job(reason: str) -> None:
+    """Tell the launcher, if it is ours, that a host has waited for too long."""
+    job = jobs.current()
+    if job is not None:
+        job.board.claim(TIMEOUT, job.my_pe, f"PE {job.my_pe}: {reason}")
+
+
+def _disagreement(calls: dict[int, tuple[str, int]]) -> str:
     parts = [
-        f"PE {pe} called {what.decode()}" + (f" with {nbytes} bytes" if nbytes >= 0 else "")
-        for pe, (nbytes, what) in enumerate(said.tolist())
+        f"PE {pe}: {what}" + (f" of {nbytes} bytes" if nbytes >= 0 else "")
+        for pe, (what, nbytes) in calls.items()
     ]
-    return f"{'; '.join(parts)}. All PEs must make the same collective calls in the same order"
+    return (
+        f"PEs met in different collective calls: {'; '.join(parts)}. Every PE must make the same "
+        "collective calls in the same order"
+    )
 
 
 def _library() -> Any:

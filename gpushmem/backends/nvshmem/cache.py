@@ -42,12 +42,17 @@ def key(*parts: Any) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
+def _digest(code: bytes) -> str:
+    return hashlib.sha256(code).hexdigest()
+
+
 def load(name: str) -> Kept | None:
     """An entry, None if it is not there."""
     try:
         line, _, code = (folder() / name).read_bytes().partition(b"\n")
-        return Kept(json.loads(line), code)
-    except (OSError, ValueError):
+        about = json.loads(line)
+        return Kept(about, code) if about.pop("sha256") == _digest(code) else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # of a broken file
         return None
 
 
@@ -82,7 +87,8 @@ def _store(name: str, kept: Kept) -> None:
         handle, path = tempfile.mkstemp(dir=folder(), prefix="writing-")
         try:
             with open(handle, "wb") as file:
-                file.write(json.dumps(kept.about).encode() + b"\n" + kept.code)
+                about = {**kept.about, "sha256": _digest(kept.code)}
+                file.write(json.dumps(about).encode() + b"\n" + kept.code)
             Path(path).replace(folder() / name)
         except BaseException:
             Path(path).unlink()

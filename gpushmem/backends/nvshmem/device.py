@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ from gpushmem.errors import (
 
 __all__ = ["Device", "Stream", "check"]
 
+HOST, DEVICE = driver.CUmemorytype.CU_MEMORYTYPE_HOST, driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+MAX_PITCH = 2**31 - 1  # bytes between the rows of a copy
 EAGER = 200e-6  # seconds of a wait in which the GPU is asked again at once
 
 
@@ -66,6 +68,7 @@ class Device:
         self.cuda.set_current()
         self.number = number
         self.timeout: float | None = None  # seconds that a host waits at most
+        self.late: Callable[[str], None] = lambda reason: None  # called when it has
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         # For what the host calls: beside all work on the default stream.
         self.own = self.new_stream()
@@ -121,11 +124,13 @@ class Device:
                 return
             waited = time.monotonic() - began
             if self.timeout is not None and waited > self.timeout:
-                raise WaitTimeout(
+                reason = (
                     f"{what} has waited for {waited:.1f} s for this PE's GPU, longer than the "
                     f"timeout of {self.timeout:g} s allows. What kernels wait for cannot be seen "
                     "on a GPU: run the script on the cpu backend for a report"
                 )
+                self.late(reason)
+                raise WaitTimeout(reason)
             if waited > EAGER:
                 time.sleep(pause)
                 pause = min(max(2 * pause, 20e-6), 1e-3)
@@ -149,17 +154,27 @@ class Device:
 
     def read(self, array: GpuArray) -> np.ndarray[Any, Any]:
         """A copy in host memory."""
+        upward = _upward(array.ghost)
         copy = np.empty(array.shape, array.dtype)
-        for theirs, ours in _runs(array.ghost, copy):
-            check(driver.cuMemcpyDtoH(_address(ours), _address(theirs), ours.nbytes), "numpy")
-        return copy
+        for theirs, ours in _blocks(array.ghost[upward], copy):
+            if theirs.flags.c_contiguous:
+                returned = driver.cuMemcpyDtoH(_address(ours), _address(theirs), ours.nbytes)
+            else:
+                returned = driver.cuMemcpy2DUnaligned(_rows(theirs, ours, DEVICE, HOST))
+            check(returned, "numpy")
+        return np.ascontiguousarray(copy[upward]) if array.shape else copy
 
     def write(self, array: GpuArray, values: Any) -> None:
         """Copy `values`, broadcast, to the array."""
+        upward = _upward(array.ghost)
         copy = np.empty(array.shape, array.dtype)
-        np.copyto(copy, values, casting="unsafe")  # as assignment to a NumPy array does
-        for theirs, ours in _runs(array.ghost, copy):
-            check(driver.cuMemcpyHtoD(_address(theirs), _address(ours), ours.nbytes), "copy_from")
+        np.copyto(copy[upward], values, casting="unsafe")  # as assignment to a NumPy array does
+        for theirs, ours in _blocks(array.ghost[upward], copy):
+            if theirs.flags.c_contiguous:
+                returned = driver.cuMemcpyHtoD(_address(theirs), _address(ours), ours.nbytes)
+            else:
+                returned = driver.cuMemcpy2DUnaligned(_rows(ours, theirs, HOST, DEVICE))
+            check(returned, "copy_from")
 
 
 class Memory:
@@ -183,15 +198,40 @@ def _handle_of(stream: Any) -> int | None:
     return None
 
 
-def _runs(ghost: np.ndarray[Any, Any], copy: np.ndarray[Any, Any]) -> Iterator[Any]:
-    """The contiguous parts of an array in device memory, each with its part of the copy."""
+def _upward(ghost: np.ndarray[Any, Any]) -> tuple[Any, ...]:
+    """The index that turns round the axes along which addresses fall; again: turns them back."""
+    return *(slice(None, None, -1 if step < 0 else 1) for step in ghost.strides), ...
+
+
+def _blocks(ghost: np.ndarray[Any, Any], copy: np.ndarray[Any, Any]) -> Iterator[Any]:
+    """An array in device memory in parts that are one copy each, with their parts of `copy`.
+
+    A part is contiguous, or rows that are so, at one distance from each other.
+    """
     if not ghost.size:
         return
     if ghost.flags.c_contiguous:
         yield ghost, copy
         return
+    row = ghost[0, ...]  # and not ghost[0], which may be an element: that would be read
+    if row.flags.c_contiguous and row.nbytes <= ghost.strides[0] <= MAX_PITCH:
+        yield ghost, copy
+        return
     for i in range(ghost.shape[0]):
-        yield from _runs(ghost[i, ...], copy[i, ...])
+        yield from _blocks(ghost[i, ...], copy[i, ...])
+
+
+def _rows(
+    src: np.ndarray[Any, Any], dst: np.ndarray[Any, Any], kind: Any, to: Any
+) -> driver.CUDA_MEMCPY2D:
+    """A copy of rows, which are contiguous, between the host's memory and the device's."""
+    rows = driver.CUDA_MEMCPY2D()
+    rows.srcMemoryType, rows.dstMemoryType = kind, to
+    rows.srcHost = rows.srcDevice = _address(src)
+    rows.dstHost = rows.dstDevice = _address(dst)
+    rows.srcPitch, rows.dstPitch = src.strides[0], dst.strides[0]
+    rows.WidthInBytes, rows.Height = src[:1].nbytes, len(src)
+    return rows
 
 
 def _address(array: np.ndarray[Any, Any]) -> int:

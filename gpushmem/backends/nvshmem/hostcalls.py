@@ -27,7 +27,8 @@ from gpushmem.simt.kernel import shape_of
 __all__ = ["HostCalls"]
 
 ONE, BLOCK = shape_of(1, 1), shape_of(1, 256)
-SCRATCH = 4096  # bytes, for one element on its way
+SCRATCH, RESULT = 4096, 3840  # bytes for what is on its way; from which on it is results
+COPIED = ("indices", "status", "value", "cond")  # arguments that may be the host's arrays
 # What NVSHMEM's functions on streams call dtypes, in the order of their widths.
 CTYPES = {
     "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64", "uint8": "uint8",
@@ -50,26 +51,44 @@ class HostCalls:
         self._device, self._loader, self._n_pes = device, loader, n_pes
         self._symmetric = symmetric  # raises unless an array is on the symmetric heap
         self._scratch = at(scratch, (SCRATCH,), np.dtype(np.uint8))
+        self._room = device.array((4096,), np.dtype(np.uint8))
 
     def run(self, op: Op, arguments: dict[str, Any], stream: Any) -> Any:
         """Do the operation, or give it to `stream` (None: no stream, then it is waited for)."""
+        host = {k: v for k, v in arguments.items() if k in COPIED and isinstance(v, np.ndarray)}
         arguments = {name: as_gpu(value) for name, value in arguments.items()}
-        given = hostcalls.given(op, arguments)
+        given = hostcalls.given(op, arguments) | self._copies(host)
         self._check(op, given)
         cuda = self._device.own.cuda if stream is None else self._device.stream_of(stream)
-        direct = self._direct(op, given)
+        direct = self._direct(op, given, stream)
         if direct is not None:
             result = direct(int(cuda.handle), **given)
         else:
             result = self._in_a_kernel(op, given, cuda)
-        if stream is not None:
+        if stream is not None and not host:
             return None
         self._device.wait(cuda, op.name)
-        return result() if result is not None else None
+        if "indices" in host:
+            host["indices"][...] = self._device.read(given["indices"])
+        return result() if result is not None and stream is None else None
 
-    def _direct(self, op: Op, given: dict[str, Any]) -> Callable[..., Any] | None:
+    def _copies(self, host: dict[str, Any]) -> dict[str, GpuArray]:
+        """The host's arrays in the GPU's memory, which is kept: to free it would wait for all."""
+        at_byte, copies = 0, {}
+        needed = sum(-(-array.nbytes // 16) * 16 for array in host.values())
+        if needed > self._room.size:
+            self._room = self._device.array((2 * needed,), np.dtype(np.uint8))
+        for name, array in host.items():
+            part = self._room[at_byte : at_byte + array.nbytes]
+            copies[name] = part.view(array.dtype).reshape(array.shape)
+            self._device.write(copies[name], array)
+            at_byte += -(-array.nbytes // 16) * 16
+        return copies
+
+    def _direct(self, op: Op, given: dict[str, Any], stream: Any) -> Callable[..., Any] | None:
         """What puts the operation on a stream by itself, if it can be so."""
-        if "timeout_ns" in given:
+        # A value that takes its turn later is a kernel's argument: no memory is its own till then.
+        if "timeout_ns" in given or (op.base == "p" and stream is not None):
             return None
         reduces = op.base in ("reduce", "reducescatter")
         if reduces and (given["op"] not in REDUCED or given["src"].dtype.name not in CTYPES):
@@ -118,19 +137,29 @@ class HostCalls:
         return lambda: self._device.read(signal.reshape(-1)[:1])[0]
 
     def _p(self, stream: int, dst: Any, value: Any, pe: int) -> None:
-        element = self._element(dst.dtype)
+        element = self._element("p", dst.dtype)
         self._device.wait(self._device.own.cuda, "p")  # the scratch memory is free again
-        self._device.write(element, value)
+        self._device.write(element, _as_element(value, dst.dtype))
         bindings.putmem_on_stream(dst.address, element.address, element.nbytes, pe, stream)
 
     def _g(self, stream: int, src: Any, pe: int) -> Callable[[], Any]:
-        element = self._element(src.dtype)
+        element = self._element("g", src.dtype)
         bindings.getmem_on_stream(element.address, src.address, element.nbytes, pe, stream)
         return lambda: self._device.read(element)[0]
 
-    def _element(self, dtype: Any) -> GpuArray:
+    def _element(self, name: str, dtype: Any) -> GpuArray:
         """Memory for one element on its way."""
+        if dtype.itemsize > RESULT:
+            raise ArgumentError(
+                f"{name}: an element of {dtype.itemsize} bytes is more than the {RESULT} possible: "
+                "use put or get"
+            )
         return self._scratch[: dtype.itemsize].view(dtype)
+
+    def _result(self, dtype: Any, waited_for: bool) -> GpuArray:
+        """Memory for what a kernel returns: what nobody waits for is not to be in anyone's way."""
+        start = RESULT if waited_for else RESULT + 64
+        return self._scratch[start : start + dtype.itemsize].view(dtype)
 
     def _quiet(self, stream: int) -> None:
         bindings.quiet_on_stream(stream)
@@ -197,7 +226,8 @@ class HostCalls:
             dst, src, *strides = (given[name] for name in op.params[:-1])
             check_strided(op.name, dst.ghost, src.ghost, *strides)
         dtype = _result_of(op, given)
-        result = self._device.array((1,), np.dtype(dtype or "int64"))
+        waited_for = stream is self._device.own.cuda
+        result = self._result(np.dtype(dtype or "int64"), waited_for)
         awaited = next(iter(given.values()), None)
         if isinstance(awaited, GpuArray):
             for name in {"value", "cond"} & given.keys():
@@ -296,9 +326,16 @@ def _kind(value: Any) -> str:
 def _converted(op: Op, value: Any, dtype: np.dtype[Any]) -> Any:
     if isinstance(value, GpuArray):
         return value
-    if not op.base.startswith("atomic"):
+    if op.base != "p" and not op.base.startswith("atomic"):
         hostcalls.fitting(op.name, value, dtype)
-    return dtype.type(value)
+    return _as_element(value, dtype)[0]
+
+
+def _as_element(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """An array of one element, assigned as NumPy does it."""
+    element = np.empty(1, dtype)
+    element[0] = value
+    return element
 
 
 def _result_of(op: Op, given: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 from cuda.bindings import driver
 from cuda.core import LaunchConfig, ObjectCode, launch
+from numba.cuda import types
 from numba.cuda.typing.typeof import Purpose, typeof
 from nvshmem import core as nvshmem
 
@@ -20,6 +21,7 @@ from gpushmem.simt.kernel import LaunchShape
 
 __all__ = ["Kernel", "Loader"]
 
+PLAIN_SHARED = 48 << 10  # bytes of shared memory that a block can have unless it is allowed more
 WORKSPACE = "gpushmem_workspace"  # see `native.EXTRA`
 
 
@@ -30,10 +32,20 @@ class Loaded:
         self._object = ObjectCode.from_cubin(code)
         self.kernel = self._object.get_kernel(about["entry"])
         self.cooperative = about["cooperative"]
+        self.shared = self.kernel.attributes.shared_size_bytes
+        self._dynamic_shared = PLAIN_SHARED - self.shared  # what a launch may ask for
         if about["shims"]:
             nvshmem.library_init(nvshmem.NvshmemKernelObject.from_obj(self._object))
         if about["workspace"]:
             self._tell(WORKSPACE, workspace)
+
+    def allow_shared(self, nbytes: int, device: Device) -> None:
+        """Let launches ask for so much dynamic shared memory; the caller has checked the limit."""
+        if nbytes > self._dynamic_shared:
+            which = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            kernel = driver.CUkernel(int(self.kernel.handle))
+            check(driver.cuKernelSetAttribute(which, nbytes, kernel, device.number), "launch")
+            self._dynamic_shared = nbytes
 
     def _tell(self, name: str, value: int) -> None:
         """Set a global variable of the code."""
@@ -58,20 +70,35 @@ class Loader:
         kept = ahead.made(py_func, argtypes, options, self.arch)
         return Loaded(kept.code, kept.about, self.workspace)
 
-    def check_resident(self, name: str, loaded: Loaded, shape: LaunchShape) -> None:
+    def check_shared(self, name: str, loaded: Loaded, shape: LaunchShape) -> None:
+        """Refuse a block with more shared memory than a block of this GPU can have."""
+        limit = self.device.cuda.properties.max_shared_memory_per_block_optin
+        total = loaded.shared + shape.dynamic_shared
+        if total > limit:
+            raise ArgumentError(
+                f"kernel {name} needs {total} bytes of shared memory per block "
+                f"({loaded.shared} static, {shape.dynamic_shared} dynamic); {limit} are possible"
+            )
+        loaded.allow_shared(shape.dynamic_shared, self.device)
+
+    def check_resident(
+        self, name: str, loaded: Loaded, shape: LaunchShape, collective: bool
+    ) -> None:
         """Refuse a grid of which not all blocks can run at once."""
+        sharing = self.sharing if collective else 1
         properties = self.device.cuda.properties
         per_sm = loaded.kernel.occupancy.max_active_blocks_per_multiprocessor(
             shape.threads, shape.dynamic_shared
         )
         blocks, limit = math.prod(shape.grid), per_sm * properties.multiprocessor_count
-        if blocks * self.sharing > limit:
-            shared = f", which {self.sharing} PEs share" if self.sharing > 1 else ""
+        if blocks * sharing > limit:
+            does = "is launched collectively" if collective else "waits for others"
+            shared = f", which {sharing} PEs share," if sharing > 1 else ""
             raise ArgumentError(
-                f"kernel {name}: a collective launch of {blocks} blocks of {shape.threads} threads "
-                f"cannot be resident all at once: this GPU{shared} holds {limit} such blocks, "
-                f"{per_sm} on each of {properties.multiprocessor_count} multiprocessors: launch at "
-                f"most {limit // self.sharing}"
+                f"kernel {name} {does} on a grid of {blocks} blocks of {shape.threads} threads; at "
+                f"most {limit // sharing} fit this GPU{shared} at once ({per_sm} on each of "
+                f"{properties.multiprocessor_count} multiprocessors): launch fewer, and let each "
+                "do more"
             )
 
 
@@ -92,15 +119,26 @@ class Kernel:
         if len(args) != expected:
             raise ArgumentError(f"kernel {self.name} takes {expected} arguments, got {len(args)}")
         argtypes = tuple(typeof(a, Purpose.argument) for a in args)
+        self._check_types(argtypes)
         key = (loader, *argtypes)
         loaded = self._loaded.get(key)
         if loaded is None:
             loaded = self._loaded[key] = loader.load(self.py_func, argtypes, self.options)
-        if self.collective:
-            loader.check_resident(self.name, loaded, shape)
+        if shape.dynamic_shared:
+            loader.check_shared(self.name, loaded, shape)
+        if self.collective or loaded.cooperative:
+            loader.check_resident(self.name, loaded, shape, self.collective)
         config = LaunchConfig(
             grid=shape.grid, block=shape.block, shmem_size=shape.dynamic_shared,
             is_cooperative=self.collective or loaded.cooperative,
         )  # fmt: skip
         words = pack(argtypes, args).view("int64").tolist()  # CUDA reads as much as it needs
         launch(stream, config, loaded.kernel, *words)
+
+    def _check_types(self, argtypes: tuple[Any, ...]) -> None:
+        for number, typ in enumerate(argtypes, 1):
+            if isinstance(typ, types.Record):
+                raise ArgumentError(
+                    f"kernel {self.name}: argument {number} is a record in the host's memory, "
+                    "which a GPU does not reach: pass an array with one element"
+                )

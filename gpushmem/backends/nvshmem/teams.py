@@ -1,11 +1,16 @@
-"""Teams of the nvshmem backend: NVSHMEM's own, whose numbers kernels get."""
+"""Teams of the nvshmem backend: NVSHMEM's own, whose numbers kernels get.
+
+Not through nvshmem.core 0.4.1: it keeps a register of names, in which a team that was taken down
+by others is in the way of the next one, and gives the arguments of splits in 2D in another order.
+A split that fails leaves no team: what NVSHMEM says of that tells no more.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
 
 from nvshmem import bindings
 from nvshmem import core as nvshmem
@@ -23,8 +28,8 @@ LIMIT = 32  # teams that NVSHMEM keeps unless NVSHMEM_MAX_TEAMS says otherwise
 class Teams:
     """The teams of one PE."""
 
-    def __init__(self, n_pes: int, meet: Callable[..., None]) -> None:
-        self._n_pes, self._meet = n_pes, meet
+    def __init__(self, synchronize: Callable[[], None]) -> None:
+        self._synchronize = synchronize  # waits for this PE's kernels, which may use a team
         self._made: set[int] = set()
 
     @staticmethod
@@ -38,11 +43,12 @@ class Teams:
             bindings.team_destroy(team)
         self._made.clear()
 
-    def check(self, team: int) -> None:
+    def check(self, team: int, what: str = "") -> None:
         """Refuse what is no team of this PE."""
         if team not in PREDEFINED and team not in self._made:
             raise TeamError(
-                f"there is no team {int(team)}: it was destroyed, or this PE is not in it"
+                f"{what and f'{what}: '}there is no team {int(team)}: it was destroyed, or this PE "
+                f"is not in it{what and '; TEAM_INVALID is -1'}"
             )
 
     # --- the operations
@@ -80,10 +86,17 @@ class Teams:
                 f"team_split_strided: the PEs {start} + k * {stride} for k from 0 to {size - 1} "
                 f"are not {size} PEs of a parent of {n}"
             )
-        made = nvshmem.team_split_strided(
-            int(parent), start, stride or 1, size, nvshmem.TeamConfig(), 0
-        )
-        return self._team(made, self.team_my_pe(parent) in range(start, last + 1, stride or 1))
+        if stride < 0 and size > 1:
+            raise ArgumentError(
+                f"team_split_strided: NVSHMEM has no teams with a stride below 1, such as {stride}"
+            )
+        config, step, made = nvshmem.TeamConfig(), max(1, stride), ctypes.c_int(-1)
+        self._synchronize()
+        with suppress(bindings.NVSHMEMError):
+            bindings.team_split_strided(
+                int(parent), start, step, size, config.ptr, 0, ctypes.addressof(made)
+            )
+        return self._team(made.value, self.team_my_pe(parent) in range(start, last + 1, step))
 
     def team_split_2d(self, parent: int, xrange: int) -> tuple[Team, Team]:
         self.check(parent)
@@ -91,23 +104,25 @@ class Teams:
             raise ArgumentError(f"team_split_2d: a row must have 1 PE or more, not {xrange}")
         config, xrange = nvshmem.TeamConfig(), min(xrange, self.team_n_pes(parent))
         row, column = ctypes.c_int(-1), ctypes.c_int(-1)
-        # Not through nvshmem.core 0.4.1, which gives the arguments in another order.
-        bindings.team_split_2d(
-            int(parent), xrange, config.ptr, 0, ctypes.addressof(row), config.ptr, 0,
-            ctypes.addressof(column),
-        )  # fmt: skip
+        self._synchronize()
+        with suppress(bindings.NVSHMEMError):
+            bindings.team_split_2d(
+                int(parent), xrange, config.ptr, 0, ctypes.addressof(row), config.ptr, 0,
+                ctypes.addressof(column),
+            )  # fmt: skip
         return self._team(row.value, True), self._team(column.value, True)
 
     def team_destroy(self, team: int) -> None:
         if team in PREDEFINED:
             raise ArgumentError(f"team_destroy: {team!r} is predefined; it stays until finalize")
         self.check(team)
-        nvshmem.team_destroy(int(team))
+        self._synchronize()
+        bindings.team_destroy(int(team))
         self._made.discard(int(team))
 
-    def _team(self, made: Any, member: bool) -> Team:
-        if made is not None and int(made) >= 0:
-            self._made.add(int(made))
+    def _team(self, made: int, member: bool) -> Team:
+        if made >= 0:
+            self._made.add(made)
             return Team(made)
         if member:
             raise TeamError(

@@ -109,6 +109,21 @@ def on_launch(kernel: Callable[[Launch], object] | None) -> None:
     function("set_callback", None, _CALLBACK)(_installed[-1])
 
 
+def hold(stream) -> None:
+    """Let a stream, or its handle, put its work off from now on: it is never done."""
+    function("hold", ctypes.c_int, ctypes.c_size_t, ctypes.c_int)(_handle(stream), 1)
+
+
+def let_go(stream) -> None:
+    """Let a stream that was held do what it has put off, and all that follows at once."""
+    result = function("hold", ctypes.c_int, ctypes.c_size_t, ctypes.c_int)(_handle(stream), 0)
+    assert result == 0, f"CUresult {result}"
+
+
+def _handle(stream) -> int:
+    return int(stream.__cuda_stream__()[1] if hasattr(stream, "__cuda_stream__") else stream)
+
+
 def host_address(address: int, n: int) -> int:
     """Return where the host finds the `n` bytes at an address that a device may use.
 

@@ -8,6 +8,7 @@ Queries of versions remain the real library's.
 
 import ctypes
 import functools
+import re
 
 from tests.nvshmem.emulation import atomics, collectives, stream_ops, world
 from tests.nvshmem.emulation.errors import EmulationError
@@ -209,10 +210,29 @@ def patch(bindings) -> None:
     replaced |= collectives.functions(names) | atomics.functions(names)
     for name in names:
         if name not in _REAL:
-            setattr(bindings, name, replaced.get(name) or functools.partial(_not_here, name))
+            found = replaced.get(name) or functools.partial(_not_here, name)
+            setattr(bindings, name, _unshared(name, found) if _UNSHARED(name) else found)
 
 
 _CYTHON = ("cython_function_or_method", "builtin_function_or_method")
+
+
+_UNSHARED = re.compile(
+    r"(\w+_)?(fcollect|alltoall|broadcast|reduce|reducescatter|wait_until|barrier|team_sync)_on_stream"
+    r"|barrier|team_split_\w+"
+).fullmatch
+
+
+def _unshared(name, function):
+    """Of these functions NVSHMEM ends the process where PEs share a GPU without MPS."""
+
+    @functools.wraps(function)
+    def checked(*args):
+        if complete().limited_mpg:
+            raise EmulationError(f"{name} is not supported with limited MPG: NVSHMEM would exit")
+        return function(*args)
+
+    return checked
 
 
 def _not_here(name, *args):

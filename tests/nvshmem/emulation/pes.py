@@ -87,6 +87,7 @@ def _serve():
     del this
     while sys.stdin.buffer.peek(1):
         request = pickle.load(sys.stdin.buffer)
+        importlib.import_module(request[1])  # once for all PEs
         pickle.dump(_job(nvshmem.core.get_unique_id(), *request), replies)
         replies.flush()
 

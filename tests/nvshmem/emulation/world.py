@@ -21,7 +21,7 @@ class World:
     job: Job
     heap: Heap | None = None
     teams: Teams | None = None
-    limited_mpg: bool = False  # several PEs to a GPU
+    limited_mpg: bool = False  # several PEs to a GPU, and no MPS
 
 
 _state: dict[str, World | None] = {"world": None}
@@ -66,7 +66,7 @@ def complete() -> World:
         devices = [(pe // per_node, device) for pe, device in enumerate(devices)]
         world.teams = Teams(job, devices, per_node)
         world.heap = Heap(job, world.teams.members[2])
-        world.limited_mpg = len(set(devices)) < job.n
+        world.limited_mpg = len(set(devices)) < job.n and os.environ.get("EMULATION_MPS") == "0"
         job.barrier(0, range(job.n), "init")
     return world
 

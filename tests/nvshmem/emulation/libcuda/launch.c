@@ -135,7 +135,7 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction funct
     struct op op = {run_launch, .launch = launch};
     CUresult result = read_params(launch, kernel, params, extra);
     result = result ? result : submit(config->hStream, &op);
-    if (result || !stream->capture) /* a graph keeps it */
+    if (result || !(stream->capture || stream->held)) /* a graph keeps it */
         free(launch);
     return result;
 }

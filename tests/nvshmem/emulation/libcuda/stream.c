@@ -1,6 +1,7 @@
 /* Streams, which do everything at once and in order, and events. */
 #include "stub.h"
 
+#include <stdlib.h>
 #include <time.h>
 
 static unsigned long long last_stream;
@@ -34,7 +35,26 @@ CUresult submit(CUstream handle, struct op *op)
         append(op->stream->capture, op);
         return CUDA_SUCCESS;
     }
+    if (op->stream->held) {
+        CUstream stream = op->stream;
+        stream->later = realloc(stream->later, (stream->n_later + 1) * sizeof *op);
+        stream->later[stream->n_later++] = *op;
+        return CUDA_SUCCESS;
+    }
     return op->run(op, false);
+}
+
+/* From now on a stream puts its work off and is never done, until it is let go. */
+EXPORT int emulation_hold(CUstream handle, int held)
+{
+    CONTEXT();
+    CUstream stream;
+    CHECK(stream_of(handle, &stream));
+    stream->held = held;
+    for (unsigned i = 0; !held && i < stream->n_later; i++)
+        CHECK(stream->later[i].run(&stream->later[i], false));
+    stream->n_later = held ? stream->n_later : 0;
+    return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
@@ -67,15 +87,18 @@ CUresult CUDAAPI cuStreamDestroy(CUstream handle)
 
 #define STREAM_OF(handle) CONTEXT(); CUstream stream; CHECK(stream_of(handle, &stream))
 
+/* CUDA would wait for ever for a stream that is held. */
 CUresult CUDAAPI cuStreamSynchronize(CUstream handle)
 {
     STREAM_OF(handle);
+    REQUIRE(!stream->held, LAUNCH_TIMEOUT);
     return check_not_captured(stream);
 }
 
 CUresult CUDAAPI cuStreamQuery(CUstream handle)
 {
     STREAM_OF(handle);
+    REQUIRE(!stream->held, NOT_READY);
     return check_not_captured(stream);
 }
 

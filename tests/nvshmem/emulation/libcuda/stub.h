@@ -52,6 +52,9 @@ struct CUstream_st {
     unsigned long long id;
     struct capture *capture; /* into which this stream's work is recorded, or NULL */
     bool unjoined;           /* forked into a capture, and not waited for since */
+    bool held;               /* its work is put off: see emulation_hold */
+    struct op *later;
+    unsigned n_later;
 };
 
 struct CUevent_st {

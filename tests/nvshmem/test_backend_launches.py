@@ -1,0 +1,494 @@
+"""Kernels on the nvshmem backend, all but run: compiled, kept, loaded, launched."""
+
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gpushmem as shmem
+from gpushmem.errors import ArgumentError, KernelError, ShmemError, WaitTimeout
+from tests.nvshmem import emulation, host
+from tests.nvshmem.emulation import driver
+
+pytestmark = pytest.mark.skipif(emulation.missing() is not None, reason=str(emulation.missing()))
+
+POISON = -7
+
+
+@shmem.jit
+def scalars(a, b, c, d, e, f, g, h):
+    pass
+
+
+@shmem.jit
+def arrays(x, y, z):
+    pass
+
+
+@shmem.jit
+def pair(both, n):
+    pass
+
+
+@shmem.jit
+def one(x):
+    x[0] = 1
+
+
+@shmem.jit(collective=True)
+def together(x):
+    shmem.barrier_all()
+
+
+@shmem.jit
+def waiting(x):
+    shmem.wait_until(x, shmem.CMP_EQ, 1)
+
+
+def words(launch):
+    return [launch.integer(i) for i in range(len(launch.params))]
+
+
+def of_array(array):
+    """The parameters that an array becomes."""
+    address = array.__cuda_array_interface__["data"][0]
+    whole = [0, 0, array.size, array.dtype.itemsize, address, *array.shape, *array.strides]
+    return [word & 2**64 - 1 for word in whole]
+
+
+def last():
+    launch = driver.launches()[-1]
+    driver.clear()
+    return launch
+
+
+# --- arguments
+
+
+@host.job
+def scalar_arguments(me, n):
+    scalars[1, 1](
+        np.int8(-3), np.uint16(65535), -5, True, 2.5, np.float32(1.5), np.float16(0.5), 1j
+    )
+    launch = last()
+    assert launch.value(0, "i1") == -3
+    assert launch.value(1, "u2") == 65535
+    assert launch.value(2, "i8") == -5
+    assert launch.value(3, "?")
+    assert [launch.value(4, "f8"), launch.value(5, "f4"), launch.value(6, "f2")] == [2.5, 1.5, 0.5]
+    assert [launch.value(7, "f8"), launch.value(8, "f8")] == [0, 1]
+    assert len(launch.params) == 9
+    scalars[1, 1](
+        np.int16(-3), np.uint32(2**32 - 1), 2**63 - 1, np.False_, np.float64(-0.5), np.int32(-2),
+        np.complex64(1 - 2j), shmem.TEAM_NODE,
+    )  # fmt: skip
+    launch = last()
+    assert [launch.value(0, "i2"), launch.value(1, "u4")] == [-3, 2**32 - 1]
+    assert [launch.value(2, "i8"), launch.value(3, "?")] == [2**63 - 1, False]
+    assert [launch.value(4, "f8"), launch.value(5, "i4")] == [-0.5, -2]
+    assert [launch.value(6, "f4"), launch.value(7, "f4"), launch.value(8, "i8")] == [1, -2, 2]
+    with pytest.raises(ArgumentError, match=r"^kernel scalars takes 8 arguments, got 7$"):
+        scalars[1, 1](1, 2, 3, 4, 5, 6, 7)
+    with pytest.raises(ArgumentError, match="argument 1 is a record in the host's memory"):
+        one[1, 1](np.zeros(1, [("a", "i4")])[0])
+    assert driver.launches() == []
+
+
+def test_scalars():
+    host.run(1, scalar_arguments)
+
+
+@host.job
+def array_arguments(me, n):
+    a = shmem.full((4, 3), POISON, np.float32)
+    b = shmem.to_device(np.arange(24).reshape(2, 3, 4))
+    c = shmem.full(8, 2 + 1j)
+    peer = shmem.peer_array(c, n - 1)
+    arrays[2, (4, 2)](a, b, c)
+    assert words(last()) == of_array(a) + of_array(b) + of_array(c)
+    arrays[2, (4, 2)](a[::2, 1:], b[:, ::-1], peer[1::3])
+    launch = last()
+    assert words(launch) == of_array(a[::2, 1:]) + of_array(b[:, ::-1]) + of_array(peer[1::3])
+    assert (launch.grid, launch.block) == ((2, 1, 1), (4, 2, 1))
+    pair[1, 1]((c, 5), np.int32(2))
+    assert words(last()) == [*of_array(c), 5, 2]
+    pair[1, 1]((c, c[2:]), np.int32(2))
+    assert words(last()) == [*of_array(c), *of_array(c[2:]), 2]
+    pair[1, 1]((1, 2, 3), np.int32(2))
+    assert words(last()) == [1, 2, 3, 2]
+
+    class Theirs:
+        __cuda_array_interface__ = c[2:5].__cuda_array_interface__
+
+    one[1, 1](Theirs())
+    assert words(last()) == of_array(c[2:5])
+
+
+def test_arrays():
+    host.run(2, array_arguments)
+
+
+@host.job
+def numpy_arguments(me, n):
+    kept = np.arange(12, dtype=np.int64).reshape(3, 4)
+    constant = kept.copy()
+    constant.flags.writeable = False
+
+    def kernel(launch):
+        seen = driver.view(launch.integer(4), launch.integer(2), np.int64)
+        received.append(seen.copy())
+        seen[:] += 100
+
+    received = []
+    driver.on_launch(kernel)
+    one[1, 1](kept[0])
+    assert received[-1].tolist() == [0, 1, 2, 3]
+    assert kept.tolist() == [[100, 101, 102, 103], [4, 5, 6, 7], [8, 9, 10, 11]]
+    one[1, 1](kept[:, 1])
+    assert received[-1].tolist() == [101, 5, 9]
+    assert kept[:, 1].tolist() == [201, 105, 109]
+    one[1, 1](constant)
+    assert constant.tolist() == np.arange(12).reshape(3, 4).tolist()
+    assert driver.failures == []
+
+
+def test_numpy_arrays_are_copied_in_and_out():
+    host.run(1, numpy_arguments)
+
+
+# --- streams, shapes
+
+
+class Torch:
+    """A stream as PyTorch has them."""
+
+    def __init__(self, stream):
+        self.stream, self.cuda_stream = stream, int(stream.handle)
+
+
+@host.job
+def on_streams(me, n):
+    from cuda.core import Device
+
+    x = shmem.zeros(4)
+    theirs = Device().create_stream()
+    ours = shmem.stream()
+    default = []
+    for stream in (0, None, Torch(Device().default_stream)):
+        one[1, 1, stream](x)
+        default.append(last().stream)
+    assert len(set(default)) == 1
+    for stream, handle in (
+        (ours, ours.__cuda_stream__()[1]),
+        (theirs, int(theirs.handle)),
+        (Torch(theirs), int(theirs.handle)),
+    ):
+        one[1, 1, stream](x)
+        launch = last()
+        assert launch.stream == handle
+        assert launch.device == me
+        assert handle not in default
+    ours.synchronize()
+    shmem.synchronize()
+    for wrong in ("a", 1.5, 12345, object()):
+        with pytest.raises(ArgumentError, match=r"a stream is gpushmem.stream\(\), 0, or one of"):
+            one[1, 1, wrong](x)
+    for config, match in (
+        ((0, 1), "grid dimension x is 0"),
+        ((1, 1025), "block dimension x is 1025"),
+        ((1, (1, 2, 65)), "block dimension z is 65"),
+        ((1, 1, 0, -1), "dynamic shared memory must be 0"),
+    ):
+        with pytest.raises(ArgumentError, match=match):
+            one[config](x)
+    assert driver.launches() == []
+
+
+def test_streams_and_shapes():
+    host.run(2, on_streams)
+
+
+@host.job
+def shared_memory(me, n):
+    x = shmem.zeros(4)
+    for nbytes in (64, 48 << 10, 100_000, 227 << 10, 64):
+        one[1, 1, 0, nbytes](x)
+        assert last().shared == nbytes
+    with pytest.raises(
+        ArgumentError, match=r"needs 232449 bytes of shared memory per block \(0 st"
+    ):
+        one[1, 1, 0, (227 << 10) + 1](x)
+
+
+def test_dynamic_shared_memory():
+    host.run(1, shared_memory)
+
+
+@host.job
+def resident(me, n):
+    x = shmem.zeros(4, np.int64)
+    together[2, 32](x)
+    assert last().cooperative
+    waiting[2, 32](x)
+    assert last().cooperative, "NVSHMEM's waits have to run all at once"
+    one[10**6, 1024](x)
+    assert not last().cooperative
+    found = []
+    for kernel in (together, waiting):
+        with pytest.raises(ArgumentError) as error:
+            kernel[1000, 1024](x)
+        found.append(str(error.value))
+        most = int(re.search(r"at most (\d+) fit", found[-1])[1])
+        kernel[most, 1024](x)
+        with pytest.raises(ArgumentError, match=f"of {most + 1} blocks"):
+            kernel[most + 1, 1024](x)
+    return found
+
+
+def test_collective_launches():
+    ((collective, waits),) = host.run(1, resident)
+    assert re.fullmatch(
+        r"kernel together is launched collectively on a grid of 1000 blocks of 1024 threads; at "
+        r"most (132|264) fit this GPU at once \([12] on each of 132 multiprocessors\): launch "
+        r"fewer, and let each do more",
+        collective,
+    )
+    assert "kernel waiting waits for others on a grid of 1000 blocks" in waits
+
+
+def test_collective_launches_of_pes_that_share_a_gpu():
+    shared, alone, _ = host.run(3, resident, EMULATION_DEVICES=2)
+    whole = int(re.search(r"at most (\d+) fit this GPU at once", alone[0])[1])
+    assert f"at most {whole // 2} fit this GPU, which 2 PEs share, at once" in shared[0]
+    assert shared[1] == alone[1]
+
+
+@host.job
+def devices(me, n):
+    one[1, 1](shmem.zeros(1))
+    return last().device
+
+
+@pytest.mark.parametrize("n_gpus", [1, 2, 3])
+def test_a_pe_takes_the_gpu_of_its_number(n_gpus):
+    assert host.run(3, devices, EMULATION_DEVICES=n_gpus) == [pe % n_gpus for pe in range(3)]
+
+
+def test_visible_gpus_only():
+    found = host.run(2, devices, EMULATION_DEVICES=3, CUDA_VISIBLE_DEVICES="2,1")
+    assert found in ([2, 1], [0, 1])
+
+
+def no_gpu():
+    host.meet()
+    with pytest.raises(shmem.BackendUnavailable, match="CUDA_VISIBLE_DEVICES hides all GPUs"):
+        shmem.init("nvshmem")
+
+
+def test_no_gpu():
+    host.run(1, no_gpu, CUDA_VISIBLE_DEVICES="-1")
+
+
+@host.job
+def captured(me, n):
+    from cuda.core import Device
+
+    x, y = shmem.zeros(4), shmem.full(4, 1000.0 * me)
+    one[1, 1](x)  # loaded: that cannot be done in a capture
+    driver.clear()
+    builder = Device().create_graph_builder()
+    builder.begin_building()
+    one[3, 1, builder](x)
+    shmem.put(x[1:2], y[:1], (me + 1) % n, stream=builder)
+    graph = builder.end_building().complete()
+    assert driver.launches() == []
+    assert x.numpy().tolist() == [0, 0, 0, 0]
+    shmem.barrier_all()
+    stream = Device().create_stream()
+    for _ in range(2):
+        graph.launch(stream)
+    found = driver.launches()
+    assert [launch.grid for launch in found] == [(3, 1, 1)] * 2
+    assert words(found[0]) == of_array(x)
+    shmem.barrier_all()
+    assert x.numpy().tolist() == [0, 1000 * ((me - 1) % n), 0, 0]
+
+
+def test_launches_in_a_graph():
+    host.run(2, captured)
+
+
+# --- waiting
+
+
+def held():
+    _, n = host.init()
+    stream, x = shmem.stream(), shmem.zeros(4)
+    driver.hold(stream)
+    one[1, 1, stream](x)
+    assert driver.launches() == []
+    shmem.set_timeout(0.2)
+    for call in (
+        shmem.synchronize, stream.synchronize, x.numpy, lambda: x.copy_from(1), lambda: x[0],
+        shmem.barrier_all, lambda: shmem.zeros(1), lambda: shmem.free(x), x.__dlpack__,
+        lambda: shmem.team_split_strided(shmem.TEAM_WORLD, 0, 1, n), shmem.finalize,
+    ):  # fmt: skip
+        began = time.monotonic()
+        with pytest.raises(WaitTimeout, match=r"has waited for 0\.2 s .* timeout of 0\.2 s"):
+            call()
+        assert 0.2 <= time.monotonic() - began < 2
+
+
+def test_hosts_do_not_wait_for_ever():
+    host.run(1, held)
+
+
+@host.job
+def not_waited_for(me, n):
+    """Operations of the host are beside a stream that is busy."""
+    stream, x = shmem.stream(), shmem.to_device(np.arange(3.0))
+    y = shmem.full(3, POISON, np.float64)
+    shmem.atomic_add(y, 0, me)
+    driver.clear()
+    driver.hold(stream)
+    one[1, 1, stream](x)
+    shmem.set_timeout(2)
+    shmem.put(y[1:], x[:2], (me + 1) % n)
+    assert shmem.g(y[2:], (me + 1) % n) == 1
+    shmem.p(y, 5, me)
+    shmem.atomic_add(y, 0, me)
+    shmem.quiet()
+    assert len(driver.launches()) == 1
+    driver.let_go(stream)
+    assert len(driver.launches()) == 2
+    shmem.synchronize()
+    shmem.barrier_all()
+    assert y.numpy().tolist() == [5, 0, 1]
+
+
+def test_operations_beside_a_busy_stream():
+    host.run(2, not_waited_for)
+
+
+@host.job
+def interrupted(me, n):
+    stream = shmem.stream()
+    driver.hold(stream)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        shmem.synchronize()
+    assert time.monotonic() - began < 2
+    driver.let_go(stream)
+
+
+def test_ctrl_c():
+    host.run(1, interrupted)
+
+
+def told():
+    host.init()
+    found = shmem.runtime.current().backend._device.timeout
+    shmem.set_timeout(None)
+    shmem.finalize()
+    return found
+
+
+def test_the_timeout_of_the_environment():
+    assert host.run(1, told, GPUSHMEM_TIMEOUT="2.5") == [2.5]
+    assert host.run(1, told) == [None]
+
+
+def failing():
+    host.init()
+    x = shmem.zeros(4)
+    driver.on_launch(lambda launch: 1 / 0)
+    one[1, 1](x)
+    found = []
+    for call in (shmem.synchronize, x.numpy, shmem.finalize):
+        with pytest.raises(ShmemError) as error:
+            call()
+        found.append((type(error.value), str(error.value)))
+    assert isinstance(driver.failures[0], ZeroDivisionError)
+    return found
+
+
+def test_a_kernel_that_fails():
+    for kind, text in host.run(1, failing)[0]:
+        assert kind is KernelError
+        assert "a kernel of this PE failed (CUDA_ERROR_LAUNCH_FAILED" in text
+        assert "debug=True" in text
+
+
+# --- what is kept on disk
+
+
+@host.job
+def launched(me, n, compiles):
+    if not compiles:
+        sys.modules["gpushmem.backends.nvshmem.compiler"] = None
+    began = time.monotonic()
+    one[1, 1](shmem.zeros(2, np.int16))
+    assert words(last())[2:4] == [2, 2]
+    return time.monotonic() - began
+
+
+def test_a_second_process_compiles_nothing(tmp_path):
+    host.run(1, launched, True, GPUSHMEM_CACHE_DIR=tmp_path)
+    assert len([f for f in tmp_path.iterdir() if f.suffix != ".lock"]) == 1
+    host.run(2, launched, False, GPUSHMEM_CACHE_DIR=tmp_path)
+
+
+@host.job
+def counted(me, n, folder):
+    from gpushmem.backends.nvshmem import compiler
+
+    compile_kernel = compiler.compile_kernel
+
+    def noted(*args):
+        Path(folder, f"compiled by {me}").touch()
+        time.sleep(0.3)
+        return compile_kernel(*args)
+
+    compiler.compile_kernel = noted
+    x = shmem.zeros(2, np.int8)
+    shmem.barrier_all()
+    one[1, 1](x)
+    assert words(last())[2:4] == [2, 1]
+
+
+def test_pes_that_need_the_same_kernel_compile_it_once(tmp_path):
+    host.run(3, counted, str(tmp_path), GPUSHMEM_CACHE_DIR=tmp_path / "cache")
+    assert len(list(tmp_path.glob("compiled by *"))) == 1
+
+
+def test_a_broken_cache_only_costs_time(tmp_path):
+    folder = tmp_path / "cache"
+    host.run(1, launched, True, GPUSHMEM_CACHE_DIR=folder)
+    (kept,) = [file for file in folder.iterdir() if file.suffix != ".lock"]
+    whole = kept.read_bytes()
+    for broken in (
+        b"",
+        b"\x80\x00",
+        b"{}\n",
+        b"[1]\n" + whole,
+        whole[:-100],
+        whole[: len(whole) // 2],
+    ):
+        kept.write_bytes(broken)
+        host.run(1, launched, True, GPUSHMEM_CACHE_DIR=folder)
+        assert kept.read_bytes() == whole, "it was made again"
+        host.run(1, launched, False, GPUSHMEM_CACHE_DIR=folder)
+
+
+def test_a_cache_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", "/proc/nowhere"):
+        host.run(2, launched, True, GPUSHMEM_CACHE_DIR=folder)

@@ -1,0 +1,499 @@
+"""What the host calls on the nvshmem backend, on the emulated driver.
+
+What NVSHMEM puts on a stream itself is really done; of what becomes a kernel the launch is looked
+at, and a callback writes what the kernel would have returned.
+"""
+
+import re
+
+import numpy as np
+import pytest
+
+import gpushmem as shmem
+from gpushmem.ops import OPS
+from tests import pes
+from tests.nvshmem import emulation, host
+from tests.nvshmem.emulation import driver
+
+pytestmark = pytest.mark.skipif(emulation.missing() is not None, reason=str(emulation.missing()))
+
+SIZES = [1, 2, 3]
+POISON = -7
+
+
+def own(me, n, dtype=np.int64):
+    return (1000 * me + np.arange(n)).astype(dtype)
+
+
+def streams():
+    """No stream, the default one, ours, cuda.core's, and another library's."""
+    from cuda.core import Device
+
+    theirs = Device().create_stream()
+
+    class Torch:
+        cuda_stream = int(theirs.handle)
+        kept = theirs
+
+    return [None, 0, shmem.stream(), theirs, Torch()]
+
+
+@host.job
+def copies(me, n):
+    right, left = (me + 1) % n, (me - 1) % n
+    for stream in streams():
+        for count in (1, 3, 7):
+            x, y = shmem.asarray(own(me, 9)), shmem.full(9, POISON)
+            local = shmem.to_device(own(me + 50, 9))
+            shmem.put(y[1:], local[2 : 2 + count], right, stream=stream)
+            shmem.fence(stream=stream)
+            shmem.quiet(stream=stream)
+            shmem.barrier_all(stream=stream)
+            want = np.full(9, POISON)
+            want[1 : 1 + count] = own(left + 50, 9)[2 : 2 + count]
+            assert (y.numpy() == want).all()
+            shmem.get(local[: count + 1], x[8 - count :], right, stream=stream)
+            want = own(me + 50, 9)
+            want[: count + 1] = own(right, 9)[8 - count :]
+            assert (local.numpy() == want).all()
+            assert (x.numpy() == own(me, 9)).all()
+            assert (shmem.g(x[count:], right, stream=stream) is None) == (stream is not None)
+            shmem.barrier_all()
+            shmem.free(x)
+            shmem.free(y)
+    x = shmem.asarray(own(me, 4))
+    assert shmem.g(x, right) == 1000 * right
+    shmem.p(x[2:], 3.9, right)
+    shmem.barrier_all()
+    assert x.numpy().tolist() == [1000 * me, 1000 * me + 1, 3, 1000 * me + 3]
+    shmem.put(x[4:], shmem.device_array(0, np.int64), right)
+    assert type(shmem.g(x, me)) is np.int64
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_copies(n):
+    host.run(n, copies)
+
+
+@host.job
+def signals(me, n):
+    right, left = (me + 1) % n, (me - 1) % n
+    for k, stream in enumerate(streams()):
+        x, y = shmem.asarray(own(me, 3)), shmem.full(5, POISON)
+        flags = shmem.zeros(3, np.uint64)
+        shmem.put_signal(y[1:], x, flags[1:], 7, shmem.SIGNAL_SET, right, stream=stream)
+        seen = shmem.signal_wait_until(flags[1:], shmem.CMP_EQ, 7, stream=stream)
+        assert seen == (None if stream is not None else 7)
+        assert y.numpy().tolist() == [POISON, *own(left, 3), POISON]
+        shmem.barrier_all()
+        shmem.signal_op(flags[1:], 2**63, shmem.SIGNAL_ADD, right, stream=stream)
+        shmem.signal_wait_until(flags[1:], shmem.CMP_GT, 2**63, stream=stream)
+        assert flags.numpy().tolist() == [0, 2**63 + 7, 0]
+        assert x.numpy().tolist() == own(me, 3).tolist(), k
+        shmem.barrier_all()
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_signals(n):
+    host.run(n, signals)
+
+
+def expected(name, team, parts):
+    """What a collective makes of the members' `parts` for each of them."""
+    n = len(parts)
+    if name == "broadcast":
+        return [parts[n - 1]] * n
+    if name == "fcollect":
+        return [np.concatenate(parts)] * n
+    if name == "alltoall":
+        cut = [np.split(part, n) for part in parts]
+        return [np.concatenate([cut[i][k] for i in range(n)]) for k in range(n)]
+    combined = {"sum": np.add, "min": np.minimum, "max": np.maximum}[name.partition("-")[2]]
+    result = combined.reduce(parts)
+    return [result] * n if name.startswith("reduce-") else np.split(result, n)
+
+
+CALLS = {
+    "broadcast": lambda t, d, s, **k: shmem.broadcast(t, d, s, t.n_pes - 1, **k),
+    "fcollect": shmem.fcollect,
+    "alltoall": shmem.alltoall,
+} | {
+    f"{name}-{op}": lambda t, d, s, name=name, op=op, **k: getattr(shmem, name)(t, d, s, op, **k)
+    for name in ("reduce", "reducescatter")
+    for op in ("sum", "min", "max")
+}
+DTYPES = ["i1", "u2", "i4", "u8", "f2", "f4", "f8", "c16", "bfloat16", [("a", "i4"), ("b", "f8")]]
+
+
+@host.job
+def collectives(me, n):
+    import ml_dtypes
+
+    shmem.barrier_all()
+    teams = {shmem.TEAM_WORLD: list(range(n))}
+    if n == 3:
+        pair = shmem.team_split_strided(shmem.TEAM_WORLD, 0, 2, 2)
+        teams |= {pair: [0, 2]} if pair else {}
+    for team, members in teams.items():
+        rank, size = members.index(me), len(members)
+        for name, call in CALLS.items():
+            for code in DTYPES:
+                dtype = np.dtype(ml_dtypes.bfloat16 if code == "bfloat16" else code)
+                if "reduce" in name and dtype.kind in "cV" and code != "bfloat16":
+                    continue
+                parts = [own(pe, size * 3, np.int64) % 120 for pe in members]
+                if dtype.names:
+                    parts = [np.array([(v, -v) for v in part.tolist()], dtype) for part in parts]
+                parts = [part.astype(dtype) for part in parts]
+                want = expected(name, team, parts)[rank]
+                src, dst = shmem.empty(20, dtype), shmem.empty(20, dtype)
+                for array in (src, dst):
+                    array.view(np.uint8).copy_from(0xEE)
+                src[1 : 1 + size * 3] = parts[rank]
+                poison = dst.numpy()
+                if team != shmem.TEAM_WORLD:
+                    shmem.barrier(team)
+                else:
+                    shmem.barrier_all()
+                call(team, dst[2:], src[1 : 1 + size * 3])
+                poison[2 : 2 + len(want)] = want
+                assert dst.numpy().tobytes() == poison.tobytes(), (name, dtype)
+                assert src[1 : 1 + size * 3].numpy().tobytes() == parts[rank].tobytes()
+                # On the heap of all: the others have to free it, too.
+                shmem.runtime.current().heap.free(src.offset)
+                shmem.runtime.current().heap.free(dst.offset)
+    if n == 3:
+        shmem.sync_all()
+        for stream in streams():
+            if me != 1:
+                shmem.barrier(pair, stream=stream)
+                shmem.sync(pair, stream=stream)
+            shmem.sync(shmem.TEAM_WORLD, stream=stream)
+            shmem.sync_all(stream=stream)
+            x, y = shmem.full(1, me + 1), shmem.full(2, POISON)
+            shmem.reduce(shmem.TEAM_WORLD, y[1:], x, "sum", stream=stream)
+            assert y.numpy().tolist() == [POISON, 6]
+            shmem.reduce(shmem.TEAM_WORLD, x, x, "max", stream=stream)
+            assert x[0] == 3
+
+
+def test_collectives_alone():
+    host.run(1, collectives)
+
+
+def test_collectives_of_two():
+    host.run(2, collectives)
+
+
+# --- PEs that share a GPU
+
+
+@host.job
+def without_mps(me, n):
+    right, left = (me + 1) % n, (me - 1) % n
+    x, y, flag = shmem.asarray(own(me, 3)), shmem.full(5, POISON), shmem.zeros(1, np.uint64)
+    shmem.put_signal(y[1:], x, flag, 2, shmem.SIGNAL_SET, right)
+    shmem.barrier_all()
+    assert y.numpy().tolist() == [POISON, *own(left, 3), POISON]
+    assert flag[0] == 2
+    shmem.get(y[:1], x[1:2], right)
+    assert y[0] == 1000 * right + 1
+    shmem.sync_all()
+    found = []
+    for call in (
+        lambda: shmem.signal_wait_until(flag, shmem.CMP_EQ, 2),
+        lambda: shmem.barrier(shmem.TEAM_WORLD),
+        lambda: shmem.sync(shmem.TEAM_WORLD),
+        lambda: shmem.fcollect(shmem.TEAM_WORLD, y, x[:1]),
+        lambda: shmem.collect(shmem.TEAM_WORLD, y, x[:1]),
+        lambda: shmem.reduce(shmem.TEAM_WORLD, x, x, "sum"),
+        lambda: shmem.team_split_strided(shmem.TEAM_WORLD, 0, 1, 1),
+        lambda: shmem.team_split_2d(shmem.TEAM_WORLD, 1),
+    ):
+        with pytest.raises(shmem.ShmemError, match=r"PEs share a GPU without MPS.* barrier_all"):
+            call()
+    assert shmem.TEAM_WORLD.n_pes == n
+    for k in range(5):  # meetings follow each other
+        with pytest.raises(shmem.CollectiveMismatch) as error:
+            shmem.empty(10 + me + k, np.uint8)
+        found.append(str(error.value))
+        shmem.zeros(k)
+    return found
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_pes_that_share_a_gpu_without_mps(n):
+    for found in host.run(n, without_mps, EMULATION_DEVICES=1, EMULATION_MPS=0):
+        for k, text in enumerate(found):
+            said = [f"PE {pe}: empty of {10 + pe + k} bytes" for pe in range(n)]
+            assert "; ".join(said) in text
+
+
+# --- what becomes a kernel
+
+KERNELS = [
+    op.name for op in OPS.values()
+    if op.host and (op.base.startswith(("atomic", "wait", "test")) or op.base in (
+        "iput", "iget", "signal_fetch", "collect", "alltoalls"))
+]  # fmt: skip
+QUICK = ("atomic_fetch_add", "iput", "signal_fetch")
+WRITTEN = 3  # by the callback, to where the result is awaited
+NO_RESULT = ("atomic_set", "atomic_inc", "atomic_add", "atomic_and", "atomic_or", "atomic_xor",
+             "iput", "iget", "collect", "alltoalls", "wait_until", "wait_until_all",
+             "wait_until_all_vector")  # fmt: skip
+
+
+def words_of(value):
+    """A kernel's parameters for one of its arguments."""
+    if value is None:
+        return [0]
+    if isinstance(value, shmem.DeviceArray):
+        address = value.__cuda_array_interface__["data"][0]
+        return [0, 0, value.size, value.dtype.itemsize, address, *value.shape, *value.strides]
+    return [int(value)]
+
+
+class Kernel:
+    """In the place of a kernel: notes the launch, and writes the result."""
+
+    def __init__(self, dtype):
+        self.launches, self.dtype = [], np.dtype(dtype)
+        driver.on_launch(self)
+
+    def __call__(self, launch):
+        self.launches.append(launch)
+        driver.view(launch.integer(4), 1, self.dtype)[0] = WRITTEN
+
+    def check(self, name, given, stream=None):
+        """The only launch since the last call was of this row with these arguments."""
+        (launch,) = self.launches
+        self.launches.clear()
+        words = [launch.integer(i) for i in range(len(launch.params))]
+        want = [word for value in given for word in words_of(value)]
+        masks = [(1 << 8 * len(param)) - 1 for param in launch.params]
+        assert words[:4] == [0, 0, 1, self.dtype.itemsize], "where the result goes"
+        assert words[7:] == [w & m for w, m in zip(want, masks[7:], strict=True)]
+        block = f"{OPS[name].base}_block"
+        row = block if block in OPS else name
+        assert re.search(rf"hostcalls\d+{row}B", launch.name), launch.name
+        assert stream is None or launch.stream == int(stream.__cuda_stream__()[1])
+        assert (launch.grid, launch.shared) == ((1, 1, 1), 0)
+        assert launch.block == ((256 if row == block else 1), 1, 1)
+        return launch
+
+
+def arguments_of(op, n):
+    """Arguments for a row, of its parameters."""
+    signal = shmem.zeros(4, np.uint64)
+    x, y = shmem.full(9, POISON, np.int64), shmem.full(9, POISON, np.int64)
+    several = {"status": shmem.to_device(np.zeros(4, np.int32)),
+               "indices": shmem.to_device(np.zeros(4, np.int64))}  # fmt: skip
+    value = shmem.to_device(np.ones(4, np.uint64)) if op.base.endswith("_vector") else 5
+    known = {
+        "dst": x[1:], "src": y[2:5], "ivar": x, "ivars": signal, "signal": signal, "pe": n - 1,
+        "value": value, "cond": 3, "cmp": shmem.CMP_GE, "team": shmem.TEAM_WORLD,
+        "dst_stride": 2, "src_stride": 1, "nelems": 2, **several,
+    }  # fmt: skip
+    return {name: known[name] for name in op.params if name in known}
+
+
+@host.job
+def as_kernels(me, n, names):
+    for name in names:
+        op = OPS[name]
+        given = arguments_of(op, n)
+        kernel = Kernel("uint64" if "signal" in op.base else "int64")
+        if op.base in ("test", "test_all", "test_all_vector"):
+            kernel.dtype = np.dtype(bool)
+        want = None if op.base in NO_RESULT else kernel.dtype.type(WRITTEN)
+        op.function(**given)  # loads it
+        used = driver.memory_used(me)
+        kernel.launches.clear()
+        result = op.function(**given)
+        kernel.check(name, given.values())
+        assert (result, type(result)) == (want, type(want)), name
+        if "stream" in op.function.__signature__.parameters:
+            stream = shmem.stream()
+            assert op.function(**given, stream=stream) is None
+            kernel.check(name, given.values(), stream)
+        assert driver.memory_used(me) == used, "to free memory would wait for all kernels"
+        driver.on_launch(None)
+
+
+def test_operations_that_become_kernels():
+    host.run(2, as_kernels, QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(8))
+def test_all_operations_that_become_kernels(first):
+    host.run(1, as_kernels, KERNELS[first::8], limit=120)
+
+
+@host.job
+def timed(me, n):
+    signal = shmem.zeros(2, np.uint64)
+    kernel = Kernel(bool)
+    assert shmem.signal_wait_until(signal, shmem.CMP_EQ, 2, timeout_ns=10**9) == np.True_
+    kernel.check("signal_wait_until", [signal, shmem.CMP_EQ, 2, 10**9])
+    shmem.signal_wait_until(signal, shmem.CMP_EQ, 2, timeout_ns=2**70)
+    kernel.check("signal_wait_until", [signal, shmem.CMP_EQ, 2, 2**63 - 1])
+
+
+def test_waits_with_a_timeout():
+    host.run(1, timed)
+
+
+@host.job
+def on_a_stream(me, n):
+    """Each has a value of its own, however late the stream comes to it."""
+    x, stream = shmem.full(4, POISON), shmem.stream()
+    kernel = Kernel(np.int64)
+    driver.hold(stream)
+    for k in range(3):
+        shmem.p(x[k:], 10 + k + 0.5, n - 1, stream=stream)
+    assert kernel.launches == []
+    driver.let_go(stream)
+    launches = list(kernel.launches)
+    for k, launch in enumerate(launches):
+        kernel.launches[:] = [launch]
+        kernel.check("p", [x[k:], 10 + k, n - 1], stream)
+    assert len(launches) == 3
+
+
+def test_values_put_on_a_stream():
+    host.run(1, on_a_stream)
+
+
+@host.job
+def arrays_of_the_host(me, n):
+    """`indices`, `status` and `value` may be NumPy's: then the call waits, on a stream, too."""
+    ivars = shmem.zeros(3, np.uint64)
+    status, value = np.array([0, 1, 0], np.int32), np.array([5, 6, 7], np.uint64)
+
+    def kernel(launch):
+        """The host's array has gaps, its copy none."""
+        words = [launch.integer(i) for i in range(len(launch.params))]
+        assert words[16:18] + words[19:21] == [3, 8, 3, 8]
+        driver.view(words[4], 1, np.int64)[0] = 2
+        indices = driver.view(words[18], 3, np.int64)
+        assert indices.tolist() == [9, 9, 9]
+        indices[:2] = 0, 2
+        assert driver.view(words[25], 3, np.int32).tolist() == [0, 1, 0]
+        assert driver.view(words[33], 3, np.uint64).tolist() == [5, 6, 7]
+
+    driver.on_launch(kernel)
+    shmem.wait_until_some_vector(ivars, np.full(3, 9), status, shmem.CMP_GE, value)
+    used = driver.memory_used(me)
+    for stream in (None, shmem.stream()):
+        indices = np.full(6, 9)
+        found = shmem.wait_until_some_vector(
+            ivars, indices[::2], status, shmem.CMP_GE, value, stream=stream
+        )
+        assert driver.failures == []
+        assert indices.tolist() == [0, 9, 2, 9, 9, 9]
+        assert found == (2 if stream is None else None)
+    assert driver.memory_used(me) == used
+
+
+def test_arrays_of_the_host():
+    host.run(1, arrays_of_the_host)
+
+
+# --- what is refused, in the words of the cpu backend
+
+
+def refusals():
+    n = shmem.n_pes()
+    x, y = shmem.zeros(6, np.int64), shmem.zeros(6, np.float32)
+    signal, local = shmem.zeros(2, np.uint64), shmem.device_array(6, np.int64)
+    replace, equal, world = shmem.SIGNAL_SET, shmem.CMP_EQ, shmem.TEAM_WORLD
+    calls = [
+        lambda: shmem.put(x, local, n),
+        lambda: shmem.put(x, local, -1),
+        lambda: shmem.put(x, local, 1.5),
+        lambda: shmem.put(local, x, 0),
+        lambda: shmem.put(x, y, 0),
+        lambda: shmem.put(x[:3], local, 0),
+        lambda: shmem.put(x, local[::2], 0),
+        lambda: shmem.put(x, np.zeros(6, np.int64), 0),
+        lambda: shmem.get(x, local, 0),
+        lambda: shmem.get(local, x[:3], 0),
+        lambda: shmem.get(local[::2], x, 0),
+        lambda: shmem.get(y, x, 0),
+        lambda: shmem.p(x[6:], 1, 0),
+        lambda: shmem.p(x, 1, n),
+        lambda: shmem.p(local, 1, 0),
+        lambda: shmem.p(signal, -1, 0),
+        lambda: shmem.g(local, 0),
+        lambda: shmem.g(x[6:], 0),
+        lambda: shmem.iput(x, local, 0, 1, 2, 0),
+        lambda: shmem.iput(x, local, 1, 1, -2, 0),
+        lambda: shmem.iput(x, local, 3, 1, 3, 0),
+        lambda: shmem.iget(local, x, 1, 6, 2, 0),
+        lambda: shmem.iget(local, y, 1, 1, 2, 0),
+        lambda: shmem.iput(local, x, 1, 1, 1, 0),
+        lambda: shmem.put_signal(x, local, signal, 1, 3, 0),
+        lambda: shmem.put_signal(x, local, x, 1, replace, 0),
+        lambda: shmem.put_signal(x[:2], local, signal, 1, replace, 0),
+        lambda: shmem.put_signal(x, local, signal, -1, replace, 0),
+        lambda: shmem.put_signal(x, local, signal, 1, replace, n),
+        lambda: shmem.signal_op(signal, 2**64, replace, 0),
+        lambda: shmem.signal_op(signal, 1.5, replace, 0),
+        lambda: shmem.signal_op(signal, 1, 0, 0),
+        lambda: shmem.signal_op(x, 1, replace, 0),
+        lambda: shmem.signal_wait_until(signal, equal, 2**64),
+        lambda: shmem.signal_wait_until(signal, equal, 1, timeout_ns=-1),
+        lambda: shmem.signal_wait_until(signal, equal, 1, timeout_ns=1.5),
+        lambda: shmem.wait_until(x, equal, 2**63),
+        lambda: shmem.atomic_add(x, 1, n),
+        lambda: shmem.atomic_add(local, 1, 0),
+        lambda: shmem.atomic_inc(x[6:], 0),
+        lambda: shmem.team_split_strided(world, 0, 1, n + 1),
+        lambda: shmem.team_split_strided(world, 0, 1, 0),
+        lambda: shmem.team_split_strided(world, n, 1, 1),
+        lambda: shmem.team_split_2d(world, 0),
+        lambda: shmem.team_destroy(world),
+        lambda: shmem.ops.Team(17).n_pes,
+        lambda: shmem.barrier(17),
+        lambda: shmem.sync(shmem.TEAM_INVALID),
+        lambda: shmem.peer_array(x, n),
+        lambda: shmem.peer_array(local, 0),
+        lambda: shmem.put_block(x, local, 0),
+        lambda: shmem.free(local),
+        lambda: shmem.register(np.zeros(4)[::2]),
+        lambda: shmem.set_timeout(0),
+    ]  # fmt: skip
+    found = []
+    for k, call in enumerate(calls):
+        try:
+            found.append((k, "nothing", repr(call())))
+        except Exception as error:
+            found.append((k, type(error).__name__, str(error)))
+    return found
+
+
+@host.job
+def refused(me, n):
+    return refusals()
+
+
+def refused_by_the_cpu():
+    shmem.init("cpu", heap_size=1 << 20)
+    found = refusals()
+    shmem.finalize()
+    return found
+
+
+def test_what_is_refused_in_the_words_of_the_cpu_backend():
+    (theirs,), (ours,) = pes.run_pes(1, refused_by_the_cpu), host.run(1, refused)
+    assert plain(ours) == plain(theirs)
+    assert not [row for row in ours if row[1] == "nothing"]
+
+
+def plain(rows):
+    """Native arrays have other names, and device memory other addresses."""
+    return [
+        (k, kind, re.sub(r"0x[0-9a-f]+", "0x", text).replace("GpuArray", "ndarray"))
+        for k, kind, text in rows
+    ]
