@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from cuda.core import Buffer
 from cuda.core.utils import StridedMemoryView
-from numba.cuda.typing.typeof import typeof_impl
+from numba.cuda.typing.typeof import Purpose, typeof, typeof_impl
 
 from gpushmem.errors import ArgumentError
 from gpushmem.memory.registration import span
@@ -34,6 +35,11 @@ class GpuArray:
     dtype = property(lambda self: self.ghost.dtype)
     size = property(lambda self: self.ghost.size)
     nbytes = property(lambda self: self.ghost.nbytes)
+
+    @cached_property
+    def type(self) -> Any:
+        """What it is to Numba."""
+        return typeof(self.ghost, Purpose.argument)
 
     @property
     def address(self) -> int:
@@ -109,4 +115,4 @@ def moved(array: GpuArray, distance: int) -> GpuArray:
 
 @typeof_impl.register(GpuArray)
 def _(array: GpuArray, context: Any) -> Any:
-    return typeof_impl(array.ghost, context)
+    return array.type
