@@ -59,7 +59,7 @@ class HostCalls:
         arguments = {name: as_gpu(value) for name, value in arguments.items()}
         given = hostcalls.given(op, arguments) | self._copies(host)
         self._check(op, given)
-        cuda = self._device.own.cuda if stream is None else self._device.stream_of(stream)
+        cuda = self._device.stream_of(self._device.own if stream is None else stream)
         direct = self._direct(op, given, stream)
         if direct is not None:
             result = direct(int(cuda.handle), **given)
