@@ -17,8 +17,8 @@ SETTINGS_PAGE = "docs/settings.md"
 
 @check("nvshmem", "NVSHMEM", "nvshmem", "https://pypi.org/project/nvshmem4py-cu13/")
 def installed(system: System, n_pes: int) -> Finding:
-    """nvshmem4py and the NVSHMEM library are installed, one of each, what nvshmem4py 0.4.1 uses
-    without requiring it (cffi), and versions of numba-cuda and cuda-core that fit.
+    """nvshmem4py and the NVSHMEM library are installed, one of each, and versions of numba-cuda and
+    cuda-core that fit.
     """
     if driver_version(system) is None:
         return na(NO_GPU)
@@ -35,8 +35,6 @@ def installed(system: System, n_pes: int) -> Finding:
         )
     if found is None:
         return problem("no NVSHMEM library", "pip install nvidia-nvshmem-cu13, or set NVSHMEM_HOME")
-    if "cffi" not in system.packages:
-        return problem("nvshmem4py without cffi", "pip install cffi")
     wrong = versions.lacking(system.packages.get)
     if wrong:
         return problem(", ".join(wrong), versions.INSTALL)

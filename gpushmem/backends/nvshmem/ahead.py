@@ -11,7 +11,7 @@ from gpushmem.backends.nvshmem import cache, versions
 from gpushmem.ops import OPS
 from gpushmem.simt import fingerprint
 
-__all__ = ["Built", "Resources", "build", "made"]
+__all__ = ["Built", "Resources", "build", "made", "needs_of"]
 
 fingerprint.fixed.update(op.function for op in OPS.values())
 RESOURCES = {
@@ -81,7 +81,7 @@ def _make(
     about = {
         "entry": compiled.entry, "cooperative": compiled.cooperative,
         "shims": bool(compiled.shims), "workspace": "gpushmem_words" in compiled.shims,
-        "needs": asdict(_needs(linked.log, compiled.entry)),
+        "needs": asdict(needs_of(linked.log, compiled.entry)),
     }  # fmt: skip
     return cache.Kept(about, linked.code)
 
@@ -112,7 +112,7 @@ def _text(typ: Any) -> str:
     return str(typ)
 
 
-def _needs(log: str, entry: str) -> Resources:
+def needs_of(log: str, entry: str) -> Resources:
     """What the assembler has said of a kernel, and of the functions that were not inlined."""
     said: dict[str, str] = {}
     for part in re.split(r"Function properties for ", log)[1:]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from cuda.core import Buffer
 from cuda.core.utils import StridedMemoryView
-from numba.cuda.typing.typeof import typeof_impl
+from numba.cuda.typing.typeof import Purpose, typeof, typeof_impl
 
 from gpushmem.errors import ArgumentError
 
@@ -33,6 +34,11 @@ class GpuArray:
     dtype = property(lambda self: self.ghost.dtype)
     size = property(lambda self: self.ghost.size)
     nbytes = property(lambda self: self.ghost.nbytes)
+
+    @cached_property
+    def type(self) -> Any:
+        """What it is to Numba."""
+        return typeof(self.ghost, Purpose.argument)
 
     @property
     def address(self) -> int:
@@ -110,4 +116,4 @@ def span_of(ghost: Ghost) -> tuple[int, int]:
 
 @typeof_impl.register(GpuArray)
 def _(array: GpuArray, context: Any) -> Any:
-    return typeof_impl(array.ghost, context)
+    return array.type

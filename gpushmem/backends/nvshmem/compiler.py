@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from cuda.core import Linker, LinkerOptions, ObjectCode
 from numba.cuda import compiler, dispatcher, types
+from numba.cuda.cudadrv import nvvm
 from numba.cuda.cudadrv.libs import get_cudalib
 from numba.cuda.cudadrv.linkable_code import LinkableCode
 from numba.cuda.typing.typeof import typeof_impl
@@ -66,7 +67,7 @@ class Arch:
 
 
 class Part(NamedTuple):
-    """Something to be linked: "ltoir", "ptx", "cubin" or "library"."""
+    """Something to be linked: "ltoir", "cubin", "library" or another of cuda.core's kinds."""
 
     kind: str
     code: bytes
@@ -81,7 +82,6 @@ class Compiled:
     shims: frozenset[str]
     cooperative: bool
     arch: Arch
-    lto: bool  # whether the linker optimises across the parts
     max_registers: int | None
 
 
@@ -102,32 +102,42 @@ def compile_kernel(
         known = ", ".join(sorted([*OPTIONS, *IGNORED, "collective", "device"]))
         raise ArgumentError(f"jit has no option {', '.join(sorted(unknown))}; it has {known}")
     lowering.install()
-    given = {k: v for k, v in options.items() if k in OPTIONS - {"max_registers"}}
-    lto = not given.get("debug")  # NVVM's linker reads no debug information of kernels
-    if not lto:
-        given["opt"] = given.get("opt") or False
     cc = (*arch.capability, arch.suffix)
     with _compiling_for(arch), warnings.catch_warnings():
-        library, _ = compiler._compile_pyfunc_with_fixup(
-            py_func, types.void(*argtypes), device=False, abi="numba", cc=cc, lto=lto, **given
-        )
-        # The same metadata as in the code that NVRTC makes, or the linker refuses both together.
-        library._llvm_strs = [text.replace(*DEBUG_FLAG) for text in library.llvm_strs]
-        own = _own_parts(library, cc, lto)
+        library = _library(py_func, argtypes, options, cc)
+        own = Part("ltoir", bytes(library.get_ltoir(cc)))
     return Compiled(
-        library._entry_name, (*own, *_other_parts(library, str(arch), lto)),
-        shims.needed_by(library.llvm_strs), library.use_cooperative, arch, lto,
+        library._entry_name, (own, *_other_parts(library, str(arch))),
+        shims.needed_by(library.llvm_strs), library.use_cooperative, arch,
         options.get("max_registers"),
     )  # fmt: skip
 
 
-def _own_parts(library: Any, cc: Any, lto: bool) -> list[Part]:
-    if lto:
-        return [Part("ltoir", bytes(library.get_ltoir(cc)))]
-    return [Part("ptx", text.encode()) for text in library.get_asm_strs(cc)]
+def _library(
+    py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any], cc: Any
+) -> Any:
+    """The kernel in numba-cuda's hands; the steps are those of its own kernels.
+
+    But `debug` brings checks and lines, not what a debugger reads: NVVM's linker cannot take that.
+    """
+    debug, fastmath = bool(options.get("debug")), bool(options.get("fastmath"))
+    opt = 3 if options.get("opt", True) else 0
+    made = compiler.compile_cuda(
+        py_func, types.void, argtypes, debug=debug,
+        lineinfo=debug or bool(options.get("lineinfo")), fastmath=fastmath,
+        nvvm_options={"fastmath": fastmath, "opt": opt, "gen-lto": None}, cc=cc, lto=True,
+    )  # fmt: skip
+    library = made.library
+    library._entry_name = made.fndesc.llvm_func_name
+    kernel = library.get_function(library._entry_name)
+    compiler.kernel_fixup(kernel, debug)
+    nvvm.set_launch_bounds(kernel, options.get("launch_bounds"))
+    # The same metadata as in the code that NVRTC makes, or the linker refuses both together.
+    library._llvm_strs = [text.replace(*DEBUG_FLAG) for text in library.llvm_strs]
+    return library
 
 
-def _other_parts(library: Any, arch: str, lto: bool) -> Iterator[Part]:
+def _other_parts(library: Any, arch: str) -> Iterator[Part]:
     """What a kernel's library asks to be linked besides NVSHMEM's shims."""
     files = [f for f in library._linking_files if f is not bindings.shim_obj]
     if any(name in text for text in library.llvm_strs for name in dispatcher.reshape_funcs):
@@ -135,7 +145,7 @@ def _other_parts(library: Any, arch: str, lto: bool) -> Iterator[Part]:
     for found in map(LinkableCode.from_path_or_obj, files):
         if found.kind == "cu":
             source = found.data.decode() if isinstance(found.data, bytes) else found.data
-            yield Part("ltoir" if lto else "cubin", shims.compiled(source, arch, lto))
+            yield Part("ltoir", shims.compiled(source, arch))
         else:
             yield Part({"archive": "library"}.get(found.kind, found.kind), found.data)
     if library.use_cooperative:
@@ -155,12 +165,11 @@ def link_all(kernels: Sequence[Compiled], kind: str = "cubin") -> Linked:
     parts = list(dict.fromkeys(part for kernel in kernels for part in kernel.parts))
     needed = frozenset[str]().union(*(kernel.shims for kernel in kernels))
     if needed:
-        code = shims.compiled_for(needed, str(first.arch), first.lto)
-        parts.append(Part("ltoir" if first.lto else "cubin", code))
+        parts.append(Part("ltoir", shims.compiled_for(needed, str(first.arch))))
     if kind == "ptx":  # of the parts that are not in it, the linker of the user's program knows
         parts = [part for part in parts if part.kind != "library"]
     options = LinkerOptions(
-        arch=str(first.arch), link_time_optimization=first.lto or None, ptx=kind == "ptx" or None,
+        arch=str(first.arch), link_time_optimization=True, ptx=kind == "ptx" or None,
         max_register_count=first.max_registers, ptxas_options=["-v"],
     )  # fmt: skip
     objects = [getattr(ObjectCode, f"from_{part.kind}")(part.code) for part in parts]

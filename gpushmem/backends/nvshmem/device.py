@@ -61,11 +61,16 @@ class Stream:
 
 
 class Device:
-    """The GPU that a PE uses, current in the thread that made it."""
+    """The GPU that a PE uses.
+
+    Which GPU calls are for is CUDA's affair, a thread's own, and other libraries change it: what is
+    asked of this class, makes it this one.
+    """
 
     def __init__(self, number: int) -> None:
         self.cuda = CudaDevice(number)
         self.cuda.set_current()
+        self._context = check(driver.cuCtxGetCurrent(), "init")
         self.number = number
         self.timeout: float | None = None  # seconds that a host waits at most
         self.late: Callable[[str], None] = lambda reason: None  # called when it has
@@ -87,16 +92,22 @@ class Device:
             )
         return n
 
+    def enter(self) -> None:
+        """Make this GPU the one that the calling thread's calls are for."""
+        check(driver.cuCtxSetCurrent(self._context), "CUDA")
+
     # --- streams
 
     def new_stream(self) -> Stream:
         """A stream that does not wait for the default one."""
+        self.enter()
         stream = Stream(self, self.cuda.create_stream(options=StreamOptions(nonblocking=True)))
         self._streams.add(stream)
         return stream
 
     def stream_of(self, stream: Any) -> CudaStream:
         """What a user gave as a stream: ours, cuda.core's, PyTorch's, CuPy's, Numba's, or 0."""
+        self.enter()
         if isinstance(stream, Stream):
             return stream.cuda
         if isinstance(stream, CudaStream):
@@ -116,6 +127,7 @@ class Device:
 
         The driver's own wait listens to nobody, so this one asks, ever more seldom.
         """
+        self.enter()
         began, pause = time.monotonic(), 0.0
         while True:
             status = driver.cuStreamQuery(stream.handle)
@@ -149,11 +161,13 @@ class Device:
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> GpuArray:
         """An array in ordinary device memory."""
+        self.enter()
         memory = self.allocate(math.prod(shape) * dtype.itemsize)
         return at(memory.address, shape, dtype, memory)
 
     def read(self, array: GpuArray) -> np.ndarray[Any, Any]:
         """A copy in host memory."""
+        self.enter()
         upward = _upward(array.ghost)
         copy = np.empty(array.shape, array.dtype)
         for theirs, ours in _blocks(array.ghost[upward], copy):
@@ -166,6 +180,7 @@ class Device:
 
     def write(self, array: GpuArray, values: Any) -> None:
         """Copy `values`, broadcast, to the array."""
+        self.enter()
         upward = _upward(array.ghost)
         copy = np.empty(array.shape, array.dtype)
         np.copyto(copy[upward], values, casting="unsafe")  # as assignment to a NumPy array does

@@ -9,7 +9,7 @@ from numba.cuda import cgutils, types
 from numba.cuda.core.errors import NumbaTypeError
 
 from gpushmem.backends import accepts
-from gpushmem.backends.nvshmem.native import Value, call, data_of, itemsize_of, unit_of
+from gpushmem.backends.nvshmem.native import Value, call, data_of, itemsize_of
 
 __all__ = ["DEFINITIONS"]
 
@@ -20,7 +20,7 @@ class Words:
     def __init__(self, context: Any, builder: Any, array: Any) -> None:
         self.context, self.builder = context, builder
         itemsize = itemsize_of(array)
-        unit = unit_of(itemsize)
+        unit = next(width for width in (8, 4, 2, 1) if itemsize % width == 0)
         self.n, self.bits = itemsize // unit, 8 * unit
         self.pointer = ir.IntType(self.bits).as_pointer()
         self.type = getattr(types, f"uint{self.bits}")

@@ -60,7 +60,7 @@ class HostCalls:
         arguments = {name: as_gpu(value) for name, value in arguments.items()}
         given = hostcalls.given(op, arguments) | self._copies(host)
         checks.check(op, given, self._n_pes, self._symmetric)
-        cuda = self._device.own.cuda if stream is None else self._device.stream_of(stream)
+        cuda = self._device.stream_of(self._device.own if stream is None else stream)
         direct = self._direct(op, given, stream)
         if direct is not None:
             result = direct(int(cuda.handle), **given)

@@ -14,6 +14,7 @@ from numba.cuda.typing.typeof import Purpose, typeof
 from nvshmem import core as nvshmem
 
 from gpushmem.backends.nvshmem import ahead
+from gpushmem.backends.nvshmem.arrays import GpuArray
 from gpushmem.backends.nvshmem.device import Device, check
 from gpushmem.errors import ArgumentError
 from gpushmem.simt.arguments import pack
@@ -102,6 +103,11 @@ class Loader:
             )
 
 
+def _type_of(value: Any) -> Any:
+    """The Numba type of an argument; an array knows it from an earlier launch."""
+    return value.type if isinstance(value, GpuArray) else typeof(value, Purpose.argument)
+
+
 class Kernel:
     """A Python function as a kernel, loaded once for each combination of argument types."""
 
@@ -118,7 +124,7 @@ class Kernel:
         expected = self.py_func.__code__.co_argcount
         if len(args) != expected:
             raise ArgumentError(f"kernel {self.name} takes {expected} arguments, got {len(args)}")
-        argtypes = tuple(typeof(a, Purpose.argument) for a in args)
+        argtypes = tuple(map(_type_of, args))
         self._check_types(argtypes)
         key = (loader, *argtypes)
         loaded = self._loaded.get(key)
@@ -132,7 +138,8 @@ class Kernel:
             grid=shape.grid, block=shape.block, shmem_size=shape.dynamic_shared,
             is_cooperative=self.collective or loaded.cooperative,
         )  # fmt: skip
-        words = pack(argtypes, args).view("int64").tolist()  # CUDA reads as much as it needs
+        values = tuple(a.ghost if isinstance(a, GpuArray) else a for a in args)
+        words = pack(argtypes, values).view("int64").tolist()  # CUDA reads as much as it needs
         launch(stream, config, loaded.kernel, *words)
 
     def _check_types(self, argtypes: tuple[Any, ...]) -> None:

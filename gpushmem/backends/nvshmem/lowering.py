@@ -76,12 +76,6 @@ def _awaited(op: Op, given: dict[str, Any]) -> None:
             )
 
 
-def _one(op: Op, given: dict[str, Any]) -> None:
-    array = next(iter(given.values()))
-    if not isinstance(array, types.Array):
-        raise NumbaTypeError(f"{op.base}: {next(iter(given))} must be an array, not {array}")
-
-
 def _reduced(op: Op, given: dict[str, Any]) -> None:
     accepts.reduction(op.base, accepts.chosen(op.base, given["op"]), given["dst"], given["src"])
 

@@ -39,17 +39,17 @@ def needed_by(llvm: Iterable[str]) -> frozenset[str]:
     return frozenset(name for text in llvm for name in DECLARED.findall(text))
 
 
-def compiled_for(needed: frozenset[str], arch: str, lto: bool = True) -> bytes:
-    """LTO-IR (else an object) that has the shims `needed`, for an architecture such as sm_90."""
-    symbols = _core() if needed.issubset(_core()) and lto else needed
+def compiled_for(needed: frozenset[str], arch: str) -> bytes:
+    """LTO-IR that has the shims `needed`, for an architecture such as sm_90."""
+    symbols = _core() if needed.issubset(_core()) else needed
     texts = _texts()
-    return compiled(HEADER + STATE + "".join(texts[s][1] for s in sorted(symbols)), arch, lto)
+    return compiled(HEADER + STATE + "".join(texts[s][1] for s in sorted(symbols)), arch)
 
 
-def compiled(source: str, arch: str, lto: bool = True) -> bytes:
-    """C++ as LTO-IR, or as an object: from disk, or compiled and kept there."""
-    key = disk.key("shims", source, arch, lto, versions.compilers())
-    return disk.made(key, lambda: disk.Kept({}, _compile(source, arch, lto))).code
+def compiled(source: str, arch: str) -> bytes:
+    """C++ as LTO-IR: from disk, or compiled and kept there."""
+    key = disk.key("shims", source, arch, versions.compilers())
+    return disk.made(key, lambda: disk.Kept({}, _compile(source, arch))).code
 
 
 @cache
@@ -81,7 +81,7 @@ def _core() -> frozenset[str]:
 def _expanded(pattern: str, op: Any) -> list[str]:
     """All functions that a name of `CALLS` stands for."""
     form = ("_nbi" if op.nbi else "") + ("" if op.scope == THREAD else f"_{op.scope}")
-    widths = ("8", "16", "32", "64", "128") if "{width}" in pattern else ("8", "16", "32", "64")
+    widths = ("8", "16", "32", "64", "128") if "{width}" in pattern else ("8", "32", "64")
     ctypes = [_first(pattern, names) for names in CTYPES.values()] if "{ctype}" in pattern else [""]
     found = {
         pattern.format(form=form, unit=width, width=width, ctype=ctype)
@@ -94,12 +94,12 @@ def _first(pattern: str, names: tuple[str, ...]) -> str | None:
     return next((n for n in names if signature_of(pattern.format(ctype=n)) is not None), None)
 
 
-def _compile(source: str, arch: str, lto: bool) -> bytes:
+def _compile(source: str, arch: str) -> bytes:
     options = ProgramOptions(
-        std="c++17", arch=arch, link_time_optimization=lto or None,
-        relocatable_device_code=True, include_path=_include_path(), name="gpushmem_shims",
+        std="c++17", arch=arch, link_time_optimization=True, relocatable_device_code=True,
+        include_path=_include_path(), name="gpushmem_shims",
     )  # fmt: skip
-    return bytes(Program(source, "c++", options).compile("ltoir" if lto else "cubin").code)
+    return bytes(Program(source, "c++", options).compile("ltoir").code)
 
 
 def _include_path() -> list[str]:

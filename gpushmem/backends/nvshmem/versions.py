@@ -1,6 +1,6 @@
 """What the backend needs of a machine, looked for without importing it or touching a GPU.
 
-Tested with nvshmem4py 0.4.1, numba-cuda 0.30 and cuda-core 1.2.
+Tested with nvshmem4py 0.4.1 (NVSHMEM 3.8.0) and 0.4.0 (3.7.2), numba-cuda 0.30, cuda-core 1.2.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Needed:
 
 
 NEEDED = (
-    Needed(("nvshmem4py-cu13", "nvshmem4py-cu12"), (0, 4, 1), (0, 5)),
+    Needed(("nvshmem4py-cu13", "nvshmem4py-cu12"), (0, 4), (0, 5)),
     Needed(("numba-cuda",), (0, 30), (0, 31)),
-    Needed(("cuda-core",), (0, 5)),
+    Needed(("cuda-core",), (1,)),
 )
 
 

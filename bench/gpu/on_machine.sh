@@ -1,0 +1,218 @@
+#!/usr/bin/env bash
+# All that is to be run on a machine with a GPU, in one call; at the top of the repository, after carry.sh:
+#   OUT=FOLDER bench/gpu/on_machine.sh [STEP...]
+# Steps, the most valuable first (default: all but tests-alone, sanitizer; install comes before any other):
+#   install       packages of .gpu-kit and .whl, for the python3 that is there (KEEP_NVSHMEM=1: the NVSHMEM of the
+#                 machine instead of the carried one)
+#   info          the machine, `gpushmem info`, `gpushmem doctor`
+#   hello         examples/ring.py: 1 PE; 2 PEs with MPS; 2 PEs that share the GPU without
+#   tests         pytest -m gpu, with MPS if it can be started; TESTS: what pytest is given, TESTS_LIMIT: seconds
+#   bench         bench/gpu with 1 PE: operations, signals, copies, launches
+#   first         bench/gpu: from the start of a process to its first kernel's end
+#   bench-mps     bench/gpu --short with 2 and 4 PEs that share the GPU, with MPS
+#   bench-shared  the same, without: kernels that do not wait
+#   examples      all of them, on both backends
+#   tests-alone   pytest -m gpu without MPS
+#   sanitizer     compute-sanitizer's memcheck of the ring
+# A step has its own limit, and all have until LIMIT (seconds, default 570); none stops the next. What comes out is
+# in $OUT: log.txt, summary.txt, gpu.json, junit files. The GPU's settings stay as they are: MPS is a daemon that
+# is started without touching them, and stopped again. REHEARSE=1 PYTHON=... runs all of it without a GPU, on the
+# emulation of tests/nvshmem; then nothing is installed, and what needs results fails.
+set -uo pipefail
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+export OUT=${OUT:-$top/out} PYTHON=${PYTHON:-python3} REHEARSE=${REHEARSE:-}
+export WORK=${WORK:-/tmp/gpushmem-on-machine} PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+all=(info hello tests bench first bench-mps bench-shared examples)
+steps=("${@:-${all[@]}}"); [ $# -gt 0 ] || steps=("${all[@]}")
+end=$((SECONDS + ${LIMIT:-570})); kept=${KEEP_NVSHMEM:+-kept}
+mkdir -p "$OUT"; OUT=$(cd "$OUT" && pwd)
+export LOG=$OUT/log$kept.txt SUMMARY=$OUT/summary$kept.txt RESULTS=$OUT KEPT=$kept
+
+step() {  # step NAME SECONDS COMMAND...: in the log; its end in the summary
+  local name=$1 limit=$2 left=$((end - SECONDS)) began=$SECONDS code; shift 2
+  [ "$left" -gt 5 ] || { echo "$name: no time left" | tee -a "$SUMMARY"; return; }
+  [ "$limit" -lt "$left" ] || limit=$left
+  printf '\n===== %s (%s s at most)\n' "$name" "$limit" >>"$LOG"
+  timeout -k 10 "$limit" "$@" >>"$LOG" 2>&1 </dev/null; code=$?
+  case $code in 0) said=ok ;; 124 | 137) said="ran out of its $limit s" ;; *) said="failed, exit status $code" ;; esac
+  echo "$name: $said, $((SECONDS - began)) s" | tee -a "$SUMMARY"
+  [ $code = 0 ] || sed -n '/^===== /h;//!H;${x;p}' "$LOG" | tail -n 8 | cut -c1-200
+}
+
+# --- MPS: steps that are named ...-mps
+
+mps_on() {
+  [ -z "$REHEARSE" ] || { export CUDA_MPS_PIPE_DIRECTORY=$WORK/mps; return 0; }
+  command -v nvidia-cuda-mps-control >/dev/null || return 1
+  export CUDA_MPS_PIPE_DIRECTORY=$WORK/mps CUDA_MPS_LOG_DIRECTORY=$WORK/mps-log
+  mkdir -p "$CUDA_MPS_PIPE_DIRECTORY" "$CUDA_MPS_LOG_DIRECTORY"
+  nvidia-cuda-mps-control -d >>"$LOG" 2>&1 && "$PYTHON" - >>"$LOG" 2>&1 <<<'
+from cuda.core import Device
+Device(0).set_current(); print("a context with MPS:", Device(0).name)' && return 0
+  mps_off; return 1
+}
+mps_off() {
+  [ -z "${CUDA_MPS_PIPE_DIRECTORY:-}" ] || [ -n "$REHEARSE" ] || echo quit | timeout 20 nvidia-cuda-mps-control >>"$LOG" 2>&1
+  cat "$WORK"/mps-log/*.log 2>/dev/null | tail -n 20 >>"$LOG"
+  unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
+}
+trap 'mps_off' EXIT
+# NVSHMEM lets kernels of PEs that share a GPU wait for each other only if their shares add up to 100 or less.
+share() { export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=$((100 / $1)); }
+with_mps() {  # with_mps PES STEP SECONDS COMMAND...
+  local n=$1; shift
+  if mps_on; then share "$n"; step "$@"; else echo "$1: MPS cannot be started" | tee -a "$SUMMARY"; fi
+  mps_off
+}
+
+# --- steps
+
+install() {
+  mkdir -p "$WORK/site"
+  tar -C "$top" --exclude=./.git --exclude=./.gpu-kit --exclude=./.whl --exclude=./out -c . | tar -x -C "$WORK"
+  ln -sfn ../kernels "$WORK/gpushmem/kernels"
+  local info version
+  version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$WORK/gpushmem/__init__.py")
+  info=$WORK/site/gpushmem-${version:-0}.dist-info
+  mkdir -p "$info"; printf 'Metadata-Version: 2.1\nName: gpushmem\nVersion: %s\n' "${version:-0}" >"$info/METADATA"
+  if [ -n "$REHEARSE" ]; then
+    eval "$(cd "$WORK" && PYTHONPATH=$WORK:$WORK/site "$PYTHON" - <<<'
+from tests.nvshmem import emulation
+for name in ("EMULATION_LIBCUDA", "PYTHONPATH"):
+    print(f"export {name}={emulation.environment(EMULATION_DEVICES=1)[name]}")')"
+    export EMULATION_DEVICES=1
+    return
+  fi
+  export PYTHONPATH=$WORK:$WORK/site${PYTHONPATH:+:$PYTHONPATH}
+  local nvidia
+  nvidia=$("$PYTHON" -c 'import site; print(site.getsitepackages()[0])')/nvidia
+  if [ ! -d "$nvidia/nvshmem.before" ]; then . "$top/.gpu-kit/use.sh"
+  elif [ -z "${KEEP_NVSHMEM:-}" ]; then KEEP_NVSHMEM=1 . "$top/.gpu-kit/use.sh"  # done by an earlier call
+  else
+    rm -rf "$nvidia/nvshmem"; mv "$nvidia/nvshmem.before" "$nvidia/nvshmem"
+    . "$top/.gpu-kit/use.sh"
+  fi
+  local nvcc
+  nvcc=$(command -v nvcc || ls -d /usr/local/cuda/bin/nvcc 2>/dev/null | head -1)
+  [ -n "${CUDA_HOME:-}" ] || [ -z "$nvcc" ] || export CUDA_HOME=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
+  "$PYTHON" - "$top/.whl" <<'P'
+import glob, re, subprocess, sys
+from importlib import metadata
+
+def version(name):
+    try:
+        return tuple(map(int, re.findall(r"\d+", metadata.version(name))[:2]))
+    except metadata.PackageNotFoundError:
+        return None
+
+def headers():
+    from cuda.pathfinder import find_nvidia_header_directory
+    try:
+        return find_nvidia_header_directory("cccl")
+    except Exception as error:
+        print("cccl:", error)
+
+wanted = {
+    "platformdirs": not version("platformdirs"),
+    "filecheck": not version("filecheck"),
+    "numba_cuda": version("numba-cuda") is None or version("numba-cuda") != (0, 30),
+    "cuda_core": version("cuda-core") is None or version("cuda-core") < (1, 0),
+    "nvidia_cuda_cccl": headers() is None,
+}
+wheels = [w for name, yes in wanted.items() if yes for w in glob.glob(f"{sys.argv[1]}/{name}-*.whl")]
+print("install:", wheels or "nothing more")
+if wheels:
+    # Where the machine's own are, which this replaces: numba-cuda is found by a .pth file there.
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile"]
+    subprocess.run([*pip, "--upgrade", *wheels], check=True)
+P
+}
+info() {
+  nvidia-smi; nvidia-smi -q | grep -iE "compute mode|mig mode|persistence" ; uname -a; df -h /dev/shm /tmp
+  "$PYTHON" -m pip list 2>/dev/null | grep -iE "^(numba|llvmlite|cuda|nvidia|nvshmem|numpy|torch|cupy|mpi4py|pytest|click|psutil|platformdirs|cffi)"
+  "$PYTHON" - <<'P'
+import numba, numba.cuda, cuda.core
+print("numba", numba.__version__, numba.__file__, "numba-cuda", numba.cuda.__version__, numba.cuda.__file__)
+print("cuda-core", cuda.core.__version__)
+from cuda.pathfinder import find_nvidia_header_directory, load_nvidia_dynamic_lib
+for name in ("nvshmem", "cccl", "cudart"):
+    print("headers", name, find_nvidia_header_directory(name))
+for name in ("nvrtc", "nvvm", "nvJitLink", "nvshmem_host"):
+    try:
+        print("library", name, load_nvidia_dynamic_lib(name).abs_path)
+    except Exception as error:
+        print("library", name, error)
+import nvshmem.core
+print(nvshmem.core.get_version())
+P
+  "$PYTHON" -m gpushmem info; "$PYTHON" -m gpushmem info --json >"$OUT/info$KEPT.json"
+  "$PYTHON" -m gpushmem doctor -n 1; "$PYTHON" -m gpushmem doctor -n 4; true
+}
+run() { "$PYTHON" -m gpushmem run --backend nvshmem -n "$@"; }
+hello() {
+  NVSHMEM_DEBUG=${NVSHMEM_DEBUG:-WARN} run "$1" --heap-size 64M --verbose --tag-output examples/ring.py
+}
+tests() {  # tests NAME
+  GPUSHMEM_BACKEND=nvshmem "$PYTHON" -m pytest -o cache_dir="$WORK/.pytest_cache" -m gpu --timeout 60 -ra --tb short \
+    --durations 10 --junitxml "$OUT/junit-$1$KEPT.xml" ${TESTS:-tests}
+}
+bench() { "$PYTHON" bench/gpu --out "$OUT/bench$KEPT" --kernels "$WORK/compiled$KEPT" ${REHEARSE:+--rehearse} "$@"; }
+examples() {
+  local code=0 file
+  for file in examples/*.py; do
+    for how in "cpu 1" "cpu 4" "nvshmem 1" ${CUDA_MPS_PIPE_DIRECTORY:+"nvshmem 2" "nvshmem 4"}; do
+      set -- $how
+      if timeout -k 5 40 "$PYTHON" -m gpushmem run --backend "$1" -n "$2" --heap-size 256M "$file" >"$WORK/said" 2>&1
+      then echo "$file, $1, $2 PEs: ok"; else echo "$file, $1, $2 PEs: exit status $?"; tail -n 20 "$WORK/said"; code=1; fi
+    done
+  done
+  return $code
+}
+sanitizer() {
+  compute-sanitizer --target-processes all "$PYTHON" -m gpushmem run --backend nvshmem -n 1 --heap-size 64M examples/ring.py
+}
+export -f info run hello tests bench examples sanitizer
+
+echo "$(date -u) $*" >>"$SUMMARY"
+printf '\n===== install\n' >>"$LOG"
+began=$SECONDS
+install >>"$LOG" 2>&1 && echo "install: ok, $((SECONDS - began)) s" | tee -a "$SUMMARY" || { echo "install: failed" | tee -a "$SUMMARY"; tail -n 20 "$LOG"; }
+cd "$WORK" || exit 1
+for name in "${steps[@]}"; do
+  case $name in
+    install) ;;
+    info) step info 90 bash -c info ;;
+    hello)
+      step "hello, 1 PE" 60 bash -c "hello 1"
+      with_mps 2 "hello, 2 PEs, MPS" 60 bash -c "hello 2"
+      step "hello, 2 PEs, no MPS" 30 bash -c "hello 2" ;;
+    tests)
+      if mps_on; then share 8; else echo "tests: without MPS" | tee -a "$SUMMARY"; fi
+      step tests "${TESTS_LIMIT:-240}" bash -c "tests tests"; mps_off ;;
+    tests-alone) step tests-alone "${TESTS_LIMIT:-240}" bash -c "tests alone" ;;
+    bench) step bench 150 bash -c "bench -n 1 ops ping-pong copy launch" ;;
+    first) step first 150 bash -c "bench first ${TURNS:+--turns $TURNS}" ;;
+    bench-mps)
+      with_mps 2 "bench-mps, 2 PEs" 90 bash -c "bench --short -n 2 ops ping-pong copy"
+      with_mps 4 "bench-mps, 4 PEs" 90 bash -c "bench --short -n 4 ops ping-pong copy" ;;
+    bench-shared)
+      step "bench-shared, 2 PEs" 60 bash -c "bench --short -n 2 ops copy"
+      step "bench-shared, 4 PEs" 60 bash -c "bench --short -n 4 ops copy" ;;
+    examples)
+      if mps_on; then share 4; fi
+      step examples 200 bash -c examples; mps_off ;;
+    sanitizer) step sanitizer 120 bash -c sanitizer ;;
+    *) echo "there is no step $name" | tee -a "$SUMMARY" ;;
+  esac
+done
+for file in gpu gpu-compile; do  # few files, at the top of $OUT
+  [ ! -f "$OUT/bench$kept/$file.json" ] || cp "$OUT/bench$kept/$file.json" "$OUT/$file$kept.json"
+done
+rm -rf "$OUT/bench$kept"
+{
+  echo; for file in "$OUT"/junit-*"$kept".xml; do
+    [ -f "$file" ] && echo "$(basename "$file"): $(grep -o '<testsuite [^>]*' "$file" | head -1 | grep -oE '(errors|failures|skipped|tests)="[0-9]+"' | tr '\n' ' ')"
+  done
+  grep -aE "^(put|get|p |g |atomic|signal|launch|process start)" "$LOG" | cut -c1-150
+} >>"$SUMMARY"
+printf '\n===== summary\n'; cut -c1-132 "$SUMMARY" | tail -c 10000

@@ -1,0 +1,109 @@
+"""bench/gpu without a GPU: its kernels compile and link, and the emulation runs its host side."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.nvshmem import emulation
+from tests.nvshmem.emulation import ROOT
+
+BENCH = ROOT / "bench/gpu"
+ELF = b"\x7fELF"
+
+pytestmark = [
+    pytest.mark.skipif(emulation.missing() is not None, reason=str(emulation.missing())),
+    pytest.mark.slow,  # nvshmem4py compiles NVSHMEM's headers for each of its kernels
+    pytest.mark.timeout(600),
+]
+
+
+def run(*command, status=0, **more):
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=ROOT, env=emulation.environment(EMULATION_DEVICES=1, **more),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compiled")
+    run(BENCH / "prepare.py", folder, 2)
+    return folder
+
+
+def test_each_kernel_compiles_on_both_sides(compiled):
+    sys.path.insert(0, str(BENCH))
+    try:
+        from cubin import functions
+        from pairs import PAIRS
+        from prepare import code_of
+    finally:
+        sys.path.remove(str(BENCH))
+    files = [file.read_bytes().partition(b"\n") for file in (compiled / "ours").iterdir()]
+    mine = {
+        functions(code)[json.loads(about)["entry"]] for about, _, code in files if ELF in code[:4]
+    }
+    assert len(mine) == len(PAIRS)
+    theirs = {name: code_of(compiled, name) for name in PAIRS}
+    same = {
+        name for name, (code, about) in theirs.items() if functions(code)[about["entry"]] in mine
+    }
+    # Where the two sides are the same machine code, there is nothing to measure.
+    assert same >= {"p", "g", "atomic_add", "atomic_fetch_add", "nothing"}
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_operations_are_measured(n, compiled, tmp_path):
+    what = ["ops", "ping-pong", "copy", "launch"]
+    run(BENCH, *what, "-n", n, "--rehearse", "--kernels", compiled, "--out", tmp_path)
+    rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
+    assert {row["n_pes"] for row in rows} == {n}
+    measured = {row["what"] for row in rows}
+    assert measured >= {"put", "get_block", "p", "atomic_fetch_add", "signal ping-pong, one way"}
+    assert any("memcpy" in row for row in rows)
+    assert any(row["what"].startswith("launch") for row in rows)
+
+
+def test_first_kernels_are_measured(tmp_path):
+    run(BENCH, "first", "--rehearse", "--turns", 1, "--out", tmp_path)
+    rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
+    assert len(rows) == 2
+    assert all(row["ours"] > 0 and row["theirs"] > 0 for row in rows)
+
+
+def test_compiling_is_measured(tmp_path):
+    run(BENCH, "compile", "--turns", 1, "--out", tmp_path)
+    rows = json.loads((tmp_path / "gpu-compile.json").read_text())["rows"]
+    warm = next(row for row in rows if row["what"].endswith("the kernel on disk"))
+    assert warm["ours"] < warm["theirs"]
+
+
+def test_what_fails_is_told(compiled, tmp_path):
+    folder = tmp_path / "compiled"
+    shutil.copytree(compiled, folder)
+    (folder / "theirs/put").write_bytes(b'{"entry": "x"}\nno machine code')
+    more = ["--rehearse", "--kernels", folder, "--out", tmp_path]
+    run(BENCH, "ops", *more, status=1)
+
+
+def test_the_script_for_a_machine_goes_on_when_a_step_fails(tmp_path):
+    env = os.environ | {
+        "REHEARSE": "1", "PYTHON": sys.executable, "OUT": str(tmp_path / "out"),
+        "WORK": str(tmp_path / "work"), "TESTS": "tests/nothing-here", "NVSHMEM_DEBUG": "",
+    }  # fmt: skip
+    done = subprocess.run(
+        [BENCH / "on_machine.sh", "tests", "info"],
+        env=env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    summary = (tmp_path / "out/summary.txt").read_text()
+    assert "tests: failed" in summary, done.stdout + done.stderr
+    assert "info: ok" in summary, done.stdout + done.stderr
+    assert done.stdout.endswith(summary)
+    assert {file.name for file in (tmp_path / "out").iterdir()} >= {"log.txt", "info.json"}
