@@ -563,7 +563,7 @@ def test_a_kernel_that_fails(run_pes):
 
 SECOND = """
 import sys, numpy as np, gpushmem as shmem
-if {compiles}: sys.modules["gpushmem.backends.nvshmem.compiler"] = None
+if {nothing}: sys.modules["gpushmem.backends.nvshmem.compiler"] = None
 @shmem.jit
 def kernel(x):
     shmem.p(x, 5, 0)
@@ -578,9 +578,10 @@ shmem.finalize()
 
 def test_a_second_process_compiles_nothing(tmp_path):
     path = tmp_path / "second.py"
-    env = {**os.environ, "GPUSHMEM_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**os.environ, "GPUSHMEM_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": paths}
     for nothing in (False, True):
-        path.write_text(SECOND.format(compiles=nothing).ljust(600))
+        path.write_text(SECOND.format(nothing=nothing))
         done = subprocess.run(
             [sys.executable, path],
             env=env,
