@@ -48,13 +48,13 @@ LACKING = [
     ({"driver": "there is no driver"}, "there is no driver"),
     (
         {"nvshmem4py_cu13": None},
-        "nvshmem4py is not installed (needed: nvshmem4py-cu13 or nvshmem4py-cu12>=0.4.1,<0.5): "
+        "nvshmem4py is not installed (needed: nvshmem4py-cu13 or nvshmem4py-cu12>=0.4,<0.5): "
         'pip install "gpushmem[nvshmem]"',
     ),
     ({"nvshmem4py_cu13": "0.5.0"}, "nvshmem4py-cu13 0.5.0 is installed (needed: "),
-    ({"nvshmem4py_cu13": "0.4"}, "nvshmem4py-cu13 0.4 is installed (needed: "),
+    ({"nvshmem4py_cu13": "0.3.1"}, "nvshmem4py-cu13 0.3.1 is installed (needed: "),
     ({"numba_cuda": "0.31.0"}, "numba-cuda 0.31.0 is installed (needed: numba-cuda>=0.30,<0.31)"),
-    ({"cuda_core": "0.4.2"}, "cuda-core 0.4.2 is installed (needed: cuda-core>=0.5)"),
+    ({"cuda_core": "0.4.2"}, "cuda-core 0.4.2 is installed (needed: cuda-core>=1.0)"),
 ]
 
 
@@ -77,7 +77,7 @@ def test_a_driver_without_a_gpu_is_used_if_asked_for(machine):
     assert choice.unusable("nvshmem") is None
 
 
-@pytest.mark.parametrize("version", ["0.4.1", "0.4.9", "0.4.1.post1", "0.4.10rc1"])
+@pytest.mark.parametrize("version", ["0.4", "0.4.1", "0.4.9", "0.4.1.post1", "0.4.10rc1"])
 def test_versions_that_fit(machine, version):
     machine(nvshmem4py_cu13=None, nvshmem4py_cu12=version)
     assert versions.missing() is None

@@ -42,7 +42,7 @@ class Needed:
 NEEDED = (
     Needed(("nvshmem4py-cu13", "nvshmem4py-cu12"), (0, 4), (0, 5)),
     Needed(("numba-cuda",), (0, 30), (0, 31)),
-    Needed(("cuda-core",), (1,)),
+    Needed(("cuda-core",), (1, 0)),
 )
 
 
