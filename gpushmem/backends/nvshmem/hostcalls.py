@@ -1,7 +1,7 @@
 """The host's side of the operations on GPUs.
 
-`ON_STREAM` are those that NVSHMEM puts on a stream itself; the others run as kernels of one thread,
-so that there is one implementation of them. Without `stream=` an operation is on a stream of its
+Those that NVSHMEM can put on a stream have a method of their name here; the others run as kernels of
+one block, so that there is one implementation of them. Without `stream=` an operation is on a stream of its
 own, beside all others, and has been done when the call returns; with it, it takes its turn there.
 """
 
