@@ -1,8 +1,9 @@
 """The host's side of the operations on GPUs.
 
-Those that NVSHMEM can put on a stream have a method of their name here; the others run as kernels of
-one block, so that there is one implementation of them. Without `stream=` an operation is on a stream of its
-own, beside all others, and has been done when the call returns; with it, it takes its turn there.
+Those that NVSHMEM can put on a stream have a method of their name here; the others run as kernels
+of one block, so that there is one implementation of them. Without `stream=` an operation is on a
+stream of its own, beside all others, and has been done when the call returns; with it, it takes its
+turn there.
 """
 
 from __future__ import annotations
