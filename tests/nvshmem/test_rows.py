@@ -49,17 +49,25 @@ def test_functions_of_the_table_are_in_the_bindings():
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("rows", ["reductions", "all others"])
-def test_all_rows_link_to_machine_code_of_every_architecture(rows):
-    """One cubin with a kernel for each row; two architectures at a time."""
+@pytest.mark.parametrize(
+    "assembled", [("sm_90",), pytest.param(ARCHS, marks=pytest.mark.slow)], ids="-".join
+)
+def test_all_rows_link_for_every_architecture(assembled, rows):
+    """One object with a kernel for each row: machine code, or PTX after the linker's optimisation.
+
+    Two architectures at a time.
+    """
+    kinds = ["cubin" if arch in assembled else "ptx" for arch in ARCHS]
+    reductions = [rows == "reductions"] * len(ARCHS)
     # Not forked: NVRTC and the linker start the driver, which a fork does not survive.
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-        for arch, entries, linked in pool.map(_link, ARCHS, [rows == "reductions"] * len(ARCHS)):
+        for arch, entries, linked in pool.map(_link, ARCHS, kinds, reductions):
             assert entries >= 6, arch
             assert linked == entries, arch
 
 
-def _link(arch, reductions):
-    """Link all rows of a kind; how many kernels there were, and are."""
+def _link(arch, kind, reductions):
+    """Link all rows of a sort; how many kernels there were, and are."""
     ops = [op for op in kernels.rows() if (op.base in REDUCTIONS) == reductions]
     compiled = []
     for op in ops:
@@ -69,8 +77,9 @@ def _link(arch, reductions):
             dtype = "int32" if "int32" in dtypes else dtypes[0]
             function, argtypes = kernels.kernel_of(op, dtype, which, timeout)
             compiled.append(kernels.compiled(function, argtypes, compiler.Arch.of(arch)))
-    linked = compiler.link_all(compiled)
-    return arch, len(compiled), linked.log.count("Compiling entry function")
+    linked = compiler.link_all(compiled, kind)
+    entries = linked.log.count("Compiling entry function")
+    return arch, len(compiled), linked.code.count(b".entry ") if kind == "ptx" else entries
 
 
 REFUSED = [
