@@ -66,6 +66,17 @@ def test_grids_that_synchronise_are_cooperative():
     assert not compiler.compile_kernel(copy, (F32, F32, types.int64), {}, SM_90).cooperative
 
 
+def test_kernels_that_wait_are_linked_with_nothing_more():
+    """The bindings call them cooperative; CUDA's library for that is for grids that meet."""
+
+    def waits(signal):
+        shmem.signal_wait_until(signal, shmem.CMP_EQ, 1)
+
+    compiled = compiler.compile_kernel(waits, (types.uint64[::1],), {}, SM_90)
+    assert compiled.cooperative
+    assert [part.kind for part in compiled.parts] == ["ltoir"]
+
+
 def test_what_numba_has_in_c_is_linked():
     def reshaped(a):
         a.reshape(2, a.size // 2)[1, 0] = 7

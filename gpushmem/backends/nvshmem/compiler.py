@@ -31,6 +31,7 @@ __all__ = ["Arch", "Compiled", "Linked", "compile_kernel", "link", "link_all"]
 
 # Options of `jit` -> what the compiler calls them. `max_registers` and `debug` are looked at, too.
 OPTIONS = {"debug", "fastmath", "forceinline", "launch_bounds", "lineinfo", "max_registers", "opt"}
+GRID_SYNC = "cudaCGGetIntrinsicHandle"  # of libcudadevrt
 DEBUG_FLAG = ('!{ i32 2, !"Debug Info Version"', '!{ i32 1, !"Debug Info Version"')
 OLDEST = (7, 5)  # compute capability
 IGNORED = {"cache", "inline", "lto"}  # always done, or of no consequence
@@ -148,7 +149,8 @@ def _other_parts(library: Any, arch: str) -> Iterator[Part]:
             yield Part("ltoir", shims.compiled(source, arch))
         else:
             yield Part({"archive": "library"}.get(found.kind, found.kind), found.data)
-    if library.use_cooperative:
+    # Kernels that wait are cooperative, too, and do without: it would triple their code.
+    if any(GRID_SYNC in text for text in library.llvm_strs):
         yield Part("library", Path(get_cudalib("cudadevrt", static=True)).read_bytes())
 
 

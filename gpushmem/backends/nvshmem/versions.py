@@ -6,6 +6,7 @@ Tested with nvshmem4py 0.4.1 (NVSHMEM 3.8.0) and 0.4.0 (3.7.2), numba-cuda 0.30,
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import re
 from collections.abc import Callable
@@ -56,8 +57,15 @@ COMPILING = (
 
 @cache
 def compilers() -> tuple[tuple[str, str | None], ...]:
-    """The versions of all that makes machine code of a kernel."""
-    return tuple((name, installed(name)) for name in COMPILING)
+    """The versions of all that makes machine code of a kernel; of this package, the source."""
+    return (*((name, installed(name)) for name in COMPILING), ("backends", _source()))
+
+
+def _source() -> str:
+    """A digest of the files that say what operations are on GPUs."""
+    here = Path(__file__).parent
+    files = sorted([*here.glob("*.py"), here.parent / "accepts.py"])
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def missing() -> str | None:
