@@ -45,6 +45,11 @@ class Op:
     doc: str
     function: Callable[..., Any]
 
+    @property
+    def form(self) -> str:
+        """What the name has behind the operation's: "_nbi_block", say."""
+        return self.name.removeprefix(self.base)
+
 
 OPS: dict[str, Op] = {}
 

@@ -166,8 +166,7 @@ TOGETHER = {THREAD: alone, WARP: in_warp, BLOCK: in_block}
 def _collective(text: str, *scoped: str) -> Callable[..., Callable[..., Any]]:
     def choose(op: Op, core: Core, given: dict[str, Any]) -> Callable[..., Any]:
         accepts.arrays(op.base, given["dst"], given["src"])
-        suffix = "" if op.scope == THREAD else f"_{op.scope}"
-        used = {name: core[name + suffix] for name in scoped} | {n: core[n] for n in ASKING}
+        used = {name: core[name + op.form] for name in scoped} | {n: core[n] for n in ASKING}
         together = TOGETHER[op.scope]
         native = core.get(op.name)
         return _made(op, text, native=native, together=together, workspace=workspace, **used)

@@ -125,10 +125,10 @@ class Kernel:
         if len(args) != expected:
             raise ArgumentError(f"kernel {self.name} takes {expected} arguments, got {len(args)}")
         argtypes = tuple(map(_type_of, args))
-        self._check_types(argtypes)
         key = (loader, *argtypes)
         loaded = self._loaded.get(key)
         if loaded is None:
+            self._check_types(argtypes)
             loaded = self._loaded[key] = loader.load(self.py_func, argtypes, self.options)
         if shape.dynamic_shared:
             loader.check_shared(self.name, loaded, shape)

@@ -24,13 +24,13 @@ from gpushmem.backends.nvshmem import composed, elements
 from gpushmem.backends.nvshmem.native import (
     Value,
     call,
-    first_of,
+    function_for,
     itemsize_of,
     signature_of,
     unit_of,
 )
 from gpushmem.ops import OPS
-from gpushmem.ops.table import BLOCK, THREAD, Op
+from gpushmem.ops.table import BLOCK, Op
 
 __all__ = ["CALLS", "CORE", "install"]
 
@@ -140,14 +140,10 @@ CALLS = {
 # --- names
 
 
-def _suffix(op: Op) -> str:
-    return ("_nbi" if op.nbi else "") + ("" if op.scope == THREAD else f"_{op.scope}")
-
-
 def _name(op: Op, row: Call, given: dict[str, Any]) -> str:
     """The device function for arguments of these types; raises `NumbaTypeError`."""
     arrays = [typ for typ in given.values() if isinstance(typ, types.Array)]
-    words = {"form": _suffix(op)}
+    words = {"form": op.form}
     pattern = row.name
     if "{op}" in pattern:
         words["op"] = which = accepts.chosen(op.base, given["op"])
@@ -159,7 +155,7 @@ def _name(op: Op, row: Call, given: dict[str, Any]) -> str:
     if "{ctype}" in pattern:
         dtype = getattr(arrays[0].dtype, "underlying_float", arrays[0].dtype)
         rest = pattern.replace("{ctype}", "{{ctype}}").format(**words)
-        return first_of(op.name, dtype, rest)
+        return function_for(op.name, dtype, rest)
     name = pattern.format(**words)
     if signature_of(name) is None:
         raise NumbaTypeError(

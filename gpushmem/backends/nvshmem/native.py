@@ -24,7 +24,8 @@ __all__ = [
     "bindings",
     "call",
     "data_of",
-    "first_of",
+    "function_for",
+    "functions_of",
     "intrinsic",
     "itemsize_of",
     "signature_of",
@@ -82,21 +83,27 @@ def signature_of(name: str) -> Any:
     return None if template is None else template.cases[0]
 
 
-def first_of(what: str, dtype: Any, pattern: str) -> str:
-    """The first function that there is of those that `pattern`, with {ctype}, names for a dtype."""
-    for ctype in CTYPES.get(str(dtype), ()):
-        name = pattern.format(ctype=ctype)
-        if signature_of(name) is not None:
-            return name
-    has = [d for d, names in CTYPES.items() for c in names[:1] if _has(pattern, names)]
-    raise NumbaTypeError(
-        f"{what}: NVSHMEM has it for arrays of {', '.join(has) or 'nothing'} on GPUs, "
-        f"not of {dtype}"
-    )
+def function_for(what: str, dtype: Any, pattern: str) -> str:
+    """The function that `pattern`, with {ctype}, names for a dtype; raises `NumbaTypeError`."""
+    there = functions_of(pattern)
+    if str(dtype) not in there:
+        raise NumbaTypeError(
+            f"{what}: NVSHMEM has it for arrays of {', '.join(there) or 'nothing'} on GPUs, "
+            f"not of {dtype}"
+        )
+    return there[str(dtype)]
 
 
-def _has(pattern: str, names: tuple[str, ...]) -> bool:
-    return any(signature_of(pattern.format(ctype=c)) is not None for c in names)
+@cache
+def functions_of(pattern: str) -> dict[str, str]:
+    """The functions that there are of those that `pattern`, with {ctype}, names, by dtype."""
+    found = {}
+    for dtype, ctypes in CTYPES.items():
+        names = (pattern.format(ctype=ctype) for ctype in ctypes)
+        name = next((name for name in names if signature_of(name) is not None), None)
+        if name is not None:
+            found[dtype] = name
+    return found
 
 
 def intrinsic(definition: Any) -> Any:

@@ -13,16 +13,15 @@ import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from cuda.core import Program, ProgramOptions
 from cuda.pathfinder import find_nvidia_header_directory
 
 from gpushmem.backends.nvshmem import cache as disk
 from gpushmem.backends.nvshmem import versions
-from gpushmem.backends.nvshmem.native import CTYPES, EXTRA, bindings, signature_of
+from gpushmem.backends.nvshmem.native import EXTRA, bindings, functions_of
 from gpushmem.ops import OPS
-from gpushmem.ops.table import THREAD
+from gpushmem.ops.table import Op
 
 __all__ = ["compiled", "compiled_for", "needed_by"]
 
@@ -78,20 +77,12 @@ def _core() -> frozenset[str]:
     return frozenset(symbol for symbol, (name, _) in _texts().items() if name in names)
 
 
-def _expanded(pattern: str, op: Any) -> list[str]:
+def _expanded(pattern: str, op: Op) -> Iterable[str]:
     """All functions that a name of `CALLS` stands for."""
-    form = ("_nbi" if op.nbi else "") + ("" if op.scope == THREAD else f"_{op.scope}")
+    if "{ctype}" in pattern:
+        return functions_of(pattern).values()
     widths = ("8", "16", "32", "64", "128") if "{width}" in pattern else ("8", "32", "64")
-    ctypes = [_first(pattern, names) for names in CTYPES.values()] if "{ctype}" in pattern else [""]
-    found = {
-        pattern.format(form=form, unit=width, width=width, ctype=ctype)
-        for width in widths for ctype in ctypes if ctype is not None
-    }  # fmt: skip
-    return sorted(found)
-
-
-def _first(pattern: str, names: tuple[str, ...]) -> str | None:
-    return next((n for n in names if signature_of(pattern.format(ctype=n)) is not None), None)
+    return {pattern.format(form=op.form, unit=width, width=width) for width in widths}
 
 
 def _compile(source: str, arch: str) -> bytes:

@@ -6,7 +6,6 @@ Tested with nvshmem4py 0.4.1 (NVSHMEM 3.8.0) and 0.4.0 (3.7.2), numba-cuda 0.30,
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import re
 from collections.abc import Callable
@@ -56,16 +55,11 @@ COMPILING = (
 
 
 @cache
-def compilers() -> tuple[tuple[str, str | None], ...]:
+def compilers() -> tuple[tuple[str, object], ...]:
     """The versions of all that makes machine code of a kernel; of this package, the source."""
-    return (*((name, installed(name)) for name in COMPILING), ("backends", _source()))
+    from gpushmem.simt.native import sources_digest  # noqa: PLC0415  (heavy: not for launchers)
 
-
-def _source() -> str:
-    """A digest of the files that say what operations are on GPUs."""
-    here = Path(__file__).parent
-    files = sorted([*here.glob("*.py"), here.parent / "accepts.py"])
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    return (*((name, installed(name)) for name in COMPILING), ("source", sources_digest()))
 
 
 def missing() -> str | None:
