@@ -172,8 +172,10 @@ def new(struct: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 
 def address_of(array: np.ndarray[Any, Any]) -> int:
-    """Address of an array's first byte (`array.ctypes` would give another for an empty one)."""
-    return int(array.__array_interface__["data"][0])
+    """Address of an array's first byte."""
+    if array.size:
+        return array.ctypes.data  # the array interface takes 20 us for a large record
+    return int(array.__array_interface__["data"][0])  # `ctypes` would give another
 
 
 def view(struct: np.dtype[Any]) -> Any:

@@ -237,6 +237,7 @@ class SimtBuilder(ir.IRBuilder):
     simt_statement: dict[str, Any] | None = None  # what its lowerings have in common
     simt_lane: Any = None  # number of the thread in its block, where one function runs a block
     simt_bytes = 0  # of such places, per thread
+    simt_counting = False  # at the counter of a loop over a signed `range`
 
     def call(self, fn: Any, args: Any, *rest: Any, **kwargs: Any) -> Any:
         name = fn.asm if isinstance(fn, ir.InlineAsm) else getattr(fn, "name", "")
@@ -268,6 +269,11 @@ class SimtBuilder(ir.IRBuilder):
             return None  # Numba clears stack slots; a local array starts undefined
         return super().store(value, ptr, *rest, **kwargs)
 
+    def add(self, lhs: Any, rhs: Any, name: str = "", flags: Any = ()) -> Any:
+        # A counter that overflows is not used any more. Knowing that, the optimiser sees that it
+        # is not negative, so that indexing need not ask, and the loop can be vectorised.
+        return super().add(lhs, rhs, name, ("nsw",) if self.simt_counting else flags)
+
     def atomic_rmw(self, op: str, ptr: Any, val: Any, ordering: str, name: str = "") -> Any:
         return leaves["atomicrmw"](self, op, ptr, val, ordering)
 
@@ -290,6 +296,14 @@ class SimtLower(CUDALower):
         # Numba makes no difference between blocks; polling loops are left through their latches.
         self._polls = block in self._latches
         super().lower_block(block)
+
+    def lower_expr(self, resty: Any, expr: Any) -> Any:
+        over = self.typeof(expr.value.name) if expr.op == "iternext" else None
+        counting = isinstance(over, types.RangeIteratorType) and over.yield_type.signed
+        self.builder.simt_counting = counting
+        value = super().lower_expr(resty, expr)
+        self.builder.simt_counting = False
+        return value
 
     def delvar(self, name: str) -> None:
         """Numba clears a variable for its reference counting, of which there is none."""
