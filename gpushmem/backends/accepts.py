@@ -13,6 +13,7 @@ from numba.cuda.core.errors import NumbaTypeError
 
 __all__ = [
     "ATOMIC",
+    "MULTIPLIED",
     "REDUCTIONS",
     "WAITED",
     "arrays",
@@ -20,6 +21,7 @@ __all__ = [
     "atomic_refusal",
     "awaited",
     "chosen",
+    "gemm",
     "reduction",
     "signalling",
     "strided",
@@ -44,6 +46,21 @@ def arrays(name: str, dst: Any, src: Any) -> None:
             f"{name}: dst is an array of {dst.dtype}, src of {src.dtype}; "
             "they must have the same dtype"
         )
+
+
+MULTIPLIED = ("float16", "float32", "float64")
+
+
+def gemm(dst: Any, a: Any, b: Any) -> None:
+    """Three matrices of one dtype."""
+    for what, typ in (("dst", dst), ("a", a), ("b", b)):
+        if not isinstance(typ, Array) or typ.ndim != 2:
+            raise NumbaTypeError(f"gemm_block: {what} must be an array of 2 axes, not {typ}")
+        if str(typ.dtype) not in MULTIPLIED or typ.dtype != dst.dtype:
+            raise NumbaTypeError(
+                f"gemm_block: dst is of {dst.dtype}, {what} of {typ.dtype}; they must be of one "
+                f"dtype: {', '.join(MULTIPLIED)}"
+            )
 
 
 def strided(name: str, array: Any) -> None:

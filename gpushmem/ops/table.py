@@ -82,7 +82,7 @@ def declare(
     vector: bool = False,
     note: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the rows of the decorated operation to the table; return the plain form's function.
+    """Add the rows of the decorated operation to the table; return the first one's function.
 
     What is on the host takes its turn on a `stream`, too, unless it only answers a question.
     `vector` adds a form with an array as the value, `note` is a paragraph that the docstrings of a
@@ -96,7 +96,7 @@ def declare(
                 _add_row(declaration, scope, form, where, [note])
         if vector:
             _add_row(declaration, THREAD, False, where, [VECTOR_NOTE, note], "_vector")
-        return OPS[declaration.__name__].function
+        return next(op.function for op in OPS.values() if op.base == declaration.__name__)
 
     return add
 

@@ -24,6 +24,7 @@ from numba.cuda import types
 
 from gpushmem.errors import BackendUnavailable
 from gpushmem.simt import fiber, printing
+from gpushmem.simt.externals import suppliers, supply
 from gpushmem.simt.fission import FissionCompiler, Unfit, bounded, counted, has_barriers
 from gpushmem.simt.layout import LAUNCH, THREAD
 from gpushmem.simt.native import i8p, i64
@@ -63,6 +64,7 @@ class Entry:
     const_bytes: int
     cooperative: bool  # may synchronise the grid
     codes: frozenset[int]  # the keys of `exceptions` that it may return
+    externals: frozenset[str]  # functions of other libraries: the keys of `suppliers`
     cachable: bool  # refers to nothing that only this process has
     library: Any
 
@@ -147,6 +149,7 @@ def thaw(frozen: dict[str, Any]) -> Entry:
     """The entry that `freeze` took apart, perhaps in another process."""
     warm_up()
     exceptions.update(frozen["exceptions"])
+    supply(frozen["state"]["externals"])
     with core_lock:
         library = _codegen().unserialize_library(frozen["code"])
     call = C_ENTRY(library.get_pointer_to_function(library.name))
@@ -167,6 +170,7 @@ def _build(cres: Any, body: Any, kind: type[_Entry], report: bool) -> Entry:
     if kind is _Fibers:
         fiber.install()  # the linker must know simt_switch
     placed, shared_bytes = _placements(body)
+    externals = frozenset(f.name for f in body.functions if f.name in suppliers)
 
     # One name for ever: a kernel from the on-disk cache shares the JIT engine with others.
     name = f"{cres.fndesc.mangled_name}.entry.{uuid.uuid4().hex}"
@@ -180,6 +184,7 @@ def _build(cres: Any, body: Any, kind: type[_Entry], report: bool) -> Entry:
     library.enable_object_caching()
     for part in (llvm.parse_assembly(str(module)), body):
         library.add_llvm_module(part)
+    supply(externals)
     library.finalize()
     return Entry(
         call=C_ENTRY(library.get_pointer_to_function(name)),
@@ -190,6 +195,7 @@ def _build(cres: Any, body: Any, kind: type[_Entry], report: bool) -> Entry:
         const_bytes=_const_bytes(cres.library),
         cooperative=cres.library.use_cooperative,
         codes=frozenset().union(*(lib.codes for lib in cres.library.everything())),
+        externals=externals,
         cachable=not any(lib.referenced_objects for lib in cres.library.everything()),
         library=library,
     )

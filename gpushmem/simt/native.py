@@ -68,8 +68,6 @@ i64 = ir.IntType(64)
 i8p = ir.IntType(8).as_pointer()
 
 word, int_ = types.intp, types.intc
-malloc = types.ExternalFunction("malloc", word(word))
-libc_free = types.ExternalFunction("free", types.void(word))
 mmap = types.ExternalFunction("mmap", word(word, word, int_, int_, int_, word))
 mprotect = types.ExternalFunction("mprotect", int_(word, word, int_))
 sched_yield = types.ExternalFunction("sched_yield", int_())
@@ -77,6 +75,27 @@ usleep = types.ExternalFunction("usleep", int_(types.uintc))
 vsnprintf = types.ExternalFunction("vsnprintf", int_(word, word, word, word))
 clock_gettime = types.ExternalFunction("clock_gettime", int_(int_, word))
 simt_switch = types.ExternalFunction("simt_switch", types.void(word, word))  # see `fiber`
+
+
+def _of_word(name: str, result: Any) -> Any:
+    """A function of the C library that takes a word. numba-cuda cannot call an ExternalFunction."""
+
+    @intrinsic
+    def function(typingctx: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            returned = ir.VoidType() if result == types.void else i64
+            signature = ir.FunctionType(returned, [i64])
+            made = builder.call(
+                cgutils.get_or_insert_function(builder.module, signature, name), args
+            )
+            return context.get_dummy_value() if result == types.void else made
+
+        return result(word), codegen
+
+    return function
+
+
+malloc, libc_free = _of_word("malloc", word), _of_word("free", types.void)
 
 
 @intrinsic

@@ -37,11 +37,14 @@ from gpushmem.simt.target import device
 
 __all__ = [
     "BAD_COMPARISON",
+    "BAD_SHAPES",
     "BAD_SIGNAL_OP",
     "BAD_STRIDE",
     "BAD_TIMEOUT",
     "EMPTY",
     "ENDED",
+    "NOT_BY_ROWS",
+    "NO_MEMORY",
     "OUTSIDE",
     "TOO_SHORT",
     "TOO_SMALL",
@@ -77,8 +80,16 @@ SMALL = 1 << 20  # bytes that caches always keep
 (
     BAD_PE, NOT_SYMMETRIC, TOO_SMALL, BAD_SIGNAL_OP, BAD_COMPARISON, EMPTY, TOO_SHORT, BAD_STRIDE,
     OUTSIDE, BAD_TEAM, BAD_ROOT, NOT_DIVISIBLE, MISMATCH, ENDED,
-    NOT_ALLOCATED, NO_ROOM, ELSEWHERE, UNALIGNED, BAD_TIMEOUT,
-) = range(2, 21)  # fmt: skip
+    NOT_ALLOCATED, NO_ROOM, ELSEWHERE, UNALIGNED, BAD_TIMEOUT, BAD_SHAPES, NOT_BY_ROWS, NO_MEMORY,
+) = range(2, 24)  # fmt: skip
+
+
+def _shapes(a: int, b: int, rows: int, columns: int) -> str:
+    (m, k), (l, n) = (divmod(shape, 2**32) for shape in (a, b))
+    return (
+        f"a is {m} x {k}, b {l} x {n}, dst {rows} x {columns}: a must have as many columns as b "
+        "has rows, dst the rows of a and the columns of b"
+    )
 
 
 def _elsewhere(pe: int, theirs: int, ours: int, which: int) -> str:
@@ -108,6 +119,13 @@ TRAPS: dict[int, tuple[type[ShmemError], str | Callable[..., str]]] = {
     ),
     BAD_COMPARISON: (ArgumentError, "there is no comparison {0}: use CMP_EQ, NE, GT, LE, LT or GE"),
     BAD_TIMEOUT: (ArgumentError, "timeout_ns must be 0 or more nanoseconds, not {0}"),
+    BAD_SHAPES: (ArgumentError, _shapes),
+    NOT_BY_ROWS: (
+        ArgumentError,
+        "a matrix has strides of {0} and {1} bytes: the elements of a row must be neighbours, or, "
+        "in a and b, those of a column",
+    ),
+    NO_MEMORY: (KernelError, "no memory to multiply {0} x {1} and {1} x {2} float16 as float32"),
     EMPTY: (ArgumentError, "the array has no element 0"),
     UNALIGNED: (
         ArgumentError,

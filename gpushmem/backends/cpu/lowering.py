@@ -39,6 +39,7 @@ from gpushmem.backends.cpu.access import (
     size_of,
     store_element,
 )
+from gpushmem.backends.cpu.blas import gemm
 from gpushmem.backends.cpu.journal import DATA, SIGNALS, note_put, note_word
 from gpushmem.backends.cpu.multicast import multicast_array
 from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET
@@ -178,7 +179,7 @@ BODIES = {
     f.__name__: f
     for f in (
         my_pe, n_pes, p, g, put, get, iput, iget, put_signal, signal_op, fence, quiet,
-        multicast_array, *atomics.BODIES,
+        multicast_array, gemm, *atomics.BODIES,
     )
 } | waits.BODIES | collectives.BODIES | {"peer_array": peer_array}  # fmt: skip
 
