@@ -1,5 +1,5 @@
 """Kernels that compute and communicate, ready to use: `import gpushmem.kernels`."""
 
-from gpushmem.kernels.all_reduce import RingAllReduce
+from gpushmem.kernels.all_reduce import AllReduce
 
-__all__ = ["RingAllReduce"]
+__all__ = ["AllReduce"]

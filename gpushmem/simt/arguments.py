@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -43,10 +44,15 @@ def pack_scalars(scalars: Flat) -> np.ndarray[Any, Any]:
 
 def _flatten(typ: Any, value: Any, values: Flat) -> str:
     """Append the scalars of `value` to `values`; return their `struct` codes."""
-    for cls, flatten in FLATTEN:
-        if isinstance(typ, cls):
-            return flatten(typ, value, values)
-    raise ArgumentError(f"a kernel argument cannot be of type {typ} ({value!r})")
+    flatten = _flattener(type(typ))
+    if flatten is None:
+        raise ArgumentError(f"a kernel argument cannot be of type {typ} ({value!r})")
+    return flatten(typ, value, values)
+
+
+@cache
+def _flattener(kind: Any) -> Callable[[Any, Any, Flat], str] | None:
+    return next((flatten for classes, flatten in FLATTEN if issubclass(kind, classes)), None)
 
 
 def _array(typ: Any, value: Any, values: Flat) -> str:

@@ -9,6 +9,7 @@ import math
 import operator
 import time
 from collections.abc import Callable
+from enum import Enum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -155,9 +156,11 @@ def _kind(value: Any) -> Any:
     """What an argument's Numba type follows from, at a tenth of the cost; None: not known."""
     if type(value) is np.ndarray:
         return value.dtype, value.ndim, value.flags.num
-    if type(value) is int:
+    if type(value) in PLAIN:
+        return type(value)
+    if isinstance(value, int) and not isinstance(value, Enum):
         return -(2**63) <= value < 2**63
-    return type(value) if type(value) in PLAIN else None
+    return None
 
 
 def resident_blocks(threads: int) -> int:

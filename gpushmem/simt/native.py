@@ -8,6 +8,7 @@ hoisted or torn by the compiler.
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -288,6 +289,8 @@ def _codegen() -> Any:
 
 @cache
 def sources_digest() -> int:
-    """A number that changes with any file of this package."""
-    sources = sorted(Path(__file__).parent.parent.rglob("*.py"))
+    """A number that changes with any file of this package, wherever its parts are installed."""
+    parts = (importlib.util.find_spec(name) for name in ("gpushmem", "gpushmem.kernels"))
+    folders = [folder for part in parts if part for folder in part.submodule_search_locations or ()]
+    sources = sorted({file for folder in folders for file in Path(folder).rglob("*.py")})
     return zlib.crc32(b"".join(source.read_bytes() for source in sources))

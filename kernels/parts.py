@@ -1,0 +1,103 @@
+"""What kernels of this package are made of: device functions that all threads of a block call.
+
+None of them synchronises the block unless it says so.
+"""
+
+from __future__ import annotations
+
+from numba import cuda
+
+import gpushmem as shmem
+
+__all__ = [
+    "accumulate", "add", "begin", "copy", "end", "member", "part_of", "sum_in_order", "tell",
+    "wait_for",
+]  # fmt: skip
+
+ALIGN = 32  # elements: parts begin at multiples of it, so that none shares a cache line
+PIECE = 4096  # elements that are summed from all PEs before the next: they stay in the cache
+
+
+@shmem.jit(device=True)
+def begin(epochs):
+    """The number of this call, from 1; `epochs` (blocks,) has that of the last. See `plan`."""
+    return epochs[cuda.blockIdx.x] + 1
+
+
+@shmem.jit(device=True)
+def end(epochs):
+    """Count this call; the last thing that a block does. Synchronises the block."""
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        epochs[cuda.blockIdx.x] += 1
+
+
+@shmem.jit(device=True)
+def member(team, k):
+    """The number in the world of PE `k` of a team, the number that `put` and the like take."""
+    return shmem.team_translate_pe(team, k, shmem.TEAM_WORLD)
+
+
+@shmem.jit(device=True)
+def part_of(size, parts, k):
+    """First and last (exclusive) of `size` elements that are part `k` of so many `parts`."""
+    share = ((size + parts - 1) // parts + ALIGN - 1) // ALIGN * ALIGN
+    return min(k * share, size), min((k + 1) * share, size)
+
+
+@shmem.jit(device=True)
+def copy(dst, src):
+    """Set dst to src, both of one axis; dst's size counts."""
+    for i in range(cuda.threadIdx.x, dst.size, cuda.blockDim.x):
+        dst[i] = src[i]
+
+
+@shmem.jit(device=True)
+def add(dst, a, b):
+    """Set dst to a + b, all of one axis; dst's size counts."""
+    for i in range(cuda.threadIdx.x, dst.size, cuda.blockDim.x):
+        dst[i] = a[i] + b[i]
+
+
+@shmem.jit(device=True)
+def accumulate(dst, src):
+    """Add src to dst, both of one axis; dst's size counts."""
+    for i in range(cuda.threadIdx.x, dst.size, cuda.blockDim.x):
+        dst[i] += src[i]
+
+
+@shmem.jit(device=True)
+def sum_in_order(mine, boxes, start, me, n):
+    """Add what the others have sent to `mine`: from left to right by their numbers, me among them.
+
+    `mine` (size,), `boxes` (n, size or more) of which elements from `start` on count; box `me` is
+    not used, and box 0 may be overwritten. Addition is commutative to the bit, though not
+    associative: so all who call this with the same addends end with the same bits, whichever of
+    them is their own.
+    """
+    for first in range(0, mine.size, PIECE):
+        here, at = mine[first : first + PIECE], start + first
+        if me > 0:
+            sum_so_far = boxes[0][at : at + here.size]
+            for q in range(1, me):
+                accumulate(sum_so_far, boxes[q][at:])
+            accumulate(here, sum_so_far)
+        for q in range(me + 1, n):
+            accumulate(here, boxes[q][at:])
+
+
+@shmem.jit(device=True)
+def wait_for(signal, epoch):
+    """Wait until element 0 of `signal` is `epoch`; then all threads of the block see what came."""
+    if cuda.threadIdx.x == 0:
+        shmem.signal_wait_until(signal, shmem.CMP_EQ, epoch)
+    cuda.syncthreads()
+
+
+@shmem.jit(device=True)
+def tell(signal, epoch, pe):
+    """Set element 0 of `signal` on `pe`, after all that the block's threads stored to that PE."""
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        shmem.fence()
+        shmem.signal_op(signal, epoch, shmem.SIGNAL_SET, pe)

@@ -1,0 +1,127 @@
+"""What the kernels of this package have in common: plans, and calls without a barrier between.
+
+A *plan* owns what a kernel needs on the symmetric heap, made once for a size, a dtype and a team.
+Calling it launches the kernel; calls follow each other without any barrier. What makes that sound:
+
+**Two slots and an epoch.** Each call has a number, its *epoch*: 1, 2, 3, ... on every PE. Memory
+that others write to, *boxes* and the *signals* that tell of them, is there twice: epoch e uses slot
+e % 2, and a signal is set to e, and waited for until it equals e. Kernels count the epochs
+themselves, each block for itself (`parts.begin`, `parts.end`), so a launch is the same every time,
+and can be captured in a CUDA graph. The one rule that a kernel must keep:
+
+    in every call a PE hears from every PE whose boxes it writes to, perhaps by way of others.
+
+Then PE p may write to slot e % 2 of PE q in epoch e without asking. Before it began epoch e, p
+finished epoch e - 1, in which it heard of something that q did in epoch e - 1. That q did after it
+had finished epoch e - 2, since one call is launched behind the other on a stream: so q had done all
+its reads of what was in this slot before. Nor can a signal of epoch e be taken for one of e - 2, or
+come before it: that one had been seen, since q had finished. So nothing is asked of the order in
+which things of different epochs arrive, and within an epoch only what `put_signal` promises of its
+own data. A PE that has nothing to say signals all the same.
+
+Signals are compared with `CMP_EQ`: a larger one cannot be there. If it were, it would be better to
+wait for ever, which is reported, than to go on with boxes that were overwritten.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+import gpushmem as shmem
+from gpushmem import runtime
+
+__all__ = ["SLOTS", "Plan"]
+
+SLOTS = 2
+# A block's threads, and blocks, unless the user says so. On a CPU a kernel that waits runs on one
+# core, and one thread goes through memory in order.
+THREADS = {"cpu": 1, "nvshmem": 128}
+BLOCKS = {"cpu": 1, "nvshmem": 32}
+
+
+class Plan:
+    """What a kernel needs between calls: a team, memory on the symmetric heap, the epochs.
+
+    Making one and `free` are collective over the world; where several teams are in use, each PE
+    gives its own, and PEs that are in none give TEAM_INVALID. Sizes must be the same on all PEs of
+    a team. All members make the same calls in the same order. A call that is on another stream than
+    the one before waits for that one. As a context manager a plan is freed at the end of the block.
+    `threads` and `blocks` say how a kernel is launched; by default what suits the backend.
+    """
+
+    def __init__(
+        self, team: Any = shmem.TEAM_WORLD, *, blocks: int | None = None, threads: int | None = None
+    ) -> None:
+        backend = runtime.current(type(self).__name__).backend.name
+        self.team = team
+        self.my_pe, self.n_pes = max(team.my_pe, 0), max(team.n_pes, 1)
+        self.threads = threads or THREADS[backend]
+        self.blocks = blocks or BLOCKS[backend]
+        self._epochs = shmem.to_device(np.zeros(self.blocks, "int64"))
+        self._memory: list[Any] = []
+        self._stream: Any = None
+
+    def boxes(self, *shape: int, dtype: Any) -> Any:
+        """Memory for others to write to: an array (SLOTS, *shape)."""
+        return self.memory(SLOTS, *shape, dtype=dtype)
+
+    def signals(self, *shape: int) -> Any:
+        """Signals for others to set: an array (SLOTS, *shape) of zeros."""
+        return self.memory(SLOTS, *shape, dtype="uint64")
+
+    def memory(self, *shape: int, dtype: Any) -> Any:
+        """Symmetric memory that lives as long as the plan, zeroed: an array of this shape."""
+        dtype = np.dtype(dtype)
+        count = int(np.prod(shape, dtype=np.int64))
+        words = self._largest(-(-count * dtype.itemsize // 8))
+        made = shmem.zeros(words, "uint64")
+        self._memory.append(made)
+        return made.view(dtype)[:count].reshape(shape)
+
+    def _largest(self, number: int) -> int:
+        """The largest of the PEs' numbers: teams may differ in size, allocations must not."""
+        if self.team == shmem.TEAM_WORLD:
+            return number
+        mine, largest = shmem.full(1, number, "int64"), shmem.empty(1, "int64")
+        shmem.reduce(shmem.TEAM_WORLD, largest, mine, "max")
+        found = int(largest.numpy()[0])
+        shmem.free(mine)
+        shmem.free(largest)
+        return found
+
+    def launch(self, kernel: Any, stream: Any, *args: Any) -> None:
+        """Launch a kernel for the next call; its last two arguments are the team and the epochs."""
+        if not self.team:
+            raise shmem.TeamError(f"{type(self).__name__}: this PE is not in the plan's team")
+        if self._stream is not None and stream is not self._stream:
+            shmem.synchronize()
+        self._stream = stream
+        kernel[self.blocks, self.threads, stream](*args, self.team, self._epochs)
+
+    def expect(self, what: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:
+        """Raise `ArgumentError` if an array has not the shape and dtype that the plan is for."""
+        if tuple(array.shape) != shape or array.dtype != dtype:
+            raise shmem.ArgumentError(
+                f"{type(self).__name__}: {what} has shape {tuple(array.shape)} and dtype "
+                f"{array.dtype}, the plan is for {shape} of {np.dtype(dtype)}"
+            )
+
+    def free(self) -> None:
+        """Give the memory back; collective over the world."""
+        while self._memory:
+            shmem.free(self._memory.pop())
+
+    def __enter__(self) -> Plan:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        if kind is None:  # after an error the other PEs may be anywhere
+            self.free()
