@@ -87,8 +87,8 @@ SMALL = 1 << 20  # bytes that caches always keep
 def _shapes(a: int, b: int, rows: int, columns: int) -> str:
     (m, k), (depth, n) = (divmod(shape, 2**32) for shape in (a, b))
     return (
-        f"a is {m} x {k}, b {depth} x {n}, dst {rows} x {columns}: a must have as many columns as b "
-        "has rows, dst the rows of a and the columns of b"
+        f"a is {m} x {k}, b {depth} x {n}, dst {rows} x {columns}: a must have as many columns "
+        "as b has rows, dst the rows of a and the columns of b"
     )
 
 
