@@ -211,7 +211,8 @@ class AllReduce(Plan):
 
         Raises `ArgumentError` if its size or dtype are not the plan's.
         """
-        self.expect("x", flat := x.reshape(-1), (self.size,), self.dtype)
+        flat = self.flat(x)
+        self.expect("x", flat, (self.size,), self.dtype)
         self.launch(ALGORITHMS[self.algorithm], stream, flat, *self._workspace)
 
     def sends(self) -> tuple[int, int]:

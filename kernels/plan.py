@@ -25,6 +25,7 @@ wait for ever, which is reported, than to go on with boxes that were overwritten
 
 from __future__ import annotations
 
+import operator
 from types import TracebackType
 from typing import Any
 
@@ -32,6 +33,7 @@ import numpy as np
 
 import gpushmem as shmem
 from gpushmem import runtime
+from gpushmem.memory.array import unwrap
 
 __all__ = ["SLOTS", "Plan"]
 
@@ -63,6 +65,8 @@ class Plan:
         self._epochs = shmem.to_device(np.zeros(self.blocks, "int64"))
         self._memory: list[Any] = []
         self._stream: Any = None
+        self._flat: tuple[Any, Any] = (None, None)
+        self._bound: dict[Any, tuple[tuple[Any, ...], Any]] = {}  # kernel -> arguments, launch
 
     def boxes(self, *shape: int, dtype: Any) -> Any:
         """Memory for others to write to: an array (SLOTS, *shape)."""
@@ -96,10 +100,24 @@ class Plan:
         """Launch a kernel for the next call; its last two arguments are the team and the epochs."""
         if not self.team:
             raise shmem.TeamError(f"{type(self).__name__}: this PE is not in the plan's team")
-        if self._stream is not None and stream is not self._stream:
-            shmem.synchronize()
-        self._stream = stream
-        kernel[self.blocks, self.threads, stream](*args, self.team, self._epochs)
+        if stream is not self._stream:
+            if self._stream is not None:
+                shmem.synchronize()
+            self._stream = stream
+            self._bound.clear()
+        native = tuple(map(unwrap, args))
+        known, bound = self._bound.get(kernel, ((), None))
+        if bound is None or any(map(operator.is_not, native, known)):
+            config = self.blocks, self.threads, stream
+            bound = kernel.bind(config, *args, self.team, self._epochs)
+            self._bound[kernel] = native, bound
+        bound()
+
+    def flat(self, x: Any) -> Any:
+        """Return an array as one of one axis; the same object for the same array."""
+        if x is not self._flat[0]:
+            self._flat = x, x.reshape(-1)
+        return self._flat[1]
 
     def expect(self, what: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:
         """Raise `ArgumentError` if an array has not the shape and dtype that the plan is for."""
@@ -111,6 +129,7 @@ class Plan:
 
     def free(self) -> None:
         """Give the memory back; collective over the world."""
+        self._bound.clear()
         while self._memory:
             shmem.free(self._memory.pop())
 

@@ -93,8 +93,13 @@ class Backend(Protocol):
     def kernel(self, py_func: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Prepare a Python function to be launched as a kernel."""
 
-    def launch(self, kernel: Any, config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
-        """Launch on `config`: grid, block, stream (0 for the default one), dynamic shared bytes."""
+    def prepare(
+        self, kernel: Any, config: tuple[Any, ...], args: tuple[Any, ...]
+    ) -> Callable[[], None]:
+        """Make a launch, to be called any number of times; it keeps the arguments alive.
+
+        `config` is grid, block, stream (0 for the default one), dynamic shared bytes.
+        """
 
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
         """Host side of an operation.

@@ -44,7 +44,8 @@ def pack_scalars(scalars: Flat) -> np.ndarray[Any, Any]:
 
 def _flatten(typ: Any, value: Any, values: Flat) -> str:
     """Append the scalars of `value` to `values`; return their `struct` codes."""
-    flatten = _flattener(type(typ))
+    kind: Any = type(typ)
+    flatten = _flattener(kind)
     if flatten is None:
         raise ArgumentError(f"a kernel argument cannot be of type {typ} ({value!r})")
     return flatten(typ, value, values)

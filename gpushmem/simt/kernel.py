@@ -212,9 +212,16 @@ class Running:
         launch["user"] = 0 if user is None else address_of(user)
         launch["args"] = address_of(packed)
         launch["flush"] = printing.install()
+        self._bytes = launch.view(np.uint8)
+        self._fresh: np.ndarray[Any, Any] | None = None  # the bytes as they are before a run
 
     def __call__(self) -> None:
-        """Run the grid; raises `KernelError` if a thread failed."""
+        """Run the grid; raises `KernelError` if a thread failed. Can be called again then."""
+        if self._fresh is None:
+            self._fresh = self._bytes.copy()
+        else:
+            self._bytes[:] = self._fresh
+            self.parts = [self.launch]
         running.add(self)
         try:
             (self._run_fibers if self.entry.kind == "fibers" else self._run_loops)()

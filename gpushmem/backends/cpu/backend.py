@@ -175,13 +175,20 @@ class CpuBackend:
             raise ArgumentError(f"jit has no option {', '.join(sorted(unknown))}; it has {known}")
         return Kernel(py_func, **{k: v for k, v in options.items() if k in OPTIONS})
 
-    def launch(self, kernel: Kernel, config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
+    def prepare(
+        self, kernel: Kernel, config: tuple[Any, ...], args: tuple[Any, ...]
+    ) -> Callable[[], None]:
         grid, block, stream, dynamic_shared = (*config, 0, 0)[:4]
         shape = shape_of(grid, block, dynamic_shared)
-        debug = kernel.options.get("debug")
-        blocks = [(a.offset, a.nbytes) for a in self.allocated()] if debug else []
-        world = self.world.checking(blocks) if debug else self.world.native
-        self._submit(stream, kernel.prepare(shape, args, world))
+        if not kernel.options.get("debug"):
+            launch = kernel.prepare(shape, args, self.world.native)
+            return partial(self._submit, stream, launch)
+
+        def checked() -> None:
+            world = self.world.checking([(a.offset, a.nbytes) for a in self.allocated()])
+            self._submit(stream, kernel.prepare(shape, args, world))
+
+        return checked
 
     def _submit(self, stream: Any, launch: Running) -> None:
         """Run a launch in its turn; whoever synchronises gets its error in the user's words."""

@@ -256,11 +256,13 @@ class NvshmemBackend:
     def kernel(self, py_func: Callable[..., Any], options: dict[str, Any]) -> Kernel:
         return Kernel(py_func, options)
 
-    def launch(self, kernel: Kernel, config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
+    def prepare(
+        self, kernel: Kernel, config: tuple[Any, ...], args: tuple[Any, ...]
+    ) -> Callable[[], None]:
         grid, block, stream, dynamic_shared = (*config, 0, 0)[:4]
         shape = shape_of(grid, block, dynamic_shared)
         cuda = self._device.stream_of(stream)
-        kernel.launch(self._loader, shape, cuda, tuple(map(as_gpu, args)))
+        return kernel.prepare(self._loader, shape, cuda, tuple(map(as_gpu, args)))
 
     # --- host side of the operations
 

@@ -217,7 +217,7 @@ class HostCalls:
         shape = BLOCK if row is not op else ONE
         try:
             kernel = self._kernel(row, tuple(given), words, dtype is not None)
-            kernel.launch(self._loader, shape, stream, (result, *args))
+            kernel.prepare(self._loader, shape, stream, (result, *args))()
         except (NumbaError, ValueError) as error:
             raise _refused(op, given, error) from None
         return lambda: self._device.read(result)[0] if dtype is not None else None

@@ -117,10 +117,10 @@ class Kernel:
         self.collective = bool(options.get("collective"))
         self._loaded: dict[tuple[Any, ...], Loaded] = {}
 
-    def launch(
+    def prepare(
         self, loader: Loader, shape: LaunchShape, stream: Any, args: tuple[Any, ...]
-    ) -> None:
-        """Launch for these arguments; returns at once."""
+    ) -> Callable[[], None]:
+        """Make a launch with these arguments, which it keeps alive; it returns at once."""
         expected = self.py_func.__code__.co_argcount
         if len(args) != expected:
             raise ArgumentError(f"kernel {self.name} takes {expected} arguments, got {len(args)}")
@@ -140,7 +140,12 @@ class Kernel:
         )  # fmt: skip
         values = tuple(a.ghost if isinstance(a, GpuArray) else a for a in args)
         words = pack(argtypes, values).view("int64").tolist()  # CUDA reads as much as it needs
-        launch(stream, config, loaded.kernel, *words)
+
+        def go() -> None:
+            launch(stream, config, loaded.kernel, *words)
+
+        vars(go)["keeps"] = args
+        return go
 
     def _check_types(self, argtypes: tuple[Any, ...]) -> None:
         for number, typ in enumerate(argtypes, 1):
