@@ -1,7 +1,7 @@
 """Train a small neural network on handwritten digits, data-parallel: the main job.
 
 Every PE holds the whole network (64 inputs, 64 hidden units, 10 digits) and computes the gradient
-of its part of each batch; the gradients are summed by a ring all-reduce inside a kernel. All PEs
+of its part of each batch; the gradients are summed by an all-reduce inside a kernel. All PEs
 then take the same step, so the result does not depend on their number.
 
     gpushmem run -n 4 examples/train_digits.py
@@ -11,7 +11,7 @@ import argparse
 import math
 
 import numpy as np
-from gpushmem.kernels import RingAllReduce
+from gpushmem.kernels import AllReduce
 from numba import cuda
 from rich.console import Console
 from rich.progress import Progress
@@ -120,7 +120,7 @@ def main(epochs, rate, momentum):
     gradient = shmem.device_array(size, "float32")
     w1, b1, w2, b2, _ = parts(weights)
     dw1, db1, dw2, db2, loss = parts(gradient)
-    total = RingAllReduce(size, "float32")
+    total = AllReduce(size, "float32")
 
     rows = TEST  # room for the test set; a PE's part of a batch is smaller
     hidden, logits = (

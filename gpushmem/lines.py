@@ -122,4 +122,4 @@ def _target_of(call_at: tuple[int, int], target: ast.expr, value: ast.expr | Non
 
 def _ours(module: str) -> bool:
     package, _, rest = module.partition(".")
-    return package in OURS and rest.partition(".")[0] != "kernels"
+    return package in OURS and (rest == "kernels.plan" or rest.partition(".")[0] != "kernels")

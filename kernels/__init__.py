@@ -1,5 +1,6 @@
 """Kernels that compute and communicate, ready to use: `import gpushmem.kernels`."""
 
 from gpushmem.kernels.all_reduce import AllReduce
+from gpushmem.kernels.all_reduce_norm import AllReduceRMSNorm
 
-__all__ = ["AllReduce"]
+__all__ = ["AllReduce", "AllReduceRMSNorm"]

@@ -5,16 +5,18 @@ None of them synchronises the block unless it says so.
 
 from __future__ import annotations
 
+import numpy as np
 from numba import cuda
 
 import gpushmem as shmem
 
 __all__ = [
-    "accumulate", "add", "begin", "copy", "end", "member", "part_of", "sum_in_order", "tell",
-    "wait_for",
+    "accumulate", "begin", "block_sum", "copy", "end", "member", "part_of", "rows_of",
+    "sum_in_order", "tell", "wait_for",
 ]  # fmt: skip
 
 ALIGN = 32  # elements: parts begin at multiples of it, so that none shares a cache line
+MAX_THREADS = 1024  # in a block
 PIECE = 4096  # elements that are summed from all PEs before the next: they stay in the cache
 
 
@@ -46,17 +48,16 @@ def part_of(size, parts, k):
 
 
 @shmem.jit(device=True)
+def rows_of(rows, parts, k):
+    """First and last (exclusive) of `rows` rows that are part `k`: as even as can be."""
+    return rows * k // parts, rows * (k + 1) // parts
+
+
+@shmem.jit(device=True)
 def copy(dst, src):
     """Set dst to src, both of one axis; dst's size counts."""
     for i in range(cuda.threadIdx.x, dst.size, cuda.blockDim.x):
         dst[i] = src[i]
-
-
-@shmem.jit(device=True)
-def add(dst, a, b):
-    """Set dst to a + b, all of one axis; dst's size counts."""
-    for i in range(cuda.threadIdx.x, dst.size, cuda.blockDim.x):
-        dst[i] = a[i] + b[i]
 
 
 @shmem.jit(device=True)
@@ -84,6 +85,24 @@ def sum_in_order(mine, boxes, start, me, n):
             accumulate(here, sum_so_far)
         for q in range(me + 1, n):
             accumulate(here, boxes[q][at:])
+
+
+@shmem.jit(device=True)
+def block_sum(value):
+    """Return the sum of a float64 over the threads of the block, to all; synchronises the block."""
+    t, n = cuda.threadIdx.x, cuda.blockDim.x
+    values = cuda.shared.array(MAX_THREADS, np.float64)
+    values[t] = value
+    cuda.syncthreads()
+    while n > 1:
+        half = (n + 1) // 2
+        if t < n // 2:
+            values[t] += values[t + half]
+        cuda.syncthreads()
+        n = half
+    total = values[0]
+    cuda.syncthreads()  # before the next call writes there
+    return total
 
 
 @shmem.jit(device=True)

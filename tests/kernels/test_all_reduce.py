@@ -1,72 +1,129 @@
-"""The ring all-reduce against NumPy."""
+"""All-reduce, by every algorithm, and the fused norm, against NumPy."""
 
 import numpy as np
 import pytest
-from gpushmem.kernels import RingAllReduce
+from gpushmem.kernels import AllReduce, AllReduceRMSNorm
+from gpushmem.kernels.all_reduce import ALGORITHMS
+from gpushmem.kernels.all_reduce_norm import reference
 from numba import cuda
 
 import gpushmem as shmem
 
-
-def all_reduce(size, dtype, blocks, calls):
-    """Sum arrays that differ by PE and call; return the results of all calls."""
-    shmem.init()
-    plan = RingAllReduce(size, dtype, blocks=blocks)
-    x = shmem.device_array(size, dtype)
-    results = []
-    for call in range(calls):
-        x.copy_from((np.arange(size) % 97 + 1000 * shmem.my_pe() + call).astype(dtype))
-        plan(x)
-        results.append(x.numpy())
-    plan.free()
-    shmem.finalize()
-    return results
+SIZES = (0, 1, 7, 33, 1000)
+SHAPES = ((1, 1), (2, 4), (3, 32))  # blocks, threads
+PES = (1, 2, 3, 4, 5, 8)
 
 
-@pytest.mark.parametrize("n_pes", [1, 2, 3, 4, 5, 8])
-@pytest.mark.parametrize(("size", "blocks"), [(0, 1), (1, 1), (7, 1), (1000, 1), (1001, 3), (5, 4)])
-def test_sums_are_numpys(run_pes, n_pes, size, blocks):
-    calls = 3
-    results = run_pes(n_pes, all_reduce, size, "float64", blocks, calls)
-    for got in results:
-        for call in range(calls):
-            base = np.arange(size) % 97 + call
-            np.testing.assert_array_equal(got[call], n_pes * base + 500 * n_pes * (n_pes - 1))
+@pytest.mark.parametrize("n_pes", PES)
+def test_sums_are_numpys(run_pes, n_pes):
+    """Whole numbers: exact in every order, so wrong, missing and doubled addends all show."""
 
-
-def test_every_pe_ends_with_the_same_bits(run_pes):
     def body():
         shmem.init()
-        x = shmem.to_device(np.random.default_rng(shmem.my_pe()).normal(size=4099).astype("f4"))
-        RingAllReduce(4099, "float32", blocks=2)(x)
-        result = x.numpy().tobytes()
+        me, n, done = shmem.my_pe(), shmem.n_pes(), 0
+        for algorithm in ALGORITHMS:
+            for size in SIZES:
+                for blocks, threads in SHAPES[: 1 if size == 1000 else 3]:
+                    plan = AllReduce(
+                        size, "int64", algorithm=algorithm, blocks=blocks, threads=threads
+                    )
+                    x = shmem.device_array(size, "int64")
+                    for call in range(3):
+                        x.copy_from(np.arange(size) % 97 + 1000 * me + call)
+                        plan(x)
+                        wanted = n * (np.arange(size) % 97 + call) + 500 * n * (n - 1)
+                        np.testing.assert_array_equal(x.numpy(), wanted, f"{algorithm} {size}")
+                        done += 1
+                    plan.free()
         shmem.finalize()
-        return result
+        return done
 
-    assert len(set(run_pes(5, body))) == 1
+    assert run_pes(n_pes, body, timeout=150) == [4 * (4 * 3 + 1) * 3] * n_pes
 
 
-def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes):
-    calls = 1500
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_pe_ends_with_the_same_bits(run_pes, algorithm):
+    """Each addition of floats rounds to half a unit in the last place of a partial sum."""
 
-    @shmem.jit
-    def fill_and_dawdle(x, call, turns):
-        for i in range(x.size):
-            x[i] = 1000 * shmem.my_pe() + call + i
-        for k in range(turns):
-            cuda.atomic.add(x, 0, k - k)
+    def body():
+        shmem.init()
+        n, found = shmem.n_pes(), []
+        for dtype, unit in (("float16", 2**-11), ("float32", 2**-24), ("float64", 2**-53)):
+            parts = [np.random.default_rng(pe).normal(size=1031).astype(dtype) for pe in range(n)]
+            x = shmem.to_device(parts[shmem.my_pe()])
+            AllReduce(1031, dtype, algorithm=algorithm, blocks=2)(x)
+            wide = np.array(parts, "float64")
+            error = np.abs(x.numpy() - wide.sum(axis=0))
+            assert (error <= n * unit * np.abs(wide).sum(axis=0)).all()
+            found.append(x.numpy().tobytes())
+        shmem.finalize()
+        return found
 
-    @shmem.jit
-    def check(x, call, wrong):
-        n = shmem.n_pes()
-        for i in range(x.size):
-            if x[i] != n * (call + i) + 500 * n * (n - 1):
-                wrong[0] += 1
+    results = run_pes(5, body)
+    assert all(found == results[0] for found in results)
+
+
+@pytest.mark.parametrize("n_pes", PES)
+def test_the_norm_is_numpys(run_pes, n_pes):
+    """Tolerances are some units in the last place of each dtype; bits are the same everywhere."""
+
+    def body():
+        shmem.init()
+        me, n, bits = shmem.my_pe(), shmem.n_pes(), []
+        rng = np.random.default_rng(5)
+        for dtype, tolerance in (("float64", 1e-13), ("float32", 2e-5), ("float16", 2e-2)):
+            for algorithm in ("one_shot", "two_shot"):
+                for k, shape in enumerate([(1, 8), (0, 16), (5, 33), (7, 1), (40, 129)]):
+                    blocks, threads = SHAPES[k % 3]
+                    options = {"algorithm": algorithm, "blocks": blocks, "threads": threads}
+                    plan = AllReduceRMSNorm(*shape, dtype, **options)
+                    for _ in range(2):
+                        parts = [rng.normal(size=shape).astype(dtype) for _ in range(n)]
+                        before = rng.normal(size=shape).astype(dtype)
+                        gain = rng.normal(size=shape[1:]).astype(dtype)
+                        x, residual, weight = map(shmem.to_device, (parts[me], before, gain))
+                        out = shmem.device_array(shape, dtype)
+                        plan(x, residual, weight, out)
+                        wanted = reference(parts, before, gain)
+                        for got, want in zip((residual, out), wanted, strict=True):
+                            want = want.astype("float64")  # noqa: PLW2901
+                            np.testing.assert_allclose(
+                                got.numpy(), want, rtol=tolerance, atol=tolerance
+                            )
+                            bits.append(got.numpy().tobytes())
+                    plan.free()
+        shmem.finalize()
+        return bits
+
+    results = run_pes(n_pes, body, timeout=150)
+    assert all(bits == results[0] for bits in results)
+    assert len(results[0]) == 3 * 2 * 5 * 2 * 2
+
+
+@shmem.jit
+def fill_and_dawdle(x, call, turns):
+    for i in range(x.size):
+        x[i] = 1000 * shmem.my_pe() + call + i
+    for k in range(turns):
+        cuda.atomic.add(x, 0, k - k)
+
+
+@shmem.jit
+def check(x, call, wrong):
+    n = shmem.n_pes()
+    for i in range(x.size):
+        if x[i] != n * (call + i) + 500 * n * (n - 1):
+            wrong[0] += 1
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_thousands_of_calls_without_a_barrier_while_pes_are_held_up(run_pes, algorithm):
+    calls = 2000
 
     def body():
         shmem.init()
         rng = np.random.default_rng(shmem.my_pe())
-        plan = RingAllReduce(23, "int64")
+        plan = AllReduce(23, "int64", algorithm=algorithm, blocks=2, threads=2)
         x, wrong = shmem.device_array(23, "int64"), shmem.to_device(np.zeros(1, "int64"))
         for call in range(calls):
             dawdle = int(rng.integers(0, 100_000)) if rng.random() < 0.02 else 0
@@ -80,13 +137,102 @@ def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes):
     assert run_pes(3, body, timeout=120) == [0, 0, 0]
 
 
-def test_an_array_that_is_not_the_plans(run_pes):
+def test_plans_of_teams_of_different_sizes_at_the_same_time(run_pes):
+    """5 PEs in rows of 2: the teams have 2, 2 and 1 PEs, and as many sizes of workspace."""
+
     def body():
         shmem.init()
-        plan = RingAllReduce(8, "float32")
+        me = shmem.my_pe()
+        row, column = shmem.team_split_2d(shmem.TEAM_WORLD, 2)
+        results = []
+        for team in (row, column):
+            with AllReduce(100, "int64", team, algorithm="two_shot") as plan:
+                x = shmem.to_device(np.arange(100) + 1000 * me)
+                for _ in range(3):
+                    plan(x)
+                results.append(x.numpy().tolist())
+        shmem.finalize()
+        return results
+
+    rows, columns = [[0, 1], [2, 3], [4]], [[0, 2, 4], [1, 3]]
+    for me, results in enumerate(run_pes(5, body)):
+        for teams, got in zip((rows, columns), results, strict=True):
+            members = next(team for team in teams if me in team)
+            n = len(members)
+            wanted = n * np.arange(100) + 1000 * sum(members)
+            assert got == (wanted * n**2).tolist()
+
+
+def test_a_pe_that_is_in_no_team_makes_the_plan_all_the_same(run_pes):
+    def body():
+        shmem.init()
+        team = shmem.team_split_strided(shmem.TEAM_WORLD, 0, 2, 2)  # PEs 0 and 2
+        x, plan = shmem.to_device(np.ones(8)), AllReduce(8, "float64", team)
+        if team:
+            plan(x)
+        else:
+            with pytest.raises(shmem.TeamError, match="AllReduce: this PE is not in the plan's"):
+                plan(x)
+        plan.free()
+        result = x.numpy()[0]
+        shmem.finalize()
+        return result
+
+    assert run_pes(3, body) == [2, 1, 2]
+
+
+def test_calls_on_several_streams_keep_their_order(run_pes):
+    def body():
+        shmem.init()
+        plan, streams = AllReduce(64, "int64"), [0, shmem.stream(), shmem.stream()]
+        x = shmem.to_device(np.ones(64, "int64"))
+        for call in range(30):
+            plan(x, stream=streams[call % 3])
+        result = x.numpy().tolist()
+        shmem.finalize()
+        return result
+
+    assert run_pes(2, body) == [[2**30] * 64] * 2
+
+
+def test_arrays_that_are_not_the_plans(run_pes):
+    def body():
+        shmem.init()
+        plan = AllReduce(8, "float32")
         for wrong in (shmem.device_array(9, "float32"), shmem.device_array(8, "float64")):
-            with pytest.raises(shmem.ArgumentError, match="the plan is for 8 of float32"):
+            with pytest.raises(shmem.ArgumentError, match=r"the plan is for \(8,\) of float32"):
                 plan(wrong)
+        with pytest.raises(shmem.ArgumentError, match="no algorithm 'tree'; there is one_shot"):
+            AllReduce(8, "float32", algorithm="tree")
+        norm, good = AllReduceRMSNorm(2, 3, "float32"), shmem.device_array((2, 3), "float32")
+        with pytest.raises(shmem.ArgumentError, match=r"weight has shape \(2,\)"):
+            norm(good, good, shmem.device_array(2, "float32"), good)
+        plan.free()
+        with pytest.raises(shmem.ShmemError, match="free"):
+            plan(shmem.device_array(8, "float32"))
         shmem.finalize()
 
     run_pes(1, body)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_what_is_sent_is_what_the_formula_says(run_pes, algorithm):
+    """Boxes are painted; what has another colour afterwards has been sent, by somebody or by me."""
+
+    def body():
+        shmem.init()
+        plan = AllReduce(3 * 32 * 5, "float64", algorithm=algorithm)
+        x = shmem.to_device(np.random.default_rng(shmem.my_pe()).normal(size=plan.size))
+        boxes = [a for a in plan._workspace if a.dtype == np.float64]
+        for box in boxes:
+            box.copy_from(-1e300)
+        shmem.barrier_all()
+        plan(x)
+        shmem.barrier_all()
+        arrived = sum(np.count_nonzero(box.numpy() != -1e300) for box in boxes) * 8
+        shmem.finalize()
+        return arrived, plan.sends()[0]
+
+    arrived, says = zip(*run_pes(3, body), strict=True)
+    own = {"multicast": 3 * 32 * 5 * 8 // 3}.get(algorithm, 0)  # a store to all is one to oneself
+    assert [a - own for a in arrived] == list(says)

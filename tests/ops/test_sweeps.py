@@ -8,7 +8,7 @@ import signal
 
 import numpy as np
 import pytest
-from gpushmem.kernels import RingAllReduce
+from gpushmem.kernels import AllReduce
 from numba import cuda
 
 import gpushmem as shmem
@@ -91,8 +91,8 @@ def test_all_reduce_of_many_sizes(run_pes, n_pes):
         shmem.init()
         good = True
         for size in sizes:
-            for blocks in (1, 3):
-                plan = RingAllReduce(size, "int64", blocks=blocks)
+            for blocks, algorithm in ((1, "ring"), (3, "ring"), (3, "one_shot"), (2, "two_shot")):
+                plan = AllReduce(size, "int64", algorithm=algorithm, blocks=blocks)
                 x = shmem.to_device(np.arange(size) * (shmem.my_pe() + 1))
                 for _ in range(3):
                     plan(x)
