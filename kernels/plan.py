@@ -63,6 +63,7 @@ class Plan:
         self.threads = threads or THREADS[backend]
         self.blocks = blocks or BLOCKS[backend]
         self._epochs = shmem.to_device(np.zeros(self.blocks, "int64"))
+        self.inboxes: list[Any] = []  # all that `boxes` made
         self._memory: list[Any] = []
         self._stream: Any = None
         self._flat: tuple[Any, Any] = (None, None)
@@ -70,7 +71,8 @@ class Plan:
 
     def boxes(self, *shape: int, dtype: Any) -> Any:
         """Memory for others to write to: an array (SLOTS, *shape)."""
-        return self.memory(SLOTS, *shape, dtype=dtype)
+        self.inboxes.append(self.memory(SLOTS, *shape, dtype=dtype))
+        return self.inboxes[-1]
 
     def signals(self, *shape: int) -> Any:
         """Signals for others to set: an array (SLOTS, *shape) of zeros."""

@@ -212,6 +212,10 @@ class Running:
         launch["user"] = 0 if user is None else address_of(user)
         launch["args"] = address_of(packed)
         launch["flush"] = printing.install()
+        if entry.kind == "fibers":
+            launch["max_resident"] = self._resident()
+            for field, address in scheduler.addresses().items():
+                launch[field] = address
         self._bytes = launch.view(np.uint8)
         self._fresh: np.ndarray[Any, Any] | None = None  # the bytes as they are before a run
 
@@ -271,13 +275,14 @@ class Running:
         part["shared"] = -(-address_of(shared) // 256) * 256
         self.entry.call(address_of(part))
 
-    def _run_fibers(self) -> None:
+    def _resident(self) -> int:
+        """How many blocks may be resident."""
         resident = resident_blocks(self.shape.threads)
-        if not self.meets:
-            resident = min(resident, max(1, MAX_RESIDENT_THREADS // self.shape.threads))
-        self.launch["max_resident"] = resident
-        for field, address in scheduler.addresses().items():
-            self.launch[field] = address
+        if self.meets:
+            return resident
+        return min(resident, max(1, MAX_RESIDENT_THREADS // self.shape.threads))
+
+    def _run_fibers(self) -> None:
         with _borrowed_pool(self.entry.local_bytes) as pool:
             self.launch["pool"] = address_of(pool)
             with Parked(self.name, lambda: False, self, worker=True):
