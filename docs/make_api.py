@@ -26,20 +26,22 @@ in kernels too, completes at the next `quiet`.
 
 def page():
     """The page of operations as text."""
-    bases = list(dict.fromkeys(op.base for op in OPS.values()))
+    firsts = {}  # the plain forms, if there are such
+    for op in OPS.values():
+        firsts.setdefault(op.base, op)
     lines = []
-    for base in bases:
-        op = OPS[base]
-        forms = [form.name for form in OPS.values() if form.base == base != form.name]
+    for base, op in firsts.items():
+        forms = [form.name for form in OPS.values() if form.base == base and form is not op]
         names = ", ".join(f"`{form.removeprefix(base)}`" for form in forms)
         host = "" if not op.host else "yes, stream" if "stream" in _signature(op) else "yes"
-        lines.append(f"| [`{base}`](#{base}) | {names} | {'yes' if op.kernel else ''} | {host} |\n")
+        lines.append(
+            f"| [`{op.name}`](#{op.name}) | {names} | {'yes' if op.kernel else ''} | {host} |\n"
+        )
     sections = []
-    for base in bases:
-        op = OPS[base]
+    for op in firsts.values():
         params = [str(p.replace(annotation=p.empty)) for p in _signature(op).values()]
         signature = ", ".join(params).replace("stream=None", "*, stream=None")
-        sections.append(f"\n## {base}\n\n`{base}({signature})`\n\n{op.doc}\n")
+        sections.append(f"\n## {op.name}\n\n`{op.name}({signature})`\n\n{op.doc}\n")
     return HEAD + "".join(lines) + "".join(sections)
 
 

@@ -1272,3 +1272,15 @@ def multicast_array(array: Symmetric, team: Team) -> MulticastArray:
     It can be assigned to (`m[i] = value`), not read, and is made where it is used: it cannot be
     passed to a kernel. NVSHMEM 3: nvshmemx_mc_ptr.
     """
+
+def gemm_block(dst: Array, a: Array, b: Array, accumulate: bool) -> None:
+    """Multiply matrices: `dst = a @ b`, with `accumulate` `dst += a @ b`.
+
+    `dst` (m, n), `a` (m, k) and `b` (k, n) are memory this PE can load from, of float16, float32 or
+    float64, all of one; any sizes, 0 too. In `dst`, and in `a` and `b` or their transposes, the
+    elements of a row are neighbours. Sums of float16 are kept as float32. On return `dst` is there
+    for all threads of the block; what they wrote to `a` and `b` before is included only if they
+    synchronised before. On CPUs it is SciPy's BLAS.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """

@@ -1,13 +1,14 @@
-"""Sizes in bytes, as people write them."""
+"""Sizes in bytes, as people write them; and what bytes an array is."""
 
 from __future__ import annotations
 
 import re
 from fractions import Fraction
+from typing import Any
 
 from gpushmem.errors import ArgumentError
 
-__all__ = ["format_size", "parse_size"]
+__all__ = ["format_size", "parse_size", "span"]
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 LARGEST = 2**63 - 1  # what the system's calls take
@@ -38,3 +39,13 @@ def format_size(nbytes: int) -> str:
         if nbytes >= UNITS[unit]:
             return f"{nbytes / UNITS[unit]:.4g} {unit}iB"
     return f"{nbytes} bytes"
+
+
+def span(array: Any) -> tuple[int, int]:
+    """First address of a NumPy array, and the first behind it; its strides may go backwards."""
+    start: int = array.__array_interface__["data"][0]
+    if not array.size:
+        return start, start
+    reach = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+    below, above = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
+    return start + below, start + above + array.itemsize

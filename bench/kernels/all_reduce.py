@@ -3,7 +3,9 @@
 import numpy as np
 
 NAME = "All-reduce"
-CASES = [{"bytes": nbytes} for nbytes in (16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)]
+CASES = [
+    {"bytes": nbytes} for nbytes in (16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
+]
 
 
 def label(case):

@@ -105,6 +105,11 @@ class DeviceArray:
         """View with another shape and the same elements; raises `ValueError` as NumPy does."""
         return self._view(self.native().reshape(*shape))
 
+    @property
+    def T(self) -> Any:  # noqa: N802  (NumPy's name)
+        """View with the axes in the opposite order."""
+        return self._view(self.native().T)
+
     def view(self, dtype: Any) -> Any:
         """View of the same bytes as elements of `dtype`.
 

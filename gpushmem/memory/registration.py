@@ -13,6 +13,7 @@ import numpy as np
 
 from gpushmem.errors import ArgumentError
 from gpushmem.memory.array import DeviceArray, Owner
+from gpushmem.size import span
 
 if TYPE_CHECKING:
     from gpushmem.backends.base import Backend
@@ -153,16 +154,6 @@ def _through_dlpack(what: str, buffer: Any) -> Memory:
         own = np.asarray(buffer)
         memory = own if span(own) == span(memory) else memory
     return memory
-
-
-def span(memory: Memory) -> tuple[int, int]:
-    """First address of an array, and the first behind it."""
-    start: int = memory.__array_interface__["data"][0]
-    if not memory.size:
-        return start, start
-    reach = [(n - 1) * s for n, s in zip(memory.shape, memory.strides, strict=True)]
-    below, above = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
-    return start + below, start + above + memory.itemsize
 
 
 def _within(memory: Memory, whole: Memory) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-__all__ = ["Parked", "all_parked", "help_others", "moves", "parked"]
+__all__ = ["Parked", "all_parked", "help_others", "hosts", "moves", "parked"]
 
 
 @dataclass(eq=False)
@@ -77,6 +77,11 @@ _helpers: set[int] = set()  # threads that act only for others, which wait for t
 def help_others() -> None:
     """Say that the calling thread only does what another one waits for."""
     _helpers.add(threading.get_ident())
+
+
+def hosts() -> list[tuple[int, Parked]]:
+    """The user's threads that wait; what streams' own threads do is told by their launches."""
+    return [(ident, wait) for ident, wait in list(parked.items()) if not wait.worker]
 
 
 def all_parked() -> bool:

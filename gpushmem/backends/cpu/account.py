@@ -7,7 +7,6 @@ of all PEs. Making one stops nothing: of a PE that moves on meanwhile it may sho
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 import threading
 import time
@@ -28,7 +27,7 @@ from gpushmem.lines import assigned_name, line_of, user_frame
 from gpushmem.ops.constants import COMPARISONS
 from gpushmem.simt.kernel import running
 from gpushmem.simt.layout import GROUP
-from gpushmem.simt.parking import Parked, parked
+from gpushmem.simt.parking import Parked, hosts, parked
 from gpushmem.simt.primitives import LANE_MEETING, MEETING, POLLING
 from gpushmem.simt.waits import Wait, unstarted, waits
 
@@ -54,8 +53,7 @@ class Accountant:
         busy = sorted({launch.name for launch in list(running)} - {wait.kernel for wait in found})
         return {
             "pe": self._world.job.my_pe,
-            "pid": os.getpid(),
-            "host": [self._host(ident, wait) for ident, wait in _hosts()],
+            "host": [self._host(ident, wait) for ident, wait in hosts()],
             "busy": busy,
             "unstarted": unstarted(),
             "waits": [self._wait(group) for group in alike[:MOST]],
@@ -125,7 +123,6 @@ class Accountant:
                 return {
                     "offset": offset, "index": (offset - made.offset) // made.dtype.itemsize,
                     "dtype": str(made.dtype), "made": made.where, "name": assigned_name(made.where),
-                    "shape": made.shape,
                 }  # fmt: skip
         return {"offset": offset, "index": 0, "dtype": f"{8 * width} bits", "made": None}
 
@@ -138,11 +135,6 @@ def _alike(found: list[Wait]) -> list[list[Wait]]:
         key = (wait.kernel, wait.block, wait.site, wait.what, place, wait.compare, wait.wanted)
         groups.setdefault(key, []).append(wait)
     return list(groups.values())
-
-
-def _hosts() -> list[tuple[int, Parked]]:
-    """The user's threads that wait; what streams' own threads do is told by their launches."""
-    return [(ident, wait) for ident, wait in list(parked.items()) if not wait.worker]
 
 
 def _arrived(group: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from gpushmem.backends.cpu.account import Accountant
 from gpushmem.job.board import Board
 from gpushmem.job.report import report
-from gpushmem.simt.parking import parked
+from gpushmem.simt.parking import hosts
 
 __all__ = ["Signals"]
 
@@ -53,6 +53,6 @@ class Signals:
         faulthandler.dump_traceback(all_threads=True)
 
     def _on_interrupt(self, number: int, frame: Any) -> None:
-        if any(not wait.worker for wait in parked.values()):
+        if hosts():
             self._report()
         signal.default_int_handler(number, frame)

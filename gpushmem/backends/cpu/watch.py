@@ -37,7 +37,7 @@ from gpushmem.job.board import DEADLOCK, FAILED, NONE, TIMEOUT
 from gpushmem.job.job import Job
 from gpushmem.job.report import gone, report
 from gpushmem.simt.kernel import Running, running
-from gpushmem.simt.parking import Parked, all_parked, help_others, moves, parked
+from gpushmem.simt.parking import all_parked, help_others, hosts, moves, parked
 
 __all__ = ["Watch"]
 
@@ -176,7 +176,7 @@ class Watch:
 
     def _check_timeout(self) -> None:
         limit = self._board["timeout"] / 1e9
-        for wait in _hosts() if limit else ():
+        for _, wait in hosts() if limit else ():
             if time.monotonic() - wait.since > limit and not wait.ready():
                 reason = f"PE {self._pe} has waited for {limit:g} s in {wait.what}"
                 return self._say(TIMEOUT, reason, stacks=True)
@@ -237,7 +237,7 @@ class Over:
         self._launches &= running
         for launch in list(self._launches if alone else running):
             launch.cancel()
-        waiting = [wait for wait in _hosts() if wait.since < self._since]
+        waiting = [wait for _, wait in hosts() if wait.since < self._since]
         if waiting and for_good and time.monotonic() > self._since + LAST:
             _print(
                 f"gpushmem: {waiting[0].what} does not end after the verdict: ended the process\n"
@@ -309,11 +309,6 @@ class Same:
             self._state, self._turns = state, turns
             return False
         return turns.rounds_since(self._turns)
-
-
-def _hosts() -> list[Parked]:
-    """The waits of the user's threads."""
-    return [wait for wait in list(parked.values()) if not wait.worker]
 
 
 def _main_is_parked() -> bool:

@@ -13,7 +13,7 @@ from numba.cuda.typing.typeof import Purpose, typeof, typeof_impl
 
 from gpushmem.errors import ArgumentError
 
-__all__ = ["GpuArray", "at", "span_of"]
+__all__ = ["GpuArray", "at"]
 
 Ghost = np.ndarray[Any, Any]
 
@@ -60,6 +60,11 @@ class GpuArray:
             )
         return GpuArray(self.ghost.reshape(*shape), self.owner)
 
+    @property
+    def T(self) -> GpuArray:  # noqa: N802  (NumPy's name)
+        """View with the axes in the opposite order."""
+        return GpuArray(self.ghost.T, self.owner)
+
     def view(self, dtype: Any) -> GpuArray:
         """View of the same bytes as elements of `dtype`."""
         return GpuArray(self.ghost.view(dtype), self.owner)
@@ -102,16 +107,6 @@ def at(address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: Any = 
     interface = {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3}
     ghost = np.asarray(type("Holder", (), {"__array_interface__": interface})())
     return GpuArray(np.ndarray(shape, dtype, ghost), owner)
-
-
-def span_of(ghost: Ghost) -> tuple[int, int]:
-    """The first address of an array, and the first behind it."""
-    first: int = ghost.__array_interface__["data"][0]
-    if not ghost.size:
-        return first, first
-    reach = [(n - 1) * step for n, step in zip(ghost.shape, ghost.strides, strict=True)]
-    below, above = (sum(r for r in reach if (r > 0) == up) for up in (False, True))
-    return first + below, first + above + ghost.itemsize
 
 
 @typeof_impl.register(GpuArray)

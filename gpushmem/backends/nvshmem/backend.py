@@ -18,7 +18,7 @@ from gpushmem import settings
 from gpushmem.backends.base import Shape
 from gpushmem.backends.hostcalls import check_contiguous, check_pe, not_symmetric
 from gpushmem.backends.nvshmem import transport
-from gpushmem.backends.nvshmem.arrays import GpuArray, at, span_of
+from gpushmem.backends.nvshmem.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.device import Device, Stream, check
 from gpushmem.backends.nvshmem.hostcalls import SCRATCH, HostCalls, as_gpu
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
@@ -36,6 +36,7 @@ from gpushmem.job import job as jobs
 from gpushmem.job.board import TIMEOUT
 from gpushmem.ops import Op
 from gpushmem.simt.kernel import shape_of
+from gpushmem.size import span
 
 __all__ = ["NvshmemBackend"]
 
@@ -242,7 +243,7 @@ class NvshmemBackend:
             raise not_symmetric(name, array)
 
     def _holds(self, memory: np.ndarray[Any, Any]) -> bool:
-        low, high = span_of(memory)
+        low, high = span(memory)
         return self._heap <= low and high <= self._heap + self.heap_bytes
 
     # --- kernels

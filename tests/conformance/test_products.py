@@ -1,0 +1,104 @@
+"""`gemm_block` against NumPy."""
+
+import numpy as np
+import pytest
+
+import gpushmem as shmem
+
+# Relative to the sum of the products' absolute values: k roundings of float32 or float64 in any
+# order, and for float16 one rounding of the result.
+UNITS = {"float16": 2**-10, "float32": 2**-22, "float64": 2**-51}
+# m, k, n
+SIZES = [(3, 5, 7), (1, 1, 1), (4, 0, 3), (0, 3, 3), (3, 3, 0), (17, 33, 9), (70, 65, 66)]
+
+
+@shmem.jit
+def multiply(dst, a, b, accumulate):
+    shmem.gemm_block(dst, a, b, accumulate)
+
+
+def checked(dst, a, b, accumulate, threads=1):
+    """Run it on device arrays and compare with NumPy."""
+    before, left, right = (x.numpy().astype("float64") for x in (dst, a, b))
+    multiply[1, threads](dst, a, b, accumulate)
+    start = before if accumulate else np.zeros_like(before)
+    scale = np.abs(start) + np.abs(left) @ np.abs(right)
+    wanted = start + left @ right
+    error = np.abs(dst.numpy().astype("float64") - wanted)
+    assert (error <= UNITS[str(dst.dtype)] * (left.shape[1] ** 0.5 + 2) * scale + 1e-300).all()
+
+
+def random(shape, dtype, seed):
+    return shmem.to_device(np.random.default_rng(seed).normal(size=shape).astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", UNITS)
+@pytest.mark.parametrize("threads", [1, 32, 128])
+def test_products_are_numpys(alone, dtype, threads):
+    for m, k, n in SIZES:
+        a, b, dst = random((m, k), dtype, 1), random((k, n), dtype, 2), random((m, n), dtype, 3)
+        checked(dst, a, b, True, threads)
+        checked(dst, a, b, False, threads)
+
+
+@pytest.mark.parametrize("dtype", UNITS)
+def test_parts_of_matrices_and_transposed_ones(alone, dtype):
+    whole, other, out = (random((40, 50), dtype, seed) for seed in range(3))
+    before = out.numpy()
+    checked(out[3:13, 5:25], whole[:10, 7:37], other[:30, 1:21], False)
+    after = out.numpy()
+    after[3:13, 5:25] = before[3:13, 5:25]
+    np.testing.assert_array_equal(after, before)  # nothing else was touched
+    by_columns = random((50, 40), dtype, 4).T
+    checked(out[:30, :30], whole[:30, :20], by_columns[:20, :30], True)
+    checked(out[:20, :20], by_columns[:20, :9], by_columns[:9, :20], False)
+
+
+def test_each_of_many_blocks_multiplies_its_own(alone):
+    @shmem.jit
+    def many(dst, a, b):
+        for k in range(cuda.blockIdx.x, dst.shape[0], cuda.gridDim.x):
+            shmem.gemm_block(dst[k], a[k], b[k], False)
+
+    from numba import cuda
+
+    a, b, dst = (random((9, 6, 6), "float64", seed) for seed in range(3))
+    many[4, 8](dst, a, b)
+    np.testing.assert_allclose(dst.numpy(), a.numpy() @ b.numpy(), atol=1e-13)
+
+
+@pytest.mark.checked
+@pytest.mark.parametrize(
+    ("shapes", "says"),
+    [
+        ([(3, 4), (3, 5), (6, 4)], "a is 3 x 5, b 6 x 4, dst 3 x 4"),
+        ([(3, 4), (2, 5), (5, 4)], "a is 2 x 5, b 5 x 4, dst 3 x 4"),
+    ],
+)
+def test_shapes_that_do_not_fit(alone, shapes, says):
+    arrays = [shmem.device_array(shape, "float32") for shape in shapes]
+    multiply[1, 1](*arrays, False)
+    with pytest.raises(shmem.ArgumentError, match=says):
+        shmem.synchronize()
+
+
+@pytest.mark.checked
+def test_strides_that_blas_has_not(alone):
+    a = shmem.device_array((8, 8), "float32")
+    multiply[1, 1](a[:4, :4], a[::2, ::2], a[:4, :4], False)
+    with pytest.raises(shmem.ArgumentError, match="strides of 64 and 8 bytes"):
+        shmem.synchronize()
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "says"),
+    [
+        (("float32", "float64", "float32"), "dst is of float32, a of float64"),
+        (("int32", "int32", "int32"), "float16, float32, float64"),
+    ],
+)
+def test_dtypes_that_are_not_multiplied(alone, dtypes, says):
+    with pytest.raises(Exception, match=says):
+        multiply[1, 1](*(shmem.device_array((2, 2), dtype) for dtype in dtypes), False)
+    with pytest.raises(Exception, match="2 axes"):
+        multiply[1, 1](*(shmem.device_array(2, "float32") for _ in range(3)), False)
