@@ -27,6 +27,7 @@ RETURNING = (
     "signal_wait", "atomic_fetch", "atomic_swap", "atomic_compare_swap", "wait_until_any",
     "wait_until_some",
 )  # fmt: skip
+OWN = ("gemm",)  # rows that call nothing of NVSHMEM's
 COPIED = ("int8", "uint16", "int32", "int64", "float16", "float32", "float64", "complex64",
           "complex128", "boolean", "bfloat16")  # fmt: skip
 
@@ -49,6 +50,8 @@ def dtypes_of(op, which=None):
         return ("uint64",)
     if op.base.startswith(("wait", "test")):
         return accepts.WAITED
+    if op.base == "gemm":
+        return accepts.MULTIPLIED
     if op.base in ("reduce", "reducescatter"):
         integers = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
         floats = ("float16", "bfloat16", "float32", "float64")
@@ -102,6 +105,8 @@ def _type(op, name, element):
         return types.uint64
     if name in ("value", "cond"):
         return array_of(element) if op.base.endswith("_vector") else element
+    if op.base == "gemm":
+        return types.boolean if name == "accumulate" else types.Array(element, 2, "A")
     return array_of(element)
 
 

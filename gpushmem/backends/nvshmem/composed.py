@@ -12,7 +12,7 @@ from numba.cuda import cgutils, types
 from numba.cuda.np.arrayobj import populate_array
 
 from gpushmem.backends import accepts
-from gpushmem.backends.nvshmem import multicast
+from gpushmem.backends.nvshmem import gemm, multicast
 from gpushmem.backends.nvshmem.native import call, intrinsic
 from gpushmem.ops.table import BLOCK, THREAD, WARP, Op
 
@@ -192,6 +192,7 @@ CHOICES = {
     "collect": _collective(COLLECT, "fcollect", "put", "barrier"),
     "alltoalls": _collective(ALLTOALLS, "iput", "sync", "barrier"),
     "multicast_array": _multicast,
+    "gemm": gemm.choose,
 }
 ASKING = ("team_n_pes", "team_my_pe", "team_translate_pe", "n_pes")
 FACTORY = """

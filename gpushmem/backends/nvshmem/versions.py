@@ -46,11 +46,13 @@ NEEDED = (
 )
 
 
+MATHDX = ("nvidia-libmathdx-cu13", "nvidia-libmathdx-cu12")  # one of them, if any
+
 # What the machine code of a kernel depends on, besides its source.
 COMPILING = (
     "gpushmem", "numba", "numba-cuda", "llvmlite", "nvshmem4py-cu13", "nvshmem4py-cu12",
     "nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12", "nvidia-cuda-nvrtc", "nvidia-nvvm",
-    "nvidia-nvjitlink", "nvidia-cuda-cccl",
+    "nvidia-nvjitlink", "nvidia-cuda-cccl", *MATHDX,
 )  # fmt: skip
 
 

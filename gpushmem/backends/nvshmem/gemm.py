@@ -1,0 +1,179 @@
+"""`gemm_block`: a product of matrices, tile by tile, in memory that the block shares.
+
+All threads bring a tile of `a` and one of `b` there, with zeros where the matrices end, so any
+sizes and strides will do; the product of the two is added to the sums for a tile of `dst`, which
+are there, too. That step is cuBLASDx's where it is installed (`mathdx`) and the block is as long as
+it was compiled for, else the loops below, for any block. All but cuBLASDx is Python that the cpu
+backend compiles as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import cuda
+from numba.cuda import types
+from numba.cuda.core.targetconfig import ConfigStack
+from numba.cuda.flags import Flags
+
+from gpushmem.backends import accepts
+from gpushmem.backends.nvshmem import mathdx
+from gpushmem.ops.table import Op
+
+__all__ = ["TILES", "Tile", "choose", "compiled", "product"]
+
+
+class Tile(NamedTuple):
+    """Sizes of tiles: `dst` (m, n), `a` (m, k), `b` (k, n); and of what one thread sums at a time.
+
+    They are powers of two. `leads` are the elements from one row to the next in shared memory, of
+    `a`, `b` and `dst`: more than there are in a row, so that the rows begin in different banks.
+    """
+
+    m: int
+    n: int
+    k: int
+    rows: int
+    columns: int
+    leads: tuple[int, int, int]
+    number: Any  # the type of the sums
+
+
+# Some 26 KB for each. It is static shared memory, of which a kernel has 48 KB in all.
+TILES = {
+    types.float16: Tile(64, 64, 32, 4, 4, (40, 72, 68), np.float32),
+    types.float32: Tile(64, 64, 16, 4, 4, (20, 68, 68), np.float32),
+    types.float64: Tile(32, 32, 32, 4, 2, (34, 34, 34), np.float64),
+}
+
+
+def _bring(rows: int, columns: int) -> Any:
+    @cuda.jit(device=True)
+    def bring(tile, source, top, left, rank, threads):
+        """Copy the part of `source` that begins at row `top`, column `left`; zeros beyond it.
+
+        Threads that follow each other read elements that do.
+        """
+        by_columns = source.strides[0] < source.strides[1]
+        for i in range(rank, rows * columns, threads):
+            row = i % rows if by_columns else i // columns
+            column = i // rows if by_columns else i % columns
+            if top + row < source.shape[0] and left + column < source.shape[1]:
+                tile[row, column] = source[top + row, left + column]
+            else:
+                tile[row, column] = np.float32(0)
+
+    return bring
+
+
+def _by_threads(tile: Tile) -> Any:
+    number, inner, rows, columns = tile.number, tile.k, tile.rows, tile.columns
+    # A thread's elements lie as far apart as they can: those of the next thread are beside them.
+    down, across = tile.m // rows, tile.n // columns
+
+    @cuda.jit(device=True)
+    def by_threads(sums, left, right, rank, threads):
+        """Add the product of two tiles to `sums`."""
+        mine = cuda.local.array((rows, columns), number)
+        for part in range(rank, down * across, threads):
+            row, column = part // across, part % across
+            for i in range(rows):
+                for j in range(columns):
+                    mine[i, j] = sums[row + i * down, column + j * across]
+            for k in range(inner):
+                for i in range(rows):
+                    for j in range(columns):
+                        mine[i, j] += number(left[row + i * down, k]) * number(
+                            right[k, column + j * across]
+                        )
+            for i in range(rows):
+                for j in range(columns):
+                    sums[row + i * down, column + j * across] = mine[i, j]
+
+    return by_threads
+
+
+def _add(tile: Tile, dtype: Any, library: bool) -> Any:
+    """What adds the product of two tiles to the sums; by cuBLASDx if `library`, where it can."""
+    by_threads = _by_threads(tile)
+    if not library:
+        return by_threads
+    by_library, length = mathdx.multiply(dtype), mathdx.THREADS
+
+    @cuda.jit(device=True)
+    def add(sums, left, right, rank, threads):
+        if cuda.blockDim.x == length and threads == length:
+            by_library(left, right, sums)
+        else:
+            by_threads(sums, left, right, rank, threads)
+
+    return add
+
+
+@cache
+def product(dtype: Any, library: bool = False) -> Callable[..., Any]:
+    """The device function `(dst, a, b, accumulate)` for matrices of `dtype`."""
+    tile = TILES[dtype]
+    bring_left, bring_right = _bring(tile.m, tile.k), _bring(tile.k, tile.n)
+    add = _add(tile, dtype, library)
+    m, n, k, number, aligned = tile.m, tile.n, tile.k, tile.number, mathdx.ALIGNMENT
+    left_shape, right_shape, sums_shape = (
+        (rows, lead) for rows, lead in zip((m, k, m), tile.leads, strict=True)
+    )
+
+    @cuda.jit(device=True)
+    def multiply(dst, a, b, accumulate):
+        left = cuda.shared.array(left_shape, dtype, aligned)
+        right = cuda.shared.array(right_shape, dtype, aligned)
+        sums = cuda.shared.array(sums_shape, number, aligned)
+        at, size = cuda.threadIdx, cuda.blockDim
+        rank = at.x + size.x * (at.y + size.y * at.z)
+        threads = size.x * size.y * size.z
+        rows, columns = dst.shape
+        for top in range(0, rows, m):
+            for first in range(0, columns, n):
+                cuda.syncthreads()  # the shared memory may have been another's until now
+                for i in range(rank, m * n, threads):
+                    row, column = i // n, i % n
+                    if accumulate and top + row < rows and first + column < columns:
+                        sums[row, column] = dst[top + row, first + column]
+                    else:
+                        sums[row, column] = number(0)
+                for middle in range(0, a.shape[1], k):
+                    bring_left(left, a, top, middle, rank, threads)
+                    bring_right(right, b, middle, first, rank, threads)
+                    cuda.syncthreads()
+                    add(sums, left, right, rank, threads)
+                    cuda.syncthreads()
+                for i in range(rank, m * n, threads):  # without products, those it has set
+                    row, column = i // n, i % n
+                    if top + row < rows and first + column < columns:
+                        dst[top + row, first + column] = sums[row, column]
+        cuda.syncthreads()
+
+    return multiply
+
+
+def choose(op: Op, core: Any, given: dict[str, Any]) -> Callable[..., Any]:
+    """What Numba compiles for a call with these types; raises `NumbaTypeError`."""
+    dst, a, b = (given[name] for name in ("dst", "a", "b"))
+    accepts.gemm(dst, a, b)
+    flags = ConfigStack.top_or_none()
+    capability = getattr(flags, "compute_capability", None) if isinstance(flags, Flags) else None
+    multiply = product(dst.dtype, mathdx.has(capability))
+
+    def gemm(dst, a, b, accumulate):
+        multiply(dst, a, b, accumulate)
+
+    return gemm
+
+
+def compiled(dtype: str, arch: str) -> bytes:
+    """LTO-IR of cuBLASDx's product of the tiles for a dtype."""
+    tile = TILES[getattr(types, dtype)]
+    sums = tile.number.__name__
+    wanted = mathdx.Product(dtype, sums, tile.m, tile.n, tile.k, tile.leads)
+    return mathdx.compiled(wanted, arch)
