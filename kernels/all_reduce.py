@@ -18,13 +18,16 @@
           step 2    PE 0 --1--> PE 1 --2--> PE 2 --0--> PE 0     keep
           step 3    PE 0 --0--> PE 1 --1--> PE 2 --2--> PE 0     keep
 
-What a PE sends, for n PEs and arrays of S bytes, each block of the kernel with messages of its own:
+A long array is summed piece by piece, each an epoch of its own (see `plan`): the boxes are as large
+as a piece, stay in the cache, and while PEs wait in one block they work in others.
 
-                  bytes              messages per block
-    one shot      (n - 1) S          n - 1
-    two shot      2 (n - 1) S / n    2 (n - 1)
-    ring          2 (n - 1) S / n    2 (n - 1), one after the other
-    multicast     S                  n - 1, and S / itemsize stores
+What a PE sends, for n PEs and arrays of S bytes in P pieces:
+
+                  bytes              messages
+    one shot      (n - 1) S          (n - 1) P
+    two shot      2 (n - 1) S / n    2 (n - 1) P
+    ring          2 (n - 1) S / n    2 (n - 1) P, one after the other
+    multicast     S                  (n - 1) P, and as many stores as elements in S / n
 
 In each, all PEs add up the addends of an element in the same order, so all end with the same bits.
 One shot and two shot are those of TensorRT-LLM and vLLM for NVLink, the multicast is NVLink
@@ -41,7 +44,7 @@ from gpushmem.kernels.parts import (
     accumulate,
     begin,
     copy,
-    end,
+    end_at,
     member,
     part_of,
     sum_in_order,
@@ -56,114 +59,117 @@ import gpushmem as shmem
 __all__ = ["AllReduce", "reference"]
 
 
-@shmem.jit(collective=True, cache=True)
-def one_shot(x, inbox, arrived, team, epochs):
-    """`inbox` (SLOTS, n, size), `arrived` (SLOTS, blocks, n); a block sums its own part of `x`."""
-    me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
-    slot, b = epoch % SLOTS, cuda.blockIdx.x
-    first, last = part_of(x.size, cuda.gridDim.x, b)
-    mine = x[first:last]
-    for k in range(1, n):
-        pe = member(team, (me + k) % n)
-        box, signal = inbox[slot, me][first:last], arrived[slot, b, me:]
-        shmem.put_signal_block(box, mine, signal, epoch, shmem.SIGNAL_SET, pe)
-    for k in range(1, n):
-        wait_for(arrived[slot, b, (me + k) % n :], epoch)
-    sum_in_order(mine, inbox[slot], first, me, n)
-    end(epochs)
+# Elements. On CPUs boxes of half a megabyte were twice as fast as smaller ones: what a PE reads has
+# then gone from the writer's own cache to the one that they share.
+PIECE = {"cpu": 128 << 10, "nvshmem": 16 << 10}
 
 
 @shmem.jit(device=True)
-def sum_my_part(x, inbox, arrived, team, epoch):
-    """The first half of two shot: send parts to who sums them, sum mine; a block's share of it.
-
-    Returns first and last of what has been summed in `x`, for all threads of the block.
-    """
+def one_shot(mine, boxes, signals, sums, summed, team, epoch):
+    """Sum a piece in place; `boxes` (n, piece), `signals` (n,); all are of this block and slot."""
     me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
-    slot, b, blocks = epoch % SLOTS, cuda.blockIdx.x, cuda.gridDim.x
+    for k in range(1, n):
+        pe = member(team, (me + k) % n)
+        shmem.put_signal_block(boxes[me], mine, signals[me:], epoch, shmem.SIGNAL_SET, pe)
+    for k in range(1, n):
+        wait_for(signals[(me + k) % n :], epoch)
+    sum_in_order(mine, boxes, me, n)
+
+
+@shmem.jit(device=True)
+def sum_my_part(mine, boxes, signals, team, epoch):
+    """The first half of two shot: send parts to who sums them, sum mine; synchronises the block."""
+    me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
     for k in range(1, n):
         to = (me + k) % n
-        lower, upper = part_of(x.size, n, to)
-        first, last = part_of(upper - lower, blocks, b)
-        box, signal = inbox[slot, me][first:last], arrived[slot, b, me:]
-        outgoing = x[lower + first : lower + last]
-        shmem.put_signal_block(box, outgoing, signal, epoch, shmem.SIGNAL_SET, member(team, to))
-    lower, upper = part_of(x.size, n, me)
-    first, last = part_of(upper - lower, blocks, b)
+        first, last = part_of(mine.size, n, to)
+        pe, signal = member(team, to), signals[me:]
+        shmem.put_signal_block(boxes[me], mine[first:last], signal, epoch, shmem.SIGNAL_SET, pe)
     for k in range(1, n):
-        wait_for(arrived[slot, b, (me + k) % n :], epoch)
-    sum_in_order(x[lower + first : lower + last], inbox[slot], first, me, n)
+        wait_for(signals[(me + k) % n :], epoch)
+    first, last = part_of(mine.size, n, me)
+    sum_in_order(mine[first:last], boxes, me, n)
     cuda.syncthreads()
-    return lower + first, lower + last
 
 
 @shmem.jit(device=True)
-def take_sums(x, sums, summed, team, epoch):
-    """The end of two shot: copy what the others have summed to `x`; a block's share of it."""
+def take_sums(mine, sums, signals, team, epoch):
+    """The end of two shot: copy what the others have summed to `mine`."""
     me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
-    slot, b, blocks = epoch % SLOTS, cuda.blockIdx.x, cuda.gridDim.x
     for k in range(1, n):
         other = (me + k) % n
-        lower, upper = part_of(x.size, n, other)
-        first, last = part_of(upper - lower, blocks, b)
-        wait_for(summed[slot, b, other:], epoch)
-        copy(x[lower + first : lower + last], sums[slot][lower + first :])
+        first, last = part_of(mine.size, n, other)
+        wait_for(signals[other:], epoch)
+        copy(mine[first:last], sums[first:last])
 
 
-@shmem.jit(collective=True, cache=True)
-def two_shot(x, inbox, arrived, sums, summed, team, epochs):
-    """`inbox` (SLOTS, n, part), `sums` (SLOTS, size), the signals (SLOTS, blocks, n)."""
-    me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
-    first, last = sum_my_part(x, inbox, arrived, team, epoch)
-    box, signal = sums[epoch % SLOTS][first:last], summed[epoch % SLOTS, cuda.blockIdx.x, me:]
+@shmem.jit(device=True)
+def two_shot(mine, boxes, signals, sums, summed, team, epoch):
+    """As `one_shot`; `boxes` (n, part), `sums` (piece,), `summed` (n,) the signals of these."""
+    me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
+    sum_my_part(mine, boxes, signals, team, epoch)
+    first, last = part_of(mine.size, n, me)
     for k in range(1, n):
-        pe = member(team, (me + k) % n)
-        shmem.put_signal_block(box, x[first:last], signal, epoch, shmem.SIGNAL_SET, pe)
-    take_sums(x, sums, summed, team, epoch)
-    end(epochs)
+        pe, box, signal = member(team, (me + k) % n), sums[first:last], summed[me:]
+        shmem.put_signal_block(box, mine[first:last], signal, epoch, shmem.SIGNAL_SET, pe)
+    take_sums(mine, sums, summed, team, epoch)
 
 
-@shmem.jit(collective=True, cache=True)
-def multicast(x, inbox, arrived, sums, summed, team, epochs):
+@shmem.jit(device=True)
+def multicast(mine, boxes, signals, sums, summed, team, epoch):
     """As `two_shot`."""
-    me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
-    first, last = sum_my_part(x, inbox, arrived, team, epoch)
-    everywhere = shmem.multicast_array(sums[epoch % SLOTS], team)
+    me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
+    sum_my_part(mine, boxes, signals, team, epoch)
+    everywhere = shmem.multicast_array(sums, team)
+    first, last = part_of(mine.size, n, me)
     for i in range(first + cuda.threadIdx.x, last, cuda.blockDim.x):
-        everywhere[i] = x[i]
+        everywhere[i] = mine[i]
     for k in range(1, n):
-        tell(summed[epoch % SLOTS, cuda.blockIdx.x, me:], epoch, member(team, (me + k) % n))
-    take_sums(x, sums, summed, team, epoch)
-    end(epochs)
+        tell(summed[me:], epoch, member(team, (me + k) % n))
+    take_sums(mine, sums, summed, team, epoch)
 
 
-@shmem.jit(collective=True, cache=True)
-def ring(x, inbox, arrived, team, epochs):
-    """`inbox` (SLOTS, blocks, steps, chunk), `arrived` (SLOTS, blocks, steps).
-
-    A block sums its own part of `x`, in a ring of its own.
-    """
-    me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
-    slot, b = epoch % SLOTS, cuda.blockIdx.x
+@shmem.jit(device=True)
+def ring(mine, boxes, signals, sums, summed, team, epoch):
+    """As `one_shot`; `boxes` (steps, part), `signals` (steps,)."""
+    me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
     right = member(team, (me + 1) % n)
-    first, last = part_of(x.size, cuda.gridDim.x, b)
-    mine = x[first:last]
     for step in range(2 * (n - 1)):
         # The chunk to pass on is the one that came in the step before.
-        start, stop = part_of(mine.size, n, (me - step) % n)
-        box, signal = inbox[slot, b, step], arrived[slot, b, step:]
-        shmem.put_signal_block(box, mine[start:stop], signal, epoch, shmem.SIGNAL_SET, right)
+        first, last = part_of(mine.size, n, (me - step) % n)
+        box, signal, outgoing = boxes[step], signals[step:], mine[first:last]
+        shmem.put_signal_block(box, outgoing, signal, epoch, shmem.SIGNAL_SET, right)
         wait_for(signal, epoch)
-        start, stop = part_of(mine.size, n, (me - step - 1) % n)
+        first, last = part_of(mine.size, n, (me - step - 1) % n)
         if step < n - 1:
-            accumulate(mine[start:stop], box)
+            accumulate(mine[first:last], box)
         else:
-            copy(mine[start:stop], box)
+            copy(mine[first:last], box)
         cuda.syncthreads()  # before it is passed on
-    end(epochs)
 
 
-ALGORITHMS = {"one_shot": one_shot, "two_shot": two_shot, "ring": ring, "multicast": multicast}
+# Those who have no `sums` get empty ones.
+SUMMING = {"one_shot": one_shot, "two_shot": two_shot, "ring": ring, "multicast": multicast}
+
+
+def kernel_for(sum_piece: Any) -> Any:
+    """The kernel that sums an array piece by piece."""
+
+    @shmem.jit(collective=True, cache=True)
+    def all_reduce(x, piece, inbox, arrived, sums, summed, team, epochs):
+        """Boxes (SLOTS, blocks, ...): each block has its own, and its own part of `x`."""
+        epoch, b = begin(epochs), cuda.blockIdx.x
+        lower, upper = part_of(x.size, cuda.gridDim.x, b)
+        for first in range(lower, upper, piece):
+            mine, s = x[first : min(first + piece, upper)], epoch % SLOTS
+            sum_piece(mine, inbox[s, b], arrived[s, b], sums[s, b], summed[s, b], team, epoch)
+            epoch += 1
+        end_at(epochs, epoch - 1)
+
+    return all_reduce
+
+
+ALGORITHMS = {name: kernel_for(sum_piece) for name, sum_piece in SUMMING.items()}
 
 
 def part_size(size: int, parts: int) -> int:
@@ -176,8 +182,7 @@ class AllReduce(Plan):
 
     `x` is any device array of that size; every PE ends with the same bits. `algorithm` is
     "one_shot", "two_shot", "ring" or "multicast" (see the module); by default what the size
-    suggests. The workspace is 2 n arrays for one shot, 4 for the others. Numbers are added in
-    their own dtype.
+    suggests. Each block has boxes for n pieces (`PIECE`), twice. Numbers are added in their dtype.
     """
 
     def __init__(
@@ -187,24 +192,8 @@ class AllReduce(Plan):
         super().__init__(team, blocks=blocks, threads=threads)
         self.size, self.dtype = size, np.dtype(dtype)
         self.algorithm = algorithm or suggested(size * self.dtype.itemsize, self.n_pes)
-        if self.algorithm not in ALGORITHMS:
-            raise shmem.ArgumentError(
-                f"AllReduce: there is no algorithm {algorithm!r}; there is {', '.join(ALGORITHMS)}"
-            )
-        n, steps = self.n_pes, max(1, 2 * (self.n_pes - 1))
-        if self.algorithm == "ring":
-            chunk = part_size(part_size(size, self.blocks), n)
-            self._workspace = (
-                self.boxes(self.blocks, steps, chunk, dtype=dtype),
-                self.signals(self.blocks, steps),
-            )
-        elif self.algorithm == "one_shot":
-            self._workspace = self.boxes(n, size, dtype=dtype), self.signals(self.blocks, n)
-        else:
-            self._workspace = (
-                self.boxes(n, part_size(size, n), dtype=dtype), self.signals(self.blocks, n),
-                self.boxes(size, dtype=dtype), self.signals(self.blocks, n),
-            )  # fmt: skip
+        self.piece = max(1, min(PIECE[self.backend], part_size(size, self.blocks)))
+        self._workspace = workspace(self, self.algorithm, self.piece, dtype)
 
     def __call__(self, x: Any, stream: Any = 0) -> None:
         """Replace `x` by its sum over the team; asynchronous, in `stream`'s order.
@@ -213,14 +202,16 @@ class AllReduce(Plan):
         """
         flat = self.flat(x)
         self.expect("x", flat, (self.size,), self.dtype)
-        self.launch(ALGORITHMS[self.algorithm], stream, flat, *self._workspace)
+        self.launch(ALGORITHMS[self.algorithm], stream, flat, self.piece, *self._workspace)
 
     def sends(self) -> tuple[int, int]:
         """Bytes and messages that a PE sends in a call, at most: the last parts may be smaller."""
-        n, nbytes = self.n_pes, self.size * self.dtype.itemsize
-        if self.algorithm == "one_shot":
-            return (n - 1) * nbytes, (n - 1) * self.blocks
-        return 2 * (n - 1) * -(-nbytes // n), 2 * (n - 1) * self.blocks
+        ends = [part_of(self.size, self.blocks, b) for b in range(self.blocks)]
+        pieces = sum(-(-(upper - lower) // self.piece) for lower, upper in ends)
+        return traffic(self.algorithm, self.n_pes, self.size * self.dtype.itemsize, pieces)
+
+
+SMALL = 32 << 10  # bytes
 
 
 def suggested(nbytes: int, n_pes: int) -> str:
@@ -228,7 +219,30 @@ def suggested(nbytes: int, n_pes: int) -> str:
     return "one_shot" if n_pes <= 2 or nbytes <= SMALL else "two_shot"
 
 
-SMALL = 32 << 10
+def workspace(plan: Plan, algorithm: str, piece: int, dtype: Any) -> tuple[Any, ...]:
+    """Boxes and signals for pieces of so many elements: of parts, and of their sums."""
+    if algorithm not in SUMMING:
+        raise shmem.ArgumentError(
+            f"{type(plan).__name__}: there is no algorithm {algorithm!r}; "
+            f"there are {', '.join(SUMMING)}"
+        )
+    n, blocks, part = plan.n_pes, plan.blocks, part_size(piece, plan.n_pes)
+    shapes = {"one_shot": (n, piece), "ring": (max(1, 2 * (n - 1)), part)}
+    shape = shapes.get(algorithm, (n, part))
+    sums = piece if algorithm in ("two_shot", "multicast") else 0
+    return (
+        plan.boxes(blocks, *shape, dtype=dtype), plan.signals(blocks, shape[0]),
+        plan.boxes(blocks, sums, dtype=dtype), plan.signals(blocks, n),
+    )  # fmt: skip
+
+
+def traffic(algorithm: str, n: int, nbytes: int, pieces: int) -> tuple[int, int]:
+    """Bytes and messages that each of `n` PEs sends; the bytes at most: parts may be uneven."""
+    if algorithm == "one_shot":
+        return (n - 1) * nbytes, (n - 1) * pieces
+    if algorithm == "multicast":
+        return nbytes, (n - 1) * pieces
+    return 2 * (n - 1) * -(-nbytes // n), 2 * (n - 1) * pieces
 
 
 def reference(arrays: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:

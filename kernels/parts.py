@@ -11,13 +11,12 @@ from numba import cuda
 import gpushmem as shmem
 
 __all__ = [
-    "accumulate", "begin", "block_sum", "copy", "end", "member", "part_of", "rows_of",
+    "accumulate", "begin", "block_sum", "copy", "end", "end_at", "member", "part_of", "rows_of",
     "sum_in_order", "tell", "wait_for",
 ]  # fmt: skip
 
 ALIGN = 32  # elements: parts begin at multiples of it, so that none shares a cache line
 MAX_THREADS = 1024  # in a block
-PIECE = 4096  # elements that are summed from all PEs before the next: they stay in the cache
 
 
 @shmem.jit(device=True)
@@ -32,6 +31,14 @@ def end(epochs):
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
         epochs[cuda.blockIdx.x] += 1
+
+
+@shmem.jit(device=True)
+def end_at(epochs, last):
+    """As `end`, of a call that was several epochs: from what `begin` said to `last`."""
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        epochs[cuda.blockIdx.x] = last
 
 
 @shmem.jit(device=True)
@@ -68,23 +75,20 @@ def accumulate(dst, src):
 
 
 @shmem.jit(device=True)
-def sum_in_order(mine, boxes, start, me, n):
+def sum_in_order(mine, boxes, me, n):
     """Add what the others have sent to `mine`: from left to right by their numbers, me among them.
 
-    `mine` (size,), `boxes` (n, size or more) of which elements from `start` on count; box `me` is
-    not used, and box 0 may be overwritten. Addition is commutative to the bit, though not
-    associative: so all who call this with the same addends end with the same bits, whichever of
-    them is their own.
+    `mine` (size,), `boxes` (n, size or more); box `me` is not used, and box 0 may be overwritten.
+    Addition is commutative to the bit, though not associative: so all who call this with the same
+    addends end with the same bits, whichever of them is their own.
     """
-    for first in range(0, mine.size, PIECE):
-        here, at = mine[first : first + PIECE], start + first
-        if me > 0:
-            sum_so_far = boxes[0][at : at + here.size]
-            for q in range(1, me):
-                accumulate(sum_so_far, boxes[q][at:])
-            accumulate(here, sum_so_far)
-        for q in range(me + 1, n):
-            accumulate(here, boxes[q][at:])
+    if me > 0:
+        sum_so_far = boxes[0][: mine.size]
+        for q in range(1, me):
+            accumulate(sum_so_far, boxes[q])
+        accumulate(mine, sum_so_far)
+    for q in range(me + 1, n):
+        accumulate(mine, boxes[q])
 
 
 @shmem.jit(device=True)

@@ -57,7 +57,7 @@ class Plan:
     def __init__(
         self, team: Any = shmem.TEAM_WORLD, *, blocks: int | None = None, threads: int | None = None
     ) -> None:
-        backend = runtime.current(type(self).__name__).backend.name
+        self.backend = backend = runtime.current(type(self).__name__).backend.name
         self.team = team
         self.my_pe, self.n_pes = max(team.my_pe, 0), max(team.n_pes, 1)
         self.threads = threads or THREADS[backend]

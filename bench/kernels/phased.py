@@ -27,7 +27,7 @@ def send_all(x, inbox, arrived, team, epochs):
 @shmem.jit(collective=True, cache=True)
 def sum_all(x, inbox, team, epochs):
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
-    sum_in_order(x, inbox[epoch % SLOTS], 0, me, n)
+    sum_in_order(x, inbox[epoch % SLOTS], me, n)
     end(epochs)
 
 
@@ -49,7 +49,7 @@ def send_parts(x, inbox, arrived, team, epochs):
 def sum_part(x, inbox, team, epochs):
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     first, last = part_of(x.size, n, me)
-    sum_in_order(x[first:last], inbox[epoch % SLOTS], 0, me, n)
+    sum_in_order(x[first:last], inbox[epoch % SLOTS], me, n)
     end(epochs)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from gpushmem.kernels import AllReduce, AllReduceRMSNorm
-from gpushmem.kernels.all_reduce import ALGORITHMS
+from gpushmem.kernels.all_reduce import SUMMING as ALGORITHMS
 from gpushmem.kernels.all_reduce_norm import reference
 from numba import cuda
 
@@ -72,7 +72,7 @@ def test_the_norm_is_numpys(run_pes, n_pes):
         me, n, bits = shmem.my_pe(), shmem.n_pes(), []
         rng = np.random.default_rng(5)
         for dtype, tolerance in (("float64", 1e-13), ("float32", 2e-5), ("float16", 2e-2)):
-            for algorithm in ("one_shot", "two_shot"):
+            for algorithm in ALGORITHMS:
                 for k, shape in enumerate([(1, 8), (0, 16), (5, 33), (7, 1), (40, 129)]):
                     blocks, threads = SHAPES[k % 3]
                     options = {"algorithm": algorithm, "blocks": blocks, "threads": threads}
@@ -97,7 +97,7 @@ def test_the_norm_is_numpys(run_pes, n_pes):
 
     results = run_pes(n_pes, body, timeout=150)
     assert all(bits == results[0] for bits in results)
-    assert len(results[0]) == 3 * 2 * 5 * 2 * 2
+    assert len(results[0]) == 3 * 4 * 5 * 2 * 2
 
 
 @shmem.jit
@@ -202,7 +202,7 @@ def test_arrays_that_are_not_the_plans(run_pes):
         for wrong in (shmem.device_array(9, "float32"), shmem.device_array(8, "float64")):
             with pytest.raises(shmem.ArgumentError, match=r"the plan is for \(8,\) of float32"):
                 plan(wrong)
-        with pytest.raises(shmem.ArgumentError, match="no algorithm 'tree'; there is one_shot"):
+        with pytest.raises(shmem.ArgumentError, match="no algorithm 'tree'; there are one_shot"):
             AllReduce(8, "float32", algorithm="tree")
         norm, good = AllReduceRMSNorm(2, 3, "float32"), shmem.device_array((2, 3), "float32")
         with pytest.raises(shmem.ArgumentError, match=r"weight has shape \(2,\)"):
@@ -234,5 +234,5 @@ def test_what_is_sent_is_what_the_formula_says(run_pes, algorithm):
         return arrived, plan.sends()[0]
 
     arrived, says = zip(*run_pes(3, body), strict=True)
-    own = {"multicast": 3 * 32 * 5 * 8 // 3}.get(algorithm, 0)  # a store to all is one to oneself
-    assert [a - own for a in arrived] == list(says)
+    copies = {"multicast": 2 * (3 * 32 * 5 * 8 // 3)}  # a sum is sent once, and arrives 3 times
+    assert [a - copies.get(algorithm, 0) for a in arrived] == list(says)
