@@ -36,28 +36,31 @@ import gpushmem as shmem
 
 __all__ = ["AllReduceRMSNorm", "reference"]
 
-LANES = 8  # neighbouring elements that a thread squares: independent sums, so that they vectorise
+
+@shmem.jit(device=True)
+def square(value):
+    """Of a number, in float64."""
+    wide = np.float64(value)
+    return wide * wide
 
 
 @shmem.jit(device=True)
 def sum_of_squares(row):
-    """Of the elements of one row, by all threads of the block, in float64."""
-    t, threads = cuda.threadIdx.x, cuda.blockDim.x
-    sums = cuda.local.array(LANES, np.float64)
-    for j in range(LANES):
-        sums[j] = 0.0
-    whole = row.size // LANES * LANES
-    for i in range(t * LANES, whole, threads * LANES):
-        for j in range(LANES):
-            value = np.float64(row[i + j])
-            sums[j] += value * value
-    for i in range(whole + t, row.size, threads):
-        value = np.float64(row[i])
-        sums[0] += value * value
-    total = 0.0
-    for j in range(LANES):
-        total += sums[j]
-    return block_sum(total)
+    """Of the elements of one row, in float64, to all threads of the block.
+
+    A thread squares four neighbours at a time, for sums that do not wait for each other.
+    """
+    t, threads, fours = cuda.threadIdx.x, cuda.blockDim.x, row.size // 4
+    a = b = c = d = 0.0
+    for i in range(t, fours, threads):
+        four = row[4 * i : 4 * i + 4]
+        a += square(four[0])
+        b += square(four[1])
+        c += square(four[2])
+        d += square(four[3])
+    for i in range(4 * fours + t, row.size, threads):
+        a += square(row[i])
+    return block_sum(a + b + c + d)
 
 
 @shmem.jit(device=True)
