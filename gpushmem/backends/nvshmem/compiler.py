@@ -32,16 +32,6 @@ __all__ = ["Arch", "Compiled", "Linked", "compile_kernel", "link", "link_all"]
 # Options of `jit` -> what the compiler calls them. `max_registers` and `debug` are looked at, too.
 OPTIONS = {"debug", "fastmath", "forceinline", "launch_bounds", "lineinfo", "max_registers", "opt"}
 GRID_SYNC = "cudaCGGetIntrinsicHandle"  # of libcudadevrt
-# cuBLASDx has thousands of variables that nothing refers to: 3 MB of names. To leave them out, the
-# linker takes variables for constants, unless it is told that the host writes them: NVSHMEM's and
-# ours. Nobody can tell for others' code.
-TRIMMING = {
-    "optimize_unused_variables": True,
-    "variables_used": [
-        "nvshmemi_device_state_d", "nvshmemi_ibgda_device_state_d",
-        "nvshmemi_gpunetio_device_state_d", "nvshmemi_device_lib_version_d", "gpushmem_workspace",
-    ],
-}  # fmt: skip
 DEBUG_FLAG = ('!{ i32 2, !"Debug Info Version"', '!{ i32 1, !"Debug Info Version"')
 OLDEST = (7, 5)  # compute capability
 IGNORED = {"cache", "inline", "lto"}  # always done, or of no consequence
@@ -180,14 +170,12 @@ def link_all(kernels: Sequence[Compiled], kind: str = "cubin") -> Linked:
     if needed:
         parts.append(Part("ltoir", shims.compiled_for(needed, str(first.arch))))
     products = frozenset[str]().union(*(kernel.products for kernel in kernels))
-    trimming = TRIMMING if products and len(parts) == len(kernels) + bool(needed) else {}
     parts += [Part("ltoir", gemm.compiled(name, str(first.arch))) for name in sorted(products)]
     if kind == "ptx":  # of the parts that are not in it, the linker of the user's program knows
         parts = [part for part in parts if part.kind != "library"]
     options = LinkerOptions(
         arch=str(first.arch), link_time_optimization=True, ptx=kind == "ptx" or None,
         max_register_count=first.max_registers, ptxas_options=["-v"],
-        **trimming,
     )  # fmt: skip
     objects = [getattr(ObjectCode, f"from_{part.kind}")(part.code) for part in parts]
     linker = Linker(*objects, options=options)

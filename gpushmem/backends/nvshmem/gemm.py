@@ -14,16 +14,19 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from llvmlite import ir
 from numba import cuda
 from numba.cuda import types
 from numba.cuda.core.targetconfig import ConfigStack
 from numba.cuda.flags import Flags
+from numba.cuda.np.arrayobj import populate_array
 
 from gpushmem.backends import accepts
 from gpushmem.backends.nvshmem import mathdx
+from gpushmem.backends.nvshmem.native import Value, data_of, intrinsic
 from gpushmem.ops.table import Op
 
-__all__ = ["TILES", "Tile", "choose", "compiled", "product"]
+__all__ = ["BYTES", "TILES", "Tile", "choose", "compiled", "product", "shared_bytes"]
 
 
 class Tile(NamedTuple):
@@ -42,12 +45,86 @@ class Tile(NamedTuple):
     number: Any  # the type of the sums
 
 
-# Some 26 KB for each. It is static shared memory, of which a kernel has 48 KB in all.
+# Some 26 KB of shared memory for each. It is static, of which a kernel has 48 KB in all.
 TILES = {
     types.float16: Tile(64, 64, 32, 4, 4, (40, 72, 68), np.float32),
     types.float32: Tile(64, 64, 16, 4, 4, (20, 68, 68), np.float32),
     types.float64: Tile(32, 32, 32, 4, 2, (34, 34, 34), np.float64),
 }
+
+
+def _sizes(tile: Tile, dtype: Any) -> list[tuple[tuple[int, int], Any, int]]:
+    """Shape, dtype and bytes of what is in shared memory: tiles of `a` and `b`, sums."""
+    dtypes = dtype, dtype, getattr(types, tile.number.__name__)
+    shapes = zip((tile.m, tile.k, tile.m), tile.leads, strict=True)
+    return [
+        (shape, dtype, shape[0] * shape[1] * dtype.bitwidth // 8)
+        for shape, dtype in zip(shapes, dtypes, strict=True)
+    ]
+
+
+BYTES = max(
+    sum(size for _, _, size in _sizes(tile, dtype)) for dtype, tile in TILES.items()
+)  # all products of a kernel have the same ones
+
+
+MEMORY = types.Array(types.uint8, 1, "C")
+
+
+@intrinsic
+def shared_bytes(typingctx: Any) -> Any:
+    """The memory: one variable in a kernel, whichever of its functions ask for it.
+
+    With an array of numba-cuda's there would be one for each function, and two that have the same
+    one could not be linked.
+    """
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        name, kind = "gpushmem_tiles", ir.ArrayType(ir.IntType(8), BYTES)
+        found = builder.module.globals.get(name)
+        if found is None:
+            found = ir.GlobalVariable(builder.module, kind, name, addrspace=3)
+            found.linkage, found.align = "linkonce_odr", mathdx.ALIGNMENT
+            found.initializer = ir.Constant(kind, ir.Undefined)
+        array = context.make_array(MEMORY)(context, builder)
+        start = builder.addrspacecast(found, kind.as_pointer())
+        size, one = (context.get_constant(types.intp, number) for number in (BYTES, 1))
+        data = builder.bitcast(start, array.data.type)
+        populate_array(array, data, [size], [one], one, None)
+        return array._getvalue()
+
+    return MEMORY(), codegen
+
+
+def _parts(tile: Tile, dtype: Any) -> list[Any]:
+    """Intrinsics that give the tiles and the sums, which lie one after the other in memory."""
+    made, first = [], 0
+    for shape, of, size in _sizes(tile, dtype):
+        made.append(_part(first, shape, of))
+        first += size
+    return made
+
+
+def _part(first: int, shape: tuple[int, int], dtype: Any) -> Any:
+    result = types.Array(dtype, 2, "C")
+
+    def part(typingctx: Any, memory: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            array = context.make_array(result)(context, builder)
+            data = data_of(context, builder, Value(memory, args[0]))
+            start = builder.gep(data, [ir.IntType(64)(first)])
+            width = dtype.bitwidth // 8
+            extents, steps, size = (
+                [context.get_constant(types.intp, number) for number in numbers]
+                for numbers in (shape, (shape[1] * width, width), (width,))
+            )
+            start = builder.bitcast(start, array.data.type)
+            populate_array(array, start, extents, steps, size[0], None)
+            return array._getvalue()
+
+        return result(memory), codegen
+
+    return intrinsic(part)
 
 
 def _bring(rows: int, columns: int) -> Any:
@@ -115,20 +192,19 @@ def _add(tile: Tile, dtype: Any, library: bool) -> Any:
 
 @cache
 def product(dtype: Any, library: bool = False) -> Callable[..., Any]:
-    """The device function `(dst, a, b, accumulate)` for matrices of `dtype`."""
+    """The device function `(dst, a, b, accumulate, memory)` for matrices of `dtype`.
+
+    `memory` are `BYTES` that the block shares.
+    """
     tile = TILES[dtype]
     bring_left, bring_right = _bring(tile.m, tile.k), _bring(tile.k, tile.n)
     add = _add(tile, dtype, library)
-    m, n, k, number, aligned = tile.m, tile.n, tile.k, tile.number, mathdx.ALIGNMENT
-    left_shape, right_shape, sums_shape = (
-        (rows, lead) for rows, lead in zip((m, k, m), tile.leads, strict=True)
-    )
+    m, n, k, number = tile.m, tile.n, tile.k, tile.number
+    left_of, right_of, sums_of = _parts(tile, dtype)
 
     @cuda.jit(device=True)
-    def multiply(dst, a, b, accumulate):
-        left = cuda.shared.array(left_shape, dtype, aligned)
-        right = cuda.shared.array(right_shape, dtype, aligned)
-        sums = cuda.shared.array(sums_shape, number, aligned)
+    def multiply(dst, a, b, accumulate, memory):
+        left, right, sums = left_of(memory), right_of(memory), sums_of(memory)
         at, size = cuda.threadIdx, cuda.blockDim
         rank = at.x + size.x * (at.y + size.y * at.z)
         threads = size.x * size.y * size.z
@@ -166,7 +242,7 @@ def choose(op: Op, core: Any, given: dict[str, Any]) -> Callable[..., Any]:
     multiply = product(dst.dtype, mathdx.has(capability))
 
     def gemm(dst, a, b, accumulate):
-        multiply(dst, a, b, accumulate)
+        multiply(dst, a, b, accumulate, shared_bytes())
 
     return gemm
 
