@@ -121,6 +121,11 @@ SETTINGS = {
             "where kernels compiled for GPUs are kept; by default in the user's cache folder",
         ),
         Setting(
+            "GPUSHMEM_CUBLASDX", "1", _switch,
+            "0: compile `gemm_block` for GPUs without cuBLASDx, which takes half a minute, once, "
+            "for each dtype and architecture",
+        ),
+        Setting(
             "GPUSHMEM_TIMEOUT", None, _seconds,
             "seconds that a host may wait in one call before the job is ended with a report; "
             "`gpushmem run --timeout`, `gpushmem.set_timeout`",

@@ -13,6 +13,9 @@ from gpushmem.backends import choice
 if choice.choose()[0] != "cpu":  # where there is a GPU, who wants tests of it asks for them
     os.environ.setdefault("GPUSHMEM_BACKEND", "cpu")
 
+# Half a minute for each dtype and architecture: who tests it asks for it.
+os.environ.setdefault("GPUSHMEM_CUBLASDX", "0")
+
 from tests import gpus, pes
 
 if pes.BACKEND != "cpu":

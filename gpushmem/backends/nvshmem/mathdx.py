@@ -48,7 +48,7 @@ class Product(NamedTuple):
 
 def has(capability: Any) -> bool:
     """Whether cuBLASDx is here, and has products for a compute capability, None if unknown."""
-    if not any(map(versions.installed, versions.MATHDX)) or capability is None:
+    if capability is None or not versions.cublasdx():
         return False
     return tuple(capability[:2]) in CAPABILITIES
 

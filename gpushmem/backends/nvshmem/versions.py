@@ -14,7 +14,18 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["COMPILING", "NEEDED", "compilers", "installed", "lacking", "missing", "reasons"]
+from gpushmem import settings
+
+__all__ = [
+    "COMPILING",
+    "NEEDED",
+    "compilers",
+    "cublasdx",
+    "installed",
+    "lacking",
+    "missing",
+    "reasons",
+]
 
 INSTALL = 'pip install "gpushmem[nvshmem]"'
 DRIVER = "libcuda.so.1"
@@ -56,12 +67,18 @@ COMPILING = (
 )  # fmt: skip
 
 
+def cublasdx() -> bool:
+    """Whether it is installed and wanted."""
+    return bool(settings.get("GPUSHMEM_CUBLASDX")) and any(map(installed, MATHDX))
+
+
 @cache
 def compilers() -> tuple[tuple[str, object], ...]:
     """The versions of all that makes machine code of a kernel; of this package, the source."""
     from gpushmem.simt.native import sources_digest  # noqa: PLC0415  (heavy: not for launchers)
 
-    return (*((name, installed(name)) for name in COMPILING), ("source", sources_digest()))
+    found = ((name, installed(name)) for name in COMPILING)
+    return (*found, ("cuBLASDx", cublasdx()), ("source", sources_digest()))
 
 
 def missing() -> str | None:
