@@ -2,5 +2,6 @@
 
 from gpushmem.kernels.all_reduce import AllReduce
 from gpushmem.kernels.all_reduce_norm import AllReduceRMSNorm
+from gpushmem.kernels.jacobi import Jacobi
 
-__all__ = ["AllReduce", "AllReduceRMSNorm"]
+__all__ = ["AllReduce", "AllReduceRMSNorm", "Jacobi"]
