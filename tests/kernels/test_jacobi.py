@@ -8,7 +8,7 @@ from numba import cuda
 import gpushmem as shmem
 
 BLOCKS_AND_THREADS = [(1, 1), (2, 4), (3, 32)]
-# (PEs): grids for them. Shapes do not divide, and have parts of 1 and 2 cells.
+# By the number of PEs, shapes and grids: they do not divide, and have parts of 1 and 2 cells.
 GRIDS = {
     1: [((5, 7), (1, 1)), ((1, 1), (1, 1)), ((3, 4, 5), (1, 1, 1))],
     2: [((5, 7), (2, 1)), ((5, 7), (1, 2)), ((2, 3, 40), (1, 1, 2)), ((4, 3, 2), (1, 2, 1))],
@@ -151,9 +151,9 @@ def test_two_teams_at_once_and_a_pe_in_none(run_pes):
     def body():
         shmem.init()
         me = shmem.my_pe()
-        pairs, three = shmem.team_split_2d(shmem.TEAM_WORLD, 2)[1], shmem.TEAM_INVALID
-        shape = (7, 4) if me % 2 else (9, 11)  # columns of 4 and 3 PEs
-        with Jacobi(shape, dtype="float64", team=pairs) as plan:
+        column = shmem.team_split_2d(shmem.TEAM_WORLD, 2)[1]
+        shape = (7, 4) if me % 2 else (9, 11)  # columns of 3 and 4 PEs
+        with Jacobi(shape, dtype="float64", team=column) as plan:
             field = some_field(shape, "float64") + me % 2
             u = plan.scatter(field)
             plan(u, 7)
