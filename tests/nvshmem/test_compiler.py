@@ -94,6 +94,19 @@ def numbas(x):
     return 2 * ours(x)
 
 
+def test_arithmetic_of_halves_beside_operations():
+    """numba-cuda's own functions of C++ have names like those of the bindings."""
+    halves = types.float16[::1]
+
+    def weigh(x, w):
+        x[0] = w[0] * (x[1] + x[2])
+        shmem.p(x, x[0], 1)
+
+    compiled = compiler.compile_kernel(weigh, (halves, halves), {}, SM_90)
+    assert [name for name in compiled.shims if "half" in name] == []
+    assert compiler.link(compiled).code[:4] == b"\x7fELF"
+
+
 def test_device_functions_of_both_kinds():
     def calls(a):
         a[0] = numbas(ours(a[0]))

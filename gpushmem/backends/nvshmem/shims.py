@@ -34,8 +34,8 @@ STATE = "__device__ unsigned long gpushmem_workspace;\n"
 
 
 def needed_by(llvm: Iterable[str]) -> frozenset[str]:
-    """The shims that modules, as LLVM's text, call."""
-    return frozenset(name for text in llvm for name in DECLARED.findall(text))
+    """The shims that modules, as LLVM's text, call; others are numba-cuda's, which has them."""
+    return frozenset(name for text in llvm for name in DECLARED.findall(text)) & _texts().keys()
 
 
 def compiled_for(needed: frozenset[str], arch: str) -> bytes:
