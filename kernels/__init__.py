@@ -2,5 +2,8 @@
 
 from gpushmem.kernels.all_reduce import AllReduce
 from gpushmem.kernels.all_reduce_norm import AllReduceRMSNorm
+from gpushmem.kernels.gemm import AllGatherGemm, GemmAllReduce, GemmReduceScatter
 
-__all__ = ["AllReduce", "AllReduceRMSNorm"]
+__all__ = [
+    "AllGatherGemm", "AllReduce", "AllReduceRMSNorm", "GemmAllReduce", "GemmReduceScatter",
+]  # fmt: skip
