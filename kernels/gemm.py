@@ -49,7 +49,7 @@ from numba import cuda
 import gpushmem as shmem
 from gpushmem import runtime
 
-__all__ = ["AllGatherGemm", "GemmAllReduce", "GemmReduceScatter", "reference"]
+__all__ = ["AllGatherGemm", "GemmAllReduce", "GemmReduceScatter", "gathered", "summed"]
 
 
 @shmem.jit(device=True)
@@ -395,13 +395,15 @@ class GemmAllReduce(Reducing):
         return 2 * nbytes, 2 * others * self.tiles
 
 
-def reference(
+def gathered(
+    shards: list[np.ndarray[Any, Any]], b: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """What `AllGatherGemm` leaves on a PE, from all PEs' shards of a and its own b."""
+    return np.concatenate(shards) @ b
+
+
+def summed(
     factors: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]],
 ) -> np.ndarray[Any, Any]:
-    """The sum of all PEs' products, from all PEs' a and b."""
-    return sum_of([a @ b for a, b in factors])
-
-
-def sum_of(products: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """From left to right."""
-    return np.sum(np.stack(products), axis=0, dtype=products[0].dtype)
+    """What `GemmAllReduce` leaves, from all PEs' a and b; of `GemmReduceScatter`, all PEs' rows."""
+    return np.sum(np.stack([a @ b for a, b in factors]), axis=0, dtype=factors[0][0].dtype)
