@@ -42,12 +42,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gpushmem.kernels.parts import begin, copy, end, member, sum_in_order, tell, wait_for
+from gpushmem.kernels.parts import begin, copy, end, end_at, member, sum_in_order, tell, wait_for
 from gpushmem.kernels.plan import SLOTS, Plan
 from numba import cuda
 
 import gpushmem as shmem
-from gpushmem import runtime
 
 __all__ = ["AllGatherGemm", "GemmAllReduce", "GemmReduceScatter", "gathered", "summed"]
 
@@ -113,92 +112,110 @@ def tile_of(t, rows, columns, height, width):
 
 
 @shmem.jit(device=True)
-def multiply_tile(i, a, b, mine, share, rows, columns, inbox, arrived, stage, team, epoch):
-    """Multiply the `i`th tile of all chunks, those for others first; send it or, of mine, sum up.
-
-    `mine` is my chunk, `inbox` (SLOTS, tiles, n, tile), `arrived` (SLOTS, tiles, n), `stage`
-    (n, tiles, tile), or of size 0 if all members' memory can be stored to. Returns the number of a
-    tile that is there now, for all threads of the block, or -1.
-    """
-    me, n, slot, tiles = shmem.team_my_pe(team), shmem.team_n_pes(team), epoch % SLOTS, arrived.shape[1]
-    owner, t = (me + 1 + i // tiles) % n, i % tiles
-    start, stop = chunk_of(a.shape[0], share, owner)
-    top, bottom, left, right = tile_of(t, rows, columns, stop - start, b.shape[1])
-    height, width = bottom - top, right - left
-    from_a, from_b = a[start + top : start + bottom], b[:, left:right]
-    if owner == me:
-        shmem.gemm_block(mine[top:bottom, left:right], from_a, from_b, False)
-        for k in range(1, n):
-            wait_for(arrived[slot, t, (me + k) % n :], epoch)
-        for row in range(height):
-            sum_in_order(mine[top + row, left:right], inbox[slot, t], row * columns, me, n)
-        cuda.syncthreads()
-        return t
-    pe, signal = member(team, owner), arrived[slot, t, me:]
-    box = inbox[slot, t, me][: height * columns]
-    if stage.size == 0:
-        there = shmem.peer_array(box, pe).reshape((height, columns))
-        shmem.gemm_block(there[:, :width], from_a, from_b, False)
-        tell(signal, epoch, pe)
-    else:
-        here = stage[owner, t][: height * columns]
-        shmem.gemm_block(here.reshape((height, columns))[:, :width], from_a, from_b, False)
-        shmem.put_signal_nbi_block(box, here, signal, epoch, shmem.SIGNAL_SET, pe)
-    return -1
-
-
-@shmem.jit(collective=True, cache=True)
-def gemm_reduce_scatter(
-    a, b, out, share, rows, columns, inbox, arrived, stage, team, epochs
-):  # fmt: skip
-    """See `multiply_tile`."""
-    epoch = begin(epochs)
-    for i in range(cuda.blockIdx.x, shmem.team_n_pes(team) * arrived.shape[1], cuda.gridDim.x):
-        multiply_tile(i, a, b, out, share, rows, columns, inbox, arrived, stage, team, epoch)
-    finish(epochs)
-
-
-@shmem.jit(device=True)
 def copy_rows(dst, src):
     """Set dst to src, both of two axes; dst's shape counts."""
     for row in range(dst.shape[0]):
         copy(dst[row], src[row])
 
 
+@shmem.jit(device=True)
+def sum_tile(t, a, b, share, rows, columns, boxes, signals, stage, team, epoch):
+    """Multiply tile `t` of all chunks and send those of others; sum up mine, in `boxes[me]`.
+
+    `boxes` (n, tile), `signals` (n,), `stage` (tile,) are of this block and slot; `stage` has size
+    0 if all members' memory can be stored to. Returns how many elements my tile has, with the gaps
+    that end its rows. Synchronises the block.
+    """
+    me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
+    direct = stage.size == 0
+    for k in range(1, n + 1):
+        owner = (me + k) % n
+        start, stop = chunk_of(a.shape[0], share, owner)
+        top, bottom, left, right = tile_of(t, rows, columns, stop - start, b.shape[1])
+        height, size, pe = bottom - top, (bottom - top) * columns, member(team, owner)
+        box = boxes[me][:size]
+        place = shmem.peer_array(box, pe) if direct or k == n else stage[:size]
+        shmem.gemm_block(
+            place.reshape((height, columns))[:, : right - left],
+            a[start + top : start + bottom], b[:, left:right], False,
+        )  # fmt: skip
+        if k == n:
+            break
+        if direct:
+            tell(signals[me:], epoch, pe)
+        else:
+            shmem.put_signal_block(box, place, signals[me:], epoch, shmem.SIGNAL_SET, pe)
+    for k in range(1, n):
+        wait_for(signals[(me + k) % n :], epoch)
+    sum_in_order(box, boxes, me, n)
+    cuda.syncthreads()
+    return box.size
+
+
+@shmem.jit(device=True)
+def take_tile(t, out, size, share, rows, columns, box, owner):
+    """Copy tile `t` of a chunk from its box to `out`, of which `size` rows are divided up."""
+    start, stop = chunk_of(size, share, owner)
+    top, bottom, left, right = tile_of(t, rows, columns, stop - start, out.shape[1])
+    src = box[: (bottom - top) * columns].reshape((bottom - top, columns))
+    copy_rows(out[start + top : start + bottom, left:right], src)
+
+
+@shmem.jit(collective=True, cache=True)
+def gemm_reduce_scatter(
+    a, b, out, share, rows, columns, tiles, inbox, arrived, stage, team, epochs
+):  # fmt: skip
+    """`inbox` (SLOTS, blocks, n, tile), `arrived` (SLOTS, blocks, n), `stage` (blocks, tile)."""
+    me, epoch, i = shmem.team_my_pe(team), begin(epochs), cuda.blockIdx.x
+    for t in range(i, tiles, cuda.gridDim.x):
+        boxes, signals = inbox[epoch % SLOTS, i], arrived[epoch % SLOTS, i]
+        sum_tile(t, a, b, share, rows, columns, boxes, signals, stage[i], team, epoch)
+        take_tile(t, out, share, share, rows, columns, boxes[me], 0)
+        epoch += 1
+    end_at(epochs, epoch - 1)
+
+
+@shmem.jit(device=True)
+def take_sums(t, out, share, rows, columns, boxes, signals, team, epoch):
+    """Wait for tile `t` of the others' chunks, and copy it to `out`."""
+    me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
+    for k in range(1, n):
+        owner = (me + k) % n
+        wait_for(signals[owner:], epoch)
+        take_tile(t, out, out.shape[0], share, rows, columns, boxes[owner], owner)
+
+
 @shmem.jit(collective=True, cache=True)
 def gemm_all_reduce(
-    a, b, out, share, rows, columns, inbox, arrived, stage, sums, summed, team, epochs
+    a, b, out, share, rows, columns, tiles, inbox, arrived, stage, sums, summed, team, epochs
 ):  # fmt: skip
-    """See `multiply_tile`; `sums` (SLOTS, tiles, n, tile), `summed` (SLOTS, tiles, n), by owners."""
+    """As `gemm_reduce_scatter`; `sums` and `summed` are like `inbox` and `arrived`.
+
+    Sums of a tile are waited for when the next one has been multiplied.
+    """
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
-    slot, tiles, (m, width) = epoch % SLOTS, arrived.shape[1], out.shape
-    start, stop = chunk_of(m, share, me)
-    mine = out[start:stop]
-    for i in range(cuda.blockIdx.x, n * tiles, cuda.gridDim.x):
-        t = multiply_tile(i, a, b, mine, share, rows, columns, inbox, arrived, stage, team, epoch)
-        if t < 0:
-            continue
-        top, bottom, left, right = tile_of(t, rows, columns, stop - start, width)
-        done, size = mine[top:bottom, left:right], (bottom - top) * columns
-        box, signal = sums[slot, t, me][:size], summed[slot, t, me:]
-        if stage.size > 0:
-            copy_rows(box.reshape((bottom - top, columns)), done)
-            cuda.syncthreads()
+    i, blocks = cuda.blockIdx.x, cuda.gridDim.x
+    for t in range(i, tiles, blocks):
+        slot, before = epoch % SLOTS, (epoch - 1) % SLOTS
+        boxes, signals = inbox[slot, i], arrived[slot, i]
+        size = sum_tile(t, a, b, share, rows, columns, boxes, signals, stage[i], team, epoch)
+        box, mine, signal = sums[slot, i, me][:size], boxes[me][:size], summed[slot, i, me:]
         for k in range(1, n):
             pe = member(team, (me + k) % n)
-            if stage.size == 0:
-                copy_rows(shmem.peer_array(box, pe).reshape((bottom - top, columns)), done)
-                tell(signal, epoch, pe)
-            else:
-                shmem.put_signal_nbi_block(box, box, signal, epoch, shmem.SIGNAL_SET, pe)
-    for i in range(cuda.blockIdx.x, (n - 1) * tiles, cuda.gridDim.x):
-        owner, t = (me + 1 + i // tiles) % n, i % tiles
-        start, stop = chunk_of(m, share, owner)
-        top, bottom, left, right = tile_of(t, rows, columns, stop - start, width)
-        box = sums[slot, t, owner][: (bottom - top) * columns]
-        wait_for(summed[slot, t, owner:], epoch)
-        copy_rows(out[start + top : start + bottom, left:right], box.reshape((bottom - top, columns)))
-    finish(epochs)
+            shmem.put_signal_block(box, mine, signal, epoch, shmem.SIGNAL_SET, pe)
+        take_tile(t, out, out.shape[0], share, rows, columns, boxes[me], me)
+        if t >= blocks:
+            take_sums(
+                t - blocks, out, share, rows, columns, sums[before, i], summed[before, i], team,
+                epoch - 1,
+            )  # fmt: skip
+        epoch += 1
+    if i < tiles:
+        slot, t = (epoch - 1) % SLOTS, i + (tiles - 1 - i) // blocks * blocks
+        take_sums(
+            t, out, share, rows, columns, sums[slot, i], summed[slot, i], team, epoch - 1
+        )
+    end_at(epochs, epoch - 1)
 
 
 # Tiles of rows and columns unless the user says so. On a GPU it is what a block multiplies well at a
@@ -233,8 +250,7 @@ class Gemm(Plan):
             raise shmem.ArgumentError(f"{name}: dtype is {self.dtype}; it can be {', '.join(DTYPES)}")
         if min(m, n, k) < 0:
             raise shmem.ArgumentError(f"{name}: m, n, k are {m}, {n}, {k}; they cannot be negative")
-        on_cpu = runtime.current(name).backend.name == "cpu"
-        self.tile = tile or (suggested if on_cpu else GPU_TILE)
+        self.tile = tile or (suggested if self.backend == "cpu" else GPU_TILE)
         if min(self.tile) < 1:
             raise shmem.ArgumentError(
                 f"{name}: tile is {self.tile}; it is rows and columns, each 1 or more"
@@ -311,13 +327,13 @@ class Reducing(Gemm):
         self.tiles = parts(share, self.tile[0]) * parts(n, self.tile[1])
         self.tile_size = tile_rows * tile_columns
         self._workspace: tuple[Any, ...] = (
-            share, tile_rows, tile_columns, *self._tiles_for_others(),
-            self.memory(0 if self.direct else self.n_pes, self.tiles, self.tile_size, dtype=dtype),
+            share, tile_rows, tile_columns, self.tiles, *self._tiles_of_all(),
+            self.memory(self.blocks, 0 if self.direct else self.tile_size, dtype=dtype),
         )  # fmt: skip
 
-    def _tiles_for_others(self) -> tuple[Any, Any]:
-        """Boxes for a chunk's tiles of all PEs, and their signals."""
-        shape = self.tiles, self.n_pes
+    def _tiles_of_all(self) -> tuple[Any, Any]:
+        """Boxes for a tile of each PE, and their signals, for each block."""
+        shape = self.blocks, self.n_pes
         return self.boxes(*shape, self.tile_size, dtype=self.dtype), self.signals(*shape)
 
 
@@ -377,7 +393,7 @@ class GemmAllReduce(Reducing):
         blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(m, m, n, k, dtype, team, tile, direct, blocks=blocks, threads=threads)
-        self._workspace += self._tiles_for_others()
+        self._workspace += self._tiles_of_all()
 
     def __call__(self, a: Any, b: Any, out: Any, stream: Any = 0) -> None:
         """Set `out` to the sum; asynchronous, in `stream`'s order.

@@ -1,6 +1,6 @@
 """Tensor-parallel products of matrices: one kernel, separate launches, and NumPy with MPI."""
 
-NAME = "gemm"
+NAME = "Products of matrices: all-gather + gemm, gemm + reduce-scatter, gemm + all-reduce"
 # Rows of a shard or chunk, columns of the product, inner dimension of a PE.
 SHAPES = {
     "all_gather": [(16, 256, 256), (64, 256, 256), (256, 256, 256), (1024, 256, 256),
@@ -102,7 +102,7 @@ def phases(case):
         copy(out, products[me])
         for k in range(1, n):
             wait_for(arrived[slot, (me + k) % n :], epoch)
-        sum_in_order(out, inbox[slot], 0, me, n)
+        sum_in_order(out, inbox[slot], me, n)
         end(epochs)
 
     class Exchange(Plan):
@@ -115,24 +115,26 @@ def phases(case):
             self.launch(self.kernel, 0, src, dst, *self.workspace)
 
     a, b, out = on_device(case)
-    n_pes = shmem.n_pes()
+    n_pes, config = shmem.n_pes(), (1, 1, 0)
     if case["kernel"] == "all_gather":
         gathered = shmem.device_array((n_pes * case["m"], case["k"]), DTYPE)
         exchange, by_pe = Exchange(gather, a.size), gathered.reshape(n_pes, -1)
+        flat = a.reshape(-1)
         return [
-            ("all-gather", lambda: exchange(a.reshape(-1), by_pe)),
-            ("gemm", lambda: multiply[1, exchange.threads, 0](gathered, b, out)),
+            ("all-gather", lambda: exchange(flat, by_pe)),
+            ("gemm", multiply.bind(config, gathered, b, out)),
         ]
     if case["kernel"] == "reduce_scatter":
         products = shmem.device_array((a.shape[0], case["n"]), DTYPE)
         exchange, by_pe = Exchange(reduce_scatter, out.size), products.reshape(n_pes, -1)
+        flat = out.reshape(-1)
         return [
-            ("gemm", lambda: multiply[1, exchange.threads, 0](a, b, products)),
-            ("reduce-scatter", lambda: exchange(by_pe, out.reshape(-1))),
+            ("gemm", multiply.bind(config, a, b, products)),
+            ("reduce-scatter", lambda: exchange(by_pe, flat)),
         ]
     exchange = kernels.AllReduce(out.size, DTYPE)
     return [
-        ("gemm", lambda: multiply[1, exchange.threads, 0](a, b, out)),
+        ("gemm", multiply.bind(config, a, b, out)),
         ("all-reduce", lambda: exchange(out)),
     ]
 
