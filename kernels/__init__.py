@@ -2,6 +2,10 @@
 
 from gpushmem.kernels.all_reduce import AllReduce
 from gpushmem.kernels.all_reduce_norm import AllReduceRMSNorm
+from gpushmem.kernels.gemm import AllGatherGemm, GemmAllReduce, GemmReduceScatter
 from gpushmem.kernels.jacobi import Jacobi
 
-__all__ = ["AllReduce", "AllReduceRMSNorm", "Jacobi"]
+__all__ = [
+    "AllGatherGemm", "AllReduce", "AllReduceRMSNorm", "GemmAllReduce", "GemmReduceScatter",
+    "Jacobi",
+]  # fmt: skip

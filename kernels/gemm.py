@@ -1,0 +1,425 @@
+"""Products of matrices that are shared out over a team: tensor parallelism, in one kernel each.
+
+    AllGatherGemm        every PE has rows of a, all of a is multiplied by every PE's own b
+    GemmReduceScatter    every PE has a share of the inner dimension; each keeps its rows of the sum
+    GemmAllReduce        the same, and every PE ends with all of the sum
+
+    all-gather + gemm, 3 PEs, shards A B C of a, in the order of time:
+
+          PE 0    A -> 2, A -> 1    multiply A    B, as soon as it is here    C
+          PE 1    B -> 0, B -> 2    multiply B    C                           A
+          PE 2    C -> 1, C -> 0    multiply C    A                           B
+
+    gemm + reduce-scatter, 3 PEs, chunks 0 1 2 of the product's rows:
+
+          PE 0    multiply 1 -> 1    2 -> 2    0    0 += those of PE 1 and 2, as they come
+          PE 1    multiply 2 -> 2    0 -> 0    1    1 += those of PE 0 and 2
+          PE 2    multiply 0 -> 0    1 -> 1    2    2 += those of PE 0 and 1
+
+    gemm + all-reduce: then each sends its chunk, tile by tile, as sums to the others
+
+What is multiplied and sent in one piece is a *tile*; each has a signal of its own. Everybody begins
+with another one, so all links are busy, and what is needed first is sent first. What a PE does in
+a call, for n PEs, with dimensions as the plans name them and numbers of S bytes:
+
+                            bytes sent                messages           multiplications
+    all-gather + gemm       (n - 1) m k S             (n - 1) tiles      n m n' k
+    gemm + reduce-scatter   (n - 1) m n' S            (n - 1) tiles      n m n' k
+    gemm + all-reduce       2 (n - 1) m n' S / n      2 (n - 1) tiles    m n' k
+
+where tiles counts those of a shard or chunk, and n' is the columns of the product.
+
+Where a PE can store to the others' memory a tile is not sent at all, but multiplied to where it is
+wanted. To divide a product and its communication much finer than by shards, and put both in one
+kernel, is the idea of Flux: Chang et al., "FLUX: Fast Software-based Communication Overlap On GPUs
+Through Kernel Fusion", arXiv:2406.06858, 2024. That a compiler can find such overlaps was shown by
+CoCoNet: Jangda et al., "Breaking the Computation and Communication Abstraction Barrier in
+Distributed Machine Learning Workloads", ASPLOS 2022.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gpushmem.kernels.parts import begin, copy, end, end_at, member, sum_in_order, tell, wait_for
+from gpushmem.kernels.plan import SLOTS, Plan
+from numba import cuda
+
+import gpushmem as shmem
+
+__all__ = ["AllGatherGemm", "GemmAllReduce", "GemmReduceScatter", "gathered", "summed"]
+
+
+@shmem.jit(device=True)
+def finish(epochs):
+    """Wait until all that this block sent has left its source, and end."""
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        shmem.quiet()
+    end(epochs)
+
+
+@shmem.jit(collective=True, cache=True)
+def all_gather_gemm(a, b, out, inbox, arrived, rows, columns, group, team, epochs):
+    """`inbox` (SLOTS, n m, k), `arrived` (SLOTS, n, tiles); a tile is of one shard, or a `group`.
+
+    Where shards are multiplied together, a PE sends its own to itself, too.
+    """
+    me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
+    gathered, signals = inbox[epoch % SLOTS], arrived[epoch % SLOTS]
+    m, tiles = a.shape[0], arrived.shape[2]
+    b_, blocks = cuda.blockIdx.x, cuda.gridDim.x
+    # The one before me needs mine first, then the one before that.
+    for i in range(b_, (n - 1 if group == 1 else n) * tiles, blocks):
+        to, t = (me - 1 - i // tiles) % n, i % tiles
+        first, last = t * rows, min(t * rows + rows, m)
+        shmem.put_signal_nbi_block(
+            gathered[me * m + first : me * m + last], a[first:last],
+            signals[me, t:], epoch, shmem.SIGNAL_SET, member(team, to),
+        )  # fmt: skip
+    across = max(1, (b.shape[1] + columns - 1) // columns)
+    groups = (n + group - 1) // group
+    for i in range(b_, groups * tiles * across, blocks):
+        g, t = (me // group + i // across // tiles) % groups, i // across % tiles
+        left = i % across * columns
+        right = min(left + columns, b.shape[1])
+        start, stop = g * group, min(g * group + group, n)
+        first = start * m + t * rows
+        last = min(first + rows, stop * m)
+        dst, factor = out[first:last, left:right], b[:, left:right]
+        if group == 1 and start == me:
+            shmem.gemm_block(dst, a[first - me * m : last - me * m], factor, False)
+        else:
+            for q in range(start, stop):
+                wait_for(signals[q, t:], epoch)
+            shmem.gemm_block(dst, gathered[first:last], factor, False)
+    finish(epochs)
+
+
+@shmem.jit(device=True)
+def chunk_of(size, share, k):
+    """First and last (exclusive) of `size` rows that are PE k's, if each has a `share`."""
+    return min(k * share, size), min(k * share + share, size)
+
+
+@shmem.jit(device=True)
+def tile_of(t, rows, columns, height, width):
+    """First and last row and column of tile `t`; tiles are numbered along the rows."""
+    across = max(1, (width + columns - 1) // columns)
+    top, left = min(t // across * rows, height), t % across * columns
+    return top, min(top + rows, height), left, min(left + columns, width)
+
+
+@shmem.jit(device=True)
+def copy_rows(dst, src):
+    """Set dst to src, both of two axes; dst's shape counts."""
+    for row in range(dst.shape[0]):
+        copy(dst[row], src[row])
+
+
+@shmem.jit(device=True)
+def sum_tile(t, a, b, share, rows, columns, boxes, signals, stage, team, epoch):
+    """Multiply tile `t` of all chunks and send those of others; sum up mine, in `boxes[me]`.
+
+    `boxes` (n, tile), `signals` (n,), `stage` (tile,) are of this block and slot; `stage` has size
+    0 if all members' memory can be stored to. Returns how many elements my tile has, with the gaps
+    that end its rows. Synchronises the block.
+    """
+    me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
+    direct = stage.size == 0
+    for k in range(1, n + 1):
+        owner = (me + k) % n
+        start, stop = chunk_of(a.shape[0], share, owner)
+        top, bottom, left, right = tile_of(t, rows, columns, stop - start, b.shape[1])
+        height, size, pe = bottom - top, (bottom - top) * columns, member(team, owner)
+        box = boxes[me][:size]
+        place = shmem.peer_array(box, pe) if direct or k == n else stage[:size]
+        shmem.gemm_block(
+            place.reshape((height, columns))[:, : right - left],
+            a[start + top : start + bottom], b[:, left:right], False,
+        )  # fmt: skip
+        if k == n:
+            break
+        if direct:
+            tell(signals[me:], epoch, pe)
+        else:
+            shmem.put_signal_block(box, place, signals[me:], epoch, shmem.SIGNAL_SET, pe)
+    for k in range(1, n):
+        wait_for(signals[(me + k) % n :], epoch)
+    sum_in_order(box, boxes, me, n)
+    cuda.syncthreads()
+    return box.size
+
+
+@shmem.jit(device=True)
+def take_tile(t, out, size, share, rows, columns, box, owner):
+    """Copy tile `t` of a chunk from its box to `out`, of which `size` rows are divided up."""
+    start, stop = chunk_of(size, share, owner)
+    top, bottom, left, right = tile_of(t, rows, columns, stop - start, out.shape[1])
+    src = box[: (bottom - top) * columns].reshape((bottom - top, columns))
+    copy_rows(out[start + top : start + bottom, left:right], src)
+
+
+@shmem.jit(collective=True, cache=True)
+def gemm_reduce_scatter(
+    a, b, out, share, rows, columns, tiles, inbox, arrived, stage, team, epochs
+):  # fmt: skip
+    """`inbox` (SLOTS, blocks, n, tile), `arrived` (SLOTS, blocks, n), `stage` (blocks, tile)."""
+    me, epoch, i = shmem.team_my_pe(team), begin(epochs), cuda.blockIdx.x
+    for t in range(i, tiles, cuda.gridDim.x):
+        boxes, signals = inbox[epoch % SLOTS, i], arrived[epoch % SLOTS, i]
+        sum_tile(t, a, b, share, rows, columns, boxes, signals, stage[i], team, epoch)
+        take_tile(t, out, share, share, rows, columns, boxes[me], 0)
+        epoch += 1
+    end_at(epochs, epoch - 1)
+
+
+@shmem.jit(device=True)
+def take_sums(t, out, share, rows, columns, boxes, signals, team, epoch):
+    """Wait for tile `t` of the others' chunks, and copy it to `out`."""
+    me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
+    for k in range(1, n):
+        owner = (me + k) % n
+        wait_for(signals[owner:], epoch)
+        take_tile(t, out, out.shape[0], share, rows, columns, boxes[owner], owner)
+
+
+@shmem.jit(collective=True, cache=True)
+def gemm_all_reduce(
+    a, b, out, share, rows, columns, tiles, inbox, arrived, stage, sums, summed, team, epochs
+):  # fmt: skip
+    """As `gemm_reduce_scatter`; `sums` and `summed` are like `inbox` and `arrived`.
+
+    Sums of a tile are waited for when the next one has been multiplied.
+    """
+    me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
+    i, blocks = cuda.blockIdx.x, cuda.gridDim.x
+    for t in range(i, tiles, blocks):
+        slot, before = epoch % SLOTS, (epoch - 1) % SLOTS
+        boxes, signals = inbox[slot, i], arrived[slot, i]
+        size = sum_tile(t, a, b, share, rows, columns, boxes, signals, stage[i], team, epoch)
+        box, mine, signal = sums[slot, i, me][:size], boxes[me][:size], summed[slot, i, me:]
+        for k in range(1, n):
+            pe = member(team, (me + k) % n)
+            shmem.put_signal_block(box, mine, signal, epoch, shmem.SIGNAL_SET, pe)
+        take_tile(t, out, out.shape[0], share, rows, columns, boxes[me], me)
+        if t >= blocks:
+            take_sums(
+                t - blocks, out, share, rows, columns, sums[before, i], summed[before, i], team,
+                epoch - 1,
+            )  # fmt: skip
+        epoch += 1
+    if i < tiles:
+        slot, t = (epoch - 1) % SLOTS, i + (tiles - 1 - i) // blocks * blocks
+        take_sums(
+            t, out, share, rows, columns, sums[slot, i], summed[slot, i], team, epoch - 1
+        )
+    end_at(epochs, epoch - 1)
+
+
+# Tiles of rows and columns unless the user says so. On a GPU it is what a block multiplies well at a
+# time. On a CPU products are the faster the larger they are: rows up to this many are put
+# together, and a shard or chunk is divided over columns alone, if it is very wide.
+GPU_TILE = 128, 128
+FEW_ROWS = 1024
+WIDE = 1024
+
+
+def parts(size: int, most: int) -> int:
+    """How many parts of at most `most` there are; nothing is one part."""
+    return max(1, -(-size // most))
+
+
+def even(size: int, most: int) -> int:
+    """The size of parts of at most `most` if they are made as even as can be."""
+    return max(1, -(-size // parts(size, most)))
+
+
+class Gemm(Plan):
+    """What the plans have in common: sizes, and the tile that products are divided into."""
+
+    def __init__(
+        self, m: int, n: int, k: int, dtype: Any, team: Any, tile: tuple[int, int] | None,
+        suggested: tuple[int, int], *, blocks: int | None, threads: int | None,
+    ) -> None:  # fmt: skip
+        super().__init__(team, blocks=blocks, threads=threads)
+        self.m, self.n, self.k, self.dtype = m, n, k, np.dtype(dtype)
+        name = type(self).__name__
+        if self.dtype.name not in DTYPES:
+            raise shmem.ArgumentError(f"{name}: dtype is {self.dtype}; it can be {', '.join(DTYPES)}")
+        if min(m, n, k) < 0:
+            raise shmem.ArgumentError(f"{name}: m, n, k are {m}, {n}, {k}; they cannot be negative")
+        self.tile = tile or (suggested if self.backend == "cpu" else GPU_TILE)
+        if min(self.tile) < 1:
+            raise shmem.ArgumentError(
+                f"{name}: tile is {self.tile}; it is rows and columns, each 1 or more"
+            )
+
+    def expect_all(self, a: Any, b: Any, out: Any, rows: int, rows_out: int) -> None:
+        """Raise `ArgumentError` unless a, b and out are of `rows`, k and `rows_out` rows."""
+        self.expect("a", a, (rows, self.k), self.dtype)
+        self.expect("b", b, (self.k, self.n), self.dtype)
+        self.expect("out", out, (rows_out, self.n), self.dtype)
+
+
+DTYPES = "float16", "float32", "float64"
+
+
+class AllGatherGemm(Gemm):
+    """Multiply the rows of all PEs with this one's b: `plan(a, b, out)`.
+
+    `a` (m, k) is this PE's shard, contiguous; `b` (k, n) is its own; `out` (P m, n) is for the
+    product of all P PEs' shards, one below the other, with `b`. They are device arrays of `dtype`:
+    float16, float32 or float64; what `gemm_block` says of strides holds of `b` and `out`. `tile`
+    is the rows and columns that are multiplied, and the rows that are sent, in one piece; with
+    rows for several shards these are multiplied together. It is the same on all PEs. The workspace
+    is 2 P m k elements.
+    """
+
+    def __init__(
+        self, m: int, n: int, k: int, dtype: Any, team: Any = shmem.TEAM_WORLD, *,
+        tile: tuple[int, int] | None = None, blocks: int | None = None, threads: int | None = None,
+    ) -> None:  # fmt: skip
+        suggested = max(m, FEW_ROWS), max(n, 1)
+        super().__init__(m, n, k, dtype, team, tile, suggested, blocks=blocks, threads=threads)
+        rows, columns = self.tile
+        self.group = max(1, min(self.n_pes, rows // max(m, 1)))
+        self.tiles = parts(m, rows)
+        self._sizes = self.group * m if self.group > 1 else even(m, rows), even(n, columns), self.group
+        self._workspace = (
+            self.boxes(self.n_pes * m, k, dtype=dtype), self.signals(self.n_pes, self.tiles)
+        )  # fmt: skip
+
+    def __call__(self, a: Any, b: Any, out: Any, stream: Any = 0) -> None:
+        """Set `out` to the product; asynchronous, in `stream`'s order.
+
+        When its turn on the stream is over `out` is there, and `a` and `b` may be changed. Raises
+        `ArgumentError` if a shape or dtype is not the plan's.
+        """
+        self.expect_all(a, b, out, self.m, self.n_pes * self.m)
+        self.launch(all_gather_gemm, stream, a, b, out, *self._workspace, *self._sizes)
+
+    def sends(self) -> tuple[int, int]:
+        """Bytes and messages that a PE sends to others in a call."""
+        others = self.n_pes - 1
+        return others * self.m * self.k * self.dtype.itemsize, others * self.tiles
+
+
+class Reducing(Gemm):
+    """What the plans that sum up products have in common: every PE sums up a chunk of rows."""
+
+    def __init__(
+        self, rows: int, m: int, n: int, k: int, dtype: Any, team: Any,
+        tile: tuple[int, int] | None, direct: bool | None, *,
+        blocks: int | None, threads: int | None,
+    ) -> None:  # fmt: skip
+        self.share = share = max(1, -(-rows // max(team.n_pes, 1)))
+        suggested = share, WIDE
+        super().__init__(m, n, k, dtype, team, tile, suggested, blocks=blocks, threads=threads)
+        self.direct = reachable(team) if direct is None else direct
+        if self.direct and not reachable(team):
+            raise shmem.ArgumentError(
+                f"{type(self).__name__}: direct=True, but not all members of the team are in "
+                "TEAM_SHARED; leave it out"
+            )
+        tile_rows, tile_columns = even(share, self.tile[0]), even(n, self.tile[1])
+        self.tiles = parts(share, self.tile[0]) * parts(n, self.tile[1])
+        self.tile_size = tile_rows * tile_columns
+        self._workspace: tuple[Any, ...] = (
+            share, tile_rows, tile_columns, self.tiles, *self._tiles_of_all(),
+            self.memory(self.blocks, 0 if self.direct else self.tile_size, dtype=dtype),
+        )  # fmt: skip
+
+    def _tiles_of_all(self) -> tuple[Any, Any]:
+        """Boxes for a tile of each PE, and their signals, for each block."""
+        shape = self.blocks, self.n_pes
+        return self.boxes(*shape, self.tile_size, dtype=self.dtype), self.signals(*shape)
+
+
+def reachable(team: Any) -> bool:
+    """Whether the memory of all members can be stored to."""
+    return all(
+        shmem.team_translate_pe(team, k, shmem.TEAM_SHARED) >= 0 for k in range(team.n_pes)
+    )
+
+
+class GemmReduceScatter(Reducing):
+    """Sum up all PEs' products, each PE its rows of them: `plan(a, b, out)`.
+
+    `a` (P m, k) and `b` (k, n) are this PE's share of the inner dimension; `out` (m, n) is for rows
+    `p m` to `(p + 1) m` of the sum of all P PEs' `a @ b`, where p is this PE. They are device arrays
+    of `dtype`: float16, float32 or float64; what `gemm_block` says of strides holds of all three.
+    Products are rounded to `dtype` before they are summed up, in `dtype`, in the order of the PEs.
+    `tile` is the rows and columns that are multiplied and sent in one piece. `direct` is whether
+    products are written to the owner's memory by stores; by default where that can be. Both are the
+    same on all PEs. The workspace is 2 P m n elements, without `direct` 3 P m n.
+    """
+
+    def __init__(
+        self, m: int, n: int, k: int, dtype: Any, team: Any = shmem.TEAM_WORLD, *,
+        tile: tuple[int, int] | None = None, direct: bool | None = None,
+        blocks: int | None = None, threads: int | None = None,
+    ) -> None:  # fmt: skip
+        rows = m * max(team.n_pes, 1)
+        super().__init__(rows, m, n, k, dtype, team, tile, direct, blocks=blocks, threads=threads)
+
+    def __call__(self, a: Any, b: Any, out: Any, stream: Any = 0) -> None:
+        """Set `out` to this PE's rows; asynchronous, in `stream`'s order.
+
+        When its turn on the stream is over `out` is there, and `a` and `b` may be changed. Raises
+        `ArgumentError` if a shape or dtype is not the plan's.
+        """
+        self.expect_all(a, b, out, self.n_pes * self.m, self.m)
+        self.launch(gemm_reduce_scatter, stream, a, b, out, *self._workspace)
+
+    def sends(self) -> tuple[int, int]:
+        """Bytes and messages that a PE sends in a call."""
+        others = self.n_pes - 1
+        return others * self.m * self.n * self.dtype.itemsize, others * self.tiles
+
+
+class GemmAllReduce(Reducing):
+    """Sum up all PEs' products, on all PEs: `plan(a, b, out)`.
+
+    `a` (m, k) and `b` (k, n) are this PE's share of the inner dimension; `out` (m, n) is for the sum
+    of all PEs' `a @ b`, and is the same on all to the bit. The rest is as of `GemmReduceScatter`;
+    the workspace is 4 m n elements, without `direct` 5 m n.
+    """
+
+    def __init__(
+        self, m: int, n: int, k: int, dtype: Any, team: Any = shmem.TEAM_WORLD, *,
+        tile: tuple[int, int] | None = None, direct: bool | None = None,
+        blocks: int | None = None, threads: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(m, m, n, k, dtype, team, tile, direct, blocks=blocks, threads=threads)
+        self._workspace += self._tiles_of_all()
+
+    def __call__(self, a: Any, b: Any, out: Any, stream: Any = 0) -> None:
+        """Set `out` to the sum; asynchronous, in `stream`'s order.
+
+        When its turn on the stream is over `out` is there, and `a` and `b` may be changed. Raises
+        `ArgumentError` if a shape or dtype is not the plan's.
+        """
+        self.expect_all(a, b, out, self.m, self.m)
+        self.launch(gemm_all_reduce, stream, a, b, out, *self._workspace)
+
+    def sends(self) -> tuple[int, int]:
+        """Bytes and messages that a PE sends in a call, at most: the last chunk may be smaller."""
+        others = self.n_pes - 1
+        nbytes = others * self.share * self.n * self.dtype.itemsize
+        return 2 * nbytes, 2 * others * self.tiles
+
+
+def gathered(
+    shards: list[np.ndarray[Any, Any]], b: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
+    """What `AllGatherGemm` leaves on a PE, from all PEs' shards of a and its own b."""
+    return np.concatenate(shards) @ b
+
+
+def summed(
+    factors: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]],
+) -> np.ndarray[Any, Any]:
+    """What `GemmAllReduce` leaves, from all PEs' a and b; of `GemmReduceScatter`, all PEs' rows."""
+    return np.sum(np.stack([a @ b for a, b in factors]), axis=0, dtype=factors[0][0].dtype)

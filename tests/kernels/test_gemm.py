@@ -1,0 +1,207 @@
+"""The products with all-gather, reduce-scatter and all-reduce, against NumPy."""
+
+import numpy as np
+import pytest
+from gpushmem.kernels import AllGatherGemm, GemmAllReduce, GemmReduceScatter, gemm
+from numba import cuda
+
+import gpushmem as shmem
+
+# One element's error: that of products of normal numbers with k up to 70, summed over 8 PEs.
+TOLERANCE = {"float16": 0.25, "float32": 1e-4, "float64": 1e-12}
+PLANS = {
+    "all-gather": AllGatherGemm, "reduce-scatter": GemmReduceScatter, "all-reduce": GemmAllReduce,
+}  # fmt: skip
+
+
+def operands(name, m, n, k, dtype, pe, n_pes):
+    """What PE `pe` multiplies: a and b."""
+    rng = np.random.default_rng([1000 * pe, m, n, k])
+    rows = n_pes * m if name == "reduce-scatter" else m
+    return rng.normal(size=(rows, k)).astype(dtype), rng.normal(size=(k, n)).astype(dtype)
+
+
+def expected(name, m, n, k, dtype, me, n_pes):
+    every = [operands(name, m, n, k, dtype, pe, n_pes) for pe in range(n_pes)]
+    every = [(a.astype("float64"), b.astype("float64")) for a, b in every]
+    if name == "all-gather":
+        return gemm.gathered([a for a, _ in every], every[me][1])
+    total = gemm.summed(every)
+    return total[me * m : (me + 1) * m] if name == "reduce-scatter" else total
+
+
+def run(name, m, n, k, dtype, team=shmem.TEAM_WORLD, calls=3, **options):
+    """Make a plan, call it; the result is compared in place and returned."""
+    me, n_pes = team.my_pe, team.n_pes
+    if name == "all-gather":
+        options.pop("direct", None)
+    plan = PLANS[name](m, n, k, dtype, team, **options)
+    if me >= 0:
+        a, b = (shmem.to_device(x) for x in operands(name, m, n, k, dtype, me, n_pes))
+        rows = n_pes * m if name == "all-gather" else m
+        out = shmem.to_device(np.full((rows, n), -1000 - me, dtype))
+        for _ in range(calls):
+            plan(a, b, out)
+        got, want = out.numpy(), expected(name, m, n, k, dtype, me, n_pes)
+        np.testing.assert_allclose(
+            got.astype("float64"), want, rtol=0, atol=TOLERANCE[dtype],
+            err_msg=f"{name} {m} {n} {k} {dtype} {options}, PE {me} of {n_pes}",
+        )  # fmt: skip
+    plan.free()
+    return got if me >= 0 else None
+
+
+SIZES = [(3, 5, 7), (1, 1, 1), (0, 4, 3), (4, 0, 3), (4, 3, 0), (33, 17, 19), (64, 40, 70)]
+TILES = [None, (4, 8), (2, 3), (9, 100), (1000, 1000)]
+LAUNCHES = [(1, 1), (2, 4), (3, 32)]
+
+
+def many_cases():
+    """All sizes, each with some of the tiles, launches and dtypes, in turn."""
+    shmem.init()
+    for name in PLANS:
+        case = 0
+        for m, n, k in SIZES:
+            for tile in TILES:
+                blocks, threads = LAUNCHES[case % 3]
+                dtype = ("float64", "float32", "float16", "float32")[case % 4]
+                run(
+                    name, m, n, k, dtype, tile=tile, direct=(None, False)[case // 2 % 2],
+                    blocks=blocks, threads=threads,
+                )  # fmt: skip
+                case += 1
+    bits = run("all-reduce", 45, 50, 31, "float32", tile=(7, 16), blocks=2).tobytes()
+    shmem.finalize()
+    return bits
+
+
+@pytest.mark.parametrize("n_pes", [1, 2, 3, 4, 5, 8])
+def test_products_are_numpys_and_sums_the_same_on_all_pes(run_pes, n_pes):
+    assert len(set(run_pes(n_pes, many_cases, timeout=120))) == 1
+
+
+def test_what_is_multiplied_may_be_part_of_larger_arrays(run_pes):
+    def body():
+        shmem.init()
+        me, n_pes = shmem.my_pe(), shmem.n_pes()
+        for name in PLANS:
+            a, b = operands(name, 6, 10, 8, "float64", me, n_pes)
+            rows = 6 * n_pes if name == "all-gather" else 6
+            wide_b = shmem.to_device(np.hstack([b, b]))
+            wide_out = shmem.to_device(np.full((rows, 20), -1.0))
+            with PLANS[name](6, 10, 8, "float64", tile=(4, 4)) as plan:
+                plan(shmem.to_device(a), wide_b[:, 10:], wide_out[:, 5:15])
+                got = wide_out.numpy()
+            want = expected(name, 6, 10, 8, "float64", me, n_pes)
+            np.testing.assert_allclose(got[:, 5:15], want, rtol=0, atol=1e-12)
+            assert (got[:, :5] == -1).all()
+            assert (got[:, 15:] == -1).all()
+        shmem.finalize()
+
+    run_pes(2, body)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("all-gather", {}),
+        ("reduce-scatter", {"direct": True}),
+        ("reduce-scatter", {"direct": False}),
+        ("all-reduce", {"direct": True}),
+        ("all-reduce", {"direct": False}),
+    ],
+)
+def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, name, options):
+    calls, m, n = 2000, 3, 5
+
+    @shmem.jit
+    def fill_and_dawdle(a, call, turns):
+        for i in range(a.shape[0]):
+            a[i, 0] = 1000 * shmem.my_pe() + call + i
+        for k in range(turns):
+            cuda.atomic.add(a, (0, 0), k - k)
+
+    @shmem.jit
+    def check(out, call, gathered, first, wrong):
+        n_pes, me = shmem.n_pes(), shmem.my_pe()
+        for i in range(out.shape[0]):
+            for j in range(out.shape[1]):
+                if gathered:
+                    want = 1000 * (i // 3) + call + i % 3 + j + me
+                else:
+                    want = n_pes * (call + first + i + j) + 1001 * n_pes * (n_pes - 1) // 2
+                if out[i, j] != want:
+                    wrong[0] += 1
+
+    def body():
+        shmem.init()
+        me, n_pes = shmem.my_pe(), shmem.n_pes()
+        rng = np.random.default_rng(me)
+        gathered, scattered = name == "all-gather", name == "reduce-scatter"
+        a = shmem.to_device(np.ones((n_pes * m if scattered else m, 2)))
+        b = shmem.to_device(np.array([np.ones(n), np.arange(n) + me]))
+        out = shmem.device_array((n_pes * m if gathered else m, n), "float64")
+        wrong = shmem.to_device(np.zeros(1, "int64"))
+        with PLANS[name](m, n, 2, "float64", tile=(2, 3), blocks=2, **options) as plan:
+            for call in range(calls):
+                dawdle = int(rng.integers(0, 100_000)) if rng.random() < 0.02 else 0
+                fill_and_dawdle[1, 1](a, call, dawdle)
+                plan(a, b, out)
+                check[1, 1](out, call, gathered, m * me if scattered else 0, wrong)
+            result = int(wrong.numpy()[0])
+        shmem.finalize()
+        return result
+
+    assert run_pes(3, body, timeout=120) == [0, 0, 0]
+
+
+def test_two_teams_at_once_and_pes_in_none(run_pes):
+    def body():
+        shmem.init()
+        row, column = shmem.team_split_2d(shmem.TEAM_WORLD, 3)
+        odd = shmem.team_split_strided(shmem.TEAM_WORLD, 1, 2, 2)
+        for team in (row, column, odd):
+            for name in PLANS:
+                run(name, 7, 6, 5, "float64", team, calls=20, tile=(3, 4))
+        shmem.finalize()
+
+    run_pes(5, body)
+
+
+def test_what_a_pe_sends(run_pes):
+    def body():
+        shmem.init()
+        sent = [
+            PLANS[name](10, 8, 6, "float32", tile=(4, 4)).sends() for name in PLANS
+        ]  # fmt: skip
+        shmem.finalize()
+        return sent
+
+    # 10 rows in 3 tiles; 10 rows of 2 columns of tiles; chunks of 4 rows.
+    assert run_pes(3, body)[0] == [(2 * 10 * 6 * 4, 6), (2 * 10 * 8 * 4, 12), (4 * 4 * 8 * 4, 8)]
+
+
+def test_what_does_not_fit(run_pes):
+    def body():
+        shmem.init()
+        for kind in PLANS.values():
+            with pytest.raises(shmem.ArgumentError, match="int32; it can be float16, float32, fl"):
+                kind(4, 5, 6, "int32")
+            with pytest.raises(shmem.ArgumentError, match="4, -5, 6; they cannot be negative"):
+                kind(4, -5, 6, "float32")
+            with pytest.raises(shmem.ArgumentError, match="tile is .0, 5.; it is rows and columns"):
+                kind(4, 5, 6, "float32", tile=(0, 5))
+            plan = kind(4, 5, 6, "float32")
+            good = [shmem.device_array(s, "float32") for s in ((4, 6), (6, 5), (4, 5))]
+            plan(*good)
+            for at, what in enumerate(("a", "b", "out")):
+                for wrong in (
+                    shmem.device_array((7, 5), "float32"),
+                    shmem.device_array(good[at].shape, "float64"),
+                ):
+                    given = [*good[:at], wrong, *good[at + 1 :]]
+                    with pytest.raises(shmem.ArgumentError, match=f"{what} has shape .*plan is f"):
+                        plan(*given)
+        shmem.finalize()
+
+    run_pes(1, body)
