@@ -2,6 +2,7 @@
 
 from gpushmem.kernels.all_reduce import AllReduce
 from gpushmem.kernels.moe import MoE, expert_ffn
-from gpushmem.kernels.moe_dispatch import ExpertParallel, route
+from gpushmem.kernels.moe_dispatch import ExpertParallel
+from gpushmem.kernels.moe_parts import route
 
 __all__ = ["AllReduce", "ExpertParallel", "MoE", "expert_ffn", "route"]

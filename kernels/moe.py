@@ -11,8 +11,8 @@ Tokens travel as in the low latency form of `moe_dispatch`: rows to their places
 segment (expert, source). A PE goes through its experts, and the sources of each from itself on
 downwards, which is the order in which they send to it. Rows are gathered in a *tile* until it has
 enough for a good product, or the expert's last source is in it; then it is multiplied by the
-expert's matrices and its rows go back, with a signal for each segment that is done. What is in a tile
-follows from the counts, not from who was fast, so results have the same bits each time. So a PE
+expert's matrices and its rows go back, with a signal for each segment that is done. What is in a
+tile follows from the counts, not from who was fast, so results have the same bits each time. A PE
 computes while rows of other segments are under way in both directions, and reads an expert's
 matrices once for many small segments.
 
@@ -31,10 +31,10 @@ import math
 from typing import Any
 
 import numpy as np
-from gpushmem.kernels.moe_dispatch import (
+from gpushmem.kernels.moe_dispatch import Dispatch, Received
+from gpushmem.kernels.moe_dispatch import reference as reference_around
+from gpushmem.kernels.moe_parts import (
     COUNT,
-    Dispatch,
-    Received,
     add_up,
     complete,
     experts_of,
@@ -42,13 +42,31 @@ from gpushmem.kernels.moe_dispatch import (
     sort_by_expert,
     wait_for_all,
 )
-from gpushmem.kernels.moe_dispatch import reference as reference_around
 from gpushmem.kernels.parts import begin, copy, end, member, tell, wait_for
 from numba import cuda
+from numba.cuda import libdevice
 
 import gpushmem as shmem
 
 __all__ = ["MoE", "expert_ffn", "reference"]
+
+
+# exp(x) = 2^k exp(r), |r| <= log(2) / 2; log(2) in two parts, of which k times the first is exact.
+PER_LOG2 = np.float32(1 / math.log(2))
+LOG2_HIGH = np.float32(355 / 512)
+LOG2_LOW = np.float32(math.log(2) - 355 / 512)
+C2, C3, C4, C5, C6, C7 = (np.float32(1 / math.factorial(k)) for k in range(2, 8))
+
+
+@shmem.jit(device=True)
+def exp32(x):
+    """Exp of a float32, to about 1 in its last place, as arithmetic that loops can vectorise."""
+    x = min(max(x, np.float32(-87)), np.float32(88))
+    k = libdevice.floorf(x * PER_LOG2 + np.float32(0.5))
+    r = (x - k * LOG2_HIGH) - k * LOG2_LOW
+    tail = C2 + r * (C3 + r * (C4 + r * (C5 + r * (C6 + r * C7))))
+    power = libdevice.int_as_float((np.int32(k) + np.int32(127)) << np.int32(23))
+    return (np.float32(1) + (r + r * r * tail)) * power
 
 
 @shmem.jit(device=True)
@@ -56,10 +74,13 @@ def activate(hidden, silu):
     """Apply the activation to all of `hidden` (rows, F), in place."""
     for r in range(hidden.shape[0]):
         row = hidden[r]
-        if silu:
+        if silu and row.itemsize > 4:
             for i in range(cuda.threadIdx.x, row.size, cuda.blockDim.x):
-                v = row[i] * np.float32(1)
-                row[i] = v / (np.float32(1) + math.exp(-v))
+                row[i] = row[i] / (np.float32(1) + math.exp(-row[i]))
+        elif silu:
+            for i in range(cuda.threadIdx.x, row.size, cuda.blockDim.x):
+                v = np.float32(row[i])
+                row[i] = v / (np.float32(1) + exp32(-v))
         else:
             for i in range(cuda.threadIdx.x, row.size, cuda.blockDim.x):
                 row[i] = max(row[i], np.float32(0))
@@ -162,7 +183,7 @@ def over_segments(rows, starts, counts, w1, w2, y, silu, hiddens):
 
 
 ACTIVATIONS = {"relu": 0, "silu": 1}
-TILE, ENOUGH = 256, 64  # rows: what a tile has room for, and when it is worth multiplying
+TILE, ENOUGH = 512, 256  # rows: what a tile has room for, and when it is worth multiplying
 
 
 def expert_ffn(
@@ -172,8 +193,8 @@ def expert_ffn(
     """The experts' networks between dispatch and combine: act(rows @ w1) @ w2 to `y`, per segment.
 
     `received` as dispatch returns it, `w1` (local experts, H, F), `w2` (local experts, F, H), `y`
-    (rows, H), `hidden` (blocks, m, F) as workspace: so many blocks are launched, each for experts of
-    its own, with products of up to m rows. Asynchronous, and without communication.
+    (rows, H), `hidden` (blocks, m, F) as workspace: so many blocks are launched, each for experts
+    of its own, with products of up to m rows. Asynchronous, and without communication.
     """
     kernel = over_segments[hidden.shape[0], threads, stream]
     kernel(*received, w1, w2, y, ACTIVATIONS[activation], hidden)

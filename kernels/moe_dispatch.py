@@ -11,11 +11,11 @@ make of it. Expert e lives on PE e // ceil(E / n); the last PEs may have fewer e
 Each PE sorts its (token, choice) pairs by expert, in the order of its tokens, by counting: so the
 place of every row follows from the sender's choices alone. Two forms of dispatch:
 
-    low latency  a row is put to its place in the segment (expert, source) of the expert's PE as soon
-                 as it is known, from the tokens themselves; then where the rows come back to and how
-                 many they are, and one signal per segment. Nothing is exchanged before.
-    throughput   counts go ahead; rows are packed per PE and sent as one message, or one per block of
-                 the kernel, with a signal, and sorted by expert where they arrive.
+    low latency  each row is put to its place in the segment (expert, source) on the expert's PE,
+                 from the tokens themselves; behind them go the segment's head, where its rows
+                 come back to and how many they are, and its signal. Nothing is exchanged before.
+    throughput   the heads go ahead; rows are packed per PE and sent as one message, or one per
+                 block of the kernel, with a signal, and sorted by expert where they arrive.
 
 In combine a segment goes back as it is, one put with a signal, to rows that its head has named: the
 sorted order of the owner's pairs. The owner adds up its rows in the order of its choices, so the
@@ -41,190 +41,30 @@ input, of vLLM's experts. Others of the kind: pplx-kernels (Perplexity), Triton-
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from gpushmem.kernels.parts import begin, copy, end, member, tell, wait_for
-from gpushmem.kernels.plan import THREADS, Plan
+from gpushmem.kernels.moe_parts import (
+    COUNT,
+    add_up,
+    complete,
+    experts_of,
+    quantise,
+    send_rows,
+    size_of,
+    sort_by_expert,
+    wait_for_all,
+    widen,
+    wire_row,
+)
+from gpushmem.kernels.parts import begin, copy, end, member, wait_for
+from gpushmem.kernels.plan import Plan
 from numba import cuda
 
 import gpushmem as shmem
-from gpushmem import runtime
 
-__all__ = ["ExpertParallel", "Received", "reference", "route", "through_int8"]
-
-# A segment's head is one number: the first of its rows on the PE that sent it, and how many.
-COUNT = 0xFFFFFFFF
-
-
-# --- which expert
-
-
-@shmem.jit(cache=True)
-def choose(logits, experts, weights):
-    """`logits` (t, E), `experts` and `weights` (t, top_k); a thread has tokens of its own."""
-    first = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
-    for t in range(first, logits.shape[0], cuda.gridDim.x * cuda.blockDim.x):
-        row, total = logits[t], np.float32(0)
-        for j in range(experts.shape[1]):
-            best = -1
-            for e in range(row.size):
-                # After the last choice: smaller than it, or equal to it and further on.
-                before = experts[t, j - 1] if j > 0 else -1
-                follows = j == 0 or (
-                    before >= 0
-                    and (row[e] < row[before] or (row[e] == row[before] and e > before))
-                )
-                if follows and row[e] == row[e] and (best < 0 or row[e] > row[best]):
-                    best = e
-            experts[t, j] = best
-            weights[t, j] = 0
-            if best >= 0:
-                weights[t, j] = math.exp(np.float32(row[best]) - np.float32(row[experts[t, 0]]))
-            total += weights[t, j]
-        for j in range(experts.shape[1]):
-            if total > 0:
-                weights[t, j] /= total
-
-
-def route(logits: Any, experts: Any, weights: Any, stream: Any = 0) -> None:
-    """Choose each token's experts: those of the largest logits, largest first; asynchronous.
-
-    `logits` (t, E), of floats; `experts` (t, top_k) of int32 and `weights` (t, top_k) of float32 are
-    written. The weights are the softmax of the chosen logits: the same as the softmax of all,
-    divided by the sum of those chosen. Of equal logits the first counts, NaN never: where fewer
-    than `top_k` are left, the expert is -1 and the weight 0. A kernel without communication.
-    """
-    t, top_k = experts.shape
-    if logits.shape[0] != t or tuple(weights.shape) != (t, top_k) or top_k > logits.shape[1]:
-        raise shmem.ArgumentError(
-            f"route: logits {tuple(logits.shape)}, experts {(t, top_k)} and weights "
-            f"{tuple(weights.shape)} do not fit: give (t, E), (t, top_k) and (t, top_k) with "
-            "top_k <= E"
-        )
-    if experts.dtype != np.int32 or weights.dtype != np.float32:
-        raise shmem.ArgumentError(
-            f"route: experts are of {experts.dtype}, weights of {weights.dtype}; they must be of "
-            "int32 and float32"
-        )
-    threads = THREADS[runtime.current("route").backend.name]
-    choose[max(1, min(t // threads, 1024)), threads, stream](logits, experts, weights)
-
-
-# --- on both sides
-
-
-@shmem.jit(device=True)
-def sort_by_expert(experts, n_experts, capacity, heads, order, position, dropped):
-    """Sort pairs by expert, by counting; a thread counts for experts of its own.
-
-    `experts` (pairs,). Written: `heads` (n_experts or more,); `order` (pairs,), the pair of each
-    row sent; `position` (pairs,), the row of each pair, or -1; `dropped` (1,), by block 0.
-    Synchronises the block at the end.
-    """
-    share = (n_experts + cuda.blockDim.x - 1) // cuda.blockDim.x
-    low = min(cuda.threadIdx.x * share, n_experts)
-    high = min(low + share, n_experts)
-    for e in range(low, high):
-        heads[e] = 0
-    for i in range(experts.size):
-        e = experts[i]
-        if low <= e < high:
-            heads[e] += 1
-    cuda.syncthreads()
-    if cuda.threadIdx.x == 0:
-        start = lost = 0
-        for e in range(n_experts):
-            kept = min(heads[e], capacity)
-            lost += heads[e] - kept
-            heads[e] = start << 32
-            start += kept
-        if cuda.blockIdx.x == 0:
-            dropped[0] = lost
-    cuda.syncthreads()
-    for i in range(experts.size):
-        e = experts[i]
-        if low <= e < high:
-            head = heads[e]
-            row = (head >> 32) + (head & COUNT)
-            if head & COUNT < capacity:
-                order[row], position[i], heads[e] = i, row, head + 1
-            else:
-                position[i] = -1
-        elif cuda.threadIdx.x == 0 and not 0 <= e < n_experts:
-            position[i] = -1
-    cuda.syncthreads()
-
-
-@shmem.jit(device=True)
-def experts_of(pe, n_experts, share):
-    """How many experts live on a PE."""
-    return max(0, min(share, n_experts - pe * share))
-
-
-@shmem.jit(device=True)
-def send_rows(x, top_k, n_experts, capacity, mine, order, inbox, heads, arrived, team, epoch):
-    """Put the rows of each expert to their places; a block sends to experts of its own.
-
-    `x` (t, row), `inbox` (experts a PE * n * capacity, row), `heads` and `arrived` (n, experts a PE).
-    """
-    me, n, share = shmem.team_my_pe(team), shmem.team_n_pes(team), arrived.shape[1]
-    for k in range(cuda.blockIdx.x, n * share, cuda.gridDim.x):
-        to, local = (me + 1 + k // share) % n, k % share
-        if to * share + local >= n_experts:
-            continue
-        pe, head = member(team, to), mine[to * share + local]
-        start, first = head >> 32, (local * n + me) * capacity
-        for r in range(head & COUNT):
-            shmem.put_nbi_block(inbox[first + r], x[order[start + r] // top_k], pe)
-        cuda.syncthreads()
-        if cuda.threadIdx.x == 0:
-            shmem.p(heads[me, local:], head, pe)
-        tell(arrived[me, local:], epoch, pe)
-
-
-@shmem.jit(device=True)
-def wait_for_all(signals, epoch):
-    """Wait until all of `signals` are `epoch`; then all threads of the block see what came."""
-    if cuda.threadIdx.x == 0:
-        for k in range(signals.size):
-            shmem.signal_wait_until(signals[k:], shmem.CMP_EQ, epoch)
-    cuda.syncthreads()
-
-
-@shmem.jit(device=True)
-def add_up(out, weights, returned, position):
-    """Set each token's row of `out` (t, H) to its weighted rows' sum, in the order of its choices.
-
-    `weights` (t, top_k), `returned` (rows, H), `position` (t * top_k,): -1 counts as zeros.
-    """
-    top_k = weights.shape[1]
-    for t in range(cuda.blockIdx.x, out.shape[0], cuda.gridDim.x):
-        total, some = out[t], False
-        for j in range(top_k):
-            at, weight = position[t * top_k + j], weights[t, j]
-            if at >= 0 and some:
-                row = returned[at]
-                for i in range(cuda.threadIdx.x, total.size, cuda.blockDim.x):
-                    total[i] += weight * row[i]
-            elif at >= 0:
-                row, some = returned[at], True
-                for i in range(cuda.threadIdx.x, total.size, cuda.blockDim.x):
-                    total[i] = weight * row[i]
-        if not some:
-            for i in range(cuda.threadIdx.x, total.size, cuda.blockDim.x):
-                total[i] = 0
-
-
-@shmem.jit(device=True)
-def complete():
-    """Complete what the block has sent, before its sources may change."""
-    cuda.syncthreads()
-    if cuda.threadIdx.x == 0:
-        shmem.quiet()
-
+__all__ = ["Dispatch", "ExpertParallel", "Received", "reference"]
 
 # --- dispatch
 
@@ -251,12 +91,48 @@ def dispatch_low_latency(
 
 
 @shmem.jit(device=True)
-def size_of(heads):
-    """How many rows segments have together: those of one PE's experts, one behind the other."""
-    total = 0
-    for local in range(heads.size):
-        total += heads[local] & COUNT
-    return total
+def send_packed(
+    x, top_k, n_experts, mine, order, heads, outbox, inbox, counted, arrived, team, epoch
+):
+    """Send counts ahead, then the rows for each PE as one message; a block has a part of each."""
+    me, n, share = shmem.team_my_pe(team), shmem.team_n_pes(team), heads.shape[1]
+    b, blocks = cuda.blockIdx.x, cuda.gridDim.x
+    for k in range(b, n, blocks):
+        to = (me + 1 + k) % n
+        if to * share < n_experts:
+            ahead, signal = mine[to * share : (to + 1) * share], counted[me:]
+            shmem.put_signal_nbi_block(
+                heads[me], ahead, signal, epoch, shmem.SIGNAL_SET, member(team, to)
+            )
+    for k in range(n):
+        to = (me + 1 + k) % n
+        if to * share < n_experts:
+            size, start = size_of(mine[to * share : (to + 1) * share]), mine[to * share] >> 32
+            first, last = size * b // blocks, size * (b + 1) // blocks
+            for r in range(start + first, start + last):
+                copy(outbox[r], x[order[r] // top_k])
+            cuda.syncthreads()
+            shmem.put_signal_nbi_block(
+                inbox[me, first:last], outbox[start + first : start + last], arrived[b, me:], epoch,
+                shmem.SIGNAL_SET, member(team, to),
+            )  # fmt: skip
+
+
+@shmem.jit(device=True)
+def lay_out(starts, counts, heads):
+    """One segment behind the other: `starts` and `counts` (local experts, n) from the heads.
+
+    The block's own `starts`; `counts` by block 0. Synchronises the block.
+    """
+    if cuda.threadIdx.x == 0:
+        total = 0
+        for local in range(starts.shape[0]):
+            for source in range(starts.shape[1]):
+                starts[local, source] = total
+                total += heads[source, local] & COUNT
+                if cuda.blockIdx.x == 0:
+                    counts[local, source] = heads[source, local] & COUNT
+    cuda.syncthreads()
 
 
 @shmem.jit(collective=True, cache=True)
@@ -269,40 +145,14 @@ def dispatch_throughput(
     `counted` (n,), `arrived` (blocks, n): a block sends and sorts its part of each message.
     """
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
-    b, blocks, share = cuda.blockIdx.x, cuda.gridDim.x, heads.shape[1]
+    b, blocks = cuda.blockIdx.x, cuda.gridDim.x
     sort_by_expert(experts, n_experts, capacity, mine[b], order[b], position[b], dropped)
-    for k in range(b, n, blocks):
-        to = (me + 1 + k) % n
-        if to * share < n_experts:
-            ahead = mine[b][to * share : (to + 1) * share]
-            signal = counted[me:]
-            shmem.put_signal_nbi_block(
-                heads[me], ahead, signal, epoch, shmem.SIGNAL_SET, member(team, to)
-            )
-    for k in range(n):
-        to = (me + 1 + k) % n
-        if to * share < n_experts:
-            size = size_of(mine[b][to * share : (to + 1) * share])
-            first, last = size * b // blocks, size * (b + 1) // blocks
-            start = mine[b, to * share] >> 32
-            for r in range(start + first, start + last):
-                copy(outbox[r], x[order[b, r] // top_k])
-            cuda.syncthreads()
-            shmem.put_signal_nbi_block(
-                inbox[me, first:last], outbox[start + first : start + last], arrived[b, me:], epoch,
-                shmem.SIGNAL_SET, member(team, to),
-            )  # fmt: skip
-    if me * share < n_experts:
+    send_packed(
+        x, top_k, n_experts, mine[b], order[b], heads, outbox, inbox, counted, arrived, team, epoch
+    )
+    if me * heads.shape[1] < n_experts:
         wait_for_all(counted, epoch)
-        if cuda.threadIdx.x == 0:
-            total = 0
-            for local in range(starts.shape[1]):
-                for source in range(n):
-                    starts[b, local, source] = total
-                    total += heads[source, local] & COUNT
-                    if b == 0:
-                        counts[local, source] = heads[source, local] & COUNT
-        cuda.syncthreads()
+        lay_out(starts[b], counts, heads)
         for k in range(n):
             source = (me + n - k) % n
             wait_for(arrived[b, source:], epoch)
@@ -342,46 +192,6 @@ def combine(
     end(epochs)
 
 
-# --- tokens as int8
-
-
-@shmem.jit(collective=True, cache=True, fastmath=True)
-def quantise(x, stage, scales, largest, team, epochs):
-    """`x` (t, H) to `stage` (t, row) of int8, with the scale in the last 4 bytes of each row.
-
-    `scales` is `stage` as float32; `largest` (blocks, threads) is for the threads' maxima.
-    """
-    b = cuda.blockIdx.x
-    for t in range(b, x.shape[0], cuda.gridDim.x):
-        row, small = x[t], stage[t]
-        found = np.float32(0)
-        for i in range(cuda.threadIdx.x, row.size, cuda.blockDim.x):
-            found = max(found, np.float32(abs(row[i])))
-        largest[b, cuda.threadIdx.x] = found
-        cuda.syncthreads()
-        for k in range(cuda.blockDim.x):
-            found = max(found, largest[b, k])
-        inverse = np.float32(127) / found if found > 0 else np.float32(0)
-        for i in range(cuda.threadIdx.x, row.size, cuda.blockDim.x):
-            small[i] = np.int8(math.floor(np.float32(row[i]) * inverse + np.float32(0.5)))
-        if cuda.threadIdx.x == 0:
-            scales[t, scales.shape[1] - 1] = found / np.float32(127)
-        cuda.syncthreads()
-
-
-@shmem.jit(collective=True, cache=True)
-def widen(rows, received, scales, starts, counts, team, epochs):
-    """The rows of all segments of `received` (rows, row) of int8 to `rows` (rows, H)."""
-    b = cuda.blockIdx.x
-    for local in range(counts.shape[0]):
-        for source in range(counts.shape[1]):
-            first = starts[b, local, source]
-            for r in range(first + b, first + counts[local, source], cuda.gridDim.x):
-                row, small, scale = rows[r], received[r], scales[r, scales.shape[1] - 1]
-                for i in range(cuda.threadIdx.x, row.size, cuda.blockDim.x):
-                    row[i] = scale * np.float32(small[i])
-
-
 FORMS = {"low_latency": dispatch_low_latency, "throughput": dispatch_throughput}
 WIRES = (None, "int8")
 FLOATS = ("float16", "float32", "float64")
@@ -396,7 +206,7 @@ class Received(NamedTuple):
 
 
 class Dispatch(Plan):
-    """What dispatch and combine, and layers that fuse them, have in common; see `ExpertParallel`."""
+    """What `ExpertParallel` and layers that fuse it have in common."""
 
     def __init__(
         self, tokens: int, hidden: int, experts: int, top_k: int, dtype: Any, team: Any,
@@ -491,8 +301,11 @@ class ExpertParallel(Dispatch):
             )
         self.form, self.wire = form, wire
         n, share = self.n_pes, self.experts_per_pe
-        travels, row = (self.dtype, hidden) if wire is None else (np.dtype("int8"), wire_row(hidden))
+        travels, row = (
+            (self.dtype, hidden) if wire is None else (np.dtype("int8"), wire_row(hidden))
+        )
         self.row_bytes = row * travels.itemsize
+        self._boxes: tuple[Any, ...]
         starts = np.zeros((self.blocks, self.local_experts, n), "int32")
         if form == "low_latency":
             inbox = self.memory(share * n * self.capacity, row, dtype=travels)
@@ -510,7 +323,7 @@ class ExpertParallel(Dispatch):
         if wire is not None:
             rows = shmem.device_array((inbox.shape[0], hidden), self.dtype)
             self._stage = shmem.to_device(np.zeros((tokens, row), "int8"))
-            self._largest = shmem.device_array((self.blocks, self.threads), "float32")
+            self._maxima = shmem.device_array((self.blocks, self.threads), "float32")
         self._starts = shmem.to_device(starts)
         counts = shmem.to_device(np.zeros((self.local_experts, n), "int32"))
         self.received = Received(rows, self._starts[0], counts)
@@ -528,10 +341,9 @@ class ExpertParallel(Dispatch):
         """
         self._turn(False)
         tokens = self._expect_tokens(x, experts)
-        self._under_way = tokens
         if self.wire is not None:
             scales = self._stage.view("float32")
-            self.launch(quantise, stream, x, self._stage, scales, self._largest)
+            self.launch(quantise, stream, x, self._stage, scales, self._maxima)
             x = self._stage
         self.launch(
             FORMS[self.form], stream, x, experts.reshape(-1), self.top_k, self.experts,
@@ -543,6 +355,7 @@ class ExpertParallel(Dispatch):
                 widen, stream, self.received.rows, self._inbox, self._inbox.view("float32"),
                 self._starts, self.received.counts,
             )  # fmt: skip
+        self._under_way = tokens
         return self.received
 
     def combine(self, y: Any, weights: Any, out: Any, stream: Any = 0) -> None:
@@ -555,11 +368,11 @@ class ExpertParallel(Dispatch):
         self._turn(True)
         self._expect_results(self._under_way, weights, out)
         self.expect("y", y, tuple(self.received.rows.shape), self.dtype)
-        self._under_way = None
         self.launch(
             combine, stream, y, weights, out, self.experts, self._position, self._starts,
             self._heads, self._returned, self._back,
         )  # fmt: skip
+        self._under_way = None
 
     def _turn(self, under_way: bool) -> None:
         if (self._under_way is not None) != under_way:
@@ -569,25 +382,12 @@ class ExpertParallel(Dispatch):
             )
 
     def sends(self) -> tuple[int, int]:
-        """Bytes and messages that a PE sends in dispatch and combine, if experts are chosen evenly."""
+        """Bytes and messages that a PE sends in both, if experts are chosen evenly."""
         others, segments = self.n_pes - 1, (self.n_pes - 1) * self.experts_per_pe
         rows = self.pairs * others // self.n_pes
         ahead = rows + 2 * segments if self.form == "low_latency" else others * (self.blocks + 1)
         nbytes = rows * (self.row_bytes + self.hidden * self.dtype.itemsize)
         return nbytes + 8 * segments, ahead + segments
-
-
-def wire_row(hidden: int) -> int:
-    """Bytes of a token as int8 with its scale, which is aligned."""
-    return -(-hidden // 4) * 4 + 4
-
-
-def through_int8(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Tokens as they arrive with `wire="int8"`."""
-    wide = x.astype("float32")
-    scale = np.abs(wide).max(axis=1, keepdims=True) / np.float32(127)
-    steps = np.floor(wide / np.where(scale > 0, scale, 1) + np.float32(0.5))
-    return (steps * scale).astype(x.dtype)
 
 
 def reference(
@@ -600,13 +400,12 @@ def reference(
         made = np.zeros((*chosen.shape, x.shape[1]), x.dtype)
         lost = 0
         for e in sorted({int(e) for e in chosen.reshape(-1)} - {-1}):
-            t, j = np.nonzero(chosen == e)
-            kept = slice(len(t) if capacity is None else capacity)
-            lost += len(t) - len(t[kept])
-            made[t[kept], j[kept]] = expert(e, x[t[kept]])
+            tokens, columns = (found[:capacity] for found in np.nonzero(chosen == e))
+            lost += int((chosen == e).sum()) - len(tokens)
+            made[tokens, columns] = expert(e, x[tokens])
         out = np.zeros_like(x)
         for j in range(chosen.shape[1]):
-            out += (weight[:, j, None] * made[:, j]).astype(x.dtype)
+            out[:] = out + weight[:, j, None] * made[:, j]
         results.append(out)
         dropped.append(lost)
     return results, dropped
