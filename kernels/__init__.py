@@ -4,8 +4,11 @@ from gpushmem.kernels.all_reduce import AllReduce
 from gpushmem.kernels.all_reduce_norm import AllReduceRMSNorm
 from gpushmem.kernels.gemm import AllGatherGemm, GemmAllReduce, GemmReduceScatter
 from gpushmem.kernels.jacobi import Jacobi
+from gpushmem.kernels.moe import MoE, expert_ffn
+from gpushmem.kernels.moe_dispatch import ExpertParallel
+from gpushmem.kernels.moe_parts import route
 
 __all__ = [
-    "AllGatherGemm", "AllReduce", "AllReduceRMSNorm", "GemmAllReduce", "GemmReduceScatter",
-    "Jacobi",
+    "AllGatherGemm", "AllReduce", "AllReduceRMSNorm", "ExpertParallel", "GemmAllReduce",
+    "GemmReduceScatter", "Jacobi", "MoE", "expert_ffn", "route",
 ]  # fmt: skip

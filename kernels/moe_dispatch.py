@@ -1,0 +1,411 @@
+"""Send tokens to the PEs of their experts and bring the results back: dispatch and combine.
+
+A layer with a mixture of experts sends each token to `top_k` of E experts and adds up what they
+make of it. Expert e lives on PE e // ceil(E / n); the last PEs may have fewer experts, or none.
+
+    dispatch     token 0: experts 4, 1      PE 0, experts 0 1 2:  inbox  [ 1 of PE 0 | 1 of PE 1 ...
+                 token 1: experts 4, 5      PE 1, experts 3 4 5:  inbox  [ 4 of PE 0 | 4 of PE 1 ...
+
+    combine      out[0] = weights[0, 0] * (row back from expert 4) + weights[0, 1] * (... expert 1)
+
+Each PE sorts its (token, choice) pairs by expert, in the order of its tokens, by counting: so the
+place of every row follows from the sender's choices alone. Two forms of dispatch:
+
+    low latency  each row is put to its place in the segment (expert, source) on the expert's PE,
+                 from the tokens themselves; behind them go the segment's head, where its rows
+                 come back to and how many they are, and its signal. Nothing is exchanged before.
+    throughput   the heads go ahead; rows are packed per PE and sent as one message, or one per
+                 block of the kernel, with a signal, and sorted by expert where they arrive.
+
+In combine a segment goes back as it is, one put with a signal, to rows that its head has named: the
+sorted order of the owner's pairs. The owner adds up its rows in the order of its choices, so the
+result has the same bits whatever came first, and whichever the form.
+
+What a PE sends, for t tokens of h bytes on the wire and H bytes in their dtype, if experts are
+chosen evenly; L experts a PE, blocks of the kernel B:
+
+                  bytes                    messages
+    low latency   t top_k (n - 1) / n h    t top_k (n - 1) / n, and (n - 1) L heads and signals
+    throughput    the same                 (n - 1) (B + 1)
+    combine       t top_k (n - 1) / n H    (n - 1) L
+
+The places of low latency take n L capacity rows, most of them empty; those of throughput at most
+n t top_k. Boxes and signals are there once, not twice as `plan` has it: dispatch and combine take
+turns, and a PE hears in each from all who used what it is going to write to in the other. Tokens
+beyond an expert's capacity are dropped as in GShard (Lepikhin et al., 2020) and Switch Transformers
+(Fedus, Zoph and Shazeer, JMLR 23, 2022), here per source, which needs no agreement. The two forms
+are those of DeepEP (DeepSeek); the segments are the batches, and the rows in order the contiguous
+input, of vLLM's experts. Others of the kind: pplx-kernels (Perplexity), Triton-distributed
+(ByteDance), and examples/moe_shuffle.cu of NVSHMEM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from gpushmem.kernels.moe_parts import (
+    COUNT,
+    add_up,
+    complete,
+    experts_of,
+    quantise,
+    send_rows,
+    size_of,
+    sort_by_expert,
+    wait_for_all,
+    widen,
+    wire_row,
+)
+from gpushmem.kernels.parts import begin, copy, end, member, wait_for
+from gpushmem.kernels.plan import Plan
+from numba import cuda
+
+import gpushmem as shmem
+
+__all__ = ["Dispatch", "ExpertParallel", "Received", "reference"]
+
+# --- dispatch
+
+
+@shmem.jit(collective=True, cache=True)
+def dispatch_low_latency(
+    x, experts, top_k, n_experts, capacity, mine, order, position, dropped, starts, counts, heads,
+    inbox, arrived, team, epochs,
+):  # fmt: skip
+    """`mine`, `order`, `position` and `starts` are of each block; the others see `send_rows`."""
+    me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
+    b, share = cuda.blockIdx.x, arrived.shape[1]
+    sort_by_expert(experts, n_experts, capacity, mine[b], order[b], position[b], dropped)
+    send_rows(
+        x, top_k, n_experts, capacity, mine[b], order[b], inbox, heads, arrived, team, epoch
+    )  # fmt: skip
+    for k in range(b, n * experts_of(me, n_experts, share), cuda.gridDim.x):
+        local, source = k // n, k % n
+        wait_for(arrived[source, local:], epoch)
+        if cuda.threadIdx.x == 0:
+            counts[local, source] = heads[source, local] & COUNT
+    complete()
+    end(epochs)
+
+
+@shmem.jit(device=True)
+def send_packed(
+    x, top_k, n_experts, mine, order, heads, outbox, inbox, counted, arrived, team, epoch
+):
+    """Send counts ahead, then the rows for each PE as one message; a block has a part of each."""
+    me, n, share = shmem.team_my_pe(team), shmem.team_n_pes(team), heads.shape[1]
+    b, blocks = cuda.blockIdx.x, cuda.gridDim.x
+    for k in range(b, n, blocks):
+        to = (me + 1 + k) % n
+        if to * share < n_experts:
+            ahead, signal = mine[to * share : (to + 1) * share], counted[me:]
+            shmem.put_signal_nbi_block(
+                heads[me], ahead, signal, epoch, shmem.SIGNAL_SET, member(team, to)
+            )
+    for k in range(n):
+        to = (me + 1 + k) % n
+        if to * share < n_experts:
+            size, start = size_of(mine[to * share : (to + 1) * share]), mine[to * share] >> 32
+            first, last = size * b // blocks, size * (b + 1) // blocks
+            for r in range(start + first, start + last):
+                copy(outbox[r], x[order[r] // top_k])
+            cuda.syncthreads()
+            shmem.put_signal_nbi_block(
+                inbox[me, first:last], outbox[start + first : start + last], arrived[b, me:], epoch,
+                shmem.SIGNAL_SET, member(team, to),
+            )  # fmt: skip
+
+
+@shmem.jit(device=True)
+def lay_out(starts, counts, heads):
+    """One segment behind the other: `starts` and `counts` (local experts, n) from the heads.
+
+    The block's own `starts`; `counts` by block 0. Synchronises the block.
+    """
+    if cuda.threadIdx.x == 0:
+        total = 0
+        for local in range(starts.shape[0]):
+            for source in range(starts.shape[1]):
+                starts[local, source] = total
+                total += heads[source, local] & COUNT
+                if cuda.blockIdx.x == 0:
+                    counts[local, source] = heads[source, local] & COUNT
+    cuda.syncthreads()
+
+
+@shmem.jit(collective=True, cache=True)
+def dispatch_throughput(
+    x, experts, top_k, n_experts, capacity, mine, order, position, dropped, starts, counts, heads,
+    rows, outbox, inbox, counted, arrived, team, epochs,
+):  # fmt: skip
+    """`rows` (rows, row) is where tokens end; `outbox` (pairs, row), `inbox` (n, rows, row).
+
+    `counted` (n,), `arrived` (blocks, n): a block sends and sorts its part of each message.
+    """
+    me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
+    b, blocks = cuda.blockIdx.x, cuda.gridDim.x
+    sort_by_expert(experts, n_experts, capacity, mine[b], order[b], position[b], dropped)
+    send_packed(
+        x, top_k, n_experts, mine[b], order[b], heads, outbox, inbox, counted, arrived, team, epoch
+    )
+    if me * heads.shape[1] < n_experts:
+        wait_for_all(counted, epoch)
+        lay_out(starts[b], counts, heads)
+        for k in range(n):
+            source = (me + n - k) % n
+            wait_for(arrived[b, source:], epoch)
+            size, before = size_of(heads[source]), 0
+            first, last = size * b // blocks, size * (b + 1) // blocks
+            for local in range(starts.shape[1]):
+                count = heads[source, local] & COUNT
+                for r in range(max(first, before), min(last, before + count)):
+                    copy(rows[starts[b, local, source] + r - before], inbox[source, r])
+                before += count
+    complete()
+    end(epochs)
+
+
+# --- combine
+
+
+@shmem.jit(collective=True, cache=True)
+def combine(
+    y, weights, out, n_experts, position, starts, heads, returned, back, team, epochs
+):  # fmt: skip
+    """`y` (rows, H) as received, `returned` (pairs, H), `back` (n * experts a PE,)."""
+    me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
+    b, share = cuda.blockIdx.x, heads.shape[1]
+    mine = experts_of(me, n_experts, share)
+    for k in range(b, n * mine, cuda.gridDim.x):
+        source, local = (me + 1 + k // mine) % n, k % mine
+        to, count = heads[source, local] >> 32, heads[source, local] & COUNT
+        rows = y[starts[b, local, source] :][:count]
+        shmem.put_signal_nbi_block(
+            returned[to : to + count], rows, back[me * share + local :], epoch, shmem.SIGNAL_SET,
+            member(team, source),
+        )  # fmt: skip
+    wait_for_all(back[:n_experts], epoch)
+    add_up(out, weights, returned, position[b])
+    complete()
+    end(epochs)
+
+
+FORMS = {"low_latency": dispatch_low_latency, "throughput": dispatch_throughput}
+WIRES = (None, "int8")
+FLOATS = ("float16", "float32", "float64")
+
+
+class Received(NamedTuple):
+    """What dispatch fills: tokens as rows, in segments (local expert, source)."""
+
+    rows: Any  #: (rows, H) of the plan's dtype
+    starts: Any  #: (local experts, n) of int32: the first row of each segment
+    counts: Any  #: (local experts, n) of int32: how many
+
+
+class Dispatch(Plan):
+    """What `ExpertParallel` and layers that fuse it have in common."""
+
+    def __init__(
+        self, tokens: int, hidden: int, experts: int, top_k: int, dtype: Any, team: Any,
+        capacity: int | None, blocks: int | None, threads: int | None,
+    ) -> None:  # fmt: skip
+        super().__init__(team, blocks=blocks, threads=threads)
+        self.tokens, self.hidden, self.experts, self.top_k = tokens, hidden, experts, top_k
+        self.dtype = np.dtype(dtype)
+        self.capacity = tokens if capacity is None else capacity
+        self.experts_per_pe = -(-experts // self.n_pes)
+        self.first_expert = min(self.my_pe * self.experts_per_pe, experts)
+        self.local_experts = min(self.experts_per_pe, experts - self.first_expert)
+        self._check()
+        self.pairs = tokens * top_k
+        blocks, n, share = self.blocks, self.n_pes, self.experts_per_pe
+        self._returned = self.memory(self.pairs, hidden, dtype=dtype)
+        self._back = self.memory(n * share, dtype="uint64")
+        self._heads = self.memory(n, share, dtype="int64")
+        # Each block sorts for itself: what it reads later it wrote, and nobody waits for another.
+        self._mine = shmem.to_device(np.zeros((blocks, n * share), "int64"))
+        self._order, self._position = (
+            shmem.device_array((blocks, self.pairs), "int32") for _ in range(2)
+        )
+        self._dropped = shmem.to_device(np.zeros(1, "int64"))
+        self._sorting = self._mine, self._order, self._position, self._dropped
+
+    def _check(self) -> None:
+        name = type(self).__name__
+        if self.dtype.name not in FLOATS:
+            raise shmem.ArgumentError(
+                f"{name}: dtype is {self.dtype}; there is {', '.join(FLOATS)}"
+            )
+        if min(self.hidden, self.experts, self.top_k) < 1 or min(self.tokens, self.capacity) < 0:
+            raise shmem.ArgumentError(
+                f"{name}: hidden, experts and top_k must be 1 or more, tokens and capacity 0 or "
+                f"more; got {self.hidden}, {self.experts}, {self.top_k}, {self.tokens}, "
+                f"{self.capacity}"
+            )
+        if self.top_k > self.experts:
+            raise shmem.ArgumentError(
+                f"{name}: a token chooses {self.top_k} experts, there are {self.experts}"
+            )
+
+    def _expect_tokens(self, x: Any, experts: Any) -> int:
+        tokens = int(x.shape[0])
+        if tokens > self.tokens:
+            raise shmem.ArgumentError(
+                f"{type(self).__name__}: x has {tokens} tokens, the plan is for {self.tokens} at "
+                f"most: make it with tokens={tokens} or more on all PEs"
+            )
+        self.expect("x", x, (tokens, self.hidden), self.dtype)
+        self.expect("experts", experts, (tokens, self.top_k), "int32")
+        return tokens
+
+    def _expect_results(self, tokens: int, weights: Any, out: Any) -> None:
+        self.expect("weights", weights, (tokens, self.top_k), "float32")
+        self.expect("out", out, (tokens, self.hidden), self.dtype)
+
+    def dropped(self) -> int:
+        """How many of this PE's (token, expert) pairs the last dispatch dropped; waits for it."""
+        return int(self._dropped.numpy()[0])
+
+
+class ExpertParallel(Dispatch):
+    """Dispatch and combine for up to `tokens` tokens a PE of `hidden` numbers, around your experts.
+
+        received = plan.dispatch(x, experts)
+        ...                                  # your kernels: y (rows, H) from received.rows
+        plan.combine(y, weights, out)
+
+    `experts` is how many there are in all; this PE has `plan.local_experts` of them, from
+    `plan.first_expert` on. dtype float16, float32 or float64. At most `capacity` tokens per expert
+    and source PE are taken, in the order of the tokens; the others count as zeros, and in
+    `plan.dropped()`. Without it none are dropped, if a token's experts differ. `form` is
+    "low_latency" or "throughput": see the module. With `wire="int8"` tokens travel as
+    int8 with a float32 scale for each, max |x| / 127: what arrives is off by at most max |x| / 254,
+    and the rounding of its dtype. Results travel in their dtype.
+
+    dispatch and combine take turns, on all PEs of the team; so one plan has one batch under way.
+    """
+
+    def __init__(
+        self, tokens: int, hidden: int, experts: int, top_k: int, dtype: Any,
+        team: Any = shmem.TEAM_WORLD, *, capacity: int | None = None, form: str = "low_latency",
+        wire: str | None = None, blocks: int | None = None, threads: int | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(tokens, hidden, experts, top_k, dtype, team, capacity, blocks, threads)
+        if form not in FORMS or wire not in WIRES:
+            raise shmem.ArgumentError(
+                f"ExpertParallel: there is no form {form!r} with wire {wire!r}; there are "
+                f"{', '.join(FORMS)}, and {WIRES}"
+            )
+        self.form, self.wire = form, wire
+        n, share = self.n_pes, self.experts_per_pe
+        travels, row = (
+            (self.dtype, hidden) if wire is None else (np.dtype("int8"), wire_row(hidden))
+        )
+        self.row_bytes = row * travels.itemsize
+        self._boxes: tuple[Any, ...]
+        starts = np.zeros((self.blocks, self.local_experts, n), "int32")
+        if form == "low_latency":
+            inbox = self.memory(share * n * self.capacity, row, dtype=travels)
+            self._boxes = inbox, self.memory(n, share, dtype="uint64")
+            starts[:] = np.arange(self.local_experts * n).reshape(-1, n) * self.capacity
+        else:
+            most = min(share * self.capacity, self.pairs)
+            inbox = shmem.device_array((n * most, row), travels)
+            self._boxes = (
+                inbox, shmem.device_array((self.pairs, row), travels),
+                self.memory(n, most, row, dtype=travels), self.memory(n, dtype="uint64"),
+                self.memory(self.blocks, n, dtype="uint64"),
+            )  # fmt: skip
+        self._inbox = rows = inbox
+        if wire is not None:
+            rows = shmem.device_array((inbox.shape[0], hidden), self.dtype)
+            self._stage = shmem.to_device(np.zeros((tokens, row), "int8"))
+            self._maxima = shmem.device_array((self.blocks, self.threads), "float32")
+        self._starts = shmem.to_device(starts)
+        counts = shmem.to_device(np.zeros((self.local_experts, n), "int32"))
+        self.received = Received(rows, self._starts[0], counts)
+        self._under_way: Any = None
+
+    def dispatch(self, x: Any, experts: Any, stream: Any = 0) -> Received:
+        """Send the rows of `x` (t, H) to the experts chosen, (t, top_k) of int32; asynchronous.
+
+        t <= tokens, and may differ from PE to PE and from call to call. A number that is no expert,
+        such as -1, is none. Returns `plan.received`, the same arrays each time, which kernels
+        launched on the stream from now on may read until `combine`: `rows` (rows, H), of which
+        segment (l, p) is rows[starts[l, p] :][: counts[l, p]], the tokens for local expert l from
+        PE p in their order. In the form "throughput" all segments follow each other, those of an
+        expert first; in "low_latency" each has `capacity` places. Raises `ArgumentError`.
+        """
+        self._turn(False)
+        tokens = self._expect_tokens(x, experts)
+        if self.wire is not None:
+            scales = self._stage.view("float32")
+            self.launch(quantise, stream, x, self._stage, scales, self._maxima)
+            x = self._stage
+        self.launch(
+            FORMS[self.form], stream, x, experts.reshape(-1), self.top_k, self.experts,
+            self.capacity, *self._sorting, self._starts, self.received.counts, self._heads,
+            *self._boxes,
+        )  # fmt: skip
+        if self.wire is not None:
+            self.launch(
+                widen, stream, self.received.rows, self._inbox, self._inbox.view("float32"),
+                self._starts, self.received.counts,
+            )  # fmt: skip
+        self._under_way = tokens
+        return self.received
+
+    def combine(self, y: Any, weights: Any, out: Any, stream: Any = 0) -> None:
+        """Set row t of `out` (t, H) to the sum of weights[t, j] times what expert j made of it.
+
+        `y` is laid out as `received.rows`, and may be that array, computed in place; `weights` (t,
+        top_k) of float32. Sums are kept in `out`, in its dtype, j = 0 first. Asynchronous; on
+        completion `y` may be reused. Raises `ArgumentError`.
+        """
+        self._turn(True)
+        self._expect_results(self._under_way, weights, out)
+        self.expect("y", y, tuple(self.received.rows.shape), self.dtype)
+        self.launch(
+            combine, stream, y, weights, out, self.experts, self._position, self._starts,
+            self._heads, self._returned, self._back,
+        )  # fmt: skip
+        self._under_way = None
+
+    def _turn(self, under_way: bool) -> None:
+        if (self._under_way is not None) != under_way:
+            raise shmem.ArgumentError(
+                "ExpertParallel: combine follows dispatch, once, and the next dispatch combine; "
+                "make a second plan for a second batch under way"
+            )
+
+    def sends(self) -> tuple[int, int]:
+        """Bytes and messages that a PE sends in both, if experts are chosen evenly."""
+        others, segments = self.n_pes - 1, (self.n_pes - 1) * self.experts_per_pe
+        rows = self.pairs * others // self.n_pes
+        ahead = rows + 2 * segments if self.form == "low_latency" else others * (self.blocks + 1)
+        nbytes = rows * (self.row_bytes + self.hidden * self.dtype.itemsize)
+        return nbytes + 8 * segments, ahead + segments
+
+
+def reference(
+    xs: list[Any], choices: list[Any], weights: list[Any], expert: Callable[[int, Any], Any],
+    capacity: int | None = None,
+) -> tuple[list[Any], list[int]]:  # fmt: skip
+    """What each PE ends with, and drops; from all PEs' tokens, and `expert(e, rows)`."""
+    results, dropped = [], []
+    for x, chosen, weight in zip(xs, choices, weights, strict=True):
+        made = np.zeros((*chosen.shape, x.shape[1]), x.dtype)
+        lost = 0
+        for e in sorted({int(e) for e in chosen.reshape(-1)} - {-1}):
+            tokens, columns = (found[:capacity] for found in np.nonzero(chosen == e))
+            lost += int((chosen == e).sum()) - len(tokens)
+            made[tokens, columns] = expert(e, x[tokens])
+        out = np.zeros_like(x)
+        for j in range(chosen.shape[1]):
+            out[:] = out + weight[:, j, None] * made[:, j]
+        results.append(out)
+        dropped.append(lost)
+    return results, dropped

@@ -1,0 +1,431 @@
+"""Mixture of experts: dispatch and combine around experts that are known, and the fused layer."""
+
+import numpy as np
+import pytest
+from gpushmem.kernels import ExpertParallel, MoE, expert_ffn, route
+from gpushmem.kernels.moe import reference as layer
+from gpushmem.kernels.moe_dispatch import reference
+from gpushmem.kernels.moe_parts import through_int8
+from numba import cuda
+
+import gpushmem as shmem
+
+LAUNCHES = [(1, 1), (2, 4), (3, 32)]
+# Of float16 a result is rounded after each product and sum, about 11 times here.
+TOLERANCE = {"float16": 1e-2, "float32": 1e-5, "float64": 1e-12}
+
+
+def choices_of(rng, tokens, experts, top_k, way):
+    """Which experts: at random with some none, all the first ones, all the last, or none at all."""
+    chosen = rng.random((tokens, experts)).argsort(axis=1)[:, :top_k].astype("int32")
+    if way == "first":
+        chosen[:] = np.arange(top_k)
+    elif way == "last":
+        chosen[:] = experts - 1 - np.arange(top_k)
+    elif way == "none":
+        chosen[:] = -1
+    else:
+        chosen[rng.random(chosen.shape) < 0.2] = -1
+    return chosen
+
+
+def inputs_of(n, call, tokens, hidden, experts, top_k, dtype, way):
+    """All PEs' tokens, which name their PE, and choices and weights; PEs have 0 to `tokens`."""
+    xs, choices, weights = [], [], []
+    for pe in range(n):
+        rng = np.random.default_rng([n, call, pe])
+        t = [tokens, 0, min(1, tokens), tokens // 2][(pe + call) % 4]
+        x = 100 * pe + np.arange(t)[:, None] + np.arange(hidden) % 8 / 8
+        xs.append((x if dtype != "float16" else x / 64).astype(dtype))
+        choices.append(choices_of(rng, t, experts, top_k, way))
+        weights.append(rng.integers(1, 9, (t, top_k)).astype("float32") / 8)
+    return xs, choices, weights
+
+
+def check_received(plan, received, xs, choices):
+    """Each segment has its source's tokens for that expert, in their order; none is in another."""
+    rows, starts, counts = (array.numpy() for array in received)
+    seen = np.zeros(len(rows), int)
+    for local in range(plan.local_experts):
+        for source, (x, chosen) in enumerate(zip(xs, choices, strict=True)):
+            tokens = np.nonzero((chosen == plan.first_expert + local).any(axis=1))[0]
+            tokens = tokens[: plan.capacity]
+            place = slice(starts[local, source], starts[local, source] + counts[local, source])
+            seen[place] += 1
+            np.testing.assert_array_equal(rows[place], x[tokens])
+    assert seen.max(initial=0) <= 1
+    if plan.form == "throughput":
+        assert (seen[: counts.sum()] == 1).all()
+        np.testing.assert_array_equal(np.diff(starts.reshape(-1)), counts.reshape(-1)[:-1])
+    return rows, starts, counts
+
+
+def around(plan, xs, choices, weights, expert):
+    """Dispatch, apply `expert(e, rows)` to what has come, combine; returns this PE's result."""
+    me = plan.my_pe
+    arrays = (shmem.to_device(a[me]) for a in (xs, choices, weights))
+    x, chosen, weight = arrays
+    out = shmem.to_device(np.full(xs[me].shape, np.nan, xs[me].dtype))
+    received = plan.dispatch(x, chosen)
+    arrived = [through_int8(x) for x in xs] if plan.wire else xs
+    rows, starts, counts = check_received(plan, received, arrived, choices)
+    made = np.full(rows.shape, np.nan, rows.dtype)  # rows that nobody sent must not be used
+    for (local, source), count in np.ndenumerate(counts):
+        place = slice(starts[local, source], starts[local, source] + count)
+        made[place] = expert(plan.first_expert + local, rows[place])
+    plan.combine(shmem.to_device(made), weight, out)
+    return out.numpy()
+
+
+# tokens, hidden, experts, top_k, capacity, way
+CASES = [
+    (13, 37, 5, 3, None, "random"),
+    (12, 4, 9, 4, 2, "random"),
+    (9, 8, 3, 1, None, "last"),
+    (7, 1, 2, 2, 3, "first"),
+    (5, 6, 8, 2, None, "none"),
+    (0, 5, 1, 1, None, "random"),
+]
+
+
+def every_form():
+    shmem.init()
+    n, me = shmem.n_pes(), shmem.my_pe()
+    times = [np.float32(e + 1) for e in range(9)]
+    for number, (*sizes, capacity, way) in enumerate(CASES):
+        for form in ("low_latency", "throughput"):
+            for wire in (None, "int8"):
+                for k, (blocks, threads) in enumerate(LAUNCHES):
+                    dtype = ("float32", "float64", "float16")[(number + k) % 3]
+                    options = {"capacity": capacity, "form": form, "wire": wire}
+                    with ExpertParallel(
+                        *sizes, dtype, **options, blocks=blocks, threads=threads
+                    ) as plan:
+                        for call in range(3):
+                            inputs = inputs_of(n, call, *sizes, dtype, way)
+                            got = around(
+                                plan, *inputs, lambda e, rows: rows * times[e].astype(rows.dtype)
+                            )
+                            xs = [through_int8(x) if wire else x for x in inputs[0]]
+                            expected, dropped = reference(
+                                xs,
+                                *inputs[1:],
+                                lambda e, rows: rows * times[e].astype(rows.dtype),
+                                capacity,
+                            )
+                            np.testing.assert_array_equal(got, expected[me], str((sizes, options)))
+                            assert plan.dropped() == dropped[me]
+    shmem.finalize()
+
+
+def every_layer():
+    shmem.init()
+    n, me = shmem.n_pes(), shmem.my_pe()
+    rng = np.random.default_rng(0)
+    for number, (*sizes, capacity, way) in enumerate(CASES):
+        hidden, experts = sizes[1:3]
+        inner = 2 * hidden + 1
+        for k, (blocks, threads) in enumerate(LAUNCHES):
+            dtype = ("float32", "float64", "float16")[(number + k) % 3]
+            activation = ("silu", "relu")[(number + k) % 2]
+            w1 = (rng.normal(size=(experts, hidden, inner)) / 64).astype(dtype)
+            w2 = (rng.normal(size=(experts, inner, hidden)) / 64).astype(dtype)
+            for tile, enough in ((512, 256), (4, 1), (5, 5)):
+                with MoE(
+                    sizes[0], hidden, inner, *sizes[2:], dtype, activation=activation,
+                    capacity=capacity, tile=tile, enough=enough, blocks=blocks, threads=threads,
+                ) as plan:  # fmt: skip
+                    mine = slice(plan.first_expert, plan.first_expert + plan.local_experts)
+                    matrices = [shmem.to_device(w[mine]) for w in (w1, w2)]
+                    for call in range(2):
+                        inputs = inputs_of(n, call, *sizes, dtype, way)
+                        arrays = [shmem.to_device(a[me]) for a in inputs]
+                        out = shmem.device_array(inputs[0][me].shape, dtype)
+                        plan(*arrays, *matrices, out)
+                        wide = [[a.astype("float64") for a in inputs[0]], *inputs[1:]]
+                        expected, dropped = layer(
+                            *wide, w1.astype("float64"), w2.astype("float64"), activation, capacity
+                        )
+                        scale = np.abs(expected[me]).max(initial=1e-3)
+                        np.testing.assert_allclose(
+                            out.numpy() / scale, expected[me] / scale, atol=TOLERANCE[dtype]
+                        )
+                        assert plan.dropped() == dropped[me]
+    shmem.finalize()
+
+
+@pytest.mark.parametrize("n_pes", [1, 2, 3, 4, 5, 8])
+def test_dispatch_and_combine_are_the_references(run_pes, n_pes):
+    run_pes(n_pes, every_form)
+
+
+@pytest.mark.parametrize("n_pes", [1, 2, 3, 4, 5, 8])
+def test_the_fused_layer_is_the_references(run_pes, n_pes):
+    run_pes(n_pes, every_layer)
+
+
+def test_forms_launches_and_repetitions_give_the_same_bits(run_pes):
+    def body():
+        shmem.init()
+        me = shmem.my_pe()
+        rng = np.random.default_rng(me)
+        xs = [np.random.default_rng(pe).normal(size=(30, 17)).astype("f4") for pe in range(3)]
+        choices = [choices_of(np.random.default_rng(pe), 30, 7, 3, "random") for pe in range(3)]
+        weights = [rng.random((30, 3)).astype("f4")] * 3
+        found = set()
+        for form in ("low_latency", "throughput"):
+            for blocks, threads in LAUNCHES:
+                plan = ExpertParallel(30, 17, 7, 3, "f4", form=form, blocks=blocks, threads=threads)
+                for _ in range(2):
+                    got = around(plan, xs, choices, weights, lambda e, rows: rows * np.float32(e))
+                    found.add(got.tobytes())
+                plan.free()
+        shmem.finalize()
+        return len(found)
+
+    assert run_pes(3, body) == [1, 1, 1]
+
+
+def test_int8_is_off_by_half_a_step(run_pes):
+    def body():
+        shmem.init()
+        x = (
+            np.random.default_rng(1).normal(size=(50, 67)) * np.logspace(-6, 4, 50)[:, None]
+        ).astype("f4")
+        x[7], x[8, 1:] = 0, 0
+        plan = ExpertParallel(50, 67, 2, 1, "f4", wire="int8")
+        chosen = np.full((50, 1), 1 - shmem.my_pe(), "i4")
+        rows, starts, counts = plan.dispatch(*map(shmem.to_device, (x, chosen)))
+        assert counts.numpy()[0, 1 - shmem.my_pe()] == 50
+        got = rows.numpy()[starts.numpy()[0, 1 - shmem.my_pe()] :][:50]
+        largest = np.abs(x).max(axis=1, keepdims=True)
+        off = np.abs(got.astype("f8") - x)
+        assert (off <= largest * (1 + 1e-5) / 254).all()
+        assert off.max() > 0
+        assert (got[7] == 0).all()
+        shmem.finalize()
+
+    run_pes(2, body)
+
+
+@shmem.jit
+def dawdle(x, turns):
+    for _ in range(turns):
+        cuda.atomic.add(x, 0, 0)
+
+
+@shmem.jit
+def fill(x, chosen, weights, n_experts, call):
+    """Tokens that name PE and call; all values, and what comes of them, are exact."""
+    for t in range(x.shape[0]):
+        for i in range(x.shape[1]):
+            x[t, i] = 100 * shmem.my_pe() + call % 50 + t + i
+        for j in range(chosen.shape[1]):
+            chosen[t, j] = (call + 2 * t + j + shmem.my_pe()) % (n_experts + 1) - 1
+            weights[t, j] = 1 + (call + t + j) % 3
+
+
+@shmem.jit
+def multiply_rows(rows, starts, counts, first_expert):
+    for local in range(counts.shape[0]):
+        for source in range(counts.shape[1]):
+            start = starts[local, source]
+            for r in range(start, start + counts[local, source]):
+                for i in range(rows.shape[1]):
+                    rows[r, i] *= first_expert + local + 1
+
+
+@shmem.jit
+def check(x, chosen, weights, out, wrong):
+    for t in range(x.shape[0]):
+        times = 0.0
+        for j in range(chosen.shape[1]):
+            times += weights[t, j] * (chosen[t, j] + 1)
+        for i in range(x.shape[1]):
+            if out[t, i] != times * x[t, i]:
+                wrong[0] += 1
+            out[t, i] = -1
+
+
+def many_calls(make, apply, calls):
+    """Fill, call and check `calls` times without a barrier, each PE held up now and then."""
+    shmem.init()
+    me = shmem.my_pe()
+    rng = np.random.default_rng(me)
+    tokens, hidden, experts, top_k = 6, 5, 4, 2
+    plan = make(tokens, hidden, experts, top_k)
+    x, out = (shmem.device_array((tokens, hidden), "float32") for _ in range(2))
+    chosen, weights = (shmem.device_array((tokens, top_k), kind) for kind in ("int32", "float32"))
+    wrong = shmem.to_device(np.zeros(1, "int64"))
+    pause = shmem.to_device(np.zeros(1, "int64"))
+    for call in range(calls):
+        t = (call + me) % (tokens + 1)
+        fill[1, 1](x[:t], chosen[:t], weights[:t], experts, call)
+        held_up = int(rng.integers(0, 100_000)) if rng.random() < 0.02 else 0
+        apply(
+            plan,
+            x[:t],
+            chosen[:t],
+            weights[:t],
+            out[:t],
+            lambda turns=held_up: dawdle[1, 1](pause, turns),
+        )
+        check[1, 1](x[:t], chosen[:t], weights[:t], out[:t], wrong)
+    result = int(wrong.numpy()[0])
+    shmem.finalize()
+    return result
+
+
+@pytest.mark.parametrize("form", ["low_latency", "throughput"])
+def test_many_exchanges_without_a_barrier_while_pes_are_held_up(run_pes, form):
+    def apply(plan, x, chosen, weights, out, hold_up):
+        rows, starts, counts = plan.dispatch(x, chosen)
+        multiply_rows[1, 1](rows, starts, counts, plan.first_expert)
+        hold_up()
+        plan.combine(rows, weights, out)
+
+    def make(*sizes):
+        return ExpertParallel(*sizes, "float32", form=form)
+
+    assert run_pes(3, many_calls, make, apply, 2000, timeout=120) == [0, 0, 0]
+
+
+def test_many_layers_without_a_barrier_while_pes_are_held_up(run_pes):
+    def make(tokens, hidden, experts, top_k):
+        plan = MoE(
+            tokens, hidden, hidden, experts, top_k, "float32", activation="relu", tile=4, enough=2
+        )
+        one = np.eye(hidden, dtype="float32")
+        first = plan.first_expert
+        times = np.arange(first + 1, first + 1 + plan.local_experts, dtype="float32")
+        plan.matrices = [
+            shmem.to_device(times[:, None, None] ** power * one)
+            for power in (np.float32(0), np.float32(1))
+        ]
+        return plan
+
+    def apply(plan, x, chosen, weights, out, hold_up):
+        hold_up()
+        plan(x, chosen, weights, *plan.matrices, out)
+
+    assert run_pes(3, many_calls, make, apply, 2000, timeout=120) == [0, 0, 0]
+
+
+def test_two_teams_at_once(run_pes):
+    def body():
+        shmem.init()
+        row, column = shmem.team_split_2d(
+            shmem.TEAM_WORLD, 3
+        )  # rows of 3 and 2, columns of 2, 2, 1
+        odd = shmem.team_split_strided(shmem.TEAM_WORLD, 1, 2, 2)
+        plans = [
+            ExpertParallel(11, 6, 5, 2, "float32", team, form=form)
+            for team, form in ((row, "low_latency"), (column, "throughput"), (odd, "throughput"))
+        ]
+        for call in range(5):
+            for plan in plans:
+                if not plan.team:
+                    with pytest.raises(shmem.TeamError):
+                        plan.dispatch(
+                            shmem.device_array((1, 6), "f4"), shmem.device_array((1, 2), "i4")
+                        )
+                    continue
+                inputs = inputs_of(plan.n_pes, call, 11, 6, 5, 2, "float32", "random")
+                got = around(plan, *inputs, lambda e, rows: rows * np.float32(e + 1))
+                expected, _ = reference(*inputs, lambda e, rows: rows * np.float32(e + 1))
+                np.testing.assert_array_equal(got, expected[plan.my_pe])
+        shmem.finalize()
+
+    run_pes(5, body)
+
+
+def test_the_experts_networks_as_a_launch_of_their_own(run_pes):
+    def body(form, most):
+        shmem.init()
+        inputs = inputs_of(2, 0, 20, 6, 5, 2, "float32", "random")
+        rng = np.random.default_rng(0)
+        w1, w2 = (rng.normal(size=(5, *shape)).astype("f4") / 8 for shape in ((6, 9), (9, 6)))
+        plan = ExpertParallel(20, 6, 5, 2, "f4", form=form)
+        mine = slice(plan.first_expert, plan.first_expert + plan.local_experts)
+        x, chosen, weights = (shmem.to_device(a[plan.my_pe]) for a in inputs)
+        out = shmem.device_array(x.shape, "f4")
+        received = plan.dispatch(x, chosen)
+        y, hidden = (shmem.device_array(s, "f4") for s in (received.rows.shape, (2, most, 9)))
+        expert_ffn(received, *(shmem.to_device(w[mine]) for w in (w1, w2)), y, hidden, threads=2)
+        plan.combine(y, weights, out)
+        expected, _ = layer(*inputs, w1, w2)
+        np.testing.assert_allclose(out.numpy(), expected[plan.my_pe], rtol=1e-5, atol=1e-4)
+        shmem.finalize()
+
+    for form in ("low_latency", "throughput"):
+        run_pes(2, body, form, 3)
+
+
+def test_routing(run_pes):
+    def body():
+        shmem.init()
+        for dtype in ("float32", "float64", "float16"):
+            logits = np.random.default_rng(0).normal(size=(33, 7)).astype(dtype)
+            logits[3], logits[4, :5], logits[5] = 0, np.nan, -np.inf
+            chosen, weights = shmem.device_array((33, 4), "i4"), shmem.device_array((33, 4), "f4")
+            route(shmem.to_device(logits), chosen, weights)
+            got, share = chosen.numpy(), weights.numpy()
+            for t in set(range(33)) - {4, 5}:
+                order = np.argsort(-logits[t], kind="stable")[:4]
+                np.testing.assert_array_equal(got[t], order)
+                power = np.exp(logits[t, order].astype("f8"))
+                np.testing.assert_allclose(share[t], power / power.sum(), rtol=1e-5)
+            assert sorted(got[4, :2]) == [5, 6]
+            assert got[4, 2:].tolist() == [-1, -1]
+            assert share[4, 2:].tolist() == [0, 0]
+            assert got[3].tolist() == [0, 1, 2, 3]
+        with pytest.raises(shmem.ArgumentError, match="do not fit"):
+            route(shmem.to_device(logits[:, :3]), chosen, weights)
+        with pytest.raises(shmem.ArgumentError, match="int32 and float32"):
+            route(shmem.to_device(logits), weights, weights)
+        shmem.finalize()
+
+    run_pes(1, body)
+
+
+def test_errors_name_both_numbers_and_the_next_step(run_pes):
+    def body():
+        shmem.init()
+        error = shmem.ArgumentError
+        plan, fused = ExpertParallel(4, 8, 2, 2, "f4"), MoE(4, 8, 16, 2, 2, "f4")
+        x, chosen, weights = (
+            shmem.device_array(*a) for a in (((4, 8), "f4"), ((4, 2), "i4"), ((4, 2), "f4"))
+        )
+        with pytest.raises(error, match="x has 5 tokens, the plan is for 4 at most"):
+            plan.dispatch(shmem.device_array((5, 8), "f4"), shmem.device_array((5, 2), "i4"))
+        with pytest.raises(error, match=r"x has shape \(4, 9\)"):
+            plan.dispatch(shmem.device_array((4, 9), "f4"), chosen)
+        with pytest.raises(error, match=r"experts has .* float32, the plan is for .* int32"):
+            plan.dispatch(x, weights)
+        with pytest.raises(error, match="combine follows dispatch"):
+            plan.combine(x, weights, x)
+        plan.dispatch(x, chosen)
+        with pytest.raises(error, match="combine follows dispatch"):
+            plan.dispatch(x, chosen)
+        with pytest.raises(error, match="y has shape"):
+            plan.combine(shmem.device_array((1, 8), "f4"), weights, x)
+        with pytest.raises(error, match="w1 has shape"):
+            fused(x, chosen, weights, x, x, x)
+        for wrong, said in (
+            ({"form": "fast"}, "no form 'fast'"), ({"wire": "fp8"}, "wire 'fp8'"),
+            ({"capacity": -1}, "0 or more"),
+        ):  # fmt: skip
+            with pytest.raises(error, match=said):
+                ExpertParallel(4, 8, 2, 2, "f4", **wrong)
+        with pytest.raises(error, match="chooses 3 experts, there are 2"):
+            ExpertParallel(4, 8, 2, 3, "f4")
+        with pytest.raises(error, match="dtype is int32"):
+            ExpertParallel(4, 8, 2, 2, "i4")
+        with pytest.raises(error, match="no activation 'gelu'"):
+            MoE(4, 8, 16, 2, 2, "f4", activation="gelu")
+        with pytest.raises(error, match="tile of 4 rows"):
+            MoE(4, 8, 16, 2, 2, "f4", tile=4, enough=5)
+        assert plan.sends() == (0, 0)
+        shmem.finalize()
+
+    run_pes(1, body)
