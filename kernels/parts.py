@@ -11,7 +11,7 @@ from numba import cuda
 import gpushmem as shmem
 
 __all__ = [
-    "accumulate", "begin", "block_sum", "copy", "end", "end_at", "member", "part_of", "rows_of",
+    "accumulate", "begin", "block_sum", "copy", "end", "end_at", "member", "part_of",
     "sum_in_order", "tell", "wait_for",
 ]  # fmt: skip
 
@@ -52,12 +52,6 @@ def part_of(size, parts, k):
     """First and last (exclusive) of `size` elements that are part `k` of so many `parts`."""
     share = ((size + parts - 1) // parts + ALIGN - 1) // ALIGN * ALIGN
     return min(k * share, size), min((k + 1) * share, size)
-
-
-@shmem.jit(device=True)
-def rows_of(rows, parts, k):
-    """First and last (exclusive) of `rows` rows that are part `k`: as even as can be."""
-    return rows * k // parts, rows * (k + 1) // parts
 
 
 @shmem.jit(device=True)
