@@ -1,40 +1,42 @@
 """Products of matrices that are shared out over a team: tensor parallelism, in one kernel each.
 
-    AllGatherGemm        every PE has rows of a, all of a is multiplied by every PE's own b
-    GemmReduceScatter    every PE has a share of the inner dimension; each keeps its rows of the sum
-    GemmAllReduce        the same, and every PE ends with all of the sum
+    AllGatherGemm        every PE has rows of a; each multiplies all of a with its own b
+    GemmReduceScatter    every PE has a share of the inner dimension, and gets its rows of the sum
+    GemmAllReduce        the same, and every PE gets all of the sum
 
     all-gather + gemm, 3 PEs, shards A B C of a, in the order of time:
 
-          PE 0    A -> 2, A -> 1    multiply A    B, as soon as it is here    C
-          PE 1    B -> 0, B -> 2    multiply B    C                           A
-          PE 2    C -> 1, C -> 0    multiply C    A                           B
+          PE 0    A -> PE 2, PE 1    multiply A    B, when it is here    C
+          PE 1    B -> PE 0, PE 2    multiply B    C                     A
+          PE 2    C -> PE 1, PE 0    multiply C    A                     B
 
-    gemm + reduce-scatter, 3 PEs, chunks 0 1 2 of the product's rows:
+    gemm + reduce-scatter, 3 PEs, chunks 0 1 2 of the product's rows, tile after tile:
 
-          PE 0    multiply 1 -> 1    2 -> 2    0    0 += those of PE 1 and 2, as they come
-          PE 1    multiply 2 -> 2    0 -> 0    1    1 += those of PE 0 and 2
-          PE 2    multiply 0 -> 0    1 -> 1    2    2 += those of PE 0 and 1
+          PE 0    multiply 1 -> PE 1    2 -> PE 2    0    0 += those of PE 1 and 2
+          PE 1    multiply 2 -> PE 2    0 -> PE 0    1    1 += those of PE 0 and 2
+          PE 2    multiply 0 -> PE 0    1 -> PE 1    2    2 += those of PE 0 and 1
 
-    gemm + all-reduce: then each sends its chunk, tile by tile, as sums to the others
+    gemm + all-reduce: then a summed tile goes to all others, who take it one tile later
 
-What is multiplied and sent in one piece is a *tile*; each has a signal of its own. Everybody begins
-with another one, so all links are busy, and what is needed first is sent first. What a PE does in
-a call, for n PEs, with dimensions as the plans name them and numbers of S bytes:
+What is multiplied and sent in one piece is a *tile*, and has a signal. Each PE begins with another
+one, so all links are busy, and what is needed first is sent first. Shards all have boxes, so that
+they can be on their way while the first is multiplied. Tiles of sums are exchanged in step, an
+epoch for each (see `plan`): a block's boxes hold one tile of each PE, and stay in the cache. Where
+a PE can store to the owner's memory such a tile is not copied, but multiplied to its place there.
 
-                            bytes sent                messages           multiplications
-    all-gather + gemm       (n - 1) m k S             (n - 1) tiles      n m n' k
-    gemm + reduce-scatter   (n - 1) m n' S            (n - 1) tiles      n m n' k
-    gemm + all-reduce       2 (n - 1) m n' S / n      2 (n - 1) tiles    m n' k
+What a PE sends and multiplies in a call, for P PEs, m, n, k as in the plans, numbers of S bytes,
+and so many tiles in a shard or chunk:
 
-where tiles counts those of a shard or chunk, and n' is the columns of the product.
+                            bytes                  messages             multiplications
+    all-gather + gemm       (P - 1) m k S          (P - 1) tiles        P m n k
+    gemm + reduce-scatter   (P - 1) m n S          (P - 1) tiles        P m n k
+    gemm + all-reduce       2 (P - 1) m n S / P    2 (P - 1) tiles      m n k
 
-Where a PE can store to the others' memory a tile is not sent at all, but multiplied to where it is
-wanted. To divide a product and its communication much finer than by shards, and put both in one
-kernel, is the idea of Flux: Chang et al., "FLUX: Fast Software-based Communication Overlap On GPUs
-Through Kernel Fusion", arXiv:2406.06858, 2024. That a compiler can find such overlaps was shown by
-CoCoNet: Jangda et al., "Breaking the Computation and Communication Abstraction Barrier in
-Distributed Machine Learning Workloads", ASPLOS 2022.
+To divide products and their communication into tiles, and do both in one kernel, is the idea of
+Flux: Chang et al., "FLUX: Fast Software-based Communication Overlap On GPUs Through Kernel Fusion",
+arXiv:2406.06858, 2024. That a compiler can find such overlaps was shown by CoCoNet: Jangda et al.,
+"Breaking the Computation and Communication Abstraction Barrier in Distributed Machine Learning
+Workloads", ASPLOS 2022.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ from numba import cuda
 
 import gpushmem as shmem
 
-__all__ = ["AllGatherGemm", "GemmAllReduce", "GemmReduceScatter", "gathered", "summed"]
+__all__ = ["AllGatherGemm", "GemmAllReduce", "GemmReduceScatter", "reference", "reference_gathered"]
 
 
 @shmem.jit(device=True)
@@ -68,10 +70,9 @@ def all_gather_gemm(a, b, out, inbox, arrived, rows, columns, group, team, epoch
     """
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     gathered, signals = inbox[epoch % SLOTS], arrived[epoch % SLOTS]
-    m, tiles = a.shape[0], arrived.shape[2]
-    b_, blocks = cuda.blockIdx.x, cuda.gridDim.x
+    m, tiles, block, blocks = a.shape[0], arrived.shape[2], cuda.blockIdx.x, cuda.gridDim.x
     # The one before me needs mine first, then the one before that.
-    for i in range(b_, (n - 1 if group == 1 else n) * tiles, blocks):
+    for i in range(block, (n - 1 if group == 1 else n) * tiles, blocks):
         to, t = (me - 1 - i // tiles) % n, i % tiles
         first, last = t * rows, min(t * rows + rows, m)
         shmem.put_signal_nbi_block(
@@ -80,7 +81,7 @@ def all_gather_gemm(a, b, out, inbox, arrived, rows, columns, group, team, epoch
         )  # fmt: skip
     across = max(1, (b.shape[1] + columns - 1) // columns)
     groups = (n + group - 1) // group
-    for i in range(b_, groups * tiles * across, blocks):
+    for i in range(block, groups * tiles * across, blocks):
         g, t = (me // group + i // across // tiles) % groups, i // across % tiles
         left = i % across * columns
         right = min(left + columns, b.shape[1])
@@ -119,22 +120,20 @@ def copy_rows(dst, src):
 
 
 @shmem.jit(device=True)
-def sum_tile(t, a, b, share, rows, columns, boxes, signals, stage, team, epoch):
-    """Multiply tile `t` of all chunks and send those of others; sum up mine, in `boxes[me]`.
+def sum_tile(t, a, b, share, rows, columns, direct, boxes, signals, mine, team, epoch):
+    """Multiply tile `t` of all chunks and send those of others; sum up mine, in `mine` (tile,).
 
-    `boxes` (n, tile), `signals` (n,), `stage` (tile,) are of this block and slot; `stage` has size
-    0 if all members' memory can be stored to. Returns how many elements my tile has, with the gaps
-    that end its rows. Synchronises the block.
+    `boxes` (n, tile) and `signals` (n,) are of this block and slot; `direct` is whether the others'
+    can be stored to. Returns how many elements my tile has, with the gaps that end its rows if it
+    is narrower than others. Synchronises the block.
     """
     me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
-    direct = stage.size == 0
     for k in range(1, n + 1):
         owner = (me + k) % n
         start, stop = chunk_of(a.shape[0], share, owner)
         top, bottom, left, right = tile_of(t, rows, columns, stop - start, b.shape[1])
         height, size, pe = bottom - top, (bottom - top) * columns, member(team, owner)
-        box = boxes[me][:size]
-        place = shmem.peer_array(box, pe) if direct or k == n else stage[:size]
+        place = shmem.peer_array(boxes[me][:size], pe) if direct and k < n else mine[:size]
         shmem.gemm_block(
             place.reshape((height, columns))[:, : right - left],
             a[start + top : start + bottom], b[:, left:right], False,
@@ -144,33 +143,35 @@ def sum_tile(t, a, b, share, rows, columns, boxes, signals, stage, team, epoch):
         if direct:
             tell(signals[me:], epoch, pe)
         else:
+            box = boxes[me][:size]
             shmem.put_signal_block(box, place, signals[me:], epoch, shmem.SIGNAL_SET, pe)
     for k in range(1, n):
         wait_for(signals[(me + k) % n :], epoch)
-    sum_in_order(box, boxes, me, n)
+    sum_in_order(place, boxes, me, n)
     cuda.syncthreads()
-    return box.size
+    return size
 
 
 @shmem.jit(device=True)
 def take_tile(t, out, size, share, rows, columns, box, owner):
-    """Copy tile `t` of a chunk from its box to `out`, of which `size` rows are divided up."""
+    """Copy tile `t` of a chunk to `out`, of whose rows `size` are divided up; synchronises."""
     start, stop = chunk_of(size, share, owner)
     top, bottom, left, right = tile_of(t, rows, columns, stop - start, out.shape[1])
     src = box[: (bottom - top) * columns].reshape((bottom - top, columns))
     copy_rows(out[start + top : start + bottom, left:right], src)
+    cuda.syncthreads()  # before the next tile is multiplied to where this one was
 
 
 @shmem.jit(collective=True, cache=True)
 def gemm_reduce_scatter(
-    a, b, out, share, rows, columns, tiles, inbox, arrived, stage, team, epochs
+    a, b, out, share, rows, columns, tiles, direct, mine, inbox, arrived, team, epochs
 ):  # fmt: skip
-    """`inbox` (SLOTS, blocks, n, tile), `arrived` (SLOTS, blocks, n), `stage` (blocks, tile)."""
-    me, epoch, i = shmem.team_my_pe(team), begin(epochs), cuda.blockIdx.x
+    """`mine` (blocks, tile), `inbox` (SLOTS, blocks, n, tile), `arrived` (SLOTS, blocks, n)."""
+    epoch, i = begin(epochs), cuda.blockIdx.x
     for t in range(i, tiles, cuda.gridDim.x):
         boxes, signals = inbox[epoch % SLOTS, i], arrived[epoch % SLOTS, i]
-        sum_tile(t, a, b, share, rows, columns, boxes, signals, stage[i], team, epoch)
-        take_tile(t, out, share, share, rows, columns, boxes[me], 0)
+        sum_tile(t, a, b, share, rows, columns, direct, boxes, signals, mine[i], team, epoch)
+        take_tile(t, out, share, share, rows, columns, mine[i], 0)
         epoch += 1
     end_at(epochs, epoch - 1)
 
@@ -187,43 +188,42 @@ def take_sums(t, out, share, rows, columns, boxes, signals, team, epoch):
 
 @shmem.jit(collective=True, cache=True)
 def gemm_all_reduce(
-    a, b, out, share, rows, columns, tiles, inbox, arrived, stage, sums, summed, team, epochs
+    a, b, out, share, rows, columns, tiles, direct, mine, inbox, arrived, sums, summed, team, epochs
 ):  # fmt: skip
     """As `gemm_reduce_scatter`; `sums` and `summed` are like `inbox` and `arrived`.
 
-    Sums of a tile are waited for when the next one has been multiplied.
+    The others' sums of a tile are waited for when the next one has been multiplied.
     """
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     i, blocks = cuda.blockIdx.x, cuda.gridDim.x
     for t in range(i, tiles, blocks):
         slot, before = epoch % SLOTS, (epoch - 1) % SLOTS
         boxes, signals = inbox[slot, i], arrived[slot, i]
-        size = sum_tile(t, a, b, share, rows, columns, boxes, signals, stage[i], team, epoch)
-        box, mine, signal = sums[slot, i, me][:size], boxes[me][:size], summed[slot, i, me:]
+        size = sum_tile(
+            t, a, b, share, rows, columns, direct, boxes, signals, mine[i], team, epoch
+        )  # fmt: skip
+        box, src, signal = sums[slot, i, me][:size], mine[i][:size], summed[slot, i, me:]
         for k in range(1, n):
             pe = member(team, (me + k) % n)
-            shmem.put_signal_block(box, mine, signal, epoch, shmem.SIGNAL_SET, pe)
-        take_tile(t, out, out.shape[0], share, rows, columns, boxes[me], me)
+            shmem.put_signal_block(box, src, signal, epoch, shmem.SIGNAL_SET, pe)
+        take_tile(t, out, out.shape[0], share, rows, columns, mine[i], me)
         if t >= blocks:
-            take_sums(
-                t - blocks, out, share, rows, columns, sums[before, i], summed[before, i], team,
-                epoch - 1,
-            )  # fmt: skip
+            boxes, signals = sums[before, i], summed[before, i]
+            take_sums(t - blocks, out, share, rows, columns, boxes, signals, team, epoch - 1)
         epoch += 1
     if i < tiles:
-        slot, t = (epoch - 1) % SLOTS, i + (tiles - 1 - i) // blocks * blocks
-        take_sums(
-            t, out, share, rows, columns, sums[slot, i], summed[slot, i], team, epoch - 1
-        )
+        slot, last = (epoch - 1) % SLOTS, i + (tiles - 1 - i) // blocks * blocks
+        boxes, signals = sums[slot, i], summed[slot, i]
+        take_sums(last, out, share, rows, columns, boxes, signals, team, epoch - 1)
     end_at(epochs, epoch - 1)
 
 
-# Tiles of rows and columns unless the user says so. On a GPU it is what a block multiplies well at a
-# time. On a CPU products are the faster the larger they are: rows up to this many are put
-# together, and a shard or chunk is divided over columns alone, if it is very wide.
+# Tiles, unless the user says so: rows and columns. On GPUs what a block multiplies well at a time.
+# On CPUs products are the faster the larger they are, so shards are put together up to so many
+# rows; but sums are the faster the more of them stays in the caches.
 GPU_TILE = 128, 128
-FEW_ROWS = 1024
-WIDE = 1024
+CPU_ROWS = 2048
+CPU_TILE = 512, 1024
 
 
 def parts(size: int, most: int) -> int:
@@ -247,7 +247,9 @@ class Gemm(Plan):
         self.m, self.n, self.k, self.dtype = m, n, k, np.dtype(dtype)
         name = type(self).__name__
         if self.dtype.name not in DTYPES:
-            raise shmem.ArgumentError(f"{name}: dtype is {self.dtype}; it can be {', '.join(DTYPES)}")
+            raise shmem.ArgumentError(
+                f"{name}: dtype is {self.dtype}; it can be {', '.join(DTYPES)}"
+            )
         if min(m, n, k) < 0:
             raise shmem.ArgumentError(f"{name}: m, n, k are {m}, {n}, {k}; they cannot be negative")
         self.tile = tile or (suggested if self.backend == "cpu" else GPU_TILE)
@@ -274,22 +276,29 @@ class AllGatherGemm(Gemm):
     float16, float32 or float64; what `gemm_block` says of strides holds of `b` and `out`. `tile`
     is the rows and columns that are multiplied, and the rows that are sent, in one piece; with
     rows for several shards these are multiplied together. It is the same on all PEs. The workspace
-    is 2 P m k elements.
+    is 2 P m k elements. Other strides of `a` are refused when the kernel is compiled.
     """
 
     def __init__(
         self, m: int, n: int, k: int, dtype: Any, team: Any = shmem.TEAM_WORLD, *,
         tile: tuple[int, int] | None = None, blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
-        suggested = max(m, FEW_ROWS), max(n, 1)
+        suggested = max(m, CPU_ROWS), max(n, 1)
         super().__init__(m, n, k, dtype, team, tile, suggested, blocks=blocks, threads=threads)
         rows, columns = self.tile
         self.group = max(1, min(self.n_pes, rows // max(m, 1)))
         self.tiles = parts(m, rows)
-        self._sizes = self.group * m if self.group > 1 else even(m, rows), even(n, columns), self.group
+        self._sizes = (
+            self.group * m if self.group > 1 else even(m, rows),
+            even(n, columns),
+            self.group,
+        )
         self._workspace = (
             self.boxes(self.n_pes * m, k, dtype=dtype), self.signals(self.n_pes, self.tiles)
         )  # fmt: skip
+        first, last = self.my_pe * m, (self.my_pe + 1) * m
+        # What others write to: the rows between may have what this PE sends to itself.
+        self.inboxes = [part for slot in self.inboxes[0] for part in (slot[:first], slot[last:])]
 
     def __call__(self, a: Any, b: Any, out: Any, stream: Any = 0) -> None:
         """Set `out` to the product; asynchronous, in `stream`'s order.
@@ -315,8 +324,7 @@ class Reducing(Gemm):
         blocks: int | None, threads: int | None,
     ) -> None:  # fmt: skip
         self.share = share = max(1, -(-rows // max(team.n_pes, 1)))
-        suggested = share, WIDE
-        super().__init__(m, n, k, dtype, team, tile, suggested, blocks=blocks, threads=threads)
+        super().__init__(m, n, k, dtype, team, tile, CPU_TILE, blocks=blocks, threads=threads)
         self.direct = reachable(team) if direct is None else direct
         if self.direct and not reachable(team):
             raise shmem.ArgumentError(
@@ -327,8 +335,8 @@ class Reducing(Gemm):
         self.tiles = parts(share, self.tile[0]) * parts(n, self.tile[1])
         self.tile_size = tile_rows * tile_columns
         self._workspace: tuple[Any, ...] = (
-            share, tile_rows, tile_columns, self.tiles, *self._tiles_of_all(),
-            self.memory(self.blocks, 0 if self.direct else self.tile_size, dtype=dtype),
+            share, tile_rows, tile_columns, self.tiles, self.direct,
+            self.memory(self.blocks, self.tile_size, dtype=dtype), *self._tiles_of_all(),
         )  # fmt: skip
 
     def _tiles_of_all(self) -> tuple[Any, Any]:
@@ -339,21 +347,19 @@ class Reducing(Gemm):
 
 def reachable(team: Any) -> bool:
     """Whether the memory of all members can be stored to."""
-    return all(
-        shmem.team_translate_pe(team, k, shmem.TEAM_SHARED) >= 0 for k in range(team.n_pes)
-    )
+    return all(shmem.team_translate_pe(team, k, shmem.TEAM_SHARED) >= 0 for k in range(team.n_pes))
 
 
 class GemmReduceScatter(Reducing):
     """Sum up all PEs' products, each PE its rows of them: `plan(a, b, out)`.
 
-    `a` (P m, k) and `b` (k, n) are this PE's share of the inner dimension; `out` (m, n) is for rows
-    `p m` to `(p + 1) m` of the sum of all P PEs' `a @ b`, where p is this PE. They are device arrays
-    of `dtype`: float16, float32 or float64; what `gemm_block` says of strides holds of all three.
-    Products are rounded to `dtype` before they are summed up, in `dtype`, in the order of the PEs.
-    `tile` is the rows and columns that are multiplied and sent in one piece. `direct` is whether
-    products are written to the owner's memory by stores; by default where that can be. Both are the
-    same on all PEs. The workspace is 2 P m n elements, without `direct` 3 P m n.
+    `a` (P m, k) and `b` (k, n) are this PE's share of the inner dimension; `out` (m, n) is for its
+    part, of m rows, of the sum of all P PEs' `a @ b`. They are device arrays of `dtype`: float16,
+    float32 or float64; what `gemm_block` says of strides holds of all three. Products are rounded
+    to `dtype` before they are summed up, in `dtype`, in the order of the PEs. `tile` is the rows
+    and columns that are multiplied and sent in one piece. `direct` is whether products are stored
+    to the owner's memory; by default where that can be. Both are the same on all PEs. The
+    workspace of a block is 2 P + 1 tiles.
     """
 
     def __init__(
@@ -382,9 +388,10 @@ class GemmReduceScatter(Reducing):
 class GemmAllReduce(Reducing):
     """Sum up all PEs' products, on all PEs: `plan(a, b, out)`.
 
-    `a` (m, k) and `b` (k, n) are this PE's share of the inner dimension; `out` (m, n) is for the sum
-    of all PEs' `a @ b`, and is the same on all to the bit. The rest is as of `GemmReduceScatter`;
-    the workspace is 4 m n elements, without `direct` 5 m n.
+    `a` (m, k) and `b` (k, n) are this PE's share of the inner dimension; `out` (m, n) is for the
+    sum of all PEs' `a @ b`, the same bits on every PE. The rows are divided over the PEs, as evenly
+    as can be, to be summed up. The rest is as of `GemmReduceScatter`; the workspace of a block is
+    4 P + 1 tiles.
     """
 
     def __init__(
@@ -411,14 +418,12 @@ class GemmAllReduce(Reducing):
         return 2 * nbytes, 2 * others * self.tiles
 
 
-def gathered(
-    shards: list[np.ndarray[Any, Any]], b: np.ndarray[Any, Any]
-) -> np.ndarray[Any, Any]:
+def reference_gathered(shards: list[np.ndarray[Any, Any]], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """What `AllGatherGemm` leaves on a PE, from all PEs' shards of a and its own b."""
     return np.concatenate(shards) @ b
 
 
-def summed(
+def reference(
     factors: list[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]],
 ) -> np.ndarray[Any, Any]:
     """What `GemmAllReduce` leaves, from all PEs' a and b; of `GemmReduceScatter`, all PEs' rows."""
