@@ -64,10 +64,11 @@ def fused(case):
 
 
 def phases(case):
-    import gpushmem as shmem
-    from gpushmem import kernels
     from gpushmem.kernels.parts import begin, copy, end, member, sum_in_order, wait_for
     from gpushmem.kernels.plan import SLOTS, Plan
+
+    import gpushmem as shmem
+    from gpushmem import kernels
 
     @shmem.jit
     def multiply(a, b, out):

@@ -67,8 +67,9 @@ def fused(case):
 
 
 def phases(case, form="throughput"):
-    import gpushmem as shmem
     from gpushmem.kernels import ExpertParallel, expert_ffn
+
+    import gpushmem as shmem
 
     plan = ExpertParallel(*sizes(case), form=form)
     x, experts, weights, w1, w2, out = on_device(case, plan)
