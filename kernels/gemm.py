@@ -418,7 +418,9 @@ class GemmAllReduce(Reducing):
         return 2 * nbytes, 2 * others * self.tiles
 
 
-def reference_gathered(shards: list[np.ndarray[Any, Any]], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def reference_gathered(
+    shards: list[np.ndarray[Any, Any]], b: np.ndarray[Any, Any]
+) -> np.ndarray[Any, Any]:
     """What `AllGatherGemm` leaves on a PE, from all PEs' shards of a and its own b."""
     return np.concatenate(shards) @ b
 
