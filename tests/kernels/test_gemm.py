@@ -104,11 +104,12 @@ def test_what_is_multiplied_may_be_part_of_larger_arrays(run_pes):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("all-gather", {}),
-        ("reduce-scatter", {"direct": True}),
-        ("reduce-scatter", {"direct": False}),
-        ("all-reduce", {"direct": True}),
-        ("all-reduce", {"direct": False}),
+        ("all-gather", {"tile": (2, 3)}),
+        ("all-gather", {"tile": (6, 5)}),  # two shards together, and one alone
+        ("reduce-scatter", {"tile": (2, 3), "direct": True}),
+        ("reduce-scatter", {"tile": (2, 3), "direct": False}),
+        ("all-reduce", {"tile": (2, 3), "direct": True}),
+        ("all-reduce", {"tile": (2, 3), "direct": False}),
     ],
 )
 def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, name, options):
@@ -142,7 +143,7 @@ def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, name, optio
         b = shmem.to_device(np.array([np.ones(n), np.arange(n) + me]))
         out = shmem.device_array((n_pes * m if gathered else m, n), "float64")
         wrong = shmem.to_device(np.zeros(1, "int64"))
-        with PLANS[name](m, n, 2, "float64", tile=(2, 3), blocks=2, **options) as plan:
+        with PLANS[name](m, n, 2, "float64", blocks=2, **options) as plan:
             for call in range(calls):
                 dawdle = int(rng.integers(0, 100_000)) if rng.random() < 0.02 else 0
                 fill_and_dawdle[1, 1](a, call, dawdle)
