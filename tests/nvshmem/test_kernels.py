@@ -20,8 +20,8 @@ from gpushmem.kernels.all_reduce import SUMMING
 from numba.cuda.typing.typeof import Purpose, typeof
 
 import gpushmem as shmem
-from gpushmem import jit
-from gpushmem.backends.nvshmem import compiler
+from gpushmem.backends.nvshmem import ahead, compiler
+from gpushmem.jit import launched
 
 ARCHS = ("sm_80", "sm_90", "sm_100")
 
@@ -71,24 +71,25 @@ def iterate():
     "arch", [a if a == "sm_90" else pytest.param(a, marks=pytest.mark.slow) for a in ARCHS]
 )
 @pytest.mark.parametrize("family", [reduce_all, multiply, mix, iterate], ids=lambda f: f.__name__)
-def test_the_kernels_of_a_family_link(alone, monkeypatch, family, arch):
-    """One object with all of them, of the types that they are launched with."""
+def test_the_kernels_of_a_family_link(alone, family, arch):
+    """Each of them, of the types that it is launched with."""
     seen = {}
 
     def note(kernel, args):
         types = tuple(typeof(arg, Purpose.argument) for arg in args)
         seen[kernel.py_func, types] = kernel
 
-    monkeypatch.setattr(jit, "launched", [note])
-    family()
-    shmem.synchronize()
+    launched.append(note)
+    try:
+        family()
+    finally:
+        launched.remove(note)
     options = {"cache", "collective"}
-    made = [
-        compiler.compile_kernel(
-            function, types,
-            {k: v for k, v in kernel.options.items() if k not in options}, compiler.Arch.of(arch),
-        )
-        for (function, types), kernel in seen.items()
-    ]  # fmt: skip
-    linked = compiler.link_all(made)
-    assert linked.log.count("Compiling entry function") == len(made) >= 4
+    for (function, types), kernel in seen.items():
+        kept = {k: v for k, v in kernel.options.items() if k not in options}
+        made = compiler.compile_kernel(function, types, kept, compiler.Arch.of(arch))
+        needs = ahead.needs_of(compiler.link(made).log, made.entry)
+        assert 8 <= needs.registers <= 255
+        assert needs.spill_stores == 0, f"{function.__name__} {types}"
+        assert needs.shared <= 48 << 10
+    assert len(seen) >= 3
