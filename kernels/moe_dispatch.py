@@ -34,7 +34,7 @@ n t top_k. Boxes and signals are there once, not twice as `plan` has it: dispatc
 turns, and a PE hears in each from all who used what it is going to write to in the other. Tokens
 beyond an expert's capacity are dropped as in GShard (Lepikhin et al., 2020) and Switch Transformers
 (Fedus, Zoph and Shazeer, JMLR 23, 2022), here per source, which needs no agreement. The two forms
-are those of DeepEP (DeepSeek); the segments are the batches, and the rows in order the contiguous
+follow those of DeepEP (DeepSeek); segments are the batches, and the rows in order the contiguous
 input, of vLLM's experts. Others of the kind: pplx-kernels (Perplexity), Triton-distributed
 (ByteDance), and examples/moe_shuffle.cu of NVSHMEM.
 """
