@@ -27,7 +27,7 @@ from page import write
 HERE = Path(__file__).parent
 FAMILIES = ("all_reduce", "all_reduce_norm", "gemm", "moe", "jacobi")
 PES = (2, 4)
-TURNS = 3
+TURNS = 2
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 

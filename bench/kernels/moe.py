@@ -4,6 +4,7 @@ import numpy as np
 
 NAME = "mixture of experts"
 EXPERTS, TOP_K = 8, 2
+IN_TURN = True  # dispatch and combine alternate
 CASES = [
     {"tokens": 16, "hidden": 256},
     {"tokens": 64, "hidden": 256},
