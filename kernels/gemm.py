@@ -44,22 +44,23 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from gpushmem.kernels.parts import begin, copy, end, end_at, member, sum_in_order, tell, wait_for
+from gpushmem.kernels.parts import (
+    begin,
+    complete,
+    copy,
+    end,
+    end_at,
+    member,
+    sum_in_order,
+    tell,
+    wait_for,
+)
 from gpushmem.kernels.plan import SLOTS, Plan
 from numba import cuda
 
 import gpushmem as shmem
 
 __all__ = ["AllGatherGemm", "GemmAllReduce", "GemmReduceScatter", "reference", "reference_gathered"]
-
-
-@shmem.jit(device=True)
-def finish(epochs):
-    """Wait until all that this block sent has left its source, and end."""
-    cuda.syncthreads()
-    if cuda.threadIdx.x == 0:
-        shmem.quiet()
-    end(epochs)
 
 
 @shmem.jit(collective=True, cache=True)
@@ -95,7 +96,8 @@ def all_gather_gemm(a, b, out, inbox, arrived, rows, columns, group, team, epoch
             for q in range(start, stop):
                 wait_for(signals[q, t:], epoch)
             shmem.gemm_block(dst, gathered[first:last], factor, False)
-    finish(epochs)
+    complete()
+    end(epochs)
 
 
 @shmem.jit(device=True)

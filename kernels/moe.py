@@ -36,13 +36,12 @@ from gpushmem.kernels.moe_dispatch import reference as reference_around
 from gpushmem.kernels.moe_parts import (
     COUNT,
     add_up,
-    complete,
     experts_of,
     send_rows,
     sort_by_expert,
     wait_for_all,
 )
-from gpushmem.kernels.parts import begin, copy, end, member, tell, wait_for
+from gpushmem.kernels.parts import begin, complete, copy, end, member, tell, wait_for
 from numba import cuda
 from numba.cuda import libdevice
 

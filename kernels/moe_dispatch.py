@@ -48,7 +48,6 @@ import numpy as np
 from gpushmem.kernels.moe_parts import (
     COUNT,
     add_up,
-    complete,
     experts_of,
     quantise,
     send_rows,
@@ -58,7 +57,7 @@ from gpushmem.kernels.moe_parts import (
     widen,
     wire_row,
 )
-from gpushmem.kernels.parts import begin, copy, end, member, wait_for
+from gpushmem.kernels.parts import begin, complete, copy, end, member, wait_for
 from gpushmem.kernels.plan import Plan
 from numba import cuda
 

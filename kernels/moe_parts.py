@@ -17,7 +17,7 @@ import gpushmem as shmem
 from gpushmem import runtime
 
 __all__ = [
-    "COUNT", "add_up", "complete", "experts_of", "quantise", "route", "send_rows", "size_of",
+    "COUNT", "add_up", "experts_of", "quantise", "route", "send_rows", "size_of",
     "sort_by_expert", "through_int8", "wait_for_all", "widen", "wire_row",
 ]  # fmt: skip
 
@@ -190,14 +190,6 @@ def add_up(out, weights, returned, position):
         if not some:
             for i in range(cuda.threadIdx.x, total.size, cuda.blockDim.x):
                 total[i] = 0
-
-
-@shmem.jit(device=True)
-def complete():
-    """Complete what the block has sent, before its sources may change."""
-    cuda.syncthreads()
-    if cuda.threadIdx.x == 0:
-        shmem.quiet()
 
 
 # --- tokens as int8

@@ -11,7 +11,7 @@ from numba import cuda
 import gpushmem as shmem
 
 __all__ = [
-    "accumulate", "begin", "block_sum", "copy", "end", "end_at", "member", "part_of",
+    "accumulate", "begin", "block_sum", "complete", "copy", "end", "end_at", "member", "part_of",
     "sum_in_order", "tell", "wait_for",
 ]  # fmt: skip
 
@@ -118,3 +118,12 @@ def tell(signal, epoch, pe):
     if cuda.threadIdx.x == 0:
         shmem.fence()
         shmem.signal_op(signal, epoch, shmem.SIGNAL_SET, pe)
+
+
+@shmem.jit(device=True)
+def complete():
+    """Complete what the block has sent, before its sources may change. Synchronises the block."""
+    cuda.syncthreads()
+    if cuda.threadIdx.x == 0:
+        shmem.quiet()
+    cuda.syncthreads()
