@@ -29,10 +29,11 @@ What a PE sends, for n PEs and arrays of S bytes in P pieces:
     ring          2 (n - 1) S / n    2 (n - 1) P, one after the other
     multicast     S                  (n - 1) P, and as many stores as elements in S / n
 
-In each, all PEs add up the addends of an element in the same order, so all end with the same bits.
-One shot and two shot are those of TensorRT-LLM and vLLM for NVLink, the multicast is NVLink
-SHARP's; the ring is that of Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
-clusters of workstations", J. Parallel Distrib. Comput. 69, 2009.
+There are n - 1 additions for each element, on one PE; with one shot, on each. All PEs add up the
+addends of an element in the same order, so all end with the same bits. One shot and two shot are
+those of TensorRT-LLM and vLLM for NVLink, the multicast is NVLink SHARP's; the ring is that of
+Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", J.
+Parallel Distrib. Comput. 69, 2009.
 """
 
 from __future__ import annotations

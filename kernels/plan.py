@@ -132,6 +132,7 @@ class Plan:
     def free(self) -> None:
         """Give the memory back; collective over the world."""
         self._bound.clear()
+        self._flat = (None, None)
         while self._memory:
             shmem.free(self._memory.pop())
 

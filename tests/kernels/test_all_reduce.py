@@ -140,6 +140,44 @@ def test_thousands_of_calls_without_a_barrier_while_pes_are_held_up(run_pes, alg
     assert run_pes(3, body, timeout=120) == [0, 0, 0]
 
 
+def test_thousands_of_norms_without_a_barrier_while_pes_are_held_up(run_pes):
+    """Each call adds a number of its own to the residual: small whole ones, exact in floats."""
+    calls = 2000
+
+    @shmem.jit
+    def fill(x, call, turns):
+        for i in range(x.size):
+            x[i] = shmem.my_pe() + 1 + call % 7
+        for k in range(turns):
+            cuda.atomic.add(x, 0, np.float64(k - k))
+
+    @shmem.jit
+    def compare(residual, wanted, wrong):
+        for i in range(residual.size):
+            if residual[i] != wanted:
+                wrong[0] += 1
+
+    def body():
+        shmem.init()
+        rng, n = np.random.default_rng(shmem.my_pe()), shmem.n_pes()
+        plan = AllReduceRMSNorm(5, 7, "float64", algorithm="two_shot", blocks=2, threads=3)
+        x, residual, out = (shmem.to_device(np.zeros((5, 7))) for _ in range(3))
+        weight, wrong = shmem.to_device(np.ones(7)), shmem.to_device(np.zeros(1, "int64"))
+        flat_x, flat_residual, wanted = x.reshape(-1), residual.reshape(-1), 0
+        for call in range(calls):
+            dawdle = int(rng.integers(0, 100_000)) if rng.random() < 0.02 else 0
+            fill[1, 1](flat_x, call, dawdle)
+            plan(x, residual, weight, out)
+            wanted += n * (n + 1) // 2 + n * (call % 7)
+            compare[1, 1](flat_residual, float(wanted), wrong)
+        assert np.allclose(out.numpy(), 1)
+        result = int(wrong.numpy()[0])
+        shmem.finalize()
+        return result
+
+    assert run_pes(3, body, timeout=120) == [0, 0, 0]
+
+
 def test_plans_of_teams_of_different_sizes_at_the_same_time(run_pes):
     """5 PEs in rows of 2: the teams have 2, 2 and 1 PEs, and as many sizes of workspace."""
 
