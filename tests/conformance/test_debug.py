@@ -11,7 +11,7 @@ from gpushmem.errors import KernelError, SymmetryError
 def launch(kernel, *natives):
     """Launch on native arrays, as a program with a pointer of its own would."""
     backend = runtime.current().backend
-    backend.launch(backend.kernel(kernel.py_func, {"debug": True}), (1, 1), natives)
+    backend.prepare(backend.kernel(kernel.py_func, {"debug": True}), (1, 1), natives)()
     backend.synchronize()
 
 

@@ -234,14 +234,10 @@ INSTRUCTIONS = {"float16": "mma.sync.aligned.m16n8k", "float32": "fma.rn.f32",
 
 
 @CUBLASDX
+@pytest.mark.slow  # half a minute and 2 GB each: what libmathdx compiles is large
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("dtype", "arch"),
-    [  # half a minute each: what libmathdx compiles is large
-        pytest.param(d, a, marks=[] if (d, a) == ("float16", "sm_90") else pytest.mark.slow)
-        for d in DTYPES for a in ARCHS
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("arch", ARCHS)
 def test_cublasdx_is_linked(wanted, dtype, arch):
     made = compiled(multiplies, [dtype] * 3, arch)
     assert made.products == {dtype}
