@@ -21,6 +21,7 @@ this target, under the compiler's lock, that global holds ours (`compiling`).
 
 from __future__ import annotations
 
+import importlib
 import io
 import zlib
 from collections.abc import Callable, Iterator
@@ -594,6 +595,9 @@ _ABSENT = object()
 @contextmanager
 def compiling() -> Iterator[None]:
     """Let numba-cuda compile for this target, in this thread; others wait."""
+    # They declare functions as they are loaded, to the contexts of that moment: GPUs' need them.
+    for name in ("cuda_fp16", "cuda_bf16"):
+        importlib.import_module(f"numba.cuda._internal.{name}")
     ours = {
         (cuda_target, "_typingctx"): simt_target.typing_context,
         (cuda_target, "_targetctx"): simt_target.target_context,
