@@ -56,8 +56,8 @@ def rows_of(done):
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-# Those of ready kernels alone are compiled by tests/nvshmem/test_kernels.py, too.
-SAMPLE = [p for p in EXAMPLES if p.stem in ("ring", "rows_and_columns", "train_digits")]
+# Ready kernels are compiled by tests/nvshmem/test_kernels.py, reductions by test_rows.py.
+SAMPLE = [p for p in EXAMPLES if p.stem in ("ring", "train_digits")]
 
 
 @pytest.mark.timeout(600)
