@@ -13,9 +13,10 @@ from foundations import saxpy_loop
 from harness import best_of, report, row
 from numba import cuda, float32, int32, njit
 
-from gpushmem.simt import cores
-from gpushmem.simt.kernel import Kernel, shape_of
-from gpushmem.simt.stream import Device
+from gpushmem.artifacts.shape import shape_of
+from gpushmem.simt.run import cores
+from gpushmem.simt.run.kernel import Kernel
+from gpushmem.simt.run.stream import Device
 
 LAUNCHES = 10  # in a row, per synchronisation
 TILE, PADDED = 16, 17

@@ -1,13 +1,16 @@
-"""Write what follows from the operation table: docs/api.md and gpushmem/__init__.pyi.
+"""Write docs/api.md and gpushmem/__init__.pyi from the operation table, docs/host.md likewise.
 
 python docs/make_api.py
 """
 
+import importlib
 import inspect
 from pathlib import Path
 
+import gpushmem
 from gpushmem import _HOME
 from gpushmem.ops import OPS
+from gpushmem.ops.constants import COMPARISONS
 
 ROOT = Path(__file__).parent.parent
 HEAD = """# Operations
@@ -79,6 +82,103 @@ def stub():
     return "".join(lines)
 
 
+HOST_HEAD = """# On the host
+
+Written by `docs/make_api.py` from the docstrings. What a program calls outside kernels; the
+operations, most of which the host can call, too, have [a page of their own](api.md).
+
+"Collective" means that all PEs call, in the same order. Shapes and dtypes are NumPy's.
+"""
+# Headings of the page, and what stands under them: public names, and classes by their modules.
+HOST = {
+    "Beginning and end": ["init", "finalize", "is_initialized", "spawn"],
+    "Symmetric memory": [
+        "empty", "zeros", "ones", "full", "asarray", "alloc_bytes", "free", "heap_stats",
+        "HeapStats",
+    ],
+    "Other memory": ["device_array", "to_device", "register", "unregister"],
+    "Arrays": ["DeviceArray", "SymmetricArray", "MulticastArray"],
+    "Kernels": ["jit", "gpushmem.jit:Kernel"],
+    "Streams and waiting": ["stream", "synchronize", "set_timeout"],
+    "Teams": ["Team"],
+}  # fmt: skip
+CONSTANTS = """
+## Constants
+
+| for | names |
+| --- | --- |
+| `cmp` of waits and tests | {comparisons} |
+| `op` of `signal_op` and `put_signal` | `SIGNAL_SET`, `SIGNAL_ADD` |
+| teams | `TEAM_WORLD`, of all PEs; `TEAM_NODE`, of those on this machine; `TEAM_SHARED`, of \
+those whose memory can be loaded from; `TEAM_INVALID`, no team |
+
+## Errors
+
+All derive from `ShmemError`, and from the built-in that stands beside them.
+
+| error | is a | means |
+| --- | --- | --- |
+"""
+
+
+def host_page():
+    """The page of what is not an operation as text."""
+    lines = [HOST_HEAD]
+    for heading, names in HOST.items():
+        lines.append(f"\n## {heading}\n")
+        for name in names:
+            module, _, inner = name.rpartition(":")
+            thing = getattr(importlib.import_module(module) if module else gpushmem, inner)
+            lines += _class(thing) if isinstance(thing, type) else [_entry(inner, thing)]
+    signs = ", ".join(
+        f"`{name}` ({COMPARISONS[getattr(gpushmem, name)]})"
+        for name in gpushmem.__all__
+        if name.startswith("CMP_")
+    )
+    lines.append(CONSTANTS.format(comparisons=signs))
+    for name in _HOME["gpushmem.errors"]:
+        error = getattr(gpushmem, name)
+        also = ", ".join(f"`{base.__name__}`" for base in error.__bases__)
+        lines.append(f"| `{name}` | {also} | {inspect.getdoc(error).splitlines()[0]} |\n")
+    return "".join(lines)
+
+
+def _entry(name, function, mark="###"):
+    signature = str(_plain(inspect.signature(function)))
+    shown = f"{name}{signature}".replace("(self, ", "(").replace("(self)", "()")
+    shown = shown.replace("<class 'numpy.float64'>", "float64")
+    return f"\n{mark} {name}\n\n`{shown}`\n\n{inspect.getdoc(function)}\n"
+
+
+def _plain(signature):
+    """A signature without annotations: the docstrings say what is taken."""
+    parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return signature.replace(parameters=parameters, return_annotation=signature.empty)
+
+
+def _class(cls):
+    """A class and its own public members; those that can only be read have a line each."""
+    lines = [f"\n### {cls.__name__}\n\n{inspect.getdoc(cls)}\n"]
+    bases = [b.__name__ for b in cls.__bases__ if b.__name__ in gpushmem.__all__]
+    lines += [f"\nHas what `{base}` has, and:\n" for base in bases]
+    own = {name: member for name, member in vars(cls).items() if not name.startswith("_")}
+    read = [
+        f"- `{name}`: {' '.join(inspect.getdoc(member).split())}\n"
+        for name, member in own.items()
+        if isinstance(member, property)
+    ]
+    calls = [
+        _entry(name, member, "####")
+        for name, member in own.items()
+        if inspect.isfunction(member) and name not in INSIDE
+    ]
+    return lines + (["\n", *read] if read else []) + calls
+
+
+INSIDE = ("native",)  # what is for the library
+
+
 if __name__ == "__main__":
     (ROOT / "docs/api.md").write_text(page())
+    (ROOT / "docs/host.md").write_text(host_page())
     (ROOT / "gpushmem/__init__.pyi").write_text(stub())

@@ -566,7 +566,7 @@ def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int,
     about what others wrote is promised. Without it (None) the wait takes as long as it takes.
     """
 
-def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> bool | None:
+def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any = None) -> bool | None:
     """Wait until all elements of `ivars` (symmetric, the caller's own) compare to `value`.
 
     OpenSHMEM 1.5: shmem_wait_until_all.
@@ -602,7 +602,7 @@ def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int,
     about what others wrote is promised. Without it (None) the wait takes as long as it takes.
     """
 
-def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> int:
+def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any = None) -> int:
     """Wait until one element of `ivars` (symmetric, the caller's own) compares; return its index.
 
     If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX
@@ -640,7 +640,7 @@ def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp:
     about what others wrote is promised. Without it (None) the wait takes as long as it takes.
     """
 
-def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> int:
+def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any = None) -> int:
     """Wait until at least one element of `ivars` (symmetric, the caller's own) compares.
 
     Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
@@ -681,7 +681,7 @@ def test_all(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> bo
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
     """
 
-def test_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> bool:
+def test_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> bool:
     """Return whether all elements of `ivars` (symmetric, the caller's own) compare to `value`.
 
     True also if all are excluded. OpenSHMEM 1.5: shmem_test_all.
@@ -705,7 +705,7 @@ def test_any(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> in
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
     """
 
-def test_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> int:
+def test_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> int:
     """Return the lowest index of `ivars` (symmetric, the caller's own) that compares, or -1.
 
     OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
@@ -729,7 +729,7 @@ def test_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, 
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
     """
 
-def test_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int) -> int:
+def test_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array) -> int:
     """Write the indices of the elements of `ivars` that compare to `indices`; return how many.
 
     `ivars` is symmetric, the caller's own. OpenSHMEM 1.5: shmem_test_some.

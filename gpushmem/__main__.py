@@ -2,4 +2,4 @@
 
 from gpushmem.cli import main
 
-main(prog_name="gpushmem")
+main()

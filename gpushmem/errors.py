@@ -9,6 +9,8 @@ from __future__ import annotations
 
 __all__ = [
     "ArgumentError",
+    "ArgumentIndexError",
+    "ArgumentTypeError",
     "BackendUnavailable",
     "BootstrapError",
     "CollectiveMismatch",
@@ -33,7 +35,19 @@ class NotInitializedError(ShmemError, RuntimeError):
 
 
 class ArgumentError(ShmemError, ValueError):
-    """An argument is out of range or does not fit another: a PE number, a size, a launch shape."""
+    """An argument is out of range or does not fit another: a PE number, a size, a launch shape.
+
+    Where Python or NumPy would raise `TypeError`, as for an argument of a wrong kind or a missing
+    one, or `IndexError`, it is that as well.
+    """
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """An argument is of a wrong kind, is missing, or is not known."""
+
+
+class ArgumentIndexError(ArgumentError, IndexError):
+    """An array has no such element."""
 
 
 class SymmetryError(ShmemError, ValueError):
@@ -41,7 +55,7 @@ class SymmetryError(ShmemError, ValueError):
 
 
 class HeapExhausted(ShmemError, MemoryError):
-    """The symmetric heap has no free block large enough for an allocation."""
+    """The symmetric heap has no free block, or the device no memory, for an allocation."""
 
 
 class TeamError(ShmemError, ValueError):

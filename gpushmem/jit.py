@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import update_wrapper
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from gpushmem import runtime
+from gpushmem.arguments import public, shown
 from gpushmem.backends.base import Backend, DeviceFunction
-from gpushmem.errors import ArgumentError
+from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.memory.array import unwrap
+from gpushmem.memory.tensors import in_host_memory, memory_of
 
 __all__ = ["Kernel", "jit", "launched"]
 
+Result = TypeVar("Result")
 launched: list[Callable[[Kernel, tuple[Any, ...]], None]] = []  # whom to tell of launches
 
 
@@ -22,8 +25,15 @@ class Kernel:
     """A kernel: `kernel[grid, block, stream, dynamic_shared_bytes](*args)` launches it.
 
     The launch is asynchronous, in order with others on its stream (0: the default stream); an
-    error in the kernel is raised by the next synchronisation. NumPy arrays among the arguments
-    are copied to the device and, when the kernel has ended, back; such a launch waits.
+    error in the kernel is raised by the next synchronisation. NumPy arrays and PyTorch's tensors in
+    host memory among the arguments are copied to the device and, when the kernel has ended, back;
+    such a launch waits.
+
+    `grid` and `block` are integers or tuples of up to three: blocks of a grid, threads of a block
+    (1024 at most). Other arguments are `SymmetricArray`s, `DeviceArray`s, numbers, tuples of these,
+    and None. The first launch with types of arguments compiles. Raises `ArgumentError` for a
+    configuration or an argument that cannot be, Numba's `TypingError` for a kernel that cannot be
+    typed, with its line.
     """
 
     def __init__(self, py_func: Callable[..., Any], options: dict[str, Any]) -> None:
@@ -37,22 +47,33 @@ class Kernel:
             raise ArgumentError(
                 f"kernel {self.py_func.__name__}: launch it as kernel[grid, block], "
                 f"[grid, block, stream] or [grid, block, stream, dynamic_shared_bytes]; "
-                f"got [{config!r}]"
+                f"got [{shown(config)}]"
             )
-        return lambda *args: self._launch(config, args)
+        return lambda *args: self._shown(self._launch, config, args)
 
     def bind(self, config: tuple[Any, ...], *args: Any) -> Callable[[], None]:
         """A launch with these arguments, to be made any number of times at a third of the cost.
 
-        `config` is what stands between the brackets of a launch. NumPy arrays are refused: they
-        are copied at every launch.
+        `config` is what stands between the brackets of a launch, as a tuple. Compiles the kernel,
+        and raises then what a launch would; calling what it returns launches, at once and
+        asynchronously. The arguments are kept alive; arrays are read as they are at each launch,
+        numbers as they were given. NumPy arrays and tensors in host memory are refused: they are
+        copied at every launch.
         """
-        if any(isinstance(a, np.ndarray) for a in args):
+        if any(map(in_host_memory, args)):
             raise ArgumentError(
-                f"kernel {self.py_func.__name__}: bind takes arrays of the device, not NumPy's: "
-                "use gpushmem.to_device"
+                f"kernel {self.py_func.__name__}: bind takes arrays of the device, not of the "
+                "host: pass what gpushmem.register or to_device returns"
             )
-        return self._prepare(self._backend(), config, tuple(map(unwrap, args)))
+        native = tuple(map(unwrap, args))
+        return self._shown(self._prepare, self._backend(), config, native)
+
+    def _shown(self, call: Callable[..., Result], *args: Any) -> Result:
+        """Call; raise errors that say all there is to say from here, as `errors.public`."""
+        try:
+            return call(*args)
+        except _for_users() as error:
+            raise error.with_traceback(None)  # noqa: B904
 
     def _backend(self) -> Backend:
         found: Backend = runtime.current(f"kernel {self.py_func.__name__}").backend
@@ -70,7 +91,8 @@ class Kernel:
 
     def _launch(self, config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
         backend = self._backend()
-        host = {k: a for k, a in enumerate(args) if isinstance(a, np.ndarray)}
+        what = f"kernel {self.py_func.__name__}"
+        host = {k: memory_of(what, a) for k, a in enumerate(args) if in_host_memory(a)}
         device = {k: _copy_in(backend, a) for k, a in host.items()}
         native = tuple(device.get(k, unwrap(a)) for k, a in enumerate(args))
         self._prepare(backend, config, native)()
@@ -84,12 +106,20 @@ class Kernel:
         raise ArgumentError(f"kernel {name}: give a launch configuration: {name}[grid, block](...)")
 
 
+def _for_users() -> tuple[type[Exception], ...]:
+    """Errors that say all there is to say."""
+    from numba.core.errors import NumbaError  # noqa: PLC0415  (heavy: not before there is an error)
+
+    return ShmemError, NumbaError
+
+
 def _copy_in(backend: Backend, array: np.ndarray[Any, Any]) -> Any:
     native = backend.device_array(array.shape, array.dtype)
     backend.from_host(native, array)
     return native
 
 
+@public
 def jit(func: Any = None, *, device: bool = False, **options: Any) -> Any:
     """Make a kernel of a Python function, or with `device=True` a function kernels can call.
 
@@ -99,12 +129,13 @@ def jit(func: Any = None, *, device: bool = False, **options: Any) -> Any:
     wait for others' (NVSHMEM 3: nvshmemx_collective_launch): a grid that is too large for that
     raises `ArgumentError` at the launch, and says how many blocks can be. The kernel is
     compiled at the first launch with each combination of argument types; a kernel that cannot be
-    typed raises Numba's error there.
+    typed raises Numba's error there. The code is kept on disk for later runs, unless `cache=False`
+    says otherwise (on the cpu backend).
     """
     if func is None:
         return lambda f: jit(f, device=device, **options)
     if not callable(func):
         raise ArgumentError(
-            f"jit takes a function, not {func!r}: types are found at the first launch"
+            f"jit takes a function, not {shown(func)}: types are found at the first launch"
         )
     return DeviceFunction(func) if device else Kernel(func, options)

@@ -11,8 +11,10 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 __all__ = [
+    "USER_CODE",
     "Line",
     "assigned_name",
+    "is_users",
     "line_at",
     "line_of",
     "user_frame",
@@ -20,7 +22,10 @@ __all__ = [
     "user_place",
 ]
 
-OURS = ("gpushmem", "threading", "concurrent")  # the latter two: where our waits wait
+# Packages, and whether their code counts as the user's; of those a module is in, the innermost.
+USER_CODE = {
+    "gpushmem": False, "gpushmem.kernels": True, "gpushmem.kernels.plan": False, "numba": False,
+}  # fmt: skip
 
 
 class Line(str):
@@ -72,7 +77,7 @@ def line_at(code: CodeType, at: int) -> str:
 
 def user_frame(frame: FrameType) -> FrameType:
     """The innermost frame, from `frame` on, that is outside the library."""
-    while frame.f_back is not None and _ours(frame.f_globals.get("__name__") or ""):
+    while frame.f_back is not None and _passed_over(frame.f_globals.get("__name__") or ""):
         frame = frame.f_back
     return frame
 
@@ -120,6 +125,16 @@ def _target_of(call_at: tuple[int, int], target: ast.expr, value: ast.expr | Non
     return target
 
 
-def _ours(module: str) -> bool:
-    package, _, rest = module.partition(".")
-    return package in OURS and (rest == "kernels.plan" or rest.partition(".")[0] != "kernels")
+def is_users(module: str) -> bool:
+    """Whether a module is the user's own code, of which reports name the lines."""
+    while module not in USER_CODE:
+        module, inside, _ = module.rpartition(".")
+        if not inside:
+            return True
+    return USER_CODE[module]
+
+
+@lru_cache(maxsize=1024)  # hosts' operations ask for each of their frames
+def _passed_over(module: str) -> bool:
+    """Whether a frame is the library's, or the standard library's, which we call and wait in."""
+    return not is_users(module) or module.partition(".")[0] in sys.stdlib_module_names

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import atexit
 import importlib
-import operator
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from gpushmem import bootstrap as bootstraps
 from gpushmem import settings
+from gpushmem.arguments import integer, public, shown, taking
 from gpushmem.backends import choice
-from gpushmem.errors import ArgumentError, BackendUnavailable, NotInitializedError
-from gpushmem.job.ending import note_exceptions, tell_the_others
+from gpushmem.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BackendUnavailable,
+    HeapExhausted,
+    NotInitializedError,
+)
+from gpushmem.job.ending import failed, note_exceptions, tell_the_others
 from gpushmem.job.job import Job
 from gpushmem.job.peers import Peers
 from gpushmem.lines import user_line
@@ -25,13 +32,16 @@ from gpushmem.memory.array import (
     DeviceArray,
     MulticastArray,
     SymmetricArray,
+    on_host,
     peer_view,
     reject_view,
     unwrap,
 )
+from gpushmem.memory.asked import dtype_of, nbytes_of, plain, shape_of
 from gpushmem.memory.heap import Heap
 from gpushmem.memory.registration import Registrations
-from gpushmem.memory.stats import Allocated, HeapStats, leak_report
+from gpushmem.memory.stats import Allocated, HeapStats, holders, leak_report
+from gpushmem.memory.tensors import memory_of
 from gpushmem.ops import Op, host
 from gpushmem.size import format_size, parse_size
 
@@ -102,18 +112,27 @@ class Runtime:
         self, what: str, shape: Any, dtype: Any, fill: Callable[[Any], None] | None
     ) -> SymmetricArray:
         """Collective: agree on the size, take it, fill it, and let nobody use it before."""
-        shape, dtype = _shape(shape), np.dtype(dtype)
-        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        shape, dtype = shape_of(what, shape), dtype_of(what, dtype)
+        nbytes = nbytes_of(what, shape, dtype)
         self.backend.meet(what, nbytes)
-        offset = self.heap.alloc(nbytes)
+        try:
+            offset = self.heap.alloc(nbytes)
+        except HeapExhausted as error:
+            raise HeapExhausted(f"{what}: {error}{holders(self.stats().allocations)}") from None
         self.backend.forget(offset, nbytes)
         made = Allocated(offset, nbytes, shape, dtype, user_line())
         allocation = self.allocations[offset] = Allocation(made, self.free)
-        array = SymmetricArray(
-            self.backend.symmetric(offset, shape, dtype), self.backend, allocation
-        )
+        try:
+            array = SymmetricArray(
+                self.backend.symmetric(offset, shape, dtype), self.backend, allocation
+            )
+            if fill is not None:
+                fill(array)
+        except BaseException:  # a value that does not fit, on all PEs that were given it
+            self.heap.free(offset)
+            self.allocations.pop(offset).gone = "its allocation, which failed"
+            raise
         if fill is not None:
-            fill(array)
             self.backend.meet(f"{what} (filled)")
         return array
 
@@ -133,6 +152,7 @@ class Runtime:
     def close(self) -> None:
         """Collective: end the runtime. Arrays that are left say so when used."""
         try:
+            self.backend.settle("finalize")
             self.backend.meet("finalize")
         finally:
             self.registrations.close()
@@ -152,11 +172,13 @@ def current(what: str = "this") -> Runtime:
     return _runtime
 
 
+@public
 def is_initialized() -> bool:
     """Whether `init` has been called, and `finalize` not since."""
     return _runtime is not None
 
 
+@public
 def init(
     backend: str | None = None,
     *,
@@ -185,7 +207,11 @@ def init(
     global _runtime  # noqa: PLW0603
     if _runtime is not None:
         raise ArgumentError("init: already initialised; call gpushmem.finalize() first")
+    for what, value in (("backend", backend), ("bootstrap", bootstrap)):
+        if value is not None and not isinstance(value, str):
+            raise ArgumentTypeError(f"init: {what} must be a name, not {shown(value)}")
     name, _ = choice.choose(backend)
+    heap_size = None if heap_size is None else _heap_bytes(heap_size)
     made = _backend_class(name)
     pes = BACKENDS[name].meet(bootstrap)
     heap_bytes = _heap_bytes(heap_size, pes.heap_size)
@@ -197,6 +223,7 @@ def init(
     atexit.register(_at_exit)
 
 
+@public
 def finalize() -> None:
     """End the runtime of this PE; collective. Waits for its streams; arrays become unusable.
 
@@ -211,13 +238,21 @@ def finalize() -> None:
         left = runtime.stats().allocations
         runtime.close()
         if left and runtime.backend.my_pe == 0:  # the same on every PE: one says it
-            warnings.warn(leak_report(left), ResourceWarning, stacklevel=2)
+            warnings.warn(leak_report(left), ResourceWarning, stacklevel=3)
 
 
 def _at_exit() -> None:
     """Wait for launches the script left running: their errors must not be lost."""
-    if _runtime is not None:
+    if _runtime is not None and failed():  # the others may be waiting for this PE
         _runtime.backend.synchronize()
+    else:
+        settle()
+
+
+def settle() -> None:
+    """What has to be waited for at the end of a script that has not called `finalize`."""
+    if _runtime is not None:
+        _runtime.backend.settle("the end of the script")
 
 
 def _host_call(op: Op, arguments: dict[str, Any]) -> Any:
@@ -225,7 +260,7 @@ def _host_call(op: Op, arguments: dict[str, Any]) -> Any:
     name = LOCAL.get(op.base)
     if name is not None:
         arguments[name] = runtime.registrations.local(op.name, name, arguments[name])
-    native = {name: unwrap(value) for name, value in arguments.items()}
+    native = {name: memory_of(op.name, unwrap(value)) for name, value in arguments.items()}
     result = runtime.backend.call(op, native)
     if op.base in VIEWS:
         return VIEWS[op.base](result, runtime.backend, arguments["array"])
@@ -254,33 +289,40 @@ def _found(pes: Job | Peers, backend: str, heap_bytes: int) -> str:
 def _heap_bytes(*asked: str | int | None) -> int:
     for size in asked:
         if size is not None:
-            return parse_size(size)
+            with taking("init: heap_size"):
+                return parse_size(size)
     return int(settings.get("GPUSHMEM_HEAP_SIZE"))
 
 
 # --- symmetric arrays
 
 
+@public
 def empty(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
     """Allocate a symmetric array, contents undefined. Collective over all PEs.
 
-    `shape` and `dtype` as in NumPy; every PE must ask for the same number of bytes, else every PE
-    raises `CollectiveMismatch` naming who asked what. Raises `HeapExhausted` when no free block
-    is large enough. On return every PE has the array. OpenSHMEM 1.5: shmem_malloc.
+    `shape` (an integer, or several) and `dtype` as in NumPy; every PE must ask for the same number
+    of bytes, else every PE raises `CollectiveMismatch` naming who asked what. It takes multiples of
+    256 bytes of the heap. Waits for this PE's streams. On return every PE has the array, at the
+    same offset. Raises `HeapExhausted` when no free block is large enough, with the lines that hold
+    most. OpenSHMEM 1.5: shmem_malloc.
     """
     return current("empty").allocate("empty", shape, dtype, None)
 
 
+@public
 def zeros(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
-    """Allocate a symmetric array of zeros; otherwise as `empty`. On return all PEs' are zero."""
+    """Allocate a symmetric array of zeros; otherwise as `empty`. On return every PE's are zero."""
     return _filled("zeros", shape, 0, dtype)
 
 
+@public
 def ones(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
     """Allocate a symmetric array of ones; otherwise as `empty`. On return all PEs' are one."""
     return _filled("ones", shape, 1, dtype)
 
 
+@public
 def full(shape: Any, fill_value: Any, dtype: Any = None) -> SymmetricArray:
     """Allocate a symmetric array filled with `fill_value`, which may differ between PEs.
 
@@ -291,32 +333,50 @@ def full(shape: Any, fill_value: Any, dtype: Any = None) -> SymmetricArray:
 
 
 def _filled(what: str, shape: Any, value: Any, dtype: Any) -> SymmetricArray:
-    dtype = np.asarray(value).dtype if dtype is None else dtype
-    return current(what).allocate(what, shape, dtype, lambda array: array.copy_from(value))
+    runtime, shape = current(what), shape_of(what, shape)
+    value = on_host(f"{what}: fill_value", value)
+    dtype = dtype_of(what, value.dtype if dtype is None else dtype)
+    nbytes_of(what, shape, dtype)
+    with taking(f"{what}: fill_value"):  # before there is anything to be left behind
+        np.broadcast_to(value, shape)
+        value = value.astype(dtype)
+    return runtime.allocate(what, shape, dtype, lambda array: array.copy_from(value))
 
 
+@public
 def asarray(values: Any, dtype: Any = None) -> SymmetricArray:
     """Allocate a symmetric array with this PE's `values` in it; otherwise as `empty`.
 
-    Takes what `numpy.asarray` takes. Every PE must give an array of the same number of bytes.
+    Takes what `numpy.asarray` takes, and PyTorch's tensors. Every PE must give an array of the same
+    number of bytes.
     """
-    values = np.asarray(values, dtype)
-    return current("asarray").allocate(
+    runtime, values = current("asarray"), _numbers("asarray", values, dtype)
+    return runtime.allocate(
         "asarray", values.shape, values.dtype, lambda array: array.copy_from(values)
     )
 
 
+def _numbers(what: str, values: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
+    values = on_host(what, values)
+    dtype = plain(what, values.dtype) if dtype is None else dtype_of(what, dtype)
+    with taking(what):
+        return values.astype(dtype, copy=False)
+
+
+@public
 def alloc_bytes(nbytes: int) -> SymmetricArray:
     """Allocate `nbytes` bytes of symmetric memory as an array of uint8; otherwise as `empty`.
 
     `alloc_bytes(n).view(dtype)` gives them a type. OpenSHMEM 1.5: shmem_malloc; NVSHMEM 3:
     nvshmem_malloc.
     """
-    if operator.index(nbytes) < 0:
+    nbytes = integer("alloc_bytes: nbytes", nbytes)
+    if nbytes < 0:
         raise ArgumentError(f"alloc_bytes: cannot allocate {nbytes} bytes: give 0 or more")
     return current("alloc_bytes").allocate("alloc_bytes", nbytes, np.uint8, None)
 
 
+@public
 def free(array: SymmetricArray) -> None:
     """Give a symmetric array's memory back. Collective; waits for this PE's streams.
 
@@ -327,6 +387,7 @@ def free(array: SymmetricArray) -> None:
     current("free").free(array)
 
 
+@public
 def heap_stats() -> HeapStats:
     """How this PE's symmetric heap is used now, and what is allocated by which line.
 
@@ -339,20 +400,42 @@ def heap_stats() -> HeapStats:
 # --- ordinary device memory, streams
 
 
+@public
 def device_array(shape: Any, dtype: Any = np.float64) -> DeviceArray:
-    """Allocate an array in this PE's ordinary device memory, contents undefined. Not collective."""
-    backend = current("device_array").backend
-    return DeviceArray(backend.device_array(_shape(shape), np.dtype(dtype)), backend)
+    """Allocate an array in this PE's ordinary device memory, contents undefined. Not collective.
+
+    `shape` and `dtype` as in NumPy. It can be the local side of operations, not the remote one, and
+    is given back when nothing refers to it any more. Raises `ArgumentError` for what is no shape.
+    """
+    return _on_device("device_array", shape_of("device_array", shape), dtype)
 
 
+def _on_device(what: str, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
+    backend, dtype = current(what).backend, dtype_of(what, dtype)
+    nbytes = nbytes_of(what, shape, dtype)
+    try:
+        return DeviceArray(backend.device_array(shape, dtype), backend)
+    except MemoryError:
+        raise HeapExhausted(
+            f"{what}: the device has no {nbytes} bytes ({format_size(nbytes)})"
+        ) from None
+
+
+@public
 def to_device(values: Any) -> DeviceArray:
-    """Copy an array to this PE's ordinary device memory. Not collective."""
-    values = np.asarray(values)
-    array = device_array(values.shape, values.dtype)
+    """Copy an array to this PE's ordinary device memory. Not collective.
+
+    Takes what `numpy.asarray` takes, and PyTorch's tensors. On return the copy is complete, and
+    `values` is not used any more. The array is as those of `device_array`.
+    """
+    current("to_device")
+    values = _numbers("to_device", values)
+    array = _on_device("to_device", values.shape, values.dtype)
     array.copy_from(values)
     return array
 
 
+@public
 def register(array: Any) -> DeviceArray:
     """Make memory that the user has usable as local source or destination; not collective.
 
@@ -367,6 +450,7 @@ def register(array: Any) -> DeviceArray:
     return current("register").registrations.add(array)
 
 
+@public
 def unregister(array: Any) -> None:
     """End a registration; not collective. Waits for this PE's streams.
 
@@ -377,11 +461,21 @@ def unregister(array: Any) -> None:
     current("unregister").registrations.remove(array)
 
 
+@public
 def stream() -> Any:
-    """Make a stream: launches on it are done in order, and concurrently with other streams."""
+    """Make a stream: what is given to it is done in order, beside what other streams do.
+
+    It is given to launches, `kernel[grid, block, stream](...)`, and to operations, `stream=`, which
+    then return at once and return nothing. `s.synchronize()` waits for what was given to it, and
+    raises the error of a kernel that failed; so do `synchronize()` and `a.numpy()`, which wait for
+    all streams. What comes after a launch that failed, on its stream, is not done. Launches without
+    a stream are on the default one (0), which waits for all others, and they for it, as CUDA's
+    does. Not collective; a stream is given back when nothing refers to it any more.
+    """
     return current("stream").backend.stream()
 
 
+@public
 def set_timeout(seconds: float | None) -> None:
     """End the job, with a report, when a host has waited in one call for more than `seconds`.
 
@@ -390,20 +484,21 @@ def set_timeout(seconds: float | None) -> None:
     waits for it. The error is `WaitTimeout`, on every PE. Default: `--timeout` of `gpushmem run`,
     else GPUSHMEM_TIMEOUT, else none. Raises `ArgumentError` unless `seconds` is above 0.
     """
-    if seconds is not None and not 0 < seconds < 1e9:
+    runtime = current("set_timeout")
+    if seconds is not None and not (isinstance(seconds, Real) and 0 < seconds < 1e9):
         raise ArgumentError(
-            f"set_timeout: give a number of seconds above 0, or None, not {seconds}"
+            f"set_timeout: give a number of seconds above 0, or None, not {shown(seconds)}"
         )
-    current("set_timeout").backend.set_timeout(seconds)
+    runtime.backend.set_timeout(seconds)
 
 
+@public
 def synchronize() -> None:
-    """Wait for all this PE's streams; raises the error of a kernel that failed."""
+    """Wait for all this PE's streams; raises the error of a kernel that failed.
+
+    Not collective, and no word about other PEs: what kernels put has arrived after `quiet`, or a
+    barrier. Of a kernel that failed it raises `KernelError`, or what the operation that failed
+    says (`ArgumentError`, `SymmetryError` and so on), once; `Deadlock`, `WaitTimeout` or
+    `PeerFailed` when the job is over. Ctrl-C ends the wait, and cancels launches that wait.
+    """
     current("synchronize").backend.synchronize()
-
-
-def _shape(shape: Any) -> tuple[int, ...]:
-    extents = tuple(shape) if np.ndim(shape) else (shape,)
-    if any(int(n) != n or n < 0 for n in extents):
-        raise ArgumentError(f"a shape consists of integers of 0 or more, not {shape!r}")
-    return tuple(int(n) for n in extents)

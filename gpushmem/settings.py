@@ -11,13 +11,29 @@ from typing import Any
 from gpushmem.errors import ArgumentError
 from gpushmem.size import parse_size
 
-__all__ = ["SETTINGS", "TRANSPORTS", "Setting", "check", "get", "is_set", "put", "reason"]
+__all__ = [
+    "MOST",
+    "MOST_SECONDS",
+    "SETTINGS",
+    "TRANSPORTS",
+    "Setting",
+    "check",
+    "get",
+    "is_set",
+    "put",
+    "reason",
+]
+
+
+MOST = 1 << 16  # PEs, teams of a PE, cores of a PE
+MOST_SECONDS = 1e9
 
 
 def _count(least: int) -> Callable[[str], int]:
     def read(text: str) -> int:
-        if not text.isdecimal() or not text.isascii() or len(text) > 18 or int(text) < least:
-            raise ArgumentError(f"{text!r} is not a whole number of {least} or more")
+        digits = text.isdecimal() and text.isascii() and len(text) < 19
+        if not digits or not least <= int(text) <= MOST:
+            raise ArgumentError(f"{text!r} is not a whole number from {least} to {MOST}")
         return int(text)
 
     return read
@@ -28,8 +44,10 @@ def _seconds(text: str) -> float:
         number = float(text) if text.isascii() else -1.0
     except ValueError:
         number = -1.0
-    if not 0 < number < 1e9:
-        raise ArgumentError(f"{text!r} is not a number of seconds above 0")
+    if not 0 < number < MOST_SECONDS:
+        raise ArgumentError(
+            f"{text!r} is not a number of seconds above 0 and below {MOST_SECONDS:g}"
+        )
     return number
 
 
@@ -118,7 +136,11 @@ SETTINGS = {
         ),
         Setting(
             "GPUSHMEM_CACHE_DIR", None, str,
-            "where kernels compiled for GPUs are kept; by default in the user's cache folder",
+            "where compiled kernels are kept for later runs; by default in the user's cache folder",
+        ),
+        Setting(
+            "GPUSHMEM_CACHE", "1", _switch,
+            "0: keep no compiled kernels on disk, and take none from there",
         ),
         Setting(
             "GPUSHMEM_CUBLASDX", "1", _switch,

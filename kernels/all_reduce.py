@@ -156,7 +156,7 @@ SUMMING = {"one_shot": one_shot, "two_shot": two_shot, "ring": ring, "multicast"
 def kernel_for(sum_piece: Any) -> Any:
     """The kernel that sums an array piece by piece."""
 
-    @shmem.jit(collective=True, cache=True)
+    @shmem.jit(collective=True)
     def all_reduce(x, piece, inbox, arrived, sums, summed, team, epochs):
         """Boxes (SLOTS, blocks, ...): each block has its own, and its own part of `x`."""
         epoch, b = begin(epochs), cuda.blockIdx.x
@@ -191,6 +191,10 @@ class AllReduce(Plan):
         algorithm: str | None = None, blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(team, blocks=blocks, threads=threads)
+        if size < 0:
+            raise shmem.ArgumentError(
+                f"{type(self).__name__}: size is {size}; it must be 0 or more"
+            )
         self.size, self.dtype = size, np.dtype(dtype)
         self.algorithm = algorithm or suggested(size * self.dtype.itemsize, self.n_pes)
         self.piece = max(1, min(PIECE[self.backend], part_size(size, self.blocks)))

@@ -81,7 +81,7 @@ def finish(x, residual, weight, out, eps, factors, first, last):
 def kernel_for(sum_piece: Any) -> Any:
     """The kernel that sums by one of the algorithms of `all_reduce`."""
 
-    @shmem.jit(collective=True, cache=True)
+    @shmem.jit(collective=True)
     def all_reduce_norm(
         x, residual, weight, out, eps, factors, rows, inbox, arrived, sums, summed, team, epochs
     ):
@@ -119,6 +119,11 @@ class AllReduceRMSNorm(Plan):
         threads: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(team, blocks=blocks, threads=threads)
+        if min(tokens, hidden) < 0:
+            raise shmem.ArgumentError(
+                f"{type(self).__name__}: tokens and hidden are {tokens} and {hidden}; they must be "
+                "0 or more"
+            )
         self.shape, self.dtype, self.eps = (tokens, hidden), np.dtype(dtype), float(eps)
         nbytes = tokens * hidden * self.dtype.itemsize
         self.algorithm = algorithm or suggested(nbytes, self.n_pes)

@@ -63,7 +63,7 @@ import gpushmem as shmem
 __all__ = ["AllGatherGemm", "GemmAllReduce", "GemmReduceScatter", "reference", "reference_gathered"]
 
 
-@shmem.jit(collective=True, cache=True)
+@shmem.jit(collective=True)
 def all_gather_gemm(a, b, out, inbox, arrived, rows, columns, group, team, epochs):
     """`inbox` (SLOTS, n m, k), `arrived` (SLOTS, n, tiles); a tile is of one shard, or a `group`.
 
@@ -164,7 +164,7 @@ def take_tile(t, out, size, share, rows, columns, box, owner):
     cuda.syncthreads()  # before the next tile is multiplied to where this one was
 
 
-@shmem.jit(collective=True, cache=True)
+@shmem.jit(collective=True)
 def gemm_reduce_scatter(
     a, b, out, share, rows, columns, tiles, direct, mine, inbox, arrived, team, epochs
 ):  # fmt: skip
@@ -188,7 +188,7 @@ def take_sums(t, out, share, rows, columns, boxes, signals, team, epoch):
         take_tile(t, out, out.shape[0], share, rows, columns, boxes[owner], owner)
 
 
-@shmem.jit(collective=True, cache=True)
+@shmem.jit(collective=True)
 def gemm_all_reduce(
     a, b, out, share, rows, columns, tiles, direct, mine, inbox, arrived, sums, summed, team, epochs
 ):  # fmt: skip

@@ -51,6 +51,8 @@ from gpushmem.kernels.plan import SLOTS, Plan
 from numba import cuda
 
 import gpushmem as shmem
+from gpushmem.arguments import integer
+from gpushmem.memory.array import on_host
 
 __all__ = ["Jacobi", "reference"]
 
@@ -222,7 +224,7 @@ def swap(u, other, first, last):
                 a[x], b[x] = b[x], a[x]
 
 
-@shmem.jit(collective=True, cache=True)
+@shmem.jit(collective=True)
 def iterate(
     u, other, iterations, weight, neighbours, boxes, outgoing, arrived, team, epochs
 ):  # fmt: skip
@@ -248,7 +250,7 @@ def iterate(
     end_at(epochs, number + iterations - 1)
 
 
-@shmem.jit(collective=True, cache=True)
+@shmem.jit(collective=True)
 def exchange(u, neighbours, boxes, outgoing, arrived, team, epochs):
     """As in `iterate`: fill the halo of `u`, no more."""
     number = begin(epochs)
@@ -259,7 +261,7 @@ def exchange(u, neighbours, boxes, outgoing, arrived, team, epochs):
     end_at(epochs, number)
 
 
-@shmem.jit(cache=True)
+@shmem.jit
 def largest_change(u, other, found):
     """Raise `found` (1,) to the largest |u - other| of the inner cells."""
     top, bottom = inner_rows(u)
@@ -345,6 +347,7 @@ class Jacobi(Plan):
         `ArgumentError` for another shape or dtype, and if there is nothing to iterate. An odd
         number of iterations costs one more pass over the memory.
         """
+        iterations = integer("Jacobi: iterations", iterations)
         if iterations < 1:
             raise shmem.ArgumentError(f"Jacobi: {iterations} iterations, at least 1 is possible")
         self.launch(
@@ -379,8 +382,8 @@ class Jacobi(Plan):
         `field` is a host array of `shape` + 2, the same on all PEs. Of its outer layer only what
         is next to an axis that is not periodic counts.
         """
-        expected = tuple(n + 2 for n in self.shape)
-        self.expect("field", field, expected, self.dtype)
+        field = on_host("Jacobi: field", field)
+        self.fits("field", field, tuple(n + 2 for n in self.shape), self.dtype)
         cells = [np.arange(s.start, s.stop + 2) for s in self.local]
         wrapped = zip(cells, self.shape, self.periodic, strict=True)
         places = [(c - 1) % n + 1 if periodic else c for c, n, periodic in wrapped]
@@ -402,7 +405,7 @@ class Jacobi(Plan):
         if not self.team:
             return np.zeros(self.shape, self.dtype)
         mine, every = self._gathered
-        inner = u.numpy()[(slice(1, -1),) * u.ndim].reshape(-1)
+        inner = self._on_device("u", u).numpy()[(slice(1, -1),) * u.ndim].reshape(-1)
         mine.copy_from(np.resize(inner, sizes[0]))
         shmem.fcollect(self.team, every, mine)
         result = np.empty(self.shape, self.dtype)
@@ -444,7 +447,8 @@ class Jacobi(Plan):
 
     def _checked(self, u: Any) -> Any:
         """Return `u` as the kernels see it, the same object for the same array; see `expect`."""
-        self.expect("u", u, tuple(n + 2 for n in self.local_shape), self.dtype)
+        u = self._on_device("u", u)
+        self.fits("u", u, tuple(n + 2 for n in self.local_shape), self.dtype)
         if u is not self._known[0]:
             self._known = u, u.reshape(self._other.shape)
         return self._known[1]

@@ -119,7 +119,7 @@ def send_back(result, first, skip, last, heads, returned, back, team, epoch):
     return last + 1, 0
 
 
-@shmem.jit(collective=True, cache=True)
+@shmem.jit(collective=True)
 def fused(
     x, experts, weights, out, w1, w2, silu, enough, n_experts, capacity, mine, order, position,
     dropped, heads, inbox, arrived, returned, back, tiles, hiddens, results, team, epochs,
@@ -161,7 +161,7 @@ def fused(
     end(epochs)
 
 
-@shmem.jit(cache=True)
+@shmem.jit
 def over_segments(rows, starts, counts, w1, w2, y, silu, hiddens):
     """A block has experts of its own; segments that follow each other are multiplied together."""
     b, (experts, n) = cuda.blockIdx.x, counts.shape

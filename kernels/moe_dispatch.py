@@ -68,7 +68,7 @@ __all__ = ["Dispatch", "ExpertParallel", "Received", "reference"]
 # --- dispatch
 
 
-@shmem.jit(collective=True, cache=True)
+@shmem.jit(collective=True)
 def dispatch_low_latency(
     x, experts, top_k, n_experts, capacity, mine, order, position, dropped, starts, counts, heads,
     inbox, arrived, team, epochs,
@@ -134,7 +134,7 @@ def lay_out(starts, counts, heads):
     cuda.syncthreads()
 
 
-@shmem.jit(collective=True, cache=True)
+@shmem.jit(collective=True)
 def dispatch_throughput(
     x, experts, top_k, n_experts, capacity, mine, order, position, dropped, starts, counts, heads,
     rows, outbox, inbox, counted, arrived, team, epochs,
@@ -169,7 +169,7 @@ def dispatch_throughput(
 # --- combine
 
 
-@shmem.jit(collective=True, cache=True)
+@shmem.jit(collective=True)
 def combine(
     y, weights, out, n_experts, position, starts, heads, returned, back, team, epochs
 ):  # fmt: skip
@@ -250,7 +250,8 @@ class Dispatch(Plan):
             )
 
     def _expect_tokens(self, x: Any, experts: Any) -> int:
-        tokens = int(x.shape[0])
+        shape = tuple(self._on_device("x", x).shape)
+        tokens = int(shape[0]) if shape else 0
         if tokens > self.tokens:
             raise shmem.ArgumentError(
                 f"{type(self).__name__}: x has {tokens} tokens, the plan is for {self.tokens} at "

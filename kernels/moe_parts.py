@@ -15,6 +15,8 @@ from numba import cuda
 
 import gpushmem as shmem
 from gpushmem import runtime
+from gpushmem.arguments import shown, taking
+from gpushmem.memory.tensors import dtype_name
 
 __all__ = [
     "COUNT", "add_up", "experts_of", "quantise", "route", "send_rows", "size_of",
@@ -28,7 +30,7 @@ COUNT = 0xFFFFFFFF
 # --- which expert
 
 
-@shmem.jit(cache=True)
+@shmem.jit
 def choose(logits, experts, weights):
     """`logits` (t, E), `experts` and `weights` (t, top_k); a thread has tokens of its own."""
     first = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
@@ -62,6 +64,13 @@ def route(logits: Any, experts: Any, weights: Any, stream: Any = 0) -> None:
     divided by the sum of those chosen. Of equal logits the first counts, NaN never: where fewer
     than `top_k` are left, the expert is -1 and the weight 0. A kernel without communication.
     """
+    for what, array in (("logits", logits), ("experts", experts), ("weights", weights)):
+        with taking(f"route: {what}"):
+            shape = getattr(array, "shape", None)
+        if not isinstance(shape, tuple) or len(shape) != 2:
+            raise shmem.ArgumentError(
+                f"route: {what} must be an array of 2 axes, not {shown(array)}"
+            )
     t, top_k = experts.shape
     if logits.shape[0] != t or tuple(weights.shape) != (t, top_k) or top_k > logits.shape[1]:
         raise shmem.ArgumentError(
@@ -69,9 +78,10 @@ def route(logits: Any, experts: Any, weights: Any, stream: Any = 0) -> None:
             f"{tuple(weights.shape)} do not fit: give (t, E), (t, top_k) and (t, top_k) with "
             "top_k <= E"
         )
-    if experts.dtype != np.int32 or weights.dtype != np.float32:
+    dtypes = dtype_name(experts.dtype), dtype_name(weights.dtype)
+    if dtypes != ("int32", "float32"):
         raise shmem.ArgumentError(
-            f"route: experts are of {experts.dtype}, weights of {weights.dtype}; they must be of "
+            f"route: experts are of {dtypes[0]}, weights of {dtypes[1]}; they must be of "
             "int32 and float32"
         )
     threads = THREADS[runtime.current("route").backend.name]
@@ -195,7 +205,7 @@ def add_up(out, weights, returned, position):
 # --- tokens as int8
 
 
-@shmem.jit(collective=True, cache=True, fastmath=True)
+@shmem.jit(collective=True, fastmath=True)
 def quantise(x, stage, scales, largest, team, epochs):
     """`x` (t, H) to `stage` (t, row) of int8, with the scale in the last 4 bytes of each row.
 
@@ -219,7 +229,7 @@ def quantise(x, stage, scales, largest, team, epochs):
         cuda.syncthreads()
 
 
-@shmem.jit(collective=True, cache=True)
+@shmem.jit(collective=True)
 def widen(rows, received, scales, starts, counts, team, epochs):
     """The rows of all segments of `received` (rows, row) of int8 to `rows` (rows, H)."""
     b = cuda.blockIdx.x

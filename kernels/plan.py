@@ -26,18 +26,25 @@ wait for ever, which is reported, than to go on with boxes that were overwritten
 from __future__ import annotations
 
 import operator
+from math import prod
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+from gpushmem.kernels.checks import check_methods, taken
 
 import gpushmem as shmem
 from gpushmem import runtime
+from gpushmem.arguments import shown
 from gpushmem.memory.array import unwrap
+from gpushmem.memory.asked import dtype_of, nbytes_of
+from gpushmem.memory.tensors import dtype_name, in_host_memory
 
 __all__ = ["SLOTS", "Plan"]
 
 SLOTS = 2
+MOST_THREADS, MOST_BLOCKS = 1024, 65535
+KEPT = 32  # registered arrays that a plan remembers
 # A block's threads, and blocks, unless the user says so. On a CPU a kernel that waits runs on one
 # core, and one thread goes through memory in order.
 THREADS = {"cpu": 1, "nvshmem": 128}
@@ -54,19 +61,29 @@ class Plan:
     `threads` and `blocks` say how a kernel is launched; by default what suits the backend.
     """
 
+    def __init_subclass__(cls) -> None:
+        check_methods(cls)
+
+    @taken
     def __init__(
         self, team: Any = shmem.TEAM_WORLD, *, blocks: int | None = None, threads: int | None = None
     ) -> None:
         self.backend = backend = runtime.current(type(self).__name__).backend.name
         self.team = team
         self.my_pe, self.n_pes = max(team.my_pe, 0), max(team.n_pes, 1)
-        self.threads = threads or THREADS[backend]
-        self.blocks = blocks or BLOCKS[backend]
+        self.threads = THREADS[backend] if threads is None else threads
+        self.blocks = BLOCKS[backend] if blocks is None else blocks
+        if not (1 <= self.threads <= MOST_THREADS and 1 <= self.blocks <= MOST_BLOCKS):
+            raise shmem.ArgumentError(
+                f"{type(self).__name__}: {self.blocks} blocks of {self.threads} threads cannot be: "
+                f"at most {MOST_BLOCKS} of {MOST_THREADS}"
+            )
         self._epochs = shmem.to_device(np.zeros(self.blocks, "int64"))
         self.inboxes: list[Any] = []  # all that `boxes` made
         self._memory: list[Any] = []
         self._stream: Any = None
         self._flat: tuple[Any, Any] = (None, None)
+        self._shared: dict[int, tuple[Any, Any]] = {}  # by id: registered memory, for kernels
         self._bound: dict[Any, tuple[tuple[Any, ...], Any]] = {}  # kernel -> arguments, launch
 
     def boxes(self, *shape: int, dtype: Any) -> Any:
@@ -80,10 +97,15 @@ class Plan:
 
     def memory(self, *shape: int, dtype: Any) -> Any:
         """Symmetric memory that lives as long as the plan, zeroed: an array of this shape."""
-        dtype = np.dtype(dtype)
-        count = int(np.prod(shape, dtype=np.int64))
-        words = self._largest(-(-count * dtype.itemsize // 8))
-        made = shmem.zeros(words, "uint64")
+        what = type(self).__name__
+        dtype = dtype_of(what, dtype)
+        count = prod(shape)
+        words = self._largest(-(-nbytes_of(what, shape, dtype) // 8))
+        try:
+            made = shmem.zeros(words, "uint64")
+        except shmem.HeapExhausted:  # on all PEs: what there is of the plan is of no use
+            self.free()
+            raise
         self._memory.append(made)
         return made.view(dtype)[:count].reshape(shape)
 
@@ -107,6 +129,7 @@ class Plan:
                 shmem.synchronize()
             self._stream = stream
             self._bound.clear()
+        args = tuple(self._shared_with("x", x) if in_host_memory(x) else x for x in args)
         native = tuple(map(unwrap, args))
         known, bound = self._bound.get(kernel, ((), None))
         if bound is None or any(map(operator.is_not, native, known)):
@@ -117,22 +140,55 @@ class Plan:
 
     def flat(self, x: Any) -> Any:
         """Return an array as one of one axis; the same object for the same array."""
+        x = self._on_device("x", x)
         if x is not self._flat[0]:
             self._flat = x, x.reshape(-1)
         return self._flat[1]
 
     def expect(self, what: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:
-        """Raise `ArgumentError` if an array has not the shape and dtype that the plan is for."""
-        if tuple(array.shape) != shape or array.dtype != dtype:
+        """Raise `ArgumentError` if an array has not the shape and dtype that the plan is for.
+
+        Memory of the host's must be registered (`register`).
+        """
+        self.fits(what, self._on_device(what, array), shape, dtype)
+
+    def fits(self, what: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:
+        """As `expect`, wherever the array's memory is."""
+        wanted = np.dtype(dtype)
+        if tuple(array.shape) != shape or dtype_name(array.dtype) != wanted.name:
             raise shmem.ArgumentError(
                 f"{type(self).__name__}: {what} has shape {tuple(array.shape)} and dtype "
-                f"{array.dtype}, the plan is for {shape} of {np.dtype(dtype)}"
+                f"{dtype_name(array.dtype)}, the plan is for {shape} of {wanted}"
             )
+
+    def _on_device(self, what: str, array: Any) -> Any:
+        """What kernels get for an array; the same object for the same array."""
+        if isinstance(array, shmem.DeviceArray):
+            return array
+        if in_host_memory(array):
+            return self._shared_with(what, array)
+        if hasattr(array, "__cuda_array_interface__"):
+            return array
+        raise shmem.ArgumentError(
+            f"{type(self).__name__}: {what} must be a device array, not {shown(array)}"
+        )
+
+    def _shared_with(self, what: str, array: Any) -> Any:
+        """The device's array on registered memory of the host's."""
+        known, shared = self._shared.get(id(array), (None, None))
+        if known is not array:
+            registered = runtime.current().registrations
+            shared = registered.shared(type(self).__name__, what, array)
+            if len(self._shared) >= KEPT:
+                self._shared.clear()
+            self._shared[id(array)] = array, shared
+        return shared
 
     def free(self) -> None:
         """Give the memory back; collective over the world."""
         self._bound.clear()
         self._flat = (None, None)
+        self._shared.clear()
         while self._memory:
             shmem.free(self._memory.pop())
 

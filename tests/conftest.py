@@ -1,9 +1,14 @@
-"""Fixtures: real PEs, and the command as a user types it."""
+"""Fixtures: real PEs, the command as a user types it, and who has the machine."""
 
+import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,6 +17,10 @@ from gpushmem.backends import choice
 
 if choice.choose()[0] != "cpu":  # where there is a GPU, who wants tests of it asks for them
     os.environ.setdefault("GPUSHMEM_BACKEND", "cpu")
+
+# What tests compile is kept for the tests that follow, and not among the user's own.
+if not os.environ.get("GPUSHMEM_CACHE_DIR"):
+    os.environ["GPUSHMEM_CACHE_DIR"] = tempfile.mkdtemp(prefix=f"gpushmem-tests-{os.getpid()}-")
 
 # Half a minute for each dtype and architecture: who tests it asks for it.
 os.environ.setdefault("GPUSHMEM_CUBLASDX", "0")
@@ -25,10 +34,44 @@ ROOT = Path(__file__).parent.parent
 PLAIN = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
 
 
+def pytest_unconfigure():
+    if f"gpushmem-tests-{os.getpid()}-" in os.environ["GPUSHMEM_CACHE_DIR"]:
+        shutil.rmtree(os.environ["GPUSHMEM_CACHE_DIR"], ignore_errors=True)
+
+
 def pytest_collection_modifyitems(items):
     """GPUSHMEM_BACKEND=nvshmem pytest -m gpu: the tests of what every backend does, on GPUs."""
     if pes.BACKEND != "cpu":
         gpus.mark(items, ROOT / "tests")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def threads_of_xdist():
+    """A worker of xdist has a thread that waits for orders: it moves nothing of a PE's."""
+    from gpushmem.simt.base import parking
+
+    others = {thread.ident for thread in threading.enumerate()} - {threading.main_thread().ident}
+    parking._helpers.update(others)
+
+
+@pytest.fixture(autouse=True)
+def machine(request, tmp_path_factory, worker_id):
+    """With several workers: a test marked `quiet` has the machine for itself.
+
+    Others share it. Who waits for it stands in the door, so that nobody overtakes.
+    """
+    if worker_id == "master":
+        yield
+        return
+    folder = tmp_path_factory.getbasetemp().parent
+    how = fcntl.LOCK_EX if request.node.get_closest_marker("quiet") else fcntl.LOCK_SH
+    with ExitStack() as opened:
+        door, room = (opened.enter_context(open(folder / name, "w")) for name in ("door", "room"))
+        fcntl.flock(door, fcntl.LOCK_EX)
+        fcntl.flock(room, how)
+        fcntl.flock(door, fcntl.LOCK_UN)
+        yield
+        fcntl.flock(room, fcntl.LOCK_UN)  # a child that outlives the test may have a copy
 
 
 @pytest.fixture

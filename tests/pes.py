@@ -17,7 +17,7 @@ DEFAULT_HEAP = 64 << 20
 BACKEND = os.environ.get("GPUSHMEM_BACKEND") or "cpu"  # of the PEs that tests run in
 
 
-def run_pes(n, function, *args, timeout=60, heap_size=DEFAULT_HEAP):
+def run_pes(n, function, *args, timeout=150, heap_size=DEFAULT_HEAP):
     """Run `function(*args)` in `n` PEs; return their results, or fail with all they printed."""
     if BACKEND == "cpu":
         compile_what_many_need()
@@ -79,11 +79,11 @@ def compile_first(function, *examples):
     from gpushmem.backends.cpu.hostcalls import HostCalls
     from gpushmem.jit import Kernel
     from gpushmem.ops import OPS
-    from gpushmem.simt import kernel as simt
+    from gpushmem.simt.run import kernel as simt
 
     local.preload()
     if isinstance(function, Kernel):
-        prepared = function._prepared.setdefault("cpu", simt.Kernel(function.py_func))
+        prepared = function._prepared.setdefault("cpu", simt.Kernel(function.py_func, cache=True))
         prepared.compile(tuple(typeof(example, Purpose.argument) for example in examples))
     else:
         op = OPS[function.__name__]

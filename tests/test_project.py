@@ -17,6 +17,9 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gpushmem"
 
 
+API, HOST_PAGE = ((ROOT / "docs" / page).read_text() for page in ("api.md", "host.md"))
+
+
 def loaded(path):
     """A module of the repository that is in no package."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
@@ -46,31 +49,70 @@ def test_importing_is_light():
     assert done.stdout == "[]\n"
 
 
+def test_compiling_for_gpus_loads_nothing_of_the_engine():
+    code = """
+import sys
+import gpushmem.backends.nvshmem.ahead, gpushmem.backends.nvshmem.compiler
+print([m for m in sys.modules if m.startswith("gpushmem.simt")])"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 # A room, and what it may import of the package.
 ROOMS = {
     "errors.py": [],
-    "ops": ["ops", "errors"],
+    "arguments.py": ["errors"],
+    "ops": ["errors"],
     "size.py": ["errors"],
     "settings.py": ["size", "errors"],
     "lines.py": [],
-    "simt": ["simt", "settings", "errors"],
-    "job": ["job", "settings", "errors"],
-    "bootstrap": ["bootstrap", "job", "settings", "errors"],
-    "memory": ["memory", "size", "errors"],
+    "disk.py": ["settings"],
+    "artifacts": ["disk", "lines", "arguments", "errors"],
+    "simt/base": ["artifacts", "disk", "errors"],
+    "simt/compiler": ["simt/base", "artifacts", "lines"],
+    "simt/intrinsics": ["simt/compiler", "simt/base", "artifacts"],
+    "simt/grid": [
+        "simt/intrinsics", "simt/compiler", "simt/base", "artifacts", "disk", "errors",
+    ],
+    "simt/run": ["simt/grid", "simt/compiler", "simt/base", "artifacts", "settings", "errors"],
+    "simt/numba_cuda": [
+        "simt/run", "simt/grid", "simt/intrinsics", "simt/compiler", "simt/base", "artifacts",
+        "errors",
+    ],
+    "job": ["settings", "errors"],
+    "bootstrap": ["job", "settings", "errors"],
+    "memory": ["size", "arguments", "errors"],
     "backends": [
-        "backends", "job", "simt", "ops", "settings", "size", "lines", "errors",
+        "simt/run", "simt/grid", "simt/compiler", "simt/base", "artifacts", "job", "ops", "disk",
+        "settings", "size", "lines", "arguments", "errors",
     ],
+    "backends/nvshmem": [
+        "backends", "artifacts", "job", "ops", "disk", "settings", "size", "errors",
+    ],
+    "backends/choice.py": ["backends/nvshmem", "settings", "errors"],
     "runtime.py": [
-        "memory", "backends", "bootstrap", "job", "ops", "settings", "size", "lines", "errors",
+        "memory", "backends/choice", "backends", "bootstrap", "job", "ops", "settings", "size",
+        "lines", "arguments", "errors",
     ],
-    "jit.py": ["runtime", "memory", "backends", "errors"],
-    "launch": ["launch", "job", "ops", "jit", "backends", "settings", "size", "errors"],
-    "doctor": ["doctor", "backends", "settings", "size", "errors"],
+    "jit.py": ["runtime", "memory", "backends", "arguments", "errors"],
+    "launch": [
+        "job", "ops", "jit", "backends/choice", "backends", "backends/nvshmem", "settings", "size",
+        "arguments", "errors",
+    ],
+    "doctor": ["backends/choice", "backends", "backends/nvshmem", "settings", "size", "errors"],
     "cli": [
-        "cli", "launch", "doctor", "runtime", "jit", "backends", "job", "settings", "size",
-        "errors", "__version__",
+        "launch", "doctor", "runtime", "jit", "backends/choice", "backends", "backends/nvshmem",
+        "job", "settings", "size", "errors", "__version__",
     ],
 }  # fmt: skip
+
+
+def room_of(module):
+    """The innermost room of a module of this package, or what else it is."""
+    path = module.removeprefix("gpushmem.").replace(".", "/")
+    parts = path.split("/")
+    inner = ("/".join(parts[:k]) for k in range(len(parts), 0, -1))
+    return next((room for room in inner if {room, f"{room}.py"} & ROOMS.keys()), parts[0])
 
 
 def imports_of(source, package):
@@ -87,9 +129,7 @@ def imports_of(source, package):
             names = [f"{module}.{alias.name}" for alias in node.names]
         else:
             continue
-        for parts in (name.split(".") for name in names):
-            if parts[0] == "gpushmem":
-                yield parts[1] if len(parts) > 1 else "gpushmem"
+        yield from (room_of(name) for name in names if name.split(".")[0] == "gpushmem")
 
 
 @pytest.mark.parametrize(
@@ -99,9 +139,10 @@ def imports_of(source, package):
         ("import gpushmem as shmem", {"gpushmem"}),
         ("from gpushmem import runtime, errors", {"runtime", "errors"}),
         ("from gpushmem.backends.cpu import world", {"backends"}),
-        ("from .. import runtime", {"runtime"}),
-        ("from ..backends import cpu", {"backends"}),
-        ("from .target import Simt", {"simt"}),
+        ("from gpushmem.backends.nvshmem import backend", {"backends/nvshmem"}),
+        ("from ... import runtime", {"runtime"}),
+        ("from ...backends import cpu", {"backends"}),
+        ("from .target import Simt", {"simt/compiler"}),
         ("def f():\n    import gpushmem.jit", {"jit"}),
         ("if TYPE_CHECKING:\n    from gpushmem import runtime", set()),
         ("if TYPE_CHECKING:\n    pass\nelse:\n    from gpushmem import runtime", {"runtime"}),
@@ -109,24 +150,31 @@ def imports_of(source, package):
     ],
 )
 def test_no_import_escapes_the_rule(source, rooms):
-    assert set(imports_of(source, "gpushmem.simt")) == rooms
+    assert set(imports_of(source, "gpushmem.simt.compiler")) == rooms
+
+
+def files_of(room):
+    """The files of a room that are in no room inside it."""
+    if room.endswith(".py"):
+        return [PACKAGE / room]
+    inner = [PACKAGE / other for other in ROOMS if other.startswith(f"{room}/")]
+    files = sorted((PACKAGE / room).rglob("*.py"))
+    return [file for file in files if not any(file.is_relative_to(other) for other in inner)]
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_rooms_know_only_what_is_below_them(room):
-    files = [PACKAGE / room] if room.endswith(".py") else sorted((PACKAGE / room).rglob("*.py"))
-    assert files
-    for path in files:
+    assert files_of(room)
+    for path in files_of(room):
         package = ".".join(path.relative_to(ROOT).parent.parts)
         rooms = set(imports_of(path.read_text(), package))
-        assert rooms <= set(ROOMS[room]), path.relative_to(ROOT)
+        assert rooms <= {room, *ROOMS[room]}, path.relative_to(ROOT)
 
 
 def test_every_file_belongs_to_a_room():
-    for path in PACKAGE.rglob("*.py"):
-        name = path.relative_to(PACKAGE)
-        loose = {"__init__.py", "__main__.py"}
-        assert str(name) in loose or str(name) in ROOMS or name.parts[0] in ROOMS, name
+    at_home = {path for room in ROOMS for path in files_of(room)}
+    loose = {PACKAGE / "__init__.py", PACKAGE / "__main__.py", PACKAGE / "simt/__init__.py"}
+    assert set(PACKAGE.rglob("*.py")) - at_home == loose
 
 
 def test_the_heap_knows_no_numba():
@@ -180,15 +228,28 @@ def test_hooks_run_the_version_that_is_pinned(tool):
 
 def test_docs_name_files_that_exist():
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
-        prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+        prose = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
         for target in re.findall(r"\]\(([\w./-]+)\)", prose):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
 def test_what_is_written_from_the_table_is_current():
     make_api = loaded("docs/make_api.py")
-    assert (ROOT / "docs/api.md").read_text() == make_api.page(), "run python docs/make_api.py"
+    assert make_api.page() == API, "run python docs/make_api.py"
+    assert make_api.host_page() == HOST_PAGE, "run python docs/make_api.py"
     assert (PACKAGE / "__init__.pyi").read_text() == make_api.stub(), "run python docs/make_api.py"
+
+
+def on_a_page(name):
+    op = gpushmem.ops.OPS.get(name)
+    if op is None:
+        return re.search(rf"^### {name}$|^\| `{name}` \||`{name}`[ ,]", HOST_PAGE, re.MULTILINE)
+    row = re.search(rf"^\| \[`{op.base}(_block)?`\].*", API, re.MULTILINE)[0]
+    return f"[`{name}`]" in row or f"`{op.form}`" in row
+
+
+def test_every_public_name_is_on_a_page():
+    assert [name for name in gpushmem.__all__ if not on_a_page(name)] == []
 
 
 def test_the_stub_has_all_public_names():

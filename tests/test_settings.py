@@ -34,6 +34,7 @@ GOOD = {
     "GPUSHMEM_NOTICE": ("5", 5.0),
     "GPUSHMEM_TRANSPORT": ("IBGDA", "ibgda"),
     "GPUSHMEM_CACHE_DIR": ("/a b", "/a b"),
+    "GPUSHMEM_CACHE": ("off", False),
     "GPUSHMEM_HCA": ("^mlx5_0:1,mlx5_1", "^mlx5_0:1,mlx5_1"),
     "GPUSHMEM_NIC_MAP": ("mlx5_0:1:2,mlx5_1:1:2", "mlx5_0:1:2,mlx5_1:1:2"),
 }
@@ -48,6 +49,7 @@ BAD = {
     "GPUSHMEM_TIMEOUT": ("0", "-1", "1e99"),
     "GPUSHMEM_DEADLOCK": ("2", ""),
     "GPUSHMEM_CUBLASDX": ("2", ""),
+    "GPUSHMEM_CACHE": ("2", ""),
     "GPUSHMEM_NOTICE": ("x",),
     "GPUSHMEM_TRANSPORT": ("carrier pigeon",),
     "GPUSHMEM_HCA": ("mlx5_0:1;mlx5_1:1", ",", "mlx5_0:x"),

@@ -83,7 +83,7 @@ def sweep_kernel():
 
     import gpushmem as shmem
 
-    @shmem.jit(cache=True)
+    @shmem.jit
     def sweep(new, old, weight):
         top, bottom = inner_rows(new)
         for i in range(1 + cuda.blockIdx.x, new.shape[0] - 1, cuda.gridDim.x):

@@ -15,7 +15,7 @@ import gpushmem as shmem
 PAINT = 0xA5
 
 
-@shmem.jit(cache=True)
+@shmem.jit
 def barrier():
     shmem.barrier_all()
 

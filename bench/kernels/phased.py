@@ -11,7 +11,7 @@ from numba import cuda
 import gpushmem as shmem
 
 
-@shmem.jit(collective=True, cache=True)
+@shmem.jit(collective=True)
 def send_all(x, inbox, arrived, team, epochs):
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     slot = epoch % SLOTS
@@ -24,14 +24,14 @@ def send_all(x, inbox, arrived, team, epochs):
     end(epochs)
 
 
-@shmem.jit(collective=True, cache=True)
+@shmem.jit(collective=True)
 def sum_all(x, inbox, team, epochs):
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     sum_in_order(x, inbox[epoch % SLOTS], me, n)
     end(epochs)
 
 
-@shmem.jit(collective=True, cache=True)
+@shmem.jit(collective=True)
 def send_parts(x, inbox, arrived, team, epochs):
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     slot = epoch % SLOTS
@@ -45,7 +45,7 @@ def send_parts(x, inbox, arrived, team, epochs):
     end(epochs)
 
 
-@shmem.jit(collective=True, cache=True)
+@shmem.jit(collective=True)
 def sum_part(x, inbox, team, epochs):
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     first, last = part_of(x.size, n, me)
@@ -53,7 +53,7 @@ def sum_part(x, inbox, team, epochs):
     end(epochs)
 
 
-@shmem.jit(collective=True, cache=True)
+@shmem.jit(collective=True)
 def send_sums(x, sums, summed, team, epochs):
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     slot = epoch % SLOTS
@@ -88,7 +88,7 @@ def all_reduce(size, algorithm):
     ]
 
 
-@shmem.jit(cache=True)
+@shmem.jit
 def add_and_norm(x, residual, weight, out, eps):
     """Residual and norm alone: what is launched after an all-reduce without the fused kernel."""
     for row in range(cuda.blockIdx.x, x.shape[0], cuda.gridDim.x):

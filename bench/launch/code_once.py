@@ -14,9 +14,9 @@ from numba import cuda
 from numba.cuda.typing.typeof import Purpose, typeof
 
 import gpushmem as shmem
+from gpushmem.artifacts.fingerprint import fingerprint
 from gpushmem.launch import local
-from gpushmem.simt import entry
-from gpushmem.simt.fingerprint import fingerprint
+from gpushmem.simt.grid import entry
 
 TURNS = 5
 

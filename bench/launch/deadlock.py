@@ -5,7 +5,7 @@ import time
 import gpushmem as shmem
 
 
-@shmem.jit(cache=True)
+@shmem.jit
 def wait_for(signal, value):
     shmem.signal_wait_until(signal, shmem.CMP_EQ, value)
 

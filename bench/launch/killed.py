@@ -7,7 +7,7 @@ import time
 import gpushmem as shmem
 
 
-@shmem.jit(cache=True)
+@shmem.jit
 def meet():
     shmem.barrier_all()
 

@@ -1,41 +1,153 @@
 """What operations take in kernels, as Numba types: all backends refuse the rest in these words.
 
-The checks run when a kernel is compiled. They raise `NumbaTypeError`, which Numba shows with the
-user's line.
+`call` looks at a whole call, by its row: the parameters' annotations say what each must be, `RULES`
+what they must be together. It runs when a kernel is compiled, and raises `NumbaTypeError`, which
+the user gets with the line of the call (`calls`).
 """
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
 
 from numba.cuda import types
 from numba.cuda.core.errors import NumbaTypeError
+
+from gpushmem.ops import Op
 
 __all__ = [
     "ATOMIC",
     "MULTIPLIED",
     "REDUCTIONS",
     "WAITED",
-    "arrays",
-    "atomic",
     "atomic_refusal",
-    "awaited",
+    "call",
     "chosen",
-    "gemm",
-    "reduction",
-    "signalling",
-    "strided",
-    "timeout",
+    "fit",
 ]
 
 Array = types.Array
+Given = dict[str, Any]  # parameter -> type of what is given
 
 
-def arrays(name: str, dst: Any, src: Any) -> None:
+def call(op: Op, args: tuple[Any, ...], kws: Given, converts: Callable[[Any, Any], bool]) -> Given:
+    """Refuse a call that the row does not allow; returns what is given to which parameter.
+
+    `converts` says whether a value of one type can be made one of another.
+    """
+    given = _bound(op, args, kws)
+    fit(op, given)
+    for name in [name for name in given if _kind_of(op, name) is SCALAR]:
+        dtype = given["dst"].dtype
+        if not converts(given[name], dtype):
+            hint = "; to write several elements use put" if op.base == "p" else ""
+            raise NumbaTypeError(
+                f"{op.name}: {name} must be one value for an array of {dtype}, not "
+                f"{described(given[name])}{hint}"
+            )
+    return given
+
+
+def fit(op: Op, given: Given) -> None:
+    """Refuse types that the row's parameters do not take, or that do not fit each other."""
+    for name, typ in given.items():
+        kind = _kind_of(op, name)
+        if not kind.takes(typ):
+            raise NumbaTypeError(f"{op.name}: {name} must be {kind.words}, not {described(typ)}")
+    for rule in _rules_of(op.base):
+        rule(op.name, given)
+
+
+def described(typ: Any) -> str:
+    """A type in a message; what is written in the call as it is written."""
+    if isinstance(typ, types.Literal):
+        return repr(typ.literal_value)
+    if isinstance(typ, Array):
+        return f"an array of {typ.dtype}"
+    return "None" if isinstance(typ, types.NoneType) else str(typ)
+
+
+def _bound(op: Op, args: tuple[Any, ...], kws: Given) -> Given:
+    signature = _signature(op)
+    shown = ", ".join(str(p.replace(annotation=p.empty)) for p in signature.parameters.values())
+    for name in [name for name in kws if name not in signature.parameters]:
+        raise NumbaTypeError(f"{op.name}({shown}) has no argument {name!r} in kernels")
+    try:
+        return dict(signature.bind(*args, **kws).arguments)
+    except TypeError as error:
+        raise NumbaTypeError(f"{op.name}({shown}): {error}") from None
+
+
+@cache
+def _signature(op: Op) -> inspect.Signature:
+    """What a kernel calls: without `stream`."""
+    signature = inspect.signature(op.function)
+    parameters = [p for p in signature.parameters.values() if p.name in op.params]
+    return signature.replace(parameters=parameters)
+
+
+# --- one argument
+
+
+class Kind(NamedTuple):
+    """What a parameter takes."""
+
+    words: str
+    takes: Callable[[Any], bool]
+
+
+def _is_array(typ: Any) -> bool:
+    return isinstance(typ, Array)
+
+
+def _is_integer(typ: Any) -> bool:
+    if isinstance(typ, types.Optional):
+        typ = typ.type
+    return isinstance(typ, types.Integer | types.Boolean | types.IntEnumMember)
+
+
+def _are_integers(typ: Any) -> bool:
+    return isinstance(typ, Array) and isinstance(typ.dtype, types.Integer)
+
+
+def _or_none(takes: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda typ: isinstance(typ, types.NoneType | types.Omitted) or takes(typ)
+
+
+INTEGERS = Kind("an array of integers", _are_integers)
+SCALAR = Kind("one value for the array", lambda _: True)  # `call` asks whether it can be converted
+# How a declaration annotates a parameter -> what it takes.
+KINDS = {
+    "Symmetric": Kind("an array", _is_array),
+    "Array": Kind("an array", _is_array),
+    "Array | None": Kind("an array of integers, or None", _or_none(_are_integers)),
+    "Scalar": SCALAR,
+    "int": Kind("an integer", _is_integer),
+    "int | None": Kind(
+        "an integer of nanoseconds or None", _or_none(lambda typ: isinstance(typ, types.Integer))
+    ),
+    "Team": Kind("a team, which is an integer in kernels", _is_integer),
+    "bool": Kind("True or False", _is_integer),
+    "str": Kind("a text written in the call", lambda _: True),  # see `chosen`
+}
+
+
+@cache
+def _kind_of(op: Op, name: str) -> Kind:
+    if name == "indices" or (name == "value" and op.base.endswith("_vector")):
+        return INTEGERS
+    return KINDS[_signature(op).parameters[name].annotation]
+
+
+# --- several arguments
+
+
+def _arrays(name: str, given: Given) -> None:
     """Both contiguous, of one dtype."""
+    dst, src = given["dst"], given["src"]
     for what, typ in (("dst", dst), ("src", src)):
-        if not isinstance(typ, Array):
-            raise NumbaTypeError(f"{name}: {what} must be an array, not {typ}")
         if typ.layout != "C":
             raise NumbaTypeError(
                 f"{name}: {what} is not contiguous ({typ}): give the array it is part of to "
@@ -51,22 +163,23 @@ def arrays(name: str, dst: Any, src: Any) -> None:
 MULTIPLIED = ("float16", "float32", "float64")
 
 
-def gemm(dst: Any, a: Any, b: Any) -> None:
+def _gemm(name: str, given: Given) -> None:
     """Three matrices of one dtype."""
-    for what, typ in (("dst", dst), ("a", a), ("b", b)):
-        if not isinstance(typ, Array) or typ.ndim != 2:
-            raise NumbaTypeError(f"gemm_block: {what} must be an array of 2 axes, not {typ}")
+    dst = given["dst"]
+    for what in ("dst", "a", "b"):
+        typ = given[what]
+        if typ.ndim != 2:
+            raise NumbaTypeError(f"{name}: {what} must be an array of 2 axes, not {typ}")
         if str(typ.dtype) not in MULTIPLIED or typ.dtype != dst.dtype:
             raise NumbaTypeError(
-                f"gemm_block: dst is of {dst.dtype}, {what} of {typ.dtype}; they must be of one "
+                f"{name}: dst is of {dst.dtype}, {what} of {typ.dtype}; they must be of one "
                 f"dtype: {', '.join(MULTIPLIED)}"
             )
 
 
-def strided(name: str, array: Any) -> None:
+def _strided(name: str, given: Given) -> None:
     """An array without other memory in its gaps."""
-    if not isinstance(array, Array):
-        raise NumbaTypeError(f"{name}: array must be an array, not {array}")
+    array = given["array"]
     if array.layout == "A":
         raise NumbaTypeError(
             f"{name}: array is not contiguous ({array}): give the array it is part of, and slice "
@@ -74,12 +187,11 @@ def strided(name: str, array: Any) -> None:
         )
 
 
-def signalling(signal: Any, value: Any) -> None:
-    """What `signal_op` takes."""
-    if not isinstance(signal, Array) or signal.dtype != types.uint64:
-        raise NumbaTypeError(f"signal_op: signal must be an array of uint64, not {signal}")
-    if not isinstance(value, types.Integer):
-        raise NumbaTypeError(f"signal_op: value must be an integer, not {value}")
+def _signal(name: str, given: Given) -> None:
+    if given["signal"].dtype != types.uint64:
+        raise NumbaTypeError(
+            f"{name}: signal must be an array of uint64, not {described(given['signal'])}"
+        )
 
 
 # --- atomics
@@ -93,15 +205,15 @@ ATOMIC = {
 }
 
 
-def atomic(op: str, dst: Any) -> None:
-    """An array of a dtype that has the atomic operation `op`."""
-    if not isinstance(dst, Array) or str(dst.dtype) not in ATOMIC[op]:
-        raise NumbaTypeError(atomic_refusal(op, dst))
+def _atomic(name: str, given: Given) -> None:
+    op, dst = name.removeprefix("atomic_"), given["dst"]
+    if str(dst.dtype) not in ATOMIC[op]:
+        raise NumbaTypeError(atomic_refusal(op, dst.dtype))
 
 
-def atomic_refusal(op: str, got: Any) -> str:
-    """What is said of a target that has not the atomic operation `op`."""
-    return f"atomic_{op}: dst must be an array of {', '.join(ATOMIC[op])}, not {got}"
+def atomic_refusal(op: str, dtype: Any) -> str:
+    """What is said of an array of a dtype that has not the atomic operation `op`."""
+    return f"atomic_{op}: dst must be an array of {', '.join(ATOMIC[op])}, not of {dtype}"
 
 
 # --- waiting
@@ -109,35 +221,19 @@ def atomic_refusal(op: str, got: Any) -> str:
 WAITED = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
 
 
-def awaited(
-    name: str, ivars: Any, indices: Any, status: Any, value: Any, dtypes: tuple[str, ...] = WAITED
-) -> None:
-    """What waits and tests take; `indices` and `status` may be None."""
-    _flat(name, "signal" if "signal" in name else "ivar", ivars, dtypes)
-    for what, typ in (("indices", indices), ("status", status)):
-        if not isinstance(typ, types.NoneType):
-            _flat(name, what, typ)
-    if name.endswith("_vector"):
-        _flat(name, "value", value)
-    elif not isinstance(value, types.Integer):
-        raise NumbaTypeError(f"{name}: value must be an integer, not {value}")
-
-
-def _flat(name: str, what: str, typ: Any, dtypes: tuple[str, ...] = ()) -> None:
-    if not isinstance(typ, Array) or not isinstance(typ.dtype, types.Integer):
-        raise NumbaTypeError(f"{name}: {what} must be an array of integers, not {typ}")
-    if dtypes and str(typ.dtype) not in dtypes:
-        raise NumbaTypeError(f"{name}: {what} must be of {', '.join(dtypes)}, not {typ.dtype}")
-    if typ.layout != "C":
-        raise NumbaTypeError(f"{name}: {what} is not contiguous ({typ})")
-
-
-def timeout(name: str, timeout_ns: Any) -> None:
-    """An integer, or None."""
-    if not isinstance(timeout_ns, types.Integer | types.NoneType):
+def _awaited(name: str, given: Given) -> None:
+    """What waits and tests take; the first parameter is what is looked at."""
+    first = next(iter(given))
+    dtypes = ("uint64",) if first == "signal" else WAITED
+    typ = given[first]
+    if str(typ.dtype) not in dtypes:
         raise NumbaTypeError(
-            f"{name}: timeout_ns must be an integer of nanoseconds or None, not {timeout_ns}"
+            f"{name}: {first} must be an array of {', '.join(dtypes)}, not {described(typ)}"
         )
+    for what in (first, "indices", "status", "value"):
+        typ = given.get(what)
+        if isinstance(typ, Array) and typ.layout != "C":
+            raise NumbaTypeError(f"{name}: {what} is not contiguous ({typ})")
 
 
 # --- reductions
@@ -174,14 +270,42 @@ def chosen(name: str, op: Any) -> str:
     if value not in REDUCTIONS:
         raise NumbaTypeError(
             f"{name}: op must be one of {', '.join(map(repr, REDUCTIONS))}, written in the "
-            f"call, not {op if value is None else repr(value)}"
+            f"call, not {described(op)}"
         )
     return str(value)
 
 
-def reduction(name: str, op: str, dst: Any, src: Any) -> None:
-    """Arrays of a dtype that has the reduction `op`."""
-    arrays(name, dst, src)
+def _reduced(name: str, given: Given) -> None:
+    """Arrays of a dtype that has the reduction."""
+    op, dtype = chosen(name, given["op"]), given["src"].dtype
+    _arrays(name, given)
     takes, called = REDUCTIONS[op]
-    if not takes(src.dtype):
-        raise NumbaTypeError(f'{name}: "{op}" is of {called}, not of {src.dtype}')
+    if not takes(dtype):
+        raise NumbaTypeError(f'{name}: "{op}" is of {called}, not of {dtype}')
+
+
+# --- which rules are whose
+
+Rule = Callable[[str, Given], None]
+COPIES = ("put", "get", "iput", "iget", "broadcast", "fcollect", "collect", "alltoall", "alltoalls")
+RULES: dict[str, tuple[Rule, ...]] = {
+    **dict.fromkeys(COPIES, (_arrays,)),
+    "put_signal": (_arrays, _signal),
+    "signal_op": (_signal,),
+    "signal_fetch": (_awaited,),
+    "signal_wait_until": (_awaited,),
+    "reduce": (_reduced,),
+    "reducescatter": (_reduced,),
+    "peer_array": (_strided,),
+    "multicast_array": (_strided,),
+    "gemm": (_gemm,),
+}
+FAMILIES: dict[str, tuple[Rule, ...]] = {
+    "atomic_": (_atomic,), "wait_until": (_awaited,), "test": (_awaited,),
+}  # fmt: skip
+
+
+@cache
+def _rules_of(base: str) -> tuple[Rule, ...]:
+    families = (rules for start, rules in FAMILIES.items() if base.startswith(start))
+    return RULES.get(base) or next(families, ())

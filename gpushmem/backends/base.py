@@ -90,6 +90,12 @@ class Backend(Protocol):
     def synchronize(self) -> None:
         """Wait for all streams of this PE; raises the error of a kernel that failed."""
 
+    def settle(self, what: str) -> None:
+        """`synchronize`, and see that what PEs called last was the same on all of them.
+
+        For the end of a script or of the runtime, which is `what` is done.
+        """
+
     def kernel(self, py_func: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Prepare a Python function to be launched as a kernel."""
 

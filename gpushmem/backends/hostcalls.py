@@ -35,7 +35,6 @@ RESULTS = {
     "test": "bool", "test_all": "bool", "test_any": "int64", "test_some": "int64",
 }  # fmt: skip
 WITH_TIMEOUT = dict.fromkeys(("signal_wait_until", "wait_until", "wait_until_all"), "bool")
-LONGEST = np.iinfo(np.int64).max  # nanoseconds
 ON_THE_HOST = " on the host"  # what the names of such kernels end with
 CALL = """
 def {name}(out, {params}):
@@ -61,19 +60,7 @@ def caller(op: Op, params: tuple[str, ...], words: dict[str, str], returns: bool
 
 def given(op: Op, arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments without a timeout that is None: what waits for ever is another kernel."""
-    kept = dict(arguments)
-    timeout = kept.pop("timeout_ns", None)
-    return kept if timeout is None else {**kept, "timeout_ns": _nanoseconds(op.name, timeout)}
-
-
-def _nanoseconds(name: str, timeout: Any) -> int:
-    if isinstance(timeout, bool | np.bool_) or not hasattr(timeout, "__index__"):
-        raise ArgumentError(
-            f"{name}: timeout_ns must be an integer of nanoseconds or None, not {timeout!r}"
-        )
-    if timeout < 0:
-        raise ArgumentError(f"{name}: timeout_ns must be 0 or more nanoseconds, not {timeout}")
-    return min(operator.index(timeout), LONGEST)
+    return {k: v for k, v in arguments.items() if k != "timeout_ns" or v is not None}
 
 
 def result_dtype(op: Op, arguments: dict[str, Any]) -> str | None:

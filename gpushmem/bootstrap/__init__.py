@@ -12,6 +12,7 @@ from gpushmem.bootstrap.inherited import Inherited
 from gpushmem.errors import ArgumentError
 from gpushmem.job import job as jobs
 from gpushmem.job import peers
+from gpushmem.job.descriptors import fill_standard
 
 __all__ = ["join", "meet", "note"]
 
@@ -47,6 +48,7 @@ def join(name: str | None = None) -> jobs.Job:
     GPUSHMEM_BOOTSTRAP. Raises `ArgumentError` for other names, `BootstrapError` when the PEs do not
     find each other, `BackendUnavailable` when they are on several machines.
     """
+    fill_standard()
     way = _way(name or settings.get("GPUSHMEM_BOOTSTRAP"), given=name is not None)
     found = jobs.current()
     if found is None:
@@ -61,6 +63,7 @@ def meet(name: str | None = None) -> peers.Peers:
 
     They share no memory: each is told who is where, and hears from PE 0 once (`Peers.broadcast`).
     """
+    fill_standard()
     way = _way(name or settings.get("GPUSHMEM_BOOTSTRAP"), given=name is not None)
     found = peers.current()
     if found is None:

@@ -12,8 +12,6 @@ from gpushmem.errors import BootstrapError
 
 __all__ = ["Channel", "Deadline", "Missing", "name_pes", "note", "number", "place"]
 
-MAX_PES = 1 << 16
-
 
 class Missing(BootstrapError):
     """Some PEs have not come; the message says which."""
@@ -106,7 +104,7 @@ def missing(pes: Iterable[int], n_pes: int, seconds: float, where: str) -> Missi
     )
 
 
-def number(name: str, least: int, most: int = MAX_PES) -> int:
+def number(name: str, least: int, most: int = settings.MOST) -> int:
     """A whole number from a launcher's environment variable; raises `BootstrapError` naming it."""
     text = os.environ.get(name, "").strip()
     if not (text.isascii() and text.isdecimal() and len(text) < 19 and least <= int(text) <= most):

@@ -17,16 +17,19 @@ SIZE = array.array("i").itemsize  # of a descriptor
 
 
 class Client:
-    """A connection to PE 0, which has proved to be PE 0. Raises `OSError`, `Unproven`."""
+    """A connection to PE 0, which has proved to be PE 0. Raises `OSError`, `Unproven`.
+
+    All has to be over at a deadline: whoever answers a byte at a time keeps nobody longer.
+    """
 
     def __init__(
         self, sock: socket.socket, address: str | tuple[str, int], key: bytes, purpose: bytes,
         pe: int, n_pes: int, deadline: Deadline,
     ) -> None:  # fmt: skip
         self._socket = sock
+        self._deadline = Deadline(min(ATTEMPT, deadline.left))
         try:
-            sock.settimeout(max(0.001, min(ATTEMPT, deadline.left)))
-            sock.connect(address)
+            self._in_time().connect(address)
             self._session: Session = self._run(greet(key, purpose, pe, n_pes))
         except BaseException:
             sock.close()
@@ -34,18 +37,18 @@ class Client:
 
     def say(self, payload: bytes) -> None:
         """Send a frame."""
-        self._socket.sendall(self._session.frame(payload))
+        self._in_time().sendall(self._session.frame(payload))
 
     def hear(self, deadline: Deadline) -> bytes:
-        """Receive a frame."""
-        self._socket.settimeout(max(0.001, deadline.left))
+        """Receive a frame; the deadline is that of what follows, too."""
+        self._deadline = deadline
         payload: bytes = self._run(self._session.receive())
         return payload
 
     def receive_fds(self, n: int) -> list[int]:
         """Receive one message of `n` descriptors; children of this process will not have them."""
         room = socket.CMSG_LEN(n * SIZE)  # socket.recv_fds ignores its flags
-        data, extra, flags, _ = self._socket.recvmsg(1, room, socket.MSG_CMSG_CLOEXEC)
+        data, extra, flags, _ = self._in_time().recvmsg(1, room, socket.MSG_CMSG_CLOEXEC)
         fds = array.array("i")
         for level, kind, content in extra:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
@@ -63,18 +66,25 @@ class Client:
 
     def confirm(self) -> None:
         """Say that these descriptors are here."""
-        self._socket.sendall(b"k")
+        self._in_time().sendall(b"k")
 
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
+
+    def _in_time(self) -> socket.socket:
+        """The socket, for one call that ends at the deadline."""
+        if not self._deadline.left:
+            raise TimeoutError("it does not answer in time")
+        self._socket.settimeout(max(0.001, self._deadline.left))
+        return self._socket
 
     def _run(self, talk: Talk) -> Any:
         wanted = next(talk)
         try:
             while True:
                 if isinstance(wanted, bytes):
-                    self._socket.sendall(wanted)
+                    self._in_time().sendall(wanted)
                     wanted = next(talk)
                 else:
                     wanted = talk.send(self._exactly(wanted))
@@ -84,7 +94,7 @@ class Client:
     def _exactly(self, n: int) -> bytes:
         data = b""
         while len(data) < n:
-            more = self._socket.recv(n - len(data))
+            more = self._in_time().recv(n - len(data))
             if not more:
                 raise ConnectionError("PE 0 closed the connection")
             data += more

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import secrets
 import socket
 import time
@@ -30,13 +29,13 @@ from gpushmem.bootstrap.handshake import Unproven
 from gpushmem.bootstrap.server import Listener
 from gpushmem.errors import BackendUnavailable, BootstrapError, ShmemError
 from gpushmem.job.job import Job, create
+from gpushmem.job.limits import SPARE, check_open_files
 
 __all__ = ["GRACE", "found", "join", "raise_refusal", "refusal"]
 
 PURPOSE = b"descriptors"
 AT_ONCE = 200  # descriptors in a message; Linux takes 253
 GRACE = 3.0  # seconds that others wait longer than PE 0, to learn from it what is missing
-SPARE = 64  # descriptors that a process needs besides
 # What an attempt may fail with that is worth another: nobody there, not PE 0, an old place.
 BROKEN = (OSError, Unproven, ValueError, KeyError, TypeError)
 REFUSALS = {kind.__name__: kind for kind in (BackendUnavailable, BootstrapError)}
@@ -45,21 +44,12 @@ REFUSALS = {kind.__name__: kind for kind in (BackendUnavailable, BootstrapError)
 def join(channel: Channel) -> Job:
     """Meet the other PEs. Raises `BootstrapError`, `BackendUnavailable`."""
     deadline = Deadline(settings.get("GPUSHMEM_BOOTSTRAP_TIMEOUT"))
-    _check_descriptors(channel.n_pes)
+    check_open_files(channel.n_pes, 2 * channel.n_pes + SPARE)
     try:
         job = (_lead if channel.my_pe == 0 else _follow)(channel, deadline)
     finally:
         channel.close()
     return job
-
-
-def _check_descriptors(n_pes: int) -> None:
-    needed, limit = 2 * n_pes + SPARE, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit != resource.RLIM_INFINITY and needed > limit:
-        raise BootstrapError(
-            f"a job of {n_pes} PEs needs {needed} open files a process, and the limit is {limit}: "
-            f"raise it (ulimit -n {needed}), or start fewer PEs"
-        )
 
 
 # --- PE 0
@@ -98,10 +88,11 @@ def _hand_out(channel: Channel, listener: Listener, deadline: Deadline) -> Job:
     job = create(channel.n_pes, bootstrap=found(channel))
     with _closed_on_error(job.fds):
         about = {"max_teams": job.max_teams, "n_fds": len(job.fds)}
+        until = deadline.later(1.0)  # of all together
         for pe in said:
             try:
                 about["sharing"] = sharing[cores[pe]]
-                _send(listener, pe, json.dumps(about).encode(), job.fds, deadline)
+                _send(listener, pe, json.dumps(about).encode(), job.fds, until)
             except OSError as error:
                 raise BootstrapError(
                     f"PE {pe} of {channel.n_pes} came, and was lost before it had the job's "
@@ -116,10 +107,10 @@ def _hand_out(channel: Channel, listener: Listener, deadline: Deadline) -> Job:
 def _send(
     listener: Listener, pe: int, about: bytes, fds: tuple[int, ...], deadline: Deadline
 ) -> None:
-    seconds = max(1.0, deadline.left)
-    listener.tell(pe, about, seconds)
+    listener.tell(pe, about, deadline.left)
     sock = listener.here[pe].socket
     for lot in range(0, len(fds), AT_ONCE):
+        sock.settimeout(max(0.001, deadline.left))
         socket.send_fds(sock, [b"f"], fds[lot : lot + AT_ONCE])
         if sock.recv(1) != b"k":  # descriptors on their way are limited, too
             raise ConnectionError("it left")

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
+import os
+import signal
 
-import click
-
-from gpushmem import __version__
+from gpushmem.job.descriptors import fill_standard
 
 __all__ = ["main"]
 
-COMMANDS = ("compile", "doctor", "info", "inspect", "ps", "run")
+INTERRUPTED = 128 + signal.SIGINT
 
 
-class _Lazy(click.Group):
-    """A group whose commands are imported when used, so that `--help` is quick."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(f"gpushmem.cli.{cmd_name}").command
-        return command
-
-
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="gpushmem")
 def main() -> None:
-    """Run and inspect programs whose kernels communicate."""
+    """Be the command. Ctrl-C ends it at once, without a word, until PEs are there to be ended."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    fill_standard()
+    from gpushmem.cli.commands import group  # noqa: PLC0415  (takes a moment)
+
+    group(prog_name="gpushmem")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpushmem import settings
 from gpushmem.errors import ArgumentError, ShmemError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ Wanted = tuple[Any, tuple[Any, ...]]  # a kernel, and the types of its arguments
 @click.option(
     "-n",
     "n_pes",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, settings.MOST),
     default=2,
     show_default=True,
     help="PEs that the script is run with.",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import click
 
+from gpushmem import settings
 from gpushmem.cli.text import wrapped
 from gpushmem.doctor import checks
 from gpushmem.doctor.check import Row
@@ -22,7 +23,7 @@ HIDDEN = "not applicable"
 
 @click.command("doctor", short_help="Check this machine for what jobs trip over.")
 @click.option(
-    "-n", "n_pes", type=click.IntRange(min=1), default=1, show_default=True,
+    "-n", "n_pes", type=click.IntRange(1, settings.MOST), default=1, show_default=True,
     help="Number of PEs the job is to have on this machine.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import click
 
+from gpushmem.cli.patience import give_up_after
 from gpushmem.errors import ShmemError
 
 __all__ = ["command"]
+
+LONGEST = 60.0  # seconds
 
 
 @click.command("inspect", short_help="Say what each PE of a running job does.")
@@ -19,6 +22,7 @@ def command(job: int, stacks: bool) -> None:
     """
     from gpushmem.launch.jobs import inspect  # noqa: PLC0415
 
+    give_up_after(LONGEST)
     try:
         click.echo(inspect(job, stacks), nl=False)
     except ShmemError as error:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import click
 
+from gpushmem.cli.patience import give_up_after
+
 __all__ = ["command"]
+
+LONGEST = 60.0  # seconds
 
 
 @click.command("ps", short_help="List your jobs on this machine.")
@@ -12,6 +16,7 @@ def command() -> None:
     """List your jobs on this machine, however they were started."""
     from gpushmem.launch.jobs import jobs  # noqa: PLC0415
 
+    give_up_after(LONGEST)
     rows = [("JOB", "PES", "RUNNING", "SECONDS", "COMMAND")] + [
         (str(j.number), str(j.n_pes), str(j.n_running), f"{j.seconds:.0f}", j.command)
         for j in jobs()

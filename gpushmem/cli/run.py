@@ -39,7 +39,9 @@ class _As(click.ParamType):  # type: ignore[type-arg]
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     short_help="Start PEs on this machine and run a script in each.",
 )
-@click.option("-n", "n_pes", type=click.IntRange(min=1), help="Number of PEs.  [default: 1]")
+@click.option(
+    "-n", "n_pes", type=click.IntRange(1, settings.MOST), help="Number of PEs.  [default: 1]"
+)
 @click.option(
     "--hosts",
     help="Hosts to start PEs on with mpirun or srun, and how many, such as node1:4,node2:4.",
@@ -51,12 +53,12 @@ class _As(click.ParamType):  # type: ignore[type-arg]
 )
 @click.option(
     "--threads-per-pe",
-    type=click.IntRange(min=1),
+    type=_As("GPUSHMEM_THREADS", "integer"),
     help="Cores for each PE's kernels.  [default: GPUSHMEM_THREADS, or an equal part of them]",
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=_As("GPUSHMEM_TIMEOUT", "seconds"),
     metavar="SECONDS",
     help="End the job, with a report, when a host has waited so long in one call.",
 )
@@ -131,6 +133,7 @@ def command(
     from gpushmem.launch import local  # noqa: PLC0415  (heavy: not for usage errors)
 
     try:
+        local.check_room(n_pes, pipes=tag_output)
         what: Any = program
         if choice.choose()[0] == "cpu":
             local.preload(n_pes)
@@ -151,8 +154,9 @@ def _leave(code: int) -> NoReturn:
     """End this process at once: taking the compiler apart would take it a second."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # nobody reads any more
-            stream.flush()
+        with suppress(OSError, ValueError):  # nobody reads any more; closed
+            if stream is not None:
+                stream.flush()
     os._exit(code)
 
 

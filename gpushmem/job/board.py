@@ -17,6 +17,7 @@ import fcntl
 import json
 import mmap
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -25,8 +26,12 @@ from typing import Any
 import numpy as np
 
 from gpushmem.errors import Deadlock, PeerFailed, ShmemError, WaitTimeout
+from gpushmem.job.plain import plain, plain_data, plain_lines
 
-__all__ = ["DEADLOCK", "FAILED", "JOB", "NONE", "PE", "TIMEOUT", "Board"]
+__all__ = [
+    "ACCOUNT_BYTES", "DEADLOCK", "FAILED", "JOB", "MAGIC", "NONE", "PE", "PES_AT", "TIMEOUT",
+    "Board", "board_bytes", "boxes_at",
+]  # fmt: skip
 
 NONE, FAILED, DEADLOCK, TIMEOUT = range(4)  # verdicts
 MAGIC = 0x47505553484D0002
@@ -56,19 +61,33 @@ PE = np.dtype(
         # `itemsize` keeps PEs on lines of their own. `ended` is read by kernels: it comes first.
         "names": [
             "ended", "code", "pid", "namespace", "initialised", "still", "confirmed",
-            "quiet_since", "answered", "account_bytes", "met",
+            "quiet_since", "answered", "account_bytes", "met", "kernel",
         ],
-        "formats": ["i8"] * 11,
+        "formats": ["i8"] * 11 + ["S40"],
         "itemsize": 128,
     }
 )  # fmt: skip
 # ended: 1 when the PE has ended, with exit code `code` (-1: unknown). initialised: 0 before
 # `init`, 1 until `finalize`, 2 after it. still, confirmed, quiet_since: see `backends/cpu/watch`.
-# met: 1 when the PE waits for what PE 0 gives (`bootstrap/inherited`).
+# met: 1 when the PE waits for what PE 0 gives (`bootstrap/inherited`). kernel: one that it runs.
+# What a kernel that stores to anywhere may end with:
+WILD = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 PAGE = mmap.PAGESIZE
 _threads = threading.Lock()
 MAIL_AT, MAIL_BYTES = 512, 512
 REASON_AT, REASON_BYTES = 1024, PAGE - 1024
+PES_AT = PAGE + TEXT_BYTES
+LONGEST = 10  # accounts are waited for no longer than so many times what one is
+
+
+def boxes_at(n_pes: int) -> int:
+    """Where the boxes for accounts begin."""
+    return PES_AT + _whole(n_pes * PE.itemsize)
+
+
+def board_bytes(n_pes: int) -> int:
+    """How large the board of so many PEs is."""
+    return boxes_at(n_pes) + n_pes * ACCOUNT_BYTES
 
 
 class Board:
@@ -85,15 +104,13 @@ class Board:
         self._mail = whole[MAIL_AT : MAIL_AT + MAIL_BYTES]
         self._reason = whole[REASON_AT : REASON_AT + REASON_BYTES]
         self._text = whole[PAGE : PAGE + TEXT_BYTES]
-        self.pes = whole[PAGE + TEXT_BYTES :][: self.n_pes * PE.itemsize].view(PE)
-        boxes = PAGE + TEXT_BYTES + _whole(self.n_pes * PE.itemsize)
-        self._boxes = whole[boxes:].reshape(self.n_pes, ACCOUNT_BYTES)
+        self.pes = whole[PES_AT:][: self.n_pes * PE.itemsize].view(PE)
+        self._boxes = whole[boxes_at(self.n_pes) :].reshape(self.n_pes, ACCOUNT_BYTES)
 
     @staticmethod
     def create(fd: int, n_pes: int) -> None:
         """Give the descriptor of an empty file the size and the heading of a board."""
-        total = PAGE + TEXT_BYTES + _whole(n_pes * PE.itemsize) + n_pes * ACCOUNT_BYTES
-        os.ftruncate(fd, total)
+        os.ftruncate(fd, board_bytes(n_pes))
         job = np.zeros(1, JOB)
         job["magic"], job["n_pes"], job["started"] = MAGIC, n_pes, time.time_ns()
         os.pwrite(fd, job.tobytes(), 0)
@@ -110,6 +127,16 @@ class Board:
         """Tell the others that `pe` has ended, with this exit code (-1: unknown)."""
         self.pes["code"][pe] = code
         self.pes["ended"][pe] = 1
+
+    def in_kernel(self, pe: int, number: int) -> str:
+        """Which kernel `pe` was running when this signal ended it, if it may be to blame."""
+        name = bytes(self.pes["kernel"][pe]).decode(errors="replace")
+        if not name or number not in WILD:
+            return ""
+        return (
+            f" in kernel {name}: decorate it with @gpushmem.jit(debug=True), which checks indices, "
+            "to find the line"
+        )
 
     def claim(self, verdict: int, culprit: int, reason: str, text: str = "") -> bool:
         """Say why the job ends; False, and nothing is changed, if that has been said before."""
@@ -139,12 +166,12 @@ class Board:
     @property
     def reason(self) -> str:
         """What the verdict says, in a few words."""
-        return _read(self._reason, self["reason_bytes"])
+        return plain(_read(self._reason, self["reason_bytes"]))
 
     @property
     def text(self) -> str:
         """The report that the verdict rests on."""
-        return _read(self._text, self["text_bytes"])
+        return plain_lines(_read(self._text, self["text_bytes"]))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -194,35 +221,36 @@ class Board:
     def accounts(self, number: int, seconds: float) -> dict[int, dict[str, Any] | None]:
         """The PEs' accounts, None of those that have not answered.
 
-        They are waited for until none has answered for `seconds`; PEs that have ended, or are not
-        between `init` and `finalize`, are not.
+        They are waited for until none has answered for `seconds`, and not for ever; PEs that have
+        ended, or are not between `init` and `finalize`, are not.
         """
-        deadline, before = 0.0, -1
-        while (waiting := self._unanswered(number)) and (
-            waiting != before or time.monotonic() < deadline
-        ):
-            if waiting != before:
-                deadline, before = time.monotonic() + seconds, waiting
+        over = time.monotonic() + LONGEST * seconds
+        until, fewest = over, self.n_pes + 1
+        while (waiting := self._unanswered(number)) and (now := time.monotonic()) < until:
+            if waiting < fewest:
+                until, fewest = min(now + seconds, over), waiting
             time.sleep(0.005)
-        return {pe: self._account(pe, number) for pe in range(self.n_pes)}
+        answered = self.pes["answered"] >= number
+        return {pe: self._account(pe, over) if answered[pe] else None for pe in range(self.n_pes)}
 
     def _unanswered(self, number: int) -> int:
         pes = self.pes
         alive = (pes["ended"] == 0) & (pes["initialised"] == 1)
         return int((alive & (pes["answered"] < number)).sum())
 
-    def _account(self, pe: int, number: int) -> dict[str, Any] | None:
-        if self.pes["answered"][pe] < number:
-            return None
+    def _account(self, pe: int, over: float) -> dict[str, Any]:
         for _ in range(3):
-            text = _read(self._boxes[pe], int(self.pes["account_bytes"][pe]))
+            text = self._told(pe, int(self.pes["account_bytes"][pe]))
             try:
-                account: dict[str, Any] = json.loads(text)
-            except ValueError:  # it is being written anew for somebody else
-                time.sleep(0.05)
+                account: dict[str, Any] = plain_data(json.loads(text))
+            except (ValueError, RecursionError):  # it is being written anew for somebody else
+                time.sleep(max(0, min(0.05, over - time.monotonic())))
             else:
                 return account
         return {"pe": pe, "error": "what it tells cannot be read"}
+
+    def _told(self, pe: int, nbytes: int) -> bytes:
+        return self._boxes[pe][:nbytes].tobytes()
 
 
 def _whole(nbytes: int) -> int:

@@ -8,11 +8,14 @@ names, so nothing is left when the last process ends, however it ends.
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gpushmem import settings
 from gpushmem.job.board import Board
+from gpushmem.job.descriptors import fill_standard
+from gpushmem.job.limits import within_limits
 
 __all__ = ["Job", "adopt", "create", "current"]
 
@@ -52,16 +55,27 @@ class Job:
 
     @cached_property
     def board(self) -> Board:
-        """The job's board, mapped."""
-        return Board(self.board_fd)
+        """The job's board, mapped. Raises `ShmemError` if there is no room for it."""
+        with within_limits(f"cannot map the board of a job of {self.n_pes} PEs"):
+            return Board(self.board_fd)
 
 
 def create(n_pes: int, heap_size: int | None = None, bootstrap: str = "local") -> Job:
-    """Make the shared memory of a job, empty; the job is PE 0's until `of` gives another's."""
+    """Make the shared memory of a job, empty; the job is PE 0's until `of` gives another's.
+
+    Raises `ShmemError` when the system's limits do not allow it.
+    """
+    fill_standard()
     max_teams = settings.get("GPUSHMEM_MAX_TEAMS")
     names = ("board", "control", "code", *map(str, range(n_pes)))
-    board, control, code, *heaps = [os.memfd_create(f"gpushmem-{name}") for name in names]
-    Board.create(board, n_pes)
+    fds: list[int] = []
+    with within_limits(f"cannot make the memory of a job of {n_pes} PEs"), ExitStack() as made:
+        for name in names:
+            fds.append(os.memfd_create(f"gpushmem-{name}"))
+            made.callback(os.close, fds[-1])
+        Board.create(fds[0], n_pes)
+        made.pop_all()
+    board, control, code, *heaps = fds
     return Job(0, n_pes, heap_size, max_teams, bootstrap, board, control, code, tuple(heaps))
 
 

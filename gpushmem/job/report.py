@@ -264,9 +264,7 @@ def _lost(account: Account) -> bool:
 
 
 def _relations(accounts: Accounts, notes: Notes) -> list[str]:
-    edges = {
-        pe: _waits_for(account, notes, len(accounts)) for pe, account in accounts.items() if account
-    }
+    edges = {pe: _waits_for(account, notes) for pe, account in accounts.items() if account}
     edges = {pe: to for pe, to in edges.items() if to}
     if not edges:
         return []
@@ -281,7 +279,7 @@ def _relations(accounts: Accounts, notes: Notes) -> list[str]:
     return lines
 
 
-def _waits_for(account: Account, notes: Notes, n_pes: int) -> set[int]:
+def _waits_for(account: Account, notes: Notes) -> set[int]:
     """The PEs that could end a wait of one, as far as that is known."""
     pe, found = account["pe"], set()
     for wait in account.get("host", ()):
@@ -292,8 +290,6 @@ def _waits_for(account: Account, notes: Notes, n_pes: int) -> set[int]:
         elif "object" in wait:
             written = notes.of(wait["object"]["offset"])
             found |= {writer for writer, target, _ in written if target == pe}
-            if n_pes == 2:
-                found |= {0, 1}
     return found - {pe}
 
 

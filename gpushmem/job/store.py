@@ -28,6 +28,7 @@ RECORD = struct.Struct(f"<{KEY_BYTES}sqI")
 START = 16  # of the first record
 LOCKS = 1 << 62  # locks are of bytes far behind the data: this one for `END` and what it counts,
 CLAIMS = LOCKS + 1  # and one for each key from here
+ASKED = bytes(KEY_BYTES)  # a key of no kernel: see `first`
 
 
 class Store:
@@ -68,6 +69,13 @@ class Store:
                 data = b""  # tells the others not to wait for it
             self._write(RECORD.pack(key, len(data), zlib.crc32(data)) + data, end)
             self._write(END.pack(at + len(data)), 0)
+
+    def first(self) -> bool:
+        """Whether nobody has asked before: of what a job is to say once."""
+        with self.claim(ASKED):
+            asked = self.find(ASKED) is not None
+            self.add(ASKED, b"")
+        return not asked
 
     @contextmanager
     def claim(self, key: bytes) -> Iterator[None]:

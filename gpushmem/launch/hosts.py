@@ -129,9 +129,9 @@ def hand_over(
     """
     path, starter = _installed()
     words = command(path, starter, hosts, environment(asked), program, tag_output)
-    sys.stdout.flush()
-    sys.stderr.write(f"gpushmem: {shlex.join(words)}\n")
-    sys.stderr.flush()
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: it was closed
+        stream.flush()
+    os.write(2, f"gpushmem: {shlex.join(words)}\n".encode(errors="replace"))
     os.execv(path, words)  # noqa: S606  (the user's own command)
 
 

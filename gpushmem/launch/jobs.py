@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpushmem.errors import ArgumentError
-from gpushmem.job.board import Board
+from gpushmem.job.outside import Outside, is_memory
+from gpushmem.job.plain import plain
 from gpushmem.job.report import report_on
 
 __all__ = ["Found", "inspect", "jobs"]
 
 BOARD = "/memfd:gpushmem-board"
 ANSWERS = 2.0  # seconds that PEs have to tell what they do
+COMMAND_BYTES = 4096  # that are shown of a command
 
 
 @dataclass
@@ -57,19 +59,31 @@ def inspect(number: int, stacks: bool = False) -> str:
     try:
         with _open(job.descriptor) as board:
             return report_on(board, ANSWERS, stacks)
-    except (OSError, ValueError):
-        raise ArgumentError(f"job {number} has just ended") from None
+    except Exception as error:  # root may ask about anybody's, and anything may stand there
+        if not any(Path(f"/proc/{process}").exists() for process in job.processes):
+            raise ArgumentError(f"job {number} has just ended") from None
+        raise ArgumentError(
+            f"job {number} cannot be asked: {plain(str(error) or type(error).__name__)}"
+        ) from error
 
 
 def _boards_of(process: Path) -> list[tuple[int, Path]]:
     try:
-        return [
-            (descriptor.stat().st_ino, descriptor)
-            for descriptor in (process / "fd").iterdir()
-            if str(descriptor.readlink()).startswith(BOARD)
-        ]
+        descriptors = list((process / "fd").iterdir())
     except OSError:  # another's, or gone
         return []
+    return [(inode, path) for path in descriptors if (inode := _board_in(path)) is not None]
+
+
+def _board_in(descriptor: Path) -> int | None:
+    """The inode, if a descriptor is of a board."""
+    try:
+        if not str(descriptor.readlink()).startswith(BOARD):
+            return None
+        with _pinned(descriptor) as fd:
+            return os.fstat(fd).st_ino
+    except (OSError, ValueError):
+        return None
 
 
 def _found(holders: list[tuple[int, Path]]) -> Found | None:
@@ -77,24 +91,44 @@ def _found(holders: list[tuple[int, Path]]) -> Found | None:
     try:
         with _open(holders[0][1]) as board:
             pes = board.pes
-            number = board["launcher"] or int(pes["pid"].min()) or processes[0]
+            said = board["launcher"] or int(pes["pid"].min())
+            number = said if said in processes else processes[0]
             running = int(((pes["ended"] == 0) & (pes["pid"] != 0)).sum())
             seconds = time.time() - board["started"] / 1e9
-            command = _command(number if number in processes else processes[0])
+            command = _command(number)
             return Found(number, board.n_pes, running, seconds, command, processes, holders[0][1])
-    except (OSError, ValueError):  # it has just ended, or is of another version
+    except (OSError, ValueError):  # it has just ended, is of another version, or is none
         return None
 
 
 @contextmanager
-def _open(descriptor: Path) -> Iterator[Board]:
-    fd = os.open(descriptor, os.O_RDWR)
+def _open(descriptor: Path) -> Iterator[Outside]:
+    with _pinned(descriptor) as pinned:
+        fd = os.open(f"/proc/self/fd/{pinned}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            yield Outside(fd)
+        finally:
+            os.close(fd)
+
+
+@contextmanager
+def _pinned(descriptor: Path) -> Iterator[int]:
+    """A process's file, not opened: opening one may wait. Raises `ValueError` if it is no memory.
+
+    What its name says is no proof: a FIFO, or a file of a file system of the user's own, may have
+    the name of a board.
+    """
+    fd = os.open(descriptor, os.O_PATH | os.O_CLOEXEC)
     try:
-        yield Board(fd)
+        if not is_memory(fd):
+            raise ValueError("no memory of a job")
+        yield fd
     finally:
         os.close(fd)
 
 
 def _command(process: int) -> str:
-    words = Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace").split("\0")
-    return " ".join(Path(word).name if k < 2 else word for k, word in enumerate(words)).strip()
+    with open(f"/proc/{process}/cmdline", "rb") as file:
+        words = file.read(COMMAND_BYTES).decode(errors="replace").split("\0")
+    words = [Path(word).name if k < 2 else word for k, word in enumerate(words)]
+    return plain(" ".join(words).strip())

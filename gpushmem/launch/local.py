@@ -15,19 +15,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from gpushmem import settings
 from gpushmem.errors import ShmemError
 from gpushmem.job.board import DEADLOCK, FAILED, NONE, TIMEOUT
 from gpushmem.job.job import Job, create
+from gpushmem.job.limits import SPARE, check_open_files, within_limits
 from gpushmem.job.report import report_on
 from gpushmem.launch.output import Pipes, Tagger
+from gpushmem.launch.pe import HELD
 from gpushmem.launch.program import Program
 from gpushmem.launch.start import Copies, New, Starter
 
-__all__ = ["Outcome", "launch", "preload"]
+__all__ = ["Outcome", "check_room", "launch", "preload"]
 
 TICK = 0.1  # seconds between two looks at the board
 GRACE = 0.25  # seconds for PEs to end by themselves when the job is over, before they are asked to
@@ -70,7 +72,10 @@ class Outcome:
         ended = {0: "", 1: "; the other PE was ended"}.get(
             others, f"; the other {others} PEs were ended"
         )
-        return f"PE {self.first} of {self.n_pes} {_how(self.codes[self.first])}{ended}"
+        how = _how(self.codes[self.first])
+        if how in self.reason:  # which knows more
+            how = self.failure
+        return f"PE {self.first} of {self.n_pes} {how}{ended}"
 
     @property
     def failure(self) -> str:
@@ -109,6 +114,7 @@ def launch(
     threads_per_pe: int | None = None,
     environ: Mapping[str, str] | None = None,
     keep: Sequence[int] = (),
+    say_verdict: bool = True,
 ) -> Outcome:
     """Run `what` in `n_pes` PEs until all have ended; return how.
 
@@ -118,8 +124,9 @@ def launch(
     streams, not the process's. When a host has waited for `timeout` seconds in one call, or the
     job has taken `limit` seconds in all, a report says what each PE does, and the job is ended.
     Kernels of the cpu backend use `threads_per_pe` cores: by default what GPUSHMEM_THREADS says,
-    or an equal part of the cores there are. `environ` is added to PEs' environment. Signals are
-    passed on if it is called from the main thread.
+    or an equal part of the cores there are. `environ` is added to PEs' environment. A deadlock or a
+    timeout is reported on stderr as soon as it is known, unless the caller does so
+    (`say_verdict`). Signals are passed on if it is called from the main thread.
     """
     if not sys.platform.startswith("linux"):
         raise ShmemError(f"PEs need Linux (memfd, pidfd); this is {sys.platform}")
@@ -130,7 +137,28 @@ def launch(
     job = create(n_pes, heap_size, f"{starter.how} by gpushmem run (pid {os.getpid()})")
     seconds = timeout or settings.get("GPUSHMEM_TIMEOUT") or 0
     through = Tagger() if tag_output else Pipes() if pipes else None
-    return _Launcher(job, through, seconds, limit).run(starter)
+    with ExitStack() as made:
+        for fd in job.fds:
+            made.callback(os.close, fd)
+        with within_limits(f"cannot start a job of {n_pes} PEs"):
+            launcher = _Launcher(job, through, seconds, limit, say_verdict)
+        return launcher.run(starter)
+
+
+def check_room(n_pes: int, pipes: bool = False) -> None:
+    """Raise `BootstrapError` unless so many PEs can be started with the files that may be open."""
+    each = 3 + 2 * pipes  # memory, result, process; output
+    check_open_files(n_pes, each * n_pes + SPARE)
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """A PE that starts in here gets its signals when it has settled."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _cores(n_pes: int, threads_per_pe: int | None) -> dict[str, str]:
@@ -142,14 +170,17 @@ def _cores(n_pes: int, threads_per_pe: int | None) -> dict[str, str]:
 
 
 class _Launcher:
-    def __init__(self, job: Job, pipes: Pipes | None, timeout: float, limit: float | None) -> None:
-        self.job, self.board = job, job.board
+    def __init__(
+        self, job: Job, pipes: Pipes | None, timeout: float, limit: float | None, say_verdict: bool
+    ) -> None:
+        self.job, self.board, self.say_verdict = job, job.board, say_verdict
         self.board["launcher"] = os.getpid()
         self.board["timeout"] = int(timeout * 1e9)
         self.outcome = Outcome(job.n_pes)
         self.pipes = pipes
         self.selector = selectors.DefaultSelector()
         self.pids: dict[int, int] = {}  # PE -> pid, of those that run
+        self.pidfds: dict[int, int] = {}  # ... -> what tells their end
         self.group = 0
         self.limit, self.started = limit, time.monotonic()
         self.end_at: float | None = None  # when to ask PEs to end
@@ -170,28 +201,38 @@ class _Launcher:
             self._kill_group()
             for pid in self.pids.values():
                 os.waitpid(pid, 0)
-            for fd in self.job.fds:
+            for fd in self.pidfds.values():
                 os.close(fd)
+            if self.pipes is not None:
+                self.pipes.close()
             self.selector.close()
         return self.outcome
 
     # --- start
 
     def _start(self, starter: Starter) -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # nobody reads any more; closed
+                if stream is not None:
+                    stream.flush()
         for pe in range(self.job.n_pes):
-            pipes = self.pipes.pipes() if self.pipes is not None else None
+            with within_limits(f"cannot start PE {pe} of {self.job.n_pes}"):
+                self._start_one(starter, pe)
+
+    def _start_one(self, starter: Starter, pe: int) -> None:
+        pipes = self.pipes.pipes() if self.pipes is not None else None
+        with _held_back():
             pid = starter.start(self.job.of(pe), self.group, pipes)
-            self.group = self.group or pid
-            with suppress(PermissionError, ProcessLookupError):
-                os.setpgid(pid, self.group)  # whichever of the two is first
-            self.pids[pe] = pid
-            self.board.pes["pid"][pe] = pid
-            self.selector.register(os.pidfd_open(pid), selectors.EVENT_READ, ("ended", pe))
-            if self.pipes is not None and pipes is not None:
-                for fd in self.pipes.adopt(pe, pipes):
-                    self.selector.register(fd, selectors.EVENT_READ, ("output", fd))
+        self.group = self.group or pid
+        with suppress(PermissionError, ProcessLookupError):
+            os.setpgid(pid, self.group)  # whichever of the two is first
+        self.pids[pe] = pid
+        self.board.pes["pid"][pe] = pid
+        self.pidfds[pe] = os.pidfd_open(pid)
+        self.selector.register(self.pidfds[pe], selectors.EVENT_READ, ("ended", pe))
+        if self.pipes is not None and pipes is not None:
+            for fd in self.pipes.adopt(pe, pipes):
+                self.selector.register(fd, selectors.EVENT_READ, ("output", fd))
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -199,17 +240,18 @@ class _Launcher:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        with within_limits(f"cannot start a job of {self.job.n_pes} PEs"):
+            reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         numbers = [s for s in (*FORWARDED, signal.SIGUSR1) if not _under_nohup(s)]
+        previous_fd = signal.set_wakeup_fd(writer)  # first: a handler alone would lose a signal
         before = {s: signal.signal(s, lambda *_: None) for s in numbers}
-        previous_fd = signal.set_wakeup_fd(writer)
         self.selector.register(reader, selectors.EVENT_READ, ("signal", reader))
         try:
             yield
         finally:
-            signal.set_wakeup_fd(previous_fd)
             for number, handler in before.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
+            signal.set_wakeup_fd(previous_fd)
             os.close(reader)
             os.close(writer)
 
@@ -220,7 +262,7 @@ class _Launcher:
         for key, _ in self.selector.select(max(0.0, min([TICK, *deadlines]))):
             kind, value = key.data
             if kind == "ended":
-                self._ended(value, key.fd)
+                self._ended(value)
             elif kind == "signal":
                 for number in os.read(value, 64):
                     self._signalled(number)
@@ -247,14 +289,15 @@ class _Launcher:
             self.kill_at = None
             self._kill_group()
 
-    def _ended(self, pe: int, pidfd: int) -> None:
+    def _ended(self, pe: int) -> None:
         _, status = os.waitpid(self.pids.pop(pe), 0)
+        pidfd = self.pidfds.pop(pe)
         self.selector.unregister(pidfd)
         os.close(pidfd)
         code = os.waitstatus_to_exitcode(status)
         self.outcome.codes[pe] = code = code if code >= 0 else 128 - code
         if code and self.outcome.stopped_by is None:
-            self.board.claim(FAILED, pe, _how(code))
+            self.board.claim(FAILED, pe, _how(code) + self.board.in_kernel(pe, code - 128))
         elif code and self.kill_at is None:
             self.kill_at = time.monotonic() + CLEAN_UP
         self.board.mark_ended(pe, code)
@@ -265,7 +308,7 @@ class _Launcher:
         if outcome.verdict == NONE and board["verdict"] != NONE:
             outcome.verdict, outcome.reason = board["verdict"], board.heading()
             outcome.report = board.text
-            if outcome.report:
+            if outcome.report and self.say_verdict:
                 _say(f"gpushmem: {outcome.reason}\n\n{outcome.report}")
             self.end_at = time.monotonic() + GRACE
             self.kill_at = self.end_at + ASKED

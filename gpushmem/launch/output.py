@@ -17,10 +17,25 @@ class Pipes:
 
     def __init__(self) -> None:
         self._open: dict[int, tuple[int, int, bytes]] = {}  # reader -> (PE, fd to write, rest)
+        self._fds: set[int] = set()
 
     def pipes(self) -> Ends:
         """Pipes for one PE."""
-        return os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
+        return self._pipe(), self._pipe()
+
+    def _pipe(self) -> tuple[int, int]:
+        ends = os.pipe2(os.O_CLOEXEC)
+        self._fds.update(ends)
+        return ends
+
+    def _close(self, fd: int) -> None:
+        self._fds.discard(fd)
+        os.close(fd)
+
+    def close(self) -> None:
+        """In the launcher: close what is still open."""
+        for fd in list(self._fds):
+            self._close(fd)
 
     @staticmethod
     def redirect(pipes: Ends) -> None:
@@ -32,7 +47,7 @@ class Pipes:
     def adopt(self, pe: int, pipes: Ends) -> list[int]:
         """In the launcher: take over the readers, and return them."""
         for fd, (reader, writer) in zip((1, 2), pipes, strict=True):
-            os.close(writer)
+            self._close(writer)
             self._open[reader] = (pe, fd, b"")
         return [reader for reader, _ in pipes]
 
@@ -52,7 +67,7 @@ class Pipes:
             self._open[reader] = (pe, fd, rest)
             return True
         del self._open[reader]
-        os.close(reader)
+        self._close(reader)
         return False
 
     def drain(self) -> None:
@@ -68,7 +83,9 @@ class Pipes:
 
     def write(self, fd: int, data: bytes) -> None:
         """Write to what Python has for standard output and error."""
-        (sys.stdout if fd == 1 else sys.stderr).write(data.decode(errors="replace"))
+        stream = sys.stdout if fd == 1 else sys.stderr
+        if stream is not None:  # as where the process was started without one
+            stream.write(data.decode(errors="replace"))
 
 
 class Tagger(Pipes):

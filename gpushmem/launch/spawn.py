@@ -10,10 +10,14 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+from gpushmem import settings
+from gpushmem.arguments import shown
 from gpushmem.backends import choice
 from gpushmem.errors import ArgumentError, Deadlock, PeerFailed, WaitTimeout
 from gpushmem.job.board import DEADLOCK, TIMEOUT
-from gpushmem.launch.local import Outcome, launch, preload
+from gpushmem.job.descriptors import fill_standard
+from gpushmem.job.limits import within_limits
+from gpushmem.launch.local import Outcome, check_room, launch, preload
 from gpushmem.launch.pickling import PLAIN, dumps
 from gpushmem.launch.program import Program, calling
 from gpushmem.size import parse_size
@@ -33,9 +37,11 @@ def spawn(
 ) -> list[Any]:
     """Run `function(*args)` in `n_pes` new PEs on this machine; return what each returned, by PE.
 
-    It calls `init` itself, as a script does; what it returns is pickled. What PEs print goes to
-    `sys.stdout` and `sys.stderr`. Options as those of `gpushmem run`; `backend` is chosen as by
-    `init`, which takes the same in the PEs.
+    It calls `init` itself, as a script does; what it returns is pickled, and a PE that ends by
+    `sys.exit()` gives None. What PEs print goes to `sys.stdout` and `sys.stderr`. `n_pes` is at
+    most 65,536. Options are those of `gpushmem run`: `heap_size` of each PE in bytes or as "256M",
+    `timeout` in seconds that a host may wait in one call, `threads_per_pe` the cores that kernels
+    of each PE use; `backend` is chosen as by `init`, which takes the same in the PEs.
 
     PEs of the cpu backend are forked from this process: `function` may be a closure, and sees
     everything as it is now. Those of others are new processes, to which it is sent: by the package
@@ -43,17 +49,18 @@ def spawn(
 
     Returns when all have ended. Raises `PeerFailed` when a PE fails (its traceback has been
     printed), `Deadlock` or `WaitTimeout`, with the report, and `ArgumentError` where gpushmem is
-    initialised: the PEs would share this process's runtime. KeyboardInterrupt ends the PEs.
+    initialised: the PEs would share this process's runtime. Where the system's limits (open files,
+    processes, memory) do not allow so many PEs, none is left, and the `ShmemError` names the limit.
+    KeyboardInterrupt ends the PEs.
     """
-    if not isinstance(n_pes, int) or n_pes < 1:
-        raise ArgumentError(f"spawn: n_pes must be 1 or more, not {n_pes!r}")
+    _check(function, n_pes, args, timeout, threads_per_pe)
     runtime = sys.modules.get("gpushmem.runtime")
     if runtime is not None and runtime.is_initialized():
         raise ArgumentError("spawn: gpushmem is initialised in this process: call finalize() first")
     outcome, results = collect(
         n_pes, partial(function, *args), pipes=not _is_ours(),
         heap_size=None if heap_size is None else parse_size(heap_size), timeout=timeout,
-        threads_per_pe=threads_per_pe, backend=backend,
+        threads_per_pe=threads_per_pe, backend=backend, say_verdict=False,
     )  # fmt: skip
     if outcome.stopped_by is not None:
         raise KeyboardInterrupt
@@ -65,6 +72,31 @@ def spawn(
     return results
 
 
+def _check(function: Any, n_pes: Any, args: Any, timeout: Any, threads_per_pe: Any) -> None:
+    """Raise `ArgumentError` for what makes no sense."""
+    most = settings.MOST
+    checks: dict[str, tuple[Any, bool, str]] = {
+        "function": (function, callable(function), "something to call"),
+        "n_pes": (n_pes, _between(n_pes, 1, most), f"a whole number from 1 to {most}"),
+        "args": (args, isinstance(args, tuple | list), "a tuple or a list"),
+        "timeout": (
+            timeout, timeout is None or _between(timeout, 1e-9, settings.MOST_SECONDS, int | float),
+            f"a number of seconds above 0, at most {settings.MOST_SECONDS:g}, or None",
+        ),
+        "threads_per_pe": (
+            threads_per_pe, threads_per_pe is None or _between(threads_per_pe, 1, most),
+            f"a whole number from 1 to {most}, or None",
+        ),
+    }  # fmt: skip
+    for name, (value, good, wanted) in checks.items():
+        if not good:
+            raise ArgumentError(f"spawn: {name} must be {wanted}, not {shown(value)}")
+
+
+def _between(value: Any, least: float, most: float, kind: Any = int) -> bool:
+    return isinstance(value, kind) and bool(least <= value <= most)
+
+
 def collect(
     n_pes: int, function: Callable[[], Any], *, backend: str | None = None,
     keep: Sequence[int] = (), **options: Any,
@@ -74,8 +106,11 @@ def collect(
     `keep` are descriptors that it uses: a new process has no others.
     """
     name, _ = choice.choose(backend)
+    check_room(n_pes, pipes=bool(options.get("pipes")))
+    fill_standard()
     with ExitStack() as stack:
-        pickled, *results = (_memory(stack) for _ in range(1 + n_pes))
+        with within_limits(f"cannot make room for the results of {n_pes} PEs"):
+            pickled, *results = [_memory(stack) for _ in range(1 + n_pes)]
         what: Callable[[], object] | Program
         if name == "cpu":
             preload(n_pes)
@@ -110,6 +145,9 @@ def _dump(function: Callable[[], Any]) -> bytes:
 
 
 def _load(fd: int) -> Any:
+    """What a PE returned; None if it did not return, but ended well, as by `sys.exit()`."""
+    if not os.fstat(fd).st_size:
+        return None
     with open(fd, "rb", closefd=False) as file:
         file.seek(0)
         return pickle.load(file)  # noqa: S301  (from a process that this one has started)

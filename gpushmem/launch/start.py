@@ -76,11 +76,14 @@ def _fork() -> int:
         return os.fork()
 
 
-# The first that a new PE does. Ctrl-C ends it without a word until it can do better. What it
-# imports is found where the launcher finds it.
+# The first that a new PE does. Until it can do better, Ctrl-C ends it without a word, and so does
+# the launcher's end. What it imports is found where the launcher finds it.
 CODE = (
     "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); "
-    "import json, sys; about = json.loads(sys.argv[1]); sys.path[:] = about['path']; "
+    "signal.pthread_sigmask(signal.SIG_UNBLOCK, (1, 2, 15)); "
+    "import ctypes, json, os, sys; about = json.loads(sys.argv[1]); "
+    "ctypes.CDLL(None).prctl(1, 9); os.getppid() == about['parent'] or os._exit(1); "
+    "sys.path[:] = about['path']; "
     "from gpushmem.launch.start import main; main(about)"
 )
 

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpushmem.arguments import shown, taking
 from gpushmem.errors import ArgumentError
 from gpushmem.memory.array import DeviceArray, Owner
+from gpushmem.memory.asked import plain
+from gpushmem.memory.tensors import in_host_memory, memory_of
 from gpushmem.size import span
 
 if TYPE_CHECKING:
@@ -91,9 +94,11 @@ class Registrations:
 
     def local(self, what: str, name: str, value: Any) -> Any:
         """`value` as the local array of operation `what`, if the device can reach it."""
-        if isinstance(value, DeviceArray) or hasattr(value, "__cuda_array_interface__"):
+        if isinstance(value, DeviceArray):
             return value
         memory = describe(what, value)
+        if hasattr(value, "__cuda_array_interface__"):
+            return value
         if memory is not None and any(_within(memory, r.memory) for r in self._live):
             return memory
         raise ArgumentError(
@@ -101,6 +106,17 @@ class Registrations:
             "not reach: pass gpushmem.register(it), the same memory, or gpushmem.to_device(it), a "
             "copy"
         )
+
+    def shared(self, what: str, name: str, value: Any) -> DeviceArray:
+        """The array for kernels on host memory `value` that is registered, or part of what is."""
+        memory = self.local(what, name, value)
+        if not memory.flags.c_contiguous:
+            raise ArgumentError(f"{what}: {name} ({_words(value, memory)}) is not contiguous")
+        whole = next(r for r in self._live if _within(memory, r.memory))
+        start = span(memory)[0] - span(whole.memory)[0]
+        there = whole.native.reshape(-1).view(np.uint8)[start : start + memory.nbytes]
+        native = there.view(memory.dtype).reshape(memory.shape)
+        return DeviceArray(native, self._backend, whole)
 
     def _registrable(self, buffer: Any) -> Memory:
         memory = describe("register", buffer)
@@ -112,6 +128,7 @@ class Registrations:
         for refused, why in REFUSED:
             if refused(memory):
                 raise ArgumentError(f"register: {_words(buffer, memory)}: {why}")
+        plain("register", memory.dtype)
         start, end = span(memory)
         for other in self._live:
             low, high = span(other.memory)
@@ -132,14 +149,17 @@ def describe(what: str, buffer: Any) -> Memory | None:
 
     Of a GPU's memory it only has the shape, dtype and address: it must not be read.
     """
-    if hasattr(buffer, "__cuda_array_interface__"):
-        interface = {**buffer.__cuda_array_interface__, "version": 3}
-        return np.asarray(type("Holder", (), {"__array_interface__": interface})())
-    if isinstance(buffer, np.generic):  # a value; asking for its memory makes a copy
-        return None
-    if hasattr(buffer, "__array_interface__"):
-        return np.asarray(buffer)
-    return _through_dlpack(what, buffer) if hasattr(buffer, "__dlpack__") else None
+    if in_host_memory(buffer):
+        return np.asarray(memory_of(what, buffer))
+    with taking(f"{what}: {shown(buffer)}"):
+        if hasattr(buffer, "__cuda_array_interface__"):
+            interface = {**buffer.__cuda_array_interface__, "version": 3}
+            return np.asarray(type("Holder", (), {"__array_interface__": interface})())
+        if isinstance(buffer, np.generic):  # a value; asking for its memory makes a copy
+            return None
+        if hasattr(buffer, "__array_interface__"):
+            return np.asarray(buffer)
+        return _through_dlpack(what, buffer) if hasattr(buffer, "__dlpack__") else None
 
 
 def _through_dlpack(what: str, buffer: Any) -> Memory:

@@ -9,8 +9,9 @@ import numpy as np
 
 from gpushmem.size import format_size
 
-__all__ = ["Allocated", "HeapStats", "leak_report"]
+__all__ = ["Allocated", "HeapStats", "holders", "leak_report"]
 
+HOLDERS = 5  # lines that `holders` names
 SHOWN = 10  # lines of a table; there may be thousands of arrays
 
 
@@ -28,7 +29,8 @@ class Allocated(NamedTuple):
 class HeapStats:
     """How this PE's symmetric heap is used, at the moment of `heap_stats()`; sizes in bytes.
 
-    `used`, and `peak`, the most that was ever used at once, count what blocks take: an array's
+    `total` is the heap's size, `largest_free` that of the largest free block. `used`, and `peak`,
+    the most that was ever used at once, count what blocks take: an array's
     bytes rounded up to 256, and 256 for an array of none. `allocations` are by offset, each with
     `offset`, `nbytes` (the array's own), `shape`, `dtype` and `where`, the line that made it, as
     "file.py:12". `str()` makes a small table of it.
@@ -59,6 +61,21 @@ def leak_report(left: tuple[Allocated, ...]) -> str:
     """What `finalize` says about arrays that were never freed."""
     nbytes = sum(a.nbytes for a in left)
     return f"finalize: {_arrays(len(left))} never freed, {nbytes} bytes in all" + _table(left)
+
+
+def holders(allocated: tuple[Allocated, ...]) -> str:
+    """The lines that hold most of the heap, a line each; nothing if nothing is allocated."""
+    by_line: dict[str, list[int]] = {}
+    for made in allocated:
+        by_line.setdefault(str(made.where), []).append(made.nbytes)
+    most = sorted(by_line.items(), key=lambda item: -sum(item[1]))
+    lines = [
+        f"\n  {format_size(sum(sizes)):>10} in {_arrays(len(sizes))}, made at {where}"
+        for where, sizes in most[:HOLDERS]
+    ]
+    more = len(most) - HOLDERS
+    rest = f"\n  and {more} more line{'' if more == 1 else 's'}" if more > 0 else ""
+    return ("\nMost is held by" + "".join(lines) + rest) if lines else ""
 
 
 def _arrays(count: int) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpushmem.errors import NotInitializedError, ShmemError
+from gpushmem.errors import ArgumentTypeError, NotInitializedError, ShmemError
 
 __all__ = ["BLOCK", "OPS", "THREAD", "WARP", "Op", "declare", "host"]
 
@@ -25,13 +25,14 @@ SCOPE_NOTE = {
     WARP: "Every thread of the warp calls, with the same arguments; the warp acts as one.",
     BLOCK: "Every thread of the block calls, with the same arguments; the block acts as one.",
 }
+VECTOR = "_vector"
 VECTOR_NOTE = (
     "`value` is an array as long as `ivars`: each element is compared with the one beside it."
 )
 NBI_NOTE = "Non-blocking: `src` and `dst` may be touched again only after `quiet`."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Op:
     """One row: an operation in one scope and one completion mode."""
 
@@ -42,6 +43,7 @@ class Op:
     kernel: bool  # callable in kernels
     host: bool  # callable on the host
     params: tuple[str, ...]
+    kinds: dict[str, str]  # parameter -> what it takes, as the declaration annotates it
     doc: str
     function: Callable[..., Any]
 
@@ -95,7 +97,7 @@ def declare(
             for form in (False, True) if nbi else (False,):
                 _add_row(declaration, scope, form, where, [note])
         if vector:
-            _add_row(declaration, THREAD, False, where, [VECTOR_NOTE, note], "_vector")
+            _add_row(declaration, THREAD, False, where, [VECTOR_NOTE, note], VECTOR)
         return next(op.function for op in OPS.values() if op.base == declaration.__name__)
 
     return add
@@ -114,11 +116,22 @@ def _add_row(
     notes = [*notes, SCOPE_NOTE[scope], NBI_NOTE if nbi else ""]
     doc = "\n\n".join([inspect.getdoc(declaration) or "", *filter(None, notes)])
     signature = inspect.signature(declaration)
+    if form == VECTOR:
+        signature = _annotated(signature, "value", "Array")
     if scope != THREAD or nbi:
         where = replace(where, host=False)
     function = _function(name, doc, signature, where, declaration.__module__)
-    params = tuple(signature.parameters)
-    OPS[name] = Op(name, base, scope, nbi, where.kernel, where.host, params, doc, function)
+    kinds = {param.name: param.annotation for param in signature.parameters.values()}
+    OPS[name] = Op(
+        name, base, scope, nbi, where.kernel, where.host, tuple(kinds), kinds, doc, function
+    )
+
+
+def _annotated(signature: inspect.Signature, name: str, kind: str) -> inspect.Signature:
+    params = signature.parameters.values()
+    return signature.replace(
+        parameters=[p.replace(annotation=kind) if p.name == name else p for p in params]
+    )
 
 
 def _function(
@@ -131,14 +144,26 @@ def _function(
     def operation(*args: Any, **kwargs: Any) -> Any:
         if not where.host:
             raise ShmemError(f"{name} can be called inside kernels only")
-        bound = signature.bind(*args, **kwargs)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArgumentTypeError(f"{name}{_plain(signature)}: {error}") from None
         if host.call is None:
             raise NotInitializedError(f"{name}: call gpushmem.init() first")
         bound.apply_defaults()
-        return host.call(OPS[name], bound.arguments)
+        try:
+            return host.call(OPS[name], bound.arguments)
+        except ShmemError as error:  # as `arguments.public`
+            raise error.with_traceback(None)  # noqa: B904
 
     operation.__name__ = operation.__qualname__ = name
     operation.__doc__ = doc
     operation.__module__ = module
     operation.__signature__ = signature  # type: ignore[attr-defined]
     return operation
+
+
+def _plain(signature: inspect.Signature) -> inspect.Signature:
+    """The signature without annotations, as a message shows it."""
+    params = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return signature.replace(parameters=params, return_annotation=signature.empty)

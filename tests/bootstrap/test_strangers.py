@@ -1,7 +1,6 @@
 """Others connect to PE 0, too: it lets in who has the key, once each, and waits for nobody else."""
 
 import contextlib
-import os
 import secrets
 import socket
 import struct
@@ -13,12 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushmem import bootstrap
 from gpushmem.bootstrap import handshake, meeting, server, tcp
 from gpushmem.bootstrap.channel import Deadline, name_pes
 from gpushmem.bootstrap.client import Client
 from gpushmem.bootstrap.handshake import Unproven
 from tests.bootstrap.processes import Process, free_port, joined, step
 from tests.bootstrap.processes import tcp as tcp_env
+from tests.files import open_files
 
 KEY = "a secret"
 
@@ -215,6 +216,32 @@ def test_who_pretends_to_be_pe_0_is_not_believed(answer):
     assert any(word in text for word in told)
 
 
+@pytest.mark.parametrize("how", [bootstrap.join, bootstrap.meet])
+def test_a_false_pe_0_that_answers_a_byte_at_a_time_keeps_nobody_longer(how):
+    with socket.create_server(("localhost", 0), backlog=50) as listener:
+        port = listener.getsockname()[1]
+
+        def dribble():
+            with contextlib.suppress(OSError):
+                while True:
+                    sock, _ = listener.accept()
+                    with sock, contextlib.suppress(OSError):
+                        while True:
+                            sock.sendall(b"x")
+                            time.sleep(0.1)
+
+        thread = threading.Thread(target=dribble, daemon=True)
+        thread.start()
+        env = tcp_env(2, port)(1) | {"GPUSHMEM_BOOTSTRAP_TIMEOUT": "0.5"}
+        began = time.monotonic()
+        text = Process(how, **env).wait()
+        took = time.monotonic() - began
+        listener.shutdown(socket.SHUT_RDWR)
+    assert "BootstrapError: PE 1 of 2 waited 0.5 s for PE 0 at tcp://localhost" in text
+    assert "it does not answer" in text
+    assert took < 4, "64 bytes would take 6.4 s"
+
+
 def test_a_pe_with_another_key_does_not_come_in():
     port = free_port()
     env = {"GPUSHMEM_BOOTSTRAP_TIMEOUT": "0.6"}
@@ -339,9 +366,9 @@ def test_descriptors_of_a_process_that_has_too_few(tmp_path):
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with left, right:
         client = Client.__new__(Client)
-        client._socket = right
+        client._socket, client._deadline = right, Deadline(5)
         socket.send_fds(left, [b"f"], [0, 1])
-        before = len(os.listdir("/proc/self/fd"))
+        before = open_files()
         with pytest.raises(ConnectionError, match=r"2 of 3 descriptors came.*ulimit -n"):
             client.receive_fds(3)
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert not open_files() - before

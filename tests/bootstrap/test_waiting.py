@@ -9,6 +9,7 @@ from gpushmem.bootstrap import join as join_job
 from gpushmem.errors import BootstrapError, ShmemError
 from gpushmem.launch import local
 from tests.bootstrap.processes import Process, free_port, joined, run_all, short, step, tcp
+from tests.files import open_files
 
 
 def test_pe_0_names_those_that_are_missing_and_tells_the_others():
@@ -61,14 +62,11 @@ def test_a_pe_that_left_is_missing_and_one_that_comes_again_is_welcome():
 
 def test_no_descriptor_is_left_when_it_fails():
     def body():
-        def count():
-            return len(os.listdir("/proc/self/fd"))
-
-        before = count()
+        before = open_files()
         try:
             join_job()
         except BootstrapError:
-            return count() - before
+            return len(open_files() - before)
 
     for env in (step(3, GPUSHMEM_BOOTSTRAP_TIMEOUT="0.4"), short(tcp(3, free_port()))):
         assert run_all(2, body, env) == [0, 0]
@@ -76,10 +74,10 @@ def test_no_descriptor_is_left_when_it_fails():
 
 def test_what_is_open_afterwards_is_the_job():
     def body():
-        before = set(os.listdir("/proc/self/fd"))
+        before = open_files()
         job = join_job()
-        left = set(os.listdir("/proc/self/fd")) - before
-        return left - set(map(str, job.fds)), all(not os.get_inheritable(fd) for fd in job.fds)
+        left = {fd for fd, _ in open_files() - before}
+        return left - set(job.fds), all(not os.get_inheritable(fd) for fd in job.fds)
 
     for env in (step(3), tcp(3, free_port())):
         for left, closed_in_children in run_all(3, body, env):

@@ -89,7 +89,8 @@ def test_heap_size_is_what_was_asked(run_cli, script):
     )
     run_cli("run", "-n", "2", "--heap-size", "4M", path, code=0)
     done = run_cli("run", "-n", "2", "--heap-size", "2M", path, code=1)
-    assert "HeapExhausted: symmetric heap exhausted: 3145728 bytes (3 MiB) asked" in done.stderr
+    said = "HeapExhausted: empty: symmetric heap exhausted: 3145728 bytes (3 MiB) asked"
+    assert said in done.stderr
 
 
 def test_children_of_a_pe_are_not_pes(run_cli, script):
@@ -103,7 +104,17 @@ def test_children_of_a_pe_are_not_pes(run_cli, script):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["-n", "0", "x.py"], "Invalid value for '-n': 0 is not in the range x>=1"),
+        (["-n", "0", "x.py"], "Invalid value for '-n': 0 is not in the range 1<=x<=65536"),
+        (
+            ["-n", "100000", "x.py"],
+            "Invalid value for '-n': 100000 is not in the range 1<=x<=65536",
+        ),
+        (["-n", "1" + 20 * "0", "x.py"], "is not in the range 1<=x<=65536"),
+        (["-n", "1e20", "x.py"], "'1e20' is not a valid integer"),
+        (["--threads-per-pe", "1" + 20 * "0", "x.py"], "is not a whole number from 1 to 65536"),
+        (["--timeout", "nan", "x.py"], "'nan' is not a number of seconds above 0 and below 1e+09"),
+        (["--timeout", "inf", "x.py"], "'inf' is not a number of seconds"),
+        (["--timeout", "1e300", "x.py"], "'1e300' is not a number of seconds"),
         (["-n", "x", "x.py"], "'x' is not a valid integer"),
         (["nowhere.py"], "script nowhere.py does not exist"),
         ([], "give a script to run"),

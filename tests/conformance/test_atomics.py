@@ -244,7 +244,9 @@ def test_what_cannot_be_done_is_refused(run_pes):
         with pytest.raises(ArgumentError, match="there is no PE 7: PEs are 0 to 0"):
             shmem.atomic_add(ints, 1, 7)
         far[1, 1](ints)
-        with pytest.raises(ArgumentError, match="in far: there is no PE 7: PEs are 0 to 0"):
+        with pytest.raises(
+            ArgumentError, match="in far: atomic_add: there is no PE 7: PEs are 0 to 0"
+        ):
             shmem.synchronize()
         with pytest.raises(ArgumentError, match="has no element 0"):
             shmem.atomic_add(ints[4:], 1, 0)

@@ -1,6 +1,7 @@
 """Collectives that cannot be done: what is said, in kernels and on the host."""
 
 import re
+import sys
 import time
 
 import numpy as np
@@ -98,7 +99,7 @@ REFUSED = [
     ('reduce(WORLD, q, q, "sum")', '"sum" is of numbers, not of .*Record'),
     ('reducescatter(WORLD, b, b, "or")', 'reducescatter: "or" is of integers, not of bool'),
     ('reduce(WORLD, x, x, "average")', WHOLE + ".*average"),
-    ("reduce(WORLD, x, x, k)", WHOLE + "int64"),
+    ("reduce(WORLD, x, x, k)", WHOLE + "int64$"),
     ('reduce(WORLD, x, i, "sum")', f"reduce: {OTHER}, src of int64"),
     ("broadcast(WORLD, x, i)", f"broadcast: {OTHER}, src of int64"),
     ("fcollect(WORLD, x, i)", f"fcollect: {OTHER}, src of int64"),
@@ -108,8 +109,8 @@ REFUSED = [
     ("fcollect(WORLD, x, x[::2])", "fcollect: src is not contiguous"),
     ("collect(WORLD, x[::2], x)", "collect: dst is not contiguous"),
     ('reduce(WORLD, x, x[::2], "sum")', "reduce: src is not contiguous"),
-    ("alltoall(WORLD, k, x)", "alltoall: dst must be an array, not int64"),
-    ("broadcast(WORLD, x, k)", "broadcast: src must be an array, not int64"),
+    ("alltoall(WORLD, k, x)", "alltoall: dst must be an array, not int64$"),
+    ("broadcast(WORLD, x, k)", "broadcast: src must be an array, not int64$"),
 ]
 
 
@@ -124,10 +125,13 @@ def test_types_that_do_not_fit_are_refused_when_the_kernel_is_compiled(suffix):
     for line, text in REFUSED:
         scope = {"shmem": shmem, "WORLD": shmem.TEAM_WORLD}
         scoped = line.replace("(", suffix + "(", 1)
+        named = line.partition("(")[0] + ":"
+        said = text.replace(named, named.replace(":", suffix + ":"))
         exec(f"def kernel({', '.join(arrays)}):\n    shmem.{scoped}", scope)
         with pytest.raises(TypingError) as error:
             compile_first(shmem.jit(scope["kernel"]), *arrays.values())
-        assert re.search(text, str(error.value)), (line, str(error.value))
+        shown = str(error.value)
+        assert re.search(said, shown, re.MULTILINE), (line, shown)
 
 
 def test_types_that_do_not_fit_are_refused_on_the_host(run_pes):
@@ -139,7 +143,8 @@ def test_types_that_do_not_fit_are_refused_on_the_host(run_pes):
         q = shmem.zeros(4, [("v", "f4", 2), ("i", "i4")])
         scope = {"WORLD": shmem.TEAM_WORLD, "x": x, "i": i, "k": k, "z": z, "b": b, "r": r, "q": q}
         for line, text in REFUSED:
-            with pytest.raises(errors.ArgumentError, match=text):
+            on_host = text.replace(", written in the call", "").replace("int64$", "5")
+            with pytest.raises(errors.ArgumentError, match=on_host):
                 eval(f"shmem.{line}", {"shmem": shmem, **scope})
         shmem.finalize()
 
@@ -346,6 +351,168 @@ def test_different_roots(run_pes, size):
 
     compile_first(spread, np.zeros(1, "int64"), np.zeros(1, "int64"), 0)
     run_pes(2, body)
+
+
+# --- one call, with arguments that differ
+
+
+@shmem.jit
+def copies(which, a, b, k):
+    if which == 0:
+        shmem.broadcast(shmem.TEAM_WORLD, a, b, k)
+    elif which == 1:
+        shmem.fcollect(shmem.TEAM_WORLD, a, b)
+    else:
+        shmem.alltoalls(shmem.TEAM_WORLD, a, b, 1 + k, 1, 1)
+
+
+@shmem.jit
+def the_rest(which, a, b, k):
+    if which == 0:
+        shmem.collect(shmem.TEAM_WORLD, a, b)
+    elif which == 1:
+        shmem.alltoall(shmem.TEAM_WORLD, a, b)
+    elif which == 2:
+        shmem.reduce(shmem.TEAM_WORLD, a, b, "sum")
+    else:
+        shmem.reducescatter(shmem.TEAM_WORLD, a, b, "min")
+
+
+# The call, how PE 1 makes it differently, and what the calls of PE 1 and the others are named.
+UNLIKE = {
+    copies: [
+        (0, "root", "broadcast of 48 bytes from 1", "broadcast of 48 bytes from 0"),
+        (0, "dtype", "broadcast of 48 bytes of int64 from 0", "48 bytes of float64 from 0"),
+        (0, "src", "", ""),
+        (1, "dtype", "fcollect of 48 bytes of int64", "fcollect of 48 bytes of float64"),
+        (1, "dst", "", ""),
+        (2, "dtype", "of 8 bytes of int64 with strides 1 and 1", "float64 with strides 1 and 1"),
+        (2, "root", "alltoalls of 8 bytes with strides 2 and 1", "8 bytes with strides 1 and 1"),
+    ],
+    the_rest: [
+        (0, "dtype", "collect of int64", "collect of float64"),
+        (1, "dtype", "alltoall of 16 bytes of int64", "alltoall of 16 bytes of float64"),
+        (2, "dtype", "reduce(sum) of 48 bytes of int64", "reduce(sum) of 48 bytes of float64"),
+        (2, "src", "", ""),
+        (3, "dtype", "reducescatter(min) of 16 bytes of int64", "of 16 bytes of float64"),
+    ],
+}
+
+
+@pytest.mark.checked
+@pytest.mark.parametrize("kernel", [copies, pytest.param(the_rest, marks=pytest.mark.slow)])
+def test_arguments_that_differ(run_pes, kernel):
+    """All PEs get an error that says who gives what; where nobody waits, in the next call."""
+
+    def body():
+        shmem.init()
+        x, y, odd = shmem.zeros(24), shmem.zeros(12), shmem.my_pe() == 1
+        got = []
+        for which, what, *_ in UNLIKE[kernel]:
+            unlike = {what: 1} if odd else {}
+            a, b = (x.view("int64"), y.view("int64")) if "dtype" in unlike else (x, y)
+            a, b = a[unlike.get("dst", 0) :], b[unlike.get("src", 0) :][:6]
+            text = said(lambda: kernel[1, 1](which, a, b, unlike.get("root", 0)))  # noqa: B023
+            got.append(text or said(shmem.barrier_all))
+        shmem.barrier_all()
+        shmem.finalize()
+        return got
+
+    for dtype in (float, int):
+        compile_first(kernel, 0, np.zeros(1, dtype), np.zeros(1, dtype), 0)
+    results = run_pes(3, body)
+    for k, (_, what, odd, others) in enumerate(UNLIKE[kernel]):
+        for pe, texts in enumerate(results):
+            text, other = str(texts[k]), "PE 1" if pe != 1 else "PE [02]"
+            theirs, ours = (odd, others) if pe != 1 else (others, odd)
+            pattern = rf"{other}: .*{re.escape(theirs)}; this PE: .*{re.escape(ours)}\. Every"
+            if what in ("dst", "src"):
+                pattern = rf"{other} gives {what} at offset 0x\w+ of"
+            assert text.startswith(MISMATCH), (k, pe, text)
+            assert re.search(pattern, text), (k, pe, text)
+
+
+@pytest.mark.checked
+def test_dtypes_that_differ_on_hosts(run_pes):
+    """One calls from a kernel, one from the host, one on a stream."""
+    for dtype in (float, int):
+        compile_for("reduce", "sum", dtype, on_host=True)
+
+    def body():
+        shmem.init()
+        me, x, y = shmem.my_pe(), shmem.zeros(2), shmem.zeros(2)
+        if me == 1:
+            x, y = x.view("int64"), y.view("int64")
+        where = (THREAD, HOST, STREAM)[me]
+        text = said(call, where, "reduce", "sum", shmem.TEAM_WORLD, x, y, [])
+        shmem.finalize()
+        return text
+
+    for pe, text in enumerate(run_pes(3, body)):
+        ours, theirs = ("float64", "int64") if pe != 1 else ("int64", "float64")
+        assert re.search(rf"\(sum\) of 16 bytes of {theirs}; this PE: .* of {ours}", text), text
+
+
+@shmem.jit
+def only_spread(dst, src, root):
+    shmem.broadcast(shmem.TEAM_NODE, dst, src, root)
+
+
+LAST = {"finalize": shmem.finalize, "sys.exit(0)": sys.exit, "nothing": int}
+
+
+@pytest.mark.checked
+@pytest.mark.parametrize("end", LAST)
+def test_a_broadcast_that_differs_and_is_the_last_call(run_pes, end):
+    """Its root waits for nobody; the end of the script does. The job does not end well."""
+    compile_first(only_spread, np.zeros(1), np.zeros(1), 0)
+
+    def body():
+        shmem.init()
+        x, y = shmem.zeros(1), shmem.zeros(1)
+        only_spread[1, 1](x, y, shmem.my_pe() % 2)
+        LAST[end]()
+
+    with pytest.raises(pytest.fail.Exception) as failure:
+        run_pes(3, body)
+    found = re.findall(r"CollectiveMismatch: .*of 8 bytes from \d; this PE.*", str(failure.value))
+    assert found, str(failure.value)
+    assert "ended with exit code 1" in str(failure.value)
+
+
+@pytest.mark.checked
+def test_a_broadcast_that_not_all_call(run_pes):
+    """The root, which waits for nobody, hears of it when it ends."""
+    compile_first(only_spread, np.zeros(1), np.zeros(1), 0)
+
+    def body():
+        shmem.init()
+        x, y = shmem.zeros(1), shmem.zeros(1)
+        if shmem.my_pe() == 1:
+            only_spread[1, 1](x, y, 1)
+
+    with pytest.raises(pytest.fail.Exception, match=r"waits for PEs? .* without making this"):
+        run_pes(3, body)
+
+
+@pytest.mark.checked
+def test_many_broadcasts_from_changing_roots(run_pes):
+    """More PEs than cores, most rounds without a wait for all of them: no false alarm."""
+    compile_first(only_spread, np.zeros(1), np.zeros(1), 0)
+
+    def body():
+        shmem.init()
+        x, y, n = shmem.zeros(1), shmem.zeros(1), shmem.n_pes()
+        wrong = 0
+        y[:] = float(shmem.my_pe())
+        for k in range(300):
+            root = k * k % n
+            only_spread[1, 1](x, y, root)
+            shmem.synchronize()
+            wrong += float(x[0]) != root
+        return wrong
+
+    assert run_pes(7, body) == [0] * 7
 
 
 @shmem.jit

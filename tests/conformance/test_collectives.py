@@ -15,7 +15,8 @@ import pytest
 from numba import cuda
 
 import gpushmem as shmem
-from gpushmem.backends.cpu.world import BOX_BYTES, LINE
+from gpushmem.backends.cpu.rounds import TEXT_BYTES
+from gpushmem.backends.cpu.world import BOX_BYTES
 from gpushmem.ops import OPS
 from tests import gpus, pes
 from tests.pes import compile_first
@@ -195,7 +196,7 @@ def teams_of(n_pes):
 def sizes_of(dtype):
     """Elements of messages that just fit a line, a box, and that are larger."""
     item = np.dtype(dtype).itemsize
-    line, box = (LINE - 16) // item, BOX_BYTES // item
+    line, box = TEXT_BYTES // item, BOX_BYTES // item
     return [0, 1, line, line + 1, box, box + 1, 5000]
 
 

@@ -29,7 +29,9 @@ def test_a_freed_array_is_not_written(run_pes):
         native = b.native()
         launch(put_one, native, mine.native(), 0)
         shmem.free(b)
-        message = r"in put_one: a remote array of 400 bytes at offset 0x200 .* is not in one alloc"
+        message = (
+            r"in put_one: put: a remote array of 400 bytes at offset 0x200 .* is not in one alloc"
+        )
         with pytest.raises(SymmetryError, match=message):
             launch(put_one, native, mine.native(), 0)
         d = shmem.zeros(100, "int32")  # in its place

@@ -459,3 +459,37 @@ def test_large_copies(run_pes, shift):
     like = np.zeros(1, np.uint8)
     compile_first(move, like, like, like, 0)
     run_pes(2, body, heap_size=128 << 20)
+
+
+@pytest.mark.checked
+def test_strides_whose_product_overflows_are_refused(run_pes):
+    """With 64 bits they come out small, or as 0, and a check of the product would pass."""
+
+    @shmem.jit
+    def strided(a, b, dst_stride, src_stride, n):
+        shmem.iput(a, b, dst_stride, src_stride, n, 0)
+
+    @shmem.jit
+    def exchanged(a, b, stride, n):
+        shmem.alltoalls(shmem.TEAM_WORLD, a, b, stride, stride, n)
+
+    def body():
+        shmem.init()
+        a, b = shmem.zeros(8), shmem.ones(8)
+        for kind in (int, np.uint64):
+            for numbers in ((2**48, 2**48, 2**16 + 1), (2**62, 2**62, 5), (1, 2**63 - 1, 3)):
+                given = tuple(map(kind, numbers))
+                with pytest.raises(ArgumentError, match=r"element \d+ is outside of an array of 8"):
+                    strided[1, 1](a, b, *given)
+                    shmem.synchronize()
+                with pytest.raises(ArgumentError, match="is outside of an array of 8"):
+                    shmem.iput(a, b, *given, 0)
+        with pytest.raises(ArgumentError, match="is outside of an array of 8"):
+            exchanged[1, 1](a, b, 1, 2**62)
+            shmem.synchronize()
+        with pytest.raises(ArgumentError, match="is outside of an array of 8"):
+            shmem.alltoalls(shmem.TEAM_WORLD, a, b, 1, 1, 2**62)
+        assert not a.numpy().any()
+        shmem.finalize()
+
+    run_pes(4, body)

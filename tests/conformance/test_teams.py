@@ -231,7 +231,7 @@ def test_teams_that_are_not_there(run_pes):
                     ask()
             for kind in range(7):
                 use[1, 1](kind, team, x)
-                with pytest.raises(TeamError, match=f"kernel use, .* in use: {message}"):
+                with pytest.raises(TeamError, match=rf"kernel use, .* in use: \w+: {message}"):
                     shmem.synchronize()
         for kind in (0, 5, 6):
             use[1, 1](kind, INVALID, x)

@@ -11,7 +11,7 @@ from numba.cuda.typing.typeof import Purpose, typeof
 import gpushmem as shmem
 from gpushmem.backends.cpu import lowering
 from gpushmem.errors import ArgumentError
-from gpushmem.simt.kernel import Kernel, running
+from gpushmem.simt.run.kernel import Kernel, running
 from tests.conformance.test_ordering import in_pes
 from tests.conformance.test_signals import compiled_calls
 from tests.pes import compile_first

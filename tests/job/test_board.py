@@ -18,6 +18,7 @@ def board():
     os.close(fd)
 
 
+@pytest.mark.quiet
 def test_an_account_that_is_too_long_goes_without_its_journal(board):
     words = [[k, 1, "a line of some length.py:100"] for k in range(ACCOUNT_BYTES // 20)]
     board.pes["initialised"] = 1

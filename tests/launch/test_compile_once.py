@@ -13,12 +13,19 @@ import pytest
 from numba import cuda
 
 import gpushmem as shmem
+from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends.cpu.hostcalls import HostCalls
 from gpushmem.job import job, store
-from gpushmem.simt import entry as entries
-from gpushmem.simt import sharing
-from gpushmem.simt.kernel import Kernel, shape_of
-from gpushmem.simt.waits import waits
+from gpushmem.simt.grid import entry as entries
+from gpushmem.simt.grid import sharing
+from gpushmem.simt.run.kernel import Kernel
+from gpushmem.simt.run.waits import waits
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch):
+    """What other runs have compiled is not to be found."""
+    monkeypatch.setenv("GPUSHMEM_CACHE", "0")
 
 
 class Builds(list):

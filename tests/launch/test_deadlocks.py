@@ -1,7 +1,6 @@
 """Real deadlocks: the job ends soon, and the report names the culprit's line."""
 
 import ctypes
-import gc
 import os
 import re
 import signal
@@ -17,6 +16,7 @@ from numba import cuda
 
 import gpushmem as shmem
 from tests.conftest import ROOT
+from tests.files import open_files
 
 PR_SET_CHILD_SUBREAPER = 36
 FOR = r", for \d+\.\d s\n +"  # the end of a line of the report, and what follows below it
@@ -49,33 +49,23 @@ def both_barriers(first, second):
     shmem.barrier(second)
 
 
+def children():
+    """Those of this process; multiprocessing leaves one that tracks its resources."""
+    return {*Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left():
     """After each test: no process of its jobs, and so none of their memory, and no descriptor."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # who loses its parent becomes ours
     shmem.init(heap_size="1M")  # opens what is opened once
     shmem.finalize()
-    before = len(os.listdir("/proc/self/fd"))
+    before, others = open_files(), children()
     yield
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    left = children() - others
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0)
-    assert not children.split()
-    gc.collect()  # the frames in an error's traceback
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-@pytest.fixture
-def deadlock(run_pes):
-    """`deadlock(n, body)`: run a job that must end as a deadlock; return what a person reads."""
-
-    def run(n, body, **options):
-        with pytest.raises(pytest.fail.Exception) as failure:
-            run_pes(n, body, **{"timeout": 30, **options})
-        text = str(failure.value)
-        assert text.startswith("deadlock: no PE can go on; all PEs were ended\n"), text
-        return text
-
-    return run
+    assert not left
+    assert not open_files() - before
 
 
 def line_with(text):
@@ -125,6 +115,18 @@ def test_a_missing_put(deadlock):
     has(text, "no operation of PEs 0-2 has written it")
     has(text, r"PEs 1, 2: host, in barrier_all at test_deadlocks.py:\d+, waits for PE 0, for")
     has(text, "Who waits for whom: PEs 1, 2 for PE 0.")
+
+
+def test_of_a_flag_that_nobody_has_written_no_circle_is_claimed(deadlock):
+    def body():
+        shmem.init()
+        wait_for[1, 1](shmem.zeros(1, "uint64"), 1)
+        shmem.synchronize()
+
+    text = deadlock(2, body)
+    has(text, "no operation of PEs 0, 1 has written it")
+    assert "circle" not in text
+    assert "waits for whom" not in text
 
 
 def test_a_signal_that_went_to_the_wrong_pe(deadlock):

@@ -86,6 +86,7 @@ finally:
 """
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("how", sample(ENDS, "exception", "exit", "kill -9"))
 def test_waits_hear_of_a_pe_that_ends(tmp_path, run_cli, how):
     ending, code, reason = ENDS[how]
@@ -110,6 +111,7 @@ def test_every_kind_of_wait_hears(tmp_path, run_cli, wait):
         assert f"PE {pe} hears: PE 1: was killed by SIGKILL" in done.stdout
 
 
+@pytest.mark.quiet
 def test_a_pe_that_does_not_wait_is_ended_too(tmp_path, run_cli):
     text = """
 if shmem.my_pe() == 1:
@@ -143,6 +145,31 @@ finally:
     assert done.stderr.startswith("gpushmem: PE 2 failed:\nTraceback"), done.stderr
     assert "RuntimeError: at the bottom" in done.stderr.split("also failed")[0]
     assert "also failed: ZeroDivisionError" in done.stderr
+
+
+def test_a_wild_store_names_the_kernel_and_what_finds_the_line(tmp_path, run_cli):
+    script = tmp_path / "wild.py"
+    script.write_text(
+        """
+import gpushmem as shmem
+
+@shmem.jit
+def wild(x, i):
+    x[i] = 1
+
+shmem.init()
+if shmem.my_pe() == 1:
+    wild[1, 1](shmem.device_array(1), 1 << 50)
+    shmem.synchronize()
+shmem.barrier_all()
+"""
+    )
+    done = run_cli("run", "-n", 2, script, code=128 + signal.SIGSEGV)
+    assert re.search(
+        r"PE 1 of 2 was killed by SIGSEGV in kernel wild: decorate it with "
+        r"@gpushmem.jit\(debug=True\), which checks indices, to find the line; the other PE",
+        done.stderr,
+    )
 
 
 def test_nothing_is_left_behind(tmp_path):

@@ -16,6 +16,7 @@ from gpushmem import bootstrap
 from gpushmem.backends import choice
 from gpushmem.launch.spawn import collect
 from tests.conftest import PLAIN, ROOT
+from tests.files import open_files
 
 NVSHMEM = ("run", "--backend", "nvshmem")
 HEAD = """
@@ -182,11 +183,11 @@ def test_closures_and_their_results():
         ]  # fmt: skip
         return base[0] + k + found.my_pe, all(same), team, loaded
 
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     rows = spawn(body, 2, 1)
     assert rows == [(pe + 6, True, team, False) for pe in range(2)]
     assert all(row[2] is team for row in rows)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not open_files() - before
 
 
 WITHOUT = """

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 import gpushmem as shmem
+from tests.files import open_files
 
 
 def total(scale):
@@ -32,10 +33,10 @@ def test_closures_and_many_times():
         shmem.init()
         return base[0] + k + shmem.my_pe()
 
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_files()
     for k in range(3):
         assert shmem.spawn(body, 2, (k,)) == [5 + k, 6 + k]
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert not open_files() - before
 
 
 def test_a_pe_that_fails():
@@ -49,13 +50,14 @@ def test_a_pe_that_fails():
         shmem.spawn(body, 2)
 
 
-def test_a_deadlock_has_its_report():
+def test_a_deadlock_has_its_report_once(capfd):
     def body():
         shmem.init()
         shmem.wait_until(shmem.zeros(1, "int32"), shmem.CMP_EQ, shmem.my_pe() + 1)
 
     with pytest.raises(shmem.Deadlock, match=r"no PE can go on\n\nPE 0: host, in wait_until.*== 1"):
         shmem.spawn(body, 2)
+    assert "wait_until" not in capfd.readouterr().err
 
 
 def test_a_timeout_has_its_report():
@@ -97,8 +99,27 @@ def test_from_another_thread():
 def test_what_is_refused(alone):
     with pytest.raises(shmem.ArgumentError, match="is initialised in this process"):
         shmem.spawn(total, 2, (1,))
-    with pytest.raises(shmem.ArgumentError, match="n_pes must be 1 or more, not 0"):
+    with pytest.raises(shmem.ArgumentError, match="n_pes must be a whole number from 1 to 65536"):
         shmem.spawn(total, 0, (1,))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"n_pes": 100_000}, "n_pes must be a whole number from 1 to 65536, not 100000"),
+        ({"n_pes": 10**5000}, "n_pes must be .*, not an integer of more than 64 bits"),
+        ({"n_pes": 1e20}, "n_pes must be"), ({"n_pes": None}, "n_pes must be"),
+        ({"timeout": float("nan")}, "timeout must be a number of seconds above 0, at most 1e+"),
+        ({"timeout": float("inf")}, "timeout must be"), ({"timeout": 1e300}, "timeout must be"),
+        ({"timeout": 0}, "timeout must be"), ({"timeout": "1"}, "timeout must be"),
+        ({"threads_per_pe": 0}, "threads_per_pe must be"), ({"args": 5}, "args must be a tuple"),
+        ({"function": 3}, "function must be something to call, not 3"),
+        ({"heap_size": "lots"}, "'lots' is not a size"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused_by_name(options, said):
+    with pytest.raises(shmem.ArgumentError, match=said.replace("+", r"\+")):
+        shmem.spawn(**{"function": print, **options})
 
 
 def test_after_a_job_of_one_pe(tmp_path):

@@ -178,17 +178,6 @@ def test_our_own_memory_needs_no_registration(alone):
         shmem.register(np.asarray(a))
 
 
-def test_tensors_that_torch_does_not_share(alone):
-    torch = pytest.importorskip("torch")
-    with pytest.raises(ArgumentError, match=r"register: NumPy cannot share .* Tensor: .*gradient"):
-        shmem.register(torch.zeros(4, requires_grad=True))
-    with pytest.raises(ArgumentError, match=r"register: NumPy cannot share .* Tensor"):
-        shmem.register(half := torch.zeros(4, dtype=torch.bfloat16))
-    handle = shmem.register(half.view(torch.uint16))  # the same bits, as NumPy knows them
-    handle[1] = 0x3F80
-    assert half.tolist() == [0, 1, 0, 0]
-
-
 @pytest.mark.parametrize(("start", "stop"), [(0, 10), (2, 6), (0, 3), (9, 10), (4, 8)])
 def test_overlapping_registrations_are_refused_with_both_ranges(alone, start, stop):
     memory = np.zeros(30, "int32")

@@ -109,6 +109,30 @@ def test_ready_kernels_are_named_as_the_makers_of_their_workspace(alone):
     assert {a.where.split(":")[0] for a in shmem.heap_stats().allocations} == {"all_reduce.py"}
 
 
+LARGE = r"an array of shape \(.* is 2\*\*63 bytes or more"
+IMPOSSIBLE = {
+    1 << 62: LARGE, (1 << 40, 1 << 40): LARGE, (1 << 32, 1 << 32): LARGE, (0, 1 << 62): LARGE,
+    (1,) * 70: "at most 32 axes, not 70", 1 << 70: "a shape consists of integers",
+}  # fmt: skip
+
+
+def test_allocations_that_fail_leave_nothing(run_pes):
+    def body():
+        shmem.init()
+        for shape, said in IMPOSSIBLE.items():
+            for make in (shmem.empty, shmem.zeros):
+                with pytest.raises(shmem.ArgumentError, match=said):
+                    make(shape)
+        with pytest.raises(shmem.HeapExhausted):
+            shmem.zeros(1 << 50)
+        with pytest.raises(ValueError, match="could not convert"):
+            shmem.full(3, "five", "float64")
+        stats = shmem.heap_stats()
+        return stats.used, stats.allocations, shmem.zeros(3).numpy().sum()
+
+    assert run_pes(2, body) == [(0, (), 0)] * 2
+
+
 def test_stats_need_init():
     with pytest.raises(NotInitializedError, match="heap_stats: call"):
         shmem.heap_stats()

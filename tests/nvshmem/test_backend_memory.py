@@ -254,6 +254,27 @@ def test_dtypes(n):
 
 
 @host.job
+def operators(me, n):
+    for a in (shmem.zeros(4), shmem.device_array(4)):
+        for use, says in (
+            (lambda a: a == 1, r"==: the host does not reach .*: write a.numpy\(\) == "),
+            (lambda a: a < 2, r"write a.numpy\(\) < "), (lambda a: a + a, r"a.numpy\(\) \+ "),
+            (lambda a: np.sqrt(a), r"write sqrt\(a.numpy\(\)\)"), (bool, r"bool\(a.numpy\(\)\)"),
+            (lambda a: 1 in a, r"isin\(a.numpy\(\)\)"),
+        ):  # fmt: skip
+            with pytest.raises(shmem.ArgumentError, match=says):
+                use(a)
+        assert str(a) == repr(a)
+        assert repr(a).startswith(f"{type(a).__name__}(shape=(4,), dtype=float64")
+        a.copy_from(3)
+        assert [float(x) for x in a] == [3] * 4
+
+
+def test_operators_say_what_to_write():
+    host.run(1, operators)
+
+
+@host.job
 def reshaped(me, n):
     model = own(me, 24)
     x = shmem.asarray(model)

@@ -81,7 +81,7 @@ REFUSED = [
     ("reduce", "complex64", "prod", "NVSHMEM has \"prod\" not of complex64"),
     ("reduce_warp", "float32", "and", "is of integers, not of float32"),
     ("atomic_and", "float32", None, "atomic_and: dst must be an array of int32"),
-    ("wait_until", "int8", None, "ivar must be of int16"),
+    ("wait_until", "int8", None, "ivar must be an array of int16"),
     ("put_signal", "boolean", None, None),
 ]  # fmt: skip
 

@@ -403,7 +403,7 @@ def test_more_pes_than_cores(run_pes):
 @pytest.mark.cpu_backend
 def test_every_row_of_the_table_is_lowered():
     from gpushmem.backends.cpu import collectives, lowering
-    from gpushmem.simt.target import names
+    from gpushmem.simt.compiler.target import names
 
     lowering.install()
     in_kernels = {name: op for name, op in OPS.items() if op.kernel}
@@ -411,7 +411,7 @@ def test_every_row_of_the_table_is_lowered():
     bodies = {*lowering.BODIES, *collectives.REDUCING}
     assert {op.base for op in in_kernels.values()} == bodies, "a lowering without a row"
     for op in in_kernels.values():
-        meaning = names[op.function]
+        meaning = names[op.function].meaning
         function = getattr(meaning, "py_func", None) or meaning._defn  # an intrinsic has a context
         parameters = tuple(inspect.signature(function).parameters)
         assert parameters[-len(op.params) :] == op.params or not op.params, op.name

@@ -10,16 +10,27 @@ import pytest
 from tests.oracle.__main__ import judge, modules, run_module
 
 ROOT = Path(__file__).parent.parent.parent
-SLOW = {"cudapy.test_ufuncs", "cudapy.test_array_alignment"}  # minutes for thousands of kernels
-NAMES = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in modules()]
+# Ten seconds to minutes each, for the same few kernels with every function and every dtype.
+SLOW = (
+    "ufuncs", "array_alignment", "cache_hints", "array_reductions", "math", "operator", "gufunc",
+    "libdevice", "complex", "debuginfo",
+)  # fmt: skip
+NAMES = [
+    pytest.param(name, marks=[pytest.mark.slow] * (name in {f"cudapy.test_{n}" for n in SLOW}))
+    for name in modules()
+]
 
 
 @pytest.fixture(scope="module")
 def outcomes(request):
-    """Futures of the outcomes of the modules that are to be tested; they run on all cores."""
+    """Futures of the outcomes of the modules that are to be tested; they run on all cores.
+
+    A worker of xdist takes one.
+    """
     calls = (getattr(item, "callspec", None) for item in request.session.items)
     names = {call.params["name"] for call in calls if call and "name" in call.params}
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    workers = "PYTEST_XDIST_WORKER" in os.environ
+    with ThreadPoolExecutor(1 if workers else len(os.sched_getaffinity(0))) as pool:
         yield {name: pool.submit(run_module, name) for name in modules() if name in names}
 
 

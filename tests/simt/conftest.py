@@ -2,7 +2,8 @@
 
 import pytest
 
-from gpushmem.simt.kernel import Kernel, shape_of
+from gpushmem.artifacts.shape import shape_of
+from gpushmem.simt.run.kernel import Kernel
 
 
 def launch(function, grid, block, *args, shared=0, **options):
@@ -15,7 +16,7 @@ def launch(function, grid, block, *args, shared=0, **options):
 @pytest.fixture
 def patched():
     """Run the test with `numba.cuda` on the engine."""
-    from gpushmem.simt.patch import patch_numba_cuda
+    from gpushmem.simt.numba_cuda import patch_numba_cuda
 
     with patch_numba_cuda():
         yield

@@ -7,7 +7,7 @@ import pytest
 from numba import cuda
 
 from gpushmem.errors import ArgumentError, KernelError
-from gpushmem.simt import cores, kernel
+from gpushmem.simt.run import cores, kernel
 from tests.simt.conftest import launch
 
 

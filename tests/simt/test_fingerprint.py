@@ -17,8 +17,9 @@ from numba import cuda
 from numba.cuda import types as nb
 
 import gpushmem as shmem
+from gpushmem.artifacts import fingerprint as fingerprints
 from gpushmem.launch import local
-from gpushmem.simt import fingerprint as fingerprints
+from gpushmem.simt.grid import sharing
 
 ARRAY = nb.Array(nb.float64, 1, "C")
 Point, Place = (collections.namedtuple(name, "x y") for name in ("Point", "Place"))
@@ -42,7 +43,7 @@ def made(text, name="kernel", file="program.py", **known):
 
 def fingerprint(function, args=(ARRAY,), **options):
     local.preload()  # it binds the names of gpushmem
-    return fingerprints.fingerprint(function, args, options)
+    return fingerprints.fingerprint(function, args, options, sharing.machine())
 
 
 def key(text, *args, **known):

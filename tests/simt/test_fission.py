@@ -4,12 +4,10 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numba import cuda, float32, float64, int64
 from numba.cuda.typing.typeof import typeof
 
-from gpushmem.simt.kernel import Kernel
+from gpushmem.simt.run.kernel import Kernel
 from tests.simt.conftest import launch
 
 
@@ -152,58 +150,6 @@ def test_nested_loops_with_inner_loops():
         out[t] = total
 
     both(nested, 1, 32, np.random.default_rng(2).random((3, 2)), np.zeros(32))
-
-
-STEPS = st.lists(st.sampled_from(["sync", "add", "swap", "if", "loop", "leave"]), max_size=8)
-
-
-def program(steps):
-    """Source of a kernel made of `steps`."""
-    body = []
-    for k, step in enumerate(steps):
-        body += {
-            "sync": ["cuda.syncthreads()"],
-            "add": ["cuda.syncthreads()", f"v += shared[(t + {k}) % n] + {k}", "cuda.syncthreads()",
-                    "shared[t] = v"],
-            "swap": ["cuda.syncthreads()", f"w = shared[(t * {k} + 1) % n]", "cuda.syncthreads()",
-                     "shared[t] = w + v"],
-            "if": [f"if t % {k + 2} == 0:", f"    v += {k}", "    shared[t] += 1"],
-            "loop": [f"for k{k} in range({k} + 1):", "    cuda.syncthreads()",
-                     f"    v += k{k} * shared[(t + k{k}) % n]", "    cuda.syncthreads()",
-                     "    shared[t] = v % 1000"],
-            "leave": [f"if t % 11 == {k + 5}:", "    out[cuda.grid(1)] = v", "    return"],
-        }[step]  # fmt: skip
-    lines = ["def kernel(out):", "shared = cuda.shared.array(64, int64)", "n = cuda.blockDim.x",
-             "t = cuda.threadIdx.x", "v = t + 1", "shared[t] = v", "cuda.syncthreads()", *body,
-             "cuda.syncthreads()", "out[cuda.grid(1)] = v * 7 + shared[t]"]  # fmt: skip
-    return "\n    ".join(lines)
-
-
-@settings(max_examples=8, deadline=None)
-@given(steps=STEPS, threads=st.sampled_from([1, 2, 13, 64]))
-def test_any_kernel_gives_the_same_as_loops_and_on_fibers(steps, threads):
-    check_program(steps, threads)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@settings(max_examples=60, deadline=None)
-@given(steps=STEPS, threads=st.sampled_from([1, 2, 13, 64]))
-def test_many_kernels_give_the_same_as_loops_and_on_fibers(steps, threads):
-    check_program(steps, threads)
-
-
-def check_program(steps, threads):
-    # Between barriers, threads must not depend on each other's writes: reads follow a barrier.
-    source = program(steps)
-    results = []
-    for extra, kind in (("", "blocks"), ("\n    cuda.syncwarp()", "fibers")):
-        scope = {"cuda": cuda, "int64": int64}
-        exec(source.replace("def kernel(out):", f"def kernel(out):{extra}"), scope)
-        out = np.zeros(2 * threads, np.int64)
-        assert launch(scope["kernel"], 2, threads, out) == kind
-        results.append(out)
-    np.testing.assert_array_equal(*results, err_msg=source)
 
 
 def test_what_depends_on_the_thread_is_not_shared_by_the_block():

@@ -143,8 +143,7 @@ def test_integers_become_8_bit_floats(name, dtype):
     np.testing.assert_array_equal(got, wanted)
 
 
-@intrinsic
-def unpacked(typing, vector):
+def as_floats(typing, vector):
     """A vector of 8-bit floats as one of float32: numba-cuda has the cast, but no name for it."""
     lanes = 2 if "x2" in vector.name else 4
     wide = vector_types[f"float32x{lanes}"]
@@ -153,24 +152,29 @@ def unpacked(typing, vector):
     )
 
 
-def test_vectors_pack_the_first_element_lowest():
-    pair, quad, wide = cuda.float32x2, cuda.float32x4, cuda.float64x4
-    two, four, exponents = fp8.fp8x2_e4m3, fp8.fp8x4_e5m2, fp8.fp8x4_e8m0
-    finite, e4m3 = SATURATE.SATFINITE, INTERPRET.E4M3
+def test_vectors_pack_the_first_element_lowest(run_pes):
+    def body():
+        # In a PE: in a process that extends Numba no kernel is kept, nor taken over.
+        unpacked = intrinsic(as_floats)
+        pair, quad, wide = cuda.float32x2, cuda.float32x4, cuda.float64x4
+        two, four, exponents = fp8.fp8x2_e4m3, fp8.fp8x4_e5m2, fp8.fp8x4_e8m0
+        finite, e4m3 = SATURATE.SATFINITE, INTERPRET.E4M3
 
-    def kernel(out, packed):
-        a = unpacked(two(pair(1.5, -448.0)))
-        b = unpacked(four(quad(0.25, 3.0, -1e9, 0.0)))
-        c = unpacked(exponents(wide(1.0, 3.0, -4.0, 0.75)))
-        out[0], out[1] = a.x, a.y
-        out[2], out[3], out[4], out[5] = b.x, b.y, b.z, b.w
-        out[6], out[7], out[8], out[9] = c.x, c.y, c.z, c.w
-        packed[0] = fp8.cvt_float2_to_fp8x2(pair(1.5, -448.0), finite, e4m3)
+        def kernel(out, packed):
+            a = unpacked(two(pair(1.5, -448.0)))
+            b = unpacked(four(quad(0.25, 3.0, -1e9, 0.0)))
+            c = unpacked(exponents(wide(1.0, 3.0, -4.0, 0.75)))
+            out[0], out[1] = a.x, a.y
+            out[2], out[3], out[4], out[5] = b.x, b.y, b.z, b.w
+            out[6], out[7], out[8], out[9] = c.x, c.y, c.z, c.w
+            packed[0] = fp8.cvt_float2_to_fp8x2(pair(1.5, -448.0), finite, e4m3)
 
-    out, packed = np.zeros(10, np.float32), np.zeros(1, np.uint16)
-    launch(kernel, 1, 1, out, packed)
-    assert out.tolist() == [1.5, -448.0, 0.25, 3.0, -57344.0, 0.0, 1.0, 4.0, 4.0, 1.0]
-    assert packed[0] == 0xFE3C
+        out, packed = np.zeros(10, np.float32), np.zeros(1, np.uint16)
+        launch(kernel, 1, 1, out, packed)
+        assert out.tolist() == [1.5, -448.0, 0.25, 3.0, -57344.0, 0.0, 1.0, 4.0, 4.0, 1.0]
+        assert packed[0] == 0xFE3C
+
+    run_pes(1, body)
 
 
 @pytest.mark.parametrize("source", [np.int64, np.uint64])

@@ -9,9 +9,10 @@ import pytest
 from numba import cuda, float32, int32, njit
 from numba.core.errors import NumbaError, TypingError
 
+from gpushmem.artifacts.shape import shape_of
 from gpushmem.errors import ArgumentError, KernelError
-from gpushmem.simt.kernel import Kernel, shape_of
-from gpushmem.simt.stream import Device
+from gpushmem.simt.run.kernel import Kernel
+from gpushmem.simt.run.stream import Device
 
 
 def launch(function, grid, block, *args, shared=0, **options):
@@ -338,6 +339,22 @@ def test_a_kernel_that_cannot_be_typed_names_the_users_line():
 
     with pytest.raises(TypingError, match='x\\[0\\] = "text" \\+ 1  # this line'):
         launch(wrong, 1, 1, np.zeros(1))
+
+
+def test_a_generator_is_refused_in_words():
+    @cuda.jit(device=True)
+    def count(n):
+        yield n
+
+    def kernel(out):
+        for k in count(3):  # this line
+            out[k] = k
+
+    with pytest.raises(TypingError, match=r"count \(test_kernels.py:\d+\) is a generator") as e:
+        launch(kernel, 1, 1, np.zeros(3))
+    assert "# this line" in str(e.value)
+    with pytest.raises(TypingError, match="Write its values to an array"):
+        launch(count.py_func, 1, 1, 3)
 
 
 @pytest.mark.parametrize(

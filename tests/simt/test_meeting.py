@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from numba import cuda
 
+from gpushmem.artifacts.shape import shape_of
 from gpushmem.errors import ArgumentError, KernelError
-from gpushmem.simt.kernel import Kernel, shape_of
+from gpushmem.simt.run.kernel import Kernel
 from tests.simt.conftest import launch
 
 FULL = 0xFFFFFFFF
@@ -119,6 +120,19 @@ def test_activemask_is_the_lanes_that_are_there_together():
     out = lanes(split, dtype=np.uint32)
     quarter = sum(1 << int(t) for t in LANES if t % 4 == 0)
     np.testing.assert_array_equal(out, np.where(LANES % 4 == 0, quarter, FULL - quarter))
+
+
+@pytest.mark.parametrize("meet", ["syncthreads()", "syncwarp()", "shfl_sync(0xFFFFFFFF, 1, 0)"])
+def test_activemask_counts_the_lanes_that_a_barrier_has_just_let_go(meet):
+    scope = {"cuda": cuda}
+    exec(
+        f"def kernel(out):\n    cuda.{meet}\n    out[cuda.grid(1)] = cuda.activemask()\n",
+        scope,
+    )
+    out = np.zeros(80, np.uint32)
+    assert launch(scope["kernel"], 2, 40, out) == "fibers"
+    np.testing.assert_array_equal(out.reshape(2, 40)[:, :32], 0xFFFFFFFF)
+    np.testing.assert_array_equal(out.reshape(2, 40)[:, 32:], 0xFF)
 
 
 def test_activemask_can_be_the_mask_of_the_next_operation():

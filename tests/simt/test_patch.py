@@ -13,8 +13,9 @@ import pytest
 from numba import cuda, float64
 from numba.cuda.cudadrv.driver import CudaAPIError
 
-from gpushmem.simt.layout import address_of
-from gpushmem.simt.patch import _engine, patch_numba_cuda
+from gpushmem.artifacts.arguments import address_of
+from gpushmem.simt.numba_cuda import patch_numba_cuda
+from gpushmem.simt.numba_cuda.patch import _engine
 
 pytestmark = [
     pytest.mark.usefixtures("patched"),
@@ -256,8 +257,9 @@ def test_kernels_are_kept_on_disk(tmp_path):
         """
 import numpy as np
 from numba import cuda
-from gpushmem.simt.layout import address_of
-from gpushmem.simt.patch import _engine, patch_numba_cuda
+from gpushmem.artifacts.arguments import address_of
+from gpushmem.simt.numba_cuda import patch_numba_cuda
+from gpushmem.simt.numba_cuda.patch import _engine
 
 with patch_numba_cuda():
     @cuda.jit(cache=True)

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from numba import types
-from numba.cuda.np.arrayobj import populate_array
 
-from gpushmem.backends import accepts
-from gpushmem.backends.cpu.meeting import ALIKE, mismatch
+from gpushmem.backends.code import array_moved, contiguous
+from gpushmem.backends.cpu import calls
+from gpushmem.backends.cpu.arrays import Arrays
+from gpushmem.backends.cpu.meeting import ALIKE, elsewhere, mismatch
 from gpushmem.backends.cpu.world import WORLD
 from gpushmem.errors import (
     ArgumentError,
@@ -23,17 +24,12 @@ from gpushmem.errors import (
     SymmetryError,
     TeamError,
 )
-from gpushmem.simt.kernel import KernelFailure
-from gpushmem.simt.layout import view
-from gpushmem.simt.native import (
-    copy_bytes,
-    full_fence,
-    intrinsic,
-    load_acquire,
-    stream_line,
-)
-from gpushmem.simt.primitives import fail_if, user_word
-from gpushmem.simt.target import device
+from gpushmem.simt.base.layout import view
+from gpushmem.simt.base.native import copy_bytes, full_fence, intrinsic, load_acquire, stream_line
+from gpushmem.simt.compiler.groups import APART, LEFT, UNLIKE
+from gpushmem.simt.compiler.primitives import fail_if, user_word
+from gpushmem.simt.compiler.target import device
+from gpushmem.simt.run.kernel import KernelFailure
 
 __all__ = [
     "BAD_COMPARISON",
@@ -43,19 +39,20 @@ __all__ = [
     "BAD_TIMEOUT",
     "EMPTY",
     "ENDED",
+    "MOST",
+    "NAMING",
     "NOT_BY_ROWS",
     "NO_MEMORY",
     "OUTSIDE",
     "TOO_SHORT",
     "TOO_SMALL",
     "TRAPS",
+    "TWICE",
     "UNALIGNED",
     "address_of",
     "aligned",
     "array_at",
     "array_like",
-    "array_moved",
-    "arrays_checker",
     "as_world",
     "check_strides",
     "copy_element",
@@ -81,10 +78,11 @@ SMALL = 1 << 20  # bytes that caches always keep
     BAD_PE, NOT_SYMMETRIC, TOO_SMALL, BAD_SIGNAL_OP, BAD_COMPARISON, EMPTY, TOO_SHORT, BAD_STRIDE,
     OUTSIDE, BAD_TEAM, BAD_ROOT, NOT_DIVISIBLE, MISMATCH, ENDED,
     NOT_ALLOCATED, NO_ROOM, ELSEWHERE, UNALIGNED, BAD_TIMEOUT, BAD_SHAPES, NOT_BY_ROWS, NO_MEMORY,
-) = range(2, 24)  # fmt: skip
+    TWICE,
+) = range(2, 25)  # fmt: skip
 
 
-def _shapes(a: int, b: int, rows: int, columns: int) -> str:
+def _shapes(a: int, b: int, rows: int, columns: int, *_: int) -> str:
     (m, k), (depth, n) = (divmod(shape, 2**32) for shape in (a, b))
     return (
         f"a is {m} x {k}, b {depth} x {n}, dst {rows} x {columns}: a must have as many columns "
@@ -92,20 +90,13 @@ def _shapes(a: int, b: int, rows: int, columns: int) -> str:
     )
 
 
-def _elsewhere(pe: int, theirs: int, ours: int, which: int) -> str:
-    return (
-        f"PE {pe} gives {('dst', 'src')[which]} at offset {theirs:#x} of the symmetric heap, this "
-        f"PE at {ours:#x}: every PE must give the same symmetric array"
-    )
-
-
-# What the failure codes mean: exception class, and the message with the four numbers recorded.
+# What the failure codes mean: exception class, and the message with the numbers recorded.
 TRAPS: dict[int, tuple[type[ShmemError], str | Callable[..., str]]] = {
     BAD_PE: (ArgumentError, "there is no PE {0}: PEs are 0 to {1}"),
     NOT_SYMMETRIC: (
         SymmetryError,
-        "a remote array of {1} bytes at {0:#x} is not on the symmetric heap ({2:#x} to {3:#x}): "
-        "allocate it with gpushmem.empty or zeros",
+        "a remote array of {1} bytes at {0:#x} is not on the symmetric heap: allocate it with "
+        "gpushmem.empty or zeros",
     ),
     NOT_ALLOCATED: (
         SymmetryError,
@@ -126,7 +117,7 @@ TRAPS: dict[int, tuple[type[ShmemError], str | Callable[..., str]]] = {
         "in a and b, those of a column",
     ),
     NO_MEMORY: (KernelError, "no memory to multiply {0} x {1} and {1} x {2} float16 as float32"),
-    EMPTY: (ArgumentError, "the array has no element 0"),
+    EMPTY: (ArgumentError, "the array has no element 0: it is empty"),
     UNALIGNED: (
         ArgumentError,
         "the element at {0:#x} is not aligned to its {1} bytes; atomic operations, signals and "
@@ -150,17 +141,24 @@ TRAPS: dict[int, tuple[type[ShmemError], str | Callable[..., str]]] = {
         "src has {0} elements, which are not {1} equal parts, one for each PE of the team",
     ),
     MISMATCH: (CollectiveMismatch, mismatch),
-    ELSEWHERE: (CollectiveMismatch, _elsewhere),
+    ELSEWHERE: (CollectiveMismatch, elsewhere),
     NO_ROOM: (ArgumentError, "dst has {0} elements, and needs {1}"),
     ENDED: (
         CollectiveMismatch,
         f"waits for PE {{0}}, which ended without making this call. {ALIKE}",
     ),
+    TWICE: (CollectiveMismatch, calls.twice),
+    APART: (KernelError, calls.apart),
+    UNLIKE: (KernelError, calls.unlike),
+    LEFT: (KernelError, calls.left),
     TOO_SHORT: (
         ArgumentError,
         "{0} elements are to be compared, but status, indices or value has {1} elements",
     ),
 }
+
+
+NAMING = {TWICE, APART, UNLIKE, LEFT}  # whose texts name the operation
 
 
 def error_of(code: int, where: str, *values: int) -> ShmemError:
@@ -169,11 +167,26 @@ def error_of(code: int, where: str, *values: int) -> ShmemError:
     return kind(f"{where}: {text.format(*values) if isinstance(text, str) else text(*values)}")
 
 
-def explain(failure: KernelFailure, where: str) -> ShmemError:
+# Which numbers of a failure are addresses of arrays, and what the arrays are called.
+ABOUT = {
+    NOT_SYMMETRIC: {0: "it"}, EMPTY: {0: "it"}, UNALIGNED: {0: "it"}, OUTSIDE: {2: "it"},
+    TOO_SMALL: {2: "dst", 3: "src"}, NO_ROOM: {2: "dst"},
+}  # fmt: skip
+
+
+def explain(failure: KernelFailure, where: str, arrays: Arrays) -> ShmemError:
     """The error of a kernel that failed, in the words of the operation that found it."""
     if failure.code not in TRAPS:
         return KernelError(f"{where}: {failure.what()}")
-    return error_of(failure.code, where, *failure.values)
+    error = error_of(failure.code, where, *failure.values)
+    known = ""
+    for index, name in ABOUT.get(failure.code, {}).items():
+        found = arrays.at(failure.values[index])
+        if found is not None:
+            known += f"; {name} is {found}"
+        elif failure.code == NOT_SYMMETRIC:
+            known += "; it is memory of the kernel (local or shared), or of the host"
+    return type(error)(f"{error}{known}")
 
 
 # --- addresses
@@ -233,7 +246,7 @@ def nothing(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 @device
 def remote_element(array, pe):
     """Address on `pe` of the symmetric `array`'s element 0."""
-    fail_if(size_of(array) < 1, EMPTY, 0, 0, 0, 0)
+    fail_if(size_of(array) < 1, EMPTY, address_of(array), 0, 0, 0)
     return remote(address_of(array), itemsize_of(array), pe)
 
 
@@ -298,15 +311,7 @@ def array_at(typingctx: Any, like: Any, address: Any, count: Any) -> Any:
     result = types.Array(like.dtype, 1, "C")
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        _, address, count = args
-        array = context.make_array(result)(context, builder)
-        size = context.get_constant(
-            types.intp, context.get_abi_sizeof(context.get_data_type(like.dtype))
-        )
-        populate_array(
-            array, builder.inttoptr(address, array.data.type), [count], [size], size, None
-        )
-        return array._getvalue()
+        return contiguous(context, builder, result, args[1], args[2:])
 
     return result(like, types.intp, types.intp), codegen
 
@@ -319,13 +324,6 @@ def array_like(typingctx: Any, array: Any, address: Any) -> Any:
         return array_moved(context, builder, array, *args)
 
     return array(array, types.intp), codegen
-
-
-def array_moved(context: Any, builder: Any, typ: Any, array: Any, address: Any) -> Any:
-    """The code of an array of the same extents and strides at `address`."""
-    moved = context.make_array(typ)(context, builder, array)
-    moved.data = builder.inttoptr(address, moved.data.type)
-    return moved._getvalue()
 
 
 # --- copies
@@ -360,21 +358,17 @@ def copy_one(target, source, nbytes):
         full_fence()
 
 
-def arrays_checker(name: str) -> Any:
-    """Make `check(dst, src)` for the operation `name`, for use in kernels."""
-
-    @intrinsic
-    def check(typingctx: Any, dst: Any, src: Any) -> Any:
-        accepts.arrays(name, dst, src)
-        return types.void(dst, src), nothing
-
-    return check
+MOST = 2**62  # elements: more than there can be
 
 
 @device
 def reach(stride, n):
-    """Elements from the first to the last of `n` that lie `stride` apart."""
-    return (n - 1) * stride + 1 if n > 0 else 0
+    """Elements from the first to the last of `n` that lie `stride` apart; at most `MOST`."""
+    if n < 1:
+        return 0
+    if n > 1 and stride > MOST // (n - 1):
+        return MOST
+    return (n - 1) * stride + 1
 
 
 @device
@@ -382,9 +376,9 @@ def check_strides(dst, src, dst_stride, src_stride, n):
     bad = dst_stride < 1 or src_stride < 1 or n < 0
     fail_if(bad, BAD_STRIDE, dst_stride, src_stride, n, 0)
     have, need = size_of(src), reach(src_stride, n)
-    fail_if(need > have, OUTSIDE, need - 1, have, 0, 0)
+    fail_if(need > have, OUTSIDE, need - 1, have, address_of(src), 0)
     have, need = size_of(dst), reach(dst_stride, n)
-    fail_if(need > have, OUTSIDE, need - 1, have, 0, 0)
+    fail_if(need > have, OUTSIDE, need - 1, have, address_of(dst), 0)
 
 
 @device

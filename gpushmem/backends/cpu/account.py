@@ -18,18 +18,21 @@ from typing import Any
 import numpy as np
 
 import gpushmem.job
+from gpushmem.backends.cpu.arrays import Arrays
+from gpushmem.backends.cpu.asking import Asking
 from gpushmem.backends.cpu.collectives import MEMBER
 from gpushmem.backends.cpu.journal import Journal
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.world import World
 from gpushmem.backends.hostcalls import ON_THE_HOST
-from gpushmem.lines import assigned_name, line_of, user_frame
+from gpushmem.lines import line_of, user_frame
 from gpushmem.ops.constants import COMPARISONS
-from gpushmem.simt.kernel import running
-from gpushmem.simt.layout import GROUP
-from gpushmem.simt.parking import Parked, hosts, parked
-from gpushmem.simt.primitives import LANE_MEETING, MEETING, POLLING
-from gpushmem.simt.waits import Wait, unstarted, waits
+from gpushmem.simt.base.layout import GROUP
+from gpushmem.simt.base.parking import Parked, hosts, parked
+from gpushmem.simt.compiler.groups import MEETING
+from gpushmem.simt.compiler.primitives import LANE_MEETING, POLLING
+from gpushmem.simt.run.kernel import running
+from gpushmem.simt.run.waits import Wait, unstarted, waits
 
 __all__ = ["Accountant"]
 
@@ -38,22 +41,22 @@ MOST = 50  # waits in an account; the rest is counted
 
 
 class Accountant:
-    """Makes the accounts of one PE. `allocated` gives what is on the heap (`memory.stats`)."""
+    """Makes the accounts of one PE."""
 
-    def __init__(self, world: World, meeting: Meeting, journal: Journal) -> None:
+    def __init__(
+        self, world: World, meeting: Meeting, journal: Journal, arrays: Arrays, asking: Asking
+    ) -> None:
         self._world, self._meeting, self._journal = world, meeting, journal
-        self.allocated: Any = list
-        self._made: Any = ()
+        self._arrays, self._asking = arrays, asking
 
     def account(self, stacks: bool = False) -> dict[str, Any]:
         """All of it; see `job.report` for what is in it."""
         found = waits()
         alike = _alike(found)
-        self._made = self.allocated()
         busy = sorted({launch.name for launch in list(running)} - {wait.kernel for wait in found})
         return {
             "pe": self._world.job.my_pe,
-            "host": [self._host(ident, wait) for ident, wait in hosts()],
+            "host": [self._host(*each) for each in (*hosts(), *self._asking.waits().items())],
             "busy": busy,
             "unstarted": unstarted(),
             "waits": [self._wait(group) for group in alike[:MOST]],
@@ -95,8 +98,8 @@ class Accountant:
     def _condition(self, wait: Wait) -> dict[str, Any]:
         """What ends the wait, by its kind."""
         if wait.compare == MEETING:
-            arrived = _arrived(wait.address)
-            return {"arrived": max(arrived, 0), "wanted": wait.wanted}
+            arrived, alive = _of_group(wait.address)
+            return {"arrived": max(arrived, 0), "wanted": alive}
         if wait.compare == LANE_MEETING:
             return {"lanes": wait.wanted}
         if wait.compare == MEMBER:
@@ -118,12 +121,12 @@ class Accountant:
     def _object(self, address: int, width: int) -> dict[str, Any]:
         """What symmetric array an address is in."""
         offset = address - self._world.heap
-        for made in self._made:
-            if made.offset <= offset < made.offset + max(made.nbytes, 1):
-                return {
-                    "offset": offset, "index": (offset - made.offset) // made.dtype.itemsize,
-                    "dtype": str(made.dtype), "made": made.where, "name": assigned_name(made.where),
-                }  # fmt: skip
+        found = self._arrays.symmetric_at(address)
+        if found is not None:
+            return {
+                "offset": offset, "index": found.element, "dtype": str(found.dtype),
+                "made": found.where, "name": found.name,
+            }  # fmt: skip
         return {"offset": offset, "index": 0, "dtype": f"{8 * width} bits", "made": None}
 
 
@@ -137,16 +140,17 @@ def _alike(found: list[Wait]) -> list[list[Wait]]:
     return list(groups.values())
 
 
-def _arrived(group: int) -> int:
-    """How many threads have come to a GROUP, of a block that may have gone meanwhile."""
+def _of_group(group: int) -> tuple[int, int]:
+    """How many threads have come, of how many, to a GROUP of a block that may be gone by now."""
     data = bytearray(GROUP.itemsize)
     try:
         with open("/proc/self/mem", "rb", buffering=0) as memory:
             memory.seek(group)
             memory.readinto(data)
     except OSError:
-        return 0
-    return int(np.frombuffer(data, GROUP)[0]["arrived"])
+        return 0, 0
+    record = np.frombuffer(data, GROUP)[0]
+    return int(record["arrived"]), int(record["alive"])
 
 
 def _number(address: int, width: int) -> int:

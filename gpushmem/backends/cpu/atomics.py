@@ -13,20 +13,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit, types
 
+from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends import accepts
 from gpushmem.backends.cpu.access import (
     UNALIGNED,
     aligned,
     error_of,
     itemsize_of,
-    nothing,
     remote_element,
 )
 from gpushmem.backends.cpu.access import address_of as address_of_array
 from gpushmem.backends.cpu.journal import SIGNALS, note_word
 from gpushmem.errors import ArgumentError
-from gpushmem.simt.layout import address_of
-from gpushmem.simt.native import intrinsic
+from gpushmem.simt.base.native import intrinsic
 
 __all__ = ["BODIES", "host"]
 
@@ -117,19 +116,8 @@ def element(typingctx: Any, array: Any, value: Any) -> Any:
     return array.dtype(array, array.dtype), codegen
 
 
-def _checker(op: str) -> Any:
-    @intrinsic
-    def check(typingctx: Any, dst: Any) -> Any:
-        """Refuse, when the kernel is compiled, what has no such atomic operation."""
-        accepts.atomic(op, dst)
-        return types.void(dst), nothing
-
-    return check
-
-
 BODY = """
 def atomic_{op}({params}):
-    check(dst)
     target = aligned(remote_element(dst, pe), itemsize_of(dst))
     {note}
     {give}update(target, {values})
@@ -145,7 +133,7 @@ def _body(op: str) -> Any:
         values=", ".join(f"element(dst, {value})" for value in form.given),
     )  # fmt: skip
     scope = {
-        "check": _checker(op), "update": form.update, "element": element,
+        "update": form.update, "element": element,
         "remote_element": remote_element, "aligned": aligned, "itemsize_of": itemsize_of,
         "note_word": note_word, "address_of_array": address_of_array, "SIGNALS": SIGNALS,
         "__name__": __name__,

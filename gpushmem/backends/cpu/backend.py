@@ -8,17 +8,24 @@ from typing import Any
 
 import numpy as np
 
+from gpushmem import disk
+from gpushmem.arguments import shown
+from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends.base import DeviceFunction, Shape
 from gpushmem.backends.cpu import atomics, lowering, meeting
 from gpushmem.backends.cpu.access import (
     BAD_SIGNAL_OP,
     EMPTY,
     ENDED,
+    NAMING,
     UNALIGNED,
     error_of,
     explain,
 )
 from gpushmem.backends.cpu.account import Accountant
+from gpushmem.backends.cpu.arrays import Arrays
+from gpushmem.backends.cpu.asking import Asking
 from gpushmem.backends.cpu.hostcalls import HostCalls
 from gpushmem.backends.cpu.journal import Journal
 from gpushmem.backends.cpu.meeting import Meeting
@@ -26,6 +33,7 @@ from gpushmem.backends.cpu.signals import Signals
 from gpushmem.backends.cpu.teams import Teams
 from gpushmem.backends.cpu.watch import Watch
 from gpushmem.backends.cpu.world import World
+from gpushmem.backends.given import checked
 from gpushmem.backends.hostcalls import (
     check_contiguous,
     check_copy,
@@ -34,16 +42,17 @@ from gpushmem.backends.hostcalls import (
     fitting,
     not_symmetric,
 )
-from gpushmem.errors import ArgumentError, ShmemError
+from gpushmem.errors import ArgumentError, ArgumentTypeError, ShmemError
 from gpushmem.job.job import current
 from gpushmem.job.store import Store
 from gpushmem.ops import SIGNAL_ADD, SIGNAL_SET, Op
-from gpushmem.simt import cores, entry, fingerprint, scheduler, sharing
-from gpushmem.simt.kernel import Kernel, KernelFailure, Running, shape_of
-from gpushmem.simt.layout import address_of
-from gpushmem.simt.scheduler import CANCELLED
-from gpushmem.simt.stream import Device, Stream
-from gpushmem.simt.target import adopt, simt_target
+from gpushmem.simt.base.embedding import Embedder, embed
+from gpushmem.simt.compiler.target import adopt, simt_target
+from gpushmem.simt.grid import entry, sharing
+from gpushmem.simt.run import cores, scheduler
+from gpushmem.simt.run.kernel import Kernel, KernelFailure, Running
+from gpushmem.simt.run.scheduler import CANCELLED
+from gpushmem.simt.run.stream import Device, Stream
 
 __all__ = ["CpuBackend", "warm_up"]
 
@@ -54,7 +63,8 @@ adopt(DeviceFunction, lambda function: function.py_func)
 IGNORED = {"opt", "lineinfo", "max_registers", "launch_bounds", "inline", "forceinline", "lto"}
 
 
-READS = ("signal_fetch", "atomic_fetch", "g", "get", "iget")
+# So begin the operations that read what others write.
+READS = ("signal_fetch", "atomic_fetch", "atomic_swap", "atomic_compare_swap", "test", "g", "iget")
 # The host's calls of these wait for all streams; on a stream they are kernels as others are.
 MEETINGS = ("barrier_all", "sync_all")
 SIGNAL_OPS = {SIGNAL_SET: "atomic_set", SIGNAL_ADD: "atomic_add"}
@@ -70,7 +80,10 @@ class CpuBackend:
         job = current()
         assert job is not None  # see `runtime`
         self.my_pe, self.n_pes = job.my_pe, job.n_pes
-        sharing.use(Store(job.code_fd) if job.n_pes > 1 else None)
+        if job.n_pes > 1:
+            store = Store(job.code_fd)
+            sharing.use(store)
+            disk.speak_for(store.first)
         self.heap_bytes = heap_bytes
         self.world = World(job, heap_bytes)
         self._meeting = Meeting(self.world)
@@ -78,9 +91,12 @@ class CpuBackend:
         self._teams = Teams(self.world, self._meeting)
         self._journal = Journal()
         self.world.native["journal"] = self._journal.address
-        self._accountant = Accountant(self.world, self._meeting, self._journal)
-        self._watch = Watch(job, self._accountant)
-        self._host_calls = HostCalls(self.world.native)
+        self._arrays, self._asking = Arrays(self.world), Asking()
+        self._accountant = Accountant(
+            self.world, self._meeting, self._journal, self._arrays, self._asking
+        )
+        self._watch = Watch(job, self._accountant, self._asking)
+        self._host_calls = HostCalls(self.world.native, self._teams.run)
         self.world.size_heap()
         self._watch.start()
         over = self.world.board.error()
@@ -93,6 +109,8 @@ class CpuBackend:
             self._watch.stop()
             raise
         self._signals = Signals(self._accountant, self.world.board)
+        self._runs = self.world.board.pes["kernel"][self.my_pe : self.my_pe + 1]
+        embed(Embedder(self.world.native, self._explain, self._tell))
 
     # --- meeting
 
@@ -103,11 +121,11 @@ class CpuBackend:
 
     @property
     def allocated(self) -> Callable[[], Sequence[Any]]:
-        return self._accountant.allocated
+        return self._arrays.allocated
 
     @allocated.setter
     def allocated(self, value: Callable[[], Sequence[Any]]) -> None:
-        self._accountant.allocated = value
+        self._arrays.allocated = value
 
     def forget(self, offset: int, nbytes: int) -> None:
         self._journal.forget(offset, nbytes)
@@ -116,9 +134,11 @@ class CpuBackend:
         self.world.board["timeout"] = int((seconds or 0) * 1e9)
 
     def close(self) -> None:
+        embed(None)
         self._watch.stop()
         self._signals.restore()
         sharing.use(None)
+        disk.speak_for(None)
         self._teams.close()
         self.world.release_heap()
 
@@ -131,7 +151,9 @@ class CpuBackend:
         return address_of(native) - self.world.heap
 
     def device_array(self, shape: Shape, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        return np.empty(shape, dtype)
+        array = np.empty(shape, dtype)
+        self._arrays.note(array, "device memory")
+        return array
 
     def to_host(self, native: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         self.synchronize()
@@ -155,6 +177,7 @@ class CpuBackend:
                 f"register: these {memory.nbytes} bytes are on the symmetric heap already: pass "
                 "the symmetric array itself"
             )
+        self._arrays.note(memory, "registered memory")
         return memory
 
     def unregister(self, native: np.ndarray[Any, Any]) -> None:
@@ -168,12 +191,18 @@ class CpuBackend:
     def synchronize(self) -> None:
         self._device.synchronize()
 
+    def settle(self, what: str) -> None:
+        self.synchronize()
+        self._meeting.settle(what)
+
     def kernel(self, py_func: Callable[..., Any], options: dict[str, Any]) -> Kernel:
         unknown = options.keys() - OPTIONS - IGNORED
         if unknown:
             known = ", ".join(sorted([*OPTIONS, *IGNORED, "device"]))
             raise ArgumentError(f"jit has no option {', '.join(sorted(unknown))}; it has {known}")
-        return Kernel(py_func, **{k: v for k, v in options.items() if k in OPTIONS})
+        return Kernel(
+            py_func, **{"cache": True} | {k: v for k, v in options.items() if k in OPTIONS}
+        )
 
     def prepare(
         self, kernel: Kernel, config: tuple[Any, ...], args: tuple[Any, ...]
@@ -192,34 +221,49 @@ class CpuBackend:
 
     def _submit(self, stream: Any, launch: Running) -> None:
         """Run a launch in its turn; whoever synchronises gets its error in the user's words."""
+        self._asking.forget()
 
         def run() -> None:
             try:
-                launch()
+                self._teams.run(launch)
             except KernelFailure as failure:
-                where = f"PE {self.my_pe}, {failure.where()}"
-                raise self._explain(failure, where) from failure.__cause__
+                raise self._explain(failure) from failure.__cause__
 
         self._stream(stream).submit(run)
 
-    def _explain(self, failure: KernelFailure, where: str) -> ShmemError:
+    def _tell(self, kernel: str) -> None:
+        """Leave on the board which kernel runs: it can be read when this process has died."""
+        self._runs[0] = kernel.encode()
+
+    def _explain(self, failure: KernelFailure, where: str = "") -> ShmemError:
         """The error of a launch that failed: what has become of the job, if it was that."""
         verdict = self.world.board.error() if failure.code in (CANCELLED, ENDED) else None
-        return verdict or explain(failure, where)
+        if not where:
+            label = "" if failure.code in NAMING else failure.label
+            where = ": ".join(filter(None, (f"PE {self.my_pe}, {failure.where()}", label)))
+        return verdict or explain(failure, where, self._arrays)
 
     def _stream(self, stream: Any) -> Stream:
         if isinstance(stream, Stream):
             return stream
-        if stream in (0, None):
+        if stream is None or (isinstance(stream, int) and stream == 0):
             return self._device.default
-        raise ArgumentError(f"a stream comes from gpushmem.stream(), or is 0; got {stream!r}")
+        raise ArgumentTypeError(
+            f"a stream comes from gpushmem.stream(), or is 0; got {shown(stream)}"
+        )
 
     # --- host side of the operations
 
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
-        if self._watch.over and (op.base in READS or op.base.startswith("test")):
+        if self._watch.over and op.base.startswith(READS):
             # A host that polls would not hear of it otherwise.
             raise self.world.board.error() or ShmemError(f"{op.name}: the job is over")
+        arguments = checked(op, arguments)
+        answer = self._do(op, arguments)
+        self._asking.note(op, arguments.get("pe"), answer)
+        return answer
+
+    def _do(self, op: Op, arguments: dict[str, Any]) -> Any:
         stream = arguments.pop("stream", None)
         run = self._host_side(op)
         if run is None or (op.base in MEETINGS and stream is not None):
@@ -371,7 +415,7 @@ def warm_up(n_pes: int | None) -> None:
     scheduler.addresses()
     meeting.native()
     entry.warm_up()
-    fingerprint.warm_up()
+    sharing.machine()
     if n_pes is None or n_pes > cores.available():
         # What compiling needs. Where each PE has a core, those that compile make it as fast.
         simt_target.typing_context.refresh()

@@ -14,17 +14,16 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.cuda.np.arrayobj import populate_array
 from numba.extending import get_cython_function_address
 from threadpoolctl import ThreadpoolController
 
-from gpushmem.backends import accepts
+from gpushmem.backends.code import contiguous
 from gpushmem.backends.cpu.access import BAD_SHAPES, NO_MEMORY, NOT_BY_ROWS, itemsize_of
-from gpushmem.simt import cores
-from gpushmem.simt.externals import suppliers
-from gpushmem.simt.native import i64, intrinsic, libc_free, malloc
-from gpushmem.simt.primitives import fail_if
-from gpushmem.simt.target import call_device, device
+from gpushmem.simt.base.externals import suppliers
+from gpushmem.simt.base.native import intrinsic, libc_free, malloc
+from gpushmem.simt.compiler.primitives import fail_if
+from gpushmem.simt.compiler.target import call_device, device
+from gpushmem.simt.run import cores
 
 __all__ = ["gemm"]
 
@@ -124,13 +123,7 @@ def floats_at(typingctx: Any, address: Any, rows: Any, columns: Any) -> Any:
     result = types.Array(types.float32, 2, "C")
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        address, rows, columns = args
-        array = context.make_array(result)(context, builder)
-        populate_array(
-            array, builder.inttoptr(address, array.data.type), [rows, columns],
-            [builder.mul(columns, i64(4)), i64(4)], i64(4), None,
-        )  # fmt: skip
-        return array._getvalue()
+        return contiguous(context, builder, result, args[0], args[1:])
 
     return result(types.intp, types.intp, types.intp), codegen
 
@@ -164,7 +157,6 @@ def in_halves(dst, a, b, accumulate):
 @intrinsic
 def multiply(typingctx: Any, dst: Any, a: Any, b: Any, accumulate: Any) -> Any:
     """Multiply matrices that fit each other."""
-    accepts.gemm(dst, a, b)
     body = in_halves if dst.dtype == types.float16 else in_floats
     sig = types.void(dst, a, b, types.boolean)
     return sig, lambda context, builder, sig, args: call_device(builder, body, sig, args)

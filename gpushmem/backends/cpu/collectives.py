@@ -23,47 +23,46 @@ from gpushmem.backends.cpu.access import (
     ELSEWHERE,
     ENDED,
     MISMATCH,
+    MOST,
     NO_ROOM,
     NOT_DIVISIBLE,
     address_of,
     array_at,
-    arrays_checker,
     as_world,
     check_strides,
     copy_large,
     copy_strided,
     itemsize_of,
-    nothing,
     remote,
     size_of,
 )
-from gpushmem.backends.cpu.meeting import KINDS, REDUCTIONS
-from gpushmem.backends.cpu.rounds import KIND, as_team, box, box_at, line, pe_of, post
+from gpushmem.backends.cpu.meeting import KINDS, REDUCTIONS, dtype_number
+from gpushmem.backends.cpu.rounds import as_line, as_team, box, box_at, line, pe_of, post, say
 from gpushmem.backends.cpu.world import TEAM
 from gpushmem.job.board import PE
-from gpushmem.simt.native import copy_bytes, full_fence, intrinsic, load_acquire, store_release
-from gpushmem.simt.primitives import (
+from gpushmem.simt.base.native import copy_bytes, full_fence, intrinsic, load_acquire, store_release
+from gpushmem.simt.compiler.primitives import (
     LOOKS,
     alone,
     begin_wait,
     end_wait,
     fail_if,
+    fail_with,
     pause,
     text_word,
     user_word,
 )
-from gpushmem.simt.target import device
+from gpushmem.simt.compiler.target import device
 
-__all__ = ["BODIES", "MEMBER", "REDUCING"]
+__all__ = ["BODIES", "MEMBER", "REDUCING", "ROUNDS", "TEAM_BYTES", "team_at"]
 
 TEAM_BYTES, PE_BYTES = TEAM.itemsize, PE.itemsize
 MEMBER = -16  # in a waiting thread's record: it waits for the PE whose number is `wanted`
-BYTES, ROOT = 256, 1 << 48  # what a number of bytes, and the root, are multiplied by in a kind
+DTYPE, BYTES = 1 << 8, 1 << 24  # what a dtype, and a number of bytes, are multiplied by in a kind
 BARRIER, SYNC, BROADCAST, FCOLLECT, COLLECT, ALLTOALL, ALLTOALLS = (
     KINDS.index(what)
     for what in ("barrier", "sync", "broadcast", "fcollect", "collect", "alltoall", "alltoalls")
 )
-ANYTHING = -1  # in the place of a kind
 PART = 64  # elements; parts of a reduction begin at multiples of it
 
 
@@ -103,8 +102,8 @@ def team_translate_pe(src_team, src_pe, dst_team):
 
 
 @device
-def await_member(what, team, number, rank, kind):
-    """Wait until member `rank` is in round `number`; fail if it does not do `kind` there."""
+def await_member(what, team, number, rank, compares):
+    """Wait until member `rank` is in round `number`; if asked, fail if it does another thing."""
     own = line(team, number, rank)
     pe = pe_of(team, rank)
     world = as_world(user_word())
@@ -118,91 +117,103 @@ def await_member(what, team, number, rank, kind):
                 fail_if(ended != 0 and load_acquire(own) < number, ENDED, pe, 0, 0, 0)
                 pause()
         end_wait()
-    theirs = load_acquire(own + KIND)
-    index = (team - world.teams) // TEAM_BYTES
-    fail_if(ANYTHING != kind != theirs, MISMATCH, pe, theirs, kind, index)
+    if compares:
+        compare(team, own, pe)
 
 
 @device
-def await_all(what, team, number, kind):
-    """Wait until all members are in round `number`; fail if one does not do `kind` there."""
+def compare(team, own, pe):
+    """Fail if what another member has told in its line is not what this PE tells."""
+    ours, theirs = as_team(team).said, as_line(own).said
+    index = (team - as_world(user_word()).teams) // TEAM_BYTES
+    calls = (pe, theirs[0], ours[0], index, theirs[1], ours[1])
+    fail_with(theirs[0] != ours[0] or theirs[1] != ours[1], MISMATCH, calls)
+    for k in range(2):
+        at, place = theirs[2 + k], ours[2 + k]
+        fail_if(at != place, ELSEWHERE, pe, at, place, k)
+
+
+@device
+def await_all(what, team, number, compares):
+    """Wait until all members are in round `number`; if asked, fail if one does another thing."""
     record = as_team(team)
     for rank in range(record.n_pes):
         if rank != record.my_pe:
-            await_member(what, team, number, rank, kind)
+            await_member(what, team, number, rank, compares)
 
 
 @device
 def begin(what, team):
     """Begin a round and return its number: all have read what was sent in the last but one."""
     record = as_team(team)
-    number = record.round
-    await_all(what, team, number, record.unchecked)
-    record.round, record.unchecked = number + 1, ANYTHING
+    number, unchecked = record.round, record.unchecked != 0
+    record.unchecked = 0
+    await_all(what, team, number, unchecked)
+    record.round = number + 1
     return number + 1
 
 
 @device
-def post_all(team, number, kind):
-    record = as_team(team)
-    for rank in range(record.n_pes):
-        if rank != record.my_pe:
-            post(team, number, rank, kind)
-
-
-@device
-def meet(what, team, kind):
-    """A round in which nothing is sent."""
+def begin_with(what, team, kind, detail, dst, src):
+    """`begin` for the first round of a call, in which all members must say the same."""
     number = begin(what, team)
-    post_all(team, number, kind)
-    await_all(what, team, number, kind)
-
-
-@device
-def open_array(what, team, kind, array, is_src, word):
-    """A round after which the members' arrays may be used; `array` is at one place on all of them.
-
-    Each member also tells all a `word`; returns the round's number, for `word_of`.
-    """
-    record = as_team(team)
-    place = address_of(array) - as_world(user_word()).heap
-    number = begin(what, team)
-    for rank in range(record.n_pes):
-        if rank != record.my_pe:
-            store_release(box_at(team, number, rank, 16), place)
-            store_release(box_at(team, number, rank, 16) + 8, word)
-            post(team, number, rank, kind)
-    await_all(what, team, number, kind)
-    for rank in range(record.n_pes):
-        if rank != record.my_pe:
-            theirs = load_acquire(box(team, number, rank, 16))
-            fail_if(theirs != place, ELSEWHERE, pe_of(team, rank), theirs, place, is_src)
+    say(team, kind, detail, dst, src)
     return number
 
 
 @device
-def word_of(team, number, rank):
-    """What member `rank` has told in `open_array`."""
-    return load_acquire(box(team, number, rank, 16) + 8)
-
-
-@device
-def open_arrays(what, team, kind, dst, src):
-    """As `open_array`, for two arrays."""
-    place = address_of(src) - as_world(user_word()).heap
-    number = open_array(what, team, kind, dst, 0, place)
+def post_all(team, number):
     record = as_team(team)
     for rank in range(record.n_pes):
         if rank != record.my_pe:
-            theirs = word_of(team, number, rank)
-            fail_if(theirs != place, ELSEWHERE, pe_of(team, rank), theirs, place, 1)
+            post(team, number, rank)
 
 
 @device
-def send(team, number, rank, source, nbytes, kind):
+def meet_again(what, team):
+    """A later round of a call, in which nothing is sent."""
+    number = begin(what, team)
+    post_all(team, number)
+    await_all(what, team, number, True)
+
+
+@device
+def meet(what, team, kind):
+    """A call of one round in which nothing is sent."""
+    number = begin_with(what, team, kind, 0, 0, 0)
+    post_all(team, number)
+    await_all(what, team, number, True)
+
+
+@device
+def tell_word(what, team, number, word):
+    """Tell all members a word; after it, their arrays may be used."""
+    record = as_team(team)
+    for rank in range(record.n_pes):
+        if rank != record.my_pe:
+            store_release(box_at(team, number, rank, 8), word)
+            post(team, number, rank)
+    await_all(what, team, number, True)
+
+
+@device
+def open_arrays(what, team, number):
+    """A round after which the members' arrays may be used."""
+    post_all(team, number)
+    await_all(what, team, number, True)
+
+
+@device
+def place_of(array):
+    """Where in the heap an array is, for what must be at one place on all members."""
+    return address_of(array) - as_world(user_word()).heap
+
+
+@device
+def send(team, number, rank, source, nbytes):
     """Send `nbytes` to member `rank`'s box, and be in round `number` for it."""
     copy_bytes(box_at(team, number, rank, nbytes), source, nbytes)
-    post(team, number, rank, kind)
+    post(team, number, rank)
 
 
 def barrier(team):
@@ -225,15 +236,26 @@ def sync_all():
 # --- copies
 
 
-check_broadcast, check_fcollect, check_collect, check_alltoall, check_alltoalls = (
-    arrays_checker(name) for name in ("broadcast", "fcollect", "collect", "alltoall", "alltoalls")
-)
+@intrinsic
+def dtype_of(typingctx: Any, array: Any) -> Any:
+    """The number of an array's dtype."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return context.get_constant(types.intp, dtype_number(str(array.dtype)))
+
+    return types.intp(array), codegen
+
+
+@device
+def kind_of(code, src, nbytes):
+    """What a member does with data, as one number; see `meeting.KINDS`."""
+    return code + dtype_of(src) * DTYPE + nbytes * BYTES
 
 
 @device
 def need(dst, n, src):
     """Fail unless `dst` has room for `n` elements, and both arrays are symmetric."""
-    fail_if(size_of(dst) < n, NO_ROOM, size_of(dst), n, 0, 0)
+    fail_if(size_of(dst) < n, NO_ROOM, size_of(dst), n, address_of(dst), 0)
     mine = as_world(user_word()).my_pe
     remote(address_of(dst), n * itemsize_of(dst), mine)
     remote(address_of(src), size_of(src) * itemsize_of(src), mine)
@@ -262,30 +284,29 @@ def part_of(src, team):
 
 
 def broadcast(team, dst, src, root=0):
-    check_broadcast(dst, src)
     what, team = text_word("broadcast"), team_at(team)
     record = as_team(team)
     fail_if(root < 0 or root >= record.n_pes, BAD_ROOT, root, record.n_pes - 1, 0, 0)
     need(dst, size_of(src), src)
     nbytes = size_of(src) * itemsize_of(src)
-    kind = BROADCAST + nbytes * BYTES + root * ROOT
+    kind = kind_of(BROADCAST, src, nbytes)
     source, target = address_of(src), address_of(dst)
+    number = begin_with(what, team, kind, root, place_of(dst), place_of(src))
     if nbytes > record.box_bytes:
-        open_arrays(what, team, kind, dst, src)
+        open_arrays(what, team, number)
         copy_large(target, on_member(team, source, root), nbytes, (record.n_pes + 1) * nbytes)
         full_fence()
-        meet(what, team, kind)
-        return
-    number = begin(what, team)
-    if record.my_pe == root:
-        for k in range(1, record.n_pes):
-            send(team, number, after(team, k), source, nbytes, kind)
-        copy_bytes(target, source, nbytes)
+        meet_again(what, team)
     else:
-        post_all(team, number, kind)
-        await_member(what, team, number, root, kind)
-        copy_bytes(target, box(team, number, root, nbytes), nbytes)
-    record.unchecked = kind  # the root has waited for nobody, the others for the root
+        if record.my_pe == root:
+            for k in range(1, record.n_pes):
+                send(team, number, after(team, k), source, nbytes)
+            copy_bytes(target, source, nbytes)
+        else:
+            post_all(team, number)
+            await_member(what, team, number, root, True)
+            copy_bytes(target, box(team, number, root, nbytes), nbytes)
+        record.unchecked = 1  # the root has waited for nobody, the others for the root
 
 
 @device
@@ -294,81 +315,78 @@ def exchange(what, team, kind, dst, src, step, nbytes):
     record = as_team(team)
     n, me = record.n_pes, record.my_pe
     target, source = address_of(dst), address_of(src)
+    number = begin_with(what, team, kind, 0, place_of(dst), 0)
     if nbytes > record.box_bytes:
-        open_array(what, team, kind, dst, 0, 0)
+        open_arrays(what, team, number)
         for k in range(n):
             rank = after(team, k)
             place = on_member(team, target + me * nbytes, rank)
             copy_large(place, source + rank * step, nbytes, n * (n + 1) * nbytes)
         full_fence()
-        meet(what, team, kind)
+        meet_again(what, team)
         return
-    number = begin(what, team)
     for k in range(1, n):
         rank = after(team, k)
-        send(team, number, rank, source + rank * step, nbytes, kind)
+        send(team, number, rank, source + rank * step, nbytes)
     copy_bytes(target + me * nbytes, source + me * step, nbytes)
     for k in range(1, n):
         rank = after(team, k)
-        await_member(what, team, number, rank, kind)
+        await_member(what, team, number, rank, True)
         copy_bytes(target + rank * nbytes, box(team, number, rank, nbytes), nbytes)
 
 
 def fcollect(team, dst, src):
-    check_fcollect(dst, src)
     team = team_at(team)
     need(dst, as_team(team).n_pes * size_of(src), src)
     nbytes = size_of(src) * itemsize_of(src)
-    kind = FCOLLECT + nbytes * BYTES
-    exchange(text_word("fcollect"), team, kind, dst, src, 0, nbytes)
+    exchange(text_word("fcollect"), team, kind_of(FCOLLECT, src, nbytes), dst, src, 0, nbytes)
 
 
 def alltoall(team, dst, src):
-    check_alltoall(dst, src)
     team = team_at(team)
     nbytes = part_of(src, team) * itemsize_of(src)
     need(dst, size_of(src), src)
-    kind = ALLTOALL + nbytes * BYTES
+    kind = kind_of(ALLTOALL, src, nbytes)
     exchange(text_word("alltoall"), team, kind, dst, src, nbytes, nbytes)
 
 
 def collect(team, dst, src):
-    check_collect(dst, src)
     what, team = text_word("collect"), team_at(team)
     record = as_team(team)
     need(dst, 0, src)
-    number = open_array(what, team, COLLECT, dst, 0, size_of(src))
+    number = begin_with(what, team, kind_of(COLLECT, src, 0), 0, place_of(dst), 0)
+    tell_word(what, team, number, size_of(src))
     first = total = 0
     for rank in range(record.n_pes):
         if rank == record.my_pe:
             first = total
             total += size_of(src)
         else:
-            total += word_of(team, number, rank)
+            total += load_acquire(box(team, number, rank, 8))
     need(dst, total, src)
     size = itemsize_of(src)
     for k in range(record.n_pes):
         target = on_member(team, address_of(dst) + first * size, after(team, k))
         copy_large(target, address_of(src), size_of(src) * size, record.n_pes * total * size)
     full_fence()
-    meet(what, team, COLLECT)
+    meet_again(what, team)
 
 
 def alltoalls(team, dst, src, dst_stride, src_stride, nelems):
-    check_alltoalls(dst, src)
     what, team = text_word("alltoalls"), team_at(team)
     record = as_team(team)
-    check_strides(dst, src, dst_stride, src_stride, nelems * record.n_pes)
+    whole = min(nelems, MOST // record.n_pes) * record.n_pes
+    check_strides(dst, src, dst_stride, src_stride, whole)
     need(dst, size_of(dst), src)
     size = itemsize_of(src)
-    kind = ALLTOALLS + nelems * size * BYTES
-    open_array(what, team, kind, dst, 0, 0)
+    kind, strides = kind_of(ALLTOALLS, src, nelems * size), dst_stride << 32 | src_stride
+    open_arrays(what, team, begin_with(what, team, kind, strides, place_of(dst), 0))
     mine = address_of(dst) + record.my_pe * nelems * dst_stride * size
     for k in range(record.n_pes):
         rank = after(team, k)
         source = address_of(src) + rank * nelems * src_stride * size
         copy_strided(dst, on_member(team, mine, rank), dst_stride, source, src_stride, nelems)
-    meet(what, team, kind)
+    meet_again(what, team)
 
 
 # --- reductions
@@ -414,16 +432,6 @@ OPERATIONS = {
 assert tuple(OPERATIONS) == tuple(accepts.REDUCTIONS) == REDUCTIONS
 
 
-def _dtype_checker(name: str, op: str) -> Any:
-    @intrinsic
-    def check(typingctx: Any, dst: Any, src: Any) -> Any:
-        """Refuse, when the kernel is compiled, what cannot be combined."""
-        accepts.reduction(name, op, dst, src)
-        return types.void(dst, src), nothing
-
-    return check
-
-
 def _folder(op: str) -> Any:
     """Make the function that combines what is at `n` places, `step` bytes apart from `base` on."""
     combine = device(OPERATIONS[op])
@@ -448,35 +456,32 @@ def _folder(op: str) -> Any:
 
 
 def _reducing(name: str, op: str) -> Any:
-    check, fold = _dtype_checker(name, op), _folder(op)
+    fold = _folder(op)
     code, scatters = KINDS.index(f"{name}({op})"), name == "reducescatter"
 
     def reducing(team, dst, src):
-        check(dst, src)
         what, team = text_word(name), team_at(team)
         record = as_team(team)
         n, me, size = record.n_pes, record.my_pe, itemsize_of(src)
         count = part_of(src, team) if scatters else size_of(src)
         need(dst, count, src)
         nbytes = count * size
-        kind = code + nbytes * BYTES
+        kind = kind_of(code, src, nbytes)
         source, target = address_of(src), address_of(dst)
         stride = nbytes if scatters else 0  # from what one member gets to what the next one gets
+        place = 0 if scatters else place_of(dst)  # each writes its own, maybe its part of `src`
+        number = begin_with(what, team, kind, 0, place, place_of(src))
         if nbytes <= record.box_bytes:
-            number = begin(what, team)
             for k in range(1, n):
                 rank = after(team, k)
-                send(team, number, rank, source + rank * stride, nbytes, kind)
+                send(team, number, rank, source + rank * stride, nbytes)
             base = box(team, number, 0, nbytes)
             step = box(team, number, 1, nbytes) - base
             copy_bytes(base + me * step, source + me * stride, nbytes)
-            await_all(what, team, number, kind)
+            await_all(what, team, number, True)
             fold(dst, target, base, step, n, count)
             return
-        if scatters:  # each writes its own `dst`, which may be its part of `src`
-            open_array(what, team, kind, src, 1, 0)
-        else:
-            open_arrays(what, team, kind, dst, src)
+        open_arrays(what, team, number)
         # This PE's part, tile by tile: combined in a box of its own, then written where it belongs.
         part = count if scatters else ((count + n - 1) // n + PART - 1) // PART * PART
         first = 0 if scatters else me * part
@@ -494,7 +499,7 @@ def _reducing(name: str, op: str) -> Any:
                     place = on_member(team, target + at * size, after(team, k))
                     copy_large(place, scratch, length * size, touched)
         full_fence()
-        meet(what, team, kind)
+        meet_again(what, team)
 
     return reducing
 
@@ -506,6 +511,8 @@ BODIES = {
         fcollect, collect, alltoall, alltoalls,
     )
 }  # fmt: skip
+# Those in which the members of a team meet.
+ROUNDS = {*BODIES, "reduce", "reducescatter"} - {"team_my_pe", "team_n_pes", "team_translate_pe"}
 # Of these there is one for each value of `op`, the last argument.
 REDUCING = {
     name: {op: _reducing(name, op) for op in OPERATIONS} for name in ("reduce", "reducescatter")

@@ -7,17 +7,20 @@ checks and its reports included; and `stream=` is a launch like any other.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numba.core.errors import NumbaError
 
+from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends import hostcalls
 from gpushmem.backends.hostcalls import caller, fitting, result_dtype
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import Op
-from gpushmem.simt.kernel import Kernel, KernelFailure, Running, shape_of
-from gpushmem.simt.stream import Device, Stream
+from gpushmem.simt.run.kernel import Kernel, KernelFailure, Running
+from gpushmem.simt.run.stream import Device, Stream
 
 __all__ = ["HostCalls"]
 
@@ -27,8 +30,10 @@ class HostCalls:
 
     _kernels: dict[tuple[Any, ...], Kernel] = {}  # compiled code outlives `finalize`
 
-    def __init__(self, world: np.ndarray[Any, Any]) -> None:
-        self._world = world
+    def __init__(
+        self, world: np.ndarray[Any, Any], run: Callable[[Running], None] = Running.__call__
+    ) -> None:
+        self._world, self._run = world, run
         self._device = Device()
         self._idle: list[Stream] = []
 
@@ -39,7 +44,7 @@ class HostCalls:
             stream = self._idle.pop()
         except IndexError:  # other threads of this PE wait on theirs
             stream = self._device.stream()
-        stream.submit(launch)
+        stream.submit(partial(self._run, launch))
         try:
             stream.synchronize(op.name)
         except KernelFailure:
@@ -63,7 +68,9 @@ class HostCalls:
         kernel = self._kernels.get(key)
         if kernel is None:
             returns = result_dtype(op, arguments) is not None
-            kernel = self._kernels[key] = Kernel(caller(op, tuple(arguments), words, returns))
+            kernel = self._kernels[key] = Kernel(
+                caller(op, tuple(arguments), words, returns), cache=True
+            )
         args = [value for name, value in arguments.items() if name not in words]
         try:
             return kernel.prepare(ONE, (result, *args), self._world), result

@@ -19,12 +19,13 @@ from typing import Any
 
 import numpy as np
 
+from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.world import WORLD
 from gpushmem.job.report import PLACES, place_of
 from gpushmem.lines import line_at, user_place
-from gpushmem.simt.layout import LAUNCH, address_of, offset, view
-from gpushmem.simt.primitives import launch_word, site_word, user_word
-from gpushmem.simt.target import device
+from gpushmem.simt.base.layout import LAUNCH, offset, view
+from gpushmem.simt.compiler.primitives import launch_word, site_word, user_word
+from gpushmem.simt.compiler.target import device
 
 __all__ = ["DATA", "SIGNALS", "Journal", "note_put", "note_word"]
 

@@ -15,24 +15,24 @@ import inspect
 from typing import Any
 
 from numba import types
+from numba.cuda.cudadrv.driver import driver
 from numba.extending import _Intrinsic as Intrinsic
 
 from gpushmem.backends import accepts
+from gpushmem.backends.calls import Operation
+from gpushmem.backends.code import array_moved
 from gpushmem.backends.cpu import atomics, collectives, waits
 from gpushmem.backends.cpu.access import (
     BAD_SIGNAL_OP,
     TOO_SMALL,
     address_of,
     aligned,
-    array_moved,
-    arrays_checker,
     as_world,
     check_strides,
     copy_one,
     copy_strided,
     itemsize_of,
     load_element,
-    nothing,
     reach,
     remote,
     remote_element,
@@ -40,41 +40,31 @@ from gpushmem.backends.cpu.access import (
     store_element,
 )
 from gpushmem.backends.cpu.blas import gemm
+from gpushmem.backends.cpu.calls import digest_of, words_of
+from gpushmem.backends.cpu.inside import one_at_a_time
 from gpushmem.backends.cpu.journal import DATA, SIGNALS, note_put, note_word
 from gpushmem.backends.cpu.multicast import multicast_array
 from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET
 from gpushmem.ops.table import BLOCK, THREAD, WARP, Op
-from gpushmem.simt.native import (
+from gpushmem.simt.base.native import (
     atomic_add_word,
     full_fence,
     intrinsic,
     release_fence,
     store_release,
 )
-from gpushmem.simt.primitives import (
-    arrive,
+from gpushmem.simt.compiler.groups import (
+    arrive_in_call,
+    begin_call,
     block_group,
-    fail_if,
+    mark_of,
     release,
-    text_word,
-    user_word,
     warp_group,
 )
-from gpushmem.simt.target import bind, call_device, device
+from gpushmem.simt.compiler.primitives import fail_if, text_word, user_word
+from gpushmem.simt.compiler.target import bind, call_device, device
 
 __all__ = ["BODIES", "install"]
-
-
-@intrinsic
-def check_op(typingctx: Any, signal: Any, value: Any) -> Any:
-    """Refuse, when the kernel is compiled, a signal that is no uint64 array."""
-    accepts.signalling(signal, value)
-    return types.void(signal, value), nothing
-
-
-check_put, check_get, check_iput, check_iget = (
-    arrays_checker(name) for name in ("put", "get", "iput", "iget")
-)
 
 
 # --- the operations in their plain form
@@ -99,9 +89,8 @@ def g(src, pe):
 
 
 def put(dst, src, pe):
-    check_put(dst, src)
     n = size_of(src)
-    fail_if(size_of(dst) < n, TOO_SMALL, size_of(dst), n, 0, 0)
+    fail_if(size_of(dst) < n, TOO_SMALL, size_of(dst), n, address_of(dst), address_of(src))
     nbytes = n * itemsize_of(src)
     target = remote(address_of(dst), nbytes, pe)
     note_put(address_of(dst), nbytes, pe)
@@ -109,15 +98,14 @@ def put(dst, src, pe):
 
 
 def get(dst, src, pe):
-    check_get(dst, src)
     n = size_of(dst)
-    fail_if(size_of(src) < n, TOO_SMALL, size_of(dst), size_of(src), 0, 0)
+    have = size_of(src)
+    fail_if(have < n, TOO_SMALL, n, have, address_of(dst), address_of(src))
     nbytes = n * itemsize_of(dst)
     copy_one(address_of(dst), remote(address_of(src), nbytes, pe), nbytes)
 
 
 def iput(dst, src, dst_stride, src_stride, nelems, pe):
-    check_iput(dst, src)
     check_strides(dst, src, dst_stride, src_stride, nelems)
     nbytes = reach(dst_stride, nelems) * itemsize_of(dst)
     target = remote(address_of(dst), nbytes, pe)
@@ -126,7 +114,6 @@ def iput(dst, src, dst_stride, src_stride, nelems, pe):
 
 
 def iget(dst, src, dst_stride, src_stride, nelems, pe):
-    check_iget(dst, src)
     check_strides(dst, src, dst_stride, src_stride, nelems)
     source = remote(address_of(src), reach(src_stride, nelems) * itemsize_of(src), pe)
     copy_strided(dst, address_of(dst), dst_stride, source, src_stride, nelems)
@@ -138,7 +125,6 @@ def put_signal(dst, src, signal, value, op, pe):
 
 
 def signal_op(signal, value, op, pe):
-    check_op(signal, value)
     address = aligned(remote_element(signal, pe), itemsize_of(signal))
     note_word(address_of(signal), pe, SIGNALS)
     if op == SIGNAL_SET:
@@ -165,7 +151,6 @@ def peer_address(array, pe):
 @intrinsic
 def peer_array(typingctx: Any, array: Any, pe: Any) -> Any:
     """Not a device function: those cannot return an array that they make."""
-    accepts.strided("peer_array", array)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         address = call_device(builder, peer_address, types.intp(array, types.intp), args)
@@ -188,26 +173,33 @@ device_put, device_signal_op = device(put), device(signal_op)
 GROUPS = {WARP: warp_group, BLOCK: block_group}
 SCOPED = """
 def {name}({params}):
-    group = group_of()
-    if arrive(group, text_word({name!r})):
+    group, what, given = group_of(), text_word({name!r}), ({names})
+    mark = digest_of(label, given)
+    if mark_of(group) != mark:
+        begin_call(group, what, mark, words_of(label, given))
+    if arrive_in_call(group, what):
         body({names})
         release(group)
 """
 
 
-def _in_scope(op: Op, body: Any) -> Any:
+def _in_scope(op: Op, body: Any, which: str = "") -> Any:
     """The device function that calls `body` once for all threads of the operation's scope."""
     if isinstance(body, Intrinsic):
         return body
+    parameters = inspect.signature(body).parameters
+    if op.base in collectives.ROUNDS:
+        body = one_at_a_time(op, body, parameters)
     if op.scope == THREAD:
         return device(body)
-    parameters = inspect.signature(body).parameters
     scope = {
-        "group_of": GROUPS[op.scope], "arrive": arrive, "release": release,
-        "text_word": text_word, "body": device(body), "__name__": __name__,
+        "group_of": GROUPS[op.scope], "arrive_in_call": arrive_in_call, "release": release,
+        "mark_of": mark_of, "begin_call": begin_call, "digest_of": digest_of, "words_of": words_of,
+        "label": f"{op.name}:{which}:{' '.join(parameters)}", "text_word": text_word,
+        "body": device(body), "__name__": __name__,
     }  # fmt: skip
-    params = ", ".join(map(str, parameters.values()))
-    exec(SCOPED.format(name=op.name, params=params, names=", ".join(parameters)), scope)  # noqa: S102
+    params, names = ", ".join(map(str, parameters.values())), "".join(f"{p}, " for p in parameters)
+    exec(SCOPED.format(name=op.name, params=params, names=names), scope)  # noqa: S102
     return device(scope[op.name])
 
 
@@ -233,9 +225,14 @@ def lowering_of(op: Op) -> Any:
     several = collectives.REDUCING.get(op.base)
     if several is None:
         return _in_scope(op, BODIES[op.base])
-    return _chosen(op, {which: _in_scope(op, body) for which, body in several.items()})
+    return _chosen(op, {which: _in_scope(op, body, which) for which, body in several.items()})
 
 
+# numba.cuda.jit looks for a GPU before it looks at the kernel.
+INSTEAD = """
+
+Kernels of numba.cuda.jit need a GPU. On gpushmem's cpu backend decorate them with gpushmem.jit
+instead, or run them with gpushmem.simt.numba_cuda (docs/numba-cuda.md)"""
 _installed = False
 
 
@@ -243,7 +240,9 @@ def install() -> None:
     """Give every row of the operation table its meaning in kernels on this backend."""
     global _installed  # noqa: PLW0603
     if not _installed:
+        if driver.initialization_error is not None:  # what numba-cuda says of its own kernels then
+            driver.initialization_error += INSTEAD
         for op in OPS.values():
             if op.kernel:
-                bind(op.function, lowering_of(op))
+                bind(op.function, Operation(op, lowering_of(op)))
         _installed = True

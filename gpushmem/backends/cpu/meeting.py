@@ -8,6 +8,7 @@ and all fail together when PEs are in different calls.
 from __future__ import annotations
 
 import ctypes
+import zlib
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -15,23 +16,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
-from gpushmem.backends.cpu.rounds import arrived, as_team, post
+from gpushmem.artifacts.arguments import address_of
+from gpushmem.backends.cpu.rounds import arrived, as_team, post, say
 from gpushmem.backends.cpu.world import LINE_OF, World
 from gpushmem.errors import CollectiveMismatch
 from gpushmem.job.report import compact
 from gpushmem.ops import TEAM_WORLD
-from gpushmem.simt.layout import address_of
-from gpushmem.simt.native import c_function, sched_yield, usleep
-from gpushmem.simt.parking import Parked
+from gpushmem.simt.base.native import c_function, sched_yield, usleep
+from gpushmem.simt.base.parking import Parked
 
-__all__ = ["ALIKE", "KINDS", "Meeting", "kind_name", "mismatch"]
+__all__ = ["ALIKE", "KINDS", "Meeting", "dtype_number", "elsewhere", "kind_name", "mismatch"]
 
 SPINS, YIELDS, SLEEPS, SLEEP_US = 200, 1000, 200, 50  # about 20 ms between two looks at signals
+ASLEEP = SPINS + YIELDS
 TEXT_BYTES = 128
 
 REDUCTIONS = ("sum", "prod", "min", "max", "and", "or", "xor", "maxloc")
-# What members of a team do in a round; a kind is such an index, 8 bits, a number of bytes, 40 bits,
-# and the root of a broadcast.
+# What members of a team do in a round; a kind is such an index, 8 bits, a dtype, 16 bits, and a
+# number of bytes. Its detail is the root of a broadcast, or the strides of alltoalls, 32 bits each.
 KINDS = (
     "", "host", "barrier", "sync", "broadcast", "fcollect", "collect", "alltoall", "alltoalls",
     *(f"{what}({op})" for what in ("reduce", "reducescatter") for op in REDUCTIONS),
@@ -40,50 +42,78 @@ HOST = KINDS.index("host")
 ALIKE = "Every PE must make the same collective calls in the same order"
 
 
-def kind_name(kind: int, team: int) -> str:
-    """What a member of a team does, for people."""
-    code, nbytes, root = int(kind) & 0xFF, int(kind) >> 8 & (1 << 40) - 1, int(kind) >> 48
-    everyone = "_all" if team == TEAM_WORLD and KINDS[code] in ("barrier", "sync") else ""
-    size = f" of {nbytes} bytes" if nbytes else ""
-    return KINDS[code] + everyone + size + (f" from {root}" if KINDS[code] == "broadcast" else "")
+DTYPES = (
+    "", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
+    "__nv_bfloat16", "float32", "float64", "complex64", "complex128",
+)  # fmt: skip
+OTHER = 1 << 15  # from this number on: dtypes that have no name here, by a digest
 
 
-def mismatch(pe: int, theirs: int, ours: int, team: int) -> str:
+def dtype_number(name: str) -> int:
+    """The number of a dtype in a kind, the same on every PE."""
+    return DTYPES.index(name) if name in DTYPES else OTHER | zlib.crc32(name.encode()) & OTHER - 1
+
+
+def kind_name(kind: int, team: int, detail: int = 0, other: int = 0) -> str:
+    """What a member of a team does, for people; with all that may differ from a like `other`."""
+    what, dtype, nbytes = KINDS[kind & 0xFF], kind >> 8 & 0xFFFF, kind >> 24
+    alike = kind & 0xFF == other & 0xFF
+    text = what + ("_all" if team == TEAM_WORLD and what in ("barrier", "sync") else "")
+    if nbytes:
+        text += f" of {nbytes} bytes"
+    if alike and dtype != other >> 8 & 0xFFFF:
+        text += " of " + (DTYPES[dtype].strip("_") if dtype < OTHER else f"records {dtype:x}")
+    if alike and what == "alltoalls":
+        text += f" with strides {detail >> 32} and {detail & 0xFFFFFFFF}"
+    return text + (f" from {detail}" if what == "broadcast" else "")
+
+
+def mismatch(
+    pe: int, theirs: int, ours: int, team: int, their_detail: int = 0, our_detail: int = 0, *_: int
+) -> str:
     """What is said when another member, PE `pe` of the job, does something else in a round."""
     return (
-        "PEs met in different collective calls: "
-        f"PE {pe}: {kind_name(theirs, team)}; this PE: {kind_name(ours, team)}. {ALIKE}"
+        f"PEs met in different collective calls: PE {pe}: "
+        f"{kind_name(theirs, team, their_detail, ours)}; this PE: "
+        f"{kind_name(ours, team, our_detail, theirs)}. {ALIKE}"
     )
 
 
-def _make_post_all(version: int) -> Any:
-    def post_all(team: int, number: int, kind: int) -> None:
-        version  # noqa: B018  (see `c_function`)
-        record = as_team(team)
-        for rank in range(record.n_pes):
-            if rank != record.my_pe:
-                post(team, number, rank, kind)
-
-    return post_all
+def elsewhere(pe: int, theirs: int, ours: int, which: int, *_: int) -> str:
+    """What is said when another member gives an array that is at another place in the heap."""
+    return (
+        f"PE {pe} gives {('dst', 'src')[which]} at offset {theirs:#x} of the symmetric heap, this "
+        f"PE at {ours:#x}: every PE must give the same symmetric array"
+    )
 
 
-def _make_passed(version: int) -> Any:
-    def passed(team: int, number: int) -> bool:
-        version  # noqa: B018
-        record = as_team(team)
-        rank = 0
-        for turn in range(SPINS + YIELDS + SLEEPS):
-            while rank == record.my_pe or (rank < record.n_pes and arrived(team, number, rank)):
-                rank += 1
-            if rank == record.n_pes:
-                return True
-            if turn >= SPINS + YIELDS:
-                usleep(types.uintc(SLEEP_US))
-            elif turn >= SPINS:
-                sched_yield()
-        return False
+def post_all(team: int, number: int, kind: int) -> None:
+    """Tell all other members of a team that this one is in a round."""
+    record = as_team(team)
+    say(team, kind, 0, 0, 0)
+    for rank in range(record.n_pes):
+        if rank != record.my_pe:
+            post(team, number, rank)
 
-    return passed
+
+def passed(team: int, number: int, first: int) -> bool:
+    """Wait a while for all members to come to a round, and say if they have.
+
+    `first` is 0, or ASLEEP for who has waited before: yielding may take seconds where others want
+    the core.
+    """
+    record = as_team(team)
+    rank = 0
+    for turn in range(first, ASLEEP + SLEEPS):
+        while rank == record.my_pe or (rank < record.n_pes and arrived(team, number, rank)):
+            rank += 1
+        if rank == record.n_pes:
+            return True
+        if turn >= ASLEEP:
+            usleep(types.uintc(SLEEP_US))
+        elif turn >= SPINS:
+            sched_yield()
+    return False
 
 
 word = types.intp
@@ -91,10 +121,10 @@ word = types.intp
 
 @cache
 def native() -> dict[str, Any]:
-    """`post_all` in a round; `passed` waits a while for all members and says if they are there."""
+    """`post_all` and `passed`, for Python."""
     return {
-        "post_all": c_function(types.void(word, word, word), _make_post_all).callable(None, 3),
-        "passed": c_function(types.boolean(word, word), _make_passed).callable(ctypes.c_bool, 2),
+        "post_all": c_function(types.void(word, word, word), post_all).callable(None, 3),
+        "passed": c_function(types.boolean(word, word, word), passed).callable(ctypes.c_bool, 3),
     }
 
 
@@ -138,6 +168,13 @@ class Meeting:
         self._say(team, what, str(number).encode())
         return max(map(int, self._said(team)))
 
+    def settle(self, what: str) -> None:
+        """Compare the last calls of this PE that nobody has waited for with those of the others."""
+        teams = self._world.teams
+        for team in np.flatnonzero((teams["n_pes"] > 0) & (teams["unchecked"] != 0)).tolist():
+            self._wait(what, team, int(teams["round"][team]))
+            self._compare_unchecked(team)
+
     # --- one round
 
     def _say(self, team: int, what: str, data: bytes) -> None:
@@ -150,7 +187,7 @@ class Meeting:
         self._wait(what, team, number)  # now all have read what was sent in the round before
         self._compare_unchecked(team)
         number += 1
-        record["round"], record["unchecked"] = number, -1
+        record["round"] = number
         for pe in self.pes(team):
             self._write(team, number, pe, data)
         self._post_all(address_of(self._world.teams[team : team + 1]), number, kind)
@@ -158,7 +195,7 @@ class Meeting:
 
     def _wait(self, what: str, team: int, number: int) -> None:
         record = address_of(self._world.teams[team : team + 1])
-        if self._passed(record, number):
+        if self._passed(record, number, 0):
             return
         waiting = self._waiting(what, team, number)
         try:
@@ -166,11 +203,12 @@ class Meeting:
                 self.waiting = waiting
                 # Back in Python now and then, so that signals are handled, and to see who has
                 # ended. One that ended after arriving is no reason to complain.
-                while not self._passed(record, number):
+                while not self._passed(record, number, ASLEEP):
+                    waiting.parked.turns += 1
                     gone, error = waiting.gone(), self._world.board.error()
                     if error is not None:
                         raise error
-                    if gone and not self._passed(record, number):
+                    if gone and not self._passed(record, number, ASLEEP):
                         raise CollectiveMismatch(
                             f"{what} waits for {compact(gone)}, which ended without making this "
                             f"call. {ALIKE}"
@@ -227,20 +265,29 @@ class Meeting:
 
     def _compare_unchecked(self, team: int) -> None:
         """Raise if the last round was one whose end nobody waits for, and all were not in it."""
-        record = self._world.teams[team]
-        ours = int(record["unchecked"])
-        for rank, kind in enumerate(self._lines(team, int(record["round"]))["kind"]):
-            if ours != -1 and rank != record["my_pe"] and kind != ours:
-                raise CollectiveMismatch(mismatch(self.pes(team)[rank], int(kind), ours, team))
+        record, pes = self._world.teams[team], self.pes(team)
+        if not record["unchecked"]:
+            return
+        self._world.teams["unchecked"][team] = 0
+        number, ours = int(record["round"]), record["said"].tolist()
+        for rank, line in enumerate(self._lines(team, number)):
+            theirs = line["said"].tolist()
+            if rank == record["my_pe"] or theirs == ours:
+                continue
+            if theirs[:2] != ours[:2]:
+                calls = (theirs[0], ours[0], team, theirs[1], ours[1])
+                raise CollectiveMismatch(mismatch(pes[rank], *calls))
+            which = 2 if theirs[2] != ours[2] else 3
+            raise CollectiveMismatch(elsewhere(pes[rank], theirs[which], ours[which], which - 2))
 
     def _compare(self, team: int, ours: str) -> None:
         """Raise, on every member that came from the host, unless all are in the same call."""
         number = int(self._world.teams["round"][team])
         said = self._said(team)
         me = int(self._world.teams["my_pe"][team])
-        for rank, kind in enumerate(self._lines(team, number)["kind"]):
+        for rank, (kind, detail) in enumerate(self._lines(team, number)["said"][:, :2].tolist()):
             if rank != me and kind != HOST:
-                said[rank] = kind_name(kind, team)
+                said[rank] = kind_name(kind, team, detail)
         said[me] = ours
         if any(text != ours for text in said):
             raise CollectiveMismatch(

@@ -10,7 +10,6 @@ from numba.cuda.datamodel.models import StructModel
 from numba.cuda.extending import overload
 from numba.cuda.models import register_model
 
-from gpushmem.backends import accepts
 from gpushmem.backends.cpu.access import (
     address_of,
     array_like,
@@ -20,7 +19,7 @@ from gpushmem.backends.cpu.access import (
 )
 from gpushmem.backends.cpu.collectives import team_at
 from gpushmem.backends.cpu.rounds import as_team, pe_of
-from gpushmem.simt.native import intrinsic
+from gpushmem.simt.base.native import intrinsic
 
 __all__ = ["multicast_array"]
 
@@ -44,7 +43,6 @@ class MulticastModel(StructModel):
 @intrinsic
 def make_multicast(typingctx: Any, array: Any, team: Any) -> Any:
     """An array and a team as one value."""
-    accepts.strided("multicast_array", array)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         both = cgutils.create_struct_proxy(sig.return_type)(context, builder)

@@ -1,9 +1,9 @@
 """How the members of a team meet: numbered rounds, for kernels and hosts alike.
 
 In each round every member writes to a line of its own in the memory of every other: what it is
-doing, a few bytes, and last the number of the round. Who waits for a member looks at that line in
-its own memory. So a round of n PEs takes the time of one message, and there is no counter that all
-write.
+doing, with all that must be the same on all of them, a few bytes, and last the number of the round.
+Who waits for a member looks at that line in its own memory. So a round of n PEs takes the time of
+one message, and there is no counter that all write.
 
 Lines come in two sets, used in turn. A member may write its line of round k when the others have
 read round k - 2; it knows they have once they have written round k - 1, so it waits for that first.
@@ -21,16 +21,16 @@ from typing import Any
 from numba import njit
 
 from gpushmem.backends.cpu.world import LINE, LINE_OF, TEAM
-from gpushmem.simt.layout import offset, view
-from gpushmem.simt.native import load_acquire, store_release
-from gpushmem.simt.target import bind, device
+from gpushmem.simt.base.layout import offset, view
+from gpushmem.simt.base.native import load_acquire, store_release
+from gpushmem.simt.compiler.target import bind, device
 
-__all__ = ["KIND", "arrived", "as_team", "box", "box_at", "line", "pe_of", "post"]
+__all__ = ["arrived", "as_line", "as_team", "box", "box_at", "line", "pe_of", "post", "say"]
 
-as_team = view(TEAM)
+as_team, as_line = view(TEAM), view(LINE_OF)
 TEXT = offset(LINE_OF, "text")
 TEXT_BYTES = LINE - TEXT
-KIND = offset(LINE_OF, "kind")
+SAID = 4  # words
 
 
 def both(function: Callable[..., Any]) -> Any:
@@ -77,10 +77,20 @@ def box_at(team, number, rank, nbytes):
 
 
 @both
-def post(team, number, rank, kind):
-    """Tell member `rank` that this PE is in round `number`, doing `kind`; the box is filled."""
-    address = line(team, number, as_team(team).my_pe) + away(team, rank)
-    store_release(address + KIND, kind)
+def say(team, kind, detail, dst, src):
+    """Keep what this PE is doing from now on: see `LINE_OF`."""
+    said = as_team(team).said
+    said[0], said[1], said[2], said[3] = kind, detail, dst, src
+
+
+@both
+def post(team, number, rank):
+    """Tell member `rank` what this PE does in round `number`, see `say`; the box is filled."""
+    record = as_team(team)
+    address = line(team, number, record.my_pe) + away(team, rank)
+    there = as_line(address).said
+    for k in range(SAID):
+        there[k] = record.said[k]
     store_release(address, number)
 
 

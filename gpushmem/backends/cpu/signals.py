@@ -11,7 +11,7 @@ from typing import Any
 from gpushmem.backends.cpu.account import Accountant
 from gpushmem.job.board import Board
 from gpushmem.job.report import report
-from gpushmem.simt.parking import hosts
+from gpushmem.simt.base.parking import hosts
 
 __all__ = ["Signals"]
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.world import World
 from gpushmem.errors import ArgumentError, TeamError
 from gpushmem.ops import TEAM_INVALID, TEAM_NODE, TEAM_SHARED, TEAM_WORLD
 from gpushmem.ops.team import Team
+from gpushmem.simt.run.kernel import KernelFailure, Running
 
 __all__ = ["Teams"]
 
@@ -33,6 +35,15 @@ class Teams:
     def close(self) -> None:
         """Forget all teams."""
         self._table["n_pes"] = 0
+
+    def run(self, launch: Running) -> None:
+        """Run a launch; when it has failed, no thread of it is in a collective any more."""
+        try:
+            launch()
+        except KernelFailure:
+            rows = self._table["launch"] == address_of(launch.launch)
+            self._table["inside"][rows] = self._table["launch"][rows] = 0
+            raise
 
     # --- the operations
 
@@ -135,7 +146,8 @@ class Teams:
 
     def _enter(self, team: int, my_pe: int, start: int, stride: int, n_pes: int) -> None:
         values = {
-            "my_pe": my_pe, "start": start, "stride": stride, "n_pes": n_pes, "unchecked": -1
+            "my_pe": my_pe, "start": start, "stride": stride, "n_pes": n_pes, "unchecked": 0,
+            "inside": 0, "launch": 0,
         }  # fmt: skip
         for field, value in values.items():
             self._table[field][team] = value

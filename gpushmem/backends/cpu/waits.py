@@ -12,7 +12,6 @@ from typing import Any
 
 from numba import types
 
-from gpushmem.backends import accepts
 from gpushmem.backends.cpu.access import (
     BAD_COMPARISON,
     BAD_TIMEOUT,
@@ -27,8 +26,8 @@ from gpushmem.backends.cpu.access import (
     size_of,
 )
 from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE
-from gpushmem.simt.native import intrinsic, monotonic_ns
-from gpushmem.simt.primitives import (
+from gpushmem.simt.base.native import intrinsic, monotonic_ns
+from gpushmem.simt.compiler.primitives import (
     LOOKS,
     alone,
     begin_wait,
@@ -41,7 +40,7 @@ from gpushmem.simt.primitives import (
     text_word,
     user_word,
 )
-from gpushmem.simt.target import device
+from gpushmem.simt.compiler.target import device
 
 __all__ = ["BODIES"]
 
@@ -145,7 +144,7 @@ def place_of(array, index):
 @device
 def own(array, least):
     """Fail unless `array` is symmetric, aligned, and has at least so many elements."""
-    fail_if(size_of(array) < least, EMPTY, 0, 0, 0, 0)
+    fail_if(size_of(array) < least, EMPTY, address_of(array), 0, 0, 0)
     aligned(address_of(array), itemsize_of(array))
     remote(address_of(array), size_of(array) * itemsize_of(array), as_world(user_word()).my_pe)
 
@@ -163,25 +162,20 @@ def ready(ivars, indices, status, value):
 # Numba prunes what is compared with None and is None.
 
 
-def _limiter(name: str) -> Any:
-    """Make `limit_of(timeout_ns)`: nanoseconds as a word, or None."""
+@intrinsic
+def limit_of(typingctx: Any, timeout_ns: Any) -> Any:
+    """Nanoseconds as a word, or None."""
+    if isinstance(timeout_ns, types.NoneType):
+        return types.none(timeout_ns), nothing
 
-    @intrinsic
-    def limit_of(typingctx: Any, timeout_ns: Any) -> Any:
-        accepts.timeout(name, timeout_ns)
-        if isinstance(timeout_ns, types.NoneType):
-            return types.none(timeout_ns), nothing
-
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            word = context.cast(builder, args[0], timeout_ns, types.intp)
-            if timeout_ns.signed:
-                return word
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        word = context.cast(builder, args[0], timeout_ns, types.intp)
+        if not getattr(timeout_ns, "signed", True):
             negative = builder.icmp_signed("<", word, word.type(0))  # 292 years and more
-            return builder.select(negative, word.type(LONGEST), word)
+            word = builder.select(negative, word.type(LONGEST), word)
+        return word
 
-        return types.intp(timeout_ns), codegen
-
-    return limit_of
+    return types.intp(timeout_ns), codegen
 
 
 @device
@@ -262,29 +256,10 @@ def look_for_some(ivars, indices, status, cmp, value):
     return found if found > 0 else answer
 
 
-# --- refused when the kernel is compiled
-
-
-def _checker(name: str, dtypes: tuple[str, ...] = accepts.WAITED) -> Any:
-    @intrinsic
-    def check(typingctx: Any, ivars: Any, indices: Any, status: Any, value: Any) -> Any:
-        accepts.awaited(name, ivars, indices, status, value, dtypes)
-        return types.void(ivars, indices, status, value), nothing
-
-    return check
-
-
 # --- the operations
-
-check_fetch, check_signal_wait = (
-    _checker(name, ("uint64",)) for name in ("signal_fetch", "signal_wait_until")
-)
-check_wait, check_test = map(_checker, ("wait_until", "test"))
-signal_limit, wait_limit = map(_limiter, ("signal_wait_until", "wait_until"))
 
 
 def signal_fetch(signal):
-    check_fetch(signal, None, None, 0)
     own(signal, 1)
     poll(text_word("signal_fetch"), address_of(signal), width_of(signal))
     return element_at(signal, 0)
@@ -316,19 +291,16 @@ def await_first(what, array, cmp, wanted, limit):
 
 
 def signal_wait_until(signal, cmp, value, timeout_ns=None):
-    check_signal_wait(signal, None, None, value)
-    what, limit = text_word("signal_wait_until"), signal_limit(timeout_ns)
+    what, limit = text_word("signal_wait_until"), limit_of(timeout_ns)
     return await_first(what, signal, cmp, wanted_at(signal, value, 0), limit)
 
 
 def wait_until(ivar, cmp, value, timeout_ns=None):
-    check_wait(ivar, None, None, value)
-    what, limit = text_word("wait_until"), wait_limit(timeout_ns)
+    what, limit = text_word("wait_until"), limit_of(timeout_ns)
     return either(limit, None, await_first(what, ivar, cmp, wanted_at(ivar, value, 0), limit))
 
 
 def test(ivar, cmp, value):
-    check_test(ivar, None, None, value)
     own(ivar, 1)
     poll(text_word("test"), address_of(ivar), width_of(ivar))
     return holds(element_at(ivar, 0), cmp, wanted_at(ivar, value, 0))
@@ -336,7 +308,6 @@ def test(ivar, cmp, value):
 
 WAIT = """
 def {name}(ivars, {indices}status, cmp, value, timeout_ns=None):
-    check(ivars, {given}, status, value)
     ready(ivars, {given}, status, value)
     limit = limit_of(timeout_ns)
     check_limit(limit)
@@ -360,7 +331,6 @@ def {name}(ivars, {indices}status, cmp, value, timeout_ns=None):
 """
 TEST = """
 def {name}(ivars, {indices}status, cmp, value):
-    check(ivars, {given}, status, value)
     ready(ivars, {given}, status, value)
     poll(text_word({name!r}), address_of(ivars), width_of(ivars))
     answer = look(ivars, {given}, status, cmp, value)
@@ -380,10 +350,7 @@ def _body(text: str, name: str, family: str) -> Any:
         name=name, indices="indices, " if writes else "", given="indices" if writes else "None",
         waited=waited, tested=tested,
     )  # fmt: skip
-    scope = {
-        **globals(), "check": _checker(name), "limit_of": _limiter(name), "look": look,
-        "intp": types.intp,
-    }  # fmt: skip
+    scope = {**globals(), "look": look, "intp": types.intp}
     exec(code, scope)  # noqa: S102
     return scope[name]
 

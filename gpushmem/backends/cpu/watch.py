@@ -12,10 +12,29 @@ itself still again, with two rounds begun after it saw the probe, and not having
 published. All confirmed, numbers unchanged: then at the moment of the probe every PE was still, and
 looked at its conditions once more after it; so nobody will ever move. Threads that poll, or whose
 wait has a timeout, may move at any time: such a PE is not still. Nor is one with Python threads
-that are not known to wait, or with an alarm set (`signal.setitimer`), which may end a wait.
+that are not known to wait.
 
-What is only *quiet*, polling included, for long is reported, once, and goes on. What becomes of
-the job is said in the board's verdict: waits of all PEs then end with its error.
+*What moves without a thread of Python's* (`movers`). A signal's handler runs in the main thread, on
+top of whatever that waits in. While it runs, the thread's innermost frame is not the one that
+parked, or one that only waits for it: the thread is not at rest, and the PE not still. It may begin
+after we have looked, though, and end before we look again. But it begins only after its signal has
+come, and that is seen: no timer is set when we look (`setitimer`, `timer_create`), and then no
+signal is on its way to the main thread. So if a handler is still to begin, the system has already
+handed the signal over (a handler of C has taken note of it), and Python's begins at the latest when
+the main thread next is back in Python. Its wait counts these *turns*; a PE is still only if two of
+them have begun since a look that found all this. By then the handler has ended, before the PE has
+said that it is still, or is on top of the wait, which this look sees, or has set what a look finds.
+Signals that others send are no part of this, nor timers that a handler sets and that end before
+anybody looks.
+
+Threads that run no Python are asked of the system. One that is running, or sleeps until a time of
+its own choice, may move: the PE is not still. For the others, that they have not run from one look
+to the next is part of what has to stay the same. What they wait for comes from a thread, of which
+the same is known, or from outside.
+
+What is only *quiet*, polling included, for long is reported, once, and goes on; hosts that poll in
+Python (`asking`) are quiet, too. What becomes of the job is said in the board's verdict: waits of
+all PEs then end with its error.
 """
 
 from __future__ import annotations
@@ -23,21 +42,23 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from gpushmem import settings
+from gpushmem.backends.cpu import movers
 from gpushmem.backends.cpu.account import Accountant
+from gpushmem.backends.cpu.asking import Asking
 from gpushmem.job.board import DEADLOCK, FAILED, NONE, TIMEOUT
+from gpushmem.job.descriptors import above_standard
 from gpushmem.job.job import Job
 from gpushmem.job.report import gone, report
-from gpushmem.simt.kernel import Running, running
-from gpushmem.simt.parking import all_parked, help_others, hosts, moves, parked
+from gpushmem.simt.base.parking import Parked, all_at_rest, help_others, hosts, moves, parked
+from gpushmem.simt.run.kernel import running
 
 __all__ = ["Watch"]
 
@@ -49,10 +70,11 @@ LAST = 5.0  # seconds from the verdict to the end of a process that does not end
 class Watch:
     """The watch of the calling PE, from `init` to `finalize`."""
 
-    def __init__(self, job: Job, accountant: Accountant) -> None:
+    def __init__(self, job: Job, accountant: Accountant, asking: Asking) -> None:
         self._pe, self._board, self._accountant = job.my_pe, job.board, accountant
+        self._asking = asking
         self._me = self._board.pes[job.my_pe : job.my_pe + 1]
-        self._stillness = Stillness()
+        self._stillness = Stillness(asking)
         self._neighbour: tuple[int, int] | None = None  # PE, pidfd
         self._gathered: Any = None  # the numbers that the probe is about
         self._deadlocks = settings.get("GPUSHMEM_DEADLOCK")
@@ -93,13 +115,17 @@ class Watch:
     def _run(self) -> None:
         help_others()
         while not self._end.wait(PERIOD):
-            for look in (self._hear, self._answer, self._publish, self._neighbours, self._judge):
+            for look in self._looks():
                 try:
                     look()
                 except Exception as error:  # noqa: BLE001  (the watch goes on)
                     if not self._troubled:
                         self._troubled = True
                         _print(f"gpushmem: PE {self._pe}: an error in the watch: {error!r}\n")
+
+    def _looks(self) -> tuple[Callable[[], None], ...]:
+        looks = self._hear, self._answer, self._asking.look, self._publish, self._neighbours
+        return *looks, self._judge
 
     def _hear(self) -> None:
         """When there is a verdict, end the waits of this PE."""
@@ -176,7 +202,8 @@ class Watch:
 
     def _check_timeout(self) -> None:
         limit = self._board["timeout"] / 1e9
-        for _, wait in hosts() if limit else ():
+        waits = [wait for _, wait in hosts()] + [*self._asking.waits().values()]
+        for wait in waits if limit else ():
             if time.monotonic() - wait.since > limit and not wait.ready():
                 reason = f"PE {self._pe} has waited for {limit:g} s in {wait.what}"
                 return self._say(TIMEOUT, reason, stacks=True)
@@ -205,7 +232,7 @@ class Watch:
                 if pes["namespace"][pe] != self._me["namespace"][0]:
                     return None
                 try:
-                    return pe, os.pidfd_open(int(pes["pid"][pe]))
+                    return pe, above_standard(os.pidfd_open(int(pes["pid"][pe])))
                 except ProcessLookupError:
                     self._lost(pe)
                     return None
@@ -216,7 +243,11 @@ class Watch:
         if not pes["ended"][pe]:
             if pes["initialised"][pe] == 1:
                 pid = int(pes["pid"][pe])
-                self._board.claim(FAILED, pe, f"process {pid} died without a word (was it killed?)")
+                name = bytes(pes["kernel"][pe]).decode(errors="replace")
+                why = (
+                    f"in kernel {name}: try @gpushmem.jit(debug=True)" if name else "was it killed?"
+                )
+                self._board.claim(FAILED, pe, f"process {pid} died without a word ({why})")
             self._board.mark_ended(pe, -1)
 
 
@@ -250,7 +281,8 @@ class Over:
 class Stillness:
     """Whether this PE's threads have moved, from one look to the next."""
 
-    def __init__(self) -> None:
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
         self.number = 0  # while the PE is still: counts how often it has become so
         self.quiet_since = 0  # monotonic nanoseconds, while nothing but polls happens; else 0
         self.confirms = False  # whether the PE has been still for two rounds since the probe
@@ -260,22 +292,24 @@ class Stillness:
 
     def look(self, probe: int) -> None:
         """Look once; `probe` is what the board has shown before."""
-        before, bystanders = moves(), not all_parked()
-        turns = Turns(wait.launch for wait in list(parked.values()) if wait.launch is not None)
-        words = [(launch, launch.launch[0]) for launch in turns]
-        quiet: Any = (before, [(launch, int(word["progress"])) for launch, word in words])
-        still: Any = (quiet, [int(word["polls"]) for _, word in words])
-        free = bystanders or any(word["timed"] for _, word in words) or _alarm()
-        waits = list(parked.values())
-        if not _main_is_parked() or not running <= turns.keys() or any(w.ready() for w in waits):
+        before, waits, main = moves(), list(parked.values()), self._main()
+        turns = Turns(waits)  # before what threads may have set meanwhile is looked at
+        words = [(launch, launch.launch[0]) for launch in turns.launches]
+        quiet: Any = (before, main, [(launch, int(word["progress"])) for launch, word in words])
+        still: Any = None
+        if main is None or not running <= turns.launches or any(w.ready() for w in waits):
             quiet = None
+        elif main in waits and not any(word["timed"] for _, word in words):
+            natives = None if movers.alarmed() or not all_at_rest() else movers.natives()
+            polls = [int(word["polls"]) for _, word in words]
+            still = None if natives is None else (quiet, polls, natives)
         if moves() != before:
-            quiet = None
+            quiet = still = None
         if not self._quiet.look(quiet, turns):
             self.quiet_since = 0
         elif not self.quiet_since:
             self.quiet_since = time.monotonic_ns()
-        if not self._still.look(None if quiet is None or free else still, turns):
+        if not self._still.look(still, turns):
             self.number = 0
         elif not self.number:
             self._count += 1
@@ -284,16 +318,25 @@ class Stillness:
             self._probe, self._probed = probe, turns
         self.confirms = turns.rounds_since(self._probed)
 
+    def _main(self) -> Parked | None:
+        """What the main thread waits in; None if it does not."""
+        ident = threading.main_thread().ident or 0
+        return parked.get(ident) or self._asking.waits().get(ident)
 
-class Turns(dict[Running, int]):
-    """The turns of the rings of launches, at some moment."""
 
-    def __init__(self, launches: Iterable[Running] = ()) -> None:
-        super().__init__((launch, int(launch.launch[0]["turns"])) for launch in launches)
+class Turns(dict[Any, int]):
+    """The turns of the rings of launches, and of the main thread's wait, at some moment."""
+
+    def __init__(self, waits: Iterable[Parked] = ()) -> None:
+        self.launches = {wait.launch for wait in waits if wait.launch is not None}
+        super().__init__((launch, int(launch.launch[0]["turns"])) for launch in self.launches)
+        main = parked.get(threading.main_thread().ident or 0)
+        if main is not None:
+            self[main] = main.turns
 
     def rounds_since(self, before: Turns) -> bool:
         """Whether each has gone round as a whole since then."""
-        return all(turns >= before.get(launch, turns) + 2 for launch, turns in self.items())
+        return all(turns >= before.get(each, turns) + 2 for each, turns in self.items())
 
 
 class Same:
@@ -309,15 +352,6 @@ class Same:
             self._state, self._turns = state, turns
             return False
         return turns.rounds_since(self._turns)
-
-
-def _main_is_parked() -> bool:
-    return threading.main_thread().ident in parked
-
-
-def _alarm() -> bool:
-    """Whether an alarm is set, whose handler may end a wait."""
-    return signal.getitimer(signal.ITIMER_REAL)[0] > 0
 
 
 def _ended(pidfd: int) -> bool:

@@ -22,9 +22,11 @@ from typing import Any
 
 import numpy as np
 
+from gpushmem.artifacts.arguments import address_of
 from gpushmem.errors import ShmemError
 from gpushmem.job.job import Job
-from gpushmem.simt.layout import address_of, new
+from gpushmem.job.limits import within_limits
+from gpushmem.simt.base.layout import new
 
 __all__ = ["LINE", "LINE_OF", "TEAM", "WORLD", "World"]
 
@@ -39,7 +41,10 @@ TEAM = np.dtype(
         ("start", "i8"),  # member k is PE `start + k * stride` of the job
         ("stride", "i8"),
         ("round", "i8"),  # number of the last round, see `rounds`
-        ("unchecked", "i8"),  # what was done in it, if nobody has seen whether all did; else -1
+        ("said", "i8", 4),  # what this PE has told the others in it, see `LINE_OF`
+        ("unchecked", "i8"),  # whether nobody has seen yet that all of them have told the same
+        ("inside", "i8"),  # FIBER of the thread of this PE that is in a collective; 0: none
+        ("launch", "i8"),  # ... and its LAUNCH
         ("lines", "i8"),  # address of the lines in which the members write to this PE
         ("boxes", "i8"),  # ... and of the boxes for what does not fit a line
         ("box_bytes", "i8"),
@@ -48,12 +53,14 @@ TEAM = np.dtype(
     ],
     align=True,
 )
-# What one member tells another in a round. Round k uses the line of k's parity.
+# What one member tells another in a round. Round k uses the line of k's parity. `said` is what
+# must be the same on all members: the kind of call, its detail (see `meeting`), and the heap
+# offsets of the arrays that the call wants at the same place on all of them, dst and src, or 0.
 LINE_OF = np.dtype(
     {
-        "names": ["round", "kind", "text"],
-        "formats": ["i8", "i8", f"V{LINE - 16}"],
-        "offsets": [0, 8, 16],
+        "names": ["round", "said", "text"],
+        "formats": ["i8", ("i8", 4), ("u1", LINE - 40)],
+        "offsets": [0, 8, 40],
         "itemsize": LINE,
     }
 )
@@ -103,7 +110,8 @@ class World:
         lines, boxes = _whole(2 * n * LINE, PAGE), _whole(2 * n * box_bytes, PAGE)
         span = table + job.max_teams * (lines + boxes)
         self._size(job.control_fd, n * span)
-        self._control = mmap.mmap(job.control_fd, n * span)
+        with within_limits(f"cannot map {n * span} bytes of control memory"):
+            self._control = mmap.mmap(job.control_fd, n * span)
         self.control = np.frombuffer(self._control, np.uint8)
         base = job.my_pe * span
         self.teams = self.control[base : base + job.max_teams * TEAM.itemsize].view(TEAM)

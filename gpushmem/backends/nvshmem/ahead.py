@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gpushmem.artifacts import fingerprint
 from gpushmem.backends.nvshmem import cache, versions
 from gpushmem.ops import OPS
-from gpushmem.simt import fingerprint
 
 __all__ = ["Built", "Resources", "build", "made", "needs_of"]
 

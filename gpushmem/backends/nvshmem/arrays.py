@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from functools import cached_property
 from typing import Any
 
@@ -10,8 +9,6 @@ import numpy as np
 from cuda.core import Buffer
 from cuda.core.utils import StridedMemoryView
 from numba.cuda.typing.typeof import Purpose, typeof, typeof_impl
-
-from gpushmem.errors import ArgumentError
 
 __all__ = ["GpuArray", "at"]
 
@@ -47,7 +44,7 @@ class GpuArray:
 
     def __getitem__(self, index: Any) -> GpuArray:
         """View of a slice; an integer for every axis gives an array without axes."""
-        parts = tuple(map(_plain, index if isinstance(index, tuple) else (index,)))
+        parts = index if isinstance(index, tuple) else (index,)
         whole_view = () if any(part is Ellipsis for part in parts) else (Ellipsis,)
         return GpuArray(self.ghost[parts + whole_view], self.owner)
 
@@ -84,21 +81,6 @@ class GpuArray:
         buffer = Buffer.from_handle(self.address, max(1, self.nbytes), owner=self)
         device: tuple[int, int] = buffer.__dlpack_device__()
         return device
-
-
-def _plain(part: Any) -> Any:
-    """A part of an index for which NumPy makes a view: what it would have to copy is refused."""
-    if part is None or part is Ellipsis or isinstance(part, slice):
-        return part
-    try:
-        if not isinstance(part, bool | np.bool_):
-            return operator.index(part)
-    except TypeError:
-        pass
-    raise ArgumentError(
-        f"an array in a GPU's memory is indexed by integers and slices, not by "
-        f"{type(part).__name__}: copy it to the host first, with numpy()"
-    )
 
 
 def at(address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: Any = None) -> GpuArray:

@@ -15,12 +15,14 @@ from nvshmem import bindings
 from nvshmem import core as nvshmem
 
 from gpushmem import settings
+from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends.base import Shape
+from gpushmem.backends.given import checked
 from gpushmem.backends.hostcalls import check_contiguous, check_pe, not_symmetric
 from gpushmem.backends.nvshmem import transport
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.device import Device, Stream, check
-from gpushmem.backends.nvshmem.hostcalls import SCRATCH, HostCalls, as_gpu
+from gpushmem.backends.nvshmem.hostcalls import COPIED, SCRATCH, HostCalls, as_gpu
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
 from gpushmem.backends.nvshmem.teams import Teams
 from gpushmem.errors import (
@@ -35,7 +37,6 @@ from gpushmem.job import ending, peers
 from gpushmem.job import job as jobs
 from gpushmem.job.board import TIMEOUT
 from gpushmem.ops import Op
-from gpushmem.simt.kernel import shape_of
 from gpushmem.size import span
 
 __all__ = ["NvshmemBackend"]
@@ -254,6 +255,9 @@ class NvshmemBackend:
     def synchronize(self) -> None:
         self._device.synchronize()
 
+    def settle(self, what: str) -> None:
+        self.synchronize()  # NVSHMEM compares nothing
+
     def kernel(self, py_func: Callable[..., Any], options: dict[str, Any]) -> Kernel:
         return Kernel(py_func, options)
 
@@ -268,6 +272,8 @@ class NvshmemBackend:
     # --- host side of the operations
 
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
+        native = {name: _as_native(value) for name, value in arguments.items()}
+        arguments = checked(op, native, COPIED)
         stream = arguments.pop("stream", None)
         if self.limited and _needs_all_at_once(op):
             raise ShmemError(
@@ -308,6 +314,11 @@ class NvshmemBackend:
 
 
 MEETINGS = ("barrier_all", "sync_all")
+
+
+def _as_native(value: Any) -> Any:
+    """Arrays of other libraries as ours; those of NumPy may be the host's own, and stay."""
+    return value if isinstance(value, np.ndarray) else as_gpu(value)
 
 
 def _needs_all_at_once(op: Op) -> bool:

@@ -6,11 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba.cuda.core.errors import NumbaTypeError
-from numba.cuda.typing.typeof import Purpose, typeof
 from nvshmem import bindings
 
-from gpushmem.backends import accepts
 from gpushmem.backends.hostcalls import (
     check_contiguous,
     check_copy,
@@ -44,8 +41,6 @@ REMOTE = {
 
 def check(op: Op, given: dict[str, Any], n_pes: int, symmetric: Callable[[str, Any], None]) -> None:
     """Refuse what cannot be done; `symmetric` refuses arrays that are not on the heap."""
-    if op.base in COLLECTIVES:
-        _types(op, given)
     if "pe" in given:
         check_pe(op.name, given["pe"], n_pes)
     if "cmp" in given and given["cmp"] not in COMPARISONS:
@@ -59,17 +54,7 @@ def check(op: Op, given: dict[str, Any], n_pes: int, symmetric: Callable[[str, A
         _sizes(op, given, int(bindings.team_n_pes(int(given["team"]))))
     first = given[op.params[0]] if op.base in ("p", "g") or op.base.startswith("atomic") else None
     if first is not None and not first.size:
-        raise ArgumentError(f"{op.name}: the array has no element 0")
-
-
-def _types(op: Op, given: dict[str, Any]) -> None:
-    dst, src = (typeof(given[name], Purpose.argument) for name in ("dst", "src"))
-    try:
-        accepts.arrays(op.base, dst, src)
-        if given.get("op") in accepts.REDUCTIONS:  # another one is no kernel's either
-            accepts.reduction(op.base, given["op"], dst, src)
-    except NumbaTypeError as error:
-        raise ArgumentError(str(error)) from None
+        raise ArgumentError(f"{op.name}: the array has no element 0: it is empty")
 
 
 def _sizes(op: Op, given: dict[str, Any], n: int) -> None:

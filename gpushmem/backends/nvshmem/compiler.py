@@ -17,11 +17,13 @@ from typing import Any, NamedTuple
 
 from cuda.core import Linker, LinkerOptions, ObjectCode
 from numba.cuda import compiler, dispatcher, types
+from numba.cuda.core.errors import TypingError
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.cudadrv.libs import get_cudalib
 from numba.cuda.cudadrv.linkable_code import LinkableCode
 from numba.cuda.typing.typeof import typeof_impl
 
+from gpushmem.artifacts.refusal import as_kernel_error
 from gpushmem.backends.base import DeviceFunction
 from gpushmem.backends.nvshmem import gemm, lowering, mathdx, shims
 from gpushmem.backends.nvshmem.native import bindings
@@ -124,11 +126,14 @@ def _library(
     """
     debug, fastmath = bool(options.get("debug")), bool(options.get("fastmath"))
     opt = 3 if options.get("opt", True) else 0
-    made = compiler.compile_cuda(
-        py_func, types.void, argtypes, debug=debug,
-        lineinfo=debug or bool(options.get("lineinfo")), fastmath=fastmath,
-        nvvm_options={"fastmath": fastmath, "opt": opt, "gen-lto": None}, cc=cc, lto=True,
-    )  # fmt: skip
+    try:
+        made = compiler.compile_cuda(
+            py_func, types.void, argtypes, debug=debug,
+            lineinfo=debug or bool(options.get("lineinfo")), fastmath=fastmath,
+            nvvm_options={"fastmath": fastmath, "opt": opt, "gen-lto": None}, cc=cc, lto=True,
+        )  # fmt: skip
+    except TypingError as error:
+        raise as_kernel_error(error) from None
     library = made.library
     library._entry_name = made.fndesc.llvm_func_name
     kernel = library.get_function(library._entry_name)

@@ -9,9 +9,8 @@ from typing import Any
 from llvmlite import ir
 from numba import cuda
 from numba.cuda import cgutils, types
-from numba.cuda.np.arrayobj import populate_array
 
-from gpushmem.backends import accepts
+from gpushmem.backends.code import contiguous
 from gpushmem.backends.nvshmem import gemm, multicast
 from gpushmem.backends.nvshmem.native import call, intrinsic
 from gpushmem.ops.table import BLOCK, THREAD, WARP, Op
@@ -53,13 +52,9 @@ def workspace(typingctx: Any, first: Any, count: Any) -> Any:
     result = types.Array(types.int64, 1, "C")
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        array = context.make_array(result)(context, builder)
         base = call(context, builder, "gpushmem_words", [])
         start = builder.add(base, builder.mul(args[0], args[0].type(8)))
-        size = context.get_constant(types.intp, 8)
-        data = builder.inttoptr(start, array.data.type)
-        populate_array(array, data, [args[1]], [size], size, None)
-        return array._getvalue()
+        return contiguous(context, builder, result, start, args[1:])
 
     return result(types.intp, types.intp), codegen
 
@@ -99,7 +94,6 @@ def _wait(op: Op, core: Core, given: dict[str, Any]) -> Callable[..., Any]:
     params = ", ".join(op.params[:-1])
     if timeout is None or isinstance(timeout, types.NoneType | types.Omitted):
         return _made(op, FOREVER.format(name=op.name, params=params), wait=core[op.name])
-    accepts.timeout(op.base, timeout)
     family = op.base.removesuffix("_vector").rpartition("_")[2]
     tests = "test" if op.base == "signal_wait_until" else op.base.replace("wait_until", "test")
     text = TIMED.format(
@@ -165,7 +159,6 @@ TOGETHER = {THREAD: alone, WARP: in_warp, BLOCK: in_block}
 
 def _collective(text: str, *scoped: str) -> Callable[..., Callable[..., Any]]:
     def choose(op: Op, core: Core, given: dict[str, Any]) -> Callable[..., Any]:
-        accepts.arrays(op.base, given["dst"], given["src"])
         used = {name: core[name + op.form] for name in scoped} | {n: core[n] for n in ASKING}
         together = TOGETHER[op.scope]
         native = core.get(op.name)
@@ -181,7 +174,6 @@ def multicast_array(array, team):
 
 
 def _multicast(op: Op, core: Core, given: dict[str, Any]) -> Callable[..., Any]:
-    accepts.strided("multicast_array", given["array"])
     return _made(op, MULTICAST, make_multicast=multicast.make)
 
 

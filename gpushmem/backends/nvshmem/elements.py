@@ -6,9 +6,8 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import cgutils, types
-from numba.cuda.core.errors import NumbaTypeError
 
-from gpushmem.backends import accepts
+from gpushmem.backends.code import array_moved
 from gpushmem.backends.nvshmem.native import Value, call, data_of, itemsize_of
 
 __all__ = ["DEFINITIONS"]
@@ -37,13 +36,7 @@ class Words:
         return call(self.context, self.builder, f"uint{self.bits}_{name}", values)
 
 
-def _array(name: str, what: str, typ: Any) -> None:
-    if not isinstance(typ, types.Array):
-        raise NumbaTypeError(f"{name}: {what} must be an array, not {typ}")
-
-
 def p(typingctx: Any, dst: Any, value: Any, pe: Any) -> Any:
-    _array("p", "dst", dst)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         words = Words(context, builder, dst)
@@ -59,7 +52,6 @@ def p(typingctx: Any, dst: Any, value: Any, pe: Any) -> Any:
 
 
 def g(typingctx: Any, src: Any, pe: Any) -> Any:
-    _array("g", "src", src)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         words = Words(context, builder, src)
@@ -74,14 +66,11 @@ def g(typingctx: Any, src: Any, pe: Any) -> Any:
 
 
 def peer_array(typingctx: Any, array: Any, pe: Any) -> Any:
-    accepts.strided("peer_array", array)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         values = [Value(array, args[0]), Value(types.intp, args[1])]
-        moved = context.make_array(array)(context, builder, args[0])
         address = call(context, builder, "gpushmem_ptr", values)
-        moved.data = builder.inttoptr(address, moved.data.type)
-        return moved._getvalue()
+        return array_moved(context, builder, array, args[0], address)
 
     return array(array, types.intp), codegen
 

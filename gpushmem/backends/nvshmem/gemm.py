@@ -19,9 +19,8 @@ from numba import cuda
 from numba.cuda import types
 from numba.cuda.core.targetconfig import ConfigStack
 from numba.cuda.flags import Flags
-from numba.cuda.np.arrayobj import populate_array
 
-from gpushmem.backends import accepts
+from gpushmem.backends.code import contiguous
 from gpushmem.backends.nvshmem import mathdx
 from gpushmem.backends.nvshmem.native import Value, data_of, intrinsic
 from gpushmem.ops.table import Op
@@ -86,12 +85,9 @@ def shared_bytes(typingctx: Any) -> Any:
             found = ir.GlobalVariable(builder.module, kind, name, addrspace=3)
             found.linkage, found.align = "linkonce_odr", mathdx.ALIGNMENT
             found.initializer = ir.Constant(kind, ir.Undefined)
-        array = context.make_array(MEMORY)(context, builder)
         start = builder.addrspacecast(found, kind.as_pointer())
-        size, one = (context.get_constant(types.intp, number) for number in (BYTES, 1))
-        data = builder.bitcast(start, array.data.type)
-        populate_array(array, data, [size], [one], one, None)
-        return array._getvalue()
+        extents = [context.get_constant(types.intp, BYTES)]
+        return contiguous(context, builder, MEMORY, start, extents)
 
     return MEMORY(), codegen
 
@@ -110,17 +106,10 @@ def _part(first: int, shape: tuple[int, int], dtype: Any) -> Any:
 
     def part(typingctx: Any, memory: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            array = context.make_array(result)(context, builder)
             data = data_of(context, builder, Value(memory, args[0]))
             start = builder.gep(data, [ir.IntType(64)(first)])
-            width = dtype.bitwidth // 8
-            extents, steps, size = (
-                [context.get_constant(types.intp, number) for number in numbers]
-                for numbers in (shape, (shape[1] * width, width), (width,))
-            )
-            start = builder.bitcast(start, array.data.type)
-            populate_array(array, start, extents, steps, size[0], None)
-            return array._getvalue()
+            extents = [context.get_constant(types.intp, number) for number in shape]
+            return contiguous(context, builder, result, start, extents)
 
         return result(memory), codegen
 
@@ -234,12 +223,10 @@ def product(dtype: Any, library: bool = False) -> Callable[..., Any]:
 
 
 def choose(op: Op, core: Any, given: dict[str, Any]) -> Callable[..., Any]:
-    """What Numba compiles for a call with these types; raises `NumbaTypeError`."""
-    dst, a, b = (given[name] for name in ("dst", "a", "b"))
-    accepts.gemm(dst, a, b)
+    """What Numba compiles for a call with these types."""
     flags = ConfigStack.top_or_none()
     capability = getattr(flags, "compute_capability", None) if isinstance(flags, Flags) else None
-    multiply = product(dst.dtype, mathdx.has(capability))
+    multiply = product(given["dst"].dtype, mathdx.has(capability))
 
     def gemm(dst, a, b, accumulate):
         multiply(dst, a, b, accumulate, shared_bytes())

@@ -16,6 +16,7 @@ import numpy as np
 from numba.core.errors import NumbaError
 from nvshmem import bindings
 
+from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends import hostcalls
 from gpushmem.backends.hostcalls import check_strided
 from gpushmem.backends.nvshmem import checks
@@ -24,7 +25,6 @@ from gpushmem.backends.nvshmem.device import Device
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.ops import OPS, Op
-from gpushmem.simt.kernel import shape_of
 
 __all__ = ["HostCalls"]
 
@@ -124,8 +124,10 @@ class HostCalls:
         self, stream: int, signal: Any, cmp: int, value: int
     ) -> Callable[[], Any]:
         if signal.dtype != np.uint64:
-            found = f"of uint64, not {signal.dtype}"
-            raise ArgumentError(f"signal_wait_until: signal must be {found}")
+            raise ArgumentError(
+                "signal_wait_until: signal must be an array of uint64, not an array of "
+                f"{signal.dtype}"
+            )
         value = hostcalls.fitting("signal_wait_until", value, signal.dtype)
         bindings.signal_wait_until_on_stream(signal.address, cmp, value, stream)
         return lambda: self._device.read(signal.reshape(-1)[:1])[0]
@@ -242,7 +244,7 @@ def as_gpu(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return GpuArray(value)
     if not isinstance(value, GpuArray) and hasattr(value, "__cuda_array_interface__"):
-        from gpushmem.simt.arguments import as_numpy  # noqa: PLC0415
+        from gpushmem.artifacts.arguments import as_numpy  # noqa: PLC0415
 
         return GpuArray(as_numpy(value), value)
     return value
@@ -252,9 +254,9 @@ def _refused(op: Op, given: dict[str, Any], error: Exception) -> Exception:
     """What is said of arguments for which there is no kernel."""
     if isinstance(error, ShmemError):
         return error
-    said = re.search(rf"{op.base}(_block)?: [^\n]*", str(error))
+    said = re.search(rf"{op.base}(?:_block)?(: [^\n]*)", str(error))
     kinds = ", ".join(f"{k}={_kind(v)}" for k, v in given.items())
-    return ArgumentError(said[0] if said else f"{op.name} cannot take {kinds}")
+    return ArgumentError(f"{op.base}{said[1]}" if said else f"{op.name} cannot take {kinds}")
 
 
 def _kind(value: Any) -> str:

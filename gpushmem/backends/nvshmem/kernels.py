@@ -13,12 +13,12 @@ from numba.cuda import types
 from numba.cuda.typing.typeof import Purpose, typeof
 from nvshmem import core as nvshmem
 
+from gpushmem.artifacts.arguments import pack, types_of
+from gpushmem.artifacts.shape import LaunchShape
 from gpushmem.backends.nvshmem import ahead
 from gpushmem.backends.nvshmem.arrays import GpuArray
 from gpushmem.backends.nvshmem.device import Device, check
 from gpushmem.errors import ArgumentError
-from gpushmem.simt.arguments import pack
-from gpushmem.simt.kernel import LaunchShape
 
 __all__ = ["Kernel", "Loader"]
 
@@ -124,7 +124,7 @@ class Kernel:
         expected = self.py_func.__code__.co_argcount
         if len(args) != expected:
             raise ArgumentError(f"kernel {self.name} takes {expected} arguments, got {len(args)}")
-        argtypes = tuple(map(_type_of, args))
+        argtypes = types_of(self.py_func, args, _type_of)
         key = (loader, *argtypes)
         loaded = self._loaded.get(key)
         if loaded is None:

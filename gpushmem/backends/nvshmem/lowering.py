@@ -13,13 +13,14 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from numba.cuda import cudadecl, types
+from numba.cuda import types
 from numba.cuda.core.errors import NumbaTypeError
+from numba.cuda.cudadecl import registry
 from numba.cuda.extending import _Intrinsic as Intrinsic
 from numba.cuda.extending import overload
-from numba.cuda.typing.templates import make_intrinsic_template
 
 from gpushmem.backends import accepts
+from gpushmem.backends.calls import Operation
 from gpushmem.backends.nvshmem import composed, elements
 from gpushmem.backends.nvshmem.native import (
     Value,
@@ -43,41 +44,17 @@ class Call(NamedTuple):
     name: str
     arguments: str = ""
     result: Any = None  # None: nothing; "dtype": of the first array
-    check: Callable[..., None] | None = None  # given the operation and the types of its arguments
 
 
-def _arrays(op: Op, given: dict[str, Any]) -> None:
-    accepts.arrays(op.base, given["dst"], given["src"])
-
-
-def _signal(op: Op, given: dict[str, Any]) -> None:
-    accepts.signalling(given["signal"], given["value"])
-
-
-def _signalled(op: Op, given: dict[str, Any]) -> None:
-    _arrays(op, given)
-    _signal(op, given)
-
-
-def _atomic(op: Op, given: dict[str, Any]) -> None:
-    accepts.atomic(op.base.removeprefix("atomic_"), given["dst"])
-
-
-def _awaited(op: Op, given: dict[str, Any]) -> None:
-    ivars = next(iter(given.values()))
-    indices, status = (given.get(name, types.none) for name in ("indices", "status"))
-    dtypes = ("uint64",) if "signal" in given else accepts.WAITED
-    accepts.awaited(op.base, ivars, indices, status, given.get("value", types.int64), dtypes)
-    for name, typ, taken in (("status", status, STATUS), ("indices", indices, INDICES)):
+def _words(op: Op, given: dict[str, Any]) -> None:
+    """What NVSHMEM, which is C, reads and writes as words of one width."""
+    for name, taken in (("status", STATUS), ("indices", INDICES)):
+        typ = given.get(name)
         if isinstance(typ, types.Array) and typ.dtype not in taken:
             raise NumbaTypeError(
-                f"{op.base}: {name} must be an array of {' or '.join(map(str, taken))} on GPUs, "
+                f"{op.name}: {name} must be an array of {' or '.join(map(str, taken))} on GPUs, "
                 f"not of {typ.dtype}"
             )
-
-
-def _reduced(op: Op, given: dict[str, Any]) -> None:
-    accepts.reduction(op.base, accepts.chosen(op.base, given["op"]), given["dst"], given["src"])
 
 
 STATUS = (types.int32, types.uint32)  # int
@@ -91,18 +68,18 @@ PART = "team dst src part(src)"
 CALLS = {
     "my_pe": Call("my_pe", result=WORD),
     "n_pes": Call("n_pes", result=WORD),
-    "put": Call("put{unit}{form}", "dst src count(src) pe", None, _arrays),
-    "get": Call("get{unit}{form}", "dst src count(dst) pe", None, _arrays),
-    "iput": Call("iput{width}{form}", "dst src dst_stride src_stride nelems pe", None, _arrays),
-    "iget": Call("iget{width}{form}", "dst src dst_stride src_stride nelems pe", None, _arrays),
+    "put": Call("put{unit}{form}", "dst src count(src) pe"),
+    "get": Call("get{unit}{form}", "dst src count(dst) pe"),
+    "iput": Call("iput{width}{form}", "dst src dst_stride src_stride nelems pe"),
+    "iget": Call("iget{width}{form}", "dst src dst_stride src_stride nelems pe"),
     "put_signal": Call(
-        "put{unit}_signal{form}", "dst src count(src) signal value op pe", None, _signalled
+        "put{unit}_signal{form}", "dst src count(src) signal value op pe"
     ),
-    "signal_op": Call("signal_op", "signal value op pe", None, _signal),
-    "signal_fetch": Call("signal_fetch", "signal", SIZE, _awaited),
-    "signal_wait_until": Call("signal_wait_until", "signal cmp value", SIZE, _awaited),
-    "wait_until": Call("{ctype}_wait_until", "ivar cmp value", None, _awaited),
-    "test": Call("{ctype}_test", "ivar cmp value", types.boolean, _awaited),
+    "signal_op": Call("signal_op", "signal value op pe"),
+    "signal_fetch": Call("signal_fetch", "signal", SIZE),
+    "signal_wait_until": Call("signal_wait_until", "signal cmp value", SIZE),
+    "wait_until": Call("{ctype}_wait_until", "ivar cmp value"),
+    "test": Call("{ctype}_test", "ivar cmp value", types.boolean),
     "fence": Call("fence"),
     "quiet": Call("quiet"),
     "team_my_pe": Call("team_my_pe", "team", WORD),
@@ -112,13 +89,13 @@ CALLS = {
     "barrier_all": Call("barrier_all{form}"),
     "sync": Call("team_sync{form}", "team"),
     "sync_all": Call("sync_all{form}"),
-    "broadcast": Call("broadcastmem{form}", "team dst src bytes(src) root", None, _arrays),
-    "fcollect": Call("fcollectmem{form}", "team dst src bytes(src)", None, _arrays),
-    "alltoall": Call("alltoallmem{form}", "team dst src partbytes(src)", None, _arrays),
-    "reduce": Call("{ctype}_{op}_reduce{form}", "team dst src size(src)", None, _reduced),
-    "reducescatter": Call("{ctype}_{op}_reducescatter{form}", PART, None, _reduced),
+    "broadcast": Call("broadcastmem{form}", "team dst src bytes(src) root"),
+    "fcollect": Call("fcollectmem{form}", "team dst src bytes(src)"),
+    "alltoall": Call("alltoallmem{form}", "team dst src partbytes(src)"),
+    "reduce": Call("{ctype}_{op}_reduce{form}", "team dst src size(src)"),
+    "reducescatter": Call("{ctype}_{op}_reducescatter{form}", PART),
 } | {
-    f"atomic_{op}": Call(f"{{ctype}}_atomic_{op}", f"dst {given}pe", returns, _atomic)
+    f"atomic_{op}": Call(f"{{ctype}}_atomic_{op}", f"dst {given}pe", returns)
     for op, given, returns in [
         ("fetch", "", "dtype"), ("set", "value ", None), ("swap", "value ", "dtype"),
         ("compare_swap", "cond value ", "dtype"), ("inc", "", None), ("fetch_inc", "", "dtype"),
@@ -130,7 +107,7 @@ CALLS = {
 } | {
     f"{verb}_{family}{form}": Call(
         f"{{ctype}}_{verb}_{family}{form}", WRITING if family == "some" else SEVERAL,
-        ANSWERS[verb] if family == "all" else WORD, _awaited,
+        ANSWERS[verb] if family == "all" else WORD,
     )
     for verb in ("wait_until", "test") for family in ("all", "any", "some")
     for form in ("", "_vector")
@@ -246,9 +223,7 @@ def _type_of(op: Op, param: str, given: Any, taken: dict[str, Any]) -> Any:
         return given
     if param in ("value", "cond") and not op.base.startswith("put_signal"):
         return next(t for t in taken.values() if isinstance(t, types.Array)).dtype
-    if not isinstance(given, types.Integer):
-        raise NumbaTypeError(f"{op.base}: {param} must be an integer, not {given}")
-    return types.unliteral(given)
+    return types.unliteral(given) if isinstance(given, types.Integer) else WORD
 
 
 def _definition(op: Op, row: Call) -> Any:
@@ -256,8 +231,6 @@ def _definition(op: Op, row: Call) -> Any:
 
     def define(typingctx: Any, *args: Any) -> Any:
         given = dict(zip(op.params, args, strict=False))
-        if row.check is not None:
-            row.check(op, given)
         name = _name(op, row, given)
         result = _result(row, given)
         taken = [_type_of(op, param, typ, given) for param, typ in given.items()]
@@ -284,23 +257,6 @@ def _with_params(define: Any, op: Op) -> Any:
 CORE: dict[str, Any] = {}
 
 
-def intrinsic(op: Op, definition: Any, prefer_literal: bool = False) -> Any:
-    """Make an intrinsic of a row; kernels call it by the operation's function, too."""
-    made = Intrinsic(op.name, definition, prefer_literal)
-    made._register()
-    if "timeout_ns" not in op.params and op.base not in DEFAULTS:
-        bind(op, made)
-    return made
-
-
-def bind(op: Op, made: Intrinsic) -> None:
-    """Let an operation's function stand for an intrinsic in kernels."""
-    template = make_intrinsic_template(
-        op.function, made._defn, op.name, prefer_literal=made._prefer_literal
-    )
-    cudadecl.registry.register_global(op.function, types.Function(template))
-
-
 def install() -> None:
     """Give every row of the operation table its meaning in kernels on GPUs."""
     if CORE:
@@ -309,9 +265,33 @@ def install() -> None:
     for op in rows:
         if op.base in CALLS:
             row = CALLS[op.base]
-            CORE[op.name] = intrinsic(op, _definition(op, row), "{op}" in row.name)
+            CORE[op.name] = _intrinsic(op, _definition(op, row), "{op}" in row.name)
         elif op.base in elements.DEFINITIONS:
-            CORE[op.name] = intrinsic(op, elements.DEFINITIONS[op.base])
+            CORE[op.name] = _intrinsic(op, elements.DEFINITIONS[op.base])
     for op in rows:
-        if op.name not in CORE or op.params[-1:] == ("timeout_ns",) or op.base in DEFAULTS:
-            overload(op.function)(composed.body_of(op, CORE))
+        composed_ = op.name not in CORE or op.params[-1:] == ("timeout_ns",) or op.base in DEFAULTS
+        meaning = _overloaded(op) if composed_ else CORE[op.name]
+        registry.register_global(op.function, Operation(op, meaning, _check))
+
+
+def _check(op: Op, given: dict[str, Any]) -> None:
+    """Refuse what NVSHMEM has not."""
+    _words(op, given)
+    if op.base in CALLS and "timeout_ns" not in given:
+        _name(op, CALLS[op.base], given)
+
+
+def _intrinsic(op: Op, definition: Any, prefer_literal: bool = False) -> Any:
+    made = Intrinsic(op.name, definition, prefer_literal)
+    made._register()
+    return made
+
+
+def _overloaded(op: Op) -> Any:
+    """A name of its own, which `composed` gives the meaning."""
+
+    def meaning(*args: Any) -> None:
+        pass
+
+    overload(meaning)(composed.body_of(op, CORE))
+    return meaning

@@ -75,7 +75,7 @@ def cublasdx() -> bool:
 @cache
 def compilers() -> tuple[tuple[str, object], ...]:
     """The versions of all that makes machine code of a kernel; of this package, the source."""
-    from gpushmem.simt.native import sources_digest  # noqa: PLC0415  (heavy: not for launchers)
+    from gpushmem.artifacts.toolchain import sources_digest  # noqa: PLC0415  (heavy: not for launchers)
 
     found = ((name, installed(name)) for name in COMPILING)
     return (*found, ("cuBLASDx", cublasdx()), ("source", sources_digest()))

@@ -4,8 +4,10 @@ _patches = []  # a context manager that nobody refers to is left
 
 
 def enter():
-    from gpushmem.simt.patch import patch_numba_cuda
+    from gpushmem import lines
+    from gpushmem.simt.numba_cuda import patch_numba_cuda
 
+    lines.USER_CODE["numba.cuda.tests"] = True
     _patches.append(patch_numba_cuda())
     _patches[-1].__enter__()
 

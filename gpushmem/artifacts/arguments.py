@@ -1,0 +1,162 @@
+"""Kernel arguments as numba-cuda lays them out: a list of scalars, 8 bytes each.
+
+An array becomes (meminfo, parent, size, item size, address, extents..., strides...), a complex
+number two floats, a record its address, a tuple its elements, one after the other.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba.cuda import types
+
+from gpushmem.errors import ArgumentError
+
+__all__ = ["address_of", "as_numpy", "pack", "pack_scalars", "types_of"]
+
+Flat = list[Any]
+
+
+def address_of(array: np.ndarray[Any, Any]) -> int:
+    """Address of an array's first byte."""
+    if array.size:
+        return array.ctypes.data  # the array interface takes 20 us for a large record
+    return int(array.__array_interface__["data"][0])  # `ctypes` would give another
+
+
+def types_of(
+    py_func: Callable[..., Any], args: tuple[Any, ...], type_of: Callable[[Any], Any]
+) -> tuple[Any, ...]:
+    """The Numba types of a kernel's arguments; raises `ArgumentError` for what it cannot take."""
+    return tuple(
+        _type_of(py_func, name, value, type_of)
+        for name, value in zip(py_func.__code__.co_varnames, args, strict=False)
+    )
+
+
+def _type_of(py_func: Any, name: str, value: Any, type_of: Callable[[Any], Any]) -> Any:
+    try:
+        typ = type_of(value)
+        kind: Any = type(typ)
+        if _flattener(kind) is not None:
+            return typ
+    except Exception:  # noqa: BLE001, S110  (Numba has no type for it; methods of its own may fail)
+        pass
+    hint = "make it a tuple, or numpy.array(...)" if isinstance(value, list) else TAKEN
+    raise ArgumentError(
+        f"kernel {py_func.__name__}: argument {name} is of type {type(value).__name__}, which "
+        f"kernels cannot take: {hint}"
+    ) from None
+
+
+TAKEN = "they take arrays, numbers, tuples of these, and None"
+
+
+def pack(argtypes: tuple[Any, ...], args: tuple[Any, ...]) -> np.ndarray[Any, Any]:
+    """The arguments as one array of bytes, 8 for each scalar."""
+    code = ""
+    values: Flat = []
+    for typ, value in zip(argtypes, args, strict=True):
+        code += _flatten(typ, value, values)
+    return np.frombuffer(struct.pack(f"<{code}", *values), np.uint8)
+
+
+def pack_scalars(scalars: Flat) -> np.ndarray[Any, Any]:
+    """The same from numba-cuda's own list: integers, and ctypes scalars."""
+    code = ""
+    values: Flat = []
+    for scalar in scalars:
+        whole = isinstance(scalar, int)
+        code += "Q" if whole else "8s"
+        values.append(scalar & (2**64 - 1) if whole else bytes(scalar))
+    return np.frombuffer(struct.pack(f"<{code}", *values), np.uint8)
+
+
+def _flatten(typ: Any, value: Any, values: Flat) -> str:
+    """Append the scalars of `value` to `values`; return their `struct` codes."""
+    kind: Any = type(typ)
+    flatten = _flattener(kind)
+    if flatten is None:
+        raise ArgumentError(f"a kernel argument cannot be of type {typ} ({value!r})")
+    return flatten(typ, value, values)
+
+
+@cache
+def _flattener(kind: Any) -> Callable[[Any, Any, Flat], str] | None:
+    return next((flatten for classes, flatten in FLATTEN if issubclass(kind, classes)), None)
+
+
+def _array(typ: Any, value: Any, values: Flat) -> str:
+    if not isinstance(value, np.ndarray):
+        value = as_numpy(value)
+    values += (0, 0, value.size, value.itemsize, address_of(value), *value.shape, *value.strides)
+    return "qqqqQ" + "q" * (2 * value.ndim)
+
+
+def as_numpy(value: Any) -> np.ndarray[Any, Any]:
+    """An array of another library, through the CUDA array interface."""
+    interface = value.__cuda_array_interface__
+    holder = type("Holder", (), {"__array_interface__": {**interface, "version": 3}})
+    return np.asarray(holder())
+
+
+def _integer(typ: Any, value: Any, values: Flat) -> str:
+    values.append(int(value) & (2**64 - 1))
+    return "Q"
+
+
+def _float(typ: Any, value: Any, values: Flat) -> str:
+    values.append(float(value))
+    return {16: "e6x", 32: "f4x", 64: "d"}[typ.bitwidth]
+
+
+def _complex(typ: Any, value: Any, values: Flat) -> str:
+    values += (value.real, value.imag)
+    return {64: "f4xf4x", 128: "dd"}[typ.bitwidth]
+
+
+def _boolean(typ: Any, value: Any, values: Flat) -> str:
+    values.append(bool(value))
+    return "?7x"
+
+
+def _time(typ: Any, value: Any, values: Flat) -> str:
+    values.append(int(np.asarray(value).view(np.int64)))
+    return "q"
+
+
+def _record(typ: Any, value: Any, values: Flat) -> str:
+    values.append(address_of(np.asarray(value)))
+    return "Q"
+
+
+def _tuple(typ: Any, value: Any, values: Flat) -> str:
+    return "".join(_flatten(t, v, values) for t, v in zip(typ.types, value, strict=True))
+
+
+def _enum(typ: Any, value: Any, values: Flat) -> str:
+    return _flatten(typ.dtype, value.value, values)
+
+
+def _nothing(typ: Any, value: Any, values: Flat) -> str:
+    values.append(0)
+    return "Q"
+
+
+FLATTEN: list[tuple[Any, Callable[[Any, Any, Flat], str]]] = [
+    (types.Array, _array),
+    (types.Boolean, _boolean),
+    (types.EnumMember, _enum),
+    (types.Integer, _integer),
+    (types.Float, _float),
+    (types.Complex, _complex),
+    ((types.NPDatetime, types.NPTimedelta), _time),
+    (types.Record, _record),
+    (types.BaseTuple, _tuple),
+    (types.CPointer, _integer),
+    ((types.NoneType, types.Dispatcher, types.Function), _nothing),
+]

@@ -1,0 +1,58 @@
+"""Which modules have extended Numba: what they register may change what a kernel is compiled to.
+
+In one job all processes have the same extensions. From one run to another a user may edit them, and
+nothing in a kernel says which of them it uses.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from numba.core.imputils import builtin_registry as core_code
+from numba.core.typing.templates import builtin_registry as core_types
+from numba.cuda import cudadecl, cudaimpl
+from numba.cuda.core.imputils import builtin_registry as cuda_code
+from numba.cuda.typing.templates import builtin_registry as cuda_types
+
+__all__ = ["extensions"]
+
+# Where Numba's documented ways of extending it lead to.
+REGISTRIES = core_types, core_code, cuda_types, cuda_code, cudadecl.registry, cudaimpl.registry
+LISTS = [each for registry in REGISTRIES for each in vars(registry).values() if type(each) is list]
+# Those whose versions `toolchain` has. Compiling registers some of theirs, by and by.
+KNOWN = {"gpushmem", "numba", "numpy", "llvmlite", "numba_cuda", *sys.stdlib_module_names}
+INSTALLED = {"site-packages", "dist-packages"}  # folders whose contents users do not edit
+
+
+def extensions() -> tuple[str, ...] | None:
+    """The modules, of installed packages, that have extended Numba, with a digest of each.
+
+    None if there are others: they, and what they use, may be different in the next run.
+    """
+    return _extensions(*map(len, LISTS))
+
+
+@lru_cache(maxsize=1)
+def _extensions(*_: int) -> tuple[str, ...] | None:
+    entries = (entry for list_ in LISTS for entry in list_)
+    found = sorted({name for entry in entries for name in _modules(entry)})
+    modules = [sys.modules.get(name) for name in found if name.split(".")[0] not in KNOWN]
+    files = [getattr(module, "__file__", None) or "" for module in modules]
+    if not all(INSTALLED & {*Path(file).parts} for file in files):
+        return None
+    return tuple(hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files)
+
+
+def _modules(entry: Any) -> Iterator[str]:
+    """The modules of the functions behind a registration, through what Numba wraps them in."""
+    made = entry[0] if isinstance(entry, tuple) else entry
+    inner = [getattr(made, name, None) for name in ("_overload_func", "_definition_func")]
+    cells = getattr(made, "__closure__", None) or ()
+    for each in (made, *inner, *(cell.cell_contents for cell in cells)):
+        if callable(each) and isinstance(getattr(each, "__module__", None), str):
+            yield each.__module__

@@ -1,0 +1,300 @@
+"""What a kernel's machine code depends on, as a key: where two keys are equal, so is the code.
+
+A kernel is its bytecode and where it stands in the source (reports say so), its argument types and
+options, and the values that the compiler freezes: globals, closure variables, defaults, attributes
+of the user's modules, and so on through the device functions it calls. Each becomes a description
+made of tuples, texts and numbers, and the key is a digest of that.
+
+Only values whose meaning to the compiler is known are described. A kernel that mentions anything
+else has no fingerprint. Names of this package, of Numba and of NumPy are taken to stand for the
+same everywhere; so are the extensions of Numba that a program has registered. `lasting` makes a
+name of a key that holds in other runs, too.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import enum
+import hashlib
+import sys
+import types as python
+from collections.abc import Callable, Iterator
+from functools import cache, singledispatch
+from typing import Any
+
+import numpy as np
+from numba import cuda
+from numba.core.types import Type
+from numba.cuda.dispatcher import CUDADispatcher
+
+from gpushmem import disk
+from gpushmem.artifacts.extensions import extensions
+from gpushmem.artifacts.toolchain import toolchain
+from gpushmem.lines import is_users
+
+__all__ = ["adopted", "fingerprint", "fixed", "lasting"]
+
+# Packages whose names stand for the same in every process, as those of this one and Numba's do.
+KNOWN = {"builtins", "cmath", "math", "numpy", "operator", "_operator"}
+MOST_BYTES = 16 << 20  # of a constant array
+
+Description = Any  # None, a bool, an int, a str, bytes, or a tuple of these that begins with a kind
+
+
+class Unknown(Exception):
+    """A value of which is not known what the compiler makes of it."""
+
+
+class Reading:
+    """How far one kernel has been read."""
+
+    def __init__(self) -> None:
+        self.functions: list[Any] = []  # in the order in which they were met
+        self.attributes: tuple[str, ...] = ()  # that the present function mentions
+        self.modules: list[Any] = []  # whose attributes the present function has been asked for
+
+
+# Objects with a meaning of their own in kernels, which stand for the same everywhere.
+fixed: set[Any] = set()
+# Objects compiled as device functions: class -> how to get the Python function.
+adopted: dict[type, Callable[[Any], Any]] = {}
+
+
+def fingerprint(
+    py_func: Callable[..., Any],
+    argtypes: tuple[Any, ...],
+    options: dict[str, Any],
+    machine: Description,
+) -> bytes | None:
+    """32 bytes that say what `py_func` is compiled to, None if that depends on unknown things.
+
+    `machine` is what it is compiled for.
+    """
+    reading = Reading()
+    try:
+        description = (
+            toolchain(), machine,
+            describe_function(py_func, reading),
+            describe(argtypes, reading),
+            describe_options(options, reading),
+        )  # fmt: skip
+        return hashlib.sha256(repr(description).encode()).digest()
+    except Exception:  # noqa: BLE001  (Unknown, or what users' objects raise when looked at)
+        return None
+
+
+def lasting(key: bytes) -> str | None:
+    """A name for what a kernel with this key is compiled to, also in other runs of a program.
+
+    None if something that is not in the key may be different there.
+    """
+    known = extensions()
+    return None if known is None else disk.name_of("kernel", key, known)
+
+
+@singledispatch
+def describe(value: Any, reading: Reading) -> Description:
+    """Describe a value by its type; raises `Unknown`. What needs no row here is known by name."""
+    if type(value) in adopted:
+        return "device", describe_function(adopted[type(value)](value), reading)
+    return _by_name(value)
+
+
+def _by_name(value: Any) -> Description:
+    """What a name of a known package stands for, or one that has a meaning of its own."""
+    module, name = value.__module__, getattr(value, "__qualname__", None) or value.__name__
+    if not _is_known(module):
+        raise Unknown(value)
+    places = sys.modules[module], cuda  # numba-cuda's vector types are found in the latter only
+    if value not in fixed and not any(_lookup(place, name) is value for place in places):
+        raise Unknown(value)
+    return "name", module, name
+
+
+def _lookup(place: Any, name: str) -> Any:
+    for part in name.split("."):
+        place = getattr(place, part, None)
+    return place
+
+
+def _is_known(module: str) -> bool:
+    return module.partition(".")[0] in KNOWN or not is_users(module)
+
+
+# --- plain values
+
+
+@describe.register(python.NoneType)
+@describe.register(python.EllipsisType)
+def _(value: Any, reading: Reading) -> Description:
+    return "constant", repr(value)
+
+
+@describe.register
+def _(value: int, reading: Reading) -> Description:
+    if type(value) in (int, bool):
+        return type(value).__name__, hex(value)
+    return "int", describe(type(value), reading), hex(value)
+
+
+@describe.register(str)
+@describe.register(bytes)
+@describe.register(float)
+@describe.register(complex)
+def _(value: Any, reading: Reading) -> Description:
+    if type(value) not in (str, bytes, float, complex):
+        raise Unknown(value)
+    text = np.array(value).tobytes() if isinstance(value, float | complex) else value
+    return type(value).__name__, text
+
+
+@describe.register
+def _(value: tuple, reading: Reading) -> Description:  # type: ignore[type-arg]
+    kind = None if type(value) is tuple else describe(type(value), reading)
+    return "tuple", kind, tuple(describe(v, reading) for v in value)
+
+
+@describe.register
+def _(value: frozenset, reading: Reading) -> Description:  # type: ignore[type-arg]
+    return "frozenset", tuple(sorted(repr(describe(v, reading)) for v in value))
+
+
+@describe.register
+def _(value: slice, reading: Reading) -> Description:
+    return "slice", describe((value.start, value.stop, value.step), reading)
+
+
+@describe.register(enum.Enum)
+@describe.register(enum.IntEnum)
+def _(value: Any, reading: Reading) -> Description:
+    return "member", describe(type(value), reading), value.name
+
+
+@describe.register
+def _(value: type, reading: Reading) -> Description:
+    named: Description = "class", value.__module__, value.__qualname__
+    if issubclass(value, enum.Enum):
+        members = value.__members__.items()
+        return *named, tuple((name, describe(m.value, reading)) for name, m in members)
+    if issubclass(value, tuple) and hasattr(value, "_fields"):
+        return *named, tuple(value._fields)
+    if issubclass(value, BaseException):  # its status code is made of its name
+        return named
+    return _by_name(value)
+
+
+# --- NumPy's and Numba's
+
+
+@describe.register
+def _(value: np.generic, reading: Reading) -> Description:
+    return "scalar", describe(value.dtype, reading), value.tobytes()
+
+
+@describe.register
+def _(value: np.dtype, reading: Reading) -> Description:  # type: ignore[type-arg]
+    if value.hasobject:
+        raise Unknown(value)
+    fields = tuple((n, describe(f[0], reading), f[1]) for n, f in (value.fields or {}).items())
+    part = value.subdtype and (describe(value.subdtype[0], reading), value.subdtype[1])
+    return "dtype", value.str, value.itemsize, value.isalignedstruct, fields, part
+
+
+@describe.register
+def _(value: np.ndarray, reading: Reading) -> Description:  # type: ignore[type-arg]
+    if type(value) is not np.ndarray or value.nbytes > MOST_BYTES:
+        raise Unknown(value)
+    about = value.shape, value.strides, value.flags.aligned, value.flags.writeable
+    data = hashlib.sha256(value.tobytes()).digest()
+    return "array", describe(value.dtype, reading), about, data
+
+
+@describe.register
+def _(value: np.ufunc, reading: Reading) -> Description:
+    if getattr(np, value.__name__, None) is not value:
+        raise Unknown(value)
+    return "ufunc", value.__name__
+
+
+@describe.register
+def _(value: Type, reading: Reading) -> Description:
+    """A Numba type is what its class and key say: by these Numba compares them."""
+    return "type", describe(type(value), reading), describe(value.key, reading)
+
+
+# --- functions and modules
+
+
+@describe.register
+def _(value: python.ModuleType, reading: Reading) -> Description:
+    """A module of the user's: any attribute that the function mentions may be one of it."""
+    if _is_known(value.__name__) or value in reading.modules:
+        return "module", value.__name__
+    reading.modules.append(value)
+    mentioned = [name for name in reading.attributes if hasattr(value, name)]
+    attributes = tuple((name, describe(getattr(value, name), reading)) for name in mentioned)
+    return "module", value.__name__, attributes
+
+
+@describe.register
+def _(value: CUDADispatcher, reading: Reading) -> Description:
+    function = describe_function(value.py_func, reading)
+    return "dispatcher", function, describe_options(value.targetoptions, reading)
+
+
+def describe_options(options: dict[str, Any], reading: Reading) -> Description:
+    """Options of a kernel or device function; a list may be among them."""
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+    return tuple((k, describe(v, reading)) for k, v in sorted(values.items()))
+
+
+def describe_function(function: Any, reading: Reading) -> Description:
+    """A function that is compiled: all that its bytecode refers to."""
+    if function in reading.functions:
+        return "function", reading.functions.index(function)
+    reading.functions.append(function)
+    before = reading.attributes, reading.modules
+    code = function.__code__
+    codes = list(_nested(code))
+    reading.attributes, reading.modules = tuple(n for c in codes for n in c.co_names), []
+    try:
+        closure = [cell.cell_contents for cell in function.__closure__ or ()]
+        used = dict.fromkeys(name for c in codes for name in _globals_of(c))
+        values = {name: _global(function, name) for name in used}
+        return (
+            "function", function.__module__, function.__qualname__, function.__name__,
+            describe(code, reading),
+            describe((function.__defaults__, *(function.__kwdefaults__ or {}).items()), reading),
+            tuple(describe(value, reading) for value in closure),
+            tuple((name, describe(value, reading)) for name, value in values.items()),
+        )  # fmt: skip
+    finally:
+        reading.attributes, reading.modules = before
+
+
+@describe.register
+def _(value: python.CodeType, reading: Reading) -> Description:
+    """Bytecode with all of its tables: the lines are in reports, the names in messages."""
+    names = [n for n in dir(value) if n.startswith("co_") and n != "co_lnotab"]  # deprecated
+    tables = [(n, getattr(value, n)) for n in names]
+    kept = [table for table in tables if isinstance(table[1], int | str | bytes | tuple)]
+    return "code", tuple((name, describe(table, reading)) for name, table in kept)
+
+
+def _nested(code: python.CodeType) -> Iterator[python.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, python.CodeType):
+            yield from _nested(constant)
+
+
+@cache
+def _globals_of(code: python.CodeType) -> tuple[str, ...]:
+    found = (i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL")
+    return tuple(dict.fromkeys(found))
+
+
+def _global(function: Any, name: str) -> Any:
+    known = function.__globals__
+    return known[name] if name in known else getattr(builtins, name)

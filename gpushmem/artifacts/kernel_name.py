@@ -1,0 +1,21 @@
+"""The type of names that have a meaning in kernels, and no value."""
+
+from __future__ import annotations
+
+from numba.cuda import types
+from numba.cuda.datamodel.models import OpaqueModel
+from numba.cuda.models import register_model
+
+__all__ = ["KernelName"]
+
+
+class KernelName(types.Dummy):
+    """Type of a name that means something itself: it has no value.
+
+    If it can be called, its `label` is what errors call that.
+    """
+
+    label = ""
+
+
+register_model(KernelName)(OpaqueModel)

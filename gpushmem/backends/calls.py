@@ -1,0 +1,84 @@
+"""Calls of operations in kernels, as Numba sees them, on every backend.
+
+An operation's name stands for an `Operation`: it has a call checked by the row, then hands it on to
+what the running backend has for the row.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+from typing import Any
+
+from numba.cuda import types
+from numba.cuda.core.errors import TypingError
+from numba.cuda.cudadecl import register_attr
+from numba.cuda.datamodel.models import OpaqueModel
+from numba.cuda.models import register_model
+from numba.cuda.typing.templates import AttributeTemplate
+
+from gpushmem.artifacts.kernel_name import KernelName
+from gpushmem.artifacts.refusal import Refused
+from gpushmem.backends import accepts
+from gpushmem.ops import Op
+
+__all__ = ["Operation"]
+
+
+class Operation(KernelName, types.Callable):
+    """Type of an operation's name in a kernel; `meaning` is what Numba is to call in its place.
+
+    `check` refuses what is not on this backend only; it gets the row and the arguments' types.
+    """
+
+    def __init__(
+        self, op: Op, meaning: Any, check: Callable[[Op, dict[str, Any]], Any] | None = None
+    ) -> None:
+        self.op, self.meaning, self._check, self.label = op, meaning, check, op.name
+        self._callee: Any = None
+        super().__init__(op.name)
+
+    @property
+    def key(self) -> Any:
+        """Operations of different backends differ."""
+        return self.op.name, id(self.meaning)
+
+    def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
+        """Check the call, and type it as one of what the operation means."""
+        try:
+            given = accepts.call(
+                self.op, args, kws,
+                lambda given, wanted: context.can_convert(given, wanted) is not None,
+            )  # fmt: skip
+            if self._check is not None:
+                self._check(self.op, given)
+        except TypingError as error:
+            raise Refused(str(error)) from None
+        self._callee = context.resolve_value_type(self.meaning)
+        return context.resolve_function_type(self._callee, args, kws)
+
+    def get_call_signatures(self) -> Any:
+        """What Numba says of a call that nothing fits."""
+        return [], True
+
+    def get_impl_key(self, sig: Any) -> Any:
+        """Where Numba finds the code of a call that has been typed."""
+        return self._callee.get_impl_key(sig)
+
+
+register_model(Operation)(OpaqueModel)
+
+
+@register_attr
+class OperationsByName(AttributeTemplate):
+    """`gpushmem.name` in a kernel: a name that there is not is refused with the kernel's line."""
+
+    key = types.Module(sys.modules["gpushmem"])
+
+    def generic_resolve(self, module: Any, name: str) -> Any:
+        """Leave the names that there are to Numba."""
+        if not hasattr(module.pymod, name):
+            near = get_close_matches(name, module.pymod.__all__, 3)
+            hint = f": did you mean {' or '.join(near)}?" if near else ""
+            raise Refused(f"gpushmem has no {name}{hint}")

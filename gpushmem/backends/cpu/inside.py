@@ -1,0 +1,89 @@
+"""One call per PE: no two threads of a PE are in collectives of one team at the same time.
+
+Who enters writes its FIBER to the team's record, and takes it out when it leaves. Threads that
+call where one should have called come one after the other here, and each might find nobody inside;
+so who enters lets the others come before it goes on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpushmem.backends.cpu.access import TWICE, as_world
+from gpushmem.backends.cpu.collectives import TEAM_BYTES, team_at
+from gpushmem.backends.cpu.rounds import as_team
+from gpushmem.backends.cpu.world import TEAM
+from gpushmem.ops.table import BLOCK, Op
+from gpushmem.simt.base.layout import FIBER, LAUNCH, offset, view
+from gpushmem.simt.base.native import compare_swap_word, store_release
+from gpushmem.simt.compiler.primitives import (
+    alone,
+    block_of,
+    fail_with,
+    fiber_word,
+    launch_word,
+    pause,
+    site_word,
+    text_word,
+    thread_of,
+    user_word,
+)
+from gpushmem.simt.compiler.target import device
+
+__all__ = ["one_at_a_time"]
+
+as_fiber, as_launch = view(FIBER), view(LAUNCH)
+INSIDE = offset(TEAM, "inside")
+# In so many turns of the ring a block that has not begun is resident, and its threads have run.
+TURNS = 4
+
+
+@device
+def enter(team, what, whole_block):
+    """Be in a collective of the team; returns its record's address. Fails if another thread is."""
+    address = team_at(team)
+    me = fiber_word()
+    as_fiber(me).site = site_word()
+    other = compare_swap_word(address + INSIDE, 0, me)
+    if other != 0:
+        index = (address - as_world(user_word()).teams) // TEAM_BYTES
+        site = as_fiber(other).site
+        fail_with(True, TWICE, (what, site, thread_of(other), block_of(other), index, 0, 0, 0))
+    as_team(address).launch = launch_word()
+    launch = as_launch(launch_word())
+    blocks = launch.gdim[0] * launch.gdim[1] * launch.gdim[2]
+    turns = 0 if alone() or (whole_block and blocks == 1) else 1
+    if launch.next_block < blocks:
+        turns = TURNS
+    for _ in range(turns):
+        pause()
+    return address
+
+
+@device
+def leave(address):
+    """Be in it no longer."""
+    as_team(address).launch = 0
+    store_release(address + INSIDE, 0)
+
+
+ONE = """
+def {name}({params}):
+    inside = enter({team}, text_word({name!r}), {whole_block})
+    body({names})
+    leave(inside)
+"""
+
+
+def one_at_a_time(op: Op, body: Any, parameters: Any) -> Any:
+    """The collective `body` as a function of these parameters that one thread can be in."""
+    scope = {
+        "enter": enter, "leave": leave, "text_word": text_word, "body": device(body),
+        "__name__": __name__,
+    }  # fmt: skip
+    code = ONE.format(
+        name=op.name, params=", ".join(map(str, parameters.values())), names=", ".join(parameters),
+        team="team" if "team" in parameters else 0, whole_block=op.scope == BLOCK,
+    )  # fmt: skip
+    exec(code, scope)  # noqa: S102
+    return scope[op.name]

@@ -1,0 +1,111 @@
+"""What may move in a process whose Python threads all wait: its timers, signals, native threads.
+
+Linux tells of each thread what system call it is in. One that runs, or sleeps until a time of its
+own choice, may move; one that waits for something else (a lock, a file) moves when that comes, and
+so after whoever brings it. The idle pools of numerical libraries wait for locks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+__all__ = ["alarmed", "natives"]
+
+TASKS = "/proc/self/task"
+SIGNALS = re.compile(rb"^(?:SigPnd|ShdPnd|SigBlk):\s*(\w+)", re.MULTILINE)  # in this order
+SWITCHES = re.compile(rb"^\w+_ctxt_switches:\s*(\d+)", re.MULTILINE)
+TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
+LONG = 600_000  # milliseconds: who waits for events so long, as MPI's threads do, waits for these
+
+Words = list[int]  # the arguments of a system call
+FUTEX_WAITS = 0, 9  # FUTEX_WAIT and FUTEX_WAIT_BITSET, behind the flags
+
+
+def _pointer(k: int) -> Callable[[Words], bool]:
+    return lambda words: words[k] != 0
+
+
+def _milliseconds(k: int) -> Callable[[Words], bool]:
+    return lambda words: 0 <= words[k] & 0x7FFFFFFF < LONG and not words[k] & 0x80000000
+
+
+def _always(_: Words) -> bool:
+    return True
+
+
+def _never(_: Words) -> bool:
+    return False
+
+
+# System calls of x86-64 that may end by time -> whether this one does.
+TIMED: dict[int, Callable[[Words], bool]] = {
+    7: _milliseconds(2),  # poll
+    23: _pointer(4),  # select
+    35: _always,  # nanosleep
+    128: _pointer(2),  # rt_sigtimedwait
+    202: lambda words: words[1] & 0x7F in FUTEX_WAITS and words[3] != 0,
+    219: _always,  # restart_syscall: a sleep that a signal has interrupted
+    220: _pointer(3),  # semtimedop
+    230: _always,  # clock_nanosleep
+    232: _milliseconds(3),  # epoll_wait
+    270: _pointer(4),  # pselect6
+    271: _pointer(2),  # ppoll
+    281: _milliseconds(3),  # epoll_pwait
+    441: _pointer(3),  # epoll_pwait2
+    449: _pointer(3),  # futex_waitv
+}
+
+
+def alarmed() -> bool:
+    """Whether a timer is set, or a signal has been sent and not delivered: a handler may act."""
+    if any(signal.getitimer(timer)[0] > 0 for timer in TIMERS):
+        return True
+    with suppress(OSError):
+        if _read("/proc/self/timers"):
+            return True
+    # Of the main thread, which runs Python's handlers: sent to it, to the process, blocked.
+    mine, shared, blocked = (int(mask, 16) for mask in SIGNALS.findall(_status(os.getpid())))
+    return bool((mine | shared) & ~blocked)
+
+
+def natives() -> tuple[tuple[Any, ...], ...] | None:
+    """The threads that run no Python, and how often each has run; None if one may move by itself.
+
+    While what is returned stays the same, none of them has run.
+    """
+    known = {thread.native_id for thread in threading.enumerate()} | {os.getpid()}
+    found = []
+    for task in sorted({int(name) for name in os.listdir(TASKS)} - known):
+        try:
+            if _sleeps_or_runs(task):
+                return None
+            switches = SWITCHES.findall(_status(task))
+        except OSError:  # it has just ended
+            return None
+        found.append((task, *switches))
+    return tuple(found)
+
+
+def _sleeps_or_runs(task: int) -> bool:
+    try:
+        number, *words = _read(f"{TASKS}/{task}/syscall").split()
+    except PermissionError:  # a container that forbids it: then only whether it runs is known
+        return b"State:\tR" in _status(task)
+    if not number.isdigit():  # "running", or -1 for what is stopped elsewhere
+        return True
+    return TIMED.get(int(number), _never)([int(word, 16) for word in words])
+
+
+def _status(task: int) -> bytes:
+    return _read(f"{TASKS}/{task}/status")
+
+
+def _read(file: str) -> bytes:
+    with open(file, "rb", buffering=0) as opened:
+        return opened.read()

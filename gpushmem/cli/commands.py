@@ -1,0 +1,32 @@
+"""What `gpushmem` can be asked for: a command each, in a file of its name."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from gpushmem import __version__
+
+__all__ = ["group"]
+
+COMMANDS = ("compile", "doctor", "info", "inspect", "ps", "run")
+
+
+class _Lazy(click.Group):
+    """A group whose commands are imported when used, so that `--help` is quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"gpushmem.cli.{cmd_name}").command
+        return command
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="gpushmem")
+def group() -> None:
+    """Run and inspect programs whose kernels communicate."""

@@ -1,0 +1,41 @@
+"""DLPack capsules of dtypes that DLPack knows and NumPy does not give it: those of ml_dtypes.
+
+The capsule is that of an array of unsigned integers on the same memory, in which the dtype is
+written anew. Where it stands follows from DLPack's ABI, which is fixed (`dlpack.h`):
+
+    DLTensor                  data (8 bytes), device (2 x 4), ndim (4), dtype: code (1), ...
+    DLManagedTensor           DLTensor first; the capsule is called "dltensor"
+    DLManagedTensorVersioned  version (2 x 4), manager, deleter, flags (8 each), DLTensor;
+                              "dltensor_versioned"
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+__all__ = ["capsule"]
+
+CODES = {
+    "bfloat16": 4, "float8_e3m4": 7, "float8_e4m3": 8, "float8_e4m3b11fnuz": 9,
+    "float8_e4m3fn": 10, "float8_e4m3fnuz": 11, "float8_e5m2": 12, "float8_e5m2fnuz": 13,
+    "float8_e8m0fnu": 14,
+}  # fmt: skip
+DTYPE = 20  # in a DLTensor
+TENSOR = {b"dltensor": 0, b"dltensor_versioned": 32}  # where it is in what a capsule holds
+
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+_is_called = ctypes.pythonapi.PyCapsule_IsValid
+_is_called.restype, _is_called.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
+
+
+def capsule(native: Any, options: dict[str, Any]) -> Any:
+    """What `native.__dlpack__(**options)` would return if it knew its dtype."""
+    code = CODES.get(native.dtype.name)
+    if code is None:
+        return native.__dlpack__(**options)
+    made = native.view(f"u{native.dtype.itemsize}").__dlpack__(**options)
+    name, start = next((n, at) for n, at in TENSOR.items() if _is_called(made, n))
+    ctypes.c_uint8.from_address(_pointer(made, name) + start + DTYPE).value = code
+    return made

@@ -1,0 +1,188 @@
+"""The native structures of the engine: one NumPy dtype each, read from three sides.
+
+Python fills and reads them through NumPy, the scheduler and the kernel-side primitives through
+Numba records (`view`), and the entry code through `offset`. Every address is an `i8`: Numba mixes
+signed and unsigned 64-bit integers into floats.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.np.numpy_support import from_dtype
+
+from gpushmem.simt.base.gpu_model import MAX_WARPS
+from gpushmem.simt.base.native import intrinsic
+
+__all__ = [
+    "BLOCK",
+    "FIBER",
+    "GROUP",
+    "LAUNCH",
+    "POOL",
+    "THREAD",
+    "WARP",
+    "new",
+    "offset",
+    "view",
+]
+
+
+def _struct(*fields: Any) -> np.dtype[Any]:
+    return np.dtype(list(fields), align=True)
+
+
+THREAD = _struct(
+    # What a thread knows about itself: the hidden context handed to every function. It does not
+    # change while the thread runs, so the optimiser may keep all of it in registers.
+    ("tid", "i4", 3),
+    ("bid", "i4", 3),
+    ("bdim", "i4", 3),
+    ("gdim", "i4", 3),
+    ("shared", "i8"),  # this block's shared arrays, static ones first
+    ("dynamic_shared", "i8"),  # bytes of dynamic shared memory
+    ("user", "i8"),  # the launch's `user` word: the embedder's own data
+    ("launch", "i8"),
+    ("fiber", "i8"),  # 0 in a kernel that never waits
+)
+
+GROUP = _struct(
+    # Threads that meet: a grid, a block, or a warp of it.
+    ("arrived", "i8"),
+    ("alive", "i8"),  # threads that have not returned yet
+    ("generation", "i8"),  # how often the group has met
+    ("votes", "i8"),  # how many arrived with a true predicate
+    ("result", "i8"),  # what became of the votes of the last meeting
+    ("size", "i8"),  # threads it began with
+    ("first", "i8"),  # FIBER of the first to arrive
+    ("mark", "i8"),  # of the call it is in; 0: none, or a barrier
+    ("words", "i8"),  # address of what `mark` is made of, see `groups`
+)
+
+WARP = _struct(
+    # 32 threads of a block; see `meeting` for how they exchange values.
+    ("all", GROUP),
+    ("living", "i8"),  # bit per lane that has not returned yet
+    ("waiting", "i8"),  # bit per lane that waits in a warp operation
+    ("fibers", "i8", 32),
+)
+
+BLOCK = _struct(
+    # A resident block of a kernel that waits. Its shared memory follows it.
+    ("next_free", "i8"),
+    ("next_made", "i8"),
+    ("shared", "i8"),
+    ("index", "i8"),
+    ("all", GROUP),
+    ("warps", WARP, MAX_WARPS),
+)
+
+FIBER = _struct(
+    # One thread of a resident block, a member of the launch's ring of runnable threads.
+    ("sp", "i8"),
+    ("next", "i8"),
+    ("prev", "i8"),
+    ("next_free", "i8"),
+    ("stack_top", "i8"),
+    ("block", "i8"),
+    ("warp", "i8"),
+    ("lane", "i8"),
+    # Its part in a warp operation.
+    ("op", "i8"),
+    ("mask", "i8"),
+    ("value", "i8"),
+    ("argument", "i8"),
+    ("result", "i8"),
+    # What it waits for; `what` is 0 when it does not wait.
+    ("what", "i8"),  # C string: the operation
+    ("site", "i8"),  # C string: "file:line in function" of the kernel's line
+    ("address", "i8"),  # the object waited on
+    ("compare", "i8"),  # how, as the waiting operation numbers it
+    ("wanted", "i8"),
+    ("width", "i8"),  # bytes of what is compared, negative if it is signed
+    ("waits", "i8"),  # how many waits it has begun
+    ("thread", THREAD),
+)
+
+POOL = _struct(
+    # Stacks, kept from launch to launch.
+    ("free", "i8"),  # list of FIBER through next_free
+    ("slot_bytes", "i8"),
+    ("made", "i8"),
+)
+
+LAUNCH = _struct(
+    # One running kernel.
+    ("bdim", "i4", 3),
+    ("gdim", "i4", 3),
+    ("begin", "i4", 3),  # the part of the grid to run, in loops; fibers run all of it
+    ("end", "i4", 3),
+    ("part", "i8"),  # number of that part
+    ("dynamic_shared", "i8"),
+    ("shared_bytes", "i8"),  # static + dynamic
+    ("shared", "i8"),  # the shared arrays of a kernel that never waits
+    ("user", "i8"),
+    ("pool", "i8"),
+    ("args", "i8"),
+    ("thread_main", "i8"),
+    ("run", "i8"),
+    ("end_thread", "i8"),
+    ("trampoline", "i8"),
+    ("cancel", "i8"),  # set from outside: stop at the ring's next turn
+    ("max_resident", "i8"),
+    # scheduler
+    ("ring", FIBER),
+    ("everyone", GROUP),  # all threads of the grid, also those not yet started
+    ("free_blocks", "i8"),
+    ("made_blocks", "i8"),
+    ("clock", "i8", 2),
+    ("next_block", "i8"),
+    ("resident", "i8"),
+    ("progress", "i8"),  # counts every wait entered and every thread ended
+    ("polls", "i8"),  # counts every `poll`
+    ("turns", "i8"),  # counts the turns of the ring
+    ("timed", "i8"),  # threads that are in a wait with a timeout: these move by themselves
+    ("idle_since", "i8"),  # monotonic nanoseconds; 0 while threads make progress
+    # print
+    ("text", "i8"),  # what has been printed and not yet been given to Python
+    ("text_bytes", "i8"),
+    ("va_list", "i8", 3),
+    ("flush", "i8"),  # C function: give it to Python
+    # the first failure
+    ("failed", "i8"),  # 0: none; 1: an exception; else the trap's code
+    ("exception", "i8"),  # its status code: see `target.exceptions`
+    ("site", "i8"),
+    ("failed_tid", "i4", 3),
+    ("failed_bid", "i4", 3),
+    ("values", "i8", 8),
+)
+
+
+def offset(struct: np.dtype[Any], field: str) -> int:
+    """Byte offset of `field` in `struct`."""
+    fields = struct.fields
+    assert fields is not None
+    return int(fields[field][1])
+
+
+def new(struct: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Make one zeroed `struct`; `[0]` and `["field"][0]` reach it, `address_of` locates it."""
+    return np.zeros(1, struct)
+
+
+def view(struct: np.dtype[Any]) -> Any:
+    """Make an intrinsic `f(address) -> record` for `struct`, for use inside compiled code."""
+    record = from_dtype(struct)
+
+    @intrinsic
+    def record_at(typingctx: Any, address: Any) -> Any:
+        def codegen(context: Any, builder: ir.IRBuilder, sig: Any, args: Any) -> Any:
+            pointer = context.get_value_type(record)
+            return builder.inttoptr(args[0], pointer)
+
+        return record(types.intp), codegen
+
+    return record_at

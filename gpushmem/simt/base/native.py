@@ -1,0 +1,268 @@
+"""Memory and the C library, from compiled code of any Numba target.
+
+All addresses and words are signed 64-bit integers: Numba would turn a mix of signed and unsigned
+ones into floats. The atomics are what processes share memory through, so they are never merged,
+hoisted or torn by the compiler.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from llvmlite import ir
+from numba import cfunc, types
+from numba.core import cgutils, extending
+from numba.core.codegen import JITCPUCodegen
+from numba.cuda import extending as cuda_extending
+
+from gpushmem import disk
+from gpushmem.artifacts.toolchain import toolchain
+
+__all__ = [
+    "atomic_add_word",
+    "c_function",
+    "call_address",
+    "clock_gettime",
+    "compare_swap_word",
+    "copy_bytes",
+    "full_fence",
+    "i8p",
+    "i64",
+    "intrinsic",
+    "libc_free",
+    "load_acquire",
+    "malloc",
+    "mmap",
+    "monotonic_ns",
+    "mprotect",
+    "release_fence",
+    "sched_yield",
+    "simt_switch",
+    "store_release",
+    "stream_line",
+    "twins",
+    "usleep",
+    "vsnprintf",
+]
+
+# An intrinsic of Numba's -> the same for numba-cuda, whose contexts know only their own.
+twins: dict[Any, Any] = {}
+
+
+def intrinsic(func: Any = None, prefer_literal: bool = False) -> Any:
+    """Make an intrinsic that both the scheduler (plain Numba) and kernels (numba-cuda) can call."""
+    if func is None:
+        return lambda f: intrinsic(f, prefer_literal)
+    plain = extending.intrinsic(prefer_literal=prefer_literal)(func)
+    twins[plain] = cuda_extending._Intrinsic(func.__name__, func, prefer_literal)
+    twins[plain]._register()
+    return plain
+
+
+i64 = ir.IntType(64)
+i8p = ir.IntType(8).as_pointer()
+
+word, int_ = types.intp, types.intc
+mmap = types.ExternalFunction("mmap", word(word, word, int_, int_, int_, word))
+mprotect = types.ExternalFunction("mprotect", int_(word, word, int_))
+sched_yield = types.ExternalFunction("sched_yield", int_())
+usleep = types.ExternalFunction("usleep", int_(types.uintc))
+vsnprintf = types.ExternalFunction("vsnprintf", int_(word, word, word, word))
+clock_gettime = types.ExternalFunction("clock_gettime", int_(int_, word))
+simt_switch = types.ExternalFunction("simt_switch", types.void(word, word))  # see `fiber`
+
+
+def _of_word(name: str, result: Any) -> Any:
+    """A function of the C library that takes a word. numba-cuda cannot call an ExternalFunction."""
+
+    @intrinsic
+    def function(typingctx: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            returned = ir.VoidType() if result == types.void else i64
+            signature = ir.FunctionType(returned, [i64])
+            made = builder.call(
+                cgutils.get_or_insert_function(builder.module, signature, name), args
+            )
+            return context.get_dummy_value() if result == types.void else made
+
+        return result(word), codegen
+
+    return function
+
+
+malloc, libc_free = _of_word("malloc", word), _of_word("free", types.void)
+
+
+@intrinsic
+def monotonic_ns(typingctx: Any) -> Any:
+    """Nanoseconds of CLOCK_MONOTONIC."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        i32 = ir.IntType(32)
+        read = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(i32, [i32, i8p]), "clock_gettime"
+        )
+        time = cgutils.alloca_once(builder, i64, 2)
+        builder.call(read, [i32(1), builder.bitcast(time, i8p)])
+        seconds, rest = (builder.load(builder.gep(time, [i64(k)])) for k in range(2))
+        return builder.add(builder.mul(seconds, i64(1_000_000_000)), rest)
+
+    return types.intp(), codegen
+
+
+@intrinsic
+def copy_bytes(typingctx: Any, dst: Any, src: Any, nbytes: Any) -> Any:
+    """Copy `nbytes` from address `src` to address `dst` (memmove)."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        dst, src, nbytes = args
+        dst, src = builder.inttoptr(dst, i8p), builder.inttoptr(src, i8p)
+        cgutils.raw_memmove(builder, dst, src, nbytes, 1)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp), codegen
+
+
+@intrinsic
+def stream_line(typingctx: Any, dst: Any, src: Any) -> Any:
+    """Copy 64 bytes to `dst`, a multiple of 64, past the caches; a `full_fence` orders it."""
+    vector = ir.VectorType(i64, 4)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        hint = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+        for half in (i64(0), i64(32)):
+            to, from_ = (builder.inttoptr(builder.add(a, half), vector.as_pointer()) for a in args)
+            builder.store(builder.load(from_, align=1), to, align=32)
+            builder.block.instructions[-1].set_metadata("nontemporal", hint)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), codegen
+
+
+@intrinsic
+def load_acquire(typingctx: Any, address: Any) -> Any:
+    """Load the 64-bit word at `address`; later accesses stay after it."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.load_atomic(builder.inttoptr(args[0], i64.as_pointer()), "acquire", 8)
+
+    return types.intp(types.intp), codegen
+
+
+@intrinsic
+def store_release(typingctx: Any, address: Any, value: Any) -> Any:
+    """Store a 64-bit word at `address`; earlier accesses stay before it."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        address, value = args
+        builder.store_atomic(value, builder.inttoptr(address, i64.as_pointer()), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), codegen
+
+
+@intrinsic
+def atomic_add_word(typingctx: Any, address: Any, value: Any) -> Any:
+    """Add to the 64-bit word at `address`, return what it held; orders everything around it."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        address, value = args
+        return builder.atomic_rmw(
+            "add", builder.inttoptr(address, i64.as_pointer()), value, "seq_cst"
+        )
+
+    return types.intp(types.intp, types.intp), codegen
+
+
+@intrinsic
+def compare_swap_word(typingctx: Any, address: Any, expected: Any, value: Any) -> Any:
+    """Set the 64-bit word at `address` if it is `expected`; return what it held."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        address, expected, value = args
+        pointer = builder.inttoptr(address, i64.as_pointer())
+        return builder.extract_value(
+            builder.cmpxchg(pointer, expected, value, "seq_cst", "seq_cst"), 0
+        )
+
+    return types.intp(types.intp, types.intp, types.intp), codegen
+
+
+@intrinsic
+def call_address(typingctx: Any, function: Any, argument: Any) -> Any:
+    """Call the C function `void f(int64)` at an address."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        fnty = ir.FunctionType(ir.VoidType(), [i64])
+        builder.call(builder.inttoptr(args[0], fnty.as_pointer()), [args[1]])
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), codegen
+
+
+def _fence(ordering: str) -> Any:
+    @intrinsic
+    def fence(typingctx: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            builder.fence(ordering)
+            return context.get_dummy_value()
+
+        return types.void(), codegen
+
+    return fence
+
+
+release_fence = _fence("release")
+full_fence = _fence("seq_cst")
+
+
+# --- C functions kept from run to run
+
+
+@dataclass(frozen=True)
+class CFunction:
+    """A compiled C function: its code, and where its entry is."""
+
+    name: str
+    library: Any
+
+    @property
+    def address(self) -> int:
+        """Address of the entry."""
+        return int(self.library.get_pointer_to_function(self.name))
+
+    def callable(self, result: Any, arguments: int) -> Callable[..., Any]:
+        """The function for Python, of so many words, which releases the GIL while it runs."""
+        function = ctypes.CFUNCTYPE(result, *[ctypes.c_int64] * arguments)(self.address)
+        function._keep = self  # type: ignore[attr-defined]
+        return function
+
+
+def c_function(signature: Any, function: Callable[..., Any]) -> CFunction:
+    """Compile a function of this package to a C function, or take it from disk.
+
+    What is found there is loaded without Numba's CPU target: that takes half a second to be ready.
+    """
+    where = function.__module__, function.__qualname__, str(signature)
+    name = disk.name_of("c_function", *where, _codegen().magic_tuple(), toolchain())
+    kept = disk.load(name)
+    if kept is not None:
+        try:
+            symbol, code = pickle.loads(kept)  # noqa: S301  (see `disk` on whom it trusts)
+            return CFunction(symbol, _codegen().unserialize_library(code))
+        except Exception as error:  # noqa: BLE001  (whatever is wrong with it, compiling works)
+            disk.complain(f"{disk.folder() / name} cannot be loaded: {error!r}")
+    made = cfunc(signature, _nrt=False)(function)
+    found = CFunction(made._wrapper_name, made._library)
+    disk.save(name, pickle.dumps((found.name, found.library.serialize_using_object_code())))
+    return found
+
+
+@cache
+def _codegen() -> Any:
+    return JITCPUCodegen("simt.c")

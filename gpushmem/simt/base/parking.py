@@ -1,0 +1,116 @@
+"""Which Python threads wait for the engine, for those who want to know whether anything can move.
+
+A thread that waits is *parked*: it says for what, and how one sees that it may go on. Between two
+looks that find `moves` unchanged, the same threads have been parked all the time. A signal handler,
+or a finalizer, may run on top of a wait: a parked thread is *at rest* while it does not.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from types import FrameType, TracebackType
+from typing import Any
+
+__all__ = ["Parked", "all_at_rest", "help_others", "hosts", "moves", "parked"]
+
+TURN = 0.02  # seconds between two looks at signals
+
+
+@dataclass(eq=False)
+class Parked(AbstractContextManager["Parked"]):
+    """A thread's wait: `with Parked(...)` around it."""
+
+    what: str
+    ready: Callable[[], bool]  # whether what it waits for has come
+    launch: Any = None  # the launch that it runs, which knows more
+    worker: bool = False  # a stream's, of which people need not hear
+    since: float = field(default_factory=time.monotonic)
+    turns: int = 0  # how often the thread has been back in Python, where signal handlers begin
+    _frame: FrameType | None = None  # that waits
+
+    def __enter__(self) -> Parked:
+        self._frame = sys._getframe(1)
+        self._outer = parked.get(threading.get_ident())
+        _move()
+        parked[threading.get_ident()] = self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        _move()
+        self._frame = None
+        if self._outer is None:
+            del parked[threading.get_ident()]
+        else:  # a signal handler waited while its thread did
+            parked[threading.get_ident()] = self._outer
+
+    def until(self, event: threading.Event) -> None:
+        """Wait for an event."""
+        while not event.wait(TURN):
+            self.turns += 1
+
+    def at_rest(self, frame: FrameType | None) -> bool:
+        """Whether nothing runs on top of the wait; `frame` is the thread's innermost."""
+        while frame is not None and frame.f_code in WAITING:
+            frame = frame.f_back
+        return frame is not None and frame is self._frame
+
+
+# What calls the system in order to wait.
+WAITING = {
+    function.__code__ for function in (Parked.until, threading.Event.wait, threading.Condition.wait)
+}
+
+parked: dict[int, Parked] = {}  # thread -> what it waits for
+_moves = 0
+
+
+def _after_fork() -> None:
+    """In the child, where the parent's threads are not."""
+    parked.clear()
+    _helpers.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _move() -> None:
+    global _moves  # noqa: PLW0603
+    _moves += 1
+
+
+def moves() -> int:
+    """How often threads have begun or ended to wait."""
+    return _moves
+
+
+_helpers: set[int] = set()  # threads that act only for others, which wait for them
+
+
+def help_others() -> None:
+    """Say that the calling thread only does what another one waits for."""
+    _helpers.add(threading.get_ident())
+
+
+def hosts() -> list[tuple[int, Parked]]:
+    """The user's threads that wait; what streams' own threads do is told by their launches."""
+    return [(ident, wait) for ident, wait in list(parked.items()) if not wait.worker]
+
+
+def all_at_rest() -> bool:
+    """Whether all threads that run Python only wait for the engine, helpers excepted."""
+    waits = parked.copy()
+    return all(
+        ident in _helpers or (ident in waits and waits[ident].at_rest(frame))
+        for ident, frame in sys._current_frames().items()
+    )

@@ -1,0 +1,79 @@
+"""`print` in kernels: lines are formatted by the C library and written by Python.
+
+A thread appends its line to the launch's text in one piece. Python gets the text at the
+scheduler's next turn, when it is full, and when the launch ends, always on an ordinary stack: the
+interpreter does not run on fibers. `sys.stdout` may thus be anything, a notebook's for instance.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+from numba import types
+
+from gpushmem.simt.base.layout import LAUNCH, offset, view
+from gpushmem.simt.base.native import c_function, call_address, malloc, store_release, vsnprintf
+
+__all__ = ["finish", "install"]
+
+_free = ctypes.CDLL(None).free
+_free.argtypes = [ctypes.c_void_p]
+TEXT_BYTES = 64 * 1024
+GP_OFFSET_END, FP_OFFSET_END = 48, 176  # System V x86-64: all registers used, look in memory
+
+as_launch = view(LAUNCH)
+VA_LIST = offset(LAUNCH, "va_list")
+
+
+def simt_print(launch_address: int, text: int, slots: int) -> None:
+    """Format a line, as C's `printf` does, for `finish` to write."""
+    launch = as_launch(launch_address)
+    if launch.text == 0:
+        launch.text = malloc(TEXT_BYTES)
+    for _ in range(2):
+        store_release(launch_address + VA_LIST, GP_OFFSET_END | FP_OFFSET_END << 32)
+        store_release(launch_address + VA_LIST + 8, slots)
+        store_release(launch_address + VA_LIST + 16, 0)
+        room = TEXT_BYTES - launch.text_bytes
+        n = vsnprintf(launch.text + launch.text_bytes, room, text, launch_address + VA_LIST)
+        if n < room or launch.text_bytes == 0:
+            launch.text_bytes += min(max(types.intp(n), 0), room - 1)
+            return
+        call_address(launch.flush, launch_address)
+
+
+def _take(launch: Any) -> str:
+    """What has been printed and not yet been written."""
+    address, nbytes = int(launch["text"]), int(launch["text_bytes"])
+    launch["text_bytes"] = 0
+    return ctypes.string_at(address, nbytes).decode(errors="replace") if nbytes else ""
+
+
+def finish(launch: Any) -> None:
+    """Write what a launch that has ended left, and give its memory back."""
+    if launch["text"]:
+        sys.stdout.write(_take(launch))
+        _free(int(launch["text"]))
+
+
+def _flush(launch_address: int) -> None:
+    buffer = (ctypes.c_char * LAUNCH.itemsize).from_address(launch_address)
+    sys.stdout.write(_take(np.frombuffer(memoryview(buffer), LAUNCH)[0]))
+
+
+@cache
+def install() -> int:
+    """Make `simt_print` known to LLVM; returns the address of the function that writes."""
+    function = c_function(types.void(types.intp, types.intp, types.intp), simt_print)
+    flush = ctypes.CFUNCTYPE(None, ctypes.c_int64)(_flush)
+    _keep.extend([function, flush])
+    llvm.add_symbol("simt_print", function.address)
+    return int(ctypes.cast(flush, ctypes.c_void_p).value or 0)
+
+
+_keep: list[Any] = []  # the code lives as long as these

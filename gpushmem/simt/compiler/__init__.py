@@ -1,0 +1,1 @@
+"""From Python to machine code: numba-cuda's compiler, aimed at this machine."""

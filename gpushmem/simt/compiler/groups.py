@@ -1,0 +1,198 @@
+"""Meetings of a warp, a block or a grid: its threads arrive, the last acts for all, all go on.
+
+A barrier is a meeting; so is a *call*, an operation of an embedder's that all threads of a warp or
+a block make together, with the same arguments. The group keeps a `mark` of the call it is in, a
+digest of the operation and its arguments, which each thread that arrives compares with its own: one
+load and one compare. When they differ the launch fails, and then the numbers that the first thread
+to arrive left on its stack (`words`) say in what.
+
+Other mistakes are seen when a thread is about to wait: it waits for a thread which waits for it, in
+another meeting; and when a call begins: threads of the group have returned from the kernel.
+Barriers among themselves are not compared. What goes wrong there is a deadlock.
+
+No atomics: the threads of a launch take turns on one core.
+"""
+
+from __future__ import annotations
+
+from gpushmem.simt.base.gpu_model import LANES
+from gpushmem.simt.base.layout import BLOCK, FIBER, GROUP, WARP, offset, view
+from gpushmem.simt.base.native import load_acquire
+from gpushmem.simt.compiler.primitives import (
+    begin_wait,
+    end_wait,
+    fail_if,
+    fail_with,
+    fiber_word,
+    pause,
+    thread_of,
+)
+from gpushmem.simt.compiler.target import device
+
+__all__ = [
+    "APART",
+    "LEFT",
+    "MEETING",
+    "UNLIKE",
+    "arrive",
+    "arrive_at_block",
+    "arrive_in_call",
+    "begin_call",
+    "block_group",
+    "check_lanes",
+    "mark_of",
+    "release",
+    "warp_group",
+]
+
+as_fiber, as_group, as_warp = view(FIBER), view(GROUP), view(WARP)
+BLOCK_ALL = offset(BLOCK, "all")
+MEETING = -1  # FIBER.compare of a thread that waits for its group; `wanted`: which meeting it is
+CLAIMED = -(2**40)
+# Failures: threads are in different calls, or in one with different arguments; threads of the group
+# have returned from the kernel.
+APART, UNLIKE, LEFT = 65, 66, 67
+
+
+@device
+def block_group():
+    """Address of the GROUP of the calling thread's block."""
+    return as_fiber(fiber_word()).block + BLOCK_ALL
+
+
+@device
+def warp_group():
+    """Address of the GROUP of the calling thread's warp."""
+    return as_fiber(fiber_word()).warp
+
+
+@device
+def arrive(address, what):
+    """Wait until every living thread of the group has arrived; True in one of them.
+
+    That one acts for the group and must then call `release`; the others return after it. Threads
+    that have returned from the kernel do not count, also when they return while others wait.
+    """
+    group = as_group(address)
+    generation = group.generation
+    if group.arrived == 0:
+        group.first = fiber_word()
+    group.arrived += 1
+    if group.arrived < group.alive:
+        begin_wait(what, address, MEETING, generation, 8)
+        while group.generation == generation and group.arrived < group.alive:
+            pause()
+        end_wait()
+    if group.generation != generation:
+        return False
+    group.arrived = CLAIMED  # keeps the others waiting while this thread acts, pauses included
+    return True
+
+
+@device
+def release(address):
+    """Let the group go on."""
+    group = as_group(address)
+    group.arrived = 0
+    group.mark = 0
+    group.generation += 1
+
+
+@device
+def arrive_at_block(what):
+    """`arrive` for a barrier of the block: fails if threads of it wait in a call."""
+    fiber = as_fiber(fiber_word())
+    address = fiber.block + BLOCK_ALL
+    if as_group(address).mark != 0:
+        apart(what, as_group(address).first)
+    if as_group(fiber.warp).arrived > 0:
+        apart(what, as_group(fiber.warp).first)
+    return arrive(address, what)
+
+
+# --- calls
+
+
+@device
+def mark_of(address):
+    """The mark of the call that a group is in."""
+    return as_group(address).mark
+
+
+@device
+def begin_call(address, what, mark, words):
+    """Let the calling thread's call be the group's; fails if the group is in another meeting.
+
+    For a thread that finds another mark than its own. `words` is the address of numbers on its
+    stack, of which the mark is a digest: what operation it is, the address of a C string with the
+    names of those that follow, how many they are, and they.
+    """
+    group = as_group(address)
+    if group.arrived != 0:
+        differ(what, group.first, group.mark, group.words, words)
+    group.mark, group.words = mark, words
+    fiber = as_fiber(fiber_word())
+    block = fiber.block + BLOCK_ALL
+    if address == fiber.warp and as_group(block).arrived > 0:
+        check_lanes(what, block, as_warp(fiber.warp).living)
+
+
+@device
+def arrive_in_call(address, what):
+    """`arrive` for a call that has begun; True in one thread, when all have arrived."""
+    fiber = as_fiber(fiber_word())
+    warp = as_warp(fiber.warp)
+    if address != fiber.warp and as_group(fiber.warp).arrived > 0:
+        apart(what, as_group(fiber.warp).first)
+    if warp.waiting != 0:
+        check_exchanges(what)
+    if not arrive(address, what):
+        return False
+    group = as_group(address)
+    fail_if(group.alive != group.size, LEFT, what, group.size - group.alive, group.size, 0)
+    return True
+
+
+@device
+def check_exchanges(what):
+    """Fail if a lane waits for the calling thread in an operation of warps, such as a shuffle."""
+    fiber = as_fiber(fiber_word())
+    warp = as_warp(fiber.warp)
+    for lane in range(LANES):
+        waits = warp.waiting >> lane & 1 != 0
+        if waits and as_fiber(warp.fibers[lane]).mask >> fiber.lane & 1 != 0:
+            apart(what, warp.fibers[lane])
+
+
+@device
+def check_lanes(what, address, lanes):
+    """Fail if one of these lanes of the calling thread's warp waits in this meeting of a group."""
+    warp, generation = as_warp(as_fiber(fiber_word()).warp), as_group(address).generation
+    for lane in range(LANES):
+        if lanes >> lane & 1 != 0:
+            fiber = as_fiber(warp.fibers[lane])
+            waits = fiber.what != 0 and fiber.compare == MEETING and fiber.address == address
+            if waits and fiber.wanted == generation:  # not one that has yet to wake up
+                apart(what, warp.fibers[lane])
+
+
+# --- failing
+
+
+@device
+def apart(what, other):
+    fiber = as_fiber(other)
+    fail_with(True, APART, (what, fiber.what, fiber.site, thread_of(other), 0, 0, 0, 0))
+
+
+@device
+def differ(what, other, mark, theirs, ours):
+    """Fail with the first number that is not the same in two calls."""
+    if mark == 0 or load_acquire(theirs) != load_acquire(ours):
+        apart(what, other)
+    names, n = load_acquire(ours + 8), load_acquire(ours + 16)
+    fiber = as_fiber(other)
+    for k in range(n):
+        first, second = load_acquire(theirs + 24 + 8 * k), load_acquire(ours + 24 + 8 * k)
+        numbers = (what, fiber.what, fiber.site, thread_of(other), names, k, first, second)
+        fail_with(first != second, UNLIKE, numbers)

@@ -1,0 +1,1 @@
+"""A compiled kernel as code that runs a grid: loops, pieces between barriers, or fibers."""

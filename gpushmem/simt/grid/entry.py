@@ -1,0 +1,403 @@
+"""From a compiled kernel body to a function that runs a whole grid.
+
+The body is linked with everything it calls into one module. If that module mentions `pause`, the
+threads are fibers and `scheduler.run` drives them; otherwise the entry is a plain loop nest over
+blocks and threads with the body inlined, which LLVM vectorises. Either way it is the C function
+`void entry(LAUNCH*)`; the kernel's arguments lie at `LAUNCH.args`, 8 bytes for each of the values
+that numba-cuda makes of them (`pack`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import uuid
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from llvmlite.binding import Linkage
+from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
+from numba.core.compiler_lock import global_compiler_lock as core_lock
+from numba.cuda import types
+
+from gpushmem.artifacts.shape import MAX_THREADS
+from gpushmem.errors import BackendUnavailable
+from gpushmem.simt.base import fiber, printing
+from gpushmem.simt.base.externals import suppliers, supply
+from gpushmem.simt.base.layout import LAUNCH, THREAD
+from gpushmem.simt.base.native import i8p, i64
+from gpushmem.simt.compiler.primitives import (
+    DYNAMIC_START,
+    PAUSE,
+    load_field,
+    record_failure,
+    store_field,
+)
+from gpushmem.simt.compiler.target import (
+    SimtCallConv,
+    compile_function,
+    compiling,
+    exceptions,
+    simt_target,
+)
+from gpushmem.simt.grid.fission import FissionCompiler, Unfit, bounded, counted, has_barriers
+
+__all__ = ["Entry", "build", "freeze", "thaw", "warm_up"]
+
+i32 = ir.IntType(32)
+MAX_DIM = 2**31 - 1
+AREA_ALIGN = 64
+C_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_int64)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel compiled for one signature."""
+
+    call: Any  # call(launch_address), without the GIL
+    kind: str  # what runs the threads: "loops", "blocks" (loops between barriers) or "fibers"
+    shared_bytes: int  # static shared memory per block
+    dynamic_start: int  # where the dynamic shared memory begins
+    local_bytes: int  # local arrays and variables per thread
+    const_bytes: int
+    cooperative: bool  # may synchronise the grid
+    codes: frozenset[int]  # the keys of `exceptions` that it may return
+    externals: frozenset[str]  # functions of other libraries: the keys of `suppliers`
+    embedded: bool  # calls operations of an embedder, who gives launches their `user` word
+    cachable: bool  # refers to nothing that only this process has
+    library: Any
+
+
+class EntryLibrary(JITCodeLibrary):
+    """The module of one kernel: optimised as a whole, then turned into machine code."""
+
+    def _optimize_final_module(self) -> None:
+        module = self._final_module
+        for value in [*module.functions, *module.global_variables]:
+            linked_in = value.linkage == Linkage.linkonce_odr or value.name.startswith("simt.")
+            if linked_in and not value.is_declaration:
+                value.linkage = "internal"
+        super()._optimize_final_module()
+        missing = [
+            function.name
+            for function in module.functions
+            if function.is_declaration
+            and not function.name.startswith("llvm.")
+            and llvm.address_of_symbol(function.name) is None
+        ]
+        if missing:  # the JIT engine would end the process, or call address 0
+            raise BackendUnavailable(
+                f"the kernel calls {', '.join(missing)}, which the CPU engine does not have"
+            )
+
+
+class EntryCodegen(JITCPUCodegen):
+    """The JIT engine that kernels run from."""
+
+    _library_class = EntryLibrary
+
+
+def build(
+    py_func: Any,
+    args: tuple[Any, ...],
+    return_type: Any = None,
+    report: bool = True,
+    **options: Any,
+) -> tuple[Any, Entry]:
+    """Compile a kernel for Numba types `args`; returns Numba's compile result and the entry.
+
+    Without `report`, a thread that raises an exception just ends, as on a GPU without debugging.
+    """
+    with compiling():  # LLVM's modules and ours are for one thread at a time
+        return _build_fitting(py_func, args, return_type, report, options)
+
+
+def _build_fitting(
+    py_func: Any, args: tuple[Any, ...], return_type: Any, report: bool, options: dict[str, Any]
+) -> tuple[Any, Entry]:
+    """Try loops between barriers first; fall back to fibers."""
+    if has_barriers(py_func):
+        try:
+            cres = compile_function(py_func, args, return_type, pipeline=FissionCompiler, **options)
+            body = _link(cres.library)
+            if not _waits(body):
+                return cres, _build(cres, body, _Blocks, report)
+        except Unfit:
+            pass
+    cres = compile_function(py_func, args, return_type, **options)
+    body = _link(cres.library)
+    return cres, _build(cres, body, _Fibers if _waits(body) else _Loops, report)
+
+
+def freeze(entry: Entry) -> dict[str, Any]:
+    """An entry as data that can be pickled: object code, and what its status codes mean."""
+    state = {k: getattr(entry, k) for k in Entry.__dataclass_fields__ if k not in CODE}
+    return {
+        "state": state,
+        "code": entry.library.serialize_using_object_code(),
+        "exceptions": {code: exceptions[code] for code in entry.codes},
+    }
+
+
+def thaw(frozen: dict[str, Any]) -> Entry:
+    """The entry that `freeze` took apart, perhaps in another process."""
+    warm_up()
+    exceptions.update(frozen["exceptions"])
+    supply(frozen["state"]["externals"])
+    with core_lock:
+        library = _codegen().unserialize_library(frozen["code"])
+    call = C_ENTRY(library.get_pointer_to_function(library.name))
+    return Entry(call=call, library=library, **frozen["state"])
+
+
+CODE = ("call", "library")  # the fields of an Entry that are made of machine code
+
+
+def _waits(body: Any) -> bool:
+    return any(f.name == PAUSE for f in body.functions)
+
+
+@core_lock
+def _build(cres: Any, body: Any, kind: type[_Entry], report: bool) -> Entry:
+    """Link a compiled body with an entry of some kind, and turn it into machine code."""
+    printing.install()
+    if kind is _Fibers:
+        fiber.install()  # the linker must know simt_switch
+    placed, shared_bytes = _placements(body)
+    externals = frozenset(f.name for f in body.functions if f.name in suppliers)
+
+    # One name for ever: a kernel from disk shares the JIT engine with others.
+    name = f"{cres.fndesc.mangled_name}.entry.{uuid.uuid4().hex}"
+    module = simt_target.target_context.codegen()._create_empty_module(name)
+    for constant, start in placed.items():
+        _define_constant(module, constant, start)
+    dynamic_start = -(-shared_bytes // AREA_ALIGN) * AREA_ALIGN
+    _define_constant(module, DYNAMIC_START, dynamic_start)
+    kind(simt_target.target_context, module, cres.fndesc, name, report).make()
+    library = _codegen().create_library(name)
+    library.enable_object_caching()
+    for part in (llvm.parse_assembly(str(module)), body):
+        library.add_llvm_module(part)
+    supply(externals)
+    library.finalize()
+    return Entry(
+        call=C_ENTRY(library.get_pointer_to_function(name)),
+        kind=kind.kind,
+        shared_bytes=shared_bytes,
+        dynamic_start=dynamic_start,
+        local_bytes=_local_bytes(cres.library),
+        const_bytes=_const_bytes(cres.library),
+        cooperative=cres.library.use_cooperative,
+        codes=frozenset().union(*(lib.codes for lib in cres.library.everything())),
+        externals=externals,
+        embedded=any(lib.embedded for lib in cres.library.everything()),
+        cachable=not any(lib.referenced_objects for lib in cres.library.everything()),
+        library=library,
+    )
+
+
+@cache
+def _codegen() -> EntryCodegen:
+    return EntryCodegen("simt.exec")
+
+
+def warm_up() -> None:
+    """Make what all entries need, for processes to be forked from this one."""
+    printing.install()
+    fiber.install()
+    _codegen()
+
+
+def _link(library: Any) -> Any:
+    """One LLVM module with all that a library calls."""
+    parts = [llvm.parse_bitcode(part) for lib in library.everything() for part in lib.bitcode()]
+    for part in parts[1:]:
+        parts[0].link_in(part)
+    return parts[0]
+
+
+def _placements(module: Any) -> tuple[dict[str, int], int]:
+    """Offsets of the static shared arrays: name of the constant -> offset; total bytes."""
+    at, starts = 0, {}
+    for gv in module.global_variables:
+        if gv.name.startswith("simt.shared."):
+            nbytes, align = map(int, gv.name.split(".")[-2:])
+            at = -(-at // align) * align
+            starts[gv.name] = at
+            at += nbytes
+    return starts, at
+
+
+def _local_bytes(library: Any) -> int:
+    """An upper bound for the local arrays that a thread's stack must hold."""
+    return sum(lib.local_bytes for lib in library.everything())
+
+
+def _const_bytes(library: Any) -> int:
+    """Bytes of constant arrays and of texts."""
+    target = simt_target.target_context.target_data
+    return sum(
+        gv.value_type.get_abi_size(target)
+        for lib in library.everything()
+        for module in lib.modules
+        for gv in module.global_values
+        if gv.name.startswith(("_cudapy_cmem", ".const."))
+    )
+
+
+def _define_constant(module: ir.Module, name: str, value: int) -> None:
+    gv = ir.GlobalVariable(module, i64, name)
+    gv.global_constant = True
+    gv.initializer = i64(value)
+
+
+class _Entry:
+    """What all kinds of entry share: the function `entry(launch)` around the body."""
+
+    kind: str
+
+    def __init__(self, context: Any, module: ir.Module, body: Any, name: str, report: bool) -> None:
+        self.report = report
+        self.context, self.module, self.argtypes = context, module, body.argtypes
+        self.conv = SimtCallConv(context)
+        fnty = self.conv.get_function_type(types.none, self.argtypes)
+        self.body = ir.Function(module, fnty, body.mangled_name)
+        self.slots = context.get_arg_packer(self.argtypes)
+        self.qualname = body.qualname
+        self.function = ir.Function(module, ir.FunctionType(ir.VoidType(), [i64]), name)
+
+    def make(self) -> None:
+        """Build the entry; it returns normally also when the kernel failed: see LAUNCH.failed."""
+        builder = ir.IRBuilder(self.function.append_basic_block("entry"))
+        launch = builder.inttoptr(self.function.args[0], i8p)
+        site = self.context.insert_site(self.module, self.qualname)
+        self.fill(builder, launch, builder.bitcast(site, i8p))
+        builder.ret_void()
+
+    def fill(self, builder: ir.IRBuilder, launch: ir.Value, site: ir.Value) -> None:
+        raise NotImplementedError
+
+    def arguments(self, builder: ir.IRBuilder, launch: ir.Value) -> tuple[ir.Value, ...]:
+        """The kernel's arguments, from their 8-byte slots."""
+        slots = builder.inttoptr(load_field(builder, LAUNCH, launch, "args"), i8p)
+        flat = [
+            builder.load(builder.bitcast(builder.gep(slots, [i64(8 * k)]), typ.as_pointer()))
+            for k, typ in enumerate(self.slots.argument_types)
+        ]
+        unpacked: tuple[ir.Value, ...] = self.slots.from_arguments(builder, flat)
+        return unpacked
+
+    def run_thread(
+        self,
+        builder: ir.IRBuilder,
+        thread: ir.Value,
+        args: tuple[ir.Value, ...],
+        site: ir.Value,
+        attrs: Any = (),
+    ) -> ir.Value:
+        """Call the body for one thread, note a failure; return whether it failed."""
+        hide = _Attributes(builder, attrs)
+        status, _ = self.conv.call_function(
+            hide, self.body, types.none, self.argtypes, args, (thread, site)
+        )
+        if not self.report:
+            launch = builder.inttoptr(load_field(builder, THREAD, thread, "launch"), i8p)
+            failed = load_field(builder, LAUNCH, launch, "failed")
+            return builder.and_(status.is_error, builder.icmp_signed("!=", failed, i64(0)))
+        with builder.if_then(status.is_error, likely=False):
+            launch = builder.inttoptr(load_field(builder, THREAD, thread, "launch"), i8p)
+            failed = load_field(builder, LAUNCH, launch, "failed")
+            with builder.if_then(builder.icmp_signed("==", failed, i64(0))):
+                record_failure(builder, thread, i64(1), site, [])
+                store_field(builder, LAUNCH, launch, "exception", builder.sext(status.code, i64))
+        return status.is_error
+
+
+class _Attributes:
+    """A builder whose calls get attributes."""
+
+    def __init__(self, builder: ir.IRBuilder, attrs: Any) -> None:
+        self._builder, self._attrs = builder, attrs
+
+    def call(self, callee: Any, args: Any) -> Any:
+        return self._builder.call(callee, args, attrs=self._attrs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._builder, name)
+
+
+class _Loops(_Entry):
+    """Threads as loop iterations: for kernels that never wait."""
+
+    kind = "loops"
+    loops: tuple[tuple[str, str], ...] = (("bid", "gdim"), ("tid", "bdim"))
+
+    def fill(self, builder: ir.IRBuilder, launch: ir.Value, site: ir.Value) -> None:
+        args = self.arguments(builder, launch)
+        area = ir.ArrayType(ir.IntType(8), THREAD.itemsize)
+        thread = builder.bitcast(builder.alloca(area, name="thread"), i8p)
+        store_field(builder, THREAD, thread, "launch", builder.ptrtoint(launch, i64))
+        store_field(builder, THREAD, thread, "fiber", i64(0))
+        for field in ("user", "shared", "dynamic_shared"):
+            store_field(builder, THREAD, thread, field, load_field(builder, LAUNCH, launch, field))
+        bounds: dict[Any, tuple[ir.Value, ir.Value]] = {}
+        for field, limit in (("bdim", MAX_THREADS), ("gdim", MAX_DIM)):
+            for axis in range(3):
+                value = load_field(builder, LAUNCH, launch, field, axis)
+                store_field(builder, THREAD, thread, field, value, axis)
+                bounds[field, axis] = i64(0), bounded(builder, value, limit)
+        for axis in range(3):  # this launch's part of the grid
+            part = [load_field(builder, LAUNCH, launch, f, axis) for f in ("begin", "end")]
+            bounds["gdim", axis] = tuple(builder.zext(v, i64) for v in part)
+        done = builder.append_basic_block("done")
+        counters = [(index, extent, axis) for index, extent in self.loops for axis in (2, 1, 0)]
+
+        def nest(level: int) -> None:
+            if level == len(counters):
+                failed = self.run_thread(builder, thread, args, site, ("alwaysinline",))
+                with builder.if_then(failed, likely=False):
+                    builder.branch(done)
+                    builder.position_at_end(builder.append_basic_block("unreachable"))
+                return
+            field, bound, axis = counters[level]
+            with counted(builder, *bounds[bound, axis]) as index:
+                store_field(builder, THREAD, thread, field, builder.trunc(index, i32), axis)
+                nest(level + 1)
+
+        nest(0)
+        builder.branch(done)
+        builder.position_at_end(done)
+
+
+class _Blocks(_Loops):
+    """Blocks as loop iterations: for kernels of which `fission` made functions of whole blocks."""
+
+    kind = "blocks"
+    loops = (("bid", "gdim"),)
+
+
+class _Fibers(_Entry):
+    """Threads as fibers: `thread_main` runs one, the scheduler runs them all."""
+
+    kind = "fibers"
+
+    def fill(self, builder: ir.IRBuilder, launch: ir.Value, site: ir.Value) -> None:
+        main = self.thread_main(site)
+        store_field(builder, LAUNCH, launch, "thread_main", builder.ptrtoint(main, i64))
+        run = load_field(builder, LAUNCH, launch, "run")
+        fnty = ir.FunctionType(ir.VoidType(), [i64])
+        builder.call(builder.inttoptr(run, fnty.as_pointer()), [builder.ptrtoint(launch, i64)])
+
+    def thread_main(self, site: ir.Value) -> ir.Function:
+        main = ir.Function(
+            self.module, ir.FunctionType(ir.VoidType(), [i8p]), f"{self.function.name}.thread"
+        )
+        main.linkage = "internal"
+        builder = ir.IRBuilder(main.append_basic_block("entry"))
+        (thread,) = main.args
+        launch = builder.inttoptr(load_field(builder, THREAD, thread, "launch"), i8p)
+        self.run_thread(builder, thread, self.arguments(builder, launch), site)
+        builder.ret_void()
+        return main

@@ -1,0 +1,1 @@
+"""What a GPU's machine supplies, as code for this one."""

@@ -1,0 +1,246 @@
+"""What a kernel finds in the machine: NVVM's intrinsics, each as a generator of CPU code.
+
+A leaf is `f(builder, *args) -> value`, called in place of the call that numba-cuda would make.
+The table is keyed by the intrinsic's name, or by the text of inline assembly. Where an intrinsic
+needs other threads, its leaf calls a device function of `meeting`.
+
+Sources: NVVM IR Specification (special registers, barriers, shuffle, vote, match), PTX ISA.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils
+from numba.cuda import types
+
+from gpushmem.artifacts.shape import AXES
+from gpushmem.simt.base.gpu_model import LANES
+from gpushmem.simt.base.native import i8p, i64
+from gpushmem.simt.compiler.primitives import assume, place, place_dynamic, thread_field
+from gpushmem.simt.compiler.target import call_device, leaves
+from gpushmem.simt.intrinsics import meeting
+
+__all__ = ["leaf"]
+
+i1, i32 = ir.IntType(1), ir.IntType(32)
+SHARED_SPACE = 3
+POLLED_TURNS = 16  # a power of two
+
+
+def leaf(*names: str) -> Any:
+    """Enter a code generator in the table under `names`."""
+
+    def enter(generator: Any) -> Any:
+        for name in names:
+            leaves[name] = generator
+        return generator
+
+    return enter
+
+
+# --- special registers
+
+SREG = "llvm.nvvm.read.ptx.sreg."
+
+
+def _register(field: str, axis: int, builder: Any) -> ir.Value:
+    value = thread_field(builder, field, axis)
+    # So an index made of it needs no test for counting from the end, and loops vectorise.
+    assume(builder, builder.icmp_signed(">=", value, i32(0)))
+    return value
+
+
+for _name, _field in (("tid", "tid"), ("ctaid", "bid"), ("ntid", "bdim"), ("nctaid", "gdim")):
+    for _axis, _letter in enumerate(AXES):
+        leaves[f"{SREG}{_name}.{_letter}"] = partial(_register, _field, _axis)
+
+
+@leaf(f"{SREG}warpsize")
+def warpsize(builder: Any) -> ir.Value:
+    return i32(LANES)
+
+
+@leaf(f"{SREG}laneid")
+def laneid(builder: Any) -> ir.Value:
+    x, y, z = (thread_field(builder, "tid", axis) for axis in range(3))
+    width, height = (thread_field(builder, "bdim", axis) for axis in range(2))
+    row = builder.add(y, builder.mul(height, z))
+    return builder.and_(builder.add(x, builder.mul(width, row)), i32(LANES - 1))
+
+
+@leaf("mov.u32 $0, %lanemask_lt;")
+def lanemask_lt(builder: Any) -> ir.Value:
+    return builder.sub(builder.shl(i32(1), laneid(builder)), i32(1))
+
+
+@leaf("mov.u32 $0, %dynamic_smem_size;")
+def dynamic_smem_size(builder: Any) -> ir.Value:
+    return builder.trunc(thread_field(builder, "dynamic_shared"), i32)
+
+
+# --- memory
+
+
+@leaf("addrspacecast")
+def generic_address(builder: Any, value: ir.Value) -> ir.Value:
+    """Address of a shared array in this block's area; other values as they are."""
+    if value.type.addrspace != SHARED_SPACE or not isinstance(value, ir.GlobalVariable):
+        return value
+    if value.initializer is None:
+        return place_dynamic(builder)
+    nbytes = builder.simt_context.get_abi_sizeof(value.value_type)
+    value.linkage = "internal"  # nobody refers to it: it will be dropped
+    return place(builder, nbytes, max(value.align or 0, 16), builder.simt_statement)
+
+
+@leaf("llvm.nvvm.membar.cta", "llvm.nvvm.membar.gl", "llvm.nvvm.membar.sys")
+def membar(builder: Any) -> None:
+    builder.fence("seq_cst")
+
+
+# Loads and stores with a hint for a GPU's caches.
+for _bits in (8, 16, 32, 64):
+    for _hint in ("ca", "cg", "cs", "lu", "cv"):
+        leaves[f"ld.global.{_hint}.b{_bits} $0, [$1];"] = lambda builder, p: builder.load(p)
+    for _hint in ("wb", "cg", "cs", "wt"):
+        leaves[f"st.global.{_hint}.b{_bits} [$0], $1;"] = lambda builder, p, v: builder.store(v, p)
+
+
+# --- barriers
+
+
+def _meet(builder: Any, function: Any, *args: tuple[Any, ir.Value]) -> ir.Value:
+    """Call a device function of `meeting` with (Numba type, value) pairs."""
+    sig = types.int64(*(typ for typ, _ in args))
+    return call_device(builder, function, sig, [value for _, value in args])
+
+
+def _wide(builder: Any, value: ir.Value) -> tuple[Any, ir.Value]:
+    return types.intp, builder.zext(value, i64)
+
+
+@leaf("llvm.nvvm.barrier0")
+def barrier(builder: Any) -> None:
+    _meet(builder, meeting.syncthreads)
+
+
+def _counting(op: str) -> None:
+    @leaf(f"llvm.nvvm.barrier0.{op}")
+    def counting(builder: Any, predicate: ir.Value) -> ir.Value:
+        function = meeting.BLOCK_REDUCTIONS[op]
+        return builder.trunc(_meet(builder, function, _wide(builder, predicate)), i32)
+
+
+for _op in meeting.BLOCK_REDUCTIONS:
+    _counting(_op)
+
+
+@leaf("cudaCGGetIntrinsicHandle")
+def grid_handle(builder: Any, which: ir.Value) -> ir.Value:
+    return i64(1)
+
+
+@leaf("cudaCGSynchronize")
+def grid_sync(builder: Any, handle: ir.Value, flags: ir.Value) -> ir.Value:
+    return builder.trunc(_meet(builder, meeting.grid_sync), i32)
+
+
+# --- warps
+
+
+@leaf("llvm.nvvm.bar.warp.sync")
+def syncwarp(builder: Any, mask: ir.Value) -> None:
+    _meet(builder, meeting.syncwarp, _wide(builder, mask))
+
+
+@leaf("llvm.nvvm.shfl.sync.i32")
+def shuffle(
+    builder: Any, mask: ir.Value, mode: ir.Value, value: ir.Value, lane: ir.Value, clamp: ir.Value
+) -> ir.Value:
+    args = (mask, mode, value, lane)
+    word = _meet(builder, meeting.shuffle, *(_wide(builder, a) for a in args))
+    return _pair(builder, builder.trunc(word, i32), i1(1))
+
+
+@leaf("llvm.nvvm.vote.sync")
+def vote(builder: Any, mask: ir.Value, mode: ir.Value, predicate: ir.Value) -> ir.Value:
+    args = (mask, mode, predicate)
+    word = _meet(builder, meeting.vote, *(_wide(builder, a) for a in args))
+    bits = builder.trunc(word, i32)
+    return _pair(builder, bits, builder.icmp_unsigned("!=", bits, i32(0)))
+
+
+@leaf("llvm.nvvm.match.any.sync.i32", "llvm.nvvm.match.any.sync.i64")
+def match_any(builder: Any, mask: ir.Value, value: ir.Value) -> ir.Value:
+    word = _meet(builder, meeting.match_any, _wide(builder, mask), _word(builder, value))
+    return builder.trunc(word, i32)
+
+
+@leaf("llvm.nvvm.match.all.sync.i32", "llvm.nvvm.match.all.sync.i64")
+def match_all(builder: Any, mask: ir.Value, value: ir.Value) -> ir.Value:
+    word = _meet(builder, meeting.match_all, _wide(builder, mask), _word(builder, value))
+    bits = builder.trunc(word, i32)
+    return _pair(builder, bits, builder.icmp_unsigned("!=", bits, i32(0)))
+
+
+def _word(builder: Any, value: ir.Value) -> tuple[Any, ir.Value]:
+    return _wide(builder, value) if value.type != i64 else (types.intp, value)
+
+
+def _pair(builder: Any, first: ir.Value, second: ir.Value) -> ir.Value:
+    return cgutils.pack_struct(builder, [first, second])
+
+
+@leaf("activemask.b32 $0;")
+def activemask(builder: Any) -> ir.Value:
+    return builder.trunc(_meet(builder, meeting.activemask), i32)
+
+
+@leaf("nanosleep.u32 $0;")
+def nanosleep(builder: Any, ns: ir.Value) -> None:
+    _meet(builder, meeting.nanosleep, _wide(builder, ns))
+
+
+@leaf("polling loop")
+def polling_loop(builder: Any) -> None:
+    """Let the others run, in some turns of a loop that reads memory until it changes."""
+    count = cgutils.alloca_once(builder, i32)  # starts at 0
+    turn = builder.add(builder.load(count), i32(1))
+    builder.store(turn, count)
+    due = builder.icmp_unsigned("==", builder.and_(turn, i32(POLLED_TURNS - 1)), i32(0))
+    with builder.if_then(due):
+        _meet(builder, meeting.look_again)
+
+
+@leaf("brkpt;")
+def breakpoint_(builder: Any) -> None:
+    """A breakpoint without a debugger does nothing."""
+
+
+# --- print
+
+
+@leaf("vprintf")
+def vprintf(builder: Any, text: ir.Value, packed: ir.Value) -> ir.Value:
+    """Format a line; `packed` points to a structure of integers, doubles and strings."""
+    structure = packed.operands[0].type.pointee  # what numba-cuda's bitcast came from
+    source = packed.operands[0]
+    slots = cgutils.alloca_once(builder, i64, max(1, len(structure.elements)))
+    for k, element in enumerate(structure.elements):
+        value = builder.load(builder.gep(source, [i32(0), i32(k)]))
+        if isinstance(element, ir.IntType):
+            value = builder.sext(value, i64) if element.width < i64.width else value
+        elif isinstance(element, ir.PointerType):
+            value = builder.ptrtoint(value, i64)
+        else:
+            value = builder.bitcast(value, i64)
+        builder.store(value, builder.gep(slots, [i32(k)]))
+    launch = thread_field(builder, "launch")
+    write = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(ir.VoidType(), [i64, i8p, i64]), "simt_print"
+    )
+    builder.call(write, [launch, builder.bitcast(text, i8p), builder.ptrtoint(slots, i64)])
+    return i32(0)

@@ -1,0 +1,365 @@
+"""The CUDA driver's functions that numba-cuda's host side calls, for the CPU as the device.
+
+Each method of `Driver` replaces the function of its name; it returns the result alone and raises
+`CudaAPIError`, as numba-cuda's wrappers do. Device memory is ordinary memory of its own: arrays
+are copied to it and back, so a program that forgets a copy fails here as on a GPU. Work is queued
+on `stream.Stream`s with CUDA's ordering; copies to and from pageable memory are staged, as CUDA
+does, so they may be asynchronous only for pinned memory.
+
+Source: CUDA Driver API reference, 12.x; the section on API synchronization behaviour.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Event as Flag
+from typing import Any
+
+import numpy as np
+import psutil
+from cuda.bindings import driver as binding
+from numba.cuda.cudadrv.driver import CudaAPIError
+from numba.cuda.cudadrv.error import CudaDriverError
+
+from gpushmem.artifacts.arguments import address_of
+from gpushmem.artifacts.shape import AXES, LIMITS, MAX_THREADS
+from gpushmem.errors import KernelError
+from gpushmem.simt.base.gpu_model import (
+    COMPUTE_CAPABILITY,
+    LANES,
+    MAX_SHARED,
+    SM_BLOCKS,
+    SM_COUNT,
+    SM_THREADS,
+)
+from gpushmem.simt.run.stream import Device, Stream
+
+__all__ = ["CoreDevice", "Driver"]
+
+Code = binding.CUresult
+CONTEXT = 1  # the handle of the only context
+LEGACY, PER_THREAD = 1, 2  # stream handles that mean a default stream
+CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+
+# Of the GPU modelled, an H100; what is not here is 1.
+ATTRIBUTES = {
+    "MAX_THREADS_PER_BLOCK": MAX_THREADS,
+    **{
+        f"MAX_{what.upper()}_DIM_{axis.upper()}": limit
+        for what, limits in LIMITS.items()
+        for axis, limit in zip(AXES, limits, strict=True)
+    },
+    "MAX_SHARED_MEMORY_PER_BLOCK": 48 * 1024,
+    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": MAX_SHARED,
+    "MAX_REGISTERS_PER_BLOCK": 65536,
+    "WARP_SIZE": LANES,
+    "MULTIPROCESSOR_COUNT": SM_COUNT,
+    "MAX_THREADS_PER_MULTIPROCESSOR": SM_THREADS,
+    "COMPUTE_CAPABILITY_MAJOR": COMPUTE_CAPABILITY[0],
+    "COMPUTE_CAPABILITY_MINOR": COMPUTE_CAPABILITY[1],
+    "TOTAL_CONSTANT_MEMORY": 64 * 1024,
+    "PCI_DOMAIN_ID": 0,
+    "PCI_BUS_ID": 0,
+    "PCI_DEVICE_ID": 0,
+}
+
+
+@dataclass
+class Event:
+    """A point in a stream."""
+
+    done: Flag = field(default_factory=Flag)
+    time: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.done.set()
+
+
+class StreamHandle(int):
+    """A stream's number; numba-cuda wants its `value`, too."""
+
+    @property
+    def value(self) -> int:
+        return int(self)
+
+
+class CoreDevice:
+    """What numba-cuda asks of `cuda.core.Device`."""
+
+    device_id = 0
+    compute_capability = COMPUTE_CAPABILITY
+    name = "gpushmem CPU engine"
+    uuid = "00000000-0000-0000-0000-000000000000"
+
+    class context:
+        handle = binding.CUcontext(CONTEXT)
+
+    def __init__(self, device_id: int) -> None:
+        if device_id != 0:
+            raise fail("INVALID_DEVICE", f"there is no device {device_id}: the only one is 0")
+
+    def set_current(self) -> None:
+        """There is nothing to switch."""
+
+
+def fail(code: str, why: str) -> CudaAPIError:
+    """A driver error with a reason."""
+    result = getattr(Code, f"CUDA_ERROR_{code}")
+    return CudaAPIError(result, f"{result.name}: {why}")
+
+
+class Driver:
+    """The driver's functions; one instance per patch."""
+
+    def __init__(self) -> None:
+        self.device = Device()
+        self._pid = os.getpid()
+        self._current = [CONTEXT]
+        self._memory: dict[int, np.ndarray[Any, Any]] = {}  # device, pinned and managed
+        self._device_bytes: dict[int, int] = {}
+        self._pinned: dict[int, int] = {}  # host address -> bytes
+        self._streams: dict[int, Stream] = {}
+        self._events: dict[int, Event] = {}
+        self._handles = iter(range(16, 2**62))
+
+    # --- devices and contexts
+
+    def cuInit(self, flags: int) -> None:
+        pass
+
+    def cuDriverGetVersion(self) -> int:
+        return 12080
+
+    def cuDeviceGetCount(self) -> int:
+        return 1
+
+    def cuDeviceGetAttribute(self, attribute: Any, device: int) -> int:
+        name: str = attribute.name.removeprefix("CU_DEVICE_ATTRIBUTE_")
+        return ATTRIBUTES.get(name, 1)
+
+    def cuDeviceCanAccessPeer(self, device: int, peer: Any) -> int:
+        return 0
+
+    def cuCtxGetCurrent(self) -> binding.CUcontext:
+        return binding.CUcontext(self._current[-1] if self._current else 0)
+
+    def cuCtxGetDevice(self) -> int:
+        return 0
+
+    def cuCtxPushCurrent(self, handle: int) -> None:
+        self._current.append(int(handle))
+
+    def cuCtxPopCurrent(self) -> binding.CUcontext:
+        return binding.CUcontext(self._current.pop())
+
+    def cuDevicePrimaryCtxRelease(self, device: int) -> None:
+        self.cuCtxSynchronize()
+
+    def cuDevicePrimaryCtxReset(self, device: int) -> None:
+        self.cuCtxSynchronize()
+
+    def cuProfilerStart(self) -> None:
+        pass
+
+    def cuProfilerStop(self) -> None:
+        pass
+
+    # --- memory
+
+    def cuMemAlloc(self, nbytes: int) -> binding.CUdeviceptr:
+        free, _ = self.cuMemGetInfo()
+        if nbytes > free:
+            raise fail("OUT_OF_MEMORY", f"{nbytes} bytes asked for, {free} are free")
+        address = self._allocate(nbytes)
+        self._device_bytes[address] = nbytes
+        return binding.CUdeviceptr(address)
+
+    def _allocate(self, nbytes: int) -> int:
+        # Aligned to 256 bytes, in pieces of 512, as CUDA's is: programs write a little too far.
+        memory = np.empty(-(-max(nbytes, 1) // 512) * 512 + 512, np.uint8)
+        address = -(-address_of(memory) // 256) * 256
+        self._memory[address] = memory
+        return address
+
+    def cuMemAllocManaged(self, nbytes: int, flags: int) -> binding.CUdeviceptr:
+        return self.cuMemAlloc(nbytes)
+
+    def cuMemFree(self, pointer: Any) -> None:
+        # After all that has been queued, which may still use it.
+        self._device_bytes.pop(int(pointer), None)
+        self._free_later(int(pointer))
+
+    def _free_later(self, address: int) -> None:
+        self.device.default.submit(lambda: self._memory.pop(address, None))
+
+    def cuMemGetInfo(self) -> tuple[int, int]:
+        memory = psutil.virtual_memory()
+        return int(memory.available), int(memory.total)
+
+    def cuMemHostAlloc(self, nbytes: int, flags: int) -> int:
+        address = self._allocate(nbytes)
+        self._pinned[address] = nbytes
+        return address
+
+    def cuMemFreeHost(self, pointer: Any) -> None:
+        self._pinned.pop(int(pointer), None)
+        self._free_later(int(pointer))
+
+    def cuMemHostRegister(self, pointer: Any, nbytes: int, flags: int) -> None:
+        if int(pointer) in self._pinned:
+            raise fail("HOST_MEMORY_ALREADY_REGISTERED", f"at {int(pointer):#x}")
+        self._pinned[int(pointer)] = nbytes
+
+    def cuMemHostUnregister(self, pointer: Any) -> None:
+        self.cuCtxSynchronize()
+        del self._pinned[int(pointer)]
+
+    def cuPointerGetAttribute(self, attribute: Any, pointer: Any) -> binding.CUdeviceptr:
+        return binding.CUdeviceptr(int(pointer))  # host and device share their addresses
+
+    def cuMemHostGetDevicePointer(self, pointer: Any, flags: int) -> binding.CUdeviceptr:
+        return binding.CUdeviceptr(int(pointer))
+
+    def cuMemGetAddressRange(self, pointer: Any) -> tuple[int, int]:
+        for base, nbytes in [*self._device_bytes.items(), *self._pinned.items()]:
+            if base <= int(pointer) < base + max(nbytes, 1):
+                return base, nbytes
+        raise fail("NOT_FOUND", f"no allocation holds {int(pointer):#x}")
+
+    def _is_pinned(self, address: int, nbytes: int) -> bool:
+        return any(a <= address and address + nbytes <= a + n for a, n in self._pinned.items())
+
+    def _copy(
+        self,
+        dst: Any,
+        src: Any,
+        nbytes: int,
+        stream: Any = 0,
+        wait: bool = True,
+        stage: bool = False,
+    ) -> None:
+        dst, src = int(dst), int(src)
+        if stage:
+            data = ctypes.string_at(src, nbytes)
+            self.queue(stream).submit(lambda: ctypes.memmove(dst, data, nbytes))
+        else:
+            self.queue(stream).submit(lambda: ctypes.memmove(dst, src, nbytes))
+        if wait:
+            self.cuStreamSynchronize(stream)
+
+    def cuMemcpyHtoD(self, dst: Any, src: Any, nbytes: int) -> None:
+        self._copy(dst, src, nbytes)
+
+    def cuMemcpyDtoH(self, dst: Any, src: Any, nbytes: int) -> None:
+        self._copy(dst, src, nbytes)
+
+    def cuMemcpyDtoD(self, dst: Any, src: Any, nbytes: int) -> None:
+        self._copy(dst, src, nbytes, wait=False)
+
+    def cuMemcpyHtoDAsync(self, dst: Any, src: Any, nbytes: int, stream: Any) -> None:
+        pinned = self._is_pinned(int(src), nbytes)
+        self._copy(dst, src, nbytes, stream, wait=False, stage=not pinned)
+
+    def cuMemcpyDtoHAsync(self, dst: Any, src: Any, nbytes: int, stream: Any) -> None:
+        self._copy(dst, src, nbytes, stream, wait=not self._is_pinned(int(dst), nbytes))
+
+    def cuMemcpyDtoDAsync(self, dst: Any, src: Any, nbytes: int, stream: Any) -> None:
+        self._copy(dst, src, nbytes, stream, wait=False)
+
+    def cuMemsetD8(self, pointer: Any, byte: int, count: int) -> None:
+        self.cuMemsetD8Async(pointer, byte, count, 0)
+
+    def cuMemsetD8Async(self, pointer: Any, byte: int, count: int, stream: Any) -> None:
+        address = int(pointer)
+        self.queue(stream).submit(lambda: ctypes.memset(address, byte, count))
+
+    # --- streams
+
+    def queue(self, stream: Any) -> Stream:
+        """The stream that numba-cuda means by a handle."""
+        if os.getpid() != self._pid:
+            raise CudaDriverError(
+                "CUDA initialized before forking: start processes with 'spawn', or fork first"
+            )
+        handle = int(getattr(stream, "handle", stream) or 0)
+        if handle in (0, LEGACY, PER_THREAD):
+            return self.device.default
+        if handle not in self._streams:
+            raise fail("INVALID_HANDLE", f"there is no stream {handle:#x} on the CPU engine")
+        return self._streams[handle]
+
+    def cuStreamCreate(self, flags: int) -> StreamHandle:
+        handle = StreamHandle(next(self._handles))
+        self._streams[handle] = self.device.stream()
+        return handle
+
+    def cuStreamDestroy(self, stream: Any) -> None:
+        del self._streams[int(stream)]
+
+    def cuStreamSynchronize(self, stream: Any) -> None:
+        self._wait(self.queue(stream).synchronize)
+
+    def cuCtxSynchronize(self) -> None:
+        self._wait(self.device.synchronize)
+
+    def _wait(self, synchronize: Callable[[], None]) -> None:
+        try:
+            synchronize()
+        except KernelError as error:
+            raise fail("LAUNCH_FAILED", str(error)) from error
+
+    def cuStreamAddCallback(self, stream: Any, callback: Any, data: int, flags: int) -> None:
+        address = ctypes.c_int64.from_address(callback.getPtr()).value
+        function = CALLBACK(address)
+        handle = int(stream)
+        self.queue(stream).submit(lambda: function(handle, 0, data))
+
+    # --- events
+
+    def cuEventCreate(self, flags: int) -> binding.CUevent:
+        handle = next(self._handles)
+        self._events[handle] = Event()
+        return binding.CUevent(handle)
+
+    def cuEventDestroy(self, event: Any) -> None:
+        del self._events[int(event)]
+
+    def cuEventRecord(self, event: Any, stream: Any) -> None:
+        done = Flag()
+        record = self._events[int(event)]
+        record.done = done
+
+        def reach() -> None:
+            record.time = time.perf_counter()
+            done.set()
+
+        self.queue(stream).submit(reach)
+
+    def cuEventQuery(self, event: Any) -> None:
+        if not self._events[int(event)].done.is_set():
+            raise CudaAPIError(Code.CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY")
+
+    def cuEventSynchronize(self, event: Any) -> None:
+        self._events[int(event)].done.wait()
+
+    def cuStreamWaitEvent(self, stream: Any, event: Any, flags: int) -> None:
+        self.queue(stream).submit(self._events[int(event)].done.wait)
+
+    def cuEventElapsedTime(self, start: Any, end: Any) -> float:
+        """Milliseconds between two events that have occurred."""
+        first, last = self._events[int(start)], self._events[int(end)]
+        for event in (first, last):
+            if not event.done.is_set():
+                raise CudaAPIError(Code.CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY")
+        return (last.time - first.time) * 1e3
+
+    # --- occupancy
+
+    def cuOccupancyMaxActiveBlocksPerMultiprocessor(
+        self, function: Any, threads: int, dynamic_shared: int
+    ) -> int:
+        return min(SM_BLOCKS, SM_THREADS // max(threads, 1))

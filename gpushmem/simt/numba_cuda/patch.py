@@ -1,0 +1,352 @@
+"""Run unmodified `numba.cuda` programs on the CPU engine: `with patch_numba_cuda(): ...`.
+
+numba-cuda itself stays: its dispatchers, device arrays, streams, events, ufuncs and reductions.
+What is replaced is what lies under them: the driver (`driver.Driver`), the target's contexts
+(`target`), and what a compiled kernel is (`SimtKernel`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from pickle import PicklingError
+from typing import Any
+
+import numpy as np
+from cuda.core._utils.cuda_utils import CUDAError
+from numba.cuda import compiler, dispatcher, types
+from numba.cuda.core import config
+from numba.cuda.core.compiler_lock import global_compiler_lock
+from numba.cuda.cudadrv import devicearray, devices, nvvm
+from numba.cuda.cudadrv import driver as cuda_driver
+from numba.cuda.descriptor import cuda_target
+from numba.cuda.dispatcher import _Kernel
+from numba.cuda.memory_management.nrt import rtsys
+
+from gpushmem.artifacts.arguments import address_of, as_numpy, pack_scalars
+from gpushmem.artifacts.shape import MAX_THREADS, shape_of
+from gpushmem.errors import ArgumentError, BackendUnavailable
+from gpushmem.simt.base.embedding import embedder_of
+from gpushmem.simt.compiler.target import SimtCallConv, _compile_cuda, replaced, simt_target
+from gpushmem.simt.grid import entry as entries
+from gpushmem.simt.intrinsics import nrt
+from gpushmem.simt.numba_cuda.driver import CoreDevice, Driver, fail
+from gpushmem.simt.run.kernel import KernelFailure, Running
+
+__all__ = ["patch_numba_cuda"]
+
+_engine: list[Driver] = []  # the innermost patch
+
+
+class Function:
+    """What numba-cuda's occupancy functions ask of a loaded kernel."""
+
+    def __init__(self, kernel: SimtKernel) -> None:
+        self.kernel, self.name, self.handle = self, kernel.entry_name, kernel
+        self.attributes = self
+        self.max_threads_per_block = kernel.max_threads_per_block
+
+
+class LoadedLibrary:
+    """Stands for the code library of a kernel that came from the on-disk cache."""
+
+    def __init__(self, kernel: SimtKernel) -> None:
+        self._kernel = kernel
+
+    def get_cufunc(self) -> Function:
+        return Function(self._kernel)
+
+    def get_llvm_str(self) -> str:
+        raise RuntimeError("the kernel came from the on-disk cache: it has no LLVM code")
+
+
+class SimtKernel(_Kernel):
+    """A kernel compiled for one signature, as numba-cuda's dispatcher handles it."""
+
+    @global_compiler_lock
+    def __init__(
+        self,
+        py_func: Any,
+        argtypes: Any,
+        link: Any = None,
+        debug: bool = False,
+        lineinfo: bool = False,
+        fastmath: bool = False,
+        forceinline: bool = False,
+        extensions: Any = None,
+        device: bool = False,
+        launch_bounds: Any = None,
+        shared_memory_carveout: Any = None,
+        **_: Any,
+    ) -> None:
+        if device:
+            raise RuntimeError("Cannot compile a device function as a kernel")
+        if link:
+            raise BackendUnavailable(
+                f"kernel {py_func.__name__} links {link}: the CPU engine has no compiler for "
+                "CUDA C++ or PTX"
+            )
+        if isinstance(launch_bounds, tuple) and len(launch_bounds) > 3:
+            raise ValueError(
+                f"Got {len(launch_bounds)} launch bounds: {launch_bounds}. "
+                "A maximum of three are supported"
+            )
+        options = {"debug": debug, "fastmath": fastmath, "forceinline": forceinline}
+        cres, self.entry = entries.build(py_func, argtypes, types.void, report=debug, **options)
+        self.objectmode, self.entry_point = False, None
+        self.py_func, self.argtypes, self.debug, self.lineinfo = py_func, argtypes, debug, lineinfo
+        self.extensions, self.launch_bounds = extensions or [], launch_bounds
+        if shared_memory_carveout is not None:
+            shared_memory_carveout = self._parse_carveout(shared_memory_carveout)
+        self.shared_memory_carveout = shared_memory_carveout
+        metadata = getattr(cres, "metadata", None) or {}
+        self.launch_config_sensitive = bool(metadata.get("launch_config_sensitive"))
+        self.signature, self._type_annotation = cres.signature, cres.type_annotation
+        self._codelibrary, self.fndesc = cres.library, cres.fndesc
+        self.call_helper, self.environment = cres.call_helper, cres.environment
+        self.target_context = cres.target_context
+        self._referenced_environments: list[Any] = []
+        self.lifted: list[Any] = []
+        self.entry_name, self.name = cres.fndesc.llvm_func_name, py_func.__name__
+        self.cooperative = self.entry.cooperative
+        cres.library.get_cufunc = lambda: Function(self)
+        cres.library.get_asm_str = self.inspect_asm
+
+    def _reduce_states(self) -> dict[str, Any]:
+        if not self.entry.cachable:
+            raise PicklingError(
+                f"kernel {self.name} refers to global device arrays. Pass the array(s) as arguments"
+            )
+        state = super()._reduce_states()
+        del state["codelibrary"], state["call_helper"]
+        return {**state, "kernel": self.name, "entry": entries.freeze(self.entry)}
+
+    @classmethod
+    def _rebuild(cls, kernel: str, entry: dict[str, Any], **state: Any) -> SimtKernel:
+        made = cls.__new__(cls)
+        state["entry_name"] = state.pop("name")
+        made.__dict__.update(state, objectmode=False, entry_point=None, launch_bounds=None)
+        made.name, made.entry, made._type_annotation = kernel, entries.thaw(entry), None
+        made._codelibrary = LoadedLibrary(made)
+        return made
+
+    def bind(self) -> None:
+        """There is nothing to load."""
+
+    regs_per_thread = property(lambda self: 32)
+    const_mem_size = property(lambda self: self.entry.const_bytes)
+    shared_mem_per_block = property(lambda self: self.entry.shared_bytes)
+    local_mem_per_thread = property(lambda self: self.entry.local_bytes)
+
+    @property
+    def max_threads_per_block(self) -> int:
+        bounds = self.launch_bounds
+        return (bounds[0] if isinstance(bounds, tuple) else bounds) or MAX_THREADS
+
+    def inspect_asm(self, cc: Any = None) -> str:
+        """Give this machine's assembly language."""
+        text: str = self.entry.library.get_asm_str()
+        return text
+
+    def launch(
+        self, args: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0
+    ) -> None:
+        """Queue a launch; with `debug=True` wait for it, and raise what a thread raised."""
+        if len(args) != len(self.argument_types):
+            raise TypeError(
+                f"kernel {self.name} takes {len(self.argument_types)} arguments, got {len(args)}"
+            )
+        after: list[Any] = []
+        scalars: list[Any] = []
+        for typ, value in zip(self.argument_types, args, strict=True):
+            self._prepare_args(typ, value, stream, after, scalars)
+        try:
+            shape = shape_of(griddim, blockdim, sharedmem)
+            limit = self.max_threads_per_block
+            if shape.threads > limit:
+                raise ArgumentError(f"{shape.threads} threads; launch_bounds allows {limit}")
+            work = self._work(shape, pack_scalars(scalars), after)
+        except ArgumentError as error:
+            raise CUDAError(f"CUDA_ERROR_INVALID_VALUE: {error}") from error
+        engine = _engine[-1]
+        engine.queue(stream).submit(work)
+        if self.debug:
+            try:
+                engine.queue(stream).synchronize()
+            except KernelFailure as failure:
+                self._raise(failure)
+        for write_back in after:
+            write_back()
+
+    def _work(self, shape: Any, packed: Any, keep: Any) -> Callable[[], None]:
+        """What a stream is to do."""
+        if not self.entry.embedded:
+            return Running(self.name, self.entry, shape, packed, keep=keep)
+        embedder = embedder_of(self.name)
+        running = Running(self.name, self.entry, shape, packed, embedder.user, keep)
+
+        def work() -> None:
+            try:
+                running()
+            except KernelFailure as failure:
+                if failure.__cause__ is not None:  # an exception, which is Numba's matter
+                    raise
+                raise embedder.explain(failure) from None
+
+        return work
+
+    def _raise(self, failure: KernelFailure) -> None:
+        if failure.__cause__ is None:
+            raise fail("LAUNCH_FAILED", str(failure)) from failure
+        where = ""
+        if failure.location:
+            function, file, line = failure.location
+            where = f"In function {function!r}, file {Path(file).resolve()}, line {line}, "
+        tid, bid = list(failure.thread)[::-1], list(failure.block)[::-1]
+        prefix = f"{where}tid={tid} ctaid={bid}"
+        args = failure.__cause__.args
+        raise type(failure.__cause__)(f"{prefix}: {args[0]}" if args else prefix, *args[1:])
+
+
+# --- arrays as kernel arguments
+
+
+class View:
+    """An array in device memory, as numba-cuda passes it to a kernel."""
+
+    def __init__(self, ptr: int, shape: Any, strides: Any, dtype: Any, owner: Any) -> None:
+        self.ptr, self.shape, self.strides, self.dtype = ptr, tuple(shape), strides, dtype
+        self.size = int(np.prod(shape, dtype=np.int64))
+        self.owner = owner
+        array = np.lib.stride_tricks.as_strided(np.empty(0, dtype), shape, strides)
+        self._layout = devicearray._StridedLayoutShim(
+            strides_in_bytes=tuple(array.strides),
+            is_contiguous_c=array.flags.c_contiguous,
+            is_contiguous_f=array.flags.f_contiguous,
+            is_contiguous_any=array.flags.forc,
+        )
+
+
+def _view(array: np.ndarray[Any, Any], owner: Any = None) -> View:
+    return View(address_of(array), array.shape, array.strides, array.dtype, (array, owner))
+
+
+def _host_view(obj: Any, *, stream_ptr: Any = 0) -> View:
+    return _view(np.asanyarray(obj))
+
+
+def _device_view(
+    obj: Any, stream: Any = 0, copy: bool = True, user_explicit: bool = False
+) -> tuple[Any, bool]:
+    """An argument as a `View`, and whether it is a copy of host memory."""
+    if isinstance(obj, View):
+        return obj, False
+    if cuda_driver.is_device_memory(obj):
+        return obj._strided_memory_view_shim, False
+    interface = getattr(obj, "__cuda_array_interface__", None)
+    if interface is not None:
+        producer = interface.get("stream")
+        if producer is not None and config.CUDA_ARRAY_INTERFACE_SYNC:
+            devices.get_context().create_external_stream(producer).synchronize()
+        return _view(as_numpy(obj), obj), False
+    array = np.asanyarray(obj)
+    if hasattr(obj, "__dlpack__") and not isinstance(obj, np.ndarray | np.generic):
+        return _view(array, obj), False
+    if not array.flags.forc:  # what is copied back would not fit
+        raise ValueError(devicearray.errmsg_contiguous_buffer)
+    warns = config.CUDA_WARN_ON_IMPLICIT_COPY and not config.DISABLE_PERFORMANCE_WARNINGS
+    if copy and warns and isinstance(obj, np.ndarray) and not user_explicit:
+        message = "Host array used in CUDA kernel will incur copy overhead to/from device."
+        devicearray.warn(devicearray.NumbaPerformanceWarning(message))
+    context = devices.get_context()
+    memory = context.memalloc(max(array.nbytes, 1))
+    view = View(int(memory.device_pointer), array.shape, array.strides, array.dtype, memory)
+    if copy:
+        _engine[-1].cuMemcpyHtoDAsync(view.ptr, address_of(array), array.nbytes, stream)
+    return view, True
+
+
+# --- the patch
+
+
+@contextlib.contextmanager
+def patch_numba_cuda() -> Iterator[None]:
+    """Make `numba.cuda` use this machine's CPU as its device, inside the `with` block.
+
+    Kernels must be decorated inside it. Leaving it waits for all work; arrays and streams made
+    inside must not be used afterwards. Not for use by several threads at once.
+    """
+    engine = Driver()
+    cuda_driver._logger = cuda_driver.make_logger()  # for good: finalizers may come later
+    real = cuda_driver.driver
+    methods = {name: getattr(engine, name) for name in dir(engine) if name.startswith("cu")}
+    fresh_runtime = devices._Runtime()
+    places: dict[tuple[Any, str], Any] = {
+        **{(real, name): method for name, method in methods.items()},
+        (real, "is_initialized"): True,
+        (real, "initialization_error"): None,
+        (real, "devices"): type(real.devices)(),
+        (devices, "_runtime"): fresh_runtime,
+        (devices, "gpus"): fresh_runtime.gpus,
+        (cuda_driver, "ExperimentalDevice"): CoreDevice,
+        (cuda_target, "_typingctx"): simt_target.typing_context,
+        (cuda_target, "_targetctx"): simt_target.target_context,
+        (compiler, "CUDACallConv"): SimtCallConv,
+        (dispatcher, "_Kernel"): SimtKernel,
+        (dispatcher, "compile_cuda"): _compile_cuda,
+        (devicearray, "_to_strided_memory_view"): _device_view,
+        (devicearray, "_make_strided_memory_view"): _host_view,
+        (rtsys, "get_allocation_stats"): nrt.allocation_stats,
+        **{(rtsys, f"memsys_{verb}_stats"): _always_on for verb in ("enable", "disable")},
+        (nvvm, "is_available"): lambda: True,
+        **{(cuda_driver, name): make for name, make in _finalizers(engine).items()},
+    }
+    _engine.append(engine)
+    with replaced(places):
+        try:
+            yield
+            engine.cuCtxSynchronize()
+        finally:
+            _engine.pop()
+
+
+def _always_on(stream: Any = None) -> None:
+    """Allocations in kernels are always counted."""
+
+
+def _finalizers(engine: Driver) -> dict[str, Any]:
+    """numba-cuda's finalizers, for objects that may outlive the patch: they know their engine."""
+
+    def of_memory(manager: Any, pointer: Any, key: Any, size: int) -> Any:
+        def finalize() -> None:
+            manager.allocations.pop(key, None)
+            manager.deallocations.add_item(engine.cuMemFree, pointer, size)
+
+        return finalize
+
+    def of_host_memory(manager: Any, pointer: Any, key: Any, size: int, mapped: bool) -> Any:
+        def finalize() -> None:
+            manager.allocations.pop(key, None)
+            manager.deallocations.add_item(engine.cuMemFreeHost, pointer, size if mapped else 0)
+
+        return finalize
+
+    def of_pin(manager: Any, pointer: Any, key: Any, mapped: bool) -> Any:
+        def finalize() -> None:
+            manager.allocations.pop(key, None)
+            engine.cuMemHostUnregister(pointer)
+
+        return finalize
+
+    return {
+        "_alloc_finalizer": of_memory,
+        "_hostalloc_finalizer": of_host_memory,
+        "_pin_finalizer": of_pin,
+        "_event_finalizer": lambda queue, handle: (
+            lambda: queue.add_item(engine.cuEventDestroy, int(handle))
+        ),
+        "_stream_finalizer": lambda queue, handle: (
+            lambda: queue.add_item(engine.cuStreamDestroy, handle)
+        ),
+    }

@@ -1,0 +1,1 @@
+"""Launches: on streams, spread over cores, with threads that wait."""

@@ -1,0 +1,334 @@
+"""Kernels: a Python function, compiled per signature, launched on a grid."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import math
+import time
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba.core.errors import NumbaError
+from numba.cuda import types
+from numba.cuda.typing.typeof import Purpose, typeof
+
+from gpushmem.artifacts.arguments import address_of, pack, types_of
+from gpushmem.artifacts.shape import LaunchShape
+from gpushmem.errors import ArgumentError, KernelError
+from gpushmem.simt.base import embedding, printing
+from gpushmem.simt.base.gpu_model import MAX_SHARED, SM_BLOCKS, SM_COUNT, SM_THREADS
+from gpushmem.simt.base.layout import LAUNCH, POOL, new
+from gpushmem.simt.base.parking import Parked
+from gpushmem.simt.compiler.target import exceptions
+from gpushmem.simt.grid import entry as entries
+from gpushmem.simt.grid import sharing
+from gpushmem.simt.run import cores, scheduler
+
+__all__ = ["Kernel", "Running"]
+
+MAX_RESIDENT_THREADS = scheduler.GUARDED  # unless the grid has to meet
+STACK_BYTES = 256 * 1024  # address space, beside the kernel's local arrays
+SAMPLE = 16  # the part of a grid that runs before it is shared among cores
+WORTH_SHARING = 300e-6  # seconds of work from which a second core pays
+PAGE = 4096
+# Types of scalars whose Numba type does not depend on the value.
+PLAIN = {bool, float, complex, np.bool_, *(np.dtype(c).type for c in "bBhHiIqQefdFD")}
+
+
+class Kernel:
+    """A Python function as a kernel; `prepare` gives a launch that can be run on any thread."""
+
+    def __init__(
+        self,
+        py_func: Callable[..., Any],
+        cache: bool = False,
+        collective: bool = False,
+        **options: Any,
+    ) -> None:
+        self.py_func = py_func
+        self.collective = collective  # all blocks of a launch are to be resident at once
+        self.cache = cache  # keep it for other runs, on disk
+        self.name = py_func.__name__
+        self.options = options
+        self._entries: dict[tuple[Any, ...], entries.Entry] = {}
+        self._known: dict[tuple[Any, ...], tuple[Any, entries.Entry]] = {}  # by `_kind`s
+
+    def compile(self, argtypes: tuple[Any, ...]) -> entries.Entry:
+        """Compile for Numba types `argtypes`, once; raises Numba's errors."""
+        entry: entries.Entry | None = self._entries.get(argtypes)
+        if entry is None:
+            build = functools.partial(self._build, argtypes)
+            entry = sharing.compiled(self.py_func, argtypes, self.options, build, self.cache)
+        self._entries[argtypes] = entry
+        return entry
+
+    def _build(self, argtypes: tuple[Any, ...]) -> entries.Entry:
+        try:
+            cres, entry = entries.build(self.py_func, argtypes, **self.options)
+        except NumbaError as error:
+            raise error.with_traceback(None) from None  # its message names the kernel's line
+        if cres.signature.return_type not in (types.none, types.void):
+            raise ArgumentError(f"kernel {self.name} returns a value; write it to an array instead")
+        return entry
+
+    def prepare(self, shape: LaunchShape, args: tuple[Any, ...], user: Any = None) -> Running:
+        """Compile for these arguments and make a launch of them; nothing runs yet.
+
+        `user` is an array whose address the embedder's operations find in the launch.
+        """
+        expected = self.py_func.__code__.co_argcount
+        if len(args) != expected:
+            raise ArgumentError(f"kernel {self.name} takes {expected} arguments, got {len(args)}")
+        kinds = tuple(map(_kind, args))
+        known = None if None in kinds else self._known.get(kinds)
+        if known is None:
+            argtypes = types_of(self.py_func, args, _argument)
+            known = argtypes, self.compile(argtypes)
+            if None not in kinds:
+                self._known[kinds] = known
+        argtypes, entry = known
+        return Running(self.name, entry, shape, pack(argtypes, args), user, args, self.collective)
+
+
+def _argument(value: Any) -> Any:
+    return typeof(value, Purpose.argument)
+
+
+def _kind(value: Any) -> Any:
+    """What an argument's Numba type follows from, at a tenth of the cost; None: not known."""
+    if type(value) is np.ndarray:
+        return value.dtype, value.ndim, value.flags.num
+    if type(value) in PLAIN:
+        return type(value)
+    if isinstance(value, int) and not isinstance(value, Enum):
+        return -(2**63) <= value < 2**63
+    return None
+
+
+def resident_blocks(threads: int) -> int:
+    """How many blocks of so many threads the GPU modelled holds at once."""
+    return SM_COUNT * min(SM_BLOCKS, SM_THREADS // threads)
+
+
+def _check_fits(name: str, entry: entries.Entry, shape: LaunchShape, collective: bool) -> None:
+    """Refuse a launch that the GPU modelled has no room for."""
+    total = entry.shared_bytes + shape.dynamic_shared
+    if total > MAX_SHARED:
+        raise ArgumentError(
+            f"kernel {name} needs {total} bytes of shared memory per block "
+            f"({entry.shared_bytes} static, {shape.dynamic_shared} dynamic); "
+            f"{MAX_SHARED} are possible"
+        )
+    if (collective or entry.cooperative) and math.prod(shape.grid) > resident_blocks(shape.threads):
+        does = "is launched collectively on a grid" if collective else "synchronises its grid"
+        raise ArgumentError(
+            f"kernel {name} {does} of {math.prod(shape.grid)} blocks of "
+            f"{shape.threads} threads; at most {resident_blocks(shape.threads)} fit the GPU "
+            "modelled at once: launch fewer, and let each do more"
+        )
+
+
+class Running:
+    """One launch, from its preparation until it has ended."""
+
+    def __init__(
+        self,
+        name: str,
+        entry: entries.Entry,
+        shape: LaunchShape,
+        packed: np.ndarray[Any, Any],
+        user: np.ndarray[Any, Any] | None = None,
+        keep: Any = None,
+        collective: bool = False,
+    ) -> None:
+        _check_fits(name, entry, shape, collective)
+        self.meets = collective or entry.cooperative  # all blocks are resident at once
+        self.name, self.entry, self.shape = name, entry, shape
+        self._keep = packed, keep, user  # the arrays whose addresses the kernel gets
+        self.blocks = math.prod(shape.grid)
+        self.launch = launch = new(LAUNCH)
+        self.parts = [launch]
+        launch["bdim"], launch["gdim"] = shape.block, shape.grid
+        launch["dynamic_shared"] = shape.dynamic_shared
+        launch["shared_bytes"] = entry.dynamic_start + shape.dynamic_shared
+        launch["user"] = 0 if user is None else address_of(user)
+        launch["args"] = address_of(packed)
+        launch["flush"] = printing.install()
+        if entry.kind == "fibers":
+            launch["max_resident"] = self._resident()
+            for field, address in scheduler.addresses().items():
+                launch[field] = address
+        self._bytes = launch.view(np.uint8)
+        self._fresh: np.ndarray[Any, Any] | None = None  # the bytes as they are before a run
+
+    def __call__(self) -> None:
+        """Run the grid; raises `KernelError` if a thread failed. Can be called again then."""
+        if self._fresh is None:
+            self._fresh = self._bytes.copy()
+        else:
+            self._bytes[:] = self._fresh
+            self.parts = [self.launch]
+        running.add(self)
+        embedding.tell(self.name)
+        try:
+            (self._run_fibers if self.entry.kind == "fibers" else self._run_loops)()
+        finally:
+            running.discard(self)
+            embedding.tell(next((launch.name for launch in list(running)), ""))
+            for part in self.parts:
+                printing.finish(part[0])
+        failed = next((part for part in self.parts if part["failed"][0]), None)
+        if failed is not None:
+            raise self.failure(failed[0])
+
+    def _run_loops(self) -> None:
+        """Run the grid, on several cores if that pays.
+
+        How long a block takes is known when some have run: the first few run alone.
+        """
+        axis = self.shape.grid.index(max(self.shape.grid))
+        extent = self.shape.grid[axis]
+        n = cores.threads()
+        alone = extent if n == 1 or extent == 1 else -(-extent // SAMPLE)
+        began = time.perf_counter()
+        self._run_part(self.launch, axis, 0, alone)
+        if alone == extent:
+            return
+        rest = (time.perf_counter() - began) * (extent - alone) / alone
+        n = min(n, extent - alone) if rest > WORTH_SHARING else 1
+        cuts = [alone + (extent - alone) * k // n for k in range(n + 1)]
+        shares = [self.launch, *(self.launch.copy() for _ in range(n - 1))]
+        for k, share in enumerate(shares[1:], 1):
+            share["part"] = k
+            share["text"] = share["text_bytes"] = 0  # each prints into memory of its own
+        self.parts = shares
+        cores.run(
+            [
+                functools.partial(self._run_part, part, axis, first, last)
+                for part, (first, last) in zip(shares, itertools.pairwise(cuts), strict=True)
+            ]
+        )
+
+    def _run_part(self, part: np.ndarray[Any, Any], axis: int, first: int, last: int) -> None:
+        """Run the blocks from `first` to `last` on one axis of the grid."""
+        if part["failed"][0]:
+            return
+        part["begin"], part["end"] = 0, self.shape.grid
+        part["begin"][0, axis], part["end"][0, axis] = first, last
+        shared = np.empty(int(part["shared_bytes"][0]) + 256, np.uint8)
+        part["shared"] = -(-address_of(shared) // 256) * 256
+        self.entry.call(address_of(part))
+
+    def _resident(self) -> int:
+        """How many blocks may be resident."""
+        resident = resident_blocks(self.shape.threads)
+        if self.meets:
+            return resident
+        return min(resident, max(1, MAX_RESIDENT_THREADS // self.shape.threads))
+
+    def _run_fibers(self) -> None:
+        with _borrowed_pool(self.entry.local_bytes) as pool:
+            self.launch["pool"] = address_of(pool)
+            with Parked(self.name, lambda: False, self, worker=True):
+                self.entry.call(address_of(self.launch))
+
+    def cancel(self) -> None:
+        """Ask the launch to stop when its threads have had a turn; one without fibers does not."""
+        self.launch["cancel"] = 1
+
+    def failure(self, launch: Any) -> Exception:
+        """The exception that says how this launch failed."""
+        code = int(launch["failed"])
+        cause, location = _exception(int(launch["exception"])) if code == 1 else (None, None)
+        site = _line(location) if location else _text(int(launch["site"]))
+        block, thread, values = (
+            tuple(map(int, launch[field])) for field in ("failed_bid", "failed_tid", "values")
+        )
+        label = "" if location else _text(int(launch["site"]), 1)
+        return KernelFailure(self.name, code, site, block, thread, values, cause, location, label)
+
+
+# Launches being run now, for reports on who waits (`waits`).
+running: set[Running] = set()
+
+
+class KernelFailure(KernelError):
+    """How a launch failed, in numbers: an embedder may give its trap codes words."""
+
+    def __init__(
+        self,
+        kernel: str,
+        code: int,
+        site: str,
+        block: tuple[int, ...],
+        thread: tuple[int, ...],
+        values: tuple[int, ...],
+        cause: BaseException | None,
+        location: Any = None,
+        label: str = "",
+    ) -> None:
+        self.label = label  # of what the line calls: see `target`
+        self.location = location  # of the cause: function, file, line
+        self.kernel, self.code, self.site = kernel, code, site
+        self.block, self.thread, self.values = block, thread, values
+        self.__cause__ = cause
+        super().__init__(f"{self.where()}: {self.what()}")
+
+    def where(self) -> str:
+        """Which thread of which kernel failed, and at which line."""
+        return f"kernel {self.kernel}, block {self.block}, thread {self.thread}, {self.site}"
+
+    def what(self) -> str:
+        if self.code == scheduler.CANCELLED:
+            return "the launch was cancelled"
+        if self.code == scheduler.NO_MEMORY:
+            return "no memory for the stacks of the kernel's threads: launch smaller blocks"
+        return repr(self.__cause__) if self.__cause__ else f"trap {self.code} {self.values}"
+
+
+def _text(address: int, which: int = 0) -> str:
+    """The text at an address, or the one that follows it."""
+    if not address:
+        return "" if which else "?"
+    text = ctypes.string_at(address)
+    return _text(address + len(text) + 1, which - 1) if which else text.decode()
+
+
+def _exception(status: int) -> tuple[BaseException | None, Any]:
+    """The exception behind a function's status code, and (function, file, line) that raised it."""
+    if status not in exceptions:
+        return None, None
+    kind, args, where = exceptions[status]
+    return kind(*(args or ())), where
+
+
+def _line(location: tuple[str, str, int]) -> str:
+    function, file, line = location
+    return f"{Path(file).name}:{line} in {function}"
+
+
+class _borrowed_pool:
+    """Stacks for one launch, kept for the next one with the same needs."""
+
+    _idle: dict[int, list[Any]] = {}
+
+    def __init__(self, local_bytes: int) -> None:
+        slot = STACK_BYTES + local_bytes + scheduler.FIBER_SLOT_BYTES
+        # An odd number of pages spreads the slots over all sets of the second-level cache.
+        self.slot_bytes = (-(-slot // PAGE) | 1) * PAGE
+
+    def __enter__(self) -> Any:
+        try:
+            self.pool = self._idle[self.slot_bytes].pop()
+        except (KeyError, IndexError):
+            self.pool = new(POOL)
+            self.pool["slot_bytes"] = self.slot_bytes
+        return self.pool
+
+    def __exit__(self, *exc: object) -> None:
+        self._idle.setdefault(self.slot_bytes, []).append(self.pool)

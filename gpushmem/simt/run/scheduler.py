@@ -1,0 +1,323 @@
+"""The scheduler of kernels that wait: fibers in a ring, blocks admitted when nothing else moves.
+
+Each thread of a resident block is a fiber, a member of one ring together with the scheduler
+itself. A thread that waits hands over to the next in the ring (`primitives.pause`), so one turn
+of the ring polls every waiting thread once; the scheduler gets its turn between the last and the
+first. If no thread has moved since its previous turn, it admits the next block of the grid, and
+when `max_resident` blocks are there or none is left, it backs off: spin, yield the core, sleep.
+A grid that needs no block to wait for another thus runs one block at a time on warm stacks.
+Threads that meet over and over, while they look for what another block will do, count as moving: so
+a block is also admitted after PATIENCE turns.
+
+Everything here runs on one operating-system thread per launch: the structures need no atomics.
+These functions are compiled for the plain CPU target and know nothing of kernels.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from numba import njit, types
+
+from gpushmem.simt.base import fiber as fibers
+from gpushmem.simt.base.gpu_model import LANES
+from gpushmem.simt.base.layout import BLOCK, FIBER, GROUP, LAUNCH, POOL, THREAD, WARP, offset, view
+from gpushmem.simt.base.native import (
+    c_function,
+    call_address,
+    clock_gettime,
+    libc_free,
+    load_acquire,
+    malloc,
+    mmap,
+    mprotect,
+    sched_yield,
+    simt_switch,
+    store_release,
+    usleep,
+)
+
+__all__ = ["CANCELLED", "FIBER_SLOT_BYTES", "NO_MEMORY", "addresses"]
+
+PAGE = 4096
+GUARDED = 16 * 1024  # stacks with a guard page: each needs two of the 65,530 mappings Linux gives
+SPINS = 8  # idle turns before the core is offered to others
+YIELDS = 512  # ... before sleeping
+SLEEP_US = 100
+PATIENCE = 256  # turns after which another block is admitted although threads move
+CANCELLED, NO_MEMORY = -1, -2  # values of LAUNCH.failed
+
+as_launch, as_block, as_fiber = view(LAUNCH), view(BLOCK), view(FIBER)
+as_pool, as_group, as_warp, as_thread = view(POOL), view(GROUP), view(WARP), view(THREAD)
+
+RING = offset(LAUNCH, "ring")
+CLOCK = offset(LAUNCH, "clock")
+CANCEL = offset(LAUNCH, "cancel")
+ALL = offset(BLOCK, "all")
+WARPS = offset(BLOCK, "warps")
+THREAD_OF = offset(FIBER, "thread")
+WARP_BYTES = WARP.itemsize
+EVERYONE = offset(LAUNCH, "everyone")
+BLOCK_BYTES = BLOCK.itemsize + 256  # what follows is shared memory, aligned to 256 bytes
+# A slot is: guard page, stack, FIBER. Slots begin at page boundaries; without a
+# shift from slot to slot, the hot ends of all stacks would compete for the same cache sets.
+COLOURS, COLOUR_BYTES = 16, 192
+FIBER_BYTES = (FIBER.itemsize + 63) // 64 * 64
+FIBER_SLOT_BYTES = PAGE + FIBER_BYTES + COLOURS * COLOUR_BYTES  # beside the stack
+
+i4 = types.intc
+READ_WRITE, PRIVATE_ANONYMOUS_NORESERVE = 3, 0x4022
+
+
+@njit
+def now_ns(launch_address: int) -> int:
+    """Monotonic time in nanoseconds."""
+    clock_gettime(i4(1), launch_address + CLOCK)
+    return load_acquire(launch_address + CLOCK) * 1_000_000_000 + load_acquire(
+        launch_address + CLOCK + 8
+    )
+
+
+@njit
+def grow(pool_address: int, count: int) -> bool:
+    """Add `count` stacks to the pool, each with a guard page below it while there are few."""
+    pool = as_pool(pool_address)
+    bytes_ = pool.slot_bytes
+    base = mmap(0, bytes_ * count, i4(READ_WRITE), i4(PRIVATE_ANONYMOUS_NORESERVE), i4(-1), 0)
+    if base == -1:
+        return False
+    for k in range(count):
+        if pool.made < GUARDED and mprotect(base + bytes_ * k, PAGE, i4(0)) != 0:
+            return False
+        address = base + bytes_ * (k + 1) - FIBER_BYTES - pool.made % COLOURS * COLOUR_BYTES
+        fiber = as_fiber(address)
+        fiber.stack_top = address // 64 * 64
+        fiber.next_free = pool.free
+        pool.free = address
+        pool.made += 1
+    return True
+
+
+@njit
+def reserve_threads(pool_address: int, n: int) -> bool:
+    """See to it that the pool has `n` free stacks."""
+    pool = as_pool(pool_address)
+    have, address = 0, pool.free
+    while address != 0 and have < n:
+        have, address = have + 1, as_fiber(address).next_free
+    return have == n or grow(pool_address, n - have)
+
+
+@njit
+def take_block(launch_address: int) -> int:
+    """Memory for one resident block with its shared arrays; 0 if there is none."""
+    launch = as_launch(launch_address)
+    address = launch.free_blocks
+    if address != 0:
+        launch.free_blocks = as_block(address).next_free
+        return address
+    address = malloc(BLOCK_BYTES + launch.shared_bytes)
+    if address != 0:
+        block = as_block(address)
+        block.shared = (address + BLOCK_BYTES) // 256 * 256
+        block.next_made = launch.made_blocks
+        launch.made_blocks = address
+    return address
+
+
+@njit
+def start_group(address: int, n: int) -> None:
+    group = as_group(address)
+    group.arrived, group.alive, group.generation, group.votes = 0, n, 0, 0
+    group.size, group.mark = n, 0
+
+
+@njit
+def first_frame(launch_address: int, fiber_address: int) -> int:
+    """Lay out what `simt_switch` pops from a new stack; return its stack pointer."""
+    launch = as_launch(launch_address)
+    # Seven words are popped; the trampoline must then find the stack aligned to 16 bytes.
+    sp = as_fiber(fiber_address).stack_top - 7 * 8 - 16
+    store_release(sp + 8, launch.end_thread)  # r14
+    store_release(sp + 16, fiber_address + THREAD_OF)  # r13
+    store_release(sp + 24, launch.thread_main)  # r12
+    store_release(sp + 48, launch.trampoline)
+    return sp
+
+
+@njit
+def start_thread(launch_address: int, block_address: int, t: int) -> None:
+    """Put thread `t` of a block at the end of the ring, ready to run."""
+    launch, block = as_launch(launch_address), as_block(block_address)
+    pool = as_pool(launch.pool)
+    address = pool.free
+    fiber = as_fiber(address)
+    pool.free = fiber.next_free
+    fiber.what = 0
+    fiber.block = block_address
+    fiber.warp = block_address + WARPS + t // LANES * WARP_BYTES
+    fiber.lane = t % LANES
+    as_warp(fiber.warp).fibers[t % LANES] = address
+    fiber.sp = first_frame(launch_address, address)
+
+    thread = as_thread(address + THREAD_OF)
+    bx, by = launch.bdim[0], launch.bdim[1]
+    gx, gy = launch.gdim[0], launch.gdim[1]
+    thread.tid[0], thread.tid[1], thread.tid[2] = t % bx, t // bx % by, t // (bx * by)
+    b = block.index
+    thread.bid[0], thread.bid[1], thread.bid[2] = b % gx, b // gx % gy, b // (gx * gy)
+    for axis in range(3):
+        thread.bdim[axis] = launch.bdim[axis]
+        thread.gdim[axis] = launch.gdim[axis]
+    thread.shared = block.shared
+    thread.dynamic_shared = launch.dynamic_shared
+    thread.user = launch.user
+    thread.launch = launch_address
+    thread.fiber = address
+
+    ring = as_fiber(launch_address + RING)
+    fiber.next, fiber.prev = launch_address + RING, ring.prev
+    as_fiber(ring.prev).next = address
+    ring.prev = address
+
+
+@njit
+def admit(launch_address: int) -> bool:
+    """Make the next block of the grid resident; False when memory has run out."""
+    launch = as_launch(launch_address)
+    n = launch.bdim[0] * launch.bdim[1] * launch.bdim[2]
+    if not reserve_threads(launch.pool, n):
+        return False
+    address = take_block(launch_address)
+    if address == 0:
+        return False
+    as_block(address).index = launch.next_block
+    launch.next_block += 1
+    launch.resident += 1
+    start_group(address + ALL, n)
+    for w in range((n + LANES - 1) // LANES):
+        lanes = min(LANES, n - w * LANES)
+        warp = as_warp(address + WARPS + w * WARP_BYTES)
+        start_group(address + WARPS + w * WARP_BYTES, lanes)
+        warp.living, warp.waiting = (1 << lanes) - 1, 0
+    for t in range(n):
+        start_thread(launch_address, address, t)
+    return True
+
+
+@njit
+def end_thread(thread_address: int) -> None:
+    """Take the calling thread out of the ring and its groups, and hand over for good."""
+    thread = as_thread(thread_address)
+    address = thread.fiber
+    fiber, launch = as_fiber(address), as_launch(thread.launch)
+    block = as_group(fiber.block + ALL)
+    launch.progress += 1
+    block.alive -= 1
+    as_group(thread.launch + EVERYONE).alive -= 1
+    as_group(fiber.warp).alive -= 1
+    as_warp(fiber.warp).living &= ~(1 << fiber.lane)
+    as_fiber(fiber.prev).next = fiber.next
+    as_fiber(fiber.next).prev = fiber.prev
+    pool = as_pool(launch.pool)
+    fiber.next_free = pool.free
+    pool.free = address
+    if block.alive == 0:
+        launch.resident -= 1
+        as_block(fiber.block).next_free = launch.free_blocks
+        launch.free_blocks = fiber.block
+    # After a failure nothing more of the launch runs: straight back to the scheduler.
+    to = thread.launch + RING if launch.failed != 0 else fiber.next
+    simt_switch(address, as_fiber(to).sp)
+
+
+@njit
+def abandon(launch_address: int) -> None:
+    """Give the stacks of all threads still in the ring back to the pool; none waits any more."""
+    launch = as_launch(launch_address)
+    launch.timed = 0
+    pool = as_pool(launch.pool)
+    address = as_fiber(launch_address + RING).next
+    while address != launch_address + RING:
+        fiber = as_fiber(address)
+        following = fiber.next
+        fiber.next_free = pool.free
+        pool.free = address
+        address = following
+
+
+@njit
+def back_off(launch_address: int, idle: int, polled: bool) -> None:
+    """Wait a little, the longer the more turns have been `idle`, so that other PEs get the core.
+
+    A thread that polls may be working in between: then yield the core, but do not sleep.
+    """
+    if idle == 1:
+        as_launch(launch_address).idle_since = now_ns(launch_address)
+    if idle > SPINS + YIELDS and not polled:
+        usleep(types.uintc(SLEEP_US))
+    elif idle > SPINS:
+        sched_yield()
+
+
+@njit
+def run(launch_address: int) -> None:
+    """Run a grid to its end, its first failure, or its cancellation."""
+    launch = as_launch(launch_address)
+    ring_address = launch_address + RING
+    ring = as_fiber(ring_address)
+    n_blocks = launch.gdim[0] * launch.gdim[1] * launch.gdim[2]
+    threads = launch.bdim[0] * launch.bdim[1] * launch.bdim[2]
+    start_group(launch_address + EVERYONE, n_blocks * threads)
+    ring.next = ring.prev = ring_address
+    seen, polls, idle, turns = -1, 0, 0, 0
+    while launch.failed == 0:
+        moved, polled = launch.progress != seen, launch.polls != polls
+        seen, polls, turns = launch.progress, launch.polls, turns + 1
+        launch.turns += 1
+        more = launch.next_block < n_blocks and launch.resident < launch.max_resident
+        if launch.resident == 0 and not more:
+            break
+        if more and (launch.resident == 0 or not moved or turns > PATIENCE):
+            turns = 0
+            if not admit(launch_address):
+                if launch.resident == 0:
+                    launch.failed = NO_MEMORY
+                    break
+                launch.max_resident = launch.resident
+        elif moved:
+            idle = 0
+            launch.idle_since = 0
+        else:
+            idle += 1
+            back_off(launch_address, idle, polled)
+        if launch.text_bytes != 0:
+            call_address(launch.flush, launch_address)
+        if load_acquire(launch_address + CANCEL) != 0:
+            launch.failed = CANCELLED
+            break
+        simt_switch(ring_address, as_fiber(ring.next).sp)
+    abandon(launch_address)
+    address = launch.made_blocks
+    while address != 0:
+        following = as_block(address).next_made
+        libc_free(address)
+        address = following
+
+
+@cache
+def addresses() -> dict[str, int]:
+    """Compile the scheduler; return the addresses of `run` and of a LAUNCH's code fields."""
+    symbols = fibers.install()
+    compiled = {
+        function.__name__: c_function(types.void(types.intp), function.py_func)
+        for function in (run, end_thread)
+    }
+    _keep.extend(compiled.values())
+    return {"trampoline": symbols["simt_trampoline"]} | {
+        name: function.address for name, function in compiled.items()
+    }
+
+
+_keep: list[Any] = []  # the code lives as long as these

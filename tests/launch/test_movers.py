@@ -1,0 +1,188 @@
+"""What moves though all threads of Python's wait: no deadlock. And what does not: still one."""
+
+import ctypes
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+from numba import cfunc, types
+
+import gpushmem as shmem
+from gpushmem.backends.cpu import movers
+from gpushmem.backends.cpu.asking import Asking
+from gpushmem.ops import OPS
+from tests.launch.test_deadlocks import has
+
+C = ctypes.CDLL(None)
+usleep = C.usleep
+usleep.argtypes, usleep.restype = [ctypes.c_uint], ctypes.c_int
+time_ = C.time  # in seconds
+time_.argtypes, time_.restype = [ctypes.c_size_t], ctypes.c_long
+
+
+def set_alarm():
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+
+
+def set_profiling_timer():
+    signal.setitimer(signal.ITIMER_PROF, 0.03)  # of computing
+
+
+def set_posix_timer():
+    class Event(ctypes.Structure):
+        _fields_ = (
+            ("value", ctypes.c_void_p), ("signo", ctypes.c_int), ("notify", ctypes.c_int),
+            ("rest", ctypes.c_char * 64),
+        )  # fmt: skip
+
+    timer, event = ctypes.c_void_p(), Event(None, signal.SIGUSR2, 0)
+    assert C.timer_create(1, ctypes.byref(event), ctypes.byref(timer)) == 0
+    in_a_second = (ctypes.c_long * 4)(0, 0, 1, 0)
+    assert C.timer_settime(timer, 0, in_a_second, None) == 0
+
+
+def test_a_handler_on_top_of_a_wait_may_end_it(run_pes):
+    """It begins while nothing else moves, takes its time, and waits itself."""
+
+    def body():
+        shmem.init()
+        flag, own = shmem.zeros(1, "uint64"), shmem.ones(1, "uint64")
+        shmem.signal_wait_until(own, shmem.CMP_EQ, 1)
+        shmem.barrier_all()
+        if shmem.my_pe() == 0:
+
+            def handler(number, frame):
+                time.sleep(0.8)
+                shmem.signal_wait_until(own, shmem.CMP_EQ, 1)
+                flag.numpy()
+                shmem.signal_op(flag, int(number), shmem.SIGNAL_SET, 0)
+
+            for number, begin in (
+                (signal.SIGALRM, set_alarm),
+                (signal.SIGPROF, set_profiling_timer),
+                (signal.SIGUSR2, set_posix_timer),
+            ):
+                signal.signal(number, handler)
+                begin()
+                shmem.signal_wait_until(flag, shmem.CMP_EQ, int(number))
+        shmem.barrier_all()
+        return True
+
+    assert run_pes(2, body, timeout=90) == [True] * 2
+
+
+def sleep_and_store(flag):
+    usleep(2_000_000)
+    flag[0] = 1
+    return 0
+
+
+def compute_and_store(flag):
+    end = time_(0) + 3
+    while time_(0) < end:
+        flag[1] += 1
+    flag[0] = 2
+    return 0
+
+
+def start_native(function, argument=None):
+    """Start a thread that Python does not know of."""
+    thread = ctypes.c_ulong()
+    assert C.pthread_create(ctypes.byref(thread), None, function, argument) == 0
+
+
+def test_a_native_thread_may_end_a_wait(run_pes):
+    compiled = [
+        cfunc(types.int64(types.CPointer(types.uint64)))(function)
+        for function in (sleep_and_store, compute_and_store)
+    ]
+
+    def body():
+        shmem.init()
+        flag = shmem.zeros(2, "uint64")
+        if shmem.my_pe() == 0:
+            address = ctypes.c_void_p(np.asarray(flag).ctypes.data)
+            for value, function in enumerate(compiled, 1):
+                start_native(ctypes.c_void_p(function.address), address)
+                shmem.signal_wait_until(flag, shmem.CMP_EQ, value)
+        shmem.barrier_all()
+        return True
+
+    assert run_pes(2, body, timeout=90) == [True] * 2
+
+
+def test_native_threads_that_wait_for_others_hide_no_deadlock(deadlock):
+    def body():
+        np.ones((300, 300)) @ np.ones((300, 300))  # the threads of BLAS
+        start_native(C.pause)
+        shmem.init()
+        time.sleep(0.3)
+        assert movers.natives()
+        shmem.signal_wait_until(shmem.zeros(1, "uint64"), shmem.CMP_EQ, 1)
+
+    began = time.monotonic()
+    has(deadlock(2, body), "PEs 0, 1: host, in signal_wait_until")
+    assert time.monotonic() - began < 15
+
+
+def test_timers_and_signals_on_their_way_are_seen(run_pes):
+    def body():
+        assert not movers.alarmed()
+        for timer in movers.TIMERS:
+            signal.setitimer(timer, 1000)
+            assert movers.alarmed()
+            signal.setitimer(timer, 0)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert not movers.alarmed()  # nobody will hear of it
+        set_posix_timer()
+        assert movers.alarmed()
+        return True
+
+    assert run_pes(1, body) == [True]
+
+
+def test_hosts_that_poll_get_the_notice_and_the_timeout(run_pes, monkeypatch):
+    monkeypatch.setenv("GPUSHMEM_TIMEOUT", "3")
+    monkeypatch.setenv("GPUSHMEM_NOTICE", "1")
+
+    def body():
+        shmem.init()
+        flag = shmem.zeros(1, "uint64")
+        if shmem.my_pe() == 0:
+            while shmem.atomic_fetch(flag, 0) == 0:
+                pass
+        elif shmem.my_pe() == 1:
+            while shmem.g(flag, 0) == shmem.my_pe() - 1:
+                time.sleep(0.001)
+        shmem.barrier_all()
+
+    with pytest.raises(pytest.fail.Exception) as failure:
+        run_pes(3, body)
+    text = str(failure.value)
+    has(text, r"^PE \d has waited for 3 s in (a loop that calls (atomic_fetch|g)|barrier_all)")
+    has(text, r"no PE has made progress for \d s; the job goes on")
+    has(text, r"PE 0: host, in a loop that calls atomic_fetch at test_movers.py:\d+, for \d")
+    has(text, r"PE 1: host, in a loop that calls g at test_movers.py:\d+, for \d")
+
+
+def test_who_asks_and_hears_something_new_does_not_wait():
+    asking, g, put = Asking(), OPS["g"], OPS["put"]
+
+    def ask(times, answer, pe=1, op=g):
+        for _ in range(times):
+            asking.note(op, pe, answer)
+        asking.look()
+        return [wait.what for wait in asking.waits().values()]
+
+    assert ask(50, 0) == []
+    assert ask(200, np.uint64(0)) == ["a loop that calls g"]
+    assert ask(1, 1) == []
+    assert ask(200, 1) == ["a loop that calls g"]
+    assert ask(200, 5, pe=2) == ["a loop that calls g"]  # who looks at several in turn
+    assert ask(1, None, op=put) == []
+    asking.note(g, 1, 0)
+    asking.forget()
+    assert ask(0, 0) == []
