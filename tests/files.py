@@ -1,7 +1,7 @@
 """Which files a process has open, to see that nothing is left."""
 
 import gc
-import os
+from pathlib import Path
 
 __all__ = ["open_files"]
 
@@ -13,9 +13,9 @@ def open_files():
     """
     gc.collect()
     found = set()
-    for fd in os.listdir("/proc/self/fd"):
+    for fd in Path("/proc/self/fd").iterdir():
         try:
-            found.add((int(fd), os.readlink(f"/proc/self/fd/{fd}")))
+            found.add((int(fd.name), str(fd.readlink())))
         except FileNotFoundError:  # the one of the listing itself
             continue
     return found
