@@ -43,6 +43,7 @@ from gpushmem.memory.registration import Registrations
 from gpushmem.memory.stats import Allocated, HeapStats, holders, leak_report
 from gpushmem.memory.tensors import memory_of
 from gpushmem.ops import Op, host
+from gpushmem.ops.roles import MulticastView, View
 from gpushmem.size import format_size, parse_size
 
 __all__ = [
@@ -93,9 +94,6 @@ BACKENDS = {
     "cpu": Entry("gpushmem.backends.cpu.backend", "CpuBackend", _join),
     "nvshmem": Entry("gpushmem.backends.nvshmem.backend", "NvshmemBackend", _meet),
 }
-
-# Which argument of an operation is local memory: the rest is on the symmetric heap.
-LOCAL = {"put": "src", "get": "dst", "iput": "src", "iget": "dst", "put_signal": "src"}
 
 
 class Runtime:
@@ -257,18 +255,16 @@ def settle() -> None:
 
 def _host_call(op: Op, arguments: dict[str, Any]) -> Any:
     runtime = current(op.name)
-    name = LOCAL.get(op.base)
-    if name is not None:
+    for name in op.local:
         arguments[name] = runtime.registrations.local(op.name, name, arguments[name])
     native = {name: memory_of(op.name, unwrap(value)) for name, value in arguments.items()}
     result = runtime.backend.call(op, native)
-    if op.base in VIEWS:
-        return VIEWS[op.base](result, runtime.backend, arguments["array"])
-    return result
+    view = VIEWS.get(op.returns)
+    return result if view is None else view(result, runtime.backend, arguments["array"])
 
 
 # Operations that return native arrays, on the memory of their argument `array` elsewhere.
-VIEWS = {"peer_array": peer_view, "multicast_array": MulticastArray}
+VIEWS: dict[type, Callable[..., Any]] = {View: peer_view, MulticastView: MulticastArray}
 
 
 def _backend_class(name: str) -> Any:

@@ -1,8 +1,8 @@
 """What operations take in kernels, as Numba types: all backends refuse the rest in these words.
 
-`call` looks at a whole call, by its row: the parameters' annotations say what each must be, `RULES`
-what they must be together. It runs when a kernel is compiled, and raises `NumbaTypeError`, which
-the user gets with the line of the call (`calls`).
+`call` looks at a whole call, by its row: a parameter's role says what it must be, and which arrays
+must be alike. It runs when a kernel is compiled, and raises `NumbaTypeError`, which the user gets
+with the line of the call (`calls`). What the host gives is looked at likewise (`given`).
 """
 
 from __future__ import annotations
@@ -10,23 +10,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from numba.cuda import types
 from numba.cuda.core.errors import NumbaTypeError
 
-from gpushmem.ops import Op
+from gpushmem.ops import Op, roles
+from gpushmem.ops.roles import of_role
 
-__all__ = [
-    "ATOMIC",
-    "MULTIPLIED",
-    "REDUCTIONS",
-    "WAITED",
-    "atomic_refusal",
-    "call",
-    "chosen",
-    "fit",
-]
+__all__ = ["call", "chosen", "fit"]
 
 Array = types.Array
 Given = dict[str, Any]  # parameter -> type of what is given
@@ -39,8 +31,8 @@ def call(op: Op, args: tuple[Any, ...], kws: Given, converts: Callable[[Any, Any
     """
     given = _bound(op, args, kws)
     fit(op, given)
-    for name in [name for name in given if _kind_of(op, name) is SCALAR]:
-        dtype = given["dst"].dtype
+    for name in op.named(roles.Value):
+        dtype = given[next(iter(op.arrays))].dtype
         if not converts(given[name], dtype):
             hint = "; to write several elements use put" if op.base == "p" else ""
             raise NumbaTypeError(
@@ -53,11 +45,19 @@ def call(op: Op, args: tuple[Any, ...], kws: Given, converts: Callable[[Any, Any
 def fit(op: Op, given: Given) -> None:
     """Refuse types that the row's parameters do not take, or that do not fit each other."""
     for name, typ in given.items():
-        kind = _kind_of(op, name)
-        if not kind.takes(typ):
-            raise NumbaTypeError(f"{op.name}: {name} must be {kind.words}, not {described(typ)}")
-    for rule in _rules_of(op.base):
-        rule(op.name, given)
+        role = op.roles[name]
+        if not _takes(role, typ):
+            raise NumbaTypeError(f"{op.name}: {name} must be {words(role)}, not {described(typ)}")
+    arrays = [(name, typ) for name, typ in given.items() if name in op.arrays]
+    for name, typ in arrays:
+        if isinstance(typ, Array):
+            _check_layout(op, name, typ)
+    _check_alike(op, [(name, typ) for name, typ in arrays if op.arrays[name].moved])
+    for name in op.named(roles.Reduction):
+        which, dtype = chosen(op.name, given[name]), given["src"].dtype
+        takes, called = REDUCTIONS[which]
+        if not takes(dtype):
+            raise NumbaTypeError(f'{op.name}: "{which}" is of {called}, not of {dtype}')
 
 
 def described(typ: Any) -> str:
@@ -91,11 +91,10 @@ def _signature(op: Op) -> inspect.Signature:
 # --- one argument
 
 
-class Kind(NamedTuple):
-    """What a parameter takes."""
-
-    words: str
-    takes: Callable[[Any], bool]
+def words(role: type[roles.Argument]) -> str:
+    """What an error says that an argument must be."""
+    dtypes = getattr(role, "dtypes", ())
+    return f"{role.words} of {', '.join(dtypes)}" if dtypes else role.words
 
 
 def _is_array(typ: Any) -> bool:
@@ -116,124 +115,54 @@ def _or_none(takes: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda typ: isinstance(typ, types.NoneType | types.Omitted) or takes(typ)
 
 
-INTEGERS = Kind("an array of integers", _are_integers)
-SCALAR = Kind("one value for the array", lambda _: True)  # `call` asks whether it can be converted
-# How a declaration annotates a parameter -> what it takes.
-KINDS = {
-    "Symmetric": Kind("an array", _is_array),
-    "Array": Kind("an array", _is_array),
-    "Array | None": Kind("an array of integers, or None", _or_none(_are_integers)),
-    "Scalar": SCALAR,
-    "int": Kind("an integer", _is_integer),
-    "int | None": Kind(
-        "an integer of nanoseconds or None", _or_none(lambda typ: isinstance(typ, types.Integer))
-    ),
-    "Team": Kind("a team, which is an integer in kernels", _is_integer),
-    "bool": Kind("True or False", _is_integer),
-    "str": Kind("a text written in the call", lambda _: True),  # see `chosen`
+# Role -> whether a type is one that it takes.
+TAKES: dict[type, Callable[[Any], bool]] = {
+    roles.Array: _is_array,
+    roles.Counted: _are_integers,
+    roles.Status: _or_none(_are_integers),
+    roles.Integer: _is_integer,
+    roles.TeamHandle: _is_integer,
+    roles.Flag: _is_integer,
+    roles.Timeout: _or_none(lambda typ: isinstance(typ, types.Integer)),
+    roles.Value: lambda _: True,  # `call` asks whether it can be converted
+    roles.Reduction: lambda _: True,  # see `chosen`
 }
 
 
-@cache
-def _kind_of(op: Op, name: str) -> Kind:
-    if name == "indices" or (name == "value" and op.base.endswith("_vector")):
-        return INTEGERS
-    return KINDS[_signature(op).parameters[name].annotation]
+def _takes(role: type[roles.Argument], typ: Any) -> bool:
+    takes, dtypes = of_role(TAKES, role), getattr(role, "dtypes", ())
+    assert takes is not None, role
+    return takes(typ) and (not dtypes or str(typ.dtype) in dtypes)
 
 
-# --- several arguments
+# --- arrays
 
 
-def _arrays(name: str, given: Given) -> None:
-    """Both contiguous, of one dtype."""
-    dst, src = given["dst"], given["src"]
-    for what, typ in (("dst", dst), ("src", src)):
-        if typ.layout != "C":
-            raise NumbaTypeError(
-                f"{name}: {what} is not contiguous ({typ}): give the array it is part of to "
-                "iput or iget, or copy it to an array that is"
-            )
-    if dst.dtype != src.dtype:
-        raise NumbaTypeError(
-            f"{name}: dst is an array of {dst.dtype}, src of {src.dtype}; "
-            "they must have the same dtype"
-        )
+def _check_layout(op: Op, name: str, typ: Any) -> None:
+    role = op.arrays[name]
+    if role.ndim not in (None, typ.ndim):
+        raise NumbaTypeError(f"{op.name}: {name} must be an array of {role.ndim} axes, not {typ}")
+    if (role.layout == "C" and typ.layout != "C") or (role.layout == "dense" and typ.layout == "A"):
+        cure = next(text for kind, text in CURES.items() if issubclass(role, kind))
+        raise NumbaTypeError(f"{op.name}: {name} is not contiguous ({typ}){cure}")
 
 
-MULTIPLIED = ("float16", "float32", "float64")
-
-
-def _gemm(name: str, given: Given) -> None:
-    """Three matrices of one dtype."""
-    dst = given["dst"]
-    for what in ("dst", "a", "b"):
-        typ = given[what]
-        if typ.ndim != 2:
-            raise NumbaTypeError(f"{name}: {what} must be an array of 2 axes, not {typ}")
-        if str(typ.dtype) not in MULTIPLIED or typ.dtype != dst.dtype:
-            raise NumbaTypeError(
-                f"{name}: dst is of {dst.dtype}, {what} of {typ.dtype}; they must be of one "
-                f"dtype: {', '.join(MULTIPLIED)}"
-            )
-
-
-def _strided(name: str, given: Given) -> None:
-    """An array without other memory in its gaps."""
-    array = given["array"]
-    if array.layout == "A":
-        raise NumbaTypeError(
-            f"{name}: array is not contiguous ({array}): give the array it is part of, and slice "
-            "the result"
-        )
-
-
-def _signal(name: str, given: Given) -> None:
-    if given["signal"].dtype != types.uint64:
-        raise NumbaTypeError(
-            f"{name}: signal must be an array of uint64, not {described(given['signal'])}"
-        )
-
-
-# --- atomics
-
-BITS = ("int32", "int64", "uint32", "uint64")
-NUMBERS = (*BITS, "float32", "float64")
-ATOMIC = {
-    **dict.fromkeys(("fetch", "set", "swap", "add", "fetch_add"), NUMBERS),
-    **dict.fromkeys(("compare_swap", "inc", "fetch_inc"), BITS),
-    **{form + op: BITS for op in ("and", "or", "xor") for form in ("", "fetch_")},
+# What to do about an array that is not contiguous.
+CURES: dict[type, str] = {
+    roles.Moved: ": give the array it is part of to iput or iget, or copy it to an array that is",
+    roles.Views: ": give the array it is part of, and slice the result",
+    roles.Array: "",
 }
 
 
-def _atomic(name: str, given: Given) -> None:
-    op, dst = name.removeprefix("atomic_"), given["dst"]
-    if str(dst.dtype) not in ATOMIC[op]:
-        raise NumbaTypeError(atomic_refusal(op, dst.dtype))
-
-
-def atomic_refusal(op: str, dtype: Any) -> str:
-    """What is said of an array of a dtype that has not the atomic operation `op`."""
-    return f"atomic_{op}: dst must be an array of {', '.join(ATOMIC[op])}, not of {dtype}"
-
-
-# --- waiting
-
-WAITED = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
-
-
-def _awaited(name: str, given: Given) -> None:
-    """What waits and tests take; the first parameter is what is looked at."""
-    first = next(iter(given))
-    dtypes = ("uint64",) if first == "signal" else WAITED
-    typ = given[first]
-    if str(typ.dtype) not in dtypes:
-        raise NumbaTypeError(
-            f"{name}: {first} must be an array of {', '.join(dtypes)}, not {described(typ)}"
-        )
-    for what in (first, "indices", "status", "value"):
-        typ = given.get(what)
-        if isinstance(typ, Array) and typ.layout != "C":
-            raise NumbaTypeError(f"{name}: {what} is not contiguous ({typ})")
+def _check_alike(op: Op, arrays: list[tuple[str, Any]]) -> None:
+    for name, typ in arrays[1:]:
+        first, other = arrays[0]
+        if typ.dtype != other.dtype:
+            raise NumbaTypeError(
+                f"{op.name}: {first} is an array of {other.dtype}, {name} of {typ.dtype}; "
+                "they must have the same dtype"
+            )
 
 
 # --- reductions
@@ -275,37 +204,4 @@ def chosen(name: str, op: Any) -> str:
     return str(value)
 
 
-def _reduced(name: str, given: Given) -> None:
-    """Arrays of a dtype that has the reduction."""
-    op, dtype = chosen(name, given["op"]), given["src"].dtype
-    _arrays(name, given)
-    takes, called = REDUCTIONS[op]
-    if not takes(dtype):
-        raise NumbaTypeError(f'{name}: "{op}" is of {called}, not of {dtype}')
-
-
-# --- which rules are whose
-
-Rule = Callable[[str, Given], None]
-COPIES = ("put", "get", "iput", "iget", "broadcast", "fcollect", "collect", "alltoall", "alltoalls")
-RULES: dict[str, tuple[Rule, ...]] = {
-    **dict.fromkeys(COPIES, (_arrays,)),
-    "put_signal": (_arrays, _signal),
-    "signal_op": (_signal,),
-    "signal_fetch": (_awaited,),
-    "signal_wait_until": (_awaited,),
-    "reduce": (_reduced,),
-    "reducescatter": (_reduced,),
-    "peer_array": (_strided,),
-    "multicast_array": (_strided,),
-    "gemm": (_gemm,),
-}
-FAMILIES: dict[str, tuple[Rule, ...]] = {
-    "atomic_": (_atomic,), "wait_until": (_awaited,), "test": (_awaited,),
-}  # fmt: skip
-
-
-@cache
-def _rules_of(base: str) -> tuple[Rule, ...]:
-    families = (rules for start, rules in FAMILIES.items() if base.startswith(start))
-    return RULES.get(base) or next(families, ())
+assert tuple(REDUCTIONS) == roles.REDUCTIONS

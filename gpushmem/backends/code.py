@@ -1,15 +1,15 @@
-"""Arrays that code generators make, on every backend."""
+"""What code generators have in common on all backends: arrays, and functions to be compiled."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.np.arrayobj import populate_array
 
-__all__ = ["array_moved", "contiguous"]
+__all__ = ["array_moved", "contiguous", "with_signature"]
 
 
 def contiguous(context: Any, builder: Any, typ: Any, start: Any, extents: Sequence[Any]) -> Any:
@@ -31,3 +31,17 @@ def array_moved(context: Any, builder: Any, typ: Any, array: Any, address: Any) 
     moved = context.make_array(typ)(context, builder, array)
     moved.data = builder.inttoptr(address, moved.data.type)
     return moved._getvalue()
+
+
+def with_signature(name: str, parameters: Iterable[Any], inner: Any) -> Callable[..., Any]:
+    """A function called `name` that gives its arguments to `inner`, as one tuple.
+
+    Compilers bind arguments by a function's own parameters, so it is made from text. Parameters are
+    names, or `inspect.Parameter`s, of which names and defaults are taken.
+    """
+    plain = [p if isinstance(p, str) else str(p.replace(annotation=p.empty)) for p in parameters]
+    names = "".join(f"{text.partition('=')[0].strip()}, " for text in plain)
+    scope: dict[str, Any] = {"inner": inner, "__name__": __name__}
+    exec(f"def {name}({', '.join(plain)}):\n    return inner(({names}))", scope)  # noqa: S102
+    made: Callable[..., Any] = scope[name]
+    return made

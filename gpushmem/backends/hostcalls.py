@@ -29,12 +29,6 @@ __all__ = [
 
 Array = np.ndarray[Any, Any]
 
-# What the operations that return something return.
-RESULTS = {
-    "signal_wait_until": "uint64", "wait_until_any": "int64", "wait_until_some": "int64",
-    "test": "bool", "test_all": "bool", "test_any": "int64", "test_some": "int64",
-}  # fmt: skip
-WITH_TIMEOUT = dict.fromkeys(("signal_wait_until", "wait_until", "wait_until_all"), "bool")
 ON_THE_HOST = " on the host"  # what the names of such kernels end with
 CALL = """
 def {name}(out, {params}):
@@ -63,11 +57,10 @@ def given(op: Op, arguments: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in arguments.items() if k != "timeout_ns" or v is not None}
 
 
-def result_dtype(op: Op, arguments: dict[str, Any]) -> str | None:
-    """The dtype of what a wait or a test returns, None if it returns nothing."""
-    plain = op.base.removesuffix("_vector")
-    timed = arguments.get("timeout_ns") is not None
-    return (WITH_TIMEOUT if timed else {}).get(plain) or RESULTS.get(plain)
+def result_dtype(op: Op, arguments: dict[str, Any]) -> Any:
+    """The dtype of what a call returns, None if it returns nothing."""
+    dtype = op.result(timed=arguments.get("timeout_ns") is not None)
+    return arguments[next(iter(op.arrays))].dtype if dtype == "element" else dtype
 
 
 def fitting(name: str, value: Any, dtype: np.dtype[Any]) -> int:

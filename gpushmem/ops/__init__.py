@@ -1,7 +1,14 @@
-"""The operation table, read by every room and importing none of them."""
+"""The operation table, read by every room and importing none of them: a file per family."""
 
-from gpushmem.ops import constants, declarations
+# ruff: noqa: I001  (the families are in the order of the pages)
+
+from gpushmem.ops import constants, pes, rma, atomics, signals, waits, ordering, teams
+from gpushmem.ops import collectives, memory, products
 from gpushmem.ops.constants import *  # noqa: F403
-from gpushmem.ops.table import OPS, Op, host
+from gpushmem.ops.row import OPS, Op, host
 
-__all__ = ["OPS", "Op", "constants", "declarations", "host", *constants.__all__]
+__all__ = ["FAMILIES", "OPS", "Op", "constants", "host", *constants.__all__]
+
+FAMILIES = (
+    pes, rma, atomics, signals, waits, ordering, teams, collectives, memory, products,
+)  # fmt: skip

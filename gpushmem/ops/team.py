@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpushmem.ops.table import OPS
+from gpushmem.ops.row import OPS
 
 __all__ = ["Team"]
 

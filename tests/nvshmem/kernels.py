@@ -2,8 +2,8 @@
 
 from numba import types
 
-from gpushmem.backends import accepts
 from gpushmem.ops import OPS
+from gpushmem.ops.roles import REDUCTIONS
 
 KERNEL = """
 def {name}({params}):
@@ -22,11 +22,6 @@ INTS = [
     "nelems",
     "timeout_ns",
 ]
-RETURNING = (
-    "my_pe", "n_pes", "g", "test", "team_my_pe", "team_n_pes", "team_translate_pe", "signal_fetch",
-    "signal_wait", "atomic_fetch", "atomic_swap", "atomic_compare_swap", "wait_until_any",
-    "wait_until_some",
-)  # fmt: skip
 OWN = ("gemm",)  # rows that call nothing of NVSHMEM's
 COPIED = ("int8", "uint16", "int32", "int64", "float16", "float32", "float64", "complex64",
           "complex128", "boolean", "bfloat16")  # fmt: skip
@@ -44,21 +39,15 @@ def dtype_of(name):
 
 def dtypes_of(op, which=None):
     """The dtypes, by name, that NVSHMEM has a row for."""
-    if op.base.startswith("atomic_"):
-        return accepts.ATOMIC[op.base.removeprefix("atomic_")]
-    if "signal" in op.base and "put" not in op.base:
-        return ("uint64",)
-    if op.base.startswith(("wait", "test")):
-        return accepts.WAITED
-    if op.base == "gemm":
-        return accepts.MULTIPLIED
+    stated = next((role.dtypes for role in op.arrays.values()), ())
+    if stated:
+        return stated
     if op.base in ("reduce", "reducescatter"):
         integers = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
         floats = ("float16", "bfloat16", "float32", "float64")
         more = {"sum": (*floats, "complex64", "complex128"), "and": (), "or": (), "xor": ()}
         return integers + more.get(which, floats)
-    arrays = {"dst", "src", "array"} & set(op.params)
-    return COPIED if arrays else ("",)
+    return COPIED if op.arrays else ("",)
 
 
 def kernel_of(op, dtype="", which=None, timeout=False):
@@ -71,16 +60,12 @@ def kernel_of(op, dtype="", which=None, timeout=False):
         if name == "timeout_ns" and not timeout:
             continue
         taken[name] = _type(op, name, element)
-    returns = op.base in RETURNING or op.base.startswith(("signal_fetch", "signal_wait", "test_"))
-    returns = returns or op.base in ("atomic_fetch", "atomic_swap", "atomic_compare_swap")
-    returns = returns or op.base.startswith(("atomic_fetch_", "wait_until_any", "wait_until_some"))
+    returns = op.result() is not None
     given = [
         repr(which) if n == "op" and which else n for n in op.params if n in taken or n == "op"
     ]
     if returns:
-        taken["out"] = array_of(
-            element if op.base.startswith("atomic") or op.base == "g" else types.int64
-        )
+        taken["out"] = array_of(element if op.result() == "element" else types.int64)
     text = KERNEL.format(
         name=op.name, params=", ".join(taken), given=", ".join(given),
         out="out[0] = " if returns else "",
@@ -118,7 +103,7 @@ def forms(op):
     """All that a row comes in: reduction, dtype, whether with a timeout."""
     whiches = [None]
     if op.base in ("reduce", "reducescatter"):
-        whiches = [which for which in accepts.REDUCTIONS if which != "maxloc"]
+        whiches = [which for which in REDUCTIONS if which != "maxloc"]
     return [
         (which, dtype, timeout)
         for which in whiches

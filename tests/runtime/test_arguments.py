@@ -7,6 +7,7 @@ from gpushmem.kernels import AllReduce
 import gpushmem as shmem
 from gpushmem.errors import ArgumentError, HeapExhausted, NotInitializedError, TeamError
 from gpushmem.ops import OPS
+from gpushmem.ops.roles import of_role
 
 
 @pytest.mark.parametrize("team", [1.5, None, "world", np.zeros(2), True])
@@ -91,13 +92,13 @@ def test_an_error_of_the_callers_object_is_kept_as_the_cause(alone):
 
 
 def test_each_row_says_what_its_arguments_are():
-    """Without an annotation that is known a host's call of the row would not be looked at."""
-    from gpushmem.backends.given import KINDS
+    """Without a role that is known a call of the row would not be looked at."""
+    from gpushmem.backends import accepts, given
 
     for op in OPS.values():
-        if op.host:
-            assert set(op.kinds.values()) <= set(KINDS), op.name
-        assert tuple(op.kinds) == op.params
+        for role in op.roles.values():
+            assert not op.kernel or of_role(accepts.TAKES, role), (op.name, role)
+            assert not op.host or of_role(given.TAKES, role), (op.name, role)
 
 
 def test_nothing_is_looked_at_before_init():

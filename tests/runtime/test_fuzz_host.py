@@ -174,8 +174,8 @@ def operation(rng, pool):
     op = OPS[rng.choice([name for name, op in OPS.items() if op.host])]
     wrong = rng.choice(op.params or ("",))
     given = {
-        name: pool.any(rng) if name == wrong or rng.random() < 0.2 else pool.right(rng, kind)
-        for name, kind in op.kinds.items()
+        name: pool.any(rng) if name == wrong or rng.random() < 0.2 else pool.right(rng, role.stub)
+        for name, role in op.roles.items()
     }
     if "timeout_ns" in given:  # who waits for ever is not wrong, but not wanted here
         given["timeout_ns"] = rng.choice(SHORT)
@@ -183,7 +183,7 @@ def operation(rng, pool):
         given["stream"] = pool.any(rng) if rng.random() < 0.5 else pool.stream
     if rng.random() < 0.05:
         given.pop(rng.choice([*given, "timeout_ns"]), None)
-        if "timeout_ns" in op.kinds:
+        if "timeout_ns" in op.roles:
             given["timeout_ns"] = 0
     return op.function, (), given
 

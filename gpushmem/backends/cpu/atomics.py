@@ -8,13 +8,12 @@ a locked instruction costs anyway; programs may not rely on it.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit, types
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends import accepts
 from gpushmem.backends.cpu.access import (
     UNALIGNED,
     aligned,
@@ -22,10 +21,10 @@ from gpushmem.backends.cpu.access import (
     itemsize_of,
     remote_element,
 )
-from gpushmem.backends.cpu.access import address_of as address_of_array
-from gpushmem.backends.cpu.journal import SIGNALS, note_word
-from gpushmem.errors import ArgumentError
+from gpushmem.ops import OPS, Op
+from gpushmem.ops.roles import Value
 from gpushmem.simt.base.native import intrinsic
+from gpushmem.simt.compiler.target import device
 
 __all__ = ["BODIES", "host"]
 
@@ -78,29 +77,18 @@ def compare_swap(typingctx: Any, address: Any, condition: Any, value: Any) -> An
 add, and_, or_, xor, swap = (_update(op) for op in ("add", "and", "or", "xor", "xchg"))
 
 
-class Form(NamedTuple):
-    """What an operation does to the element."""
-
-    update: Any  # intrinsic
-    params: tuple[str, ...] = ("value",)  # between `dst` and `pe`
-
-    @property
-    def given(self) -> tuple[str, ...]:
-        """What the intrinsic gets: without parameters a 1, to add, or just for its type."""
-        return self.params or ("1",)
-
-
+# What each operation does to the element; those without a value add 1, or get one for its type.
 CHANGES = {"add": add, "and": and_, "or": or_, "xor": xor}
-FORMS = {
-    "fetch": Form(fetch, ()),
-    "set": Form(swap),
-    "swap": Form(swap),
-    "compare_swap": Form(compare_swap, ("cond", "value")),
-    "inc": Form(add, ()),
-    "fetch_inc": Form(add, ()),
-    **{form + op: Form(change) for op, change in CHANGES.items() for form in ("", "fetch_")},
+UPDATES = {
+    "fetch": fetch,
+    "set": swap,
+    "swap": swap,
+    "compare_swap": compare_swap,
+    "inc": add,
+    "fetch_inc": add,
+    **{form + op: change for op, change in CHANGES.items() for form in ("", "fetch_")},
 }
-RETURNING = {"fetch", "swap", "compare_swap", *(op for op in FORMS if op.startswith("fetch_"))}
+ROWS = {f"atomic_{op}": update for op, update in UPDATES.items()}
 
 
 # --- in kernels
@@ -116,33 +104,38 @@ def element(typingctx: Any, array: Any, value: Any) -> Any:
     return array.dtype(array, array.dtype), codegen
 
 
-BODY = """
-def atomic_{op}({params}):
-    target = aligned(remote_element(dst, pe), itemsize_of(dst))
-    {note}
-    {give}update(target, {values})
-"""
+@device
+def place_of(dst, pe):
+    return aligned(remote_element(dst, pe), itemsize_of(dst))
 
 
-def _body(op: str) -> Any:
-    form = FORMS[op]
-    text = BODY.format(
-        op=op, params=", ".join(("dst", *form.params, "pe")),
-        note="note_word(address_of_array(dst), pe, SIGNALS)" if op != "fetch" else "",
-        give="return " if op in RETURNING else "",
-        values=", ".join(f"element(dst, {value})" for value in form.given),
-    )  # fmt: skip
-    scope = {
-        "update": form.update, "element": element,
-        "remote_element": remote_element, "aligned": aligned, "itemsize_of": itemsize_of,
-        "note_word": note_word, "address_of_array": address_of_array, "SIGNALS": SIGNALS,
-        "__name__": __name__,
-    }  # fmt: skip
-    exec(text, scope)  # noqa: S102
-    return scope[f"atomic_{op}"]
+def _body(row: Op) -> Any:
+    """A row's function, with the parameters that it has, returning what was there if it does."""
+    update, returns = ROWS[row.name], row.returns.dtype is not None
+
+    def if_it_is(dst, cond, value, pe):
+        return update(place_of(dst, pe), element(dst, cond), element(dst, value))
+
+    def by(dst, value, pe):
+        update(place_of(dst, pe), element(dst, value))
+
+    def exchange(dst, value, pe):
+        return update(place_of(dst, pe), element(dst, value))
+
+    def by_one(dst, pe):
+        update(place_of(dst, pe), element(dst, 1))
+
+    def exchange_by_one(dst, pe):
+        return update(place_of(dst, pe), element(dst, 1))
+
+    if "cond" in row.params:
+        return if_it_is
+    if "value" in row.params:
+        return exchange if returns else by
+    return exchange_by_one if returns else by_one
 
 
-BODIES = [_body(op) for op in FORMS]
+BODIES = {name: _body(OPS[name]) for name in ROWS}
 
 
 # --- on the host
@@ -155,14 +148,11 @@ def _compiled(update: Any) -> Any:
     return njit(lambda address, value: update(address, value))  # noqa: PLW0108
 
 
-def host(name: str, target: np.ndarray[Any, Any], arguments: dict[str, Any]) -> Any:
+def host(op: Op, target: np.ndarray[Any, Any], arguments: dict[str, Any]) -> Any:
     """Operate on element 0 of `target`; returns a NumPy scalar, or None."""
-    op = name.removeprefix("atomic_")
-    if target.dtype.name not in accepts.ATOMIC[op]:
-        raise ArgumentError(accepts.atomic_refusal(op, target.dtype))
     if not target.flags.aligned:
-        raise error_of(UNALIGNED, name, address_of(target), target.itemsize)
-    form, scalar = FORMS[op], target.dtype.type
-    given = [scalar(arguments[v] if v in arguments else int(v)) for v in form.given]
-    old = _compiled(form.update)(address_of(target), *given)
-    return scalar(old) if op in RETURNING else None
+        raise error_of(UNALIGNED, op.name, address_of(target), target.itemsize)
+    scalar = target.dtype.type
+    given = [scalar(arguments[name]) for name in op.named(Value)] or [scalar(1)]
+    old = _compiled(ROWS[op.name])(address_of(target), *given)
+    return scalar(old) if op.returns.dtype is not None else None

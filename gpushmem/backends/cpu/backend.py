@@ -13,20 +13,17 @@ from gpushmem.arguments import shown
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends.base import DeviceFunction, Shape
-from gpushmem.backends.cpu import atomics, lowering, meeting
+from gpushmem.backends.cpu import lowering, meeting
 from gpushmem.backends.cpu.access import (
-    BAD_SIGNAL_OP,
-    EMPTY,
     ENDED,
     NAMING,
-    UNALIGNED,
-    error_of,
     explain,
 )
 from gpushmem.backends.cpu.account import Accountant
 from gpushmem.backends.cpu.arrays import Arrays
 from gpushmem.backends.cpu.asking import Asking
 from gpushmem.backends.cpu.hostcalls import HostCalls
+from gpushmem.backends.cpu.inline import Inline
 from gpushmem.backends.cpu.journal import Journal
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.signals import Signals
@@ -34,18 +31,10 @@ from gpushmem.backends.cpu.teams import Teams
 from gpushmem.backends.cpu.watch import Watch
 from gpushmem.backends.cpu.world import World
 from gpushmem.backends.given import checked
-from gpushmem.backends.hostcalls import (
-    check_contiguous,
-    check_copy,
-    check_pe,
-    check_strided,
-    fitting,
-    not_symmetric,
-)
 from gpushmem.errors import ArgumentError, ArgumentTypeError, ShmemError
 from gpushmem.job.job import current
 from gpushmem.job.store import Store
-from gpushmem.ops import SIGNAL_ADD, SIGNAL_SET, Op
+from gpushmem.ops import Op
 from gpushmem.simt.base.embedding import Embedder, embed
 from gpushmem.simt.compiler.target import adopt, simt_target
 from gpushmem.simt.grid import entry, sharing
@@ -61,13 +50,6 @@ OPTIONS = {"fastmath", "debug", "cache", "collective"}
 adopt(DeviceFunction, lambda function: function.py_func)
 
 IGNORED = {"opt", "lineinfo", "max_registers", "launch_bounds", "inline", "forceinline", "lto"}
-
-
-# So begin the operations that read what others write.
-READS = ("signal_fetch", "atomic_fetch", "atomic_swap", "atomic_compare_swap", "test", "g", "iget")
-# The host's calls of these wait for all streams; on a stream they are kernels as others are.
-MEETINGS = ("barrier_all", "sync_all")
-SIGNAL_OPS = {SIGNAL_SET: "atomic_set", SIGNAL_ADD: "atomic_add"}
 
 
 class CpuBackend:
@@ -97,6 +79,7 @@ class CpuBackend:
         )
         self._watch = Watch(job, self._accountant, self._asking)
         self._host_calls = HostCalls(self.world.native, self._teams.run)
+        self._inline = Inline(self.world, self._meeting, self._teams, self._journal)
         self.world.size_heap()
         self._watch.start()
         over = self.world.board.error()
@@ -255,7 +238,7 @@ class CpuBackend:
     # --- host side of the operations
 
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
-        if self._watch.over and op.base.startswith(READS):
+        if self._watch.over and op.hears:
             # A host that polls would not hear of it otherwise.
             raise self.world.board.error() or ShmemError(f"{op.name}: the job is over")
         arguments = checked(op, arguments)
@@ -265,148 +248,26 @@ class CpuBackend:
 
     def _do(self, op: Op, arguments: dict[str, Any]) -> Any:
         stream = arguments.pop("stream", None)
-        run = self._host_side(op)
-        if run is None or (op.base in MEETINGS and stream is not None):
+        run = self._inline.calls.get(op.base)
+        if run is None:  # it waits, or works on the data of a team
             return self._in_a_kernel(op, arguments, stream)
-        if not op.kernel:  # collective over a team, in which a kernel of this PE may be, too
+        if op.facts.meets:  # a kernel of this PE may be in a call of the same team
+            if stream is not None:
+                return self._in_a_kernel(op, arguments, stream)
             self.synchronize()
         if stream is None:
             return run(**arguments)
         return self._stream(stream).submit(lambda: run(**arguments))
 
-    def _host_side(self, op: Op) -> Callable[..., Any] | None:
-        """What runs on the calling thread; None for what waits or works on a team's data."""
-        if op.name.startswith("atomic_"):
-            return partial(self._atomic, op.name)
-        return getattr(self, f"_{op.name}", None) or getattr(self._teams, op.name, None)
-
     def _in_a_kernel(self, op: Op, arguments: dict[str, Any], stream: Any) -> Any:
         if stream is not None:
             return self._submit(stream, self._host_calls.prepare(op, arguments)[0])
-        if op.params[:1] == ("team",):
+        if op.facts.meets:
             self.synchronize()
         try:
             return self._host_calls.run(op, arguments)
         except KernelFailure as failure:
             raise self._explain(failure, op.name) from None
-
-    def _atomic(self, name: str, dst: Any, pe: int, **values: Any) -> Any:
-        target = self._remote(name, dst, pe, first=True)
-        if name != "atomic_fetch":
-            self._note(dst, target.itemsize, pe)
-        return atomics.host(name, target, values)
-
-    def _note(self, dst: Any, nbytes: int, pe: int) -> None:
-        self._journal.note(self.heap_offset(dst), nbytes, pe)
-
-    def _my_pe(self) -> int:
-        return self.my_pe
-
-    def _n_pes(self) -> int:
-        return self.n_pes
-
-    def _put(self, dst: Any, src: Any, pe: int, name: str = "put") -> None:
-        src = np.asarray(src)
-        target = self._remote(name, dst, pe)
-        check_copy(name, target, src, "target", target.size, src.size)
-        check_contiguous(name, "src", src)
-        self._note(dst, src.nbytes, pe)
-        target[: src.size] = src.reshape(-1)
-
-    def _get(self, dst: Any, src: Any, pe: int) -> None:
-        source = self._remote("get", src, pe)
-        check_copy("get", dst, source, "source", source.size, dst.size)
-        check_contiguous("get", "dst", dst)
-        dst.reshape(-1)[:] = source[: dst.size]
-
-    def _iput(self, dst: Any, src: Any, pe: int, **counts: int) -> None:
-        _copy_strided("iput", self._remote("iput", dst, pe), np.asarray(src), **counts)
-
-    def _iget(self, dst: Any, src: Any, pe: int, **counts: int) -> None:
-        _copy_strided("iget", dst, self._remote("iget", src, pe), **counts)
-
-    def _p(self, dst: Any, value: Any, pe: int) -> None:
-        target = self._remote("p", dst, pe, first=True)
-        self._note(dst, target.itemsize, pe)
-        target[0] = value
-
-    def _g(self, src: Any, pe: int) -> Any:
-        return self._remote("g", src, pe, first=True)[0]
-
-    def _fence(self) -> None:
-        """Host copies happen in program order, and stay so on this machine's processors."""
-
-    def _quiet(self) -> None:
-        """Host operations are complete when they return."""
-
-    def _put_signal(self, dst: Any, src: Any, signal: Any, value: int, op: int, pe: int) -> None:
-        update = self._signalling("put_signal", signal, value, op, pe)
-        self._put(dst, src, pe, "put_signal")
-        update()
-
-    def _signal_op(self, signal: Any, value: int, op: int, pe: int) -> None:
-        self._signalling("signal_op", signal, value, op, pe)()
-
-    def _signalling(
-        self, name: str, signal: Any, value: int, op: int, pe: int
-    ) -> Callable[[], None]:
-        """What updates a signal; what cannot be done is refused now."""
-        if op not in SIGNAL_OPS:
-            raise error_of(BAD_SIGNAL_OP, name, op)
-        target = self._signal(name, signal, pe)
-        values = {"value": fitting(name, value, target.dtype)}
-        self._note(signal, 8, pe)
-        return partial(atomics.host, SIGNAL_OPS[op], target, values)
-
-    def _signal_fetch(self, signal: Any) -> Any:
-        return atomics.host("atomic_fetch", self._signal("signal_fetch", signal, self.my_pe), {})
-
-    def _signal(self, name: str, signal: Any, pe: int) -> np.ndarray[Any, Any]:
-        """Element 0 of a signal on another PE."""
-        target = self._remote(name, signal, pe, first=True)
-        if target.dtype != np.uint64:
-            raise ArgumentError(f"{name}: signal must be an array of uint64, not {target.dtype}")
-        if not target.flags.aligned:
-            raise error_of(UNALIGNED, name, address_of(target), target.itemsize)
-        return target
-
-    def _barrier_all(self) -> None:
-        self.synchronize()
-        self._meeting.join("barrier")
-
-    def _sync_all(self) -> None:
-        self.synchronize()
-        self._meeting.join("sync")
-
-    def _peer_array(self, array: Any, pe: int) -> np.ndarray[Any, Any]:
-        self._remote("peer_array", array, pe)
-        return self.world.peer(array, pe)
-
-    def _multicast_array(self, array: Any, team: int) -> list[np.ndarray[Any, Any]]:
-        return [self._peer_array(array, pe) for pe in self._teams.members(team)]
-
-    def _remote(self, name: str, array: Any, pe: int, first: bool = False) -> np.ndarray[Any, Any]:
-        """The elements of `array` on another PE, or the first of them, or the reason why not."""
-        check_pe(name, pe, self.n_pes)
-        if not isinstance(array, np.ndarray) or not self.world.holds(array):
-            raise not_symmetric(name, array)
-        if first:
-            array = array[(slice(1),) * array.ndim]
-            if not array.size:
-                raise error_of(EMPTY, name)
-        check_contiguous(name, "the remote array", array)
-        return self.world.peer(array, pe).reshape(-1)
-
-
-def _copy_strided(
-    name: str, dst: Any, src: Any, dst_stride: int, src_stride: int, nelems: int
-) -> None:
-    check_strided(name, dst, src, dst_stride, src_stride, nelems)
-    target, source = (
-        array.reshape(-1)[: (nelems - 1) * stride + 1 if nelems else 0 : stride]
-        for array, stride in ((dst, dst_stride), (src, src_stride))
-    )
-    target[:] = source
 
 
 def warm_up(n_pes: int | None) -> None:

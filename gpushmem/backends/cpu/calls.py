@@ -16,7 +16,7 @@ from numba import types
 from numba.core import cgutils
 
 from gpushmem.ops import OPS
-from gpushmem.ops.table import BLOCK
+from gpushmem.ops.row import BLOCK
 from gpushmem.simt.base.native import i64, intrinsic
 from gpushmem.simt.compiler.primitives import unpacked
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from numba import types
 
-from gpushmem.backends import accepts
 from gpushmem.backends.cpu.access import (
     BAD_ROOT,
     BAD_TEAM,
@@ -36,10 +35,11 @@ from gpushmem.backends.cpu.access import (
     remote,
     size_of,
 )
-from gpushmem.backends.cpu.meeting import KINDS, REDUCTIONS, dtype_number
+from gpushmem.backends.cpu.meeting import KINDS, dtype_number
 from gpushmem.backends.cpu.rounds import as_line, as_team, box, box_at, line, pe_of, post, say
 from gpushmem.backends.cpu.world import TEAM
 from gpushmem.job.board import PE
+from gpushmem.ops.roles import REDUCTIONS
 from gpushmem.simt.base.native import copy_bytes, full_fence, intrinsic, load_acquire, store_release
 from gpushmem.simt.compiler.primitives import (
     LOOKS,
@@ -54,7 +54,7 @@ from gpushmem.simt.compiler.primitives import (
 )
 from gpushmem.simt.compiler.target import device
 
-__all__ = ["BODIES", "MEMBER", "REDUCING", "ROUNDS", "TEAM_BYTES", "team_at"]
+__all__ = ["BODIES", "MEMBER", "REDUCING", "TEAM_BYTES", "team_at"]
 
 TEAM_BYTES, PE_BYTES = TEAM.itemsize, PE.itemsize
 MEMBER = -16  # in a waiting thread's record: it waits for the PE whose number is `wanted`
@@ -429,7 +429,7 @@ OPERATIONS = {
     "sum": _sum, "prod": _prod, "min": _min, "max": _max, "and": _and, "or": _or, "xor": _xor,
     "maxloc": _maxloc,
 }  # fmt: skip
-assert tuple(OPERATIONS) == tuple(accepts.REDUCTIONS) == REDUCTIONS
+assert tuple(OPERATIONS) == REDUCTIONS
 
 
 def _folder(op: str) -> Any:
@@ -511,8 +511,6 @@ BODIES = {
         fcollect, collect, alltoall, alltoalls,
     )
 }  # fmt: skip
-# Those in which the members of a team meet.
-ROUNDS = {*BODIES, "reduce", "reducescatter"} - {"team_my_pe", "team_n_pes", "team_translate_pe"}
 # Of these there is one for each value of `op`, the last argument.
 REDUCING = {
     name: {op: _reducing(name, op) for op in OPERATIONS} for name in ("reduce", "reducescatter")

@@ -13,7 +13,7 @@ from gpushmem.backends.cpu.access import TWICE, as_world
 from gpushmem.backends.cpu.collectives import TEAM_BYTES, team_at
 from gpushmem.backends.cpu.rounds import as_team
 from gpushmem.backends.cpu.world import TEAM
-from gpushmem.ops.table import BLOCK, Op
+from gpushmem.ops.row import BLOCK, Op
 from gpushmem.simt.base.layout import FIBER, LAUNCH, offset, view
 from gpushmem.simt.base.native import compare_swap_word, store_release
 from gpushmem.simt.compiler.primitives import (
@@ -67,23 +67,20 @@ def leave(address):
     store_release(address + INSIDE, 0)
 
 
-ONE = """
-def {name}({params}):
-    inside = enter({team}, text_word({name!r}), {whole_block})
-    body({names})
-    leave(inside)
-"""
+def one_at_a_time(op: Op, body: Any) -> Any:
+    """The collective `body`, in which one thread of a team can be; its arguments are a tuple."""
+    body, name, whole_block = device(body), op.name, op.scope == BLOCK
 
+    @device
+    def of_all(given):
+        inside = enter(0, text_word(name), whole_block)
+        body()
+        leave(inside)
 
-def one_at_a_time(op: Op, body: Any, parameters: Any) -> Any:
-    """The collective `body` as a function of these parameters that one thread can be in."""
-    scope = {
-        "enter": enter, "leave": leave, "text_word": text_word, "body": device(body),
-        "__name__": __name__,
-    }  # fmt: skip
-    code = ONE.format(
-        name=op.name, params=", ".join(map(str, parameters.values())), names=", ".join(parameters),
-        team="team" if "team" in parameters else 0, whole_block=op.scope == BLOCK,
-    )  # fmt: skip
-    exec(code, scope)  # noqa: S102
-    return scope[op.name]
+    @device
+    def of_a_team(given):
+        inside = enter(given[0], text_word(name), whole_block)
+        body(*given)
+        leave(inside)
+
+    return of_a_team if op.params else of_all

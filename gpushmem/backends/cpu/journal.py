@@ -23,17 +23,21 @@ from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.world import WORLD
 from gpushmem.job.report import PLACES, place_of
 from gpushmem.lines import line_at, user_place
+from gpushmem.ops import Op
+from gpushmem.ops.roles import Element, Remote
+from gpushmem.ops.row import DATA, READS, Effect
 from gpushmem.simt.base.layout import LAUNCH, offset, view
+from gpushmem.simt.base.native import i64
 from gpushmem.simt.compiler.primitives import launch_word, site_word, user_word
 from gpushmem.simt.compiler.target import device
 
-__all__ = ["DATA", "SIGNALS", "Journal", "note_put", "note_word"]
+__all__ = ["Journal", "generate", "wants", "written"]
 
 KEY_PE = 16  # bits of a key that hold the PE, plus 1; the rest is the heap offset
 WORD = np.dtype([("key", "i8"), ("site", "i8")], align=True)
 PUT = np.dtype([("key", "i8"), ("nbytes", "i8"), ("site", "i8")], align=True)
 PUTS = 256
-SIGNALS, DATA = 0, 1  # tables: a sweep of `p` must not hide who wrote a signal
+SIGNALS, WORDS = 0, 1  # tables: a sweep of `p` must not hide who wrote a signal
 TABLES = np.dtype([("n_puts", "i8"), ("puts", PUT, PUTS), ("words", WORD, (2, PLACES))], align=True)
 PARTS = 64  # journals of a PE; parts of a launch beyond share them
 
@@ -71,6 +75,34 @@ def note_put(address, nbytes, pe):
     put.key = ((address - as_world(user_word()).heap) << KEY_PE) + pe + 1
     put.nbytes = nbytes
     put.site = site_word()
+
+
+# --- what is noted of operations
+
+
+def wants(op: Op) -> bool:
+    """Whether an operation leaves notes."""
+    return bool(written(op))
+
+
+def written(op: Op) -> list[Effect]:
+    """What an operation writes to memory of another PE."""
+    remote = Remote, Element
+    return [
+        effect for effect in op.facts.effects
+        if effect.how != READS and issubclass(op.arrays[effect.array], remote)
+    ]  # fmt: skip
+
+
+def generate(call: Any) -> None:
+    """Add the notes of one call: a word for an element, a range of bytes for an array."""
+    for effect in written(call.op):
+        address, pe = call.address(effect.array), call.integer("pe")
+        if effect.extent == "0":
+            table = WORDS if effect.kind == DATA else SIGNALS
+            call.run(note_word, address, pe, i64(table))
+        else:
+            call.run(note_put, address, call.nbytes(effect), pe)
 
 
 class Journal:

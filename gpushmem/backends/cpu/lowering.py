@@ -20,7 +20,7 @@ from numba.extending import _Intrinsic as Intrinsic
 
 from gpushmem.backends import accepts
 from gpushmem.backends.calls import Operation
-from gpushmem.backends.code import array_moved
+from gpushmem.backends.code import array_moved, with_signature
 from gpushmem.backends.cpu import atomics, collectives, waits
 from gpushmem.backends.cpu.access import (
     BAD_SIGNAL_OP,
@@ -41,11 +41,11 @@ from gpushmem.backends.cpu.access import (
 )
 from gpushmem.backends.cpu.blas import gemm
 from gpushmem.backends.cpu.calls import digest_of, words_of
+from gpushmem.backends.cpu.hook import is_observed, observed
 from gpushmem.backends.cpu.inside import one_at_a_time
-from gpushmem.backends.cpu.journal import DATA, SIGNALS, note_put, note_word
 from gpushmem.backends.cpu.multicast import multicast_array
 from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET
-from gpushmem.ops.table import BLOCK, THREAD, WARP, Op
+from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 from gpushmem.simt.base.native import (
     atomic_add_word,
     full_fence,
@@ -80,7 +80,6 @@ def n_pes():
 
 def p(dst, value, pe):
     target = remote_element(dst, pe)
-    note_word(address_of(dst), pe, DATA)
     store_element(dst, target, value)
 
 
@@ -92,9 +91,7 @@ def put(dst, src, pe):
     n = size_of(src)
     fail_if(size_of(dst) < n, TOO_SMALL, size_of(dst), n, address_of(dst), address_of(src))
     nbytes = n * itemsize_of(src)
-    target = remote(address_of(dst), nbytes, pe)
-    note_put(address_of(dst), nbytes, pe)
-    copy_one(target, address_of(src), nbytes)
+    copy_one(remote(address_of(dst), nbytes, pe), address_of(src), nbytes)
 
 
 def get(dst, src, pe):
@@ -109,7 +106,6 @@ def iput(dst, src, dst_stride, src_stride, nelems, pe):
     check_strides(dst, src, dst_stride, src_stride, nelems)
     nbytes = reach(dst_stride, nelems) * itemsize_of(dst)
     target = remote(address_of(dst), nbytes, pe)
-    note_put(address_of(dst), nbytes, pe)
     copy_strided(dst, target, dst_stride, address_of(src), src_stride, nelems)
 
 
@@ -126,7 +122,6 @@ def put_signal(dst, src, signal, value, op, pe):
 
 def signal_op(signal, value, op, pe):
     address = aligned(remote_element(signal, pe), itemsize_of(signal))
-    note_word(address_of(signal), pe, SIGNALS)
     if op == SIGNAL_SET:
         store_release(address, value)
     elif op == SIGNAL_ADD:
@@ -164,43 +159,54 @@ BODIES = {
     f.__name__: f
     for f in (
         my_pe, n_pes, p, g, put, get, iput, iget, put_signal, signal_op, fence, quiet,
-        multicast_array, gemm, *atomics.BODIES,
+        multicast_array, gemm,
     )
-} | waits.BODIES | collectives.BODIES | {"peer_array": peer_array}  # fmt: skip
+} | atomics.BODIES | waits.BODIES | collectives.BODIES | {"peer_array": peer_array}  # fmt: skip
 
 device_put, device_signal_op = device(put), device(signal_op)
 
 GROUPS = {WARP: warp_group, BLOCK: block_group}
-SCOPED = """
-def {name}({params}):
-    group, what, given = group_of(), text_word({name!r}), ({names})
-    mark = digest_of(label, given)
-    if mark_of(group) != mark:
-        begin_call(group, what, mark, words_of(label, given))
-    if arrive_in_call(group, what):
-        body({names})
-        release(group)
-"""
 
 
 def _in_scope(op: Op, body: Any, which: str = "") -> Any:
-    """The device function that calls `body` once for all threads of the operation's scope."""
+    """The device function of a row: what its observers do, and `body`, once in the row's scope."""
     if isinstance(body, Intrinsic):
         return body
     parameters = inspect.signature(body).parameters
-    if op.base in collectives.ROUNDS:
-        body = one_at_a_time(op, body, parameters)
-    if op.scope == THREAD:
+    if op.scope == THREAD and not op.facts.meets and not is_observed(op):
         return device(body)
-    scope = {
-        "group_of": GROUPS[op.scope], "arrive_in_call": arrive_in_call, "release": release,
-        "mark_of": mark_of, "begin_call": begin_call, "digest_of": digest_of, "words_of": words_of,
-        "label": f"{op.name}:{which}:{' '.join(parameters)}", "text_word": text_word,
-        "body": device(body), "__name__": __name__,
-    }  # fmt: skip
-    params, names = ", ".join(map(str, parameters.values())), "".join(f"{p}, " for p in parameters)
-    exec(SCOPED.format(name=op.name, params=params, names=names), scope)  # noqa: S102
-    return device(scope[op.name])
+    inner = one_at_a_time(op, body) if op.facts.meets else _taking_a_tuple(body)
+    inner = observed(op, parameters, inner)
+    if op.scope != THREAD:
+        inner = _once(op, f"{op.name}:{which}:{' '.join(parameters)}", inner)
+    return device(with_signature(op.name, parameters.values(), inner))
+
+
+def _taking_a_tuple(body: Any) -> Any:
+    body = device(body)
+
+    @device
+    def call(given):
+        return body(*given)
+
+    return call
+
+
+def _once(op: Op, label: str, body: Any) -> Any:
+    """All threads of the scope come with the same arguments; the last one calls `body` for all."""
+    group_of, name = GROUPS[op.scope], op.name
+
+    @device
+    def call(given):
+        group, what = group_of(), text_word(name)
+        mark = digest_of(label, given)
+        if mark_of(group) != mark:
+            begin_call(group, what, mark, words_of(label, given))
+        if arrive_in_call(group, what):
+            body(given)
+            release(group)
+
+    return call
 
 
 def _chosen(row: Op, bodies: dict[str, Any]) -> Any:

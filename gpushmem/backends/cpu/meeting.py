@@ -22,6 +22,7 @@ from gpushmem.backends.cpu.world import LINE_OF, World
 from gpushmem.errors import CollectiveMismatch
 from gpushmem.job.report import compact
 from gpushmem.ops import TEAM_WORLD
+from gpushmem.ops.roles import REDUCTIONS
 from gpushmem.simt.base.native import c_function, sched_yield, usleep
 from gpushmem.simt.base.parking import Parked
 
@@ -31,7 +32,6 @@ SPINS, YIELDS, SLEEPS, SLEEP_US = 200, 1000, 200, 50  # about 20 ms between two 
 ASLEEP = SPINS + YIELDS
 TEXT_BYTES = 128
 
-REDUCTIONS = ("sum", "prod", "min", "max", "and", "or", "xor", "maxloc")
 # What members of a team do in a round; a kind is such an index, 8 bits, a dtype, 16 bits, and a
 # number of bytes. Its detail is the root of a broadcast, or the strides of alltoalls, 32 bits each.
 KINDS = (

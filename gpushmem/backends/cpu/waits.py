@@ -25,7 +25,7 @@ from gpushmem.backends.cpu.access import (
     remote,
     size_of,
 )
-from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE
+from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE, OPS
 from gpushmem.simt.base.native import intrinsic, monotonic_ns
 from gpushmem.simt.compiler.primitives import (
     LOOKS,
@@ -364,4 +364,4 @@ BODIES: dict[str, Any] = {
     for name in (f"{verb}_{family}", f"{verb}_{family}_vector")
 }  # fmt: skip
 for name, body in BODIES.items():
-    body.hands_over = name.startswith(("test", "signal_fetch"))  # see `polling`
+    body.hands_over = OPS[name].hears  # see `polling`

@@ -37,6 +37,7 @@ from gpushmem.job import ending, peers
 from gpushmem.job import job as jobs
 from gpushmem.job.board import TIMEOUT
 from gpushmem.ops import Op
+from gpushmem.ops.roles import TeamHandle
 from gpushmem.size import span
 
 __all__ = ["NvshmemBackend"]
@@ -285,10 +286,11 @@ class NvshmemBackend:
         answer = getattr(self, f"_{op.name}", None) or getattr(self._teams, op.name, None)
         if answer is not None:
             return answer(**arguments)
-        if op.params[:1] == ("team",):
-            self._teams.check(arguments["team"], op.name)
-        if stream is None and (op.base in MEETINGS or op.params[:1] == ("team",)):
-            self.synchronize()
+        if op.facts.meets:
+            if "team" in arguments:
+                self._teams.check(arguments["team"], op.name)
+            if stream is None:
+                self.synchronize()
         return self._host_calls.run(op, arguments, stream)
 
     def _my_pe(self) -> int:
@@ -313,9 +315,6 @@ class NvshmemBackend:
         return [self._peer_array(array, pe) for pe in self._teams.members(team)]
 
 
-MEETINGS = ("barrier_all", "sync_all")
-
-
 def _as_native(value: Any) -> Any:
     """Arrays of other libraries as ours; those of NumPy may be the host's own, and stay."""
     return value if isinstance(value, np.ndarray) else as_gpu(value)
@@ -323,8 +322,7 @@ def _as_native(value: Any) -> Any:
 
 def _needs_all_at_once(op: Op) -> bool:
     """Whether NVSHMEM needs the PEs of a GPU to run at the same time: else it ends the process."""
-    asks = op.base in ("team_my_pe", "team_n_pes", "team_translate_pe", "team_destroy")
-    on_a_team = op.params[:1] in (("team",), ("parent",)) and not asks
+    on_a_team = op.facts.meets and bool(op.named(TeamHandle)) and op.base != "team_destroy"
     return on_a_team or op.base == "signal_wait_until"
 
 

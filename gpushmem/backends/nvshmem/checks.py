@@ -20,24 +20,6 @@ from gpushmem.ops import COMPARISONS, SIGNAL_ADD, SIGNAL_SET, Op
 
 __all__ = ["check", "copied", "signal"]
 
-COLLECTIVES = (
-    "broadcast", "fcollect", "collect", "alltoall", "alltoalls", "reduce", "reducescatter"
-)  # fmt: skip
-PARTED = ("alltoall", "reducescatter")
-# Which arguments are on the symmetric heap, where it is not `dst` alone.
-REMOTE = {
-    "g": ("src",), "get": ("src",), "iget": ("src",),
-    "put_signal": ("dst", "signal"),
-    **dict.fromkeys(("signal_op", "signal_fetch", "signal_wait_until"), ("signal",)),
-    **dict.fromkeys(("wait_until", "test"), ("ivar",)),
-    **{
-        f"{verb}_{family}{form}": ("ivars",)
-        for verb in ("wait_until", "test") for family in ("all", "any", "some")
-        for form in ("", "_vector")
-    },
-    **dict.fromkeys(COLLECTIVES, ("dst", "src")),
-}  # fmt: skip
-
 
 def check(op: Op, given: dict[str, Any], n_pes: int, symmetric: Callable[[str, Any], None]) -> None:
     """Refuse what cannot be done; `symmetric` refuses arrays that are not on the heap."""
@@ -47,14 +29,13 @@ def check(op: Op, given: dict[str, Any], n_pes: int, symmetric: Callable[[str, A
         raise ArgumentError(
             f"{op.name}: there is no comparison {given['cmp']}: use CMP_EQ, NE, GT, LE, LT or GE"
         )
-    for name in REMOTE.get(op.base, ("dst",)):
-        if name in given:
+    for name, role in op.arrays.items():
+        if role.symmetric:
             symmetric(op.name, given[name])
-    if op.base in COLLECTIVES:
+        if role.first and not given[name].size:
+            raise ArgumentError(f"{op.name}: the array has no element 0: it is empty")
+    if op.facts.meets and op.arrays:
         _sizes(op, given, int(bindings.team_n_pes(int(given["team"]))))
-    first = given[op.params[0]] if op.base in ("p", "g") or op.base.startswith("atomic") else None
-    if first is not None and not first.size:
-        raise ArgumentError(f"{op.name}: the array has no element 0: it is empty")
 
 
 def _sizes(op: Op, given: dict[str, Any], n: int) -> None:
@@ -65,7 +46,7 @@ def _sizes(op: Op, given: dict[str, Any], n: int) -> None:
             f"broadcast: there is no PE {given['root']} in the team to be the root: its PEs are 0 "
             f"to {n - 1}"
         )
-    if name in PARTED and src.size % n:
+    if name in ("alltoall", "reducescatter") and src.size % n:
         raise ArgumentError(
             f"{name}: src has {src.size} elements, which are not {n} equal parts, one for each PE "
             "of the team"

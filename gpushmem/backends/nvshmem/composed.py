@@ -13,7 +13,7 @@ from numba.cuda import cgutils, types
 from gpushmem.backends.code import contiguous
 from gpushmem.backends.nvshmem import gemm, multicast
 from gpushmem.backends.nvshmem.native import call, intrinsic
-from gpushmem.ops.table import BLOCK, THREAD, WARP, Op
+from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 
 __all__ = ["body_of"]
 

@@ -23,7 +23,7 @@ from numba.cuda.flags import Flags
 from gpushmem.backends.code import contiguous
 from gpushmem.backends.nvshmem import mathdx
 from gpushmem.backends.nvshmem.native import Value, data_of, intrinsic
-from gpushmem.ops.table import Op
+from gpushmem.ops.row import Op
 
 __all__ = ["BYTES", "TILES", "Tile", "choose", "compiled", "product", "shared_bytes"]
 

@@ -25,6 +25,7 @@ from gpushmem.backends.nvshmem.device import Device
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.ops import OPS, Op
+from gpushmem.ops.roles import Stride, Value, Wanted
 
 __all__ = ["HostCalls"]
 
@@ -202,16 +203,16 @@ class HostCalls:
     # --- as kernels
 
     def _in_a_kernel(self, op: Op, given: dict[str, Any], stream: Any) -> Callable[[], Any]:
-        if op.base in ("iput", "iget"):
+        if op.named(Stride):
             dst, src, *strides = (given[name] for name in op.params[:-1])
             check_strided(op.name, dst.ghost, src.ghost, *strides)
-        dtype = _result_of(op, given)
+        dtype = hostcalls.result_dtype(op, given)
         waited_for = stream is self._device.own.cuda
         result = self._result(np.dtype(dtype or "int64"), waited_for)
         awaited = next(iter(given.values()), None)
         if isinstance(awaited, GpuArray):
-            for name in {"value", "cond"} & given.keys():
-                given[name] = _converted(op, given[name], awaited.dtype)
+            for name in op.named(Value) + op.named(Wanted):
+                given[name] = _converted(op, name, given[name], awaited.dtype)
         words = {k: v for k, v in given.items() if isinstance(v, str)}
         args = [value for name, value in given.items() if name not in words]
         # A block is faster than a thread, and some reductions NVSHMEM has for blocks only.
@@ -265,10 +266,10 @@ def _kind(value: Any) -> str:
     return repr(value)
 
 
-def _converted(op: Op, value: Any, dtype: np.dtype[Any]) -> Any:
+def _converted(op: Op, name: str, value: Any, dtype: np.dtype[Any]) -> Any:
     if isinstance(value, GpuArray):
         return value
-    if op.base != "p" and not op.base.startswith("atomic"):
+    if issubclass(op.roles[name], Wanted):
         if not isinstance(value, int | np.integer):
             return value  # no kernel can be made for it, and that says why
         hostcalls.fitting(op.name, value, dtype)
@@ -280,13 +281,3 @@ def _as_element(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     element = np.empty(1, dtype)
     element[0] = value
     return element
-
-
-def _result_of(op: Op, given: dict[str, Any]) -> Any:
-    """The dtype of what the operation returns, None if it returns nothing."""
-    if op.base.startswith("atomic_"):
-        returns = op.base.startswith("atomic_fetch") or op.base.endswith("swap")
-        return given["dst"].dtype if returns else None
-    if op.base == "signal_fetch":
-        return "uint64"
-    return hostcalls.result_dtype(op, given)

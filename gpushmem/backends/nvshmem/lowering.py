@@ -9,6 +9,7 @@ called by hand. The rest, which is in `composed`, is written in Python on top of
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from numba.cuda.extending import overload
 
 from gpushmem.backends import accepts
 from gpushmem.backends.calls import Operation
+from gpushmem.backends.code import with_signature
 from gpushmem.backends.nvshmem import composed, elements
 from gpushmem.backends.nvshmem.native import (
     Value,
@@ -30,20 +32,17 @@ from gpushmem.backends.nvshmem.native import (
     signature_of,
     unit_of,
 )
-from gpushmem.ops import OPS
-from gpushmem.ops.table import BLOCK, Op
+from gpushmem.ops import OPS, roles
+from gpushmem.ops.row import BLOCK, Op
 
 __all__ = ["CALLS", "CORE", "install"]
 
-DEFAULTS = ("broadcast",)  # with an argument that may be left out, which intrinsics cannot have
-
 
 class Call(NamedTuple):
-    """A device function, its arguments, and what the operation returns."""
+    """A device function and its arguments."""
 
     name: str
     arguments: str = ""
-    result: Any = None  # None: nothing; "dtype": of the first array
 
 
 def _words(op: Op, given: dict[str, Any]) -> None:
@@ -62,12 +61,11 @@ INDICES = (types.int64, types.uint64)  # size_t
 WORD, SIZE = types.intp, types.uint64
 SEVERAL = "ivars size(ivars) status cmp value"
 WRITING = "ivars size(ivars) indices status cmp value"
-ANSWERS = {"wait_until": None, "test": types.boolean}
 PART = "team dst src part(src)"
 
 CALLS = {
-    "my_pe": Call("my_pe", result=WORD),
-    "n_pes": Call("n_pes", result=WORD),
+    "my_pe": Call("my_pe"),
+    "n_pes": Call("n_pes"),
     "put": Call("put{unit}{form}", "dst src count(src) pe"),
     "get": Call("get{unit}{form}", "dst src count(dst) pe"),
     "iput": Call("iput{width}{form}", "dst src dst_stride src_stride nelems pe"),
@@ -76,15 +74,15 @@ CALLS = {
         "put{unit}_signal{form}", "dst src count(src) signal value op pe"
     ),
     "signal_op": Call("signal_op", "signal value op pe"),
-    "signal_fetch": Call("signal_fetch", "signal", SIZE),
-    "signal_wait_until": Call("signal_wait_until", "signal cmp value", SIZE),
+    "signal_fetch": Call("signal_fetch", "signal"),
+    "signal_wait_until": Call("signal_wait_until", "signal cmp value"),
     "wait_until": Call("{ctype}_wait_until", "ivar cmp value"),
-    "test": Call("{ctype}_test", "ivar cmp value", types.boolean),
+    "test": Call("{ctype}_test", "ivar cmp value"),
     "fence": Call("fence"),
     "quiet": Call("quiet"),
-    "team_my_pe": Call("team_my_pe", "team", WORD),
-    "team_n_pes": Call("team_n_pes", "team", WORD),
-    "team_translate_pe": Call("team_translate_pe", "src_team src_pe dst_team", WORD),
+    "team_my_pe": Call("team_my_pe", "team"),
+    "team_n_pes": Call("team_n_pes", "team"),
+    "team_translate_pe": Call("team_translate_pe", "src_team src_pe dst_team"),
     "barrier": Call("barrier{form}", "team"),
     "barrier_all": Call("barrier_all{form}"),
     "sync": Call("team_sync{form}", "team"),
@@ -95,19 +93,11 @@ CALLS = {
     "reduce": Call("{ctype}_{op}_reduce{form}", "team dst src size(src)"),
     "reducescatter": Call("{ctype}_{op}_reducescatter{form}", PART),
 } | {
-    f"atomic_{op}": Call(f"{{ctype}}_atomic_{op}", f"dst {given}pe", returns)
-    for op, given, returns in [
-        ("fetch", "", "dtype"), ("set", "value ", None), ("swap", "value ", "dtype"),
-        ("compare_swap", "cond value ", "dtype"), ("inc", "", None), ("fetch_inc", "", "dtype"),
-        *[
-            (form + op, "value ", "dtype" if form else None)
-            for op in ("add", "and", "or", "xor") for form in ("", "fetch_")
-        ],
-    ]
+    name: Call(f"{{ctype}}_{name}", " ".join(op.params))
+    for name, op in OPS.items() if name.startswith("atomic_")
 } | {
     f"{verb}_{family}{form}": Call(
-        f"{{ctype}}_{verb}_{family}{form}", WRITING if family == "some" else SEVERAL,
-        ANSWERS[verb] if family == "all" else WORD,
+        f"{{ctype}}_{verb}_{family}{form}", WRITING if family == "some" else SEVERAL
     )
     for verb in ("wait_until", "test") for family in ("all", "any", "some")
     for form in ("", "_vector")
@@ -221,7 +211,9 @@ def _type_of(op: Op, param: str, given: Any, taken: dict[str, Any]) -> Any:
     """The type that an argument is converted to; that of the element for values."""
     if isinstance(given, types.Array | types.NoneType | types.StringLiteral):
         return given
-    if param in ("value", "cond") and not op.base.startswith("put_signal"):
+    if issubclass(op.roles[param], roles.SignalValue):
+        return SIZE
+    if issubclass(op.roles[param], roles.Value | roles.Wanted):
         return next(t for t in taken.values() if isinstance(t, types.Array)).dtype
     return types.unliteral(given) if isinstance(given, types.Integer) else WORD
 
@@ -232,25 +224,20 @@ def _definition(op: Op, row: Call) -> Any:
     def define(typingctx: Any, *args: Any) -> Any:
         given = dict(zip(op.params, args, strict=False))
         name = _name(op, row, given)
-        result = _result(row, given)
+        result = _result(op, given)
         taken = [_type_of(op, param, typ, given) for param, typ in given.items()]
         return result(*taken), _code(op, row, name, result)
 
-    return _with_params(define, op)
+    names = [name for name, role in op.roles.items() if role is not roles.Timeout]
+    return with_signature(op.name, ["typingctx", *names], lambda given: define(*given))
 
 
-def _result(row: Call, given: dict[str, Any]) -> Any:
-    if row.result == "dtype":
-        return given["dst"].dtype
-    return types.void if row.result is None else row.result
+RESULTS = {None: types.void, "int64": WORD, "uint64": SIZE, "bool": types.boolean}
 
 
-def _with_params(define: Any, op: Op) -> Any:
-    """`define` with the operation's own parameters, by which Numba binds arguments."""
-    names = ", ".join(p for p in op.params if p != "timeout_ns")
-    scope: dict[str, Any] = {"define": define}
-    exec(f"def {op.name}(typingctx, {names}):\n    return define(typingctx, {names})", scope)  # noqa: S102
-    return scope[op.name]
+def _result(op: Op, given: dict[str, Any]) -> Any:
+    dtype = op.result()
+    return given[next(iter(op.arrays))].dtype if dtype == "element" else RESULTS[dtype]
 
 
 # Rows of the table -> what `composed` calls them by: the intrinsics that are made here.
@@ -269,8 +256,12 @@ def install() -> None:
         elif op.base in elements.DEFINITIONS:
             CORE[op.name] = _intrinsic(op, elements.DEFINITIONS[op.base])
     for op in rows:
-        composed_ = op.name not in CORE or op.params[-1:] == ("timeout_ns",) or op.base in DEFAULTS
-        meaning = _overloaded(op) if composed_ else CORE[op.name]
+        parameters = inspect.signature(op.function).parameters
+        # Intrinsics have no arguments that may be left out.
+        optional = any(
+            parameters[name].default is not inspect.Parameter.empty for name in op.params
+        )
+        meaning = _overloaded(op) if optional or op.name not in CORE else CORE[op.name]
         registry.register_global(op.function, Operation(op, meaning, _check))
 
 

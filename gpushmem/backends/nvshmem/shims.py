@@ -21,7 +21,7 @@ from gpushmem.backends.nvshmem import cache as disk
 from gpushmem.backends.nvshmem import versions
 from gpushmem.backends.nvshmem.native import EXTRA, bindings, functions_of
 from gpushmem.ops import OPS
-from gpushmem.ops.table import Op
+from gpushmem.ops.row import Op
 
 __all__ = ["compiled", "compiled_for", "needed_by"]
 

@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache, cached_property, partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -78,7 +79,7 @@ __all__ = [
     "simt_target",
 ]
 
-OPERATIONS = "gpushmem.ops.declarations"  # where an embedder's are that it binds at `init`
+OPERATIONS = "gpushmem.ops."  # where an embedder's are that it binds at `init`
 SHIM = "shim"  # the leaf for all of numba-cuda's wrappers of CUDA C++ functions
 SHIM_HEADER = "\n#include <cuda_"
 THREAD_ARG, SITE_ARG = 1, 2  # argument 0 is the slot for the result
@@ -545,7 +546,7 @@ class SimtTypingContext(CUDATypingContext):
             self._declare(meaning)
         if isinstance(meaning, KernelName):
             return meaning
-        if getattr(meaning, "__module__", None) == OPERATIONS:  # which means nothing yet
+        if isinstance(meaning, FunctionType) and meaning.__module__.startswith(OPERATIONS):
             raise Refused(f"{meaning.__name__}: call gpushmem.init() before the kernel is launched")
         return super().resolve_value_type(meaning)
 

@@ -1,0 +1,103 @@
+"""The one place that every operation passes when it is lowered.
+
+An observer gets the row, the types and the values of the arguments, and the builder of the code
+that a call runs first; the line of the kernel is `site_word()`. It adds what it wants to be done in
+every call. What nobody observes costs nothing: its code is that of the operation alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from gpushmem.backends.cpu import journal
+from gpushmem.backends.cpu.access import reach
+from gpushmem.ops import Op
+from gpushmem.ops.row import Effect
+from gpushmem.simt.base.native import i64, intrinsic
+from gpushmem.simt.compiler.target import call_device, device
+
+__all__ = ["OBSERVERS", "Call", "Observer", "is_observed", "observed"]
+
+
+class Call(NamedTuple):
+    """One call of an operation in a kernel, as it is compiled."""
+
+    op: Op
+    argtypes: dict[str, Any]  # parameter -> Numba type
+    values: dict[str, ir.Value]
+    context: Any
+    builder: ir.IRBuilder
+
+    def integer(self, name: str) -> ir.Value:
+        """An argument as a word."""
+        return self.context.cast(self.builder, self.values[name], self.argtypes[name], types.intp)
+
+    def address(self, name: str) -> ir.Value:
+        """Where an array is."""
+        return self.builder.ptrtoint(self._array(name).data, i64)
+
+    def nbytes(self, effect: Effect) -> ir.Value:
+        """How far from there the operation's effect reaches."""
+        if effect.extent == "0":
+            count = i64(1)
+        elif effect.extent == "stride":
+            words = [self.integer(f"{effect.array}_stride"), self.integer("nelems")]
+            count = self.run(reach, *words, returns=types.intp)
+        else:
+            count = self._array(effect.extent).nitems
+        return self.builder.mul(count, self._array(effect.array).itemsize)
+
+    def run(self, function: Any, *words: ir.Value, returns: Any = types.void) -> ir.Value:
+        """Call a device function of words."""
+        sig = returns(*[types.intp] * len(words))
+        return call_device(self.builder, function, sig, words)
+
+    def _array(self, name: str) -> Any:
+        make = self.context.make_array(self.argtypes[name])
+        return make(self.context, self.builder, self.values[name])
+
+
+class Observer(NamedTuple):
+    """Who wants to know of operations: of which rows, and what it does in a call of one."""
+
+    wants: Callable[[Op], bool]
+    generate: Callable[[Call], None]
+
+
+OBSERVERS = [Observer(journal.wants, journal.generate)]
+
+
+def is_observed(op: Op) -> bool:
+    """Whether an observer wants to know of a row's calls."""
+    return any(observer.wants(op) for observer in OBSERVERS)
+
+
+def observed(op: Op, parameters: Iterable[str], inner: Any) -> Any:
+    """`inner`, which takes a row's arguments as a tuple, after the code of those who observe it."""
+    wanting = [observer for observer in OBSERVERS if observer.wants(op)]
+    names = tuple(parameters)
+    if not wanting:
+        return inner
+
+    @intrinsic
+    def observe(typingctx: Any, given: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            types_ = dict(zip(names, given, strict=True))
+            values = dict(zip(names, cgutils.unpack_tuple(builder, args[0]), strict=True))
+            for observer in wanting:
+                observer.generate(Call(op, types_, values, context, builder))
+            return context.get_dummy_value()
+
+        return types.void(given), codegen
+
+    @device
+    def seen(given):
+        observe(given)
+        return inner(given)
+
+    return seen

@@ -1,0 +1,187 @@
+"""What the host does of the operations in its own thread: the rest runs as kernels (`hostcalls`).
+
+Each operation is done when its call returns. What it writes to memory of another PE is noted, as
+its row says, with the line of the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gpushmem.artifacts.arguments import address_of
+from gpushmem.backends.cpu import atomics
+from gpushmem.backends.cpu.access import BAD_SIGNAL_OP, EMPTY, UNALIGNED, error_of
+from gpushmem.backends.cpu.journal import Journal, written
+from gpushmem.backends.cpu.meeting import Meeting
+from gpushmem.backends.cpu.teams import Teams
+from gpushmem.backends.cpu.world import World
+from gpushmem.backends.hostcalls import (
+    check_contiguous,
+    check_copy,
+    check_pe,
+    check_strided,
+    fitting,
+    not_symmetric,
+)
+from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET, Op
+from gpushmem.ops.row import Effect
+
+__all__ = ["Inline"]
+
+Array = np.ndarray[Any, Any]
+SIGNAL_OPS = {SIGNAL_SET: OPS["atomic_set"], SIGNAL_ADD: OPS["atomic_add"]}
+
+
+class Inline:
+    """The calls of one PE's host; `calls` has one for the base name of each operation."""
+
+    def __init__(self, world: World, meeting: Meeting, teams: Teams, journal: Journal) -> None:
+        self._world, self._teams, self._journal = world, teams, journal
+        plain: dict[str, Callable[..., Any]] = {
+            "my_pe": lambda: world.job.my_pe,
+            "n_pes": lambda: world.job.n_pes,
+            "p": self._p,
+            "g": lambda src, pe: self._element("g", src, pe)[0],
+            "put": partial(self._put, "put"),
+            "get": self._get,
+            "iput": self._iput,
+            "iget": self._iget,
+            "put_signal": self._put_signal,
+            "signal_op": self._signal_op,
+            "signal_fetch": self._signal_fetch,
+            "fence": lambda: None,  # copies happen in program order, and stay so on this machine
+            "quiet": lambda: None,  # they are complete on return
+            "barrier_all": partial(meeting.join, "barrier"),
+            "sync_all": partial(meeting.join, "sync"),
+            "peer_array": self._peer_array,
+            "multicast_array": self._multicast_array,
+            **{name: partial(self._atomic, OPS[name]) for name in atomics.ROWS},
+            **{name: getattr(teams, name) for name in OPS if name.startswith("team_")},
+        }
+        self.calls = {name: self._noted(OPS[name], call) for name, call in plain.items()}
+
+    def _noted(self, op: Op, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The same call, which leaves the notes of what its row writes."""
+        effects = written(op)
+        if not effects:
+            return call
+
+        def noted(**arguments: Any) -> Any:
+            result = call(**arguments)
+            for effect in effects:
+                start = address_of(arguments[effect.array]) - self._world.heap
+                nbytes = _nbytes(effect, arguments)
+                self._journal.note(start, nbytes, arguments["pe"])
+            return result
+
+        return noted
+
+    # --- copies
+
+    def _put(self, name: str, dst: Any, src: Any, pe: int) -> None:
+        src = np.asarray(src)
+        target = self._remote(name, dst, pe)
+        check_copy(name, target, src, "target", target.size, src.size)
+        check_contiguous(name, "src", src)
+        target[: src.size] = src.reshape(-1)
+
+    def _get(self, dst: Any, src: Any, pe: int) -> None:
+        source = self._remote("get", src, pe)
+        check_copy("get", dst, source, "source", source.size, dst.size)
+        check_contiguous("get", "dst", dst)
+        dst.reshape(-1)[:] = source[: dst.size]
+
+    def _iput(self, dst: Any, src: Any, pe: int, **counts: int) -> None:
+        _copy_strided("iput", self._remote("iput", dst, pe), np.asarray(src), **counts)
+
+    def _iget(self, dst: Any, src: Any, pe: int, **counts: int) -> None:
+        _copy_strided("iget", dst, self._remote("iget", src, pe), **counts)
+
+    def _p(self, dst: Any, value: Any, pe: int) -> None:
+        self._element("p", dst, pe)[0] = value
+
+    # --- atomics and signals
+
+    def _atomic(self, op: Op, dst: Any, pe: int, **values: Any) -> Any:
+        return atomics.host(op, self._element(op.name, dst, pe), values)
+
+    def _put_signal(self, dst: Any, src: Any, signal: Any, value: int, op: int, pe: int) -> None:
+        update = self._signalling("put_signal", signal, value, op, pe)
+        self._put("put_signal", dst, src, pe)
+        update()
+
+    def _signal_op(self, signal: Any, value: int, op: int, pe: int) -> None:
+        self._signalling("signal_op", signal, value, op, pe)()
+
+    def _signalling(
+        self, name: str, signal: Any, value: int, op: int, pe: int
+    ) -> Callable[[], None]:
+        """What updates a signal; what cannot be done is refused now."""
+        if op not in SIGNAL_OPS:
+            raise error_of(BAD_SIGNAL_OP, name, op)
+        target = self._signal(name, signal, pe)
+        values = {"value": fitting(name, value, target.dtype)}
+        return partial(atomics.host, SIGNAL_OPS[op], target, values)
+
+    def _signal_fetch(self, signal: Any) -> Any:
+        target = self._signal("signal_fetch", signal, self._world.job.my_pe)
+        return atomics.host(OPS["atomic_fetch"], target, {})
+
+    def _signal(self, name: str, signal: Any, pe: int) -> Array:
+        """Element 0 of a signal on another PE."""
+        target = self._element(name, signal, pe)
+        if not target.flags.aligned:
+            raise error_of(UNALIGNED, name, address_of(target), target.itemsize)
+        return target
+
+    # --- memory of other PEs
+
+    def _peer_array(self, array: Any, pe: int) -> Array:
+        self._remote("peer_array", array, pe)
+        return self._world.peer(array, pe)
+
+    def _multicast_array(self, array: Any, team: int) -> list[Array]:
+        return [self._peer_array(array, pe) for pe in self._teams.members(team)]
+
+    def _element(self, name: str, array: Any, pe: int) -> Array:
+        """The first element of `array` on another PE, as an array."""
+        return self._remote(name, array, pe, first=True)
+
+    def _remote(self, name: str, array: Any, pe: int, first: bool = False) -> Array:
+        """The elements of `array` on another PE, or the first of them, or the reason why not."""
+        check_pe(name, pe, self._world.job.n_pes)
+        if not isinstance(array, np.ndarray) or not self._world.holds(array):
+            raise not_symmetric(name, array)
+        if first:
+            array = array[(slice(1),) * array.ndim]
+            if not array.size:
+                raise error_of(EMPTY, name)
+        check_contiguous(name, "the remote array", array)
+        return self._world.peer(array, pe).reshape(-1)
+
+
+def _nbytes(effect: Effect, arguments: dict[str, Any]) -> int:
+    """How far an effect reaches from where its array begins."""
+    if effect.extent == "0":
+        count = 1
+    elif effect.extent == "stride":
+        n, stride = arguments["nelems"], arguments[f"{effect.array}_stride"]
+        count = (n - 1) * stride + 1 if n else 0
+    else:
+        count = int(arguments[effect.extent].size)
+    return count * int(arguments[effect.array].itemsize)
+
+
+def _copy_strided(
+    name: str, dst: Any, src: Any, dst_stride: int, src_stride: int, nelems: int
+) -> None:
+    check_strided(name, dst, src, dst_stride, src_stride, nelems)
+    target, source = (
+        array.reshape(-1)[: (nelems - 1) * stride + 1 if nelems else 0 : stride]
+        for array, stride in ((dst, dst_stride), (src, src_stride))
+    )
+    target[:] = source

@@ -1,0 +1,159 @@
+"""Barriers, and collectives over the PEs of a team."""
+
+from __future__ import annotations
+
+from gpushmem.ops.roles import Count, FromMembers, Reduction, Root, Stride, TeamHandle, ToMembers
+from gpushmem.ops.row import EVERY_SCOPE, declare, reads, writes
+
+TOGETHER = """One call per PE: one thread, one warp or one block of one kernel, or the host, which
+first waits for the kernels of its PE."""
+
+
+@declare(scopes=EVERY_SCOPE, on_host=True, note=TOGETHER, meets=True, orders="barrier")
+def barrier(team: TeamHandle) -> None:
+    """Wait until every PE of `team` is here; what any of them put before is visible to all then.
+
+    NVSHMEM 3: nvshmem_barrier.
+    """
+
+
+@declare(scopes=EVERY_SCOPE, on_host=True, note=TOGETHER, meets=True, orders="barrier")
+def barrier_all() -> None:
+    """Wait until every PE is here; on return all that any PE put before is visible to all.
+
+    OpenSHMEM 1.5: shmem_barrier_all.
+    """
+
+
+@declare(scopes=EVERY_SCOPE, on_host=True, note=TOGETHER, meets=True)
+def sync(team: TeamHandle) -> None:
+    """Wait until every PE of `team` is here. Completes nothing: `quiet` does, or `barrier`.
+
+    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
+    shmem_team_sync.
+    """
+
+
+@declare(scopes=EVERY_SCOPE, on_host=True, note=TOGETHER, meets=True)
+def sync_all() -> None:
+    """Wait until every PE is here. Completes nothing: `quiet` does, or `barrier_all`.
+
+    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
+    shmem_sync_all.
+    """
+
+
+COLLECTIVE = f"""\
+Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+and `src` are symmetric, contiguous, and of one dtype. They must not overlap{{but}}. On return
+`dst` has the result and `src` may be changed; other PEs may still be in the call.
+{TOGETHER}"""
+APART, IN_PLACE, PART_IN_PLACE = (
+    COLLECTIVE.format(but=but)
+    for but in ("", ", but may be the same array", ", but `dst` may be the caller's part of `src`")
+)
+REDUCING = """\
+`op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
+complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
+(integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
+and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
+PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
+of complex numbers, and "maxloc" only in `reduce_block`, of two float64."""
+
+
+@declare(
+    reads("src"), writes("dst", "src"), scopes=EVERY_SCOPE, on_host=True, note=APART, meets=True
+)
+def broadcast(team: TeamHandle, dst: ToMembers, src: FromMembers, root: Root = 0) -> None:
+    """Copy `src` of the team's PE `root` to the first elements of `dst` on every PE of `team`.
+
+    OpenSHMEM 1.5: shmem_broadcast.
+    """
+
+
+@declare(
+    reads("src"), writes("dst", "parts"), scopes=EVERY_SCOPE, on_host=True, note=APART, meets=True
+)
+def fcollect(team: TeamHandle, dst: ToMembers, src: FromMembers) -> None:
+    """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
+
+    `src` has n elements on every PE, `dst` at least `team_n_pes(team) * n`. OpenSHMEM 1.5:
+    shmem_fcollect.
+    """
+
+
+@declare(
+    reads("src"), writes("dst", "parts"), scopes=EVERY_SCOPE, on_host=True, note=APART, meets=True
+)
+def collect(team: TeamHandle, dst: ToMembers, src: FromMembers) -> None:
+    """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
+
+    `src` may have another number of elements on every PE; `dst` has room for all of them.
+    OpenSHMEM 1.5: shmem_collect.
+    """
+
+
+@declare(
+    reads("src"), writes("dst", "src"), scopes=EVERY_SCOPE, on_host=True, note=APART, meets=True
+)
+def alltoall(team: TeamHandle, dst: ToMembers, src: FromMembers) -> None:
+    """Send part k of `src` to the team's PE k: there, part j of `dst` is what PE j sent.
+
+    `src` has `team_n_pes(team)` equal parts; those of `dst` are as long. OpenSHMEM 1.5:
+    shmem_alltoall.
+    """
+
+
+@declare(
+    reads("src", "parts"),
+    writes("dst", "parts"),
+    scopes=EVERY_SCOPE,
+    on_host=True,
+    note=APART,
+    meets=True,
+)
+def alltoalls(
+    team: TeamHandle,
+    dst: ToMembers,
+    src: FromMembers,
+    dst_stride: Stride,
+    src_stride: Stride,
+    nelems: Count,
+) -> None:
+    """Send `nelems` elements to each PE of `team`: as `alltoall`, with strides.
+
+    Element `(k * nelems + i) * src_stride` of `src` goes to PE k, as element
+    `(j * nelems + i) * dst_stride` of `dst`, where j is the sender. Strides are 1 or more.
+    OpenSHMEM 1.5: shmem_alltoalls.
+    """
+
+
+@declare(
+    reads("src"),
+    writes("dst", "src"),
+    scopes=EVERY_SCOPE,
+    on_host=True,
+    note=f"{REDUCING} {IN_PLACE}",
+    meets=True,
+)
+def reduce(team: TeamHandle, dst: ToMembers, src: FromMembers, op: Reduction) -> None:
+    """Combine `src` of all PEs of `team`, element by element, to the first of `dst`, on every PE.
+
+    OpenSHMEM 1.5: shmem_sum_reduce and others; NVSHMEM 3: nvshmemx_sum_reduce_block and others.
+    """
+
+
+@declare(
+    reads("src"),
+    writes("dst", "parts"),
+    scopes=EVERY_SCOPE,
+    on_host=True,
+    note=f"{REDUCING} {PART_IN_PLACE}",
+    meets=True,
+)
+def reducescatter(team: TeamHandle, dst: ToMembers, src: FromMembers, op: Reduction) -> None:
+    """Combine part k of `src` of all PEs of `team`, element by element, to `dst` on its PE k.
+
+    `src` has `team_n_pes(team)` equal parts, `dst` at least as many elements as a part. NVSHMEM 3:
+    nvshmem_sum_reducescatter and others.
+    """

@@ -1,0 +1,24 @@
+"""Other PEs' memory as arrays."""
+
+from __future__ import annotations
+
+from gpushmem.ops.roles import MulticastView, Pe, TeamHandle, View, Views
+from gpushmem.ops.row import declare
+
+
+@declare(on_host=True, stream=False)
+def peer_array(array: Views, pe: Pe) -> View:
+    """Return `array` (symmetric) as it is on `pe`: loads and stores then reach that PE's memory.
+
+    Stores count as sent: `fence`, `quiet` and barriers do for them what they do for `p`. Only of
+    PEs in TEAM_SHARED. NVSHMEM 3: nvshmem_ptr.
+    """
+
+
+@declare(on_host=True, stream=False)
+def multicast_array(array: Views, team: TeamHandle) -> MulticastView:
+    """Return `array` (symmetric) as it is on all PEs of `team`: a store reaches all of them.
+
+    It can be assigned to (`m[i] = value`), not read, and is made where it is used: it cannot be
+    passed to a kernel. NVSHMEM 3: nvshmemx_mc_ptr.
+    """

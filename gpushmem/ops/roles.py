@@ -1,0 +1,363 @@
+"""What operations take and return. Declarations name these roles as annotations.
+
+A role is a class that is never instantiated: it says which values a parameter takes and what an
+operation does with them. Backends look roles up, the nearest base class first, in tables of their
+own (`of_role`); what a program sees of a role is `stub`, its type in the stubs, and `words`, by
+which errors name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, TypeVar
+
+__all__ = [
+    "BITS",
+    "MULTIPLIED",
+    "NUMBERS",
+    "REDUCTIONS",
+    "WAITED",
+    "Argument",
+    "Array",
+    "Bits",
+    "Comparison",
+    "Count",
+    "Counted",
+    "Element",
+    "ElementResult",
+    "Flag",
+    "FromMembers",
+    "Index",
+    "Indices",
+    "Integer",
+    "Matrix",
+    "Moved",
+    "MulticastView",
+    "Numbers",
+    "Own",
+    "OwnSignal",
+    "Pe",
+    "Reduction",
+    "Remote",
+    "RemoteSignal",
+    "Result",
+    "Root",
+    "Signal",
+    "SignalOp",
+    "SignalResult",
+    "SignalValue",
+    "Source",
+    "Status",
+    "Stride",
+    "Target",
+    "TeamHandle",
+    "TeamResult",
+    "Timeout",
+    "ToMembers",
+    "Truth",
+    "TwoTeams",
+    "Value",
+    "View",
+    "Views",
+    "Wanted",
+    "WantedArray",
+    "Whether",
+    "of_role",
+]
+
+V = TypeVar("V")
+
+# The dtypes of atomic operations, of elements that are waited for, and of products.
+BITS = ("int32", "int64", "uint32", "uint64")
+NUMBERS = (*BITS, "float32", "float64")
+WAITED = ("int16", "int32", "int64", "uint16", "uint32", "uint64")
+MULTIPLIED = ("float16", "float32", "float64")
+REDUCTIONS = ("sum", "prod", "min", "max", "and", "or", "xor", "maxloc")
+
+
+class Argument:
+    """A parameter of an operation."""
+
+    stub: ClassVar[str]
+    words: ClassVar[str]
+
+
+def of_role(table: Mapping[type, V], role: type) -> V | None:
+    """What a table has for a role, or for the nearest of its base classes."""
+    return next((table[base] for base in role.__mro__ if base in table), None)
+
+
+# --- arrays
+
+
+class Array(Argument):
+    """An array. Arrays of one operation that are `moved` must have one dtype.
+
+    `dtypes` are those allowed, () for any; `layout` is "C" for contiguous, "dense" for an array
+    without other memory in its gaps, "" for any; `symmetric` is whether it is on the symmetric
+    heap; `first` is whether only its element 0 is used.
+    """
+
+    stub, words = "Array", "an array"
+    dtypes: ClassVar[tuple[str, ...]] = ()
+    layout: ClassVar[str] = ""
+    ndim: ClassVar[int | None] = None
+    symmetric: ClassVar[bool] = False
+    moved: ClassVar[bool] = False
+    first: ClassVar[bool] = False
+
+
+class Moved(Array):
+    """One whose elements are copied or combined."""
+
+    layout, moved = "C", True
+
+
+class Source(Moved):
+    """Local memory that is read."""
+
+
+class Target(Moved):
+    """Local memory that is written."""
+
+
+class Remote(Moved):
+    """Named by the caller's own symmetric array; the same array on `pe` is meant."""
+
+    stub, symmetric = "Symmetric", True
+
+
+class FromMembers(Moved):
+    """Symmetric; that of every member of the team is read."""
+
+    stub, symmetric = "Symmetric", True
+
+
+class ToMembers(Moved):
+    """Symmetric; that of every member of the team is written."""
+
+    stub, symmetric = "Symmetric", True
+
+
+class Element(Array):
+    """Symmetric; element 0 on `pe` is meant."""
+
+    stub, symmetric, first = "Symmetric", True, True
+
+
+class Numbers(Element):
+    """One that atomic operations add to."""
+
+    dtypes = NUMBERS
+
+
+class Bits(Element):
+    """One that atomic operations combine bit by bit."""
+
+    dtypes = BITS
+
+
+class RemoteSignal(Element):
+    """A signal on `pe`."""
+
+    dtypes = ("uint64",)
+
+
+class Own(Array):
+    """Symmetric; the caller's own, which other PEs write and the caller waits for."""
+
+    stub, symmetric, layout = "Symmetric", True, "C"
+    dtypes = WAITED
+
+
+class Signal(Own):
+    """The caller's own signal."""
+
+    dtypes = ("uint64",)
+
+
+class OwnSignal(Signal):
+    """Element 0 of it."""
+
+    first = True
+
+
+class Counted(Array):
+    """An array of integers, as long as the one that is waited for."""
+
+    words, layout = "an array of integers", "C"
+
+
+class Indices(Counted):
+    """To which indices are written."""
+
+
+class Status(Counted):
+    """Which elements are excluded; or None."""
+
+    stub, words = "Array | None", "an array of integers, or None"
+
+
+class WantedArray(Counted):
+    """What each element is compared with."""
+
+
+class Views(Array):
+    """Symmetric, to be seen on other PEs."""
+
+    stub, symmetric, layout = "Symmetric", True, "dense"
+
+
+class Matrix(Array):
+    """Memory that the calling PE can load from."""
+
+    moved, ndim, dtypes = True, 2, MULTIPLIED
+
+
+# --- values
+
+
+class Value(Argument):
+    """One element, of the dtype of the operation's array."""
+
+    stub, words = "Scalar", "one value for the array"
+
+
+class Integer(Argument):
+    """An integer; `what` it is the number of, if there may be no such thing."""
+
+    stub, words = "int", "an integer"
+    what: ClassVar[str] = ""
+
+
+class Pe(Integer):
+    """A PE of the job."""
+
+    what = "PE"
+
+
+class Root(Integer):
+    """A PE of the team."""
+
+    what = "PE"
+
+
+class Count(Integer):
+    """A number of elements."""
+
+
+class Stride(Integer):
+    """Elements from one that is copied to the next, 1 or more."""
+
+
+class SignalOp(Integer):
+    """SIGNAL_SET or SIGNAL_ADD."""
+
+    what = "signal operation"
+
+
+class Comparison(Integer):
+    """CMP_EQ and so on."""
+
+    what = "comparison"
+
+
+class Wanted(Integer):
+    """What elements are compared with; in the range of their dtype."""
+
+
+class SignalValue(Wanted):
+    """What a signal is set to, or what is added to it."""
+
+
+class TeamHandle(Argument):
+    """A team."""
+
+    stub, words = "Team", "a team, which is an integer in kernels"
+
+
+class Reduction(Argument):
+    """One of `REDUCTIONS`, written in the call."""
+
+    stub, words = "str", "a text written in the call"
+
+
+class Flag(Argument):
+    """True or False."""
+
+    stub, words = "bool", "True or False"
+
+
+class Timeout(Argument):
+    """Nanoseconds, or None."""
+
+    stub, words = "int | None", "an integer of nanoseconds or None"
+
+
+# --- results
+
+
+class Result:
+    """What an operation returns: its type in the stubs, the dtype that holds it on hosts.
+
+    `timed` is what it is with a timeout, if that differs. A `dtype` of "element" is that of the
+    operation's first array; None: it returns nothing, or no number.
+    """
+
+    stub: ClassVar[str] = "None"
+    dtype: ClassVar[str | None] = None
+    timed: ClassVar[type[Result] | None] = None
+
+
+class Truth(Result):
+    """Whether something holds."""
+
+    stub, dtype = "bool", "bool"
+
+
+class Index(Result):
+    """A number: an index, a count, a PE."""
+
+    stub, dtype = "int", "int64"
+
+
+class SignalResult(Result):
+    """The value of a signal; with a timeout, whether the condition held."""
+
+    stub, dtype, timed = "int", "uint64", Truth
+
+
+class Whether(Result):
+    """Nothing; with a timeout, whether the condition held."""
+
+    timed = Truth
+
+
+class ElementResult(Result):
+    """An element of the operation's array."""
+
+    stub, dtype = "Scalar", "element"
+
+
+class View(Result):
+    """An array on memory of another PE."""
+
+    stub = "DeviceArray"
+
+
+class MulticastView(Result):
+    """An array on memory of all PEs of a team."""
+
+    stub = "MulticastArray"
+
+
+class TeamResult(Result):
+    """A team."""
+
+    stub = "Team"
+
+
+class TwoTeams(Result):
+    """Two teams."""
+
+    stub = "tuple[Team, Team]"

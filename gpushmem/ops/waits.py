@@ -1,0 +1,176 @@
+"""Waiting for what other PEs write, and tests of it."""
+
+from __future__ import annotations
+
+from gpushmem.ops.roles import (
+    Comparison,
+    Index,
+    Indices,
+    Own,
+    OwnSignal,
+    SignalResult,
+    SignalValue,
+    Status,
+    Timeout,
+    Truth,
+    Wanted,
+    Whether,
+)
+from gpushmem.ops.row import ATOMIC, SIGNAL, declare, reads, writes
+
+TIMEOUT = """With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
+the condition does not hold: 0 polls once, after yielding to the other threads. {status}
+The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
+about what others wrote is promised. Without it (None) it waits indefinitely."""
+WHETHER = TIMEOUT.format(status="It then returns whether the condition held: True or False.")
+NO_INDEX = TIMEOUT.format(
+    status="""It then returns -1, which is also what it returns at once if there is nothing to wait
+for: a `status` that excludes all of `ivars` tells the two apart."""
+)
+NO_COUNT = TIMEOUT.format(
+    status="""It then returns 0, which is also what it returns at once if there is nothing to wait
+for: a `status` that excludes all of `ivars` tells the two apart. `indices` stay as they were."""
+)
+
+
+@declare(reads("signal", "0", SIGNAL), on_host=True, note=WHETHER, waits_for="signal")
+def signal_wait_until(
+    signal: OwnSignal, cmp: Comparison, value: SignalValue, timeout_ns: Timeout = None
+) -> SignalResult:
+    """Wait until element 0 of `signal` (uint64, the caller's own) compares to `value`; return it.
+
+    `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. On return the data put before the
+    signal is visible to the calling thread; other threads of the block see it after
+    `cuda.syncthreads()`. The signal keeps its value: reset it, or count up. OpenSHMEM 1.5:
+    shmem_signal_wait_until.
+    """
+
+
+WAITING = """`cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
+written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
+visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64."""
+SEVERAL = f"""`status`, an integer array as long as `ivars` or None, excludes the elements for which
+it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. {WAITING}"""
+
+
+@declare(reads("ivar", "0", ATOMIC), on_host=True, note=f"{WAITING}\n\n{WHETHER}", waits_for="ivar")
+def wait_until(ivar: Own, cmp: Comparison, value: Wanted, timeout_ns: Timeout = None) -> Whether:
+    """Wait until element 0 of `ivar` (symmetric, the caller's own) compares to `value`.
+
+    OpenSHMEM 1.5: shmem_wait_until.
+    """
+
+
+@declare(
+    reads("ivars", kind=ATOMIC),
+    reads("status", "ivars"),
+    on_host=True,
+    vector=True,
+    note=f"{SEVERAL}\n\n{WHETHER}",
+    waits_for="ivars",
+)
+def wait_until_all(
+    ivars: Own, status: Status, cmp: Comparison, value: Wanted, timeout_ns: Timeout = None
+) -> Whether:
+    """Wait until all elements of `ivars` (symmetric, the caller's own) compare to `value`.
+
+    OpenSHMEM 1.5: shmem_wait_until_all.
+    """
+
+
+@declare(
+    reads("ivars", kind=ATOMIC),
+    reads("status", "ivars"),
+    on_host=True,
+    vector=True,
+    note=f"{SEVERAL}\n\n{NO_INDEX}",
+    waits_for="ivars",
+)
+def wait_until_any(
+    ivars: Own, status: Status, cmp: Comparison, value: Wanted, timeout_ns: Timeout = None
+) -> Index:
+    """Wait until one element of `ivars` (symmetric, the caller's own) compares; return its index.
+
+    If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX
+    in C). OpenSHMEM 1.5: shmem_wait_until_any.
+    """
+
+
+@declare(
+    reads("ivars", kind=ATOMIC),
+    reads("status", "ivars"),
+    writes("indices", "ivars"),
+    on_host=True,
+    vector=True,
+    note=f"{SEVERAL}\n\n{NO_COUNT}",
+    waits_for="ivars",
+)
+def wait_until_some(
+    ivars: Own,
+    indices: Indices,
+    status: Status,
+    cmp: Comparison,
+    value: Wanted,
+    timeout_ns: Timeout = None,
+) -> Index:
+    """Wait until at least one element of `ivars` (symmetric, the caller's own) compares.
+
+    Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
+    returns how many: 0 if there is nothing to wait for. OpenSHMEM 1.5: shmem_wait_until_some.
+    """
+
+
+@declare(reads("ivar", "0", ATOMIC), on_host=True, stream=False, note=WAITING)
+def test(ivar: Own, cmp: Comparison, value: Wanted) -> Truth:
+    """Return whether element 0 of `ivar` (symmetric, the caller's own) compares to `value`.
+
+    OpenSHMEM 1.5: shmem_test.
+    """
+
+
+@declare(
+    reads("ivars", kind=ATOMIC),
+    reads("status", "ivars"),
+    on_host=True,
+    stream=False,
+    vector=True,
+    note=SEVERAL,
+)
+def test_all(ivars: Own, status: Status, cmp: Comparison, value: Wanted) -> Truth:
+    """Return whether all elements of `ivars` (symmetric, the caller's own) compare to `value`.
+
+    True also if all are excluded. OpenSHMEM 1.5: shmem_test_all.
+    """
+
+
+@declare(
+    reads("ivars", kind=ATOMIC),
+    reads("status", "ivars"),
+    on_host=True,
+    stream=False,
+    vector=True,
+    note=SEVERAL,
+)
+def test_any(ivars: Own, status: Status, cmp: Comparison, value: Wanted) -> Index:
+    """Return the lowest index of `ivars` (symmetric, the caller's own) that compares, or -1.
+
+    OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
+    """
+
+
+@declare(
+    reads("ivars", kind=ATOMIC),
+    reads("status", "ivars"),
+    writes("indices", "ivars"),
+    on_host=True,
+    stream=False,
+    vector=True,
+    note=SEVERAL,
+)
+def test_some(
+    ivars: Own, indices: Indices, status: Status, cmp: Comparison, value: Wanted
+) -> Index:
+    """Write the indices of the elements of `ivars` that compare to `indices`; return how many.
+
+    `ivars` is symmetric, the caller's own. OpenSHMEM 1.5: shmem_test_some.
+    """
