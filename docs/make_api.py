@@ -9,13 +9,13 @@ from pathlib import Path
 
 import gpushmem
 from gpushmem import _HOME
-from gpushmem.ops import OPS
+from gpushmem.ops import OPS, roles
 from gpushmem.ops.constants import COMPARISONS
 
 ROOT = Path(__file__).parent.parent
 HEAD = """# Operations
 
-Written by `docs/make_api.py` from the operation table (`gpushmem/ops/declarations.py`).
+Written by `docs/make_api.py` from the operation table (`gpushmem/ops`).
 
 Operations are called in kernels or on the host, where marked. With `stream=` those marked "stream"
 take their turn on a stream when the host calls them, and return nothing. A `_warp` or `_block` form
@@ -44,8 +44,44 @@ def page():
     for op in firsts.values():
         params = [str(p.replace(annotation=p.empty)) for p in _signature(op).values()]
         signature = ", ".join(params).replace("stream=None", "*, stream=None")
-        sections.append(f"\n## {op.name}\n\n`{op.name}({signature})`\n\n{op.doc}\n")
+        memory = _memory(op)
+        sections.append(f"\n## {op.name}\n\n`{op.name}({signature})`\n\n{op.doc}\n{memory}")
     return HEAD + "".join(lines) + "".join(sections)
+
+
+def _memory(op):
+    """What the row says of memory, waiting and order, in a line."""
+    said = [f"{effect.how} {_extent(op, effect)}" for effect in op.facts.effects]
+    if op.facts.waits_for:
+        said.append(f"waits for `{op.facts.waits_for}`")
+    if op.facts.meets:
+        said.append("waits for all members of the team" if op.params else "waits for all PEs")
+    return f"\nMemory: {'; '.join(said)}.\n" if said else ""
+
+
+def _extent(op, effect):
+    role = op.arrays[effect.array]
+    if effect.extent == "0":
+        what = f"element 0 of `{effect.array}`"
+    elif effect.extent == "stride":
+        what = f"`nelems` elements of `{effect.array}`, `{effect.array}_stride` apart"
+    elif effect.extent == "parts":
+        what = f"parts of `{effect.array}`"
+    elif effect.extent == effect.array:
+        what = f"`{effect.array}`"
+    else:
+        what = f"the first `{effect.extent}.size` elements of `{effect.array}`"
+    where = " on `pe`" if issubclass(role, REMOTE) else ""
+    if issubclass(role, roles.FromMembers | roles.ToMembers):
+        where = " of every member"
+    return (
+        what
+        + where
+        + {"data": "", "atomic": ", atomically", "signal": ", as a signal"}[effect.kind]
+    )
+
+
+REMOTE = roles.Remote, roles.Element
 
 
 def _signature(op):
@@ -54,7 +90,7 @@ def _signature(op):
 
 STUB_HEAD = '''"""Public names for type checkers and editors; docs/make_api.py writes it."""
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 from numpy.typing import NDArray
 
@@ -76,10 +112,35 @@ def stub():
     lines.append(ALIASES)
     for op in OPS.values():
         text = "\n    ".join(op.doc.splitlines()).replace("\n    \n", "\n\n")
-        signature = str(inspect.signature(op.function)).replace("'", "")
-        signature = signature.replace("stream=None", "stream: Any = None")
-        lines.append(f'\ndef {op.name}{signature}:\n    """{text}\n    """\n')
+        lines += _defined(op, text)
     return "".join(lines)
+
+
+def _defined(op, text):
+    """One function, or, if what it returns depends on a timeout, its two overloads."""
+    signature = inspect.signature(op.function)
+    if op.returns.timed is None or "timeout_ns" not in op.roles:
+        return [f'\ndef {op.name}{_typed(signature)}:\n    """{text}\n    """\n']
+    timed, untimed = (
+        signature.replace(
+            parameters=[
+                p.replace(annotation=kind, default=default) if p.name == "timeout_ns" else p
+                for p in signature.parameters.values()
+            ],
+            return_annotation=returns.stub,
+        )
+        for kind, default, returns in (
+            ("int", inspect.Parameter.empty, op.returns.timed), ("None", None, op.returns),
+        )
+    )  # fmt: skip
+    return [
+        f'\n@overload\ndef {op.name}{_typed(untimed)}:\n    """{text}\n    """\n',
+        f"\n@overload\ndef {op.name}{_typed(timed)}: ...\n",
+    ]
+
+
+def _typed(signature):
+    return str(signature).replace("'", "").replace("stream=None", "stream: Any = None")
 
 
 HOST_HEAD = """# On the host

@@ -1,6 +1,6 @@
 """Public names for type checkers and editors; docs/make_api.py writes it."""
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 from numpy.typing import NDArray
 
@@ -85,10 +85,12 @@ def g(src: Symmetric, pe: int, *, stream: Any = None) -> Scalar:
 def put(dst: Symmetric, src: Array, pe: int, *, stream: Any = None) -> None:
     """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
 
-    Both contiguous, of one dtype; a smaller `dst` is an error. On return `src` may be reused;
-    arrival needs `quiet`, or a signal that follows (`put_signal`). Two puts may arrive in either
-    order: put `fence` between them where it matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi;
-    NVSHMEM 3: nvshmemx_put_warp, nvshmemx_put_block.
+    Both contiguous, of one dtype; a smaller `dst` is an error. `put_signal` tells `pe` that the
+    data has arrived. Two puts may arrive in either order: put `fence` between them where it
+    matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
+    nvshmemx_put_block.
+
+    On return `src` may be changed; the data has arrived after `quiet`.
 
     On the host the local array is device or symmetric memory, or registered (`register`).
     """
@@ -96,25 +98,23 @@ def put(dst: Symmetric, src: Array, pe: int, *, stream: Any = None) -> None:
 def put_nbi(dst: Symmetric, src: Array, pe: int) -> None:
     """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
 
-    Both contiguous, of one dtype; a smaller `dst` is an error. On return `src` may be reused;
-    arrival needs `quiet`, or a signal that follows (`put_signal`). Two puts may arrive in either
-    order: put `fence` between them where it matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi;
-    NVSHMEM 3: nvshmemx_put_warp, nvshmemx_put_block.
+    Both contiguous, of one dtype; a smaller `dst` is an error. `put_signal` tells `pe` that the
+    data has arrived. Two puts may arrive in either order: put `fence` between them where it
+    matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
+    nvshmemx_put_block.
 
-    On the host the local array is device or symmetric memory, or registered (`register`).
-
-    Non-blocking: `src` and `dst` may be touched again only after `quiet`.
+    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
     """
 
 def put_warp(dst: Symmetric, src: Array, pe: int) -> None:
     """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
 
-    Both contiguous, of one dtype; a smaller `dst` is an error. On return `src` may be reused;
-    arrival needs `quiet`, or a signal that follows (`put_signal`). Two puts may arrive in either
-    order: put `fence` between them where it matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi;
-    NVSHMEM 3: nvshmemx_put_warp, nvshmemx_put_block.
+    Both contiguous, of one dtype; a smaller `dst` is an error. `put_signal` tells `pe` that the
+    data has arrived. Two puts may arrive in either order: put `fence` between them where it
+    matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
+    nvshmemx_put_block.
 
-    On the host the local array is device or symmetric memory, or registered (`register`).
+    On return `src` may be changed; the data has arrived after `quiet`.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
@@ -122,27 +122,25 @@ def put_warp(dst: Symmetric, src: Array, pe: int) -> None:
 def put_nbi_warp(dst: Symmetric, src: Array, pe: int) -> None:
     """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
 
-    Both contiguous, of one dtype; a smaller `dst` is an error. On return `src` may be reused;
-    arrival needs `quiet`, or a signal that follows (`put_signal`). Two puts may arrive in either
-    order: put `fence` between them where it matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi;
-    NVSHMEM 3: nvshmemx_put_warp, nvshmemx_put_block.
+    Both contiguous, of one dtype; a smaller `dst` is an error. `put_signal` tells `pe` that the
+    data has arrived. Two puts may arrive in either order: put `fence` between them where it
+    matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
+    nvshmemx_put_block.
 
-    On the host the local array is device or symmetric memory, or registered (`register`).
+    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
-
-    Non-blocking: `src` and `dst` may be touched again only after `quiet`.
     """
 
 def put_block(dst: Symmetric, src: Array, pe: int) -> None:
     """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
 
-    Both contiguous, of one dtype; a smaller `dst` is an error. On return `src` may be reused;
-    arrival needs `quiet`, or a signal that follows (`put_signal`). Two puts may arrive in either
-    order: put `fence` between them where it matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi;
-    NVSHMEM 3: nvshmemx_put_warp, nvshmemx_put_block.
+    Both contiguous, of one dtype; a smaller `dst` is an error. `put_signal` tells `pe` that the
+    data has arrived. Two puts may arrive in either order: put `fence` between them where it
+    matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
+    nvshmemx_put_block.
 
-    On the host the local array is device or symmetric memory, or registered (`register`).
+    On return `src` may be changed; the data has arrived after `quiet`.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
@@ -150,23 +148,23 @@ def put_block(dst: Symmetric, src: Array, pe: int) -> None:
 def put_nbi_block(dst: Symmetric, src: Array, pe: int) -> None:
     """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
 
-    Both contiguous, of one dtype; a smaller `dst` is an error. On return `src` may be reused;
-    arrival needs `quiet`, or a signal that follows (`put_signal`). Two puts may arrive in either
-    order: put `fence` between them where it matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi;
-    NVSHMEM 3: nvshmemx_put_warp, nvshmemx_put_block.
+    Both contiguous, of one dtype; a smaller `dst` is an error. `put_signal` tells `pe` that the
+    data has arrived. Two puts may arrive in either order: put `fence` between them where it
+    matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
+    nvshmemx_put_block.
 
-    On the host the local array is device or symmetric memory, or registered (`register`).
+    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
-
-    Non-blocking: `src` and `dst` may be touched again only after `quiet`.
     """
 
 def get(dst: Array, src: Symmetric, pe: int, *, stream: Any = None) -> None:
     """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
 
-    Both contiguous, of one dtype; a smaller `src` is an error. On return `dst` holds the data.
-    OpenSHMEM 1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
+    Both contiguous, of one dtype; a smaller `src` is an error. OpenSHMEM 1.5: shmem_get,
+    shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
+
+    On return `dst` has the data.
 
     On the host the local array is device or symmetric memory, or registered (`register`).
     """
@@ -174,21 +172,19 @@ def get(dst: Array, src: Symmetric, pe: int, *, stream: Any = None) -> None:
 def get_nbi(dst: Array, src: Symmetric, pe: int) -> None:
     """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
 
-    Both contiguous, of one dtype; a smaller `src` is an error. On return `dst` holds the data.
-    OpenSHMEM 1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
+    Both contiguous, of one dtype; a smaller `src` is an error. OpenSHMEM 1.5: shmem_get,
+    shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
 
-    On the host the local array is device or symmetric memory, or registered (`register`).
-
-    Non-blocking: `src` and `dst` may be touched again only after `quiet`.
+    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
     """
 
 def get_warp(dst: Array, src: Symmetric, pe: int) -> None:
     """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
 
-    Both contiguous, of one dtype; a smaller `src` is an error. On return `dst` holds the data.
-    OpenSHMEM 1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
+    Both contiguous, of one dtype; a smaller `src` is an error. OpenSHMEM 1.5: shmem_get,
+    shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
 
-    On the host the local array is device or symmetric memory, or registered (`register`).
+    On return `dst` has the data.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
@@ -196,23 +192,21 @@ def get_warp(dst: Array, src: Symmetric, pe: int) -> None:
 def get_nbi_warp(dst: Array, src: Symmetric, pe: int) -> None:
     """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
 
-    Both contiguous, of one dtype; a smaller `src` is an error. On return `dst` holds the data.
-    OpenSHMEM 1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
+    Both contiguous, of one dtype; a smaller `src` is an error. OpenSHMEM 1.5: shmem_get,
+    shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
 
-    On the host the local array is device or symmetric memory, or registered (`register`).
+    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
-
-    Non-blocking: `src` and `dst` may be touched again only after `quiet`.
     """
 
 def get_block(dst: Array, src: Symmetric, pe: int) -> None:
     """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
 
-    Both contiguous, of one dtype; a smaller `src` is an error. On return `dst` holds the data.
-    OpenSHMEM 1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
+    Both contiguous, of one dtype; a smaller `src` is an error. OpenSHMEM 1.5: shmem_get,
+    shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
 
-    On the host the local array is device or symmetric memory, or registered (`register`).
+    On return `dst` has the data.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
@@ -220,34 +214,36 @@ def get_block(dst: Array, src: Symmetric, pe: int) -> None:
 def get_nbi_block(dst: Array, src: Symmetric, pe: int) -> None:
     """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
 
-    Both contiguous, of one dtype; a smaller `src` is an error. On return `dst` holds the data.
-    OpenSHMEM 1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
+    Both contiguous, of one dtype; a smaller `src` is an error. OpenSHMEM 1.5: shmem_get,
+    shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
 
-    On the host the local array is device or symmetric memory, or registered (`register`).
+    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
-
-    Non-blocking: `src` and `dst` may be touched again only after `quiet`.
     """
 
 def iput(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int, *, stream: Any = None) -> None:
     """Copy elements of `src` (local) to `dst` (symmetric, on `pe`), `nelems` of them, with strides.
 
-    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `src` may
-    be reused; arrival needs `quiet`.
+    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
 
-    On the host the local array is device or symmetric memory, or registered (`register`). Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
+    On return `src` may be changed; the data has arrived after `quiet`.
+
+    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
     OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
     warps.
+
+    On the host the local array is device or symmetric memory, or registered (`register`).
     """
 
 def iput_warp(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
     """Copy elements of `src` (local) to `dst` (symmetric, on `pe`), `nelems` of them, with strides.
 
-    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `src` may
-    be reused; arrival needs `quiet`.
+    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
 
-    On the host the local array is device or symmetric memory, or registered (`register`). Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
+    On return `src` may be changed; the data has arrived after `quiet`.
+
+    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
     OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
     warps.
 
@@ -257,10 +253,11 @@ def iput_warp(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nele
 def iput_block(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
     """Copy elements of `src` (local) to `dst` (symmetric, on `pe`), `nelems` of them, with strides.
 
-    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `src` may
-    be reused; arrival needs `quiet`.
+    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
 
-    On the host the local array is device or symmetric memory, or registered (`register`). Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
+    On return `src` may be changed; the data has arrived after `quiet`.
+
+    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
     OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
     warps.
 
@@ -270,21 +267,25 @@ def iput_block(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nel
 def iget(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int, *, stream: Any = None) -> None:
     """Copy elements of `src` (symmetric, on `pe`) to `dst` (local), `nelems` of them, with strides.
 
-    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `dst`
-    holds the data.
+    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
 
-    On the host the local array is device or symmetric memory, or registered (`register`). Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
+    On return `dst` has the data.
+
+    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
     OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
     warps.
+
+    On the host the local array is device or symmetric memory, or registered (`register`).
     """
 
 def iget_warp(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
     """Copy elements of `src` (symmetric, on `pe`) to `dst` (local), `nelems` of them, with strides.
 
-    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `dst`
-    holds the data.
+    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
 
-    On the host the local array is device or symmetric memory, or registered (`register`). Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
+    On return `dst` has the data.
+
+    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
     OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
     warps.
 
@@ -294,10 +295,11 @@ def iget_warp(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nele
 def iget_block(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
     """Copy elements of `src` (symmetric, on `pe`) to `dst` (local), `nelems` of them, with strides.
 
-    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`. On return `dst`
-    holds the data.
+    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
 
-    On the host the local array is device or symmetric memory, or registered (`register`). Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
+    On return `dst` has the data.
+
+    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
     OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
     warps.
 
@@ -437,8 +439,10 @@ def put_signal(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: in
     """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
 
     `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
-    ordered; earlier puts are not. On return `src` may be reused. OpenSHMEM 1.5:
-    shmem_put_signal; NVSHMEM 3: nvshmemx_put_signal_block.
+    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
+    NVSHMEM 3: nvshmemx_put_signal_block.
+
+    On return `src` may be changed; the data has arrived after `quiet`.
 
     On the host the local array is device or symmetric memory, or registered (`register`).
     """
@@ -447,22 +451,20 @@ def put_signal_nbi(dst: Symmetric, src: Array, signal: Symmetric, value: int, op
     """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
 
     `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
-    ordered; earlier puts are not. On return `src` may be reused. OpenSHMEM 1.5:
-    shmem_put_signal; NVSHMEM 3: nvshmemx_put_signal_block.
+    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
+    NVSHMEM 3: nvshmemx_put_signal_block.
 
-    On the host the local array is device or symmetric memory, or registered (`register`).
-
-    Non-blocking: `src` and `dst` may be touched again only after `quiet`.
+    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
     """
 
 def put_signal_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
     """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
 
     `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
-    ordered; earlier puts are not. On return `src` may be reused. OpenSHMEM 1.5:
-    shmem_put_signal; NVSHMEM 3: nvshmemx_put_signal_block.
+    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
+    NVSHMEM 3: nvshmemx_put_signal_block.
 
-    On the host the local array is device or symmetric memory, or registered (`register`).
+    On return `src` may be changed; the data has arrived after `quiet`.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
@@ -471,24 +473,22 @@ def put_signal_nbi_warp(dst: Symmetric, src: Array, signal: Symmetric, value: in
     """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
 
     `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
-    ordered; earlier puts are not. On return `src` may be reused. OpenSHMEM 1.5:
-    shmem_put_signal; NVSHMEM 3: nvshmemx_put_signal_block.
+    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
+    NVSHMEM 3: nvshmemx_put_signal_block.
 
-    On the host the local array is device or symmetric memory, or registered (`register`).
+    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
-
-    Non-blocking: `src` and `dst` may be touched again only after `quiet`.
     """
 
 def put_signal_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
     """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
 
     `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
-    ordered; earlier puts are not. On return `src` may be reused. OpenSHMEM 1.5:
-    shmem_put_signal; NVSHMEM 3: nvshmemx_put_signal_block.
+    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
+    NVSHMEM 3: nvshmemx_put_signal_block.
 
-    On the host the local array is device or symmetric memory, or registered (`register`).
+    On return `src` may be changed; the data has arrived after `quiet`.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
@@ -497,14 +497,12 @@ def put_signal_nbi_block(dst: Symmetric, src: Array, signal: Symmetric, value: i
     """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
 
     `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
-    ordered; earlier puts are not. On return `src` may be reused. OpenSHMEM 1.5:
-    shmem_put_signal; NVSHMEM 3: nvshmemx_put_signal_block.
+    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
+    NVSHMEM 3: nvshmemx_put_signal_block.
 
-    On the host the local array is device or symmetric memory, or registered (`register`).
+    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
-
-    Non-blocking: `src` and `dst` may be touched again only after `quiet`.
     """
 
 def signal_op(signal: Symmetric, value: int, op: int, pe: int, *, stream: Any = None) -> None:
@@ -521,7 +519,8 @@ def signal_fetch(signal: Symmetric) -> int:
     shmem_signal_fetch.
     """
 
-def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> int:
+@overload
+def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: None = None, *, stream: Any = None) -> int:
     """Wait until element 0 of `signal` (uint64, the caller's own) compares to `value`; return it.
 
     `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. On return the data put before the
@@ -530,12 +529,16 @@ def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: int |
     shmem_signal_wait_until.
 
     With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
-    the condition does not hold: 0 is one look, for which the other threads get their turn. It then returns whether the condition held: True or False.
+    the condition does not hold: 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False.
     The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
-    about what others wrote is promised. Without it (None) the wait takes as long as it takes.
+    about what others wrote is promised. Without it (None) it waits indefinitely.
     """
 
-def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> bool | None:
+@overload
+def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: int, *, stream: Any = None) -> bool: ...
+
+@overload
+def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: None = None, *, stream: Any = None) -> None:
     """Wait until element 0 of `ivar` (symmetric, the caller's own) compares to `value`.
 
     OpenSHMEM 1.5: shmem_wait_until.
@@ -545,12 +548,16 @@ def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int | None = N
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
 
     With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
-    the condition does not hold: 0 is one look, for which the other threads get their turn. It then returns whether the condition held: True or False.
+    the condition does not hold: 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False.
     The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
-    about what others wrote is promised. Without it (None) the wait takes as long as it takes.
+    about what others wrote is promised. Without it (None) it waits indefinitely.
     """
 
-def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> bool | None:
+@overload
+def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int, *, stream: Any = None) -> bool: ...
+
+@overload
+def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: None = None, *, stream: Any = None) -> None:
     """Wait until all elements of `ivars` (symmetric, the caller's own) compare to `value`.
 
     OpenSHMEM 1.5: shmem_wait_until_all.
@@ -561,12 +568,16 @@ def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int,
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
 
     With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
-    the condition does not hold: 0 is one look, for which the other threads get their turn. It then returns whether the condition held: True or False.
+    the condition does not hold: 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False.
     The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
-    about what others wrote is promised. Without it (None) the wait takes as long as it takes.
+    about what others wrote is promised. Without it (None) it waits indefinitely.
     """
 
-def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any = None) -> bool | None:
+@overload
+def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int, *, stream: Any = None) -> bool: ...
+
+@overload
+def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: None = None, *, stream: Any = None) -> None:
     """Wait until all elements of `ivars` (symmetric, the caller's own) compare to `value`.
 
     OpenSHMEM 1.5: shmem_wait_until_all.
@@ -579,10 +590,13 @@ def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, valu
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
 
     With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
-    the condition does not hold: 0 is one look, for which the other threads get their turn. It then returns whether the condition held: True or False.
+    the condition does not hold: 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False.
     The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
-    about what others wrote is promised. Without it (None) the wait takes as long as it takes.
+    about what others wrote is promised. Without it (None) it waits indefinitely.
     """
+
+@overload
+def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int, *, stream: Any = None) -> bool: ...
 
 def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> int:
     """Wait until one element of `ivars` (symmetric, the caller's own) compares; return its index.
@@ -596,10 +610,10 @@ def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int,
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
 
     With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
-    the condition does not hold: 0 is one look, for which the other threads get their turn. It then returns -1, which is also what it returns at once if there is nothing to wait
+    the condition does not hold: 0 polls once, after yielding to the other threads. It then returns -1, which is also what it returns at once if there is nothing to wait
     for: a `status` that excludes all of `ivars` tells the two apart.
     The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
-    about what others wrote is promised. Without it (None) the wait takes as long as it takes.
+    about what others wrote is promised. Without it (None) it waits indefinitely.
     """
 
 def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any = None) -> int:
@@ -616,10 +630,10 @@ def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, valu
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
 
     With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
-    the condition does not hold: 0 is one look, for which the other threads get their turn. It then returns -1, which is also what it returns at once if there is nothing to wait
+    the condition does not hold: 0 polls once, after yielding to the other threads. It then returns -1, which is also what it returns at once if there is nothing to wait
     for: a `status` that excludes all of `ivars` tells the two apart.
     The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
-    about what others wrote is promised. Without it (None) the wait takes as long as it takes.
+    about what others wrote is promised. Without it (None) it waits indefinitely.
     """
 
 def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> int:
@@ -634,10 +648,10 @@ def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp:
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
 
     With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
-    the condition does not hold: 0 is one look, for which the other threads get their turn. It then returns 0, which is also what it returns at once if there is nothing to wait
+    the condition does not hold: 0 polls once, after yielding to the other threads. It then returns 0, which is also what it returns at once if there is nothing to wait
     for: a `status` that excludes all of `ivars` tells the two apart. `indices` stay as they were.
     The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
-    about what others wrote is promised. Without it (None) the wait takes as long as it takes.
+    about what others wrote is promised. Without it (None) it waits indefinitely.
     """
 
 def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any = None) -> int:
@@ -654,10 +668,10 @@ def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | Non
     visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
 
     With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
-    the condition does not hold: 0 is one look, for which the other threads get their turn. It then returns 0, which is also what it returns at once if there is nothing to wait
+    the condition does not hold: 0 polls once, after yielding to the other threads. It then returns 0, which is also what it returns at once if there is nothing to wait
     for: a `status` that excludes all of `ivars` tells the two apart. `indices` stay as they were.
     The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
-    about what others wrote is promised. Without it (None) the wait takes as long as it takes.
+    about what others wrote is promised. Without it (None) it waits indefinitely.
     """
 
 def test(ivar: Symmetric, cmp: int, value: int) -> bool:
@@ -795,7 +809,7 @@ def team_split_2d(parent: Team, xrange: int) -> tuple[Team, Team]:
     """
 
 def team_destroy(team: Team) -> None:
-    """Take `team` down. Collective over it; waits for this PE's kernels.
+    """Destroy `team`. Collective over it; waits for this PE's kernels.
 
     Using it afterwards raises `TeamError`. The predefined teams stay. OpenSHMEM 1.5:
     shmem_team_destroy.
@@ -938,7 +952,7 @@ def broadcast(team: Team, dst: Symmetric, src: Symmetric, root: int = 0, *, stre
 
     Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    `dst` has the result and `src` may be changed; other PEs may still be in the call.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
     """
@@ -950,7 +964,7 @@ def broadcast_warp(team: Team, dst: Symmetric, src: Symmetric, root: int = 0) ->
 
     Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    `dst` has the result and `src` may be changed; other PEs may still be in the call.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
 
@@ -964,7 +978,7 @@ def broadcast_block(team: Team, dst: Symmetric, src: Symmetric, root: int = 0) -
 
     Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    `dst` has the result and `src` may be changed; other PEs may still be in the call.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
 
@@ -979,7 +993,7 @@ def fcollect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) 
 
     Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    `dst` has the result and `src` may be changed; other PEs may still be in the call.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
     """
@@ -992,7 +1006,7 @@ def fcollect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
 
     Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    `dst` has the result and `src` may be changed; other PEs may still be in the call.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
 
@@ -1007,7 +1021,7 @@ def fcollect_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
 
     Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    `dst` has the result and `src` may be changed; other PEs may still be in the call.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
 
@@ -1022,7 +1036,7 @@ def collect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -
 
     Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    `dst` has the result and `src` may be changed; other PEs may still be in the call.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
     """
@@ -1035,7 +1049,7 @@ def collect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
 
     Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    `dst` has the result and `src` may be changed; other PEs may still be in the call.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
 
@@ -1050,7 +1064,7 @@ def collect_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
 
     Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    `dst` has the result and `src` may be changed; other PEs may still be in the call.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
 
@@ -1065,7 +1079,7 @@ def alltoall(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) 
 
     Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    `dst` has the result and `src` may be changed; other PEs may still be in the call.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
     """
@@ -1078,7 +1092,7 @@ def alltoall_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
 
     Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    `dst` has the result and `src` may be changed; other PEs may still be in the call.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
 
@@ -1093,7 +1107,7 @@ def alltoall_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
 
     Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    `dst` has the result and `src` may be changed; other PEs may still be in the call.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
 
@@ -1109,7 +1123,7 @@ def alltoalls(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_s
 
     Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    `dst` has the result and `src` may be changed; other PEs may still be in the call.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
     """
@@ -1123,7 +1137,7 @@ def alltoalls_warp(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, 
 
     Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    `dst` has the result and `src` may be changed; other PEs may still be in the call.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
 
@@ -1139,7 +1153,7 @@ def alltoalls_block(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int,
 
     Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    `dst` has the result and `src` may be changed; other PEs may still be in the call.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
 
@@ -1158,7 +1172,7 @@ def reduce(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream: Any =
     PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
     of complex numbers, and "maxloc" only in `reduce_block`, of two float64. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
-    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    `dst` has the result and `src` may be changed; other PEs may still be in the call.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
     """
@@ -1175,7 +1189,7 @@ def reduce_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
     of complex numbers, and "maxloc" only in `reduce_block`, of two float64. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
-    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    `dst` has the result and `src` may be changed; other PEs may still be in the call.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
 
@@ -1194,7 +1208,7 @@ def reduce_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
     of complex numbers, and "maxloc" only in `reduce_block`, of two float64. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
-    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    `dst` has the result and `src` may be changed; other PEs may still be in the call.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
 
@@ -1214,7 +1228,7 @@ def reducescatter(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream
     PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
     of complex numbers, and "maxloc" only in `reduce_block`, of two float64. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but `dst` may be the caller's part of `src`. On return
-    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    `dst` has the result and `src` may be changed; other PEs may still be in the call.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
     """
@@ -1232,7 +1246,7 @@ def reducescatter_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> N
     PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
     of complex numbers, and "maxloc" only in `reduce_block`, of two float64. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but `dst` may be the caller's part of `src`. On return
-    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    `dst` has the result and `src` may be changed; other PEs may still be in the call.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
 
@@ -1252,7 +1266,7 @@ def reducescatter_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> 
     PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
     of complex numbers, and "maxloc" only in `reduce_block`, of two float64. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but `dst` may be the caller's part of `src`. On return
-    `dst` has the result and `src` may be reused, on the calling PE; other PEs may not be so far.
+    `dst` has the result and `src` may be changed; other PEs may still be in the call.
     One call per PE: one thread, one warp or one block of one kernel, or the host, which
     first waits for the kernels of its PE.
 
