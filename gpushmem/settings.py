@@ -139,6 +139,10 @@ SETTINGS = {
             "where compiled kernels are kept for later runs; by default in the user's cache folder",
         ),
         Setting(
+            "GPUSHMEM_CACHE_SIZE", "1G", parse_size,
+            "how much is kept there; what was used least recently is deleted first",
+        ),
+        Setting(
             "GPUSHMEM_CACHE", "1", _switch,
             "0: keep no compiled kernels on disk, and take none from there",
         ),

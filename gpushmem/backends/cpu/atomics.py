@@ -7,11 +7,12 @@ a locked instruction costs anyway; programs may not rely on it.
 
 from __future__ import annotations
 
+import ctypes
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, types
+from numba import from_dtype, types
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends import accepts
@@ -25,7 +26,7 @@ from gpushmem.backends.cpu.access import (
 from gpushmem.backends.cpu.access import address_of as address_of_array
 from gpushmem.backends.cpu.journal import SIGNALS, note_word
 from gpushmem.errors import ArgumentError
-from gpushmem.simt.base.native import intrinsic
+from gpushmem.simt.base.native import c_function, intrinsic
 
 __all__ = ["BODIES", "host"]
 
@@ -149,10 +150,19 @@ BODIES = [_body(op) for op in FORMS]
 
 
 @cache
-def _compiled(update: Any) -> Any:
-    if update is compare_swap:
-        return njit(lambda address, cond, value: compare_swap(address, cond, value))  # noqa: PLW0108
-    return njit(lambda address, value: update(address, value))  # noqa: PLW0108
+def _compiled(op: str, dtype: Any) -> Any:
+    """The update as a C function of an address and the values; returns the old one."""
+    update, n = FORMS[op].update, len(FORMS[op].given)
+
+    def one(address: Any, value: Any) -> Any:
+        return update(address, value)
+
+    def two(address: Any, cond: Any, value: Any) -> Any:
+        return update(address, cond, value)
+
+    typ, c_type = from_dtype(dtype), np.ctypeslib.as_ctypes_type(dtype)
+    function = c_function(typ(types.intp, *[typ] * n), one if n == 1 else two, op)
+    return function.callable(c_type, ctypes.c_int64, *[c_type] * n)
 
 
 def host(name: str, target: np.ndarray[Any, Any], arguments: dict[str, Any]) -> Any:
@@ -164,5 +174,5 @@ def host(name: str, target: np.ndarray[Any, Any], arguments: dict[str, Any]) -> 
         raise error_of(UNALIGNED, name, address_of(target), target.itemsize)
     form, scalar = FORMS[op], target.dtype.type
     given = [scalar(arguments[v] if v in arguments else int(v)) for v in form.given]
-    old = _compiled(form.update)(address_of(target), *given)
+    old = _compiled(op, target.dtype)(address_of(target), *(value.item() for value in given))
     return scalar(old) if op in RETURNING else None
