@@ -170,5 +170,5 @@ def test_kernels_share_the_object_that_has_all_but_reductions(tmp_path, monkeypa
 def test_a_kernels_code_and_what_is_known_of_it_are_one_record():
     artifact = ahead.Artifact({"entry": "k"}, b"\x00\n\xff")
     assert ahead.Artifact.load(artifact.dump()) == artifact
-    with pytest.raises(ValueError, match="JSON|Expecting"):
+    with pytest.raises(ValueError, match="Expecting"):
         ahead.Artifact.load(b"{broken")
