@@ -144,7 +144,7 @@ SETTINGS = {
         ),
         Setting(
             "GPUSHMEM_CACHE", "1", _switch,
-            "0: keep no compiled code on disk, and take none from there: every PE compiles for itself",
+            "0: keep no compiled code, and take none from the store: every PE compiles for itself",
         ),
         Setting(
             "GPUSHMEM_CUBLASDX", "1", _switch,

@@ -8,7 +8,6 @@ import sys
 
 import gpushmem as shmem
 
-
 RUN = os.getppid() if "new" in sys.argv else 0
 
 

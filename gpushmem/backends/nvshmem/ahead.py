@@ -80,7 +80,7 @@ def artifact(
 ) -> Artifact:
     """A kernel's code of a kind, and what is known of it; raises Numba's errors.
 
-    A kernel of which no fingerprint can be made is compiled in every process.
+    A kernel that has no fingerprint, or has `cache=False`, is compiled in every process.
     """
 
     def build() -> Artifact:
@@ -88,7 +88,7 @@ def artifact(
 
     machine = arch, kind, versions.compilers()
     key = fingerprint.fingerprint(py_func, argtypes, options, machine)
-    if key is None:
+    if key is None or not options.get("cache", True):
         return build()
     name, lasting = fingerprint.name_of(key)
     return store.get_or_build(name, build, Artifact.dump, Artifact.load, keep=lasting)
