@@ -1,8 +1,9 @@
-"""What has been compiled, on disk: so that it is done once for a machine, not once a process.
+"""Checked files in the user's cache folder: whole records of bytes, by name.
 
 A file for each name: a digest, then the data. Files are written elsewhere and renamed, so readers
-see all of one or nothing. What cannot be read, or is not what its digest says, counts as not there
-and is made again: a broken folder, a full disk, a quota only cost time, and a line of warning.
+see all of one or nothing. What cannot be read, or is not what its digest says, counts as missing:
+a broken folder, a full disk, a quota only cost time, and a line of warning. The files take at most
+GPUSHMEM_CACHE_SIZE bytes: those that were used least recently are deleted first.
 
 What is kept is machine code, which is executed. So nothing is taken from, or put into, a folder or
 file that another user (other than root) owns or may write to.
@@ -17,25 +18,28 @@ import secrets
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import platformdirs
 
 from gpushmem import settings
 
-__all__ = ["complain", "folder", "load", "name_of", "opened", "save", "speak_for"]
+__all__ = ["clear", "complain", "contents", "enabled", "folder", "load", "opened", "save", "speak"]
 
 HEAD = b"gpushmem 1\n"
 DIGEST_BYTES = 32
+HEAD_BYTES = len(HEAD) + DIGEST_BYTES
 DAY = 86400.0
-UNUSED = 30 * DAY  # after which a file is deleted
-HALF_WRITTEN = DAY / 24  # after which what nobody has renamed is
-MOST_BYTES = 2 << 30  # of all files; the oldest go first
+MINUTE = 60.0  # how exactly is known when a record was used
+UNUSED = 30 * DAY  # after which a record is deleted
+HALF_WRITTEN = DAY / 24  # after which a temporary file, or a lock, is
+MOST_BYTES = 2 << 30  # of one file
+RECORD = re.compile(r"[0-9a-f]{64}")
 OURS = re.compile(r"[0-9a-f]{64}(\.lock)?|writing-\w+")  # what may be deleted
-PRUNED = "pruned"  # a file that is touched when that has been done
+PRUNED = "pruned"  # a file that is touched when that has been done,
+PRUNING = 1.0  # which is seconds ago, at least, when it is done again
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -49,14 +53,14 @@ def folder() -> Path:
     return Path(settings.get("GPUSHMEM_CACHE_DIR") or platformdirs.user_cache_dir("gpushmem"))
 
 
-def name_of(*parts: Any) -> str:
-    """The name of what is made of `parts`, which have to be texts, numbers and tuples of these."""
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
+def enabled() -> bool:
+    """Whether the user wants records to be kept: GPUSHMEM_CACHE."""
+    return bool(settings.get("GPUSHMEM_CACHE"))
 
 
 def load(name: str) -> bytes | None:
     """The data kept under a name; None if there is none that can be trusted."""
-    if not settings.get("GPUSHMEM_CACHE"):
+    if not enabled():
         return None
     with _reported(), suppress(FileNotFoundError), opened() as directory:
         try:
@@ -67,13 +71,35 @@ def load(name: str) -> bytes | None:
     return None
 
 
-def save(name: str, data: bytes) -> None:
-    """Keep data under a name, if that is possible."""
-    if not settings.get("GPUSHMEM_CACHE"):
-        return
+def save(name: str, data: bytes) -> bool:
+    """Keep data under a name; returns whether that was possible."""
+    limit = settings.get("GPUSHMEM_CACHE_SIZE")
+    if not enabled() or len(data) > min(limit, MOST_BYTES) - HEAD_BYTES:
+        return False
     with _reported(), opened(make=True) as directory:
         _write(directory, name, _head(name, data) + data)
-        _prune(directory, time.time())
+        _prune(directory, time.time(), limit)
+        return True
+    return False
+
+
+def contents() -> tuple[int, int]:
+    """How many records there are, and their bytes; raises `OSError` if the folder is not used."""
+    with suppress(FileNotFoundError), opened() as directory:
+        sizes = [n for _, n, name in _ages(directory, 0) if RECORD.fullmatch(name)]
+        return len(sizes), sum(sizes)
+    return 0, 0
+
+
+def clear() -> tuple[int, int]:
+    """Delete all records; returns how many, and their bytes. Raises `OSError` where it cannot."""
+    gone = []
+    with suppress(FileNotFoundError), opened() as directory:
+        for _, nbytes, name in _ages(directory, 0):
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=directory)
+                gone += [nbytes] if RECORD.fullmatch(name) else []
+    return len(gone), sum(gone)
 
 
 def _head(name: str, data: bytes) -> bytes:
@@ -116,10 +142,10 @@ def _read(directory: int, name: str) -> bytes:
         status = os.fstat(file.fileno())
         _check_owner(status, str(folder() / name))
         whole = file.read()
-        head, data = whole[: len(HEAD) + DIGEST_BYTES], whole[len(HEAD) + DIGEST_BYTES :]
+        head, data = whole[:HEAD_BYTES], whole[HEAD_BYTES:]
         if head != _head(name, data):
             raise Unusable(f"{folder() / name} is damaged ({len(whole)} bytes)")
-        if abs(time.time() - status.st_mtime) > DAY:  # it is used: see `_prune`
+        if abs(time.time() - status.st_mtime) > MINUTE:  # it is used: see `_prune`
             with suppress(OSError):
                 os.utime(file.fileno())
         return data
@@ -147,32 +173,31 @@ def _write(directory: int, name: str, data: bytes) -> None:
 # --- what goes wrong
 
 
-def _speak(text: str) -> None:
-    with suppress(Exception):  # nobody reads
+def _write_line(text: str) -> None:
+    with suppress(Exception):  # standard error is closed
         sys.stderr.write(text)
         sys.stderr.flush()
 
 
 _complained = False
-_first: Callable[[], bool] | None = None
+_speaks = True
 
 
-def speak_for(first: Callable[[], bool] | None) -> None:
-    """Ask `first` whether nobody else of the job has complained; None: this process is alone."""
-    global _first  # noqa: PLW0603
-    _first = first
+def speak(whether: bool) -> None:
+    """Warn in this process, or do not: one PE of a job is enough."""
+    global _speaks  # noqa: PLW0603
+    _speaks = whether
 
 
 def complain(reason: str) -> None:
     """Say, once, that compiled code is not kept, and why."""
     global _complained  # noqa: PLW0603
-    if not _complained:
+    if _speaks and not _complained:
         _complained = True
-        if _first is None or _first():
-            _speak(
-                f"gpushmem: {reason}. What was kept there is compiled again "
-                "(GPUSHMEM_CACHE_DIR says where code is kept, GPUSHMEM_CACHE=0 keeps none)\n"
-            )
+        _write_line(
+            f"gpushmem: {reason}. What was kept there is compiled again "
+            "(GPUSHMEM_CACHE_DIR says where code is kept, GPUSHMEM_CACHE=0 keeps none)\n"
+        )
 
 
 @contextmanager
@@ -188,10 +213,10 @@ def _reported() -> Iterator[None]:
 # --- what is deleted
 
 
-def _prune(directory: int, now: float) -> None:
-    """Once a day, delete what has not been used for long, and the oldest of too much."""
+def _prune(directory: int, now: float, limit: int) -> None:
+    """Delete what has not been used for long, and of too much what was used least recently."""
     with suppress(OSError):
-        if abs(now - os.stat(PRUNED, dir_fd=directory).st_mtime) < DAY:
+        if abs(now - os.stat(PRUNED, dir_fd=directory).st_mtime) < PRUNING:
             return
     with suppress(OSError):
         os.close(os.open(PRUNED, WRITE & ~os.O_EXCL, 0o600, dir_fd=directory))
@@ -199,8 +224,8 @@ def _prune(directory: int, now: float) -> None:
         kept = 0
         for age, nbytes, name in sorted(_ages(directory, now)):
             kept += nbytes
-            limit = UNUSED if len(name) == 2 * DIGEST_BYTES else HALF_WRITTEN
-            if age > limit or kept > MOST_BYTES:
+            oldest = UNUSED if RECORD.fullmatch(name) else HALF_WRITTEN
+            if age > oldest or kept > limit:
                 with suppress(OSError):
                     os.unlink(name, dir_fd=directory)
 
@@ -210,5 +235,6 @@ def _ages(directory: int, now: float) -> Iterator[tuple[float, int, str]]:
     with os.scandir(directory) as entries:
         for entry in entries:
             if OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                status = entry.stat(follow_symlinks=False)
-                yield now - status.st_mtime, status.st_size, entry.name
+                with suppress(FileNotFoundError):  # deleted meanwhile
+                    status = entry.stat(follow_symlinks=False)
+                    yield now - status.st_mtime, status.st_size, entry.name

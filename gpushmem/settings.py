@@ -136,11 +136,15 @@ SETTINGS = {
         ),
         Setting(
             "GPUSHMEM_CACHE_DIR", None, str,
-            "where compiled kernels are kept for later runs; by default in the user's cache folder",
+            "folder of the store of compiled code; by default in the user's cache folder",
+        ),
+        Setting(
+            "GPUSHMEM_CACHE_SIZE", "1G", parse_size,
+            "size of the store; what was used least recently is deleted first; `gpushmem cache`",
         ),
         Setting(
             "GPUSHMEM_CACHE", "1", _switch,
-            "0: keep no compiled kernels on disk, and take none from there",
+            "0: keep no compiled code, and take none from the store: every PE compiles for itself",
         ),
         Setting(
             "GPUSHMEM_CUBLASDX", "1", _switch,

@@ -11,10 +11,10 @@ import time
 
 import pytest
 
-from gpushmem import disk
+from gpushmem import disk, store
 from tests.conftest import PLAIN, ROOT
 
-NAME, OTHER = disk.name_of("a"), disk.name_of("b")
+NAME, OTHER = store.key("a"), store.key("b")
 DATA = bytes(range(256)) * 20
 
 
@@ -47,7 +47,7 @@ def test_what_is_kept_is_found(folder, capsys):
     disk.save(OTHER, b"")
     assert disk.load(NAME) == DATA
     assert disk.load(OTHER) == b""
-    assert disk.load(disk.name_of("c")) is None
+    assert disk.load(store.key("c")) is None
     assert folder.stat().st_mode & 0o777 == 0o700
     assert capsys.readouterr().err == ""
 
@@ -217,7 +217,7 @@ def age(path, days):
 
 
 def test_what_nobody_has_used_for_long_is_deleted_and_nothing_else(folder):
-    names = [disk.name_of(k) for k in range(3)]
+    names = [store.key(k) for k in range(3)]
     for name in names:
         disk.save(name, DATA)
     for other in ("mine.txt", "writing-0123456789abcdef"):
@@ -233,8 +233,8 @@ def test_what_nobody_has_used_for_long_is_deleted_and_nothing_else(folder):
 
 
 def test_the_oldest_go_when_it_is_too_much(folder, monkeypatch):
-    monkeypatch.setattr(disk, "MOST_BYTES", 3 * (len(DATA) + 100))
-    names = [disk.name_of(k) for k in range(5)]
+    monkeypatch.setenv("GPUSHMEM_CACHE_SIZE", str(3 * (len(DATA) + 100)))
+    names = [store.key(k) for k in range(5)]
     for days, name in enumerate(names):
         disk.save(name, DATA)
         age(folder / name, 10 - days)

@@ -67,12 +67,13 @@ ROOMS = {
     "settings.py": ["size", "errors"],
     "lines.py": [],
     "disk.py": ["settings"],
-    "artifacts": ["disk", "lines", "arguments", "errors"],
-    "simt/base": ["artifacts", "disk", "errors"],
+    "store.py": ["disk"],
+    "artifacts": ["store", "lines", "arguments", "errors"],
+    "simt/base": ["artifacts", "store", "errors"],
     "simt/compiler": ["simt/base", "artifacts", "lines"],
     "simt/intrinsics": ["simt/compiler", "simt/base", "artifacts"],
     "simt/grid": [
-        "simt/intrinsics", "simt/compiler", "simt/base", "artifacts", "disk", "errors",
+        "simt/intrinsics", "simt/compiler", "simt/base", "artifacts", "store", "errors",
     ],
     "simt/run": ["simt/grid", "simt/compiler", "simt/base", "artifacts", "settings", "errors"],
     "simt/numba_cuda": [
@@ -83,11 +84,11 @@ ROOMS = {
     "bootstrap": ["job", "settings", "errors"],
     "memory": ["size", "arguments", "errors"],
     "backends": [
-        "simt/run", "simt/grid", "simt/compiler", "simt/base", "artifacts", "job", "ops", "disk",
+        "simt/run", "simt/grid", "simt/compiler", "simt/base", "artifacts", "job", "ops", "store",
         "settings", "size", "lines", "arguments", "errors",
     ],
     "backends/nvshmem": [
-        "backends", "artifacts", "job", "ops", "disk", "settings", "size", "errors",
+        "backends", "artifacts", "job", "ops", "store", "settings", "size", "errors",
     ],
     "backends/choice.py": ["backends/nvshmem", "settings", "errors"],
     "runtime.py": [
@@ -102,7 +103,7 @@ ROOMS = {
     "doctor": ["backends/choice", "backends", "backends/nvshmem", "settings", "size", "errors"],
     "cli": [
         "launch", "doctor", "runtime", "jit", "backends/choice", "backends", "backends/nvshmem",
-        "job", "settings", "size", "errors", "__version__",
+        "job", "store", "settings", "size", "errors", "__version__",
     ],
 }  # fmt: skip
 

@@ -35,6 +35,7 @@ GOOD = {
     "GPUSHMEM_TRANSPORT": ("IBGDA", "ibgda"),
     "GPUSHMEM_CACHE_DIR": ("/a b", "/a b"),
     "GPUSHMEM_CACHE": ("off", False),
+    "GPUSHMEM_CACHE_SIZE": ("2M", 2 << 20),
     "GPUSHMEM_HCA": ("^mlx5_0:1,mlx5_1", "^mlx5_0:1,mlx5_1"),
     "GPUSHMEM_NIC_MAP": ("mlx5_0:1:2,mlx5_1:1:2", "mlx5_0:1:2,mlx5_1:1:2"),
 }
@@ -50,6 +51,7 @@ BAD = {
     "GPUSHMEM_DEADLOCK": ("2", ""),
     "GPUSHMEM_CUBLASDX": ("2", ""),
     "GPUSHMEM_CACHE": ("2", ""),
+    "GPUSHMEM_CACHE_SIZE": ("0", "much"),
     "GPUSHMEM_NOTICE": ("x",),
     "GPUSHMEM_TRANSPORT": ("carrier pigeon",),
     "GPUSHMEM_HCA": ("mlx5_0:1;mlx5_1:1", ",", "mlx5_0:x"),

@@ -17,6 +17,7 @@ import gpushmem as shmem
 from gpushmem.artifacts.fingerprint import fingerprint
 from gpushmem.launch import local
 from gpushmem.simt.grid import entry
+from gpushmem.simt.grid.sharing import machine
 
 TURNS = 5
 
@@ -62,11 +63,11 @@ def rows():
         types = tuple(typeof(a, Purpose.argument) for a in args)
 
         def compile_it(function=function, types=types):
-            fingerprint(function, types, {})
+            fingerprint(function, types, {}, machine())
             return pickle.dumps(entry.freeze(entry.build(function, types)[1]))
 
         def take_over(function=function, types=types, name=name):
-            fingerprint(function, types, {})
+            fingerprint(function, types, {}, machine())
             entry.thaw(pickle.loads(frozen[name]))
 
         compiling = min(forked(compile_it) for _ in range(TURNS))

@@ -24,8 +24,12 @@ __all__ = ["extensions"]
 # Where Numba's documented ways of extending it lead to.
 REGISTRIES = core_types, core_code, cuda_types, cuda_code, cudadecl.registry, cudaimpl.registry
 LISTS = [each for registry in REGISTRIES for each in vars(registry).values() if type(each) is list]
-# Those whose versions `toolchain` has. Compiling registers some of theirs, by and by.
-KNOWN = {"gpushmem", "numba", "numpy", "llvmlite", "numba_cuda", *sys.stdlib_module_names}
+# Those whose versions are in the keys of what they compile. Compiling registers some of theirs, by
+# and by.
+KNOWN = {
+    "gpushmem", "numba", "numpy", "llvmlite", "numba_cuda", "nvshmem", "cuda",
+    *sys.stdlib_module_names,
+}  # fmt: skip
 INSTALLED = {"site-packages", "dist-packages"}  # folders whose contents users do not edit
 
 

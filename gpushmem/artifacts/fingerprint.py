@@ -7,8 +7,8 @@ made of tuples, texts and numbers, and the key is a digest of that.
 
 Only values whose meaning to the compiler is known are described. A kernel that mentions anything
 else has no fingerprint. Names of this package, of Numba and of NumPy are taken to stand for the
-same everywhere; so are the extensions of Numba that a program has registered. `lasting` makes a
-name of a key that holds in other runs, too.
+same everywhere; so are the extensions of Numba that a program has registered: `name_of` makes a
+name of a key that holds where these are the same.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from numba import cuda
 from numba.core.types import Type
 from numba.cuda.dispatcher import CUDADispatcher
 
-from gpushmem import disk
+from gpushmem import store
 from gpushmem.artifacts.extensions import extensions
 from gpushmem.artifacts.toolchain import toolchain
 from gpushmem.lines import is_users
 
-__all__ = ["adopted", "fingerprint", "fixed", "lasting"]
+__all__ = ["adopted", "fingerprint", "fixed", "name_of"]
 
 # Packages whose names stand for the same in every process, as those of this one and Numba's do.
 KNOWN = {"builtins", "cmath", "math", "numpy", "operator", "_operator"}
@@ -84,13 +84,13 @@ def fingerprint(
         return None
 
 
-def lasting(key: bytes) -> str | None:
-    """A name for what a kernel with this key is compiled to, also in other runs of a program.
+def name_of(key: bytes) -> tuple[str, bool]:
+    """The store's name for a kernel with this key, and whether it holds in other processes.
 
-    None if something that is not in the key may be different there.
+    It does not if something that is not in the key may be different there.
     """
     known = extensions()
-    return None if known is None else disk.name_of("kernel", key, known)
+    return store.key("kernel", key, known), known is not None
 
 
 @singledispatch

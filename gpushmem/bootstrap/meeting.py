@@ -169,10 +169,10 @@ def _fetch(channel: Channel, answer: bytes, deadline: Deadline) -> Job:
                 client.confirm()
             _hear(client, deadline)  # all PEs have come as far
     _divide_cores(about["sharing"])
-    board, control, code, *heaps = fds
+    board, control, *heaps = fds
     return Job(
         channel.my_pe, channel.n_pes, None, about["max_teams"], found(channel), board, control,
-        code, tuple(heaps),
+        tuple(heaps),
     )  # fmt: skip
 
 

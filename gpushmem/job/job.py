@@ -31,13 +31,12 @@ class Job:
     bootstrap: str  # how the PEs found each other, for people
     board_fd: int  # see `board`
     control_fd: int  # `init` sizes it, and the segments
-    code_fd: int  # kernels that one PE has compiled, for the others
     heap_fds: tuple[int, ...]  # one segment per PE
 
     @property
     def fds(self) -> tuple[int, ...]:
         """All descriptors, in the order of the fields."""
-        return self.board_fd, self.control_fd, self.code_fd, *self.heap_fds
+        return self.board_fd, self.control_fd, *self.heap_fds
 
     @property
     def local_pe(self) -> int:
@@ -67,7 +66,7 @@ def create(n_pes: int, heap_size: int | None = None, bootstrap: str = "local") -
     """
     fill_standard()
     max_teams = settings.get("GPUSHMEM_MAX_TEAMS")
-    names = ("board", "control", "code", *map(str, range(n_pes)))
+    names = ("board", "control", *map(str, range(n_pes)))
     fds: list[int] = []
     with within_limits(f"cannot make the memory of a job of {n_pes} PEs"), ExitStack() as made:
         for name in names:
@@ -75,8 +74,8 @@ def create(n_pes: int, heap_size: int | None = None, bootstrap: str = "local") -
             made.callback(os.close, fds[-1])
         Board.create(fds[0], n_pes)
         made.pop_all()
-    board, control, code, *heaps = fds
-    return Job(0, n_pes, heap_size, max_teams, bootstrap, board, control, code, tuple(heaps))
+    board, control, *heaps = fds
+    return Job(0, n_pes, heap_size, max_teams, bootstrap, board, control, tuple(heaps))
 
 
 _current: Job | None = None

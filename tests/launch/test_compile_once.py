@@ -13,9 +13,9 @@ import pytest
 from numba import cuda
 
 import gpushmem as shmem
+from gpushmem import store
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends.cpu.hostcalls import HostCalls
-from gpushmem.job import job, store
 from gpushmem.simt.grid import entry as entries
 from gpushmem.simt.grid import sharing
 from gpushmem.simt.run.kernel import Kernel
@@ -23,9 +23,10 @@ from gpushmem.simt.run.waits import waits
 
 
 @pytest.fixture(autouse=True)
-def nothing_kept(monkeypatch):
+def nothing_kept(monkeypatch, tmp_path):
     """What other runs have compiled is not to be found."""
-    monkeypatch.setenv("GPUSHMEM_CACHE", "0")
+    monkeypatch.setenv("GPUSHMEM_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(store, "_objects", {})
 
 
 class Builds(list):
@@ -129,7 +130,6 @@ def test_a_global_that_differs_between_pes_is_each_pes_own(run_pes):
 
 def test_operations_of_the_host_are_compiled_once(run_pes, monkeypatch):
     monkeypatch.setattr(HostCalls, "_kernels", {})  # what other tests have left in this process
-    monkeypatch.setattr(sharing, "_entries", {})
 
     def body():
         builds = Builds()
@@ -350,29 +350,17 @@ def test_threads_of_one_pe_compile_once(run_pes):
     assert [value for _, value in done] == [4, 4]
 
 
-def fill(memory):
-    store.MOST_BYTES = 0
-
-
-def spoil(memory):
-    os.pwrite(memory, b"\x7f" * 4096, 0)
-
-
-def lie(memory):
-    """Data that is whole, but no kernel."""
-    store.Store.add = lambda self, key, data: None
-    store.Store.find = lambda self, key: b"no pickle"
-
-
-@pytest.mark.parametrize("harm", [fill, spoil, lie])
-def test_without_a_store_that_works_every_pe_compiles(run_pes, harm):
+@pytest.mark.parametrize(
+    ("setting", "value"), [("GPUSHMEM_CACHE_DIR", "/proc/nowhere"), ("GPUSHMEM_CACHE", "0")]
+)
+def test_without_a_store_that_works_every_pe_compiles(run_pes, monkeypatch, setting, value):
     @shmem.jit
     def one(a):
         a[0] = 1
 
     def body():
         builds = Builds()
-        harm(job.current().code_fd)
+        monkeypatch.setenv(setting, value)
         shmem.init()
         a = shmem.zeros(1, np.int64)
         run(one, a)
@@ -385,13 +373,11 @@ def test_a_pe_that_dies_while_it_compiles_holds_up_nobody():
     def kernel(a):
         a[0] = 7
 
-    fd = os.memfd_create("code")
     a = np.zeros(1, np.int64)
     begun, begins = os.pipe()
 
     def launch():
-        sharing.use(store.Store(fd))
-        Kernel(kernel).prepare(shape_of(1, 1), (a,))()
+        Kernel(kernel, cache=True).prepare(shape_of(1, 1), (a,))()
 
     def slowly(*args, **options):
         os.write(begins, b"1")
@@ -410,8 +396,7 @@ def test_a_pe_that_dies_while_it_compiles_holds_up_nobody():
         assert 0.1 < time.monotonic() - began < 20
         assert a[0] == 7
     finally:
-        sharing.use(None)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        for each in (fd, begun, begins):
+        for each in (begun, begins):
             os.close(each)

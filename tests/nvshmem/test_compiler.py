@@ -7,7 +7,8 @@ pytest.importorskip("nvshmem")
 from numba import cuda, types
 
 import gpushmem as shmem
-from gpushmem.backends.nvshmem import ahead, cache, compiler, shims
+from gpushmem import store
+from gpushmem.backends.nvshmem import ahead, compiler, shims
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import OPS
 from tests.nvshmem import kernels
@@ -150,6 +151,7 @@ def test_kernels_share_the_object_that_has_all_but_reductions(tmp_path, monkeypa
     """Its cost is NVSHMEM's headers: it must be made once, not once a kernel."""
     made = []
     monkeypatch.setenv("GPUSHMEM_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(store, "_objects", {})
     monkeypatch.setattr(shims, "_compile", lambda source, *_: made.append(source) or b"code")
 
     def needs(name, dtype="int32", which=None):
@@ -165,13 +167,8 @@ def test_kernels_share_the_object_that_has_all_but_reductions(tmp_path, monkeypa
     assert len(list(tmp_path.iterdir())) == 2 + 1  # and when it was last pruned
 
 
-def test_an_entry_that_cannot_be_read_or_written_is_made_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("GPUSHMEM_CACHE_DIR", str(tmp_path))
-    kept = cache.Kept({"entry": "k"}, b"\x00\n\xff")
-    assert cache.made("x", lambda: kept) == kept
-    assert cache.made("x", lambda: pytest.fail("it is there")) == kept
-    (tmp_path / "x").write_bytes(b"{broken")
-    assert cache.made("x", lambda: kept) == kept
-    monkeypatch.setenv("GPUSHMEM_CACHE_DIR", "/proc/nowhere")
-    assert cache.made("x", lambda: kept) == kept
-    assert cache.made("x", lambda: kept) == kept
+def test_a_kernels_code_and_what_is_known_of_it_are_one_record():
+    artifact = ahead.Artifact({"entry": "k"}, b"\x00\n\xff")
+    assert ahead.Artifact.load(artifact.dump()) == artifact
+    with pytest.raises(ValueError, match="Expecting"):
+        ahead.Artifact.load(b"{broken")

@@ -7,11 +7,12 @@ a locked instruction costs anyway; programs may not rely on it.
 
 from __future__ import annotations
 
+import ctypes
 from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import from_dtype, types
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.access import (
@@ -23,7 +24,7 @@ from gpushmem.backends.cpu.access import (
 )
 from gpushmem.ops import OPS, Op
 from gpushmem.ops.roles import Value
-from gpushmem.simt.base.native import intrinsic
+from gpushmem.simt.base.native import c_function, intrinsic
 from gpushmem.simt.compiler.target import device
 
 __all__ = ["BODIES", "host"]
@@ -142,10 +143,19 @@ BODIES = {name: _body(OPS[name]) for name in ROWS}
 
 
 @cache
-def _compiled(update: Any) -> Any:
-    if update is compare_swap:
-        return njit(lambda address, cond, value: compare_swap(address, cond, value))  # noqa: PLW0108
-    return njit(lambda address, value: update(address, value))  # noqa: PLW0108
+def _compiled(op: Op, dtype: Any) -> Any:
+    """The update as a C function of an address and the values; returns the old one."""
+    update, n = ROWS[op.name], 2 if "cond" in op.params else 1
+
+    def one(address: Any, value: Any) -> Any:
+        return update(address, value)
+
+    def two(address: Any, cond: Any, value: Any) -> Any:
+        return update(address, cond, value)
+
+    typ, c_type = from_dtype(dtype), np.ctypeslib.as_ctypes_type(dtype)
+    function = c_function(typ(types.intp, *[typ] * n), one if n == 1 else two, op.name)
+    return function.callable(c_type, ctypes.c_int64, *[c_type] * n)
 
 
 def host(op: Op, target: np.ndarray[Any, Any], arguments: dict[str, Any]) -> Any:
@@ -154,5 +164,5 @@ def host(op: Op, target: np.ndarray[Any, Any], arguments: dict[str, Any]) -> Any
         raise error_of(UNALIGNED, op.name, address_of(target), target.itemsize)
     scalar = target.dtype.type
     given = [scalar(arguments[name]) for name in op.named(Value)] or [scalar(1)]
-    old = _compiled(ROWS[op.name])(address_of(target), *given)
+    old = _compiled(op, target.dtype)(address_of(target), *(value.item() for value in given))
     return scalar(old) if op.returns.dtype is not None else None

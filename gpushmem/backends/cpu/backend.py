@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem import disk
+from gpushmem import store
 from gpushmem.arguments import shown
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.artifacts.shape import shape_of
@@ -33,7 +33,6 @@ from gpushmem.backends.cpu.world import World
 from gpushmem.backends.given import checked
 from gpushmem.errors import ArgumentError, ArgumentTypeError, ShmemError
 from gpushmem.job.job import current
-from gpushmem.job.store import Store
 from gpushmem.ops import Op
 from gpushmem.simt.base.embedding import Embedder, embed
 from gpushmem.simt.compiler.target import adopt, simt_target
@@ -62,10 +61,7 @@ class CpuBackend:
         job = current()
         assert job is not None  # see `runtime`
         self.my_pe, self.n_pes = job.my_pe, job.n_pes
-        if job.n_pes > 1:
-            store = Store(job.code_fd)
-            sharing.use(store)
-            disk.speak_for(store.first)
+        store.speak(job.my_pe == 0)
         self.heap_bytes = heap_bytes
         self.world = World(job, heap_bytes)
         self._meeting = Meeting(self.world)
@@ -120,8 +116,7 @@ class CpuBackend:
         embed(None)
         self._watch.stop()
         self._signals.restore()
-        sharing.use(None)
-        disk.speak_for(None)
+        store.speak(True)
         self._teams.close()
         self.world.release_heap()
 

@@ -116,15 +116,17 @@ def passed(team: int, number: int, first: int) -> bool:
     return False
 
 
-word = types.intp
+word, WORDS = types.intp, [ctypes.c_int64] * 3
 
 
 @cache
 def native() -> dict[str, Any]:
     """`post_all` and `passed`, for Python."""
     return {
-        "post_all": c_function(types.void(word, word, word), post_all).callable(None, 3),
-        "passed": c_function(types.boolean(word, word, word), passed).callable(ctypes.c_bool, 3),
+        "post_all": c_function(types.void(word, word, word), post_all).callable(None, *WORDS),
+        "passed": c_function(types.boolean(word, word, word), passed).callable(
+            ctypes.c_bool, *WORDS
+        ),
     }
 
 

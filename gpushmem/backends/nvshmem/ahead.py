@@ -1,17 +1,19 @@
-"""Kernels as machine code, for GPUs that need not be here: found on disk, or compiled and kept."""
+"""Kernels as machine code, for GPUs that need not be here: from the store, or compiled and kept."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from gpushmem import store
 from gpushmem.artifacts import fingerprint
-from gpushmem.backends.nvshmem import cache, versions
+from gpushmem.backends.nvshmem import versions
 from gpushmem.ops import OPS
 
-__all__ = ["Built", "Resources", "build", "made", "needs_of"]
+__all__ = ["Artifact", "Built", "Resources", "artifact", "build", "needs_of"]
 
 fingerprint.fixed.update(op.function for op in OPS.values())
 RESOURCES = {
@@ -22,6 +24,23 @@ RESOURCES = {
     "shared": r"(\d+) bytes smem",
     "barriers": r"used (\d+) barriers",
 }
+
+
+class Artifact(NamedTuple):
+    """A kernel's machine code, and what is known of it."""
+
+    about: dict[str, Any]
+    code: bytes
+
+    def dump(self) -> bytes:
+        """A line of JSON, then the code."""
+        return json.dumps(self.about).encode() + b"\n" + self.code
+
+    @staticmethod
+    def load(data: bytes) -> Artifact:
+        """What `dump` made bytes of."""
+        line, _, code = data.partition(b"\n")
+        return Artifact(json.loads(line), code)
 
 
 @dataclass(frozen=True)
@@ -52,28 +71,33 @@ class Built:
     needs: Resources
 
 
-def made(
+def artifact(
     py_func: Callable[..., Any],
     argtypes: tuple[Any, ...],
     options: dict[str, Any],
     arch: str,
     kind: str = "cubin",
-) -> cache.Kept:
+) -> Artifact:
     """A kernel's code of a kind, and what is known of it; raises Numba's errors.
 
-    A kernel of which no fingerprint can be made is compiled in every process.
+    A kernel that has no fingerprint, or has `cache=False`, is compiled in every process.
     """
-    source = fingerprint.fingerprint(py_func, argtypes, options, machine=(arch, kind))
-    if source is None:
-        return _make(py_func, argtypes, options, arch, kind)
-    key = cache.key("kernel", source, versions.compilers())
-    return cache.made(key, lambda: _make(py_func, argtypes, options, arch, kind))
+
+    def build() -> Artifact:
+        return _compile(py_func, argtypes, options, arch, kind)
+
+    machine = arch, kind, versions.compilers()
+    key = fingerprint.fingerprint(py_func, argtypes, options, machine)
+    if key is None or not options.get("cache", True):
+        return build()
+    name, lasting = fingerprint.name_of(key)
+    return store.get_or_build(name, build, Artifact.dump, Artifact.load, keep=lasting)
 
 
-def _make(
+def _compile(
     py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any], arch: str,
     kind: str,
-) -> cache.Kept:  # fmt: skip
+) -> Artifact:  # fmt: skip
     from gpushmem.backends.nvshmem import compiler  # noqa: PLC0415  (takes a second)
 
     compiled = compiler.compile_kernel(py_func, argtypes, options, compiler.Arch.of(arch))
@@ -83,7 +107,7 @@ def _make(
         "shims": bool(compiled.shims), "workspace": "gpushmem_words" in compiled.shims,
         "needs": asdict(needs_of(linked.log, compiled.entry)),
     }  # fmt: skip
-    return cache.Kept(about, linked.code)
+    return Artifact(about, linked.code)
 
 
 def build(
@@ -94,7 +118,7 @@ def build(
     kinds: Iterable[str] = ("cubin",),
 ) -> Built:
     """A kernel's code of several kinds: "cubin", "ptx", "ltoir"; raises Numba's errors."""
-    kept = {kind: made(py_func, argtypes, options, arch, kind) for kind in {*kinds, "cubin"}}
+    kept = {kind: artifact(py_func, argtypes, options, arch, kind) for kind in {*kinds, "cubin"}}
     about = kept["cubin"].about
     return Built(
         py_func.__name__, ", ".join(map(_text, argtypes)), arch, about["entry"],

@@ -68,8 +68,8 @@ class Loader:
         self, py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any]
     ) -> Loaded:
         """The kernel for arguments of these types; raises Numba's errors."""
-        kept = ahead.made(py_func, argtypes, options, self.arch)
-        return Loaded(kept.code, kept.about, self.workspace)
+        found = ahead.artifact(py_func, argtypes, options, self.arch)
+        return Loaded(found.code, found.about, self.workspace)
 
     def check_shared(self, name: str, loaded: Loaded, shape: LaunchShape) -> None:
         """Refuse a block with more shared memory than a block of this GPU can have."""

@@ -18,7 +18,7 @@ from cuda.pathfinder import load_nvidia_dynamic_lib
 from llvmlite import ir
 from numba.cuda import cgutils, types
 
-from gpushmem.backends.nvshmem import cache as disk
+from gpushmem import store
 from gpushmem.backends.nvshmem import versions
 from gpushmem.backends.nvshmem.native import Value, data_of, intrinsic
 from gpushmem.errors import ShmemError
@@ -78,14 +78,14 @@ def needed_by(llvm: Iterable[str]) -> frozenset[str]:
 
 
 def compiled(product: Product, arch: str) -> bytes:
-    """LTO-IR of a product for an architecture such as sm_90: from disk, or made, in half a minute.
+    """LTO-IR of a product for an architecture such as sm_90: from the store, or made in 30 seconds.
 
     What else is in the package is not part of the key, so that changes of it cost nothing.
     """
-    packages = (*versions.MATHDX, "nvidia-cuda-nvrtc")
+    packages = (*versions.MATHDX, "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
     makers = tuple((name, versions.installed(name)) for name in packages)
-    key = disk.key("cublasdx", tuple(product), arch, makers, THREADS, ALIGNMENT)
-    return disk.made(key, lambda: disk.Kept({}, _make(product, arch))).code
+    name = store.key("cublasdx", tuple(product), arch, makers, THREADS, ALIGNMENT)
+    return store.get_or_build(name, lambda: _make(product, arch), bytes, bytes)
 
 
 # --- libmathdx: numbers of libcublasdx.h and libcommondx.h

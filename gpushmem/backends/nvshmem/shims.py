@@ -2,9 +2,9 @@
 
 The bindings have a shim for each function, as text. NVRTC needs seconds for NVSHMEM's headers and
 hardly any time for shims, so those of all operations but the reductions are compiled together, once
-for an architecture, and kept on disk; the linker takes what a kernel uses. Reductions are large: a
-kernel that has some gets an object of exactly the shims it uses. (Two objects cannot be linked:
-both would define NVSHMEM's state.)
+for an architecture; the linker takes what a kernel uses. Reductions are large: a kernel that has
+some gets an object of exactly the shims it uses. (Two objects cannot be linked: both would define
+NVSHMEM's state.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from cuda.core import Program, ProgramOptions
 from cuda.pathfinder import find_nvidia_header_directory
 
-from gpushmem.backends.nvshmem import cache as disk
+from gpushmem import store
 from gpushmem.backends.nvshmem import versions
 from gpushmem.backends.nvshmem.native import EXTRA, bindings, functions_of
 from gpushmem.ops import OPS
@@ -46,9 +46,9 @@ def compiled_for(needed: frozenset[str], arch: str) -> bytes:
 
 
 def compiled(source: str, arch: str) -> bytes:
-    """C++ as LTO-IR: from disk, or compiled and kept there."""
-    key = disk.key("shims", source, arch, versions.compilers())
-    return disk.made(key, lambda: disk.Kept({}, _compile(source, arch))).code
+    """C++ as LTO-IR: from the store, or compiled and kept there."""
+    name = store.key("shims", source, arch, versions.compilers())
+    return store.get_or_build(name, lambda: _compile(source, arch), bytes, bytes)
 
 
 @cache

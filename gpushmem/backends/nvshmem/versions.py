@@ -62,9 +62,18 @@ MATHDX = ("nvidia-libmathdx-cu13", "nvidia-libmathdx-cu12")  # one of them, if a
 # What the machine code of a kernel depends on, besides its source.
 COMPILING = (
     "gpushmem", "numba", "numba-cuda", "llvmlite", "nvshmem4py-cu13", "nvshmem4py-cu12",
-    "nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12", "nvidia-cuda-nvrtc", "nvidia-nvvm",
-    "nvidia-nvjitlink", "nvidia-cuda-cccl", *MATHDX,
+    "nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12", "cuda-core", "nvidia-cuda-nvrtc",
+    "nvidia-cuda-nvrtc-cu12", "nvidia-nvvm", "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink",
+    "nvidia-nvjitlink-cu12", "nvidia-cuda-cccl", "nvidia-cuda-cccl-cu12", "nvidia-cuda-runtime",
+    "nvidia-cuda-runtime-cu12", *MATHDX,
 )  # fmt: skip
+
+# The compilers' libraries, and the packages that may have them; without these, a CUDA toolkit has.
+LIBRARIES = {
+    "nvvm": ("nvidia-nvvm", "nvidia-cuda-nvcc-cu12"),
+    "nvrtc": ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
+    "nvJitLink": ("nvidia-nvjitlink", "nvidia-nvjitlink-cu12"),
+}
 
 
 def cublasdx() -> bool:
@@ -77,8 +86,21 @@ def compilers() -> tuple[tuple[str, object], ...]:
     """The versions of all that makes machine code of a kernel; of this package, the source."""
     from gpushmem.artifacts.toolchain import sources_digest  # noqa: PLC0415  (heavy: not for launchers)
 
-    found = ((name, installed(name)) for name in COMPILING)
-    return (*found, ("cuBLASDx", cublasdx()), ("source", sources_digest()))
+    found = [(name, installed(name)) for name in COMPILING]
+    there = {name for name, version in found if version}
+    toolkit = [(n, _file_of(n)) for n, packages in LIBRARIES.items() if not there & {*packages}]
+    return (*found, *toolkit, ("cuBLASDx", cublasdx()), ("source", sources_digest()))
+
+
+def _file_of(library: str) -> tuple[str, int] | None:
+    """The file of a library of a CUDA toolkit, whose path has the version, and its size."""
+    from cuda.pathfinder import load_nvidia_dynamic_lib  # noqa: PLC0415
+
+    try:
+        path = Path(load_nvidia_dynamic_lib(library).abs_path or "").resolve(strict=True)
+        return str(path), path.stat().st_size
+    except Exception:  # noqa: BLE001  (there is none: who compiles says so)
+        return None
 
 
 def missing() -> str | None:

@@ -18,9 +18,10 @@ from llvmlite import ir
 from numba import cfunc, types
 from numba.core import cgutils, extending
 from numba.core.codegen import JITCPUCodegen
+from numba.core.compiler_lock import global_compiler_lock
 from numba.cuda import extending as cuda_extending
 
-from gpushmem import disk
+from gpushmem import store
 from gpushmem.artifacts.toolchain import toolchain
 
 __all__ = [
@@ -236,31 +237,38 @@ class CFunction:
         """Address of the entry."""
         return int(self.library.get_pointer_to_function(self.name))
 
-    def callable(self, result: Any, arguments: int) -> Callable[..., Any]:
-        """The function for Python, of so many words, which releases the GIL while it runs."""
-        function = ctypes.CFUNCTYPE(result, *[ctypes.c_int64] * arguments)(self.address)
+    def dump(self) -> bytes:
+        """The function as bytes."""
+        return pickle.dumps((self.name, self.library.serialize_using_object_code()))
+
+    @staticmethod
+    def load(data: bytes) -> CFunction:
+        """The function that `dump` made bytes of."""
+        name, code = pickle.loads(data)  # noqa: S301  (see `disk` on whom it trusts)
+        return CFunction(name, _codegen().unserialize_library(code))
+
+    def callable(self, result: Any, *arguments: Any) -> Callable[..., Any]:
+        """The function for Python, by ctypes' types; it releases the GIL while it runs."""
+        function = ctypes.CFUNCTYPE(result, *arguments)(self.address)
         function._keep = self  # type: ignore[attr-defined]
         return function
 
 
-def c_function(signature: Any, function: Callable[..., Any]) -> CFunction:
-    """Compile a function of this package to a C function, or take it from disk.
+def c_function(signature: Any, function: Callable[..., Any], *more: Any) -> CFunction:
+    """Compile a function of this package to a C function, or take it from the store.
 
-    What is found there is loaded without Numba's CPU target: that takes half a second to be ready.
+    `more` tells functions apart that have the same name. What the store has is loaded without
+    Numba's CPU target: that takes half a second to be ready.
     """
-    where = function.__module__, function.__qualname__, str(signature)
-    name = disk.name_of("c_function", *where, _codegen().magic_tuple(), toolchain())
-    kept = disk.load(name)
-    if kept is not None:
-        try:
-            symbol, code = pickle.loads(kept)  # noqa: S301  (see `disk` on whom it trusts)
-            return CFunction(symbol, _codegen().unserialize_library(code))
-        except Exception as error:  # noqa: BLE001  (whatever is wrong with it, compiling works)
-            disk.complain(f"{disk.folder() / name} cannot be loaded: {error!r}")
-    made = cfunc(signature, _nrt=False)(function)
-    found = CFunction(made._wrapper_name, made._library)
-    disk.save(name, pickle.dumps((found.name, found.library.serialize_using_object_code())))
-    return found
+    where = function.__module__, function.__qualname__, str(signature), *more
+    name = store.key("c_function", where, _codegen().magic_tuple(), toolchain())
+
+    def build() -> CFunction:
+        made = cfunc(signature, _nrt=False)(function)
+        return CFunction(made._wrapper_name, made._library)
+
+    with global_compiler_lock:  # who compiles a kernel has it, and may need this function
+        return store.get_or_build(name, build, CFunction.dump, CFunction.load)
 
 
 @cache

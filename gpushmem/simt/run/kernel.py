@@ -52,7 +52,7 @@ class Kernel:
     ) -> None:
         self.py_func = py_func
         self.collective = collective  # all blocks of a launch are to be resident at once
-        self.cache = cache  # keep it for other runs, on disk
+        self.cache = cache  # its code is in the store, for other processes and later runs
         self.name = py_func.__name__
         self.options = options
         self._entries: dict[tuple[Any, ...], entries.Entry] = {}
@@ -63,7 +63,10 @@ class Kernel:
         entry: entries.Entry | None = self._entries.get(argtypes)
         if entry is None:
             build = functools.partial(self._build, argtypes)
-            entry = sharing.compiled(self.py_func, argtypes, self.options, build, self.cache)
+            if self.cache:
+                entry = sharing.compiled(self.py_func, argtypes, self.options, build)
+            else:
+                entry = build()
         self._entries[argtypes] = entry
         return entry
 
