@@ -14,7 +14,7 @@ import click
 from gpushmem import settings
 from gpushmem.backends import choice
 from gpushmem.errors import ArgumentError, ShmemError
-from gpushmem.launch import hosts as launcher
+from gpushmem.launch import handover
 from gpushmem.launch.program import Program
 
 __all__ = ["command"]
@@ -128,7 +128,7 @@ def command(
             "GPUSHMEM_TIMEOUT": timeout,
         }
         words = [sys.executable, *(("-m", module) if module else ()), *args]
-        _usage(lambda: launcher.hand_over(launcher.parse(hosts, n_pes), words, asked, tag_output))
+        _usage(lambda: handover.hand_over(handover.parse(hosts, n_pes), words, asked, tag_output))
     n_pes = n_pes or 1
     from gpushmem.launch import local  # noqa: PLC0415  (heavy: not for usage errors)
 

@@ -113,7 +113,7 @@ BOARDS = {
     "locked": (locked, None, "cannot be asked: its board has been locked for 0.2 s"),
     "restless": (a_board(), answers_and_forgets, "report: "),
     "nested": (says("[" * 500_000, "5"), None, "job "),
-    "not json": (says("}", "\xff"), None, "what it tells cannot be read"),
+    "not json": (says("}", "\xff"), None, "its account cannot be read"),
     "wrong": (says({"waits": 5}, {"waits": [{}]}), None, "cannot be asked: "),
     "lists": (says([], [[]]), None, "cannot be asked: "),
     "silent": (a_board(), None, "PEs 0-1: does not answer"),

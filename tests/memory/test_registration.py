@@ -201,7 +201,7 @@ def test_a_handle_is_not_used_after_unregister(alone):
     handle = shmem.register(b)
     view = handle[1:]
     shmem.unregister(handle)
-    assert repr(handle) == "DeviceArray(shape=(4,), dtype=float64, gone after unregister)"
+    assert repr(handle) == "DeviceArray(shape=(4,), dtype=float64, released by unregister)"
     for use in (
         handle.numpy, view.numpy, lambda: shmem.put(a, view, 0), lambda: negate[1, 1](handle),
         lambda: shmem.unregister(handle),

@@ -257,7 +257,7 @@ def test_dtypes(n):
 def operators(me, n):
     for a in (shmem.zeros(4), shmem.device_array(4)):
         for use, says in (
-            (lambda a: a == 1, r"==: the host does not reach .*: write a.numpy\(\) == "),
+            (lambda a: a == 1, r"==: the host cannot access .*: write a.numpy\(\) == "),
             (lambda a: a < 2, r"write a.numpy\(\) < "), (lambda a: a + a, r"a.numpy\(\) \+ "),
             (lambda a: np.sqrt(a), r"write sqrt\(a.numpy\(\)\)"), (bool, r"bool\(a.numpy\(\)\)"),
             (lambda a: 1 in a, r"isin\(a.numpy\(\)\)"),
