@@ -241,7 +241,7 @@ def test_hosts_are_read():
     ],
 )
 def test_commands(version, expected):
-    starter = handover.starter_of(version)
+    starter = handover.launcher_of(version)
     made = handover.command(
         "/m", starter, [("a", 3), ("b", 2)], {"GPUSHMEM_X": "1"}, ["p", "q"], tag_output=True
     )
@@ -249,7 +249,7 @@ def test_commands(version, expected):
 
 
 def test_srun_of_equal_parts():
-    made = handover.command("srun", handover.STARTERS[2], [("a", 2), ("b", 2)], {}, ["p"])
+    made = handover.command("srun", handover.LAUNCHERS[2], [("a", 2), ("b", 2)], {}, ["p"])
     assert " ".join(made) == "srun -n 4 -N 2 --ntasks-per-node=2 --nodelist=a,b --export=ALL p"
 
 
@@ -260,4 +260,4 @@ def test_what_is_passed_on(monkeypatch):
         monkeypatch.setenv(f"GPUSHMEM_{name}", value)
     passed = handover.environment({"GPUSHMEM_HEAP_SIZE": 5, "GPUSHMEM_THREADS": None})
     assert passed == {"GPUSHMEM_BACKEND": "cpu", "GPUSHMEM_HEAP_SIZE": "5"}
-    assert handover.starter_of("mpirun of somebody else") is None
+    assert handover.launcher_of("mpirun of somebody else") is None

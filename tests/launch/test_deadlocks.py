@@ -319,7 +319,7 @@ def test_it_can_be_turned_off(run_pes, monkeypatch):
         shmem.init()
         shmem.signal_wait_until(shmem.zeros(1, "uint64"), shmem.CMP_EQ, 1)
 
-    with pytest.raises(pytest.fail.Exception, match="has run into its limit of 3 s"):
+    with pytest.raises(pytest.fail.Exception, match="exceeded its limit of 3 s"):
         run_pes(2, body, timeout=3)
 
 

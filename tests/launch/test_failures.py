@@ -407,7 +407,7 @@ def test_ps_and_inspect(tmp_path, run_cli):
     launcher.kill()
     launcher.communicate()
     known = run_cli("inspect", launcher.pid, code=1)
-    assert f"there is no job {launcher.pid} of yours on this machine" in known.stderr
+    assert f"you have no job {launcher.pid} on this machine" in known.stderr
 
 
 # --- without a launcher of ours

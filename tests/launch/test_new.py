@@ -236,7 +236,7 @@ def test_a_pe_that_fails(capfd):
 def test_a_job_has_a_limit():
     outcome, _ = collect(2, lambda: time.sleep(30), backend="nvshmem", limit=1.0)
     assert outcome.code == 124
-    assert "the job has run into its limit of 1 s" in outcome.reason
+    assert "the job exceeded its limit of 1 s" in outcome.reason
 
 
 def test_results_are_what_was_returned():
