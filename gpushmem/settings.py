@@ -99,8 +99,8 @@ SETTINGS = {
     for setting in (
         Setting(
             "GPUSHMEM_BACKEND", None, str,
-            "backend that `init` uses: cpu or nvshmem; default: nvshmem where it can be used, else "
-            "cpu; `gpushmem run --backend`",
+            "backend that `init` uses; default: nvshmem where it can be used, else cpu; "
+            "`gpushmem run --backend`: cpu, nvshmem",
         ),
         Setting(
             "GPUSHMEM_HEAP_SIZE", "1G", parse_size,
