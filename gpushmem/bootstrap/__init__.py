@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpushmem import settings
-from gpushmem.bootstrap import gathering, local, meeting, mpi, slurm, tcp, torch
+from gpushmem.bootstrap import local, mpi, node_layout, shared_memory, slurm, tcp, torch
 from gpushmem.bootstrap.channel import Channel, note
 from gpushmem.bootstrap.inherited import Inherited
 from gpushmem.errors import ArgumentError
@@ -14,7 +14,7 @@ from gpushmem.job import job as jobs
 from gpushmem.job import peers
 from gpushmem.job.descriptors import fill_standard
 
-__all__ = ["join", "meet", "note"]
+__all__ = ["find_peers", "join", "note"]
 
 AUTO = "auto"
 
@@ -53,12 +53,12 @@ def join(name: str | None = None) -> jobs.Job:
     found = jobs.current()
     if found is None:
         channel = way.channel(False)
-        found = local.join() if channel is None else meeting.join(channel)
+        found = local.join() if channel is None else shared_memory.join(channel)
         jobs.adopt(found)
     return found
 
 
-def meet(name: str | None = None) -> peers.Peers:
+def find_peers(name: str | None = None) -> peers.Peers:
     """Return the other PEs of this process's job, on one or several machines; otherwise as `join`.
 
     The PEs share no memory: each learns the node layout, and receives one broadcast from PE 0
@@ -69,14 +69,14 @@ def meet(name: str | None = None) -> peers.Peers:
     found = peers.current()
     if found is None:
         job = jobs.current()
-        found = _meet(way) if job is None else Inherited(job)
+        found = _find_peers(way) if job is None else Inherited(job)
         peers.adopt(found)
     return found
 
 
-def _meet(way: Way) -> peers.Peers:
+def _find_peers(way: Way) -> peers.Peers:
     channel = way.channel(True)
-    return peers.Peers() if channel is None else gathering.gather(channel)
+    return peers.Peers() if channel is None else node_layout.exchange(channel)
 
 
 def _way(name: str, given: bool) -> Way:

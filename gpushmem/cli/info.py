@@ -32,7 +32,7 @@ def command(as_json: bool, env: bool) -> None:
     from gpushmem.doctor import facts  # noqa: PLC0415  (not for --help)
     from gpushmem.doctor.system import System  # noqa: PLC0415
 
-    told = facts.gather(System(), __version__, _backends(), _choice(), _nvshmem())
+    told = facts.collect(System(), __version__, _backends(), _choice(), _nvshmem())
     click.echo(json.dumps(told, indent=2) if as_json else "\n".join(_text(told)))
 
 

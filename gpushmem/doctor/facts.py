@@ -18,7 +18,7 @@ from gpushmem.doctor.network import interfaces, ports
 from gpushmem.doctor.software import launchers, library, versions
 from gpushmem.doctor.system import PROBES, System
 
-__all__ = ["KEYS", "gather", "plain", "shown"]
+__all__ = ["KEYS", "collect", "plain", "shown"]
 
 KEYS = {
     "versions": "versions by package, null if not installed",
@@ -40,7 +40,7 @@ KEYS = {
 SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD")
 
 
-def gather(
+def collect(
     system: System, version: str, backends: Sequence[str],
     backend: Mapping[str, Any] | None = None, nvshmem: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip

@@ -234,7 +234,7 @@ class _Launcher:
         self.pidfds[pe] = os.pidfd_open(pid)
         self.selector.register(self.pidfds[pe], selectors.EVENT_READ, ("ended", pe))
         if self.pipes is not None and pipes is not None:
-            for fd in self.pipes.adopt(pe, pipes):
+            for fd in self.pipes.take_readers(pe, pipes):
                 self.selector.register(fd, selectors.EVENT_READ, ("output", fd))
 
     @contextmanager

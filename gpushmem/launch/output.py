@@ -44,7 +44,7 @@ class Pipes:
             os.dup2(writer, fd)
         own_streams()
 
-    def adopt(self, pe: int, pipes: Ends) -> list[int]:
+    def take_readers(self, pe: int, pipes: Ends) -> list[int]:
         """In the launcher: take over the readers, and return them."""
         for fd, (reader, writer) in zip((1, 2), pipes, strict=True):
             self._close(writer)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from gpushmem import bootstrap
-from gpushmem.bootstrap import gathering, machines, mpi, slurm
+from gpushmem.bootstrap import machines, mpi, node_layout, slurm
 from gpushmem.bootstrap.channel import Channel
 from gpushmem.errors import BackendUnavailable, BootstrapError, PeerFailed
 from gpushmem.job import board, peers
@@ -34,8 +34,8 @@ def met(on=lambda pe: 0, before=lambda pe: None):
         place["pe"] = next((int(os.environ[n]) for n in names if n in os.environ), 0)
         machines.identity = identity
         before(place["pe"])
-        found = bootstrap.meet()
-        assert bootstrap.meet() is found is peers.current()
+        found = bootstrap.find_peers()
+        assert bootstrap.find_peers() is found is peers.current()
         heard = found.broadcast(PAYLOAD if found.my_pe == 0 else None)
         assert heard == PAYLOAD
         time.sleep(0.1 * (found.my_pe == 1))
@@ -92,7 +92,7 @@ def test_pe_0_that_gives_nothing():
     env = tcp_env(2, free_port())
 
     def leaves():
-        bootstrap.meet()
+        bootstrap.find_peers()
 
     first, second = Process(leaves, **env(0)), Process(met(), **short(env)(1))
     assert "PE 1 of 2 waited 0.4 s for PE 0 at tcp://" in second.wait()
@@ -108,7 +108,7 @@ class Repeating(Channel):
 
 def test_pe_0_that_gives_nothing_but_repeats_itself(monkeypatch):
     monkeypatch.setenv("GPUSHMEM_BOOTSTRAP_TIMEOUT", "0.1")
-    found = gathering.gather(Repeating(1, 2, "a store", "there", "nothing came"))
+    found = node_layout.exchange(Repeating(1, 2, "a store", "there", "nothing came"))
     assert (found.local_pe, found.n_local) == (1, 2)
     with pytest.raises(BootstrapError, match=r"PE 1 of 2 waited 0\.1 s for PE 0 there: nothing"):
         found.broadcast(None)
@@ -117,7 +117,7 @@ def test_pe_0_that_gives_nothing_but_repeats_itself(monkeypatch):
 def test_a_backend_that_is_not_everybodys():
     env = tcp_env(2, free_port())
     first = Process(bootstrap.join, **short(env)(0))
-    text = Process(bootstrap.meet, **env(1)).wait()
+    text = Process(bootstrap.find_peers, **env(1)).wait()
     assert "PE 0 uses the cpu backend: use the same backend on all PEs" in text
     first.wait()
 
@@ -197,7 +197,7 @@ import sys
 from gpushmem import bootstrap
 from gpushmem.bootstrap import machines
 {before}
-found = bootstrap.meet()
+found = bootstrap.find_peers()
 heard = found.broadcast(b"1234" * 32 if found.my_pe == 0 else None)
 sys.stdout.write(f"{{found.my_pe}} of {{found.n_pes}}, {{found.local_pe}} of {{found.n_local}}, "
                  f"{{found.bootstrap}}: {{heard == b'1234' * 32}}, {{'numba' in sys.modules}}\\n")

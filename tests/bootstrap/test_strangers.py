@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushmem import bootstrap
-from gpushmem.bootstrap import handshake, meeting, server, tcp
+from gpushmem.bootstrap import handshake, server, shared_memory, tcp
 from gpushmem.bootstrap.channel import Deadline
 from gpushmem.bootstrap.client import Client
 from gpushmem.bootstrap.handshake import Unproven
@@ -147,7 +147,7 @@ def test_strangers_at_the_socket():
             time.sleep(0.01)
         return "\0" + names.pop().removeprefix("@")
 
-    said = attacked(step(3), address, meeting.PURPOSE)
+    said = attacked(step(3), address, shared_memory.PURPOSE)
     assert "it does not have this job's key" in said
     assert "Traceback" not in said
 
@@ -217,7 +217,7 @@ def test_who_pretends_to_be_pe_0_is_not_believed(answer):
     assert any(word in text for word in told)
 
 
-@pytest.mark.parametrize("how", [bootstrap.join, bootstrap.meet])
+@pytest.mark.parametrize("how", [bootstrap.join, bootstrap.find_peers])
 def test_a_false_pe_0_that_answers_a_byte_at_a_time_keeps_nobody_longer(how):
     with socket.create_server(("localhost", 0), backlog=50) as listener:
         port = listener.getsockname()[1]

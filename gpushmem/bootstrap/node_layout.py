@@ -19,27 +19,29 @@ from gpushmem import settings
 from gpushmem.bootstrap import machines
 from gpushmem.bootstrap.channel import GRACE, Channel, Deadline
 from gpushmem.bootstrap.directory import Directory
-from gpushmem.bootstrap.meeting import found, raise_refusal, refusal
 from gpushmem.bootstrap.nearby import Nearby
+from gpushmem.bootstrap.shared_memory import found, raise_refusal, refusal
 from gpushmem.errors import BootstrapError, ShmemError
 from gpushmem.job.peers import Peers
 
-__all__ = ["gather"]
+__all__ = ["exchange"]
 
 
-def gather(channel: Channel) -> Peers:
+def exchange(channel: Channel) -> Peers:
     """Meet the other PEs. Raises `BootstrapError` if they do not arrive in time."""
     if isinstance(channel, Directory):
         channel = Nearby(channel)
     deadline = Deadline(settings.get("GPUSHMEM_BOOTSTRAP_TIMEOUT"))
     try:
-        return Gathered(channel, (_lead if channel.my_pe == 0 else _follow)(channel, deadline))
+        return ConnectedPeers(
+            channel, (_lead if channel.my_pe == 0 else _follow)(channel, deadline)
+        )
     except BaseException:
         channel.close()
         raise
 
 
-class Gathered(Peers):
+class ConnectedPeers(Peers):
     """PEs that have told PE 0 their machine; the channel stays open until `close`."""
 
     def __init__(self, channel: Channel, heard: dict[str, Any]) -> None:
