@@ -90,7 +90,7 @@ def line_of(frame: FrameType) -> Line:
 
 
 def assigned_name(line: Line) -> str | None:
-    """What the statement of a line assigns to, None if its source is not there or assigns not."""
+    """Return the name that the statement on a line assigns to; None if none is known."""
     return _assigned_name(line.file, line.number, line.column)
 
 

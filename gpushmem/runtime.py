@@ -313,13 +313,13 @@ def empty(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
 
 @public
 def zeros(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
-    """Allocate a symmetric array of zeros; otherwise as `empty`. On return all PEs' are zero."""
+    """Allocate a symmetric array of zeros, complete on all PEs on return; otherwise as `empty`."""
     return _filled("zeros", shape, 0, dtype)
 
 
 @public
 def ones(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
-    """Allocate a symmetric array of ones; otherwise as `empty`. On return all PEs' are one."""
+    """Allocate a symmetric array of ones, complete on all PEs on return; otherwise as `empty`."""
     return _filled("ones", shape, 1, dtype)
 
 

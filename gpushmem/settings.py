@@ -54,7 +54,7 @@ def _seconds(text: str) -> float:
 def _one_of(*known: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text.lower() not in known:
-            raise ArgumentError(f"{text!r} is none of {', '.join(known)}")
+            raise ArgumentError(f"{text!r} is not one of {', '.join(known)}")
         return text.lower()
 
     return read

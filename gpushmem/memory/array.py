@@ -147,7 +147,7 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     @property
     def T(self) -> Any:  # noqa: N802  (NumPy's name)
-        """View with the axes in the opposite order."""
+        """View with the axes reversed."""
         return self._view(self.native().T)
 
     @public
