@@ -145,7 +145,7 @@ def test_cores_are_divided_among_the_pes_that_may_use_them():
 
 def test_an_unknown_name_lists_those_there_are(environment):
     environment({})
-    with pytest.raises(ArgumentError, match=r"init: unknown bootstrap 'mip'; there are auto, "):
+    with pytest.raises(ArgumentError, match=r"init: unknown bootstrap 'mip'; known are auto, "):
         join_job("mip")
     environment({"GPUSHMEM_BOOTSTRAP": "MPI"})
     with pytest.raises(ArgumentError, match=r"GPUSHMEM_BOOTSTRAP: unknown bootstrap 'MPI'"):
