@@ -370,6 +370,6 @@ def test_descriptors_of_a_process_that_has_too_few(tmp_path):
         client._socket, client._deadline = right, Deadline(5)
         socket.send_fds(left, [b"f"], [0, 1])
         before = open_files()
-        with pytest.raises(ConnectionError, match=r"2 of 3 descriptors came.*ulimit -n"):
+        with pytest.raises(ConnectionError, match=r"2 of 3 descriptors arrived.*ulimit -n"):
             client.receive_fds(3)
         assert not open_files() - before
