@@ -460,8 +460,8 @@ def registered_numpy(me, n):
     for wrong, match in (
         (np.zeros(4)[::2], "not contiguous"),
         (np.zeros(2, object), "Python objects"),
-        (3, "no array"),
-        (shmem.device_array(2), "device memory already"),
+        (3, "not an array"),
+        (shmem.device_array(2), "already device memory"),
     ):
         with pytest.raises(ArgumentError, match=match):
             shmem.register(wrong)
