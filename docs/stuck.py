@@ -1,4 +1,4 @@
-"""A ring in which everybody waits for what nobody sends: its report is in the README."""
+"""A ring in which every PE waits for a value that no PE sends; its report is in the README."""
 
 from numba import cuda
 

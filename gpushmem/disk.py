@@ -5,8 +5,8 @@ see all of one or nothing. What cannot be read, or is not what its digest says, 
 a broken folder, a full disk, a quota only cost time, and a line of warning. The files take at most
 GPUSHMEM_CACHE_SIZE bytes: those that were used least recently are deleted first.
 
-What is kept is machine code, which is executed. So nothing is taken from, or put into, a folder or
-file that another user (other than root) owns or may write to.
+The cache holds machine code, which is executed. Therefore nothing is read from, or written to, a
+folder or file that is owned or writable by another user (other than root).
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Unusable(OSError):
-    """A folder, or a file, that is not taken for what we have kept."""
+    """A folder or file that fails the checks: damaged, or not owned by this user alone."""
 
 
 def folder() -> Path:
-    """Where the files are: GPUSHMEM_CACHE_DIR, else the user's folder for such things."""
+    """Return the cache folder: GPUSHMEM_CACHE_DIR, else the user's cache folder."""
     return Path(settings.get("GPUSHMEM_CACHE_DIR") or platformdirs.user_cache_dir("gpushmem"))
 
 
@@ -66,7 +66,7 @@ def load(name: str) -> bytes | None:
         try:
             return _read(directory, name)
         except Unusable:
-            _remove(directory, name)  # so that nobody else stumbles over it
+            _remove(directory, name)  # other processes would fail on it, too
             raise
     return None
 
@@ -111,7 +111,7 @@ def _head(name: str, data: bytes) -> bytes:
 
 @contextmanager
 def opened(make: bool = False) -> Iterator[int]:
-    """The folder's descriptor, if it is one that we use; raises `OSError`."""
+    """Open the folder as a descriptor, if it passes the checks; raises `OSError`."""
     path = folder()
     if make:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ def opened(make: bool = False) -> Iterator[int]:
 
 
 def _check_owner(status: os.stat_result, what: str) -> None:
-    """Refuse what another user may have written."""
+    """Refuse files that another user could have written."""
     if status.st_uid not in (0, os.geteuid()):
         raise Unusable(f"{what} belongs to another user ({status.st_uid})")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -137,7 +137,7 @@ def _check_owner(status: os.stat_result, what: str) -> None:
 def _read(directory: int, name: str) -> bytes:
     status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
-        raise Unusable(f"{folder() / name} is not a file of ours")
+        raise Unusable(f"{folder() / name} is not a cache file of gpushmem")
     with open(os.open(name, READ, dir_fd=directory), "rb") as file:
         status = os.fstat(file.fileno())
         _check_owner(status, str(folder() / name))
@@ -158,7 +158,7 @@ def _remove(directory: int, name: str) -> None:
 
 
 def _write(directory: int, name: str, data: bytes) -> None:
-    """Have the file, whole, at once."""
+    """Write the file atomically."""
     elsewhere = f"writing-{secrets.token_hex(8)}"
     try:
         with open(os.open(elsewhere, WRITE, 0o600, dir_fd=directory), "wb") as file:
@@ -170,11 +170,11 @@ def _write(directory: int, name: str, data: bytes) -> None:
         raise
 
 
-# --- what goes wrong
+# --- warnings
 
 
 def _write_line(text: str) -> None:
-    with suppress(Exception):  # standard error is closed
+    with suppress(Exception):  # stderr may be closed
         sys.stderr.write(text)
         sys.stderr.flush()
 
@@ -190,13 +190,13 @@ def speak(whether: bool) -> None:
 
 
 def complain(reason: str) -> None:
-    """Say, once, that compiled code is not kept, and why."""
+    """Print, once, that compiled code is not cached, and why."""
     global _complained  # noqa: PLW0603
     if _speaks and not _complained:
         _complained = True
         _write_line(
-            f"gpushmem: {reason}. What was kept there is compiled again "
-            "(GPUSHMEM_CACHE_DIR says where code is kept, GPUSHMEM_CACHE=0 keeps none)\n"
+            f"gpushmem: {reason}. The code is compiled again "
+            "(GPUSHMEM_CACHE_DIR sets the cache folder, GPUSHMEM_CACHE=0 turns the cache off)\n"
         )
 
 
@@ -210,7 +210,7 @@ def _reported() -> Iterator[None]:
         complain(f"{folder()} cannot be used for compiled code: {error}")
 
 
-# --- what is deleted
+# --- pruning
 
 
 def _prune(directory: int, now: float, limit: int) -> None:
@@ -231,7 +231,7 @@ def _prune(directory: int, now: float, limit: int) -> None:
 
 
 def _ages(directory: int, now: float) -> Iterator[tuple[float, int, str]]:
-    """Seconds since it was used, bytes and name of each file of ours."""
+    """Yield seconds since last use, size in bytes, and name of each cache file."""
     with os.scandir(directory) as entries:
         for entry in entries:
             if OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):

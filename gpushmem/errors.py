@@ -37,29 +37,29 @@ class NotInitializedError(ShmemError, RuntimeError):
 class ArgumentError(ShmemError, ValueError):
     """An argument is out of range or does not fit another: a PE number, a size, a launch shape.
 
-    Where Python or NumPy would raise `TypeError`, as for an argument of a wrong kind or a missing
-    one, or `IndexError`, it is that as well.
+    Where Python or NumPy would raise `TypeError` (wrong type, missing argument) or `IndexError`,
+    the error is an instance of that class as well.
     """
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
-    """An argument is of a wrong kind, is missing, or is not known."""
+    """An argument has the wrong type, is missing, or is unknown."""
 
 
 class ArgumentIndexError(ArgumentError, IndexError):
-    """An array has no such element."""
+    """An array index is out of bounds or of a kind that is not supported."""
 
 
 class SymmetryError(ShmemError, ValueError):
-    """A remote operation was given memory that is not on the symmetric heap, or was freed."""
+    """The remote argument of an operation is not on the symmetric heap, or has been freed."""
 
 
 class HeapExhausted(ShmemError, MemoryError):
-    """The symmetric heap has no free block, or the device no memory, for an allocation."""
+    """The symmetric heap, or the device's memory, has no free block that is large enough."""
 
 
 class TeamError(ShmemError, ValueError):
-    """A team does not exist (any more), or there are as many teams as there can be."""
+    """A team does not exist (any more), or the maximum number of teams is in use."""
 
 
 class CollectiveMismatch(ShmemError, RuntimeError):
@@ -67,7 +67,7 @@ class CollectiveMismatch(ShmemError, RuntimeError):
 
 
 class PeerFailed(ShmemError, RuntimeError):
-    """Another PE, `pe`, has failed, so that what is waited for will not come; `reason` says how."""
+    """Another PE, `pe`, failed, so a wait that depends on it cannot end; `reason` says why."""
 
     def __init__(self, pe: int, reason: str) -> None:
         super().__init__(pe, reason)
@@ -78,11 +78,11 @@ class PeerFailed(ShmemError, RuntimeError):
 
 
 class Deadlock(ShmemError, RuntimeError):
-    """No PE can go on: each waits for what nobody will do. A report says who waits for what."""
+    """No PE can go on: every PE waits for an event no PE can produce. A report lists the waits."""
 
 
 class WaitTimeout(ShmemError, TimeoutError):
-    """A host has waited for longer than `set_timeout`, or `--timeout`, allows."""
+    """A host waited longer in one call than `set_timeout` or `--timeout` allows."""
 
 
 class KernelError(ShmemError, RuntimeError):
@@ -90,8 +90,8 @@ class KernelError(ShmemError, RuntimeError):
 
 
 class BackendUnavailable(ShmemError, RuntimeError):
-    """The backend asked for cannot be used here; the message says why and what to install."""
+    """The requested backend cannot be used here; the message says why and what to install."""
 
 
 class BootstrapError(ShmemError, RuntimeError):
-    """The job's PEs did not find each other; the message says who is missing, or what is."""
+    """The PEs of a job did not find each other; the message names the missing PEs, or the cause."""

@@ -1,4 +1,4 @@
-"""The lines of the user's program, for reports and errors."""
+"""Source lines of the user's program, for reports and errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
     "user_place",
 ]
 
-# Packages, and whether their code counts as the user's; of those a module is in, the innermost.
+# Packages, and whether their code counts as the user's; the innermost enclosing package decides.
 USER_CODE = {
     "gpushmem": False, "gpushmem.kernels": True, "gpushmem.kernels.plan": False, "numba": False,
 }  # fmt: skip
@@ -38,17 +38,17 @@ class Line(str):
     number: int
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """Code cannot be pickled; elsewhere it is a text."""
+        """Pickle as plain text: code objects cannot be pickled."""
         return str, (str(self),)
 
     @property
     def file(self) -> str:
-        """The whole path."""
+        """The full path of the source file."""
         return self.code.co_filename
 
     @property
     def column(self) -> int:
-        """Where on the line the call begins; -1: not known. It reads the code from its start."""
+        """Column at which the call begins; -1 if unknown. Walks the code object from its start."""
         if not hasattr(self.code, "co_positions"):  # Python 3.10
             return -1
         column = next(itertools.islice(self.code.co_positions(), self.at // 2, None))[2]
@@ -56,41 +56,41 @@ class Line(str):
 
 
 def user_line() -> Line:
-    """The line being executed outside the library; ready kernels are outside."""
+    """Return the source line being executed outside the library; ready kernels count as outside."""
     return line_of(user_frame(sys._getframe(1)))
 
 
 def user_place() -> tuple[CodeType, int]:
-    """The code being executed outside the library, and the instruction: what `line_at` reads.
+    """Return the code being executed outside the library, and the instruction, for `line_at`.
 
-    In a long function it takes a while to find the line of an instruction.
+    Cheaper than `user_line`: finding the line of an instruction in a long function takes a while.
     """
     frame = user_frame(sys._getframe(1))
     return frame.f_code, frame.f_lasti
 
 
 def line_at(code: CodeType, at: int) -> str:
-    """The line of an instruction, as "file.py:12"."""
+    """Return the source line of an instruction, as "file.py:12"."""
     numbers = (number for start, end, number in code.co_lines() if start <= at < end)
     return f"{Path(code.co_filename).name}:{next(numbers, None) or code.co_firstlineno}"
 
 
 def user_frame(frame: FrameType) -> FrameType:
-    """The innermost frame, from `frame` on, that is outside the library."""
+    """Return the innermost frame, from `frame` outwards, that is outside the library."""
     while frame.f_back is not None and _passed_over(frame.f_globals.get("__name__") or ""):
         frame = frame.f_back
     return frame
 
 
 def line_of(frame: FrameType) -> Line:
-    """The line that a frame executes."""
+    """Return the line that a frame is executing."""
     line = Line(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")
     line.code, line.at, line.number = frame.f_code, frame.f_lasti, frame.f_lineno
     return line
 
 
 def assigned_name(line: Line) -> str | None:
-    """What the statement of a line assigns to, None if its source is not there or assigns not."""
+    """Return the name that the statement on a line assigns to; None if none is known."""
     return _assigned_name(line.file, line.number, line.column)
 
 
@@ -116,7 +116,7 @@ def _parsed(file: str) -> ast.Module | None:
 
 
 def _target_of(call_at: tuple[int, int], target: ast.expr, value: ast.expr | None) -> ast.expr:
-    """Of `a, b = f(), g()` the one that the call at a line and column is for."""
+    """For `a, b = f(), g()`: the target assigned from the call at a given line and column."""
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         for name, call in zip(target.elts, value.elts, strict=False):
             start, end = (call.lineno, call.col_offset), (call.end_lineno, call.end_col_offset)
@@ -126,7 +126,7 @@ def _target_of(call_at: tuple[int, int], target: ast.expr, value: ast.expr | Non
 
 
 def is_users(module: str) -> bool:
-    """Whether a module is the user's own code, of which reports name the lines."""
+    """Whether a module is the user's own code, whose lines reports name."""
     while module not in USER_CODE:
         module, inside, _ = module.rpartition(".")
         if not inside:
@@ -134,7 +134,7 @@ def is_users(module: str) -> bool:
     return USER_CODE[module]
 
 
-@lru_cache(maxsize=1024)  # hosts' operations ask for each of their frames
+@lru_cache(maxsize=1024)  # called for each frame of every host operation
 def _passed_over(module: str) -> bool:
-    """Whether a frame is the library's, or the standard library's, which we call and wait in."""
+    """Whether a frame belongs to the library, or to standard library code called from it."""
     return not is_users(module) or module.partition(".")[0] in sys.stdlib_module_names

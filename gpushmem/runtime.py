@@ -1,4 +1,4 @@
-"""A process's runtime: its backend, its heap, and what lives between `init` and `finalize`."""
+"""The runtime of a process: its backend and heap, and everything between `init` and `finalize`."""
 
 from __future__ import annotations
 
@@ -75,29 +75,29 @@ def _join(name: str | None) -> Job:
     return job
 
 
-def _meet(name: str | None) -> Peers:
-    found = bootstraps.meet(name)
+def _find_peers(name: str | None) -> Peers:
+    found = bootstraps.find_peers(name)
     note_exceptions()
     return found
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a backend's class is, and how its PEs come together, which it then asks for itself."""
+    """Where a backend's class is, and how its PEs find each other before it is created."""
 
     module: str
     attribute: str
-    meet: Callable[[str | None], Job | Peers]
+    connect: Callable[[str | None], Job | Peers]
 
 
 BACKENDS = {
     "cpu": Entry("gpushmem.backends.cpu.backend", "CpuBackend", _join),
-    "nvshmem": Entry("gpushmem.backends.nvshmem.backend", "NvshmemBackend", _meet),
+    "nvshmem": Entry("gpushmem.backends.nvshmem.backend", "NvshmemBackend", _find_peers),
 }
 
 
 class Runtime:
-    """What `init` makes and `finalize` takes down."""
+    """The state of a PE between `init` and `finalize`."""
 
     def __init__(self, backend: Any) -> None:
         self.backend = backend
@@ -109,7 +109,7 @@ class Runtime:
     def allocate(
         self, what: str, shape: Any, dtype: Any, fill: Callable[[Any], None] | None
     ) -> SymmetricArray:
-        """Collective: agree on the size, take it, fill it, and let nobody use it before."""
+        """Collective: agree on the size, allocate and fill; returns when all PEs have filled."""
         shape, dtype = shape_of(what, shape), dtype_of(what, dtype)
         nbytes = nbytes_of(what, shape, dtype)
         self.backend.meet(what, nbytes)
@@ -126,45 +126,45 @@ class Runtime:
             )
             if fill is not None:
                 fill(array)
-        except BaseException:  # a value that does not fit, on all PEs that were given it
+        except BaseException:  # for example a fill value that does not fit the dtype
             self.heap.free(offset)
-            self.allocations.pop(offset).gone = "its allocation, which failed"
+            self.allocations.pop(offset).released_by = "a failed allocation"
             raise
         if fill is not None:
             self.backend.meet(f"{what} (filled)")
         return array
 
     def free(self, array: SymmetricArray) -> None:
-        """Collective: every PE is done with the array, then its memory can be used again."""
+        """Collective: wait until every PE is done with the array, then release its memory."""
         reject_view(array)
         made = array.allocation.made
         self.backend.meet(f"free at {made.offset:#x}", made.nbytes)
         self.heap.free(made.offset)
-        self.allocations.pop(made.offset).gone = "free"
+        self.allocations.pop(made.offset).released_by = "free"
 
     def stats(self) -> HeapStats:
-        """The heap's books as they are now."""
+        """Return the current state of the heap."""
         heap, made = self.heap, sorted(a.made for a in list(self.allocations.values()))
         return HeapStats(heap.total, heap.used, heap.peak, heap.largest_free, tuple(made))
 
     def close(self) -> None:
-        """Collective: end the runtime. Arrays that are left say so when used."""
+        """Collective: end the runtime. Arrays that are still referenced raise when used."""
         try:
             self.backend.settle("finalize")
             self.backend.meet("finalize")
         finally:
             self.registrations.close()
-            while self.allocations:  # they know the runtime: kept, they would keep each other
-                self.allocations.popitem()[1].gone = "finalize"
+            while self.allocations:  # break the reference cycle with the runtime
+                self.allocations.popitem()[1].released_by = "finalize"
             self.backend.close()
-            self.backend.allocated = list  # nothing; and it does not keep this runtime
+            self.backend.allocated = list  # drop the reference to this runtime
 
 
 _runtime: Runtime | None = None
 
 
 def current(what: str = "this") -> Runtime:
-    """The runtime in use; raises `NotInitializedError` naming `what` needed it."""
+    """Return the current runtime; raises `NotInitializedError` naming the caller, `what`."""
     if _runtime is None:
         raise NotInitializedError(f"{what}: call gpushmem.init() first")
     return _runtime
@@ -172,7 +172,7 @@ def current(what: str = "this") -> Runtime:
 
 @public
 def is_initialized() -> bool:
-    """Whether `init` has been called, and `finalize` not since."""
+    """Whether `init` has been called, and `finalize` has not been called since."""
     return _runtime is not None
 
 
@@ -186,21 +186,22 @@ def init(
     """Connect this PE to the others; collective over the job.
 
     `backend` is "cpu" or "nvshmem"; default: `--backend` of `gpushmem run`, else GPUSHMEM_BACKEND,
-    else "nvshmem" where there are an NVIDIA GPU and nvshmem4py, else "cpu". All PEs take the same.
-    `heap_size` is the symmetric heap of each PE in bytes or as "256M"; default: `--heap-size` of
-    `gpushmem run`, else GPUSHMEM_HEAP_SIZE, else 1 GiB. Memory of the cpu backend is used up only
-    as it is written.
+    else "nvshmem" if there are an NVIDIA GPU and nvshmem4py, else "cpu". All PEs must use the same
+    backend. `heap_size` is the size of each PE's symmetric heap, in bytes or as "256M"; default:
+    `--heap-size` of `gpushmem run`, else GPUSHMEM_HEAP_SIZE, else 1 GiB. On the cpu backend, heap
+    memory is committed only when it is written.
 
-    `bootstrap` is how the PEs find each other: "mpi" (mpirun), "torch" (torchrun), "slurm" (srun),
-    "local" (this process is the only PE), "tcp://host:port", or "auto", which finds out; default:
-    GPUSHMEM_BOOTSTRAP, else "auto". It is of no consequence in PEs that `gpushmem run` has
-    started, nor after the process's first `init`. Raises `BootstrapError` when PEs have not come
-    within GPUSHMEM_BOOTSTRAP_TIMEOUT seconds, naming them, or when the way asked for cannot be
-    gone here; `BackendUnavailable` when the backend lacks something, saying what, or when PEs of
-    the cpu backend are on several machines.
+    `bootstrap` selects how the PEs find each other: "mpi" (mpirun), "torch" (torchrun), "slurm"
+    (srun), "local" (this process is the only PE), "tcp://host:port", or "auto" to detect the
+    launcher; default: GPUSHMEM_BOOTSTRAP, else "auto". Ignored in PEs started by `gpushmem run`,
+    and after the first `init` of a process.
 
-    Calling it again without `finalize` in between raises `ArgumentError`; after `finalize` it may
-    be called anew, and the job is the same. NVSHMEM 3: nvshmem_init.
+    Raises `BootstrapError` if PEs do not arrive within GPUSHMEM_BOOTSTRAP_TIMEOUT seconds, naming
+    them, or if the requested bootstrap is unavailable here; `BackendUnavailable` if a requirement
+    of the backend is missing, naming it, or if PEs of the cpu backend are on several machines.
+
+    A second call without `finalize` in between raises `ArgumentError`. After `finalize`, `init` may
+    be called again; the job stays the same. NVSHMEM 3: nvshmem_init.
     """
     global _runtime  # noqa: PLW0603
     if _runtime is not None:
@@ -211,7 +212,7 @@ def init(
     name, _ = choice.choose(backend)
     heap_size = None if heap_size is None else _heap_bytes(heap_size)
     made = _backend_class(name)
-    pes = BACKENDS[name].meet(bootstrap)
+    pes = BACKENDS[name].connect(bootstrap)
     heap_bytes = _heap_bytes(heap_size, pes.heap_size)
     if pes.my_pe == 0:
         bootstraps.note(_found(pes, name, heap_bytes))
@@ -225,30 +226,30 @@ def init(
 def finalize() -> None:
     """End the runtime of this PE; collective. Waits for its streams; arrays become unusable.
 
-    Registered buffers are unregistered. `init` may be called again. Without an `init` before it
-    does nothing. Symmetric arrays that were never freed are reported, when all is done, in a
-    `ResourceWarning` of PE 0, with the lines that made them; Python shows it with `-X dev` or
-    `-W default::ResourceWarning`. NVSHMEM 3: nvshmem_finalize.
+    Unregisters registered buffers. `init` may be called again. Does nothing if `init` has not been
+    called. If symmetric arrays were never freed, PE 0 lists them at the end in a `ResourceWarning`,
+    with the lines that allocated them; Python shows the warning with `-X dev` or `-W
+    default::ResourceWarning`. NVSHMEM 3: nvshmem_finalize.
     """
     global _runtime
     if _runtime is not None:
         runtime, _runtime, host.call = _runtime, None, None
         left = runtime.stats().allocations
         runtime.close()
-        if left and runtime.backend.my_pe == 0:  # the same on every PE: one says it
+        if left and runtime.backend.my_pe == 0:  # the same on every PE: report once
             warnings.warn(leak_report(left), ResourceWarning, stacklevel=3)
 
 
 def _at_exit() -> None:
-    """Wait for launches the script left running: their errors must not be lost."""
-    if _runtime is not None and failed():  # the others may be waiting for this PE
+    """Wait for launches the script left running, so that their errors are not lost."""
+    if _runtime is not None and failed():  # the other PEs may be waiting for this one
         _runtime.backend.synchronize()
     else:
         settle()
 
 
 def settle() -> None:
-    """What has to be waited for at the end of a script that has not called `finalize`."""
+    """Wait for outstanding work at the end of a script that has not called `finalize`."""
     if _runtime is not None:
         _runtime.backend.settle("the end of the script")
 
@@ -263,7 +264,7 @@ def _host_call(op: Op, arguments: dict[str, Any]) -> Any:
     return result if view is None else view(result, runtime.backend, arguments["array"])
 
 
-# Operations that return native arrays, on the memory of their argument `array` elsewhere.
+# Operations that return native arrays, on another PE's copy of their argument `array`.
 VIEWS: dict[type, Callable[..., Any]] = {View: peer_view, MulticastView: MulticastArray}
 
 
@@ -276,7 +277,7 @@ def _backend_class(name: str) -> Any:
 
 
 def _found(pes: Job | Peers, backend: str, heap_bytes: int) -> str:
-    """What `init` tells who wants to know."""
+    """Describe the job in one line, for verbose output."""
     here = "" if pes.n_local == pes.n_pes else f", {pes.n_local} of them"
     who = "1 PE" if pes.n_pes == 1 else f"{pes.n_pes} PEs{here} on this machine"
     return f"{who}, {pes.bootstrap}; backend {backend}, heap {format_size(heap_bytes)}"
@@ -297,24 +298,24 @@ def _heap_bytes(*asked: str | int | None) -> int:
 def empty(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
     """Allocate a symmetric array, contents undefined. Collective over all PEs.
 
-    `shape` (an integer, or several) and `dtype` as in NumPy; every PE must ask for the same number
-    of bytes, else every PE raises `CollectiveMismatch` naming who asked what. It takes multiples of
-    256 bytes of the heap. Waits for this PE's streams. On return every PE has the array, at the
-    same offset. Raises `HeapExhausted` when no free block is large enough, with the lines that hold
-    most. OpenSHMEM 1.5: shmem_malloc.
+    `shape` (an integer or a tuple) and `dtype` are as in NumPy. Every PE must request the same
+    number of bytes, else every PE raises `CollectiveMismatch` listing the requests. Heap memory is
+    allocated in multiples of 256 bytes. Waits for this PE's streams. On return every PE has
+    allocated the array, at the same offset. Raises `HeapExhausted` if no free block is large
+    enough, naming the lines that hold most of the heap. OpenSHMEM 1.5: shmem_malloc.
     """
     return current("empty").allocate("empty", shape, dtype, None)
 
 
 @public
 def zeros(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
-    """Allocate a symmetric array of zeros; otherwise as `empty`. On return every PE's are zero."""
+    """Allocate a symmetric array of zeros, complete on all PEs on return; otherwise as `empty`."""
     return _filled("zeros", shape, 0, dtype)
 
 
 @public
 def ones(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
-    """Allocate a symmetric array of ones; otherwise as `empty`. On return all PEs' are one."""
+    """Allocate a symmetric array of ones, complete on all PEs on return; otherwise as `empty`."""
     return _filled("ones", shape, 1, dtype)
 
 
@@ -322,8 +323,8 @@ def ones(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
 def full(shape: Any, fill_value: Any, dtype: Any = None) -> SymmetricArray:
     """Allocate a symmetric array filled with `fill_value`, which may differ between PEs.
 
-    `dtype` defaults to that of `fill_value`, as in NumPy. Otherwise as `empty`; on return every
-    PE's copy is filled.
+    `dtype` defaults to that of `fill_value`, as in NumPy. Otherwise as `empty`. On return the array
+    is filled on every PE.
     """
     return _filled("full", shape, fill_value, dtype)
 
@@ -333,7 +334,7 @@ def _filled(what: str, shape: Any, value: Any, dtype: Any) -> SymmetricArray:
     value = on_host(f"{what}: fill_value", value)
     dtype = dtype_of(what, value.dtype if dtype is None else dtype)
     nbytes_of(what, shape, dtype)
-    with taking(f"{what}: fill_value"):  # before there is anything to be left behind
+    with taking(f"{what}: fill_value"):  # fail before anything is allocated
         np.broadcast_to(value, shape)
         value = value.astype(dtype)
     return runtime.allocate(what, shape, dtype, lambda array: array.copy_from(value))
@@ -343,7 +344,7 @@ def _filled(what: str, shape: Any, value: Any, dtype: Any) -> SymmetricArray:
 def asarray(values: Any, dtype: Any = None) -> SymmetricArray:
     """Allocate a symmetric array with this PE's `values` in it; otherwise as `empty`.
 
-    Takes what `numpy.asarray` takes, and PyTorch's tensors. Every PE must give an array of the same
+    `values` is anything `numpy.asarray` accepts, or a PyTorch tensor. Every PE must pass the same
     number of bytes.
     """
     runtime, values = current("asarray"), _numbers("asarray", values, dtype)
@@ -363,7 +364,7 @@ def _numbers(what: str, values: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
 def alloc_bytes(nbytes: int) -> SymmetricArray:
     """Allocate `nbytes` bytes of symmetric memory as an array of uint8; otherwise as `empty`.
 
-    `alloc_bytes(n).view(dtype)` gives them a type. OpenSHMEM 1.5: shmem_malloc; NVSHMEM 3:
+    `alloc_bytes(n).view(dtype)` gives it another dtype. OpenSHMEM 1.5: shmem_malloc; NVSHMEM 3:
     nvshmem_malloc.
     """
     nbytes = integer("alloc_bytes: nbytes", nbytes)
@@ -374,10 +375,10 @@ def alloc_bytes(nbytes: int) -> SymmetricArray:
 
 @public
 def free(array: SymmetricArray) -> None:
-    """Give a symmetric array's memory back. Collective; waits for this PE's streams.
+    """Release the memory of a symmetric array. Collective; waits for this PE's streams.
 
-    `array` is what the allocation returned, or a view that starts where it starts. Using it, or
-    a view of it, afterwards raises `SymmetryError`, as does freeing it twice. OpenSHMEM 1.5:
+    `array` is the result of an allocation, or a view that starts at the same address. Using it, or
+    a view of it, afterwards raises `SymmetryError`, and so does freeing it twice. OpenSHMEM 1.5:
     shmem_free.
     """
     current("free").free(array)
@@ -385,7 +386,7 @@ def free(array: SymmetricArray) -> None:
 
 @public
 def heap_stats() -> HeapStats:
-    """How this PE's symmetric heap is used now, and what is allocated by which line.
+    """Return the current usage of this PE's symmetric heap, with the line of each allocation.
 
     Not collective; equal on all PEs that have made the same collective calls. `print` it for a
     table.
@@ -400,8 +401,9 @@ def heap_stats() -> HeapStats:
 def device_array(shape: Any, dtype: Any = np.float64) -> DeviceArray:
     """Allocate an array in this PE's ordinary device memory, contents undefined. Not collective.
 
-    `shape` and `dtype` as in NumPy. It can be the local side of operations, not the remote one, and
-    is given back when nothing refers to it any more. Raises `ArgumentError` for what is no shape.
+    `shape` and `dtype` are as in NumPy. The array can be the local argument of operations, not the
+    remote one. Its memory is released with the last reference. Raises `ArgumentError` for an
+    invalid shape.
     """
     return _on_device("device_array", shape_of("device_array", shape), dtype)
 
@@ -413,7 +415,7 @@ def _on_device(what: str, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
         return DeviceArray(backend.device_array(shape, dtype), backend)
     except MemoryError:
         raise HeapExhausted(
-            f"{what}: the device has no {nbytes} bytes ({format_size(nbytes)})"
+            f"{what}: cannot allocate {nbytes} bytes ({format_size(nbytes)}) of device memory"
         ) from None
 
 
@@ -421,8 +423,8 @@ def _on_device(what: str, shape: tuple[int, ...], dtype: Any) -> DeviceArray:
 def to_device(values: Any) -> DeviceArray:
     """Copy an array to this PE's ordinary device memory. Not collective.
 
-    Takes what `numpy.asarray` takes, and PyTorch's tensors. On return the copy is complete, and
-    `values` is not used any more. The array is as those of `device_array`.
+    `values` is anything `numpy.asarray` accepts, or a PyTorch tensor. On return the copy is
+    complete and `values` may be reused. The result is an array as from `device_array`.
     """
     current("to_device")
     values = _numbers("to_device", values)
@@ -433,15 +435,14 @@ def to_device(values: Any) -> DeviceArray:
 
 @public
 def register(array: Any) -> DeviceArray:
-    """Make memory that the user has usable as local source or destination; not collective.
+    """Make existing memory usable as a local source or destination; not collective.
 
-    `array` is a NumPy array, a PyTorch tensor on the CPU, or another with `__array_interface__`
-    or `__dlpack__` in host memory, or with `__cuda_array_interface__` where the backend is a
-    GPU's; contiguous and writable. Returns an array on the same memory, nothing copied, for
-    kernels and operations; it keeps `array` alive. Host operations then also take `array` itself
-    and slices of it. The memory is not symmetric: it cannot be remote. Raises `ArgumentError` for
-    other arrays, and if part of the memory is registered already. NVSHMEM 3:
-    nvshmemx_buffer_register.
+    `array` is a NumPy array, a PyTorch CPU tensor, or another object with `__array_interface__` or
+    `__dlpack__` in host memory, or with `__cuda_array_interface__` on a GPU backend; it must be
+    contiguous and writable. Returns an array on the same memory, without a copy, for kernels and
+    operations; it keeps `array` alive. Host operations then also accept `array` itself and slices
+    of it. The memory is not symmetric, so it cannot be remote. Raises `ArgumentError` for other
+    arrays, and if part of the memory is already registered. NVSHMEM 3: nvshmemx_buffer_register.
     """
     return current("register").registrations.add(array)
 
@@ -450,8 +451,8 @@ def register(array: Any) -> DeviceArray:
 def unregister(array: Any) -> None:
     """End a registration; not collective. Waits for this PE's streams.
 
-    `array` is what `register` returned, or what it was given. Using the returned array, or a view
-    of it, afterwards raises `ArgumentError`, as does unregistering what is not registered as a
+    `array` is the argument or the result of `register`. Using the result, or a view of it,
+    afterwards raises `ArgumentError`, and so does passing an array that is not registered as a
     whole. NVSHMEM 3: nvshmemx_buffer_unregister.
     """
     current("unregister").registrations.remove(array)
@@ -459,14 +460,14 @@ def unregister(array: Any) -> None:
 
 @public
 def stream() -> Any:
-    """Make a stream: what is given to it is done in order, beside what other streams do.
+    """Create a stream: work submitted to it runs in order, concurrently with other streams.
 
-    It is given to launches, `kernel[grid, block, stream](...)`, and to operations, `stream=`, which
-    then return at once and return nothing. `s.synchronize()` waits for what was given to it, and
-    raises the error of a kernel that failed; so do `synchronize()` and `a.numpy()`, which wait for
-    all streams. What comes after a launch that failed, on its stream, is not done. Launches without
-    a stream are on the default one (0), which waits for all others, and they for it, as CUDA's
-    does. Not collective; a stream is given back when nothing refers to it any more.
+    Pass it to launches, `kernel[grid, block, stream](...)`, and to operations, `stream=`, which
+    then return immediately, without a result. `s.synchronize()` waits for the stream and raises the
+    error of a kernel that failed; `synchronize()` and `a.numpy()`, which wait for all streams, do
+    the same. Work submitted after a launch that failed, on the same stream, is skipped. Launches
+    without a stream use the default stream (0), which waits for all other streams and they for it,
+    as CUDA's does. Not collective; a stream is released with the last reference.
     """
     return current("stream").backend.stream()
 
@@ -475,10 +476,10 @@ def stream() -> Any:
 def set_timeout(seconds: float | None) -> None:
     """End the job, with a report, when a host has waited in one call for more than `seconds`.
 
-    Not collective: it holds for all PEs from now on; None ends it. What waits is any call of a
-    host that waits for others or for kernels; a kernel that never ends is found by the host that
-    waits for it. The error is `WaitTimeout`, on every PE. Default: `--timeout` of `gpushmem run`,
-    else GPUSHMEM_TIMEOUT, else none. Raises `ArgumentError` unless `seconds` is above 0.
+    Not collective: it applies to all PEs from now on; None turns it off. It covers every host call
+    that waits for other PEs or for kernels; a kernel that never ends is detected by the host that
+    waits for it. Every PE then raises `WaitTimeout`. Default: `--timeout` of `gpushmem run`, else
+    GPUSHMEM_TIMEOUT, else no timeout. Raises `ArgumentError` unless `seconds` is above 0.
     """
     runtime = current("set_timeout")
     if seconds is not None and not (isinstance(seconds, Real) and 0 < seconds < 1e9):
@@ -492,9 +493,10 @@ def set_timeout(seconds: float | None) -> None:
 def synchronize() -> None:
     """Wait for all this PE's streams; raises the error of a kernel that failed.
 
-    Not collective, and no word about other PEs: what kernels put has arrived after `quiet`, or a
-    barrier. Of a kernel that failed it raises `KernelError`, or what the operation that failed
-    says (`ArgumentError`, `SymmetryError` and so on), once; `Deadlock`, `WaitTimeout` or
-    `PeerFailed` when the job is over. Ctrl-C ends the wait, and cancels launches that wait.
+    Not collective, and says nothing about other PEs: data that kernels put has arrived after
+    `quiet` or a barrier. For a kernel that failed it raises `KernelError`, or the error of the
+    operation that failed (`ArgumentError`, `SymmetryError` and so on), once; `Deadlock`,
+    `WaitTimeout` or `PeerFailed` if the job is over. Ctrl-C ends the wait and cancels launches that
+    wait.
     """
     current("synchronize").backend.synchronize()

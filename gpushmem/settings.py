@@ -1,4 +1,4 @@
-"""The environment variables that gpushmem reads: one table, for code, command and docs."""
+"""The environment variables that gpushmem reads: one table for code, commands and docs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-MOST = 1 << 16  # PEs, teams of a PE, cores of a PE
+MOST = 1 << 16  # limit on PEs, teams of a PE, cores of a PE
 MOST_SECONDS = 1e9
 
 
@@ -54,14 +54,14 @@ def _seconds(text: str) -> float:
 def _one_of(*known: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text.lower() not in known:
-            raise ArgumentError(f"{text!r} is none of {', '.join(known)}")
+            raise ArgumentError(f"{text!r} is not one of {', '.join(known)}")
         return text.lower()
 
     return read
 
 
 def _list_of(entry: str, example: str) -> Callable[[str], str]:
-    """A list with commas between entries that fit the expression."""
+    """Parse a comma-separated list whose entries match the regular expression `entry`."""
 
     def read(text: str) -> str:
         if not all(re.fullmatch(entry, part, re.ASCII) for part in text.split(",")):
@@ -81,9 +81,9 @@ def _switch(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Setting:
-    """One variable. `default` is what is used when it is not set, as one would write it.
+    """One environment variable. `default` is the text used when it is not set.
 
-    A `secret` is not for printing.
+    The value of a `secret` setting is never printed.
     """
 
     name: str
@@ -99,23 +99,23 @@ SETTINGS = {
     for setting in (
         Setting(
             "GPUSHMEM_BACKEND", None, str,
-            "the backend that `init` uses, by default nvshmem where it can be used, else cpu; "
+            "backend that `init` uses; default: nvshmem where it can be used, else cpu; "
             "`gpushmem run --backend`: cpu, nvshmem",
         ),
         Setting(
             "GPUSHMEM_HEAP_SIZE", "1G", parse_size,
-            "symmetric heap of each PE, such as 256M; `gpushmem run --heap-size`",
+            "size of the symmetric heap of each PE, such as 256M; `gpushmem run --heap-size`",
         ),
         Setting(
             "GPUSHMEM_THREADS", None, _count(1),
-            "cores that a PE's kernels use; by default all, divided among a job's PEs; "
-            "`gpushmem run --threads-per-pe`",
+            "number of cores that the kernels of a PE use; default: all, divided among the PEs of "
+            "the job; `gpushmem run --threads-per-pe`",
         ),
-        Setting("GPUSHMEM_MAX_TEAMS", "256", _count(1), "teams that a PE can be in at once"),
+        Setting("GPUSHMEM_MAX_TEAMS", "256", _count(1), "limit on the teams a PE is in at once"),
         Setting(
             "GPUSHMEM_BOOTSTRAP", "auto", str,
-            "how PEs that `gpushmem run` did not start find each other: auto, mpi, torch, slurm, "
-            "local, or tcp://host:port",
+            "how PEs find each other when `gpushmem run` did not start them: auto, mpi, torch, "
+            "slurm, local, or tcp://host:port",
         ),
         Setting(
             "GPUSHMEM_BOOTSTRAP_TIMEOUT", "60", _seconds,
@@ -123,61 +123,61 @@ SETTINGS = {
         ),
         Setting(
             "GPUSHMEM_PE", None, _count(0),
-            "with tcp://: the number of this PE, by default what mpirun, srun or torchrun says",
+            "with tcp://: number of this PE; default: the rank set by mpirun, srun or torchrun",
         ),
-        Setting("GPUSHMEM_N_PES", None, _count(1), "with tcp://: how many PEs there are"),
+        Setting("GPUSHMEM_N_PES", None, _count(1), "with tcp://: number of PEs"),
         Setting(
-            "GPUSHMEM_JOB_KEY", None, str, "with tcp://: a secret that the job's PEs share",
+            "GPUSHMEM_JOB_KEY", None, str, "with tcp://: a secret shared by the PEs of the job",
             secret=True,
         ),
         Setting(
             "GPUSHMEM_VERBOSE", "0", _switch,
-            "1: `init` says how the PEs found each other; `gpushmem run --verbose`",
+            "1: `init` prints how the PEs found each other; `gpushmem run --verbose`",
         ),
         Setting(
             "GPUSHMEM_CACHE_DIR", None, str,
-            "folder of the store of compiled code; by default in the user's cache folder",
+            "folder of the store of compiled code; default: the user's cache folder",
         ),
         Setting(
             "GPUSHMEM_CACHE_SIZE", "1G", parse_size,
-            "size of the store; what was used least recently is deleted first; `gpushmem cache`",
+            "size of the store; the least recently used code is deleted first; `gpushmem cache`",
         ),
         Setting(
             "GPUSHMEM_CACHE", "1", _switch,
-            "0: keep no compiled code, and take none from the store: every PE compiles for itself",
+            "0: neither store compiled code nor load it: every PE compiles for itself",
         ),
         Setting(
             "GPUSHMEM_CUBLASDX", "1", _switch,
-            "0: compile `gemm_block` for GPUs without cuBLASDx, which takes half a minute, once, "
-            "for each dtype and architecture",
+            "0: compile `gemm_block` for GPUs without cuBLASDx, whose compilation takes half a "
+            "minute, once for each dtype and architecture",
         ),
         Setting(
             "GPUSHMEM_TIMEOUT", None, _seconds,
-            "seconds that a host may wait in one call before the job is ended with a report; "
+            "seconds a host may wait in one call before the job is ended with a report; "
             "`gpushmem run --timeout`, `gpushmem.set_timeout`",
         ),
         Setting(
             "GPUSHMEM_DEADLOCK", "1", _switch,
-            "0: do not end a job in which no PE can go on any more",
+            "0: turn deadlock detection off",
         ),
         Setting(
             "GPUSHMEM_NOTICE", "10", _seconds,
-            "seconds without progress of any PE after which a report is printed, once, and the "
-            "job goes on",
+            "seconds without progress of any PE after which a report is printed, once, while the "
+            "job continues",
         ),
         Setting(
             "GPUSHMEM_TRANSPORT", "auto", _one_of(*TRANSPORTS),
-            "nvshmem: what moves data between GPUs, auto being NVSHMEM's own choice; "
+            "nvshmem: transport between GPUs; auto leaves the choice to NVSHMEM; "
             f"`gpushmem run --transport`: {', '.join(TRANSPORTS)}",
         ),
         Setting(
             "GPUSHMEM_HCA", None, _list_of(r"\^?[\w.-]+(:[0-9]+)?", "mlx5_0:1,mlx5_1:1"),
-            "nvshmem: network adapters to use, as name:port, such as mlx5_0:1,mlx5_1:1, in turn; ^ "
-            "before them excludes; `gpushmem run --hca`",
+            "nvshmem: network adapters to use, as name:port, such as mlx5_0:1,mlx5_1:1, assigned "
+            "round robin; a leading ^ excludes them; `gpushmem run --hca`",
         ),
         Setting(
             "GPUSHMEM_NIC_MAP", None, _list_of(r"[\w.-]+:[0-9]+:[0-9]+", "mlx5_0:1:2,mlx5_1:1:2"),
-            "nvshmem: how many PEs of a machine, one after the other, use an adapter, as "
+            "nvshmem: number of consecutive PEs of a machine that use each adapter, as "
             "name:port:count, such as mlx5_0:1:2,mlx5_1:1:2; `gpushmem run --nic-map`",
         ),
     )
@@ -185,15 +185,15 @@ SETTINGS = {
 
 
 def is_set(name: str) -> bool:
-    """Whether the variable is in the environment, and not empty."""
+    """Whether the variable is set in the environment, and not empty."""
     return bool(os.environ.get(SETTINGS[name].name))
 
 
 def get(name: str, environ: Mapping[str, str] | None = None) -> Any:
-    """The variable's value, read; None if it is not set (or empty) and has no default.
+    """Return the parsed value of the variable; None if it is not set (or empty) and has no default.
 
-    Looks into this process's environment unless given another. Raises `ArgumentError` naming the
-    variable when it makes no sense.
+    Reads this process's environment unless `environ` is given. Raises `ArgumentError` naming the
+    variable if its value is invalid.
     """
     setting = SETTINGS[name]
     text = (os.environ if environ is None else environ).get(name) or setting.default
@@ -206,7 +206,7 @@ def get(name: str, environ: Mapping[str, str] | None = None) -> Any:
 
 
 def reason(name: str, environ: Mapping[str, str] | None = None) -> str | None:
-    """Why the variable's value makes no sense; None if it does."""
+    """Return why the variable's value is invalid; None if it is valid."""
     try:
         get(name, environ)
     except ArgumentError as error:
@@ -215,11 +215,11 @@ def reason(name: str, environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def check() -> None:
-    """Read all variables; raises `ArgumentError` naming the first that makes no sense."""
+    """Parse all variables; raises `ArgumentError` naming the first one that is invalid."""
     for name in SETTINGS:
         get(name)
 
 
 def put(name: str, value: object) -> None:
-    """Set a variable for this process and those it starts."""
+    """Set a variable for this process and the processes it starts."""
     os.environ[SETTINGS[name].name] = str(value)

@@ -1,4 +1,4 @@
-"""Sizes in bytes, as people write them; and what bytes an array is."""
+"""Sizes in bytes as text ("256M"), and the address range of an array."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from gpushmem.errors import ArgumentError
 __all__ = ["format_size", "parse_size", "span"]
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-LARGEST = 2**63 - 1  # what the system's calls take
+LARGEST = 2**63 - 1  # limit of the system calls
 PATTERN = re.compile(
     r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*(?:([KMGT])(?:I?B)?|B)?\s*", re.IGNORECASE | re.ASCII
 )
 
 
 def parse_size(text: str | int) -> int:
-    """Read a size: 268435456, "4096", "256M", "1.5GiB"; K, M, G and T are powers of 1024.
+    """Parse a size: 268435456, "4096", "256M", "1.5GiB"; K, M, G and T are powers of 1024.
 
-    Raises `ArgumentError` naming the value if it is no size, less than a byte, or 2**63 and more.
+    Raises `ArgumentError` naming the value if it is not a size, less than a byte, or 2**63 or more.
     """
     match = PATTERN.fullmatch(str(text))
     number, unit = (Fraction(match[1]), match[2] or "") if match else (Fraction(0), "")
@@ -34,7 +34,7 @@ def parse_size(text: str | int) -> int:
 
 
 def format_size(nbytes: int) -> str:
-    """Write a size for people: "96 bytes", "256 MiB", "1.5 GiB"."""
+    """Format a size with a unit: "96 bytes", "256 MiB", "1.5 GiB"."""
     for unit in "TGMK":
         if nbytes >= UNITS[unit]:
             return f"{nbytes / UNITS[unit]:.4g} {unit}iB"
@@ -42,7 +42,7 @@ def format_size(nbytes: int) -> str:
 
 
 def span(array: Any) -> tuple[int, int]:
-    """First address of a NumPy array, and the first behind it; its strides may go backwards."""
+    """Return the address range [start, end) of a NumPy array; its strides may be negative."""
     start: int = array.__array_interface__["data"][0]
     if not array.size:
         return start, start

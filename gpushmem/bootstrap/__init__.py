@@ -1,4 +1,4 @@
-"""How PEs find each other: by inheritance from a launcher of ours, or with another's help."""
+"""How PEs find each other: inherited from gpushmem's launcher, or through another launcher."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpushmem import settings
-from gpushmem.bootstrap import gathering, local, meeting, mpi, slurm, tcp, torch
+from gpushmem.bootstrap import local, mpi, node_layout, shared_memory, slurm, tcp, torch
 from gpushmem.bootstrap.channel import Channel, note
 from gpushmem.bootstrap.inherited import Inherited
 from gpushmem.errors import ArgumentError
@@ -14,23 +14,23 @@ from gpushmem.job import job as jobs
 from gpushmem.job import peers
 from gpushmem.job.descriptors import fill_standard
 
-__all__ = ["join", "meet", "note"]
+__all__ = ["find_peers", "join", "note"]
 
 AUTO = "auto"
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way of finding each other."""
+    """One bootstrap: a way for PEs to find each other."""
 
     name: str
     recognised: Callable[[], bool]
     channel: Callable[[bool], Channel | None]  # None: this process is the only PE
 
 
-# The first that is recognised is taken. Launchers start each other (srun one torchrun, or the
-# helpers of mpirun, on every machine), and leave each other's variables in place: the innermost
-# comes first. What is less certain comes late.
+# The first one recognised is used. Launchers start each other (srun starts one torchrun, or the
+# helpers of mpirun, on every machine) without removing each other's variables: the innermost
+# launcher comes first, less certain signs come late.
 WAYS = (
     Way("torch", torch.with_agent, torch.channel),
     Way("mpi", mpi.of_its_own, mpi.channel),
@@ -42,40 +42,41 @@ WAYS = (
 
 
 def join(name: str | None = None) -> jobs.Job:
-    """The job that this process belongs to; joins it if that has not happened yet.
+    """Return the job that this process belongs to, joining it if necessary.
 
-    `name` is "mpi", "torch", "slurm", "local" or "tcp://host:port", or "auto" to find out; default:
-    GPUSHMEM_BOOTSTRAP. Raises `ArgumentError` for other names, `BootstrapError` when the PEs do not
-    find each other, `BackendUnavailable` when they are on several machines.
+    `name` is "mpi", "torch", "slurm", "local" or "tcp://host:port", or "auto" to detect the
+    launcher; default: GPUSHMEM_BOOTSTRAP. Raises `ArgumentError` for other names, `BootstrapError`
+    if the PEs do not find each other, `BackendUnavailable` if they are on several machines.
     """
     fill_standard()
     way = _way(name or settings.get("GPUSHMEM_BOOTSTRAP"), given=name is not None)
     found = jobs.current()
     if found is None:
         channel = way.channel(False)
-        found = local.join() if channel is None else meeting.join(channel)
+        found = local.join() if channel is None else shared_memory.join(channel)
         jobs.adopt(found)
     return found
 
 
-def meet(name: str | None = None) -> peers.Peers:
-    """The other PEs of this process's job, which may be on several machines; as `join` otherwise.
+def find_peers(name: str | None = None) -> peers.Peers:
+    """Return the other PEs of this process's job, on one or several machines; otherwise as `join`.
 
-    They share no memory: each is told who is where, and hears from PE 0 once (`Peers.broadcast`).
+    The PEs share no memory: each learns the node layout, and receives one broadcast from PE 0
+    (`Peers.broadcast`).
     """
     fill_standard()
     way = _way(name or settings.get("GPUSHMEM_BOOTSTRAP"), given=name is not None)
     found = peers.current()
     if found is None:
         job = jobs.current()
-        found = _meet(way) if job is None else Inherited(job)
+        found = _find_peers(way) if job is None else Inherited(job)
         peers.adopt(found)
     return found
 
 
-def _meet(way: Way) -> peers.Peers:
+def _find_peers(way: Way) -> peers.Peers:
     channel = way.channel(True)
-    return peers.Peers() if channel is None else gathering.gather(channel)
+    return peers.Peers() if channel is None else node_layout.exchange(channel)
 
 
 def _way(name: str, given: bool) -> Way:
@@ -96,4 +97,4 @@ def _named(name: str) -> Way:
         if way.name == name:
             return way
     names = ", ".join([AUTO, *dict.fromkeys(way.name for way in WAYS), "tcp://host:port"])
-    raise ArgumentError(f"there is no bootstrap {name!r}; there are {names}")
+    raise ArgumentError(f"unknown bootstrap {name!r}; known are {names}")

@@ -1,4 +1,4 @@
-"""What a way of finding each other has to supply, and what all of them use."""
+"""The interface of a bootstrap's message channel, and helpers shared by all bootstraps."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ from collections.abc import Iterable
 
 from gpushmem import settings
 from gpushmem.errors import BootstrapError
+from gpushmem.job.report import compact
 
-__all__ = ["Channel", "Deadline", "Missing", "name_pes", "note", "number", "place"]
+__all__ = ["GRACE", "Channel", "Deadline", "Missing", "note", "number", "place"]
+
+
+GRACE = 3.0  # other PEs wait this many seconds longer than PE 0, to receive its error
 
 
 class Missing(BootstrapError):
-    """Some PEs have not come; the message says which."""
+    """Some PEs did not arrive; the message names them."""
 
 
 class Channel:
-    """A few bytes from each PE to PE 0, and a few back: enough to agree on a place to meet.
+    """Carries a few bytes from each PE to PE 0, and a few back: enough to agree on a meeting place.
 
-    `found` says how the PEs find each other, `where` where PE 0 is looked for, `idle` what
-    the matter is as long as nothing was tried: all for people. `key` is the job's, if its PEs know
-    one before they meet. What `say` and `announce` are given is shorter than 64 KiB.
+    For messages: `found` says how the PEs found each other, `where` the place where PE 0 is
+    expected, `idle` the state while nothing has been tried. `key` is the job's key, if the PEs know
+    one before they meet. Arguments of `say` and `announce` must be shorter than 64 KiB.
     """
 
     key: bytes | None = None
@@ -33,36 +37,36 @@ class Channel:
         self._troubles: list[str] = []
 
     def failed(self, why: str) -> None:
-        """Note what became of an attempt to reach PE 0."""
+        """Record the outcome of a failed attempt to reach PE 0."""
         if why not in self._troubles:
             self._troubles.append(why)
 
     @property
     def trouble(self) -> str:
-        """What became of the attempts to reach PE 0, each outcome once, for people."""
+        """The outcomes of the attempts to reach PE 0, each once, for messages."""
         return ", then: ".join(self._troubles[-3:]) or self.idle
 
     def say(self, identity: bytes) -> None:
-        """PEs other than 0: tell PE 0 that this PE is there."""
+        """PEs other than 0: tell PE 0 that this PE has arrived."""
 
     def gather(self, deadline: Deadline) -> dict[int, bytes]:
-        """PE 0: what the others say; nothing if they cannot. Raises `Missing`."""
+        """PE 0: collect what the others said; empty if they cannot speak. Raises `Missing`."""
         raise NotImplementedError
 
     def announce(self, answer: bytes) -> None:
-        """PE 0: give this to all that have come, and to those that come later if possible."""
+        """PE 0: send this to all PEs that have arrived, if possible also to later ones."""
         raise NotImplementedError
 
     def answer(self, deadline: Deadline) -> bytes | None:
-        """PEs other than 0: what PE 0 announces, None if there is nothing (new) at present."""
+        """PEs other than 0: return PE 0's announcement; None if there is none, or no new one."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Remove what was put anywhere. On PE 0 all have met, or it has given up."""
+        """Clean up. On PE 0: all PEs have met, or PE 0 has given up."""
 
 
 class Deadline:
-    """The moment after which nobody waits any more."""
+    """A point in time at which waiting ends."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -70,54 +74,41 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds that are left, 0 at the end."""
+        """Seconds that are left; 0 after the deadline."""
         return max(0.0, self._at - time.monotonic())
 
     def later(self, seconds: float) -> Deadline:
-        """As long as this one, and `seconds` more."""
+        """Return a deadline that is `seconds` later than this one."""
         made = Deadline(self.seconds)
         made._at = self._at + seconds
         return made
 
 
-def name_pes(pes: Iterable[int], n_pes: int) -> str:
-    """PEs for people: "PEs 3, 5-7 of 8"."""
-    ranges: list[list[int]] = []
-    for pe in sorted(pes):
-        if ranges and ranges[-1][1] == pe - 1:
-            ranges[-1][1] = pe
-        else:
-            ranges.append([pe, pe])
-    text = ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in ranges)
-    plural = len(ranges) != 1 or ranges[0][0] != ranges[0][1]
-    return f"PE{'s' * plural} {text} of {n_pes}"
-
-
 def missing(pes: Iterable[int], n_pes: int, seconds: float, where: str) -> Missing:
-    """PE 0's error when others do not come."""
+    """Return PE 0's error for PEs that do not arrive."""
     pes = list(pes)
     have = "has" if len(pes) == 1 else "have"
     return Missing(
-        f"{name_pes(pes, n_pes)} {have} not come: PE 0 waited {seconds:g} s for all to call "
-        f"init ({where}). See whether they run, or have failed earlier; for more time set "
+        f"{compact(pes)} of {n_pes} {have} not arrived: PE 0 waited {seconds:g} s for all PEs to "
+        f"call init ({where}). Check whether they run, or have failed earlier; for more time set "
         "GPUSHMEM_BOOTSTRAP_TIMEOUT"
     )
 
 
 def number(name: str, least: int, most: int = settings.MOST) -> int:
-    """A whole number from a launcher's environment variable; raises `BootstrapError` naming it."""
+    """Parse a launcher's environment variable as an integer; raises `BootstrapError` naming it."""
     text = os.environ.get(name, "").strip()
     if not (text.isascii() and text.isdecimal() and len(text) < 19 and least <= int(text) <= most):
         raise BootstrapError(
             f"environment variable {name}={text!r} is not a whole number from {least} to {most}: "
-            "the launcher sets it; choose another way with init(bootstrap=...) or "
-            "GPUSHMEM_BOOTSTRAP=local if this process is no part of a larger job"
+            "the launcher sets it; choose another bootstrap with init(bootstrap=...), or set "
+            "GPUSHMEM_BOOTSTRAP=local if this process is not part of a larger job"
         )
     return int(text)
 
 
 def place(rank: str, size: str) -> tuple[int, int]:
-    """Read which PE this is, and of how many, from a launcher's variables of these names."""
+    """Return this PE's number and the number of PEs, from a launcher's variables of these names."""
     n_pes = number(size, 1)
     my_pe = number(rank, 0)
     if my_pe >= n_pes:
@@ -129,7 +120,7 @@ def place(rank: str, size: str) -> tuple[int, int]:
 
 
 def note(text: str) -> None:
-    """Say something on standard error, if the user wants to know."""
+    """Print a line on standard error, if GPUSHMEM_VERBOSE is set."""
     if settings.get("GPUSHMEM_VERBOSE"):
         sys.stderr.write(f"gpushmem: {text}\n")
         sys.stderr.flush()

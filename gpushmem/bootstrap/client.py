@@ -1,4 +1,4 @@
-"""The other PEs' side of a connection to PE 0."""
+"""The client side of a connection to PE 0, used by the other PEs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from gpushmem.bootstrap.handshake import Session, Talk, greet
 
 __all__ = ["ATTEMPT", "Client"]
 
-ATTEMPT = 10.0  # seconds for connecting, and for the handshake: more than PE 0's own limit
+ATTEMPT = 10.0  # seconds to connect and do the handshake: more than PE 0's own limit
 SIZE = array.array("i").itemsize  # of a descriptor
 
 
 class Client:
-    """A connection to PE 0, which has proved to be PE 0. Raises `OSError`, `Unproven`.
+    """An authenticated connection to PE 0. Raises `OSError`, `Unproven`.
 
-    All has to be over at a deadline: whoever answers a byte at a time keeps nobody longer.
+    Every exchange has a deadline for the whole of it: a server that answers one byte at a time
+    cannot extend it.
     """
 
     def __init__(
@@ -40,13 +41,13 @@ class Client:
         self._in_time().sendall(self._session.frame(payload))
 
     def hear(self, deadline: Deadline) -> bytes:
-        """Receive a frame; the deadline is that of what follows, too."""
+        """Receive a frame; the deadline also applies to what follows."""
         self._deadline = deadline
         payload: bytes = self._run(self._session.receive())
         return payload
 
     def receive_fds(self, n: int) -> list[int]:
-        """Receive one message of `n` descriptors; children of this process will not have them."""
+        """Receive one message of `n` descriptors, marked close-on-exec."""
         room = socket.CMSG_LEN(n * SIZE)  # socket.recv_fds ignores its flags
         data, extra, flags, _ = self._in_time().recvmsg(1, room, socket.MSG_CMSG_CLOEXEC)
         fds = array.array("i")
@@ -58,14 +59,14 @@ class Client:
         for fd in fds:
             os.close(fd)
         raise ConnectionError(
-            f"{len(fds)} of {n} descriptors came: the limit of open files may be too low "
+            f"{len(fds)} of {n} descriptors arrived: the limit on open files may be too low "
             "(ulimit -n)"
             if data
             else "PE 0 closed the connection"
         )
 
     def confirm(self) -> None:
-        """Say that these descriptors are here."""
+        """Confirm that these descriptors have arrived."""
         self._in_time().sendall(b"k")
 
     def close(self) -> None:
@@ -73,7 +74,7 @@ class Client:
         self._socket.close()
 
     def _in_time(self) -> socket.socket:
-        """The socket, for one call that ends at the deadline."""
+        """Return the socket with its timeout set to the time that is left."""
         if not self._deadline.left:
             raise TimeoutError("it does not answer in time")
         self._socket.settimeout(max(0.001, self._deadline.left))

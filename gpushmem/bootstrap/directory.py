@@ -1,8 +1,8 @@
-"""Meeting with nothing but a launcher's environment variables: through a private directory.
+"""Meeting through a private directory, when only a launcher's environment variables are known.
 
-PE 0 writes where it is, and the job's key, to a file that only this user can read, in a directory
-that only this user can use, under a name that all PEs know from the launcher. A file that an
-earlier job has left is of no consequence: nobody answers there who knows its key, so the PEs look
+PE 0 writes its address, and the job's key, to a file that only this user can read, in a directory
+that only this user can use, under a name that all PEs derive from the launcher's variables. A stale
+file of an earlier job does no harm: nothing at its address knows its key, so the PEs read the file
 again until PE 0 has replaced it.
 """
 
@@ -23,7 +23,7 @@ from gpushmem.errors import BootstrapError
 __all__ = ["Directory", "ancestor", "job_id"]
 
 LARGEST = 1 << 16
-# Names, as the system shows them (15 characters), of processes that start the PEs of a job.
+# Process names, as the system shows them (15 characters), of launchers.
 STARTERS = {
     "hydra_pmi_proxy", "mpiexec.gforker", "mpiexec.hydra", "mpiexec", "mpirun", "orted", "orterun",
     "prted", "prterun", "prte", "slurmstepd",
@@ -31,7 +31,7 @@ STARTERS = {
 
 
 class Directory(Channel):
-    """PEs of one machine that know their numbers and the name of their job."""
+    """PEs on one machine that know their numbers and the name of their job."""
 
     def __init__(self, my_pe: int, n_pes: int, found: str, job: str) -> None:
         self._folder = _folder()
@@ -40,7 +40,7 @@ class Directory(Channel):
         self._written: bytes | None = None
 
     def say(self, identity: bytes) -> None:
-        """Nothing can be said before PE 0 is found, which it can be on the same machine only."""
+        """Do nothing: PE 0 cannot be reached before its file is read; it is on this machine."""
 
     def gather(self, deadline: Deadline) -> dict[int, bytes]:
         return {}
@@ -57,7 +57,7 @@ class Directory(Channel):
             except OSError as error:
                 with contextlib.suppress(OSError):
                     part.unlink()
-                # Another job, at its end, may have removed the directory: once more.
+                # Another job may have removed the directory at its end: retry.
                 if not isinstance(error, FileNotFoundError) or attempt == 99:
                     raise BootstrapError(f"cannot write {self._path}: {error.strerror}") from None
 
@@ -73,7 +73,7 @@ class Directory(Channel):
         if self._written is None:
             return
         with contextlib.suppress(OSError):
-            if _read(self._path) == self._written:  # else it is another job's by now
+            if _read(self._path) == self._written:  # else it now belongs to another job
                 self._path.unlink()
             self._folder.rmdir()
         self._written = None
@@ -87,7 +87,7 @@ def _folder() -> Path:
 
 
 def _private(folder: Path, make: bool = True) -> bool:
-    """Whether the directory is there; with `make` it is made. Raises unless it is ours alone."""
+    """Whether the directory exists; `make` creates it. Raises unless only this user can use it."""
     try:
         if make:
             with contextlib.suppress(FileExistsError):
@@ -101,7 +101,7 @@ def _private(folder: Path, make: bool = True) -> bool:
         raise BootstrapError(
             f"{folder} is not a directory that only this user can use (owner {found.st_uid}, "
             f"mode {stat.S_IMODE(found.st_mode):o}): the job's key would not be safe there. "
-            "Remove it, or set XDG_RUNTIME_DIR or TMPDIR to another place"
+            "Remove it, or set XDG_RUNTIME_DIR or TMPDIR to another directory"
         )
     return True
 
@@ -122,7 +122,7 @@ def _read(path: Path) -> bytes | None:
         about = os.fstat(fd)
         private = about.st_uid == os.getuid() and not about.st_mode & 0o077
         if not stat.S_ISREG(about.st_mode) or not private:
-            raise PermissionError(0, "it is not this user's alone")
+            raise PermissionError(0, "other users can access it")
         return file.read(LARGEST)
 
 
@@ -130,10 +130,10 @@ def _read(path: Path) -> bytes | None:
 
 
 def job_id(variables: Iterable[str]) -> str:
-    """A text all PEs of a job have in common, and no other job that runs has.
+    """Return a text that is equal for all PEs of a job, and different for other running jobs.
 
-    It is made of those of the launcher's variables that are set, the best first, or else of the
-    process that started the PEs.
+    Uses the first of the launcher's variables that is set (best first), else the process that
+    started the PEs.
     """
     for name in variables:
         if os.environ.get(name):
@@ -142,7 +142,7 @@ def job_id(variables: Iterable[str]) -> str:
 
 
 def ancestor() -> str:
-    """The launcher among this process's ancestors, else its parent: id and time of start."""
+    """Return pid and start time of the ancestor that is a launcher, else of the parent."""
     pid, parent = os.getppid(), ""
     for _ in range(64):
         try:

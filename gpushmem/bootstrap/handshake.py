@@ -1,14 +1,14 @@
-"""Both ends of a new connection prove that they know the job's key, before anything else is read.
+"""Mutual authentication: both ends of a new connection prove that they know the job's key first.
 
     client -> server   magic, PE, number of PEs, 32 random bytes
     server -> client   32 random bytes, HMAC("server", all so far)
     client -> server   HMAC("client", all so far)
 
-Every message has a fixed size. What follows are frames: length, payload, and an HMAC with a key of
-this connection alone, so over TCP nobody in between can add, change, repeat or swap them.
+Every message has a fixed size. What follows are frames: length, payload, and an HMAC with a key
+derived for this connection, so over TCP nobody in between can add, change, repeat or reorder them.
 
-The functions are generators that know no socket: they yield the number of bytes they want to be
-sent, or bytes to send. The server runs many at once, a client one.
+The functions are generators independent of sockets: they yield the number of bytes they need next,
+or bytes to send. The server runs many at once, a client one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAGIC = b"gpushme1"
 HELLO = struct.Struct("!8sII32s")
 NONCE = PROOF = 32
 LENGTH = struct.Struct("!I")
-LARGEST = 1 << 16  # bytes of a frame
+LARGEST = 1 << 16  # limit on the bytes of a frame
 
 
 class Unproven(Exception):
@@ -36,7 +36,7 @@ class Unproven(Exception):
 
 
 class Session:
-    """What follows on a connection whose ends have proved themselves: frames."""
+    """An authenticated connection: encodes and decodes frames."""
 
     def __init__(self, key: bytes, mine: bytes, theirs: bytes) -> None:
         self._key = key
@@ -44,7 +44,7 @@ class Session:
         self._sent = self._received = 0
 
     def frame(self, payload: bytes) -> bytes:
-        """The payload as it is sent."""
+        """Return the encoded frame for a payload."""
         if len(payload) > LARGEST:
             raise ValueError(f"a frame holds {LARGEST} bytes, not {len(payload)}")
         proof = self._proof(self._mine, self._sent, payload)
@@ -52,14 +52,14 @@ class Session:
         return LENGTH.pack(len(payload)) + payload + proof
 
     def receive(self) -> Talk:
-        """Read a frame; returns its payload."""
+        """Decode a frame; returns its payload."""
         (size,) = LENGTH.unpack((yield LENGTH.size))
         if size > LARGEST:
-            raise Unproven(f"a frame of {size} bytes, where {LARGEST} are the most")
+            raise Unproven(f"a frame of {size} bytes; the limit is {LARGEST}")
         payload = (yield size) if size else b""
         proof = yield PROOF
         if not hmac.compare_digest(proof, self._proof(self._theirs, self._received, payload)):
-            raise Unproven("a frame was changed on its way")
+            raise Unproven("a frame was modified in transit")
         self._received += 1
         return payload
 
@@ -68,19 +68,19 @@ class Session:
 
 
 def greet(key: bytes, purpose: bytes, pe: int, n_pes: int) -> Talk:
-    """The client's part; returns the `Session`. Raises `Unproven`."""
+    """The client's side; returns the `Session`. Raises `Unproven`."""
     hello = HELLO.pack(MAGIC, pe, n_pes, secrets.token_bytes(NONCE))
     yield hello
     nonce = yield NONCE
     proof = yield PROOF
     if not hmac.compare_digest(proof, _hmac(key, b"server", purpose, hello, nonce)):
-        raise Unproven("what answers there does not have this job's key")
+        raise Unproven("the process that answers there does not have this job's key")
     yield _hmac(key, b"client", purpose, hello, nonce)
     return Session(_hmac(key, b"session", purpose, hello, nonce), b"client", b"server")
 
 
 def receive_greeting(key: bytes, purpose: bytes, n_pes: int) -> Talk:
-    """The server's part; returns the client's PE and the `Session`. Raises `Unproven`."""
+    """The server's side; returns the client's PE and the `Session`. Raises `Unproven`."""
     hello = yield HELLO.size
     magic, pe, theirs, _ = HELLO.unpack(hello)
     if magic != MAGIC:
@@ -96,6 +96,6 @@ def receive_greeting(key: bytes, purpose: bytes, n_pes: int) -> Talk:
 
 
 def _hmac(key: bytes, *parts: bytes) -> bytes:
-    # Each part has a size that is fixed, or told before: their sum is unambiguous with lengths.
+    # Length prefixes make the concatenation unambiguous.
     text = b"".join(LENGTH.pack(len(part)) + part for part in parts)
     return hmac.new(key, text, hashlib.sha256).digest()

@@ -1,4 +1,4 @@
-"""A job of one PE, for a process that nobody started as part of a larger one."""
+"""A job of one PE, for a process that was not started as part of a larger job."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ __all__ = ["join"]
 
 
 def join() -> Job:
-    """Be a job by oneself."""
+    """Create a job of which this process is the only PE."""
     return create(1, bootstrap="by itself")

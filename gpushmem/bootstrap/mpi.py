@@ -1,7 +1,7 @@
-"""Started by mpirun or mpiexec of Open MPI, MPICH or Intel MPI, or by what looks like them.
+"""PEs started by mpirun or mpiexec of Open MPI, MPICH or Intel MPI, or a compatible launcher.
 
-With mpi4py the PEs exchange messages of MPI; without it, or where it belongs to another MPI than
-the launcher, the launcher's environment variables do.
+With mpi4py the PEs exchange MPI messages. Without it, or if mpi4py uses a different MPI than the
+launcher, the launcher's environment variables are used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from gpushmem.bootstrap import hosts
+from gpushmem.bootstrap import machines
 from gpushmem.bootstrap.channel import Channel, Deadline, missing, number, place
 from gpushmem.bootstrap.directory import Directory, job_id
 from gpushmem.bootstrap.polling import poll
@@ -27,13 +27,13 @@ LARGEST = 1 << 16
 
 @dataclass(frozen=True)
 class Launcher:
-    """What a launcher tells each process."""
+    """The variables a launcher sets for each process."""
 
     name: str
     rank: str
     size: str
     local_size: str
-    sign: str  # only this launcher sets it
+    sign: str  # a variable that only this launcher sets
 
 
 LAUNCHERS = (
@@ -54,7 +54,7 @@ def of_its_own() -> bool:
 
 
 def recognised() -> bool:
-    """Whether this looks like a process of an MPI job, which srun may have started, too."""
+    """Whether this looks like a process of an MPI job, possibly started by srun."""
     return _launcher() is not None or "PMIX_RANK" in os.environ
 
 
@@ -63,7 +63,10 @@ def _launcher() -> Launcher | None:
 
 
 def channel(several: bool = False) -> Channel | None:
-    """How the PEs, which with `several` may be apart, reach each other; None if there is one."""
+    """Return the channel between the PEs; None for one PE.
+
+    `several`: the PEs may be on several machines.
+    """
     row = _launcher()
     here = None if row is None else place(row.rank, row.size)
     if here is not None and here[1] == 1:
@@ -74,7 +77,7 @@ def channel(several: bool = False) -> Channel | None:
     world = mpi.COMM_WORLD
     if here is None:
         if world.size == 1 and "PMIX_RANK" not in os.environ:
-            raise BootstrapError(f"bootstrap mpi: MPI knows of this process alone: {HOW}")
+            raise BootstrapError(f"bootstrap mpi: the MPI job has only this process: {HOW}")
         return None if world.size == 1 else Messages(mpi)
     if (world.rank, world.size) != here:
         return _by_variables(
@@ -96,13 +99,13 @@ def _by_variables(
         local = number(row.local_size, 1)
         if local < n_pes:
             because = f"{row.local_size}={local}, this is PE {my_pe}"
-            raise hosts.elsewhere(n_pes, local, because, several)
+            raise machines.elsewhere(n_pes, local, because, several)
     found = f"mpi (variables of {row.name}; {why})"
     return Directory(my_pe, n_pes, found, f"mpi {n_pes} {job_id(JOB_IDS)}")
 
 
 def _mpi4py() -> tuple[Any, str]:
-    """The module mpi4py.MPI, ready for use; or None, and why not."""
+    """Return the initialised module mpi4py.MPI; or None, and the reason."""
     ours = "mpi4py.MPI" not in sys.modules
     try:
         from mpi4py import MPI  # noqa: PLC0415  (optional, and it initialises MPI)
@@ -118,10 +121,10 @@ def _mpi4py() -> tuple[Any, str]:
 
 
 def _end_together(mpi: Any) -> None:
-    """Make an exception that ends this process end the job.
+    """Make an uncaught exception in this process end the whole MPI job.
 
-    At its end a process waits, in MPI_Finalize, for all others; when one has failed they may be
-    waiting for it in turn. Who uses mpi4py on their own has decided about this: see mpi4py.run.
+    MPI_Finalize waits for all processes at exit; if one has failed, the others may be waiting for
+    it in turn. Programs that import mpi4py themselves make their own choice: see mpi4py.run.
     """
     previous = sys.excepthook
 
@@ -134,7 +137,7 @@ def _end_together(mpi: Any) -> None:
 
 
 class Messages(Channel):
-    """PE 0 and each of the others exchange messages of MPI; nobody waits in MPI itself."""
+    """Exchanges MPI messages between PE 0 and each other PE; never blocks inside MPI."""
 
     def __init__(self, mpi: Any) -> None:
         import mpi4py  # noqa: PLC0415  (optional)
@@ -144,7 +147,7 @@ class Messages(Channel):
         name = " ".join(library.splitlines()[0].split(",")[0].split())
         super().__init__(
             self._world.rank, self._world.size, f"mpi (mpi4py {mpi4py.__version__}, {name})",
-            "in MPI_COMM_WORLD", "no message came",
+            "in MPI_COMM_WORLD", "no message arrived",
         )  # fmt: skip
         self._here: list[int] = []
         self._receive: tuple[Any, bytearray] | None = None
@@ -194,7 +197,7 @@ class Messages(Channel):
         _sent.append((self._world.Isend([data, self._mpi.BYTE], dest=pe, tag=TAG), data))
 
     def _receive_from(self, pe: int) -> tuple[Any, bytearray]:
-        # Announcements may be many: PEs other than 0 have one large buffer, PE 0 has small ones.
+        # Announcements may be long: PEs other than 0 have one large buffer, PE 0 many small ones.
         buffer = bytearray(LARGEST if pe == 0 else 4096)
         return self._world.Irecv([buffer, self._mpi.BYTE], source=pe, tag=TAG), buffer
 
@@ -205,4 +208,4 @@ class Messages(Channel):
         return bytes(buffer[: status.Get_count(self._mpi.BYTE)])
 
 
-_sent: list[Any] = []  # messages whose memory MPI may still read
+_sent: list[Any] = []  # messages whose buffers MPI may still read

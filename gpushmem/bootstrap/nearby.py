@@ -1,4 +1,4 @@
-"""PEs of one machine that have only a private directory: a socket whose name is found there."""
+"""PEs on one machine that share only a private directory: it holds the name of PE 0's socket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Nearby"]
 
 
 class Nearby(Sockets):
-    """A `Directory` in which PEs other than 0 can say something, too."""
+    """A `Directory` in which the other PEs can send to PE 0, too."""
 
     purpose = b"peers"
 
@@ -27,14 +27,14 @@ class Nearby(Sockets):
         self._directory = directory
 
     def gather(self, deadline: Deadline) -> dict[int, bytes]:
-        """PE 0: wait for all; then remove the file, since who still looks is of another job."""
+        """PE 0: wait for all; then remove the file: a later reader belongs to another job."""
         try:
             return super().gather(deadline)
         finally:
             self._directory.close()
 
     def listening(self) -> socket.socket:
-        """PE 0: a socket without a file, and a fresh key."""
+        """PE 0: create a socket without a file, and a fresh key."""
         self.key = secrets.token_bytes(32)
         name = f"gpushmem-{os.getuid()}-{secrets.token_hex(16)}"
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -44,7 +44,7 @@ class Nearby(Sockets):
         return sock
 
     def connect(self, deadline: Deadline) -> Client | None:
-        """PEs other than 0: look into the file, and connect."""
+        """PEs other than 0: read the file, and connect."""
         found = self._directory.answer(deadline)
         if found is None:
             return None
@@ -52,16 +52,16 @@ class Nearby(Sockets):
             place = json.loads(found)
             name, key = "\0" + place["name"], bytes.fromhex(place["key"])
         except (ValueError, KeyError, TypeError):
-            raise ConnectionError("what is there cannot be read") from None
+            raise ConnectionError("its content is not valid") from None
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         return Client(sock, name, key, self.purpose, self.my_pe, self.n_pes, deadline)
 
     def close(self) -> None:
-        """Close the connections, and remove the file if it is still there."""
+        """Close the connections, and remove the file if it still exists."""
         super().close()
         self._directory.close()
 
     @property
     def trouble(self) -> str:
-        """What became of the attempts, here and in the directory."""
+        """The outcomes of the attempts, of the connection and of the directory."""
         return super().trouble if self._troubles else self._directory.trouble

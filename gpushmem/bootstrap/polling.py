@@ -1,4 +1,4 @@
-"""Waiting for what does not call back."""
+"""Polling with back-off."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHORTEST, LONGEST = 0.001, 0.05
 
 
 def poll(deadline: Deadline, condition: Callable[[], bool]) -> bool:
-    """Call `condition` again and again until it holds; False if it does not in time."""
+    """Call `condition` repeatedly until it holds; False if it does not hold in time."""
     pause = SHORTEST
     while not condition():
         if not deadline.left:

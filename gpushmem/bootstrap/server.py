@@ -1,7 +1,7 @@
-"""PE 0's side of meeting: a listening socket to which the other PEs come.
+"""The server side of meeting: PE 0's listening socket, to which the other PEs connect.
 
-Anybody can connect to it. A connection that does not prove itself in time, or is of a PE that is
-there already, is dropped, and the job goes on; it never keeps others waiting.
+Any process can connect. A connection that does not authenticate in time, or claims to be a PE that
+is already connected, is dropped, and the job continues; it never delays the others.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from gpushmem.bootstrap.handshake import Session, Talk, Unproven, receive_greeti
 
 __all__ = ["Listener"]
 
-PROVE = 5.0  # seconds a new connection has to prove itself
-STRANGERS = 128  # connections that may be about to prove themselves
-REST = 0.05  # seconds without accepting, when that has failed
+PROVE = 5.0  # seconds a new connection has to authenticate
+STRANGERS = 128  # limit on connections that have not authenticated yet
+REST = 0.05  # seconds without accepting after accept has failed
 
 
 class _Connection:
-    """One connection: what it has sent so far, and who it is once that is proved."""
+    """One connection: the data received so far, and its PE once authenticated."""
 
     def __init__(self, sock: socket.socket, talk: Talk) -> None:
         self.socket = sock
@@ -36,7 +36,7 @@ class _Connection:
         self._resume(None)
 
     def feed(self) -> bool:
-        """Read what there is; True when all has been said. Raises `Unproven`, `OSError`."""
+        """Read available data; True at the end of the exchange. Raises `Unproven`, `OSError`."""
         data = self.socket.recv(max(1, self._wants - len(self._data)))
         if not data:
             raise ConnectionError("it was closed")
@@ -67,7 +67,7 @@ def _introduction(key: bytes, purpose: bytes, n_pes: int) -> Talk:
 
 
 class Listener:
-    """PEs come to a listening socket, which is closed with this, and stay connected."""
+    """A listening socket, closed with this object, and the PEs connected to it."""
 
     def __init__(self, sock: socket.socket, key: bytes, purpose: bytes, n_pes: int) -> None:
         self._socket, self._key, self._purpose, self._n_pes = sock, key, purpose, n_pes
@@ -79,7 +79,7 @@ class Listener:
         self._selector.register(sock, selectors.EVENT_READ)
 
     def gather(self, deadline: Deadline, where: str) -> dict[int, bytes]:
-        """Wait for all other PEs; returns what each said first. Raises `Missing`."""
+        """Wait for all other PEs; returns each one's first message. Raises `Missing`."""
         while len(self.here) < self._n_pes - 1:
             if not deadline.left:
                 absent = [pe for pe in range(1, self._n_pes) if pe not in self.here]
@@ -88,14 +88,14 @@ class Listener:
         return {pe: connection.said for pe, connection in self.here.items()}
 
     def tell(self, pe: int, payload: bytes, seconds: float = PROVE) -> None:
-        """Send a frame to a PE that is here. Raises `OSError`."""
+        """Send a frame to a PE that is connected. Raises `OSError`."""
         connection = self.here[pe]
         assert connection.session is not None
         connection.socket.settimeout(max(0.001, seconds))
         connection.socket.sendall(connection.session.frame(payload))
 
     def tell_all(self, payload: bytes) -> None:
-        """Send a frame to all that are here, and can still be reached."""
+        """Send a frame to all connected PEs that can still be reached."""
         for pe in self.here:
             with contextlib.suppress(OSError):
                 self.tell(pe, payload)
@@ -107,7 +107,7 @@ class Listener:
         self._selector.close()
         self._socket.close()
 
-    # --- one turn
+    # --- one iteration of the event loop
 
     def _patience(self) -> float:
         now = time.monotonic()
@@ -126,7 +126,7 @@ class Listener:
                 self._hear(key.data)
         now = time.monotonic()
         for connection in [c for c in self._strangers if c.until <= now]:
-            self._drop(connection, f"it did not prove itself within {PROVE:g} s")
+            self._drop(connection, f"it did not authenticate within {PROVE:g} s")
         if self._deaf and now >= self._deaf_until:
             self._selector.register(self._socket, selectors.EVENT_READ)
 
@@ -135,22 +135,22 @@ class Listener:
             sock, _ = self._socket.accept()
         except (BlockingIOError, InterruptedError, ConnectionError):
             return
-        except OSError as error:  # out of descriptors: room may come
+        except OSError as error:  # out of descriptors: some may be closed soon
             self._selector.unregister(self._socket)
             self._deaf_until = time.monotonic() + REST
             if self._strangers:
-                self._drop(self._strangers[0], f"room is needed: {error.strerror}")
+                self._drop(self._strangers[0], f"its descriptor is needed: {error.strerror}")
             return
         sock.setblocking(False)
         connection = _Connection(sock, _introduction(self._key, self._purpose, self._n_pes))
         self._strangers.append(connection)
         self._selector.register(sock, selectors.EVENT_READ, connection)
         if len(self._strangers) > STRANGERS:
-            self._drop(self._strangers[0], "there are too many that prove nothing")
+            self._drop(self._strangers[0], "too many connections have not authenticated")
 
     def _hear(self, connection: _Connection) -> None:
         try:
-            if connection.pe is not None:  # nothing more is due: it has gone, or is no PE of ours
+            if connection.pe is not None:  # it closed, or is not one of our PEs
                 gone = not connection.socket.recv(1)
                 raise ConnectionError("it left" if gone else "it spoke out of turn")
             if connection.feed():
@@ -165,7 +165,7 @@ class Listener:
         assert pe is not None
         if pe in self.here:
             connection.pe = None  # the other one stays
-            raise Unproven(f"PE {pe} is there already")
+            raise Unproven(f"PE {pe} is already connected")
         self._strangers.remove(connection)
         self.here[pe] = connection
 

@@ -1,18 +1,18 @@
-"""Started by srun: the variables of a Slurm job step."""
+"""PEs started by srun: the variables of a Slurm job step."""
 
 from __future__ import annotations
 
 import os
 
-from gpushmem.bootstrap import hosts
+from gpushmem.bootstrap import machines
 from gpushmem.bootstrap.channel import Channel, number, place
 from gpushmem.bootstrap.directory import Directory
 from gpushmem.errors import BootstrapError
 
 __all__ = ["channel", "recognised"]
 
-# Steps that are a batch script, the shell of `salloc` and the like: one process, whatever the
-# number of tasks says.
+# Step numbers of batch scripts, the shell of `salloc` and the like: one process, whatever the
+# number of tasks.
 SPECIAL_STEPS = 0xFFFFFFF0
 NODES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES")
 TASKS = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
@@ -20,7 +20,7 @@ HOW = "start the processes with srun"
 
 
 def recognised() -> bool:
-    """Whether this is a task of a job step; a batch script outside any is none."""
+    """Whether this is a task of a job step; a batch script outside a step is not."""
     step = os.environ.get("SLURM_STEP_ID", "")
     return (
         "SLURM_PROCID" in os.environ
@@ -35,11 +35,11 @@ def _first(names: tuple[str, ...]) -> str | None:
 
 
 def channel(several: bool = False) -> Channel | None:
-    """How this step's PEs, which with `several` may be apart, reach each other; None if alone."""
+    """Return the channel between the step's PEs; None for one. `several`: on several machines."""
     if not recognised():
         absent = [n for n in ("SLURM_STEP_ID", "SLURM_PROCID", TASKS[0]) if n not in os.environ]
         what = f"{', '.join(absent)} not set" if absent else "SLURM_STEP_ID is a batch script's"
-        raise BootstrapError(f"bootstrap slurm: this is no task of a job step ({what}): {HOW}")
+        raise BootstrapError(f"bootstrap slurm: this is not a task of a job step ({what}): {HOW}")
     size = _first(TASKS)
     assert size is not None
     my_pe, n_pes = place("SLURM_PROCID", size)
@@ -47,7 +47,7 @@ def channel(several: bool = False) -> Channel | None:
         return None
     nodes = _first(NODES)
     if nodes is not None and number(nodes, 1) > 1:
-        raise hosts.elsewhere(n_pes, _pes_here(my_pe), _because(nodes), several)
+        raise machines.elsewhere(n_pes, _pes_here(my_pe), _because(nodes), several)
     job, step = (os.environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     restarts = os.environ.get("SLURM_RESTART_COUNT", "")
     return Directory(
@@ -56,7 +56,7 @@ def channel(several: bool = False) -> Channel | None:
 
 
 def _pes_here(my_pe: int) -> list[int]:
-    """The tasks on this node, as far as known."""
+    """Return the tasks on this node, as far as known."""
     listed = os.environ.get("SLURM_GTIDS", "").split(",")
     return [int(pe) for pe in listed if pe.isdecimal()] or [my_pe]
 

@@ -1,10 +1,10 @@
-"""Connections of all PEs to PE 0, which stay open: what goes to and fro are frames on them."""
+"""Persistent connections of all PEs to PE 0, which exchange frames."""
 
 from __future__ import annotations
 
 import socket
 
-from gpushmem.bootstrap.channel import Channel, Deadline
+from gpushmem.bootstrap.channel import GRACE, Channel, Deadline
 from gpushmem.bootstrap.client import Client
 from gpushmem.bootstrap.handshake import Unproven
 from gpushmem.bootstrap.server import Listener
@@ -13,7 +13,7 @@ __all__ = ["Sockets"]
 
 
 class Sockets(Channel):
-    """PE 0 and its connections, or a PE's connection to it; `listening` and `connect` make them."""
+    """PE 0 and its connections, or a PE's connection to it; subclasses open the sockets."""
 
     key: bytes | None
     purpose: bytes
@@ -22,43 +22,43 @@ class Sockets(Channel):
     _said = b""
 
     def listening(self) -> socket.socket:
-        """PE 0: a socket for the others to connect to; `key` is known then."""
+        """PE 0: open the socket the others connect to; sets `key`."""
         raise NotImplementedError
 
     def connect(self, deadline: Deadline) -> Client | None:
-        """PEs other than 0: a connection to PE 0; None if it has not said where it is."""
+        """PEs other than 0: connect to PE 0; None if its address is not known yet."""
         raise NotImplementedError
 
     def say(self, identity: bytes) -> None:
-        """Keep it for the connection."""
+        """Keep the message until the connection is made."""
         self._said = identity
 
     def gather(self, deadline: Deadline) -> dict[int, bytes]:
-        """PE 0: listen, and wait for all."""
+        """PE 0: listen, and wait for all PEs."""
         sock = self.listening()
         assert self.key is not None
         self._listener = Listener(sock, self.key, self.purpose, self.n_pes)
         return self._listener.gather(deadline, self.where)
 
     def announce(self, answer: bytes) -> None:
-        """PE 0: a frame for each that is connected."""
+        """PE 0: send a frame to each connected PE."""
         if self._listener is not None:
             self._listener.tell_all(answer)
 
     def answer(self, deadline: Deadline) -> bytes | None:
-        """PEs other than 0: connect if need be, then wait for the next frame."""
+        """PEs other than 0: connect if necessary, then wait for the next frame."""
         try:
             if self._client is None:
                 self._client = self.connect(deadline)
                 if self._client is None:
                     return None
                 self._client.say(self._said)
-            return self._client.hear(deadline.later(min(3.0, deadline.seconds)))
+            return self._client.hear(deadline.later(min(GRACE, deadline.seconds)))
         except TimeoutError:
             self.failed(
                 "it does not answer"
                 if self._client is None
-                else "PE 0 is there, and waits for other PEs"
+                else "PE 0 is there, waiting for other PEs"
             )
         except (OSError, Unproven) as error:
             self.failed(getattr(error, "strerror", None) or str(error))

@@ -1,7 +1,7 @@
-"""Started by anything: PE 0 listens at an address that the user gives, the others connect to it.
+"""PEs started by any means: PE 0 listens at an address that the user gives, the others connect.
 
-Descriptors cannot be sent that way. It tells the PEs whether they are on one machine, and where to
-get the descriptors.
+Descriptors cannot be sent over TCP. The connection tells the PEs whether they are on one machine,
+and where to fetch the descriptors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["PREFIX", "address", "channel"]
 PREFIX = "tcp://"
 PURPOSE = b"place"
 KEY = "GPUSHMEM_JOB_KEY"
-# What tells a PE its number, and how many there are: the user, else who started it.
+# Variables with the PE's number and the number of PEs: the user's, else the launcher's.
 PLACES = (
     ("GPUSHMEM_PE", "GPUSHMEM_N_PES"),
     ("RANK", "WORLD_SIZE"),
@@ -33,7 +33,7 @@ PLACES = (
 
 
 def address(name: str) -> tuple[str, int]:
-    """Host and port of "tcp://host:port"; raises `ArgumentError`."""
+    """Parse host and port of "tcp://host:port"; raises `ArgumentError`."""
     found = re.fullmatch(r"tcp://(?:\[([^\[\]]+)\]|([^:\[\]/\s]+)):([0-9]{1,5})", name)
     if found is None or not 0 < int(found[3]) < 65536:
         raise ArgumentError(
@@ -44,24 +44,24 @@ def address(name: str) -> tuple[str, int]:
 
 
 def channel(name: str, several: bool = False) -> Channel | None:
-    """How this job's PEs reach each other; None if there is one."""
+    """Return the channel between this job's PEs; None for one PE."""
     host, port = address(name)
     names = _place()
     absent = [variable for variable in (*names, KEY) if not os.environ.get(variable)]
     if absent:
         raise BootstrapError(
             f"bootstrap {name}: {', '.join(absent)} not set; each PE needs its number (from 0), "
-            "how many there are, and a secret that all share, such as one from "
+            "the number of PEs, and a secret shared by all, for example from "
             "`openssl rand -hex 32`"
         )
     for variable in PLACES[0]:
-        settings.get(variable)  # its own error is the better one
+        settings.get(variable)  # raises the more specific error
     my_pe, n_pes = place(*names)
     return None if n_pes == 1 else Tcp(my_pe, n_pes, host, port)
 
 
 def _place() -> tuple[str, str]:
-    """The variables that tell this PE's place; where there are none, the user's own."""
+    """Return the names of the variables with this PE's number; by default the user's own."""
     if any(settings.is_set(name) for name in PLACES[0]):
         return PLACES[0]
     return next((pair for pair in PLACES if all(map(os.environ.get, pair))), PLACES[0])
@@ -79,7 +79,7 @@ class Tcp(Sockets):
         self._host, self._port = host, port
 
     def connect(self, deadline: Deadline) -> Client:
-        """PEs other than 0: a connection to the address."""
+        """PEs other than 0: connect to the address."""
         family, kind, proto, _, where = self._resolve(0)
         key = self.key
         assert key is not None
@@ -90,7 +90,7 @@ class Tcp(Sockets):
         return made
 
     def listening(self) -> socket.socket:
-        """PE 0: a socket at the address. Raises `BootstrapError`."""
+        """PE 0: listen at the address. Raises `BootstrapError`."""
         sock = None
         try:
             family, kind, proto, _, where = self._resolve(socket.AI_PASSIVE)
@@ -103,11 +103,11 @@ class Tcp(Sockets):
                 sock.close()
             raise BootstrapError(
                 f"PE 0 cannot listen at {self.found}: {error.strerror or error}. The host must "
-                "be one of this machine's names or addresses, the port free"
+                "be a name or address of this machine, and the port must be free"
             ) from None
         return sock
 
     def _resolve(self, flags: int) -> tuple[int, int, int, str, tuple[str, int]]:
         found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM, flags=flags)
-        # localhost may mean two addresses: PE 0 and the others must take the same.
+        # localhost may resolve to two addresses: PE 0 and the others must use the same one.
         return min(found)  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Started by torchrun, or with the variables that `torch.distributed` reads: through its store."""
+"""PEs started by torchrun, or with the variables of `torch.distributed`: uses its TCPStore."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _kept: list[Any] = []
 
 
 def recognised() -> bool:
-    """Whether all variables are set that `torch.distributed` needs."""
+    """Whether all variables that `torch.distributed` needs are set."""
     return all(name in os.environ for name in VARIABLES)
 
 
@@ -28,7 +28,7 @@ def with_agent() -> bool:
 
 
 def channel(several: bool = False) -> Channel | None:
-    """How this job's PEs reach each other; None if there is one."""
+    """Return the channel between this job's PEs; None for one PE."""
     absent = [name for name in VARIABLES if name not in os.environ]
     if absent:
         raise BootstrapError(
@@ -39,7 +39,7 @@ def channel(several: bool = False) -> Channel | None:
 
 
 class Store(Channel):
-    """PEs that leave each other notes in a TCPStore."""
+    """A channel through a TCPStore."""
 
     def __init__(self, my_pe: int, n_pes: int) -> None:
         self._torch = _torch()
@@ -90,7 +90,7 @@ class Store(Channel):
                 self._said = b""
             name = self._name("answer")
             return self._store.get(name) if self._store.check([name]) else None
-        except RuntimeError as error:  # the store's errors, all of them
+        except RuntimeError as error:  # the only error type of TCPStore
             self._store = None
             self.failed(_first_line(error))
             return None
@@ -109,7 +109,7 @@ class Store(Channel):
     def _connected(self, deadline: Deadline) -> bool:
         if self._store is None:
             try:
-                if not self._serves:  # the store itself fails slowly, with pages of its own stack
+                if not self._serves:  # TCPStore fails slowly, and prints long stack traces
                     socket.create_connection(
                         (self._host, self._port), max(0.001, min(5.0, deadline.left))
                     ).close()
@@ -122,7 +122,7 @@ class Store(Channel):
                 self.failed(_first_line(error))
                 return False
             if self._serves:
-                # torch.distributed of this process will share it; others may be using it already.
+                # torch.distributed of this process shares it; other processes may already use it.
                 _kept.append(self._store)
         return True
 
@@ -139,7 +139,7 @@ def _torch() -> Any:
     except ImportError as error:
         raise BootstrapError(
             f"bootstrap torch: PyTorch cannot be imported ({error}): install it, or choose "
-            "another way with init(bootstrap=...)"
+            "another bootstrap with init(bootstrap=...)"
         ) from None
     if not torch.distributed.is_available():
         raise BootstrapError("bootstrap torch: this PyTorch is built without torch.distributed")

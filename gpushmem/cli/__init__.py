@@ -13,7 +13,7 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def main() -> None:
-    """Be the command. Ctrl-C ends it at once, without a word, until PEs are there to be ended."""
+    """Run the command. Until PEs are running, Ctrl-C ends the process at once and silently."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     fill_standard()

@@ -1,4 +1,4 @@
-"""What `gpushmem` can be asked for: a command each, in a file of its name."""
+"""The subcommands of `gpushmem`, each in a file of its name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMMANDS = ("cache", "compile", "doctor", "info", "inspect", "ps", "run")
 
 
 class _Lazy(click.Group):
-    """A group whose commands are imported when used, so that `--help` is quick."""
+    """A group that imports its commands on use, so that `--help` is fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -29,4 +29,4 @@ class _Lazy(click.Group):
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="gpushmem")
 def group() -> None:
-    """Run and inspect programs whose kernels communicate."""
+    """Run and inspect programs whose GPU kernels communicate."""

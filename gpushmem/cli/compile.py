@@ -1,4 +1,4 @@
-"""`gpushmem compile`: a script's kernels as machine code for GPUs, on any machine."""
+"""`gpushmem compile`: compile a script's kernels to machine code for GPUs, on any machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Wanted = tuple[Any, tuple[Any, ...]]  # a kernel, and the types of its arguments
     "archs",
     default="sm_90",
     show_default=True,
-    help="Architectures, such as sm_80,sm_90,sm_100.",
+    help="Target architectures, such as sm_80,sm_90,sm_100.",
 )
 @click.option(
     "-s",
@@ -45,7 +45,7 @@ Wanted = tuple[Any, tuple[Any, ...]]  # a kernel, and the types of its arguments
     "signatures",
     multiple=True,
     metavar="KERNEL(TYPES)",
-    help="What to compile, such as 'shift(float32[::1], uint64[::1], int64)'. May be repeated.",
+    help="Kernel to compile, as 'shift(float32[::1], uint64[::1], int64)'. May be repeated.",
 )
 @click.option(
     "-n",
@@ -53,21 +53,21 @@ Wanted = tuple[Any, tuple[Any, ...]]  # a kernel, and the types of its arguments
     type=click.IntRange(1, settings.MOST),
     default=2,
     show_default=True,
-    help="PEs that the script is run with.",
+    help="Number of PEs that run the script.",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write the code to this folder, a file for each kernel and architecture.",
+    help="Write the code to this folder, one file per kernel and architecture.",
 )
 @click.option(
     "--emit",
     default="cubin",
     show_default=True,
-    help=f"What to write: some of {','.join(KINDS)}.",
+    help=f"Formats to write: any of {','.join(KINDS)}.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each kernel.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per kernel.")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def command(
     archs: str,
@@ -78,18 +78,18 @@ def command(
     as_json: bool,
     args: tuple[str, ...],
 ) -> None:
-    """Compile and link the kernels of SCRIPT for GPUs; neither a GPU nor its driver is needed.
+    """Compile and link the kernels of SCRIPT for GPUs; needs neither a GPU nor its driver.
 
-    SCRIPT is run on the cpu backend, and each kernel is compiled for the types of arguments that
-    it is launched with. With --signature nothing has to be launched: SCRIPT is imported, and what
-    stands below `if __name__ == "__main__"` is not run.
+    SCRIPT runs on the cpu backend, and each kernel is compiled for the argument types it is
+    launched with. With --signature no launch is needed: SCRIPT is imported, and code below `if
+    __name__ == "__main__"` does not run.
 
-    Prints for each kernel what it needs: registers, and bytes of stack, of registers spilled to
-    memory (+ in NVSHMEM's functions that it calls), of shared memory and of code.
+    Prints the resources of each kernel: registers, and bytes of stack, of spilled registers (+
+    those in the NVSHMEM functions it calls), of shared memory and of code.
     """
     kinds = tuple(emit.split(","))
     if not set(kinds) <= set(KINDS):
-        raise click.UsageError(f"--emit {emit}: what can be written is {', '.join(KINDS)}")
+        raise click.UsageError(f"--emit {emit}: supported formats are {', '.join(KINDS)}")
     from gpushmem.launch.program import Program  # noqa: PLC0415  (heavy: not for --help)
     from gpushmem.launch.spawn import collect  # noqa: PLC0415
 
@@ -104,7 +104,7 @@ def command(
         sys.exit(outcome.code)
     built = {(b.kernel, b.types, b.arch): b for of_pe in found for b in of_pe}
     if not built:
-        raise click.ClickException(f"{args[0]} launches no kernel; name some with --signature")
+        raise click.ClickException(f"{args[0]} launches no kernel; give kernels with --signature")
     _print(list(built.values()), as_json)
     if output is not None:
         _write(output, built.values())
@@ -131,7 +131,7 @@ def _in_a_pe(
     run: Any, args: tuple[str, ...], signatures: tuple[str, ...], archs: tuple[str, ...],
     kinds: tuple[str, ...],
 ) -> list[Built]:  # fmt: skip
-    """Compile the kernels; PEs that have the same to compile begin at different places."""
+    """Compile the kernels; PEs with equal lists start at different places in them."""
     from gpushmem.backends.nvshmem import ahead  # noqa: PLC0415
     from gpushmem.job.job import current  # noqa: PLC0415
 
@@ -150,7 +150,7 @@ def _options(kernel: Kernel) -> dict[str, Any]:
 
 
 def _launched_by(run: Any) -> list[Wanted]:
-    """Run a script; the kernels it has launched, and with what types."""
+    """Run a script; return the kernels it launched, with their argument types."""
     from numba.cuda.typing.typeof import Purpose, typeof  # noqa: PLC0415
 
     from gpushmem.jit import launched  # noqa: PLC0415
@@ -166,7 +166,7 @@ def _launched_by(run: Any) -> list[Wanted]:
 
 
 def _named(args: tuple[str, ...], signatures: tuple[str, ...]) -> list[Wanted]:
-    """The kernels that signatures name, of a script that is imported."""
+    """Import a script; return the kernels given by signatures."""
     import runpy  # noqa: PLC0415
 
     from numba.cuda.core import sigutils  # noqa: PLC0415
@@ -190,7 +190,7 @@ def _named(args: tuple[str, ...], signatures: tuple[str, ...]) -> list[Wanted]:
     return wanted
 
 
-# --- what is shown and written
+# --- output
 
 
 def _print(built: list[Built], as_json: bool) -> None:

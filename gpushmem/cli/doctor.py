@@ -1,4 +1,4 @@
-"""`gpushmem doctor`: what on this machine stands in the way of a job, and what to do."""
+"""`gpushmem doctor`: check this machine for problems that would stop a job, and how to fix them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ MARKS = {"ok": "ok", "warning": "WARNING", "problem": "PROBLEM"}
 HIDDEN = "not applicable"
 
 
-@click.command("doctor", short_help="Check this machine for what jobs trip over.")
+@click.command("doctor", short_help="Check this machine for problems.")
 @click.option(
     "-n", "n_pes", type=click.IntRange(1, settings.MOST), default=1, show_default=True,
-    help="Number of PEs the job is to have on this machine.",
+    help="Number of PEs of the job on this machine.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "-a", "--all", "everything", is_flag=True, help="Also print checks that do not apply."
 )
 def command(n_pes: int, as_json: bool, everything: bool) -> None:
-    """Check this machine for what jobs of N PEs trip over, and say what to do.
+    """Check whether this machine can run jobs of N PEs, and print how to fix problems.
 
-    Nothing is changed, and no GPU is used. Exit code: 0 without a problem, 1 with one or more.
-    What each check means is in docs/doctor.md.
+    Changes nothing and uses no GPU. Exit code: 0 without a problem, 1 otherwise. docs/doctor.md
+    describes the checks.
     """
     system = System()
     rows = checks.run(system, n_pes)

@@ -1,4 +1,4 @@
-"""`gpushmem info`: versions, backends, and what this machine has."""
+"""`gpushmem info`: versions, backends, and the hardware of this machine."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gpushmem.size import format_size
 __all__ = ["command"]
 
 
-@click.command("info", short_help="Show versions, backends, and what this machine has.")
+@click.command("info", short_help="Show versions, backends and hardware.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--env", is_flag=True, help="Print the environment variables that gpushmem reads.")
+@click.option("--env", is_flag=True, help="Print all environment variables and their values.")
 def command(as_json: bool, env: bool) -> None:
-    """Show versions, which backends can be used here and why not, GPUs, networks, cores, memory.
+    """Show versions, usable backends and why others are not, GPUs, networks, cores, memory.
 
-    The keys of --json are described in docs/doctor.md.
+    docs/doctor.md describes the keys of --json.
     """
     if env:
         rows = _settings()
@@ -32,21 +32,21 @@ def command(as_json: bool, env: bool) -> None:
     from gpushmem.doctor import facts  # noqa: PLC0415  (not for --help)
     from gpushmem.doctor.system import System  # noqa: PLC0415
 
-    told = facts.gather(System(), __version__, _backends(), _choice(), _nvshmem())
+    told = facts.collect(System(), __version__, _backends(), _choice(), _nvshmem())
     click.echo(json.dumps(told, indent=2) if as_json else "\n".join(_text(told)))
 
 
 def _backends() -> list[str]:
     try:
         from gpushmem.runtime import BACKENDS  # noqa: PLC0415  (loads NumPy)
-    except ImportError as error:  # the very case in which one asks for `info`
+    except ImportError as error:  # `info` is for diagnosing just this
         click.echo(f"gpushmem: the runtime cannot be imported: {error}", err=True)
         return []
     return list(BACKENDS)
 
 
 def _choice() -> dict[str, str | None]:
-    """The backend that `init` would take, and why."""
+    """Return the backend that `init` would choose, and why."""
     from gpushmem.backends import choice  # noqa: PLC0415
 
     try:
@@ -57,7 +57,7 @@ def _choice() -> dict[str, str | None]:
 
 
 def _nvshmem() -> dict[str, Any]:
-    """What NVSHMEM would be told."""
+    """Return the settings NVSHMEM would be given."""
     from gpushmem import settings  # noqa: PLC0415
     from gpushmem.backends.nvshmem import transport  # noqa: PLC0415
 
@@ -67,7 +67,7 @@ def _nvshmem() -> dict[str, Any]:
 
 
 def _settings() -> list[dict[str, str | None]]:
-    """A row for each setting: name, default, value in force if set, meaning, what is wrong."""
+    """Return a row per setting: name, default, value if set, meaning, what is wrong."""
     from gpushmem import settings  # noqa: PLC0415
     from gpushmem.doctor.facts import plain, shown  # noqa: PLC0415
 
@@ -96,7 +96,7 @@ def _settings_text(rows: list[dict[str, str | None]]) -> Iterator[str]:
 
 
 def _text(told: dict[str, Any]) -> Iterator[str]:
-    """The sections as lines of at most 100 columns."""
+    """Format the sections as lines of at most 100 columns."""
     for key, (title, lines_of) in SECTIONS.items():
         lines = lines_of(told[key]) if told[key] else []
         yield f"{title}:" if lines else f"{title}: none"
@@ -124,7 +124,7 @@ def _nvshmem_lines(row: dict[str, Any]) -> list[str]:
         ("transport", row["transport"]),
         ("heap", _size(row["heap"])),
         ("adapters", row["hca"] or "NVSHMEM's choice"),
-        ("map of adapters", row["nic_map"] or "NVSHMEM's choice"),
+        ("adapter map", row["nic_map"] or "NVSHMEM's choice"),
     ]
     lines = columns(told) + [f"{name}={text}" for name, text in row["variables"].items()]
     return lines + ([f"PROBLEM: {row['problem']}"] if row["problem"] else [])
@@ -172,12 +172,12 @@ def _size(nbytes: int | None) -> str:
     return "no limit" if nbytes is None else format_size(nbytes)
 
 
-# The keys of --json: title, and what makes the lines below it.
+# Keys of --json: section title, and the function that formats the section.
 SECTIONS: dict[str, tuple[str, Callable[[Any], list[str]]]] = {
     "versions": ("Versions", _pairs),
     "backends": ("Backends", _backend_lines),
     "backend": ("Backend that init takes", _backend_line),
-    "nvshmem": ("NVSHMEM is told", _nvshmem_lines),
+    "nvshmem": ("NVSHMEM settings", _nvshmem_lines),
     "driver": ("NVIDIA driver", lambda version: [version]),
     "gpus": ("GPUs", lambda rows: [_gpu(row) for row in rows]),
     "rdma": ("RDMA ports", lambda rows: columns([_port(row) for row in rows])),

@@ -1,4 +1,4 @@
-"""`gpushmem inspect JOB`: what each PE of a running job does, without stopping it."""
+"""`gpushmem inspect JOB`: show what each PE of a running job is doing, without stopping it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ __all__ = ["command"]
 LONGEST = 60.0  # seconds
 
 
-@click.command("inspect", short_help="Say what each PE of a running job does.")
-@click.option("--stacks", is_flag=True, help="With the Python stacks of all PEs.")
+@click.command("inspect", short_help="Show what each PE of a running job is doing.")
+@click.option("--stacks", is_flag=True, help="Include the Python stacks of all PEs.")
 @click.argument("job", type=int)
 def command(job: int, stacks: bool) -> None:
-    """Say what each PE of JOB does, and who waits for whom; the job goes on.
+    """Show what each PE of JOB is doing, and which PEs wait for each other; the job continues.
 
-    JOB is a number that `gpushmem ps` shows, or the process of a PE.
+    JOB is a number from `gpushmem ps`, or the pid of a PE.
     """
     from gpushmem.launch.jobs import inspect  # noqa: PLC0415
 

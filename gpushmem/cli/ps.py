@@ -1,4 +1,4 @@
-"""`gpushmem ps`: the jobs that run on this machine."""
+"""`gpushmem ps`: list the running jobs of this user on this machine."""
 
 from __future__ import annotations
 

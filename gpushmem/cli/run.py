@@ -1,4 +1,4 @@
-"""`gpushmem run`: start PEs on this machine and run a script, or a module, in each."""
+"""`gpushmem run`: start PEs on this machine that each run a script or a module."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import click
 from gpushmem import settings
 from gpushmem.backends import choice
 from gpushmem.errors import ArgumentError, ShmemError
-from gpushmem.launch import hosts as launcher
+from gpushmem.launch import handover
 from gpushmem.launch.program import Program
 
 __all__ = ["command"]
 
 
 class _As(click.ParamType):  # type: ignore[type-arg]
-    """Text that a setting could have."""
+    """An option parsed like a setting."""
 
     def __init__(self, setting: str, name: str) -> None:
         self.name = name
@@ -37,30 +37,30 @@ class _As(click.ParamType):  # type: ignore[type-arg]
 @click.command(
     "run",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-    short_help="Start PEs on this machine and run a script in each.",
+    short_help="Run a script in several PEs on this machine.",
 )
 @click.option(
     "-n", "n_pes", type=click.IntRange(1, settings.MOST), help="Number of PEs.  [default: 1]"
 )
 @click.option(
     "--hosts",
-    help="Hosts to start PEs on with mpirun or srun, and how many, such as node1:4,node2:4.",
+    help="Start PEs on these hosts with mpirun or srun, as HOST:PES, such as node1:4,node2:4.",
 )
 @click.option(
     "--heap-size",
     type=_As("GPUSHMEM_HEAP_SIZE", "size"),
-    help="Symmetric heap of each PE, such as 256M.  [default: 1G]",
+    help="Size of each PE's symmetric heap, such as 256M.  [default: 1G]",
 )
 @click.option(
     "--threads-per-pe",
     type=_As("GPUSHMEM_THREADS", "integer"),
-    help="Cores for each PE's kernels.  [default: GPUSHMEM_THREADS, or an equal part of them]",
+    help="Cores for each PE's kernels.  [default: GPUSHMEM_THREADS, or an equal share]",
 )
 @click.option(
     "--timeout",
     type=_As("GPUSHMEM_TIMEOUT", "seconds"),
     metavar="SECONDS",
-    help="End the job, with a report, when a host has waited so long in one call.",
+    help="End the job, with a report, when a host waits this long in one call.",
 )
 @click.option(
     "--backend",
@@ -70,7 +70,7 @@ class _As(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--transport",
     type=click.Choice(settings.TRANSPORTS),
-    help="nvshmem: what moves data between GPUs.  [default: auto, NVSHMEM's own choice]",
+    help="nvshmem: transport between GPUs.  [default: auto, chosen by NVSHMEM]",
 )
 @click.option(
     "--hca",
@@ -80,10 +80,10 @@ class _As(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--nic-map",
     type=_As("GPUSHMEM_NIC_MAP", "adapters"),
-    help="nvshmem: how many PEs use which adapter, such as mlx5_0:1:2,mlx5_1:1:2.",
+    help="nvshmem: number of PEs per adapter, such as mlx5_0:1:2,mlx5_1:1:2.",
 )
 @click.option("--tag-output", is_flag=True, help="Prefix each line of output with its PE.")
-@click.option("--verbose", is_flag=True, help="Say how the PEs found each other.")
+@click.option("--verbose", is_flag=True, help="Print how the PEs found each other.")
 @click.option("-m", "module", help="Run a module, as python -m does, instead of a script.")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def command(
@@ -101,9 +101,9 @@ def command(
     module: str | None,
     args: tuple[str, ...],
 ) -> None:
-    """Start PEs on this machine and run SCRIPT in each; what follows SCRIPT is its own.
+    """Start PEs on this machine and run SCRIPT in each; arguments after SCRIPT are passed to it.
 
-    PEs of the cpu backend are copies of this process, those of nvshmem new processes.
+    PEs of the cpu backend are forked from this process, those of nvshmem are new processes.
 
     The exit code is that of the first PE that fails. Standard input goes to PE 0, unless it is a
     terminal.
@@ -128,7 +128,7 @@ def command(
             "GPUSHMEM_TIMEOUT": timeout,
         }
         words = [sys.executable, *(("-m", module) if module else ()), *args]
-        _usage(lambda: launcher.hand_over(launcher.parse(hosts, n_pes), words, asked, tag_output))
+        _usage(lambda: handover.hand_over(handover.parse(hosts, n_pes), words, asked, tag_output))
     n_pes = n_pes or 1
     from gpushmem.launch import local  # noqa: PLC0415  (heavy: not for usage errors)
 
@@ -151,17 +151,17 @@ def command(
 
 
 def _leave(code: int) -> NoReturn:
-    """End this process at once: taking the compiler apart would take it a second."""
+    """End the process without the interpreter's teardown, which would take a second."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # nobody reads any more; closed
+        with suppress(OSError, ValueError):  # broken pipe; closed
             if stream is not None:
                 stream.flush()
     os._exit(code)
 
 
 def _check_settings() -> None:
-    """Refuse bad environment variables here, rather than in every PE with a traceback."""
+    """Reject invalid environment variables here, rather than in every PE with a traceback."""
     try:
         settings.check()
     except ArgumentError as error:
@@ -169,7 +169,7 @@ def _check_settings() -> None:
 
 
 def _usage(call: Callable[[], Any]) -> Any:
-    """What the call returns; its errors are the user's of the command, before any PE is started."""
+    """Return the call's result; errors before any PE is started are usage errors."""
     try:
         return call()
     except ShmemError as error:

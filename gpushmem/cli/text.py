@@ -10,7 +10,7 @@ WIDTH = 100
 
 
 def wrapped(text: str, indent: int) -> list[str]:
-    """The text in lines of at most WIDTH; those after the first are indented."""
+    """Wrap the text to lines of at most WIDTH; continuation lines are indented."""
     lead = len(text) - len(text.lstrip())
     return textwrap.wrap(
         text.lstrip(), WIDTH, initial_indent=" " * lead, subsequent_indent=" " * indent,
@@ -19,6 +19,6 @@ def wrapped(text: str, indent: int) -> list[str]:
 
 
 def columns(rows: list[tuple[str, str]]) -> list[str]:
-    """Names and values, the values below each other."""
+    """Format names and values as two columns."""
     width = max((len(name) for name, _ in rows), default=0)
     return [f"{name:<{width}}  {value}" for name, value in rows]

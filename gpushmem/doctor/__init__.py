@@ -1,1 +1,1 @@
-"""What there is on this machine, and what of it stands in the way of a job."""
+"""Environment checks: what this machine has, and problems that would stop a job."""

@@ -1,4 +1,4 @@
-"""What a check is: a row of a table, and a function of a `System` and the number of PEs."""
+"""The definition of a check: a function of a `System` and the number of PEs, with its metadata."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["MADE", "NO_GPU", "Check", "Finding", "Row", "check", "na", "ok", "pr
 VERDICTS = ("ok", "warning", "problem", "not applicable")
 NO_GPU = "no GPU"
 
-# Where things are documented.
+# Documentation that checks refer to.
 NVSHMEM_DOCS = "https://docs.nvidia.com/nvshmem/"
 ENV = NVSHMEM_DOCS + "api/gen/env.html"
 FAQ = NVSHMEM_DOCS + "api/faq.html"
@@ -21,7 +21,7 @@ INSTALL = NVSHMEM_DOCS + "release-notes-install-guide/install-guide/abstract.htm
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found, what it makes of it, and what to do."""
+    """The result of a check: the verdict, the facts behind it, and the fix."""
 
     verdict: str
     found: str
@@ -29,12 +29,12 @@ class Finding:
 
 
 def ok(found: str) -> Finding:
-    """Nothing to do."""
+    """Nothing needs to be done."""
     return Finding("ok", found)
 
 
 def warning(found: str, fix: str) -> Finding:
-    """It works, but slower, or not in every case."""
+    """It works, but slower, or not in all cases."""
     return Finding("warning", found, fix)
 
 
@@ -44,7 +44,7 @@ def problem(found: str, fix: str) -> Finding:
 
 
 def na(found: str) -> Finding:
-    """It does not matter on this machine."""
+    """The check does not apply to this machine."""
     return Finding("not applicable", found)
 
 
@@ -53,7 +53,7 @@ Look = Callable[[System, int], Finding]
 
 @dataclass(frozen=True)
 class Check:
-    """A check: `name` is stable, `concerns` the backend, or "both"."""
+    """A check: `name` is stable, `concerns` is a backend or "both"."""
 
     name: str
     title: str
@@ -65,7 +65,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Row:
-    """A check's outcome, as it is printed and as --json gives it."""
+    """The outcome of a check, as printed and as in --json."""
 
     name: str
     title: str
@@ -76,15 +76,15 @@ class Row:
     source: str
 
     def as_json(self) -> dict[str, str]:
-        """Its fields."""
+        """Return the fields as a dictionary."""
         return asdict(self)
 
 
-MADE: list[Check] = []  # filled as the modules of checks are imported
+MADE: list[Check] = []  # filled when the modules with checks are imported
 
 
 def check(name: str, title: str, concerns: str, source: str) -> Callable[[Look], Look]:
-    """Make the function a check; its docstring is what docs/doctor.md says."""
+    """Register the function as a check; its docstring is its text in docs/doctor.md."""
 
     def add(look: Look) -> Look:
         meaning = " ".join((look.__doc__ or "").split())

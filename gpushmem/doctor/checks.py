@@ -1,4 +1,4 @@
-"""All checks, in the order in which they are printed, and what they come to."""
+"""All checks, in the order in which they are printed, and their summary."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ CHECKS = sorted(MADE, key=lambda check: MODULES.index(sys.modules[check.look.__m
 
 
 def run(system: System, n_pes: int) -> list[Row]:
-    """All checks' rows, in order. A check that fails itself says so, and the others go on."""
+    """Run all checks, in order. A check that raises is reported, and the others still run."""
     return [_row(check, system, n_pes) for check in CHECKS]
 
 
 def _row(check: Check, system: System, n_pes: int) -> Row:
     try:
         finding = check.look(system, n_pes)
-    except Exception as error:  # noqa: BLE001  (a file of an unforeseen form must not end it all)
+    except Exception as error:  # noqa: BLE001  (an unexpected file must not end the run)
         finding = warning(
             f"this check failed: {type(error).__name__}: {error}",
             "Please report it, with the output of `gpushmem info --json`.",
@@ -35,16 +35,16 @@ def _row(check: Check, system: System, n_pes: int) -> Row:
 
 
 def summary(system: System, rows: list[Row], n_pes: int) -> list[str]:
-    """What it comes to, in sentences: the cpu backend's part, and the GPUs'."""
+    """Summarise the outcome in sentences: for the cpu backend, and for GPUs."""
     pes = "1 PE" if n_pes == 1 else f"{n_pes} PEs"
     mine = [row for row in rows if row.concerns != "nvshmem"]
     stops = [row.name for row in mine if row.verdict == "problem"]
-    can = f"can run {pes}" if not stops else f"cannot run {pes} before this is solved: "
+    can = f"can run {pes}" if not stops else f"cannot run {pes} until this is fixed: "
     told = f"cpu backend: this machine {can}{', '.join(stops)} ({_done(mine)} checks)."
     theirs = [row for row in rows if row.concerns == "nvshmem"]
     bad = [row.name for row in theirs if row.verdict == "problem"]
     if not bad and not gpus(system):
-        return [told, f"There is no GPU here: {len(theirs)} checks of GPUs do not apply."]
+        return [told, f"No GPU found: {len(theirs)} GPU checks do not apply."]
     outcome = f"problems: {', '.join(bad)}" if bad else "no problem"
     return [told, f"NVSHMEM on GPUs: {outcome} ({_done(theirs)} checks)."]
 

@@ -1,4 +1,4 @@
-"""Checks of what lies between nodes: RDMA adapters, and NVSHMEM's transports."""
+"""Checks of the network between nodes: RDMA adapters, and NVSHMEM's transports."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PEER_MEMORY = (
 
 
 def _usable(system: System) -> list[Port]:
-    """The ports NVSHMEM would take: active, of a device whose name fits NVSHMEM_HCA_PREFIX."""
+    """Return the ports NVSHMEM would use: active, with a name that fits NVSHMEM_HCA_PREFIX."""
     prefix = nvshmem.value(system, "NVSHMEM_HCA_PREFIX")
     return [port for port in ports(system) if port.state == "ACTIVE" and prefix in port.device]
 
 
 def _without(system: System) -> str:
-    """Why checks of GPUs with RDMA do not apply here; empty if they do."""
+    """Return why checks of GPUs with RDMA do not apply here; empty if they do."""
     if driver_version(system) is None:
         return NO_GPU
     return "" if ports(system) else NO_RDMA
@@ -33,8 +33,8 @@ def _without(system: System) -> str:
 
 @check("rdma", "RDMA devices", "nvshmem", INSTALL)
 def rdma(system: System, n_pes: int) -> Finding:
-    """InfiniBand or RoCE adapters (ConnectX-4 or later), with a port that is ACTIVE, and names that
-    NVSHMEM takes: they must contain NVSHMEM_HCA_PREFIX, mlx5. Only needed between nodes, or
+    """InfiniBand or RoCE adapters (ConnectX-4 or later) with an ACTIVE port, and with names that
+    NVSHMEM accepts: they must contain NVSHMEM_HCA_PREFIX, mlx5. Only needed between nodes, or
     between GPUs without peer access.
     """
     found = ports(system)
@@ -47,19 +47,19 @@ def rdma(system: System, n_pes: int) -> Finding:
     for entry in filter(None, listed.split(",")):
         if entry.strip() not in named:
             return problem(
-                f"NVSHMEM_HCA_LIST names {entry.strip()}; there are {', '.join(sorted(named))}",
-                "Correct it, as device:port.",
+                f"NVSHMEM_HCA_LIST names {entry.strip()}; found: {', '.join(sorted(named))}",
+                "Correct it; entries are device:port.",
             )
     if not any(port.state == "ACTIVE" for port in found):
         return problem(
             _described(found),
-            "Bring a port up: cable and switch; a subnet manager on InfiniBand; `ip link set ... "
-            "up` on RoCE. `ibstat` shows it.",
+            "Bring a port up: check cable and switch; InfiniBand needs a subnet manager, RoCE `ip "
+            "link set ... up`. `ibstat` shows the state.",
         )
     if not _usable(system):
         return problem(
-            f"{_described(found)}; none is named as NVSHMEM_HCA_PREFIX says",
-            "Set NVSHMEM_HCA_PREFIX to how the names begin (NVSHMEM 3.4.5 or newer).",
+            f"{_described(found)}; no name matches NVSHMEM_HCA_PREFIX",
+            "Set NVSHMEM_HCA_PREFIX to the prefix of the names (NVSHMEM 3.4.5 or newer).",
         )
     return ok(_described(found))
 
@@ -72,9 +72,9 @@ def _described(found: list[Port]) -> str:
 
 @check("roce_gids", "GIDs for RoCE", "nvshmem", ENV)
 def roce(system: System, n_pes: int) -> Finding:
-    """A RoCE port needs a GID of RoCE version 2 that stands for an IP address of its network
-    interface. NVSHMEM finds one itself unless NVSHMEM_IB_GID_INDEX says which; a wrong index
-    ends in "ibv_modify_qp failed".
+    """A RoCE port needs a GID of RoCE version 2 for an IP address of its network interface. NVSHMEM
+    finds one itself unless NVSHMEM_IB_GID_INDEX selects one; a wrong index causes "ibv_modify_qp
+    failed".
     """
     if _without(system):
         return na(_without(system))
@@ -88,7 +88,7 @@ def roce(system: System, n_pes: int) -> Finding:
         if asked != "-1" and asked not in map(str, good):
             return warning(
                 f"NVSHMEM_IB_GID_INDEX={asked}; {told}",
-                "Unset it, or take an index that `show_gids` lists as v2 with an IPv4 address.",
+                "Unset it, or use an index that `show_gids` lists as v2 with an IPv4 address.",
             )
         if not good:
             return warning(
@@ -104,8 +104,8 @@ def roce(system: System, n_pes: int) -> Finding:
     "https://docs.nvidia.com/cuda/gpudirect-rdma/index.html",
 )  # fmt: skip
 def gpudirect(system: System, n_pes: int) -> Finding:
-    """The adapter reads GPU memory itself: through the module nvidia-peermem (or the older
-    nv_peer_mem), or dma-buf (open kernel modules of the driver, Linux 5.12). Without, NVSHMEM says
+    """The adapter accesses GPU memory directly: through the module nvidia-peermem (or the older
+    nv_peer_mem), or dma-buf (open kernel modules, Linux 5.12). Without either, NVSHMEM prints
     "neither nv_peer_mem, or nvidia_peermem detected. Skipping transport."
     """
     if _without(system):
@@ -119,14 +119,14 @@ def gpudirect(system: System, n_pes: int) -> Finding:
     return problem(
         "neither nvidia-peermem nor dma-buf"
         + (", which NVSHMEM_IB_DISABLE_DMABUF turns off" if dmabuf else ""),
-        "sudo modprobe nvidia-peermem (it needs the RDMA drivers of DOCA-OFED, loaded before), or "
-        "install the driver's open kernel modules.",
+        "sudo modprobe nvidia-peermem (needs the RDMA drivers of DOCA-OFED to be loaded first), "
+        "or install the driver's open kernel modules.",
     )
 
 
 @check("gdrcopy", "GDRCopy", "nvshmem", INSTALL)
 def gdrcopy(system: System, n_pes: int) -> Finding:
-    """The IBRC transport serves atomics from other nodes through GDRCopy's device /dev/gdrdrv."""
+    """The IBRC transport handles atomics from other nodes through GDRCopy's /dev/gdrdrv."""
     if _without(system):
         return na(_without(system))
     if nvshmem.is_on(system, "NVSHMEM_DISABLE_GDRCOPY"):
@@ -141,9 +141,9 @@ def gdrcopy(system: System, n_pes: int) -> Finding:
 
 @check("transport", "Transport between nodes", "nvshmem", ENV)
 def transport(system: System, n_pes: int) -> Finding:
-    """What NVSHMEM would use between nodes: NVSHMEM_REMOTE_TRANSPORT (ibrc unless set), and for
-    kernels IBGDA if NVSHMEM_IB_ENABLE_IBGDA is on; each is a plugin beside the library. Inside a
-    node it is peer access, unless NVSHMEM_DISABLE_P2P.
+    """The transport NVSHMEM uses between nodes: NVSHMEM_REMOTE_TRANSPORT (default ibrc), and IBGDA
+    for kernels if NVSHMEM_IB_ENABLE_IBGDA is on; each is a plugin in the library's folder. Inside a
+    node it uses peer access, unless NVSHMEM_DISABLE_P2P is set.
     """
     if driver_version(system) is None:
         return na(NO_GPU)
@@ -151,8 +151,8 @@ def transport(system: System, n_pes: int) -> Finding:
     choices = nvshmem.VARIABLES["NVSHMEM_REMOTE_TRANSPORT"].choices
     if name not in choices:
         return problem(
-            f"NVSHMEM_REMOTE_TRANSPORT={name} is none: NVSHMEM goes without",
-            f"Take one of {', '.join(choices)}.",
+            f"NVSHMEM_REMOTE_TRANSPORT={name} is unknown: NVSHMEM uses no remote transport",
+            f"Use one of {', '.join(choices)}.",
         )
     wanted = [] if name == "none" else [name]
     if nvshmem.is_on(system, "NVSHMEM_IB_ENABLE_IBGDA"):
@@ -162,7 +162,7 @@ def transport(system: System, n_pes: int) -> Finding:
     if found and missing:
         return problem(
             f"nvshmem_transport_{missing[0]}.so is not in {found.folder}",
-            "Install an NVSHMEM that has it, or choose another NVSHMEM_REMOTE_TRANSPORT.",
+            "Install an NVSHMEM that includes it, or choose another NVSHMEM_REMOTE_TRANSPORT.",
         )
     return _chosen(system, wanted)
 
@@ -182,10 +182,10 @@ def _chosen(system: System, wanted: list[str]) -> Finding:
 
 @check("ibgda", "IBGDA", "nvshmem", INSTALL)
 def ibgda(system: System, n_pes: int) -> Finding:
-    """With NVSHMEM_IB_ENABLE_IBGDA, kernels ring the adapter's bell themselves if the driver was
-    loaded with PeerMappingOverride=1 (as /proc/driver/nvidia/params tells; the file in
-    /sys/module is empty even then). Else the CPU helps: slower, and before NVSHMEM 3.4.5 only
-    with GDRCopy.
+    """With NVSHMEM_IB_ENABLE_IBGDA, kernels ring the adapter's doorbell themselves if the driver
+    was loaded with PeerMappingOverride=1 (shown in /proc/driver/nvidia/params; the file in
+    /sys/module is empty even then). Otherwise the CPU assists: slower, and before NVSHMEM 3.4.5
+    only with GDRCopy.
     """
     if _without(system):
         return na(_without(system))
@@ -196,11 +196,11 @@ def ibgda(system: System, n_pes: int) -> Finding:
         return ok("PeerMappingOverride=1")
     handler = nvshmem.value(system, "NVSHMEM_IBGDA_NIC_HANDLER").lower()
     if handler.startswith("cpu"):
-        return ok(f"the CPU rings the bell, as NVSHMEM_IBGDA_NIC_HANDLER={handler} says")
+        return ok(f"the CPU rings the doorbell (NVSHMEM_IBGDA_NIC_HANDLER={handler})")
     fix = (
         'Write options nvidia NVreg_RegistryDwords="PeerMappingOverride=1;" into '
         "/etc/modprobe.d/nvidia.conf, rebuild the initramfs, and reboot."
     )
     if handler == "gpu":
         return problem("NVSHMEM_IBGDA_NIC_HANDLER=gpu without PeerMappingOverride=1", fix)
-    return warning("no PeerMappingOverride=1: the CPU has to help", fix)
+    return warning("no PeerMappingOverride=1: the CPU has to assist", fix)

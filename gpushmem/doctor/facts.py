@@ -1,4 +1,4 @@
-"""What `gpushmem info` tells: one dictionary for text and JSON, a section for each of KEYS."""
+"""The data of `gpushmem info`: one dictionary for text and JSON, with a section per key."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from gpushmem.doctor.network import interfaces, ports
 from gpushmem.doctor.software import launchers, library, versions
 from gpushmem.doctor.system import PROBES, System
 
-__all__ = ["KEYS", "gather", "plain", "shown"]
+__all__ = ["KEYS", "collect", "plain", "shown"]
 
 KEYS = {
-    "versions": "versions by name, null for what is not installed",
-    "backends": "for each backend `usable`, and `reasons` why not",
-    "backend": "`name` of the one that `init` would take here by itself, or null, and `why`",
-    "nvshmem": "settings of that backend: transport, heap in bytes, hca, nic_map; `variables` of "
-    "NVSHMEM's as they would be; `problem` with them, or null",
+    "versions": "versions by package, null if not installed",
+    "backends": "for each backend: `usable`, and the `reasons` if it is not",
+    "backend": "`name` of the backend that `init` would choose here, or null, and `why`",
+    "nvshmem": "settings of that backend: transport, heap in bytes, hca, nic_map; resulting "
+    "NVSHMEM `variables`; `problem` with them, or null",
     "driver": "version of the NVIDIA driver in the kernel, or null",
-    "gpus": "list: index, name, uuid, memory in bytes, compute (capability), mig; null: not told",
+    "gpus": "list: index, name, uuid, memory in bytes, compute (capability), mig; null: unknown",
     "rdma": "list of ports: device, number, state, link_layer, rate, number of gids",
     "interfaces": "list: name, up, speed in Mbit/s or null",
     "cores": "present, available to this process, quota of its cgroup (in cores) or null",
-    "memory": "bytes: total, available, the cgroup's limit and use, or null",
-    "limits": "shm_total, shm_free, locked_memory in bytes; open_files; max_map_count; null: none",
-    "launchers": "path and version, null for what is not found",
-    "nvshmem_library": "its folder, or null",
+    "memory": "in bytes: total, available, the cgroup's limit and usage, or null",
+    "limits": "shm_total, shm_free, locked_memory in bytes; open_files; max_map_count; or null",
+    "launchers": "path and version, null if not found",
+    "nvshmem_library": "folder of the library, or null",
     "environment": "GPUSHMEM_ and NVSHMEM_ variables that are set; secrets hidden",
 }
 SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD")
 
 
-def gather(
+def collect(
     system: System, version: str, backends: Sequence[str],
     backend: Mapping[str, Any] | None = None, nvshmem: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """All sections; `backends` are those that this version of gpushmem has.
+    """Collect all sections; `backends` are those in this version of gpushmem.
 
-    `backend` and `nvshmem`, which backend is taken and what it is told, are found by others.
+    `backend` and `nvshmem`, the chosen backend and its settings, are passed in.
     """
     found = library(system)
     return {
@@ -117,19 +117,19 @@ def _environment(system: System) -> dict[str, str]:
 
 
 def shown(name: str, text: str) -> str:
-    """A variable's text for people; what is secret, or looks so, is hidden."""
+    """Return a variable's text for printing; values that are or look secret are hidden."""
     setting = settings.SETTINGS.get(name)
     secret = setting.secret if setting else bool(SECRET.search(name))
     return "(hidden)" if secret else plain(text)
 
 
 def _plain(value: Any) -> Any:
-    """The same, with all texts in it fit to be printed."""
+    """Return the value with all its texts made printable."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return plain(value) if isinstance(value, str) else value
 
 
 def plain(text: str) -> str:
-    """The text, with what is no printable ASCII escaped: fit for every terminal and log."""
+    """Escape everything that is not printable ASCII, for any terminal or log."""
     return text if text.isascii() and text.isprintable() else ascii(text)

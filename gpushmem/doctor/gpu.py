@@ -1,4 +1,4 @@
-"""Checks of the GPUs: driver, number, who sees which, and the ways between them."""
+"""Checks of the GPUs: driver, number, visibility, and the links between them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SMI = "https://docs.nvidia.com/deploy/nvidia-smi/"
     "https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html",
 )  # fmt: skip
 def driver(system: System, n_pes: int) -> Finding:
-    """The driver is in the kernel, its devices and libcuda are visible here (in a container too),
-    and it is new enough for the installed CUDA packages: 450 for CUDA 11, 525 for 12, 580 for 13.
+    """The driver is loaded, its devices and libcuda are visible here (also in a container), and it
+    is new enough for the installed CUDA packages: 450 for CUDA 11, 525 for 12, 580 for 13.
     """
     version = driver_version(system)
     if version is None:
@@ -27,8 +27,8 @@ def driver(system: System, n_pes: int) -> Finding:
         if count == 0:
             return na(NO_GPU)
         return problem(
-            f"{count} NVIDIA GPUs on the PCI bus, but no driver in the kernel",
-            "Install the NVIDIA driver, or load it: sudo modprobe nvidia; `dmesg` says why not.",
+            f"{count} NVIDIA GPUs on the PCI bus, but no driver loaded",
+            "Install the NVIDIA driver, or load it: sudo modprobe nvidia; `dmesg` shows errors.",
         )
     return _unreachable(system, version) or _too_old(system, version)
 
@@ -36,21 +36,21 @@ def driver(system: System, n_pes: int) -> Finding:
 def _unreachable(system: System, version: str) -> Finding | None:
     if not system.exists("/dev/nvidiactl"):
         return problem(
-            f"driver {version} in the kernel, but no /dev/nvidiactl here",
+            f"driver {version} is loaded, but there is no /dev/nvidiactl",
             "In a container: start it with the NVIDIA container toolkit (docker run --gpus all); "
-            "else: sudo nvidia-modprobe -u -c=0.",
+            "otherwise: sudo nvidia-modprobe -u -c=0.",
         )
     if system.find("nvidia-smi") and system.run(("nvidia-smi", "-L")) is None:
         return problem(
-            f"driver {version} in the kernel, but nvidia-smi fails",
-            "Run it. If it says driver/library version mismatch, the driver was updated after it "
-            "was loaded: reboot, or unload and load its modules.",
+            f"driver {version} is loaded, but nvidia-smi fails",
+            "Run it. If it reports a driver/library version mismatch, the driver was updated after "
+            "it was loaded: reboot, or reload its modules.",
         )
     known = system.run(("ldconfig", "-p"))
     if known is not None and "libcuda.so.1" not in known:
         return problem(
-            f"driver {version}, but no libcuda.so.1 is known to the loader",
-            "In a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility; else install the "
+            f"driver {version}, but the loader does not find libcuda.so.1",
+            "In a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility; otherwise install the "
             "driver's user-space libraries of the same version.",
         )
     return None
@@ -63,8 +63,8 @@ def _too_old(system: System, version: str) -> Finding:
         need = DRIVER_FOR_CUDA.get(cuda, (0,))
         if have < need:
             return problem(
-                f"driver {version}; {name} is of CUDA {cuda} and needs {need[0]}",
-                f"Install driver {need[0]} or newer, or packages of an older CUDA (-cu12).",
+                f"driver {version}; {name} is built for CUDA {cuda} and needs {need[0]}",
+                f"Install driver {need[0]} or newer, or packages for an older CUDA (-cu12).",
             )
     newest = max(packages.values(), default=0)
     return ok(f"driver {version}" + (f", enough for CUDA {newest}" if newest else ""))
@@ -72,27 +72,27 @@ def _too_old(system: System, version: str) -> Finding:
 
 @check("cuda_packages", "CUDA packages", "nvshmem", INSTALL)
 def cuda_packages_(system: System, n_pes: int) -> Finding:
-    """NVSHMEM, nvshmem4py and PyTorch's CUDA packages are of one major version of CUDA: libraries
-    of two in one process is a common cause of missing symbols.
+    """NVSHMEM, nvshmem4py and PyTorch's CUDA packages are built for the same major version of CUDA:
+    mixing two versions in one process is a common cause of missing symbols.
     """
     if driver_version(system) is None:
         return na(NO_GPU)
     packages = cuda_packages(system)
     majors = sorted(set(packages.values()))
     if len(majors) < 2:
-        return ok(f"all of CUDA {majors[0]}" if majors else "none installed")
+        return ok(f"all for CUDA {majors[0]}" if majors else "none installed")
     examples = [next(n for n, cuda in packages.items() if cuda == major) for major in majors]
     return warning(
-        "packages of several CUDA versions: " + ", ".join(examples),
+        "packages for several CUDA versions: " + ", ".join(examples),
         f"Install all for one version, for example -cu{majors[-1]}, and uninstall the others.",
     )
 
 
 @check("gpus", "GPUs for the PEs", "nvshmem", FAQ)
 def count(system: System, n_pes: int) -> Finding:
-    """One PE has one GPU. With more PEs than GPUs several share one (NVSHMEM's MPG): all
-    operations with CUDA's MPS running and its thread percentages adding up to 100 at most,
-    else only some, and waits between PEs of one GPU may not end.
+    """Each PE uses one GPU. With more PEs than GPUs, several share one (NVSHMEM's MPG): all
+    operations work if CUDA's MPS runs and its thread percentages add up to 100 at most; otherwise
+    only some do, and waits between PEs on the same GPU may never end.
     """
     found, _ = visible(system, gpus(system))
     if not found:
@@ -121,9 +121,9 @@ def _mps(system: System) -> bool:
     "https://docs.nvidia.com/cuda/cuda-c-programming-guide/",
 )  # fmt: skip
 def visible_(system: System, n_pes: int) -> Finding:
-    """CUDA shows a process the GPUs that CUDA_VISIBLE_DEVICES names, up to the first entry it
-    cannot use, without a word. With one GPU visible, every PE of a node takes that one, unless
-    the launcher gives each PE another.
+    """CUDA shows a process the GPUs listed in CUDA_VISIBLE_DEVICES, and silently stops at the first
+    entry it cannot use. If one GPU is visible, every PE of a node uses that one, unless the
+    launcher sets a different one for each PE.
     """
     found = gpus(system)
     if not found:
@@ -136,7 +136,7 @@ def visible_(system: System, n_pes: int) -> Finding:
     seen, ignored = visible(system, found)
     if not seen or ignored:
         what = f"{text!r} shows {len(seen)} of {len(found)} GPUs"
-        why = f"{ignored[0]!r} is no GPU of this machine, or named twice" if ignored else "empty"
+        why = f"{ignored[0]!r} is not a GPU here, or is named twice" if ignored else "empty"
         return problem(
             f"{what}: {why}",
             "Unset it, or name GPUs as `nvidia-smi -L` does: 0,1 or GPU-...",
@@ -144,15 +144,15 @@ def visible_(system: System, n_pes: int) -> Finding:
     if len(seen) < min(n_pes, len(found)):
         return warning(
             f"{text!r} shows {len(seen)} of {len(found)} GPUs to {n_pes} PEs",
-            "Unset it, unless the launcher sets another for each PE.",
+            "Unset it, unless the launcher sets a different one for each PE.",
         )
     return ok(f"{text}: {len(seen)} of {len(found)} visible")
 
 
 @check("mig", "MIG mode", "nvshmem", "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/")
 def mig(system: System, n_pes: int) -> Finding:
-    """A GPU cut into MIG instances has no peer access, by NVLink or PCIe: PEs on its instances
-    cannot reach each other's memory directly.
+    """A GPU divided into MIG instances has no peer access, by NVLink or PCIe: PEs on its instances
+    cannot access each other's memory directly.
     """
     found = gpus(system)
     if not found:
@@ -160,16 +160,16 @@ def mig(system: System, n_pes: int) -> Finding:
     known = [gpu for gpu in found if gpu.mig is not None]
     enabled = [str(gpu.index) for gpu in known if gpu.mig]
     if not enabled:
-        return ok("off" if known else "not a mode of these GPUs, or not told")
+        return ok("off" if known else "not supported by these GPUs, or unknown")
     fix = f"Turn it off: sudo nvidia-smi -i {','.join(enabled)} -mig 0, with nothing running."
     return (problem if n_pes > 1 else warning)(f"on, GPUs {', '.join(enabled)}", fix)
 
 
 @check("peer_access", "Peer access, NVLink", "nvshmem", SMI)
 def peers(system: System, n_pes: int) -> Finding:
-    """GPUs of a node reach each other's memory by NVLink or PCIe (`nvidia-smi topo -p2p r`,
-    `-m`). Without, NVSHMEM goes through a network adapter even inside a node, or does not start;
-    atomics need NVLink or an adapter.
+    """GPUs of a node access each other's memory by NVLink or PCIe (`nvidia-smi topo -p2p r`, `-m`).
+    Otherwise NVSHMEM uses a network adapter even inside a node, or does not start; atomics need
+    NVLink or an adapter.
     """
     found, _ = visible(system, gpus(system))
     if not found:
@@ -180,14 +180,14 @@ def peers(system: System, n_pes: int) -> Finding:
     status = _among(matrix(system.run(("nvidia-smi", "topo", "-p2p", "r")) or ""), used)
     links = _among(matrix(system.run(("nvidia-smi", "topo", "-m")) or ""), used)
     if not status:
-        return warning("nvidia-smi does not tell", "Look at `nvidia-smi topo -p2p r`.")
+        return warning("nvidia-smi does not report it", "Check `nvidia-smi topo -p2p r`.")
     refused = {pair: cell for pair, cell in status.items() if cell != "OK"}
     if refused:
         (a, b), why = next(iter(refused.items()))
         return problem(
             f"{len(refused)} of {len(status)} pairs have none; GPU {a} to {b}: {why}",
             "Turn off the IOMMU and PCIe ACS, or PCIe bridges' isolation in the virtual machine; "
-            "GNS: this kind of GPU has none. Else NVSHMEM needs an RDMA adapter inside the node.",
+            "GNS: this kind of GPU has no peer access. Without it, NVSHMEM needs an RDMA adapter.",
         )
     return _linked(links)
 
@@ -208,9 +208,8 @@ def _linked(links: dict[tuple[int, int], str]) -> Finding:
     "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/",
 )  # fmt: skip
 def nvswitch(system: System, n_pes: int) -> Finding:
-    """On machines with NVSwitch (HGX, DGX) the fabric manager connects the GPUs: before `nvidia-smi
-    -q` tells the state of the fabric as Completed, CUDA does not start ("system not yet
-    initialized").
+    """On machines with NVSwitch (HGX, DGX) the fabric manager connects the GPUs: until `nvidia-smi
+    -q` shows the fabric state Completed, CUDA does not start ("system not yet initialized").
     """
     text = system.run(("nvidia-smi", "-q")) if gpus(system) else None
     states = set(re.findall(r"Fabric\s*\n\s*State\s*:\s*(.*\S)", text or "")) - {"N/A"}
@@ -222,7 +221,7 @@ def nvswitch(system: System, n_pes: int) -> Finding:
     return problem(
         told,
         "sudo systemctl start nvidia-fabricmanager, of exactly the driver's version; "
-        "`journalctl -u nvidia-fabricmanager` says why it fails.",
+        "`journalctl -u nvidia-fabricmanager` shows why it fails.",
     )
 
 
@@ -232,8 +231,8 @@ def nvswitch(system: System, n_pes: int) -> Finding:
 )  # fmt: skip
 def imex(system: System, n_pes: int) -> Finding:
     """NVLink between nodes (GB200 NVL72 and the like) exports memory through IMEX: a device
-    /dev/nvidia-caps-imex-channels/channelN must exist, which does not come by itself, nor survive
-    a reboot.
+    /dev/nvidia-caps-imex-channels/channelN must exist; it is not created automatically, and does
+    not survive a reboot.
     """
     found = gpus(system)
     if not any(name in gpu.name for gpu in found for name in ("GB200", "GB300")):

@@ -1,4 +1,4 @@
-"""The GPUs: what nvidia-smi says of them, else what the driver writes to /proc."""
+"""The GPUs, as reported by nvidia-smi, or else by the driver's files in /proc."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VERSION_FILE = "/proc/driver/nvidia/version"
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU; what is not known is None."""
+    """One GPU; unknown properties are None."""
 
     index: int
     name: str
@@ -29,19 +29,19 @@ class Gpu:
 
 
 def driver_version(system: System) -> str | None:
-    """The version of the driver in the kernel; None if there is none."""
+    """Return the version of the loaded driver; None if there is none."""
     text = system.read(VERSION_FILE) or ""
     match = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
     return match[1] if match else system.read("/sys/module/nvidia/version")
 
 
 def open_module(system: System) -> bool:
-    """Whether the driver is the open kernel module, which alone can export dma-buf."""
+    """Whether the driver is the open kernel module, the only one that can export dma-buf."""
     return "Open Kernel Module" in (system.read(VERSION_FILE) or "")
 
 
 def gpus(system: System) -> list[Gpu]:
-    """All GPUs that the driver shows to this process's container, in nvidia-smi's order."""
+    """Return all GPUs the driver shows to this process's container, in nvidia-smi's order."""
     for fields in (FIELDS, OLD_FIELDS):
         query = f"--query-gpu={','.join(fields)}"
         text = system.run(("nvidia-smi", query, "--format=csv,noheader,nounits"))
@@ -72,7 +72,7 @@ def _from_proc(system: System, index: int, bus: str) -> Gpu:
 
 
 def pci_gpus(system: System) -> int:
-    """NVIDIA GPUs on the PCI bus, whether or not a driver is loaded."""
+    """Return the number of NVIDIA GPUs on the PCI bus, with or without a driver."""
     folder = "/sys/bus/pci/devices"
     return sum(
         system.read(f"{folder}/{name}/vendor") == NVIDIA
@@ -82,9 +82,9 @@ def pci_gpus(system: System) -> int:
 
 
 def visible(system: System, found: list[Gpu]) -> tuple[list[Gpu], list[str]]:
-    """The GPUs that CUDA shows this process, in its order, and the entries that name none.
+    """Return the GPUs CUDA shows this process, in its order, and the entries that name none.
 
-    CUDA stops at the first entry of CUDA_VISIBLE_DEVICES that it cannot use, without a word.
+    CUDA silently stops at the first entry of CUDA_VISIBLE_DEVICES that it cannot use.
     """
     text = system.environ.get("CUDA_VISIBLE_DEVICES")
     if text is None:
@@ -106,9 +106,9 @@ def _names(entry: str, gpu: Gpu) -> bool:
 
 
 def matrix(text: str) -> dict[tuple[int, int], str]:
-    """The cells between GPUs of a table that `nvidia-smi topo` prints: (0, 1) is "NV18".
+    """Return the cells between GPUs of a table that `nvidia-smi topo` prints: (0, 1) is "NV18".
 
-    The columns of GPUs come first, their titles without further ones between them.
+    The columns of the GPUs come first, without other columns between them.
     """
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).split() for line in text.splitlines()]
     rows = [words for words in lines if words and re.fullmatch(r"GPU\d+", words[0])]

@@ -1,4 +1,4 @@
-"""Checks of what the system lets a job have: calls, memory, cores, descriptors, mappings."""
+"""Checks of system limits: system calls, memory, cores, descriptors, mappings."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from gpushmem.size import format_size
 
 PAGE = "docs/architecture.md"
 DOCKER = "https://docs.docker.com/reference/cli/docker/container/run/"
-MAPPINGS = 2 * 16384 + 8192  # stacks of fibers with their guard pages, and room for libraries
+MAPPINGS = 2 * 16384 + 8192  # fiber stacks with their guard pages, plus libraries
 SHM = "/dev/shm"  # noqa: S108
 PLATFORM = ("Linux", "x86_64")
 
 
 def _heap(system: System) -> int:
-    """The heap of a PE that GPUSHMEM_HEAP_SIZE asks for; the default if it makes no sense."""
+    """Return the heap size of a PE from GPUSHMEM_HEAP_SIZE; the default if it is invalid."""
     try:
         return int(settings.get("GPUSHMEM_HEAP_SIZE", system.environ))
-    except ArgumentError:  # the check `settings` tells
+    except ArgumentError:  # reported by the check `settings`
         return int(settings.get("GPUSHMEM_HEAP_SIZE", {}))
 
 
 @check("cpu_backend", "System for the cpu backend", "cpu", PAGE)
 def platform(system: System, n_pes: int) -> Finding:
-    """The cpu backend runs on Linux x86-64 and needs the calls memfd_create (Linux 3.17) and
-    pidfd_open (5.3), which some sandboxes refuse.
+    """The cpu backend runs on Linux x86-64 and needs the system calls memfd_create (Linux 3.17) and
+    pidfd_open (5.3), which some sandboxes block.
     """
     if system.platform != PLATFORM:
         return problem(
             f"{' '.join(system.platform)}; the cpu backend is for Linux x86-64",
-            "Use a Linux x86-64 machine, or a virtual machine of that kind.",
+            "Use a Linux x86-64 machine or virtual machine.",
         )
     for call in PROBES:
         reason = system.probe(call)
@@ -51,10 +51,10 @@ def platform(system: System, n_pes: int) -> Finding:
 
 @check("memory", "Memory for the heaps", "cpu", PAGE)
 def heaps(system: System, n_pes: int) -> Finding:
-    """N times GPUSHMEM_HEAP_SIZE against the memory that is available and the cgroup's limit. A
-    heap takes memory only as it is written, so more is allowed; but when memory runs out, the
-    system kills a PE. A limit on file size or address space (ulimit -f, -v) that is too small for
-    the heaps stops `init`.
+    """N times GPUSHMEM_HEAP_SIZE, compared with the available memory and the cgroup's limit. Heap
+    memory is committed only when it is written, so the heaps may be larger; but when memory runs
+    out, the system kills a PE. If the limit on file size or address space (ulimit -f, -v) is too
+    small for the heaps, `init` fails.
     """
     heap, have = _heap(system), memory(system)
     need = heap * n_pes
@@ -71,21 +71,21 @@ def heaps(system: System, n_pes: int) -> Finding:
         return warning(
             told,
             f"Set GPUSHMEM_HEAP_SIZE to {max(1, have.usable // n_pes >> 20)}M or less, "
-            "unless the heaps are only used in part.",
+            "unless only a part of the heaps is used.",
         )
     return ok(told)
 
 
 @check("gpu_memory", "GPU memory for the heaps", "nvshmem", ENV)
 def gpu_heaps(system: System, n_pes: int) -> Finding:
-    """The symmetric heap, NVSHMEM_SYMMETRIC_SIZE, of every PE on a GPU against its memory."""
+    """NVSHMEM_SYMMETRIC_SIZE of all PEs on a GPU, compared with the GPU's memory."""
     sizes = [gpu.memory for gpu in gpus(system) if gpu.memory]
     if not sizes:
-        return na(NO_GPU if not gpus(system) else "not told")
+        return na(NO_GPU if not gpus(system) else "unknown")
     try:
         heap = nvshmem.symmetric_size(system)
     except ArgumentError:
-        return na("NVSHMEM_SYMMETRIC_SIZE makes no sense: see settings")
+        return na("NVSHMEM_SYMMETRIC_SIZE is invalid: see settings")
     pes = -(-n_pes // len(sizes))
     told = f"{pes} x {format_size(heap)} on a GPU of {format_size(min(sizes))}"
     if pes * heap > min(sizes):
@@ -95,13 +95,13 @@ def gpu_heaps(system: System, n_pes: int) -> Finding:
 
 @check("cores", "Cores for the PEs", "cpu", PAGE)
 def enough_cores(system: System, n_pes: int) -> Finding:
-    """PEs of the cpu backend share the cores this process may use, less if a cgroup gives less
-    time. More PEs than cores work, taking turns: with many more, waits take long.
+    """PEs of the cpu backend share the cores this process may use, further limited by a cgroup's
+    quota. More PEs than cores work, but take turns: with many more, waits are slow.
     """
     have = cores(system)
     told = f"{n_pes} PEs on {have.available} of {have.present} cores"
     if have.quota is not None and have.quota < have.available:
-        told += f", of which the cgroup gives {have.quota:.3g}"
+        told += f", limited by the cgroup to {have.quota:.3g}"
     if n_pes > 16 * have.usable:
         return warning(told, "Expect it to be slow; use fewer PEs, or more cores.")
     return ok(told)
@@ -109,20 +109,20 @@ def enough_cores(system: System, n_pes: int) -> Finding:
 
 @check("descriptors", "Open files", "both", PAGE)
 def descriptors(system: System, n_pes: int) -> Finding:
-    """Descriptors (ulimit -n): each PE of the cpu backend has one for every PE's heap, its launcher
-    a few for each PE; NVSHMEM has one for each memory it shares and each connection.
+    """File descriptors (ulimit -n): each PE of the cpu backend has one for every PE's heap, the
+    launcher a few per PE; NVSHMEM has one per shared memory and connection.
     """
     return _enough(system, "Max open files", 4 * n_pes + 32, "ulimit -n")
 
 
 @check("processes", "Processes and threads", "both", PAGE)
 def processes(system: System, n_pes: int) -> Finding:
-    """Room for the PEs' processes and threads: ulimit -u, and the pids limit of a container."""
+    """Limits on processes and threads: ulimit -u, and the pids limit of a container."""
     need = n_pes * (int(cores(system).usable) + 8)
     allowed = cgroup_value(system, "", "pids.max") or cgroup_value(system, "pids", "pids.max") or ""
     if allowed.isdecimal() and int(allowed) < need:
         return problem(
-            f"the cgroup allows {allowed} processes and threads; {n_pes} PEs take about {need}",
+            f"the cgroup allows {allowed} processes and threads; {n_pes} PEs need about {need}",
             "Start the container with a larger --pids-limit, or set GPUSHMEM_THREADS=1.",
         )
     return _enough(system, "Max processes", need, "ulimit -u")
@@ -131,7 +131,7 @@ def processes(system: System, n_pes: int) -> Finding:
 def _enough(system: System, name: str, need: int, command: str) -> Finding:
     soft = limit(system, name)
     if soft is None:
-        return ok("not told")
+        return ok("unknown")
     told = "unlimited" if math.isinf(soft) else f"{soft:.0f}"
     if soft < need:
         return problem(f"{told}; {need} may be needed", f"{command} {need}")
@@ -140,12 +140,12 @@ def _enough(system: System, name: str, need: int, command: str) -> Finding:
 
 @check("mappings", "Memory mappings", "cpu", PAGE)
 def mappings(system: System, n_pes: int) -> Finding:
-    """Threads that wait for each other run on stacks with guard pages, two mappings each, up to
-    16,384 stacks; vm.max_map_count is how many mappings a process may have.
+    """Threads that wait for each other run on stacks with guard pages, two mappings each, for up to
+    16,384 stacks; vm.max_map_count limits the mappings of a process.
     """
     have = system.number("/proc/sys/vm/max_map_count")
     if have is None:
-        return ok("not told")
+        return ok("unknown")
     need = MAPPINGS + n_pes
     if have < need:
         return warning(
@@ -157,25 +157,25 @@ def mappings(system: System, n_pes: int) -> Finding:
 
 @check("memlock", "Locked memory", "nvshmem", ENV)
 def memlock(system: System, n_pes: int) -> Finding:
-    """Registering memory with an RDMA adapter locks it (ulimit -l): it should be unlimited, or
-    ibv_reg_mr and ibv_create_qp fail.
+    """Registering memory with an RDMA adapter locks it (ulimit -l): the limit should be unlimited,
+    otherwise ibv_reg_mr and ibv_create_qp fail.
     """
     if driver_version(system) is None or not ports(system):
         return na(NO_GPU if driver_version(system) is None else "no RDMA device")
     soft = limit(system, "Max locked memory")
     if soft is None or math.isinf(soft):
-        return ok("unlimited" if soft else "not told")
+        return ok("unlimited" if soft else "unknown")
     return problem(
         format_size(int(soft)),
-        "ulimit -l unlimited, by memlock in /etc/security/limits.d, LimitMEMLOCK of slurmd's "
+        "ulimit -l unlimited: set memlock in /etc/security/limits.d, LimitMEMLOCK of slurmd's "
         "service, or docker run --ulimit memlock=-1.",
     )
 
 
 @check("shared_memory", SHM, "nvshmem", DOCKER)
 def shared_memory(system: System, n_pes: int) -> Finding:
-    """Room in /dev/shm, 64 MiB in a container unless asked for more: NVSHMEM, NCCL and data loaders
-    use it. The cpu backend does not.
+    """Size of /dev/shm, by default 64 MiB in a container. NVSHMEM, NCCL and data loaders use it;
+    the cpu backend does not.
     """
     sizes = system.room(system.path(SHM))
     told = f"{format_size(sizes[1])} free of {format_size(sizes[0])}" if sizes else "none"
@@ -188,8 +188,8 @@ def shared_memory(system: System, n_pes: int) -> Finding:
 
 @check("container", "Container", "nvshmem", DOCKER)
 def container(system: System, n_pes: int) -> Finding:
-    """In a container, what the host has must be passed in: /dev/infiniband for RDMA, and one IPC
-    namespace for PEs in different containers of a node.
+    """A container needs devices of the machine passed in: /dev/infiniband for RDMA, and a common
+    IPC namespace for PEs in different containers of a node.
     """
     marks = ("/.dockerenv", "/run/.containerenv", "/run/systemd/container")
     inside = next((mark for mark in marks if system.exists(mark)), None)
@@ -197,11 +197,11 @@ def container(system: System, n_pes: int) -> Finding:
     if driver_version(system) is None:
         return na(NO_GPU)
     if not inside:
-        return ok("not in a container that shows itself")
+        return ok("no container detected")
     if system.names(INFINIBAND) and not system.exists("/dev/infiniband"):
         return problem(
             "RDMA devices in /sys, but no /dev/infiniband",
             "docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1; IBGDA may "
             "need --privileged.",
         )
-    return ok("in one, with what it needs; PEs in several containers of a node need --ipc=host")
+    return ok("complete; PEs in several containers of a node need --ipc=host")

@@ -1,4 +1,4 @@
-"""Cores, memory and limits of this machine, and of the container we may be in."""
+"""Cores, memory and limits of this machine, and of an enclosing container."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from gpushmem.doctor.system import System
 
 __all__ = ["Cores", "Memory", "cgroup_value", "cores", "kernel", "limit", "memory", "numbers"]
 
-UNLIMITED = 1 << 60  # cgroup version 1 writes a page short of 2**63 when it means no limit
+UNLIMITED = 1 << 60  # cgroup version 1 writes almost 2**63 for no limit
 
 
 @dataclass(frozen=True)
 class Cores:
-    """How many cores there are, how many we may use, and how much of them a cgroup allows."""
+    """Number of cores present, of cores this process may use, and the cgroup's quota."""
 
     present: int
     available: int
@@ -21,13 +21,13 @@ class Cores:
 
     @property
     def usable(self) -> float:
-        """What counts: the smaller of what we may use and are given time for."""
+        """The smaller of available cores and quota."""
         return min(self.available, self.quota or self.available)
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes: of the machine, free to take without swapping, and the cgroup's limit."""
+    """In bytes: total, available without swapping, and the cgroup's limit and usage."""
 
     total: int
     available: int
@@ -36,14 +36,14 @@ class Memory:
 
     @property
     def usable(self) -> int:
-        """What is left to take, by the machine's and the cgroup's account."""
+        """The memory left, according to machine and cgroup."""
         if self.limit is None:
             return self.available
         return min(self.available, max(0, self.limit - (self.used or 0)))
 
 
 def numbers(text: str) -> list[int]:
-    """Read a kernel's list of numbers: "0-3,8" is 0 1 2 3 8."""
+    """Parse a kernel list of numbers: "0-3,8" is 0 1 2 3 8."""
     found: list[int] = []
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -53,7 +53,7 @@ def numbers(text: str) -> list[int]:
 
 
 def cores(system: System) -> Cores:
-    """The cores, from /sys, this process's status, and its cgroup."""
+    """Read the cores from /sys, this process's status, and its cgroup."""
     present = len(numbers(system.read("/sys/devices/system/cpu/present") or ""))
     allowed = system.table("/proc/self/status").get("Cpus_allowed_list", "")
     available = len(numbers(allowed)) or present or 1
@@ -71,7 +71,7 @@ def _quota(system: System) -> float | None:
 
 
 def memory(system: System) -> Memory:
-    """The memory, from /proc/meminfo and this process's cgroup."""
+    """Read the memory from /proc/meminfo and this process's cgroup."""
     table = system.table("/proc/meminfo")
     kib = {key: 1024 * _whole(value) for key, value in table.items() if value}
     limit = _bytes(system, "memory.max", "memory.limit_in_bytes")
@@ -81,7 +81,7 @@ def memory(system: System) -> Memory:
 
 
 def _whole(text: str) -> int:
-    """The number that the text begins with, "16384 kB"; 0 if it begins with none."""
+    """Parse the number at the start of the text, "16384 kB"; 0 if there is none."""
     word = text.split(maxsplit=1)[0]
     return int(word) if word.isdecimal() else 0
 
@@ -92,9 +92,9 @@ def _bytes(system: System, unified: str, legacy: str) -> int | None:
 
 
 def cgroup_value(system: System, controller: str, file: str) -> str | None:
-    """A file of this process's cgroup; `controller` is empty for version 2.
+    """Read a file of this process's cgroup; `controller` is empty for version 2.
 
-    In a container the path that /proc tells is often the host's: then the mount's top is ours.
+    In a container the path in /proc is often the host's: then the root of the mount is used.
     """
     top = "/sys/fs/cgroup" + (f"/{controller}" if controller else "")
     for line in (system.read("/proc/self/cgroup") or "").splitlines():
@@ -106,9 +106,9 @@ def cgroup_value(system: System, controller: str, file: str) -> str | None:
 
 
 def limit(system: System, name: str) -> float | None:
-    """The soft limit of this process as /proc/self/limits names it: "Max open files".
+    """Return a soft limit of this process by its name in /proc/self/limits: "Max open files".
 
-    Infinite if it is unlimited; None if it is not known.
+    Infinite if unlimited; None if unknown.
     """
     for line in (system.read("/proc/self/limits") or "").splitlines():
         if line.startswith(name):
@@ -120,7 +120,7 @@ def limit(system: System, name: str) -> float | None:
 
 
 def kernel(system: System) -> tuple[int, ...]:
-    """The kernel's version: (5, 15)."""
+    """Return the kernel's version: (5, 15)."""
     release = system.read("/proc/sys/kernel/osrelease") or ""
     parts = release.split("-")[0].split(".")[:2]
     return tuple(int(part) for part in parts if part.isdecimal())

@@ -11,7 +11,7 @@ __all__ = ["Gid", "Interface", "Port", "bootstrap_interface", "interfaces", "por
 
 INFINIBAND = "/sys/class/infiniband"
 NET = "/sys/class/net"
-# Bridges and tunnels of containers and virtual machines: no way to another machine.
+# Bridges and tunnels of containers and virtual machines: they do not reach another machine.
 VIRTUAL = re.compile(
     r"docker|virbr|veth|br-|cni|flannel|cali|podman|lxc|lxd|tun|tap|kube|ifb|dummy"
 )
@@ -27,13 +27,13 @@ class Gid:
 
     @property
     def ipv4(self) -> bool:
-        """Whether it stands for an IPv4 address, ::ffff:a.b.c.d."""
+        """Whether it represents an IPv4 address, ::ffff:a.b.c.d."""
         return self.address.startswith("0000:0000:0000:0000:0000:ffff:")
 
 
 @dataclass(frozen=True)
 class Port:
-    """A port of an RDMA device; `state` is ACTIVE where it can be used."""
+    """A port of an RDMA device; usable if `state` is ACTIVE."""
 
     device: str
     number: int
@@ -44,12 +44,12 @@ class Port:
 
     @property
     def name(self) -> str:
-        """As NVSHMEM_HCA_LIST names it: mlx5_0:1."""
+        """The name used in NVSHMEM_HCA_LIST: mlx5_0:1."""
         return f"{self.device}:{self.number}"
 
 
 def ports(system: System) -> list[Port]:
-    """All ports of all RDMA devices."""
+    """Return all ports of all RDMA devices."""
     return [
         _port(system, device, int(number))
         for device in system.names(INFINIBAND)
@@ -83,7 +83,7 @@ def _gids(system: System, folder: str) -> list[Gid]:
 
 @dataclass(frozen=True)
 class Interface:
-    """A network interface; `speed` in Mbit/s where the device tells."""
+    """A network interface; `speed` in Mbit/s if the device reports it."""
 
     name: str
     up: bool
@@ -91,12 +91,12 @@ class Interface:
 
     @property
     def virtual(self) -> bool:
-        """Whether its name is that of a bridge or tunnel inside this machine."""
+        """Whether the name is that of a bridge or tunnel inside this machine."""
         return bool(VIRTUAL.match(self.name))
 
 
 def interfaces(system: System) -> list[Interface]:
-    """The network interfaces, in the order of their numbers, which is getifaddrs'."""
+    """Return the network interfaces, in the order of their indices, like getifaddrs."""
     names = system.names(NET)
     order = {name: system.number(f"{NET}/{name}/ifindex") or 0 for name in names}
     return [_interface(system, name) for name in sorted(names, key=order.__getitem__)]
@@ -105,19 +105,19 @@ def interfaces(system: System) -> list[Interface]:
 def _interface(system: System, name: str) -> Interface:
     state = system.read(f"{NET}/{name}/operstate")
     flags = system.number(f"{NET}/{name}/flags") or 0
-    # Loopback and some tunnels do not tell their state: then IFF_UP counts.
+    # Loopback and some tunnels report no state: use IFF_UP.
     up = state == "up" or (state == "unknown" and bool(flags & 1))
     speed = system.number(f"{NET}/{name}/speed")
     return Interface(name, up, speed if speed and speed > 0 else None)
 
 
 def bootstrap_interface(system: System) -> tuple[str | None, list[str]]:
-    """The interface that NVSHMEM's UID bootstrap takes, and the others it chose from.
+    """Return the interface NVSHMEM's UID bootstrap uses, and the other candidates.
 
-    Its order is: what NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME says (prefixes; ^ excludes, = is exact),
-    else names with ib, else what is neither docker nor lo, else docker, else lo (NVSHMEM's
-    ncclsocket_socket.cpp). It also wants an address, which /sys does not show: an interface that
-    is up without one is passed over there.
+    Its order: NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME (prefixes; ^ excludes, = is exact), else names
+    starting with ib, else names other than docker and lo, else docker, else lo (NVSHMEM's
+    ncclsocket_socket.cpp). NVSHMEM also requires an address, which /sys does not show, and skips
+    interfaces without one.
     """
     names = [interface.name for interface in interfaces(system) if interface.up]
     asked = system.variable("NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME")

@@ -1,4 +1,4 @@
-"""Packages, launchers and the NVSHMEM library, without importing any of them."""
+"""Packages, launchers and the NVSHMEM library, found without importing any of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
     "versions",
 ]
 
-# Distributions that `info` tells the version of, when installed.
+# Distributions whose versions `info` shows, if installed.
 PACKAGES = (
     "numba", "numba-cuda", "llvmlite", "numpy", "cuda-python", "cuda-core", "cuda-bindings",
     "mpi4py", "torch", "cffi", "rich",
@@ -28,15 +28,15 @@ PACKAGES = (
 NVSHMEM4PY = re.compile(r"nvshmem4py-cu(\d+)")
 NVSHMEM = re.compile(r"nvidia-nvshmem-cu(\d+)")
 
-# CUDA's major version, and the driver that it needs: docs.nvidia.com/deploy/cuda-compatibility.
+# CUDA major version, and the driver it needs: docs.nvidia.com/deploy/cuda-compatibility.
 DRIVER_FOR_CUDA = {11: (450,), 12: (525,), 13: (580,)}
-# Packages that tell by their own version which CUDA they are of.
+# Packages whose own version is that of their CUDA.
 VERSIONED = ("nvidia-cuda-runtime", "nvidia-cuda-nvrtc", "cuda-python", "cuda-bindings")
 
-# Program, and what makes it tell its version.
+# Program, and the option that prints its version.
 LAUNCHERS = {"mpirun": "--version", "srun": "--version", "torchrun": None}
 
-# Who starts processes, and the variables that tell each which it is, and of how many.
+# Launcher, and its variables for rank and number of processes.
 RANKS = {
     "torchrun": ("RANK", "WORLD_SIZE"),
     "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -47,7 +47,7 @@ RANKS = {
 
 
 def versions(system: System) -> dict[str, str | None]:
-    """The versions of what matters here; None for what is not installed."""
+    """Return the versions of relevant packages; None if not installed."""
     found = {name: system.packages.get(name) for name in PACKAGES}
     for name, pattern in (("nvshmem4py", NVSHMEM4PY), ("nvshmem", NVSHMEM)):
         versions = [v for package, v in system.packages.items() if pattern.fullmatch(package)]
@@ -58,7 +58,7 @@ def versions(system: System) -> dict[str, str | None]:
 
 
 def cuda_packages(system: System) -> dict[str, int]:
-    """Installed packages that are built for one major version of CUDA, and for which."""
+    """Return the installed packages built for one major version of CUDA, and that version."""
     found = {}
     for name, version in sorted(system.packages.items()):
         match = re.search(r"-cu(1[1-9])$", name)
@@ -69,26 +69,26 @@ def cuda_packages(system: System) -> dict[str, int]:
 
 
 def nvshmem4py(system: System) -> dict[str, str]:
-    """The nvshmem4py packages that are installed, with their versions."""
+    """Return the installed nvshmem4py packages, with their versions."""
     return {name: v for name, v in system.packages.items() if NVSHMEM4PY.fullmatch(name)}
 
 
 @dataclass(frozen=True)
 class Library:
-    """An NVSHMEM library: its folder, and its version if a package tells."""
+    """An NVSHMEM library: its folder, and its version if installed as a package."""
 
     folder: str
     version: str | None
     files: tuple[str, ...]
 
     def plugin(self, kind: str, name: str) -> str | None:
-        """The file of a plugin: `plugin("bootstrap", "mpi")`; None if it is not there."""
+        """Return the file of a plugin: `plugin("bootstrap", "mpi")`; None if it is missing."""
         start = f"nvshmem_{kind}_{name}.so"
         return next((file for file in self.files if file.startswith(start)), None)
 
 
 def library(system: System) -> Library | None:
-    """The NVSHMEM library: the installed package's, else NVSHMEM_HOME's or NVSHMEM_PREFIX's."""
+    """Find the NVSHMEM library: in the installed package, else NVSHMEM_HOME, NVSHMEM_PREFIX."""
     for package, version in system.packages.items():
         folder = system.locate(package, "nvshmem/lib") if NVSHMEM.fullmatch(package) else None
         if folder:
@@ -102,7 +102,7 @@ def library(system: System) -> Library | None:
 
 
 def launchers(system: System) -> dict[str, str | None]:
-    """Where each launcher is, with its version if it tells one; None if it is not found."""
+    """Return each launcher's path, with its version if it prints one; None if not found."""
     found: dict[str, str | None] = {}
     for name, option in LAUNCHERS.items():
         path = system.find(name)
@@ -113,6 +113,6 @@ def launchers(system: System) -> dict[str, str | None]:
 
 
 def ranks(system: System) -> dict[str, tuple[str, str]]:
-    """The launchers whose variables are set, with the rank and the number they tell."""
+    """Return the launchers whose variables are set, with rank and number of processes."""
     told = {name: tuple(map(system.variable, variables)) for name, variables in RANKS.items()}
     return {name: (pair[0], pair[1]) for name, pair in told.items() if pair[0]}

@@ -1,4 +1,4 @@
-"""Checks of how a job starts: NVSHMEM's installation, bootstrap, interfaces, launchers, values."""
+"""Checks of a job's startup: NVSHMEM's installation, bootstrap, interfaces, launchers, settings."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ SETTINGS_PAGE = "docs/settings.md"
 
 @check("nvshmem", "NVSHMEM", "nvshmem", "https://pypi.org/project/nvshmem4py-cu13/")
 def installed(system: System, n_pes: int) -> Finding:
-    """nvshmem4py and the NVSHMEM library are installed, one of each, and versions of numba-cuda and
-    cuda-core that fit.
+    """One nvshmem4py and one NVSHMEM library are installed, and compatible versions of numba-cuda
+    and cuda-core.
     """
     if driver_version(system) is None:
         return na(NO_GPU)
     bindings, found = nvshmem4py(system), library(system)
     if not bindings:
         return warning(
-            "nvshmem4py is not installed: the cpu backend only",
-            "pip install 'gpushmem[nvshmem]' brings it, the library, and a Numba that fits.",
+            "nvshmem4py is not installed: only the cpu backend is available",
+            "pip install 'gpushmem[nvshmem]' installs it, the library, and a compatible Numba.",
         )
     if len(bindings) > 1:
         return problem(
             " and ".join(sorted(bindings)) + " are both installed",
-            "Uninstall the one whose CUDA version is not that of your other packages.",
+            "Uninstall the one whose CUDA version differs from your other packages'.",
         )
     if found is None:
         return problem("no NVSHMEM library", "pip install nvidia-nvshmem-cu13, or set NVSHMEM_HOME")
@@ -47,9 +47,9 @@ PLUGINS = {"pmi": "pmi", "pmi-2": "pmi2", "pmi2": "pmi2", "pmix": "pmix"}
 
 @check("bootstrap", "NVSHMEM's bootstrap", "nvshmem", ENV)
 def bootstrap(system: System, n_pes: int) -> Finding:
-    """NVSHMEM_BOOTSTRAP counts for programs that do not choose themselves; each way is a plugin,
-    nvshmem_bootstrap_*.so, which must lie beside the library. UID cannot be chosen by the variable,
-    only by the program (as nvshmem4py does).
+    """NVSHMEM_BOOTSTRAP applies to programs that do not choose a bootstrap themselves; each
+    bootstrap is a plugin, nvshmem_bootstrap_*.so, in the library's folder. UID cannot be chosen by
+    the variable, only by the program (as nvshmem4py does).
     """
     if driver_version(system) is None:
         return na(NO_GPU)
@@ -57,7 +57,8 @@ def bootstrap(system: System, n_pes: int) -> Finding:
         choices = nvshmem.VARIABLES[name].choices
         if nvshmem.value(system, name).lower() not in choices:
             return problem(
-                f"{name}={nvshmem.value(system, name)} is none", f"Take one of {', '.join(choices)}"
+                f"{name}={nvshmem.value(system, name)} is unknown",
+                f"Use one of {', '.join(choices)}",
             )
     how = nvshmem.value(system, "NVSHMEM_BOOTSTRAP").lower()
     if how == "plugin":
@@ -71,9 +72,9 @@ def bootstrap(system: System, n_pes: int) -> Finding:
     if missing:
         return problem(
             f"nvshmem_bootstrap_{missing[0]}.so is not in {found.folder}",
-            "Install the NVSHMEM package anew, or choose another NVSHMEM_BOOTSTRAP.",
+            "Reinstall the NVSHMEM package, or choose another NVSHMEM_BOOTSTRAP.",
         )
-    return ok(f"plugins of {' and '.join(wanted)} are there")
+    return ok(f"plugins for {' and '.join(wanted)} are installed")
 
 
 def _own_plugin(system: System) -> Finding:
@@ -90,9 +91,9 @@ def _own_plugin(system: System) -> Finding:
 
 @check("interface", "Interface of the bootstrap", "nvshmem", ENV)
 def interface(system: System, n_pes: int) -> Finding:
-    """NVSHMEM's UID bootstrap takes the first interface whose name begins with ib, else the first
-    that is neither docker nor lo: a bridge (virbr0, br-...) may come first, and other nodes cannot
-    reach it. NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME says which.
+    """NVSHMEM's UID bootstrap uses the first interface whose name begins with ib, else the first
+    other than docker and lo: a bridge (virbr0, br-...) may come first, which other nodes cannot
+    reach. NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME selects one.
     """
     if driver_version(system) is None:
         return na(NO_GPU)
@@ -101,14 +102,14 @@ def interface(system: System, n_pes: int) -> Finding:
     up = [found.name for found in interfaces(system) if found.up and found.name != "lo"]
     real = [found.name for found in interfaces(system) if found.name in up and not found.virtual]
     if chosen is None:
-        what = f"none that is up fits {asked!r}" if asked else "no interface is up"
+        what = f"no interface that is up matches {asked!r}" if asked else "no interface is up"
         return problem(what, f"Set NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME to one of: {', '.join(up)}")
     if asked:
-        return ok(f"{chosen}, of {asked!r}")
+        return ok(f"{chosen}, selected by {asked!r}")
     if chosen not in real and real:
         return warning(
-            f"{chosen}, a bridge or tunnel inside this machine, though there is {', '.join(real)}",
-            f"Set NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME={real[0]} for jobs of several nodes.",
+            f"{chosen}, a bridge or tunnel inside this machine; available: {', '.join(real)}",
+            f"Set NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME={real[0]} for jobs on several nodes.",
         )
     several = f"; several are up: {', '.join([chosen, *others])}" if others else ""
     return ok(chosen + several)
@@ -116,12 +117,12 @@ def interface(system: System, n_pes: int) -> Finding:
 
 @check("launcher", "Launcher's variables", "both", FAQ)
 def launcher(system: System, n_pes: int) -> Finding:
-    """Each launcher tells a process its rank in variables of its own. With those of two that
-    disagree (mpirun inside an salloc shell, say) it is open which PE a process is.
+    """Each launcher sets a process's rank in its own variables. If those of two launchers disagree
+    (mpirun inside an salloc shell, say), the PE number of a process is ambiguous.
     """
     told = ranks(system)
     if not told:
-        return ok("none are set: not started by a launcher of jobs")
+        return ok("none are set: not started by a job launcher")
     text = ", ".join(f"{name}: {rank} of {size or '?'}" for name, (rank, size) in told.items())
     if len(set(told.values())) > 1:
         return warning(
@@ -133,7 +134,7 @@ def launcher(system: System, n_pes: int) -> Finding:
 
 @check("settings", "Environment variables", "both", SETTINGS_PAGE)
 def values(system: System, n_pes: int) -> Finding:
-    """Values of GPUSHMEM_ and NVSHMEM_ variables can be read. A GPUSHMEM_ name that gpushmem does
+    """Values of GPUSHMEM_ and NVSHMEM_ variables are valid. A GPUSHMEM_ variable that gpushmem does
     not know is most likely misspelt.
     """
     for setting in settings.SETTINGS.values():
@@ -148,7 +149,7 @@ def values(system: System, n_pes: int) -> Finding:
     unknown = [name for name in system.environ if _misspelt(name)]
     if unknown:
         return warning(
-            f"there is no setting {', '.join(sorted(unknown))}",
+            f"unknown setting {', '.join(sorted(unknown))}",
             "`gpushmem info --env` lists the names.",
         )
     used = [name for name in system.environ if name.startswith(("GPUSHMEM_", "NVSHMEM_"))]

@@ -1,7 +1,7 @@
-"""The one window on the machine: files below a root, programs, versions, environment.
+"""The interface to the machine: files below a root, programs, versions, environment.
 
-Everything in this room looks through a `System`, so that a test can give it a tree of files and
-the output of programs, and see what another machine would say.
+All checks use a `System`, so that a test can supply a directory tree and the output of programs,
+and see the results for another machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 __all__ = ["System"]
 
-PATIENCE = 15  # seconds for a program: nvidia-smi takes some where no daemon keeps the driver up
+PATIENCE = 15  # seconds for a program: nvidia-smi is slow without the persistence daemon
 
 
 def _run(words: Sequence[str]) -> str | None:
@@ -33,11 +33,11 @@ def _run(words: Sequence[str]) -> str | None:
 
 
 def _installed() -> dict[str, str]:
-    """Installed distributions by their normalised names: the first found is what is imported."""
+    """Return installed distributions by normalised name; the first found is the one imported."""
     found: dict[str, str] = {}
     for distribution in metadata.distributions():
         name = distribution.metadata["Name"]
-        if name:  # what a broken installation leaves has none
+        if name:  # leftovers of broken installations have no name
             found.setdefault(name.lower().replace("_", "-").replace(".", "-"), distribution.version)
     return found
 
@@ -73,7 +73,7 @@ PROBES: dict[str, Callable[[], None]] = {"memfd_create": _memfd, "pidfd_open": _
 
 
 def _probe(call: str) -> str | None:
-    """Why a call of the system does not work here; None if it does."""
+    """Return why a system call does not work here; None if it does."""
     try:
         PROBES[call]()
     except (OSError, AttributeError) as error:
@@ -83,11 +83,11 @@ def _probe(call: str) -> str | None:
 
 @dataclass(frozen=True)
 class System:
-    """A machine. By default this one; the fields say what to ask instead.
+    """A machine; by default this one. The fields are its replaceable parts.
 
-    `run` gives a program's output, None if it is missing or failed; `room` a file system's size
+    `run` returns a program's output, None if it is missing or fails; `room` a file system's size
     and free bytes; `probe` why a system call fails; `locate` the folder of an installed package
-    whose path ends in what is given.
+    whose path ends in the given text.
     """
 
     root: Path = Path("/")
@@ -101,18 +101,18 @@ class System:
     platform: tuple[str, str] = field(default_factory=lambda: (os.uname()[0], os.uname()[4]))
 
     def path(self, path: str) -> Path:
-        """Where `path`, absolute on the machine, is."""
+        """Return where `path`, absolute on the machine, is."""
         return self.root / path.lstrip("/")
 
     def read(self, path: str) -> str | None:
-        """A file's text without white space around it; None if it cannot be read."""
+        """Return a file's text, stripped; None if it cannot be read."""
         try:
             return self.path(path).read_text(errors="replace").strip()
         except (OSError, ValueError):  # a port that is down answers EINVAL
             return None
 
     def number(self, path: str) -> int | None:
-        """A file's whole number, decimal or 0x..., None if there is none."""
+        """Return a file's integer, decimal or 0x...; None if there is none."""
         text = self.read(path) or ""
         try:
             return int(text, 16 if text.startswith("0x") else 10)
@@ -120,7 +120,7 @@ class System:
             return None
 
     def names(self, path: str) -> list[str]:
-        """What is in a folder, in order, numbers by size; nothing if it does not exist."""
+        """Return the entries of a folder, sorted, numbers by value; empty if it does not exist."""
         try:
             names = os.listdir(self.path(path))
         except OSError:
@@ -128,15 +128,15 @@ class System:
         return sorted(names, key=lambda name: (len(name), name) if name.isdigit() else (0, name))
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file, folder or device."""
+        """Whether a file, folder or device exists."""
         return self.path(path).exists()
 
     def variable(self, name: str) -> str:
-        """An environment variable's text; empty if it is not set."""
+        """Return an environment variable's text; empty if it is not set."""
         return self.environ.get(name, "").strip()
 
     def table(self, path: str) -> dict[str, str]:
-        """A file of lines `key: value`, as /proc has many."""
+        """Parse a file of lines `key: value`, common in /proc."""
         lines = (self.read(path) or "").splitlines()
         pairs = (line.partition(":") for line in lines if ":" in line)
         return {key.strip(): value.strip() for key, _, value in pairs}

@@ -1,1 +1,1 @@
-"""What a job is: its shared memory and the board on which it can be seen from outside."""
+"""A job: its shared memory, and the board that makes its state visible from outside."""

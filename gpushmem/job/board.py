@@ -1,13 +1,14 @@
-"""What a job shows of itself: who has ended, what became of it, and each PE's own account.
+"""The job's visible state: which PEs have ended, the verdict, and each PE's account.
 
-The board is memory that all PEs, the launcher and, through `/proc`, other processes of the same
-user map. Every number is a 64-bit word with one writer at a time, so no word is seen in part. An
-*account* is what a PE tells of itself: JSON in a box of its own, written when somebody asks (by
-counting `asked` up), complete when the PE's `answered` has reached that number.
+The board is memory mapped by all PEs, by the launcher and, through `/proc`, by other processes of
+the same user. Every number is a 64-bit word with one writer at a time, so no word is read
+half-written. An *account* is a PE's description of its own state: JSON in a box of its own, written
+on request (requests increment `asked`), and complete when the PE's `answered` has reached that
+number.
 
-The *verdict* is why a job ends before its PEs return: a PE failed, no PE can go on, or a host
-waited for too long. The first to say one wins; a lock on the board's file, which the system takes
-back from whoever dies, decides who that is.
+The *verdict* is the reason a job ends before its PEs return: a PE failed, no PE can go on, or a
+host waited too long. The first PE to claim a verdict wins; a lock on the board's file decides which
+one that is, and the system releases the lock of a process that dies.
 """
 
 from __future__ import annotations
@@ -35,30 +36,30 @@ __all__ = [
 
 NONE, FAILED, DEADLOCK, TIMEOUT = range(4)  # verdicts
 MAGIC = 0x47505553484D0002
-ACCOUNT_BYTES = 1 << 20  # of a box; only what is written takes memory
+ACCOUNT_BYTES = 1 << 20  # size of a box; memory is committed only when written
 TEXT_BYTES = 1 << 20
 
 JOB = np.dtype(
     [
         ("magic", "i8"),
         ("n_pes", "i8"),
-        ("launcher", "i8"),  # process that sees to the PEs' end; 0: none of ours
+        ("launcher", "i8"),  # pid of the launcher that monitors the PEs; 0: not started by gpushmem
         ("started", "i8"),  # nanoseconds since 1970
-        ("asked", "i8"),  # how many accounts have been asked for
-        ("stacks", "i8"),  # ... the last one that is to have Python's stacks, too
+        ("asked", "i8"),  # number of requests for accounts
+        ("stacks", "i8"),  # ... the last request that includes Python stacks
         ("probe", "i8"),  # see `watch`
-        ("timeout", "i8"),  # nanoseconds that a host may wait in one call; 0: for ever
+        ("timeout", "i8"),  # nanoseconds a host may wait in one call; 0: no limit
         ("verdict", "i8"),
         ("culprit", "i8"),  # the PE that failed, or waited for too long
         ("reason_bytes", "i8"),
-        ("text_bytes", "i8"),  # of the report that the verdict rests on
-        ("mail", "i8"),  # bytes that PE 0 gives to all, plus 1; 0: it has given none yet
+        ("text_bytes", "i8"),  # size of the report behind the verdict
+        ("announced", "i8"),  # size of PE 0's announcement plus 1; 0: none yet
     ],
     align=True,
 )
 PE = np.dtype(
     {
-        # `itemsize` keeps PEs on lines of their own. `ended` is read by kernels: it comes first.
+        # `itemsize` keeps PEs on separate cache lines. Kernels read `ended`: it comes first.
         "names": [
             "ended", "code", "pid", "namespace", "initialised", "still", "confirmed",
             "quiet_since", "answered", "account_bytes", "met", "kernel",
@@ -69,29 +70,30 @@ PE = np.dtype(
 )  # fmt: skip
 # ended: 1 when the PE has ended, with exit code `code` (-1: unknown). initialised: 0 before
 # `init`, 1 until `finalize`, 2 after it. still, confirmed, quiet_since: see `backends/cpu/watch`.
-# met: 1 when the PE waits for what PE 0 gives (`bootstrap/inherited`). kernel: one that it runs.
-# What a kernel that stores to anywhere may end with:
+# met: 1 when the PE waits for the announcement (`bootstrap/inherited`). kernel: name of a running
+# kernel.
+# Signals that a kernel with a wild store may be killed by:
 WILD = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 PAGE = mmap.PAGESIZE
 _threads = threading.Lock()
-MAIL_AT, MAIL_BYTES = 512, 512
+ANNOUNCEMENT_AT, ANNOUNCEMENT_BYTES = 512, 512
 REASON_AT, REASON_BYTES = 1024, PAGE - 1024
 PES_AT = PAGE + TEXT_BYTES
-LONGEST = 10  # accounts are waited for no longer than so many times what one is
+LONGEST = 10  # waiting for all accounts ends after this many times the limit for one
 
 
 def boxes_at(n_pes: int) -> int:
-    """Where the boxes for accounts begin."""
+    """Return the offset of the boxes for accounts."""
     return PES_AT + _whole(n_pes * PE.itemsize)
 
 
 def board_bytes(n_pes: int) -> int:
-    """How large the board of so many PEs is."""
+    """Return the size of the board of a job of `n_pes` PEs."""
     return boxes_at(n_pes) + n_pes * ACCOUNT_BYTES
 
 
 class Board:
-    """A job's board, mapped from its descriptor, which stays the caller's."""
+    """A job's board, mapped from a descriptor that the caller keeps."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -99,9 +101,10 @@ class Board:
         whole = np.frombuffer(self._memory, np.uint8)
         self._job = whole[: JOB.itemsize].view(JOB)
         if self._job["magic"][0] != MAGIC:
-            raise ValueError("no board of a gpushmem job of this version")
+            raise ValueError("not the board of a gpushmem job of this version")
         self.n_pes = int(self._job["n_pes"][0])
-        self._mail = whole[MAIL_AT : MAIL_AT + MAIL_BYTES]
+        start = ANNOUNCEMENT_AT
+        self._announcement = whole[start : start + ANNOUNCEMENT_BYTES]
         self._reason = whole[REASON_AT : REASON_AT + REASON_BYTES]
         self._text = whole[PAGE : PAGE + TEXT_BYTES]
         self.pes = whole[PES_AT:][: self.n_pes * PE.itemsize].view(PE)
@@ -109,7 +112,7 @@ class Board:
 
     @staticmethod
     def create(fd: int, n_pes: int) -> None:
-        """Give the descriptor of an empty file the size and the heading of a board."""
+        """Set the size and the header of a board in an empty file."""
         os.ftruncate(fd, board_bytes(n_pes))
         job = np.zeros(1, JOB)
         job["magic"], job["n_pes"], job["started"] = MAGIC, n_pes, time.time_ns()
@@ -124,12 +127,12 @@ class Board:
     # --- the end
 
     def mark_ended(self, pe: int, code: int) -> None:
-        """Tell the others that `pe` has ended, with this exit code (-1: unknown)."""
+        """Record that `pe` has ended, with this exit code (-1: unknown)."""
         self.pes["code"][pe] = code
         self.pes["ended"][pe] = 1
 
     def in_kernel(self, pe: int, number: int) -> str:
-        """Which kernel `pe` was running when this signal ended it, if it may be to blame."""
+        """Name the kernel that `pe` ran when this signal killed it, if it may be the cause."""
         name = bytes(self.pes["kernel"][pe]).decode(errors="replace")
         if not name or number not in WILD:
             return ""
@@ -139,7 +142,7 @@ class Board:
         )
 
     def claim(self, verdict: int, culprit: int, reason: str, text: str = "") -> bool:
-        """Say why the job ends; False, and nothing is changed, if that has been said before."""
+        """Set the verdict; False, and nothing changes, if there is one already."""
         with self._locked():
             if self["verdict"] != NONE:
                 return False
@@ -150,7 +153,7 @@ class Board:
             return True
 
     def error(self) -> ShmemError | None:
-        """What waits raise now: the verdict as an exception, None without one."""
+        """Return the exception that waits now raise; None without a verdict."""
         verdict = self["verdict"]
         if verdict == FAILED:
             return PeerFailed(self["culprit"], self.reason)
@@ -158,50 +161,50 @@ class Board:
         return kinds[verdict](self.heading()) if verdict in kinds else None
 
     def heading(self) -> str:
-        """The verdict in a line."""
+        """Return the verdict as one line."""
         if self["verdict"] == FAILED:
             return f"PE {self['culprit']} failed: {self.reason}"
         return ("deadlock: " if self["verdict"] == DEADLOCK else "") + self.reason
 
     @property
     def reason(self) -> str:
-        """What the verdict says, in a few words."""
+        """The reason given with the verdict."""
         return plain(_read(self._reason, self["reason_bytes"]))
 
     @property
     def text(self) -> str:
-        """The report that the verdict rests on."""
+        """The report given with the verdict."""
         return plain_lines(_read(self._text, self["text_bytes"]))
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        with _threads:  # the file's lock is the whole process's
+        with _threads:  # file locks belong to the process, not the thread
             fcntl.lockf(self._fd, fcntl.LOCK_EX)
             try:
                 yield
             finally:
                 fcntl.lockf(self._fd, fcntl.LOCK_UN)
 
-    # --- PE 0's bytes for all
+    # --- PE 0's announcement
 
-    def post(self, payload: bytes) -> None:
-        """PE 0: give this to all PEs; for once in a job."""
-        if len(payload) > MAIL_BYTES:
+    def announce(self, payload: bytes) -> None:
+        """PE 0: publish these bytes to all PEs; once per job."""
+        if len(payload) > ANNOUNCEMENT_BYTES:
             raise ValueError(
-                f"{len(payload)} bytes are too many: the board has room for {MAIL_BYTES}"
+                f"{len(payload)} bytes are too many: the board has room for {ANNOUNCEMENT_BYTES}"
             )
-        self._mail[: len(payload)] = np.frombuffer(payload, np.uint8)
-        self["mail"] = len(payload) + 1
+        self._announcement[: len(payload)] = np.frombuffer(payload, np.uint8)
+        self["announced"] = len(payload) + 1
 
-    def mail(self) -> bytes | None:
-        """What PE 0 has given; None if it has not yet."""
-        size = self["mail"] - 1
-        return None if size < 0 else self._mail[:size].tobytes()
+    def announcement(self) -> bytes | None:
+        """Return PE 0's announcement; None if there is none yet."""
+        size = self["announced"] - 1
+        return None if size < 0 else self._announcement[:size].tobytes()
 
     # --- accounts
 
     def ask(self, stacks: bool = False) -> int:
-        """Ask all PEs for accounts; returns the number to give to `accounts`."""
+        """Request accounts from all PEs; returns the number to pass to `accounts`."""
         with self._locked():
             number = self["asked"] + 1
             if stacks:
@@ -210,7 +213,7 @@ class Board:
         return number
 
     def answer(self, pe: int, number: int, account: dict[str, Any]) -> None:
-        """Write the account of `pe` that was asked for as `number`."""
+        """Write the account of `pe` in answer to request `number`."""
         text = json.dumps(account, default=int)
         if len(text) > ACCOUNT_BYTES:
             nothing = {"words": [], "puts": [], "lost": True}
@@ -219,10 +222,10 @@ class Board:
         self.pes["answered"][pe] = number
 
     def accounts(self, number: int, seconds: float) -> dict[int, dict[str, Any] | None]:
-        """The PEs' accounts, None of those that have not answered.
+        """Return the PEs' accounts; None for PEs that have not answered.
 
-        They are waited for until none has answered for `seconds`, and not for ever; PEs that have
-        ended, or are not between `init` and `finalize`, are not.
+        Waits until no PE has answered for `seconds`, up to a limit. Does not wait for PEs that have
+        ended or are not between `init` and `finalize`.
         """
         over = time.monotonic() + LONGEST * seconds
         until, fewest = over, self.n_pes + 1
@@ -243,11 +246,11 @@ class Board:
             text = self._told(pe, int(self.pes["account_bytes"][pe]))
             try:
                 account: dict[str, Any] = plain_data(json.loads(text))
-            except (ValueError, RecursionError):  # it is being written anew for somebody else
+            except (ValueError, RecursionError):  # it is being rewritten for another request
                 time.sleep(max(0, min(0.05, over - time.monotonic())))
             else:
                 return account
-        return {"pe": pe, "error": "what it tells cannot be read"}
+        return {"pe": pe, "error": "its account cannot be read"}
 
     def _told(self, pe: int, nbytes: int) -> bytes:
         return self._boxes[pe][:nbytes].tobytes()

@@ -1,8 +1,8 @@
-"""Descriptors of ours stay above 2, so that nobody writes to them what is for standard error.
+"""Keeps gpushmem's descriptors above 2, so that nothing writes standard output or error into them.
 
 Where a standard descriptor is closed, as under many daemons, the system gives its number to the
-next file that is opened: a socket, or the memory of a job. So before we make any, the numbers are
-taken.
+next file that is opened: a socket, or a job's memory. So these numbers are taken before gpushmem
+opens anything.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ STANDARD = (0, 1, 2)
 
 
 def fill_standard() -> None:
-    """Open the null device wherever a standard descriptor is closed; children have it, too."""
+    """Open the null device for each standard descriptor that is closed; children inherit it."""
     for fd in STANDARD:
         try:
             os.fstat(fd)
         except OSError:
-            with suppress(OSError):  # there is no null device
-                os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest: this one
+            with suppress(OSError):  # no null device
+                os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # becomes `fd`
 
 
 def above_standard(fd: int) -> int:
-    """A new descriptor, under another number if it has got a standard one's."""
+    """Return the descriptor, moved to a new number if it has that of a standard one."""
     if fd > max(STANDARD):
         return fd
     try:

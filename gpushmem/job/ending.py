@@ -1,7 +1,8 @@
-"""How the others hear of the end of a PE that no launcher of ours sees to, and whether it failed.
+"""Tells the job that a PE ends, and whether it failed, if gpushmem's launcher does not monitor it.
 
-A launcher sees its PEs end, and how. Where another's started them, a PE itself says that it ends,
-and which exception ends it; if it cannot, since it is killed, another PE notices (`watch`).
+Our launcher sees its PEs end, with their exit status. A PE started by another launcher reports its
+own end, and the exception that caused it; if it cannot, because it is killed, another PE notices
+(`watch`).
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ from gpushmem.job.job import Job
 
 __all__ = ["failed", "note_exceptions", "note_failure", "reason_of", "tell_the_others"]
 
-_told: set[int] = set()  # boards that hear of this process
+_told: set[int] = set()  # descriptors of boards that are told of this process's end
 _state = {"failed": False, "notes": False}
 
 
 def failed() -> bool:
-    """Whether this process ends because it has failed.
+    """Whether this process is ending because it failed.
 
-    What it does at its end must then not wait for the other PEs: they may be waiting for it.
+    Its exit handlers must then not wait for the other PEs: they may be waiting for this one.
     """
     return _state["failed"]
 
 
 def note_failure() -> None:
-    """Take note that this process has failed, and is about to end."""
+    """Record that this process has failed and is about to end."""
     _state["failed"] = True
 
 
 def note_exceptions() -> None:
-    """Count an exception that ends this process as its failure; for any number of calls."""
+    """Count an uncaught exception as a failure of this process; may be called repeatedly."""
     if _state["notes"]:
         return
     _state["notes"], previous = True, sys.excepthook
@@ -50,7 +51,7 @@ def note_exceptions() -> None:
 
 
 def tell_the_others(job: Job) -> None:
-    """See to it that the job hears of this process's end; for any number of calls."""
+    """Report the end of this process on the job's board; may be called repeatedly."""
     board = job.board
     if board["launcher"] or job.n_pes == 1 or job.board_fd in _told:
         return
@@ -64,7 +65,7 @@ def tell_the_others(job: Job) -> None:
         previous(kind, error, tb)
 
     def at_exit() -> None:
-        if os.getpid() == process:  # not one that was forked from it
+        if os.getpid() == process:  # not in a forked child
             board.mark_ended(job.my_pe, 0)
 
     sys.excepthook = on_exception
@@ -72,7 +73,7 @@ def tell_the_others(job: Job) -> None:
 
 
 def reason_of(error: BaseException) -> str:
-    """An exception in a line, with the line of the program that it comes from."""
+    """Format an exception in one line, with the source line that raised it."""
     text = traceback.format_exception_only(error)[-1].strip()
     frames = traceback.extract_tb(error.__traceback__)
     return f"{text} ({frames[-1].filename}:{frames[-1].lineno})" if frames else text

@@ -1,8 +1,8 @@
-"""A job: its PEs' shared memory, as descriptors of memory without a name.
+"""A job: the shared memory of its PEs, as descriptors of unnamed memory.
 
-`create` makes it in one process: the launcher, or the first PE of a job that somebody else has
-started. The others inherit it, or get it through a socket (`bootstrap`). Nothing goes through
-names, so nothing is left when the last process ends, however it ends.
+One process creates it: the launcher, or PE 0 of a job started by another launcher. The other PEs
+inherit the descriptors, or receive them through a socket (`bootstrap`). Nothing has a name in a
+file system, so nothing remains when the last process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ __all__ = ["Job", "adopt", "create", "current"]
 
 @dataclass(frozen=True)
 class Job:
-    """How a PE finds the others."""
+    """A PE's handle on its job: its number, and the descriptors of the shared memory."""
 
     my_pe: int
     n_pes: int
-    heap_size: int | None  # bytes asked of the launcher; None: not asked
+    heap_size: int | None  # bytes, from the launcher's options; None: not set
     max_teams: int
-    bootstrap: str  # how the PEs found each other, for people
+    bootstrap: str  # how the PEs found each other, for messages
     board_fd: int  # see `board`
-    control_fd: int  # `init` sizes it, and the segments
+    control_fd: int  # sized by `init`, like the segments
     heap_fds: tuple[int, ...]  # one segment per PE
 
     @property
@@ -40,29 +40,29 @@ class Job:
 
     @property
     def local_pe(self) -> int:
-        """The PE's number on its machine: all PEs that share memory are there."""
+        """The index of this PE on its machine: PEs that share memory are on one machine."""
         return self.my_pe
 
     @property
     def n_local(self) -> int:
-        """How many PEs are on the machine: all."""
+        """Number of PEs on the machine: all."""
         return self.n_pes
 
     def of(self, pe: int) -> Job:
-        """The same job as `pe` sees it."""
+        """Return the same job as seen by `pe`."""
         return replace(self, my_pe=pe)
 
     @cached_property
     def board(self) -> Board:
-        """The job's board, mapped. Raises `ShmemError` if there is no room for it."""
+        """The job's board, mapped. Raises `ShmemError` if it cannot be mapped."""
         with within_limits(f"cannot map the board of a job of {self.n_pes} PEs"):
             return Board(self.board_fd)
 
 
 def create(n_pes: int, heap_size: int | None = None, bootstrap: str = "local") -> Job:
-    """Make the shared memory of a job, empty; the job is PE 0's until `of` gives another's.
+    """Create the shared memory of a job, empty; the result is PE 0's, `of` gives other PEs'.
 
-    Raises `ShmemError` when the system's limits do not allow it.
+    Raises `ShmemError` if the system's limits do not allow it.
     """
     fill_standard()
     max_teams = settings.get("GPUSHMEM_MAX_TEAMS")
@@ -82,11 +82,11 @@ _current: Job | None = None
 
 
 def adopt(job: Job | None) -> None:
-    """Make `job` the one this process belongs to."""
+    """Make `job` the current job of this process."""
     global _current  # noqa: PLW0603
     _current = job
 
 
 def current() -> Job | None:
-    """The job of this process, None if it has not joined one yet."""
+    """Return the job of this process; None if it has not joined one yet."""
     return _current

@@ -1,4 +1,4 @@
-"""The system's limits that a job runs into, as errors that say which one and how to raise it."""
+"""System limits that jobs exceed, as errors that name the limit and how to raise it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from gpushmem.errors import BootstrapError, ShmemError
 
 __all__ = ["SPARE", "check_open_files", "within_limits"]
 
-SPARE = 64  # descriptors that a process needs besides those of the job
+SPARE = 64  # descriptors a process needs besides those of the job
 
-# What the system says: which limit of the process it is, what that counts, how it is raised.
+# errno -> the process's limit, what it counts, how to raise it.
 LIMITS = {
-    errno.EMFILE: (resource.RLIMIT_NOFILE, "open files a process", "ulimit -n"),
+    errno.EMFILE: (resource.RLIMIT_NOFILE, "open files per process", "ulimit -n"),
     errno.ENFILE: (None, "the machine's open files", "sysctl fs.file-max"),
     errno.EAGAIN: (
         resource.RLIMIT_NPROC, "processes and threads of this user",
         "ulimit -u; in a container, its --pids-limit",
     ),
     errno.ENOMEM: (resource.RLIMIT_AS, "bytes of address space", "ulimit -v"),
-    errno.EFBIG: (resource.RLIMIT_FSIZE, "bytes a file", "ulimit -f"),
+    errno.EFBIG: (resource.RLIMIT_FSIZE, "bytes per file", "ulimit -f"),
 }  # fmt: skip
 
 
@@ -31,14 +31,14 @@ def check_open_files(n_pes: int, needed: int) -> None:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit != resource.RLIM_INFINITY and needed > limit:
         raise BootstrapError(
-            f"a job of {n_pes} PEs needs {needed} open files a process, and the limit is {limit}: "
+            f"a job of {n_pes} PEs needs {needed} open files per process, the limit is {limit}: "
             f"raise it (ulimit -n {needed}), or start fewer PEs"
         )
 
 
 @contextmanager
 def within_limits(what: str) -> Iterator[None]:
-    """Raise `ShmemError` when `what` fails for want of something the system limits."""
+    """Raise `ShmemError` if `what` fails because a system limit is reached."""
     try:
         yield
     except OSError as error:

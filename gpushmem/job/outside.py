@@ -1,4 +1,4 @@
-"""A board as who is no part of the job sees it: it may be another user's, who means harm."""
+"""Reads the board of another job, defensively: it may belong to another, hostile user."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gpushmem.job.board import ACCOUNT_BYTES, JOB, MAGIC, PE, PES_AT, Board, boa
 
 __all__ = ["Outside", "is_memory"]
 
-LOCKED = 2.0  # seconds that the board's lock is waited for
-MOST_BYTES = 64 << 20  # that are read of accounts
+LOCKED = 2.0  # limit on waiting for the board's lock, in seconds
+MOST_BYTES = 64 << 20  # limit on bytes read as accounts
 
 
 class Outside(Board):
-    """A board that is read in copies, of no more than there can be, and waited for in no call.
+    """A board read through bounded copies; no call blocks without a limit.
 
-    It is not mapped: were its file made shorter meanwhile, the system would kill who looks.
-    Raises `ValueError` for what is no board, `OSError` for one that cannot be read or locked.
+    It is not mapped: if its file were truncated meanwhile, the reader would be killed by SIGBUS.
+    Raises `ValueError` if it is not a board, `OSError` if it cannot be read or locked.
     """
 
     def __init__(self, fd: int) -> None:
@@ -33,12 +33,12 @@ class Outside(Board):
         self.n_pes = int(head["n_pes"][0])
         known = head["magic"][0] == MAGIC and 1 <= self.n_pes <= settings.MOST
         if not known or os.fstat(fd).st_size != board_bytes(self.n_pes):
-            raise ValueError("no board of a gpushmem job of this version")
+            raise ValueError("not the board of a gpushmem job of this version")
         self._left = MOST_BYTES
 
     @property
     def pes(self) -> np.ndarray[Any, Any]:  # type: ignore[override]
-        """What PEs say of themselves, as it is now."""
+        """A copy of the PEs' entries, as they are now."""
         return np.frombuffer(self._read_at(PES_AT, self.n_pes * PE.itemsize), PE)
 
     def __getitem__(self, field: str) -> int:
@@ -56,7 +56,7 @@ class Outside(Board):
     def _read_at(self, place: int, nbytes: int) -> bytes:
         data = os.pread(self._fd, nbytes, place)
         if len(data) < nbytes:
-            raise ValueError("the board has been made shorter")
+            raise ValueError("the board has been truncated")
         return data
 
     @contextlib.contextmanager
@@ -77,9 +77,9 @@ class Outside(Board):
 
 
 def is_memory(fd: int) -> bool:
-    """Whether a file is memory without a name. Nothing is asked of a file system, which may wait.
+    """Whether a descriptor is a memfd. Does not query its file system, which may block.
 
-    All memory of that kind is on one mount, which the system keeps to itself.
+    All memfds are on one internal mount, so comparing mount ids is enough.
     """
     ours = os.memfd_create("gpushmem-probe")
     try:

@@ -1,7 +1,7 @@
-"""The other PEs, for a backend that needs none of our memory: who is where, and a word from PE 0.
+"""Ranks, node layout, and one broadcast from PE 0, for backends that do not use shared memory.
 
-NVSHMEM moves the data itself. To start, it needs each PE's number, and that some bytes of PE 0's
-reach all. `bootstrap.meet` makes a `Peers` that does it in the way the PEs have.
+NVSHMEM moves the data itself. To start, it needs each PE's number, and a few bytes sent from PE 0
+to all PEs. `bootstrap.find_peers` returns a `Peers` that provides both for the launcher in use.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ __all__ = ["Peers", "adopt", "current"]
 
 
 class Peers:
-    """PE `my_pe` of `n_pes`, which is the `local_pe`-th of the `n_local` PEs on its machine.
+    """PE `my_pe` of `n_pes`, which is number `local_pe` of the `n_local` PEs on its machine.
 
-    `heap_size` is in bytes what the launcher was asked for, or None; `bootstrap` says for people
-    how the PEs found each other. This class itself is for a process that is the only PE.
+    `heap_size` is the heap size in bytes from the launcher's options, or None; `bootstrap`
+    describes, for messages, how the PEs found each other. This base class is for a process that is
+    the only PE.
     """
 
     def __init__(
@@ -25,28 +26,28 @@ class Peers:
         self.heap_size, self.bootstrap = heap_size, bootstrap
 
     def broadcast(self, payload: bytes | None) -> bytes:
-        """PE 0 gives at most 512 bytes, the others None; every PE gets them. Once in a process.
+        """Send at most 512 bytes from PE 0 to all PEs (others pass None). Once per process.
 
-        Returns on PE 0 when it has given them, elsewhere when they are here. Raises
-        `BootstrapError` when PEs have not come within GPUSHMEM_BOOTSTRAP_TIMEOUT seconds, naming
-        them, and what ends the job if that comes first.
+        Returns on PE 0 when the bytes are sent, elsewhere when they have arrived. Raises
+        `BootstrapError` naming the PEs that do not arrive within GPUSHMEM_BOOTSTRAP_TIMEOUT
+        seconds, or the job's error if the job ends first.
         """
         assert payload is not None
         return payload
 
     def close(self) -> None:
-        """Say that all PEs have what PE 0 gave, so that nothing has to be kept for them."""
+        """Declare that all PEs have received the broadcast, so that nothing needs to be kept."""
 
 
 _current: Peers | None = None
 
 
 def adopt(peers: Peers | None) -> None:
-    """Make `peers` those of this process."""
+    """Make `peers` the current peers of this process."""
     global _current  # noqa: PLW0603
     _current = peers
 
 
 def current() -> Peers | None:
-    """The peers of this process, None if it has not met any yet."""
+    """Return the peers of this process; None if it has not met any yet."""
     return _current

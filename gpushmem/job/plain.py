@@ -1,4 +1,4 @@
-"""What other processes say of themselves, fit to be printed: nothing in it moves a terminal."""
+"""Makes text from other processes safe to print: control characters become escapes."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import Any
 
 __all__ = ["plain", "plain_data", "plain_lines"]
 
-LONGEST = 10_000  # characters of a text in an account
+LONGEST = 10_000  # limit on the characters of a text in an account
 
 
 def plain(text: str) -> str:
-    """The text, with what cannot be printed as escapes: an ESC is seen, and does nothing."""
+    """Replace characters that are not printable by escapes: an ESC is shown, and has no effect."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def plain_lines(text: str) -> str:
-    """The same of a text of several lines."""
+    """As `plain`, for a text of several lines."""
     return "\n".join(plain(line) for line in text.expandtabs().split("\n"))
 
 
 def plain_data(data: Any) -> Any:
-    """The same of all texts in what JSON can say; `stacks` have lines."""
+    """As `plain`, for all texts in JSON data; `stacks` may have several lines."""
     if isinstance(data, dict):
         return {
             plain(key): [plain_lines(str(stack)) for stack in value]

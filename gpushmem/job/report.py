@@ -1,8 +1,8 @@
-"""The accounts of a job's PEs as a text: who waits, at which line, for what; who for whom.
+"""The report: the accounts of a job's PEs as text. Which PE waits, at which line, for what.
 
-An account has of its PE: `host`, the user's threads that wait; `waits`, threads of kernels that
-wait, alike ones together; `busy`, kernels that run without waiting; `unstarted`, those with blocks
-that have no place; `journal`, what it has written; `stacks`. See `backends/cpu/account.py`.
+The account of a PE has `host`, the user's threads that wait; `waits`, kernel threads that wait,
+equal ones combined; `busy`, kernels that run without waiting; `unstarted`, kernels with blocks that
+are not resident yet; `journal`, the recorded writes; `stacks`. See `backends/cpu/account.py`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ __all__ = ["PLACES", "compact", "gone", "place_of", "report", "report_on"]
 
 Account = dict[str, Any]
 Accounts = dict[int, Account | None]
-PLACES = 1024  # in a journal's table of words
+PLACES = 1024  # entries of a journal's table of words
 
 
 def place_of(offset: int, pe: int) -> int:
-    """Where a journal keeps the last note on the word at a heap offset on a PE."""
+    """Return the journal entry for the word at an offset on a PE; kernels contain it, too."""
     return ((offset >> 3) + pe * 67) & (PLACES - 1)
 
 
 def compact(pes: Iterable[int]) -> str:
-    """Write numbers of PEs: "PE 3", "PEs 0, 4-7"."""
+    """Format PE numbers: "PE 3", "PEs 0, 4-7"."""
     numbers = sorted(pes)
     parts: list[list[int]] = []
     for pe in numbers:
@@ -41,14 +41,14 @@ def compact(pes: Iterable[int]) -> str:
 
 
 def report_on(board: Board, seconds: float, stacks: bool = False) -> str:
-    """Ask the PEs of a job what they do, wait `seconds` for answers; the report."""
+    """Request accounts from the PEs of a job, wait `seconds` for answers, and return the report."""
     return report(board.accounts(board.ask(stacks), seconds), gone(board))
 
 
 def report(accounts: Accounts, gone: dict[int, str]) -> str:
-    """The report on a job; PEs of which the same is to be said share a line.
+    """Return the report on a job; PEs in the same state share a line.
 
-    `gone` says of PEs that have no account why they have none.
+    `gone` gives the reason for PEs that have no account.
     """
     notes, n_pes = Notes(accounts), len(accounts)
     alike: dict[tuple[str, str], dict[int, Told]] = {}
@@ -58,7 +58,7 @@ def report(accounts: Accounts, gone: dict[int, str]) -> str:
             alike.setdefault((item.text, item.condition), {})[pe] = item
     lines = [line for those in alike.values() for line in _lines(those)]
     stacks = [
-        f"\nPython of PE {pe}, {stack.rstrip()}"
+        f"\nPython stack of PE {pe}, {stack.rstrip()}"
         for pe, account in accounts.items()
         for stack in (account or {}).get("stacks", [])
     ]
@@ -66,7 +66,7 @@ def report(accounts: Accounts, gone: dict[int, str]) -> str:
 
 
 def gone(board: Board) -> dict[int, str]:
-    """Why PEs have no account, of those of which it is known."""
+    """Return, for each PE that cannot have an account, the reason."""
     told = {}
     for pe, (ended, code, state) in enumerate(board.pes[["ended", "code", "initialised"]].tolist()):
         if ended:
@@ -77,21 +77,21 @@ def gone(board: Board) -> dict[int, str]:
 
 
 class Told(NamedTuple):
-    """One thing about a PE."""
+    """One statement about a PE."""
 
     text: str
-    seconds: float | None = None  # how long it has been so
-    condition: str = ""  # what ends it
+    seconds: float | None = None  # how long it has been true
+    condition: str = ""  # the condition that ends the wait
     about: tuple[str, ...] = ()  # lines that follow
-    writers: tuple[tuple[str, int], ...] = ()  # lines and PEs that wrote what it waits for
+    writers: tuple[tuple[str, int], ...] = ()  # source lines and PEs that wrote the awaited word
 
 
 def _missing(why: str | None) -> Told:
-    return Told(why or "does not answer: its Python is busy in native code, or it is stopped")
+    return Told(why or "does not answer: Python is inside native code, or the process is stopped")
 
 
 def _lines(alike: dict[int, Told]) -> list[str]:
-    """The lines on what PEs have in common."""
+    """Format the lines for PEs in the same state."""
     some = next(iter(alike.values()))
     longest = max(told.seconds or 0 for told in alike.values())
     since = "" if some.seconds is None else f", for {longest:.1f} s"
@@ -115,7 +115,7 @@ def _last_written(alike: dict[int, Told]) -> list[str]:
             sites.setdefault(site, []).append(by)
     which = any(len(told.writers) > 1 for told in alike.values())
     return [f"{INDENT}last written at {site}: {_some(by)}" for site, by in sites.items()] + [
-        f"{INDENT}(which of them was last is not known)"
+        f"{INDENT}(the order of these writes is not known)"
     ] * which
 
 
@@ -125,16 +125,16 @@ def _some(texts: list[str]) -> str:
 
 
 INDENT = " " * 6
-SHOWN = 8  # of a list
+SHOWN = 8  # items of a list
 
 
 # --- one PE
 
 
 def _of(account: Account, notes: Notes, n_pes: int) -> list[Told]:
-    """What one PE does."""
+    """Describe the state of one PE."""
     if "error" in account:
-        return [Told(f"cannot tell what it does: {account['error']}")]
+        return [Told(f"state unknown: {account['error']}")]
     told = [_wait(account["pe"], wait, notes, n_pes) for wait in account["waits"]]
     if account["more"]:
         told.append(Told(f"... and {account['more']} more waits"))
@@ -146,7 +146,7 @@ def _of(account: Account, notes: Notes, n_pes: int) -> list[Told]:
         for kernel, resident, rest in account["unstarted"]
     ]
     told += [Told(_host(wait), wait["seconds"]) for wait in account["host"]]
-    return told or [Told("waits for nothing in gpushmem")]
+    return told or [Told("is not waiting in gpushmem")]
 
 
 def _host(wait: Account) -> str:
@@ -175,12 +175,12 @@ def _wait(pe: int, wait: Account, notes: Notes, n_pes: int) -> Told:
 
 
 def _condition(wait: Account) -> str:
-    """What a thread waits for."""
+    """Describe the condition a thread waits for."""
     what = wait["what"]
     if "arrived" in wait:
         return f"{what}: {wait['arrived']} of {wait['wanted']} threads have arrived"
     if "lanes" in wait:
-        return f"{what}, the lanes of mask {wait['lanes']:#x} have to arrive"
+        return f"{what} waits for the lanes of mask {wait['lanes']:#x}"
     if "for" in wait:
         return f"{what}{_team(wait['team'])} waits for PE {wait['for']}"
     if "object" not in wait:
@@ -197,15 +197,15 @@ def _name(thing: Account) -> str:
     return f"{thing['name'] or 'array'}[{thing['index']}]"
 
 
-# --- who wrote it
+# --- the last writes
 
 
 def _about(
     pe: int, thing: Account, notes: Notes, n_pes: int
 ) -> tuple[list[str], list[tuple[str, int]]]:
-    """Lines on what `pe` waits on, and who has written it."""
+    """Describe the word that `pe` waits on, and list its writers."""
     name, offset = _name(thing), thing["offset"]
-    made = f"made at {thing['made']}" if thing["made"] else "in no allocated array"
+    made = f"allocated at {thing['made']}" if thing["made"] else "in no allocated array"
     about = [f"{name} is {thing['dtype']}, at offset {offset:#x} of the heap, {made}"]
     found = notes.of(offset)
     here = [(site, writer) for writer, target, site in found if target == pe]
@@ -213,12 +213,12 @@ def _about(
         about.append(_unwritten(notes.unknown(offset, pe), n_pes))
         others = [f"PE {target}'s by PE {writer}, {site}" for writer, target, site in found]
         if others:
-            about.append(f"{name} of other PEs has been written: {_some(others)}")
+            about.append(f"{name} of other PEs was written: {_some(others)}")
     return about, here
 
 
 def _unwritten(unknown: list[int], n_pes: int) -> str:
-    """What is said of a word that nobody is known to have written."""
+    """Describe a word without a known writer."""
     everybody = compact(range(n_pes))
     if not unknown:
         return f"no operation of {everybody} has written it"
@@ -228,12 +228,12 @@ def _unwritten(unknown: list[int], n_pes: int) -> str:
 
 
 class Notes:
-    """The journals of all PEs, to look up in."""
+    """The journals of all PEs, indexed."""
 
     def __init__(self, accounts: Accounts) -> None:
         self._words: dict[int, list[tuple[int, int, str]]] = {}  # offset -> writer, PE, line
         self._puts: list[tuple[int, int, int, int, str]] = []
-        self._places: dict[int, set[int]] = {}  # taken in the tables of a PE
+        self._places: dict[int, set[int]] = {}  # entries in use in the table of a PE
         self.unsure = [pe for pe, account in accounts.items() if not account or _lost(account)]
         for writer, account in accounts.items():
             journal = (account or {}).get("journal") or {"words": [], "puts": []}
@@ -245,13 +245,13 @@ class Notes:
             ]
 
     def of(self, offset: int) -> list[tuple[int, int, str]]:
-        """Who wrote the word at an offset, on which PE, at which line."""
+        """Return the writers of the word at an offset: (writer, PE, source line)."""
         found = list(self._words.get(offset, ()))
         found += [put[2:] for put in self._puts if put[0] <= offset < put[1]]
         return [(writer, pe, site) for (writer, pe), site in {n[:2]: n[2] for n in found}.items()]
 
     def unknown(self, offset: int, pe: int) -> list[int]:
-        """The PEs of which it is not known that they have never written a word of `pe`."""
+        """Return the PEs whose records do not exclude that they have written a word of `pe`."""
         place = place_of(offset, pe)
         return sorted({*self.unsure, *(w for w, taken in self._places.items() if place in taken)})
 
@@ -260,7 +260,7 @@ def _lost(account: Account) -> bool:
     return "journal" not in account or bool(account["journal"]["lost"])
 
 
-# --- who waits for whom
+# --- waits between PEs
 
 
 def _relations(accounts: Accounts, notes: Notes) -> list[str]:
@@ -272,15 +272,15 @@ def _relations(accounts: Accounts, notes: Notes) -> list[str]:
     for pe, to in edges.items():
         alike.setdefault(tuple(sorted(to)), []).append(pe)
     told = "; ".join(f"{compact(pes)} for {compact(to)}" for to, pes in alike.items())
-    lines = ["", f"Who waits for whom: {told}."]
+    lines = ["", f"Waits: {told}."]
     cycle = _cycle(edges)
     if cycle:
-        lines.append("They wait in a circle: " + " -> ".join(f"PE {pe}" for pe in cycle) + ".")
+        lines.append("Wait cycle: " + " -> ".join(f"PE {pe}" for pe in cycle) + ".")
     return lines
 
 
 def _waits_for(account: Account, notes: Notes) -> set[int]:
-    """The PEs that could end a wait of one, as far as that is known."""
+    """Return the PEs that could end a wait of this one, as far as known."""
     pe, found = account["pe"], set()
     for wait in account.get("host", ()):
         found |= set(wait["for"])
@@ -294,7 +294,7 @@ def _waits_for(account: Account, notes: Notes) -> set[int]:
 
 
 def _cycle(edges: dict[int, set[int]]) -> list[int]:
-    """A circle of PEs each of which waits for the next; its first PE stands at its end, too."""
+    """Find a cycle of PEs, each waiting for the next; the first PE is repeated at the end."""
 
     def walk(path: list[int]) -> list[int]:
         for following in sorted(edges.get(path[-1], ())):

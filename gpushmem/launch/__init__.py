@@ -1,1 +1,1 @@
-"""Starting PEs and seeing to it that they end together."""
+"""Starting PEs, monitoring them, and ending them together."""

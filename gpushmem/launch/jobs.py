@@ -1,7 +1,7 @@
-"""The jobs of this user on this machine, found by their boards.
+"""Finds this user's jobs on this machine, by their boards.
 
-A board is memory without a name, but each process of its job has it open, and `/proc` shows that to
-processes of the same user. So nothing has to be registered, and nothing is left behind.
+A board is unnamed memory, but each process of its job has it open, and `/proc` shows that to
+processes of the same user. So jobs need not register, and nothing is left behind.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gpushmem.job.report import report_on
 __all__ = ["Found", "inspect", "jobs"]
 
 BOARD = "/memfd:gpushmem-board"
-ANSWERS = 2.0  # seconds that PEs have to tell what they do
-COMMAND_BYTES = 4096  # that are shown of a command
+ANSWERS = 2.0  # seconds PEs have to send their accounts
+COMMAND_BYTES = 4096  # limit on the length of a command shown
 
 
 @dataclass
 class Found:
-    """A job: its number is that of its launcher, or of its first process."""
+    """A running job; its number is the pid of its launcher, or of its first process."""
 
     number: int
     n_pes: int
@@ -35,11 +35,11 @@ class Found:
     seconds: float  # since it was started
     command: str
     processes: list[int]
-    descriptor: Path  # of the board, in one of them
+    descriptor: Path  # of the board, in one of the processes
 
 
 def jobs() -> list[Found]:
-    """The jobs that run now, the oldest first."""
+    """Return the running jobs, the oldest first."""
     boards: dict[int, list[tuple[int, Path]]] = {}
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
@@ -50,33 +50,33 @@ def jobs() -> list[Found]:
 
 
 def inspect(number: int, stacks: bool = False) -> str:
-    """The report on the job that process `number` belongs to; the job goes on."""
+    """Return the report on the job that process `number` belongs to; the job continues."""
     running = jobs()
     job = next((job for job in running if number in (job.number, *job.processes)), None)
     if job is None:
         known = ", ".join(str(job.number) for job in running) or "none"
-        raise ArgumentError(f"there is no job {number} of yours on this machine; running: {known}")
+        raise ArgumentError(f"you have no job {number} on this machine; running: {known}")
     try:
         with _open(job.descriptor) as board:
             return report_on(board, ANSWERS, stacks)
-    except Exception as error:  # root may ask about anybody's, and anything may stand there
+    except Exception as error:  # root may inspect any user's job: its memory may hold anything
         if not any(Path(f"/proc/{process}").exists() for process in job.processes):
             raise ArgumentError(f"job {number} has just ended") from None
         raise ArgumentError(
-            f"job {number} cannot be asked: {plain(str(error) or type(error).__name__)}"
+            f"job {number} cannot be inspected: {plain(str(error) or type(error).__name__)}"
         ) from error
 
 
 def _boards_of(process: Path) -> list[tuple[int, Path]]:
     try:
         descriptors = list((process / "fd").iterdir())
-    except OSError:  # another's, or gone
+    except OSError:  # another user's, or it has ended
         return []
     return [(inode, path) for path in descriptors if (inode := _board_in(path)) is not None]
 
 
 def _board_in(descriptor: Path) -> int | None:
-    """The inode, if a descriptor is of a board."""
+    """Return the inode if the descriptor is a board, else None."""
     try:
         if not str(descriptor.readlink()).startswith(BOARD):
             return None
@@ -97,7 +97,7 @@ def _found(holders: list[tuple[int, Path]]) -> Found | None:
             seconds = time.time() - board["started"] / 1e9
             command = _command(number)
             return Found(number, board.n_pes, running, seconds, command, processes, holders[0][1])
-    except (OSError, ValueError):  # it has just ended, is of another version, or is none
+    except (OSError, ValueError):  # it has just ended, has another version, or is not a board
         return None
 
 
@@ -113,15 +113,15 @@ def _open(descriptor: Path) -> Iterator[Outside]:
 
 @contextmanager
 def _pinned(descriptor: Path) -> Iterator[int]:
-    """A process's file, not opened: opening one may wait. Raises `ValueError` if it is no memory.
+    """Open a process's file with O_PATH, which cannot block; `ValueError` if it is not a memfd.
 
-    What its name says is no proof: a FIFO, or a file of a file system of the user's own, may have
-    the name of a board.
+    The link's name proves nothing: a FIFO, or a file on the user's own file system, may have the
+    name of a board.
     """
     fd = os.open(descriptor, os.O_PATH | os.O_CLOEXEC)
     try:
         if not is_memory(fd):
-            raise ValueError("no memory of a job")
+            raise ValueError("not the memory of a job")
         yield fd
     finally:
         os.close(fd)

@@ -1,9 +1,9 @@
-"""Start PEs on this machine and see them through to the end.
+"""Start PEs on this machine and monitor them until all have ended.
 
-The PEs are one process group of their own, so a terminal's Ctrl-C reaches the launcher alone,
-which passes it on once, and everything they start can be ended with them. When one PE fails the
-others are told through the job's board: their waits raise. Who does not end then is ended. Should
-the launcher itself be killed, the kernel kills the PEs (PR_SET_PDEATHSIG).
+The PEs form a process group of their own: a terminal's Ctrl-C reaches only the launcher, which
+forwards it once, and everything the PEs start can be ended with them. When a PE fails, the others
+learn of it through the job's board, and their waits raise; PEs that do not end then are killed. If
+the launcher itself is killed, the kernel kills the PEs (PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from gpushmem.job.report import report_on
 from gpushmem.launch.output import Pipes, Tagger
 from gpushmem.launch.pe import HELD
 from gpushmem.launch.program import Program
-from gpushmem.launch.start import Copies, New, Starter
+from gpushmem.launch.start import ExecStarter, ForkStarter, Starter
 
 __all__ = ["Outcome", "check_room", "launch", "preload"]
 
-TICK = 0.1  # seconds between two looks at the board
-GRACE = 0.25  # seconds for PEs to end by themselves when the job is over, before they are asked to
-ASKED = 0.25  # ... and from then on, before they are ended
-CLEAN_UP = 10.0  # ... for what a PE does at its end: the one that failed; all after Ctrl-C
-ANSWERS = 1.0  # seconds that PEs have to tell what they do
+TICK = 0.1  # seconds between checks of the board
+GRACE = 0.25  # seconds PEs have to end by themselves when the job is over, before SIGTERM
+ASKED = 0.25  # ... and from SIGTERM to SIGKILL
+CLEAN_UP = 10.0  # ... for exit handlers: of the PE that failed; of all PEs after Ctrl-C
+ANSWERS = 1.0  # seconds PEs have to send their accounts
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -44,16 +44,16 @@ class Outcome:
     """How a job ended."""
 
     n_pes: int
-    codes: dict[int, int] = field(default_factory=dict)  # PE -> code as a shell gives it
+    codes: dict[int, int] = field(default_factory=dict)  # PE -> exit code as in a shell
     first: int | None = None  # the first PE that failed
-    stopped_by: int | None = None  # signal the launcher got
+    stopped_by: int | None = None  # signal the launcher received
     verdict: int = NONE  # of the job's board
     reason: str = ""  # ... and its reason
-    report: str = ""  # ... and the report it rests on
+    report: str = ""  # ... and its report
 
     @property
     def code(self) -> int:
-        """Exit code of the job: the first failing PE's, else 0; 124 after a timeout."""
+        """Exit code of the job: that of the first PE that failed, else 0; 124 after a timeout."""
         if self.verdict == TIMEOUT:
             return 124
         if self.stopped_by is not None:
@@ -63,7 +63,7 @@ class Outcome:
         return 0 if self.first is None else self.codes[self.first]
 
     def summary(self) -> str | None:
-        """One line on what went wrong, None if nothing did."""
+        """Return one line on what went wrong; None if nothing did."""
         if self.verdict in (DEADLOCK, TIMEOUT):
             return f"{self.reason}; all PEs were ended"
         if self.stopped_by is not None or self.first is None:
@@ -73,7 +73,7 @@ class Outcome:
             others, f"; the other {others} PEs were ended"
         )
         how = _how(self.codes[self.first])
-        if how in self.reason:  # which knows more
+        if how in self.reason:  # the reason has more detail
             how = self.failure
         return f"PE {self.first} of {self.n_pes} {how}{ended}"
 
@@ -88,14 +88,14 @@ def _under_nohup(number: int) -> bool:
 
 
 def _how(code: int) -> str:
-    """How a process ended, by the exit code that a shell gives it."""
+    """Describe how a process ended, from its exit code as in a shell."""
     if code - 128 in {int(s) for s in signal.Signals}:
         return f"was killed by {signal.Signals(code - 128).name}"
     return f"ended with exit code {code}"
 
 
 def preload(n_pes: int | None = None) -> None:
-    """Import and compile what so many PEs (None: many) need, once, before they are forked."""
+    """Import and compile what `n_pes` PEs (None: many) need, once, before the fork."""
     from gpushmem import jit  # noqa: F401, PLC0415  (heavy, and so is what it imports)
     from gpushmem.backends.cpu import backend  # noqa: PLC0415
 
@@ -116,23 +116,26 @@ def launch(
     keep: Sequence[int] = (),
     say_verdict: bool = True,
 ) -> Outcome:
-    """Run `what` in `n_pes` PEs until all have ended; return how.
+    """Run `what` in `n_pes` PEs until all have ended; return how the job ended.
 
-    A function is run in copies of this process, a `Program` in new processes, which have the
-    descriptors `keep`. `heap_size` in bytes is what PEs' `init` uses. With `tag_output` each line
-    that a PE prints is prefixed with its number; with `pipes` what PEs print goes to Python's
-    streams, not the process's. When a host has waited for `timeout` seconds in one call, or the
-    job has taken `limit` seconds in all, a report says what each PE does, and the job is ended.
-    Kernels of the cpu backend use `threads_per_pe` cores: by default what GPUSHMEM_THREADS says,
-    or an equal part of the cores there are. `environ` is added to PEs' environment. A deadlock or a
-    timeout is reported on stderr as soon as it is known, unless the caller does so
-    (`say_verdict`). Signals are passed on if it is called from the main thread.
+    A function runs in forked copies of this process, a `Program` in new processes, which inherit
+    the descriptors `keep`. `heap_size` in bytes is the default of the PEs' `init`. With
+    `tag_output`, each line that a PE prints is prefixed with its number; with `pipes`, output of
+    PEs goes to Python's streams, not to the process's descriptors.
+
+    If a host waits for `timeout` seconds in one call, or the job takes more than `limit` seconds, a
+    report is made and the job is ended. Kernels of the cpu backend use `threads_per_pe` cores: by
+    default the value of GPUSHMEM_THREADS, or an equal share of the cores. `environ` is added to the
+    PEs' environment. A deadlock or timeout is reported on stderr as soon as it is known, unless
+    `say_verdict` is False. Signals are forwarded if the caller is the main thread.
     """
     if not sys.platform.startswith("linux"):
         raise ShmemError(f"PEs need Linux (memfd, pidfd); this is {sys.platform}")
     environ = {**_cores(n_pes, threads_per_pe), **(environ or {})}
     starter: Starter = (
-        New(what, environ, keep) if isinstance(what, Program) else Copies(what, environ)
+        ExecStarter(what, environ, keep)
+        if isinstance(what, Program)
+        else ForkStarter(what, environ)
     )
     job = create(n_pes, heap_size, f"{starter.how} by gpushmem run (pid {os.getpid()})")
     seconds = timeout or settings.get("GPUSHMEM_TIMEOUT") or 0
@@ -146,14 +149,14 @@ def launch(
 
 
 def check_room(n_pes: int, pipes: bool = False) -> None:
-    """Raise `BootstrapError` unless so many PEs can be started with the files that may be open."""
+    """Raise `BootstrapError` if the limit on open files does not allow so many PEs."""
     each = 3 + 2 * pipes  # memory, result, process; output
     check_open_files(n_pes, each * n_pes + SPARE)
 
 
 @contextmanager
 def _held_back() -> Iterator[None]:
-    """A PE that starts in here gets its signals when it has settled."""
+    """Block signals while a PE starts; it receives them when it is ready."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
     try:
         yield
@@ -162,7 +165,7 @@ def _held_back() -> Iterator[None]:
 
 
 def _cores(n_pes: int, threads_per_pe: int | None) -> dict[str, str]:
-    """Environment that gives a PE its cores, unless the user has decided."""
+    """Return the variable that gives a PE its cores, unless the user has set it."""
     if threads_per_pe is None and settings.is_set("GPUSHMEM_THREADS"):
         return {}
     here = len(os.sched_getaffinity(0))
@@ -179,12 +182,12 @@ class _Launcher:
         self.outcome = Outcome(job.n_pes)
         self.pipes = pipes
         self.selector = selectors.DefaultSelector()
-        self.pids: dict[int, int] = {}  # PE -> pid, of those that run
-        self.pidfds: dict[int, int] = {}  # ... -> what tells their end
+        self.pids: dict[int, int] = {}  # PE -> pid, of running PEs
+        self.pidfds: dict[int, int] = {}  # ... -> pidfd
         self.group = 0
         self.limit, self.started = limit, time.monotonic()
-        self.end_at: float | None = None  # when to ask PEs to end
-        self.kill_at: float | None = None  # when to end them
+        self.end_at: float | None = None  # when to send SIGTERM
+        self.kill_at: float | None = None  # when to send SIGKILL
         self.culprit_waited = False
 
     def run(self, starter: Starter) -> Outcome:
@@ -194,7 +197,7 @@ class _Launcher:
                     self._start(starter)
                 while self.pids:
                     self._turn()
-                self._kill_group()  # what PEs started and left behind
+                self._kill_group()  # processes that PEs started and left behind
                 if self.pipes is not None:
                     self.pipes.drain()
         finally:
@@ -212,7 +215,7 @@ class _Launcher:
 
     def _start(self, starter: Starter) -> None:
         for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):  # nobody reads any more; closed
+            with suppress(OSError, ValueError):  # broken pipe; closed
                 if stream is not None:
                     stream.flush()
         for pe in range(self.job.n_pes):
@@ -225,18 +228,18 @@ class _Launcher:
             pid = starter.start(self.job.of(pe), self.group, pipes)
         self.group = self.group or pid
         with suppress(PermissionError, ProcessLookupError):
-            os.setpgid(pid, self.group)  # whichever of the two is first
+            os.setpgid(pid, self.group)  # the PE does the same: either may be first
         self.pids[pe] = pid
         self.board.pes["pid"][pe] = pid
         self.pidfds[pe] = os.pidfd_open(pid)
         self.selector.register(self.pidfds[pe], selectors.EVENT_READ, ("ended", pe))
         if self.pipes is not None and pipes is not None:
-            for fd in self.pipes.adopt(pe, pipes):
+            for fd in self.pipes.take_readers(pe, pipes):
                 self.selector.register(fd, selectors.EVENT_READ, ("output", fd))
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Turn signals into bytes to select on; the handlers are put back at the end."""
+        """Turn signals into bytes to select on; restores the handlers at the end."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -255,7 +258,7 @@ class _Launcher:
             os.close(reader)
             os.close(writer)
 
-    # --- until the end
+    # --- monitoring
 
     def _turn(self) -> None:
         deadlines = [t - time.monotonic() for t in (self.end_at, self.kill_at) if t is not None]
@@ -280,7 +283,7 @@ class _Launcher:
             self._kill(now)
 
     def _kill(self, now: float) -> None:
-        """End who is left; the one that failed by itself has time for what it does at its end."""
+        """Kill the remaining PEs; the one that failed by itself has time for its exit handlers."""
         culprit = self.board["culprit"] if self.outcome.verdict == FAILED else -1
         if culprit in self.pids and not self.culprit_waited:
             self.culprit_waited, self.kill_at = True, now + CLEAN_UP
@@ -303,7 +306,7 @@ class _Launcher:
         self.board.mark_ended(pe, code)
 
     def _hear_verdict(self) -> None:
-        """When the job is over: say why, and give the PEs a moment to end."""
+        """When there is a verdict: report it, and give the PEs a moment to end."""
         outcome, board = self.outcome, self.board
         if outcome.verdict == NONE and board["verdict"] != NONE:
             outcome.verdict, outcome.reason = board["verdict"], board.heading()
@@ -318,7 +321,7 @@ class _Launcher:
     def _signalled(self, number: int) -> None:
         if number == signal.SIGUSR1:
             _say(report_on(self.board, ANSWERS, stacks=True))
-        elif self.outcome.stopped_by is not None:  # asked twice: no more patience
+        elif self.outcome.stopped_by is not None:  # second signal: end at once
             self._kill_group()
         elif self.board["verdict"] == NONE:
             self.outcome.stopped_by = number
@@ -329,7 +332,7 @@ class _Launcher:
                 self.kill_at = time.monotonic() + GRACE
 
     def _over_limit(self) -> None:
-        reason = f"the job has run into its limit of {self.limit:g} s"
+        reason = f"the job exceeded its limit of {self.limit:g} s"
         self.limit = None
         self.board.claim(TIMEOUT, -1, reason, report_on(self.board, ANSWERS, stacks=True))
 
@@ -349,6 +352,6 @@ class _Launcher:
 
 
 def _say(text: str) -> None:
-    with suppress(OSError, ValueError):  # nobody reads any more
+    with suppress(OSError, ValueError):  # broken pipe; closed
         sys.stderr.write(text)
         sys.stderr.flush()

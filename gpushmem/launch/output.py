@@ -1,4 +1,4 @@
-"""What PEs print, through pipes: to put a PE's number before each line, or where Python writes."""
+"""Output of PEs through pipes: prefixed with the PE's number, or sent to Python's streams."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ CHUNK = 65536
 
 
 class Pipes:
-    """Reads PEs' output from pipes and writes it on, whole lines at a time."""
+    """Reads PEs' output from pipes and forwards it, whole lines at a time."""
 
     def __init__(self) -> None:
         self._open: dict[int, tuple[int, int, bytes]] = {}  # reader -> (PE, fd to write, rest)
         self._fds: set[int] = set()
 
     def pipes(self) -> Ends:
-        """Pipes for one PE."""
+        """Create the pipes for one PE."""
         return self._pipe(), self._pipe()
 
     def _pipe(self) -> tuple[int, int]:
@@ -33,18 +33,18 @@ class Pipes:
         os.close(fd)
 
     def close(self) -> None:
-        """In the launcher: close what is still open."""
+        """In the launcher: close all pipes that are still open."""
         for fd in list(self._fds):
             self._close(fd)
 
     @staticmethod
     def redirect(pipes: Ends) -> None:
-        """In the PE: let its standard output and error be the pipes, by lines."""
+        """In the PE: redirect standard output and error to the pipes, line buffered."""
         for fd, (_, writer) in zip((1, 2), pipes, strict=True):
             os.dup2(writer, fd)
         own_streams()
 
-    def adopt(self, pe: int, pipes: Ends) -> list[int]:
+    def take_readers(self, pe: int, pipes: Ends) -> list[int]:
         """In the launcher: take over the readers, and return them."""
         for fd, (reader, writer) in zip((1, 2), pipes, strict=True):
             self._close(writer)
@@ -52,7 +52,7 @@ class Pipes:
         return [reader for reader, _ in pipes]
 
     def read(self, reader: int) -> bool:
-        """Pass on what there is to read; False at the end."""
+        """Forward the available data; False at end of file."""
         pe, fd, rest = self._open[reader]
         try:
             data = os.read(reader, CHUNK)
@@ -71,38 +71,38 @@ class Pipes:
         return False
 
     def drain(self) -> None:
-        """Pass on the rest; the PEs have ended, though what they started may go on writing."""
+        """Forward the rest. The PEs have ended, but processes they started may still write."""
         for reader in list(self._open):
             os.set_blocking(reader, False)
             while self.read(reader):
                 pass
 
     def line(self, pe: int, line: bytes) -> bytes:
-        """How a line of a PE is shown."""
+        """Format a PE's line."""
         return line + b"\n"
 
     def write(self, fd: int, data: bytes) -> None:
-        """Write to what Python has for standard output and error."""
+        """Write to Python's standard output or error."""
         stream = sys.stdout if fd == 1 else sys.stderr
-        if stream is not None:  # as where the process was started without one
+        if stream is not None:  # None if the process was started without one
             stream.write(data.decode(errors="replace"))
 
 
 class Tagger(Pipes):
-    """Lines of several PEs on one terminal, each with its PE's number before it."""
+    """Pipes that prefix each line with the number of its PE, for one terminal."""
 
     def line(self, pe: int, line: bytes) -> bytes:
-        """How a line of a PE is shown."""
+        """Format a PE's line."""
         return b"[%d] %s\n" % (pe, line)
 
     def write(self, fd: int, data: bytes) -> None:
-        """Write to the process's standard output and error."""
+        """Write to the process's standard output or error."""
         while data:
             data = data[os.write(fd, data) :]
 
 
 def own_streams() -> None:
-    """Let Python write to this process's standard output and error, by lines."""
+    """Connect Python's streams to this process's standard output and error, line buffered."""
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(io.FileIO(fd, "w", closefd=False), errors="backslashreplace",
                          line_buffering=True, write_through=True)

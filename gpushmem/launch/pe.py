@@ -1,4 +1,4 @@
-"""What runs in a PE that we have started: its surroundings, its target, and how it ends."""
+"""The main program of a PE started by gpushmem: its setup, its target, and its exit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["HELD", "run"]
 
 PR_SET_PDEATHSIG = 1
 INTERRUPTED = 128 + signal.SIGINT
-# Signals that are held back, here and in the launcher, until a PE can do with them as it should.
+# Signals blocked here and in the launcher until a PE can handle them.
 HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 VERDICTS = (PeerFailed, Deadlock, WaitTimeout)
 
@@ -37,12 +37,12 @@ def run(
     job: Job, target: Callable[[], object], parent: int, group: int, pipes: Ends | None,
     copy: bool = True,
 ) -> NoReturn:  # fmt: skip
-    """Be a PE: run `target()` and end the process with its exit code.
+    """Run `target()` as a PE, and end the process with its exit code.
 
-    The code is 0, that of a SystemExit, 1 for an exception, 130 for Ctrl-C; whether anything can
-    be printed is of no consequence. The first PE to fail shows its traceback. `group` is the
-    process group to join (0: a new one), `pipes` are for what is printed (None: nothing to be
-    done). `copy` says that this process is one of the launcher.
+    The code is 0, that of a SystemExit, 1 for an exception, or 130 for Ctrl-C, whether or not
+    anything can be printed. The first PE to fail prints its traceback. `group` is the process group
+    to join (0: a new one). `pipes` receive the output (None: unchanged). `copy`: this process is a
+    fork of the launcher.
     """
     code = 1
     try:
@@ -58,7 +58,7 @@ def run(
         code = _wind_up(code)
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except BaseException:  # noqa: BLE001  (there is nobody else to say it)
+    except BaseException:  # noqa: BLE001  (the last chance to report it)
         _say(traceback.format_exc())
         code = code or 1
     finally:
@@ -66,7 +66,7 @@ def run(
 
 
 def _settle(job: Job, parent: int) -> None:
-    """Die with the launcher, and have the signals, the input and the board of a PE."""
+    """Set up the process as a PE: parent-death signal, signal handlers, input, board."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the call
         os._exit(1)
@@ -81,22 +81,22 @@ def _settle(job: Job, parent: int) -> None:
         os.dup2(null, 0)
         os.close(null)
     adopt(job)
-    _ = job.board  # mapped now: later its descriptor might get the number of one the script closed
+    _ = job.board  # map it now: the script may close the descriptor, and its number be reused
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
 
 
 def _forget() -> None:
-    """Drop what belongs to the launcher."""
+    """Drop state inherited from the launcher."""
     signal.set_wakeup_fd(-1)
     atexit._clear()
 
 
 def _keep_interrupts(previous: Callable[[Any], object]) -> Callable[[Any], object]:
-    """A hook for what is raised where nothing can be, such as `__del__`: Ctrl-C comes again."""
+    """Wrap `sys.unraisablehook`: Ctrl-C in places such as `__del__` is sent again."""
     main = threading.main_thread().ident or 0
 
     def again() -> None:
-        time.sleep(0.01)  # from within the hook it would be lost as well
+        time.sleep(0.01)  # raised inside the hook it would be lost as well
         signal.pthread_kill(main, signal.SIGINT)
 
     def hook(what: Any) -> None:
@@ -123,7 +123,7 @@ def _exit_code(job: Job, target: Callable[[], object]) -> int:
 
 
 def _status(target: Callable[[], object]) -> int:
-    """The exit code that a script asks for."""
+    """Run the target and return the exit code it asks for."""
     try:
         target()
     except SystemExit as stop:
@@ -132,7 +132,7 @@ def _status(target: Callable[[], object]) -> int:
 
 
 def _code_of(asked: object) -> int:
-    """The code that Python itself gives a process for what a SystemExit has."""
+    """Return the exit code that Python gives a process for a SystemExit's argument."""
     if asked is None:
         return 0
     if isinstance(asked, int):
@@ -142,16 +142,16 @@ def _code_of(asked: object) -> int:
 
 
 def _surface_errors() -> None:
-    """Make errors of launches nobody waited for count as the script's (see runtime._at_exit)."""
+    """Report errors of launches that were never waited for (see runtime._at_exit)."""
     runtime = sys.modules.get("gpushmem.runtime")
     if runtime is not None:
         runtime.settle()
 
 
 def _report(job: Job, error: BaseException) -> None:
-    """Show the traceback of the first PE that fails, one line for others with errors of their own.
+    """Print the traceback of the first PE that fails; one line for the errors of other PEs.
 
-    What only says that the job is over has been said, by the launcher.
+    Errors that only say that the job is over are skipped: the launcher has reported the cause.
     """
     board = job.board
     first = not isinstance(error, VERDICTS) and board.claim(FAILED, job.my_pe, reason_of(error))
@@ -164,13 +164,13 @@ def _report(job: Job, error: BaseException) -> None:
         heading = f"gpushmem: PE {job.my_pe} failed:\n" if job.n_pes > 1 else ""
         shown = error.with_traceback(_of_the_script(error.__traceback__))
         text = heading + "".join(traceback.format_exception(shown))
-    with suppress(Exception):  # a full disk, closed: what follows matters more
+    with suppress(Exception):  # full disk, closed: still print the text below
         sys.stdout.flush()
     _say(text)
 
 
 def _say(text: str) -> None:
-    """Write to standard error, in one piece, so that PEs' texts do not mix; if it can be done."""
+    """Write to standard error in one piece, so that PEs' texts do not mix; ignores failures."""
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -183,7 +183,7 @@ LAUNCHER = tuple(str(Path(__file__).parent.parent / room) + os.sep for room in (
 
 
 def _of_the_script(tb: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames that led to the script."""
+    """Drop the traceback's frames outside the script."""
     start = tb
     while tb is not None:
         name = tb.tb_frame.f_code.co_filename
@@ -194,12 +194,12 @@ def _of_the_script(tb: TracebackType | None) -> TracebackType | None:
 
 
 def _wind_up(code: int) -> int:
-    """What the interpreter does at its end: threads, exit handlers, buffers. Ctrl-C ends a step."""
+    """Do the interpreter's exit steps: threads, exit handlers, buffers. Ctrl-C ends a step."""
     interrupts: list[object] = []
     previous = sys.unraisablehook
 
     def note(what: Any) -> None:
-        """An exit handler was interrupted: those that are left do their work."""
+        """Note an interrupted exit handler; the remaining ones still run."""
         (interrupts.append if issubclass(what.exc_type, KeyboardInterrupt) else previous)(what)
 
     sys.unraisablehook = note
@@ -214,6 +214,6 @@ def _wind_up(code: int) -> int:
         try:
             if stream is not None and not stream.closed:
                 stream.flush()
-        except (OSError, ValueError):  # nobody reads any more
+        except (OSError, ValueError):  # broken pipe; closed
             code = code or 1
     return code

@@ -1,4 +1,4 @@
-"""Functions and results on their way between processes that are not copies of each other."""
+"""Pickling of functions and results between processes that are not forks of each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpushmem.ops import OPS, constants
 from gpushmem.ops.team import Team
 
 try:
-    import cloudpickle as by  # takes closures, and what `__main__` defines
+    import cloudpickle as by  # supports closures, and functions defined in `__main__`
 except ImportError:
     by = pickle
 
@@ -21,7 +21,7 @@ Base: Any = by.Pickler
 
 
 class _Pickler(Base):
-    """Operations and teams that have names go by them: a copy is not the thing itself."""
+    """Pickles operations and predefined teams by name: a copy would not be the same object."""
 
     def reducer_override(self, what: Any) -> Any:
         name = NAMES.get(id(what))
@@ -42,7 +42,7 @@ def _named(name: str) -> Any:
 
 
 def dumps(value: object) -> bytes:
-    """What `pickle.loads` makes of, in another process, what `value` is here."""
+    """Return `value` pickled, for `pickle.loads` in another process."""
     file = io.BytesIO()
     _Pickler(file).dump(value)
     return file.getvalue()

@@ -1,6 +1,6 @@
-"""What PEs run: a script or a module, as `__main__`, or a function that was pickled.
+"""The program that PEs run: a script or a module, as `__main__`, or a pickled function.
 
-A program is described by words, so that a process that is no copy of the launcher can run it.
+A program is described by strings, so that a process that is not a fork of the launcher can run it.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ Target = Callable[[], object]
 
 @dataclass(frozen=True)
 class Program:
-    """A kind, which is a row of KINDS, and its words: `script` and `module` have a command line's.
+    """A kind, one of KINDS, and its words: for `script` and `module`, the command line.
 
-    The words of a `call` are descriptors: of the pickled function, and for each PE's result.
+    The words of a `call` are descriptors: of the pickled function, and of each PE's result.
     """
 
     kind: str
     words: tuple[str, ...]
 
     def target(self) -> Target:
-        """What runs it in a PE; raises `ArgumentError` here if it cannot be run."""
+        """Return the function that runs it in a PE; raises `ArgumentError` if it cannot be run."""
         return KINDS[self.kind](self.words)
 
 
 def _script(args: Sequence[str]) -> Target:
     if not args:
-        raise ArgumentError("give a script to run, or -m and a module")
+        raise ArgumentError("no script given: give a script to run, or -m and a module")
     path = Path(args[0])
     if path.is_dir():
         if not (path / "__main__.py").exists():
@@ -58,7 +58,7 @@ def _script(args: Sequence[str]) -> Target:
         sys.path.insert(0, str(path.resolve().parent))
         main = types.ModuleType("__main__")
         main.__dict__.update(__file__=args[0], __builtins__=__builtins__)
-        sys.modules["__main__"] = main  # so that what the script defines can be pickled
+        sys.modules["__main__"] = main  # so that the script's classes can be pickled
         exec(compile(source, args[0], "exec"), main.__dict__)  # noqa: S102
 
     return _as_python(args, run)
@@ -93,7 +93,7 @@ def _call(words: Sequence[str]) -> Target:
     pickled, *results = map(int, words)
 
     def get() -> Callable[[], Any]:
-        # First by its name: who imports gpushmem.jit as a module puts that in the name's place.
+        # Bind the name first: importing the module gpushmem.jit would replace it.
         from gpushmem import jit  # noqa: F401, PLC0415
 
         data = os.pread(pickled, os.fstat(pickled).st_size, 0)  # all PEs share its position
@@ -105,7 +105,7 @@ def _call(words: Sequence[str]) -> Target:
 def calling(
     get: Callable[[], Callable[[], Any]], results: Sequence[int], dumps: Callable[[object], bytes]
 ) -> Target:
-    """What calls `get()`, and writes what that returns, pickled, to the PE's one of `results`."""
+    """Return a target that calls `get()()`, and pickles the result to the PE's descriptor."""
 
     def target() -> None:
         from gpushmem.job.job import current  # noqa: PLC0415  (heavy: not for usage errors)

@@ -1,4 +1,4 @@
-"""PEs from inside a program: for notebooks and tests."""
+"""`spawn`: run a function in PEs from inside a program, for notebooks and tests."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ def spawn(
     threads_per_pe: int | None = None,
     backend: str | None = None,
 ) -> list[Any]:
-    """Run `function(*args)` in `n_pes` new PEs on this machine; return what each returned, by PE.
+    """Run `function(*args)` in `n_pes` new PEs on this machine; return the results, by PE.
 
-    It calls `init` itself, as a script does; what it returns is pickled, and a PE that ends by
-    `sys.exit()` gives None. What PEs print goes to `sys.stdout` and `sys.stderr`. `n_pes` is at
-    most 65,536. Options are those of `gpushmem run`: `heap_size` of each PE in bytes or as "256M",
-    `timeout` in seconds that a host may wait in one call, `threads_per_pe` the cores that kernels
-    of each PE use; `backend` is chosen as by `init`, which takes the same in the PEs.
+    `function` calls `init` itself, as a script does. Its result is pickled; a PE that ends by
+    `sys.exit()` gives None. Output of PEs goes to `sys.stdout` and `sys.stderr`. `n_pes` is at most
+    65,536. The options are those of `gpushmem run`: `heap_size` of each PE in bytes or as "256M",
+    `timeout` in seconds for a host's wait in one call, `threads_per_pe` cores for the kernels of
+    each PE; `backend` is chosen as in `init`, and is then the default of `init` in the PEs.
 
-    PEs of the cpu backend are forked from this process: `function` may be a closure, and sees
-    everything as it is now. Those of others are new processes, to which it is sent: by the package
-    cloudpickle if that is installed, else by pickle, which takes functions of modules only.
+    PEs of the cpu backend are forked from this process: `function` may be a closure, and sees all
+    current state. PEs of other backends are new processes: `function` is pickled with the package
+    cloudpickle if it is installed, else with pickle, which supports only functions of modules.
 
-    Returns when all have ended. Raises `PeerFailed` when a PE fails (its traceback has been
-    printed), `Deadlock` or `WaitTimeout`, with the report, and `ArgumentError` where gpushmem is
-    initialised: the PEs would share this process's runtime. Where the system's limits (open files,
-    processes, memory) do not allow so many PEs, none is left, and the `ShmemError` names the limit.
-    KeyboardInterrupt ends the PEs.
+    Returns when all PEs have ended. Raises `PeerFailed` if a PE fails (its traceback has been
+    printed); `Deadlock` or `WaitTimeout`, with the report; `ArgumentError` if gpushmem is
+    initialised here, because the PEs would share this process's runtime. If the system's limits
+    (open files, processes, memory) do not allow so many PEs, none is left running, and the
+    `ShmemError` names the limit. KeyboardInterrupt ends the PEs.
     """
     _check(function, n_pes, args, timeout, threads_per_pe)
     runtime = sys.modules.get("gpushmem.runtime")
@@ -73,7 +73,7 @@ def spawn(
 
 
 def _check(function: Any, n_pes: Any, args: Any, timeout: Any, threads_per_pe: Any) -> None:
-    """Raise `ArgumentError` for what makes no sense."""
+    """Raise `ArgumentError` for invalid arguments."""
     most = settings.MOST
     checks: dict[str, tuple[Any, bool, str]] = {
         "function": (function, callable(function), "something to call"),
@@ -101,9 +101,9 @@ def collect(
     n_pes: int, function: Callable[[], Any], *, backend: str | None = None,
     keep: Sequence[int] = (), **options: Any,
 ) -> tuple[Outcome, list[Any]]:  # fmt: skip
-    """Launch `function`; return how that ended, and, if it ended well, what PEs returned.
+    """Launch `function`; return how the job ended and, if it ended well, the PEs' results.
 
-    `keep` are descriptors that it uses: a new process has no others.
+    `keep` are descriptors that the function uses: a new process inherits no others.
     """
     name, _ = choice.choose(backend)
     check_room(n_pes, pipes=bool(options.get("pipes")))
@@ -130,22 +130,23 @@ def _memory(stack: ExitStack) -> int:
 
 
 def _dump(function: Callable[[], Any]) -> bytes:
-    """The function for processes that are not copies of this one."""
+    """Pickle the function for processes that are not forks of this one."""
     what = getattr(function, "func", function)
     try:
         if PLAIN and getattr(what, "__module__", None) == "__main__":
-            raise pickle.PicklingError("it is defined in __main__, which is another module there")
+            raise pickle.PicklingError("it is defined in __main__, a different module in the PEs")
         return dumps(function)
-    except Exception as error:  # pickling raises what it likes
+    except Exception as error:  # pickling may raise anything
         name = getattr(what, "__qualname__", repr(what))
-        say = "define it in a module, or pip install cloudpickle" if PLAIN else "do without"
+        say = "define it in a module, or pip install cloudpickle"
+        say = say if PLAIN else "make it and what it refers to picklable"
         raise ArgumentError(
             f"spawn: {name} cannot be sent to new processes ({error}): {say}"
         ) from error
 
 
 def _load(fd: int) -> Any:
-    """What a PE returned; None if it did not return, but ended well, as by `sys.exit()`."""
+    """Return a PE's result; None if it ended without returning, as by `sys.exit()`."""
     if not os.fstat(fd).st_size:
         return None
     with open(fd, "rb", closefd=False) as file:
@@ -154,7 +155,7 @@ def _load(fd: int) -> Any:
 
 
 def _is_ours() -> bool:
-    """Whether Python's output goes where the process's does: not in a notebook."""
+    """Whether Python's streams are the process's descriptors 1 and 2: not so in a notebook."""
     try:
         return (sys.stdout.fileno(), sys.stderr.fileno()) == (1, 2)
     except (AttributeError, OSError, ValueError):

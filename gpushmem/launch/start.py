@@ -1,7 +1,7 @@
-"""How PEs' processes come into being: as copies of the launcher, or as new ones.
+"""How a PE's process is created: by forking the launcher, or as a new process.
 
-Copies start at once, with all that the launcher has imported and compiled. New processes have
-nothing of it: CUDA, which does not survive a fork, may then be used in the launcher and in PEs.
+A fork starts at once, with everything the launcher has imported and compiled. A new process shares
+nothing with it, so both can use CUDA, which does not survive a fork.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from gpushmem.launch import pe as pe_main
 from gpushmem.launch.output import Ends, own_streams
 from gpushmem.launch.program import Program
 
-__all__ = ["Copies", "New", "Starter", "main"]
+__all__ = ["ExecStarter", "ForkStarter", "Starter", "main"]
 
 
 class Starter(Protocol):
-    """A way of starting PEs."""
+    """The interface of the two ways of starting PEs."""
 
     how: str
 
     def start(self, job: Job, group: int, pipes: Ends | None) -> int:
-        """Start the PE whose job this is; its process, in `group` (0: a new one), is returned."""
+        """Start the PE of this job in process group `group` (0: a new one); returns its pid."""
 
     def starting(self) -> Any:
-        """A context in which all PEs of a job are started."""
+        """Return a context in which all PEs of a job are started."""
 
 
-class Copies:
-    """PEs that are forked, and run `target()`, with `environ` added to the environment."""
+class ForkStarter:
+    """Forks the launcher; PEs run `target()`, with `environ` added to the environment."""
 
     how = "forked"
 
@@ -57,8 +57,8 @@ class Copies:
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """A collection of garbage in a PE would write to, and so copy, all the memory it shares."""
-        if gc.get_freeze_count():  # the program has its own
+        """Freeze garbage: a collection in a PE would write to, and so copy, shared memory."""
+        if gc.get_freeze_count():  # the program has frozen its own objects
             yield
             return
         gc.freeze()
@@ -70,14 +70,14 @@ class Copies:
 
 def _fork() -> int:
     with warnings.catch_warnings():
-        # Python warns of threads it does not know. They are the worker pools of numerical
-        # libraries, idle here, and those libraries see to themselves across a fork.
+        # Python warns about threads. They are idle worker pools of numerical libraries, which
+        # handle a fork themselves.
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
 
 
-# The first that a new PE does. Until it can do better, Ctrl-C ends it without a word, and so does
-# the launcher's end. What it imports is found where the launcher finds it.
+# The first statements of a new PE. Ctrl-C and the launcher's death end it silently until it has set
+# up its own handling. It uses the launcher's import path.
 CODE = (
     "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); "
     "signal.pthread_sigmask(signal.SIG_UNBLOCK, (1, 2, 15)); "
@@ -88,8 +88,8 @@ CODE = (
 )
 
 
-class New:
-    """PEs that are new processes of this Python, and run a program; `fds` are for them to keep."""
+class ExecStarter:
+    """Starts new processes of this Python, which run a program and inherit `fds`."""
 
     how = "started"
 
@@ -110,24 +110,24 @@ class New:
             pass_fds=(*job.fds, *self._fds), env={**without_ours(os.environ), **self._environ},
             **_in(group),
         )  # fmt: skip
-        process.returncode = 0  # it is the launcher that waits for it, by its number
+        process.returncode = 0  # the launcher waits for the pid itself
         return process.pid
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Nothing is to be seen to."""
+        """Nothing to prepare."""
         yield
 
 
 def _in(group: int) -> dict[str, Any]:
-    """What has the new process be in the group before anything can go wrong with it."""
+    """Return the Popen options that put the new process in the group before it runs."""
     if sys.version_info >= (3, 11):
         return {"process_group": group}
     return {"preexec_fn": lambda: os.setpgid(0, group)}
 
 
 def main(about: dict[str, Any]) -> None:
-    """Be a PE, in a new process, as `New.start` describes it."""
+    """Run a PE in a new process, as described by `ExecStarter.start`."""
     fields = about["job"]
     job = Job(**{**fields, "heap_fds": tuple(fields["heap_fds"])})
     if about["piped"]:

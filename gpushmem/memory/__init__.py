@@ -1,1 +1,1 @@
-"""The symmetric heap and the arrays in it."""
+"""The symmetric heap, arrays in device memory, and registered buffers."""

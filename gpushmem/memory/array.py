@@ -1,10 +1,11 @@
 """Arrays in device memory, ordinary and symmetric.
 
-They follow NumPy (shape, dtype, slicing) as far as the host may look at device memory: `numpy()`
-copies out, `copy_from` copies in, both after this PE's streams. Slices are views. Where the memory
-is the host's they also compute, compare and print as NumPy's, after this PE's streams. Other
-libraries share their memory through the array protocols, those that a backend's native arrays
-speak: NumPy's and DLPack where it is host memory, CUDA's and DLPack where it is a GPU's.
+They follow NumPy (shape, dtype, slicing) as far as the host can access device memory: `numpy()`
+copies out and `copy_from` copies in, both after this PE's streams. Slices are views. Where device
+memory is host memory (backend `cpu`), arrays also compute, compare and print like NumPy's, after
+this PE's streams. Other libraries share the memory through the protocols of the backend's native
+arrays: NumPy's array interface and DLPack for host memory, CUDA's array interface and DLPack for
+GPU memory.
 """
 
 from __future__ import annotations
@@ -35,43 +36,43 @@ if TYPE_CHECKING:
 __all__ = [
     "Allocation",
     "DeviceArray",
+    "Lifetime",
     "MulticastArray",
-    "Owner",
     "SymmetricArray",
     "peer_view",
     "unwrap",
 ]
 
 
-class Owner:
-    """Whom memory belongs to that can be taken away while arrays on it are still around."""
+class Lifetime:
+    """The lifetime of memory that can be released while arrays still refer to it."""
 
-    gone: str | None = None  # the call that took it away
+    released_by: str | None = None  # the call that released the memory
 
     def check(self) -> None:
-        """Raise if the memory is gone."""
+        """Raise if the memory has been released."""
         raise NotImplementedError
 
 
 class DeviceArray(NDArrayOperatorsMixin):
     """An array in device memory of this PE; from `device_array`, `to_device` and `register`.
 
-    Slices, `reshape`, `T` and `view` are views of the same memory; one element, `a[3]`, is a copy,
-    as a NumPy scalar. `a[1:3] = values` writes. What reads or writes the elements on the host first
+    Slices, `reshape`, `T` and `view` are views of the same memory; a single element, `a[3]`, is a
+    copy, as a NumPy scalar. `a[1:3] = values` writes. Reading or writing elements on the host first
     waits for this PE's streams. Other libraries share the memory (`numpy.asarray(a)` on the cpu
-    backend, `torch.from_dlpack(a)`): they see what is written, and do not wait for kernels.
+    backend, `torch.from_dlpack(a)`): they see writes, and do not wait for kernels.
 
-    Where that is host memory (backend `cpu`), operators, NumPy's functions, `in`, `bool`, `print`
-    and `repr` do what they do for a NumPy array, once this PE's streams are done: `a == 1` and
-    `a + 1` are NumPy arrays, `a += 1` changes `a`. Elsewhere operators raise `ArgumentTypeError`,
-    which says what to write (`a.numpy() == 1`), and `repr` shows no values. As NumPy's, arrays
-    have no hash.
+    Where device memory is host memory (backend `cpu`), operators, NumPy's functions, `in`, `bool`,
+    `print` and `repr` work as for a NumPy array, after this PE's streams: `a == 1` and `a + 1` are
+    NumPy arrays, `a += 1` changes `a`. Elsewhere operators raise `ArgumentTypeError` naming the
+    alternative (`a.numpy() == 1`), and `repr` shows no values. Like NumPy's, arrays are not
+    hashable.
     """
 
-    def __init__(self, native: Any, backend: Backend, owner: Owner | None = None) -> None:
+    def __init__(self, native: Any, backend: Backend, lifetime: Lifetime | None = None) -> None:
         self._native = native
         self._backend = backend
-        self._owner = owner
+        self._lifetime = lifetime
 
     # --- NumPy's vocabulary
 
@@ -87,7 +88,7 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Distance of neighbours in each dimension, in bytes."""
+        """Distance between neighbouring elements in each dimension, in bytes."""
         return tuple(self._native.strides)
 
     @property
@@ -133,7 +134,7 @@ class DeviceArray(NDArrayOperatorsMixin):
         self._write("an assignment", view, values)
 
     def reshape(self, *shape: Any) -> Any:
-        """View with another shape and the same elements; raises `ArgumentError` if none can be."""
+        """View with another shape; raises `ArgumentError` if that would need a copy."""
         native = self.native()
         with taking("reshape"):
             made = native.reshape(*shape)
@@ -146,15 +147,15 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     @property
     def T(self) -> Any:  # noqa: N802  (NumPy's name)
-        """View with the axes in the opposite order."""
+        """View with the axes reversed."""
         return self._view(self.native().T)
 
     @public
     def view(self, dtype: Any) -> Any:
         """View of the same bytes as elements of `dtype`.
 
-        The last axis grows or shrinks with the size of an element; it must be contiguous where
-        that changes. Raises `ArgumentError` where it is not.
+        If the element size changes, the length of the last axis changes with it, and that axis must
+        be contiguous; raises `ArgumentError` if it is not.
         """
         native, dtype = self.native(), dtype_of("view", dtype)
         with taking("view"):
@@ -164,8 +165,8 @@ class DeviceArray(NDArrayOperatorsMixin):
     def numpy(self) -> np.ndarray[Any, Any]:
         """Wait for this PE's streams and return a copy in host memory.
 
-        Raises the error of a kernel that failed, as `synchronize` does; the owner's error once the
-        memory is gone.
+        Raises the error of a kernel that failed, as `synchronize` does, or the error for released
+        memory (`SymmetryError`, `ArgumentError`).
         """
         return self._backend.to_host(self.native())
 
@@ -173,16 +174,16 @@ class DeviceArray(NDArrayOperatorsMixin):
     def copy_from(self, values: Any) -> None:
         """Wait for this PE's streams and write `values`, broadcast, to the array.
 
-        `values` is what NumPy makes an array of, another array of ours, or a tensor; they are
-        converted to the array's dtype. On return they are there, on this PE, and `values` may be
-        reused. Raises `ArgumentError` for shapes that do not fit, else as `numpy()`.
+        `values` is anything NumPy converts to an array, another gpushmem array, or a tensor; they
+        are converted to the array's dtype. On return the write is complete on this PE, and `values`
+        may be reused. Raises `ArgumentError` if the shapes do not match, otherwise as `numpy()`.
         """
         self._write("copy_from", self.native(), values)
 
-    # --- operators, where the host can reach the memory
+    # --- operators, where the host can access the memory
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        """NumPy's functions of elements, and the operators made of them."""
+        """NumPy's element-wise functions, and the operators based on them."""
         out = options.get("out", ())
         with taking(f"numpy.{ufunc.__name__}"):
             given = [_seen(x, ufunc.__name__) for x in inputs]
@@ -234,28 +235,28 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def _shows(self) -> bool:
         """Whether the values can be printed."""
-        gone = self._owner is not None and self._owner.gone
-        return not gone and hasattr(self._native, "__array_interface__")
+        released = self._lifetime is not None and self._lifetime.released_by
+        return not released and hasattr(self._native, "__array_interface__")
 
-    # --- NumPy's own view of it
+    # --- conversion to a NumPy array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """`np.asarray(a)`: the same memory, where the host can reach it (backend `cpu`)."""
+        """`np.asarray(a)`: a view of the same memory, if the host can access it (backend `cpu`)."""
         view = self._backend.host_view(self.native())
         if copy or (dtype is not None and dtype != view.dtype):
             return np.array(view, dtype)
         return view
 
-    # --- other libraries: the same memory, as long as it is ours
+    # --- other libraries: shared memory, until it is released
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """NumPy's array interface, where the host can reach the memory. Does not wait."""
+        """NumPy's array interface, if the host can access the memory. Does not wait."""
         return cast("dict[str, Any]", self.native().__array_interface__)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """CUDA's array interface, where the memory is a GPU's; else `AttributeError`."""
+        """CUDA's array interface for GPU memory; else `AttributeError`."""
         return cast("dict[str, Any]", self.native().__cuda_array_interface__)
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -265,37 +266,37 @@ class DeviceArray(NDArrayOperatorsMixin):
         return capsule(native, options)
 
     def __dlpack_device__(self) -> tuple[Any, int]:
-        """DLPack's name for the device that the memory is on."""
+        """DLPack's (type, id) of the device that holds the memory."""
         return cast("tuple[Any, int]", self.native().__dlpack_device__())
 
-    # --- for the library
+    # --- internal
 
     def _write(self, what: str, native: Any, values: Any) -> None:
         values = on_host(what, values)
         with taking(what):
             while values.ndim > len(native.shape) and len(values) == 1:
-                values = values[0]  # as NumPy's assignments do
+                values = values[0]  # as in NumPy's assignments
             np.broadcast_to(values, native.shape)
             if values.dtype != native.dtype:
                 values = values.astype(native.dtype)
         self._backend.from_host(native, values)
 
     def native(self) -> Any:
-        """The backend's array; raises its owner's error once the memory is gone."""
-        if self._owner is not None:
-            self._owner.check()
+        """Return the backend's array; raises if the memory has been released."""
+        if self._lifetime is not None:
+            self._lifetime.check()
         return self._native
 
     def _view(self, native: Any) -> Any:
-        return type(self)(native, self._backend, self._owner)
+        return type(self)(native, self._backend, self._lifetime)
 
     def _where(self) -> str:
-        gone = self._owner and self._owner.gone
-        return f", gone after {gone}" if gone else ""
+        released_by = self._lifetime and self._lifetime.released_by
+        return f", released by {released_by}" if released_by else ""
 
 
 def _parts(index: Any) -> tuple[Any, ...]:
-    """The parts of an index, those for which there is a view; what needs a copy is refused."""
+    """Split an index into its parts; raises for parts that would need a copy."""
     return tuple(map(_part, index if isinstance(index, tuple) else (index,)))
 
 
@@ -322,7 +323,7 @@ SYMBOLS = {
 
 
 def _seen(value: Any, function: str) -> Any:
-    """What NumPy's `function` can look at: our memory where it is the host's, when it is ready."""
+    """Return `value` as NumPy's `function` can read it; waits for this PE's streams."""
     if not isinstance(value, DeviceArray):
         return values_of(function, value)
     native = value.native()
@@ -330,15 +331,15 @@ def _seen(value: Any, function: str) -> Any:
         symbol = SYMBOLS.get(function)
         instead = f"a.numpy() {symbol} ..." if symbol else f"{function}(a.numpy())"
         raise ArgumentTypeError(
-            f"{symbol or function}: the host does not reach this array of shape {value.shape}, "
-            f"which is in a GPU's memory: write {instead}, which copies it"
+            f"{symbol or function}: the host cannot access this array of shape {value.shape} in "
+            f"GPU memory: write {instead}, which copies it"
         )
     value._backend.synchronize()
     return native
 
 
 def on_host(what: str, values: Any) -> Any:
-    """`values` as a NumPy array of numbers; of a tensor or ours, its values."""
+    """Return `values` as a NumPy array of numbers; copies gpushmem arrays to the host."""
     if isinstance(values, DeviceArray):
         return values.numpy()
     values = values_of(what, values)
@@ -347,24 +348,24 @@ def on_host(what: str, values: Any) -> Any:
 
 
 def unwrap(value: Any) -> Any:
-    """What a backend works with, for an argument a user gave; tuples are looked into."""
+    """Return the backend's object for a user's argument; converts the items of tuples."""
     if isinstance(value, tuple):
         return tuple(unwrap(v) for v in value)
     return value.native() if isinstance(value, DeviceArray) else value
 
 
-class Allocation(Owner):
-    """A block of the symmetric heap; `free` is what gives it back."""
+class Allocation(Lifetime):
+    """A block of the symmetric heap; `free` releases it."""
 
     def __init__(self, made: Allocated, free: Callable[[SymmetricArray], None]) -> None:
         self.made, self.free = made, free
 
     def check(self) -> None:
-        """Raise `SymmetryError` once the block has been freed."""
-        if self.gone is not None:
+        """Raise `SymmetryError` if the block has been freed."""
+        if self.released_by is not None:
             raise SymmetryError(
                 f"symmetric array of shape {self.made.shape} at offset {self.made.offset:#x} "
-                f"was used after {self.gone}"
+                f"was used after {self.released_by}"
             )
 
 
@@ -372,8 +373,8 @@ class SymmetricArray(DeviceArray):
     """An array on the symmetric heap, at the same offset on every PE.
 
     As a context manager, `with zeros(8) as a:`, it is freed at the end of the block, which is then
-    collective. An exception that leaves the block leaves the array allocated: the other PEs may be
-    elsewhere, and would never come to `free`. Nor does garbage collection ever free one.
+    collective. If the block ends with an exception, the array stays allocated: the other PEs may
+    not reach the matching `free`. Garbage collection never frees a symmetric array.
     """
 
     def __init__(self, native: Any, backend: Backend, allocation: Allocation) -> None:
@@ -382,12 +383,12 @@ class SymmetricArray(DeviceArray):
 
     @property
     def pe(self) -> int:
-        """The PE whose copy of the array this is: the one it was made on."""
+        """The PE that holds this copy of the array: the PE that allocated it."""
         return self._backend.my_pe
 
     @property
     def offset(self) -> int:
-        """Offset of element 0 in the symmetric heap, in bytes: the same on every PE."""
+        """Offset of element 0 in the symmetric heap, in bytes; the same on every PE."""
         return self._backend.heap_offset(self.native())
 
     def __enter__(self) -> SymmetricArray:
@@ -402,15 +403,15 @@ class SymmetricArray(DeviceArray):
 
 
 def peer_view(native: Any, backend: Backend, array: SymmetricArray) -> DeviceArray:
-    """The array that `native` is, on memory that is `array`'s on another PE."""
+    """Wrap `native`, the memory of `array` on another PE, as an array."""
     return DeviceArray(native, backend, array.allocation)
 
 
 class MulticastArray:
-    """A symmetric array as it is on all PEs of a team; made by `multicast_array`.
+    """A symmetric array on all PEs of a team at once; made by `multicast_array`.
 
-    What is assigned to it, or to elements and slices of it, is on all of them when the assignment
-    is over. It cannot be read.
+    Assigning to it, or to its elements and slices, writes to every PE of the team; the writes are
+    complete when the assignment returns. It cannot be read.
     """
 
     def __init__(self, natives: list[Any], backend: Backend, array: SymmetricArray) -> None:
@@ -430,7 +431,7 @@ class MulticastArray:
 
 
 def reject_view(array: Any) -> SymmetricArray:
-    """Return `array` if it is a whole allocation; else raise, for `free`."""
+    """Return `array` if it is a whole allocation; raises for anything else, for `free`."""
     if not isinstance(array, SymmetricArray):
         raise SymmetryError(f"free: not a symmetric array but {type(array).__name__}")
     if array.offset != array.allocation.made.offset:

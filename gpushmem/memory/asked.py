@@ -1,4 +1,4 @@
-"""What an allocation may be asked for: shapes, and dtypes that a kernel can have."""
+"""Validation of requested shapes and dtypes: what a device array can have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpushmem.errors import ArgumentError, ArgumentTypeError
 
 __all__ = ["dtype_of", "nbytes_of", "plain", "shape_of"]
 
-AXES = 32  # what all versions of NumPy have
+AXES = 32  # supported by all versions of NumPy
 LARGEST = 2**63 - 1  # bytes
 CODES = "?bBhHiIlLqQefdFDmM"
 SUPPORTED = (
@@ -24,7 +24,7 @@ SUPPORTED = (
 
 
 def shape_of(what: str, shape: Any) -> tuple[int, ...]:
-    """A shape, as NumPy takes it: an integer, or several."""
+    """Convert a NumPy shape, an integer or a sequence, to a tuple."""
     with taking(f"{what}: shape"):
         extents = tuple(shape) if np.ndim(shape) else (shape,)
     if len(extents) > AXES:
@@ -38,14 +38,14 @@ def shape_of(what: str, shape: Any) -> tuple[int, ...]:
 
 
 def nbytes_of(what: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    """Bytes of an array; of one that no address could reach it raises `ArgumentError`."""
+    """Return the size of an array in bytes; raises `ArgumentError` for 2**63 or more."""
     if math.prod(max(1, n) for n in shape) * dtype.itemsize > LARGEST:
         raise ArgumentError(f"{what}: an array of shape {shape} of {dtype} is 2**63 bytes or more")
     return math.prod(shape) * dtype.itemsize
 
 
 def dtype_of(what: str, dtype: Any) -> np.dtype[Any]:
-    """A dtype, as NumPy takes it, also PyTorch's and, by name, those of ml_dtypes."""
+    """Convert to a NumPy dtype; also accepts PyTorch dtypes and names of ml_dtypes."""
     if type(dtype).__module__ == "torch":
         dtype = str(dtype).rpartition(".")[2]
     try:
@@ -54,17 +54,17 @@ def dtype_of(what: str, dtype: Any) -> np.dtype[Any]:
         kind = _of_ml_dtypes(dtype)
         if kind is None:
             raise ArgumentTypeError(
-                f"{what}: {shown(dtype)} is no dtype here: there are {SUPPORTED}"
+                f"{what}: {shown(dtype)} is not a supported dtype; supported are {SUPPORTED}"
             ) from error
         found = np.dtype(kind)
     return plain(what, found)
 
 
 def plain(what: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """`dtype`, if it is of plain numbers as the machine has them; else `ArgumentTypeError`."""
+    """Return `dtype` if it is of native numbers; else raise `ArgumentTypeError`."""
     if not _is_plain(dtype):
         raise ArgumentTypeError(
-            f"{what}: there are no device arrays of {dtype!r}: there are {SUPPORTED}"
+            f"{what}: device arrays cannot have dtype {dtype!r}; supported are {SUPPORTED}"
         )
     return dtype
 
@@ -79,7 +79,7 @@ def _is_plain(dtype: np.dtype[Any]) -> bool:
 
 
 def _of_ml_dtypes(name: Any) -> Any:
-    """The dtype of a name that NumPy knows only once ml_dtypes has been imported."""
+    """Look up a dtype name that NumPy knows only after ml_dtypes has been imported."""
     if not isinstance(name, str) or importlib.util.find_spec("ml_dtypes") is None:
         return None
     kind = getattr(importlib.import_module("ml_dtypes"), name, None)

@@ -1,7 +1,7 @@
-"""DLPack capsules of dtypes that DLPack knows and NumPy does not give it: those of ml_dtypes.
+"""DLPack capsules for dtypes that DLPack supports and NumPy does not export: those of ml_dtypes.
 
-The capsule is that of an array of unsigned integers on the same memory, in which the dtype is
-written anew. Where it stands follows from DLPack's ABI, which is fixed (`dlpack.h`):
+The capsule is that of an array of unsigned integers on the same memory, with the dtype field
+overwritten. The position of the field follows from DLPack's ABI, which is fixed (`dlpack.h`):
 
     DLTensor                  data (8 bytes), device (2 x 4), ndim (4), dtype: code (1), ...
     DLManagedTensor           DLTensor first; the capsule is called "dltensor"
@@ -21,8 +21,8 @@ CODES = {
     "float8_e4m3fn": 10, "float8_e4m3fnuz": 11, "float8_e5m2": 12, "float8_e5m2fnuz": 13,
     "float8_e8m0fnu": 14,
 }  # fmt: skip
-DTYPE = 20  # in a DLTensor
-TENSOR = {b"dltensor": 0, b"dltensor_versioned": 32}  # where it is in what a capsule holds
+DTYPE = 20  # offset in a DLTensor
+TENSOR = {b"dltensor": 0, b"dltensor_versioned": 32}  # capsule name -> offset of the DLTensor
 
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
@@ -31,7 +31,7 @@ _is_called.restype, _is_called.argtypes = ctypes.c_int, [ctypes.py_object, ctype
 
 
 def capsule(native: Any, options: dict[str, Any]) -> Any:
-    """What `native.__dlpack__(**options)` would return if it knew its dtype."""
+    """Return `native.__dlpack__(**options)` with the array's true dtype."""
     code = CODES.get(native.dtype.name)
     if code is None:
         return native.__dlpack__(**options)

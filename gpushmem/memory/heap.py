@@ -1,8 +1,8 @@
 """The symmetric heap's bookkeeping: which offsets of a segment are in use.
 
-Every PE keeps its own books of its own segment. They agree because the calls are collective, in
-the same order with the same sizes on every PE, and because the policy is a function of the calls
-alone: equal sequences give equal offsets. Nothing here touches the memory itself.
+Every PE keeps its own books for its own segment. They agree because allocation is collective, in
+the same order with the same sizes on every PE, and because the policy depends on the calls alone:
+equal sequences give equal offsets. Nothing here touches the memory itself.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ __all__ = ["Heap"]
 class Heap:
     """Allocate and free blocks of `total` bytes: best fit, lowest offset first among equals.
 
-    Best fit keeps large blocks whole for the large arrays that come later, and communication
-    workspaces come in few sizes, which it then reuses exactly. Free neighbours are merged at once.
-    Sizes are rounded up to `alignment`; an allocation of 0 bytes takes one unit of it, so that
-    offsets are unique.
+    Best fit preserves large blocks for later large arrays; communication workspaces come in few
+    sizes, which are then reused exactly. Adjacent free blocks are merged at once. Sizes are rounded
+    up to `alignment`; an allocation of 0 bytes takes one unit of it, so that offsets are unique.
     """
 
     def __init__(self, total: int, *, alignment: int = 256) -> None:
         self.alignment = alignment
         self.total = total // alignment * alignment
         self.used = 0  # bytes allocated, rounding included
-        self.peak = 0  # the most that `used` has been
+        self.peak = 0  # maximum of `used`
         self._allocated: dict[int, int] = {}  # offset -> bytes
         self._holes: list[tuple[int, int]] = [(0, self.total)] if self.total else []  # by offset
         self._by_size: list[tuple[int, int]] = sorted((n, o) for o, n in self._holes)
@@ -43,7 +42,7 @@ class Heap:
         return sorted(self._allocated.items())
 
     def alloc(self, nbytes: int) -> int:
-        """Take a block of at least `nbytes` and return its offset; raises `HeapExhausted`."""
+        """Allocate at least `nbytes` and return the offset; raises `HeapExhausted`."""
         if nbytes < 0:
             raise ArgumentError(f"cannot allocate {nbytes} bytes: give 0 or more")
         need = max(1, -(-nbytes // self.alignment)) * self.alignment
@@ -60,7 +59,7 @@ class Heap:
         return offset
 
     def free(self, offset: int) -> int:
-        """Give the block at `offset` back, return its size; raises `SymmetryError` if none is."""
+        """Release a block and return its size; raises `SymmetryError` if `offset` has none."""
         if offset not in self._allocated:
             raise SymmetryError(f"free: nothing is allocated at offset {offset:#x} (freed twice?)")
         start, size = offset, self._allocated.pop(offset)
@@ -89,9 +88,9 @@ class Heap:
             " The heap is fragmented: enough is free, but not in one piece." if free >= need else ""
         )
         return (
-            f"symmetric heap exhausted: {nbytes} bytes ({format_size(nbytes)}) asked, the largest "
-            f"free block has {self.largest_free} ({format_size(self.largest_free)}); {self.used} "
-            f"of {self.total} bytes ({format_size(self.total)}) are used.{fragmented} "
+            f"symmetric heap exhausted: {nbytes} bytes ({format_size(nbytes)}) requested, "
+            f"largest free block has {self.largest_free} ({format_size(self.largest_free)}); "
+            f"{self.used} of {self.total} bytes ({format_size(self.total)}) are used.{fragmented} "
             "Free arrays, or raise the heap size: gpushmem run --heap-size, GPUSHMEM_HEAP_SIZE, "
             "or init(heap_size=...)"
         )

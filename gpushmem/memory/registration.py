@@ -1,7 +1,7 @@
-"""Buffers the user already has, as local memory of operations: which are registered.
+"""Registered buffers: the user's existing memory as local memory of operations.
 
-These are the books only: ranges of addresses, and who may still be used. What a device needs to
-reach the memory is the backend's to do.
+This module keeps the books only: address ranges, and which registrations are still valid. Making
+the memory accessible to the device is the backend's task.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from gpushmem.arguments import shown, taking
 from gpushmem.errors import ArgumentError
-from gpushmem.memory.array import DeviceArray, Owner
+from gpushmem.memory.array import DeviceArray, Lifetime
 from gpushmem.memory.asked import plain
 from gpushmem.memory.tensors import in_host_memory, memory_of
 from gpushmem.size import span
@@ -25,7 +25,7 @@ __all__ = ["Registrations"]
 
 Memory = np.ndarray[Any, Any]
 
-# What cannot be registered, and what to say of it.
+# Memory that cannot be registered, and the reason given in the error.
 REFUSED: list[tuple[Callable[[Memory], bool], str]] = [
     (lambda memory: memory.dtype.hasobject, "it holds Python objects, not numbers"),
     (
@@ -39,24 +39,24 @@ REFUSED: list[tuple[Callable[[Memory], bool], str]] = [
 ]
 
 
-class Registration(Owner):
-    """A buffer and the native array on it."""
+class Registration(Lifetime):
+    """A registered buffer and the native array on its memory."""
 
     def __init__(self, buffer: Any, memory: Memory, native: Any) -> None:
         self.buffer = buffer  # kept alive
         self.memory, self.native = memory, native
 
     def check(self) -> None:
-        """Raise `ArgumentError` once it is no longer registered."""
-        if self.gone is not None:
+        """Raise `ArgumentError` if the buffer is no longer registered."""
+        if self.released_by is not None:
             raise ArgumentError(
                 f"registered buffer of shape {self.memory.shape}, {self.memory.dtype}, was used "
-                f"after {self.gone}: register it again"
+                f"after {self.released_by}: register it again"
             )
 
 
 class Registrations:
-    """The buffers of this PE that are registered."""
+    """The registered buffers of this PE."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -66,7 +66,7 @@ class Registrations:
         """Register `buffer`; return the array for kernels and operations, on the same memory."""
         if isinstance(buffer, DeviceArray):
             raise ArgumentError(
-                f"register: a {type(buffer).__name__} is device memory already: pass it as it is"
+                f"register: a {type(buffer).__name__} is already device memory: use it directly"
             )
         memory = self._registrable(buffer)
         made = Registration(buffer, memory, self._backend.register(buffer, memory))
@@ -74,7 +74,7 @@ class Registrations:
         return DeviceArray(made.native, self._backend, made)
 
     def remove(self, buffer: Any) -> None:
-        """End the registration of `buffer`: what `add` was given, or what it returned."""
+        """End the registration of `buffer`: the argument of `add`, or its result."""
         memory = describe("unregister", buffer)
         for registration in self._live:
             if memory is not None and span(registration.memory) == span(memory):
@@ -88,12 +88,12 @@ class Registrations:
         )
 
     def close(self) -> None:
-        """End all of them, for `finalize`."""
+        """End all registrations, for `finalize`."""
         while self._live:
             self._end(self._live.pop(), "finalize")
 
     def local(self, what: str, name: str, value: Any) -> Any:
-        """`value` as the local array of operation `what`, if the device can reach it."""
+        """Return `value` as the local array of operation `what`, if the device can access it."""
         if isinstance(value, DeviceArray):
             return value
         memory = describe(what, value)
@@ -102,13 +102,13 @@ class Registrations:
         if memory is not None and any(_within(memory, r.memory) for r in self._live):
             return memory
         raise ArgumentError(
-            f"{what}: {name} ({_words(value, memory)}) is ordinary host memory, which a GPU does "
-            "not reach: pass gpushmem.register(it), the same memory, or gpushmem.to_device(it), a "
+            f"{what}: {name} ({_words(value, memory)}) is ordinary host memory, which a GPU cannot "
+            "access: pass gpushmem.register(it), the same memory, or gpushmem.to_device(it), a "
             "copy"
         )
 
     def shared(self, what: str, name: str, value: Any) -> DeviceArray:
-        """The array for kernels on host memory `value` that is registered, or part of what is."""
+        """Return the array for kernels on registered host memory `value`, or on a part of it."""
         memory = self.local(what, name, value)
         if not memory.flags.c_contiguous:
             raise ArgumentError(f"{what}: {name} ({_words(value, memory)}) is not contiguous")
@@ -122,7 +122,7 @@ class Registrations:
         memory = describe("register", buffer)
         if memory is None:
             raise ArgumentError(
-                f"register: {type(buffer).__name__} is no array: it has neither "
+                f"register: {type(buffer).__name__} is not an array: it has neither "
                 "__array_interface__ nor __dlpack__; numpy.asarray(it) may share its memory"
             )
         for refused, why in REFUSED:
@@ -134,20 +134,20 @@ class Registrations:
             low, high = span(other.memory)
             if start < high and low < end:
                 raise ArgumentError(
-                    f"register: {_range(memory)} overlap {_range(other.memory)}, registered "
-                    "already: unregister those first, or use slices of them"
+                    f"register: {_range(memory)} overlap {_range(other.memory)}, which are already "
+                    "registered: unregister those first, or use slices of them"
                 )
         return memory
 
     def _end(self, registration: Registration, why: str) -> None:
-        registration.gone = why
+        registration.released_by = why
         self._backend.unregister(registration.native)
 
 
 def describe(what: str, buffer: Any) -> Memory | None:
-    """A NumPy array on the memory of `buffer`, None if it is no array.
+    """Return a NumPy array on the memory of `buffer`; None if it is not an array.
 
-    Of a GPU's memory it only has the shape, dtype and address: it must not be read.
+    For GPU memory only shape, dtype and address are valid: it must not be read.
     """
     if in_host_memory(buffer):
         return np.asarray(memory_of(what, buffer))
@@ -155,7 +155,7 @@ def describe(what: str, buffer: Any) -> Memory | None:
         if hasattr(buffer, "__cuda_array_interface__"):
             interface = {**buffer.__cuda_array_interface__, "version": 3}
             return np.asarray(type("Holder", (), {"__array_interface__": interface})())
-        if isinstance(buffer, np.generic):  # a value; asking for its memory makes a copy
+        if isinstance(buffer, np.generic):  # a scalar: its array interface would be a copy
             return None
         if hasattr(buffer, "__array_interface__"):
             return np.asarray(buffer)
@@ -170,7 +170,7 @@ def _through_dlpack(what: str, buffer: Any) -> Memory:
             f"{what}: NumPy cannot share the memory of this {type(buffer).__name__}: {error}"
         ) from error
     if not memory.flags.writeable and hasattr(buffer, "__array__"):
-        # DLPack before 1.0 cannot say whether one may write; the array's own NumPy view can.
+        # DLPack before 1.0 has no read-only flag; the array's own NumPy view has.
         own = np.asarray(buffer)
         memory = own if span(own) == span(memory) else memory
     return memory

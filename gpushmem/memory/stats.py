@@ -1,4 +1,4 @@
-"""How the symmetric heap is used, for people: what is allocated, and by which line."""
+"""Usage of the symmetric heap as text: the allocations, and the lines that made them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gpushmem.size import format_size
 
 __all__ = ["Allocated", "HeapStats", "holders", "leak_report"]
 
-HOLDERS = 5  # lines that `holders` names
-SHOWN = 10  # lines of a table; there may be thousands of arrays
+HOLDERS = 5  # source lines named by `holders`
+SHOWN = 10  # rows of a table; there may be thousands of arrays
 
 
 class Allocated(NamedTuple):
-    """One array on the heap: where it is, what it is, and the line that made it."""
+    """One array on the heap: position, size, shape, dtype, and the line that allocated it."""
 
     offset: int  # in bytes, the same on every PE
-    nbytes: int  # as asked for, before rounding
+    nbytes: int  # as requested, before rounding
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     where: str  # "file.py:12"
@@ -27,13 +27,13 @@ class Allocated(NamedTuple):
 
 @dataclass(frozen=True)
 class HeapStats:
-    """How this PE's symmetric heap is used, at the moment of `heap_stats()`; sizes in bytes.
+    """Usage of this PE's symmetric heap at the time of `heap_stats()`; sizes in bytes.
 
-    `total` is the heap's size, `largest_free` that of the largest free block. `used`, and `peak`,
-    the most that was ever used at once, count what blocks take: an array's
-    bytes rounded up to 256, and 256 for an array of none. `allocations` are by offset, each with
-    `offset`, `nbytes` (the array's own), `shape`, `dtype` and `where`, the line that made it, as
-    "file.py:12". `str()` makes a small table of it.
+    `total` is the size of the heap, `largest_free` that of the largest free block. `used`, and its
+    maximum so far, `peak`, count whole blocks: an array's bytes rounded up to 256, and 256 for an
+    empty array. `allocations` are sorted by offset; each has `offset`, `nbytes` (the array's own),
+    `shape`, `dtype` and `where`, the line that allocated it, as "file.py:12". `str()` formats a
+    small table.
     """
 
     total: int
@@ -44,7 +44,7 @@ class HeapStats:
 
     @property
     def fragmentation(self) -> float:
-        """Share of the free memory outside the largest free block; 0 if all is in one."""
+        """Fraction of the free memory outside the largest free block; 0 if all is in one block."""
         free = self.total - self.used
         return 1 - self.largest_free / free if free else 0.0
 
@@ -58,24 +58,24 @@ class HeapStats:
 
 
 def leak_report(left: tuple[Allocated, ...]) -> str:
-    """What `finalize` says about arrays that were never freed."""
+    """Format the warning of `finalize` about arrays that were never freed."""
     nbytes = sum(a.nbytes for a in left)
     return f"finalize: {_arrays(len(left))} never freed, {nbytes} bytes in all" + _table(left)
 
 
 def holders(allocated: tuple[Allocated, ...]) -> str:
-    """The lines that hold most of the heap, a line each; nothing if nothing is allocated."""
+    """List the source lines that hold most of the heap; empty if nothing is allocated."""
     by_line: dict[str, list[int]] = {}
     for made in allocated:
         by_line.setdefault(str(made.where), []).append(made.nbytes)
     most = sorted(by_line.items(), key=lambda item: -sum(item[1]))
     lines = [
-        f"\n  {format_size(sum(sizes)):>10} in {_arrays(len(sizes))}, made at {where}"
+        f"\n  {format_size(sum(sizes)):>10} in {_arrays(len(sizes))}, allocated at {where}"
         for where, sizes in most[:HOLDERS]
     ]
     more = len(most) - HOLDERS
     rest = f"\n  and {more} more line{'' if more == 1 else 's'}" if more > 0 else ""
-    return ("\nMost is held by" + "".join(lines) + rest) if lines else ""
+    return ("\nLargest users:" + "".join(lines) + rest) if lines else ""
 
 
 def _arrays(count: int) -> str:
@@ -83,10 +83,10 @@ def _arrays(count: int) -> str:
 
 
 def _table(allocated: tuple[Allocated, ...]) -> str:
-    """A heading and a line each, for the first few; nothing for none."""
+    """Format a heading and one row each for the first few; empty for none."""
     if not allocated:
         return ""
-    cells = [("offset", "bytes", "shape", "dtype", "made at")] + [
+    cells = [("offset", "bytes", "shape", "dtype", "allocated at")] + [
         (f"{a.offset:#x}", str(a.nbytes), str(a.shape), str(a.dtype), a.where)
         for a in allocated[:SHOWN]
     ]

@@ -1,6 +1,6 @@
-"""PyTorch's tensors in host memory, as NumPy arrays on the same memory.
+"""PyTorch tensors in host memory, as NumPy arrays on the same memory.
 
-PyTorch is not imported: who gives a tensor has done so.
+PyTorch is never imported here: if the user passes a tensor, it has been imported already.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from gpushmem.memory.asked import dtype_of
 
 __all__ = ["dtype_name", "in_host_memory", "is_tensor", "memory_of", "values_of"]
 
-# What shares no memory with NumPy, and what to pass instead.
+# Tensors that share no memory with NumPy, and the alternative to pass.
 REFUSED: list[tuple[Callable[[Any], bool], str]] = [
     (lambda t: t.device.type != "cpu", "is in the memory of {t.device}: pass tensor.cpu()"),
     (lambda t: t.layout is not _torch().strided, "is sparse: pass tensor.to_dense()"),
     (lambda t: t.requires_grad, "requires its gradient: pass tensor.detach()"),
-    (lambda t: t.is_conj(), "is a conjugate yet to be made: pass tensor.resolve_conj()"),
-    (lambda t: t.is_neg(), "is a negative yet to be made: pass tensor.resolve_neg()"),
+    (lambda t: t.is_conj(), "is a lazy conjugate: pass tensor.resolve_conj()"),
+    (lambda t: t.is_neg(), "is a lazy negation: pass tensor.resolve_neg()"),
 ]
 
 
@@ -32,25 +32,25 @@ def _torch() -> Any:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether `value` is a tensor of PyTorch."""
+    """Whether `value` is a PyTorch tensor."""
     kind = getattr(_torch(), "Tensor", None)
     return kind is not None and isinstance(value, kind)
 
 
 def in_host_memory(value: Any) -> bool:
-    """Whether `value` is an array of NumPy's, or a tensor that is not a GPU's."""
+    """Whether `value` is a NumPy array, or a tensor that is not on a GPU."""
     return isinstance(value, np.ndarray) or (is_tensor(value) and not value.is_cuda)
 
 
 def dtype_name(dtype: Any) -> str:
-    """What NumPy calls a dtype, also one of PyTorch's."""
+    """Return NumPy's name of a dtype, also for PyTorch dtypes."""
     return str(dtype).removeprefix("torch.")
 
 
 def memory_of(what: str, value: Any) -> Any:
-    """The NumPy array on a tensor's memory; what is no tensor as it is.
+    """Return a NumPy array on a tensor's memory; other values unchanged.
 
-    Raises `ArgumentTypeError` for tensors that share no memory with NumPy.
+    Raises `ArgumentTypeError` for tensors that cannot share memory with NumPy.
     """
     if not is_tensor(value):
         return value
@@ -61,13 +61,13 @@ def memory_of(what: str, value: Any) -> Any:
         dtype = dtype_of(what, value.dtype)
         if dtype.isbuiltin == 1:
             return value.numpy()
-        # One that PyTorch does not give to NumPy: the same bits as integers are.
+        # PyTorch does not export this dtype to NumPy: go through integers of the same size.
         bits = value.view(getattr(_torch(), f"uint{8 * dtype.itemsize}"))
         return bits.numpy().view(dtype)
 
 
 def values_of(what: str, values: Any) -> Any:
-    """As `memory_of`, for values that are only read: what is yet to be computed is."""
+    """As `memory_of`, for values that are only read: resolves lazy conjugates and negations."""
     if is_tensor(values) and not values.is_cuda:
         values = values.resolve_conj().resolve_neg()
     return memory_of(what, values)

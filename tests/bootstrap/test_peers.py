@@ -8,7 +8,7 @@ import time
 import pytest
 
 from gpushmem import bootstrap
-from gpushmem.bootstrap import gathering, hosts, mpi, slurm
+from gpushmem.bootstrap import machines, mpi, node_layout, slurm
 from gpushmem.bootstrap.channel import Channel
 from gpushmem.errors import BackendUnavailable, BootstrapError, PeerFailed
 from gpushmem.job import board, peers
@@ -32,10 +32,10 @@ def met(on=lambda pe: 0, before=lambda pe: None):
 
         names = ("SLURM_PROCID", "GPUSHMEM_PE")
         place["pe"] = next((int(os.environ[n]) for n in names if n in os.environ), 0)
-        hosts.identity = identity
+        machines.identity = identity
         before(place["pe"])
-        found = bootstrap.meet()
-        assert bootstrap.meet() is found is peers.current()
+        found = bootstrap.find_peers()
+        assert bootstrap.find_peers() is found is peers.current()
         heard = found.broadcast(PAYLOAD if found.my_pe == 0 else None)
         assert heard == PAYLOAD
         time.sleep(0.1 * (found.my_pe == 1))
@@ -79,7 +79,7 @@ def test_a_pe_that_does_not_come_is_named_on_all(way, tmp_path):
     env = tcp_env(4, free_port()) if way == "tcp" else step(4, XDG_RUNTIME_DIR=str(tmp_path))
     processes = [Process(met(), **short(env)(pe)) for pe in (0, 1, 3)]
     for process in processes:
-        assert "PE 2 of 4 has not come: PE 0 waited 1.5 s" in process.wait()
+        assert "PE 2 of 4 has not arrived: PE 0 waited 1.5 s" in process.wait()
 
 
 def test_pe_0_that_does_not_come(tmp_path):
@@ -92,7 +92,7 @@ def test_pe_0_that_gives_nothing():
     env = tcp_env(2, free_port())
 
     def leaves():
-        bootstrap.meet()
+        bootstrap.find_peers()
 
     first, second = Process(leaves, **env(0)), Process(met(), **short(env)(1))
     assert "PE 1 of 2 waited 1.5 s for PE 0 at tcp://" in second.wait()
@@ -103,12 +103,12 @@ class Repeating(Channel):
     """What PE 0 has announced can be read again and again, as in a store."""
 
     def answer(self, deadline):
-        return b'{"hosts":[0,0]}'
+        return b'{"machines":[0,0]}'
 
 
 def test_pe_0_that_gives_nothing_but_repeats_itself(monkeypatch):
     monkeypatch.setenv("GPUSHMEM_BOOTSTRAP_TIMEOUT", "0.1")
-    found = gathering.gather(Repeating(1, 2, "a store", "there", "nothing came"))
+    found = node_layout.exchange(Repeating(1, 2, "a store", "there", "nothing came"))
     assert (found.local_pe, found.n_local) == (1, 2)
     with pytest.raises(BootstrapError, match=r"PE 1 of 2 waited 0\.1 s for PE 0 there: nothing"):
         found.broadcast(None)
@@ -117,8 +117,8 @@ def test_pe_0_that_gives_nothing_but_repeats_itself(monkeypatch):
 def test_a_backend_that_is_not_everybodys():
     env = tcp_env(2, free_port())
     first = Process(bootstrap.join, **short(env)(0))
-    text = Process(bootstrap.meet, **env(1)).wait()
-    assert "PE 0 uses the cpu backend: choose the same on all PEs" in text
+    text = Process(bootstrap.find_peers, **env(1)).wait()
+    assert "PE 0 uses the cpu backend: use the same backend on all PEs" in text
     first.wait()
 
 
@@ -137,7 +137,7 @@ def test_launchers_that_tell_of_other_machines(environment, monkeypatch):
 
 def test_numbers_of_machines():
     said = {2: b"b", 0: b"x", 1: b"b", 3: b"a"}
-    assert hosts.numbers(said) == [0, 1, 1, 2]
+    assert machines.numbers(said) == [0, 1, 1, 2]
 
 
 # --- through the board of a job
@@ -161,13 +161,13 @@ def test_bytes_through_the_board(job, monkeypatch):
     assert [pe.broadcast(None) for pe in all_pes[1:]] == [PAYLOAD] * 2
     assert (all_pes[2].local_pe, all_pes[2].n_local) == (2, 3)
     with pytest.raises(ValueError, match="513 bytes are too many: the board"):
-        job.board.post(bytes(513))
+        job.board.announce(bytes(513))
 
 
 def test_who_has_not_come_to_the_board(job, monkeypatch):
     monkeypatch.setenv("GPUSHMEM_BOOTSTRAP_TIMEOUT", "0.2")
     first = inherited(job, 0)
-    with pytest.raises(BootstrapError, match=r"PEs 1-2 of 3 have not come: PE 0 waited 0.2 s"):
+    with pytest.raises(BootstrapError, match=r"PEs 1, 2 of 3 have not arrived: PE 0 waited 0.2 s"):
         first.broadcast(PAYLOAD)
     monkeypatch.setattr("gpushmem.bootstrap.inherited.GRACE", 0.1)
     with pytest.raises(BootstrapError, match=r"PE 2 of 3 waited 0.2 s for PE 0"):
@@ -195,9 +195,9 @@ def test_the_end_of_the_job_is_heard_at_once(job):
 MEET = """
 import sys
 from gpushmem import bootstrap
-from gpushmem.bootstrap import hosts
+from gpushmem.bootstrap import machines
 {before}
-found = bootstrap.meet()
+found = bootstrap.find_peers()
 heard = found.broadcast(b"1234" * 32 if found.my_pe == 0 else None)
 sys.stdout.write(f"{{found.my_pe}} of {{found.n_pes}}, {{found.local_pe}} of {{found.n_local}}, "
                  f"{{found.bootstrap}}: {{heard == b'1234' * 32}}, {{'numba' in sys.modules}}\\n")
@@ -207,7 +207,8 @@ found.close()
 """
 BARRIER = "MPI.COMM_WORLD.Barrier()"  # as the start of NVSHMEM would be
 APART = (
-    'from mpi4py import MPI\nhosts.identity = lambda: b\'["h%d", ""]\' % (MPI.COMM_WORLD.rank // 2)'
+    "from mpi4py import MPI\n"
+    'machines.identity = lambda: b\'["h%d", ""]\' % (MPI.COMM_WORLD.rank // 2)'
 )
 
 

@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushmem import bootstrap
-from gpushmem.bootstrap import handshake, meeting, server, tcp
-from gpushmem.bootstrap.channel import Deadline, name_pes
+from gpushmem.bootstrap import handshake, server, shared_memory, tcp
+from gpushmem.bootstrap.channel import Deadline
 from gpushmem.bootstrap.client import Client
 from gpushmem.bootstrap.handshake import Unproven
+from gpushmem.job.report import compact
 from tests.bootstrap.processes import Process, free_port, joined, step
 from tests.bootstrap.processes import tcp as tcp_env
 from tests.files import open_files
@@ -111,7 +112,7 @@ def attacked(env, address_of, purpose):
             as_pe(address, 2, 3, "another secret", purpose)
         if purpose == tcp.PURPOSE:  # whose key is known
             until = time.monotonic() + 10
-            while "PE 1 is there already" not in first[0].output:
+            while "PE 1 is already connected" not in first[0].output:
                 assert time.monotonic() < until
                 with contextlib.closing(as_pe(address, 1, 3)) as twice:
                     twice.say(b"me, too")
@@ -133,7 +134,7 @@ def test_strangers_at_the_port():
     said = attacked(tcp_env(3, port), lambda _: ("localhost", port), tcp.PURPOSE)
     assert "PE 0 dropped a connection: it does not speak this protocol" in said
     assert "it does not have this job's key" in said
-    assert "PE 1 is there already" in said
+    assert "PE 1 is already connected" in said
     assert "it says it is PE 3 of 3; this job has PEs 0 to 2" in said
     assert "Traceback" not in said
 
@@ -146,7 +147,7 @@ def test_strangers_at_the_socket():
             time.sleep(0.01)
         return "\0" + names.pop().removeprefix("@")
 
-    said = attacked(step(3), address, meeting.PURPOSE)
+    said = attacked(step(3), address, shared_memory.PURPOSE)
     assert "it does not have this job's key" in said
     assert "Traceback" not in said
 
@@ -186,7 +187,7 @@ def test_a_silent_connection_is_dropped_in_time(monkeypatch):
             for byte in hello(1, 2) * 100:
                 dribble.sendall(bytes([byte]))
                 time.sleep(0.02)
-    assert "it did not prove itself within 0.2 s" in first.output
+    assert "it did not authenticate within 0.2 s" in first.output
     Process(joined(), **tcp_env(2, port)(1)).wait()
     first.wait()
     assert first.value is not None
@@ -216,7 +217,7 @@ def test_who_pretends_to_be_pe_0_is_not_believed(answer):
     assert any(word in text for word in told)
 
 
-@pytest.mark.parametrize("how", [bootstrap.join, bootstrap.meet])
+@pytest.mark.parametrize("how", [bootstrap.join, bootstrap.find_peers])
 def test_a_false_pe_0_that_answers_a_byte_at_a_time_keeps_nobody_longer(how):
     with socket.create_server(("localhost", 0), backlog=50) as listener:
         port = listener.getsockname()[1]
@@ -247,8 +248,8 @@ def test_a_pe_with_another_key_does_not_come_in():
     env = {"GPUSHMEM_BOOTSTRAP_TIMEOUT": "0.6"}
     first = Process(joined(), **tcp_env(2, port)(0) | env)
     second = Process(joined(), **tcp_env(2, port, "mine")(1) | env)
-    assert "what answers there does not have this job's key" in second.wait()
-    assert "PE 1 of 2 has not come" in first.wait()
+    assert "the process that answers there does not have this job's key" in second.wait()
+    assert "PE 1 of 2 has not arrived" in first.wait()
 
 
 # --- the conversation itself
@@ -316,7 +317,7 @@ def test_frames_that_were_changed_are_refused(payload, data):
     frame = bytearray(mine.frame(payload))
     at = data.draw(st.integers(4, len(frame) - 1))
     frame[at] ^= data.draw(st.integers(1, 255))
-    with pytest.raises(Unproven, match="changed on its way"):
+    with pytest.raises(Unproven, match="modified in transit"):
         received(theirs, bytes(frame))
 
 
@@ -355,10 +356,10 @@ def test_no_greeting_without_the_key_is_accepted(greeting, proof):
 
 @pytest.mark.parametrize(
     ("pes", "text"),
-    [([3], "PE 3 of 8"), ([7, 3, 5, 6], "PEs 3, 5-7 of 8"), ([1, 2], "PEs 1-2 of 8")],
+    [([3], "PE 3"), ([7, 3, 5, 6], "PEs 3, 5-7"), ([1, 2], "PEs 1, 2")],
 )
 def test_pes_are_named_compactly(pes, text):
-    assert name_pes(pes, 8) == text
+    assert compact(pes) == text
 
 
 def test_descriptors_of_a_process_that_has_too_few(tmp_path):
@@ -369,6 +370,6 @@ def test_descriptors_of_a_process_that_has_too_few(tmp_path):
         client._socket, client._deadline = right, Deadline(5)
         socket.send_fds(left, [b"f"], [0, 1])
         before = open_files()
-        with pytest.raises(ConnectionError, match=r"2 of 3 descriptors came.*ulimit -n"):
+        with pytest.raises(ConnectionError, match=r"2 of 3 descriptors arrived.*ulimit -n"):
             client.receive_fds(3)
         assert not open_files() - before

@@ -25,7 +25,7 @@ def test_pe_0_names_those_that_are_missing_and_tells_the_others():
         began = time.monotonic()
         for process in processes:
             process.wait()
-            assert "PEs 3, 5-7 of 8 have not come: PE 0 waited 1.5 s" in process.value
+            assert "PEs 3, 5-7 of 8 have not arrived: PE 0 waited 1.5 s" in process.value
             assert "GPUSHMEM_BOOTSTRAP_TIMEOUT" in process.value
         assert time.monotonic() - began < 4
 
@@ -53,7 +53,7 @@ def test_a_pe_that_left_is_missing_and_one_that_comes_again_is_welcome():
     env = tcp(3, port)
     first = Process(joined(), **env(0))
     impatient = Process(joined(), **short(env)(1))
-    assert "PE 0 is there, and waits for other PEs" in impatient.wait()
+    assert "PE 0 is there, waiting for other PEs" in impatient.wait()
     others = [Process(joined(), **env(pe)) for pe in (1, 2)]
     for process in (first, *others):
         process.wait()

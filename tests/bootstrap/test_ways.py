@@ -6,7 +6,7 @@ import runpy
 import pytest
 
 from gpushmem.bootstrap import join as join_job
-from gpushmem.bootstrap import meeting, mpi, slurm, torch
+from gpushmem.bootstrap import mpi, shared_memory, slurm, torch
 from gpushmem.errors import ArgumentError, BootstrapError
 from gpushmem.launch import local
 from tests.bootstrap.processes import JOB, free_port, joined, run_all, step, tcp
@@ -103,7 +103,7 @@ def test_a_kernel_runs_in_such_a_job():
 
 
 def test_many_more_pes_than_cores_and_descriptors_in_several_messages(monkeypatch):
-    monkeypatch.setattr(meeting, "AT_ONCE", 25)
+    monkeypatch.setattr(shared_memory, "AT_ONCE", 25)
     n = 60
     assert [pe for pe, _, _ in run_all(n, joined(), step(n))] == list(range(n))
 
@@ -145,10 +145,10 @@ def test_cores_are_divided_among_the_pes_that_may_use_them():
 
 def test_an_unknown_name_lists_those_there_are(environment):
     environment({})
-    with pytest.raises(ArgumentError, match=r"init: there is no bootstrap 'mip'; there are auto, "):
+    with pytest.raises(ArgumentError, match=r"init: unknown bootstrap 'mip'; known are auto, "):
         join_job("mip")
     environment({"GPUSHMEM_BOOTSTRAP": "MPI"})
-    with pytest.raises(ArgumentError, match=r"GPUSHMEM_BOOTSTRAP: there is no bootstrap 'MPI'"):
+    with pytest.raises(ArgumentError, match=r"GPUSHMEM_BOOTSTRAP: unknown bootstrap 'MPI'"):
         join_job()
 
 

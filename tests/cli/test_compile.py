@@ -118,7 +118,7 @@ def test_signatures_are_compiled_without_running(run_cli, script):
     ("arguments", "code", "said"),
     [
         (["--arch", "sm_9"], 2, "'sm_9' is not an architecture: write it as sm_90"),
-        (["--emit", "sass"], 2, "--emit sass: what can be written is cubin, ptx, ltoir"),
+        (["--emit", "sass"], 2, "--emit sass: supported formats are cubin, ptx, ltoir"),
         (["-s", "triple(int64)"], 1, "kernels of {script} are double, everywhere, wrong"),
         (["-s", "wrong(float32[::1], float64[::1])"], 1, "dst is an array of float32, src of"),
         (["--arch", "sm_35"], 2, "'sm_35': NVSHMEM 3 has device functions for sm_75 and newer"),

@@ -35,7 +35,7 @@ def test_on_this_machine(run_cli):
 def test_a_bad_setting_is_a_problem_and_exit_code_1(run_cli):
     done = run_cli("doctor", env={"GPUSHMEM_HEAP_SIZE": "lots"}, code=1)
     assert "PROBLEM  Environment variables" in done.stdout
-    assert "cannot run 1 PE before this is solved: settings" in done.stdout
+    assert "cannot run 1 PE until this is fixed: settings" in done.stdout
     assert "Traceback" not in done.stderr
 
 
@@ -67,7 +67,7 @@ def test_checks_that_do_not_apply_are_named_or_shown(on):
     done = on(lambda machines: machines.bare())
     assert "- " in done.output
     assert "Not applicable: gpu_memory, memlock" in done.output
-    assert "There is no GPU here: 21 checks of GPUs do not apply." in done.output
+    assert "No GPU found: 21 GPU checks do not apply." in done.output
     everything = on(lambda machines: machines.bare(), "--all").output
     assert "Not applicable:" not in everything
     assert "IMEX channels" in everything

@@ -56,7 +56,7 @@ def test_the_backend_and_what_nvshmem_is_told(run_cli):
     env = {"GPUSHMEM_BACKEND": "nvshmem", "GPUSHMEM_TRANSPORT": "ibgda", "GPUSHMEM_HEAP_SIZE": "2G"}
     text = run_cli("info", env=env, code=0).stdout
     assert "Backend that init takes:\n  nvshmem: GPUSHMEM_BACKEND is set\n" in text
-    assert "  transport        ibgda\n  heap             2 GiB\n" in text
+    assert "  transport    ibgda\n  heap         2 GiB\n" in text
     assert "  NVSHMEM_IB_ENABLE_IBGDA=1\n" in text
     env |= {"GPUSHMEM_BACKEND": "abacus", "NVSHMEM_IB_ENABLE_IBGDA": "0"}
     told = json.loads(run_cli("info", "--json", env=env, code=0).stdout)

@@ -89,7 +89,7 @@ def test_heap_size_is_what_was_asked(run_cli, script):
     )
     run_cli("run", "-n", "2", "--heap-size", "4M", path, code=0)
     done = run_cli("run", "-n", "2", "--heap-size", "2M", path, code=1)
-    said = "HeapExhausted: empty: symmetric heap exhausted: 3145728 bytes (3 MiB) asked"
+    said = "HeapExhausted: empty: symmetric heap exhausted: 3145728 bytes (3 MiB) requested"
     assert said in done.stderr
 
 

@@ -205,4 +205,4 @@ def test_who_has_given_up_waits_for_nothing(run_pes):
 
     with pytest.raises(pytest.fail.Exception) as failure:
         run_pes(2, body, timeout=2)
-    assert "PE 0: waits for nothing in gpushmem" in str(failure.value)
+    assert "PE 0: is not waiting in gpushmem" in str(failure.value)

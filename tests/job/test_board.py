@@ -61,6 +61,6 @@ def test_the_first_verdict_wins(board):
 def test_no_board():
     fd = os.memfd_create("no-board")
     os.ftruncate(fd, 1 << 20)
-    with pytest.raises(ValueError, match="no board of a gpushmem job"):
+    with pytest.raises(ValueError, match="not the board of a gpushmem job"):
         Board(fd)
     os.close(fd)

@@ -83,7 +83,7 @@ KINDS = {in_waits: 0.8, in_barriers: 0.8, computing: 0.8, ending: 0.4, None: 2.5
 NEW = """
 import time
 from gpushmem import bootstrap
-peers = bootstrap.meet()
+peers = bootstrap.find_peers()
 peers.broadcast(b"x" if peers.my_pe == 0 else None)
 time.sleep(30)
 """

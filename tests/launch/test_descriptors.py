@@ -41,7 +41,7 @@ def meet_and_look():
         shmem.init(heap_size="1M")
         shmem.barrier_all()
     else:
-        peers = bootstrap.meet()
+        peers = bootstrap.find_peers()
         peers.broadcast(b"x" if peers.my_pe == 0 else None)
     print("said", flush=True)
     return standard()

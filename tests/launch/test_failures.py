@@ -285,10 +285,11 @@ shmem.synchronize()
     assert time.monotonic() - began < 20
     assert re.search(r"gpushmem: PE [02] has waited for 1.5 s in synchronize", done.stderr)
     assert re.search(r"PEs 0, 2: kernel meet, .*\n +barrier_all waits for PE 1", done.stderr)
-    assert "PE 1: waits for nothing in gpushmem" in done.stderr
-    assert "time.sleep(30)  # the culprit" in done.stderr.split("Python of PE 1, MainThread:")[1]
+    assert "PE 1: is not waiting in gpushmem" in done.stderr
+    stack = done.stderr.split("Python stack of PE 1, MainThread:")[1]
+    assert "time.sleep(30)  # the culprit" in stack
     assert "launch/local.py" not in done.stderr
-    assert "Who waits for whom: PEs 0, 2 for PE 1." in done.stderr
+    assert "Waits: PEs 0, 2 for PE 1." in done.stderr
     assert done.stderr.endswith("; all PEs were ended\n")
 
 
@@ -377,7 +378,7 @@ def test_sigusr1_asks_a_live_job(tmp_path):
     launcher = running_job(tmp_path)
     launcher.send_signal(signal.SIGUSR1)
     seen = ""
-    while "Python of PE 1" not in seen:
+    while "Python stack of PE 1" not in seen:
         seen += launcher.stderr.readline()
     assert re.search(r"PE 0: host, in barrier_all at job.py:\d+, waits for PE 1, for", seen)
     assert launcher.poll() is None, "the job goes on"
@@ -406,7 +407,7 @@ def test_ps_and_inspect(tmp_path, run_cli):
     launcher.kill()
     launcher.communicate()
     known = run_cli("inspect", launcher.pid, code=1)
-    assert f"there is no job {launcher.pid} of yours on this machine" in known.stderr
+    assert f"you have no job {launcher.pid} on this machine" in known.stderr
 
 
 # --- without a launcher of ours

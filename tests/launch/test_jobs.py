@@ -110,12 +110,12 @@ ACCOUNT = {"pe": 0, "waits": [WAIT], "more": 0, "busy": [HOSTILE], "unstarted": 
 ACCOUNT |= {"journal": {"words": [], "puts": [], "lost": False}, "stacks": [f"a\n{HOSTILE}"]}
 # What holds a board, and a part of what is said of it.
 BOARDS = {
-    "locked": (locked, None, "cannot be asked: its board has been locked for 0.2 s"),
+    "locked": (locked, None, "cannot be inspected: its board has been locked for 0.2 s"),
     "restless": (a_board(), answers_and_forgets, "report: "),
     "nested": (says("[" * 500_000, "5"), None, "job "),
-    "not json": (says("}", "\xff"), None, "what it tells cannot be read"),
-    "wrong": (says({"waits": 5}, {"waits": [{}]}), None, "cannot be asked: "),
-    "lists": (says([], [[]]), None, "cannot be asked: "),
+    "not json": (says("}", "\xff"), None, "its account cannot be read"),
+    "wrong": (says({"waits": 5}, {"waits": [{}]}), None, "cannot be inspected: "),
+    "lists": (says([], [[]]), None, "cannot be inspected: "),
     "silent": (a_board(), None, "PEs 0-1: does not answer"),
     "honest": (says(ACCOUNT, ACCOUNT), None, r"kernel \x1b[2J\x1b]0;owned\x07\x9b1m\u202e is run"),
 }
@@ -153,7 +153,7 @@ def sized(n_pes, nbytes):
 @pytest.mark.parametrize("n_pes", [0, -1, 3, 1 << 20, 1 << 62])
 def test_boards_of_impossible_sizes_are_none(n_pes):
     with holder(sized(n_pes, board_bytes(2))) as pid:
-        assert "there is no job" in in_words(pid)
+        assert "you have no job" in in_words(pid)
 
 
 def test_a_board_cannot_claim_anothers_number():
@@ -170,7 +170,10 @@ def test_what_only_has_a_boards_name_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "file").touch()
     for name in ("fifo", "file"):
-        with pytest.raises(ValueError, match="no memory of a job"), jobs._open(tmp_path / name):
+        with (
+            pytest.raises(ValueError, match="not the memory of a job"),
+            jobs._open(tmp_path / name),
+        ):
             pass
 
 

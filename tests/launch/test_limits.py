@@ -113,6 +113,6 @@ def test_run_says_it_before_anything_is_started(tmp_path):
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr == (
-        "Error: a job of 50 PEs needs 214 open files a process, and the limit is 64: raise it "
+        "Error: a job of 50 PEs needs 214 open files per process, the limit is 64: raise it "
         "(ulimit -n 214), or start fewer PEs\n"
     )

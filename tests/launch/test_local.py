@@ -32,7 +32,7 @@ shmem.barrier_all()
 """
 NEW = """
 from gpushmem import bootstrap
-peers = bootstrap.meet()
+peers = bootstrap.find_peers()
 my_pe = peers.my_pe
 peers.broadcast(b"abc" if my_pe == 0 else None)
 """

@@ -22,7 +22,7 @@ NVSHMEM = ("run", "--backend", "nvshmem")
 HEAD = """
 import os, signal, sys, time
 from gpushmem import bootstrap
-peers = bootstrap.meet()
+peers = bootstrap.find_peers()
 my_pe = peers.my_pe
 heard = peers.broadcast(b"%03d" % peers.n_pes if my_pe == 0 else None)
 """
@@ -115,7 +115,7 @@ def test_init_says_what_is_missing(run_cli, script):
 
 @pytest.mark.slow
 def test_children_of_a_pe_are_not_pes(run_cli, script):
-    child = "from gpushmem import bootstrap; print(bootstrap.meet().n_pes)"
+    child = "from gpushmem import bootstrap; print(bootstrap.find_peers().n_pes)"
     path = script(f"import subprocess\nsubprocess.run([sys.executable, '-c', {child!r}])\n")
     assert run_cli(*NVSHMEM, "-n", 2, path, code=0).stdout == "1\n" * 2
 
@@ -161,7 +161,7 @@ def test_a_script_may_choose_the_cpu_backend_all_the_same(run_cli, script):
 
 def greet(word):
     """A function of a module, which pickle can take."""
-    found = bootstrap.meet()
+    found = bootstrap.find_peers()
     heard = found.broadcast(word.encode() if found.my_pe == 0 else None)
     return found.my_pe, heard.decode(), os.environ["GPUSHMEM_BACKEND"]
 
@@ -175,7 +175,7 @@ def test_closures_and_their_results():
     kernel = shmem.jit(lambda x: variant(x, x, 1, 1, 1, 0))
 
     def body(k):
-        found = bootstrap.meet()
+        found = bootstrap.find_peers()
         loaded = "numba" in sys.modules
         same = [
             variant is shmem.iput_warp, team is shmem.TEAM_INVALID, callable(shmem.jit),
@@ -224,7 +224,7 @@ def test_what_cannot_be_sent():
 
 def test_a_pe_that_fails(capfd):
     def body():
-        if bootstrap.meet().my_pe == 1:
+        if bootstrap.find_peers().my_pe == 1:
             raise KeyError("lost")
         threading.Event().wait(30)
 
@@ -236,7 +236,7 @@ def test_a_pe_that_fails(capfd):
 def test_a_job_has_a_limit():
     outcome, _ = collect(2, lambda: time.sleep(30), backend="nvshmem", limit=1.0)
     assert outcome.code == 124
-    assert "the job has run into its limit of 1 s" in outcome.reason
+    assert "the job exceeded its limit of 1 s" in outcome.reason
 
 
 def test_results_are_what_was_returned():

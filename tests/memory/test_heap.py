@@ -105,7 +105,7 @@ def test_exhaustion_says_what_to_do():
         heap.alloc(300 << 10)
     text = str(error.value)
     for part in (
-        "307200 bytes (300 KiB) asked", "largest free block has 262144 (256 KiB)",
+        "307200 bytes (300 KiB) requested", "largest free block has 262144 (256 KiB)",
         "524288 of 1048576 bytes", "fragmented", "--heap-size", "GPUSHMEM_HEAP_SIZE",
         "init(heap_size=",
     ):  # fmt: skip

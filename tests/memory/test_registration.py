@@ -154,9 +154,9 @@ def read_only():
         (np.zeros((4, 4)).T[:2], "not contiguous"),
         (read_only(), r"read-only: gpushmem.to_device makes a copy"),
         (np.array([{}]), "holds Python objects"),
-        ([1, 2], "register: list is no array"),
-        (np.float64(3), "register: float64 is no array"),
-        (b"abc", "register: bytes is no array.* numpy.asarray"),
+        ([1, 2], "register: list is not an array"),
+        (np.float64(3), "register: float64 is not an array"),
+        (b"abc", "register: bytes is not an array.* numpy.asarray"),
         pytest.param(
             OnAGpu(),
             "this OnAGpu is in a GPU's memory, which the cpu backend does not reach",
@@ -172,7 +172,7 @@ def test_what_cannot_be_registered(alone, buffer, message):
 @pytest.mark.host_memory
 def test_our_own_memory_needs_no_registration(alone):
     a = shmem.zeros(4)
-    with pytest.raises(ArgumentError, match="a SymmetricArray is device memory already"):
+    with pytest.raises(ArgumentError, match="a SymmetricArray is already device memory"):
         shmem.register(a)
     with pytest.raises(ArgumentError, match="32 bytes are on the symmetric heap already"):
         shmem.register(np.asarray(a))
@@ -185,7 +185,9 @@ def test_overlapping_registrations_are_refused_with_both_ranges(alone, start, st
     at = memory.__array_interface__["data"][0]
     new = rf"{4 * (stop - start)} bytes at {at + 4 * start:#x} to {at + 4 * stop:#x}"
     old = rf"32 bytes at {at + 8:#x} to {at + 40:#x}"
-    with pytest.raises(ArgumentError, match=f"register: {new} overlap {old}, registered already"):
+    with pytest.raises(
+        ArgumentError, match=f"register: {new} overlap {old}, which are already registered"
+    ):
         shmem.register(memory[start:stop])
     shmem.register(memory[:2])  # neighbours do not overlap
     shmem.register(memory[10:])
@@ -201,7 +203,7 @@ def test_a_handle_is_not_used_after_unregister(alone):
     handle = shmem.register(b)
     view = handle[1:]
     shmem.unregister(handle)
-    assert repr(handle) == "DeviceArray(shape=(4,), dtype=float64, gone after unregister)"
+    assert repr(handle) == "DeviceArray(shape=(4,), dtype=float64, released by unregister)"
     for use in (
         handle.numpy, view.numpy, lambda: shmem.put(a, view, 0), lambda: negate[1, 1](handle),
         lambda: shmem.unregister(handle),

@@ -88,7 +88,7 @@ def test_stats_as_text(alone):
     assert str(shmem.heap_stats()).splitlines() == [
         "symmetric heap: 768 bytes of 16 MiB used by 1 symmetric array, at most 4.001 MiB so far; "
         "largest free block 12 MiB, fragmentation 25%",
-        "    offset  bytes  shape     dtype  made at",
+        "    offset  bytes  shape     dtype  allocated at",
         f"  0x400000    600  (20, 30)  int8   {line_of('the one left')}",
     ]
 
@@ -162,7 +162,7 @@ def test_arrays_never_freed_are_reported_once(run_pes):
     assert category is ResourceWarning
     assert text.splitlines() == [
         "finalize: 2 symmetric arrays never freed, 1012 bytes in all",
-        "  offset  bytes  shape    dtype  made at",
+        "  offset  bytes  shape    dtype  allocated at",
         f"     0x0     12  (2, 3)   int16  {line_of('leak')}",
         f"   0x100   1000  (1000,)  uint8  {line_of('another leak')}",
     ]

@@ -38,9 +38,9 @@ if __name__ == "__main__":
     sys.stdout.write(f"{{ring()}} {{os.environ.get('NVSHMEM_REMOTE_TRANSPORT')}}\\n")
 """
 TWO_MACHINES = """
-from gpushmem.bootstrap import hosts
+from gpushmem.bootstrap import machines
 rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("GPUSHMEM_PE") or 0)
-hosts.identity = lambda: b'["h%d", ""]' % (rank // 2)
+machines.identity = lambda: b'["h%d", ""]' % (rank // 2)
 """
 GPU = {"GPUSHMEM_BACKEND": "nvshmem", "GPUSHMEM_HEAP_SIZE": "1M", "GPUSHMEM_VERBOSE": "1"}
 SIZE = (1 << 20) + (64 << 20)

@@ -59,7 +59,7 @@ def test_a_full_heap_says_which_lines_hold_it(alone):
         shmem.zeros(1 << 22)
     said = str(error.value)
     assert re.match(r"zeros: symmetric heap exhausted: 33554432 bytes", said)
-    held = re.findall(r"\n +(\S+ ?\S*) in (\d+) symmetric arrays?, made at (\S+)", said)
+    held = re.findall(r"\n +(\S+ ?\S*) in (\d+) symmetric arrays?, allocated at (\S+)", said)
     assert [where.partition(":")[0] for _, _, where in held] == ["test_errors_shown.py"] * 5
     assert [int(count) for _, count, _ in held] == [4, 1, 1, 1, 1]
     assert said.endswith("\n  and 2 more lines")

@@ -96,7 +96,7 @@ class Pool:
 
     def mend(self):
         for name, array in self.arrays.items():
-            if array._owner is not None and array._owner.gone:
+            if array._lifetime is not None and array._lifetime.released_by:
                 self.arrays[name] = self.makers[name]()
 
     def array(self, rng):

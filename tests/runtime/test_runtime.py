@@ -228,7 +228,7 @@ def test_use_after_free_and_after_finalize():
     shmem.finalize()
     with pytest.raises(SymmetryError, match="after finalize"):
         b.numpy()
-    assert "gone after finalize" in repr(b)
+    assert "released by finalize" in repr(b)
 
 
 def test_heap_exhaustion_names_the_numbers_on_every_pe(run_pes):

@@ -90,7 +90,10 @@ OWN = [
     ),
     ({"NVSHMEM_SYMMETRIC_SIZE": "x"}, "environment variable NVSHMEM_SYMMETRIC_SIZE: 'x'"),
     ({"GPUSHMEM_HCA": "a:1", "GPUSHMEM_NIC_MAP": "a:1:1"}, "are both set: NVSHMEM takes either"),
-    ({"GPUSHMEM_TRANSPORT": "rope"}, "environment variable GPUSHMEM_TRANSPORT: 'rope' is none of"),
+    (
+        {"GPUSHMEM_TRANSPORT": "rope"},
+        "environment variable GPUSHMEM_TRANSPORT: 'rope' is not one of",
+    ),
 ]
 
 

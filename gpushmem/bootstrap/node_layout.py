@@ -1,11 +1,11 @@
-"""PEs that others have started, on one machine or on several, hear from PE 0 who is where.
+"""PEs started by other launchers, on one or several machines, learn the node layout from PE 0.
 
-Through the `Channel` they have, in two announcements of PE 0's, the second of which repeats the
-first, since in some channels it takes the other's place:
+They use the `Channel` of their launcher, with two announcements by PE 0. The second repeats the
+first, because in some channels it replaces it:
 
     PE -> PE 0    the machine it is on
-    PE 0 -> all   {"hosts": the number of each PE's machine}
-    PE 0 -> all   {"hosts": ..., "payload": what the backend gives}
+    PE 0 -> all   {"machines": the number of each PE's machine}
+    PE 0 -> all   {"machines": ..., "payload": the backend's bytes}
 """
 
 from __future__ import annotations
@@ -16,34 +16,36 @@ import time
 from typing import Any
 
 from gpushmem import settings
-from gpushmem.bootstrap import hosts
-from gpushmem.bootstrap.channel import Channel, Deadline
+from gpushmem.bootstrap import machines
+from gpushmem.bootstrap.channel import GRACE, Channel, Deadline
 from gpushmem.bootstrap.directory import Directory
-from gpushmem.bootstrap.meeting import GRACE, found, raise_refusal, refusal
 from gpushmem.bootstrap.nearby import Nearby
+from gpushmem.bootstrap.shared_memory import found, raise_refusal, refusal
 from gpushmem.errors import BootstrapError, ShmemError
 from gpushmem.job.peers import Peers
 
-__all__ = ["gather"]
+__all__ = ["exchange"]
 
 
-def gather(channel: Channel) -> Peers:
-    """Meet the other PEs. Raises `BootstrapError` when they do not come in time."""
+def exchange(channel: Channel) -> Peers:
+    """Meet the other PEs. Raises `BootstrapError` if they do not arrive in time."""
     if isinstance(channel, Directory):
         channel = Nearby(channel)
     deadline = Deadline(settings.get("GPUSHMEM_BOOTSTRAP_TIMEOUT"))
     try:
-        return Gathered(channel, (_lead if channel.my_pe == 0 else _follow)(channel, deadline))
+        return ConnectedPeers(
+            channel, (_lead if channel.my_pe == 0 else _follow)(channel, deadline)
+        )
     except BaseException:
         channel.close()
         raise
 
 
-class Gathered(Peers):
-    """PEs that have told PE 0 where they are; the channel stays open until `close`."""
+class ConnectedPeers(Peers):
+    """PEs that have told PE 0 their machine; the channel stays open until `close`."""
 
     def __init__(self, channel: Channel, heard: dict[str, Any]) -> None:
-        numbers = heard["hosts"]
+        numbers = heard["machines"]
         mine = [pe for pe, host in enumerate(numbers) if host == numbers[channel.my_pe]]
         super().__init__(
             channel.my_pe, channel.n_pes, mine.index(channel.my_pe), len(mine),
@@ -71,7 +73,7 @@ class Gathered(Peers):
 def _lead(channel: Channel, deadline: Deadline) -> dict[str, Any]:
     try:
         said = channel.gather(deadline)
-        heard: dict[str, Any] = {"hosts": hosts.numbers({0: hosts.identity(), **said})}
+        heard: dict[str, Any] = {"machines": machines.numbers({0: machines.identity(), **said})}
         _announce(channel, heard)
     except ShmemError as error:
         _announce(channel, refusal(error))
@@ -84,8 +86,8 @@ def _announce(channel: Channel, what: dict[str, Any]) -> None:
 
 
 def _follow(channel: Channel, deadline: Deadline) -> dict[str, Any]:
-    channel.say(hosts.identity())
-    return _hear(channel, deadline, "hosts")
+    channel.say(machines.identity())
+    return _hear(channel, deadline, "machines")
 
 
 def _hear(channel: Channel, deadline: Deadline, what: str) -> dict[str, Any]:
@@ -99,11 +101,11 @@ def _hear(channel: Channel, deadline: Deadline, what: str) -> dict[str, Any]:
             if what in heard:
                 return heard
             if "name" in heard:
-                raise BootstrapError("PE 0 uses the cpu backend: choose the same on all PEs")
+                raise BootstrapError("PE 0 uses the cpu backend: use the same backend on all PEs")
         if not longer.left:
             raise BootstrapError(
                 f"PE {channel.my_pe} of {channel.n_pes} waited {deadline.seconds:g} s for PE 0 "
-                f"{channel.where}: {channel.trouble}. See whether PE 0 runs, or has "
+                f"{channel.where}: {channel.trouble}. Check whether PE 0 runs, or has "
                 "failed earlier; for more time set GPUSHMEM_BOOTSTRAP_TIMEOUT"
             )
         time.sleep(pause)

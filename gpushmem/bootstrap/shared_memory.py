@@ -1,13 +1,13 @@
-"""PEs that others have started get the job's memory: PE 0 makes it, and hands its descriptors out.
+"""PE 0 creates the job's memory, and sends its descriptors to PEs started by other launchers.
 
-They go over a Unix-domain socket in the abstract namespace, so there is no file. PE 0 says its
-name, and a key made for this job, through the `Channel` the PEs have. Then
+The descriptors go over a Unix-domain socket in the abstract namespace, so there is no file. PE 0
+sends the socket's name, and a key made for this job, through the `Channel` of the launcher. Then
 
     client -> PE 0   (handshake) the cores it may use
-    PE 0 -> client   what the job is; its descriptors, some at a time, each lot confirmed
-    PE 0 -> client   that all PEs have them
+    PE 0 -> client   a description of the job; its descriptors, in batches, each one confirmed
+    PE 0 -> client   notice that all PEs have them
 
-in steps which PE 0 takes with all PEs before the next: so all are in the job, or none.
+PE 0 completes each step with all PEs before the next, so either all PEs join the job, or none.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from collections import Counter
 from typing import Any
 
 from gpushmem import settings
-from gpushmem.bootstrap import hosts
-from gpushmem.bootstrap.channel import Channel, Deadline
+from gpushmem.bootstrap import machines
+from gpushmem.bootstrap.channel import GRACE, Channel, Deadline
 from gpushmem.bootstrap.client import Client
 from gpushmem.bootstrap.handshake import Unproven
 from gpushmem.bootstrap.server import Listener
@@ -31,12 +31,11 @@ from gpushmem.errors import BackendUnavailable, BootstrapError, ShmemError
 from gpushmem.job.job import Job, create
 from gpushmem.job.limits import SPARE, check_open_files
 
-__all__ = ["GRACE", "found", "join", "raise_refusal", "refusal"]
+__all__ = ["found", "join", "raise_refusal", "refusal"]
 
 PURPOSE = b"descriptors"
-AT_ONCE = 200  # descriptors in a message; Linux takes 253
-GRACE = 3.0  # seconds that others wait longer than PE 0, to learn from it what is missing
-# What an attempt may fail with that is worth another: nobody there, not PE 0, an old place.
+AT_ONCE = 200  # descriptors per message; Linux allows 253
+# Errors after which an attempt is repeated: no listener, not PE 0, a stale address.
 BROKEN = (OSError, Unproven, ValueError, KeyError, TypeError)
 REFUSALS = {kind.__name__: kind for kind in (BackendUnavailable, BootstrapError)}
 
@@ -62,7 +61,7 @@ def _lead(channel: Channel, deadline: Deadline) -> Job:
     with contextlib.closing(Listener(sock, key, PURPOSE, channel.n_pes)) as listener:
         try:
             said = channel.gather(deadline)
-            hosts.check({0: hosts.identity(), **said} if said else {}, channel.n_pes)
+            machines.check({0: machines.identity(), **said} if said else {}, channel.n_pes)
             sock.bind("\0" + name)
             sock.listen(4096)
             invitation = {"name": name} if channel.key else {"name": name, "key": key.hex()}
@@ -76,29 +75,29 @@ def _lead(channel: Channel, deadline: Deadline) -> Job:
 
 
 def refusal(error: ShmemError) -> dict[str, str]:
-    """What PE 0 says to the others when it gives up."""
+    """Return PE 0's message to the others when it gives up."""
     kind = type(error).__name__
     return {"refused": kind if kind in REFUSALS else "BootstrapError", "why": str(error)[:8000]}
 
 
 def _hand_out(channel: Channel, listener: Listener, deadline: Deadline) -> Job:
     said = listener.gather(deadline, channel.where)
-    cores = {0: hosts.cpus(), **{pe: text.decode() for pe, text in said.items()}}
+    cores = {0: machines.cpus(), **{pe: text.decode() for pe, text in said.items()}}
     sharing = Counter(cores.values())
     job = create(channel.n_pes, bootstrap=found(channel))
     with _closed_on_error(job.fds):
         about = {"max_teams": job.max_teams, "n_fds": len(job.fds)}
-        until = deadline.later(1.0)  # of all together
+        until = deadline.later(1.0)  # for all PEs together
         for pe in said:
             try:
                 about["sharing"] = sharing[cores[pe]]
                 _send(listener, pe, json.dumps(about).encode(), job.fds, until)
             except OSError as error:
                 raise BootstrapError(
-                    f"PE {pe} of {channel.n_pes} came, and was lost before it had the job's "
-                    f"memory ({_reason(error)}): see what it says itself"
+                    f"PE {pe} of {channel.n_pes} connected, but left before it had the job's "
+                    f"memory ({_reason(error)}): see its own output"
                 ) from None
-        channel.close()  # whoever looks there from now on is of another job
+        channel.close()  # a later reader belongs to another job
         listener.tell_all(b"{}")
     _divide_cores(sharing[cores[0]])
     return job
@@ -112,7 +111,7 @@ def _send(
     for lot in range(0, len(fds), AT_ONCE):
         sock.settimeout(max(0.001, deadline.left))
         socket.send_fds(sock, [b"f"], fds[lot : lot + AT_ONCE])
-        if sock.recv(1) != b"k":  # descriptors on their way are limited, too
+        if sock.recv(1) != b"k":  # descriptors in flight are limited, too
             raise ConnectionError("it left")
 
 
@@ -130,7 +129,7 @@ def _closed_on_error(fds: Any) -> Any:
 
 
 def _follow(channel: Channel, deadline: Deadline) -> Job:
-    channel.say(hosts.identity())
+    channel.say(machines.identity())
     answer = None
     pause = 0.002
     longer = deadline.later(min(GRACE, deadline.seconds))
@@ -140,11 +139,11 @@ def _follow(channel: Channel, deadline: Deadline) -> Job:
             try:
                 return _fetch(channel, answer, longer)
             except BROKEN as error:
-                channel.failed(f"it gave a place to meet, but there: {_reason(error)}")
+                channel.failed(f"it gave a meeting place, but connecting failed: {_reason(error)}")
         if not deadline.left:
             raise BootstrapError(
                 f"PE {channel.my_pe} of {channel.n_pes} waited {deadline.seconds:g} s for PE 0 "
-                f"{channel.where}: {channel.trouble}. See whether PE 0 runs, or has "
+                f"{channel.where}: {channel.trouble}. Check whether PE 0 runs, or has "
                 "failed earlier; for more time set GPUSHMEM_BOOTSTRAP_TIMEOUT"
             )
         time.sleep(min(pause, deadline.left))
@@ -160,14 +159,14 @@ def _fetch(channel: Channel, answer: bytes, deadline: Deadline) -> Job:
         PURPOSE, channel.my_pe, channel.n_pes, deadline,
     )  # fmt: skip
     with contextlib.closing(client):
-        client.say(hosts.cpus().encode())
+        client.say(machines.cpus().encode())
         about = _hear(client, deadline)
         fds: list[int] = []
         with _closed_on_error(fds):
             while len(fds) < about["n_fds"]:
                 fds += client.receive_fds(min(AT_ONCE, about["n_fds"] - len(fds)))
                 client.confirm()
-            _hear(client, deadline)  # all PEs have come as far
+            _hear(client, deadline)  # all PEs have the descriptors
     _divide_cores(about["sharing"])
     board, control, *heaps = fds
     return Job(
@@ -180,13 +179,13 @@ def _hear(client: Client, deadline: Deadline) -> dict[str, Any]:
     try:
         heard: dict[str, Any] = json.loads(client.hear(deadline))
     except TimeoutError:
-        raise TimeoutError("PE 0 is there, and waits for other PEs") from None
+        raise TimeoutError("PE 0 is there, waiting for other PEs") from None
     raise_refusal(heard)
     return heard
 
 
 def raise_refusal(heard: dict[str, Any]) -> None:
-    """Raise the error that PE 0 gave up with, if this says so."""
+    """Raise PE 0's error if this message contains one."""
     if "refused" in heard:
         raise REFUSALS.get(heard["refused"], BootstrapError)(heard["why"])
 
@@ -200,12 +199,12 @@ def _reason(error: BaseException) -> str:
 
 
 def found(channel: Channel) -> str:
-    """How the PEs have found each other, for people."""
+    """Describe how the PEs found each other, for messages."""
     return f"found through {channel.found}"
 
 
 def _divide_cores(sharing: int) -> None:
-    """Let PEs that may use the same cores have an equal part each, unless the user decided."""
+    """Divide the cores among the PEs that may use the same ones, unless the user has decided."""
     if not settings.is_set("GPUSHMEM_THREADS"):
         mine = len(os.sched_getaffinity(0))
         settings.put("GPUSHMEM_THREADS", max(1, mine // sharing))

