@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import importlib
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -15,7 +13,8 @@ import numpy as np
 from gpushmem import bootstrap as bootstraps
 from gpushmem import settings
 from gpushmem.arguments import integer, public, shown, taking
-from gpushmem.backends import choice
+from gpushmem.backends import choice, registry
+from gpushmem.backends.about import Tuning
 from gpushmem.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -41,7 +40,7 @@ from gpushmem.memory.asked import dtype_of, nbytes_of, plain, shape_of
 from gpushmem.memory.heap import Heap
 from gpushmem.memory.registration import Registrations
 from gpushmem.memory.stats import Allocated, HeapStats, holders, leak_report
-from gpushmem.memory.tensors import memory_of
+from gpushmem.memory.tensors import in_host_memory, memory_of
 from gpushmem.ops import Op, host
 from gpushmem.size import format_size, parse_size
 
@@ -57,12 +56,14 @@ __all__ = [
     "heap_stats",
     "init",
     "is_initialized",
+    "on_device",
     "ones",
     "register",
     "set_timeout",
     "stream",
     "synchronize",
     "to_device",
+    "tuning",
     "unregister",
     "zeros",
 ]
@@ -79,20 +80,6 @@ def _meet(name: str | None) -> Peers:
     note_exceptions()
     return found
 
-
-@dataclass(frozen=True)
-class Entry:
-    """Where a backend's class is, and how its PEs come together, which it then asks for itself."""
-
-    module: str
-    attribute: str
-    meet: Callable[[str | None], Job | Peers]
-
-
-BACKENDS = {
-    "cpu": Entry("gpushmem.backends.cpu.backend", "CpuBackend", _join),
-    "nvshmem": Entry("gpushmem.backends.nvshmem.backend", "NvshmemBackend", _meet),
-}
 
 # Which argument of an operation is local memory: the rest is on the symmetric heap.
 LOCAL = {"put": "src", "get": "dst", "iput": "src", "iget": "dst", "put_signal": "src"}
@@ -119,7 +106,6 @@ class Runtime:
             offset = self.heap.alloc(nbytes)
         except HeapExhausted as error:
             raise HeapExhausted(f"{what}: {error}{holders(self.stats().allocations)}") from None
-        self.backend.forget(offset, nbytes)
         made = Allocated(offset, nbytes, shape, dtype, user_line())
         allocation = self.allocations[offset] = Allocation(made, self.free)
         try:
@@ -187,8 +173,9 @@ def init(
 ) -> None:
     """Connect this PE to the others; collective over the job.
 
-    `backend` is "cpu" or "nvshmem"; default: `--backend` of `gpushmem run`, else GPUSHMEM_BACKEND,
-    else "nvshmem" where there are an NVIDIA GPU and nvshmem4py, else "cpu". All PEs take the same.
+    `backend` is "cpu", "nvshmem" or "null" (one PE and no kernels); default: `--backend` of
+    `gpushmem run`, else GPUSHMEM_BACKEND, else "nvshmem" where there are an NVIDIA GPU and
+    nvshmem4py, else "cpu". All PEs take the same.
     `heap_size` is the symmetric heap of each PE in bytes or as "256M"; default: `--heap-size` of
     `gpushmem run`, else GPUSHMEM_HEAP_SIZE, else 1 GiB. Memory of the cpu backend is used up only
     as it is written.
@@ -213,7 +200,7 @@ def init(
     name, _ = choice.choose(backend)
     heap_size = None if heap_size is None else _heap_bytes(heap_size)
     made = _backend_class(name)
-    pes = BACKENDS[name].meet(bootstrap)
+    pes = (_join if registry.about(name).shares_memory else _meet)(bootstrap)
     heap_bytes = _heap_bytes(heap_size, pes.heap_size)
     if pes.my_pe == 0:
         bootstraps.note(_found(pes, name, heap_bytes))
@@ -275,8 +262,7 @@ def _backend_class(name: str) -> Any:
     why = choice.unusable(name)
     if why is not None:
         raise BackendUnavailable(why)
-    entry = BACKENDS[name]
-    return getattr(importlib.import_module(entry.module), entry.attribute)
+    return registry.load(registry.about(name).backend)
 
 
 def _found(pes: Job | Peers, backend: str, heap_bytes: int) -> str:
@@ -451,6 +437,24 @@ def register(array: Any) -> DeviceArray:
 
 
 @public
+def on_device(array: Any, what: str = "on_device", name: str = "array") -> Any:
+    """The array as kernels take it, on the same memory; not collective.
+
+    A device array, or another with `__cuda_array_interface__`, is returned as it is; of an array
+    in host memory that is registered, or of a part of one, it returns a device array. Raises
+    `ArgumentError` for others, naming the function `what` and the argument `name`.
+    """
+    registrations = current(what).registrations
+    if isinstance(array, DeviceArray):
+        return array
+    if in_host_memory(array):
+        return registrations.shared(what, name, array)
+    if hasattr(array, "__cuda_array_interface__"):
+        return array
+    raise ArgumentError(f"{what}: {name} must be a device array, not {shown(array)}")
+
+
+@public
 def unregister(array: Any) -> None:
     """End a registration; not collective. Waits for this PE's streams.
 
@@ -473,6 +477,15 @@ def stream() -> Any:
     does. Not collective; a stream is given back when nothing refers to it any more.
     """
     return current("stream").backend.stream()
+
+
+@public
+def tuning() -> Tuning:
+    """How kernels that communicate are best launched on the backend in use: blocks, threads, sizes.
+
+    Not collective; the same on all PEs.
+    """
+    return registry.about(current("tuning").backend.name).tuning
 
 
 @public

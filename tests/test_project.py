@@ -89,20 +89,19 @@ ROOMS = {
     "backends/nvshmem": [
         "backends", "artifacts", "job", "ops", "disk", "settings", "size", "errors",
     ],
-    "backends/choice.py": ["backends/nvshmem", "settings", "errors"],
     "runtime.py": [
-        "memory", "backends/choice", "backends", "bootstrap", "job", "ops", "settings", "size",
+        "memory", "backends", "bootstrap", "job", "ops", "settings", "size",
         "lines", "arguments", "errors",
     ],
     "jit.py": ["runtime", "memory", "backends", "arguments", "errors"],
     "launch": [
-        "job", "ops", "jit", "backends/choice", "backends", "backends/nvshmem", "settings", "size",
-        "arguments", "errors",
+        "job", "ops", "jit", "backends", "backends/nvshmem", "settings", "size", "arguments",
+        "errors",
     ],
-    "doctor": ["backends/choice", "backends", "backends/nvshmem", "settings", "size", "errors"],
+    "doctor": ["backends", "backends/nvshmem", "settings", "size", "errors"],
     "cli": [
-        "launch", "doctor", "runtime", "jit", "backends/choice", "backends", "backends/nvshmem",
-        "job", "settings", "size", "errors", "__version__",
+        "launch", "doctor", "runtime", "jit", "backends", "backends/nvshmem", "job", "settings",
+        "size", "errors", "__version__",
     ],
 }  # fmt: skip
 
