@@ -12,6 +12,7 @@ import pytest
 
 import gpushmem
 import gpushmem.ops
+from gpushmem.backends.registry import BACKENDS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gpushmem"
@@ -99,6 +100,8 @@ ROOMS = {
         "errors",
     ],
     "doctor": ["backends", "backends/nvshmem", "settings", "size", "errors"],
+    "checks.py": ["memory", "ops", "arguments", "errors"],
+    "kernels": ["gpushmem", "checks"],  # public names only: what users' plans can do
     "cli": [
         "launch", "doctor", "runtime", "jit", "backends", "backends/nvshmem", "job", "settings",
         "size", "errors", "__version__",
@@ -154,6 +157,8 @@ def test_no_import_escapes_the_rule(source, rooms):
 
 def files_of(room):
     """The files of a room that are in no room inside it."""
+    if room == "kernels":
+        return sorted((ROOT / room).glob("*.py"))
     if room.endswith(".py"):
         return [PACKAGE / room]
     inner = [PACKAGE / other for other in ROOMS if other.startswith(f"{room}/")]
@@ -168,6 +173,25 @@ def test_rooms_know_only_what_is_below_them(room):
         package = ".".join(path.relative_to(ROOT).parent.parts)
         rooms = set(imports_of(path.read_text(), package))
         assert rooms <= {room, *ROOMS[room]}, path.relative_to(ROOT)
+
+
+def test_no_backend_is_asked_for_by_name():
+    """What differs, backends say themselves (`About`); but the doctor's checks are of one each."""
+    names = "|".join(BACKENDS)
+    asks = re.compile(rf'[=!]= "({names})"|"({names})" [=!]=|in [({{\[]"({names})"')
+    files = [*PACKAGE.rglob("*.py"), *(ROOT / "kernels").glob("*.py")]
+    found = [path for path in files if asks.search(path.read_text())]
+    assert [path for path in found if path.parent.name != "doctor"] == []
+
+
+def test_backends_describe_themselves_without_loading_anything():
+    code = (
+        "import sys\nfrom gpushmem.backends import registry\n"
+        "for name in registry.BACKENDS:\n    registry.about(name)\n"
+        "print([m for m in ('nvshmem', 'numba', 'numpy', 'cuda') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_every_file_belongs_to_a_room():

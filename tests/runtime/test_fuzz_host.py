@@ -228,7 +228,8 @@ def other(rng, pool):
         (plan, (), sizes | {rng.choice(["blocks", "threads", "tile", "foo"]): many[0]}),
         (pool.plan, tuple(many[:rng.choice([0, 1, 2, 3])]), {}),
         (team.translate_pe, tuple(many[:2]), {}), (team.destroy, (), {}),
-        (kernels.route, (many[0],), {"experts": many[1], "weights": many[2]}), (pool.stream.synchronize, (), {}),
+        (kernels.route, (many[0],), {"experts": many[1], "weights": many[2]}),
+        (pool.stream.synchronize, (), {}),
         (lambda: shmem.multicast_array(pool.arrays["f8"], 0).copy_from(many[0]), (), {}),
     ])  # fmt: skip
 
