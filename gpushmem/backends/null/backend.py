@@ -127,7 +127,8 @@ class NullBackend:
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
         given = checked(op, arguments)
         stream = given.pop("stream", None)
-        if not isinstance(stream, Stream | None) and (stream != 0 or isinstance(stream, bool)):
+        default = isinstance(stream, int) and stream == 0
+        if not default and not isinstance(stream, Stream | None):
             raise ArgumentTypeError(
                 f"a stream comes from gpushmem.stream(), or is 0; got {shown(stream)}"
             )
