@@ -75,8 +75,7 @@ class NullBackend:
     # --- memory
 
     def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> Array:
-        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        return self._here.heap[offset : offset + nbytes].view(dtype).reshape(shape)
+        return np.ndarray(shape, dtype, buffer=self._here.heap.data, offset=offset)
 
     def heap_offset(self, native: Array) -> int:
         return self._here.offset(native)

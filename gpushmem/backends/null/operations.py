@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.hostcalls import (
     check_contiguous,
     check_copy,
@@ -43,8 +44,7 @@ class Here:
 
     def offset(self, array: Array) -> int:
         """Offset in the heap of an array's element 0, in bytes."""
-        start: int = array.__array_interface__["data"][0]
-        return start - span(self.heap)[0]
+        return address_of(array) - address_of(self.heap)
 
     def holds(self, array: Array) -> bool:
         """Whether all of the array is on the heap."""
@@ -62,21 +62,20 @@ class Here:
     def element(self, name: str, array: Any, pe: int) -> Array:
         """Element 0 of `array` on `pe`, as an array."""
         check_pe(name, pe, 1)
-        if isinstance(array, np.ndarray):
-            if not array.size:
-                raise ArgumentError(f"{name}: the array has no element 0: it is empty")
-            first: Any = (..., *(slice(1),) * array.ndim)
-            array = array[first]
-        return self.remote(name, array, pe)
+        if not isinstance(array, np.ndarray) or not self.holds(array):
+            raise not_symmetric(name, array)
+        if not array.size:
+            raise ArgumentError(f"{name}: the array has no element 0: it is empty")
+        first: Any = (..., *(slice(1),) * array.ndim)
+        return self.remote(name, array[first], pe)
 
     def word(self, name: str, array: Any, pe: int = 0) -> Array:
         """As `element`, which must be aligned to its size."""
         first = self.element(name, array, pe)
         if not first.flags.aligned:
-            address = first.__array_interface__["data"][0]
             raise ArgumentError(
-                f"{name}: the element at {address:#x} is not aligned to its {first.itemsize} "
-                "bytes; atomic operations, signals and waits need that"
+                f"{name}: the element at {address_of(first):#x} is not aligned to its "
+                f"{first.itemsize} bytes; atomic operations, signals and waits need that"
             )
         return first
 
@@ -235,31 +234,31 @@ class Candidates:
 
     def __init__(
         self, here: Here, name: str, ivars: Any, cmp: int, value: Any, status: Any = None,
-        indices: Any = None,
+        indices: Any = None, first: bool = False,
     ) -> None:  # fmt: skip
-        self.name, self.indices, self.flat = name, indices, here.remote(name, ivars, 0)
-        if ivars.size:
-            here.word(name, ivars)
-        n = self.flat.size
+        if not isinstance(value, np.ndarray):
+            value = ivars.dtype.type(fitting(name, value, ivars.dtype))
+        word = here.word(name, ivars) if first or ivars.size else ivars
+        self.flat = word if first else here.remote(name, ivars, 0)
+        self.name, self.cmp, self.indices, n = name, cmp, indices, self.flat.size
         lengths = [x.size for x in (status, indices, value) if isinstance(x, np.ndarray)]
         if min(lengths, default=n) < n:
             raise ArgumentError(
                 f"{name}: {n} elements are to be compared, but status, indices or value has "
                 f"{min(lengths)} elements"
             )
-        if cmp not in COMPARE:
+        several = isinstance(value, np.ndarray)
+        self.value = value.reshape(-1)[:n].astype(ivars.dtype) if several else value
+        self.counts = np.ones(n, bool) if status is None else status.reshape(-1)[:n] == 0
+        if cmp not in COMPARE and self.counts.any():
             raise ArgumentError(
                 f"{name}: there is no comparison {cmp}: use CMP_EQ, NE, GT, LE, LT or GE"
             )
-        self.cmp, dtype = cmp, self.flat.dtype
-        if isinstance(value, np.ndarray):
-            self.value = value.reshape(-1)[:n].astype(dtype)
-        else:
-            self.value = dtype.type(fitting(name, value, dtype))
-        self.counts = np.ones(n, bool) if status is None else status.reshape(-1)[:n] == 0
 
     def found(self) -> Array:
         """The indices of those that count and compare."""
+        if not self.counts.any():
+            return np.empty(0, np.int64)
         return np.flatnonzero(COMPARE[self.cmp](self.flat, self.value) & self.counts)
 
     def all_hold(self) -> Any:
@@ -314,7 +313,7 @@ def _look(here: Here, *, name: str, family: str, **given: Any) -> Any:
 
 
 def _look_at_first(here: Here, *, name: str, ivar: Any, **given: Any) -> Any:
-    return _look(here, name=name, family="all", ivars=here.word(name, ivar), **given)
+    return _look(here, name=name, family="all", ivars=ivar, first=True, **given)
 
 
 def signal_wait_until(here: Here, signal: Any, timeout_ns: int | None, **given: Any) -> Any:
@@ -331,7 +330,7 @@ def _nothing(here: Here) -> None:
 
 
 def _of_team(here: Here, team: int, name: str) -> None:
-    here.teams.check(team, f"{name}: ")
+    here.teams.check(team, name)
 
 
 def _collect(here: Here, team: int, dst: Any, src: Any, op: str = "", *, name: str) -> None:

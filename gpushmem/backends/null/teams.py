@@ -21,12 +21,11 @@ class Teams:
             raise ArgumentError(f"GPUSHMEM_MAX_TEAMS must be {len(PREDEFINED)} or more")
         self._numbers = set(map(int, PREDEFINED))
 
-    def check(self, team: int, what: str = "") -> None:
-        """Raise `TeamError` unless there is such a team."""
+    def check(self, team: int, operation: str = "") -> None:
+        """Raise `TeamError`, naming the operation, unless there is such a team."""
         if team not in self._numbers:
-            raise TeamError(
-                f"{what}there is no team {int(team)}: it was destroyed, or this PE is not in it"
-            )
+            why = f"there is no team {int(team)}: it was destroyed, or this PE is not in it"
+            raise TeamError(f"{operation}: {why}; TEAM_INVALID is -1" if operation else why)
 
     def my_pe(self, team: int) -> int:
         """Number of this PE in the team, -1 for TEAM_INVALID."""
