@@ -158,9 +158,9 @@ HOST = {
         "empty", "zeros", "ones", "full", "asarray", "alloc_bytes", "free", "heap_stats",
         "HeapStats",
     ],
-    "Other memory": ["device_array", "to_device", "register", "unregister"],
+    "Other memory": ["device_array", "to_device", "register", "unregister", "on_device"],
     "Arrays": ["DeviceArray", "SymmetricArray", "MulticastArray"],
-    "Kernels": ["jit", "gpushmem.jit:Kernel"],
+    "Kernels": ["jit", "gpushmem.jit:Kernel", "tuning", "Tuning"],
     "Streams and waiting": ["stream", "synchronize", "set_timeout"],
     "Teams": ["Team"],
 }  # fmt: skip

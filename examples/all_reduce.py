@@ -13,7 +13,7 @@ SIZE, TOKENS, HIDDEN, CALLS = 100_003, 64, 1000, 20
 shmem.init()
 me, n = shmem.my_pe(), shmem.n_pes()
 
-total = AllReduce(SIZE, "float32")
+total = AllReduce(size=SIZE, dtype="float32")
 x = shmem.device_array(SIZE, "float32")
 for call in range(CALLS):
     x.copy_from(np.arange(SIZE) % 1000 + 1000 * me + call)
@@ -22,13 +22,13 @@ for call in range(CALLS):
     assert np.array_equal(x.numpy(), expected.astype("float32"))
 
 # A layer of a transformer ends so: every PE has a part of the sum, all have the residual.
-norm = AllReduceRMSNorm(TOKENS, HIDDEN, "float32")
+norm = AllReduceRMSNorm(tokens=TOKENS, hidden=HIDDEN, dtype="float32")
 rng = np.random.default_rng(1)
 parts = rng.normal(size=(n, TOKENS, HIDDEN)).astype("float32")
 before, gain = rng.normal(size=(TOKENS, HIDDEN)), rng.normal(size=HIDDEN)
 part, residual, weight = (shmem.to_device(a.astype("float32")) for a in (parts[me], before, gain))
 out = shmem.device_array((TOKENS, HIDDEN), "float32")
-norm(part, residual, weight, out)
+norm(part, residual, weight, out=out)
 after = before + parts.sum(axis=0)
 wanted = after / np.sqrt(np.mean(after**2, axis=1, keepdims=True) + norm.eps) * gain
 assert np.allclose(residual.numpy(), after, atol=1e-5)

@@ -16,7 +16,7 @@ me = shmem.my_pe()
 # One wall is hot, the others are cold; the walls are the field's outer layer.
 start = np.zeros((NY + 2, NX + 2), "float32")
 start[0] = 100
-with Jacobi((NY, NX), dtype="float32") as plan:
+with Jacobi(shape=(NY, NX), dtype="float32") as plan:
     u = plan.scatter(start)
     rounds, change = 0, np.inf
     while change > 0.1:

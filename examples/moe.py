@@ -13,7 +13,9 @@ TOKENS, HIDDEN, INNER, EXPERTS, TOP_K = 48, 64, 128, 6, 2
 
 shmem.init()
 me, n = shmem.my_pe(), shmem.n_pes()
-layer = MoE(TOKENS, HIDDEN, INNER, EXPERTS, TOP_K, "float32")
+layer = MoE(
+    tokens=TOKENS, hidden=HIDDEN, inner=INNER, experts=EXPERTS, top_k=TOP_K, dtype="float32"
+)
 rng = np.random.default_rng(0)  # the same on all PEs: each can check its result
 w1 = rng.normal(size=(EXPERTS, HIDDEN, INNER)).astype("float32") / HIDDEN**0.5
 w2 = rng.normal(size=(EXPERTS, INNER, HIDDEN)).astype("float32") / INNER**0.5
@@ -30,8 +32,8 @@ for call in range(5):
     x = rng.normal(size=(tokens, HIDDEN)).astype("float32")
     logits = rng.normal(size=(tokens, EXPERTS)).astype("float32")
     chosen, share, result = experts[:tokens], weights[:tokens], out[:tokens]
-    route(shmem.to_device(logits), chosen, share)
-    layer(shmem.to_device(x), chosen, share, w1_here, w2_here, result)
+    route(shmem.to_device(logits), experts=chosen, weights=share)
+    layer(shmem.to_device(x), chosen, share, w1_here, w2_here, out=result)
     (expected,), _ = reference([x], [chosen.numpy()], [share.numpy()], w1, w2)
     off = max(off, float(np.abs(result.numpy() - expected).max()))
 shmem.barrier_all()

@@ -24,17 +24,17 @@ my_x, my_up, my_down = map(shmem.to_device, (x[my_tokens], up[:, my_units].copy(
 # Sequence parallel: everybody's tokens times my columns; then my rows, and the sum of all.
 inner = shmem.device_array((TOKENS, hidden), "float32")
 mine = shmem.device_array((tokens, MODEL), "float32")
-gather = AllGatherGemm(tokens, hidden, MODEL, "float32")
-scatter = GemmReduceScatter(tokens, MODEL, hidden, "float32")
-gather(my_x, my_up, inner)
-scatter(inner, my_down, mine)
+gather = AllGatherGemm(m=tokens, n=hidden, k=MODEL, dtype="float32")
+scatter = GemmReduceScatter(m=tokens, n=MODEL, k=hidden, dtype="float32")
+gather(my_x, my_up, out=inner)
+scatter(inner, my_down, out=mine)
 wanted = x @ up @ down
 assert np.allclose(mine.numpy(), wanted[my_tokens], atol=1e-3)
 
 # Or all tokens of the result on all PEs.
 out = shmem.device_array((TOKENS, MODEL), "float32")
-total = GemmAllReduce(TOKENS, MODEL, hidden, "float32")
-total(inner, my_down, out)
+total = GemmAllReduce(m=TOKENS, n=MODEL, k=hidden, dtype="float32")
+total(inner, my_down, out=out)
 assert np.allclose(out.numpy(), wanted, atol=1e-3)
 
 if me == 0:

@@ -120,7 +120,7 @@ def main(epochs, rate, momentum):
     gradient = shmem.device_array(size, "float32")
     w1, b1, w2, b2, _ = parts(weights)
     dw1, db1, dw2, db2, loss = parts(gradient)
-    total = AllReduce(size, "float32")
+    total = AllReduce(size=size, dtype="float32")
 
     rows = TEST  # room for the test set; a PE's part of a batch is smaller
     hidden, logits = (

@@ -19,9 +19,10 @@ _HOME = {
     ),
     "gpushmem.runtime": (
         "alloc_bytes", "asarray", "device_array", "empty", "finalize", "free", "full",
-        "heap_stats", "init", "is_initialized", "ones", "register", "set_timeout", "stream",
-        "synchronize", "to_device", "unregister", "zeros",
+        "heap_stats", "init", "is_initialized", "on_device", "ones", "register",
+        "set_timeout", "stream", "synchronize", "to_device", "tuning", "unregister", "zeros",
     ),
+    "gpushmem.backends.about": ("Tuning",),
     "gpushmem.jit": ("jit",),
     "gpushmem.launch.spawn": ("spawn",),
     "gpushmem.memory.array": ("DeviceArray", "MulticastArray", "SymmetricArray"),

@@ -27,14 +27,17 @@ from gpushmem.runtime import full as full
 from gpushmem.runtime import heap_stats as heap_stats
 from gpushmem.runtime import init as init
 from gpushmem.runtime import is_initialized as is_initialized
+from gpushmem.runtime import on_device as on_device
 from gpushmem.runtime import ones as ones
 from gpushmem.runtime import register as register
 from gpushmem.runtime import set_timeout as set_timeout
 from gpushmem.runtime import stream as stream
 from gpushmem.runtime import synchronize as synchronize
 from gpushmem.runtime import to_device as to_device
+from gpushmem.runtime import tuning as tuning
 from gpushmem.runtime import unregister as unregister
 from gpushmem.runtime import zeros as zeros
+from gpushmem.backends.about import Tuning as Tuning
 from gpushmem.jit import jit as jit
 from gpushmem.launch.spawn import spawn as spawn
 from gpushmem.memory.array import DeviceArray as DeviceArray

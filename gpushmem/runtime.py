@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import importlib
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -15,7 +13,8 @@ import numpy as np
 from gpushmem import bootstrap as bootstraps
 from gpushmem import settings
 from gpushmem.arguments import integer, public, shown, taking
-from gpushmem.backends import choice
+from gpushmem.backends import choice, registry
+from gpushmem.backends.about import Tuning
 from gpushmem.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -41,7 +40,7 @@ from gpushmem.memory.asked import dtype_of, nbytes_of, plain, shape_of
 from gpushmem.memory.heap import Heap
 from gpushmem.memory.registration import Registrations
 from gpushmem.memory.stats import Allocated, HeapStats, holders, leak_report
-from gpushmem.memory.tensors import memory_of
+from gpushmem.memory.tensors import in_host_memory, memory_of
 from gpushmem.ops import Op, host
 from gpushmem.ops.roles import MulticastView, View
 from gpushmem.size import format_size, parse_size
@@ -58,12 +57,14 @@ __all__ = [
     "heap_stats",
     "init",
     "is_initialized",
+    "on_device",
     "ones",
     "register",
     "set_timeout",
     "stream",
     "synchronize",
     "to_device",
+    "tuning",
     "unregister",
     "zeros",
 ]
@@ -79,21 +80,6 @@ def _find_peers(name: str | None) -> Peers:
     found = bootstraps.find_peers(name)
     note_exceptions()
     return found
-
-
-@dataclass(frozen=True)
-class Entry:
-    """Where a backend's class is, and how its PEs find each other before it is created."""
-
-    module: str
-    attribute: str
-    connect: Callable[[str | None], Job | Peers]
-
-
-BACKENDS = {
-    "cpu": Entry("gpushmem.backends.cpu.backend", "CpuBackend", _join),
-    "nvshmem": Entry("gpushmem.backends.nvshmem.backend", "NvshmemBackend", _find_peers),
-}
 
 
 class Runtime:
@@ -117,7 +103,6 @@ class Runtime:
             offset = self.heap.alloc(nbytes)
         except HeapExhausted as error:
             raise HeapExhausted(f"{what}: {error}{holders(self.stats().allocations)}") from None
-        self.backend.forget(offset, nbytes)
         made = Allocated(offset, nbytes, shape, dtype, user_line())
         allocation = self.allocations[offset] = Allocation(made, self.free)
         try:
@@ -185,8 +170,9 @@ def init(
 ) -> None:
     """Connect this PE to the others; collective over the job.
 
-    `backend` is "cpu" or "nvshmem"; default: `--backend` of `gpushmem run`, else GPUSHMEM_BACKEND,
-    else "nvshmem" if there are an NVIDIA GPU and nvshmem4py, else "cpu". All PEs must use the same
+    `backend` is "cpu", "nvshmem" or "null" (one PE and no kernels); default: `--backend` of
+    `gpushmem run`, else GPUSHMEM_BACKEND, else "nvshmem" if there are an NVIDIA GPU and nvshmem4py,
+    else "cpu". All PEs must use the same
     backend. `heap_size` is the size of each PE's symmetric heap, in bytes or as "256M"; default:
     `--heap-size` of `gpushmem run`, else GPUSHMEM_HEAP_SIZE, else 1 GiB. On the cpu backend, heap
     memory is committed only when it is written.
@@ -212,7 +198,7 @@ def init(
     name, _ = choice.choose(backend)
     heap_size = None if heap_size is None else _heap_bytes(heap_size)
     made = _backend_class(name)
-    pes = BACKENDS[name].connect(bootstrap)
+    pes = (_join if registry.about(name).shares_memory else _find_peers)(bootstrap)
     heap_bytes = _heap_bytes(heap_size, pes.heap_size)
     if pes.my_pe == 0:
         bootstraps.note(_found(pes, name, heap_bytes))
@@ -272,8 +258,7 @@ def _backend_class(name: str) -> Any:
     why = choice.unusable(name)
     if why is not None:
         raise BackendUnavailable(why)
-    entry = BACKENDS[name]
-    return getattr(importlib.import_module(entry.module), entry.attribute)
+    return registry.load(registry.about(name).backend)
 
 
 def _found(pes: Job | Peers, backend: str, heap_bytes: int) -> str:
@@ -448,6 +433,24 @@ def register(array: Any) -> DeviceArray:
 
 
 @public
+def on_device(array: Any, what: str = "on_device", name: str = "array") -> Any:
+    """The array as kernels take it, on the same memory; not collective.
+
+    A device array, or another with `__cuda_array_interface__`, is returned as it is; of an array
+    in host memory that is registered, or of a part of one, it returns a device array. Raises
+    `ArgumentError` for others, naming the function `what` and the argument `name`.
+    """
+    registrations = current(what).registrations
+    if isinstance(array, DeviceArray):
+        return array
+    if in_host_memory(array):
+        return registrations.shared(what, name, array)
+    if hasattr(array, "__cuda_array_interface__"):
+        return array
+    raise ArgumentError(f"{what}: {name} must be a device array, not {shown(array)}")
+
+
+@public
 def unregister(array: Any) -> None:
     """End a registration; not collective. Waits for this PE's streams.
 
@@ -470,6 +473,15 @@ def stream() -> Any:
     as CUDA's does. Not collective; a stream is released with the last reference.
     """
     return current("stream").backend.stream()
+
+
+@public
+def tuning() -> Tuning:
+    """How kernels that communicate are best launched on the backend in use: blocks, threads, sizes.
+
+    Not collective; the same on all PEs.
+    """
+    return registry.about(current("tuning").backend.name).tuning
 
 
 @public

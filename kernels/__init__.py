@@ -1,4 +1,7 @@
-"""Kernels that compute and communicate, ready to use: `import gpushmem.kernels`."""
+"""Kernels that compute and communicate, ready to use; and what to make others of (`Plan`).
+
+docs/kernels.md has the ready ones, docs/plans.md tells how to write a plan with the parts.
+"""
 
 from gpushmem.kernels.all_reduce import AllReduce
 from gpushmem.kernels.all_reduce_norm import AllReduceRMSNorm
@@ -7,8 +10,25 @@ from gpushmem.kernels.jacobi import Jacobi
 from gpushmem.kernels.moe import MoE, expert_ffn
 from gpushmem.kernels.moe_dispatch import ExpertParallel
 from gpushmem.kernels.moe_parts import route
+from gpushmem.kernels.parts import (
+    accumulate,
+    begin,
+    block_sum,
+    complete,
+    copy,
+    end,
+    end_at,
+    member,
+    part_of,
+    sum_in_order,
+    tell,
+    wait_for,
+)
+from gpushmem.kernels.plan import SLOTS, Plan
 
 __all__ = [
-    "AllGatherGemm", "AllReduce", "AllReduceRMSNorm", "ExpertParallel", "GemmAllReduce",
-    "GemmReduceScatter", "Jacobi", "MoE", "expert_ffn", "route",
+    "SLOTS", "AllGatherGemm", "AllReduce", "AllReduceRMSNorm", "ExpertParallel", "GemmAllReduce",
+    "GemmReduceScatter", "Jacobi", "MoE", "Plan", "accumulate", "begin", "block_sum", "complete",
+    "copy", "end", "end_at", "expert_ffn", "member", "part_of", "route", "sum_in_order", "tell",
+    "wait_for",
 ]  # fmt: skip

@@ -60,11 +60,6 @@ import gpushmem as shmem
 __all__ = ["AllReduce", "reference"]
 
 
-# Elements. On CPUs boxes of half a megabyte were twice as fast as smaller ones: what a PE reads has
-# then gone from the writer's own cache to the one that they share.
-PIECE = {"cpu": 128 << 10, "nvshmem": 16 << 10}
-
-
 @shmem.jit(device=True)
 def one_shot(mine, boxes, signals, sums, summed, team, epoch):
     """Sum a piece in place; `boxes` (n, piece), `signals` (n,); all are of this block and slot."""
@@ -178,16 +173,22 @@ def part_size(size: int, parts: int) -> int:
     return part_of(size, parts, 0)[1]
 
 
+def most_in_piece(plan: Plan, dtype: Any) -> int:
+    """How many elements a piece has at most."""
+    return plan.tuning.piece_bytes // int(np.dtype(dtype).itemsize)
+
+
 class AllReduce(Plan):
     """Sum arrays of `size` elements of `dtype` over a team, in place: `plan(x)`.
 
     `x` is any device array of that size; every PE ends with the same bits. `algorithm` is
     "one_shot", "two_shot", "ring" or "multicast" (see the module); by default what the size
-    suggests. Each block has boxes for n pieces (`PIECE`), twice. Numbers are added in their dtype.
+    suggests. Each block has boxes for n pieces (of `tuning().piece_bytes`), twice. Numbers are
+    added in their dtype.
     """
 
     def __init__(
-        self, size: int, dtype: Any, team: Any = shmem.TEAM_WORLD, *,
+        self, *, size: int, dtype: Any, team: Any = shmem.TEAM_WORLD,
         algorithm: str | None = None, blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(team, blocks=blocks, threads=threads)
@@ -197,10 +198,10 @@ class AllReduce(Plan):
             )
         self.size, self.dtype = size, np.dtype(dtype)
         self.algorithm = algorithm or suggested(size * self.dtype.itemsize, self.n_pes)
-        self.piece = max(1, min(PIECE[self.backend], part_size(size, self.blocks)))
+        self.piece = max(1, min(most_in_piece(self, dtype), part_size(size, self.blocks)))
         self._workspace = workspace(self, self.algorithm, self.piece, dtype)
 
-    def __call__(self, x: Any, stream: Any = 0) -> None:
+    def __call__(self, x: Any, *, stream: Any = 0) -> None:
         """Replace `x` by its sum over the team; asynchronous, in `stream`'s order.
 
         Raises `ArgumentError` if its size or dtype are not the plan's.

@@ -27,7 +27,7 @@ import math
 from typing import Any
 
 import numpy as np
-from gpushmem.kernels.all_reduce import PIECE, SUMMING, suggested, traffic, workspace
+from gpushmem.kernels.all_reduce import SUMMING, most_in_piece, suggested, traffic, workspace
 from gpushmem.kernels.parts import accumulate, begin, block_sum, end_at
 from gpushmem.kernels.plan import SLOTS, Plan
 from numba import cuda
@@ -104,7 +104,7 @@ ALGORITHMS = {name: kernel_for(sum_piece) for name, sum_piece in SUMMING.items()
 
 
 class AllReduceRMSNorm(Plan):
-    """Sum x over a team, add the residual, normalise: `plan(x, residual, weight, out)`.
+    """Sum x over a team, add the residual, normalise: `plan(x, residual, weight, out=out)`.
 
     `x`, `residual`, `out` (tokens, hidden) and `weight` (hidden,) are device arrays of `dtype`:
     float16, float32 or float64; `residual` and `weight` the same on all PEs. After the call
@@ -114,7 +114,7 @@ class AllReduceRMSNorm(Plan):
     """
 
     def __init__(
-        self, tokens: int, hidden: int, dtype: Any, team: Any = shmem.TEAM_WORLD, *,
+        self, *, tokens: int, hidden: int, dtype: Any, team: Any = shmem.TEAM_WORLD,
         eps: float = 1e-6, algorithm: str | None = None, blocks: int | None = None,
         threads: int | None = None,
     ) -> None:  # fmt: skip
@@ -128,13 +128,13 @@ class AllReduceRMSNorm(Plan):
         nbytes = tokens * hidden * self.dtype.itemsize
         self.algorithm = algorithm or suggested(nbytes, self.n_pes)
         share = -(-tokens // self.blocks)
-        self.rows = max(1, min(PIECE[self.backend] // max(1, hidden), share))
+        self.rows = max(1, min(most_in_piece(self, dtype) // max(1, hidden), share))
         self._factors = shmem.device_array(
             self.blocks, np.float64 if self.dtype == np.float64 else np.float32
         )
         self._workspace = workspace(self, self.algorithm, self.rows * max(1, hidden), dtype)
 
-    def __call__(self, x: Any, residual: Any, weight: Any, out: Any, stream: Any = 0) -> None:
+    def __call__(self, x: Any, residual: Any, weight: Any, *, out: Any, stream: Any = 0) -> None:
         """Do it, asynchronously, in `stream`'s order; raises `ArgumentError` for other shapes."""
         for what, array in (("x", x), ("residual", residual), ("out", out)):
             self.expect(what, array, self.shape, self.dtype)

@@ -220,14 +220,6 @@ def gemm_all_reduce(
     end_at(epochs, epoch - 1)
 
 
-# Tiles, unless the user says so: rows and columns. On GPUs what a block multiplies well at a time.
-# On CPUs products are the faster the larger they are, so shards are put together up to so many
-# rows; but sums are the faster the more of them stays in the caches.
-GPU_TILE = 128, 128
-CPU_ROWS = 2048
-CPU_TILE = 512, 1024
-
-
 def parts(size: int, most: int) -> int:
     """How many parts of at most `most` there are; nothing is one part."""
     return max(1, -(-size // most))
@@ -242,8 +234,8 @@ class Gemm(Plan):
     """What the plans have in common: sizes, and the tile that products are divided into."""
 
     def __init__(
-        self, m: int, n: int, k: int, dtype: Any, team: Any, tile: tuple[int, int] | None,
-        suggested: tuple[int, int], *, blocks: int | None, threads: int | None,
+        self, m: int, n: int, k: int, dtype: Any, team: Any, *, tile: tuple[int, int] | None,
+        blocks: int | None, threads: int | None,
     ) -> None:  # fmt: skip
         super().__init__(team, blocks=blocks, threads=threads)
         self.m, self.n, self.k, self.dtype = m, n, k, np.dtype(dtype)
@@ -254,11 +246,15 @@ class Gemm(Plan):
             )
         if min(m, n, k) < 0:
             raise shmem.ArgumentError(f"{name}: m, n, k are {m}, {n}, {k}; they cannot be negative")
-        self.tile = tile or (suggested if self.backend == "cpu" else GPU_TILE)
+        self.tile = tile or self._suggested_tile()
         if min(self.tile) < 1:
             raise shmem.ArgumentError(
                 f"{name}: tile is {self.tile}; it is rows and columns, each 1 or more"
             )
+
+    def _suggested_tile(self) -> tuple[int, int]:
+        """Rows and columns, where the user does not say."""
+        return self.tuning.tile
 
     def expect_all(self, a: Any, b: Any, out: Any, rows: int, rows_out: int) -> None:
         """Raise `ArgumentError` unless a, b and out are of `rows`, k and `rows_out` rows."""
@@ -271,7 +267,7 @@ DTYPES = "float16", "float32", "float64"
 
 
 class AllGatherGemm(Gemm):
-    """Multiply the rows of all PEs with this one's b: `plan(a, b, out)`.
+    """Multiply the rows of all PEs with this one's b: `plan(a, b, out=out)`.
 
     `a` (m, k) is this PE's shard, contiguous; `b` (k, n) is its own; `out` (P m, n) is for the
     product of all P PEs' shards, one below the other, with `b`. They are device arrays of `dtype`:
@@ -282,11 +278,10 @@ class AllGatherGemm(Gemm):
     """
 
     def __init__(
-        self, m: int, n: int, k: int, dtype: Any, team: Any = shmem.TEAM_WORLD, *,
+        self, *, m: int, n: int, k: int, dtype: Any, team: Any = shmem.TEAM_WORLD,
         tile: tuple[int, int] | None = None, blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
-        suggested = max(m, CPU_ROWS), max(n, 1)
-        super().__init__(m, n, k, dtype, team, tile, suggested, blocks=blocks, threads=threads)
+        super().__init__(m, n, k, dtype, team, tile=tile, blocks=blocks, threads=threads)
         rows, columns = self.tile
         self.group = max(1, min(self.n_pes, rows // max(m, 1)))
         self.tiles = parts(m, rows)
@@ -302,7 +297,11 @@ class AllGatherGemm(Gemm):
         # What others write to: the rows between may have what this PE sends to itself.
         self.inboxes = [part for slot in self.inboxes[0] for part in (slot[:first], slot[last:])]
 
-    def __call__(self, a: Any, b: Any, out: Any, stream: Any = 0) -> None:
+    def _suggested_tile(self) -> tuple[int, int]:
+        rows = self.tuning.product_rows
+        return (max(self.m, rows), max(self.n, 1)) if rows else self.tuning.tile
+
+    def __call__(self, a: Any, b: Any, *, out: Any, stream: Any = 0) -> None:
         """Set `out` to the product; asynchronous, in `stream`'s order.
 
         When its turn on the stream is over `out` is there, and `a` and `b` may be changed. Raises
@@ -326,7 +325,7 @@ class Reducing(Gemm):
         blocks: int | None, threads: int | None,
     ) -> None:  # fmt: skip
         self.share = share = max(1, -(-rows // max(team.n_pes, 1)))
-        super().__init__(m, n, k, dtype, team, tile, CPU_TILE, blocks=blocks, threads=threads)
+        super().__init__(m, n, k, dtype, team, tile=tile, blocks=blocks, threads=threads)
         self.direct = reachable(team) if direct is None else direct
         if self.direct and not reachable(team):
             raise shmem.ArgumentError(
@@ -353,7 +352,7 @@ def reachable(team: Any) -> bool:
 
 
 class GemmReduceScatter(Reducing):
-    """Sum up all PEs' products, each PE its rows of them: `plan(a, b, out)`.
+    """Sum up all PEs' products, each PE its rows of them: `plan(a, b, out=out)`.
 
     `a` (P m, k) and `b` (k, n) are this PE's share of the inner dimension; `out` (m, n) is for its
     part, of m rows, of the sum of all P PEs' `a @ b`. They are device arrays of `dtype`: float16,
@@ -365,14 +364,14 @@ class GemmReduceScatter(Reducing):
     """
 
     def __init__(
-        self, m: int, n: int, k: int, dtype: Any, team: Any = shmem.TEAM_WORLD, *,
+        self, *, m: int, n: int, k: int, dtype: Any, team: Any = shmem.TEAM_WORLD,
         tile: tuple[int, int] | None = None, direct: bool | None = None,
         blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
         rows = m * max(team.n_pes, 1)
         super().__init__(rows, m, n, k, dtype, team, tile, direct, blocks=blocks, threads=threads)
 
-    def __call__(self, a: Any, b: Any, out: Any, stream: Any = 0) -> None:
+    def __call__(self, a: Any, b: Any, *, out: Any, stream: Any = 0) -> None:
         """Set `out` to this PE's rows; asynchronous, in `stream`'s order.
 
         When its turn on the stream is over `out` is there, and `a` and `b` may be changed. Raises
@@ -388,7 +387,7 @@ class GemmReduceScatter(Reducing):
 
 
 class GemmAllReduce(Reducing):
-    """Sum up all PEs' products, on all PEs: `plan(a, b, out)`.
+    """Sum up all PEs' products, on all PEs: `plan(a, b, out=out)`.
 
     `a` (m, k) and `b` (k, n) are this PE's share of the inner dimension; `out` (m, n) is for the
     sum of all PEs' `a @ b`, the same bits on every PE. The rows are divided over the PEs, as evenly
@@ -397,14 +396,14 @@ class GemmAllReduce(Reducing):
     """
 
     def __init__(
-        self, m: int, n: int, k: int, dtype: Any, team: Any = shmem.TEAM_WORLD, *,
+        self, *, m: int, n: int, k: int, dtype: Any, team: Any = shmem.TEAM_WORLD,
         tile: tuple[int, int] | None = None, direct: bool | None = None,
         blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(m, m, n, k, dtype, team, tile, direct, blocks=blocks, threads=threads)
         self._workspace += self._tiles_of_all()
 
-    def __call__(self, a: Any, b: Any, out: Any, stream: Any = 0) -> None:
+    def __call__(self, a: Any, b: Any, *, out: Any, stream: Any = 0) -> None:
         """Set `out` to the sum; asynchronous, in `stream`'s order.
 
         When its turn on the stream is over `out` is there, and `a` and `b` may be changed. Raises

@@ -51,8 +51,7 @@ from gpushmem.kernels.plan import SLOTS, Plan
 from numba import cuda
 
 import gpushmem as shmem
-from gpushmem.arguments import integer
-from gpushmem.memory.array import on_host
+from gpushmem.checks import integer, on_host
 
 __all__ = ["Jacobi", "reference"]
 
@@ -299,8 +298,9 @@ class Jacobi(Plan):
     """
 
     def __init__(
-        self, shape: tuple[int, ...], grid: tuple[int, ...] | None = None, dtype: Any = "float64",
-        team: Any = shmem.TEAM_WORLD, *, periodic: bool | tuple[bool, ...] = False,
+        self, *, shape: tuple[int, ...], grid: tuple[int, ...] | None = None,
+        dtype: Any = "float64", team: Any = shmem.TEAM_WORLD,
+        periodic: bool | tuple[bool, ...] = False,
         blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(team, blocks=blocks, threads=threads)
@@ -339,7 +339,7 @@ class Jacobi(Plan):
         self._gathered: Any = None
         self._known: tuple[Any, Any] = (None, None)
 
-    def __call__(self, u: Any, iterations: int, stream: Any = 0) -> None:
+    def __call__(self, u: Any, iterations: int, *, stream: Any = 0) -> None:
         """Replace `u` by its state after so many iterations; asynchronous, in `stream`'s order.
 
         `u` is a device array of this PE's cells with their halo: `local_shape` + 2. Its halo must
@@ -355,7 +355,7 @@ class Jacobi(Plan):
             self._neighbours, self._boxes, self._outgoing, self._arrived,
         )  # fmt: skip
 
-    def exchange(self, u: Any, stream: Any = 0) -> None:
+    def exchange(self, u: Any, *, stream: Any = 0) -> None:
         """Fill the halo of `u` with the neighbours' cells; for who has changed cells of it.
 
         All PEs of the team call. Asynchronous, in `stream`'s order.
@@ -405,7 +405,7 @@ class Jacobi(Plan):
         if not self.team:
             return np.zeros(self.shape, self.dtype)
         mine, every = self._gathered
-        inner = self._on_device("u", u).numpy()[(slice(1, -1),) * u.ndim].reshape(-1)
+        inner = self.on_device("u", u).numpy()[(slice(1, -1),) * u.ndim].reshape(-1)
         mine.copy_from(np.resize(inner, sizes[0]))
         shmem.fcollect(self.team, every, mine)
         result = np.empty(self.shape, self.dtype)
@@ -447,7 +447,7 @@ class Jacobi(Plan):
 
     def _checked(self, u: Any) -> Any:
         """Return `u` as the kernels see it, the same object for the same array; see `expect`."""
-        u = self._on_device("u", u)
+        u = self.on_device("u", u)
         self.fits("u", u, tuple(n + 2 for n in self.local_shape), self.dtype)
         if u is not self._known[0]:
             self._known = u, u.reshape(self._other.shape)

@@ -186,21 +186,21 @@ TILE, ENOUGH = 512, 256  # rows: what a tile has room for, and when it is worth 
 
 
 def expert_ffn(
-    received: Received, w1: Any, w2: Any, y: Any, hidden: Any, activation: str = "silu",
+    received: Received, w1: Any, w2: Any, *, out: Any, hidden: Any, activation: str = "silu",
     stream: Any = 0, threads: int = 1,
 ) -> None:  # fmt: skip
-    """The experts' networks between dispatch and combine: act(rows @ w1) @ w2 to `y`, per segment.
+    """The experts' networks between dispatch and combine: act(rows @ w1) @ w2 to `out`, by segment.
 
-    `received` as dispatch returns it, `w1` (local experts, H, F), `w2` (local experts, F, H), `y`
+    `received` as dispatch returns it, `w1` (local experts, H, F), `w2` (local experts, F, H), `out`
     (rows, H), `hidden` (blocks, m, F) as workspace: so many blocks are launched, each for experts
     of its own, with products of up to m rows. Asynchronous, and without communication.
     """
     kernel = over_segments[hidden.shape[0], threads, stream]
-    kernel(*received, w1, w2, y, ACTIVATIONS[activation], hidden)
+    kernel(*received, w1, w2, out, ACTIVATIONS[activation], hidden)
 
 
 class MoE(Dispatch):
-    """The layer for up to `tokens` tokens a PE: `plan(x, experts, weights, w1, w2, out)`.
+    """The layer for up to `tokens` tokens a PE: `plan(x, experts, weights, w1, w2, out=out)`.
 
     Sizes, `capacity` and dtype as in `ExpertParallel`; `inner` is the experts' F, `activation`
     "silu" or "relu". `tile` rows at most are multiplied at once, and fewer than `enough` only if an
@@ -209,12 +209,15 @@ class MoE(Dispatch):
     """
 
     def __init__(
-        self, tokens: int, hidden: int, inner: int, experts: int, top_k: int, dtype: Any,
-        team: Any = shmem.TEAM_WORLD, *, activation: str = "silu", capacity: int | None = None,
+        self, *, tokens: int, hidden: int, inner: int, experts: int, top_k: int, dtype: Any,
+        team: Any = shmem.TEAM_WORLD, activation: str = "silu", capacity: int | None = None,
         tile: int = TILE, enough: int = ENOUGH, blocks: int | None = None,
         threads: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(tokens, hidden, experts, top_k, dtype, team, capacity, blocks, threads)
+        super().__init__(
+            tokens=tokens, hidden=hidden, experts=experts, top_k=top_k, dtype=dtype, team=team,
+            capacity=capacity, blocks=blocks, threads=threads,
+        )  # fmt: skip
         if activation not in ACTIVATIONS:
             raise shmem.ArgumentError(
                 f"MoE: there is no activation {activation!r}; there is {', '.join(ACTIVATIONS)}"
@@ -235,7 +238,7 @@ class MoE(Dispatch):
         )
 
     def __call__(
-        self, x: Any, experts: Any, weights: Any, w1: Any, w2: Any, out: Any, stream: Any = 0
+        self, x: Any, experts: Any, weights: Any, w1: Any, w2: Any, *, out: Any, stream: Any = 0
     ) -> None:
         """Set `out` (t, H) to the layer of `x` (t, H), t <= tokens; asynchronous.
 

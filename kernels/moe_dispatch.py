@@ -208,7 +208,7 @@ class Dispatch(Plan):
     """What `ExpertParallel` and layers that fuse it have in common."""
 
     def __init__(
-        self, tokens: int, hidden: int, experts: int, top_k: int, dtype: Any, team: Any,
+        self, *, tokens: int, hidden: int, experts: int, top_k: int, dtype: Any, team: Any,
         capacity: int | None, blocks: int | None, threads: int | None,
     ) -> None:  # fmt: skip
         super().__init__(team, blocks=blocks, threads=threads)
@@ -250,7 +250,7 @@ class Dispatch(Plan):
             )
 
     def _expect_tokens(self, x: Any, experts: Any) -> int:
-        shape = tuple(self._on_device("x", x).shape)
+        shape = tuple(self.on_device("x", x).shape)
         tokens = int(shape[0]) if shape else 0
         if tokens > self.tokens:
             raise shmem.ArgumentError(
@@ -275,7 +275,7 @@ class ExpertParallel(Dispatch):
 
         received = plan.dispatch(x, experts)
         ...                                  # your kernels: y (rows, H) from received.rows
-        plan.combine(y, weights, out)
+        plan.combine(y, weights, out=out)
 
     `experts` is how many there are in all; this PE has `plan.local_experts` of them, from
     `plan.first_expert` on. dtype float16, float32 or float64. At most `capacity` tokens per expert
@@ -289,11 +289,14 @@ class ExpertParallel(Dispatch):
     """
 
     def __init__(
-        self, tokens: int, hidden: int, experts: int, top_k: int, dtype: Any,
-        team: Any = shmem.TEAM_WORLD, *, capacity: int | None = None, form: str = "low_latency",
+        self, *, tokens: int, hidden: int, experts: int, top_k: int, dtype: Any,
+        team: Any = shmem.TEAM_WORLD, capacity: int | None = None, form: str = "low_latency",
         wire: str | None = None, blocks: int | None = None, threads: int | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(tokens, hidden, experts, top_k, dtype, team, capacity, blocks, threads)
+        super().__init__(
+            tokens=tokens, hidden=hidden, experts=experts, top_k=top_k, dtype=dtype, team=team,
+            capacity=capacity, blocks=blocks, threads=threads,
+        )  # fmt: skip
         if form not in FORMS or wire not in WIRES:
             raise shmem.ArgumentError(
                 f"ExpertParallel: there is no form {form!r} with wire {wire!r}; there are "
@@ -329,7 +332,7 @@ class ExpertParallel(Dispatch):
         self.received = Received(rows, self._starts[0], counts)
         self._under_way: Any = None
 
-    def dispatch(self, x: Any, experts: Any, stream: Any = 0) -> Received:
+    def dispatch(self, x: Any, experts: Any, *, stream: Any = 0) -> Received:
         """Send the rows of `x` (t, H) to the experts chosen, (t, top_k) of int32; asynchronous.
 
         t <= tokens, and may differ from PE to PE and from call to call. A number that is no expert,
@@ -358,7 +361,7 @@ class ExpertParallel(Dispatch):
         self._under_way = tokens
         return self.received
 
-    def combine(self, y: Any, weights: Any, out: Any, stream: Any = 0) -> None:
+    def combine(self, y: Any, weights: Any, *, out: Any, stream: Any = 0) -> None:
         """Set row t of `out` (t, H) to the sum of weights[t, j] times what expert j made of it.
 
         `y` is laid out as `received.rows`, and may be that array, computed in place; `weights` (t,

@@ -10,13 +10,10 @@ from typing import Any
 
 import numpy as np
 from gpushmem.kernels.parts import member, tell
-from gpushmem.kernels.plan import THREADS
 from numba import cuda
 
 import gpushmem as shmem
-from gpushmem import runtime
-from gpushmem.arguments import shown, taking
-from gpushmem.memory.tensors import dtype_name
+from gpushmem.checks import dtype_name, shown, taking
 
 __all__ = [
     "COUNT", "add_up", "experts_of", "quantise", "route", "send_rows", "size_of",
@@ -56,7 +53,7 @@ def choose(logits, experts, weights):
                 weights[t, j] /= total
 
 
-def route(logits: Any, experts: Any, weights: Any, stream: Any = 0) -> None:
+def route(logits: Any, *, experts: Any, weights: Any, stream: Any = 0) -> None:
     """Choose each token's experts: those of the largest logits, largest first; asynchronous.
 
     `logits` (t, E), of floats; `experts` (t, top_k) of int32 and `weights` (t, top_k) of float32
@@ -84,7 +81,7 @@ def route(logits: Any, experts: Any, weights: Any, stream: Any = 0) -> None:
             f"route: experts are of {dtypes[0]}, weights of {dtypes[1]}; they must be of "
             "int32 and float32"
         )
-    threads = THREADS[runtime.current("route").backend.name]
+    threads = shmem.tuning().threads
     choose[max(1, min(t // threads, 1024)), threads, stream](logits, experts, weights)
 
 

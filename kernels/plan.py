@@ -31,24 +31,15 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from gpushmem.kernels.checks import check_methods, taken
 
 import gpushmem as shmem
-from gpushmem import runtime
-from gpushmem.arguments import shown
-from gpushmem.memory.array import unwrap
-from gpushmem.memory.asked import dtype_of, nbytes_of
-from gpushmem.memory.tensors import dtype_name, in_host_memory
+from gpushmem.checks import check_methods, checked, dtype_name, dtype_of, nbytes_of
 
 __all__ = ["SLOTS", "Plan"]
 
 SLOTS = 2
 MOST_THREADS, MOST_BLOCKS = 1024, 65535
 KEPT = 32  # registered arrays that a plan remembers
-# A block's threads, and blocks, unless the user says so. On a CPU a kernel that waits runs on one
-# core, and one thread goes through memory in order.
-THREADS = {"cpu": 1, "nvshmem": 128}
-BLOCKS = {"cpu": 1, "nvshmem": 32}
 
 
 class Plan:
@@ -58,21 +49,21 @@ class Plan:
     gives its own, and PEs that are in none give TEAM_INVALID. Sizes must be the same on all PEs of
     a team. All members make the same calls in the same order. A call that is on another stream than
     the one before waits for that one. As a context manager a plan is freed at the end of the block.
-    `threads` and `blocks` say how a kernel is launched; by default what suits the backend.
+    `threads` and `blocks` say how a kernel is launched; by default what suits the backend
+    (`tuning`). docs/plans.md tells how to write one.
     """
 
     def __init_subclass__(cls) -> None:
         check_methods(cls)
 
-    @taken
+    @checked
     def __init__(
         self, team: Any = shmem.TEAM_WORLD, *, blocks: int | None = None, threads: int | None = None
     ) -> None:
-        self.backend = backend = runtime.current(type(self).__name__).backend.name
-        self.team = team
+        self.team, self.tuning = team, shmem.tuning()
         self.my_pe, self.n_pes = max(team.my_pe, 0), max(team.n_pes, 1)
-        self.threads = THREADS[backend] if threads is None else threads
-        self.blocks = BLOCKS[backend] if blocks is None else blocks
+        self.threads = self.tuning.threads if threads is None else threads
+        self.blocks = self.tuning.blocks if blocks is None else blocks
         if not (1 <= self.threads <= MOST_THREADS and 1 <= self.blocks <= MOST_BLOCKS):
             raise shmem.ArgumentError(
                 f"{type(self).__name__}: {self.blocks} blocks of {self.threads} threads cannot be: "
@@ -129,8 +120,8 @@ class Plan:
                 shmem.synchronize()
             self._stream = stream
             self._bound.clear()
-        args = tuple(self._shared_with("x", x) if in_host_memory(x) else x for x in args)
-        native = tuple(map(unwrap, args))
+        args = tuple(self.on_device("x", x) if hasattr(x, "__dlpack__") else x for x in args)
+        native = tuple(x.native() if isinstance(x, shmem.DeviceArray) else x for x in args)
         known, bound = self._bound.get(kernel, ((), None))
         if bound is None or any(map(operator.is_not, native, known)):
             config = self.blocks, self.threads, stream
@@ -140,7 +131,7 @@ class Plan:
 
     def flat(self, x: Any) -> Any:
         """Return an array as one of one axis; the same object for the same array."""
-        x = self._on_device("x", x)
+        x = self.on_device("x", x)
         if x is not self._flat[0]:
             self._flat = x, x.reshape(-1)
         return self._flat[1]
@@ -150,7 +141,7 @@ class Plan:
 
         Memory of the host's must be registered (`register`).
         """
-        self.fits(what, self._on_device(what, array), shape, dtype)
+        self.fits(what, self.on_device(what, array), shape, dtype)
 
     def fits(self, what: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:
         """As `expect`, wherever the array's memory is."""
@@ -161,24 +152,16 @@ class Plan:
                 f"{dtype_name(array.dtype)}, the plan is for {shape} of {wanted}"
             )
 
-    def _on_device(self, what: str, array: Any) -> Any:
-        """What kernels get for an array; the same object for the same array."""
+    def on_device(self, what: str, array: Any) -> Any:
+        """What kernels get for an array; the same object for the same array.
+
+        Raises `ArgumentError` for what is neither a device array nor registered, naming `what`.
+        """
         if isinstance(array, shmem.DeviceArray):
             return array
-        if in_host_memory(array):
-            return self._shared_with(what, array)
-        if hasattr(array, "__cuda_array_interface__"):
-            return array
-        raise shmem.ArgumentError(
-            f"{type(self).__name__}: {what} must be a device array, not {shown(array)}"
-        )
-
-    def _shared_with(self, what: str, array: Any) -> Any:
-        """The device's array on registered memory of the host's."""
         known, shared = self._shared.get(id(array), (None, None))
         if known is not array:
-            registered = runtime.current().registrations
-            shared = registered.shared(type(self).__name__, what, array)
+            shared = shmem.on_device(array, type(self).__name__, what)
             if len(self._shared) >= KEPT:
                 self._shared.clear()
             self._shared[id(array)] = array, shared

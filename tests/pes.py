@@ -81,7 +81,7 @@ def compile_first(function, *examples):
     from gpushmem.ops import OPS
     from gpushmem.simt.run import kernel as simt
 
-    local.preload()
+    local.preload("cpu")
     if isinstance(function, Kernel):
         prepared = function._prepared.setdefault("cpu", simt.Kernel(function.py_func, cache=True))
         prepared.compile(tuple(typeof(example, Purpose.argument) for example in examples))

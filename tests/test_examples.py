@@ -51,7 +51,10 @@ def test_the_list_of_examples_is_their_first_lines():
         assert doc.splitlines()[0] == line
 
 
-def test_the_readme_quotes_the_ring_example():
-    source = (ROOT / "examples/ring.py").read_text()
-    body = source.split('"""', 2)[2].strip()
-    assert f"<!-- examples/ring.py -->\n```python\n{body}\n```" in (ROOT / "README.md").read_text()
+@pytest.mark.parametrize(
+    ("page", "example"),
+    [("README.md", "examples/ring.py"), ("docs/plans.md", "examples/own_plan.py")],
+)
+def test_pages_quote_examples(page, example):
+    body = (ROOT / example).read_text().split('"""', 2)[2].strip()
+    assert f"<!-- {example} -->\n```python\n{body}\n```" in (ROOT / page).read_text()

@@ -12,6 +12,7 @@ import pytest
 
 import gpushmem
 import gpushmem.ops
+from gpushmem.backends.registry import BACKENDS
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gpushmem"
@@ -90,20 +91,21 @@ ROOMS = {
     "backends/nvshmem": [
         "backends", "artifacts", "job", "ops", "store", "settings", "size", "errors",
     ],
-    "backends/choice.py": ["backends/nvshmem", "settings", "errors"],
     "runtime.py": [
-        "memory", "backends/choice", "backends", "bootstrap", "job", "ops", "settings", "size",
+        "memory", "backends", "bootstrap", "job", "ops", "settings", "size",
         "lines", "arguments", "errors",
     ],
     "jit.py": ["runtime", "memory", "backends", "arguments", "errors"],
     "launch": [
-        "job", "ops", "jit", "backends/choice", "backends", "backends/nvshmem", "settings", "size",
-        "arguments", "errors",
+        "job", "ops", "jit", "backends", "backends/nvshmem", "settings", "size", "arguments",
+        "errors",
     ],
-    "doctor": ["backends/choice", "backends", "backends/nvshmem", "settings", "size", "errors"],
+    "doctor": ["backends", "backends/nvshmem", "settings", "size", "errors"],
+    "checks.py": ["memory", "ops", "arguments", "errors"],
+    "kernels": ["gpushmem", "checks"],  # public names only: what users' plans can do
     "cli": [
-        "launch", "doctor", "runtime", "jit", "backends/choice", "backends", "backends/nvshmem",
-        "job", "store", "settings", "size", "errors", "__version__",
+        "launch", "doctor", "runtime", "jit", "backends", "backends/nvshmem", "job", "store",
+        "settings", "size", "errors", "__version__",
     ],
 }  # fmt: skip
 
@@ -156,6 +158,8 @@ def test_no_import_escapes_the_rule(source, rooms):
 
 def files_of(room):
     """The files of a room that are in no room inside it."""
+    if room == "kernels":
+        return sorted((ROOT / room).glob("*.py"))
     if room.endswith(".py"):
         return [PACKAGE / room]
     inner = [PACKAGE / other for other in ROOMS if other.startswith(f"{room}/")]
@@ -170,6 +174,27 @@ def test_rooms_know_only_what_is_below_them(room):
         package = ".".join(path.relative_to(ROOT).parent.parts)
         rooms = set(imports_of(path.read_text(), package))
         assert rooms <= {room, *ROOMS[room]}, path.relative_to(ROOT)
+
+
+def test_no_backend_is_asked_for_by_name():
+    """What differs, backends say themselves (`About`); but the doctor's checks are of one each."""
+    names = "|".join(BACKENDS)
+    asks = re.compile(
+        rf'(?<!device\.type) [=!]= "({names})"|"({names})" [=!]=|in [({{\[]"({names})"'
+    )
+    files = {*PACKAGE.rglob("*.py"), *(ROOT / "kernels").glob("*.py")}
+    files -= {*(PACKAGE / "doctor").glob("*.py"), *(PACKAGE / "backends").rglob("*.py")}
+    assert [path for path in files if asks.search(path.read_text())] == []
+
+
+def test_backends_describe_themselves_without_loading_anything():
+    code = (
+        "import sys\nfrom gpushmem.backends import registry\n"
+        "for name in registry.BACKENDS:\n    registry.about(name)\n"
+        "print([m for m in ('nvshmem', 'numba', 'numpy', 'cuda') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_every_file_belongs_to_a_room():

@@ -16,7 +16,7 @@ def label(case):
 def plan_of(case):
     from gpushmem.kernels import AllReduce
 
-    return AllReduce(case["bytes"] // 4, "float32")
+    return AllReduce(size=case["bytes"] // 4, dtype="float32")
 
 
 def nbytes(case, n):

@@ -30,9 +30,9 @@ def fused(case):
 
     import gpushmem as shmem
 
-    given = tuple(map(shmem.to_device, arrays(case)))
-    plan = AllReduceRMSNorm(case["tokens"], HIDDEN, "float32")
-    return plan, lambda: plan(*given)
+    *given, out = map(shmem.to_device, arrays(case))
+    plan = AllReduceRMSNorm(tokens=case["tokens"], hidden=HIDDEN, dtype="float32")
+    return plan, lambda: plan(*given, out=out)
 
 
 def phases(case):
@@ -42,7 +42,7 @@ def phases(case):
     import gpushmem as shmem
 
     given = tuple(map(shmem.to_device, arrays(case)))
-    total = AllReduce(case["tokens"] * HIDDEN, "float32")
+    total = AllReduce(size=case["tokens"] * HIDDEN, dtype="float32")
     norm = add_and_norm.bind((case["tokens"], 1, 0), *given, 1e-6)
     return [("all-reduce", lambda: total(given[0])), ("add and norm", norm)]
 

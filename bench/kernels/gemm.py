@@ -58,14 +58,13 @@ def fused(case):
         "reduce_scatter": kernels.GemmReduceScatter,
         "all_reduce": kernels.GemmAllReduce,
     }
-    plan = plans[case["kernel"]](case["m"], case["n"], case["k"], DTYPE)
+    plan = plans[case["kernel"]](m=case["m"], n=case["n"], k=case["k"], dtype=DTYPE)
     a, b, out = on_device(case)
-    return plan, lambda: plan(a, b, out)
+    return plan, lambda: plan(a, b, out=out)
 
 
 def phases(case):
-    from gpushmem.kernels.parts import begin, copy, end, member, sum_in_order, wait_for
-    from gpushmem.kernels.plan import SLOTS, Plan
+    from gpushmem.kernels import SLOTS, Plan, begin, copy, end, member, sum_in_order, wait_for
 
     import gpushmem as shmem
     from gpushmem import kernels
@@ -133,7 +132,7 @@ def phases(case):
             ("gemm", multiply.bind(config, a, b, products)),
             ("reduce-scatter", lambda: exchange(by_pe, flat)),
         ]
-    exchange = kernels.AllReduce(out.size, DTYPE)
+    exchange = kernels.AllReduce(size=out.size, dtype=DTYPE)
     return [
         ("gemm", multiply.bind(config, a, b, out)),
         ("all-reduce", lambda: exchange(out)),

@@ -42,7 +42,7 @@ def initial(case):
 def fused(case):
     from gpushmem.kernels import Jacobi
 
-    plan = Jacobi(case["shape"], dtype=case["dtype"])
+    plan = Jacobi(shape=case["shape"], dtype=case["dtype"])
     u = plan.scatter(initial(case))
     return plan, lambda: plan(u, ITERATIONS)
 
@@ -66,7 +66,7 @@ def steps(case):
     """Sweeps and exchanges, of even iterations and odd ones; each alone a launch."""
     from gpushmem.kernels import Jacobi
 
-    plans = [Jacobi(case["shape"], dtype=case["dtype"]) for _ in range(2)]
+    plans = [Jacobi(shape=case["shape"], dtype=case["dtype"]) for _ in range(2)]
     fields = [plan.scatter(initial(case)) for plan in plans]
     flat = [x if x.ndim == 3 else x.reshape(x.shape[0], 1, x.shape[1]) for x in fields]
     weight = np.dtype(case["dtype"]).type(1 / (2 * len(case["shape"])))

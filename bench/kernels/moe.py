@@ -54,16 +54,19 @@ def on_device(case, plan):
 
 
 def sizes(case):
-    return case["tokens"], case["hidden"], EXPERTS, TOP_K, "float32"
+    """What both plans are made with."""
+    return {
+        "tokens": case["tokens"], "hidden": case["hidden"], "experts": EXPERTS, "top_k": TOP_K,
+        "dtype": "float32",
+    }  # fmt: skip
 
 
 def fused(case):
     from gpushmem.kernels import MoE
 
-    tokens, hidden, *rest = sizes(case)
-    plan = MoE(tokens, hidden, 2 * hidden, *rest, activation=ACTIVATION)
+    plan = MoE(**sizes(case), inner=2 * case["hidden"], activation=ACTIVATION)
     x, experts, weights, w1, w2, out = on_device(case, plan)
-    return plan, lambda: plan(x, experts, weights, w1, w2, out)
+    return plan, lambda: plan(x, experts, weights, w1, w2, out=out)
 
 
 def phases(case, form="throughput"):
@@ -71,14 +74,17 @@ def phases(case, form="throughput"):
 
     import gpushmem as shmem
 
-    plan = ExpertParallel(*sizes(case), form=form)
+    plan = ExpertParallel(**sizes(case), form=form)
     x, experts, weights, w1, w2, out = on_device(case, plan)
     y = shmem.device_array(plan.received.rows.shape, "float32")
     hidden = shmem.device_array((plan.blocks, 256, 2 * case["hidden"]), "float32")
     return [
         ("dispatch", lambda: plan.dispatch(x, experts)),
-        ("experts", lambda: expert_ffn(plan.received, w1, w2, y, hidden, ACTIVATION)),
-        ("combine", lambda: plan.combine(y, weights, out)),
+        (
+            "experts",
+            lambda: expert_ffn(plan.received, w1, w2, out=y, hidden=hidden, activation=ACTIVATION),
+        ),
+        ("combine", lambda: plan.combine(y, weights, out=out)),
     ]
 
 

@@ -3,9 +3,18 @@
 import math
 
 import numpy as np
+from gpushmem.kernels import (
+    SLOTS,
+    Plan,
+    begin,
+    copy,
+    end,
+    member,
+    part_of,
+    sum_in_order,
+    wait_for,
+)
 from gpushmem.kernels.all_reduce import part_size
-from gpushmem.kernels.parts import begin, copy, end, member, part_of, sum_in_order, wait_for
-from gpushmem.kernels.plan import SLOTS, Plan
 from numba import cuda
 
 import gpushmem as shmem

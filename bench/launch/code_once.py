@@ -57,7 +57,7 @@ def forked(function, *args):
 
 
 def rows():
-    local.preload()
+    local.preload("cpu")
     frozen = {}
     for name, (function, args) in KERNELS.items():
         types = tuple(typeof(a, Purpose.argument) for a in args)

@@ -2,6 +2,7 @@
 
 The runtime, the arrays and `jit` are written against this, so a backend can be read on its own:
 one symmetric segment per PE, device memory, streams, kernels, and the host side of the operations.
+`null` is the smallest. A backend is a package with an `ABOUT` (`about`) and a row of `registry`.
 A *native array* is whatever the backend's kernels take as an array and Python can slice. It speaks
 DLPack, and `__array_interface__` or `__cuda_array_interface__`, whichever its memory is: other
 libraries share memory through these.
@@ -35,9 +36,13 @@ class DeviceFunction:
 
 
 class Backend(Protocol):
-    """One PE's connection to the machine, from `init` to `finalize`."""
+    """One PE's connection to the machine, from `init` to `finalize`.
 
-    name: str
+    It is made with the size of the heap in bytes, when the PEs have found each other: they are
+    `job.current()` or `peers.current()`, as `About.shares_memory` says.
+    """
+
+    name: str  # in the registry
     my_pe: int
     n_pes: int
     heap_bytes: int
@@ -50,14 +55,11 @@ class Backend(Protocol):
         `CollectiveMismatch` on every PE when they are not in the same call.
         """
 
-    def forget(self, offset: int, nbytes: int) -> None:
-        """Take note that the heap's bytes at `offset` have been allocated anew."""
-
     def set_timeout(self, seconds: float | None) -> None:
         """End the job when a host of it has waited for so long in one call; None: never."""
 
     def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> Any:
-        """Native array at `offset` in this PE's symmetric segment."""
+        """Native array at `offset` in this PE's symmetric segment, allocated just now."""
 
     def heap_offset(self, native: Any) -> int:
         """Offset in the segment of a native array made by `symmetric`, or of a view of one."""
@@ -71,9 +73,6 @@ class Backend(Protocol):
     def from_host(self, native: Any, values: Any) -> None:
         """Write `values`, broadcast, to a native array; waits for this PE's streams first."""
 
-    def host_view(self, native: Any) -> np.ndarray[Any, Any]:
-        """The same memory as a NumPy array, where the host can reach it; else `ShmemError`."""
-
     def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> Any:
         """Native array on memory that the user has; `ArgumentError` where the device cannot.
 
@@ -85,7 +84,7 @@ class Backend(Protocol):
         """End what `register` did. No stream of this PE uses the memory any more."""
 
     def stream(self) -> Any:
-        """Make a stream with `synchronize()`."""
+        """Make a stream: an object with `synchronize()`, which launches and operations take."""
 
     def synchronize(self) -> None:
         """Wait for all streams of this PE; raises the error of a kernel that failed."""
@@ -97,20 +96,25 @@ class Backend(Protocol):
         """
 
     def kernel(self, py_func: Callable[..., Any], options: dict[str, Any]) -> Any:
-        """Prepare a Python function to be launched as a kernel."""
+        """What `prepare` launches for a Python function; nothing is compiled yet.
+
+        Raises `ArgumentError` for options of `jit` that are not known.
+        """
 
     def prepare(
         self, kernel: Any, config: tuple[Any, ...], args: tuple[Any, ...]
     ) -> Callable[[], None]:
         """Make a launch, to be called any number of times; it keeps the arguments alive.
 
-        `config` is grid, block, stream (0 for the default one), dynamic shared bytes.
+        `config` is grid, block, stream (0 for the default one), dynamic shared bytes. A backend
+        without kernels raises `ShmemError`.
         """
 
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
-        """Host side of an operation.
+        """Host side of an operation, `arguments` by name, not looked at yet (`given.checked`).
 
-        Arrays are native arrays, or NumPy arrays within memory that is registered.
+        Arrays are native arrays, or NumPy arrays within memory that is registered. With a `stream`
+        among the arguments it takes its turn there, and returns nothing.
         """
 
     def close(self) -> None:

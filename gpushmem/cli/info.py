@@ -37,11 +37,8 @@ def command(as_json: bool, env: bool) -> None:
 
 
 def _backends() -> list[str]:
-    try:
-        from gpushmem.runtime import BACKENDS  # noqa: PLC0415  (loads NumPy)
-    except ImportError as error:  # `info` is for diagnosing just this
-        click.echo(f"gpushmem: the runtime cannot be imported: {error}", err=True)
-        return []
+    from gpushmem.backends.registry import BACKENDS  # noqa: PLC0415
+
     return list(BACKENDS)
 
 

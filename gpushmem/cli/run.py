@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from gpushmem import settings
-from gpushmem.backends import choice
+from gpushmem.backends import choice, registry
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.launch import handover
 from gpushmem.launch.program import Program
@@ -64,7 +64,7 @@ class _As(click.ParamType):  # type: ignore[type-arg]
 )
 @click.option(
     "--backend",
-    type=click.Choice(choice.NAMES),
+    type=click.Choice(list(registry.BACKENDS)),
     help="What runs the kernels.  [default: GPUSHMEM_BACKEND, or nvshmem where it can be used]",
 )
 @click.option(
@@ -103,7 +103,7 @@ def command(
 ) -> None:
     """Start PEs on this machine and run SCRIPT in each; arguments after SCRIPT are passed to it.
 
-    PEs of the cpu backend are forked from this process, those of nvshmem are new processes.
+    PEs of the cpu backend are forked from this process, those of others are new processes.
 
     The exit code is that of the first PE that fails. Standard input goes to PE 0, unless it is a
     terminal.
@@ -135,8 +135,7 @@ def command(
     try:
         local.check_room(n_pes, pipes=tag_output)
         what: Any = program
-        if choice.choose()[0] == "cpu":
-            local.preload(n_pes)
+        if local.preload(choice.choose()[0], n_pes):
             what = target
         outcome = local.launch(
             n_pes, what, heap_size=heap_size, tag_output=tag_output,

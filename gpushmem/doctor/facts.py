@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import platform as python_platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from gpushmem import settings
-from gpushmem.backends.nvshmem.versions import lacking
+from gpushmem.backends import registry
+from gpushmem.backends.about import About
 from gpushmem.doctor.check import NO_GPU
 from gpushmem.doctor.gpus import driver_version, gpus
 from gpushmem.doctor.limits import PLATFORM, SHM
@@ -44,7 +45,7 @@ def collect(
     system: System, version: str, backends: Sequence[str],
     backend: Mapping[str, Any] | None = None, nvshmem: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Collect all sections; `backends` are those in this version of gpushmem.
+    """Collect all sections; `backends` are the names of those to report.
 
     `backend` and `nvshmem`, the chosen backend and its settings, are passed in.
     """
@@ -72,32 +73,47 @@ def collect(
     }  # fmt: skip
 
 
-def _backends(system: System, there: Sequence[str]) -> dict[str, list[str]]:
-    """Every backend, with all that keeps it from being used."""
-    needs = {"cpu": _cpu(system), "nvshmem": _nvshmem(system)}
-    absent = "not in this version of gpushmem"
+def _backends(system: System, names: Sequence[str]) -> dict[str, list[str]]:
+    """Backends, each with all that keeps it from being used."""
+    found = {name: registry.about(name) for name in names}
     return {
-        name: ([] if name in there else [absent]) + needs.get(name, [])
-        for name in dict.fromkeys([*needs, *there])
+        name: [why for need in about.needs for why in NEEDS[need](system, about)]
+        for name, about in found.items()
     }
 
 
-def _cpu(system: System) -> list[str]:
-    reasons = (
-        [] if system.platform == PLATFORM else [f"{' '.join(system.platform)}: not x86-64 Linux"]
-    )
+def _platform(system: System, about: About) -> list[str]:
+    if system.platform == PLATFORM:
+        return []
+    return [f"{' '.join(system.platform)}: not x86-64 Linux"]
+
+
+def _calls(system: System, about: About) -> list[str]:
     failed = {call: system.probe(call) for call in PROBES}
-    return reasons + [f"{call} does not work: {why}" for call, why in failed.items() if why]
+    return [f"{call} does not work: {why}" for call, why in failed.items() if why]
 
 
-def _nvshmem(system: System) -> list[str]:
-    reasons = [] if driver_version(system) else ["no NVIDIA driver"]
-    if driver_version(system) and not gpus(system):
-        reasons.append(NO_GPU)
-    reasons += lacking(system.packages.get)
-    if library(system) is None:
-        reasons.append("no NVSHMEM library")
-    return reasons
+def _driver(system: System, about: About) -> list[str]:
+    return [] if driver_version(system) else ["no NVIDIA driver"]
+
+
+def _gpu(system: System, about: About) -> list[str]:
+    return [NO_GPU] if driver_version(system) and not gpus(system) else []
+
+
+def _packages(system: System, about: About) -> list[str]:
+    return about.lacking(system.packages.get)
+
+
+def _library(system: System, about: About) -> list[str]:
+    return [] if library(system) else ["no NVSHMEM library"]
+
+
+# What backends can need of a machine (`About.needs`): what says why one cannot be used.
+NEEDS: dict[str, Callable[[System, About], list[str]]] = {
+    "platform": _platform, "calls": _calls, "driver": _driver, "gpu": _gpu,
+    "packages": _packages, "nvshmem library": _library,
+}  # fmt: skip
 
 
 def _limits(system: System) -> dict[str, int | None]:

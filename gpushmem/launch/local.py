@@ -19,6 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from gpushmem import settings
+from gpushmem.backends import registry
 from gpushmem.errors import ShmemError
 from gpushmem.job.board import DEADLOCK, FAILED, NONE, TIMEOUT
 from gpushmem.job.job import Job, create
@@ -94,12 +95,18 @@ def _how(code: int) -> str:
     return f"ended with exit code {code}"
 
 
-def preload(n_pes: int | None = None) -> None:
-    """Import and compile what `n_pes` PEs (None: many) need, once, before the fork."""
-    from gpushmem import jit  # noqa: F401, PLC0415  (heavy, and so is what it imports)
-    from gpushmem.backends.cpu import backend  # noqa: PLC0415
+def preload(backend: str, n_pes: int | None = None) -> bool:
+    """Import and compile what so many PEs (None: many) need, once, before they are forked.
 
-    backend.warm_up(n_pes)
+    Returns whether PEs of this backend can be forked; for those that cannot, does nothing.
+    """
+    warm_up = registry.about(backend).warm_up
+    if warm_up is None:
+        return False
+    from gpushmem import jit  # noqa: F401, PLC0415  (heavy, and so is what it imports)
+
+    registry.load(warm_up)(n_pes)
+    return True
 
 
 def launch(

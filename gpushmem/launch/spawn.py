@@ -112,8 +112,7 @@ def collect(
         with within_limits(f"cannot make room for the results of {n_pes} PEs"):
             pickled, *results = [_memory(stack) for _ in range(1 + n_pes)]
         what: Callable[[], object] | Program
-        if name == "cpu":
-            preload(n_pes)
+        if preload(name, n_pes):
             what = calling(lambda: function, results, pickle.dumps)
         else:
             os.write(pickled, _dump(function))

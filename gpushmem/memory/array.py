@@ -242,7 +242,12 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """`np.asarray(a)`: a view of the same memory, if the host can access it (backend `cpu`)."""
-        view = self._backend.host_view(self.native())
+        view = self.native()
+        if not hasattr(view, "__array_interface__"):
+            raise ShmemError(
+                f"an array of shape {self.shape} in a GPU's memory cannot be a NumPy array without "
+                "a copy: numpy() makes one; PyTorch and CuPy can share the memory"
+            )
         if copy or (dtype is not None and dtype != view.dtype):
             return np.array(view, dtype)
         return view

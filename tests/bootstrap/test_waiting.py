@@ -86,7 +86,7 @@ def test_what_is_open_afterwards_is_the_job():
 
 
 def test_a_pe_that_ends_is_not_waited_for():
-    local.preload()
+    local.preload("cpu")
 
     def body():
         import gpushmem as shmem

@@ -88,7 +88,7 @@ def test_tcp_of_one_pe_needs_no_listener():
 
 
 def test_a_kernel_runs_in_such_a_job():
-    local.preload()
+    local.preload("cpu")
 
     def body():
         import gpushmem as shmem

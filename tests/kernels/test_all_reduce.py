@@ -27,7 +27,11 @@ def test_sums_are_numpys(run_pes, n_pes):
             for size in SIZES:
                 for blocks, threads in SHAPES[: 1 if size == 1000 else 3]:
                     plan = AllReduce(
-                        size, "int64", algorithm=algorithm, blocks=blocks, threads=threads
+                        size=size,
+                        dtype="int64",
+                        algorithm=algorithm,
+                        blocks=blocks,
+                        threads=threads,
                     )
                     x = shmem.device_array(size, "int64")
                     for call in range(3):
@@ -54,7 +58,7 @@ def test_every_pe_ends_with_the_same_bits(run_pes, algorithm):
             unit = UNITS[dtype]
             parts = [np.random.default_rng(pe).normal(size=1031).astype(dtype) for pe in range(n)]
             x = shmem.to_device(parts[shmem.my_pe()])
-            AllReduce(1031, dtype, algorithm=algorithm, blocks=2)(x)
+            AllReduce(size=1031, dtype=dtype, algorithm=algorithm, blocks=2)(x)
             wide = np.array(parts, "float64")
             error = np.abs(x.numpy() - wide.sum(axis=0))
             assert (error <= n * unit * np.abs(wide).sum(axis=0)).all()
@@ -79,14 +83,16 @@ def test_the_norm_is_numpys(run_pes, n_pes):
                 for k, shape in enumerate([(1, 8), (0, 16), (5, 33), (7, 1), (40, 129)]):
                     blocks, threads = SHAPES[k % 3]
                     options = {"algorithm": algorithm, "blocks": blocks, "threads": threads}
-                    plan = AllReduceRMSNorm(*shape, dtype, **options)
+                    plan = AllReduceRMSNorm(
+                        tokens=shape[0], hidden=shape[1], dtype=dtype, **options
+                    )
                     for _ in range(2):
                         parts = [rng.normal(size=shape).astype(dtype) for _ in range(n)]
                         before = rng.normal(size=shape).astype(dtype)
                         gain = rng.normal(size=shape[1:]).astype(dtype)
                         x, residual, weight = map(shmem.to_device, (parts[me], before, gain))
                         out = shmem.device_array(shape, dtype)
-                        plan(x, residual, weight, out)
+                        plan(x, residual, weight, out=out)
                         wanted = reference(parts, before, gain)
                         for got, want in zip((residual, out), wanted, strict=True):
                             want = want.astype("float64")  # noqa: PLW2901
@@ -126,7 +132,7 @@ def test_thousands_of_calls_without_a_barrier_while_pes_are_held_up(run_pes, alg
     def body():
         shmem.init()
         rng = np.random.default_rng(shmem.my_pe())
-        plan = AllReduce(23, "int64", algorithm=algorithm, blocks=2, threads=2)
+        plan = AllReduce(size=23, dtype="int64", algorithm=algorithm, blocks=2, threads=2)
         x, wrong = shmem.device_array(23, "int64"), shmem.to_device(np.zeros(1, "int64"))
         for call in range(calls):
             dawdle = int(rng.integers(0, 100_000)) if rng.random() < 0.02 else 0
@@ -160,14 +166,16 @@ def test_thousands_of_norms_without_a_barrier_while_pes_are_held_up(run_pes):
     def body():
         shmem.init()
         rng, n = np.random.default_rng(shmem.my_pe()), shmem.n_pes()
-        plan = AllReduceRMSNorm(5, 7, "float64", algorithm="two_shot", blocks=2, threads=3)
+        plan = AllReduceRMSNorm(
+            tokens=5, hidden=7, dtype="float64", algorithm="two_shot", blocks=2, threads=3
+        )
         x, residual, out = (shmem.to_device(np.zeros((5, 7))) for _ in range(3))
         weight, wrong = shmem.to_device(np.ones(7)), shmem.to_device(np.zeros(1, "int64"))
         flat_x, flat_residual, wanted = x.reshape(-1), residual.reshape(-1), 0
         for call in range(calls):
             dawdle = int(rng.integers(0, 100_000)) if rng.random() < 0.02 else 0
             fill[1, 1](flat_x, call, dawdle)
-            plan(x, residual, weight, out)
+            plan(x, residual, weight, out=out)
             wanted += n * (n + 1) // 2 + n * (call % 7)
             compare[1, 1](flat_residual, float(wanted), wrong)
         assert np.allclose(out.numpy(), 1)
@@ -187,7 +195,7 @@ def test_plans_of_teams_of_different_sizes_at_the_same_time(run_pes):
         row, column = shmem.team_split_2d(shmem.TEAM_WORLD, 2)
         results = []
         for team in (row, column):
-            with AllReduce(100, "int64", team, algorithm="two_shot") as plan:
+            with AllReduce(size=100, dtype="int64", team=team, algorithm="two_shot") as plan:
                 x = shmem.to_device(np.arange(100) + 1000 * me)
                 for _ in range(3):
                     plan(x)
@@ -208,7 +216,7 @@ def test_a_pe_that_is_in_no_team_makes_the_plan_all_the_same(run_pes):
     def body():
         shmem.init()
         team = shmem.team_split_strided(shmem.TEAM_WORLD, 0, 2, 2)  # PEs 0 and 2
-        x, plan = shmem.to_device(np.ones(8)), AllReduce(8, "float64", team)
+        x, plan = shmem.to_device(np.ones(8)), AllReduce(size=8, dtype="float64", team=team)
         if team:
             plan(x)
         else:
@@ -225,7 +233,7 @@ def test_a_pe_that_is_in_no_team_makes_the_plan_all_the_same(run_pes):
 def test_calls_on_several_streams_keep_their_order(run_pes):
     def body():
         shmem.init()
-        plan, streams = AllReduce(64, "int64"), [0, shmem.stream(), shmem.stream()]
+        plan, streams = AllReduce(size=64, dtype="int64"), [0, shmem.stream(), shmem.stream()]
         x = shmem.to_device(np.ones(64, "int64"))
         for call in range(30):
             plan(x, stream=streams[call % 3])
@@ -239,15 +247,18 @@ def test_calls_on_several_streams_keep_their_order(run_pes):
 def test_arrays_that_are_not_the_plans(run_pes):
     def body():
         shmem.init()
-        plan = AllReduce(8, "float32")
+        plan = AllReduce(size=8, dtype="float32")
         for wrong in (shmem.device_array(9, "float32"), shmem.device_array(8, "float64")):
             with pytest.raises(shmem.ArgumentError, match=r"the plan is for \(8,\) of float32"):
                 plan(wrong)
         with pytest.raises(shmem.ArgumentError, match="no algorithm 'tree'; there are one_shot"):
-            AllReduce(8, "float32", algorithm="tree")
-        norm, good = AllReduceRMSNorm(2, 3, "float32"), shmem.device_array((2, 3), "float32")
+            AllReduce(size=8, dtype="float32", algorithm="tree")
+        norm, good = (
+            AllReduceRMSNorm(tokens=2, hidden=3, dtype="float32"),
+            shmem.device_array((2, 3), "float32"),
+        )
         with pytest.raises(shmem.ArgumentError, match=r"weight has shape \(2,\)"):
-            norm(good, good, shmem.device_array(2, "float32"), good)
+            norm(good, good, shmem.device_array(2, "float32"), out=good)
         plan.free()
         with pytest.raises(shmem.ShmemError, match="free"):
             plan(shmem.device_array(8, "float32"))
@@ -262,7 +273,7 @@ def test_what_is_sent_is_what_the_formula_says(run_pes, algorithm):
 
     def body():
         shmem.init()
-        plan = AllReduce(3 * 32 * 5, "float64", algorithm=algorithm)
+        plan = AllReduce(size=3 * 32 * 5, dtype="float64", algorithm=algorithm)
         x = shmem.to_device(np.random.default_rng(shmem.my_pe()).normal(size=plan.size))
         boxes = [a for a in plan._workspace if a.dtype == np.float64]
         for box in boxes:

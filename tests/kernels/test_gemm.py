@@ -35,13 +35,13 @@ def run(name, m, n, k, dtype, team=shmem.TEAM_WORLD, calls=3, **options):
     me, n_pes = team.my_pe, team.n_pes
     if name == "all-gather":
         options.pop("direct", None)
-    plan = PLANS[name](m, n, k, dtype, team, **options)
+    plan = PLANS[name](m=m, n=n, k=k, dtype=dtype, team=team, **options)
     if me >= 0:
         a, b = (shmem.to_device(x) for x in operands(name, m, n, k, dtype, me, n_pes))
         rows = n_pes * m if name == "all-gather" else m
         out = shmem.to_device(np.full((rows, n), -1000 - me, dtype))
         for _ in range(calls):
-            plan(a, b, out)
+            plan(a, b, out=out)
         got, want = out.numpy(), expected(name, m, n, k, dtype, me, n_pes)
         np.testing.assert_allclose(
             got.astype("float64"), want, rtol=0, atol=TOLERANCE[dtype],
@@ -89,8 +89,8 @@ def test_what_is_multiplied_may_be_part_of_larger_arrays(run_pes):
             rows = 6 * n_pes if name == "all-gather" else 6
             wide_b = shmem.to_device(np.hstack([b, b]))
             wide_out = shmem.to_device(np.full((rows, 20), -1.0))
-            with kind(6, 10, 8, "float64", tile=(4, 4)) as plan:
-                plan(shmem.to_device(a), wide_b[:, 10:], wide_out[:, 5:15])
+            with kind(m=6, n=10, k=8, dtype="float64", tile=(4, 4)) as plan:
+                plan(shmem.to_device(a), wide_b[:, 10:], out=wide_out[:, 5:15])
                 got = wide_out.numpy()
             want = expected(name, 6, 10, 8, "float64", me, n_pes)
             np.testing.assert_allclose(got[:, 5:15], want, rtol=0, atol=1e-12)
@@ -143,11 +143,11 @@ def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, name, optio
         b = shmem.to_device(np.array([np.ones(n), np.arange(n) + me]))
         out = shmem.device_array((n_pes * m if gathered else m, n), "float64")
         wrong = shmem.to_device(np.zeros(1, "int64"))
-        with PLANS[name](m, n, 2, "float64", blocks=2, **options) as plan:
+        with PLANS[name](m=m, n=n, k=2, dtype="float64", blocks=2, **options) as plan:
             for call in range(calls):
                 dawdle = int(rng.integers(0, 100_000)) if rng.random() < 0.02 else 0
                 fill_and_dawdle[1, 1](a, call, dawdle)
-                plan(a, b, out)
+                plan(a, b, out=out)
                 check[1, 1](out, call, gathered, m * me if scattered else 0, wrong)
             result = int(wrong.numpy()[0])
         shmem.finalize()
@@ -172,7 +172,8 @@ def test_two_teams_at_once_and_pes_in_none(run_pes):
 def test_what_a_pe_sends(run_pes):
     def body():
         shmem.init()
-        sent = [kind(10, 8, 6, "float32", tile=(4, 4)).sends() for kind in PLANS.values()]
+        sizes = {"m": 10, "n": 8, "k": 6, "dtype": "float32"}
+        sent = [kind(**sizes, tile=(4, 4)).sends() for kind in PLANS.values()]
         shmem.finalize()
         return sent
 
@@ -183,16 +184,17 @@ def test_what_a_pe_sends(run_pes):
 def test_what_does_not_fit(run_pes):
     def body():
         shmem.init()
+        sizes = {"m": 4, "n": 5, "k": 6, "dtype": "float32"}
         for kind in PLANS.values():
             with pytest.raises(shmem.ArgumentError, match="int32; it can be float16, float32, fl"):
-                kind(4, 5, 6, "int32")
+                kind(**{**sizes, "dtype": "int32"})
             with pytest.raises(shmem.ArgumentError, match="4, -5, 6; they cannot be negative"):
-                kind(4, -5, 6, "float32")
+                kind(**{**sizes, "n": -5})
             with pytest.raises(shmem.ArgumentError, match=r"tile is \(0, 5\); it is ro"):
-                kind(4, 5, 6, "float32", tile=(0, 5))
-            plan = kind(4, 5, 6, "float32")
+                kind(**sizes, tile=(0, 5))
+            plan = kind(**sizes)
             good = [shmem.device_array(s, "float32") for s in ((4, 6), (6, 5), (4, 5))]
-            plan(*good)
+            plan(*good[:2], out=good[2])
             for at, what in enumerate(("a", "b", "out")):
                 for wrong in (
                     shmem.device_array((7, 5), "float32"),
@@ -200,7 +202,7 @@ def test_what_does_not_fit(run_pes):
                 ):
                     given = [*good[:at], wrong, *good[at + 1 :]]
                     with pytest.raises(shmem.ArgumentError, match=f"{what} has shape .*plan is f"):
-                        plan(*given)
+                        plan(*given[:2], out=given[2])
         shmem.finalize()
 
     run_pes(1, body)

@@ -52,7 +52,9 @@ def all_cases(n_pes):
         for how in BLOCKS_AND_THREADS
     ]
     for shape, grid, dtype, periodic, (blocks, threads) in cases:
-        with Jacobi(shape, grid, dtype, periodic=periodic, blocks=blocks, threads=threads) as plan:
+        with Jacobi(
+            shape=shape, grid=grid, dtype=dtype, periodic=periodic, blocks=blocks, threads=threads
+        ) as plan:
             field = reference(some_field(shape, dtype), 0, periodic)
             u = plan.scatter(field)
             at_first = u.numpy()
@@ -94,7 +96,7 @@ def many_calls(periodic, blocks, threads, calls):
     shmem.init()
     shape, me = (7, 6), shmem.my_pe()
     rng = np.random.default_rng(me)
-    plan = Jacobi(shape, dtype="float64", periodic=periodic, blocks=blocks, threads=threads)
+    plan = Jacobi(shape=shape, dtype="float64", periodic=periodic, blocks=blocks, threads=threads)
     field = reference(some_field(shape, "float64"), 0, periodic)
     u, sink = plan.scatter(field), shmem.to_device(np.zeros(1, "int64"))
     log = shmem.device_array((calls, *u.shape), "float64")
@@ -127,7 +129,7 @@ def test_cells_that_were_changed_reach_the_neighbours(run_pes):
     def body():
         shmem.init()
         shape, me = (8, 5), shmem.my_pe()
-        with Jacobi(shape, (2, 2), "float32", blocks=2, threads=2) as plan:
+        with Jacobi(shape=shape, grid=(2, 2), dtype="float32", blocks=2, threads=2) as plan:
             owner = np.full([n + 2 for n in shape], -1, "float32")
             for pe in range(4):
                 own = plan._part(pe)
@@ -153,13 +155,13 @@ def test_two_teams_at_once_and_a_pe_in_none(run_pes):
         me = shmem.my_pe()
         column = shmem.team_split_2d(shmem.TEAM_WORLD, 2)[1]
         shape = (7, 4) if me % 2 else (9, 11)  # columns of 3 and 4 PEs
-        with Jacobi(shape, dtype="float64", team=column) as plan:
+        with Jacobi(shape=shape, dtype="float64", team=column) as plan:
             field = some_field(shape, "float64") + me % 2
             u = plan.scatter(field)
             plan(u, 7)
             np.testing.assert_array_equal(plan.gather(u), reference(field, 7)[1:-1, 1:-1])
         three = shmem.team_split_strided(shmem.TEAM_WORLD, 1, 2, 3)
-        with Jacobi((3, 3), (1, 3), team=three, periodic=True) as plan:
+        with Jacobi(shape=(3, 3), grid=(1, 3), team=three, periodic=True) as plan:
             field = some_field((3, 3), "float64")
             if three:
                 u = plan.scatter(field)
@@ -179,18 +181,18 @@ def test_what_a_plan_is_not_for(run_pes):
     def body():
         shmem.init()
         wrong = [
-            (((4,),), "shape .4,. is not 2 or 3"),
-            (((4, 0),), "is not 2 or 3 numbers from 1"),
-            (((4, 4), (1, 1), "int64"), "dtype int64 is not one of"),
-            (((4, 4), (1, 1, 2)), "shape .4, 4. has 2 axes, grid .1, 1, 2. 3"),
-            (((4, 4), (1, 3)), "grid .1, 3. is for 3 PEs, the team has 2"),
-            (((1, 4), (2, 1)), "more parts than it has cells"),
-            (((1, 1),), "cannot be cut for 2 PEs"),
+            ({"shape": (4,)}, "shape .4,. is not 2 or 3"),
+            ({"shape": (4, 0)}, "is not 2 or 3 numbers from 1"),
+            ({"shape": (4, 4), "grid": (1, 1), "dtype": "int64"}, "dtype int64 is not one of"),
+            ({"shape": (4, 4), "grid": (1, 1, 2)}, "shape .4, 4. has 2 axes, grid .1, 1, 2. 3"),
+            ({"shape": (4, 4), "grid": (1, 3)}, "grid .1, 3. is for 3 PEs, the team has 2"),
+            ({"shape": (1, 4), "grid": (2, 1)}, "more parts than it has cells"),
+            ({"shape": (1, 1)}, "cannot be cut for 2 PEs"),
         ]
         for arguments, message in wrong:
             with pytest.raises(shmem.ArgumentError, match=message):
-                Jacobi(*arguments)
-        with Jacobi((4, 4), (2, 1), "float32") as plan:
+                Jacobi(**arguments)
+        with Jacobi(shape=(4, 4), grid=(2, 1), dtype="float32") as plan:
             for shape, dtype in [((4, 4), "float32"), ((4, 6), "float64")]:
                 with pytest.raises(
                     shmem.ArgumentError, match=r"the plan is for \(4, 6\) of float3"
@@ -210,7 +212,9 @@ def test_what_is_sent_is_counted(run_pes):
         shmem.init()
         sent = []
         for shape, grid, periodic in [((6, 10), (2, 2), False), ((4, 6, 8), (1, 4, 1), True)]:
-            with Jacobi(shape, grid, "float32", periodic=periodic, blocks=2) as plan:
+            with Jacobi(
+                shape=shape, grid=grid, dtype="float32", periodic=periodic, blocks=2
+            ) as plan:
                 sent.append(plan.sends(3))
         shmem.finalize()
         return sent

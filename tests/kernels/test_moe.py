@@ -10,9 +10,15 @@ from numba import cuda
 
 import gpushmem as shmem
 
+SIZES = "tokens", "hidden", "experts", "top_k"
 LAUNCHES = [(1, 1), (2, 4), (3, 32)]
 # Of float16 a result is rounded after each product and sum, about 11 times here.
 TOLERANCE = {"float16": 1e-2, "float32": 1e-5, "float64": 1e-12}
+
+
+def named(sizes, dtype):
+    """Sizes as plans take them."""
+    return dict(zip(SIZES, sizes, strict=True), dtype=dtype)
 
 
 def choices_of(rng, tokens, experts, top_k, way):
@@ -73,7 +79,7 @@ def around(plan, xs, choices, weights, expert):
     for (local, source), count in np.ndenumerate(counts):
         place = slice(starts[local, source], starts[local, source] + count)
         made[place] = expert(plan.first_expert + local, rows[place])
-    plan.combine(shmem.to_device(made), weight, out)
+    plan.combine(shmem.to_device(made), weight, out=out)
     return out.numpy()
 
 
@@ -99,7 +105,7 @@ def every_form():
                     dtype = ("float32", "float64", "float16")[(number + k) % 3]
                     options = {"capacity": capacity, "form": form, "wire": wire}
                     with ExpertParallel(
-                        *sizes, dtype, **options, blocks=blocks, threads=threads
+                        **named(sizes, dtype), **options, blocks=blocks, threads=threads
                     ) as plan:
                         for call in range(3):
                             inputs = inputs_of(n, call, *sizes, dtype, way)
@@ -132,7 +138,7 @@ def every_layer():
             w2 = (rng.normal(size=(experts, inner, hidden)) / 64).astype(dtype)
             for tile, enough in ((512, 256), (4, 1), (5, 5)):
                 with MoE(
-                    sizes[0], hidden, inner, *sizes[2:], dtype, activation=activation,
+                    **named(sizes, dtype), inner=inner, activation=activation,
                     capacity=capacity, tile=tile, enough=enough, blocks=blocks, threads=threads,
                 ) as plan:  # fmt: skip
                     mine = slice(plan.first_expert, plan.first_expert + plan.local_experts)
@@ -141,7 +147,7 @@ def every_layer():
                         inputs = inputs_of(n, call, *sizes, dtype, way)
                         arrays = [shmem.to_device(a[me]) for a in inputs]
                         out = shmem.device_array(inputs[0][me].shape, dtype)
-                        plan(*arrays, *matrices, out)
+                        plan(*arrays, *matrices, out=out)
                         wide = [[a.astype("float64") for a in inputs[0]], *inputs[1:]]
                         expected, dropped = layer(
                             *wide, w1.astype("float64"), w2.astype("float64"), activation, capacity
@@ -175,7 +181,16 @@ def test_forms_launches_and_repetitions_give_the_same_bits(run_pes):
         found = set()
         for form in ("low_latency", "throughput"):
             for blocks, threads in LAUNCHES:
-                plan = ExpertParallel(30, 17, 7, 3, "f4", form=form, blocks=blocks, threads=threads)
+                plan = ExpertParallel(
+                    tokens=30,
+                    hidden=17,
+                    experts=7,
+                    top_k=3,
+                    dtype="f4",
+                    form=form,
+                    blocks=blocks,
+                    threads=threads,
+                )
                 for _ in range(2):
                     got = around(plan, xs, choices, weights, lambda e, rows: rows * np.float32(e))
                     found.add(got.tobytes())
@@ -193,7 +208,7 @@ def test_int8_is_off_by_half_a_step(run_pes):
             np.random.default_rng(1).normal(size=(50, 67)) * np.logspace(-6, 4, 50)[:, None]
         ).astype("f4")
         x[7], x[8, 1:] = 0, 0
-        plan = ExpertParallel(50, 67, 2, 1, "f4", wire="int8")
+        plan = ExpertParallel(tokens=50, hidden=67, experts=2, top_k=1, dtype="f4", wire="int8")
         chosen = np.full((50, 1), 1 - shmem.my_pe(), "i4")
         rows, starts, counts = plan.dispatch(*map(shmem.to_device, (x, chosen)))
         assert counts.numpy()[0, 1 - shmem.my_pe()] == 50
@@ -282,10 +297,10 @@ def test_many_exchanges_without_a_barrier_while_pes_are_held_up(run_pes, form):
         rows, starts, counts = plan.dispatch(x, chosen)
         multiply_rows[1, 1](rows, starts, counts, plan.first_expert)
         hold_up()
-        plan.combine(rows, weights, out)
+        plan.combine(rows, weights, out=out)
 
     def make(*sizes):
-        return ExpertParallel(*sizes, "float32", form=form)
+        return ExpertParallel(**named(sizes, "float32"), form=form)
 
     assert run_pes(3, many_calls, make, apply, 2000, timeout=120) == [0, 0, 0]
 
@@ -293,7 +308,15 @@ def test_many_exchanges_without_a_barrier_while_pes_are_held_up(run_pes, form):
 def test_many_layers_without_a_barrier_while_pes_are_held_up(run_pes):
     def make(tokens, hidden, experts, top_k):
         plan = MoE(
-            tokens, hidden, hidden, experts, top_k, "float32", activation="relu", tile=4, enough=2
+            tokens=tokens,
+            hidden=hidden,
+            inner=hidden,
+            experts=experts,
+            top_k=top_k,
+            dtype="float32",
+            activation="relu",
+            tile=4,
+            enough=2,
         )
         one = np.eye(hidden, dtype="float32")
         first = plan.first_expert
@@ -306,7 +329,7 @@ def test_many_layers_without_a_barrier_while_pes_are_held_up(run_pes):
 
     def apply(plan, x, chosen, weights, out, hold_up):
         hold_up()
-        plan(x, chosen, weights, *plan.matrices, out)
+        plan(x, chosen, weights, *plan.matrices, out=out)
 
     assert run_pes(3, many_calls, make, apply, 2000, timeout=120) == [0, 0, 0]
 
@@ -319,7 +342,9 @@ def test_two_teams_at_once(run_pes):
         )  # rows of 3 and 2, columns of 2, 2, 1
         odd = shmem.team_split_strided(shmem.TEAM_WORLD, 1, 2, 2)
         plans = [
-            ExpertParallel(11, 6, 5, 2, "float32", team, form=form)
+            ExpertParallel(
+                tokens=11, hidden=6, experts=5, top_k=2, dtype="float32", team=team, form=form
+            )
             for team, form in ((row, "low_latency"), (column, "throughput"), (odd, "throughput"))
         ]
         for call in range(5):
@@ -345,14 +370,15 @@ def test_the_experts_networks_as_a_launch_of_their_own(run_pes):
         inputs = inputs_of(2, 0, 20, 6, 5, 2, "float32", "random")
         rng = np.random.default_rng(0)
         w1, w2 = (rng.normal(size=(5, *shape)).astype("f4") / 8 for shape in ((6, 9), (9, 6)))
-        plan = ExpertParallel(20, 6, 5, 2, "f4", form=form)
+        plan = ExpertParallel(tokens=20, hidden=6, experts=5, top_k=2, dtype="f4", form=form)
         mine = slice(plan.first_expert, plan.first_expert + plan.local_experts)
         x, chosen, weights = (shmem.to_device(a[plan.my_pe]) for a in inputs)
         out = shmem.device_array(x.shape, "f4")
         received = plan.dispatch(x, chosen)
         y, hidden = (shmem.device_array(s, "f4") for s in (received.rows.shape, (2, most, 9)))
-        expert_ffn(received, *(shmem.to_device(w[mine]) for w in (w1, w2)), y, hidden, threads=2)
-        plan.combine(y, weights, out)
+        matrices = [shmem.to_device(w[mine]) for w in (w1, w2)]
+        expert_ffn(received, *matrices, out=y, hidden=hidden, threads=2)
+        plan.combine(y, weights, out=out)
         expected, _ = layer(*inputs, w1, w2)
         np.testing.assert_allclose(out.numpy(), expected[plan.my_pe], rtol=1e-5, atol=1e-4)
         shmem.finalize()
@@ -368,7 +394,7 @@ def test_routing(run_pes):
             logits = np.random.default_rng(0).normal(size=(33, 7)).astype(dtype)
             logits[3], logits[4, :5], logits[5] = 0, np.nan, -np.inf
             chosen, weights = shmem.device_array((33, 4), "i4"), shmem.device_array((33, 4), "f4")
-            route(shmem.to_device(logits), chosen, weights)
+            route(shmem.to_device(logits), experts=chosen, weights=weights)
             got, share = chosen.numpy(), weights.numpy()
             for t in set(range(33)) - {4, 5}:
                 order = np.argsort(-logits[t], kind="stable")[:4]
@@ -380,9 +406,9 @@ def test_routing(run_pes):
             assert share[4, 2:].tolist() == [0, 0]
             assert got[3].tolist() == [0, 1, 2, 3]
         with pytest.raises(shmem.ArgumentError, match="do not fit"):
-            route(shmem.to_device(logits[:, :3]), chosen, weights)
+            route(shmem.to_device(logits[:, :3]), experts=chosen, weights=weights)
         with pytest.raises(shmem.ArgumentError, match="int32 and float32"):
-            route(shmem.to_device(logits), weights, weights)
+            route(shmem.to_device(logits), experts=weights, weights=weights)
         shmem.finalize()
 
     run_pes(1, body)
@@ -392,7 +418,8 @@ def test_errors_name_both_numbers_and_the_next_step(run_pes):
     def body():
         shmem.init()
         error = shmem.ArgumentError
-        plan, fused = ExpertParallel(4, 8, 2, 2, "f4"), MoE(4, 8, 16, 2, 2, "f4")
+        sizes = named((4, 8, 2, 2), "f4")
+        plan, fused = ExpertParallel(**sizes), MoE(**sizes, inner=16)
         x, chosen, weights = (
             shmem.device_array(*a) for a in (((4, 8), "f4"), ((4, 2), "i4"), ((4, 2), "f4"))
         )
@@ -403,28 +430,28 @@ def test_errors_name_both_numbers_and_the_next_step(run_pes):
         with pytest.raises(error, match=r"experts has .* float32, the plan is for .* int32"):
             plan.dispatch(x, weights)
         with pytest.raises(error, match="combine follows dispatch"):
-            plan.combine(x, weights, x)
+            plan.combine(x, weights, out=x)
         plan.dispatch(x, chosen)
         with pytest.raises(error, match="combine follows dispatch"):
             plan.dispatch(x, chosen)
         with pytest.raises(error, match="y has shape"):
-            plan.combine(shmem.device_array((1, 8), "f4"), weights, x)
+            plan.combine(shmem.device_array((1, 8), "f4"), weights, out=x)
         with pytest.raises(error, match="w1 has shape"):
-            fused(x, chosen, weights, x, x, x)
+            fused(x, chosen, weights, x, x, out=x)
         for wrong, said in (
             ({"form": "fast"}, "no form 'fast'"), ({"wire": "fp8"}, "wire 'fp8'"),
             ({"capacity": -1}, "0 or more"),
         ):  # fmt: skip
             with pytest.raises(error, match=said):
-                ExpertParallel(4, 8, 2, 2, "f4", **wrong)
+                ExpertParallel(**sizes, **wrong)
         with pytest.raises(error, match="chooses 3 experts, there are 2"):
-            ExpertParallel(4, 8, 2, 3, "f4")
+            ExpertParallel(**{**sizes, "top_k": 3})
         with pytest.raises(error, match="dtype is int32"):
-            ExpertParallel(4, 8, 2, 2, "i4")
+            ExpertParallel(**{**sizes, "dtype": "i4"})
         with pytest.raises(error, match="no activation 'gelu'"):
-            MoE(4, 8, 16, 2, 2, "f4", activation="gelu")
+            MoE(**sizes, inner=16, activation="gelu")
         with pytest.raises(error, match="tile of 4 rows"):
-            MoE(4, 8, 16, 2, 2, "f4", tile=4, enough=5)
+            MoE(**sizes, inner=16, tile=4, enough=5)
         assert plan.sends() == (0, 0)
         shmem.finalize()
 

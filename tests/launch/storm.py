@@ -250,7 +250,7 @@ def storm(seed, count, tmp_path):
 
 
 def main(seed, count, folder):
-    local.preload()
+    local.preload("cpu")
     for kernel in (meet_often, wait_for_one, compute):
         compile_first(kernel, np.zeros(1, np.int64))
     wrong, took = storm(seed, int(count), Path(folder))

@@ -55,7 +55,7 @@ def test_spawn_where_standard_descriptors_are_closed():
 
         return body
 
-    local.preload()
+    local.preload("cpu")
     wanted = [*((closed, "cpu") for closed in CLOSED), (CLOSED[-1], "nvshmem")]
     processes = [Process(started_with(*how)) for how in wanted]
     for (closed, backend), process in zip(wanted, processes, strict=True):

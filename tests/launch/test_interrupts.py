@@ -58,7 +58,7 @@ def test_ctrl_c_is_heard_wherever_a_pe_is(where, capfd):
             return where()
         return time.sleep(20)
 
-    local.preload()
+    local.preload("cpu")
     began = time.monotonic()
     outcome, _ = collect(2, body)
     assert outcome.code == 130

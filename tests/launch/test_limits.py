@@ -94,7 +94,7 @@ def refused(short):
 
 
 def test_limits_are_named_and_nothing_is_left():
-    local.preload()
+    local.preload("cpu")
     for short, said in SHORT.items():
         process = Process(refused(short))
         printed = process.wait()

@@ -105,7 +105,7 @@ def test_long_tables_are_cut(alone):
 def test_ready_kernels_are_named_as_the_makers_of_their_workspace(alone):
     from gpushmem.kernels import AllReduce
 
-    AllReduce(10, "float32")
+    AllReduce(size=10, dtype="float32")
     assert {a.where.split(":")[0] for a in shmem.heap_stats().allocations} == {"all_reduce.py"}
 
 

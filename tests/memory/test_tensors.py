@@ -78,7 +78,7 @@ def test_a_registered_tensor_is_memory_of_operations_and_plans(run_pes):
         shmem.unregister(half)
         with pytest.raises(ArgumentError, match="after unregister"):
             handle.numpy()
-        with AllReduce(32, torch.float32) as plan:
+        with AllReduce(size=32, dtype=torch.float32) as plan:
             for _ in range(2):
                 plan(t[:32])
             shmem.synchronize()

@@ -36,34 +36,37 @@ def make(*shape, dtype="float32"):
 
 def reduce_all():
     for algorithm in SUMMING:
-        AllReduce(8, "float32", algorithm=algorithm)(make(8))
+        AllReduce(size=8, dtype="float32", algorithm=algorithm)(make(8))
         given = [make(*shape, dtype="float16") for shape in ((2, 8), (2, 8), (8,), (2, 8))]
-        AllReduceRMSNorm(2, 8, "float16", algorithm=algorithm)(*given)
+        AllReduceRMSNorm(tokens=2, hidden=8, dtype="float16", algorithm=algorithm)(
+            *given[:3], out=given[3]
+        )
 
 
 def multiply():
     for dtype in ("float16", "float32"):
-        square = [make(4, 4, dtype=dtype) for _ in range(3)]
-        AllGatherGemm(4, 4, 4, dtype)(*square)
-        for plan in (GemmReduceScatter, GemmAllReduce):
-            plan(4, 4, 4, dtype)(*square)
+        a, b, out = (make(4, 4, dtype=dtype) for _ in range(3))
+        for plan in (AllGatherGemm, GemmReduceScatter, GemmAllReduce):
+            plan(m=4, n=4, k=4, dtype=dtype)(a, b, out=out)
 
 
 def mix():
     experts, weights = make(4, 2, dtype="int32"), make(4, 2)
-    route(make(4, 4), experts, weights)
+    route(make(4, 4), experts=experts, weights=weights)
     x, y = make(4, 8), make(4, 8)
-    MoE(4, 8, 16, 4, 2, "float32")(x, experts, weights, make(4, 8, 16), make(4, 16, 8), y)
+    sizes = {"tokens": 4, "hidden": 8, "experts": 4, "top_k": 2, "dtype": "float32"}
+    w1, w2 = make(4, 8, 16), make(4, 16, 8)
+    MoE(**sizes, inner=16)(x, experts, weights, w1, w2, out=y)
     for form in ("low_latency", "throughput"):
         for wire in (None, "int8"):
-            plan = ExpertParallel(4, 8, 4, 2, "float32", form=form, wire=wire)
+            plan = ExpertParallel(**sizes, form=form, wire=wire)
             received = plan.dispatch(x, experts)
-            plan.combine(received.rows, weights, y)
+            plan.combine(received.rows, weights, out=y)
 
 
 def iterate():
     for shape in ((4, 4), (4, 4, 4)):
-        plan = Jacobi(shape, dtype="float32")
+        plan = Jacobi(shape=shape, dtype="float32")
         u = plan.scatter(np.zeros([n + 2 for n in shape], "float32"))
         plan(u, 2)
         plan.exchange(u)

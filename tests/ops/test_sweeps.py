@@ -92,7 +92,7 @@ def test_all_reduce_of_many_sizes(run_pes, n_pes):
         good = True
         for size in sizes:
             for blocks, algorithm in ((1, "ring"), (3, "ring"), (3, "one_shot"), (2, "two_shot")):
-                plan = AllReduce(size, "int64", algorithm=algorithm, blocks=blocks)
+                plan = AllReduce(size=size, dtype="int64", algorithm=algorithm, blocks=blocks)
                 x = shmem.to_device(np.arange(size) * (shmem.my_pe() + 1))
                 for _ in range(3):
                     plan(x)

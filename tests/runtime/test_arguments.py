@@ -46,7 +46,7 @@ def test_failed_allocations_leave_nothing_behind(alone):
         lambda: shmem.empty((1 << 40, 1 << 40)), lambda: shmem.zeros((0, 1 << 62, 2)),
         lambda: shmem.empty((1,) * 65), lambda: shmem.full(3, "abc", float),
         lambda: shmem.full(3, np.zeros(2)), lambda: shmem.full(3, -1, "no such"),
-        lambda: AllReduce(1 << 40, "float64", algorithm="two_shot", blocks=7),
+        lambda: AllReduce(size=1 << 40, dtype="float64", algorithm="two_shot", blocks=7),
     ):  # fmt: skip
         with pytest.raises((ArgumentError, HeapExhausted)):
             call()
@@ -61,10 +61,19 @@ def test_calls_that_cannot_be_bound_name_the_function(alone):
         (lambda: shmem.zeros(), r"zeros\(\) missing 1 required positional argument: 'shape'"),
         (lambda: shmem.init(heap=3), r"init\(\) got an unexpected keyword argument 'heap'"),
         (lambda: a.numpy(3), "numpy.* takes 1 positional argument but 2 were given"),
-        (lambda: AllReduce(), "AllReduce: missing a required argument: 'size'"),
-        (lambda: AllReduce(4.0, "float32"), "AllReduce: size must be an integer, not 4.0"),
-        (lambda: AllReduce(4, "float32", team=0), "AllReduce: team must be a Team, not 0"),
-        (lambda: AllReduce(4, "float32")(None), "AllReduce: x must be a device array, not None"),
+        (lambda: AllReduce(), "AllReduce: missing a required .*argument: 'size'"),
+        (
+            lambda: AllReduce(size=4.0, dtype="float32"),
+            "AllReduce: size must be an integer, not 4.0",
+        ),
+        (
+            lambda: AllReduce(size=4, dtype="float32", team=0),
+            "AllReduce: team must be a Team, not 0",
+        ),
+        (
+            lambda: AllReduce(size=4, dtype="float32")(None),
+            "AllReduce: x must be a device array, not None",
+        ),
     ):
         with pytest.raises(ArgumentError, match=message):
             call()

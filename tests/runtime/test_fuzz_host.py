@@ -87,7 +87,7 @@ class Pool:
         shmem.free(freed)
         shmem.team_destroy(self.gone_team)
         self.stream = shmem.stream()
-        self.plan = kernels.AllReduce(8, "float64")
+        self.plan = kernels.AllReduce(size=8, dtype="float64")
         self.oddities = oddities()
 
     def register(self):
@@ -146,15 +146,15 @@ BINARY = [
 ]  # fmt: skip
 UNARY = [bool, str, repr, len, list, operator.neg, abs, np.sum, np.asarray]
 METHODS = {"reshape": ("shape",), "view": ("dtype",), "copy_from": ("Array",), "numpy": ()}
+# What plans are made with; what is not in `PLAN_KINDS` is a size.
 PLANS = {
-    kernels.AllReduce: ("int", "dtype", "Team"), kernels.AllReduceRMSNorm: ("int", "int", "dtype"),
-    kernels.AllGatherGemm: ("int", "int", "int", "dtype"),
-    kernels.GemmReduceScatter: ("int", "int", "int", "dtype", "Team"),
-    kernels.GemmAllReduce: ("int", "int", "int", "dtype"),
-    kernels.Jacobi: ("shape", "shape", "dtype"),
-    kernels.MoE: ("int",) * 5 + ("dtype", "Team"),
-    kernels.ExpertParallel: ("int",) * 4 + ("dtype",),
+    kernels.AllReduce: "size dtype team", kernels.AllReduceRMSNorm: "tokens hidden dtype",
+    kernels.AllGatherGemm: "m n k dtype", kernels.GemmReduceScatter: "m n k dtype team",
+    kernels.GemmAllReduce: "m n k dtype", kernels.Jacobi: "shape grid dtype",
+    kernels.MoE: "tokens hidden inner experts top_k dtype team",
+    kernels.ExpertParallel: "tokens hidden experts top_k dtype",
 }  # fmt: skip
+PLAN_KINDS = {"dtype": "dtype", "team": "Team", "shape": "shape", "grid": "shape"}
 SHORT = [0, 1, 1000, -1, 1.5, "x", math.nan, [1], np.int8(3), np.array(3), Raises()]  # timeouts
 
 
@@ -214,18 +214,22 @@ def other(rng, pool):
     many = [pool.any(rng) for _ in range(4)]
     team = rng.choice([shmem.TEAM_WORLD, pool.gone_team, shmem.TEAM_INVALID])
     plan = rng.choice([*PLANS])
-    kinds = PLANS[plan]
-    sizes = [pool.any(rng) if rng.random() < 0.3 else pool.right(rng, kind) for kind in kinds]
+    kinds = {name: PLAN_KINDS.get(name, "int") for name in PLANS[plan].split()}
+    sizes = {
+        name: pool.any(rng) if rng.random() < 0.3 else pool.right(rng, kind)
+        for name, kind in kinds.items()
+    }
     return rng.choice([
         (lambda: fill[many[0], many[1]](pool.arrays["f8"], 1.0), (), {}),
         (lambda: fill[1, 1, many[0], many[1]](pool.arrays["f8"], 1.0), (), {}),
         (launch, tuple(many[:2]), {}), (fill, tuple(many[:2]), {}),
         (lambda: fill[many[0]], (), {}),
-        (plan, tuple(sizes), {}), (plan, tuple(sizes), {}),
-        (plan, tuple(sizes), {rng.choice(["blocks", "threads", "tile", "foo"]): many[0]}),
+        (plan, (), sizes), (plan, tuple(sizes.values()), {}),
+        (plan, (), sizes | {rng.choice(["blocks", "threads", "tile", "foo"]): many[0]}),
         (pool.plan, tuple(many[:rng.choice([0, 1, 2, 3])]), {}),
         (team.translate_pe, tuple(many[:2]), {}), (team.destroy, (), {}),
-        (kernels.route, tuple(many[:3]), {}), (pool.stream.synchronize, (), {}),
+        (kernels.route, (many[0],), {"experts": many[1], "weights": many[2]}),
+        (pool.stream.synchronize, (), {}),
         (lambda: shmem.multicast_array(pool.arrays["f8"], 0).copy_from(many[0]), (), {}),
     ])  # fmt: skip
 

@@ -396,6 +396,18 @@ def test_host_copies_are_of_contiguous_arrays_as_those_of_kernels(alone):
     np.testing.assert_array_equal(a.numpy(), values)
 
 
+def test_host_operations_on_arrays_without_axes_and_on_records(alone):
+    number, pairs = shmem.zeros(()), shmem.zeros(2, [("value", "f4"), ("from", "i4")])
+    count, flag = shmem.zeros((), "int64"), shmem.zeros((), "uint64")
+    shmem.p(number, 2.5, 0)
+    shmem.p(pairs, (1.5, 7), 0)
+    shmem.atomic_add(count, 3, 0)
+    shmem.signal_op(flag, 9, shmem.SIGNAL_SET, 0)
+    seen = [shmem.g(array, 0) for array in (number, pairs, number)]
+    assert [value.tolist() for value in seen] == [2.5, (1.5, 7), 2.5]
+    assert (shmem.atomic_fetch(count, 0), shmem.signal_fetch(flag)) == (3, 9)
+
+
 # --- kernels through jit
 
 

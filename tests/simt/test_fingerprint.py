@@ -42,7 +42,7 @@ def made(text, name="kernel", file="program.py", **known):
 
 
 def fingerprint(function, args=(ARRAY,), **options):
-    local.preload()  # it binds the names of gpushmem
+    local.preload("cpu")  # it binds the names of gpushmem
     return fingerprints.fingerprint(function, args, options, sharing.machine())
 
 

@@ -45,7 +45,9 @@ class Asking:
         """The calling thread has done an operation, which concerned `pe`."""
         if answer is not None and not op.params:  # my_pe, n_pes
             return
-        ident, question = threading.get_ident(), (op.name, pe if isinstance(pe, NUMBERS) else None)
+        kind = getattr(answer, "dtype", None)  # records cannot be compared with numbers
+        ident = threading.get_ident()
+        question = op.name, pe if isinstance(pe, NUMBERS) else None, kind
         asker = self._askers.get(ident)
         if not isinstance(answer, NUMBERS):
             self._askers.pop(ident, None)

@@ -106,9 +106,6 @@ class CpuBackend:
     def allocated(self, value: Callable[[], Sequence[Any]]) -> None:
         self._arrays.allocated = value
 
-    def forget(self, offset: int, nbytes: int) -> None:
-        self._journal.forget(offset, nbytes)
-
     def set_timeout(self, seconds: float | None) -> None:
         self.world.board["timeout"] = int((seconds or 0) * 1e9)
 
@@ -123,7 +120,9 @@ class CpuBackend:
     # --- memory
 
     def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        return self.world.array(offset, shape, dtype, self.my_pe)
+        array = self.world.array(offset, shape, dtype, self.my_pe)
+        self._journal.forget(offset, array.nbytes)
+        return array
 
     def heap_offset(self, native: np.ndarray[Any, Any]) -> int:
         return address_of(native) - self.world.heap
@@ -140,9 +139,6 @@ class CpuBackend:
     def from_host(self, native: np.ndarray[Any, Any], values: Any) -> None:
         self.synchronize()
         np.copyto(native, values, casting="unsafe")  # as assignment to a NumPy array does
-
-    def host_view(self, native: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return native
 
     def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         if hasattr(buffer, "__cuda_array_interface__"):

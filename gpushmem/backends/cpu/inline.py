@@ -157,7 +157,8 @@ class Inline:
         if not isinstance(array, np.ndarray) or not self._world.holds(array):
             raise not_symmetric(name, array)
         if first:
-            array = array[(slice(1),) * array.ndim]
+            index: Any = (..., *(slice(1),) * array.ndim)
+            array = array[index]
             if not array.size:
                 raise error_of(EMPTY, name)
         check_contiguous(name, "the remote array", array)

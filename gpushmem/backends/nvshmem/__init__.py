@@ -1,1 +1,18 @@
 """The `nvshmem` backend: kernels run on GPUs, NVSHMEM moves the data."""
+
+from gpushmem.backends.about import About, Tuning
+from gpushmem.backends.nvshmem import versions
+
+# A tile is what a block multiplies well at a time.
+TUNING = Tuning(threads=128, blocks=32, piece_bytes=64 << 10, tile=(128, 128), product_rows=0)
+
+ABOUT = About(
+    backend="gpushmem.backends.nvshmem.backend:NvshmemBackend",
+    tuning=TUNING,
+    shares_memory=False,
+    missing=versions.missing,
+    reasons=versions.reasons,
+    found="there are an NVIDIA GPU and nvshmem4py",
+    needs=("driver", "gpu", "packages", "nvshmem library"),
+    lacking=versions.lacking,
+)

@@ -179,9 +179,6 @@ class NvshmemBackend:
             calls = {pe: (what.decode(), n) for pe, (n, what) in enumerate(said.tolist())}
             raise CollectiveMismatch(_disagreement(calls))
 
-    def forget(self, offset: int, nbytes: int) -> None:
-        """Nothing is remembered of what was written."""
-
     def set_timeout(self, seconds: float | None) -> None:
         self._device.timeout = seconds
 
@@ -209,12 +206,6 @@ class NvshmemBackend:
     def from_host(self, native: GpuArray, values: Any) -> None:
         self.synchronize()
         self._device.write(native, values)
-
-    def host_view(self, native: GpuArray) -> np.ndarray[Any, Any]:
-        raise ShmemError(
-            f"an array of shape {native.shape} in a GPU's memory cannot be a NumPy array without a "
-            "copy: numpy() makes one; PyTorch and CuPy can share the memory"
-        )
 
     def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> GpuArray:
         if self._holds(memory):

@@ -1,0 +1,58 @@
+"""What a backend says of itself before it is imported: the launcher and plans ask.
+
+Each backend's package has an `ABOUT`, and imports nothing heavy for it. Code is named as
+"module:name", and loaded when it is needed (`registry.load`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["About", "Tuning"]
+
+Version = Callable[[str], "str | None"]  # of a package; None if it is not installed
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """How kernels that communicate are best launched on a backend; from `tuning()`.
+
+    `threads` of a block and `blocks` of a grid; `piece_bytes`, what is sent, and then waited for,
+    in one piece; `tile`, rows and columns of a product of matrices that is sent as soon as it is
+    made; `product_rows`, rows of a product that is not sent, all columns at once, or 0 where a
+    `tile` is best for these, too. Plans take from it what the user does not say.
+    """
+
+    threads: int
+    blocks: int
+    piece_bytes: int
+    tile: tuple[int, int]
+    product_rows: int
+
+
+def _nothing() -> list[str]:
+    return []
+
+
+def _none_missing() -> str | None:
+    return None
+
+
+def _none_lacking(version: Version) -> list[str]:
+    return []
+
+
+@dataclass(frozen=True)
+class About:
+    """A backend, for who has not imported it."""
+
+    backend: str  # "module:class", a `base.Backend`
+    tuning: Tuning
+    shares_memory: bool  # PEs share the memory of a `Job`; else they are `Peers`
+    warm_up: str | None = None  # called with n_pes before PEs are forked; None: new processes
+    missing: Callable[[], str | None] = _none_missing  # why it cannot be used, and what to do
+    reasons: Callable[[], list[str]] = _nothing  # why not to take it unless asked, in few words
+    found: str = ""  # why it is taken where there are no reasons not to
+    needs: tuple[str, ...] = ()  # of the machine: rows of `doctor.facts.NEEDS`
+    lacking: Callable[[Version], list[str]] = _none_lacking  # of packages

@@ -1,0 +1,12 @@
+"""The `null` backend: one PE, host operations in NumPy, and no kernels.
+
+It is the whole of what a backend has to supply, and no more: read it before writing another.
+"""
+
+from gpushmem.backends.about import About, Tuning
+
+ABOUT = About(
+    backend="gpushmem.backends.null.backend:NullBackend",
+    tuning=Tuning(threads=1, blocks=1, piece_bytes=512 << 10, tile=(512, 1024), product_rows=2048),
+    shares_memory=False,
+)

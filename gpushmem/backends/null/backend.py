@@ -1,0 +1,146 @@
+"""The contract's methods: memory, streams without concurrency, and operations by a table.
+
+Everything is done when a call returns, on a stream, too; so nothing is ever waited for.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gpushmem.arguments import shown
+from gpushmem.backends.base import Shape
+from gpushmem.backends.given import checked
+from gpushmem.backends.null.operations import OPERATIONS, Here
+from gpushmem.backends.null.teams import Teams
+from gpushmem.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    BackendUnavailable,
+    HeapExhausted,
+    ShmemError,
+)
+from gpushmem.job import peers
+from gpushmem.ops import Op
+from gpushmem.size import format_size
+
+__all__ = ["NullBackend", "Stream"]
+
+Array = np.ndarray[Any, Any]
+
+
+class Stream:
+    """A stream on which everything is done at once."""
+
+    def synchronize(self) -> None:
+        """Nothing is to be waited for."""
+
+
+class NullBackend:
+    """The only PE of a job; see `backends.base.Backend` for what each method promises."""
+
+    name = "null"
+    my_pe, n_pes = 0, 1
+
+    def __init__(self, heap_bytes: int) -> None:
+        found = peers.current()
+        if found is not None and found.n_pes > 1:
+            raise BackendUnavailable(
+                f"backend null has one PE, and this job has {found.n_pes}: use the backend cpu"
+            )
+        self.heap_bytes = heap_bytes
+        self.allocated: Callable[[], Sequence[Any]] = list
+        self._here = Here(_zeroed(heap_bytes), Teams())
+
+    # --- meeting: with nobody
+
+    def meet(self, what: str, nbytes: int = -1) -> None:
+        """The only PE is always in the same call as all others."""
+
+    def set_timeout(self, seconds: float | None) -> None:
+        """No call waits for another PE, or for a kernel."""
+
+    def synchronize(self) -> None:
+        """Nothing runs beside the host."""
+
+    def settle(self, what: str) -> None:
+        """The only PE has called the same as all others."""
+
+    def close(self) -> None:
+        """The heap's memory goes when no array refers to it any more."""
+
+    # --- memory
+
+    def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> Array:
+        return np.ndarray(shape, dtype, buffer=self._here.heap.data, offset=offset)
+
+    def heap_offset(self, native: Array) -> int:
+        return self._here.offset(native)
+
+    def device_array(self, shape: Shape, dtype: np.dtype[Any]) -> Array:
+        return np.empty(shape, dtype)
+
+    def to_host(self, native: Array) -> Array:
+        return np.array(native)
+
+    def from_host(self, native: Array, values: Any) -> None:
+        np.copyto(native, values, casting="unsafe")  # as assignment to a NumPy array does
+
+    def register(self, buffer: Any, memory: Array) -> Array:
+        if hasattr(buffer, "__cuda_array_interface__"):
+            raise ArgumentError(
+                f"register: this {type(buffer).__name__} is in a GPU's memory, which the null "
+                "backend does not reach: register a copy in host memory"
+            )
+        if self._here.holds(memory):
+            raise ArgumentError(
+                f"register: these {memory.nbytes} bytes are on the symmetric heap already: pass "
+                "the symmetric array itself"
+            )
+        return memory
+
+    def unregister(self, native: Array) -> None:
+        """Nothing was done to register it."""
+
+    # --- kernels: none
+
+    def stream(self) -> Stream:
+        return Stream()
+
+    def kernel(self, py_func: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
+        return py_func
+
+    def prepare(
+        self, kernel: Callable[..., Any], config: tuple[Any, ...], args: tuple[Any, ...]
+    ) -> Callable[[], None]:
+        raise ShmemError(
+            f"kernel {kernel.__name__}: the null backend runs no kernels: use the backend cpu "
+            "(GPUSHMEM_BACKEND=cpu), or nvshmem on a GPU"
+        )
+
+    # --- host side of the operations
+
+    def call(self, op: Op, arguments: dict[str, Any]) -> Any:
+        given = checked(op, arguments)
+        stream = given.pop("stream", None)
+        default = isinstance(stream, int) and stream == 0
+        if not default and not isinstance(stream, Stream | None):
+            raise ArgumentTypeError(
+                f"a stream comes from gpushmem.stream(), or is 0; got {shown(stream)}"
+            )
+        result = OPERATIONS[op.base](self._here, **given)
+        return result if stream is None else None
+
+
+def _zeroed(nbytes: int) -> Array:
+    """Memory that is used up only as it is written, from the start of a page."""
+    try:
+        return np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
+    except (OSError, OverflowError) as error:
+        raise HeapExhausted(
+            f"init: there is no memory for a symmetric heap of {format_size(nbytes)} ({error}): "
+            "ask for less (heap_size=, GPUSHMEM_HEAP_SIZE)"
+        ) from error

@@ -1,0 +1,57 @@
+"""The backends: one table. A new backend is a package beside this file, and a row here."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from gpushmem.backends.about import About
+
+__all__ = ["BACKENDS", "Entry", "about", "load", "unasked"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A backend by its package, which has an `ABOUT`; what it is, in a sentence.
+
+    Where none is asked for, the usable one of the highest `rank` is taken; never one of rank 0.
+    """
+
+    package: str
+    rank: int
+    summary: str
+
+
+BACKENDS = {
+    "cpu": Entry(
+        "gpushmem.backends.cpu", 1,
+        "Runs kernels natively on this machine's cores; PEs share memory.",
+    ),
+    "nvshmem": Entry(
+        "gpushmem.backends.nvshmem", 2,
+        "Runs kernels on GPUs; NVSHMEM moves the data.",
+    ),
+    "null": Entry(
+        "gpushmem.backends.null", 0,
+        "One PE, host operations in NumPy, and no kernels.",
+    ),
+}  # fmt: skip
+
+
+def about(name: str) -> About:
+    """What a backend says of itself; this does not import the backend."""
+    found: About = importlib.import_module(BACKENDS[name].package).ABOUT
+    return found
+
+
+def load(name: str) -> Any:
+    """What "module:name" stands for."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def unasked() -> list[str]:
+    """The backends to try where none is asked for, best first."""
+    ranked = {name: entry.rank for name, entry in BACKENDS.items() if entry.rank}
+    return sorted(ranked, key=lambda name: -ranked[name])

@@ -1,0 +1,93 @@
+"""Plans that users write: what `Plan` checks and supplies, and that the names are public."""
+
+import inspect
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from gpushmem.kernels import AllReduce, Plan, part_of
+
+import gpushmem as shmem
+from gpushmem import kernels
+from gpushmem.backends.registry import BACKENDS, about
+
+
+class Sized(Plan):
+    """Annotations are classes here, not texts: this file does not postpone them."""
+
+    def __init__(self, *, size: int, dtype=np.float32, label: str | None = None):
+        super().__init__()
+        self.size, self.dtype, self.label = size, dtype, label
+
+    def __call__(self, x, *, out):
+        self.expect("x", x, (self.size,), self.dtype)
+        self.expect("out", out, (self.size,), self.dtype)
+
+
+def test_a_plan_is_checked_by_its_annotations(alone):
+    plan = Sized(size=np.int64(4), dtype="float64")
+    assert (plan.size, plan.dtype) == (4, np.float64)
+    x = shmem.device_array(4)
+    plan(x, out=x)
+    for make, said in (
+        (lambda: Sized(size=4.5), "Sized: size must be an integer, not 4.5"),
+        (lambda: Sized(size=4, dtype="no such"), "Sized: dtype: 'no such' is no dtype"),
+        (lambda: Sized(size=4, label=3), "Sized: label must be a str, not 3"),
+        (lambda: Sized(4), "Sized: too many positional arguments"),
+        (lambda: Sized(), "Sized: missing a required .*argument: 'size'"),
+        (lambda: plan(x, x), "takes 2 positional arguments but 3 were given"),
+        (lambda: plan(x, out=x[:3]), r"Sized: out has shape \(3,\) .*, the plan is for \(4,\)"),
+        (lambda: plan(7, out=x), "Sized: x must be a device array, not 7"),
+    ):
+        with pytest.raises(shmem.ArgumentError, match=said):
+            make()
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in kernels.__all__ if inspect.isclass(getattr(kernels, n))]
+)
+def test_plans_take_sizes_and_outputs_by_keyword_only(name):
+    plan = getattr(kernels, name)
+    made = inspect.signature(plan.__init__).parameters
+    names = {"size", "tokens", "hidden", "experts", "m", "n", "k", "shape", "grid", "dtype"}
+    assert all(made[n].kind is inspect.Parameter.KEYWORD_ONLY for n in names & set(made))
+    for method in (vars(plan).get(n) for n in ("__call__", "combine", "dispatch")):
+        called = inspect.signature(method).parameters if method else {}
+        outputs = [called[n] for n in ("out", "stream") if n in called]
+        assert all(param.kind is inspect.Parameter.KEYWORD_ONLY for param in outputs)
+
+
+def test_arrays_are_given_as_kernels_take_them(alone):
+    x, host = shmem.zeros(4), np.arange(8.0)
+    assert shmem.on_device(x) is x
+    shmem.register(host)
+    part = shmem.on_device(host[2:5])
+    host[3] = 70
+    assert part.numpy().tolist() == [2, 70, 4]
+    with pytest.raises(shmem.ArgumentError, match=r"on_device: array .* is ordinary host memory"):
+        shmem.on_device(np.zeros(3))
+    with pytest.raises(shmem.ArgumentError, match="Mean: x must be a device array, not 3"):
+        shmem.on_device(3, "Mean", "x")
+    with AllReduce(size=8, dtype="float64") as plan:
+        plan(host)
+        shmem.synchronize()
+        assert plan.on_device("x", host) is plan.on_device("x", host)
+
+
+def test_the_backend_says_how_kernels_are_launched(alone):
+    tuning = shmem.tuning()
+    assert tuning == about(shmem.zeros(1)._backend.name).tuning
+    plan = Plan()
+    assert (plan.threads, plan.blocks) == (tuning.threads, tuning.blocks)
+    for name in BACKENDS:
+        found = about(name).tuning
+        assert isinstance(found, shmem.Tuning)
+        assert min(found.threads, found.blocks, found.piece_bytes, *found.tile) >= 1
+
+
+def test_parts_that_divide_work_run_on_the_host_too():
+    for size in (0, 1, 31, 100, 1000):
+        ends = [part_of(size, 3, k) for k in range(3)]
+        assert ends[0][0] == 0
+        assert ends[-1][1] == size
+        assert all(a[1] == b[0] for a, b in pairwise(ends))
