@@ -54,7 +54,7 @@ def _signature(op):
 
 STUB_HEAD = '''"""Public names for type checkers and editors; docs/make_api.py writes it."""
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 from numpy.typing import NDArray
 
@@ -75,11 +75,57 @@ def stub():
         lines += [f"from {module} import {name} as {name}\n" for name in names]
     lines.append(ALIASES)
     for op in OPS.values():
+        forms = _forms(op)
         text = "\n    ".join(op.doc.splitlines()).replace("\n    \n", "\n\n")
-        signature = str(inspect.signature(op.function)).replace("'", "")
-        signature = signature.replace("stream=None", "stream: Any = None")
-        lines.append(f'\ndef {op.name}{signature}:\n    """{text}\n    """\n')
+        bodies = [f'\n    """{text}\n    """\n', *[" ...\n"] * (len(forms) - 1)]
+        mark = "@overload\n" if len(forms) > 1 else ""
+        lines += [
+            f"\n{mark}def {op.name}{form}:{body}" for form, body in zip(forms, bodies, strict=True)
+        ]
     return "".join(lines)
+
+
+# What operations with a timeout return without one, and with one.
+WITH_TIMEOUT = {
+    "signal_wait_until": ("int", "bool"),
+    "wait_until": ("None", "bool"),
+    "wait_until_all": ("None", "bool"),
+}
+
+
+def _forms(op):
+    """The signatures of an operation: several if what it returns depends on its arguments."""
+    signature = inspect.signature(op.function)
+    returned = WITH_TIMEOUT.get(op.base.removesuffix("_vector"))
+    if returned is None:
+        forms = [signature]
+    else:
+        timeouts = {"annotation": "None", "default": None}, {"annotation": "int"}
+        forms = [
+            _replaced(signature, "timeout_ns", **timeout).replace(return_annotation=what)
+            for timeout, what in zip(timeouts, returned, strict=True)
+        ]
+    if "stream" in signature.parameters:
+        forms = _with_stream(signature, forms)
+    return [str(form).replace("'", "") for form in forms]
+
+
+def _with_stream(signature, forms):
+    """Nothing is returned where a stream is given."""
+    if all(form.return_annotation in ("None", "Scalar") for form in forms):
+        return [_replaced(form, "stream", annotation="Any", default=None) for form in forms]
+    waiting = [_replaced(form, "stream", annotation="None", default=None) for form in forms]
+    later = _replaced(signature, "stream", annotation="Any").replace(return_annotation="None")
+    return [*waiting, later]
+
+
+def _replaced(signature, name, annotation, default=inspect.Parameter.empty):
+    """A signature with another annotation and default of one parameter."""
+    parameters = [
+        p.replace(annotation=annotation, default=default) if p.name == name else p
+        for p in signature.parameters.values()
+    ]
+    return signature.replace(parameters=parameters)
 
 
 HOST_HEAD = """# On the host
@@ -91,14 +137,14 @@ operations, most of which the host can call, too, have [a page of their own](api
 """
 # Headings of the page, and what stands under them: public names, and classes by their modules.
 HOST = {
-    "Beginning and end": ["init", "finalize", "is_initialized", "spawn"],
+    "Beginning and end": ["session", "init", "finalize", "is_initialized", "spawn"],
     "Symmetric memory": [
-        "empty", "zeros", "ones", "full", "asarray", "alloc_bytes", "free", "heap_stats",
+        "empty", "zeros", "ones", "full", "array", "alloc_bytes", "free", "heap_stats",
         "HeapStats",
     ],
     "Other memory": ["device_array", "to_device", "register", "unregister"],
     "Arrays": ["DeviceArray", "SymmetricArray", "MulticastArray"],
-    "Kernels": ["jit", "gpushmem.jit:Kernel"],
+    "Kernels": ["jit", "gpushmem.kernel:Kernel", "gpushmem.kernel:Launch"],
     "Streams and waiting": ["stream", "synchronize", "set_timeout"],
     "Teams": ["Team"],
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """Public names for type checkers and editors; docs/make_api.py writes it."""
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 from numpy.typing import NDArray
 
@@ -18,7 +18,7 @@ from gpushmem.errors import SymmetryError as SymmetryError
 from gpushmem.errors import TeamError as TeamError
 from gpushmem.errors import WaitTimeout as WaitTimeout
 from gpushmem.runtime import alloc_bytes as alloc_bytes
-from gpushmem.runtime import asarray as asarray
+from gpushmem.runtime import array as array
 from gpushmem.runtime import device_array as device_array
 from gpushmem.runtime import empty as empty
 from gpushmem.runtime import finalize as finalize
@@ -29,13 +29,14 @@ from gpushmem.runtime import init as init
 from gpushmem.runtime import is_initialized as is_initialized
 from gpushmem.runtime import ones as ones
 from gpushmem.runtime import register as register
+from gpushmem.runtime import session as session
 from gpushmem.runtime import set_timeout as set_timeout
 from gpushmem.runtime import stream as stream
 from gpushmem.runtime import synchronize as synchronize
 from gpushmem.runtime import to_device as to_device
 from gpushmem.runtime import unregister as unregister
 from gpushmem.runtime import zeros as zeros
-from gpushmem.jit import jit as jit
+from gpushmem.kernel import jit as jit
 from gpushmem.launch.spawn import spawn as spawn
 from gpushmem.memory.array import DeviceArray as DeviceArray
 from gpushmem.memory.array import MulticastArray as MulticastArray
@@ -521,7 +522,8 @@ def signal_fetch(signal: Symmetric) -> int:
     shmem_signal_fetch.
     """
 
-def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> int:
+@overload
+def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: None = None, *, stream: None = None) -> int:
     """Wait until element 0 of `signal` (uint64, the caller's own) compares to `value`; return it.
 
     `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. On return the data put before the
@@ -535,7 +537,14 @@ def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: int |
     about what others wrote is promised. Without it (None) the wait takes as long as it takes.
     """
 
-def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> bool | None:
+@overload
+def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: int, *, stream: None = None) -> bool: ...
+
+@overload
+def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+
+@overload
+def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: None = None, *, stream: None = None) -> None:
     """Wait until element 0 of `ivar` (symmetric, the caller's own) compares to `value`.
 
     OpenSHMEM 1.5: shmem_wait_until.
@@ -550,7 +559,14 @@ def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int | None = N
     about what others wrote is promised. Without it (None) the wait takes as long as it takes.
     """
 
-def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> bool | None:
+@overload
+def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int, *, stream: None = None) -> bool: ...
+
+@overload
+def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+
+@overload
+def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: None = None, *, stream: None = None) -> None:
     """Wait until all elements of `ivars` (symmetric, the caller's own) compare to `value`.
 
     OpenSHMEM 1.5: shmem_wait_until_all.
@@ -566,7 +582,14 @@ def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int,
     about what others wrote is promised. Without it (None) the wait takes as long as it takes.
     """
 
-def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any = None) -> bool | None:
+@overload
+def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int, *, stream: None = None) -> bool: ...
+
+@overload
+def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+
+@overload
+def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: None = None, *, stream: None = None) -> None:
     """Wait until all elements of `ivars` (symmetric, the caller's own) compare to `value`.
 
     OpenSHMEM 1.5: shmem_wait_until_all.
@@ -584,7 +607,14 @@ def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, valu
     about what others wrote is promised. Without it (None) the wait takes as long as it takes.
     """
 
-def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> int:
+@overload
+def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int, *, stream: None = None) -> bool: ...
+
+@overload
+def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+
+@overload
+def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: None = None) -> int:
     """Wait until one element of `ivars` (symmetric, the caller's own) compares; return its index.
 
     If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX
@@ -602,7 +632,11 @@ def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int,
     about what others wrote is promised. Without it (None) the wait takes as long as it takes.
     """
 
-def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any = None) -> int:
+@overload
+def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+
+@overload
+def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: None = None) -> int:
     """Wait until one element of `ivars` (symmetric, the caller's own) compares; return its index.
 
     If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX
@@ -622,7 +656,11 @@ def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, valu
     about what others wrote is promised. Without it (None) the wait takes as long as it takes.
     """
 
-def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> int:
+@overload
+def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+
+@overload
+def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: None = None) -> int:
     """Wait until at least one element of `ivars` (symmetric, the caller's own) compares.
 
     Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
@@ -640,7 +678,11 @@ def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp:
     about what others wrote is promised. Without it (None) the wait takes as long as it takes.
     """
 
-def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any = None) -> int:
+@overload
+def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+
+@overload
+def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: None = None) -> int:
     """Wait until at least one element of `ivars` (symmetric, the caller's own) compares.
 
     Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
@@ -659,6 +701,9 @@ def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | Non
     The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
     about what others wrote is promised. Without it (None) the wait takes as long as it takes.
     """
+
+@overload
+def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any) -> None: ...
 
 def test(ivar: Symmetric, cmp: int, value: int) -> bool:
     """Return whether element 0 of `ivar` (symmetric, the caller's own) compares to `value`.

@@ -6,8 +6,10 @@ import atexit
 import importlib
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from numbers import Real
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from gpushmem.errors import (
     BackendUnavailable,
     HeapExhausted,
     NotInitializedError,
+    ShmemError,
 )
 from gpushmem.job.ending import failed, note_exceptions, tell_the_others
 from gpushmem.job.job import Job
@@ -42,12 +45,13 @@ from gpushmem.memory.heap import Heap
 from gpushmem.memory.registration import Registrations
 from gpushmem.memory.stats import Allocated, HeapStats, holders, leak_report
 from gpushmem.memory.tensors import memory_of
-from gpushmem.ops import Op, host
+from gpushmem.ops import TEAM_WORLD, Op, host
+from gpushmem.ops.team import Team
 from gpushmem.size import format_size, parse_size
 
 __all__ = [
     "alloc_bytes",
-    "asarray",
+    "array",
     "current",
     "device_array",
     "empty",
@@ -59,6 +63,7 @@ __all__ = [
     "is_initialized",
     "ones",
     "register",
+    "session",
     "set_timeout",
     "stream",
     "synchronize",
@@ -156,13 +161,18 @@ class Runtime:
             self.backend.meet("finalize")
         finally:
             self.registrations.close()
-            while self.allocations:  # they know the runtime: kept, they would keep each other
-                self.allocations.popitem()[1].gone = "finalize"
+            self.forget_arrays("finalize")
             self.backend.close()
             self.backend.allocated = list  # nothing; and it does not keep this runtime
 
+    def forget_arrays(self, why: str) -> None:
+        """Make the symmetric arrays unusable."""
+        while self.allocations:  # they know the runtime: kept, they would keep each other
+            self.allocations.popitem()[1].gone = why
+
 
 _runtime: Runtime | None = None
+_abandoned: Runtime | None = None  # by a session that ended with an error: see `_abandon`
 
 
 def current(what: str = "this") -> Runtime:
@@ -207,6 +217,11 @@ def init(
     global _runtime  # noqa: PLW0603
     if _runtime is not None:
         raise ArgumentError("init: already initialised; call gpushmem.finalize() first")
+    if _abandoned is not None:
+        raise ShmemError(
+            f"init: an error has ended a session of PE {_abandoned.backend.my_pe}, which no longer "
+            f"takes part in this job of {_abandoned.backend.n_pes} PEs: start another job"
+        )
     for what, value in (("backend", backend), ("bootstrap", bootstrap)):
         if value is not None and not isinstance(value, str):
             raise ArgumentTypeError(f"init: {what} must be a name, not {shown(value)}")
@@ -230,15 +245,88 @@ def finalize() -> None:
     Registered buffers are unregistered. `init` may be called again. Without an `init` before it
     does nothing. Symmetric arrays that were never freed are reported, when all is done, in a
     `ResourceWarning` of PE 0, with the lines that made them; Python shows it with `-X dev` or
-    `-W default::ResourceWarning`. NVSHMEM 3: nvshmem_finalize.
+    `-W default::ResourceWarning`.
+
+    Raises what failed in this PE's launches, `CollectiveMismatch` when another PE is in another
+    call or has ended without this one, and `PeerFailed`, `Deadlock` or `WaitTimeout` when the job
+    is over; the runtime of this PE has ended then, too.
+
+    A program may end without it: at its exit a PE waits for its launches, whose errors count as the
+    program's, and for no other PE. Do not mix: PEs that call it wait for all others to do so.
+    NVSHMEM 3: nvshmem_finalize.
     """
+    _end()
+
+
+def _end(report: bool = True) -> None:
+    """`finalize`, in a function that is `public`: the warning is for the line that calls that."""
     global _runtime
     if _runtime is not None:
         runtime, _runtime, host.call = _runtime, None, None
         left = runtime.stats().allocations
         runtime.close()
-        if left and runtime.backend.my_pe == 0:  # the same on every PE: one says it
-            warnings.warn(leak_report(left), ResourceWarning, stacklevel=3)
+        if report and left and runtime.backend.my_pe == 0:  # the same on every PE: one says it
+            warnings.warn(leak_report(left), ResourceWarning, stacklevel=4)
+
+
+@public
+def session(
+    backend: str | None = None,
+    *,
+    heap_size: str | int | None = None,
+    bootstrap: str | None = None,
+) -> AbstractContextManager[Team]:
+    """`init` at the beginning of a `with` block, `finalize` at its end. Yields `TEAM_WORLD`.
+
+    The arguments are those of `init`: `with shmem.session(heap_size="4G") as world:`, and then
+    `world.my_pe` and `world.n_pes`. Both ends of the block are collective.
+
+    When an exception leaves the block, the PE does not wait for the others, which may be anywhere:
+    its runtime ends at once, arrays become unusable, and the exception goes on. If it ends the
+    process, the other PEs are ended, or their waits raise `PeerFailed`. A program that catches it
+    cannot call `init` again, unless it is the job's only PE.
+    """
+    return _Session(backend=backend, heap_size=heap_size, bootstrap=bootstrap)
+
+
+class _Session(AbstractContextManager[Team]):
+    """What `session` returns."""
+
+    def __init__(self, **asked: Any) -> None:
+        self._asked = asked
+
+    def __enter__(self) -> Team:
+        init(**self._asked)
+        return TEAM_WORLD
+
+    @public
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            _end()
+        else:
+            _abandon()
+
+
+def _abandon() -> None:
+    """End the runtime after an error, without the other PEs, which may be anywhere.
+
+    The backend lives as long as the process: others may be using this PE's memory, and its launches
+    are to hear of the job's end.
+    """
+    global _runtime, _abandoned
+    if _runtime is None:  # the block has called `finalize`
+        return
+    if _runtime.backend.n_pes == 1:
+        with suppress(ShmemError):  # the block's error is the one to be seen
+            _end(report=False)
+        return
+    _abandoned, _runtime, host.call = _runtime, None, None
+    _abandoned.forget_arrays("an error ended its session")
 
 
 def _at_exit() -> None:
@@ -253,6 +341,8 @@ def settle() -> None:
     """What has to be waited for at the end of a script that has not called `finalize`."""
     if _runtime is not None:
         _runtime.backend.settle("the end of the script")
+    if _abandoned is not None:
+        _abandoned.backend.synchronize()
 
 
 def _host_call(op: Op, arguments: dict[str, Any]) -> Any:
@@ -344,15 +434,15 @@ def _filled(what: str, shape: Any, value: Any, dtype: Any) -> SymmetricArray:
 
 
 @public
-def asarray(values: Any, dtype: Any = None) -> SymmetricArray:
+def array(values: Any, dtype: Any = None) -> SymmetricArray:
     """Allocate a symmetric array with this PE's `values` in it; otherwise as `empty`.
 
     Takes what `numpy.asarray` takes, and PyTorch's tensors. Every PE must give an array of the same
     number of bytes.
     """
-    runtime, values = current("asarray"), _numbers("asarray", values, dtype)
+    runtime, values = current("array"), _numbers("array", values, dtype)
     return runtime.allocate(
-        "asarray", values.shape, values.dtype, lambda array: array.copy_from(values)
+        "array", values.shape, values.dtype, lambda array: array.copy_from(values)
     )
 
 

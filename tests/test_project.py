@@ -94,14 +94,14 @@ ROOMS = {
         "memory", "backends/choice", "backends", "bootstrap", "job", "ops", "settings", "size",
         "lines", "arguments", "errors",
     ],
-    "jit.py": ["runtime", "memory", "backends", "arguments", "errors"],
+    "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
     "launch": [
-        "job", "ops", "jit", "backends/choice", "backends", "backends/nvshmem", "settings", "size",
-        "arguments", "errors",
+        "job", "ops", "kernel", "backends/choice", "backends", "backends/nvshmem", "settings",
+        "size", "arguments", "errors",
     ],
     "doctor": ["backends/choice", "backends", "backends/nvshmem", "settings", "size", "errors"],
     "cli": [
-        "launch", "doctor", "runtime", "jit", "backends/choice", "backends", "backends/nvshmem",
+        "launch", "doctor", "runtime", "kernel", "backends/choice", "backends", "backends/nvshmem",
         "job", "settings", "size", "errors", "__version__",
     ],
 }  # fmt: skip
@@ -143,7 +143,7 @@ def imports_of(source, package):
         ("from ... import runtime", {"runtime"}),
         ("from ...backends import cpu", {"backends"}),
         ("from .target import Simt", {"simt/compiler"}),
-        ("def f():\n    import gpushmem.jit", {"jit"}),
+        ("def f():\n    import gpushmem.kernel", {"kernel"}),
         ("if TYPE_CHECKING:\n    from gpushmem import runtime", set()),
         ("if TYPE_CHECKING:\n    pass\nelse:\n    from gpushmem import runtime", {"runtime"}),
         ("import numpy\nfrom gpushmem_tools import runtime", set()),
