@@ -173,6 +173,7 @@ class Runtime:
 
 _runtime: Runtime | None = None
 _abandoned: Runtime | None = None  # by a session that ended with an error: see `_abandon`
+PATIENCE = 5.0  # seconds for launches to end after an error
 
 
 def current(what: str = "this") -> Runtime:
@@ -219,8 +220,8 @@ def init(
         raise ArgumentError("init: already initialised; call gpushmem.finalize() first")
     if _abandoned is not None:
         raise ShmemError(
-            f"init: an error has ended a session of PE {_abandoned.backend.my_pe}, which no longer "
-            f"takes part in this job of {_abandoned.backend.n_pes} PEs: start another job"
+            f"init: an error has ended the session of PE {_abandoned.backend.my_pe} of "
+            f"{_abandoned.backend.n_pes}, which no longer takes part in the job: start another"
         )
     for what, value in (("backend", backend), ("bootstrap", bootstrap)):
         if value is not None and not isinstance(value, str):
@@ -281,10 +282,11 @@ def session(
     The arguments are those of `init`: `with shmem.session(heap_size="4G") as world:`, and then
     `world.my_pe` and `world.n_pes`. Both ends of the block are collective.
 
-    When an exception leaves the block, the PE does not wait for the others, which may be anywhere:
-    its runtime ends at once, arrays become unusable, and the exception goes on. If it ends the
-    process, the other PEs are ended, or their waits raise `PeerFailed`. A program that catches it
-    cannot call `init` again, unless it is the job's only PE.
+    When an exception leaves the block, other than that of `sys.exit()`, the PE does not wait for
+    the others, which may be anywhere: its runtime ends at once, arrays become unusable, and the
+    exception goes on. If it ends the process, the other PEs are ended, or their waits raise
+    `PeerFailed`. A program that catches it cannot call `init` again; that of a job's only PE can,
+    whose launches are cancelled.
     """
     return _Session(backend=backend, heap_size=heap_size, bootstrap=bootstrap)
 
@@ -306,22 +308,22 @@ class _Session(AbstractContextManager[Team]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is None:
+        if error is None or (isinstance(error, SystemExit) and not error.code):
             _end()
         else:
             _abandon()
 
 
 def _abandon() -> None:
-    """End the runtime after an error, without the other PEs, which may be anywhere.
+    """End the runtime after an error, without waiting for the other PEs, which may be anywhere.
 
-    The backend lives as long as the process: others may be using this PE's memory, and its launches
-    are to hear of the job's end.
+    Where there are others the backend lives as long as the process: they may be using this PE's
+    memory, and its launches are to hear of the job's end.
     """
     global _runtime, _abandoned
     if _runtime is None:  # the block has called `finalize`
         return
-    if _runtime.backend.n_pes == 1:
+    if _runtime.backend.n_pes == 1 and _runtime.backend.stop(PATIENCE):
         with suppress(ShmemError):  # the block's error is the one to be seen
             _end(report=False)
         return

@@ -1,9 +1,12 @@
 """`session`: init and finalize in one, and what becomes of errors; programs without an end."""
 
+import sys
 import time
 import warnings
 
+import numpy as np
 import pytest
+from numba import cuda
 
 import gpushmem as shmem
 from gpushmem.errors import CollectiveMismatch, ShmemError, SymmetryError
@@ -14,6 +17,12 @@ HEAP = "1M"
 @shmem.jit
 def wait_for(signal, value):
     shmem.signal_wait_until(signal, shmem.CMP_EQ, value)
+
+
+@shmem.jit
+def late(y):
+    cuda.nanosleep(50_000_000)
+    y[0] = 1
 
 
 def test_a_session_is_init_and_finalize(run_pes):
@@ -34,7 +43,7 @@ def test_a_session_is_init_and_finalize(run_pes):
 
 
 def test_what_init_takes_and_finalize_reports():
-    with pytest.raises(shmem.ArgumentError, match="heap_size"), shmem.session(heap_size="much"):
+    with pytest.raises(shmem.ArgumentError, match="is not a size"), shmem.session(heap_size="much"):
         pass
     with pytest.raises(shmem.ArgumentError, match="heap"):
         shmem.session(heap="1M")
@@ -52,6 +61,17 @@ def test_finalize_within_a_session():
     with pytest.raises(KeyError), shmem.session(heap_size=HEAP):
         shmem.finalize()
         raise KeyError
+
+
+def test_leaving_by_sys_exit_is_no_error():
+    """What has been launched is done."""
+    y = np.zeros(1)
+    with pytest.raises(SystemExit), shmem.session(heap_size=HEAP):
+        copy = shmem.register(y)
+        late[1, 1](copy)
+        sys.exit()
+    assert y[0] == 1
+    assert not shmem.is_initialized()
 
 
 def test_the_only_pe_can_begin_again_after_an_error():
@@ -76,7 +96,7 @@ def test_an_error_that_is_caught_is_told_to_those_who_wait(run_pes):
                     raise KeyError("mine")
                 shmem.barrier_all()
         except KeyError:
-            with pytest.raises(ShmemError, match="no longer takes part in this job of 3 PEs"):
+            with pytest.raises(ShmemError, match="PE 1 of 3, which no longer takes part"):
                 shmem.init()
             with pytest.raises(SymmetryError, match="an error ended its session"):
                 x.numpy()
