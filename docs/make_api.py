@@ -111,36 +111,49 @@ def stub():
         lines += [f"from {module} import {name} as {name}\n" for name in names]
     lines.append(ALIASES)
     for op in OPS.values():
+        forms = _forms(op)
         text = "\n    ".join(op.doc.splitlines()).replace("\n    \n", "\n\n")
-        lines += _defined(op, text)
+        bodies = [f'\n    """{text}\n    """\n', *[" ...\n"] * (len(forms) - 1)]
+        mark = "@overload\n" if len(forms) > 1 else ""
+        lines += [
+            f"\n{mark}def {op.name}{form}:{body}" for form, body in zip(forms, bodies, strict=True)
+        ]
     return "".join(lines)
 
 
-def _defined(op, text):
-    """One function, or, if what it returns depends on a timeout, its two overloads."""
+def _forms(op):
+    """The signatures of an operation: several if what it returns depends on its arguments."""
     signature = inspect.signature(op.function)
     if op.returns.timed is None or "timeout_ns" not in op.roles:
-        return [f'\ndef {op.name}{_typed(signature)}:\n    """{text}\n    """\n']
-    timed, untimed = (
-        signature.replace(
-            parameters=[
-                p.replace(annotation=kind, default=default) if p.name == "timeout_ns" else p
-                for p in signature.parameters.values()
-            ],
-            return_annotation=returns.stub,
-        )
-        for kind, default, returns in (
-            ("int", inspect.Parameter.empty, op.returns.timed), ("None", None, op.returns),
-        )
-    )  # fmt: skip
-    return [
-        f'\n@overload\ndef {op.name}{_typed(untimed)}:\n    """{text}\n    """\n',
-        f"\n@overload\ndef {op.name}{_typed(timed)}: ...\n",
+        forms = [signature]
+    else:
+        returned = op.returns.stub, op.returns.timed.stub
+        timeouts = {"annotation": "None", "default": None}, {"annotation": "int"}
+        forms = [
+            _replaced(signature, "timeout_ns", **timeout).replace(return_annotation=what)
+            for timeout, what in zip(timeouts, returned, strict=True)
+        ]
+    if "stream" in signature.parameters:
+        forms = _with_stream(signature, forms)
+    return [str(form).replace("'", "") for form in forms]
+
+
+def _with_stream(signature, forms):
+    """Nothing is returned where a stream is given."""
+    if all(form.return_annotation in ("None", "Scalar") for form in forms):
+        return [_replaced(form, "stream", annotation="Any", default=None) for form in forms]
+    waiting = [_replaced(form, "stream", annotation="None", default=None) for form in forms]
+    later = _replaced(signature, "stream", annotation="Any").replace(return_annotation="None")
+    return [*waiting, later]
+
+
+def _replaced(signature, name, annotation, default=inspect.Parameter.empty):
+    """A signature with another annotation and default of one parameter."""
+    parameters = [
+        p.replace(annotation=annotation, default=default) if p.name == name else p
+        for p in signature.parameters.values()
     ]
-
-
-def _typed(signature):
-    return str(signature).replace("'", "").replace("stream=None", "stream: Any = None")
+    return signature.replace(parameters=parameters)
 
 
 HOST_HEAD = """# On the host
@@ -153,14 +166,14 @@ Other terms are explained in the [glossary](glossary.md).
 """
 # Headings of the page, and what stands under them: public names, and classes by their modules.
 HOST = {
-    "Beginning and end": ["init", "finalize", "is_initialized", "spawn"],
+    "Beginning and end": ["session", "init", "finalize", "is_initialized", "spawn"],
     "Symmetric memory": [
-        "empty", "zeros", "ones", "full", "asarray", "alloc_bytes", "free", "heap_stats",
+        "empty", "zeros", "ones", "full", "array", "alloc_bytes", "free", "heap_stats",
         "HeapStats",
     ],
     "Other memory": ["device_array", "to_device", "register", "unregister", "on_device"],
     "Arrays": ["DeviceArray", "SymmetricArray", "MulticastArray"],
-    "Kernels": ["jit", "gpushmem.jit:Kernel", "tuning", "Tuning"],
+    "Kernels": ["jit", "gpushmem.kernel:Kernel", "gpushmem.kernel:Launch", "tuning", "Tuning"],
     "Streams and waiting": ["stream", "synchronize", "set_timeout"],
     "Teams": ["Team"],
 }  # fmt: skip

@@ -17,12 +17,11 @@ def shift(dst, src, signal):
     cuda.syncthreads()
 
 
-shmem.init()
-src = shmem.full(1024, shmem.my_pe(), dtype="float32")
-dst = shmem.empty(1024, dtype="float32")
-signal = shmem.zeros(1, dtype="uint64")
-shift[1, 128](dst, src, signal)
-shmem.barrier_all()
-print(f"PE {shmem.my_pe()} got {dst.numpy()[0]:.0f}")
-assert (dst.numpy() == (shmem.my_pe() - 1) % shmem.n_pes()).all()
-shmem.finalize()
+with shmem.session() as world:
+    src = shmem.full(1024, world.my_pe, dtype="float32")
+    dst = shmem.empty(1024, dtype="float32")
+    signal = shmem.zeros(1, dtype="uint64")
+    shift[1, 128](dst, src, signal)
+    shmem.barrier_all()
+    print(f"PE {world.my_pe} got {dst.numpy()[0]:.0f}")
+    assert (dst.numpy() == (world.my_pe - 1) % world.n_pes).all()

@@ -18,7 +18,7 @@ from gpushmem.errors import SymmetryError as SymmetryError
 from gpushmem.errors import TeamError as TeamError
 from gpushmem.errors import WaitTimeout as WaitTimeout
 from gpushmem.runtime import alloc_bytes as alloc_bytes
-from gpushmem.runtime import asarray as asarray
+from gpushmem.runtime import array as array
 from gpushmem.runtime import device_array as device_array
 from gpushmem.runtime import empty as empty
 from gpushmem.runtime import finalize as finalize
@@ -30,6 +30,7 @@ from gpushmem.runtime import is_initialized as is_initialized
 from gpushmem.runtime import on_device as on_device
 from gpushmem.runtime import ones as ones
 from gpushmem.runtime import register as register
+from gpushmem.runtime import session as session
 from gpushmem.runtime import set_timeout as set_timeout
 from gpushmem.runtime import stream as stream
 from gpushmem.runtime import synchronize as synchronize
@@ -38,7 +39,7 @@ from gpushmem.runtime import tuning as tuning
 from gpushmem.runtime import unregister as unregister
 from gpushmem.runtime import zeros as zeros
 from gpushmem.backends.about import Tuning as Tuning
-from gpushmem.jit import jit as jit
+from gpushmem.kernel import jit as jit
 from gpushmem.launch.spawn import spawn as spawn
 from gpushmem.memory.array import DeviceArray as DeviceArray
 from gpushmem.memory.array import MulticastArray as MulticastArray
@@ -523,7 +524,7 @@ def signal_fetch(signal: Symmetric) -> int:
     """
 
 @overload
-def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: None = None, *, stream: Any = None) -> int:
+def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: None = None, *, stream: None = None) -> int:
     """Wait until element 0 of `signal` (uint64, the caller's own) compares to `value`; return it.
 
     `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. On return the data put before the
@@ -538,10 +539,13 @@ def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: None 
     """
 
 @overload
-def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: int, *, stream: Any = None) -> bool: ...
+def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: int, *, stream: None = None) -> bool: ...
 
 @overload
-def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: None = None, *, stream: Any = None) -> None:
+def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+
+@overload
+def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: None = None, *, stream: None = None) -> None:
     """Wait until element 0 of `ivar` (symmetric, the caller's own) compares to `value`.
 
     OpenSHMEM 1.5: shmem_wait_until.
@@ -557,10 +561,13 @@ def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: None = None, *
     """
 
 @overload
-def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int, *, stream: Any = None) -> bool: ...
+def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int, *, stream: None = None) -> bool: ...
 
 @overload
-def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: None = None, *, stream: Any = None) -> None:
+def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+
+@overload
+def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: None = None, *, stream: None = None) -> None:
     """Wait until all elements of `ivars` (symmetric, the caller's own) compare to `value`.
 
     OpenSHMEM 1.5: shmem_wait_until_all.
@@ -577,10 +584,13 @@ def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int,
     """
 
 @overload
-def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int, *, stream: Any = None) -> bool: ...
+def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int, *, stream: None = None) -> bool: ...
 
 @overload
-def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: None = None, *, stream: Any = None) -> None:
+def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+
+@overload
+def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: None = None, *, stream: None = None) -> None:
     """Wait until all elements of `ivars` (symmetric, the caller's own) compare to `value`.
 
     OpenSHMEM 1.5: shmem_wait_until_all.
@@ -599,9 +609,13 @@ def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, valu
     """
 
 @overload
-def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int, *, stream: Any = None) -> bool: ...
+def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int, *, stream: None = None) -> bool: ...
 
-def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> int:
+@overload
+def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+
+@overload
+def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: None = None) -> int:
     """Wait until one element of `ivars` (symmetric, the caller's own) compares; return its index.
 
     If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX
@@ -619,7 +633,11 @@ def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int,
     about what others wrote is promised. Without it (None) it waits indefinitely.
     """
 
-def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any = None) -> int:
+@overload
+def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+
+@overload
+def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: None = None) -> int:
     """Wait until one element of `ivars` (symmetric, the caller's own) compares; return its index.
 
     If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX
@@ -639,7 +657,11 @@ def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, valu
     about what others wrote is promised. Without it (None) it waits indefinitely.
     """
 
-def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any = None) -> int:
+@overload
+def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+
+@overload
+def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: None = None) -> int:
     """Wait until at least one element of `ivars` (symmetric, the caller's own) compares.
 
     Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
@@ -657,7 +679,11 @@ def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp:
     about what others wrote is promised. Without it (None) it waits indefinitely.
     """
 
-def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any = None) -> int:
+@overload
+def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
+
+@overload
+def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: None = None) -> int:
     """Wait until at least one element of `ivars` (symmetric, the caller's own) compares.
 
     Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
@@ -676,6 +702,9 @@ def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | Non
     The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
     about what others wrote is promised. Without it (None) it waits indefinitely.
     """
+
+@overload
+def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any) -> None: ...
 
 def test(ivar: Symmetric, cmp: int, value: int) -> bool:
     """Return whether element 0 of `ivar` (symmetric, the caller's own) compares to `value`.

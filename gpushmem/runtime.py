@@ -5,7 +5,9 @@ from __future__ import annotations
 import atexit
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from numbers import Real
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from gpushmem.errors import (
     BackendUnavailable,
     HeapExhausted,
     NotInitializedError,
+    ShmemError,
 )
 from gpushmem.job.ending import failed, note_exceptions, tell_the_others
 from gpushmem.job.job import Job
@@ -41,13 +44,14 @@ from gpushmem.memory.heap import Heap
 from gpushmem.memory.registration import Registrations
 from gpushmem.memory.stats import Allocated, HeapStats, holders, leak_report
 from gpushmem.memory.tensors import in_host_memory, memory_of
-from gpushmem.ops import Op, host
+from gpushmem.ops import TEAM_WORLD, Op, host
 from gpushmem.ops.roles import MulticastView, View
+from gpushmem.ops.team import Team
 from gpushmem.size import format_size, parse_size
 
 __all__ = [
     "alloc_bytes",
-    "asarray",
+    "array",
     "current",
     "device_array",
     "empty",
@@ -60,6 +64,7 @@ __all__ = [
     "on_device",
     "ones",
     "register",
+    "session",
     "set_timeout",
     "stream",
     "synchronize",
@@ -139,13 +144,19 @@ class Runtime:
             self.backend.meet("finalize")
         finally:
             self.registrations.close()
-            while self.allocations:  # break the reference cycle with the runtime
-                self.allocations.popitem()[1].released_by = "finalize"
+            self.forget_arrays("finalize")
             self.backend.close()
             self.backend.allocated = list  # drop the reference to this runtime
 
+    def forget_arrays(self, why: str) -> None:
+        """Make the symmetric arrays unusable."""
+        while self.allocations:  # break the reference cycle with the runtime
+            self.allocations.popitem()[1].released_by = why
+
 
 _runtime: Runtime | None = None
+_abandoned: Runtime | None = None  # by a session that ended with an error: see `_abandon`
+PATIENCE = 5.0  # seconds for launches to end after an error
 
 
 def current(what: str = "this") -> Runtime:
@@ -192,6 +203,11 @@ def init(
     global _runtime  # noqa: PLW0603
     if _runtime is not None:
         raise ArgumentError("init: already initialised; call gpushmem.finalize() first")
+    if _abandoned is not None:
+        raise ShmemError(
+            f"init: an error has ended the session of PE {_abandoned.backend.my_pe} of "
+            f"{_abandoned.backend.n_pes}, which no longer takes part in the job: start another"
+        )
     for what, value in (("backend", backend), ("bootstrap", bootstrap)):
         if value is not None and not isinstance(value, str):
             raise ArgumentTypeError(f"init: {what} must be a name, not {shown(value)}")
@@ -215,15 +231,89 @@ def finalize() -> None:
     Unregisters registered buffers. `init` may be called again. Does nothing if `init` has not been
     called. If symmetric arrays were never freed, PE 0 lists them at the end in a `ResourceWarning`,
     with the lines that allocated them; Python shows the warning with `-X dev` or `-W
-    default::ResourceWarning`. NVSHMEM 3: nvshmem_finalize.
+    default::ResourceWarning`.
+
+    Raises what failed in this PE's launches, `CollectiveMismatch` when another PE is in another
+    call or has ended without this one, and `PeerFailed`, `Deadlock` or `WaitTimeout` when the job
+    is over; the runtime of this PE has ended then, too.
+
+    A program may end without it: at its exit a PE waits for its launches, whose errors count as the
+    program's, and for no other PE. Do not mix: PEs that call it wait for all others to do so.
+    NVSHMEM 3: nvshmem_finalize.
     """
+    _end()
+
+
+def _end(report: bool = True) -> None:
+    """`finalize`, in a function that is `public`: the warning is for the line that calls that."""
     global _runtime
     if _runtime is not None:
         runtime, _runtime, host.call = _runtime, None, None
         left = runtime.stats().allocations
         runtime.close()
-        if left and runtime.backend.my_pe == 0:  # the same on every PE: report once
-            warnings.warn(leak_report(left), ResourceWarning, stacklevel=3)
+        if report and left and runtime.backend.my_pe == 0:  # the same on every PE: report once
+            warnings.warn(leak_report(left), ResourceWarning, stacklevel=4)
+
+
+@public
+def session(
+    backend: str | None = None,
+    *,
+    heap_size: str | int | None = None,
+    bootstrap: str | None = None,
+) -> AbstractContextManager[Team]:
+    """`init` at the beginning of a `with` block, `finalize` at its end. Yields `TEAM_WORLD`.
+
+    The arguments are those of `init`: `with shmem.session(heap_size="4G") as world:`, and then
+    `world.my_pe` and `world.n_pes`. Both ends of the block are collective.
+
+    When an exception leaves the block, other than that of `sys.exit()`, the PE does not wait for
+    the others, which may be anywhere: its runtime ends at once, arrays become unusable, and the
+    exception goes on. If it ends the process, the other PEs are ended, or their waits raise
+    `PeerFailed`. A program that catches it cannot call `init` again; that of a job's only PE can,
+    whose launches are cancelled.
+    """
+    return _Session(backend=backend, heap_size=heap_size, bootstrap=bootstrap)
+
+
+class _Session(AbstractContextManager[Team]):
+    """What `session` returns."""
+
+    def __init__(self, **asked: Any) -> None:
+        self._asked = asked
+
+    def __enter__(self) -> Team:
+        init(**self._asked)
+        return TEAM_WORLD
+
+    @public
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None or (isinstance(error, SystemExit) and not error.code):
+            _end()
+        else:
+            _abandon()
+
+
+def _abandon() -> None:
+    """End the runtime after an error, without waiting for the other PEs, which may be anywhere.
+
+    Where there are others the backend lives as long as the process: they may be using this PE's
+    memory, and its launches are to hear of the job's end.
+    """
+    global _runtime, _abandoned
+    if _runtime is None:  # the block has called `finalize`
+        return
+    if _runtime.backend.n_pes == 1 and _runtime.backend.stop(PATIENCE):
+        with suppress(ShmemError):  # the block's error is the one to be seen
+            _end(report=False)
+        return
+    _abandoned, _runtime, host.call = _runtime, None, None
+    _abandoned.forget_arrays("an error ended its session")
 
 
 def _at_exit() -> None:
@@ -238,6 +328,8 @@ def settle() -> None:
     """Wait for outstanding work at the end of a script that has not called `finalize`."""
     if _runtime is not None:
         _runtime.backend.settle("the end of the script")
+    if _abandoned is not None:
+        _abandoned.backend.synchronize()
 
 
 def _host_call(op: Op, arguments: dict[str, Any]) -> Any:
@@ -326,15 +418,15 @@ def _filled(what: str, shape: Any, value: Any, dtype: Any) -> SymmetricArray:
 
 
 @public
-def asarray(values: Any, dtype: Any = None) -> SymmetricArray:
+def array(values: Any, dtype: Any = None) -> SymmetricArray:
     """Allocate a symmetric array with this PE's `values` in it; otherwise as `empty`.
 
     `values` is anything `numpy.asarray` accepts, or a PyTorch tensor. Every PE must pass the same
     number of bytes.
     """
-    runtime, values = current("asarray"), _numbers("asarray", values, dtype)
+    runtime, values = current("array"), _numbers("array", values, dtype)
     return runtime.allocate(
-        "asarray", values.shape, values.dtype, lambda array: array.copy_from(values)
+        "array", values.shape, values.dtype, lambda array: array.copy_from(values)
     )
 
 

@@ -124,8 +124,8 @@ class Plan:
         native = tuple(x.native() if isinstance(x, shmem.DeviceArray) else x for x in args)
         known, bound = self._bound.get(kernel, ((), None))
         if bound is None or any(map(operator.is_not, native, known)):
-            config = self.blocks, self.threads, stream
-            bound = kernel.bind(config, *args, self.team, self._epochs)
+            launch = kernel[self.blocks, self.threads, stream]
+            bound = launch.bind(*args, self.team, self._epochs)
             self._bound[kernel] = native, bound
         bound()
 

@@ -77,7 +77,7 @@ def compile_first(function, *examples):
     from numba.cuda.typing.typeof import Purpose, typeof
 
     from gpushmem.backends.cpu.hostcalls import HostCalls
-    from gpushmem.jit import Kernel
+    from gpushmem.kernel import Kernel
     from gpushmem.ops import OPS
     from gpushmem.simt.run import kernel as simt
 

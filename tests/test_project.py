@@ -95,16 +95,16 @@ ROOMS = {
         "memory", "backends", "bootstrap", "job", "ops", "settings", "size",
         "lines", "arguments", "errors",
     ],
-    "jit.py": ["runtime", "memory", "backends", "arguments", "errors"],
+    "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
     "launch": [
-        "job", "ops", "jit", "backends", "backends/nvshmem", "settings", "size", "arguments",
+        "job", "ops", "kernel", "backends", "backends/nvshmem", "settings", "size", "arguments",
         "errors",
     ],
     "doctor": ["backends", "backends/nvshmem", "settings", "size", "errors"],
     "checks.py": ["memory", "ops", "arguments", "errors"],
     "kernels": ["gpushmem", "checks"],  # public names only: what users' plans can do
     "cli": [
-        "launch", "doctor", "runtime", "jit", "backends", "backends/nvshmem", "job", "store",
+        "launch", "doctor", "runtime", "kernel", "backends", "backends/nvshmem", "job", "store",
         "settings", "size", "errors", "__version__",
     ],
 }  # fmt: skip
@@ -146,7 +146,7 @@ def imports_of(source, package):
         ("from ... import runtime", {"runtime"}),
         ("from ...backends import cpu", {"backends"}),
         ("from .target import Simt", {"simt/compiler"}),
-        ("def f():\n    import gpushmem.jit", {"jit"}),
+        ("def f():\n    import gpushmem.kernel", {"kernel"}),
         ("if TYPE_CHECKING:\n    from gpushmem import runtime", set()),
         ("if TYPE_CHECKING:\n    pass\nelse:\n    from gpushmem import runtime", {"runtime"}),
         ("import numpy\nfrom gpushmem_tools import runtime", set()),

@@ -43,7 +43,7 @@ def phases(case):
 
     given = tuple(map(shmem.to_device, arrays(case)))
     total = AllReduce(size=case["tokens"] * HIDDEN, dtype="float32")
-    norm = add_and_norm.bind((case["tokens"], 1, 0), *given, 1e-6)
+    norm = add_and_norm[case["tokens"], 1].bind(*given, 1e-6)
     return [("all-reduce", lambda: total(given[0])), ("add and norm", norm)]
 
 

@@ -122,19 +122,19 @@ def phases(case):
         flat = a.reshape(-1)
         return [
             ("all-gather", lambda: exchange(flat, by_pe)),
-            ("gemm", multiply.bind(config, gathered, b, out)),
+            ("gemm", multiply[config].bind(gathered, b, out)),
         ]
     if case["kernel"] == "reduce_scatter":
         products = shmem.device_array((a.shape[0], case["n"]), DTYPE)
         exchange, by_pe = Exchange(reduce_scatter, out.size), products.reshape(n_pes, -1)
         flat = out.reshape(-1)
         return [
-            ("gemm", multiply.bind(config, a, b, products)),
+            ("gemm", multiply[config].bind(a, b, products)),
             ("reduce-scatter", lambda: exchange(by_pe, flat)),
         ]
     exchange = kernels.AllReduce(size=out.size, dtype=DTYPE)
     return [
-        ("gemm", multiply.bind(config, a, b, out)),
+        ("gemm", multiply[config].bind(a, b, out)),
         ("all-reduce", lambda: exchange(out)),
     ]
 

@@ -71,7 +71,7 @@ def steps(case):
     flat = [x if x.ndim == 3 else x.reshape(x.shape[0], 1, x.shape[1]) for x in fields]
     weight = np.dtype(case["dtype"]).type(1 / (2 * len(case["shape"])))
     config = plans[0].blocks, plans[0].threads, 0
-    sweeps = [sweep_kernel().bind(config, new, old, weight) for old, new in (flat, flat[::-1])]
+    sweeps = [sweep_kernel()[config].bind(new, old, weight) for old, new in (flat, flat[::-1])]
     exchanges = [lambda: plans[1].exchange(fields[1]), lambda: plans[0].exchange(fields[0])]
     return sweeps, exchanges
 

@@ -54,7 +54,7 @@ def room_for(plan, nbytes):
 def measure(family, case, clock):
     n = shmem.n_pes()
     plan, call = family.fused(case)
-    bound = barrier.bind((1, 1, 0))
+    bound = barrier[1, 1].bind()
     phases = family.phases(case)
 
     def one_after_the_other():

@@ -89,6 +89,9 @@ class Backend(Protocol):
     def synchronize(self) -> None:
         """Wait for all streams of this PE; raises the error of a kernel that failed."""
 
+    def stop(self, seconds: float) -> bool:
+        """Cancel this PE's launches, if the device can; whether all end within so many seconds."""
+
     def settle(self, what: str) -> None:
         """`synchronize`, and see that what PEs called last was the same on all of them.
 

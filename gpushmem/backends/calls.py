@@ -21,6 +21,7 @@ from numba.cuda.typing.templates import AttributeTemplate
 from gpushmem.artifacts.kernel_name import KernelName
 from gpushmem.artifacts.refusal import Refused
 from gpushmem.backends import accepts
+from gpushmem.backends.team_type import numbered
 from gpushmem.ops import Op
 
 __all__ = ["Operation"]
@@ -46,6 +47,8 @@ class Operation(KernelName, types.Callable):
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
         """Check the call, and type it as one of what the operation means."""
+        args = tuple(map(numbered, args))
+        kws = {name: numbered(typ) for name, typ in kws.items()}
         try:
             given = accepts.call(
                 self.op, args, kws,

@@ -13,6 +13,7 @@ import numpy as np
 
 from gpushmem.errors import ArgumentError, SymmetryError
 from gpushmem.ops import Op
+from gpushmem.ops.team import Team
 
 __all__ = [
     "ON_THE_HOST",
@@ -53,8 +54,15 @@ def caller(op: Op, params: tuple[str, ...], words: dict[str, str], returns: bool
 
 
 def given(op: Op, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments without a timeout that is None: what waits for ever is another kernel."""
-    return {k: v for k, v in arguments.items() if k != "timeout_ns" or v is not None}
+    """The arguments as a kernel's: a team is a number, for whoever gives it.
+
+    Without a timeout that is None: what waits for ever is another kernel.
+    """
+    return {
+        k: int(v) if isinstance(v, Team) else v
+        for k, v in arguments.items()
+        if k != "timeout_ns" or v is not None
+    }
 
 
 def result_dtype(op: Op, arguments: dict[str, Any]) -> Any:

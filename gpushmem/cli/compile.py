@@ -18,7 +18,7 @@ from gpushmem.errors import ArgumentError, ShmemError
 
 if TYPE_CHECKING:
     from gpushmem.backends.nvshmem.ahead import Built
-    from gpushmem.jit import Kernel
+    from gpushmem.kernel import Kernel
 
 __all__ = ["command"]
 
@@ -153,7 +153,7 @@ def _launched_by(run: Any) -> list[Wanted]:
     """Run a script; return the kernels it launched, with their argument types."""
     from numba.cuda.typing.typeof import Purpose, typeof  # noqa: PLC0415
 
-    from gpushmem.jit import launched  # noqa: PLC0415
+    from gpushmem.kernel import launched  # noqa: PLC0415
 
     wanted: dict[Wanted, None] = {}
 
@@ -171,7 +171,7 @@ def _named(args: tuple[str, ...], signatures: tuple[str, ...]) -> list[Wanted]:
 
     from numba.cuda.core import sigutils  # noqa: PLC0415
 
-    from gpushmem.jit import Kernel  # noqa: PLC0415
+    from gpushmem.kernel import Kernel  # noqa: PLC0415
 
     if not args:
         raise ArgumentError("give a script to compile the kernels of")

@@ -103,7 +103,7 @@ def preload(backend: str, n_pes: int | None = None) -> bool:
     warm_up = registry.about(backend).warm_up
     if warm_up is None:
         return False
-    from gpushmem import jit  # noqa: F401, PLC0415  (heavy, and so is what it imports)
+    from gpushmem import kernel  # noqa: F401, PLC0415  (heavy, and so is what it imports)
 
     registry.load(warm_up)(n_pes)
     return True

@@ -93,9 +93,6 @@ def _call(words: Sequence[str]) -> Target:
     pickled, *results = map(int, words)
 
     def get() -> Callable[[], Any]:
-        # Bind the name first: importing the module gpushmem.jit would replace it.
-        from gpushmem import jit  # noqa: F401, PLC0415
-
         data = os.pread(pickled, os.fstat(pickled).st_size, 0)  # all PEs share its position
         return pickle.loads(data)  # noqa: S301  (from the process that started this one)
 

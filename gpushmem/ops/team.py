@@ -13,10 +13,11 @@ class Team(int):
     """A set of PEs that communicate among themselves; also an argument for kernels.
 
     `TEAM_WORLD` has all PEs, `TEAM_NODE` those on the calling PE's node, `TEAM_SHARED` those whose
-    memory it can load from; `team_split_strided` and `team_split_2d` make others. A PE that is not
-    a member of a team has `TEAM_INVALID` for it, which is false as a truth value. As a context
-    manager it is destroyed at the end of the block. Teams are values of this PE: another PE may
-    have another number for the same team. OpenSHMEM 1.5: shmem_team_t.
+    memory it can load from; `split_strided` and `split_2d` make others. A PE that is not a member
+    of a team has `TEAM_INVALID` for it, which is false as a truth value. As a context manager it is
+    destroyed at the end of the block. Teams are values of this PE: another PE may have another
+    number for the same team. In kernels a team has `my_pe`, `n_pes`, `translate_pe`, `barrier` and
+    `sync`, too. OpenSHMEM 1.5: shmem_team_t.
     """
 
     __slots__ = ()
@@ -38,8 +39,26 @@ class Team(int):
         """Number in the team `to` of this team's PE `pe`; -1 if it is not in both."""
         return int(_call("team_translate_pe", self, pe, to))
 
+    def split_strided(self, start: int, stride: int, size: int) -> Team:
+        """Make a team of this one's PEs `start + k * stride`; see `team_split_strided`."""
+        made: Team = _call("team_split_strided", self, start, stride, size)
+        return made
+
+    def split_2d(self, xrange: int) -> tuple[Team, Team]:
+        """The caller's row and column, if this team is laid out in rows; see `team_split_2d`."""
+        made: tuple[Team, Team] = _call("team_split_2d", self, xrange)
+        return made
+
+    def barrier(self, *, stream: Any = None) -> None:
+        """Wait until every PE of the team is here, and its puts have arrived; see `barrier`."""
+        _call("barrier", self, stream=stream)
+
+    def sync(self, *, stream: Any = None) -> None:
+        """Wait until every PE of the team is here; see `sync`."""
+        _call("sync", self, stream=stream)
+
     def destroy(self) -> None:
-        """Take the team down; collective over it."""
+        """Destroy the team; collective over it. See `team_destroy`."""
         _call("team_destroy", self)
 
     def __enter__(self) -> Team:
@@ -57,5 +76,5 @@ class Team(int):
     __str__ = int.__repr__  # as a constant in a kernel's code it is written as a number
 
 
-def _call(name: str, *args: Any) -> Any:
-    return OPS[name].function(*args)
+def _call(name: str, *args: Any, **kwargs: Any) -> Any:
+    return OPS[name].function(*args, **kwargs)

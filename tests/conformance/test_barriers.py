@@ -79,7 +79,7 @@ def meet_from_host(kind, team, stream=None):
 @pytest.fixture
 def barriers_compiled():
     ints = np.zeros(1, np.int64)
-    compile_first(barriers, 0, 0, 0, 0, ints, ints, ints)
+    compile_first(barriers, 0, 0, shmem.TEAM_WORLD, 0, ints, ints, ints)
     for function in (shmem.barrier, shmem.sync):
         compile_first(function, 0)
 
@@ -111,7 +111,7 @@ def test_barriers_in_kernels(run_pes, barriers_compiled, n_pes):
 def test_hosts_and_kernels_meet(run_pes, barriers_compiled, kind, n_pes):
     """In turn some PEs come from a kernel, others from the host, and others from a stream."""
 
-    compile_first(meet_once, 0, 0)
+    compile_first(meet_once, 0, shmem.TEAM_WORLD)
 
     def body():
         shmem.init()

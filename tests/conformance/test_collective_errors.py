@@ -165,7 +165,7 @@ def compile_named(name, on_host=False):
     if base not in BARRIERS:
         compile_for(base, op, "float64", on_host)
     elif not on_host:
-        compile_first(meet_once, 0, 0)
+        compile_first(meet_once, 0, shmem.TEAM_WORLD)
     elif base in ("barrier", "sync"):
         compile_first(getattr(shmem, base), 0)
 

@@ -157,7 +157,7 @@ def kernel_of(base, op):
 def compile_for(base, op, dtype, on_host=False):
     array = np.zeros(1, dtype)
     more = [1 for _ in OPS[base].params[3:]] if op is None else []
-    compile_first(kernel_of(base, op), 0, 0, array, array, *more)
+    compile_first(kernel_of(base, op), 0, shmem.TEAM_WORLD, array, array, *more)
     if on_host:
         compile_first(getattr(shmem, base), 0, array, array, *(more if op is None else [op]))
 
@@ -318,7 +318,7 @@ def test_every_pe_gets_the_same_bits(run_pes, n_pes):
             for n in sizes_of(dtype):
                 values = (rng.normal(size=n) * 10.0 ** rng.integers(-3, 4, n)).astype(dtype)
                 values[rng.random(n) < 0.01] = np.nan
-                dst, src = shmem.empty(n, dtype), shmem.asarray(values)
+                dst, src = shmem.empty(n, dtype), shmem.array(values)
                 call(BLOCK, "reduce", "sum", shmem.TEAM_WORLD, dst, src, [])
                 got.append(dst.numpy().tobytes())
         shmem.finalize()
@@ -339,7 +339,7 @@ def test_parts_of_reducescatter_may_stay_in_place(run_pes):
         for case in range(30):
             for n in sizes:
                 sources = [numbers_of(pe, dtype, case, n * n_pes) for pe in range(n_pes)]
-                src = shmem.asarray(sources[me])
+                src = shmem.array(sources[me])
                 dst = src[me * n : (me + 1) * n]
                 call(BLOCK, "reducescatter", "sum", shmem.TEAM_WORLD, dst, src, [])
                 wanted = sources[me].copy()
@@ -363,7 +363,7 @@ def test_arrays_of_several_dimensions(run_pes):
     def body():
         shmem.init()
         me, n = shmem.my_pe(), shmem.n_pes()
-        src = shmem.asarray(1000.0 * me + np.arange(n * 5).reshape(n, 5))
+        src = shmem.array(1000.0 * me + np.arange(n * 5).reshape(n, 5))
         dst, total = shmem.zeros((n, 5, 1)), shmem.zeros((n, 5))
         exchange[1, 1](dst, total, src)
         result = dst.numpy(), total.numpy()
@@ -452,7 +452,7 @@ def in_a_row(team, kinds, sizes, delays, dst, src, wrong):  # noqa: PLR0912
 def test_many_in_a_row(run_pes, n_pes, kinds):
     """Whatever follows whatever, and whoever is late: data of one round is never in another."""
     rounds, ints = 5000 if n_pes < 8 else 500, np.zeros(1, np.int64)
-    compile_first(in_a_row, 0, ints, ints, ints, ints, ints, ints)
+    compile_first(in_a_row, shmem.TEAM_WORLD, ints, ints, ints, ints, ints, ints)
     among = {"mixed": range(KINDS), "broadcast": [0]}.get(kinds, [0, 0, 0, 1, 5, 7])
 
     def body():
@@ -586,7 +586,9 @@ def test_rows_and_columns_in_turn(run_pes, n_pes):
                 cuda.atomic.add(wrong, 0, 1)
             cuda.syncwarp()
 
-    compile_first(grid_sum, 0, 0, np.zeros(1, np.int64), np.zeros(1, np.int64))
+    compile_first(
+        grid_sum, shmem.TEAM_WORLD, shmem.TEAM_WORLD, np.zeros(1, np.int64), np.zeros(1, np.int64)
+    )
 
     def body():
         shmem.init()

@@ -69,7 +69,7 @@ def test_all_dtypes_and_layouts(run_pes, name, n_pes):
         me, right = shmem.my_pe(), (shmem.my_pe() + 1) % n_pes
         putting = op.base in ("put", "iput")
         there, here = numbers(me, dtype), numbers(me + 100, dtype)
-        symmetric, local = shmem.asarray(there), shmem.to_device(here)
+        symmetric, local = shmem.array(there), shmem.to_device(here)
         dst, src = (symmetric, local) if putting else (local, symmetric)
         d, s, ds, ss, n = layout
         if not on_host:
@@ -114,7 +114,7 @@ def test_single_elements(run_pes, dtype):
     def body():
         shmem.init()
         me = shmem.my_pe()
-        x, values = shmem.asarray(numbers(me, dtype)[:3]), numbers(me + 100, dtype)[:1]
+        x, values = shmem.array(numbers(me, dtype)[:3]), numbers(me + 100, dtype)[:1]
         got = np.zeros(1, dtype)
         swap[1, 1](x, values, got, (me + 1) % 3)
         after = x.numpy()
@@ -199,7 +199,7 @@ def test_elements_at_odd_addresses_are_moved_as_others_are(run_pes):
         for dtype, start in ODD_DTYPES.items():
             there, here, mine = (numbers(k, dtype)[:10] for k in (0, 10 + right, 10 + me))
             for on_host in (False, True):
-                dst, strided = (odd(a, shmem.asarray, start) for a in (there, there[:4]))
+                dst, strided = (odd(a, shmem.array, start) for a in (there, there[:4]))
                 src, fetched, got = (
                     odd(a, shmem.to_device, start) for a in (mine[:7], there[:6], there[:1])
                 )
@@ -236,7 +236,7 @@ def test_fields_of_packed_records_are_moved_as_arrays_are(run_pes):
 
     def body():
         shmem.init()
-        records = shmem.asarray(numbers(0, PACKED)[:3])
+        records = shmem.array(numbers(0, PACKED)[:3])
         value = shmem.to_device(np.array([-2.5]))
         second = records.view("u1")[13 + 1 : 13 + 9].view("f8")
         for put in (shmem.put, move[1, 1]):
@@ -302,13 +302,13 @@ def test_arrays_with_gaps_are_refused_with_a_hint(run_pes, name):
 
     def body():
         shmem.init()
-        whole, other = shmem.zeros((4, 6)), shmem.asarray(np.ones((4, 6)))
+        whole, other = shmem.zeros((4, 6)), shmem.array(np.ones((4, 6)))
         signal = shmem.zeros(1, "uint64")
         views = [(np.s_[:, 1:3], (4, 2)), (np.s_[::2], (2, 6)), (np.s_[:, 2], (4,)),
                  (np.s_[..., ::-1], (4, 6))]  # fmt: skip
         cases = [(whole[part], np.empty(shape)) for part, shape in views]
         for gaps, filled in cases:
-            for dst, src in ((gaps, shmem.asarray(filled)), (shmem.asarray(filled), gaps)):
+            for dst, src in ((gaps, shmem.array(filled)), (shmem.array(filled), gaps)):
                 with pytest.raises(TypingError, match=f"is not contiguous .*{HINT}"):
                     move[1, 1](dst, src, signal)
                 if OPS[name].host:
@@ -344,7 +344,7 @@ def test_the_first_element_of_arrays_with_gaps_is_reached_by_kernels_and_hosts(r
     def body():
         shmem.init()
         expected = np.arange(12).reshape(3, 4)
-        x, got = shmem.asarray(expected), np.zeros(1, int)
+        x, got = shmem.array(expected), np.zeros(1, int)
         touch[1, 1](x, got)
         of_whole[1, 1](x)
         expected[0, 1], expected[1, 2], expected[1, 1] = 5, 13, 3

@@ -168,7 +168,7 @@ def proper(dst, src, out, rounds):
 
 def test_threads_that_make_one_call(alone):
     dst, out = shmem.zeros(500, "int64"), shmem.zeros(2, "int64")
-    src = shmem.asarray(np.arange(1, 65))
+    src = shmem.array(np.arange(1, 65))
     proper[3, 64](dst, src, out, 20)
     shmem.synchronize()
     found = dst.numpy()
@@ -275,7 +275,7 @@ def wait_in(team):
 
 def test_two_streams_in_collectives_of_one_team(run_pes):
     """The one that comes second fails; the first goes on."""
-    compile_first(wait_in, 0)
+    compile_first(wait_in, shmem.TEAM_WORLD)
 
     def body():
         shmem.init()

@@ -69,7 +69,7 @@ def test_data_and_signal_go_to_the_right_place(run_pes, form, dtype, n_pes):
         src, signal = shmem.to_device(numbers(100 + me, dtype)), shmem.zeros(3, "uint64")
         got = shmem.to_device(np.zeros(1, np.uint64))
         before, after, total = numbers(me, dtype), numbers(100 + left, dtype), 0
-        dst = shmem.asarray(before)
+        dst = shmem.array(before)
         for k, (d, s, n) in enumerate(PLACES):
             for on_host in (False, True) if form == "put_signal" else (False,):
                 dst.copy_from(before)
@@ -293,7 +293,7 @@ def test_the_host_waits_for_what_a_kernel_of_another_pe_writes(run_pes, dtype, n
 
 def test_the_host_tests_and_answers_with_numpy_scalars(run_pes):
     def body():
-        x = shmem.asarray(np.array([3, 5, 3], np.int16))
+        x = shmem.array(np.array([3, 5, 3], np.int16))
         indices, other = np.full(3, -1, np.int32), np.array([3, 3, 3], np.int16)
         answers = [
             shmem.test(x, shmem.CMP_EQ, 3), shmem.test(x, shmem.CMP_LT, 3),

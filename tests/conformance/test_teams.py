@@ -48,7 +48,7 @@ def of_members(pes, n_pes, me, others=None):
 @pytest.fixture(autouse=True, scope="module")
 def compiled():
     ints = np.zeros(1, int)
-    compile_first(look, 0, 0, ints, ints)
+    compile_first(look, WORLD, WORLD, ints, ints)
     compile_first(shmem.barrier, 0)
     compile_first(shmem.reduce, 0, ints, ints, "sum")
 
@@ -206,7 +206,7 @@ def use(kind, team, x):
 @pytest.mark.checked
 def test_teams_that_are_not_there(run_pes):
     """Destroyed, never made, of others only, not even a number that teams have."""
-    compile_first(use, 0, 0, np.zeros(1, int))
+    compile_first(use, 0, WORLD, np.zeros(1, int))
 
     def body():
         shmem.init()
@@ -345,7 +345,7 @@ def add_up(team, x, times):
 @pytest.mark.backwards
 def test_hundreds_of_teams_one_after_the_other(run_pes):
     """Rows of the table are used again, as if nothing had been; kernels are waited for."""
-    compile_first(add_up, 0, np.zeros(1, np.int64), 0)
+    compile_first(add_up, WORLD, np.zeros(1, np.int64), 0)
 
     def body():
         shmem.init()
@@ -421,7 +421,7 @@ def test_peer_arrays_in_kernels(run_pes, n_pes):
     def body():
         shmem.init()
         me = shmem.my_pe()
-        x, plane = shmem.asarray(1000 * me + np.arange(8)), shmem.full((5, 4), -7, dtype="int64")
+        x, plane = shmem.array(1000 * me + np.arange(8)), shmem.full((5, 4), -7, dtype="int64")
         got = np.full(9, -7)
         through_peers[1, 32](x, plane, got)
         result = x.numpy(), plane.numpy(), got
@@ -442,7 +442,7 @@ def test_peer_arrays_on_the_host(run_pes, n_pes):
     def body():
         shmem.init()
         me = shmem.my_pe()
-        plane = shmem.asarray(1000 * me + np.arange(12).reshape(3, 4))
+        plane = shmem.array(1000 * me + np.arange(12).reshape(3, 4))
         right = shmem.peer_array(plane, (me + 1) % n_pes)
         right_row = shmem.peer_array(plane[1:], (me + 1) % n_pes)
         assert right.shape == (3, 4)
@@ -487,7 +487,7 @@ def after(values, x, plane):
 @pytest.mark.parametrize("on_host", [False, True])
 def test_multicast_arrays_reach_the_team_and_nobody_else(run_pes, on_host):
     n_pes = 5
-    compile_first(to_all, 0, np.zeros(1, int), np.zeros((1, 1), int), np.zeros(1, int))
+    compile_first(to_all, WORLD, np.zeros(1, int), np.zeros((1, 1), int), np.zeros(1, int))
 
     def body():
         shmem.init()
@@ -567,3 +567,108 @@ def test_what_peer_and_multicast_arrays_cannot_do(run_pes):
         shmem.finalize()
 
     run_pes(2, body)
+
+
+# --- teams as objects in kernels, and their methods
+
+
+ALL = shmem.Team(0)  # a global of kernels
+
+
+@shmem.jit(device=True)
+def inner_facts(team):
+    return team.my_pe, team.n_pes
+
+
+@shmem.jit
+def facts(team, pair, out):
+    """What a kernel is told by attributes and methods, whichever way it has come by the team."""
+    out[0], out[1] = team.my_pe, team.n_pes
+    out[2], out[3] = inner_facts(team)
+    out[4], out[5] = pair[1].my_pe, pair[0].n_pes
+    out[6], out[7] = shmem.TEAM_WORLD.my_pe, ALL.n_pes
+    out[8], out[9] = team.translate_pe(0, shmem.TEAM_WORLD), shmem.TEAM_WORLD.translate_pe(0, team)
+    out[10], out[11] = team == shmem.TEAM_WORLD, team != shmem.TEAM_INVALID
+    out[12] = 1 if team else 0
+    out[13] = 1 if not team else 0
+    out[14], out[15] = bool(team), int(team)
+
+
+@pytest.mark.parametrize("n_pes", [1, 3])
+def test_teams_in_kernels_are_as_on_the_host(run_pes, n_pes):
+    ints = np.zeros(16, int)
+    compile_first(facts, WORLD, (WORLD, WORLD), ints)
+
+    def body():
+        shmem.init()
+        me = shmem.my_pe()
+        odd = WORLD.split_strided(n_pes - 1, 1, 1)
+        row, column = WORLD.split_2d(2)
+        for team in (WORLD, INVALID, odd, row, column):
+            out = np.full(16, -7)
+            facts[1, 1](team, (row, column), out)
+            wanted = [team.my_pe, team.n_pes] * 2 + [column.my_pe, row.n_pes, me, n_pes]
+            wanted += [team.translate_pe(0, WORLD), WORLD.translate_pe(0, team)]
+            wanted += [team == WORLD, team != INVALID, bool(team), not team, bool(team), int(team)]
+            assert out.tolist() == [*map(int, wanted)], team
+        shmem.finalize()
+
+    run_pes(n_pes, body)
+
+
+@shmem.jit
+def meet_by_methods(team, x, seen):
+    me, n = team.my_pe, team.n_pes
+    right = team.translate_pe((me + 1) % n, shmem.TEAM_WORLD)
+    shmem.p(x, 1000 + me, right)
+    team.barrier()
+    seen[0] = x[0]
+    team.sync()
+
+
+@pytest.mark.parametrize("n_pes", [1, 3])
+def test_methods_that_wait(run_pes, n_pes):
+    compile_first(meet_by_methods, WORLD, np.zeros(1, int), np.zeros(1, int))
+
+    def body():
+        shmem.init()
+        me, stream = shmem.my_pe(), shmem.stream()
+        x, seen = shmem.full(1, -1, "int64"), np.zeros(1, int)
+        with WORLD.split_strided(0, 1, n_pes) as team:
+            meet_by_methods[1, 1](team, x, seen)
+            shmem.p(x, -1 - me, (me + 1) % n_pes)
+            team.barrier()
+            on_host = int(x.numpy()[0])
+            team.sync()
+            team.barrier(stream=stream)
+            team.sync(stream=stream)
+            stream.synchronize()
+        shmem.finalize()
+        return int(seen[0]), on_host
+
+    lefts = [(pe - 1) % n_pes for pe in range(n_pes)]
+    assert run_pes(n_pes, body) == [(1000 + left, -1 - left) for left in lefts]
+
+
+@shmem.jit
+def size_of(team, out):
+    out[0] = shmem.team_n_pes(team)
+
+
+@shmem.jit
+def attribute_of(team, out):
+    out[0] = team.n_pes
+
+
+def test_numbers_of_teams_are_taken_by_operations_only(alone):
+    out = np.zeros(1, int)
+    for team in (0, WORLD, np.int32(0)):
+        out[0] = -7
+        size_of[1, 1](team, out)
+        assert out[0] == 1
+    for _ in range(2):
+        attribute_of[1, 1](WORLD, out)
+        with pytest.raises(TypingError, match="n_pes"):
+            attribute_of[1, 1](0, out)
+        with pytest.raises(TypingError, match="nothing"):
+            shmem.jit(lambda team: team.nothing)[1, 1](WORLD)

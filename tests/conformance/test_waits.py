@@ -44,7 +44,7 @@ def test_every_comparison_of_every_dtype(run_pes, dtype):
 
     def body():
         shmem.init()
-        x = shmem.asarray(values)
+        x = shmem.array(values)
         vector = np.roll(values, 1)
         for name, compare in COMPARE.items():
             for value in values:
@@ -76,7 +76,7 @@ def test_what_is_excluded_does_not_count(run_pes):
 
     def body():
         shmem.init()
-        x = shmem.asarray(np.array([0, 1, 0, 1]))
+        x = shmem.array(np.array([0, 1, 0, 1]))
         answers = []
         for status in ([1, 0, 1, 0], [1, 1, 1, 1], [0, 1, 0, 1], [1, 0, 0, 0]):
             got, indices = np.full(5, -9), np.full(4, -9)
@@ -202,7 +202,7 @@ def test_a_wait_that_does_not_end_says_what_it_sees(run_pes, call, said):
 
     def body():
         shmem.init()
-        x = shmem.asarray(np.array([0, -7], np.int16))
+        x = shmem.array(np.array([0, -7], np.int16))
         kernel[1, 1](x)
         shmem.synchronize()
 

@@ -110,7 +110,7 @@ def test_single_elements(run_pes, n_pes):
     def body(me, n_pes):
         right, left = (me + 1) % n_pes, (me - 1) % n_pes
         for dtype in (np.int8, np.uint16, np.float32, np.float64, np.complex128):
-            x, y = shmem.full(3, 7, dtype), shmem.asarray(own(me, 3, dtype))
+            x, y = shmem.full(3, 7, dtype), shmem.array(own(me, 3, dtype))
             got = shmem.device_array(1, dtype)
             shmem.barrier_all()
             kernel[1, 1](x, y, got, dtype(me + 1), right)
@@ -132,7 +132,7 @@ def test_strided_copies(run_pes, n_pes):
 
     def body(me, n_pes):
         right, left = (me + 1) % n_pes, (me - 1) % n_pes
-        x, y = shmem.full(20, POISON), shmem.asarray(own(me, 20))
+        x, y = shmem.full(20, POISON), shmem.array(own(me, 20))
         local = shmem.to_device(own(me + 5, 30))
         shmem.barrier_all()
         kernel[1, 32](x, y, local, right)
@@ -335,7 +335,7 @@ def test_collectives(run_pes, name, n_pes):
     def body(me, n):
         for dtype in (np.int32, np.float64):
             parts = [own(pe, 3 * n, dtype) for pe in range(n)]
-            src, dst = shmem.asarray(parts[me]), shmem.full(3 * n * n + 2, POISON, dtype)
+            src, dst = shmem.array(parts[me]), shmem.full(3 * n * n + 2, POISON, dtype)
             kernel[1, threads](dst[1:], src, n - 1)
             want = expected(op.base, parts, me, n)
             assert (dst.numpy() == around(dst.numpy(), 1, want)).all(), dtype
@@ -348,7 +348,7 @@ def test_collectives(run_pes, name, n_pes):
 @pytest.mark.parametrize("n_pes", PES)
 def test_collectives_of_the_host(run_pes, n_pes):
     def body(me, n):
-        x, y = shmem.asarray(own(me, n)), shmem.full(n * n + 1, POISON)
+        x, y = shmem.array(own(me, n)), shmem.full(n * n + 1, POISON)
         for stream in (None, shmem.stream()):
             y.copy_from(POISON)
             shmem.barrier_all()
@@ -395,7 +395,7 @@ def test_peer_arrays(run_pes, n_pes):
         shmem.peer_array(x, pe)[1 + cuda.grid(1)] += 500
 
     def body(me, n):
-        x = shmem.asarray(own(me, 40))
+        x = shmem.array(own(me, 40))
         shmem.barrier_all()
         kernel[1, 32](x, (me + 1) % n)
         shmem.barrier_all()

@@ -59,7 +59,7 @@ def test_views_share_memory_with_kernels_and_peers(run_pes, views):
 )
 def test_every_dtype_of_torch(alone, dtype):
     torch = pytest.importorskip("torch")
-    a = shmem.asarray([1, 0, 1], dtype)
+    a = shmem.array([1, 0, 1], dtype)
     tensor = torch.from_dlpack(a)
     assert tensor.dtype == getattr(torch, dtype)
     tensor[1] = 1
@@ -68,7 +68,7 @@ def test_every_dtype_of_torch(alone, dtype):
 
 @pytest.mark.host_memory
 def test_strided_views_keep_their_strides(alone):
-    a = shmem.asarray(np.arange(12).reshape(3, 4))
+    a = shmem.array(np.arange(12).reshape(3, 4))
     for view in (np.asarray(a[::2, 1::2]), np.from_dlpack(a[::2, 1::2])):
         assert view.tolist() == [[1, 3], [9, 11]]
         assert np.shares_memory(view, np.asarray(a))
@@ -96,7 +96,7 @@ def test_memory_of_the_host_is_not_offered_as_a_gpus(alone):
 
 @pytest.mark.host_memory
 def test_numpy_converts_and_copies_as_usual(alone):
-    a = shmem.asarray([1, 2, 3], "int32")
+    a = shmem.array([1, 2, 3], "int32")
     wide = np.asarray(a, "float64")
     wide[0] = 9
     assert np.array(a, copy=True).tolist() == [1, 2, 3]

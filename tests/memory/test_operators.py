@@ -15,7 +15,7 @@ ARITHMETIC = [operator.add, operator.sub, operator.mul, operator.truediv, operat
 
 def both(values):
     """The same values in symmetric and in ordinary device memory."""
-    return shmem.asarray(values), shmem.to_device(values)
+    return shmem.array(values), shmem.to_device(values)
 
 
 @pytest.mark.parametrize("op", [*COMPARISONS, *ARITHMETIC])

@@ -310,7 +310,7 @@ def test_slices_that_leave_a_registered_buffer_are_refused(alone):
 
 
 def test_device_and_symmetric_arrays_need_no_registration(alone):
-    a, b = shmem.zeros(3), shmem.asarray([4.0, 5.0, 6.0])
+    a, b = shmem.zeros(3), shmem.array([4.0, 5.0, 6.0])
     shmem.put(a, b, 0)
     shmem.put(a[:1], shmem.to_device([7.0]), 0)
     assert a.numpy().tolist() == [7, 5, 6]

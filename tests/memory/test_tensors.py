@@ -29,7 +29,7 @@ def test_kernels_take_tensors_as_they_take_arrays(alone):
     double[1, 1](half, half)
     assert half.tolist() == [2, 2]
     with pytest.raises(ArgumentError, match="bind takes arrays of the device, not of the host"):
-        double.bind((1, 1), x, y)
+        double[1, 1].bind(x, y)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "complex64", "bool", *EXTENDED])
@@ -41,7 +41,7 @@ def test_values_of_tensors(alone, dtype):
     b = shmem.device_array(4, t.dtype)
     b[:2] = t[0]
     for got, want in (
-        (shmem.asarray(t), wanted), (shmem.to_device(t), wanted), (a, wanted.T),
+        (shmem.array(t), wanted), (shmem.to_device(t), wanted), (a, wanted.T),
         (b[:2], wanted[0]), (shmem.full(2, t[0, 0]), wanted[0, :1].repeat(2)),
     ):  # fmt: skip
         assert got.dtype == want.dtype
@@ -123,7 +123,7 @@ def test_tensors_that_share_no_memory_say_what_to_pass(alone, reason):
     if reason.startswith("resolve"):  # where a copy is made, that is done
         assert shmem.to_device(t).numpy().tolist() == t.tolist()
         return
-    for use in (shmem.asarray, shmem.to_device, a.copy_from, lambda t: shmem.full(4, t)):
+    for use in (shmem.array, shmem.to_device, a.copy_from, lambda t: shmem.full(4, t)):
         with pytest.raises(ArgumentError, match=says):
             use(t)
 
@@ -136,7 +136,7 @@ def test_dtypes_that_only_torch_has(alone):
 
 
 def test_arguments_of_operations_that_may_be_host_memory(alone):
-    flags = shmem.asarray(np.array([0, 5, 5], "int64"))
+    flags = shmem.array(np.array([0, 5, 5], "int64"))
     found = torch.full((3,), -1)
     n = shmem.test_some(flags, found, torch.tensor([0, 1, 0]), shmem.CMP_EQ, 5)
     assert (n, found.tolist()) == (1, [2, -1, -1])

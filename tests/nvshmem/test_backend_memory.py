@@ -33,7 +33,7 @@ def three_times():
     for round_, size in enumerate((1 << 20, 1 << 19, 1 << 20)):
         me, n = host.init(size)
         assert shmem.heap_stats().total == size
-        x = shmem.asarray(own(me + 10 * round_, 5))
+        x = shmem.array(own(me + 10 * round_, 5))
         y = shmem.full(5, POISON)
         shmem.put(y, x, (me + 1) % n)
         shmem.barrier_all()
@@ -90,7 +90,7 @@ def test_heaps_of_different_sizes():
 def allocations(me, n):
     a, b = shmem.empty(100, np.uint8), shmem.zeros((3, 5), np.float32)
     c, d = shmem.ones(7, np.int16), shmem.full((2, 2), 1 + me)
-    e, f = shmem.asarray([[me, 2]]), shmem.alloc_bytes(0)
+    e, f = shmem.array([[me, 2]]), shmem.alloc_bytes(0)
     assert [x.offset for x in (a, b, c, d, e, f)] == [0, 256, 512, 768, 1024, 1280]
     assert (b.numpy() == 0).all()
     assert (c.numpy() == 1).all()
@@ -159,7 +159,7 @@ INDICES = [
 @host.job
 def indexing(me, n):
     model = own(me, 4 * 3 * 5, np.int32).reshape(4, 3, 5)
-    for make in (shmem.asarray, shmem.to_device):
+    for make in (shmem.array, shmem.to_device):
         x = make(model)
         for index in INDICES:
             want, got = model[index], x[index]
@@ -213,7 +213,7 @@ def dtypes(me, n):
         model = raw.astype(np.uint8).view(dtype).reshape(3, 4)
         if dtype.kind == "b":
             model = raw.reshape(3, 4) % 2 == 0
-        x, y = shmem.asarray(model), shmem.empty((3, 4), dtype)
+        x, y = shmem.array(model), shmem.empty((3, 4), dtype)
         y.view(np.uint8).copy_from(0xEE)
         assert (x.dtype, y.dtype, x.nbytes) == (dtype, dtype, 12 * dtype.itemsize)
         assert x.numpy().tobytes() == model.tobytes()
@@ -277,7 +277,7 @@ def test_operators_say_what_to_write():
 @host.job
 def reshaped(me, n):
     model = own(me, 24)
-    x = shmem.asarray(model)
+    x = shmem.array(model)
     for shape in ((2, 12), (4, -1), (2, 3, 4), (24,)):
         assert (x.reshape(shape).numpy() == model.reshape(shape)).all()
     assert x.reshape(2, 12).shape == (2, 12)
@@ -342,7 +342,7 @@ def test_slices_are_copied_in_few_pieces():
 @host.job
 def interfaces(me, n):
     model = own(me, 24, np.float32).reshape(4, 6)
-    whole = shmem.asarray(model)
+    whole = shmem.array(model)
     base = whole.__cuda_array_interface__["data"][0]
     seen = driver.view(base, (4, 6), np.float32)
     assert (seen == model).all()
@@ -514,7 +514,7 @@ def test_registered_memory_of_the_gpu():
 
 @host.job
 def peers(me, n):
-    x = shmem.asarray(own(me, 12).reshape(3, 4))
+    x = shmem.array(own(me, 12).reshape(3, 4))
     shmem.barrier_all()
     for pe in range(n):
         other = shmem.peer_array(x, pe)
@@ -566,7 +566,7 @@ def test_memory_of_other_pes(n):
 
 @host.job
 def other_nodes(me, n):
-    x = shmem.asarray(own(me, 2))
+    x = shmem.array(own(me, 2))
     shmem.barrier_all()
     near, far = me // 2 * 2, (me // 2 * 2 + 2) % 4
     assert shmem.peer_array(x, near).numpy().tolist() == own(near, 2).tolist()

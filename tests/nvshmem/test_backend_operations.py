@@ -43,7 +43,7 @@ def copies(me, n):
     right, left = (me + 1) % n, (me - 1) % n
     for stream in streams():
         for count in (1, 3, 7):
-            x, y = shmem.asarray(own(me, 9)), shmem.full(9, POISON)
+            x, y = shmem.array(own(me, 9)), shmem.full(9, POISON)
             local = shmem.to_device(own(me + 50, 9))
             shmem.put(y[1:], local[2 : 2 + count], right, stream=stream)
             shmem.fence(stream=stream)
@@ -61,7 +61,7 @@ def copies(me, n):
             shmem.barrier_all()
             shmem.free(x)
             shmem.free(y)
-    x = shmem.asarray(own(me, 4))
+    x = shmem.array(own(me, 4))
     assert shmem.g(x, right) == 1000 * right
     shmem.p(x[2:], 3.9, right)
     shmem.barrier_all()
@@ -79,7 +79,7 @@ def test_copies(n):
 def signals(me, n):
     right, left = (me + 1) % n, (me - 1) % n
     for k, stream in enumerate(streams()):
-        x, y = shmem.asarray(own(me, 3)), shmem.full(5, POISON)
+        x, y = shmem.array(own(me, 3)), shmem.full(5, POISON)
         flags = shmem.zeros(3, np.uint64)
         shmem.put_signal(y[1:], x, flags[1:], 7, shmem.SIGNAL_SET, right, stream=stream)
         seen = shmem.signal_wait_until(flags[1:], shmem.CMP_EQ, 7, stream=stream)
@@ -191,7 +191,7 @@ def test_collectives_of_two():
 @host.job
 def without_mps(me, n):
     right, left = (me + 1) % n, (me - 1) % n
-    x, y, flag = shmem.asarray(own(me, 3)), shmem.full(5, POISON), shmem.zeros(1, np.uint64)
+    x, y, flag = shmem.array(own(me, 3)), shmem.full(5, POISON), shmem.zeros(1, np.uint64)
     shmem.put_signal(y[1:], x, flag, 2, shmem.SIGNAL_SET, right)
     shmem.barrier_all()
     assert y.numpy().tolist() == [POISON, *own(left, 3), POISON]

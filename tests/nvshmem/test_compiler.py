@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("nvshmem")
 
 from numba import cuda, types
+from numba.cuda.typing.typeof import typeof
 
 import gpushmem as shmem
 from gpushmem import store
@@ -172,3 +173,27 @@ def test_a_kernels_code_and_what_is_known_of_it_are_one_record():
     assert ahead.Artifact.load(artifact.dump()) == artifact
     with pytest.raises(ValueError, match="Expecting"):
         ahead.Artifact.load(b"{broken")
+
+
+def test_teams_have_attributes_and_methods():
+    """They are the operations: the same shims, whichever way they are asked for."""
+    longs = types.int64[::1]
+
+    def asked(team, out):
+        out[0], out[1] = team.my_pe, shmem.TEAM_WORLD.n_pes
+        out[2] = team.translate_pe(0, shmem.TEAM_NODE)
+        if team:
+            team.barrier()
+            team.sync()
+
+    def by_name(team, out):
+        out[0], out[1] = shmem.team_my_pe(team), shmem.team_n_pes(0)
+        out[2] = shmem.team_translate_pe(team, 0, 2)
+        if team >= 0:
+            shmem.barrier(team)
+            shmem.sync(team)
+
+    a = compiler.compile_kernel(asked, (typeof(shmem.TEAM_WORLD), longs), {}, SM_90)
+    b = compiler.compile_kernel(by_name, (types.int64, longs), {}, SM_90)
+    assert a.shims == b.shims != frozenset()
+    assert compiler.link(a).code[:4] == b"\x7fELF"

@@ -146,9 +146,9 @@ def multiplies(dst, a, b, accumulate):
 @pytest.mark.parametrize(
     ("dtypes", "said"),
     [
-        (("float32", "float32", "float64"), "gemm_block: dst is of float32, b of float64"),
-        (("float32", "float16", "float32"), "gemm_block: dst is of float32, a of float16"),
-        (("int32", "int32", "int32"), "must be of one dtype: float16, float32, float64"),
+        (("float32", "float32", "float64"), "gemm_block: dst is an array of float32, b of float64"),
+        (("float32", "float16", "float32"), "gemm_block: dst is an array of float32, a of float16"),
+        (("int32", "int32", "int32"), "dst must be an array of float16, float32, float64, not an array of int32"),
     ],
 )
 def test_other_dtypes_are_refused(dtypes, said):

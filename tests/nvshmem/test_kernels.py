@@ -25,7 +25,7 @@ from numba.cuda.typing.typeof import Purpose, typeof
 
 import gpushmem as shmem
 from gpushmem.backends.nvshmem import ahead, compiler
-from gpushmem.jit import launched
+from gpushmem.kernel import launched
 
 ARCHS = ("sm_80", "sm_90", "sm_100")
 

@@ -81,7 +81,7 @@ def test_get_fetches_from_the_right_pe_and_place(run_pes, n_pes, nbi, scope):
 
     @started
     def body():
-        src = shmem.asarray(marked(n + 10, shmem.my_pe()))
+        src = shmem.array(marked(n + 10, shmem.my_pe()))
         dst = shmem.device_array(n, "int64")
         dst.copy_from(POISON)
         fetch[1, threads_of(scope)](dst, src)
@@ -148,7 +148,7 @@ def test_p_and_g_reach_every_pe(run_pes, n_pes):
     def body():
         me = shmem.my_pe()
         dst = shmem.full(n_pes + 1, POISON, dtype="int32")
-        src = shmem.asarray(marked(n_pes, me, "float64") + 0.5)
+        src = shmem.array(marked(n_pes, me, "float64") + 0.5)
         seen = shmem.device_array(n_pes, "float64")
         scatter[1, 1](dst, seen, src)
         shmem.barrier_all()

@@ -37,7 +37,7 @@ def test_dtypes_that_no_kernel_has_are_not_allocated(alone, dtype):
     assert shmem.heap_stats().used == used
     for values in (["a"], [None], [{}]):
         with pytest.raises(TypeError, match="device arrays cannot have dtype"):
-            shmem.asarray(values)
+            shmem.array(values)
 
 
 def test_failed_allocations_leave_nothing_behind(alone):
@@ -96,8 +96,8 @@ def test_an_error_of_the_callers_object_is_kept_as_the_cause(alone):
         def __array__(self, dtype=None, copy=None):
             raise RuntimeError("not today")
 
-    with pytest.raises(ArgumentError, match="asarray: not today") as caught:
-        shmem.asarray(Broken())
+    with pytest.raises(ArgumentError, match="array: not today") as caught:
+        shmem.array(Broken())
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
@@ -112,6 +112,6 @@ def test_each_row_says_what_its_arguments_are():
 
 
 def test_nothing_is_looked_at_before_init():
-    for call in (lambda: shmem.barrier(1.5), lambda: shmem.asarray(3), lambda: shmem.zeros("x")):
+    for call in (lambda: shmem.barrier(1.5), lambda: shmem.array(3), lambda: shmem.zeros("x")):
         with pytest.raises(NotInitializedError):
             call()

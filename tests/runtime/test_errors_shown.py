@@ -81,7 +81,7 @@ def test_errors_come_without_our_frames(alone):
         lambda: shmem.put(x, x[2:], 9),
         lambda: shmem.wait_until(x[4:], shmem.CMP_EQ, 1),
         lambda: shmem.empty(1 << 40),
-        lambda: refused.bind((1, 1), np.zeros(1)),
+        lambda: refused[1, 1].bind(np.zeros(1)),
     ):
         try:
             call()

@@ -132,11 +132,11 @@ class Pool:
 # Functions that are not operations, by the kinds of their arguments.
 FUNCTIONS = {
     "empty": ("shape", "dtype"), "zeros": ("shape", "dtype"), "ones": ("shape", "dtype"),
-    "full": ("shape", "Scalar", "dtype"), "asarray": ("Array", "dtype"), "alloc_bytes": ("int",),
+    "full": ("shape", "Scalar", "dtype"), "array": ("Array", "dtype"), "alloc_bytes": ("int",),
     "free": ("any",), "heap_stats": (), "device_array": ("shape", "dtype"), "to_device": ("Array",),
     "register": ("any",), "unregister": ("any",), "stream": (), "set_timeout": ("any",),
-    "synchronize": (), "is_initialized": (), "init": ("any", "any"), "spawn": ("any", "any"),
-    "jit": ("any",),
+    "synchronize": (), "is_initialized": (), "init": ("any", "any"),
+    "session": ("any", "any"), "spawn": ("any", "any"), "jit": ("any",),
 }  # fmt: skip
 LEFT_OUT = {"finalize"}  # the test's own last call
 BINARY = [
@@ -166,7 +166,7 @@ def fill(x, value):
 def launch(x, value):
     """What a kernel's code cannot take is Numba's to say."""
     with suppress(NumbaError):
-        fill.bind((1, 1), x, value)()
+        fill[1, 1].bind(x, value)()
 
 
 def operation(rng, pool):
@@ -266,7 +266,7 @@ def attempt(rng, pool, call, args, kwargs):
 
 
 MAKERS = [
-    getattr(shmem, name) for name in ("empty", "zeros", "ones", "full", "asarray", "alloc_bytes")
+    getattr(shmem, name) for name in ("empty", "zeros", "ones", "full", "array", "alloc_bytes")
 ]
 
 

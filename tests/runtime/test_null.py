@@ -142,11 +142,11 @@ class Arrays:
             "float64", "float32", "int64", "int32", "uint64", "uint32", "int16", "bool",
             "complex64",
         )  # fmt: skip
-        grid, tall = (shmem.asarray(np.arange(12.0).reshape(3, 4)) for _ in range(2))
+        grid, tall = (shmem.array(np.arange(12.0).reshape(3, 4)) for _ in range(2))
         freed, self.registered = shmem.zeros(4), np.arange(8.0)
         shmem.free(freed)
         shmem.register(self.registered)
-        self.known = {kind: shmem.asarray(np.arange(1, 9).astype(kind)) for kind in kinds} | {
+        self.known = {kind: shmem.array(np.arange(1, 9).astype(kind)) for kind in kinds} | {
             "wide": shmem.zeros(20), "short": shmem.zeros(3), "empty": shmem.zeros((0, 2)),
             "grid": grid, "columns": tall.T, "strided": tall[:, 1], "scalar": shmem.zeros(()),
             "odd": shmem.zeros(33, "uint8")[1:].view("uint64"), "flags": shmem.zeros(4, "uint64"),
@@ -210,13 +210,13 @@ FIRST = {"reduce": {"op": "sum"}, "reducescatter": {"op": "sum"}, "atomic_": {"d
 
 
 def tried(op, name):
-    if name == "value" and op.kinds[name] in VALUES:
-        return VALUES[op.kinds[name]]
-    if name == "op" and op.kinds[name] == "str":
+    if name == "value" and op.roles[name].stub in VALUES:
+        return VALUES[op.roles[name].stub]
+    if name == "op" and op.roles[name].stub == "str":
         return TRIED["str"]
-    if op.params[0] == "team" and op.kinds[name] == "Symmetric":
+    if op.params[0] == "team" and op.roles[name].stub == "Symmetric":
         return COMPILED
-    return NAMED.get(name) or TRIED[op.kinds[name]]
+    return NAMED.get(name) or TRIED[op.roles[name].stub]
 
 
 def cases(op):
@@ -233,7 +233,7 @@ def cases(op):
             if name in ("dst", "signal", "ivar", "ivars") and "value" in op.params:
                 for other in tried(op, "value"):
                     yield right | {name: value, "value": other}
-            if name == "op" and "dst" in op.params and op.kinds["op"] == "str":
+            if name == "op" and "dst" in op.params and op.roles["op"].stub == "str":
                 for kind in ("int32", "pairs"):
                     yield right | {"dst": kind, "src": kind, "op": value}
 

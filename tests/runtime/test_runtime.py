@@ -154,7 +154,7 @@ def test_the_memory_of_a_job_is_given_back(run_pes):
 
 
 def test_symmetric_arrays_follow_numpy(alone):
-    a = shmem.asarray(np.arange(12, dtype=np.int32).reshape(3, 4))
+    a = shmem.array(np.arange(12, dtype=np.int32).reshape(3, 4))
     assert (a.shape, a.dtype, a.size, a.nbytes, a.ndim, len(a)) == ((3, 4), np.int32, 12, 48, 2, 3)
     assert a[1, 2] == 6
     assert a[1].shape == (4,)
@@ -328,7 +328,7 @@ def test_host_put_get_p_g(run_pes, n_pes):
         shmem.init()
         me, n = shmem.my_pe(), shmem.n_pes()
         right, left = (me + 1) % n, (me - 1) % n
-        a, b = shmem.full(10, -1, dtype="int64"), shmem.asarray(1000 * me + np.arange(6))
+        a, b = shmem.full(10, -1, dtype="int64"), shmem.array(1000 * me + np.arange(6))
         shmem.barrier_all()
         shmem.put(a[2:], shmem.to_device(1000 * me + np.arange(5)), right)
         shmem.p(a, 1000 * me + 99, right)

@@ -22,24 +22,24 @@ def test_operations_work_in_numbas_own_kernels_on_the_engine(run_pes):
         with patch_numba_cuda():
 
             @cuda.jit
-            def send(dst, src, pe):
-                src[0] = 10 + shmem.my_pe()
+            def send(team, dst, src, pe):
+                src[0] = 10 + team.my_pe
                 shmem.put(dst, src, pe)
-                shmem.barrier_all()
+                shmem.barrier(team)
 
             shmem.init()
             me = shmem.my_pe()
             dst, src = shmem.zeros(2, "int32"), cuda.to_device(np.full(2, me, np.int32))
-            send[1, 1](dst, src, 1 - me)
+            send[1, 1](shmem.TEAM_WORLD, dst, src, 1 - me)
             cuda.synchronize()
             got = dst.numpy().tolist()
             if me == 0:
-                send[1, 1](dst, src, 7)
+                send[1, 1](shmem.TEAM_WORLD, dst, src, 7)
                 with pytest.raises(ArgumentError, match=r"kernel send, .*there is no PE 7"):
                     cuda.synchronize()
             shmem.finalize()
             with pytest.raises(NotInitializedError, match=r"kernel send .*call gpushmem.init\(\)"):
-                send[1, 1](src, src, 0)
+                send[1, 1](shmem.TEAM_WORLD, src, src, 0)
         return got
 
     assert run_pes(2, body) == [[11, 1], [10, 0]]

@@ -165,6 +165,9 @@ class CpuBackend:
     def synchronize(self) -> None:
         self._device.synchronize()
 
+    def stop(self, seconds: float) -> bool:
+        return self._device.stop(seconds)
+
     def settle(self, what: str) -> None:
         self.synchronize()
         self._meeting.settle(what)

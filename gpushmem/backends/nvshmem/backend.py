@@ -247,6 +247,9 @@ class NvshmemBackend:
     def synchronize(self) -> None:
         self._device.synchronize()
 
+    def stop(self, seconds: float) -> bool:
+        return self._device.stop(seconds)
+
     def settle(self, what: str) -> None:
         self.synchronize()  # NVSHMEM compares nothing
 

@@ -153,6 +153,18 @@ class Device:
             self.wait(stream, what)
         check(driver.cuCtxSynchronize(), what)  # streams of other libraries, too
 
+    def stop(self, seconds: float) -> bool:
+        """Whether all streams of this PE are done within so many seconds; none can be cancelled."""
+        self.enter()
+        end = time.monotonic() + seconds
+        streams = [LEGACY_DEFAULT_STREAM, *(s.cuda for s in list(self._streams))]
+        busy = driver.CUresult.CUDA_ERROR_NOT_READY
+        while any(driver.cuStreamQuery(stream.handle)[0] == busy for stream in streams):
+            if time.monotonic() > end:
+                return False
+            time.sleep(1e-3)
+        return True
+
     # --- memory
 
     def allocate(self, nbytes: int) -> Memory:

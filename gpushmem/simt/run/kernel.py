@@ -109,7 +109,7 @@ def _kind(value: Any) -> Any:
     if type(value) in PLAIN:
         return type(value)
     if isinstance(value, int) and not isinstance(value, Enum):
-        return -(2**63) <= value < 2**63
+        return type(value), -(2**63) <= value < 2**63
     return None
 
 

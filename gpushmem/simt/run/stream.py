@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -146,6 +147,16 @@ class Device:
         """Wait for all streams; raises the first error found."""
         for stream in list(self._streams):
             stream.synchronize()
+
+    def stop(self, seconds: float) -> bool:
+        """Cancel what has been given to the streams; whether they are done within `seconds`."""
+        end = time.monotonic() + seconds
+        while not all(stream.last.is_set() for stream in list(self._streams)):
+            if time.monotonic() > end:
+                return False
+            self.cancel()
+            time.sleep(1e-3)
+        return True
 
     def cancel(self) -> None:
         """Stop the launches that make no progress."""

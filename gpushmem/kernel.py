@@ -1,10 +1,10 @@
-"""`@jit`: a Python function as a kernel, or as a device function called from kernels."""
+"""`@jit`: a Python function as a kernel, or as a device function called from kernels; launches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import update_wrapper
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.memory.array import unwrap
 from gpushmem.memory.tensors import in_host_memory, memory_of
 
-__all__ = ["Kernel", "jit", "launched"]
+__all__ = ["Kernel", "Launch", "jit", "launched"]
 
 Result = TypeVar("Result")
 launched: list[Callable[[Kernel, tuple[Any, ...]], None]] = []  # whom to tell of launches
@@ -23,6 +23,9 @@ launched: list[Callable[[Kernel, tuple[Any, ...]], None]] = []  # whom to tell o
 
 class Kernel:
     """A kernel: `kernel[grid, block, stream, dynamic_shared_bytes](*args)` launches it.
+
+    As in Numba, `stream` and `dynamic_shared_bytes` may be left out. `kernel[grid, block]` is a
+    `Launch`, which can be kept, called again, and bound to arguments.
 
     The launch is asynchronous, in order with others on its stream (0: the default stream); an
     error in the kernel is raised by the next synchronisation. NumPy arrays and PyTorch's tensors in
@@ -42,31 +45,17 @@ class Kernel:
         self._prepared: dict[str, Any] = {}  # backend name -> its kernel, compiled per signature
         update_wrapper(self, py_func)
 
-    def __getitem__(self, config: Any) -> Callable[..., None]:
+    def __getitem__(self, config: Any) -> Launch:
         if not isinstance(config, tuple) or not 2 <= len(config) <= 4:
             raise ArgumentError(
                 f"kernel {self.py_func.__name__}: launch it as kernel[grid, block], "
                 f"[grid, block, stream] or [grid, block, stream, dynamic_shared_bytes]; "
                 f"got [{shown(config)}]"
             )
-        return lambda *args: self._shown(self._launch, config, args)
+        return Launch(self, config)
 
-    def bind(self, config: tuple[Any, ...], *args: Any) -> Callable[[], None]:
-        """A launch with these arguments, to be made any number of times at a third of the cost.
-
-        `config` is what stands between the brackets of a launch, as a tuple. Compiles the kernel,
-        and raises then what a launch would; calling what it returns launches, at once and
-        asynchronously. The arguments are kept alive; arrays are read as they are at each launch,
-        numbers as they were given. NumPy arrays and tensors in host memory are refused: they are
-        copied at every launch.
-        """
-        if any(map(in_host_memory, args)):
-            raise ArgumentError(
-                f"kernel {self.py_func.__name__}: bind takes arrays of the device, not of the "
-                "host: pass what gpushmem.register or to_device returns"
-            )
-        native = tuple(map(unwrap, args))
-        return self._shown(self._prepare, self._backend(), config, native)
+    def __repr__(self) -> str:
+        return f"<kernel {self.py_func.__name__}>"
 
     def _shown(self, call: Callable[..., Result], *args: Any) -> Result:
         """Call; raise errors that say all there is to say from here, as `errors.public`."""
@@ -106,6 +95,44 @@ class Kernel:
         raise ArgumentError(f"kernel {name}: give a launch configuration: {name}[grid, block](...)")
 
 
+class Launch:
+    """A kernel with a launch configuration, `kernel[grid, block]`: call it to launch.
+
+    `kernel` is the kernel, `config` the configuration as it was given.
+    """
+
+    __slots__ = ("config", "kernel")
+
+    def __init__(self, kernel: Kernel, config: tuple[Any, ...]) -> None:
+        self.kernel, self.config = kernel, config
+
+    def __call__(self, *args: Any) -> None:
+        """Launch the kernel with these arguments, asynchronously; see `Kernel`."""
+        kernel = self.kernel
+        kernel._shown(kernel._launch, self.config, args)
+
+    def bind(self, *args: Any) -> Callable[[], None]:
+        """Prepare a launch with these arguments, which can then be made any number of times.
+
+        Compiles the kernel, and raises what a launch would raise. Calling the result launches,
+        asynchronously, at less than half the cost of a call with arguments. It keeps the arguments
+        alive; arrays are read as they are at each launch, numbers as they were given. NumPy arrays
+        and tensors in host memory are refused: they are copied at every launch.
+        """
+        kernel = self.kernel
+        if any(map(in_host_memory, args)):
+            raise ArgumentError(
+                f"kernel {kernel.py_func.__name__}: bind takes arrays of the device, not of the "
+                "host: pass what gpushmem.register or to_device returns"
+            )
+        native = tuple(map(unwrap, args))
+        return kernel._shown(kernel._prepare, kernel._backend(), self.config, native)
+
+    def __repr__(self) -> str:
+        config = ", ".join(map(shown, self.config))
+        return f"<kernel {self.kernel.py_func.__name__}[{config}]>"
+
+
 def _for_users() -> tuple[type[Exception], ...]:
     """Errors that say all there is to say."""
     from numba.core.errors import NumbaError  # noqa: PLC0415  (heavy: not before there is an error)
@@ -119,6 +146,20 @@ def _copy_in(backend: Backend, array: np.ndarray[Any, Any]) -> Any:
     return native
 
 
+@overload
+def jit(func: Callable[..., Any], *, device: Literal[False] = False, **options: Any) -> Kernel: ...
+@overload
+def jit(func: Callable[..., Any], *, device: Literal[True], **options: Any) -> DeviceFunction: ...
+@overload
+def jit(
+    *, device: Literal[False] = False, **options: Any
+) -> Callable[[Callable[..., Any]], Kernel]: ...
+@overload
+def jit(
+    *, device: Literal[True], **options: Any
+) -> Callable[[Callable[..., Any]], DeviceFunction]: ...
+@overload
+def jit(func: Any = None, *, device: bool, **options: Any) -> Any: ...
 @public
 def jit(func: Any = None, *, device: bool = False, **options: Any) -> Any:
     """Make a kernel of a Python function, or with `device=True` a function kernels can call.

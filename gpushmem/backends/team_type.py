@@ -1,0 +1,116 @@
+"""Teams in kernels: what the host's `Team` is there.
+
+A `Team` that is an argument, a global or an element of a tuple has this type: an integer of 64
+bits, the team's number, with the attributes and methods of the host's object that mean something
+in kernels. Operations take plain integers as well. It can be used wherever an integer can.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from numba.cuda import types
+from numba.cuda.datamodel.models import IntegerModel
+from numba.cuda.extending import lower_builtin, overload, overload_attribute, overload_method
+from numba.cuda.models import register_model
+from numba.cuda.typing.typeof import typeof_impl
+
+from gpushmem.ops import OPS
+from gpushmem.ops.team import Team
+
+__all__ = ["TeamType", "numbered"]
+
+
+class TeamType(types.Integer):
+    """The Numba type of a `Team`.
+
+    It is called what its values are stored as, so that Numba gives them NumPy's and C's types.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("int64", bitwidth=64, signed=True)
+
+    @property
+    def mangling_args(self) -> tuple[str, tuple[()]]:
+        """Its part of the names of functions: theirs for integers are other functions."""
+        return "team", ()
+
+    def can_convert_to(self, typingctx: Any, other: Any) -> Any:
+        """What an integer can be converted to, and not less well."""
+        return typingctx.can_convert(types.int64, other)
+
+
+team_type = TeamType()
+register_model(TeamType)(IntegerModel)
+
+
+@typeof_impl.register(Team)
+def _(team: Team, context: Any) -> TeamType:
+    return team_type
+
+
+def numbered(typ: Any) -> Any:
+    """The type that an operation is called with: that of its number for a team."""
+    return types.int64 if isinstance(typ, TeamType) else typ
+
+
+# --- what can be asked of a team
+
+
+def _is_team(typ: Any) -> bool:
+    return isinstance(typ, TeamType)
+
+
+@lower_builtin(bool, TeamType)
+def _(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    return builder.icmp_signed(">=", args[0], args[0].type(0))
+
+
+@overload(operator.not_)
+def _not(team: Any) -> Any:
+    return (lambda team: int(team) < 0) if _is_team(team) else None
+
+
+my_pe, n_pes = OPS["team_my_pe"].function, OPS["team_n_pes"].function
+translate, barrier, sync = (OPS[name].function for name in ("team_translate_pe", "barrier", "sync"))
+
+
+@overload_attribute(TeamType, "my_pe")
+def _my_pe(team: Any) -> Any:
+    def asked(team: Any) -> Any:
+        return my_pe(team)
+
+    return asked
+
+
+@overload_attribute(TeamType, "n_pes")
+def _n_pes(team: Any) -> Any:
+    def asked(team: Any) -> Any:
+        return n_pes(team)
+
+    return asked
+
+
+@overload_method(TeamType, "translate_pe")
+def _translate_pe(team: Any, pe: Any, to: Any) -> Any:
+    def asked(team: Any, pe: Any, to: Any) -> Any:
+        return translate(team, pe, to)
+
+    return asked
+
+
+@overload_method(TeamType, "barrier")
+def _barrier(team: Any) -> Any:
+    def asked(team: Any) -> Any:
+        return barrier(team)
+
+    return asked
+
+
+@overload_method(TeamType, "sync")
+def _sync(team: Any) -> Any:
+    def asked(team: Any) -> Any:
+        return sync(team)
+
+    return asked

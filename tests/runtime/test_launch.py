@@ -1,0 +1,44 @@
+"""What `kernel[grid, block]` gives: a launch that is shown, called and bound."""
+
+import pytest
+
+import gpushmem as shmem
+from gpushmem.errors import ArgumentError, NotInitializedError
+from gpushmem.kernel import Kernel, Launch
+
+
+@shmem.jit
+def count(x, by):
+    x[0] += by
+
+
+def test_launches_are_shown_as_they_are_written():
+    assert repr(count) == "<kernel count>"
+    assert repr(count[1, 128]) == "<kernel count[1, 128]>"
+    assert repr(count[(2, 2), 1, 0, 64]) == "<kernel count[(2, 2), 1, 0, 64]>"
+    launch = count[3, 4]
+    assert isinstance(count, Kernel)
+    assert isinstance(launch, Launch)
+    assert (launch.kernel, launch.config) == (count, (3, 4))
+    for config in (1, (1,), (1, 1, 0, 0, 0)):
+        with pytest.raises(ArgumentError, match=r"launch it as kernel\[grid, block\]"):
+            count[config]
+    with pytest.raises(NotInitializedError, match="kernel count"):
+        launch(1, 2)
+    with pytest.raises(NotInitializedError, match="kernel count"):
+        launch.bind(1, 2)
+
+
+def test_a_launch_is_called_any_number_of_times(alone):
+    x, stream = shmem.zeros(1), shmem.stream()
+    once = count[1, 1]
+    once(x, 1)
+    once(x, 2)
+    count[1, 1, stream, 16](x, 3)
+    bound = once.bind(x, 10)
+    bound()
+    bound()
+    on_stream = count[1, 1, stream].bind(x, 100)
+    on_stream()
+    stream.synchronize()
+    assert x.numpy()[0] == 126
