@@ -136,7 +136,7 @@ FUNCTIONS = {
     "free": ("any",), "heap_stats": (), "device_array": ("shape", "dtype"), "to_device": ("Array",),
     "register": ("any",), "unregister": ("any",), "stream": (), "set_timeout": ("any",),
     "synchronize": (), "is_initialized": (), "init": ("any", "any"), "spawn": ("any", "any"),
-    "jit": ("any",),
+    "jit": ("any",), "on_device": ("any",), "tuning": (),
 }  # fmt: skip
 LEFT_OUT = {"finalize"}  # the test's own last call
 BINARY = [
