@@ -159,13 +159,13 @@ class Plan:
         """
         if isinstance(array, shmem.DeviceArray):
             return array
-        known, shared = self._shared.get(id(array), (None, None))
-        if known is not array:
-            shared = shmem.on_device(array, type(self).__name__, what)
+        known = self._shared.get(id(array))
+        if known is None or known[0] is not array:
+            known = array, shmem.on_device(array, type(self).__name__, what)
             if len(self._shared) >= KEPT:
                 self._shared.clear()
-            self._shared[id(array)] = array, shared
-        return shared
+            self._shared[id(array)] = known
+        return known[1]
 
     def free(self) -> None:
         """Give the memory back; collective over the world."""

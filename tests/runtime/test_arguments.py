@@ -46,7 +46,7 @@ def test_failed_allocations_leave_nothing_behind(alone):
         lambda: shmem.empty((1 << 40, 1 << 40)), lambda: shmem.zeros((0, 1 << 62, 2)),
         lambda: shmem.empty((1,) * 65), lambda: shmem.full(3, "abc", float),
         lambda: shmem.full(3, np.zeros(2)), lambda: shmem.full(3, -1, "no such"),
-        lambda: AllReduce(size=1 << 40, dtype="float64", algorithm="two_shot", blocks=64),
+        lambda: AllReduce(size=1 << 40, dtype="float64", algorithm="two_shot", blocks=15),
     ):  # fmt: skip
         with pytest.raises((ArgumentError, HeapExhausted)):
             call()

@@ -137,6 +137,7 @@ FUNCTIONS = {
     "register": ("any",), "unregister": ("any",), "stream": (), "set_timeout": ("any",),
     "synchronize": (), "is_initialized": (), "init": ("any", "any"),
     "session": ("any", "any"), "spawn": ("any", "any"), "jit": ("any",),
+    "on_device": ("any",), "tuning": (),
 }  # fmt: skip
 LEFT_OUT = {"finalize"}  # the test's own last call
 BINARY = [
