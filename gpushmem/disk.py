@@ -1,12 +1,11 @@
-"""The on-disk cache of compiled code, so that code is compiled once per machine, not per process.
+"""What has been compiled, on disk: so that it is done once for a machine, not once a process.
 
-Each entry is a file: a digest, then the data. Files are written under a temporary name and renamed,
-so a reader sees either a complete file or none. A file that cannot be read, or whose digest does
-not match, counts as absent and is made again: a broken folder, a full disk or a quota cost only
-time, and one line of warning.
+A file for each name: a digest, then the data. Files are written elsewhere and renamed, so readers
+see all of one or nothing. What cannot be read, or is not what its digest says, counts as not there
+and is made again: a broken folder, a full disk, a quota only cost time, and a line of warning.
 
-The cache holds machine code, which is executed. Therefore nothing is read from, or written to, a
-folder or file that is owned or writable by another user (other than root).
+What is kept is machine code, which is executed. So nothing is taken from, or put into, a folder or
+file that another user (other than root) owns or may write to.
 """
 
 from __future__ import annotations
@@ -32,44 +31,44 @@ __all__ = ["complain", "folder", "load", "name_of", "opened", "save", "speak_for
 HEAD = b"gpushmem 1\n"
 DIGEST_BYTES = 32
 DAY = 86400.0
-UNUSED = 30 * DAY  # a file not used for this long is deleted
-HALF_WRITTEN = DAY / 24  # a temporary file older than this is deleted
-MOST_BYTES = 2 << 30  # total size; the oldest files are deleted first
-OURS = re.compile(r"[0-9a-f]{64}(\.lock)?|writing-\w+")  # names that may be deleted
-PRUNED = "pruned"  # touched at each pruning
+UNUSED = 30 * DAY  # after which a file is deleted
+HALF_WRITTEN = DAY / 24  # after which what nobody has renamed is
+MOST_BYTES = 2 << 30  # of all files; the oldest go first
+OURS = re.compile(r"[0-9a-f]{64}(\.lock)?|writing-\w+")  # what may be deleted
+PRUNED = "pruned"  # a file that is touched when that has been done
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class Unusable(OSError):
-    """A folder or file that fails the checks: damaged, or not owned by this user alone."""
+    """A folder, or a file, that is not taken for what we have kept."""
 
 
 def folder() -> Path:
-    """Return the cache folder: GPUSHMEM_CACHE_DIR, else the user's cache folder."""
+    """Where the files are: GPUSHMEM_CACHE_DIR, else the user's folder for such things."""
     return Path(settings.get("GPUSHMEM_CACHE_DIR") or platformdirs.user_cache_dir("gpushmem"))
 
 
 def name_of(*parts: Any) -> str:
-    """Return a content key: the digest of `parts` (texts, numbers, and tuples of these)."""
+    """The name of what is made of `parts`, which have to be texts, numbers and tuples of these."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def load(name: str) -> bytes | None:
-    """Return the data stored under a name; None if there is none that can be trusted."""
+    """The data kept under a name; None if there is none that can be trusted."""
     if not settings.get("GPUSHMEM_CACHE"):
         return None
     with _reported(), suppress(FileNotFoundError), opened() as directory:
         try:
             return _read(directory, name)
         except Unusable:
-            _remove(directory, name)  # other processes would fail on it, too
+            _remove(directory, name)  # so that nobody else stumbles over it
             raise
     return None
 
 
 def save(name: str, data: bytes) -> None:
-    """Store data under a name, if possible."""
+    """Keep data under a name, if that is possible."""
     if not settings.get("GPUSHMEM_CACHE"):
         return
     with _reported(), opened(make=True) as directory:
@@ -86,7 +85,7 @@ def _head(name: str, data: bytes) -> bytes:
 
 @contextmanager
 def opened(make: bool = False) -> Iterator[int]:
-    """Open the folder as a descriptor, if it passes the checks; raises `OSError`."""
+    """The folder's descriptor, if it is one that we use; raises `OSError`."""
     path = folder()
     if make:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -99,7 +98,7 @@ def opened(make: bool = False) -> Iterator[int]:
 
 
 def _check_owner(status: os.stat_result, what: str) -> None:
-    """Refuse files that another user could have written."""
+    """Refuse what another user may have written."""
     if status.st_uid not in (0, os.geteuid()):
         raise Unusable(f"{what} belongs to another user ({status.st_uid})")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -112,7 +111,7 @@ def _check_owner(status: os.stat_result, what: str) -> None:
 def _read(directory: int, name: str) -> bytes:
     status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
-        raise Unusable(f"{folder() / name} is not a cache file of gpushmem")
+        raise Unusable(f"{folder() / name} is not a file of ours")
     with open(os.open(name, READ, dir_fd=directory), "rb") as file:
         status = os.fstat(file.fileno())
         _check_owner(status, str(folder() / name))
@@ -120,7 +119,7 @@ def _read(directory: int, name: str) -> bytes:
         head, data = whole[: len(HEAD) + DIGEST_BYTES], whole[len(HEAD) + DIGEST_BYTES :]
         if head != _head(name, data):
             raise Unusable(f"{folder() / name} is damaged ({len(whole)} bytes)")
-        if abs(time.time() - status.st_mtime) > DAY:  # mark it as used, for `_prune`
+        if abs(time.time() - status.st_mtime) > DAY:  # it is used: see `_prune`
             with suppress(OSError):
                 os.utime(file.fileno())
         return data
@@ -133,7 +132,7 @@ def _remove(directory: int, name: str) -> None:
 
 
 def _write(directory: int, name: str, data: bytes) -> None:
-    """Write the file atomically."""
+    """Have the file, whole, at once."""
     elsewhere = f"writing-{secrets.token_hex(8)}"
     try:
         with open(os.open(elsewhere, WRITE, 0o600, dir_fd=directory), "wb") as file:
@@ -145,11 +144,11 @@ def _write(directory: int, name: str, data: bytes) -> None:
         raise
 
 
-# --- warnings
+# --- what goes wrong
 
 
 def _speak(text: str) -> None:
-    with suppress(Exception):  # stderr may be closed
+    with suppress(Exception):  # nobody reads
         sys.stderr.write(text)
         sys.stderr.flush()
 
@@ -159,20 +158,20 @@ _first: Callable[[], bool] | None = None
 
 
 def speak_for(first: Callable[[], bool] | None) -> None:
-    """Set the function that tells whether this is the job's first complaint; None: no job."""
+    """Ask `first` whether nobody else of the job has complained; None: this process is alone."""
     global _first  # noqa: PLW0603
     _first = first
 
 
 def complain(reason: str) -> None:
-    """Print, once, that compiled code is not cached, and why."""
+    """Say, once, that compiled code is not kept, and why."""
     global _complained  # noqa: PLW0603
     if not _complained:
         _complained = True
         if _first is None or _first():
             _speak(
-                f"gpushmem: {reason}. The code is compiled again "
-                "(GPUSHMEM_CACHE_DIR sets the cache folder, GPUSHMEM_CACHE=0 turns the cache off)\n"
+                f"gpushmem: {reason}. What was kept there is compiled again "
+                "(GPUSHMEM_CACHE_DIR says where code is kept, GPUSHMEM_CACHE=0 keeps none)\n"
             )
 
 
@@ -186,11 +185,11 @@ def _reported() -> Iterator[None]:
         complain(f"{folder()} cannot be used for compiled code: {error}")
 
 
-# --- pruning
+# --- what is deleted
 
 
 def _prune(directory: int, now: float) -> None:
-    """Once a day, delete files not used for long, and the oldest ones beyond the size limit."""
+    """Once a day, delete what has not been used for long, and the oldest of too much."""
     with suppress(OSError):
         if abs(now - os.stat(PRUNED, dir_fd=directory).st_mtime) < DAY:
             return
@@ -207,7 +206,7 @@ def _prune(directory: int, now: float) -> None:
 
 
 def _ages(directory: int, now: float) -> Iterator[tuple[float, int, str]]:
-    """Yield seconds since last use, size in bytes, and name of each cache file."""
+    """Seconds since it was used, bytes and name of each file of ours."""
     with os.scandir(directory) as entries:
         for entry in entries:
             if OURS.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):

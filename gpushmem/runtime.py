@@ -74,7 +74,7 @@ def _join(name: str | None) -> Job:
     return job
 
 
-def _find_peers(name: str | None) -> Peers:
+def _meet(name: str | None) -> Peers:
     found = bootstraps.find_peers(name)
     note_exceptions()
     return found
@@ -82,16 +82,16 @@ def _find_peers(name: str | None) -> Peers:
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a backend's class is, and how its PEs find each other before it is created."""
+    """Where a backend's class is, and how its PEs come together, which it then asks for itself."""
 
     module: str
     attribute: str
-    connect: Callable[[str | None], Job | Peers]
+    meet: Callable[[str | None], Job | Peers]
 
 
 BACKENDS = {
     "cpu": Entry("gpushmem.backends.cpu.backend", "CpuBackend", _join),
-    "nvshmem": Entry("gpushmem.backends.nvshmem.backend", "NvshmemBackend", _find_peers),
+    "nvshmem": Entry("gpushmem.backends.nvshmem.backend", "NvshmemBackend", _meet),
 }
 
 # The argument of an operation that is local memory; other arrays are on the symmetric heap.
@@ -214,7 +214,7 @@ def init(
     name, _ = choice.choose(backend)
     heap_size = None if heap_size is None else _heap_bytes(heap_size)
     made = _backend_class(name)
-    pes = BACKENDS[name].connect(bootstrap)
+    pes = BACKENDS[name].meet(bootstrap)
     heap_bytes = _heap_bytes(heap_size, pes.heap_size)
     if pes.my_pe == 0:
         bootstraps.note(_found(pes, name, heap_bytes))

@@ -99,7 +99,7 @@ SETTINGS = {
     for setting in (
         Setting(
             "GPUSHMEM_BACKEND", None, str,
-            "backend that `init` uses; default: nvshmem where it can be used, else cpu; "
+            "the backend that `init` uses, by default nvshmem where it can be used, else cpu; "
             "`gpushmem run --backend`: cpu, nvshmem",
         ),
         Setting(
@@ -136,11 +136,11 @@ SETTINGS = {
         ),
         Setting(
             "GPUSHMEM_CACHE_DIR", None, str,
-            "folder of compiled kernels, kept for later runs; default: the user's cache folder",
+            "where compiled kernels are kept for later runs; by default in the user's cache folder",
         ),
         Setting(
             "GPUSHMEM_CACHE", "1", _switch,
-            "0: neither store compiled kernels on disk nor load them from there",
+            "0: keep no compiled kernels on disk, and take none from there",
         ),
         Setting(
             "GPUSHMEM_CUBLASDX", "1", _switch,

@@ -32,14 +32,14 @@ def command(as_json: bool, env: bool) -> None:
     from gpushmem.doctor import facts  # noqa: PLC0415  (not for --help)
     from gpushmem.doctor.system import System  # noqa: PLC0415
 
-    told = facts.collect(System(), __version__, _backends(), _choice(), _nvshmem())
+    told = facts.gather(System(), __version__, _backends(), _choice(), _nvshmem())
     click.echo(json.dumps(told, indent=2) if as_json else "\n".join(_text(told)))
 
 
 def _backends() -> list[str]:
     try:
         from gpushmem.runtime import BACKENDS  # noqa: PLC0415  (loads NumPy)
-    except ImportError as error:  # `info` is for diagnosing just this
+    except ImportError as error:  # the very case in which one asks for `info`
         click.echo(f"gpushmem: the runtime cannot be imported: {error}", err=True)
         return []
     return list(BACKENDS)

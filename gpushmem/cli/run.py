@@ -103,7 +103,7 @@ def command(
 ) -> None:
     """Start PEs on this machine and run SCRIPT in each; arguments after SCRIPT are passed to it.
 
-    PEs of the cpu backend are forked from this process, those of nvshmem are new processes.
+    PEs of the cpu backend are copies of this process, those of nvshmem new processes.
 
     The exit code is that of the first PE that fails. Standard input goes to PE 0, unless it is a
     terminal.

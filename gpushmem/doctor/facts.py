@@ -18,7 +18,7 @@ from gpushmem.doctor.network import interfaces, ports
 from gpushmem.doctor.software import launchers, library, versions
 from gpushmem.doctor.system import PROBES, System
 
-__all__ = ["KEYS", "collect", "plain", "shown"]
+__all__ = ["KEYS", "gather", "plain", "shown"]
 
 KEYS = {
     "versions": "versions by package, null if not installed",
@@ -40,11 +40,11 @@ KEYS = {
 SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD")
 
 
-def collect(
+def gather(
     system: System, version: str, backends: Sequence[str],
     backend: Mapping[str, Any] | None = None, nvshmem: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Collect all sections; `backends` are those in this version of gpushmem.
+    """All sections; `backends` are those that this version of gpushmem has.
 
     `backend` and `nvshmem`, the chosen backend and its settings, are passed in.
     """

@@ -30,7 +30,7 @@ class Job:
     max_teams: int
     bootstrap: str  # how the PEs found each other, for messages
     board_fd: int  # see `board`
-    control_fd: int  # sized by `init`, like the segments
+    control_fd: int  # `init` sizes it, and the segments
     code_fd: int  # kernels that one PE has compiled, for the others
     heap_fds: tuple[int, ...]  # one segment per PE
 

@@ -95,7 +95,7 @@ def _how(code: int) -> str:
 
 
 def preload(n_pes: int | None = None) -> None:
-    """Import and compile what `n_pes` PEs (None: many) need, once, before the fork."""
+    """Import and compile what so many PEs (None: many) need, once, before they are forked."""
     from gpushmem import jit  # noqa: F401, PLC0415  (heavy, and so is what it imports)
     from gpushmem.backends.cpu import backend  # noqa: PLC0415
 

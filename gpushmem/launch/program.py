@@ -93,7 +93,7 @@ def _call(words: Sequence[str]) -> Target:
     pickled, *results = map(int, words)
 
     def get() -> Callable[[], Any]:
-        # Bind the name first: importing the module gpushmem.jit would replace it.
+        # First by its name: who imports gpushmem.jit as a module puts that in the name's place.
         from gpushmem import jit  # noqa: F401, PLC0415
 
         data = os.pread(pickled, os.fstat(pickled).st_size, 0)  # all PEs share its position

@@ -241,7 +241,7 @@ class DeviceArray(NDArrayOperatorsMixin):
     # --- conversion to a NumPy array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """`np.asarray(a)`: a view of the same memory, if the host can access it (backend `cpu`)."""
+        """`np.asarray(a)`: the same memory, where the host can reach it (backend `cpu`)."""
         view = self._backend.host_view(self.native())
         if copy or (dtype is not None and dtype != view.dtype):
             return np.array(view, dtype)

@@ -3,7 +3,7 @@
 import pytest
 
 from gpushmem.doctor import software
-from gpushmem.doctor.facts import KEYS, collect, plain
+from gpushmem.doctor.facts import KEYS, gather, plain
 from gpushmem.doctor.gpus import driver_version, gpus, matrix, visible
 from gpushmem.doctor.machine import cores, kernel, limit, memory, numbers
 from gpushmem.doctor.network import bootstrap_interface, interfaces, ports
@@ -146,7 +146,7 @@ def test_launchers(machines):
 
 def test_backends_say_why_they_cannot_be_used(machines):
     def told(system, there=("cpu", "nvshmem")):
-        return {k: v["reasons"] for k, v in collect(system, "1", there)["backends"].items()}
+        return {k: v["reasons"] for k, v in gather(system, "1", there)["backends"].items()}
 
     assert told(machines.node()) == {"cpu": [], "nvshmem": []}
     assert told(machines.node(), ("cpu",))["nvshmem"] == ["not in this version of gpushmem"]
@@ -154,7 +154,7 @@ def test_backends_say_why_they_cannot_be_used(machines):
 
 def test_backends_of_a_bare_machine(machines):
     system = machines.bare(platform=("Darwin", "arm64"), probe=lambda call: "no such call")
-    told = collect(system, "1", ["cpu"])["backends"]
+    told = gather(system, "1", ["cpu"])["backends"]
     assert told["cpu"]["reasons"] == [
         "Darwin arm64: not x86-64 Linux", "memfd_create does not work: no such call",
         "pidfd_open does not work: no such call",
@@ -166,7 +166,7 @@ def test_backends_of_a_bare_machine(machines):
 
 
 def test_keys_of_info_are_the_documented_ones(machines):
-    told = collect(machines.node(), "1", ["cpu"])
+    told = gather(machines.node(), "1", ["cpu"])
     assert list(told) == list(KEYS)
     assert told["gpus"][0]["compute"] == "9.0"
     assert told["rdma"][0]["gids"] == 1
@@ -174,7 +174,7 @@ def test_keys_of_info_are_the_documented_ones(machines):
 
 def test_secrets_are_hidden_and_odd_text_is_escaped(machines):
     environ = {"GPUSHMEM_JOB_KEY": "s3cret", "NVSHMEM_X": "a\x1b[2J\udcff", "HOME": "/root"}
-    told = collect(machines.bare(environ=environ), "1", ["cpu"])["environment"]
+    told = gather(machines.bare(environ=environ), "1", ["cpu"])["environment"]
     assert told == {"GPUSHMEM_JOB_KEY": "(hidden)", "NVSHMEM_X": r"'a\x1b[2J\udcff'"}
     assert plain("1G") == "1G"
 
