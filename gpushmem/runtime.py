@@ -94,7 +94,7 @@ BACKENDS = {
     "nvshmem": Entry("gpushmem.backends.nvshmem.backend", "NvshmemBackend", _meet),
 }
 
-# The argument of an operation that is local memory; other arrays are on the symmetric heap.
+# Which argument of an operation is local memory: the rest is on the symmetric heap.
 LOCAL = {"put": "src", "get": "dst", "iput": "src", "iget": "dst", "put_signal": "src"}
 
 
@@ -156,7 +156,7 @@ class Runtime:
             self.backend.meet("finalize")
         finally:
             self.registrations.close()
-            while self.allocations:  # break the reference cycle with the runtime
+            while self.allocations:  # they know the runtime: kept, they would keep each other
                 self.allocations.popitem()[1].released_by = "finalize"
             self.backend.close()
             self.backend.allocated = list  # drop the reference to this runtime
@@ -230,15 +230,15 @@ def finalize() -> None:
 
     Unregisters registered buffers. `init` may be called again. Does nothing if `init` has not been
     called. If symmetric arrays were never freed, PE 0 lists them at the end in a `ResourceWarning`,
-    with the lines that allocated them; Python shows the warning with `-X dev` or `-W
-    default::ResourceWarning`. NVSHMEM 3: nvshmem_finalize.
+    with the lines that allocated them; Python shows it with `-X dev` or
+    `-W default::ResourceWarning`. NVSHMEM 3: nvshmem_finalize.
     """
     global _runtime
     if _runtime is not None:
         runtime, _runtime, host.call = _runtime, None, None
         left = runtime.stats().allocations
         runtime.close()
-        if left and runtime.backend.my_pe == 0:  # the same on every PE: report once
+        if left and runtime.backend.my_pe == 0:  # the same on every PE: one says it
             warnings.warn(leak_report(left), ResourceWarning, stacklevel=3)
 
 
@@ -268,7 +268,7 @@ def _host_call(op: Op, arguments: dict[str, Any]) -> Any:
     return result
 
 
-# Operations that return native arrays on another PE's copy of their argument `array`.
+# Operations that return native arrays, on the memory of their argument `array` elsewhere.
 VIEWS = {"peer_array": peer_view, "multicast_array": MulticastArray}
 
 
