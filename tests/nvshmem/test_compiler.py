@@ -8,7 +8,7 @@ from numba import cuda, types
 
 import gpushmem as shmem
 from gpushmem import store
-from gpushmem.backends.nvshmem import ahead, compiler, shims
+from gpushmem.backends.nvshmem import ahead, compiler, shims, versions
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import OPS
 from tests.nvshmem import kernels
@@ -172,3 +172,16 @@ def test_a_kernels_code_and_what_is_known_of_it_are_one_record():
     assert ahead.Artifact.load(artifact.dump()) == artifact
     with pytest.raises(ValueError, match="Expecting"):
         ahead.Artifact.load(b"{broken")
+
+
+def test_the_compilers_of_a_toolkit_without_packages_are_in_keys(monkeypatch):
+    """Their packages' versions are, otherwise."""
+    known = dict(versions.compilers())
+    assert known["nvidia-nvvm"] or known["nvidia-cuda-nvcc-cu12"]
+    assert known.keys().isdisjoint(versions.LIBRARIES)
+    monkeypatch.setattr(versions, "installed", lambda package: None)
+    found = dict(versions.compilers.__wrapped__())
+    for name in versions.LIBRARIES:
+        path, size = found[name]
+        assert name.lower() in path.lower()
+        assert size > 0
