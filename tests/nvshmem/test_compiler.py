@@ -9,7 +9,7 @@ from numba.cuda.typing.typeof import typeof
 
 import gpushmem as shmem
 from gpushmem import store
-from gpushmem.backends.nvshmem import ahead, compiler, shims
+from gpushmem.backends.nvshmem import ahead, compiler, shims, versions
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import OPS
 from tests.nvshmem import kernels
@@ -175,6 +175,7 @@ def test_a_kernels_code_and_what_is_known_of_it_are_one_record():
         ahead.Artifact.load(b"{broken")
 
 
+<<<<<<< HEAD
 def test_teams_have_attributes_and_methods():
     """They are the operations: the same shims, whichever way they are asked for."""
     longs = types.int64[::1]
@@ -197,3 +198,16 @@ def test_teams_have_attributes_and_methods():
     b = compiler.compile_kernel(by_name, (types.int64, longs), {}, SM_90)
     assert a.shims == b.shims != frozenset()
     assert compiler.link(a).code[:4] == b"\x7fELF"
+=======
+def test_the_compilers_of_a_toolkit_without_packages_are_in_keys(monkeypatch):
+    """Their packages' versions are, otherwise."""
+    known = dict(versions.compilers())
+    assert known["nvidia-nvvm"] or known["nvidia-cuda-nvcc-cu12"]
+    assert known.keys().isdisjoint(versions.LIBRARIES)
+    monkeypatch.setattr(versions, "installed", lambda package: None)
+    found = dict(versions.compilers.__wrapped__())
+    for name in versions.LIBRARIES:
+        path, size = found[name]
+        assert name.lower() in path.lower()
+        assert size > 0
+>>>>>>> store

@@ -66,6 +66,10 @@ class NullBackend:
     def synchronize(self) -> None:
         """Nothing runs beside the host."""
 
+    def stop(self, seconds: float) -> bool:
+        """There are no launches."""
+        return True
+
     def settle(self, what: str) -> None:
         """The only PE has called the same as all others."""
 
