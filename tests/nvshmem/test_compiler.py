@@ -175,7 +175,6 @@ def test_a_kernels_code_and_what_is_known_of_it_are_one_record():
         ahead.Artifact.load(b"{broken")
 
 
-<<<<<<< HEAD
 def test_teams_have_attributes_and_methods():
     """They are the operations: the same shims, whichever way they are asked for."""
     longs = types.int64[::1]
@@ -198,7 +197,8 @@ def test_teams_have_attributes_and_methods():
     b = compiler.compile_kernel(by_name, (types.int64, longs), {}, SM_90)
     assert a.shims == b.shims != frozenset()
     assert compiler.link(a).code[:4] == b"\x7fELF"
-=======
+
+
 def test_the_compilers_of_a_toolkit_without_packages_are_in_keys(monkeypatch):
     """Their packages' versions are, otherwise."""
     known = dict(versions.compilers())
@@ -210,4 +210,3 @@ def test_the_compilers_of_a_toolkit_without_packages_are_in_keys(monkeypatch):
         path, size = found[name]
         assert name.lower() in path.lower()
         assert size > 0
->>>>>>> store

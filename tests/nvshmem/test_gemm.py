@@ -148,7 +148,10 @@ def multiplies(dst, a, b, accumulate):
     [
         (("float32", "float32", "float64"), "gemm_block: dst is an array of float32, b of float64"),
         (("float32", "float16", "float32"), "gemm_block: dst is an array of float32, a of float16"),
-        (("int32", "int32", "int32"), "dst must be an array of float16, float32, float64, not an array of int32"),
+        (
+            ("int32", "int32", "int32"),
+            "dst must be an array of float16, float32, float64, not an array of int32",
+        ),
     ],
 )
 def test_other_dtypes_are_refused(dtypes, said):
