@@ -144,4 +144,4 @@ def step(n, job=JOB, **more):
 
 def short(env_of):
     """The same with little patience."""
-    return lambda pe: env_of(pe) | {"GPUSHMEM_BOOTSTRAP_TIMEOUT": "0.4"}
+    return lambda pe: env_of(pe) | {"GPUSHMEM_BOOTSTRAP_TIMEOUT": "1.5"}

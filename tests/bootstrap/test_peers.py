@@ -79,13 +79,13 @@ def test_a_pe_that_does_not_come_is_named_on_all(way, tmp_path):
     env = tcp_env(4, free_port()) if way == "tcp" else step(4, XDG_RUNTIME_DIR=str(tmp_path))
     processes = [Process(met(), **short(env)(pe)) for pe in (0, 1, 3)]
     for process in processes:
-        assert "PE 2 of 4 has not come: PE 0 waited 0.4 s" in process.wait()
+        assert "PE 2 of 4 has not come: PE 0 waited 1.5 s" in process.wait()
 
 
 def test_pe_0_that_does_not_come(tmp_path):
     env = step(2, XDG_RUNTIME_DIR=str(tmp_path))
     text = Process(met(), **short(env)(1)).wait()
-    assert re.search(r"PE 1 of 2 waited 0.4 s for PE 0 through .*: there is no such file", text)
+    assert re.search(r"PE 1 of 2 waited 1.5 s for PE 0 through .*: there is no such file", text)
 
 
 def test_pe_0_that_gives_nothing():
@@ -95,7 +95,7 @@ def test_pe_0_that_gives_nothing():
         bootstrap.meet()
 
     first, second = Process(leaves, **env(0)), Process(met(), **short(env)(1))
-    assert "PE 1 of 2 waited 0.4 s for PE 0 at tcp://" in second.wait()
+    assert "PE 1 of 2 waited 1.5 s for PE 0 at tcp://" in second.wait()
     first.wait()
 
 
