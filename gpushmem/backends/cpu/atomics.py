@@ -150,9 +150,8 @@ BODIES = [_body(op) for op in FORMS]
 
 
 @cache
-def _compiled(op: str, dtype: Any) -> Any:
-    """The update as a C function of an address and the values; returns the old one."""
-    update, n = FORMS[op].update, len(FORMS[op].given)
+def _compiled(name: str, update: Any, dtype: Any, n: int) -> Any:
+    """`update` as a C function of an address and `n` values, which returns what was there."""
 
     def one(address: Any, value: Any) -> Any:
         return update(address, value)
@@ -161,7 +160,7 @@ def _compiled(op: str, dtype: Any) -> Any:
         return update(address, cond, value)
 
     typ, c_type = from_dtype(dtype), np.ctypeslib.as_ctypes_type(dtype)
-    function = c_function(typ(types.intp, *[typ] * n), one if n == 1 else two, op)
+    function = c_function(typ(types.intp, *[typ] * n), one if n == 1 else two, name)
     return function.callable(c_type, ctypes.c_int64, *[c_type] * n)
 
 
@@ -174,5 +173,6 @@ def host(name: str, target: np.ndarray[Any, Any], arguments: dict[str, Any]) -> 
         raise error_of(UNALIGNED, name, address_of(target), target.itemsize)
     form, scalar = FORMS[op], target.dtype.type
     given = [scalar(arguments[v] if v in arguments else int(v)) for v in form.given]
-    old = _compiled(op, target.dtype)(address_of(target), *(value.item() for value in given))
+    update = _compiled(op, form.update, target.dtype, len(given))
+    old = update(address_of(target), *(value.item() for value in given))
     return scalar(old) if op in RETURNING else None
