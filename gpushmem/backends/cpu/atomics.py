@@ -143,14 +143,9 @@ BODIES = {name: _body(OPS[name]) for name in ROWS}
 
 
 @cache
-<<<<<<< HEAD
 def _compiled(op: Op, dtype: Any) -> Any:
     """The update as a C function of an address and the values; returns the old one."""
     update, n = ROWS[op.name], 2 if "cond" in op.params else 1
-=======
-def _compiled(name: str, update: Any, dtype: Any, n: int) -> Any:
-    """`update` as a C function of an address and `n` values, which returns what was there."""
->>>>>>> store
 
     def one(address: Any, value: Any) -> Any:
         return update(address, value)
@@ -159,28 +154,15 @@ def _compiled(name: str, update: Any, dtype: Any, n: int) -> Any:
         return update(address, cond, value)
 
     typ, c_type = from_dtype(dtype), np.ctypeslib.as_ctypes_type(dtype)
-<<<<<<< HEAD
     function = c_function(typ(types.intp, *[typ] * n), one if n == 1 else two, op.name)
-=======
-    function = c_function(typ(types.intp, *[typ] * n), one if n == 1 else two, name)
->>>>>>> store
     return function.callable(c_type, ctypes.c_int64, *[c_type] * n)
 
 
 def host(op: Op, target: np.ndarray[Any, Any], arguments: dict[str, Any]) -> Any:
     """Operate on element 0 of `target`; returns a NumPy scalar, or None."""
     if not target.flags.aligned:
-<<<<<<< HEAD
         raise error_of(UNALIGNED, op.name, address_of(target), target.itemsize)
     scalar = target.dtype.type
     given = [scalar(arguments[name]) for name in op.named(Value)] or [scalar(1)]
     old = _compiled(op, target.dtype)(address_of(target), *(value.item() for value in given))
     return scalar(old) if op.returns.dtype is not None else None
-=======
-        raise error_of(UNALIGNED, name, address_of(target), target.itemsize)
-    form, scalar = FORMS[op], target.dtype.type
-    given = [scalar(arguments[v] if v in arguments else int(v)) for v in form.given]
-    update = _compiled(op, form.update, target.dtype, len(given))
-    old = update(address_of(target), *(value.item() for value in given))
-    return scalar(old) if op in RETURNING else None
->>>>>>> store
