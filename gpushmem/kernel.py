@@ -15,10 +15,10 @@ from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.memory.array import unwrap
 from gpushmem.memory.tensors import in_host_memory, memory_of
 
-__all__ = ["Kernel", "Launch", "jit", "launched"]
+__all__ = ["Kernel", "Launch", "jit", "launch_hooks"]
 
 Result = TypeVar("Result")
-launched: list[Callable[[Kernel, tuple[Any, ...]], None]] = []  # whom to tell of launches
+launch_hooks: list[Callable[[Kernel, tuple[Any, ...]], None]] = []  # called before each launch
 
 
 class Kernel:
@@ -74,8 +74,8 @@ class Kernel:
         prepared = self._prepared.get(backend.name)
         if prepared is None:
             prepared = self._prepared[backend.name] = backend.kernel(self.py_func, self.options)
-        for note in launched:
-            note(self, native)
+        for hook in launch_hooks:
+            hook(self, native)
         return backend.prepare(prepared, config, native)
 
     def _launch(self, config: tuple[Any, ...], args: tuple[Any, ...]) -> None:

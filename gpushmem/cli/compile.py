@@ -153,14 +153,14 @@ def _launched_by(run: Any) -> list[Wanted]:
     """Run a script; return the kernels it launched, with their argument types."""
     from numba.cuda.typing.typeof import Purpose, typeof  # noqa: PLC0415
 
-    from gpushmem.kernel import launched  # noqa: PLC0415
+    from gpushmem.kernel import launch_hooks  # noqa: PLC0415
 
     wanted: dict[Wanted, None] = {}
 
     def note(kernel: Kernel, args: tuple[Any, ...]) -> None:
         wanted[kernel, tuple(typeof(a, Purpose.argument) for a in args)] = None
 
-    launched.append(note)
+    launch_hooks.append(note)
     run()
     return list(wanted)
 

@@ -14,7 +14,7 @@ from cuda.pathfinder import load_nvidia_dynamic_lib
 from nvshmem import bindings
 from nvshmem import core as nvshmem
 
-from gpushmem import settings
+from gpushmem import settings, store
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends.base import Shape
 from gpushmem.backends.given import checked
@@ -115,6 +115,7 @@ class NvshmemBackend:
         self._device.timeout = _timeout()
         self._device.late = _end_job
         self.heap_bytes = heap_bytes
+        store.speak(self.my_pe == 0)
         self._layout()
         self.meet("init", heap_bytes)
         self._take_heap()
@@ -187,6 +188,7 @@ class NvshmemBackend:
         self._teams.close()
         bindings.barrier_all()
         self._give_back()
+        store.speak(True)
 
     # --- memory
 
