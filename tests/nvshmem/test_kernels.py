@@ -25,7 +25,7 @@ from numba.cuda.typing.typeof import Purpose, typeof
 
 import gpushmem as shmem
 from gpushmem.backends.nvshmem import ahead, compiler
-from gpushmem.kernel import launched
+from gpushmem.kernel import launch_hooks
 
 ARCHS = ("sm_80", "sm_90", "sm_100")
 
@@ -101,7 +101,7 @@ def linked(family, arch):
         seen[kernel.py_func, types] = kernel
 
     shmem.init("cpu", heap_size="64M")
-    launched.append(note)
+    launch_hooks.append(note)
     FAMILIES[family]()
     warnings.simplefilter("ignore")
     shmem.finalize()

@@ -306,62 +306,95 @@ def test(ivar, cmp, value):
     return holds(element_at(ivar, 0), cmp, wanted_at(ivar, value, 0))
 
 
-WAIT = """
-def {name}(ivars, {indices}status, cmp, value, timeout_ns=None):
-    ready(ivars, {given}, status, value)
-    limit = limit_of(timeout_ns)
-    check_limit(limit)
-    recorded, began = 0, 0
-    answer = look(ivars, {given}, status, cmp, value)
-    while NO_CANDIDATE < answer < 0:
-        if recorded < 0 and is_late(limit, began):
-            break
-        if answer != recorded:
-            first, recorded, i = recorded == 0, answer, -1 - answer
-            wanted = intp(wanted_at(ivars, value, i))
-            begin_wait(text_word({name!r}), place_of(ivars, i), cmp, wanted, width_of(ivars))
-            if first:
-                began = begin_timed(limit)
-        pause()
-        answer = look(ivars, {given}, status, cmp, value)
-    if recorded < 0:
-        end_wait()
-        end_timed(limit, answer >= 0)
-    return {waited}
-"""
-TEST = """
-def {name}(ivars, {indices}status, cmp, value):
-    ready(ivars, {given}, status, value)
-    poll(text_word({name!r}), address_of(ivars), width_of(ivars))
-    answer = look(ivars, {given}, status, cmp, value)
-    return {tested}
-"""
-# Of each family: how to look, whether it writes indices, what waits and tests return.
+@device
+def all_hold(limit, answer):
+    return either(limit, None, answer == 1)
+
+
+@device
+def index(limit, answer):
+    return max(answer, -1)
+
+
+@device
+def count(limit, answer):
+    return max(answer, 0)
+
+
+# Of each family: how to look, what a wait returns, what a test returns.
 FAMILIES = {
-    "all": (look_for_all, False, "either(limit, None, answer == 1)", "answer == 1"),
-    "any": (look_for_any, False, "max(answer, -1)", "max(answer, -1)"),
-    "some": (look_for_some, True, "max(answer, 0)", "max(answer, 0)"),
+    "all": (look_for_all, all_hold, device(lambda answer: answer == 1)),
+    "any": (look_for_any, index, device(lambda answer: max(answer, -1))),
+    "some": (look_for_some, count, device(lambda answer: max(answer, 0))),
 }
 
 
-def _body(text: str, name: str, family: str) -> Any:
-    look, writes, waited, tested = FAMILIES[family]
-    code = text.format(
-        name=name, indices="indices, " if writes else "", given="indices" if writes else "None",
-        waited=waited, tested=tested,
-    )  # fmt: skip
-    scope = {**globals(), "look": look, "intp": types.intp}
-    exec(code, scope)  # noqa: S102
-    return scope[name]
+def _waiting(name: str) -> Any:
+    """The body of a wait for several elements."""
+    look, result, _ = FAMILIES[_family(name)]
+
+    @device
+    def wait(ivars, indices, status, cmp, value, timeout_ns):
+        ready(ivars, indices, status, value)
+        limit = limit_of(timeout_ns)
+        check_limit(limit)
+        recorded, began = 0, 0
+        answer = look(ivars, indices, status, cmp, value)
+        while NO_CANDIDATE < answer < 0:
+            if recorded < 0 and is_late(limit, began):
+                break
+            if answer != recorded:
+                first, recorded, i = recorded == 0, answer, -1 - answer
+                wanted = types.intp(wanted_at(ivars, value, i))
+                begin_wait(text_word(name), place_of(ivars, i), cmp, wanted, width_of(ivars))
+                if first:
+                    began = begin_timed(limit)
+            pause()
+            answer = look(ivars, indices, status, cmp, value)
+        if recorded < 0:
+            end_wait()
+            end_timed(limit, answer >= 0)
+        return result(limit, answer)
+
+    def plain(ivars, status, cmp, value, timeout_ns=None):
+        return wait(ivars, None, status, cmp, value, timeout_ns)
+
+    def writing(ivars, indices, status, cmp, value, timeout_ns=None):
+        return wait(ivars, indices, status, cmp, value, timeout_ns)
+
+    return writing if "indices" in OPS[name].params else plain
+
+
+def _testing(name: str) -> Any:
+    """The body of a test of several elements."""
+    look, _, result = FAMILIES[_family(name)]
+
+    @device
+    def look_once(ivars, indices, status, cmp, value):
+        ready(ivars, indices, status, value)
+        poll(text_word(name), address_of(ivars), width_of(ivars))
+        return result(look(ivars, indices, status, cmp, value))
+
+    def plain(ivars, status, cmp, value):
+        return look_once(ivars, None, status, cmp, value)
+
+    def writing(ivars, indices, status, cmp, value):
+        return look_once(ivars, indices, status, cmp, value)
+
+    return writing if "indices" in OPS[name].params else plain
+
+
+def _family(name: str) -> str:
+    return name.removesuffix("_vector").rpartition("_")[2]
 
 
 BODIES: dict[str, Any] = {
     f.__name__: f for f in (signal_fetch, signal_wait_until, wait_until, test)
-} | {
-    name: _body(text, name, family)
-    for verb, text in (("wait_until", WAIT), ("test", TEST))
-    for family in FAMILIES
-    for name in (f"{verb}_{family}", f"{verb}_{family}_vector")
-}  # fmt: skip
+}
+for name in OPS:
+    if name.startswith("wait_until_"):
+        BODIES[name] = _waiting(name)
+    elif name.startswith("test_"):
+        BODIES[name] = _testing(name)
 for name, body in BODIES.items():
     body.hands_over = OPS[name].hears  # see `polling`
