@@ -11,11 +11,14 @@ import operator
 from typing import Any
 
 from numba.cuda import types
+from numba.cuda.cudadecl import register_attr
 from numba.cuda.datamodel.models import IntegerModel
 from numba.cuda.extending import lower_builtin, overload, overload_attribute, overload_method
 from numba.cuda.models import register_model
+from numba.cuda.typing.templates import AttributeTemplate
 from numba.cuda.typing.typeof import typeof_impl
 
+from gpushmem.artifacts.refusal import Refused
 from gpushmem.ops import OPS
 from gpushmem.ops.team import Team
 
@@ -70,6 +73,22 @@ def _(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 @overload(operator.not_)
 def _not(team: Any) -> Any:
     return (lambda team: int(team) < 0) if _is_team(team) else None
+
+
+ATTRIBUTES = ("my_pe", "n_pes", "translate_pe", "barrier", "sync")
+
+
+@register_attr
+class TeamAttributes(AttributeTemplate):
+    """Refuses what a team has not in kernels, in words of its own: to Numba it is an integer."""
+
+    key = TeamType
+
+    def generic_resolve(self, team: Any, name: str) -> None:
+        """Leave the names that there are to what defines them."""
+        if name not in ATTRIBUTES:
+            *most, last = ATTRIBUTES
+            raise Refused(f"a team in a kernel has {', '.join(most)} and {last}, but no {name}")
 
 
 my_pe, n_pes = OPS["team_my_pe"].function, OPS["team_n_pes"].function

@@ -670,5 +670,5 @@ def test_numbers_of_teams_are_taken_by_operations_only(alone):
         attribute_of[1, 1](WORLD, out)
         with pytest.raises(TypingError, match="n_pes"):
             attribute_of[1, 1](0, out)
-        with pytest.raises(TypingError, match="nothing"):
+        with pytest.raises(TypingError, match="barrier and sync, but no nothing"):
             shmem.jit(lambda team: team.nothing)[1, 1](WORLD)
