@@ -330,7 +330,7 @@ shmem.barrier_all()
 """
     launcher, _ = start(tmp_path, 1, ending)
     assert launcher.stdout.readline() == "launched\n"
-    time.sleep(0.2)
+    time.sleep(1)  # for the kernel to wait
     launcher.send_signal(signal.SIGINT)
     _, err = launcher.communicate(timeout=10)
     assert "PE 0: kernel lonely" in err

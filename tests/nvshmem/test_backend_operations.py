@@ -521,7 +521,7 @@ def test_what_is_refused_in_the_words_of_the_cpu_backend():
 def plain(rows):
     """Kernels, which the cpu backend asks more often, say where arrays are, and were made."""
     remote = r"(the|a) remote array .* is not on the symmetric heap( \(.*?\))?"
-    made = r"; (it|dst|src) is .* made at \S+"
+    made = r"; (it|dst|src) is .* allocated at \S+"
     return [
         (k, kind, re.sub(remote, "the remote array is none", re.sub(made, "", text)))
         for k, kind, text in rows

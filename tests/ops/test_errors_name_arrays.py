@@ -36,7 +36,7 @@ def test_what_fails_in_a_kernel_names_the_array(alone):
     out, b = shmem.zeros(8, "int32"), shmem.zeros(4, "int32")
     mine, host = shmem.to_device(np.zeros(4, np.int32)), np.zeros(4, np.int32)
     reg = shmem.register(host)
-    made = r"\(int32, shape \(\d,\)\) made at test_errors_name_arrays.py:\d+"
+    made = r"\(int32, shape \(\d,\)\) allocated at test_errors_name_arrays.py:\d+"
     where = r"test_errors_name_arrays.py:\d+ in"
     nowhere = "put_block: a remote array of 16 bytes at .* is not on the symmetric heap"
     for kernel, args, kind, said in (

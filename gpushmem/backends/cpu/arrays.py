@@ -32,7 +32,7 @@ class Found(NamedTuple):
     def __str__(self) -> str:
         at = f"[{self.element}:]" if self.element and len(self.shape) == 1 else ""
         called = f" `{self.name}{at}`" if self.name else ""
-        return f"{self.kind}{called} ({self.dtype}, shape {self.shape}) made at {self.where}"
+        return f"{self.kind}{called} ({self.dtype}, shape {self.shape}) allocated at {self.where}"
 
 
 class _Local(NamedTuple):
