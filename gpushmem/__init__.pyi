@@ -313,130 +313,130 @@ def iget_block(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nel
 def atomic_fetch(dst: Symmetric, pe: int, *, stream: Any = None) -> Scalar:
     """Return element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_fetch.
 
-    Atomic with every other atomic operation on that element, of any PE, in kernels and on
-    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
-    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64, float32, float64.
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on
+    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    addresses element i. dtypes: int32, int64, uint32, uint64, float32, float64.
     """
 
 def atomic_set(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> None:
     """Write `value` to element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_set.
 
-    Atomic with every other atomic operation on that element, of any PE, in kernels and on
-    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
-    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64, float32, float64.
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on
+    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    addresses element i. dtypes: int32, int64, uint32, uint64, float32, float64.
     """
 
 def atomic_swap(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> Scalar:
-    """Write `value` to element 0 of `dst` (symmetric, on `pe`); return what was there.
+    """Write `value` to element 0 of `dst` (symmetric, on `pe`); return its previous value.
 
     OpenSHMEM 1.5: shmem_atomic_swap.
 
-    Atomic with every other atomic operation on that element, of any PE, in kernels and on
-    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
-    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64, float32, float64.
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on
+    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    addresses element i. dtypes: int32, int64, uint32, uint64, float32, float64.
     """
 
 def atomic_compare_swap(dst: Symmetric, cond: Scalar, value: Scalar, pe: int, *, stream: Any = None) -> Scalar:
     """Write `value` to element 0 of `dst` (symmetric, on `pe`) if it is `cond`; return what it was.
 
-    It has been written if what is returned equals `cond`. OpenSHMEM 1.5:
+    The write took place if the result equals `cond`. OpenSHMEM 1.5:
     shmem_atomic_compare_swap.
 
-    Atomic with every other atomic operation on that element, of any PE, in kernels and on
-    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
-    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64.
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on
+    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
 def atomic_inc(dst: Symmetric, pe: int, *, stream: Any = None) -> None:
     """Add 1 to element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_inc.
 
-    Atomic with every other atomic operation on that element, of any PE, in kernels and on
-    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
-    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64.
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on
+    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
 def atomic_fetch_inc(dst: Symmetric, pe: int, *, stream: Any = None) -> Scalar:
-    """Add 1 to element 0 of `dst` (symmetric, on `pe`); return what was there.
+    """Add 1 to element 0 of `dst` (symmetric, on `pe`); return its previous value.
 
     OpenSHMEM 1.5: shmem_atomic_fetch_inc.
 
-    Atomic with every other atomic operation on that element, of any PE, in kernels and on
-    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
-    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64.
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on
+    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
 def atomic_add(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> None:
     """Add `value` to element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_add.
 
-    Integers wrap around. Of floats the order of additions decides the last bits.
+    Integers wrap around. Sums of floats depend on the order of the additions.
 
-    Atomic with every other atomic operation on that element, of any PE, in kernels and on
-    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
-    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64, float32, float64.
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on
+    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    addresses element i. dtypes: int32, int64, uint32, uint64, float32, float64.
     """
 
 def atomic_fetch_add(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> Scalar:
-    """Add `value` to element 0 of `dst` (symmetric, on `pe`); return what was there.
+    """Add `value` to element 0 of `dst` (symmetric, on `pe`); return its previous value.
 
     Integers wrap around. OpenSHMEM 1.5: shmem_atomic_fetch_add.
 
-    Atomic with every other atomic operation on that element, of any PE, in kernels and on
-    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
-    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64, float32, float64.
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on
+    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    addresses element i. dtypes: int32, int64, uint32, uint64, float32, float64.
     """
 
 def atomic_and(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> None:
-    """Clear the bits of element 0 of `dst` (symmetric, on `pe`) that `value` has not.
+    """Replace element 0 of `dst` (symmetric, on `pe`) by its bitwise AND with `value`.
 
     OpenSHMEM 1.5: shmem_atomic_and.
 
-    Atomic with every other atomic operation on that element, of any PE, in kernels and on
-    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
-    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64.
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on
+    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
 def atomic_fetch_and(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> Scalar:
-    """As `atomic_and`; return what was there. OpenSHMEM 1.5: shmem_atomic_fetch_and.
+    """As `atomic_and`; return the previous value. OpenSHMEM 1.5: shmem_atomic_fetch_and.
 
-    Atomic with every other atomic operation on that element, of any PE, in kernels and on
-    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
-    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64.
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on
+    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
 def atomic_or(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> None:
-    """Set the bits of `value` in element 0 of `dst` (symmetric, on `pe`).
+    """Replace element 0 of `dst` (symmetric, on `pe`) by its bitwise OR with `value`.
 
     OpenSHMEM 1.5: shmem_atomic_or.
 
-    Atomic with every other atomic operation on that element, of any PE, in kernels and on
-    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
-    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64.
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on
+    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
 def atomic_fetch_or(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> Scalar:
-    """As `atomic_or`; return what was there. OpenSHMEM 1.5: shmem_atomic_fetch_or.
+    """As `atomic_or`; return the previous value. OpenSHMEM 1.5: shmem_atomic_fetch_or.
 
-    Atomic with every other atomic operation on that element, of any PE, in kernels and on
-    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
-    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64.
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on
+    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
 def atomic_xor(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> None:
-    """Flip the bits of `value` in element 0 of `dst` (symmetric, on `pe`).
+    """Replace element 0 of `dst` (symmetric, on `pe`) by its bitwise XOR with `value`.
 
     OpenSHMEM 1.5: shmem_atomic_xor.
 
-    Atomic with every other atomic operation on that element, of any PE, in kernels and on
-    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
-    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64.
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on
+    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
 def atomic_fetch_xor(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> Scalar:
-    """As `atomic_xor`; return what was there. OpenSHMEM 1.5: shmem_atomic_fetch_xor.
+    """As `atomic_xor`; return the previous value. OpenSHMEM 1.5: shmem_atomic_fetch_xor.
 
-    Atomic with every other atomic operation on that element, of any PE, in kernels and on
-    hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
-    reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64.
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on
+    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
 def put_signal(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, *, stream: Any = None) -> None:
@@ -525,17 +525,17 @@ def signal_fetch(signal: Symmetric) -> int:
 
 @overload
 def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: None = None, *, stream: None = None) -> int:
-    """Wait until element 0 of `signal` (uint64, the caller's own) compares to `value`; return it.
+    """Wait until element 0 of `signal` (uint64, own) satisfies `cmp` with `value`; return it.
 
-    `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. On return the data put before the
-    signal is visible to the calling thread; other threads of the block see it after
-    `cuda.syncthreads()`. The signal keeps its value: reset it, or count up. OpenSHMEM 1.5:
-    shmem_signal_wait_until.
+    The signal is the caller's own. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. On
+    return the data put before the signal is visible to the calling thread, and to other threads of
+    the block after `cuda.syncthreads()`. The signal keeps its value: reset it, or count up.
+    OpenSHMEM 1.5: shmem_signal_wait_until.
 
-    With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
-    the condition does not hold: 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False.
-    The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
-    about what others wrote is promised. Without it (None) it waits indefinitely.
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
+    condition does not hold; 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False. A
+    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
+    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
     """
 
 @overload
@@ -546,18 +546,19 @@ def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: int |
 
 @overload
 def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: None = None, *, stream: None = None) -> None:
-    """Wait until element 0 of `ivar` (symmetric, the caller's own) compares to `value`.
+    """Wait until element 0 of `ivar` (symmetric, own) satisfies `cmp` with `value`.
 
     OpenSHMEM 1.5: shmem_wait_until.
 
-    `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
-    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
-    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
+    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
+    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
+    uint32, uint64.
 
-    With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
-    the condition does not hold: 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False.
-    The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
-    about what others wrote is promised. Without it (None) it waits indefinitely.
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
+    condition does not hold; 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False. A
+    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
+    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
     """
 
 @overload
@@ -568,19 +569,20 @@ def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int | None = N
 
 @overload
 def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: None = None, *, stream: None = None) -> None:
-    """Wait until all elements of `ivars` (symmetric, the caller's own) compare to `value`.
+    """Wait until all elements of `ivars` (symmetric, own) satisfy `cmp` with `value`.
 
     OpenSHMEM 1.5: shmem_wait_until_all.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
-    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
-    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
+    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
+    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
+    uint32, uint64.
 
-    With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
-    the condition does not hold: 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False.
-    The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
-    about what others wrote is promised. Without it (None) it waits indefinitely.
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
+    condition does not hold; 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False. A
+    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
+    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
     """
 
 @overload
@@ -591,21 +593,22 @@ def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int,
 
 @overload
 def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: None = None, *, stream: None = None) -> None:
-    """Wait until all elements of `ivars` (symmetric, the caller's own) compare to `value`.
+    """Wait until all elements of `ivars` (symmetric, own) satisfy `cmp` with `value`.
 
     OpenSHMEM 1.5: shmem_wait_until_all.
 
     `value` is an array as long as `ivars`: each element is compared with the one beside it.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
-    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
-    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
+    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
+    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
+    uint32, uint64.
 
-    With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
-    the condition does not hold: 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False.
-    The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
-    about what others wrote is promised. Without it (None) it waits indefinitely.
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
+    condition does not hold; 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False. A
+    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
+    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
     """
 
 @overload
@@ -616,21 +619,22 @@ def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, valu
 
 @overload
 def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: None = None) -> int:
-    """Wait until one element of `ivars` (symmetric, the caller's own) compares; return its index.
+    """Wait until one element of `ivars` (symmetric, own) satisfies `cmp`; return its index.
 
     If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX
     in C). OpenSHMEM 1.5: shmem_wait_until_any.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
-    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
-    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
+    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
+    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
+    uint32, uint64.
 
-    With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
-    the condition does not hold: 0 polls once, after yielding to the other threads. It then returns -1, which is also what it returns at once if there is nothing to wait
-    for: a `status` that excludes all of `ivars` tells the two apart.
-    The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
-    about what others wrote is promised. Without it (None) it waits indefinitely.
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
+    condition does not hold; 0 polls once, after yielding to the other threads. It then returns -1, which is also what it returns at once if there is nothing to wait
+    for: a `status` that excludes all of `ivars` tells the two apart. A
+    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
+    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
     """
 
 @overload
@@ -638,7 +642,7 @@ def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int,
 
 @overload
 def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: None = None) -> int:
-    """Wait until one element of `ivars` (symmetric, the caller's own) compares; return its index.
+    """Wait until one element of `ivars` (symmetric, own) satisfies `cmp`; return its index.
 
     If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX
     in C). OpenSHMEM 1.5: shmem_wait_until_any.
@@ -646,15 +650,16 @@ def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, valu
     `value` is an array as long as `ivars`: each element is compared with the one beside it.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
-    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
-    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
+    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
+    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
+    uint32, uint64.
 
-    With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
-    the condition does not hold: 0 polls once, after yielding to the other threads. It then returns -1, which is also what it returns at once if there is nothing to wait
-    for: a `status` that excludes all of `ivars` tells the two apart.
-    The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
-    about what others wrote is promised. Without it (None) it waits indefinitely.
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
+    condition does not hold; 0 polls once, after yielding to the other threads. It then returns -1, which is also what it returns at once if there is nothing to wait
+    for: a `status` that excludes all of `ivars` tells the two apart. A
+    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
+    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
     """
 
 @overload
@@ -662,21 +667,22 @@ def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, valu
 
 @overload
 def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: None = None) -> int:
-    """Wait until at least one element of `ivars` (symmetric, the caller's own) compares.
+    """Wait until at least one element of `ivars` (symmetric, own) satisfies `cmp`.
 
     Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
     returns how many: 0 if there is nothing to wait for. OpenSHMEM 1.5: shmem_wait_until_some.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
-    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
-    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
+    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
+    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
+    uint32, uint64.
 
-    With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
-    the condition does not hold: 0 polls once, after yielding to the other threads. It then returns 0, which is also what it returns at once if there is nothing to wait
-    for: a `status` that excludes all of `ivars` tells the two apart. `indices` stay as they were.
-    The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
-    about what others wrote is promised. Without it (None) it waits indefinitely.
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
+    condition does not hold; 0 polls once, after yielding to the other threads. It then returns 0, which is also what it returns at once if there is nothing to wait
+    for: a `status` that excludes all of `ivars` tells the two apart. `indices` stay as they were. A
+    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
+    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
     """
 
 @overload
@@ -684,7 +690,7 @@ def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp:
 
 @overload
 def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: None = None) -> int:
-    """Wait until at least one element of `ivars` (symmetric, the caller's own) compares.
+    """Wait until at least one element of `ivars` (symmetric, own) satisfies `cmp`.
 
     Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
     returns how many: 0 if there is nothing to wait for. OpenSHMEM 1.5: shmem_wait_until_some.
@@ -692,100 +698,108 @@ def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | Non
     `value` is an array as long as `ivars`: each element is compared with the one beside it.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
-    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
-    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
+    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
+    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
+    uint32, uint64.
 
-    With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
-    the condition does not hold: 0 polls once, after yielding to the other threads. It then returns 0, which is also what it returns at once if there is nothing to wait
-    for: a `status` that excludes all of `ivars` tells the two apart. `indices` stay as they were.
-    The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
-    about what others wrote is promised. Without it (None) it waits indefinitely.
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
+    condition does not hold; 0 polls once, after yielding to the other threads. It then returns 0, which is also what it returns at once if there is nothing to wait
+    for: a `status` that excludes all of `ivars` tells the two apart. `indices` stay as they were. A
+    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
+    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
     """
 
 @overload
 def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any) -> None: ...
 
 def test(ivar: Symmetric, cmp: int, value: int) -> bool:
-    """Return whether element 0 of `ivar` (symmetric, the caller's own) compares to `value`.
+    """Return whether element 0 of `ivar` (symmetric, own) satisfies `cmp` with `value`.
 
     OpenSHMEM 1.5: shmem_test.
 
-    `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
-    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
-    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
+    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
+    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
+    uint32, uint64.
     """
 
 def test_all(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> bool:
-    """Return whether all elements of `ivars` (symmetric, the caller's own) compare to `value`.
+    """Return whether all elements of `ivars` (symmetric, own) satisfy `cmp` with `value`.
 
     True also if all are excluded. OpenSHMEM 1.5: shmem_test_all.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
-    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
-    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
+    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
+    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
+    uint32, uint64.
     """
 
 def test_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> bool:
-    """Return whether all elements of `ivars` (symmetric, the caller's own) compare to `value`.
+    """Return whether all elements of `ivars` (symmetric, own) satisfy `cmp` with `value`.
 
     True also if all are excluded. OpenSHMEM 1.5: shmem_test_all.
 
     `value` is an array as long as `ivars`: each element is compared with the one beside it.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
-    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
-    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
+    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
+    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
+    uint32, uint64.
     """
 
 def test_any(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> int:
-    """Return the lowest index of `ivars` (symmetric, the caller's own) that compares, or -1.
+    """Return the lowest index of `ivars` (symmetric, own) that satisfies `cmp`, or -1.
 
     OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
-    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
-    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
+    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
+    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
+    uint32, uint64.
     """
 
 def test_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> int:
-    """Return the lowest index of `ivars` (symmetric, the caller's own) that compares, or -1.
+    """Return the lowest index of `ivars` (symmetric, own) that satisfies `cmp`, or -1.
 
     OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
 
     `value` is an array as long as `ivars`: each element is compared with the one beside it.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
-    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
-    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
+    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
+    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
+    uint32, uint64.
     """
 
 def test_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int) -> int:
-    """Write the indices of the elements of `ivars` that compare to `indices`; return how many.
+    """Write the indices of elements of `ivars` that satisfy `cmp` to `indices`; return how many.
 
-    `ivars` is symmetric, the caller's own. OpenSHMEM 1.5: shmem_test_some.
+    `ivars` is symmetric, own. OpenSHMEM 1.5: shmem_test_some.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
-    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
-    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
+    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
+    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
+    uint32, uint64.
     """
 
 def test_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array) -> int:
-    """Write the indices of the elements of `ivars` that compare to `indices`; return how many.
+    """Write the indices of elements of `ivars` that satisfy `cmp` to `indices`; return how many.
 
-    `ivars` is symmetric, the caller's own. OpenSHMEM 1.5: shmem_test_some.
+    `ivars` is symmetric, own. OpenSHMEM 1.5: shmem_test_some.
 
     `value` is an array as long as `ivars`: each element is compared with the one beside it.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
-    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
-    visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
+    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
+    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
+    uint32, uint64.
     """
 
 def fence(*, stream: Any = None) -> None:
@@ -848,131 +862,131 @@ def team_destroy(team: Team) -> None:
     """
 
 def barrier(team: Team, *, stream: Any = None) -> None:
-    """Wait until every PE of `team` is here; what any of them put before is visible to all then.
+    """Wait until every PE of `team` calls; what any of them put before is then visible to all.
 
     NVSHMEM 3: nvshmem_barrier.
 
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
     """
 
 def barrier_warp(team: Team) -> None:
-    """Wait until every PE of `team` is here; what any of them put before is visible to all then.
+    """Wait until every PE of `team` calls; what any of them put before is then visible to all.
 
     NVSHMEM 3: nvshmem_barrier.
 
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
 
 def barrier_block(team: Team) -> None:
-    """Wait until every PE of `team` is here; what any of them put before is visible to all then.
+    """Wait until every PE of `team` calls; what any of them put before is then visible to all.
 
     NVSHMEM 3: nvshmem_barrier.
 
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
 
 def barrier_all(*, stream: Any = None) -> None:
-    """Wait until every PE is here; on return all that any PE put before is visible to all.
+    """Wait until every PE calls; what any of them put before is then visible to all.
 
     OpenSHMEM 1.5: shmem_barrier_all.
 
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
     """
 
 def barrier_all_warp() -> None:
-    """Wait until every PE is here; on return all that any PE put before is visible to all.
+    """Wait until every PE calls; what any of them put before is then visible to all.
 
     OpenSHMEM 1.5: shmem_barrier_all.
 
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
 
 def barrier_all_block() -> None:
-    """Wait until every PE is here; on return all that any PE put before is visible to all.
+    """Wait until every PE calls; what any of them put before is then visible to all.
 
     OpenSHMEM 1.5: shmem_barrier_all.
 
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
 
 def sync(team: Team, *, stream: Any = None) -> None:
-    """Wait until every PE of `team` is here. Completes nothing: `quiet` does, or `barrier`.
+    """Wait until every PE of `team` calls. Completes no operations: `quiet` and `barrier` do.
 
     What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
     shmem_team_sync.
 
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
     """
 
 def sync_warp(team: Team) -> None:
-    """Wait until every PE of `team` is here. Completes nothing: `quiet` does, or `barrier`.
+    """Wait until every PE of `team` calls. Completes no operations: `quiet` and `barrier` do.
 
     What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
     shmem_team_sync.
 
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
 
 def sync_block(team: Team) -> None:
-    """Wait until every PE of `team` is here. Completes nothing: `quiet` does, or `barrier`.
+    """Wait until every PE of `team` calls. Completes no operations: `quiet` and `barrier` do.
 
     What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
     shmem_team_sync.
 
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
 
 def sync_all(*, stream: Any = None) -> None:
-    """Wait until every PE is here. Completes nothing: `quiet` does, or `barrier_all`.
+    """Wait until every PE calls. Completes no operations: `quiet` and `barrier_all` do.
 
     What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
     shmem_sync_all.
 
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
     """
 
 def sync_all_warp() -> None:
-    """Wait until every PE is here. Completes nothing: `quiet` does, or `barrier_all`.
+    """Wait until every PE calls. Completes no operations: `quiet` and `barrier_all` do.
 
     What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
     shmem_sync_all.
 
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
 
 def sync_all_block() -> None:
-    """Wait until every PE is here. Completes nothing: `quiet` does, or `barrier_all`.
+    """Wait until every PE calls. Completes no operations: `quiet` and `barrier_all` do.
 
     What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
     shmem_sync_all.
 
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
@@ -982,11 +996,11 @@ def broadcast(team: Team, dst: Symmetric, src: Symmetric, root: int = 0, *, stre
 
     OpenSHMEM 1.5: shmem_broadcast.
 
-    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    All PEs of `team` call, in the same order as the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
     `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
     """
 
 def broadcast_warp(team: Team, dst: Symmetric, src: Symmetric, root: int = 0) -> None:
@@ -994,11 +1008,11 @@ def broadcast_warp(team: Team, dst: Symmetric, src: Symmetric, root: int = 0) ->
 
     OpenSHMEM 1.5: shmem_broadcast.
 
-    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    All PEs of `team` call, in the same order as the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
     `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
@@ -1008,11 +1022,11 @@ def broadcast_block(team: Team, dst: Symmetric, src: Symmetric, root: int = 0) -
 
     OpenSHMEM 1.5: shmem_broadcast.
 
-    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    All PEs of `team` call, in the same order as the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
     `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
@@ -1023,11 +1037,11 @@ def fcollect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) 
     `src` has n elements on every PE, `dst` at least `team_n_pes(team) * n`. OpenSHMEM 1.5:
     shmem_fcollect.
 
-    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    All PEs of `team` call, in the same order as the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
     `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
     """
 
 def fcollect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
@@ -1036,11 +1050,11 @@ def fcollect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
     `src` has n elements on every PE, `dst` at least `team_n_pes(team) * n`. OpenSHMEM 1.5:
     shmem_fcollect.
 
-    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    All PEs of `team` call, in the same order as the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
     `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
@@ -1051,11 +1065,11 @@ def fcollect_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
     `src` has n elements on every PE, `dst` at least `team_n_pes(team) * n`. OpenSHMEM 1.5:
     shmem_fcollect.
 
-    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    All PEs of `team` call, in the same order as the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
     `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
@@ -1066,11 +1080,11 @@ def collect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -
     `src` may have another number of elements on every PE; `dst` has room for all of them.
     OpenSHMEM 1.5: shmem_collect.
 
-    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    All PEs of `team` call, in the same order as the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
     `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
     """
 
 def collect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
@@ -1079,11 +1093,11 @@ def collect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
     `src` may have another number of elements on every PE; `dst` has room for all of them.
     OpenSHMEM 1.5: shmem_collect.
 
-    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    All PEs of `team` call, in the same order as the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
     `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
@@ -1094,11 +1108,11 @@ def collect_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
     `src` may have another number of elements on every PE; `dst` has room for all of them.
     OpenSHMEM 1.5: shmem_collect.
 
-    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    All PEs of `team` call, in the same order as the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
     `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
@@ -1109,11 +1123,11 @@ def alltoall(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) 
     `src` has `team_n_pes(team)` equal parts; those of `dst` are as long. OpenSHMEM 1.5:
     shmem_alltoall.
 
-    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    All PEs of `team` call, in the same order as the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
     `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
     """
 
 def alltoall_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
@@ -1122,11 +1136,11 @@ def alltoall_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
     `src` has `team_n_pes(team)` equal parts; those of `dst` are as long. OpenSHMEM 1.5:
     shmem_alltoall.
 
-    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    All PEs of `team` call, in the same order as the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
     `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
@@ -1137,11 +1151,11 @@ def alltoall_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
     `src` has `team_n_pes(team)` equal parts; those of `dst` are as long. OpenSHMEM 1.5:
     shmem_alltoall.
 
-    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    All PEs of `team` call, in the same order as the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
     `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
@@ -1153,11 +1167,11 @@ def alltoalls(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_s
     `(j * nelems + i) * dst_stride` of `dst`, where j is the sender. Strides are 1 or more.
     OpenSHMEM 1.5: shmem_alltoalls.
 
-    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    All PEs of `team` call, in the same order as the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
     `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
     """
 
 def alltoalls_warp(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_stride: int, nelems: int) -> None:
@@ -1167,11 +1181,11 @@ def alltoalls_warp(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, 
     `(j * nelems + i) * dst_stride` of `dst`, where j is the sender. Strides are 1 or more.
     OpenSHMEM 1.5: shmem_alltoalls.
 
-    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    All PEs of `team` call, in the same order as the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
     `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
@@ -1183,11 +1197,11 @@ def alltoalls_block(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int,
     `(j * nelems + i) * dst_stride` of `dst`, where j is the sender. Strides are 1 or more.
     OpenSHMEM 1.5: shmem_alltoalls.
 
-    Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    All PEs of `team` call, in the same order as the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
     `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
@@ -1197,16 +1211,16 @@ def reduce(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream: Any =
 
     OpenSHMEM 1.5: shmem_sum_reduce and others; NVSHMEM 3: nvshmemx_sum_reduce_block and others.
 
-    `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
+    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats and
     complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
     (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
     and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
     PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
-    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs of `team` call, in the same order as the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
     `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
     """
 
 def reduce_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
@@ -1214,16 +1228,16 @@ def reduce_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
 
     OpenSHMEM 1.5: shmem_sum_reduce and others; NVSHMEM 3: nvshmemx_sum_reduce_block and others.
 
-    `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
+    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats and
     complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
     (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
     and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
     PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
-    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs of `team` call, in the same order as the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
     `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
@@ -1233,16 +1247,16 @@ def reduce_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
 
     OpenSHMEM 1.5: shmem_sum_reduce and others; NVSHMEM 3: nvshmemx_sum_reduce_block and others.
 
-    `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
+    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats and
     complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
     (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
     and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
     PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
-    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs of `team` call, in the same order as the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
     `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
@@ -1253,16 +1267,16 @@ def reducescatter(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream
     `src` has `team_n_pes(team)` equal parts, `dst` at least as many elements as a part. NVSHMEM 3:
     nvshmem_sum_reducescatter and others.
 
-    `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
+    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats and
     complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
     (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
     and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
     PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
-    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs of `team` call, in the same order as the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but `dst` may be the caller's part of `src`. On return
     `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
     """
 
 def reducescatter_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
@@ -1271,16 +1285,16 @@ def reducescatter_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> N
     `src` has `team_n_pes(team)` equal parts, `dst` at least as many elements as a part. NVSHMEM 3:
     nvshmem_sum_reducescatter and others.
 
-    `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
+    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats and
     complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
     (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
     and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
     PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
-    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs of `team` call, in the same order as the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but `dst` may be the caller's part of `src`. On return
     `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
@@ -1291,16 +1305,16 @@ def reducescatter_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> 
     `src` has `team_n_pes(team)` equal parts, `dst` at least as many elements as a part. NVSHMEM 3:
     nvshmem_sum_reducescatter and others.
 
-    `op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
+    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats and
     complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
     (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
     and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
     PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
-    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs of `team` call, in the same order as the team's other collectives. `dst`
     and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but `dst` may be the caller's part of `src`. On return
     `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: one thread, one warp or one block of one kernel, or the host, which
-    first waits for the kernels of its PE.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """

@@ -5,9 +5,9 @@ from __future__ import annotations
 from gpushmem.ops.roles import Bits, ElementResult, Numbers, Pe, Value
 from gpushmem.ops.row import ATOMIC, declare, reads, updates
 
-NOTE = """Atomic with every other atomic operation on that element, of any PE, in kernels and on
-hosts; not ordered with operations on anything else: put `fence` or `quiet` between. Element i is
-reached by `dst[i:]`. dtypes: int32, int64, uint32, uint64{more}."""
+NOTE = """Atomic with every other atomic operation on that element, by any PE, in kernels and on
+hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+addresses element i. dtypes: int32, int64, uint32, uint64{more}."""
 ON_BITS, ON_NUMBERS = NOTE.format(more=""), NOTE.format(more=", float32, float64")
 
 
@@ -23,7 +23,7 @@ def atomic_set(dst: Numbers, value: Value, pe: Pe) -> None:
 
 @declare(updates("dst"), on_host=True, note=ON_NUMBERS)
 def atomic_swap(dst: Numbers, value: Value, pe: Pe) -> ElementResult:
-    """Write `value` to element 0 of `dst` (symmetric, on `pe`); return what was there.
+    """Write `value` to element 0 of `dst` (symmetric, on `pe`); return its previous value.
 
     OpenSHMEM 1.5: shmem_atomic_swap.
     """
@@ -33,7 +33,7 @@ def atomic_swap(dst: Numbers, value: Value, pe: Pe) -> ElementResult:
 def atomic_compare_swap(dst: Bits, cond: Value, value: Value, pe: Pe) -> ElementResult:
     """Write `value` to element 0 of `dst` (symmetric, on `pe`) if it is `cond`; return what it was.
 
-    It has been written if what is returned equals `cond`. OpenSHMEM 1.5:
+    The write took place if the result equals `cond`. OpenSHMEM 1.5:
     shmem_atomic_compare_swap.
     """
 
@@ -45,7 +45,7 @@ def atomic_inc(dst: Bits, pe: Pe) -> None:
 
 @declare(updates("dst"), on_host=True, note=ON_BITS)
 def atomic_fetch_inc(dst: Bits, pe: Pe) -> ElementResult:
-    """Add 1 to element 0 of `dst` (symmetric, on `pe`); return what was there.
+    """Add 1 to element 0 of `dst` (symmetric, on `pe`); return its previous value.
 
     OpenSHMEM 1.5: shmem_atomic_fetch_inc.
     """
@@ -55,13 +55,13 @@ def atomic_fetch_inc(dst: Bits, pe: Pe) -> ElementResult:
 def atomic_add(dst: Numbers, value: Value, pe: Pe) -> None:
     """Add `value` to element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_add.
 
-    Integers wrap around. Of floats the order of additions decides the last bits.
+    Integers wrap around. Sums of floats depend on the order of the additions.
     """
 
 
 @declare(updates("dst"), on_host=True, note=ON_NUMBERS)
 def atomic_fetch_add(dst: Numbers, value: Value, pe: Pe) -> ElementResult:
-    """Add `value` to element 0 of `dst` (symmetric, on `pe`); return what was there.
+    """Add `value` to element 0 of `dst` (symmetric, on `pe`); return its previous value.
 
     Integers wrap around. OpenSHMEM 1.5: shmem_atomic_fetch_add.
     """
@@ -69,7 +69,7 @@ def atomic_fetch_add(dst: Numbers, value: Value, pe: Pe) -> ElementResult:
 
 @declare(updates("dst"), on_host=True, note=ON_BITS)
 def atomic_and(dst: Bits, value: Value, pe: Pe) -> None:
-    """Clear the bits of element 0 of `dst` (symmetric, on `pe`) that `value` has not.
+    """Replace element 0 of `dst` (symmetric, on `pe`) by its bitwise AND with `value`.
 
     OpenSHMEM 1.5: shmem_atomic_and.
     """
@@ -77,12 +77,12 @@ def atomic_and(dst: Bits, value: Value, pe: Pe) -> None:
 
 @declare(updates("dst"), on_host=True, note=ON_BITS)
 def atomic_fetch_and(dst: Bits, value: Value, pe: Pe) -> ElementResult:
-    """As `atomic_and`; return what was there. OpenSHMEM 1.5: shmem_atomic_fetch_and."""
+    """As `atomic_and`; return the previous value. OpenSHMEM 1.5: shmem_atomic_fetch_and."""
 
 
 @declare(updates("dst"), on_host=True, note=ON_BITS)
 def atomic_or(dst: Bits, value: Value, pe: Pe) -> None:
-    """Set the bits of `value` in element 0 of `dst` (symmetric, on `pe`).
+    """Replace element 0 of `dst` (symmetric, on `pe`) by its bitwise OR with `value`.
 
     OpenSHMEM 1.5: shmem_atomic_or.
     """
@@ -90,12 +90,12 @@ def atomic_or(dst: Bits, value: Value, pe: Pe) -> None:
 
 @declare(updates("dst"), on_host=True, note=ON_BITS)
 def atomic_fetch_or(dst: Bits, value: Value, pe: Pe) -> ElementResult:
-    """As `atomic_or`; return what was there. OpenSHMEM 1.5: shmem_atomic_fetch_or."""
+    """As `atomic_or`; return the previous value. OpenSHMEM 1.5: shmem_atomic_fetch_or."""
 
 
 @declare(updates("dst"), on_host=True, note=ON_BITS)
 def atomic_xor(dst: Bits, value: Value, pe: Pe) -> None:
-    """Flip the bits of `value` in element 0 of `dst` (symmetric, on `pe`).
+    """Replace element 0 of `dst` (symmetric, on `pe`) by its bitwise XOR with `value`.
 
     OpenSHMEM 1.5: shmem_atomic_xor.
     """
@@ -103,4 +103,4 @@ def atomic_xor(dst: Bits, value: Value, pe: Pe) -> None:
 
 @declare(updates("dst"), on_host=True, note=ON_BITS)
 def atomic_fetch_xor(dst: Bits, value: Value, pe: Pe) -> ElementResult:
-    """As `atomic_xor`; return what was there. OpenSHMEM 1.5: shmem_atomic_fetch_xor."""
+    """As `atomic_xor`; return the previous value. OpenSHMEM 1.5: shmem_atomic_fetch_xor."""

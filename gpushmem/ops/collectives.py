@@ -5,13 +5,13 @@ from __future__ import annotations
 from gpushmem.ops.roles import Count, FromMembers, Reduction, Root, Stride, TeamHandle, ToMembers
 from gpushmem.ops.row import EVERY_SCOPE, declare, reads, writes
 
-TOGETHER = """One call per PE: one thread, one warp or one block of one kernel, or the host, which
-first waits for the kernels of its PE."""
+TOGETHER = """One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+which first waits for its PE's kernels."""
 
 
 @declare(scopes=EVERY_SCOPE, on_host=True, note=TOGETHER, meets=True, orders="barrier")
 def barrier(team: TeamHandle) -> None:
-    """Wait until every PE of `team` is here; what any of them put before is visible to all then.
+    """Wait until every PE of `team` calls; what any of them put before is then visible to all.
 
     NVSHMEM 3: nvshmem_barrier.
     """
@@ -19,7 +19,7 @@ def barrier(team: TeamHandle) -> None:
 
 @declare(scopes=EVERY_SCOPE, on_host=True, note=TOGETHER, meets=True, orders="barrier")
 def barrier_all() -> None:
-    """Wait until every PE is here; on return all that any PE put before is visible to all.
+    """Wait until every PE calls; what any of them put before is then visible to all.
 
     OpenSHMEM 1.5: shmem_barrier_all.
     """
@@ -27,7 +27,7 @@ def barrier_all() -> None:
 
 @declare(scopes=EVERY_SCOPE, on_host=True, note=TOGETHER, meets=True)
 def sync(team: TeamHandle) -> None:
-    """Wait until every PE of `team` is here. Completes nothing: `quiet` does, or `barrier`.
+    """Wait until every PE of `team` calls. Completes no operations: `quiet` and `barrier` do.
 
     What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
     shmem_team_sync.
@@ -36,7 +36,7 @@ def sync(team: TeamHandle) -> None:
 
 @declare(scopes=EVERY_SCOPE, on_host=True, note=TOGETHER, meets=True)
 def sync_all() -> None:
-    """Wait until every PE is here. Completes nothing: `quiet` does, or `barrier_all`.
+    """Wait until every PE calls. Completes no operations: `quiet` and `barrier_all` do.
 
     What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
     shmem_sync_all.
@@ -44,7 +44,7 @@ def sync_all() -> None:
 
 
 COLLECTIVE = f"""\
-Every PE of `team` calls, in the same order with the team's other collectives. `dst`
+All PEs of `team` call, in the same order as the team's other collectives. `dst`
 and `src` are symmetric, contiguous, and of one dtype. They must not overlap{{but}}. On return
 `dst` has the result and `src` may be changed; other PEs may still be in the call.
 {TOGETHER}"""
@@ -53,7 +53,7 @@ APART, IN_PLACE, PART_IN_PLACE = (
     for but in ("", ", but may be the same array", ", but `dst` may be the caller's part of `src`")
 )
 REDUCING = """\
-`op` is, written in the call, "sum" or "prod" (integers, which wrap around, floats and
+`op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats and
 complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
 (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
 and of equal ones the smallest place). On the cpu backend elements are combined in the order of the

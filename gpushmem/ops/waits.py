@@ -18,10 +18,10 @@ from gpushmem.ops.roles import (
 )
 from gpushmem.ops.row import ATOMIC, SIGNAL, declare, reads, writes
 
-TIMEOUT = """With `timeout_ns`, nanoseconds of 0 or more, the wait is over after that time even if
-the condition does not hold: 0 polls once, after yielding to the other threads. {status}
-The condition counts, not the clock, if it holds when the wait ends; if it does not hold, nothing
-about what others wrote is promised. Without it (None) it waits indefinitely."""
+TIMEOUT = """With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
+condition does not hold; 0 polls once, after yielding to the other threads. {status} A
+condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
+guaranteed about what others wrote. Without a timeout (None) it waits indefinitely."""
 WHETHER = TIMEOUT.format(status="It then returns whether the condition held: True or False.")
 NO_INDEX = TIMEOUT.format(
     status="""It then returns -1, which is also what it returns at once if there is nothing to wait
@@ -37,25 +37,26 @@ for: a `status` that excludes all of `ivars` tells the two apart. `indices` stay
 def signal_wait_until(
     signal: OwnSignal, cmp: Comparison, value: SignalValue, timeout_ns: Timeout = None
 ) -> SignalResult:
-    """Wait until element 0 of `signal` (uint64, the caller's own) compares to `value`; return it.
+    """Wait until element 0 of `signal` (uint64, own) satisfies `cmp` with `value`; return it.
 
-    `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. On return the data put before the
-    signal is visible to the calling thread; other threads of the block see it after
-    `cuda.syncthreads()`. The signal keeps its value: reset it, or count up. OpenSHMEM 1.5:
-    shmem_signal_wait_until.
+    The signal is the caller's own. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. On
+    return the data put before the signal is visible to the calling thread, and to other threads of
+    the block after `cuda.syncthreads()`. The signal keeps its value: reset it, or count up.
+    OpenSHMEM 1.5: shmem_signal_wait_until.
     """
 
 
-WAITING = """`cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. What is waited for must be
-written by `p`, by an atomic operation or by a signal; what the writer ordered before that is then
-visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64."""
+WAITING = """Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
+CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
+ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
+uint32, uint64."""
 SEVERAL = f"""`status`, an integer array as long as `ivars` or None, excludes the elements for which
 it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. {WAITING}"""
 
 
 @declare(reads("ivar", "0", ATOMIC), on_host=True, note=f"{WAITING}\n\n{WHETHER}", waits_for="ivar")
 def wait_until(ivar: Own, cmp: Comparison, value: Wanted, timeout_ns: Timeout = None) -> Whether:
-    """Wait until element 0 of `ivar` (symmetric, the caller's own) compares to `value`.
+    """Wait until element 0 of `ivar` (symmetric, own) satisfies `cmp` with `value`.
 
     OpenSHMEM 1.5: shmem_wait_until.
     """
@@ -72,7 +73,7 @@ def wait_until(ivar: Own, cmp: Comparison, value: Wanted, timeout_ns: Timeout = 
 def wait_until_all(
     ivars: Own, status: Status, cmp: Comparison, value: Wanted, timeout_ns: Timeout = None
 ) -> Whether:
-    """Wait until all elements of `ivars` (symmetric, the caller's own) compare to `value`.
+    """Wait until all elements of `ivars` (symmetric, own) satisfy `cmp` with `value`.
 
     OpenSHMEM 1.5: shmem_wait_until_all.
     """
@@ -89,7 +90,7 @@ def wait_until_all(
 def wait_until_any(
     ivars: Own, status: Status, cmp: Comparison, value: Wanted, timeout_ns: Timeout = None
 ) -> Index:
-    """Wait until one element of `ivars` (symmetric, the caller's own) compares; return its index.
+    """Wait until one element of `ivars` (symmetric, own) satisfies `cmp`; return its index.
 
     If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX
     in C). OpenSHMEM 1.5: shmem_wait_until_any.
@@ -113,7 +114,7 @@ def wait_until_some(
     value: Wanted,
     timeout_ns: Timeout = None,
 ) -> Index:
-    """Wait until at least one element of `ivars` (symmetric, the caller's own) compares.
+    """Wait until at least one element of `ivars` (symmetric, own) satisfies `cmp`.
 
     Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
     returns how many: 0 if there is nothing to wait for. OpenSHMEM 1.5: shmem_wait_until_some.
@@ -122,7 +123,7 @@ def wait_until_some(
 
 @declare(reads("ivar", "0", ATOMIC), on_host=True, stream=False, note=WAITING)
 def test(ivar: Own, cmp: Comparison, value: Wanted) -> Truth:
-    """Return whether element 0 of `ivar` (symmetric, the caller's own) compares to `value`.
+    """Return whether element 0 of `ivar` (symmetric, own) satisfies `cmp` with `value`.
 
     OpenSHMEM 1.5: shmem_test.
     """
@@ -137,7 +138,7 @@ def test(ivar: Own, cmp: Comparison, value: Wanted) -> Truth:
     note=SEVERAL,
 )
 def test_all(ivars: Own, status: Status, cmp: Comparison, value: Wanted) -> Truth:
-    """Return whether all elements of `ivars` (symmetric, the caller's own) compare to `value`.
+    """Return whether all elements of `ivars` (symmetric, own) satisfy `cmp` with `value`.
 
     True also if all are excluded. OpenSHMEM 1.5: shmem_test_all.
     """
@@ -152,7 +153,7 @@ def test_all(ivars: Own, status: Status, cmp: Comparison, value: Wanted) -> Trut
     note=SEVERAL,
 )
 def test_any(ivars: Own, status: Status, cmp: Comparison, value: Wanted) -> Index:
-    """Return the lowest index of `ivars` (symmetric, the caller's own) that compares, or -1.
+    """Return the lowest index of `ivars` (symmetric, own) that satisfies `cmp`, or -1.
 
     OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
     """
@@ -170,7 +171,7 @@ def test_any(ivars: Own, status: Status, cmp: Comparison, value: Wanted) -> Inde
 def test_some(
     ivars: Own, indices: Indices, status: Status, cmp: Comparison, value: Wanted
 ) -> Index:
-    """Write the indices of the elements of `ivars` that compare to `indices`; return how many.
+    """Write the indices of elements of `ivars` that satisfy `cmp` to `indices`; return how many.
 
-    `ivars` is symmetric, the caller's own. OpenSHMEM 1.5: shmem_test_some.
+    `ivars` is symmetric, own. OpenSHMEM 1.5: shmem_test_some.
     """
