@@ -550,10 +550,10 @@ def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: None = None, *
 
     OpenSHMEM 1.5: shmem_wait_until.
 
-    Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
-    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
-    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
-    uint32, uint64.
+    Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
+    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
+    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
+    uint16, uint32, uint64.
 
     With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
     condition does not hold; 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False. A
@@ -574,10 +574,10 @@ def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int,
     OpenSHMEM 1.5: shmem_wait_until_all.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
-    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
-    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
-    uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
+    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
+    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
+    uint16, uint32, uint64.
 
     With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
     condition does not hold; 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False. A
@@ -600,10 +600,10 @@ def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, valu
     `value` is an array as long as `ivars`: each element is compared with the one beside it.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
-    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
-    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
-    uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
+    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
+    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
+    uint16, uint32, uint64.
 
     With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
     condition does not hold; 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False. A
@@ -625,10 +625,10 @@ def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int,
     in C). OpenSHMEM 1.5: shmem_wait_until_any.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
-    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
-    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
-    uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
+    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
+    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
+    uint16, uint32, uint64.
 
     With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
     condition does not hold; 0 polls once, after yielding to the other threads. It then returns -1, which is also what it returns at once if there is nothing to wait
@@ -650,10 +650,10 @@ def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, valu
     `value` is an array as long as `ivars`: each element is compared with the one beside it.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
-    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
-    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
-    uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
+    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
+    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
+    uint16, uint32, uint64.
 
     With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
     condition does not hold; 0 polls once, after yielding to the other threads. It then returns -1, which is also what it returns at once if there is nothing to wait
@@ -673,10 +673,10 @@ def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp:
     returns how many: 0 if there is nothing to wait for. OpenSHMEM 1.5: shmem_wait_until_some.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
-    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
-    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
-    uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
+    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
+    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
+    uint16, uint32, uint64.
 
     With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
     condition does not hold; 0 polls once, after yielding to the other threads. It then returns 0, which is also what it returns at once if there is nothing to wait
@@ -698,10 +698,10 @@ def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | Non
     `value` is an array as long as `ivars`: each element is compared with the one beside it.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
-    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
-    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
-    uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
+    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
+    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
+    uint16, uint32, uint64.
 
     With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
     condition does not hold; 0 polls once, after yielding to the other threads. It then returns 0, which is also what it returns at once if there is nothing to wait
@@ -718,10 +718,10 @@ def test(ivar: Symmetric, cmp: int, value: int) -> bool:
 
     OpenSHMEM 1.5: shmem_test.
 
-    Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
-    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
-    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
-    uint32, uint64.
+    Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
+    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
+    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
+    uint16, uint32, uint64.
     """
 
 def test_all(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> bool:
@@ -730,10 +730,10 @@ def test_all(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> bo
     True also if all are excluded. OpenSHMEM 1.5: shmem_test_all.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
-    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
-    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
-    uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
+    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
+    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
+    uint16, uint32, uint64.
     """
 
 def test_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> bool:
@@ -744,10 +744,10 @@ def test_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Arr
     `value` is an array as long as `ivars`: each element is compared with the one beside it.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
-    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
-    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
-    uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
+    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
+    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
+    uint16, uint32, uint64.
     """
 
 def test_any(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> int:
@@ -756,10 +756,10 @@ def test_any(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> in
     OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
-    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
-    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
-    uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
+    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
+    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
+    uint16, uint32, uint64.
     """
 
 def test_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> int:
@@ -770,10 +770,10 @@ def test_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Arr
     `value` is an array as long as `ivars`: each element is compared with the one beside it.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
-    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
-    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
-    uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
+    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
+    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
+    uint16, uint32, uint64.
     """
 
 def test_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int) -> int:
@@ -782,10 +782,10 @@ def test_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, 
     `ivars` is symmetric, own. OpenSHMEM 1.5: shmem_test_some.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
-    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
-    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
-    uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
+    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
+    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
+    uint16, uint32, uint64.
     """
 
 def test_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array) -> int:
@@ -796,10 +796,10 @@ def test_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp
     `value` is an array as long as `ivars`: each element is compared with the one beside it.
 
     `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
-    CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
-    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
-    uint32, uint64.
+    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
+    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
+    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
+    uint16, uint32, uint64.
     """
 
 def fence(*, stream: Any = None) -> None:

@@ -46,10 +46,10 @@ def signal_wait_until(
     """
 
 
-WAITING = """Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or
-CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the writer
-ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
-uint32, uint64."""
+WAITING = """Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
+or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
+writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
+uint16, uint32, uint64."""
 SEVERAL = f"""`status`, an integer array as long as `ivars` or None, excludes the elements for which
 it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. {WAITING}"""
 
