@@ -76,8 +76,8 @@ def n_pes() -> int:
 def p(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> None:
     """Write `value` to element 0 of `dst` (symmetric, on `pe`).
 
-    On return the value has been taken; arrival needs `quiet`. `value` is converted to the dtype
-    of `dst`. To write element i pass `dst[i:]`. OpenSHMEM 1.5: shmem_p.
+    The value has arrived after `quiet`. `value` is converted to the dtype of `dst`. To write
+    element i pass `dst[i:]`. OpenSHMEM 1.5: shmem_p.
     """
 
 def g(src: Symmetric, pe: int, *, stream: Any = None) -> Scalar:

@@ -20,8 +20,8 @@ from gpushmem.ops.row import EVERY_SCOPE, GET, LOCAL_ON_HOST, PUT, declare, read
 def p(dst: Element, value: Value, pe: Pe) -> None:
     """Write `value` to element 0 of `dst` (symmetric, on `pe`).
 
-    On return the value has been taken; arrival needs `quiet`. `value` is converted to the dtype
-    of `dst`. To write element i pass `dst[i:]`. OpenSHMEM 1.5: shmem_p.
+    The value has arrived after `quiet`. `value` is converted to the dtype of `dst`. To write
+    element i pass `dst[i:]`. OpenSHMEM 1.5: shmem_p.
     """
 
 
