@@ -273,7 +273,7 @@ class SignalValue(Wanted):
 class TeamHandle(Argument):
     """A team."""
 
-    stub, words = "Team", "a team, which is an integer in kernels"
+    stub, words = "Team", "a team"
 
 
 class Reduction(Argument):
