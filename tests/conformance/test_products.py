@@ -93,7 +93,7 @@ def test_strides_that_blas_has_not(alone):
 @pytest.mark.parametrize(
     ("dtypes", "says"),
     [
-        (("float32", "float64", "float32"), "dst is of float32, a of float64"),
+        (("float32", "float64", "float32"), "dst is an array of float32, a of float64"),
         (("int32", "int32", "int32"), "float16, float32, float64"),
     ],
 )

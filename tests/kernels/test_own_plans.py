@@ -31,7 +31,10 @@ def test_a_plan_is_checked_by_its_annotations(alone):
     plan(x, out=x)
     for make, said in (
         (lambda: Sized(size=4.5), "Sized: size must be an integer, not 4.5"),
-        (lambda: Sized(size=4, dtype="no such"), "Sized: dtype: 'no such' is no dtype"),
+        (
+            lambda: Sized(size=4, dtype="no such"),
+            "Sized: dtype: 'no such' is not a supported dtype",
+        ),
         (lambda: Sized(size=4, label=3), "Sized: label must be a str, not 3"),
         (lambda: Sized(4), "Sized: too many positional arguments"),
         (lambda: Sized(), "Sized: missing a required .*argument: 'size'"),
