@@ -74,13 +74,13 @@ def holders_of_our_memory():
     return found
 
 
-def start(tmp_path, n, ending=WAIT, *options, way="copies"):
+def start(tmp_path, n, ending=WAIT, *options, way="copies", env=None):
     """Start a job whose PEs meet and then do `ending`; return the launcher and the PEs' pids."""
     script = tmp_path / "job.py"
     more, begin = WAYS[way]
     script.write_text(STUBBORN.format(begin=begin, end=ending))
     options = (*options, *more)
-    launcher = start_cli("run", "-n", n, *options, script, tmp_path)
+    launcher = start_cli("run", "-n", n, *options, script, tmp_path, env=env)
     files = [tmp_path / f"pe{k}" for k in range(n)]
     within(30, lambda: all(f.exists() for f in files) or launcher.poll() is not None)
     return launcher, [int(f.read_text()) for f in files]
@@ -328,7 +328,7 @@ lonely[1, 1](s)
 print("launched", flush=True)
 shmem.barrier_all()
 """
-    launcher, _ = start(tmp_path, 1, ending)
+    launcher, _ = start(tmp_path, 1, ending, env={"GPUSHMEM_DEADLOCK": "0"})
     assert launcher.stdout.readline() == "launched\n"
     time.sleep(1)  # for the kernel to wait
     launcher.send_signal(signal.SIGINT)
