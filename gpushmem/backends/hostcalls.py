@@ -22,6 +22,9 @@ __all__ = [
     "check_copy",
     "check_pe",
     "check_strided",
+    "copy_from",
+    "copy_strided",
+    "copy_to",
     "fitting",
     "given",
     "not_symmetric",
@@ -141,3 +144,32 @@ def not_symmetric(name: str, array: Any) -> SymmetryError:
         f"{name}: the remote array ({kind}) is not on the symmetric heap: "
         "allocate it with gpushmem.empty or zeros"
     )
+
+
+# --- copies of memory that the host reaches; `target` and `source` are the remote elements
+
+
+def copy_to(name: str, target: Array, src: Array) -> None:
+    """Copy all of `src` to the first elements of `target`."""
+    check_copy(name, target, src, "target", target.size, src.size)
+    check_contiguous(name, "src", src)
+    target[: src.size] = src.reshape(-1)
+
+
+def copy_from(name: str, dst: Array, source: Array) -> None:
+    """Copy the first elements of `source` to all of `dst`."""
+    check_copy(name, dst, source, "source", source.size, dst.size)
+    check_contiguous(name, "dst", dst)
+    dst.reshape(-1)[:] = source[: dst.size]
+
+
+def copy_strided(
+    name: str, dst: Any, src: Any, dst_stride: int, src_stride: int, nelems: int
+) -> None:
+    """Copy `nelems` elements with strides."""
+    check_strided(name, dst, src, dst_stride, src_stride, nelems)
+    target, source = (
+        array.reshape(-1)[: (nelems - 1) * stride + 1 if nelems else 0 : stride]
+        for array, stride in ((dst, dst_stride), (src, src_stride))
+    )
+    target[:] = source

@@ -42,7 +42,6 @@ __all__ = [
     "RemoteSignal",
     "Result",
     "Root",
-    "Signal",
     "SignalOp",
     "SignalResult",
     "SignalValue",
@@ -170,16 +169,10 @@ class Own(Array):
     dtypes = WAITED
 
 
-class Signal(Own):
-    """The caller's own signal."""
+class OwnSignal(Own):
+    """Element 0 of the caller's own signal."""
 
-    dtypes = ("uint64",)
-
-
-class OwnSignal(Signal):
-    """Element 0 of it."""
-
-    first = True
+    dtypes, first = ("uint64",), True
 
 
 class Counted(Array):

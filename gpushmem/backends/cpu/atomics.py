@@ -23,7 +23,6 @@ from gpushmem.backends.cpu.access import (
     remote_element,
 )
 from gpushmem.ops import OPS, Op
-from gpushmem.ops.roles import Value
 from gpushmem.simt.base.native import c_function, intrinsic
 from gpushmem.simt.compiler.target import device
 
@@ -163,6 +162,6 @@ def host(op: Op, target: np.ndarray[Any, Any], arguments: dict[str, Any]) -> Any
     if not target.flags.aligned:
         raise error_of(UNALIGNED, op.name, address_of(target), target.itemsize)
     scalar = target.dtype.type
-    given = [scalar(arguments[name]) for name in op.named(Value)] or [scalar(1)]
+    given = [scalar(value) for value in arguments.values()] or [scalar(1)]  # in the row's order
     old = _compiled(op, target.dtype)(address_of(target), *(value.item() for value in given))
     return scalar(old) if op.returns.dtype is not None else None

@@ -72,15 +72,18 @@ class Observer(NamedTuple):
 OBSERVERS = [Observer(journal.wants, journal.generate)]
 
 
+def _wanting(op: Op) -> list[Observer]:
+    return [observer for observer in OBSERVERS if observer.wants(op)]
+
+
 def is_observed(op: Op) -> bool:
     """Whether an observer wants to know of a row's calls."""
-    return any(observer.wants(op) for observer in OBSERVERS)
+    return bool(_wanting(op))
 
 
 def observed(op: Op, parameters: Iterable[str], inner: Any) -> Any:
     """`inner`, which takes a row's arguments as a tuple, after the code of those who observe it."""
-    wanting = [observer for observer in OBSERVERS if observer.wants(op)]
-    names = tuple(parameters)
+    wanting, names = _wanting(op), tuple(parameters)
     if not wanting:
         return inner
 

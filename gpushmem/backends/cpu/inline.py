@@ -21,9 +21,10 @@ from gpushmem.backends.cpu.teams import Teams
 from gpushmem.backends.cpu.world import World
 from gpushmem.backends.hostcalls import (
     check_contiguous,
-    check_copy,
     check_pe,
-    check_strided,
+    copy_from,
+    copy_strided,
+    copy_to,
     fitting,
     not_symmetric,
 )
@@ -83,23 +84,16 @@ class Inline:
     # --- copies
 
     def _put(self, name: str, dst: Any, src: Any, pe: int) -> None:
-        src = np.asarray(src)
-        target = self._remote(name, dst, pe)
-        check_copy(name, target, src, "target", target.size, src.size)
-        check_contiguous(name, "src", src)
-        target[: src.size] = src.reshape(-1)
+        copy_to(name, self._remote(name, dst, pe), np.asarray(src))
 
     def _get(self, dst: Any, src: Any, pe: int) -> None:
-        source = self._remote("get", src, pe)
-        check_copy("get", dst, source, "source", source.size, dst.size)
-        check_contiguous("get", "dst", dst)
-        dst.reshape(-1)[:] = source[: dst.size]
+        copy_from("get", dst, self._remote("get", src, pe))
 
     def _iput(self, dst: Any, src: Any, pe: int, **counts: int) -> None:
-        _copy_strided("iput", self._remote("iput", dst, pe), np.asarray(src), **counts)
+        copy_strided("iput", self._remote("iput", dst, pe), np.asarray(src), **counts)
 
     def _iget(self, dst: Any, src: Any, pe: int, **counts: int) -> None:
-        _copy_strided("iget", dst, self._remote("iget", src, pe), **counts)
+        copy_strided("iget", dst, self._remote("iget", src, pe), **counts)
 
     def _p(self, dst: Any, value: Any, pe: int) -> None:
         self._element("p", dst, pe)[0] = value
@@ -175,14 +169,3 @@ def _nbytes(effect: Effect, arguments: dict[str, Any]) -> int:
     else:
         count = int(arguments[effect.extent].size)
     return count * int(arguments[effect.array].itemsize)
-
-
-def _copy_strided(
-    name: str, dst: Any, src: Any, dst_stride: int, src_stride: int, nelems: int
-) -> None:
-    check_strided(name, dst, src, dst_stride, src_stride, nelems)
-    target, source = (
-        array.reshape(-1)[: (nelems - 1) * stride + 1 if nelems else 0 : stride]
-        for array, stride in ((dst, dst_stride), (src, src_stride))
-    )
-    target[:] = source

@@ -18,9 +18,10 @@ import numpy as np
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.hostcalls import (
     check_contiguous,
-    check_copy,
     check_pe,
-    check_strided,
+    copy_from,
+    copy_strided,
+    copy_to,
     fitting,
     not_symmetric,
 )
@@ -84,36 +85,19 @@ class Here:
 
 
 def put(here: Here, dst: Any, src: Any, pe: int, name: str = "put") -> None:
-    target = here.remote(name, dst, pe)
-    check_copy(name, target, src, "target", target.size, src.size)
-    check_contiguous(name, "src", src)
-    target[: src.size] = src.reshape(-1)
+    copy_to(name, here.remote(name, dst, pe), src)
 
 
 def get(here: Here, dst: Any, src: Any, pe: int) -> None:
-    source = here.remote("get", src, pe)
-    check_copy("get", dst, source, "source", source.size, dst.size)
-    check_contiguous("get", "dst", dst)
-    dst.reshape(-1)[:] = source[: dst.size]
+    copy_from("get", dst, here.remote("get", src, pe))
 
 
 def iput(here: Here, dst: Any, src: Any, pe: int, **counts: int) -> None:
-    _copy_strided("iput", here.remote("iput", dst, pe), src, **counts)
+    copy_strided("iput", here.remote("iput", dst, pe), src, **counts)
 
 
 def iget(here: Here, dst: Any, src: Any, pe: int, **counts: int) -> None:
-    _copy_strided("iget", dst, here.remote("iget", src, pe), **counts)
-
-
-def _copy_strided(
-    name: str, dst: Any, src: Any, dst_stride: int, src_stride: int, nelems: int
-) -> None:
-    check_strided(name, dst, src, dst_stride, src_stride, nelems)
-    target, source = (
-        array.reshape(-1)[: (nelems - 1) * stride + 1 if nelems else 0 : stride]
-        for array, stride in ((dst, dst_stride), (src, src_stride))
-    )
-    target[:] = source
+    copy_strided("iget", dst, here.remote("iget", src, pe), **counts)
 
 
 def p(here: Here, dst: Any, value: Any, pe: int) -> None:
@@ -353,7 +337,7 @@ def broadcast(here: Here, team: int, dst: Any, src: Any, root: int) -> None:
 def alltoalls(here: Here, team: int, dst: Any, src: Any, **counts: int) -> None:
     _of_team(here, team, "alltoalls")
     target, source = here.remote("alltoalls", dst, 0), here.remote("alltoalls", src, 0)
-    _copy_strided("alltoalls", target, source, **counts)
+    copy_strided("alltoalls", target, source, **counts)
 
 
 def _check_room(name: str, dst: Any, needed: int) -> None:
