@@ -3,7 +3,8 @@
 Usage: python -m tests.oracle [--simulator] [--save FILE] [PATTERN ...]
 
 Every module of `numba.cuda.tests.cudapy` and `.doc_examples` whose name contains a PATTERN runs in
-a process of its own (`one`). Exit code 1 if an applicable test fails; see `applicability`.
+a process of its own, forked by a `Runner`. Exit code 1 if an applicable test fails; see
+`applicability`.
 """
 
 import argparse
@@ -11,8 +12,11 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import numba.cuda
@@ -35,18 +39,58 @@ def modules(patterns=()):
     return [n for n in names if not patterns or any(p in n for p in patterns)]
 
 
-def run_module(name, simulator=False):
-    """Outcomes of a module's tests: {test: (outcome, detail)}."""
-    env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1" if simulator else "0"}
-    command = [sys.executable, "-W", "ignore", "-m", "tests.oracle.one", f"numba.cuda.tests.{name}"]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", env=env, cwd=ROOT,
-            timeout=TIMEOUT, check=False,
+class Runner:
+    """A process that has loaded Numba, and forks a process for each module (`one.serve`)."""
+
+    def __init__(self, simulator=False):
+        env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1" if simulator else "0"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "tests.oracle.one"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT,
         )  # fmt: skip
-        out, err, code = done.stdout, done.stderr, done.returncode
-    except subprocess.TimeoutExpired as late:
-        out, err, code = (late.stdout or b"").decode(errors="replace"), "timeout", -1
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.communicate()
+
+    def run(self, name):
+        """Outcomes of a module's tests: {test: (outcome, detail)}."""
+        with tempfile.TemporaryDirectory() as folder:
+            files = [Path(folder) / kind for kind in ("out", "err")]
+            order = [f"numba.cuda.tests.{name}", *map(str, files), TIMEOUT]
+            print(json.dumps(order), file=self.process.stdin, flush=True)
+            answer = self.process.stdout.readline()
+            assert answer, "the process that forks numba-cuda's tests has ended"
+            return outcomes_of(name, int(answer), *(f.read_text(errors="replace") for f in files))
+
+
+class Runners:
+    """Several runners, a thread for each."""
+
+    def __init__(self, n, simulator=False):
+        self.stack, self.own = ExitStack(), threading.local()
+
+        def begin():
+            self.own.runner = self.stack.enter_context(Runner(simulator))
+
+        self.pool = ThreadPoolExecutor(n, initializer=begin)
+
+    def submit(self, name):
+        """A future of the outcomes of a module's tests."""
+        return self.pool.submit(lambda: self.own.runner.run(name))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.pool.shutdown()
+        self.stack.close()
+
+
+def outcomes_of(name, code, out, err):
+    """Read what a module's process wrote: {test: (outcome, detail)}."""
     outcomes = {}
     for line in out.splitlines():
         if line.startswith('{"test"'):
@@ -81,11 +125,9 @@ def main():
     args = parser.parse_args()
     verdicts = {}
     names = modules(args.patterns)
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        for name, outcomes in zip(
-            names, pool.map(lambda n: run_module(n, args.simulator), names), strict=True
-        ):
-            judged = judge(outcomes, args.simulator)
+    with Runners(len(os.sched_getaffinity(0)), args.simulator) as runners:
+        for name, future in [(name, runners.submit(name)) for name in names]:
+            judged = judge(future.result(), args.simulator)
             verdicts |= judged
             print(name, dict(Counter(v for v, _ in judged.values())), flush=True)
     counts = dict(sorted(Counter(v for v, _ in verdicts.values()).items()))

@@ -1,16 +1,22 @@
-"""Run one of numba-cuda's own test modules and print the outcomes as JSON lines.
+"""Run numba-cuda's own test modules and write the outcomes as JSON lines.
 
-Usage: python -m tests.oracle.one MODULE [TEST ...], on the engine, or on Numba's CUDA simulator if
-NUMBA_ENABLE_CUDASIM=1.
+Usage: python -m tests.oracle.one [MODULE [TEST ...]], on the engine, or on Numba's CUDA simulator
+if NUMBA_ENABLE_CUDASIM=1. Without a module, forks a process for each that is named on standard
+input, with Numba loaded: a line is a JSON list of the module, the files for its output and its
+errors, and the most seconds it may run. The answer to a line is the exit code.
 """
 
 import json
 import os
+import signal
 import sys
 import time
 import unittest
 import warnings
 from pathlib import Path
+
+ENGINE = os.environ.get("NUMBA_ENABLE_CUDASIM") != "1"
+WRITE = os.O_WRONLY | os.O_CREAT
 
 
 class Outcomes(unittest.TestResult):
@@ -58,13 +64,24 @@ class Outcomes(unittest.TestResult):
             self.failed_subtests.append(self._exc_info_to_string(err, test))
 
 
-def main(module, *names):
+def load():
+    """Load what every module needs, before any process is forked."""
     warnings.simplefilter("ignore")
-    out = os.fdopen(os.dup(1), "w")  # tests redirect and capture sys.stdout
-    if os.environ.get("NUMBA_ENABLE_CUDASIM") != "1":
+    if ENGINE:
         site = str(Path(__file__).parent / "site")
         os.environ.update(GPUSHMEM_ORACLE="engine", PYTHONPATH=site)
         sys.path.insert(0, site)
+        from gpushmem.launch import local
+
+        local.preload("cpu")
+        import gpushmem.simt.numba_cuda  # noqa: F401
+    import numba.cuda  # noqa: F401
+
+
+def run(module, *names):
+    """Run the tests, and end the process: whatever a broken test left running goes with it."""
+    out = os.fdopen(os.dup(1), "w")  # tests redirect and capture sys.stdout
+    if ENGINE:
         import oracle_site
 
         oracle_site.enter()
@@ -72,8 +89,22 @@ def main(module, *names):
     suite = loader.loadTestsFromNames([f"{module}.{name}" for name in names] or [module])
     suite.run(Outcomes(out))
     out.flush()
-    os._exit(0)  # what a broken test left running must not keep the process
+    os._exit(0)
+
+
+def serve():
+    """Run each module named on standard input in a fork of this process."""
+    for line in sys.stdin:
+        module, out, err, seconds = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            for fd, path, flags in ((0, os.devnull, os.O_RDONLY), (1, out, WRITE), (2, err, WRITE)):
+                os.dup2(os.open(path, flags), fd)
+            signal.alarm(seconds)
+            run(module)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    load()
+    run(*sys.argv[1:]) if sys.argv[1:] else serve()

@@ -2,12 +2,11 @@
 
 import json
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.oracle.__main__ import judge, modules, run_module
+from tests.oracle.__main__ import Runners, judge, modules
 
 ROOT = Path(__file__).parent.parent.parent
 # Ten seconds to minutes each, for the same few kernels with every function and every dtype.
@@ -30,8 +29,8 @@ def outcomes(request):
     calls = (getattr(item, "callspec", None) for item in request.session.items)
     names = {call.params["name"] for call in calls if call and "name" in call.params}
     workers = "PYTEST_XDIST_WORKER" in os.environ
-    with ThreadPoolExecutor(1 if workers else len(os.sched_getaffinity(0))) as pool:
-        yield {name: pool.submit(run_module, name) for name in modules() if name in names}
+    with Runners(1 if workers else len(os.sched_getaffinity(0))) as runners:
+        yield {name: runners.submit(name) for name in modules() if name in names}
 
 
 @pytest.mark.timeout(1200)
