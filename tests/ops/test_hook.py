@@ -79,7 +79,7 @@ def test_an_observer_sees_each_call(alone, lowered, name, call, nbytes):
 
 def machine_code(function, *argtypes):
     _, built = entry.build(function, argtypes)
-    return re.sub(r"_ZN[\w.$]+", "kernel", built.library.get_asm_str())
+    return re.sub(r"_ZN[\w.$]+", "kernel", built.assembly())
 
 
 def kernel_of(name):

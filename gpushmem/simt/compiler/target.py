@@ -373,14 +373,15 @@ class SimtLibrary(codegen.CodeLibrary):
 
     def __init__(self, owner: Any, name: str, **_: Any) -> None:
         super().__init__(owner, name)
-        self.modules: list[ir.Module] = []
+        self.modules: list[ir.Module] = []  # until it is finalized
+        self.bitcode: list[bytes] = []  # of its modules, from then on
         self.callees: dict[SimtLibrary, None] = {}  # an ordered set
         self.use_cooperative = False
         self.codes: set[int] = set()  # the keys of `exceptions` that its functions may return
         self.referenced_objects: dict[int, Any] = {}
         self.embedded = False  # reads the launch's `user` word
         self.local_bytes = 0  # of local arrays
-        self._bitcode: list[bytes] | None = None
+        self.const_bytes = 0  # of constant arrays and of texts
 
     def add_ir_module(self, module: ir.Module) -> None:
         self._raise_if_finalized()
@@ -416,7 +417,21 @@ class SimtLibrary(codegen.CodeLibrary):
         )
 
     def finalize(self) -> None:
+        """Keep the modules as bitcode: as Python objects they are a hundred times as large."""
         self._finalized = True
+        for module in self.modules:
+            self.const_bytes += sum(
+                value.value_type.get_abi_size(self._codegen.target_data)
+                for value in module.global_values
+                if value.name.startswith(("_cudapy_cmem", ".const."))
+            )
+            for function in module.functions:
+                if not function.is_declaration:
+                    function.linkage = "linkonce_odr"
+            parsed = llvm.parse_assembly(str(module), llvm.create_context())
+            parsed.verify()
+            self.bitcode.append(parsed.as_bitcode())
+        self.modules.clear()
 
     def get_function(self, name: str) -> ir.Function:
         for module in self.modules:
@@ -426,7 +441,8 @@ class SimtLibrary(codegen.CodeLibrary):
         raise KeyError(name)
 
     def get_llvm_str(self) -> str:
-        return "\n\n".join(str(module) for lib in self.everything() for module in lib.modules)
+        parts = (part for library in self.everything() for part in library.bitcode)
+        return "\n\n".join(str(llvm.parse_bitcode(part)) for part in parts)
 
     def get_asm_str(self) -> str:
         raise NotImplementedError("the machine code belongs to a kernel, not to a function")
@@ -441,19 +457,6 @@ class SimtLibrary(codegen.CodeLibrary):
                 found[library] = None
                 todo.extend(library.callees)
         return list(found)
-
-    def bitcode(self) -> list[bytes]:
-        """The modules of this library as bitcode."""
-        if self._bitcode is None:
-            self._bitcode = []
-            for module in self.modules:
-                for function in module.functions:
-                    if not function.is_declaration:
-                        function.linkage = "linkonce_odr"
-                parsed = llvm.parse_assembly(str(module))
-                parsed.verify()
-                self._bitcode.append(parsed.as_bitcode())
-        return self._bitcode
 
 
 def _define(function: ir.Function) -> None:
@@ -696,7 +699,11 @@ def _compile(
     finally:
         _nesting[0] -= 1
     cres.library.finalize()
-    return cres
+    if not _nesting[0]:
+        return cres
+    # A device function is kept for good: what only its compilation needed is not.
+    cres.fndesc.typemap = cres.fndesc.calltypes = None
+    return cres._replace(type_annotation=None, metadata={})
 
 
 class SimtDispatcher(CUDADispatcher):

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import ctypes
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
 from llvmlite.binding import Linkage
-from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
+from numba.core.codegen import CPUCodeLibrary, JITCPUCodegen
 from numba.core.compiler_lock import global_compiler_lock as core_lock
 from numba.cuda import types
 
@@ -67,11 +67,25 @@ class Entry:
     externals: frozenset[str]  # functions of other libraries: the keys of `suppliers`
     embedded: bool  # calls operations of an embedder, who gives launches their `user` word
     cachable: bool  # refers to nothing that only this process has
-    library: Any
+    name: str  # of the function
+    code: bytes  # object code
+    bitcode: bytes = field(default=b"", compare=False)  # before that; of one compiled here
+
+    def assembly(self) -> str:
+        """The machine code as text."""
+        return str(_codegen()._tm.emit_assembly(llvm.parse_bitcode(self.bitcode)))
 
 
-class EntryLibrary(JITCodeLibrary):
-    """The module of one kernel: optimised as a whole, then turned into machine code."""
+class EntryLibrary(CPUCodeLibrary):
+    """The module of one kernel: optimised as a whole, then turned into machine code.
+
+    It has an LLVM context of its own, and with it goes all that LLVM needed to compile the kernel.
+    """
+
+    def __init__(self, codegen: Any, name: str, context: Any) -> None:
+        super().__init__(codegen, name)
+        empty = str(codegen._create_empty_module(name))
+        self._final_module = llvm.parse_assembly(empty, context)
 
     def _optimize_final_module(self) -> None:
         module = self._final_module
@@ -92,11 +106,17 @@ class EntryLibrary(JITCodeLibrary):
                 f"the kernel calls {', '.join(missing)}, which the CPU engine does not have"
             )
 
+    def _finalize_final_module(self) -> None:
+        self.code = self._codegen._tm.emit_object(self._final_module)
+        self.bitcode = self._final_module.as_bitcode()
 
-class EntryCodegen(JITCPUCodegen):
-    """The JIT engine that kernels run from."""
 
-    _library_class = EntryLibrary
+def _loaded(code: bytes, name: str) -> Any:
+    """Load object code; returns its function `name` for Python, which calls it without the GIL."""
+    engine = _codegen()._engine._ee
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    return C_ENTRY(engine.get_function_address(name))
 
 
 def build(
@@ -133,26 +153,21 @@ def _build_fitting(
 
 def freeze(entry: Entry) -> dict[str, Any]:
     """An entry as data that can be pickled: object code, and what its status codes mean."""
-    state = {k: getattr(entry, k) for k in Entry.__dataclass_fields__ if k not in CODE}
-    return {
-        "state": state,
-        "code": entry.library.serialize_using_object_code(),
-        "exceptions": {code: exceptions[code] for code in entry.codes},
-    }
+    fields = {k: getattr(entry, k) for k in Entry.__dataclass_fields__ if k not in OWN}
+    return {"fields": fields, "exceptions": {code: exceptions[code] for code in entry.codes}}
 
 
 def thaw(frozen: dict[str, Any]) -> Entry:
     """The entry that `freeze` took apart, perhaps in another process."""
     warm_up()
+    fields = frozen["fields"]
     exceptions.update(frozen["exceptions"])
-    supply(frozen["state"]["externals"])
+    supply(fields["externals"])
     with core_lock:
-        library = _codegen().unserialize_library(frozen["code"])
-    call = C_ENTRY(library.get_pointer_to_function(library.name))
-    return Entry(call=call, library=library, **frozen["state"])
+        return Entry(call=_loaded(fields["code"], fields["name"]), **fields)
 
 
-CODE = ("call", "library")  # the fields of an Entry that are made of machine code
+OWN = ("call", "bitcode")  # what an Entry has for the process that compiled it
 
 
 def _waits(body: Any) -> bool:
@@ -176,31 +191,32 @@ def _build(cres: Any, body: Any, kind: type[_Entry], report: bool) -> Entry:
     dynamic_start = -(-shared_bytes // AREA_ALIGN) * AREA_ALIGN
     _define_constant(module, DYNAMIC_START, dynamic_start)
     kind(simt_target.target_context, module, cres.fndesc, name, report).make()
-    library = _codegen().create_library(name)
-    library.enable_object_caching()
-    for part in (llvm.parse_assembly(str(module)), body):
+    library = EntryLibrary(_codegen(), name, body._context)
+    for part in (llvm.parse_assembly(str(module), body._context), body):
         library.add_llvm_module(part)
     supply(externals)
     library.finalize()
     return Entry(
-        call=C_ENTRY(library.get_pointer_to_function(name)),
+        call=_loaded(library.code, name),
         kind=kind.kind,
         shared_bytes=shared_bytes,
         dynamic_start=dynamic_start,
-        local_bytes=_local_bytes(cres.library),
-        const_bytes=_const_bytes(cres.library),
+        local_bytes=sum(lib.local_bytes for lib in cres.library.everything()),
+        const_bytes=sum(lib.const_bytes for lib in cres.library.everything()),
         cooperative=cres.library.use_cooperative,
         codes=frozenset().union(*(lib.codes for lib in cres.library.everything())),
         externals=externals,
         embedded=any(lib.embedded for lib in cres.library.everything()),
         cachable=not any(lib.referenced_objects for lib in cres.library.everything()),
-        library=library,
+        name=name,
+        code=library.code,
+        bitcode=library.bitcode,
     )
 
 
 @cache
-def _codegen() -> EntryCodegen:
-    return EntryCodegen("simt.exec")
+def _codegen() -> Any:
+    return JITCPUCodegen("simt.exec")
 
 
 def warm_up() -> None:
@@ -211,8 +227,11 @@ def warm_up() -> None:
 
 
 def _link(library: Any) -> Any:
-    """One LLVM module with all that a library calls."""
-    parts = [llvm.parse_bitcode(part) for lib in library.everything() for part in lib.bitcode()]
+    """One LLVM module with all that a library calls, in a context of its own."""
+    context = llvm.create_context()
+    parts = [
+        llvm.parse_bitcode(part, context) for lib in library.everything() for part in lib.bitcode
+    ]
     for part in parts[1:]:
         parts[0].link_in(part)
     return parts[0]
@@ -228,23 +247,6 @@ def _placements(module: Any) -> tuple[dict[str, int], int]:
             starts[gv.name] = at
             at += nbytes
     return starts, at
-
-
-def _local_bytes(library: Any) -> int:
-    """An upper bound for the local arrays that a thread's stack must hold."""
-    return sum(lib.local_bytes for lib in library.everything())
-
-
-def _const_bytes(library: Any) -> int:
-    """Bytes of constant arrays and of texts."""
-    target = simt_target.target_context.target_data
-    return sum(
-        gv.value_type.get_abi_size(target)
-        for lib in library.everything()
-        for module in lib.modules
-        for gv in module.global_values
-        if gv.name.startswith(("_cudapy_cmem", ".const."))
-    )
 
 
 def _define_constant(module: ir.Module, name: str, value: int) -> None:
@@ -340,14 +342,14 @@ class _Loops(_Entry):
         thread = builder.bitcast(builder.alloca(area, name="thread"), i8p)
         store_field(builder, THREAD, thread, "launch", builder.ptrtoint(launch, i64))
         store_field(builder, THREAD, thread, "fiber", i64(0))
-        for field in ("user", "shared", "dynamic_shared"):
-            store_field(builder, THREAD, thread, field, load_field(builder, LAUNCH, launch, field))
+        for word in ("user", "shared", "dynamic_shared"):
+            store_field(builder, THREAD, thread, word, load_field(builder, LAUNCH, launch, word))
         bounds: dict[Any, tuple[ir.Value, ir.Value]] = {}
-        for field, limit in (("bdim", MAX_THREADS), ("gdim", MAX_DIM)):
+        for extent, limit in (("bdim", MAX_THREADS), ("gdim", MAX_DIM)):
             for axis in range(3):
-                value = load_field(builder, LAUNCH, launch, field, axis)
-                store_field(builder, THREAD, thread, field, value, axis)
-                bounds[field, axis] = i64(0), bounded(builder, value, limit)
+                value = load_field(builder, LAUNCH, launch, extent, axis)
+                store_field(builder, THREAD, thread, extent, value, axis)
+                bounds[extent, axis] = i64(0), bounded(builder, value, limit)
         for axis in range(3):  # this launch's part of the grid
             part = [load_field(builder, LAUNCH, launch, f, axis) for f in ("begin", "end")]
             bounds["gdim", axis] = tuple(builder.zext(v, i64) for v in part)

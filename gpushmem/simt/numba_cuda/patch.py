@@ -146,7 +146,7 @@ class SimtKernel(_Kernel):
 
     def inspect_asm(self, cc: Any = None) -> str:
         """Give this machine's assembly language."""
-        text: str = self.entry.library.get_asm_str()
+        text: str = self.entry.assembly()
         return text
 
     def launch(
