@@ -83,7 +83,6 @@ ROOMS = {
     ],
     "job": ["settings", "errors"],
     "bootstrap": ["job", "settings", "errors"],
-    "memory": ["size", "arguments", "errors"],
     "backends": [
         "simt/run", "simt/grid", "simt/compiler", "simt/base", "artifacts", "job", "ops", "store",
         "settings", "size", "lines", "arguments", "errors",
@@ -91,6 +90,7 @@ ROOMS = {
     "backends/nvshmem": [
         "backends", "artifacts", "job", "ops", "store", "settings", "size", "errors",
     ],
+    "memory": ["backends", "size", "arguments", "errors"],
     "runtime.py": [
         "memory", "backends", "bootstrap", "job", "ops", "settings", "size",
         "lines", "arguments", "errors",
@@ -104,7 +104,7 @@ ROOMS = {
     "checks.py": ["memory", "ops", "arguments", "errors"],
     "kernels": ["gpushmem", "checks"],  # public names only: what users' plans can do
     "cli": [
-        "launch", "doctor", "runtime", "kernel", "backends", "backends/nvshmem", "job", "store",
+        "launch", "doctor", "kernel", "backends", "backends/nvshmem", "job", "store",
         "settings", "size", "errors", "__version__",
     ],
 }  # fmt: skip
@@ -119,12 +119,8 @@ def room_of(module):
 
 
 def imports_of(source, package):
-    """The rooms that a module of `package` imports from, `if TYPE_CHECKING` excepted."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
-            node.body = []
-    for node in ast.walk(tree):
+    """The rooms that a module of `package` imports from, for its types alone too."""
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -147,8 +143,7 @@ def imports_of(source, package):
         ("from ...backends import cpu", {"backends"}),
         ("from .target import Simt", {"simt/compiler"}),
         ("def f():\n    import gpushmem.kernel", {"kernel"}),
-        ("if TYPE_CHECKING:\n    from gpushmem import runtime", set()),
-        ("if TYPE_CHECKING:\n    pass\nelse:\n    from gpushmem import runtime", {"runtime"}),
+        ("if TYPE_CHECKING:\n    from gpushmem import runtime", {"runtime"}),
         ("import numpy\nfrom gpushmem_tools import runtime", set()),
     ],
 )
