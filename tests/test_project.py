@@ -83,9 +83,13 @@ ROOMS = {
     ],
     "job": ["settings", "errors"],
     "bootstrap": ["job", "settings", "errors"],
+    "diagnosis": [
+        "simt/run", "simt/compiler", "simt/base", "artifacts", "job", "ops", "settings", "lines",
+        "errors",
+    ],
     "backends": [
-        "simt/run", "simt/grid", "simt/compiler", "simt/base", "artifacts", "job", "ops", "store",
-        "settings", "size", "lines", "arguments", "errors",
+        "diagnosis", "simt/run", "simt/grid", "simt/compiler", "simt/base", "artifacts", "job",
+        "ops", "store", "settings", "size", "arguments", "errors",
     ],
     "backends/nvshmem": [
         "backends", "artifacts", "job", "ops", "store", "settings", "size", "errors",
@@ -97,14 +101,14 @@ ROOMS = {
     ],
     "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
     "launch": [
-        "job", "ops", "kernel", "backends", "backends/nvshmem", "settings", "size", "arguments",
-        "errors",
+        "diagnosis", "job", "ops", "kernel", "backends", "backends/nvshmem", "settings", "size",
+        "arguments", "errors",
     ],
     "doctor": ["backends", "backends/nvshmem", "settings", "size", "errors"],
     "checks.py": ["memory", "ops", "arguments", "errors"],
     "kernels": ["gpushmem", "checks"],  # public names only: what users' plans can do
     "cli": [
-        "launch", "doctor", "kernel", "backends", "backends/nvshmem", "job", "store",
+        "launch", "diagnosis", "doctor", "kernel", "backends", "backends/nvshmem", "job", "store",
         "settings", "size", "errors", "__version__",
     ],
 }  # fmt: skip

@@ -12,7 +12,7 @@ from gpushmem.bootstrap.polling import poll
 from gpushmem.errors import BootstrapError
 from gpushmem.job.job import Job
 from gpushmem.job.peers import Peers
-from gpushmem.job.report import compact
+from gpushmem.job.pes import compact
 
 __all__ = ["Inherited"]
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpushmem.errors import BackendUnavailable, BootstrapError, ShmemError
-from gpushmem.job.report import compact
+from gpushmem.job.pes import compact
 
 __all__ = ["check", "elsewhere", "identity", "numbers"]
 

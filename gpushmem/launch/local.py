@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 
 from gpushmem import settings
 from gpushmem.backends import registry
+from gpushmem.diagnosis.report import report_on
 from gpushmem.errors import ShmemError
 from gpushmem.job.board import DEADLOCK, FAILED, NONE, TIMEOUT
 from gpushmem.job.job import Job, create
 from gpushmem.job.limits import SPARE, check_open_files, within_limits
-from gpushmem.job.report import report_on
 from gpushmem.launch.output import Pipes, Tagger
 from gpushmem.launch.pe import HELD
 from gpushmem.launch.program import Program

@@ -17,7 +17,7 @@ from gpushmem.bootstrap import handshake, server, shared_memory, tcp
 from gpushmem.bootstrap.channel import Deadline
 from gpushmem.bootstrap.client import Client
 from gpushmem.bootstrap.handshake import Unproven
-from gpushmem.job.report import compact
+from gpushmem.job.pes import compact
 from tests.bootstrap.processes import Process, free_port, joined, step
 from tests.bootstrap.processes import tcp as tcp_env
 from tests.files import open_files

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpushmem.diagnosis.outside import Outside, is_memory
+from gpushmem.diagnosis.report import report_on
 from gpushmem.errors import ArgumentError
-from gpushmem.job.outside import Outside, is_memory
 from gpushmem.job.plain import plain
-from gpushmem.job.report import report_on
 
 __all__ = ["Found", "inspect", "jobs"]
 

@@ -2,42 +2,21 @@
 
 The account of a PE has `host`, the user's threads that wait; `waits`, kernel threads that wait,
 equal ones combined; `busy`, kernels that run without waiting; `unstarted`, kernels with blocks that
-are not resident yet; `journal`, the recorded writes; `stacks`. See `backends/cpu/account.py`.
+are not resident yet; `journal`, the recorded writes; `stacks`. See `account.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from gpushmem.job.board import Board
+from gpushmem.diagnosis.journal import Journals
+from gpushmem.job.board import Board
+from gpushmem.job.pes import compact
 
-__all__ = ["PLACES", "compact", "gone", "place_of", "report", "report_on"]
+__all__ = ["gone", "report", "report_on"]
 
 Account = dict[str, Any]
 Accounts = dict[int, Account | None]
-PLACES = 1024  # entries of a journal's table of words
-
-
-def place_of(offset: int, pe: int) -> int:
-    """Return the journal entry for the word at an offset on a PE; kernels contain it, too."""
-    return ((offset >> 3) + pe * 67) & (PLACES - 1)
-
-
-def compact(pes: Iterable[int]) -> str:
-    """Format PE numbers: "PE 3", "PEs 0, 4-7"."""
-    numbers = sorted(pes)
-    parts: list[list[int]] = []
-    for pe in numbers:
-        if parts and parts[-1][-1] == pe - 1:
-            parts[-1].append(pe)
-        else:
-            parts.append([pe])
-    texts = [
-        f"{part[0]}-{part[-1]}" if len(part) > 2 else ", ".join(map(str, part)) for part in parts
-    ]
-    return ("PE " if len(numbers) == 1 else "PEs ") + ", ".join(texts)
 
 
 def report_on(board: Board, seconds: float, stacks: bool = False) -> str:
@@ -50,7 +29,7 @@ def report(accounts: Accounts, gone: dict[int, str]) -> str:
 
     `gone` gives the reason for PEs that have no account.
     """
-    notes, n_pes = Notes(accounts), len(accounts)
+    notes, n_pes = Journals(accounts), len(accounts)
     alike: dict[tuple[str, str], dict[int, Told]] = {}
     for pe, account in accounts.items():
         told = [_missing(gone.get(pe))] if account is None else _of(account, notes, n_pes)
@@ -131,7 +110,7 @@ SHOWN = 8  # items of a list
 # --- one PE
 
 
-def _of(account: Account, notes: Notes, n_pes: int) -> list[Told]:
+def _of(account: Account, notes: Journals, n_pes: int) -> list[Told]:
     """Describe the state of one PE."""
     if "error" in account:
         return [Told(f"state unknown: {account['error']}")]
@@ -160,7 +139,7 @@ def _team(team: Account | None) -> str:
     return f" of team {team['number']} ({compact(team['pes'])})" if team else ""
 
 
-def _wait(pe: int, wait: Account, notes: Notes, n_pes: int) -> Told:
+def _wait(pe: int, wait: Account, notes: Journals, n_pes: int) -> Told:
     more = f" and {wait['more']} more" if wait["more"] else ""
     block, thread = (tuple(wait[k]) for k in ("block", "thread"))
     who = f"kernel {wait['kernel']}, block {block}, thread {thread}{more}, {wait['site']}"
@@ -201,7 +180,7 @@ def _name(thing: Account) -> str:
 
 
 def _about(
-    pe: int, thing: Account, notes: Notes, n_pes: int
+    pe: int, thing: Account, notes: Journals, n_pes: int
 ) -> tuple[list[str], list[tuple[str, int]]]:
     """Describe the word that `pe` waits on, and list its writers."""
     name, offset = _name(thing), thing["offset"]
@@ -227,43 +206,10 @@ def _unwritten(unknown: list[int], n_pes: int) -> str:
     )
 
 
-class Notes:
-    """The journals of all PEs, indexed."""
-
-    def __init__(self, accounts: Accounts) -> None:
-        self._words: dict[int, list[tuple[int, int, str]]] = {}  # offset -> writer, PE, line
-        self._puts: list[tuple[int, int, int, int, str]] = []
-        self._places: dict[int, set[int]] = {}  # entries in use in the table of a PE
-        self.unsure = [pe for pe, account in accounts.items() if not account or _lost(account)]
-        for writer, account in accounts.items():
-            journal = (account or {}).get("journal") or {"words": [], "puts": []}
-            self._places[writer] = {place_of(at, pe) for at, pe, _ in journal["words"]}
-            for at, pe, site in journal["words"]:
-                self._words.setdefault(at, []).append((writer, pe, site))
-            self._puts += [
-                (at, at + nbytes, writer, pe, site) for at, nbytes, pe, site in journal["puts"]
-            ]
-
-    def of(self, offset: int) -> list[tuple[int, int, str]]:
-        """Return the writers of the word at an offset: (writer, PE, source line)."""
-        found = list(self._words.get(offset, ()))
-        found += [put[2:] for put in self._puts if put[0] <= offset < put[1]]
-        return [(writer, pe, site) for (writer, pe), site in {n[:2]: n[2] for n in found}.items()]
-
-    def unknown(self, offset: int, pe: int) -> list[int]:
-        """Return the PEs whose records do not exclude that they have written a word of `pe`."""
-        place = place_of(offset, pe)
-        return sorted({*self.unsure, *(w for w, taken in self._places.items() if place in taken)})
-
-
-def _lost(account: Account) -> bool:
-    return "journal" not in account or bool(account["journal"]["lost"])
-
-
 # --- waits between PEs
 
 
-def _relations(accounts: Accounts, notes: Notes) -> list[str]:
+def _relations(accounts: Accounts, notes: Journals) -> list[str]:
     edges = {pe: _waits_for(account, notes) for pe, account in accounts.items() if account}
     edges = {pe: to for pe, to in edges.items() if to}
     if not edges:
@@ -279,7 +225,7 @@ def _relations(accounts: Accounts, notes: Notes) -> list[str]:
     return lines
 
 
-def _waits_for(account: Account, notes: Notes) -> set[int]:
+def _waits_for(account: Account, notes: Journals) -> set[int]:
     """Return the PEs that could end a wait of this one, as far as known."""
     pe, found = account["pe"], set()
     for wait in account.get("host", ()):

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu.world import World
 from gpushmem.lines import Line, assigned_name, user_line
 
 __all__ = ["Arrays", "Found"]
@@ -46,8 +45,8 @@ class _Local(NamedTuple):
 class Arrays:
     """The arrays of one PE. `allocated` gives what is on the heap (`memory.stats`)."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self) -> None:
+        self.heap = 0  # address of this PE's segment; 0 until it is mapped
         self.allocated: Callable[[], Sequence[Any]] = list
         self._local: dict[int, _Local] = {}
 
@@ -63,7 +62,7 @@ class Arrays:
 
     def symmetric_at(self, address: int) -> Found | None:
         """The array on the heap that an address is in."""
-        offset = address - self._world.heap
+        offset = address - self.heap
         for made in self.allocated():
             if made.offset <= offset < made.offset + max(made.nbytes, 1):
                 index = -(-(offset - made.offset) // made.dtype.itemsize)

@@ -8,15 +8,15 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from gpushmem.backends.cpu.account import Accountant
+from gpushmem.diagnosis.account import Accountant
+from gpushmem.diagnosis.report import report
 from gpushmem.job.board import Board
-from gpushmem.job.report import report
 from gpushmem.simt.base.parking import hosts
 
-__all__ = ["Signals"]
+__all__ = ["Interrupts"]
 
 
-class Signals:
+class Interrupts:
     """The handlers, from `init` to `finalize`; those the user has set stay.
 
     In a job of `gpushmem run` the launcher reports on all PEs, and SIGUSR1 to a PE prints its

@@ -13,96 +13,33 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
+from collections.abc import Mapping
 from functools import cache
 from types import CodeType
 from typing import Any
 
 import numpy as np
 
-from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu.world import WORLD
-from gpushmem.job.report import PLACES, place_of
 from gpushmem.lines import line_at, user_place
-from gpushmem.ops import Op
-from gpushmem.ops.roles import Element, Remote
-from gpushmem.ops.row import DATA, READS, Effect
-from gpushmem.simt.base.layout import LAUNCH, offset, view
-from gpushmem.simt.base.native import i64
-from gpushmem.simt.compiler.primitives import launch_word, site_word, user_word
-from gpushmem.simt.compiler.target import device
 
-__all__ = ["Journal", "generate", "wants", "written"]
+__all__ = [
+    "KEY_PE", "PARTS", "PLACES", "PUT", "PUTS", "SIGNALS", "TABLES", "WORD", "WORDS", "Journal",
+    "Journals", "place_of",
+]  # fmt: skip
 
 KEY_PE = 16  # bits of a key that hold the PE, plus 1; the rest is the heap offset
 WORD = np.dtype([("key", "i8"), ("site", "i8")], align=True)
 PUT = np.dtype([("key", "i8"), ("nbytes", "i8"), ("site", "i8")], align=True)
 PUTS = 256
+PLACES = 1024  # entries of a table of words
 SIGNALS, WORDS = 0, 1  # tables: a sweep of `p` must not hide who wrote a signal
 TABLES = np.dtype([("n_puts", "i8"), ("puts", PUT, PUTS), ("words", WORD, (2, PLACES))], align=True)
 PARTS = 64  # journals of a PE; parts of a launch beyond share them
 
-as_word, as_put, as_tables, as_launch, as_world = map(view, (WORD, PUT, TABLES, LAUNCH, WORLD))
-AT_WORDS, AT_PUTS = offset(TABLES, "words"), offset(TABLES, "puts")
-WORD_BYTES, PUT_BYTES, TABLES_BYTES = WORD.itemsize, PUT.itemsize, TABLES.itemsize
 
-device_place_of = device(place_of)
-
-
-@device
-def tables_here():
-    """Address of the tables of the calling thread's part of its launch."""
-    world = as_world(user_word())
-    return world.journal + (as_launch(launch_word()).part & (PARTS - 1)) * TABLES_BYTES
-
-
-@device
-def note_word(address, pe, table):
-    """Note that the word symmetric with that at `address` is written on `pe`."""
-    start = address - as_world(user_word()).heap
-    place = table * PLACES + device_place_of(start, pe)
-    word = as_word(tables_here() + AT_WORDS + place * WORD_BYTES)
-    word.key = (start << KEY_PE) + pe + 1
-    word.site = site_word()
-
-
-@device
-def note_put(address, nbytes, pe):
-    """Note that the bytes symmetric with those at `address` are written on `pe`."""
-    here = tables_here()
-    tables = as_tables(here)
-    put = as_put(here + AT_PUTS + (tables.n_puts & (PUTS - 1)) * PUT_BYTES)
-    tables.n_puts += 1
-    put.key = ((address - as_world(user_word()).heap) << KEY_PE) + pe + 1
-    put.nbytes = nbytes
-    put.site = site_word()
-
-
-# --- what is noted of operations
-
-
-def wants(op: Op) -> bool:
-    """Whether an operation leaves notes."""
-    return bool(written(op))
-
-
-def written(op: Op) -> list[Effect]:
-    """What an operation writes to memory of another PE."""
-    remote = Remote, Element
-    return [
-        effect for effect in op.facts.effects
-        if effect.how != READS and issubclass(op.arrays[effect.array], remote)
-    ]  # fmt: skip
-
-
-def generate(call: Any) -> None:
-    """Add the notes of one call: a word for an element, a range of bytes for an array."""
-    for effect in written(call.op):
-        address, pe = call.address(effect.array), call.integer("pe")
-        if effect.extent == "0":
-            table = WORDS if effect.kind == DATA else SIGNALS
-            call.run(note_word, address, pe, i64(table))
-        else:
-            call.run(note_put, address, call.nbytes(effect), pe)
+def place_of(offset: int, pe: int) -> int:
+    """Return the journal entry for the word at an offset on a PE; kernels contain it, too."""
+    return ((offset >> 3) + pe * 67) & (PLACES - 1)
 
 
 class Journal:
@@ -110,7 +47,7 @@ class Journal:
 
     def __init__(self) -> None:
         self._tables = np.zeros(PARTS, TABLES)  # untouched parts take no memory
-        self.address = address_of(self._tables)
+        self.address = self._tables.ctypes.data
         self._host: deque[tuple[int, int, int, CodeType, int]] = deque(maxlen=PUTS)
         self._host_notes = 0
 
@@ -150,6 +87,39 @@ class Journal:
             ],
             "lost": bool((self._tables["n_puts"] > PUTS).any() or self._host_notes > PUTS),
         }
+
+
+class Journals:
+    """The journals of all PEs, indexed."""
+
+    def __init__(self, accounts: Mapping[int, dict[str, Any] | None]) -> None:
+        self._words: dict[int, list[tuple[int, int, str]]] = {}  # offset -> writer, PE, line
+        self._puts: list[tuple[int, int, int, int, str]] = []
+        self._places: dict[int, set[int]] = {}  # entries in use in the table of a PE
+        self.unsure = [pe for pe, account in accounts.items() if not account or _lost(account)]
+        for writer, account in accounts.items():
+            journal = (account or {}).get("journal") or {"words": [], "puts": []}
+            self._places[writer] = {place_of(at, pe) for at, pe, _ in journal["words"]}
+            for at, pe, site in journal["words"]:
+                self._words.setdefault(at, []).append((writer, pe, site))
+            self._puts += [
+                (at, at + nbytes, writer, pe, site) for at, nbytes, pe, site in journal["puts"]
+            ]
+
+    def of(self, offset: int) -> list[tuple[int, int, str]]:
+        """Return the writers of the word at an offset: (writer, PE, source line)."""
+        found = list(self._words.get(offset, ()))
+        found += [put[2:] for put in self._puts if put[0] <= offset < put[1]]
+        return [(writer, pe, site) for (writer, pe), site in {n[:2]: n[2] for n in found}.items()]
+
+    def unknown(self, offset: int, pe: int) -> list[int]:
+        """Return the PEs whose records do not exclude that they have written a word of `pe`."""
+        place = place_of(offset, pe)
+        return sorted({*self.unsure, *(w for w, taken in self._places.items() if place in taken)})
+
+
+def _lost(account: dict[str, Any]) -> bool:
+    return "journal" not in account or bool(account["journal"]["lost"])
 
 
 def _where(key: int) -> tuple[int, int]:

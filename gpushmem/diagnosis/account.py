@@ -1,6 +1,6 @@
 """What this PE tells of itself when it is asked: who waits, for what, and what it sees.
 
-An account is plain data (`job.board` carries it as JSON); `job.report` makes a text of the accounts
+An account is plain data (`job.board` carries it as JSON); `report` makes a text of the accounts
 of all PEs. Making one stops nothing: of a PE that moves on meanwhile it may show a moment ago.
 """
 
@@ -11,22 +11,20 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-import gpushmem.job
-from gpushmem.backends.cpu.arrays import Arrays
-from gpushmem.backends.cpu.asking import Asking
-from gpushmem.backends.cpu.collectives import MEMBER
-from gpushmem.backends.cpu.journal import Journal
-from gpushmem.backends.cpu.meeting import Meeting
-from gpushmem.backends.cpu.world import World
-from gpushmem.backends.hostcalls import ON_THE_HOST
+from gpushmem.diagnosis.arrays import Arrays
+from gpushmem.diagnosis.asking import Asking
+from gpushmem.diagnosis.journal import Journal
+from gpushmem.job.job import Job
 from gpushmem.lines import line_of, user_frame
 from gpushmem.ops.constants import COMPARISONS
+from gpushmem.ops.row import ON_THE_HOST
 from gpushmem.simt.base.layout import GROUP
 from gpushmem.simt.base.parking import Parked, hosts, parked
 from gpushmem.simt.compiler.groups import MEETING
@@ -34,28 +32,51 @@ from gpushmem.simt.compiler.primitives import LANE_MEETING, POLLING
 from gpushmem.simt.run.kernel import running
 from gpushmem.simt.run.waits import Wait, unstarted, waits
 
-__all__ = ["Accountant"]
+__all__ = ["MEMBER", "Accountant", "Waiting"]
 
-LAUNCHER = str(Path(gpushmem.job.__file__).parent.parent / "launch")
+LAUNCHER = str(Path(__file__).parents[1] / "launch")
 MOST = 50  # waits in an account; the rest is counted
+MEMBER = -16  # in a waiting thread's record: it waits for the PE whose number is `wanted`
+
+
+class Waiting(NamedTuple):
+    """What the host waits for; the watch's thread reads it."""
+
+    parked: Parked
+    team: int
+    pes: list[int]  # its members
+    missing: Callable[[], list[int]]  # those that have not come
+    gone: Callable[[], list[int]]  # ... and will not, since they have ended
+
+
+class Meeting(Protocol):
+    """The calling PE's side of the meetings with other PEs."""
+
+    waiting: Waiting | None
+
+    def pes(self, team: int) -> list[int]:
+        """The members of a team, as PEs of the job."""
+
+    def team_at(self, address: int) -> int:
+        """The team in whose lines an address is."""
 
 
 class Accountant:
     """Makes the accounts of one PE."""
 
     def __init__(
-        self, world: World, meeting: Meeting, journal: Journal, arrays: Arrays, asking: Asking
+        self, job: Job, meeting: Meeting, journal: Journal, arrays: Arrays, asking: Asking
     ) -> None:
-        self._world, self._meeting, self._journal = world, meeting, journal
+        self._job, self._meeting, self._journal = job, meeting, journal
         self._arrays, self._asking = arrays, asking
 
     def account(self, stacks: bool = False) -> dict[str, Any]:
-        """All of it; see `job.report` for what is in it."""
+        """All of it; see `report` for what is in it."""
         found = waits()
         alike = _alike(found)
         busy = sorted({launch.name for launch in list(running)} - {wait.kernel for wait in found})
         return {
-            "pe": self._world.job.my_pe,
+            "pe": self._job.my_pe,
             "host": [self._host(*each) for each in (*hosts(), *self._asking.waits().items())],
             "busy": busy,
             "unstarted": unstarted(),
@@ -82,7 +103,7 @@ class Accountant:
 
     def _team(self, index: int, pes: list[int]) -> dict[str, Any] | None:
         """A team for people; None for that of all PEs."""
-        return None if len(pes) == self._world.job.n_pes else {"number": index, "pes": pes}
+        return None if len(pes) == self._job.n_pes else {"number": index, "pes": pes}
 
     # --- kernels
 
@@ -103,7 +124,7 @@ class Accountant:
         if wait.compare == LANE_MEETING:
             return {"lanes": wait.wanted}
         if wait.compare == MEMBER:
-            team = self._team_of(wait.address)
+            team = self._meeting.team_at(wait.address)
             return {"for": wait.wanted, "team": self._team(team, self._meeting.pes(team))}
         if wait.address == 0:
             return {}
@@ -113,14 +134,9 @@ class Accountant:
             condition |= {"sign": COMPARISONS.get(wait.compare, "?"), "wanted": wanted}
         return condition | {"object": self._object(wait.address, abs(wait.width))}
 
-    def _team_of(self, address: int) -> int:
-        """The team in whose lines an address is."""
-        lines, boxes = self._world.teams["lines"], self._world.teams["boxes"]
-        return int(((lines <= address) & (address < boxes)).argmax())
-
     def _object(self, address: int, width: int) -> dict[str, Any]:
         """What symmetric array an address is in."""
-        offset = address - self._world.heap
+        offset = address - self._arrays.heap
         found = self._arrays.symmetric_at(address)
         if found is not None:
             return {

@@ -50,13 +50,13 @@ from pathlib import Path
 from typing import Any
 
 from gpushmem import settings
-from gpushmem.backends.cpu import movers
-from gpushmem.backends.cpu.account import Accountant
-from gpushmem.backends.cpu.asking import Asking
+from gpushmem.diagnosis import movers
+from gpushmem.diagnosis.account import Accountant
+from gpushmem.diagnosis.asking import Asking
+from gpushmem.diagnosis.report import gone, report
 from gpushmem.job.board import DEADLOCK, FAILED, NONE, TIMEOUT
 from gpushmem.job.descriptors import above_standard
 from gpushmem.job.job import Job
-from gpushmem.job.report import gone, report
 from gpushmem.simt.base.parking import Parked, all_at_rest, help_others, hosts, moves, parked
 from gpushmem.simt.run.kernel import running
 
