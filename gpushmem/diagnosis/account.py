@@ -34,7 +34,7 @@ from gpushmem.simt.run.waits import Wait, unstarted, waits
 
 __all__ = ["MEMBER", "Accountant", "Waiting"]
 
-LAUNCHER = str(Path(__file__).parents[1] / "launch")
+LAUNCHER = str(Path(__file__).parents[1] / "start")
 MOST = 50  # waits in an account; the rest is counted
 MEMBER = -16  # in a waiting thread's record: it waits for the PE whose number is `wanted`
 

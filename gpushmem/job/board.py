@@ -70,8 +70,8 @@ PE = np.dtype(
 )  # fmt: skip
 # ended: 1 when the PE has ended, with exit code `code` (-1: unknown). initialised: 0 before
 # `init`, 1 until `finalize`, 2 after it. still, confirmed, quiet_since: `diagnosis/termination`.
-# met: 1 when the PE waits for the announcement (`bootstrap/inherited`). kernel: name of a running
-# kernel.
+# met: 1 when the PE waits for the announcement (`start/bootstrap/inherited`). kernel: name of a
+# running kernel.
 # Signals that a kernel with a wild store may be killed by:
 WILD = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 PAGE = mmap.PAGESIZE

@@ -22,7 +22,7 @@ from gpushmem.errors import Deadlock, PeerFailed, WaitTimeout
 from gpushmem.job.board import FAILED
 from gpushmem.job.ending import note_failure, reason_of
 from gpushmem.job.job import Job, adopt
-from gpushmem.launch.output import Ends, Pipes
+from gpushmem.start.launch.output import Ends, Pipes
 
 __all__ = ["HELD", "run"]
 
@@ -179,7 +179,7 @@ def _say(text: str) -> None:
             os.write(2, text.encode(errors="replace"))
 
 
-LAUNCHER = tuple(str(Path(__file__).parent.parent / room) + os.sep for room in ("launch", "cli"))
+LAUNCHER = tuple(str(Path(__file__).parents[2] / room) + os.sep for room in ("start", "cli"))
 
 
 def _of_the_script(tb: TracebackType | None) -> TracebackType | None:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 from gpushmem import settings
-from gpushmem.bootstrap.channel import GRACE, Deadline, missing
-from gpushmem.bootstrap.polling import poll
 from gpushmem.errors import BootstrapError
 from gpushmem.job.job import Job
 from gpushmem.job.peers import Peers
 from gpushmem.job.pes import compact
+from gpushmem.start.bootstrap.channel import GRACE, Deadline, missing
+from gpushmem.start.bootstrap.polling import poll
 
 __all__ = ["Inherited"]
 

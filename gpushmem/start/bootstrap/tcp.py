@@ -12,10 +12,10 @@ import re
 import socket
 
 from gpushmem import settings
-from gpushmem.bootstrap.channel import Channel, Deadline, place
-from gpushmem.bootstrap.client import Client
-from gpushmem.bootstrap.sockets import Sockets
 from gpushmem.errors import ArgumentError, BootstrapError
+from gpushmem.start.bootstrap.channel import Channel, Deadline, place
+from gpushmem.start.bootstrap.client import Client
+from gpushmem.start.bootstrap.sockets import Sockets
 
 __all__ = ["PREFIX", "address", "channel"]
 

@@ -7,9 +7,9 @@ import socket
 from datetime import timedelta
 from typing import Any
 
-from gpushmem.bootstrap.channel import Channel, Deadline, missing, number, place
-from gpushmem.bootstrap.polling import poll
 from gpushmem.errors import BootstrapError
+from gpushmem.start.bootstrap.channel import Channel, Deadline, missing, number, place
+from gpushmem.start.bootstrap.polling import poll
 
 __all__ = ["channel", "recognised", "with_agent"]
 

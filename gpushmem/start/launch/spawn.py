@@ -17,10 +17,10 @@ from gpushmem.errors import ArgumentError, Deadlock, PeerFailed, WaitTimeout
 from gpushmem.job.board import DEADLOCK, TIMEOUT
 from gpushmem.job.descriptors import fill_standard
 from gpushmem.job.limits import within_limits
-from gpushmem.launch.local import Outcome, check_room, launch, preload
-from gpushmem.launch.pickling import PLAIN, dumps
-from gpushmem.launch.program import Program, calling
 from gpushmem.size import parse_size
+from gpushmem.start.launch.local import Outcome, check_room, launch, preload
+from gpushmem.start.launch.pickling import PLAIN, dumps
+from gpushmem.start.launch.program import Program, calling
 
 __all__ = ["collect", "spawn"]
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from gpushmem.bootstrap import machines
-from gpushmem.bootstrap.channel import Channel, Deadline, missing, number, place
-from gpushmem.bootstrap.directory import Directory, job_id
-from gpushmem.bootstrap.polling import poll
 from gpushmem.errors import BootstrapError
+from gpushmem.start.bootstrap import machines
+from gpushmem.start.bootstrap.channel import Channel, Deadline, missing, number, place
+from gpushmem.start.bootstrap.directory import Directory, job_id
+from gpushmem.start.bootstrap.polling import poll
 
 __all__ = ["channel", "of_its_own", "recognised"]
 

@@ -19,9 +19,9 @@ from typing import Any, Protocol
 
 from gpushmem.backends.nvshmem.transport import without_ours
 from gpushmem.job.job import Job
-from gpushmem.launch import pe as pe_main
-from gpushmem.launch.output import Ends, own_streams
-from gpushmem.launch.program import Program
+from gpushmem.start.launch import pe as pe_main
+from gpushmem.start.launch.output import Ends, own_streams
+from gpushmem.start.launch.program import Program
 
 __all__ = ["ExecStarter", "ForkStarter", "Starter", "main"]
 
@@ -84,7 +84,7 @@ CODE = (
     "import ctypes, json, os, sys; about = json.loads(sys.argv[1]); "
     "ctypes.CDLL(None).prctl(1, 9); os.getppid() == about['parent'] or os._exit(1); "
     "sys.path[:] = about['path']; "
-    "from gpushmem.launch.start import main; main(about)"
+    "from gpushmem.start.launch.process import main; main(about)"
 )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import socket
 
-from gpushmem.bootstrap.channel import GRACE, Channel, Deadline
-from gpushmem.bootstrap.client import Client
-from gpushmem.bootstrap.handshake import Unproven
-from gpushmem.bootstrap.server import Listener
+from gpushmem.start.bootstrap.channel import GRACE, Channel, Deadline
+from gpushmem.start.bootstrap.client import Client
+from gpushmem.start.bootstrap.handshake import Unproven
+from gpushmem.start.bootstrap.server import Listener
 
 __all__ = ["Sockets"]
 

@@ -16,13 +16,13 @@ import time
 from typing import Any
 
 from gpushmem import settings
-from gpushmem.bootstrap import machines
-from gpushmem.bootstrap.channel import GRACE, Channel, Deadline
-from gpushmem.bootstrap.directory import Directory
-from gpushmem.bootstrap.nearby import Nearby
-from gpushmem.bootstrap.shared_memory import found, raise_refusal, refusal
 from gpushmem.errors import BootstrapError, ShmemError
 from gpushmem.job.peers import Peers
+from gpushmem.start.bootstrap import machines
+from gpushmem.start.bootstrap.channel import GRACE, Channel, Deadline
+from gpushmem.start.bootstrap.directory import Directory
+from gpushmem.start.bootstrap.nearby import Nearby
+from gpushmem.start.bootstrap.shared_memory import found, raise_refusal, refusal
 
 __all__ = ["exchange"]
 

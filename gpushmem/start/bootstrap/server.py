@@ -11,8 +11,8 @@ import selectors
 import socket
 import time
 
-from gpushmem.bootstrap.channel import Deadline, missing, note
-from gpushmem.bootstrap.handshake import Session, Talk, Unproven, receive_greeting
+from gpushmem.start.bootstrap.channel import Deadline, missing, note
+from gpushmem.start.bootstrap.handshake import Session, Talk, Unproven, receive_greeting
 
 __all__ = ["Listener"]
 

@@ -7,8 +7,8 @@ import os
 import socket
 from typing import Any
 
-from gpushmem.bootstrap.channel import Deadline
-from gpushmem.bootstrap.handshake import Session, Talk, greet
+from gpushmem.start.bootstrap.channel import Deadline
+from gpushmem.start.bootstrap.handshake import Session, Talk, greet
 
 __all__ = ["ATTEMPT", "Client"]
 

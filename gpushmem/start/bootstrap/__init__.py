@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpushmem import settings
-from gpushmem.bootstrap import local, mpi, node_layout, shared_memory, slurm, tcp, torch
-from gpushmem.bootstrap.channel import Channel, note
-from gpushmem.bootstrap.inherited import Inherited
 from gpushmem.errors import ArgumentError
 from gpushmem.job import job as jobs
 from gpushmem.job import peers
 from gpushmem.job.descriptors import fill_standard
+from gpushmem.start.bootstrap import local, mpi, node_layout, shared_memory, slurm, tcp, torch
+from gpushmem.start.bootstrap.channel import Channel, note
+from gpushmem.start.bootstrap.inherited import Inherited
 
 __all__ = ["find_peers", "join", "note"]
 

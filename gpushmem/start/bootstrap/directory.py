@@ -17,8 +17,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpushmem.bootstrap.channel import Channel, Deadline
 from gpushmem.errors import BootstrapError
+from gpushmem.start.bootstrap.channel import Channel, Deadline
 
 __all__ = ["Directory", "ancestor", "job_id"]
 

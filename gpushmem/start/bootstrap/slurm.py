@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from gpushmem.bootstrap import machines
-from gpushmem.bootstrap.channel import Channel, number, place
-from gpushmem.bootstrap.directory import Directory
 from gpushmem.errors import BootstrapError
+from gpushmem.start.bootstrap import machines
+from gpushmem.start.bootstrap.channel import Channel, number, place
+from gpushmem.start.bootstrap.directory import Directory
 
 __all__ = ["channel", "recognised"]
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
+import gpushmem
 from gpushmem import settings
 from gpushmem.backends import registry
 from gpushmem.diagnosis.report import report_on
@@ -25,10 +26,10 @@ from gpushmem.errors import ShmemError
 from gpushmem.job.board import DEADLOCK, FAILED, NONE, TIMEOUT
 from gpushmem.job.job import Job, create
 from gpushmem.job.limits import SPARE, check_open_files, within_limits
-from gpushmem.launch.output import Pipes, Tagger
-from gpushmem.launch.pe import HELD
-from gpushmem.launch.program import Program
-from gpushmem.launch.start import ExecStarter, ForkStarter, Starter
+from gpushmem.start.launch.output import Pipes, Tagger
+from gpushmem.start.launch.pe import HELD
+from gpushmem.start.launch.process import ExecStarter, ForkStarter, Starter
+from gpushmem.start.launch.program import Program
 
 __all__ = ["Outcome", "check_room", "launch", "preload"]
 
@@ -103,8 +104,7 @@ def preload(backend: str, n_pes: int | None = None) -> bool:
     warm_up = registry.about(backend).warm_up
     if warm_up is None:
         return False
-    from gpushmem import kernel  # noqa: F401, PLC0415  (heavy, and so is what it imports)
-
+    gpushmem.jit  # noqa: B018  (names are loaded when first used: this loads what kernels need)
     registry.load(warm_up)(n_pes)
     return True
 

@@ -22,14 +22,14 @@ from collections import Counter
 from typing import Any
 
 from gpushmem import settings
-from gpushmem.bootstrap import machines
-from gpushmem.bootstrap.channel import GRACE, Channel, Deadline
-from gpushmem.bootstrap.client import Client
-from gpushmem.bootstrap.handshake import Unproven
-from gpushmem.bootstrap.server import Listener
 from gpushmem.errors import BackendUnavailable, BootstrapError, ShmemError
 from gpushmem.job.job import Job, create
 from gpushmem.job.limits import SPARE, check_open_files
+from gpushmem.start.bootstrap import machines
+from gpushmem.start.bootstrap.channel import GRACE, Channel, Deadline
+from gpushmem.start.bootstrap.client import Client
+from gpushmem.start.bootstrap.handshake import Unproven
+from gpushmem.start.bootstrap.server import Listener
 
 __all__ = ["found", "join", "raise_refusal", "refusal"]
 

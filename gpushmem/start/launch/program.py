@@ -88,7 +88,7 @@ def _as_python(argv: Sequence[str], run: Target) -> Target:
 
 
 def _call(words: Sequence[str]) -> Target:
-    from gpushmem.launch.pickling import dumps  # noqa: PLC0415  (heavy, and for functions only)
+    from gpushmem.start.launch.pickling import dumps  # noqa: PLC0415  (heavy, and for functions only)
 
     pickled, *results = map(int, words)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gpushmem.bootstrap.channel import Deadline
+from gpushmem.start.bootstrap.channel import Deadline
 
 __all__ = ["poll"]
 

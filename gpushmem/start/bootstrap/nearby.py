@@ -7,10 +7,10 @@ import os
 import secrets
 import socket
 
-from gpushmem.bootstrap.channel import Deadline
-from gpushmem.bootstrap.client import Client
-from gpushmem.bootstrap.directory import Directory
-from gpushmem.bootstrap.sockets import Sockets
+from gpushmem.start.bootstrap.channel import Deadline
+from gpushmem.start.bootstrap.client import Client
+from gpushmem.start.bootstrap.directory import Directory
+from gpushmem.start.bootstrap.sockets import Sockets
 
 __all__ = ["Nearby"]
 
