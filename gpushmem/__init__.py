@@ -24,7 +24,7 @@ _HOME = {
     ),
     "gpushmem.backends.about": ("Tuning",),
     "gpushmem.kernel": ("jit",),
-    "gpushmem.launch.spawn": ("spawn",),
+    "gpushmem.start.launch.spawn": ("spawn",),
     "gpushmem.memory.array": ("DeviceArray", "MulticastArray", "SymmetricArray"),
     "gpushmem.memory.stats": ("HeapStats",),
     "gpushmem.ops.constants": (

@@ -40,7 +40,7 @@ from gpushmem.runtime import unregister as unregister
 from gpushmem.runtime import zeros as zeros
 from gpushmem.backends.about import Tuning as Tuning
 from gpushmem.kernel import jit as jit
-from gpushmem.launch.spawn import spawn as spawn
+from gpushmem.start.launch.spawn import spawn as spawn
 from gpushmem.memory.array import DeviceArray as DeviceArray
 from gpushmem.memory.array import MulticastArray as MulticastArray
 from gpushmem.memory.array import SymmetricArray as SymmetricArray

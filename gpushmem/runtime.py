@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem import bootstrap as bootstraps
 from gpushmem import settings
 from gpushmem.arguments import integer, public, shown, taking
 from gpushmem.backends import choice, registry
@@ -48,6 +47,7 @@ from gpushmem.ops import TEAM_WORLD, Op, host
 from gpushmem.ops.roles import MulticastView, View
 from gpushmem.ops.team import Team
 from gpushmem.size import format_size, parse_size
+from gpushmem.start import bootstrap as bootstraps
 
 __all__ = [
     "alloc_bytes",

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gpushmem.job import job
-from gpushmem.launch import local
-from gpushmem.launch.output import own_streams
-from gpushmem.launch.spawn import collect
+from gpushmem.start.launch import local
+from gpushmem.start.launch.output import own_streams
+from gpushmem.start.launch.spawn import collect
 from tests import gpus
 
 DEFAULT_HEAP = 64 << 20

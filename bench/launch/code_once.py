@@ -15,9 +15,9 @@ from numba.cuda.typing.typeof import Purpose, typeof
 
 import gpushmem as shmem
 from gpushmem.artifacts.fingerprint import fingerprint
-from gpushmem.launch import local
 from gpushmem.simt.grid import entry
 from gpushmem.simt.grid.sharing import machine
+from gpushmem.start.launch import local
 
 TURNS = 5
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from gpushmem.errors import ArgumentError, SymmetryError
 from gpushmem.ops import Op
+from gpushmem.ops.row import ON_THE_HOST
 from gpushmem.ops.team import Team
 
 __all__ = [
-    "ON_THE_HOST",
     "caller",
     "check_contiguous",
     "check_copy",
@@ -33,7 +33,6 @@ __all__ = [
 
 Array = np.ndarray[Any, Any]
 
-ON_THE_HOST = " on the host"  # what the names of such kernels end with
 CALL = """
 def {name}(out, {params}):
     {out}operation({arguments})

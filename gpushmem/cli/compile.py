@@ -90,8 +90,8 @@ def command(
     kinds = tuple(emit.split(","))
     if not set(kinds) <= set(KINDS):
         raise click.UsageError(f"--emit {emit}: supported formats are {', '.join(KINDS)}")
-    from gpushmem.launch.program import Program  # noqa: PLC0415  (heavy: not for --help)
-    from gpushmem.launch.spawn import collect  # noqa: PLC0415
+    from gpushmem.start.launch.program import Program  # noqa: PLC0415  (heavy: not for --help)
+    from gpushmem.start.launch.spawn import collect  # noqa: PLC0415
 
     try:
         _check_installed()

@@ -20,7 +20,7 @@ def command(job: int, stacks: bool) -> None:
 
     JOB is a number from `gpushmem ps`, or the pid of a PE.
     """
-    from gpushmem.launch.jobs import inspect  # noqa: PLC0415
+    from gpushmem.diagnosis.jobs import inspect  # noqa: PLC0415
 
     give_up_after(LONGEST)
     try:

@@ -14,7 +14,7 @@ LONGEST = 60.0  # seconds
 @click.command("ps", short_help="List your jobs on this machine.")
 def command() -> None:
     """List your jobs on this machine, however they were started."""
-    from gpushmem.launch.jobs import jobs  # noqa: PLC0415
+    from gpushmem.diagnosis.jobs import jobs  # noqa: PLC0415
 
     give_up_after(LONGEST)
     rows = [("JOB", "PES", "RUNNING", "SECONDS", "COMMAND")] + [

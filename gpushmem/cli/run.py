@@ -14,8 +14,8 @@ import click
 from gpushmem import settings
 from gpushmem.backends import choice, registry
 from gpushmem.errors import ArgumentError, ShmemError
-from gpushmem.launch import handover
-from gpushmem.launch.program import Program
+from gpushmem.start.launch import handover
+from gpushmem.start.launch.program import Program
 
 __all__ = ["command"]
 
@@ -130,7 +130,7 @@ def command(
         words = [sys.executable, *(("-m", module) if module else ()), *args]
         _usage(lambda: handover.hand_over(handover.parse(hosts, n_pes), words, asked, tag_output))
     n_pes = n_pes or 1
-    from gpushmem.launch import local  # noqa: PLC0415  (heavy: not for usage errors)
+    from gpushmem.start.launch import local  # noqa: PLC0415  (heavy: not for usage errors)
 
     try:
         local.check_room(n_pes, pipes=tag_output)

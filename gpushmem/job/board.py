@@ -47,7 +47,7 @@ JOB = np.dtype(
         ("started", "i8"),  # nanoseconds since 1970
         ("asked", "i8"),  # number of requests for accounts
         ("stacks", "i8"),  # ... the last request that includes Python stacks
-        ("probe", "i8"),  # see `watch`
+        ("probe", "i8"),  # see `diagnosis/termination`
         ("timeout", "i8"),  # nanoseconds a host may wait in one call; 0: no limit
         ("verdict", "i8"),
         ("culprit", "i8"),  # the PE that failed, or waited for too long
@@ -69,9 +69,9 @@ PE = np.dtype(
     }
 )  # fmt: skip
 # ended: 1 when the PE has ended, with exit code `code` (-1: unknown). initialised: 0 before
-# `init`, 1 until `finalize`, 2 after it. still, confirmed, quiet_since: see `backends/cpu/watch`.
-# met: 1 when the PE waits for the announcement (`bootstrap/inherited`). kernel: name of a running
-# kernel.
+# `init`, 1 until `finalize`, 2 after it. still, confirmed, quiet_since: `diagnosis/termination`.
+# met: 1 when the PE waits for the announcement (`start/bootstrap/inherited`). kernel: name of a
+# running kernel.
 # Signals that a kernel with a wild store may be killed by:
 WILD = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 PAGE = mmap.PAGESIZE

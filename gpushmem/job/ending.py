@@ -2,7 +2,7 @@
 
 Our launcher sees its PEs end, with their exit status. A PE started by another launcher reports its
 own end, and the exception that caused it; if it cannot, because it is killed, another PE notices
-(`watch`).
+(`diagnosis/termination`).
 """
 
 from __future__ import annotations

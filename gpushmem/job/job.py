@@ -1,8 +1,8 @@
 """A job: the shared memory of its PEs, as descriptors of unnamed memory.
 
 One process creates it: the launcher, or PE 0 of a job started by another launcher. The other PEs
-inherit the descriptors, or receive them through a socket (`bootstrap`). Nothing has a name in a
-file system, so nothing remains when the last process ends, however it ends.
+inherit the descriptors, or receive them through a socket (`start.bootstrap`). Nothing has a name in
+a file system, so nothing remains when the last process ends, however it ends.
 """
 
 from __future__ import annotations

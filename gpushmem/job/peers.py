@@ -1,7 +1,8 @@
 """Ranks, node layout, and one broadcast from PE 0, for backends that do not use shared memory.
 
 NVSHMEM moves the data itself. To start, it needs each PE's number, and a few bytes sent from PE 0
-to all PEs. `bootstrap.find_peers` returns a `Peers` that provides both for the launcher in use.
+to all PEs. `start.bootstrap.find_peers` returns a `Peers` that provides both for the launcher in
+use.
 """
 
 from __future__ import annotations

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from gpushmem.arguments import public, shown, taking
+from gpushmem.backends.base import Backend
 from gpushmem.errors import (
     ArgumentError,
     ArgumentIndexError,
@@ -29,9 +30,6 @@ from gpushmem.memory.asked import dtype_of
 from gpushmem.memory.dlpack import capsule
 from gpushmem.memory.stats import Allocated
 from gpushmem.memory.tensors import values_of
-
-if TYPE_CHECKING:
-    from gpushmem.backends.base import Backend
 
 __all__ = [
     "Allocation",

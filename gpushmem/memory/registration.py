@@ -7,19 +7,17 @@ the memory accessible to the device is the backend's task.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gpushmem.arguments import shown, taking
+from gpushmem.backends.base import Backend
 from gpushmem.errors import ArgumentError
 from gpushmem.memory.array import DeviceArray, Lifetime
 from gpushmem.memory.asked import plain
 from gpushmem.memory.tensors import in_host_memory, memory_of
 from gpushmem.size import span
-
-if TYPE_CHECKING:
-    from gpushmem.backends.base import Backend
 
 __all__ = ["Registrations"]
 

@@ -28,6 +28,7 @@ __all__ = [
     "EVERY_SCOPE",
     "GET",
     "LOCAL_ON_HOST",
+    "ON_THE_HOST",
     "OPS",
     "PUT",
     "QUIET",
@@ -50,6 +51,7 @@ __all__ = [
 
 THREAD, WARP, BLOCK = "thread", "warp", "block"
 EVERY_SCOPE = (THREAD, WARP, BLOCK)
+ON_THE_HOST = " on the host"  # ends the names of kernels that run an operation for the host
 
 # --- what an operation does with memory
 

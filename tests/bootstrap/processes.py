@@ -12,9 +12,9 @@ import traceback
 
 import pytest
 
-from gpushmem import bootstrap
 from gpushmem.job import job as jobs
 from gpushmem.job import peers
+from gpushmem.start import bootstrap
 
 FOREIGN = ("GPUSHMEM_", "OMPI_", "PMI_", "PMIX_", "MPI_LOCAL", "SLURM_", "TORCHELASTIC_")
 FOREIGN += ("RANK", "WORLD_SIZE", "MASTER_", "PALS_")

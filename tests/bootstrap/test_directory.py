@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushmem.bootstrap import directory
+from gpushmem.start.bootstrap import directory
 from tests.bootstrap.processes import Process, joined, run_all, short, step
 
 

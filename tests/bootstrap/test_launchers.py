@@ -6,16 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gpushmem import bootstrap
 from gpushmem.errors import ArgumentError
-from gpushmem.launch import handover
+from gpushmem.start import bootstrap
+from gpushmem.start.launch import handover
 from tests.bootstrap.launchers import mpirun, need_mpi4py, need_torch, run
 from tests.bootstrap.processes import free_port
 
 PYTHON = sys.executable
 JOIN = """
 import os, sys
-from gpushmem import bootstrap
+from gpushmem.start import bootstrap
 job = bootstrap.join()
 sys.stdout.write(f"{job.my_pe} of {job.n_pes} {job.bootstrap}\\n")
 """
@@ -92,7 +92,8 @@ def test_pes_of_mpirun_on_several_machines(tmp_path):
     need_mpi4py()
     script = tmp_path / "job.py"
     script.write_text(
-        "import os, sys\nfrom mpi4py import MPI\nfrom gpushmem.bootstrap import join, machines\n"
+        "import os, sys\nfrom mpi4py import MPI\n"
+        "from gpushmem.start.bootstrap import join, machines\n"
         'rank = MPI.COMM_WORLD.rank\nmachines.identity = lambda: b\'["h%d", ""]\' % (rank // 2)\n'
         "try:\n    join()\nexcept Exception as error:\n"
         "    sys.stdout.write(f'{type(error).__name__}: {error}\\n')\n"

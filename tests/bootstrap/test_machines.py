@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from gpushmem.bootstrap import join as join_job
 from gpushmem.errors import BackendUnavailable
+from gpushmem.start.bootstrap import join as join_job
 from tests.bootstrap.processes import free_port, joined, run_all, step, tcp
 
 HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"}
@@ -13,7 +13,7 @@ HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"}
 
 def test_pes_on_several_machines_are_told_who_is_where():
     def body():
-        from gpushmem.bootstrap import machines
+        from gpushmem.start.bootstrap import machines
 
         if os.environ["GPUSHMEM_PE"] in "12":
             machines.identity = lambda: b'["other", "0123456789"]'

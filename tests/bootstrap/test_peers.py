@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from gpushmem import bootstrap
-from gpushmem.bootstrap import machines, mpi, node_layout, slurm
-from gpushmem.bootstrap.channel import Channel
 from gpushmem.errors import BackendUnavailable, BootstrapError, PeerFailed
 from gpushmem.job import board, peers
 from gpushmem.job import job as jobs
+from gpushmem.start import bootstrap
+from gpushmem.start.bootstrap import machines, mpi, node_layout, slurm
+from gpushmem.start.bootstrap.channel import Channel
 from tests.bootstrap.launchers import mpirun, need_mpi4py, need_torch, run
 from tests.bootstrap.processes import Process, free_port, run_all, short, step
 from tests.bootstrap.processes import tcp as tcp_env
@@ -169,7 +169,7 @@ def test_who_has_not_come_to_the_board(job, monkeypatch):
     first = inherited(job, 0)
     with pytest.raises(BootstrapError, match=r"PEs 1, 2 of 3 have not arrived: PE 0 waited 0.2 s"):
         first.broadcast(PAYLOAD)
-    monkeypatch.setattr("gpushmem.bootstrap.inherited.GRACE", 0.1)
+    monkeypatch.setattr("gpushmem.start.bootstrap.inherited.GRACE", 0.1)
     with pytest.raises(BootstrapError, match=r"PE 2 of 3 waited 0.2 s for PE 0"):
         inherited(job, 2).broadcast(None)
 
@@ -194,8 +194,8 @@ def test_the_end_of_the_job_is_heard_at_once(job):
 
 MEET = """
 import sys
-from gpushmem import bootstrap
-from gpushmem.bootstrap import machines
+from gpushmem.start import bootstrap
+from gpushmem.start.bootstrap import machines
 {before}
 found = bootstrap.find_peers()
 heard = found.broadcast(b"1234" * 32 if found.my_pe == 0 else None)

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushmem import bootstrap
-from gpushmem.bootstrap import handshake, server, shared_memory, tcp
-from gpushmem.bootstrap.channel import Deadline
-from gpushmem.bootstrap.client import Client
-from gpushmem.bootstrap.handshake import Unproven
-from gpushmem.job.report import compact
+from gpushmem.job.pes import compact
+from gpushmem.start import bootstrap
+from gpushmem.start.bootstrap import handshake, server, shared_memory, tcp
+from gpushmem.start.bootstrap.channel import Deadline
+from gpushmem.start.bootstrap.client import Client
+from gpushmem.start.bootstrap.handshake import Unproven
 from tests.bootstrap.processes import Process, free_port, joined, step
 from tests.bootstrap.processes import tcp as tcp_env
 from tests.files import open_files

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from gpushmem.bootstrap import join as join_job
 from gpushmem.errors import BootstrapError, ShmemError
-from gpushmem.launch import local
+from gpushmem.start.bootstrap import join as join_job
+from gpushmem.start.launch import local
 from tests.bootstrap.processes import Process, free_port, joined, run_all, short, step, tcp
 from tests.files import open_files
 

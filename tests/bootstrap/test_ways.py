@@ -5,10 +5,10 @@ import runpy
 
 import pytest
 
-from gpushmem.bootstrap import join as join_job
-from gpushmem.bootstrap import mpi, shared_memory, slurm, torch
 from gpushmem.errors import ArgumentError, BootstrapError
-from gpushmem.launch import local
+from gpushmem.start.bootstrap import join as join_job
+from gpushmem.start.bootstrap import mpi, shared_memory, slurm, torch
+from gpushmem.start.launch import local
 from tests.bootstrap.processes import JOB, free_port, joined, run_all, step, tcp
 
 # What launchers set for PE 1 of 4, from their documentation and as seen.
@@ -46,7 +46,7 @@ BATCH = {"SLURM_JOB_ID": "5", "SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_N
     ],
 )
 def test_the_launcher_is_recognised(name, env, environment):
-    from gpushmem.bootstrap import _way
+    from gpushmem.start.bootstrap import _way
 
     environment(env)
     assert _way("auto", given=False).name == name

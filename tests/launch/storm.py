@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 import gpushmem as shmem
-from gpushmem.launch import local
-from gpushmem.launch.program import Program
+from gpushmem.start.launch import local
+from gpushmem.start.launch.program import Program
 from tests.pes import compile_first
 
 AT_ONCE = 3
@@ -82,7 +82,7 @@ def ending(x):
 KINDS = {in_waits: 0.8, in_barriers: 0.8, computing: 0.8, ending: 0.4, None: 2.5}
 NEW = """
 import time
-from gpushmem import bootstrap
+from gpushmem.start import bootstrap
 peers = bootstrap.find_peers()
 peers.broadcast(b"x" if peers.my_pe == 0 else None)
 time.sleep(30)

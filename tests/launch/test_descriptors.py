@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import gpushmem as shmem
-from gpushmem import bootstrap
-from gpushmem.launch import local
-from gpushmem.launch.spawn import collect
+from gpushmem.start import bootstrap
+from gpushmem.start.launch import local
+from gpushmem.start.launch.spawn import collect
 from tests.bootstrap.processes import Process, free_port, run_all
 from tests.bootstrap.processes import tcp as tcp_env
 from tests.conftest import PLAIN, ROOT

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from gpushmem.launch import local
-from gpushmem.launch.spawn import collect
+from gpushmem.start.launch import local
+from gpushmem.start.launch.spawn import collect
 from tests.conftest import PLAIN, ROOT, start_cli
 
 # A package in place of one that the command imports: Ctrl-C comes while that goes on.

@@ -13,12 +13,11 @@ from contextlib import contextmanager
 import pytest
 
 from gpushmem.cli.patience import give_up_after
+from gpushmem.diagnosis import jobs, outside
+from gpushmem.diagnosis.report import report
 from gpushmem.errors import ArgumentError
-from gpushmem.job import outside
 from gpushmem.job.board import FAILED, PES_AT, Board, board_bytes
 from gpushmem.job.plain import plain
-from gpushmem.job.report import report
-from gpushmem.launch import jobs
 from tests.bootstrap.processes import Process
 from tests.launch.test_local import within
 

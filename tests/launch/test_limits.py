@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import gpushmem as shmem
-from gpushmem.launch import local
+from gpushmem.start.launch import local
 from tests.bootstrap.processes import Process
 from tests.conftest import PLAIN, ROOT
 from tests.files import open_files

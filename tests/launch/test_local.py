@@ -31,7 +31,7 @@ a = shmem.ones(1000)
 shmem.barrier_all()
 """
 NEW = """
-from gpushmem import bootstrap
+from gpushmem.start import bootstrap
 peers = bootstrap.find_peers()
 my_pe = peers.my_pe
 peers.broadcast(b"abc" if my_pe == 0 else None)

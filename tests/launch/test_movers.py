@@ -10,8 +10,8 @@ import pytest
 from numba import cfunc, types
 
 import gpushmem as shmem
-from gpushmem.backends.cpu import movers
-from gpushmem.backends.cpu.asking import Asking
+from gpushmem.diagnosis import movers
+from gpushmem.diagnosis.asking import Asking
 from gpushmem.ops import OPS
 from tests.launch.test_deadlocks import has
 

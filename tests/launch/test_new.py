@@ -12,16 +12,16 @@ import time
 import pytest
 
 import gpushmem as shmem
-from gpushmem import bootstrap
 from gpushmem.backends import choice
-from gpushmem.launch.spawn import collect
+from gpushmem.start import bootstrap
+from gpushmem.start.launch.spawn import collect
 from tests.conftest import PLAIN, ROOT
 from tests.files import open_files
 
 NVSHMEM = ("run", "--backend", "nvshmem")
 HEAD = """
 import os, signal, sys, time
-from gpushmem import bootstrap
+from gpushmem.start import bootstrap
 peers = bootstrap.find_peers()
 my_pe = peers.my_pe
 heard = peers.broadcast(b"%03d" % peers.n_pes if my_pe == 0 else None)
@@ -97,7 +97,7 @@ def test_exit_codes(run_cli, script, statement, code, text):
     path = script(f"if my_pe == 0:\n    {statement}\n" + f"time.sleep({30 * bool(code)})")
     err = run_cli(*NVSHMEM, "-n", 2, path, code=code).stderr
     assert text in err
-    assert "gpushmem/launch" not in err, "the traceback begins in the script"
+    assert "gpushmem/start" not in err, "the traceback begins in the script"
 
 
 def test_who_does_not_come_is_named_at_once(run_cli, script):
@@ -115,7 +115,7 @@ def test_init_says_what_is_missing(run_cli, script):
 
 @pytest.mark.slow
 def test_children_of_a_pe_are_not_pes(run_cli, script):
-    child = "from gpushmem import bootstrap; print(bootstrap.find_peers().n_pes)"
+    child = "from gpushmem.start import bootstrap; print(bootstrap.find_peers().n_pes)"
     path = script(f"import subprocess\nsubprocess.run([sys.executable, '-c', {child!r}])\n")
     assert run_cli(*NVSHMEM, "-n", 2, path, code=0).stdout == "1\n" * 2
 

@@ -38,7 +38,7 @@ if __name__ == "__main__":
     sys.stdout.write(f"{{ring()}} {{os.environ.get('NVSHMEM_REMOTE_TRANSPORT')}}\\n")
 """
 TWO_MACHINES = """
-from gpushmem.bootstrap import machines
+from gpushmem.start.bootstrap import machines
 rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("GPUSHMEM_PE") or 0)
 machines.identity = lambda: b'["h%d", ""]' % (rank // 2)
 """

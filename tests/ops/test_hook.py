@@ -9,7 +9,8 @@ from numba.cuda import types
 
 import gpushmem as shmem
 from gpushmem.backends.calls import Operation
-from gpushmem.backends.cpu import hook, journal, lowering
+from gpushmem.backends.cpu import hook, lowering
+from gpushmem.diagnosis.recording import written
 from gpushmem.ops import OPS
 from gpushmem.ops.row import READS
 from gpushmem.simt.compiler import target
@@ -115,4 +116,4 @@ def test_the_journal_notes_what_the_rows_say_is_written():
     for op in OPS.values():
         writing = [e for e in op.facts.effects if e.how != READS and "pe" in op.params]
         remote = [e for e in writing if op.arrays[e.array].symmetric]
-        assert journal.written(op) == remote, op.name
+        assert written(op) == remote, op.name

@@ -14,7 +14,7 @@ STATEMENTS = (
     "from gpushmem.kernel import Kernel",
     "import gpushmem.kernel",
     "from gpushmem import jit",
-    "import gpushmem.launch.local, gpushmem.memory.array",
+    "import gpushmem.start.launch.local, gpushmem.memory.array",
 )
 for order in itertools.permutations(STATEMENTS):
     for name in [name for name in sys.modules if name.partition(".")[0] == "gpushmem"]:

@@ -18,8 +18,8 @@ from numba.cuda import types as nb
 
 import gpushmem as shmem
 from gpushmem.artifacts import fingerprint as fingerprints
-from gpushmem.launch import local
 from gpushmem.simt.grid import sharing
+from gpushmem.start.launch import local
 
 ARRAY = nb.Array(nb.float64, 1, "C")
 Point, Place = (collections.namedtuple(name, "x y") for name in ("Point", "Place"))

@@ -13,9 +13,9 @@ from numba import types
 
 from gpushmem.backends.code import array_moved, contiguous
 from gpushmem.backends.cpu import calls
-from gpushmem.backends.cpu.arrays import Arrays
 from gpushmem.backends.cpu.meeting import ALIKE, elsewhere, mismatch
 from gpushmem.backends.cpu.world import WORLD
+from gpushmem.diagnosis.arrays import Arrays
 from gpushmem.errors import (
     ArgumentError,
     CollectiveMismatch,

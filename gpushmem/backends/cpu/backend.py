@@ -19,18 +19,18 @@ from gpushmem.backends.cpu.access import (
     NAMING,
     explain,
 )
-from gpushmem.backends.cpu.account import Accountant
-from gpushmem.backends.cpu.arrays import Arrays
-from gpushmem.backends.cpu.asking import Asking
 from gpushmem.backends.cpu.hostcalls import HostCalls
 from gpushmem.backends.cpu.inline import Inline
-from gpushmem.backends.cpu.journal import Journal
 from gpushmem.backends.cpu.meeting import Meeting
-from gpushmem.backends.cpu.signals import Signals
 from gpushmem.backends.cpu.teams import Teams
-from gpushmem.backends.cpu.watch import Watch
 from gpushmem.backends.cpu.world import World
 from gpushmem.backends.given import checked
+from gpushmem.diagnosis.account import Accountant
+from gpushmem.diagnosis.arrays import Arrays
+from gpushmem.diagnosis.asking import Asking
+from gpushmem.diagnosis.interrupts import Interrupts
+from gpushmem.diagnosis.journal import Journal
+from gpushmem.diagnosis.termination import Watch
 from gpushmem.errors import ArgumentError, ArgumentTypeError, ShmemError
 from gpushmem.job.job import current
 from gpushmem.ops import Op
@@ -69,10 +69,8 @@ class CpuBackend:
         self._teams = Teams(self.world, self._meeting)
         self._journal = Journal()
         self.world.native["journal"] = self._journal.address
-        self._arrays, self._asking = Arrays(self.world), Asking()
-        self._accountant = Accountant(
-            self.world, self._meeting, self._journal, self._arrays, self._asking
-        )
+        self._arrays, self._asking = Arrays(), Asking()
+        self._accountant = Accountant(job, self._meeting, self._journal, self._arrays, self._asking)
         self._watch = Watch(job, self._accountant, self._asking)
         self._host_calls = HostCalls(self.world.native, self._teams.run)
         self._inline = Inline(self.world, self._meeting, self._teams, self._journal)
@@ -84,10 +82,11 @@ class CpuBackend:
                 raise over  # the job is over, for all PEs: they must not meet in parts
             self.meet("init", heap_bytes)
             self.world.map_heap()
+            self._arrays.heap = self.world.heap
         except BaseException:
             self._watch.stop()
             raise
-        self._signals = Signals(self._accountant, self.world.board)
+        self._interrupts = Interrupts(self._accountant, self.world.board)
         self._runs = self.world.board.pes["kernel"][self.my_pe : self.my_pe + 1]
         embed(Embedder(self.world.native, self._explain, self._tell))
 
@@ -112,7 +111,7 @@ class CpuBackend:
     def close(self) -> None:
         embed(None)
         self._watch.stop()
-        self._signals.restore()
+        self._interrupts.restore()
         store.speak(True)
         self._teams.close()
         self.world.release_heap()

@@ -38,6 +38,7 @@ from gpushmem.backends.cpu.access import (
 from gpushmem.backends.cpu.meeting import KINDS, dtype_number
 from gpushmem.backends.cpu.rounds import as_line, as_team, box, box_at, line, pe_of, post, say
 from gpushmem.backends.cpu.world import TEAM
+from gpushmem.diagnosis.account import MEMBER
 from gpushmem.job.board import PE
 from gpushmem.ops.roles import REDUCTIONS
 from gpushmem.simt.base.native import copy_bytes, full_fence, intrinsic, load_acquire, store_release
@@ -54,10 +55,9 @@ from gpushmem.simt.compiler.primitives import (
 )
 from gpushmem.simt.compiler.target import device
 
-__all__ = ["BODIES", "MEMBER", "REDUCING", "TEAM_BYTES", "team_at"]
+__all__ = ["BODIES", "REDUCING", "TEAM_BYTES", "team_at"]
 
 TEAM_BYTES, PE_BYTES = TEAM.itemsize, PE.itemsize
-MEMBER = -16  # in a waiting thread's record: it waits for the PE whose number is `wanted`
 DTYPE, BYTES = 1 << 8, 1 << 24  # what a dtype, and a number of bytes, are multiplied by in a kind
 BARRIER, SYNC, BROADCAST, FCOLLECT, COLLECT, ALLTOALL, ALLTOALLS = (
     KINDS.index(what)

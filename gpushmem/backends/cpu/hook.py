@@ -14,14 +14,27 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from gpushmem.backends.cpu import journal
-from gpushmem.backends.cpu.access import reach
+from gpushmem.backends.cpu.access import as_world, reach
+from gpushmem.diagnosis import recording
 from gpushmem.ops import Op
 from gpushmem.ops.row import Effect
 from gpushmem.simt.base.native import i64, intrinsic
+from gpushmem.simt.compiler.primitives import user_word
 from gpushmem.simt.compiler.target import call_device, device
 
 __all__ = ["OBSERVERS", "Call", "Observer", "is_observed", "observed"]
+
+
+@device
+def heap_offset(address):
+    """How far from the start of this PE's segment an address is."""
+    return address - as_world(user_word()).heap
+
+
+@device
+def journal():
+    """Address of this PE's journal."""
+    return as_world(user_word()).journal
 
 
 class Call(NamedTuple):
@@ -40,6 +53,14 @@ class Call(NamedTuple):
     def address(self, name: str) -> ir.Value:
         """Where an array is."""
         return self.builder.ptrtoint(self._array(name).data, i64)
+
+    def offset(self, name: str) -> ir.Value:
+        """Where a symmetric array is on the heap."""
+        return self.run(heap_offset, self.address(name), returns=types.intp)
+
+    def journal(self) -> ir.Value:
+        """Where the journal is."""
+        return self.run(journal, returns=types.intp)
 
     def nbytes(self, effect: Effect) -> ir.Value:
         """How far from there the operation's effect reaches."""
@@ -69,7 +90,7 @@ class Observer(NamedTuple):
     generate: Callable[[Call], None]
 
 
-OBSERVERS = [Observer(journal.wants, journal.generate)]
+OBSERVERS = [Observer(recording.wants, recording.generate)]
 
 
 def _wanting(op: Op) -> list[Observer]:

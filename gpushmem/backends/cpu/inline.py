@@ -15,7 +15,6 @@ import numpy as np
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import atomics
 from gpushmem.backends.cpu.access import BAD_SIGNAL_OP, EMPTY, UNALIGNED, error_of
-from gpushmem.backends.cpu.journal import Journal, written
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.teams import Teams
 from gpushmem.backends.cpu.world import World
@@ -28,6 +27,8 @@ from gpushmem.backends.hostcalls import (
     fitting,
     not_symmetric,
 )
+from gpushmem.diagnosis.journal import Journal
+from gpushmem.diagnosis.recording import written
 from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET, Op
 from gpushmem.ops.row import Effect
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import zlib
-from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import types
@@ -19,8 +18,9 @@ from numba import types
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.rounds import arrived, as_team, post, say
 from gpushmem.backends.cpu.world import LINE_OF, World
+from gpushmem.diagnosis.account import Waiting
 from gpushmem.errors import CollectiveMismatch
-from gpushmem.job.report import compact
+from gpushmem.job.pes import compact
 from gpushmem.ops import TEAM_WORLD
 from gpushmem.ops.roles import REDUCTIONS
 from gpushmem.simt.base.native import c_function, sched_yield, usleep
@@ -130,16 +130,6 @@ def native() -> dict[str, Any]:
     }
 
 
-class Waiting(NamedTuple):
-    """What the host waits for; the watch's thread reads it."""
-
-    parked: Parked
-    team: int
-    pes: list[int]  # its members
-    missing: Callable[[], list[int]]  # those that have not come
-    gone: Callable[[], list[int]]  # ... and will not, since they have ended
-
-
 class Meeting:
     """The calling PE's side of the job's meetings."""
 
@@ -239,6 +229,11 @@ class Meeting:
         record = self._world.teams[team]
         start, stride = int(record["start"]), int(record["stride"])
         return [start + k * stride for k in range(int(record["n_pes"]))]
+
+    def team_at(self, address: int) -> int:
+        """The team in whose lines an address is."""
+        lines, boxes = self._world.teams["lines"], self._world.teams["boxes"]
+        return int(((lines <= address) & (address < boxes)).argmax())
 
     def _lines(self, team: int, number: int) -> np.ndarray[Any, Any]:
         record = self._world.teams[team]

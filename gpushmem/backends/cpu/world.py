@@ -82,7 +82,7 @@ WORLD = np.dtype(
         # For kernels with debug=True, else 0: offsets (start, end) of what is allocated, sorted.
         ("blocks", "i8"),
         ("n_blocks", "i8"),
-        ("journal", "i8"),  # address of this PE's notes, see `journal`
+        ("journal", "i8"),  # address of this PE's notes, see `diagnosis.journal`
     ],
     align=True,
 )
