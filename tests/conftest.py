@@ -1,6 +1,7 @@
 """Fixtures: real PEs, the command as a user types it, and who has the machine."""
 
 import fcntl
+import gc
 import os
 import shutil
 import signal
@@ -52,6 +53,13 @@ def threads_of_xdist():
 
     others = {thread.ident for thread in threading.enumerate()} - {threading.main_thread().ident}
     parking._helpers.update(others)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def set_aside():
+    """Earlier modules' objects are set aside: collections, in PEs forked later too, are quick."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
