@@ -12,6 +12,7 @@ import gpushmem as shmem
 
 SIZES = "tokens", "hidden", "experts", "top_k"
 LAUNCHES = [(1, 1), (2, 4), (3, 32)]
+PES = (1, 2, 3, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 5)))
 # Of float16 a result is rounded after each product and sum, about 11 times here.
 TOLERANCE = {"float16": 1e-2, "float32": 1e-5, "float64": 1e-12}
 
@@ -160,12 +161,12 @@ def every_layer():
     shmem.finalize()
 
 
-@pytest.mark.parametrize("n_pes", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("n_pes", PES)
 def test_dispatch_and_combine_are_the_references(run_pes, n_pes):
     run_pes(n_pes, every_form)
 
 
-@pytest.mark.parametrize("n_pes", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("n_pes", PES)
 def test_the_fused_layer_is_the_references(run_pes, n_pes):
     run_pes(n_pes, every_layer)
 
