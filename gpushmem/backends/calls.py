@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import cached_property
 from typing import Any
 
 from numba.cuda import types
@@ -28,22 +29,31 @@ __all__ = ["Operation"]
 
 
 class Operation(KernelName, types.Callable):
-    """Type of an operation's name in a kernel; `meaning` is what Numba is to call in its place.
+    """Type of an operation's name in a kernel.
 
+    `lower()`, called when a kernel first has the name, is what Numba is to call in its place.
     `check` refuses what is not on this backend only; it gets the row and the arguments' types.
     """
 
     def __init__(
-        self, op: Op, meaning: Any, check: Callable[[Op, dict[str, Any]], Any] | None = None
+        self,
+        op: Op,
+        lower: Callable[[], Any],
+        check: Callable[[Op, dict[str, Any]], Any] | None = None,
     ) -> None:
-        self.op, self.meaning, self._check, self.label = op, meaning, check, op.name
+        self.op, self.label, self._lower, self._check = op, op.name, lower, check
         self._callee: Any = None
         super().__init__(op.name)
 
     @property
     def key(self) -> Any:
         """Operations of different backends differ."""
-        return self.op.name, id(self.meaning)
+        return self.op.name, id(self._lower)
+
+    @cached_property
+    def meaning(self) -> Any:
+        """What Numba is to call."""
+        return self._lower()
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
         """Check the call, and type it as one of what the operation means."""

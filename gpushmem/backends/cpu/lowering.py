@@ -12,6 +12,7 @@ acquired. Warp and block forms let the last thread to arrive act for all.
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Any
 
 from numba import types
@@ -250,5 +251,5 @@ def install() -> None:
             driver.initialization_error += INSTEAD
         for op in OPS.values():
             if op.kernel:
-                bind(op.function, Operation(op, lowering_of(op)))
+                bind(op.function, Operation(op, partial(lowering_of, op)))
         _installed = True

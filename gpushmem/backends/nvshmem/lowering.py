@@ -262,7 +262,11 @@ def install() -> None:
             parameters[name].default is not inspect.Parameter.empty for name in op.params
         )
         meaning = _overloaded(op) if optional or op.name not in CORE else CORE[op.name]
-        registry.register_global(op.function, Operation(op, meaning, _check))
+        _bind(op, meaning)
+
+
+def _bind(op: Op, meaning: Any) -> None:
+    registry.register_global(op.function, Operation(op, lambda: meaning, _check))
 
 
 def _check(op: Op, given: dict[str, Any]) -> None:

@@ -48,6 +48,7 @@ from numba.cuda.descriptor import cuda_target
 from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.flags import CUDAFlags
 from numba.cuda.lowering import CUDALower
+from numba.cuda.np import linalg
 from numba.cuda.target import CUDATargetContext, CUDATypingContext
 from numba.cuda.typing.templates import make_concrete_template
 from numba.cuda.utils import numba_target_override
@@ -490,6 +491,10 @@ class SimtCodegen(codegen.Codegen):
         return llvm.llvm_version_info, llvm.get_host_cpu_name(), sources_digest()
 
 
+def _no_blas() -> None:
+    raise ImportError
+
+
 class SimtContext(CUDATargetContext):
     """numba-cuda's target context, for this machine."""
 
@@ -497,6 +502,11 @@ class SimtContext(CUDATargetContext):
 
     def init(self) -> None:
         self._internal_codegen = SimtCodegen()
+
+    def load_additional_registries(self) -> None:
+        # numba-cuda imports SciPy, in a sixth of a second, for a BLAS that kernels cannot call.
+        with replaced({(linalg, "ensure_blas"): _no_blas}):
+            super().load_additional_registries()
 
     @property
     def target_data(self) -> Any:
