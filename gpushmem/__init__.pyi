@@ -107,7 +107,7 @@ def put_nbi(dst: Symmetric, src: Array, pe: int) -> None:
     matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
     nvshmemx_put_block.
 
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
+    Non-blocking: do not change `src` until `flush` or `quiet`; the data has arrived after `quiet`.
     """
 
 def put_warp(dst: Symmetric, src: Array, pe: int) -> None:
@@ -131,7 +131,7 @@ def put_nbi_warp(dst: Symmetric, src: Array, pe: int) -> None:
     matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
     nvshmemx_put_block.
 
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
+    Non-blocking: do not change `src` until `flush` or `quiet`; the data has arrived after `quiet`.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
@@ -157,7 +157,7 @@ def put_nbi_block(dst: Symmetric, src: Array, pe: int) -> None:
     matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
     nvshmemx_put_block.
 
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
+    Non-blocking: do not change `src` until `flush` or `quiet`; the data has arrived after `quiet`.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
@@ -458,7 +458,7 @@ def put_signal_nbi(dst: Symmetric, src: Array, signal: Symmetric, value: int, op
     ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
     NVSHMEM 3: nvshmemx_put_signal_block.
 
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
+    Non-blocking: do not change `src` until `flush` or `quiet`; the data has arrived after `quiet`.
     """
 
 def put_signal_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
@@ -480,7 +480,7 @@ def put_signal_nbi_warp(dst: Symmetric, src: Array, signal: Symmetric, value: in
     ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
     NVSHMEM 3: nvshmemx_put_signal_block.
 
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
+    Non-blocking: do not change `src` until `flush` or `quiet`; the data has arrived after `quiet`.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
@@ -504,7 +504,7 @@ def put_signal_nbi_block(dst: Symmetric, src: Array, signal: Symmetric, value: i
     ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
     NVSHMEM 3: nvshmemx_put_signal_block.
 
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
+    Non-blocking: do not change `src` until `flush` or `quiet`; the data has arrived after `quiet`.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
