@@ -810,10 +810,38 @@ def fence(*, stream: Any = None) -> None:
     shmem_fence.
     """
 
+def flush(*, stream: Any = None) -> None:
+    """Complete the sources of the caller's earlier non-blocking puts: they may be changed again.
+
+    It says nothing of the targets: the data may arrive later, and in any order. `quiet` does what
+    this does, and waits for arrival, too. NVSHMEM 3: nvshmemx_flush, nvshmemx_flush_warp,
+    nvshmemx_flush_block.
+    """
+
+def flush_warp() -> None:
+    """Complete the sources of the caller's earlier non-blocking puts: they may be changed again.
+
+    It says nothing of the targets: the data may arrive later, and in any order. `quiet` does what
+    this does, and waits for arrival, too. NVSHMEM 3: nvshmemx_flush, nvshmemx_flush_warp,
+    nvshmemx_flush_block.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def flush_block() -> None:
+    """Complete the sources of the caller's earlier non-blocking puts: they may be changed again.
+
+    It says nothing of the targets: the data may arrive later, and in any order. `quiet` does what
+    this does, and waits for arrival, too. NVSHMEM 3: nvshmemx_flush, nvshmemx_flush_warp,
+    nvshmemx_flush_block.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
 def quiet(*, stream: Any = None) -> None:
     """Complete what the caller sent before: on return it has arrived, on every PE.
 
-    Classic mistake: reusing the buffer of a `put_nbi` before `quiet`. OpenSHMEM 1.5: shmem_quiet.
+    Classic mistake: reading the `dst` of a `get_nbi` before `quiet`. OpenSHMEM 1.5: shmem_quiet.
     """
 
 def team_my_pe(team: Team) -> int:

@@ -55,7 +55,8 @@ class Inline:
             "signal_op": self._signal_op,
             "signal_fetch": self._signal_fetch,
             "fence": lambda: None,  # copies happen in program order, and stay so on this machine
-            "quiet": lambda: None,  # they are complete on return
+            "flush": lambda: None,  # they are complete on return
+            "quiet": lambda: None,
             "barrier_all": partial(meeting.join, "barrier"),
             "sync_all": partial(meeting.join, "sync"),
             "peer_array": self._peer_array,

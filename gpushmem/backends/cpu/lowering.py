@@ -134,6 +134,10 @@ def fence():
     release_fence()
 
 
+def flush():
+    pass  # a copy has read its source when it returns
+
+
 def quiet():
     full_fence()
 
@@ -158,7 +162,7 @@ def peer_array(typingctx: Any, array: Any, pe: Any) -> Any:
 BODIES = {
     f.__name__: f
     for f in (
-        my_pe, n_pes, p, g, put, get, iput, iget, put_signal, signal_op, fence, quiet,
+        my_pe, n_pes, p, g, put, get, iput, iget, put_signal, signal_op, fence, flush, quiet,
         multicast_array, gemm,
     )
 } | atomics.BODIES | waits.BODIES | collectives.BODIES | {"peer_array": peer_array}  # fmt: skip

@@ -379,7 +379,7 @@ OPERATIONS: dict[str, Operation] = {
     "atomic_compare_swap": atomic_compare_swap, **_atomics(),
     "put_signal": put_signal, "signal_op": signal_op, "signal_fetch": signal_fetch,
     "signal_wait_until": signal_wait_until, **_waits(),
-    **dict.fromkeys(("fence", "quiet", "barrier_all", "sync_all"), _nothing),
+    **dict.fromkeys(("fence", "flush", "quiet", "barrier_all", "sync_all"), _nothing),
     **{name: partial(_of_team, name=name) for name in ("barrier", "sync")},
     **{name: partial(_collect, name=name) for name in COPYING},
     "broadcast": broadcast, "alltoalls": alltoalls,
