@@ -73,6 +73,12 @@ def n_pes() -> int:
     """Return how many PEs the job has. OpenSHMEM 1.5: shmem_n_pes.
     """
 
+def pe_accessible(pe: int) -> bool:
+    """Return whether operations can name PE `pe`: they can name every PE of the job.
+
+    True for 0 to `n_pes() - 1`, False for any other integer. OpenSHMEM 1.5: shmem_pe_accessible.
+    """
+
 def p(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> None:
     """Write `value` to element 0 of `dst` (symmetric, on `pe`).
 

@@ -45,6 +45,7 @@ class Inline:
         plain: dict[str, Callable[..., Any]] = {
             "my_pe": lambda: world.job.my_pe,
             "n_pes": lambda: world.job.n_pes,
+            "pe_accessible": lambda pe: 0 <= pe < world.job.n_pes,
             "p": self._p,
             "g": lambda src, pe: self._element("g", src, pe)[0],
             "put": partial(self._put, "put"),

@@ -374,6 +374,7 @@ COPYING = ("fcollect", "collect", "alltoall", "reduce", "reducescatter")
 OPERATIONS: dict[str, Operation] = {
     "my_pe": lambda here: 0,
     "n_pes": lambda here: 1,
+    "pe_accessible": lambda here, pe: pe == 0,
     "put": put, "get": get, "iput": iput, "iget": iget, "p": p, "g": g,
     "peer_array": peer_array, "multicast_array": multicast_array,
     "atomic_compare_swap": atomic_compare_swap, **_atomics(),

@@ -295,6 +295,9 @@ class NvshmemBackend:
     def _n_pes(self) -> int:
         return self.n_pes
 
+    def _pe_accessible(self, pe: int) -> bool:
+        return 0 <= pe < self.n_pes
+
     def _peer_array(self, array: Any, pe: int) -> GpuArray:
         check_pe("peer_array", pe, self.n_pes)
         self._check_symmetric("peer_array", array)
