@@ -43,7 +43,9 @@ def signal_wait_until(
 
     The signal is the caller's own. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. On
     return the data put before the signal is visible to the calling thread, and to other threads of
-    the block after `cuda.syncthreads()`. The signal keeps its value: reset it, or count up.
+    the block after `cuda.syncthreads()`. The signal keeps its value: reset it, or count up. To wait
+    for several signals in one call, give an array of them to `wait_until_all`, `wait_until_any` or
+    `wait_until_some`: the data put before those that satisfy `cmp` is then visible likewise.
     OpenSHMEM 1.5: shmem_signal_wait_until.
     """
 
