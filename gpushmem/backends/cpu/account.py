@@ -81,8 +81,10 @@ class Accountant:
         }
 
     def _team(self, index: int, pes: list[int]) -> dict[str, Any] | None:
-        """A team for people; None for that of all PEs."""
-        return None if len(pes) == self._world.job.n_pes else {"number": index, "pes": pes}
+        """A team for people; None for that of all PEs, and for one that is being made."""
+        if index < 0 or len(pes) == self._world.job.n_pes:
+            return None
+        return {"number": index, "pes": pes}
 
     # --- kernels
 
