@@ -37,7 +37,7 @@ from gpushmem.job import ending, peers
 from gpushmem.job import job as jobs
 from gpushmem.job.board import TIMEOUT
 from gpushmem.ops import Op
-from gpushmem.ops.roles import TeamHandle
+from gpushmem.ops.roles import Members, TeamHandle
 from gpushmem.size import span
 
 __all__ = ["NvshmemBackend"]
@@ -321,7 +321,8 @@ def _as_native(value: Any) -> Any:
 
 def _needs_all_at_once(op: Op) -> bool:
     """Whether NVSHMEM needs the PEs of a GPU to run at the same time: else it ends the process."""
-    on_a_team = op.facts.meets and bool(op.named(TeamHandle)) and op.base != "team_destroy"
+    teams = op.named(TeamHandle) + op.named(Members)
+    on_a_team = op.facts.meets and bool(teams) and op.base != "team_destroy"
     return on_a_team or op.base == "signal_wait_until"
 
 
