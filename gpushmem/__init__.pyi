@@ -1,5 +1,6 @@
 """Public names for type checkers and editors; docs/make_api.py writes it."""
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias, overload
 
 from numpy.typing import NDArray
@@ -888,6 +889,14 @@ def team_split_2d(parent: Team, xrange: int) -> tuple[Team, Team]:
     Collective over `parent`: all its members call, with the same arguments; waits for this
     PE's kernels. Returns TEAM_INVALID to a PE that is in none of the new teams. Raises `TeamError` on
     all when there are as many teams as there can be: GPUSHMEM_MAX_TEAMS, by default 256.
+    """
+
+def team_init(pes: Sequence[int]) -> Team:
+    """Make a team of any PEs of the job, in any order; return it. PE k of the team is `pes[k]`.
+
+    `pes` are numbers in TEAM_WORLD, each at most once. Collective over them: only they call, with
+    the same list; no other PE takes part. Waits for this PE's kernels. Raises `TeamError` on all of
+    them when there are as many teams as there can be. NVSHMEM 3: nvshmemx_team_init.
     """
 
 def team_destroy(team: Team) -> None:

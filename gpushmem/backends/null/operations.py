@@ -389,5 +389,6 @@ OPERATIONS: dict[str, Operation] = {
     "team_translate_pe": lambda here, **given: here.teams.translate_pe(**given),
     "team_split_strided": lambda here, **given: here.teams.split_strided(**given),
     "team_split_2d": lambda here, **given: here.teams.split_2d(**given),
+    "team_init": lambda here, pes: here.teams.init(pes),
     "team_destroy": lambda here, team: here.teams.destroy(team),
 }  # fmt: skip
