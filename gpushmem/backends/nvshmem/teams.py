@@ -155,7 +155,7 @@ class Teams:
         """
         self._inits[pes] = self._inits.get(pes, 0) + 1
         text = f"{pes} {self._inits[pes]}"
-        return int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) >> 1
+        return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
     def team_destroy(self, team: int) -> None:
         if team in PREDEFINED:
