@@ -8,6 +8,9 @@ whatever calls they make with others.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
+
+import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.meeting import ALIKE, Meeting, native
@@ -24,7 +27,7 @@ class Lobby:
         self._me, self._meeting = world.job.my_pe, meeting
         self._team = world.job.max_teams
         self._record = address_of(world.teams[self._team :])
-        self._numbers = [0] * world.job.n_pes  # of the last round with each PE
+        self._numbers = np.zeros(world.job.n_pes, np.int64)  # of the last round with each PE
         self._tell, self._came = native()["tell"], native()["came"]
 
     def largest(self, pes: list[int], what: str, number: int) -> int:
@@ -38,22 +41,20 @@ class Lobby:
 
     def _round(self, what: str, others: list[int], text: str) -> dict[int, str]:
         """Tell others a text; returns what each of them tells."""
+        awaited = np.zeros_like(self._numbers)  # the round of each PE, 0 for who is not in the call
         for pe in others:
-            self._numbers[pe] += 1
-            self._meeting.write(self._team, self._numbers[pe], pe, text.encode())
-            self._tell(self._record, self._numbers[pe], pe)
-        self._meeting.wait(what, partial(self._passed, others), partial(self._missing, others))
-        return {pe: self._said(pe) for pe in others}
+            awaited[pe] = number = int(self._numbers[pe]) + 1
+            self._meeting.write(self._team, number, pe, text.encode())
+            self._tell(self._record, number, pe)
+        self._numbers[others] = awaited[others]
+        passed = partial(self._came, self._record, address_of(awaited))
+        self._meeting.wait(what, passed, partial(self._missing, awaited))
+        return {pe: self._said(pe, int(awaited[pe])) for pe in others}
 
-    def _passed(self, others: list[int], first: int) -> bool:
-        return all(self._came(self._record, self._numbers[pe], pe, first) for pe in others)
+    def _missing(self, awaited: np.ndarray[Any, Any]) -> list[int]:
+        rounds = (self._meeting.lines(self._team, number)["round"] for number in awaited.tolist())
+        return [pe for pe, of_all in enumerate(rounds) if of_all[pe] < awaited[pe]]
 
-    def _missing(self, others: list[int]) -> list[int]:
-        return [
-            pe for pe in others
-            if self._meeting.lines(self._team, self._numbers[pe])["round"][pe] < self._numbers[pe]
-        ]  # fmt: skip
-
-    def _said(self, pe: int) -> str:
-        boxes = self._meeting.boxes(self._team, self._numbers[pe], self._me)
+    def _said(self, pe: int, number: int) -> str:
+        boxes = self._meeting.boxes(self._team, number, self._me)
         return str(boxes[pe].decode(errors="replace"))

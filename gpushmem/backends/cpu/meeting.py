@@ -17,7 +17,7 @@ import numpy as np
 from numba import njit, types
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu.rounds import arrived, as_team, post, say
+from gpushmem.backends.cpu.rounds import arrived, as_number, as_team, post, say
 from gpushmem.backends.cpu.world import LINE_OF, World
 from gpushmem.errors import CollectiveMismatch
 from gpushmem.job.report import compact
@@ -128,10 +128,13 @@ def tell(team: int, number: int, rank: int) -> None:
     post(team, number, rank)
 
 
-def came(team: int, number: int, rank: int, first: int) -> bool:
-    """As `passed`, for one other member."""
+def came(team: int, numbers: int, first: int) -> bool:
+    """As `passed`, each member having a round of its own; `numbers` is the address of them."""
+    rank, n = 0, as_team(team).n_pes
     for turn in range(first, ASLEEP + SLEEPS):
-        if arrived(team, number, rank):
+        while rank < n and arrived(team, as_number(numbers + 8 * rank).pe, rank):
+            rank += 1
+        if rank == n:
             return True
         rest(turn)
     return False
@@ -149,9 +152,7 @@ def native() -> dict[str, Any]:
             ctypes.c_bool, *WORDS
         ),
         "tell": c_function(types.void(word, word, word), tell).callable(None, *WORDS),
-        "came": c_function(types.boolean(word, word, word, word), came).callable(
-            ctypes.c_bool, *WORDS, ctypes.c_int64
-        ),
+        "came": c_function(types.boolean(word, word, word), came).callable(ctypes.c_bool, *WORDS),
     }
 
 
@@ -237,7 +238,10 @@ class Meeting:
         missing: Callable[[], list[int]],
         team: int = -1,
     ) -> None:
-        """Wait until `passed(first)`, see there, for those of a team that are `missing`."""
+        """Wait until `passed(first)`, see there, for those of a team that are `missing`.
+
+        `passed` is no Python function: the watch takes that for a thread that moves.
+        """
         if passed(0):
             return
         waiting = self._waiting(what, missing, team)

@@ -27,7 +27,7 @@ from gpushmem.simt.base.native import load_acquire, store_release
 from gpushmem.simt.compiler.target import bind, device
 
 __all__ = [
-    "arrived", "as_line", "as_team", "box", "box_at", "line", "pe_of", "post",
+    "arrived", "as_line", "as_number", "as_team", "box", "box_at", "line", "pe_of", "post",
     "rank_of", "say",
 ]  # fmt: skip
 
