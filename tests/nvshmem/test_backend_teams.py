@@ -54,12 +54,16 @@ def test_strided(n):
 
 @host.job
 def listed(me, n):
+    own = shmem.full(n + 1, 1000 * me)
     for pes in (list(range(n))[::-1], [n - 1], [1, 2, 0] if n == 3 else [0]):
         for _ in range(2):  # NVSHMEM wants another id each time
             if me not in pes:
                 continue
             team = shmem.team_init(pes)
             assert (members(team), team.my_pe) == (pes, pes.index(me))
+            x, y = own[:1], own[1 : 1 + len(pes)]
+            shmem.fcollect(team, y, x)
+            assert y.numpy().tolist() == [1000 * pe for pe in pes]
             half = team.split_strided(0, 2, (len(pes) + 1) // 2)
             assert not half or members(half) == pes[::2]
             row, column = team.split_2d(2)

@@ -128,6 +128,14 @@ class Job:
         """Forget the arrivals of an earlier team of this number."""
         store64(self.counter(team, first), 0)
 
+    def leave(self, team: int, members) -> None:
+        """Leave a team that ends; its lowest PE, which may `reset` the number, does so last."""
+        counter = self.counter(team, min(members))
+        left = add64(counter, 1)
+        goal = -(-left // len(members)) * len(members)
+        if self.me == min(members) and wait64(counter, 5, goal, limit()):
+            raise EmulationError(f"PE {self.me} waited {limit():.0f} s for the end of team {team}")
+
     def doing(self, pe: int) -> str:
         """Return what a PE last said it does."""
         at = self._text + pe * _TEXT

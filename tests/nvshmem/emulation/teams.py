@@ -139,4 +139,4 @@ class Teams:
         """End a team that was split off; NVSHMEM's own stay, and what is none is passed over."""
         if int(team) >= FIRST_FREE and int(team) in self.members:
             self.meet(team, "team_destroy")
-            del self.members[int(team)]
+            self.job.leave(int(team), self.members.pop(int(team)))
