@@ -163,6 +163,8 @@ CONFIG_V2, MASK_UNIQUEID = (2 << 16) + 64, 2
 
 def team_init(new, config, mask, n, me):
     """As NVSHMEM, of which each call needs an id of its own; nobody but the members calls."""
+    if not as_int(config):
+        _fail(ERROR_INVALID_VALUE)
     version = ctypes.c_int.from_address(as_int(config)).value
     identity = ctypes.c_uint64.from_address(as_int(config) + 8).value
     if version != CONFIG_V2 or not mask & MASK_UNIQUEID or identity in _team_ids:
