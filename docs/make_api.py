@@ -90,6 +90,7 @@ def _signature(op):
 
 STUB_HEAD = '''"""Public names for type checkers and editors; docs/make_api.py writes it."""
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias, overload
 
 from numpy.typing import NDArray

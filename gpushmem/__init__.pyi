@@ -1,5 +1,6 @@
 """Public names for type checkers and editors; docs/make_api.py writes it."""
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias, overload
 
 from numpy.typing import NDArray
@@ -73,6 +74,12 @@ def n_pes() -> int:
     """Return how many PEs the job has. OpenSHMEM 1.5: shmem_n_pes.
     """
 
+def pe_accessible(pe: int) -> bool:
+    """Return whether operations can name PE `pe`: they can name every PE of the job.
+
+    True for 0 to `n_pes() - 1`, False for any other integer. OpenSHMEM 1.5: shmem_pe_accessible.
+    """
+
 def p(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> None:
     """Write `value` to element 0 of `dst` (symmetric, on `pe`).
 
@@ -107,7 +114,7 @@ def put_nbi(dst: Symmetric, src: Array, pe: int) -> None:
     matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
     nvshmemx_put_block.
 
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
+    Non-blocking: do not change `src` until `flush` or `quiet`; the data has arrived after `quiet`.
     """
 
 def put_warp(dst: Symmetric, src: Array, pe: int) -> None:
@@ -131,7 +138,7 @@ def put_nbi_warp(dst: Symmetric, src: Array, pe: int) -> None:
     matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
     nvshmemx_put_block.
 
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
+    Non-blocking: do not change `src` until `flush` or `quiet`; the data has arrived after `quiet`.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
@@ -157,7 +164,7 @@ def put_nbi_block(dst: Symmetric, src: Array, pe: int) -> None:
     matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
     nvshmemx_put_block.
 
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
+    Non-blocking: do not change `src` until `flush` or `quiet`; the data has arrived after `quiet`.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
@@ -458,7 +465,7 @@ def put_signal_nbi(dst: Symmetric, src: Array, signal: Symmetric, value: int, op
     ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
     NVSHMEM 3: nvshmemx_put_signal_block.
 
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
+    Non-blocking: do not change `src` until `flush` or `quiet`; the data has arrived after `quiet`.
     """
 
 def put_signal_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
@@ -480,7 +487,7 @@ def put_signal_nbi_warp(dst: Symmetric, src: Array, signal: Symmetric, value: in
     ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
     NVSHMEM 3: nvshmemx_put_signal_block.
 
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
+    Non-blocking: do not change `src` until `flush` or `quiet`; the data has arrived after `quiet`.
 
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
@@ -504,7 +511,7 @@ def put_signal_nbi_block(dst: Symmetric, src: Array, signal: Symmetric, value: i
     ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
     NVSHMEM 3: nvshmemx_put_signal_block.
 
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
+    Non-blocking: do not change `src` until `flush` or `quiet`; the data has arrived after `quiet`.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
@@ -529,7 +536,9 @@ def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: None 
 
     The signal is the caller's own. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. On
     return the data put before the signal is visible to the calling thread, and to other threads of
-    the block after `cuda.syncthreads()`. The signal keeps its value: reset it, or count up.
+    the block after `cuda.syncthreads()`. The signal keeps its value: reset it, or count up. To wait
+    for several signals in one call, give an array of them to `wait_until_all`, `wait_until_any` or
+    `wait_until_some`: the data put before those that satisfy `cmp` is then visible likewise.
     OpenSHMEM 1.5: shmem_signal_wait_until.
 
     With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
@@ -810,10 +819,38 @@ def fence(*, stream: Any = None) -> None:
     shmem_fence.
     """
 
+def flush(*, stream: Any = None) -> None:
+    """Complete the sources of the caller's earlier non-blocking puts: they may be changed again.
+
+    It says nothing of the targets: the data may arrive later, and in any order. `quiet` does what
+    this does, and waits for arrival, too. NVSHMEM 3: nvshmemx_flush, nvshmemx_flush_warp,
+    nvshmemx_flush_block.
+    """
+
+def flush_warp() -> None:
+    """Complete the sources of the caller's earlier non-blocking puts: they may be changed again.
+
+    It says nothing of the targets: the data may arrive later, and in any order. `quiet` does what
+    this does, and waits for arrival, too. NVSHMEM 3: nvshmemx_flush, nvshmemx_flush_warp,
+    nvshmemx_flush_block.
+
+    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """
+
+def flush_block() -> None:
+    """Complete the sources of the caller's earlier non-blocking puts: they may be changed again.
+
+    It says nothing of the targets: the data may arrive later, and in any order. `quiet` does what
+    this does, and waits for arrival, too. NVSHMEM 3: nvshmemx_flush, nvshmemx_flush_warp,
+    nvshmemx_flush_block.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
 def quiet(*, stream: Any = None) -> None:
     """Complete what the caller sent before: on return it has arrived, on every PE.
 
-    Classic mistake: reusing the buffer of a `put_nbi` before `quiet`. OpenSHMEM 1.5: shmem_quiet.
+    Classic mistake: reading the `dst` of a `get_nbi` before `quiet`. OpenSHMEM 1.5: shmem_quiet.
     """
 
 def team_my_pe(team: Team) -> int:
@@ -852,6 +889,14 @@ def team_split_2d(parent: Team, xrange: int) -> tuple[Team, Team]:
     Collective over `parent`: all its members call, with the same arguments; waits for this
     PE's kernels. Returns TEAM_INVALID to a PE that is in none of the new teams. Raises `TeamError` on
     all when there are as many teams as there can be: GPUSHMEM_MAX_TEAMS, by default 256.
+    """
+
+def team_init(pes: Sequence[int]) -> Team:
+    """Make a team of any PEs of the job, in any order; return it. PE k of the team is `pes[k]`.
+
+    `pes` are numbers in TEAM_WORLD, each at most once. Collective over them: only they call, with
+    the same list; no other PE takes part. Waits for this PE's kernels. Raises `TeamError` on all of
+    them when there are as many teams as there can be. NVSHMEM 3: nvshmemx_team_init.
     """
 
 def team_destroy(team: Team) -> None:

@@ -251,6 +251,14 @@ def test_docs_name_files_that_exist():
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+def test_the_example_of_an_operation_quotes_the_code():
+    page = (ROOT / "CONTRIBUTING.md").read_text().split("### An example")[1].split("\n## ")[0]
+    quoted = "".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)).split("\n")
+    code = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    assert len(quoted) > 6
+    assert [line for line in quoted if line.strip() not in code] == []
+
+
 def test_what_is_written_from_the_table_is_current():
     make_api = loaded("docs/make_api.py")
     assert make_api.page() == API, "run python docs/make_api.py"

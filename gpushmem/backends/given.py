@@ -150,6 +150,15 @@ def _team(op: Op, name: str, role: type, given: Given) -> Team:
     return value if isinstance(value, Team) else Team(number)
 
 
+def _members(op: Op, name: str, role: type, given: Given) -> list[int]:
+    value = given[name]
+    if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
+        raise ArgumentTypeError(f"{op.name}: {name} must be {words(role)}, not {shown(value)}")
+    with taking(f"{op.name}: {name}"):
+        pes = list(value)
+    return [integer(f"{op.name}: {name}[{k}]", pe) for k, pe in enumerate(pes)]
+
+
 # Role -> what takes its parameters.
 Taker = Callable[[Op, str, Any, Given], Any]
 TAKES: dict[type, Taker] = {
@@ -160,6 +169,7 @@ TAKES: dict[type, Taker] = {
     roles.Timeout: _timeout,
     roles.Reduction: _reduction,
     roles.TeamHandle: _team,
+    roles.Members: _members,
 }
 
 

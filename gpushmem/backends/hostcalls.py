@@ -20,6 +20,7 @@ __all__ = [
     "caller",
     "check_contiguous",
     "check_copy",
+    "check_members",
     "check_pe",
     "check_strided",
     "copy_from",
@@ -91,6 +92,18 @@ def check_pe(name: str, pe: Any, n_pes: int) -> None:
     """Refuse what is not a PE's number."""
     if not hasattr(pe, "__index__") or not 0 <= pe < n_pes:
         raise ArgumentError(f"{name}: there is no PE {pe!r}: PEs are 0 to {n_pes - 1}")
+
+
+def check_members(name: str, pes: list[int], my_pe: int, n_pes: int) -> None:
+    """Refuse what is no list of the members of a team that the calling PE is in."""
+    for pe in pes:
+        check_pe(name, pe, n_pes)
+        if pes.count(pe) > 1:
+            raise ArgumentError(f"{name}: PE {pe} is in the list {pes.count(pe)} times: {pes}")
+    if my_pe not in pes:
+        raise ArgumentError(
+            f"{name}: the calling PE, {my_pe}, is not in the list {pes}: only its members call"
+        )
 
 
 def check_contiguous(name: str, which: str, array: Array) -> None:

@@ -43,7 +43,7 @@ class Waiting(NamedTuple):
     """What the host waits for; the watch's thread reads it."""
 
     parked: Parked
-    team: int
+    team: int  # -1: they are not in a team yet
     pes: list[int]  # its members
     missing: Callable[[], list[int]]  # those that have not come
     gone: Callable[[], list[int]]  # ... and will not, since they have ended
@@ -102,8 +102,10 @@ class Accountant:
         }
 
     def _team(self, index: int, pes: list[int]) -> dict[str, Any] | None:
-        """A team for people; None for that of all PEs."""
-        return None if len(pes) == self._job.n_pes else {"number": index, "pes": pes}
+        """A team as reports show it; None for that of all PEs, and for one that is being made."""
+        if index < 0 or len(pes) == self._job.n_pes:
+            return None
+        return {"number": index, "pes": pes}
 
     # --- kernels
 

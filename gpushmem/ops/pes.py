@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpushmem.ops.roles import Index
+from gpushmem.ops.roles import Index, Integer, Truth
 from gpushmem.ops.row import declare
 
 
@@ -14,3 +14,11 @@ def my_pe() -> Index:
 @declare(on_host=True, stream=False)
 def n_pes() -> Index:
     """Return how many PEs the job has. OpenSHMEM 1.5: shmem_n_pes."""
+
+
+@declare(on_host=True, stream=False)
+def pe_accessible(pe: Integer) -> Truth:
+    """Return whether operations can name PE `pe`: they can name every PE of the job.
+
+    True for 0 to `n_pes() - 1`, False for any other integer. OpenSHMEM 1.5: shmem_pe_accessible.
+    """

@@ -31,6 +31,7 @@ __all__ = [
     "Indices",
     "Integer",
     "Matrix",
+    "Members",
     "Moved",
     "MulticastView",
     "Numbers",
@@ -267,6 +268,12 @@ class TeamHandle(Argument):
     """A team."""
 
     stub, words = "Team", "a team"
+
+
+class Members(Argument):
+    """PEs of the job, in an order."""
+
+    stub, words = "Sequence[int]", "a sequence of PEs"
 
 
 class Reduction(Argument):

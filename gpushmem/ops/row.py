@@ -26,6 +26,7 @@ __all__ = [
     "BLOCK",
     "DATA",
     "EVERY_SCOPE",
+    "FLUSH",
     "GET",
     "LOCAL_ON_HOST",
     "ON_THE_HOST",
@@ -89,25 +90,27 @@ def updates(array: str, extent: str = "0", kind: str = ATOMIC) -> Effect:
     return Effect(UPDATES, array, extent, kind)
 
 
-RETURN, QUIET = "return", "quiet"
+RETURN, FLUSH, QUIET = "return", "flush", "quiet"
 
 
 class Completion(NamedTuple):
-    """When `src` may be changed again, and when `dst` has the data: on RETURN, or after QUIET."""
+    """When `src` may be changed again, and when `dst` has the data.
+
+    On RETURN, after FLUSH, which completes sources only, or after QUIET, which completes both.
+    """
 
     source: str
     data: str
 
 
-PUT, GET, NONBLOCKING = (
-    Completion(RETURN, QUIET),
-    Completion(RETURN, RETURN),
-    Completion(QUIET, QUIET),
-)
+PUT, GET = Completion(RETURN, QUIET), Completion(RETURN, RETURN)
+NONBLOCKING = {PUT: Completion(FLUSH, QUIET), GET: Completion(QUIET, QUIET)}
 COMPLETIONS = {
     PUT: "On return `src` may be changed; the data has arrived after `quiet`.",
     GET: "On return `dst` has the data.",
-    NONBLOCKING: "Non-blocking: until `quiet` do not change `src`, nor read `dst`.",
+    NONBLOCKING[PUT]: "Non-blocking: do not change `src` until `flush` or `quiet`; the data has "
+    "arrived after `quiet`.",
+    NONBLOCKING[GET]: "Non-blocking: until `quiet` do not change `src`, nor read `dst`.",
 }
 
 # --- rows
@@ -131,8 +134,8 @@ class Facts(NamedTuple):
 
     `effects` on memory, in the order in which they become visible; `completion` of copies; the
     parameter that the call `waits_for`, "" if it waits for no memory; whether it `meets`: all
-    members of its team have to call, or all PEs if it has none; what it `orders`: "fence", "quiet"
-    or "barrier", which is a quiet of all members, "" if nothing.
+    members of its team have to call, or all PEs if it has none; what it `orders`: "fence", "flush"
+    and "quiet", which complete sources and all, "barrier", a quiet of all members, "" if nothing.
     """
 
     effects: tuple[Effect, ...] = ()
@@ -280,8 +283,8 @@ def _add_row(
 ) -> None:
     base = declaration.__name__ + form
     name = base + ("_nbi" if nbi else "") + ("" if scope == THREAD else f"_{scope}")
-    if nbi:
-        facts = facts._replace(completion=NONBLOCKING)
+    if nbi and facts.completion:
+        facts = facts._replace(completion=NONBLOCKING[facts.completion])
     if scope != THREAD or nbi:
         where = where._replace(host=False)
     if not where.host:

@@ -13,11 +13,11 @@ class Team(int):
     """A set of PEs that communicate among themselves; also an argument for kernels.
 
     `TEAM_WORLD` has all PEs, `TEAM_NODE` those on the calling PE's node, `TEAM_SHARED` those whose
-    memory it can load from; `split_strided` and `split_2d` make others. A PE that is not a member
-    of a team has `TEAM_INVALID` for it, which is false as a truth value. As a context manager it is
-    destroyed at the end of the block. Teams are values of this PE: another PE may have another
-    number for the same team. In kernels a team has `my_pe`, `n_pes`, `translate_pe`, `barrier` and
-    `sync`, too. OpenSHMEM 1.5: shmem_team_t.
+    memory it can load from; `split_strided`, `split_2d` and `team_init` make others. A PE that is
+    not a member of a team has `TEAM_INVALID` for it, which is false as a truth value. As a context
+    manager it is destroyed at the end of the block. Teams are values of this PE: another PE may
+    have another number for the same team. In kernels a team has `my_pe`, `n_pes`, `translate_pe`,
+    `barrier` and `sync`, too. OpenSHMEM 1.5: shmem_team_t.
     """
 
     __slots__ = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpushmem.ops.roles import Index, Integer, Pe, TeamHandle, TeamResult, TwoTeams
+from gpushmem.ops.roles import Index, Integer, Members, Pe, TeamHandle, TeamResult, TwoTeams
 from gpushmem.ops.row import declare
 
 SPLITTING = """\
@@ -49,6 +49,16 @@ def team_split_2d(parent: TeamHandle, xrange: Integer) -> TwoTeams:
 
     PE i of `parent` is in row `i // xrange` and column `i % xrange`; the last row may be shorter.
     OpenSHMEM 1.5: shmem_team_split_2d.
+    """
+
+
+@declare(in_kernels=False, on_host=True, stream=False, meets=True)
+def team_init(pes: Members) -> TeamResult:
+    """Make a team of any PEs of the job, in any order; return it. PE k of the team is `pes[k]`.
+
+    `pes` are numbers in TEAM_WORLD, each at most once. Collective over them: only they call, with
+    the same list; no other PE takes part. Waits for this PE's kernels. Raises `TeamError` on all of
+    them when there are as many teams as there can be. NVSHMEM 3: nvshmemx_team_init.
     """
 
 

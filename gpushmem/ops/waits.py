@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gpushmem.ops.roles import (
     Comparison,
     Index,
@@ -41,7 +43,9 @@ def signal_wait_until(
 
     The signal is the caller's own. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. On
     return the data put before the signal is visible to the calling thread, and to other threads of
-    the block after `cuda.syncthreads()`. The signal keeps its value: reset it, or count up.
+    the block after `cuda.syncthreads()`. The signal keeps its value: reset it, or count up. To wait
+    for several signals in one call, give an array of them to `wait_until_all`, `wait_until_any` or
+    `wait_until_some`: the data put before those that satisfy `cmp` is then visible likewise.
     OpenSHMEM 1.5: shmem_signal_wait_until.
     """
 
@@ -53,6 +57,12 @@ uint16, uint32, uint64."""
 SEVERAL = f"""`status`, an integer array as long as `ivars` or None, excludes the elements for which
 it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. {WAITING}"""
 
+# What waits for several elements, and tests of several, have in common.
+LOOKING = reads("ivars", kind=ATOMIC), reads("status", "ivars")
+FOUND = writes("indices", "ivars")
+declare_wait = partial(declare, *LOOKING, on_host=True, vector=True, waits_for="ivars")
+declare_test = partial(declare, *LOOKING, on_host=True, vector=True, stream=False, note=SEVERAL)
+
 
 @declare(reads("ivar", "0", ATOMIC), on_host=True, note=f"{WAITING}\n\n{WHETHER}", waits_for="ivar")
 def wait_until(ivar: Own, cmp: Comparison, value: Wanted, timeout_ns: Timeout = None) -> Whether:
@@ -62,14 +72,7 @@ def wait_until(ivar: Own, cmp: Comparison, value: Wanted, timeout_ns: Timeout = 
     """
 
 
-@declare(
-    reads("ivars", kind=ATOMIC),
-    reads("status", "ivars"),
-    on_host=True,
-    vector=True,
-    note=f"{SEVERAL}\n\n{WHETHER}",
-    waits_for="ivars",
-)
+@declare_wait(note=f"{SEVERAL}\n\n{WHETHER}")
 def wait_until_all(
     ivars: Own, status: Status, cmp: Comparison, value: Wanted, timeout_ns: Timeout = None
 ) -> Whether:
@@ -79,14 +82,7 @@ def wait_until_all(
     """
 
 
-@declare(
-    reads("ivars", kind=ATOMIC),
-    reads("status", "ivars"),
-    on_host=True,
-    vector=True,
-    note=f"{SEVERAL}\n\n{NO_INDEX}",
-    waits_for="ivars",
-)
+@declare_wait(note=f"{SEVERAL}\n\n{NO_INDEX}")
 def wait_until_any(
     ivars: Own, status: Status, cmp: Comparison, value: Wanted, timeout_ns: Timeout = None
 ) -> Index:
@@ -97,15 +93,7 @@ def wait_until_any(
     """
 
 
-@declare(
-    reads("ivars", kind=ATOMIC),
-    reads("status", "ivars"),
-    writes("indices", "ivars"),
-    on_host=True,
-    vector=True,
-    note=f"{SEVERAL}\n\n{NO_COUNT}",
-    waits_for="ivars",
-)
+@declare_wait(FOUND, note=f"{SEVERAL}\n\n{NO_COUNT}")
 def wait_until_some(
     ivars: Own,
     indices: Indices,
@@ -129,14 +117,7 @@ def test(ivar: Own, cmp: Comparison, value: Wanted) -> Truth:
     """
 
 
-@declare(
-    reads("ivars", kind=ATOMIC),
-    reads("status", "ivars"),
-    on_host=True,
-    stream=False,
-    vector=True,
-    note=SEVERAL,
-)
+@declare_test()
 def test_all(ivars: Own, status: Status, cmp: Comparison, value: Wanted) -> Truth:
     """Return whether all elements of `ivars` (symmetric, own) satisfy `cmp` with `value`.
 
@@ -144,14 +125,7 @@ def test_all(ivars: Own, status: Status, cmp: Comparison, value: Wanted) -> Trut
     """
 
 
-@declare(
-    reads("ivars", kind=ATOMIC),
-    reads("status", "ivars"),
-    on_host=True,
-    stream=False,
-    vector=True,
-    note=SEVERAL,
-)
+@declare_test()
 def test_any(ivars: Own, status: Status, cmp: Comparison, value: Wanted) -> Index:
     """Return the lowest index of `ivars` (symmetric, own) that satisfies `cmp`, or -1.
 
@@ -159,15 +133,7 @@ def test_any(ivars: Own, status: Status, cmp: Comparison, value: Wanted) -> Inde
     """
 
 
-@declare(
-    reads("ivars", kind=ATOMIC),
-    reads("status", "ivars"),
-    writes("indices", "ivars"),
-    on_host=True,
-    stream=False,
-    vector=True,
-    note=SEVERAL,
-)
+@declare_test(FOUND)
 def test_some(
     ivars: Own, indices: Indices, status: Status, cmp: Comparison, value: Wanted
 ) -> Index:

@@ -7,6 +7,7 @@ calls, and PEs come late at random: whoever returns may use its `src` and `dst` 
 
 import functools
 import time
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -177,20 +178,25 @@ class Members(NamedTuple):
     """A team, and the PEs of the job that are in it."""
 
     team: shmem.Team
-    pes: range
+    pes: Sequence[int]
 
 
 def teams_of(n_pes):
-    """All PEs, every second one, all in reverse, one alone."""
+    """All PEs, every second one, all in reverse, one alone; three in no order."""
     shapes = [(0, 2, (n_pes + 1) // 2), (n_pes - 1, -1, n_pes), (n_pes - 1, 1, 1)]
     shapes = [shape for shape in shapes if pes.BACKEND == "cpu" or shape[1] > 0]  # NVSHMEM's are
-    return [Members(shmem.TEAM_WORLD, range(n_pes))] + [
+    teams = [Members(shmem.TEAM_WORLD, range(n_pes))] + [
         Members(
             shmem.team_split_strided(shmem.TEAM_WORLD, *shape),
             range(shape[0], shape[0] + shape[1] * shape[2], shape[1]),
         )
         for shape in shapes
     ]
+    if n_pes >= 3:
+        listed = [1, n_pes - 1, 0]
+        team = shmem.team_init(listed) if shmem.my_pe() in listed else shmem.TEAM_INVALID
+        teams.append(Members(team, listed))
+    return teams
 
 
 def sizes_of(dtype):

@@ -137,6 +137,54 @@ def test_megabytes_arrive_before_their_signal(run_pes):
     assert in_pes(run_pes, 2, body) == [0, 0]
 
 
+@shmem.jit
+def take_as_they_come(data, src, signals, status, indices, wrong, taken):
+    """All send to all; what has been signalled is looked at: by `_any`, by `_some`, by `_all`."""
+    me, n = shmem.my_pe(), shmem.n_pes()
+    for k in range(1, 4):
+        for i in range(src.size):
+            src[i] = 10_000 * k + 1000 * me + i
+        for j in range(n):
+            to = (me + j) % n
+            shmem.put_signal(data[me], src, signals[me:], k, shmem.SIGNAL_SET, to)
+        for pe in range(n):
+            status[pe], indices[pe] = 0, pe
+        left = n
+        while left > 0:
+            found = 1
+            if k == 1:
+                indices[0] = shmem.wait_until_any(signals, status, shmem.CMP_EQ, k)
+            elif k == 2:
+                found = shmem.wait_until_some(signals, indices, status, shmem.CMP_EQ, k)
+            else:
+                shmem.wait_until_all(signals, status, shmem.CMP_EQ, k)
+                found = n
+            for j in range(found):
+                pe = indices[j]
+                status[pe] = 1
+                taken[k - 1, pe] += 1
+                for i in range(src.size - 1, -1, -1):
+                    wrong[k - 1] += data[pe, i] != 10_000 * k + 1000 * pe + i
+            left -= found
+        shmem.barrier_all()
+
+
+@pytest.mark.parametrize("n_pes", [1, 2, 3])
+def test_one_call_waits_for_several_signals(run_pes, n_pes):
+    """After it, the data put before each signal that was found is there."""
+
+    def body():
+        data, signals = shmem.full((n_pes, 300), -7, dtype="int64"), shmem.zeros(n_pes, "uint64")
+        src, status = shmem.empty(300, "int64"), shmem.device_array(n_pes, "int32")
+        indices, wrong = shmem.device_array(n_pes, "int64"), np.zeros(3, np.int64)
+        taken = np.zeros((3, n_pes), np.int64)
+        take_as_they_come[1, 1](data, src, signals, status, indices, wrong, taken)
+        shmem.synchronize()
+        return wrong.tolist(), taken.tolist()
+
+    assert in_pes(run_pes, n_pes, body) == [([0] * 3, [[1] * n_pes] * 3)] * n_pes
+
+
 @pytest.mark.parametrize("n_pes", PES)
 def test_kernels_and_hosts_of_all_pes_add_to_one_signal(run_pes, n_pes):
     """Nothing is lost, and the sum wraps around at 2**64."""

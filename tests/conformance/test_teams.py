@@ -1,5 +1,6 @@
 """Teams: making, asking, passing to kernels, destroying; peer and multicast arrays of them."""
 
+import itertools
 import re
 
 import numpy as np
@@ -129,6 +130,121 @@ def test_rows_and_columns(run_pes, n_pes):
         shmem.finalize()
 
     run_pes(n_pes, body)
+
+
+@pytest.mark.backwards
+@pytest.mark.parametrize("n_pes", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
+def test_teams_of_lists(run_pes, n_pes):
+    """Any PEs, in any order; nobody else calls, and those who do not meet make other teams."""
+
+    def body():
+        shmem.init()
+        me, total = shmem.my_pe(), shmem.zeros(2, "int64")
+        lists = [
+            list(pes)
+            for size in range(1, n_pes + 1)
+            for pes in itertools.permutations(range(n_pes), size)
+        ]
+        for pes in lists:
+            if me not in pes:
+                continue
+            team = shmem.team_init(pes)
+            assert told(team) == of_members(pes, n_pes, me)
+            assert told(WORLD, team)[4:-2] == [
+                pes.index(pe) if pe in pes else -1 for pe in range(n_pes)
+            ]
+            total[0] = 10**me * (1 + pes.index(me))
+            shmem.reduce(team, total[1:], total[:1], "sum")
+            assert total[1] == sum(10**pe * (1 + k) for k, pe in enumerate(pes))
+            half = team.split_strided(0, 2, (len(pes) + 1) // 2)
+            assert told(half, team) == of_members(pes[::2], n_pes, me, pes)
+            row, column = team.split_2d(2)
+            at = pes.index(me)
+            assert told(row) == of_members(pes[at // 2 * 2 :][:2], n_pes, me)
+            assert told(column) == of_members(pes[at % 2 :: 2], n_pes, me)
+            for made in filter(None, (half, row, column, team)):
+                made.destroy()
+        shmem.finalize()
+
+    run_pes(n_pes, body)
+
+
+@pytest.mark.checked
+def test_lists_of_what_cannot_be_a_team(run_pes):
+    def body():
+        shmem.init()
+        other = 1 - shmem.my_pe()
+        for pes, message in (
+            ([], r"the calling PE, \d, is not in the list \[\]"),
+            ([other], r"the calling PE, \d, is not in the list .* only its members call"),
+            ([0, 1, 0], r"PE 0 is in the list 2 times: \[0, 1, 0\]"),
+            ([0, 2, 1], "there is no PE 2: PEs are 0 to 1"),
+            ([0, -1], "there is no PE -1"),
+            ([0, 1.5], r"pes\[1\] must be an integer"),
+            (1, "pes must be a sequence of PEs, not 1"),
+            ("01", "pes must be a sequence of PEs, not '01'"),
+        ):
+            with pytest.raises(ArgumentError, match=f"team_init: {message}"):
+                shmem.team_init(pes)
+        for pes in ((1, 0), range(2), np.array([0, 1])):
+            with shmem.team_init(pes) as team:
+                assert team.my_pe == list(pes).index(shmem.my_pe())
+        shmem.finalize()
+
+    run_pes(2, body)
+
+
+@pytest.mark.checked
+def test_lists_that_differ(run_pes):
+    """Both get the error, which says what each gave; afterwards they can make teams."""
+
+    def body():
+        shmem.init()
+        with pytest.raises(shmem.CollectiveMismatch) as error:
+            shmem.team_init([0, 1] if shmem.my_pe() == 0 else [1, 0])
+        with shmem.team_init([1, 0]) as team:
+            assert team.my_pe == 1 - shmem.my_pe()
+        shmem.finalize()
+        return str(error.value)
+
+    for text in run_pes(2, body):
+        assert "PE 0: team_init([0, 1]); PE 1: team_init([1, 0])" in text
+
+
+@pytest.mark.checked
+def test_a_member_that_does_not_come(run_pes):
+    def body():
+        shmem.init()
+        if shmem.my_pe() == 1:
+            return None
+        with pytest.raises(shmem.CollectiveMismatch) as error:
+            shmem.team_init([2, 1, 0])
+        return str(error.value)
+
+    zero, one, two = run_pes(3, body)
+    assert one is None
+    for text in (zero, two):
+        assert "team_init([2, 1, 0]) waits for PE 1, which ended without making this call" in text
+
+
+@pytest.mark.cpu_backend
+def test_no_more_lists_than_teams(run_pes, monkeypatch):
+    monkeypatch.setenv("GPUSHMEM_MAX_TEAMS", "4")
+
+    def body():
+        shmem.init()
+        me = shmem.my_pe()
+        pair = shmem.team_init([1, 0]) if me < 2 else INVALID
+        with pytest.raises(TeamError, match="one of the PEs is in as many teams as there can be"):
+            shmem.team_init([2, 1, 0])
+        if pair:
+            pair.destroy()
+        team = shmem.team_init([2, 1, 0])
+        answer = told(team)
+        shmem.finalize()
+        return answer
+
+    assert run_pes(3, body) == [of_members([2, 1, 0], 3, me) for me in range(3)]
 
 
 @pytest.mark.backwards

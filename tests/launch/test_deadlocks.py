@@ -209,6 +209,21 @@ def test_two_teams_crossed(deadlock):
     has(text, "PE 2: has ended with exit code 0")
 
 
+def test_teams_that_are_not_made(deadlock):
+    """Each calls the next one, which calls another; one is elsewhere."""
+
+    def body():
+        shmem.init()
+        if shmem.my_pe() == 1:
+            shmem.barrier_all()
+        shmem.team_init([0, 2] if shmem.my_pe() == 0 else [2, 1])
+
+    text = deadlock(3, body)
+    has(text, r"PE 0: host, in team_init\(\[0, 2\]\) at test_deadlocks.py:\d+, waits for PE 2")
+    has(text, r"PE 1: host, in barrier_all at test_deadlocks.py:\d+, waits for PEs 0, 2")
+    has(text, r"PE 2: host, in team_init\(\[2, 1\]\) at test_deadlocks.py:\d+, waits for PE 1")
+
+
 def test_waiting_for_what_an_ended_pe_would_have_sent(deadlock):
     def body():
         shmem.init()

@@ -47,6 +47,7 @@ def copies(me, n):
             local = shmem.to_device(own(me + 50, 9))
             shmem.put(y[1:], local[2 : 2 + count], right, stream=stream)
             shmem.fence(stream=stream)
+            shmem.flush(stream=stream)
             shmem.quiet(stream=stream)
             shmem.barrier_all(stream=stream)
             want = np.full(9, POISON)

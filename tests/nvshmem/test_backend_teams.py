@@ -53,6 +53,36 @@ def test_strided(n):
 
 
 @host.job
+def listed(me, n):
+    own = shmem.full(n + 1, 1000 * me)
+    for pes in (list(range(n))[::-1], [n - 1], [1, 2, 0] if n == 3 else [0]):
+        for _ in range(2):  # NVSHMEM wants another id each time
+            if me not in pes:
+                continue
+            team = shmem.team_init(pes)
+            assert (members(team), team.my_pe) == (pes, pes.index(me))
+            x, y = own[:1], own[1 : 1 + len(pes)]
+            shmem.fcollect(team, y, x)
+            assert y.numpy().tolist() == [1000 * pe for pe in pes]
+            half = team.split_strided(0, 2, (len(pes) + 1) // 2)
+            assert not half or members(half) == pes[::2]
+            row, column = team.split_2d(2)
+            at = pes.index(me)
+            assert members(row) == pes[at // 2 * 2 :][:2]
+            assert members(column) == pes[at % 2 :: 2]
+            for made in filter(None, (half, row, column, team)):
+                made.destroy()
+    for pes in ([0, 0], [n], [pe for pe in range(n) if pe != me]):
+        with pytest.raises(ArgumentError, match="team_init: "):
+            shmem.team_init(pes)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_of_lists(n):
+    host.run(n, listed)
+
+
+@host.job
 def backwards(me, n):
     with pytest.raises(ArgumentError, match="no teams with a stride below 1, such as -1"):
         shmem.team_split_strided(TEAM_WORLD, n - 1, -1, n)

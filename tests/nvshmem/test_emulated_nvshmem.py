@@ -275,8 +275,10 @@ def misused(nv, stream, me, n):
     ):
         with pytest.raises(EmulationError, match=what):
             wrong()
-    with pytest.raises(NotImplementedError, match="team_init"):
-        bindings.team_init(0, 0, 0, 1, 0)
+    with pytest.raises(NotImplementedError, match="team_get_uniqueid"):
+        bindings.team_get_uniqueid(0)
+    with pytest.raises(bindings.NVSHMEMError):
+        bindings.team_init(0, 0, 0, 1, 0)  # there is no configuration
     with pytest.raises(TypeError):
         bindings.malloc(1.5)
     assert bindings.malloc(1 << 40) == 0

@@ -71,7 +71,7 @@ def load():
         site = str(Path(__file__).parent / "site")
         os.environ.update(GPUSHMEM_ORACLE="engine", PYTHONPATH=site)
         sys.path.insert(0, site)
-        from gpushmem.launch import local
+        from gpushmem.start.launch import local
 
         local.preload("cpu")
         import gpushmem.simt.numba_cuda  # noqa: F401

@@ -186,6 +186,7 @@ TRIED = {
     "int": (0, 1, 2, -1, 99, 1.5, None, 1 << 70),
     "int | None": (0, 1000, -1, 1.5, "soon"),
     "Team": (0, shmem.TEAM_NODE, shmem.TEAM_INVALID, 9, 1.5, None),
+    "Sequence[int]": ([0], (0,), [], [0, 0], [1], [-1], [1.5], ["a"], 5, None, "0"),
     "str": ("sum", "max", "xor", "maxloc", "mean", 5),
 }
 # ... of parameters with these names.

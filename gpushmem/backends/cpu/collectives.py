@@ -36,7 +36,17 @@ from gpushmem.backends.cpu.access import (
     size_of,
 )
 from gpushmem.backends.cpu.meeting import KINDS, dtype_number
-from gpushmem.backends.cpu.rounds import as_line, as_team, box, box_at, line, pe_of, post, say
+from gpushmem.backends.cpu.rounds import (
+    as_line,
+    as_team,
+    box,
+    box_at,
+    line,
+    pe_of,
+    post,
+    rank_of,
+    say,
+)
 from gpushmem.backends.cpu.world import TEAM
 from gpushmem.diagnosis.account import MEMBER
 from gpushmem.job.board import PE
@@ -90,12 +100,10 @@ def team_n_pes(team):
 def team_translate_pe(src_team, src_pe, dst_team):
     if src_team == -1 or dst_team == -1:
         return -1
-    source, target = team_at(src_team), as_team(team_at(dst_team))
+    source, target = team_at(src_team), team_at(dst_team)
     if src_pe < 0 or src_pe >= as_team(source).n_pes:
         return -1
-    steps = pe_of(source, src_pe) - target.start
-    rank = steps // target.stride
-    return rank if rank * target.stride == steps and 0 <= rank < target.n_pes else -1
+    return rank_of(target, pe_of(source, src_pe))
 
 
 # --- rounds
@@ -433,7 +441,10 @@ assert tuple(OPERATIONS) == REDUCTIONS
 
 
 def _folder(op: str) -> Any:
-    """Make the function that combines what is at `n` places, `step` bytes apart from `base` on."""
+    """Make two functions that combine arrays: those in boxes, and those of a team's members.
+
+    Boxes are `step` bytes apart, from `base` on; `place` is where an array of a member is here.
+    """
     combine = device(OPERATIONS[op])
 
     @device
@@ -452,11 +463,21 @@ def _folder(op: str) -> Any:
         for k in range(2, n):
             two(like, target, target, base + k * step, count)
 
-    return fold
+    @device
+    def fold_members(like, target, team, place, count):
+        n, first = as_team(team).n_pes, on_member(team, place, 0)
+        if n == 1:
+            copy_bytes(target, first, count * itemsize_of(like))
+        else:
+            two(like, target, first, on_member(team, place, 1), count)
+        for k in range(2, n):
+            two(like, target, target, on_member(team, place, k), count)
+
+    return fold, fold_members
 
 
 def _reducing(name: str, op: str) -> Any:
-    fold = _folder(op)
+    fold, fold_members = _folder(op)
     code, scatters = KINDS.index(f"{name}({op})"), name == "reducescatter"
 
     def reducing(team, dst, src):
@@ -487,11 +508,10 @@ def _reducing(name: str, op: str) -> Any:
         first = 0 if scatters else me * part
         tile, touched = record.box_bytes // size, 2 * n * nbytes
         scratch = box(team, record.round, me, record.box_bytes)
-        base = on_member(team, source + me * stride, 0)
-        step = record.stride * as_world(user_word()).stride
+        base = source + me * stride
         for at in range(first, min(first + part, count), tile):
             length = min(tile, count - at, first + part - at)
-            fold(dst, scratch, base + at * size, step, n, length)
+            fold_members(dst, scratch, team, base + at * size, length)
             if scatters:
                 copy_large(target + at * size, scratch, length * size, touched)
             else:

@@ -46,6 +46,7 @@ class Inline:
         plain: dict[str, Callable[..., Any]] = {
             "my_pe": lambda: world.job.my_pe,
             "n_pes": lambda: world.job.n_pes,
+            "pe_accessible": lambda pe: 0 <= pe < world.job.n_pes,
             "p": self._p,
             "g": lambda src, pe: self._element("g", src, pe)[0],
             "put": partial(self._put, "put"),
@@ -56,7 +57,8 @@ class Inline:
             "signal_op": self._signal_op,
             "signal_fetch": self._signal_fetch,
             "fence": lambda: None,  # copies happen in program order, and stay so on this machine
-            "quiet": lambda: None,  # they are complete on return
+            "flush": lambda: None,  # they are complete on return
+            "quiet": lambda: None,
             "barrier_all": partial(meeting.join, "barrier"),
             "sync_all": partial(meeting.join, "sync"),
             "peer_array": self._peer_array,

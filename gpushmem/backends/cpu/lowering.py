@@ -79,6 +79,10 @@ def n_pes():
     return as_world(user_word()).n_pes
 
 
+def pe_accessible(pe):
+    return 0 <= pe < as_world(user_word()).n_pes
+
+
 def p(dst, value, pe):
     target = remote_element(dst, pe)
     store_element(dst, target, value)
@@ -135,6 +139,10 @@ def fence():
     release_fence()
 
 
+def flush():
+    pass  # a copy has read its source when it returns
+
+
 def quiet():
     full_fence()
 
@@ -159,8 +167,8 @@ def peer_array(typingctx: Any, array: Any, pe: Any) -> Any:
 BODIES = {
     f.__name__: f
     for f in (
-        my_pe, n_pes, p, g, put, get, iput, iget, put_signal, signal_op, fence, quiet,
-        multicast_array, gemm,
+        my_pe, n_pes, pe_accessible, p, g, put, get, iput, iget, put_signal, signal_op, fence,
+        flush, quiet, multicast_array, gemm,
     )
 } | atomics.BODIES | waits.BODIES | collectives.BODIES | {"peer_array": peer_array}  # fmt: skip
 

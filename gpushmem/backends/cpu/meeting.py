@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import ctypes
 import zlib
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from numba import types
+from numba import njit, types
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu.rounds import arrived, as_team, post, say
+from gpushmem.backends.cpu.rounds import arrived, as_number, as_team, post, say
 from gpushmem.backends.cpu.world import LINE_OF, World
 from gpushmem.diagnosis.account import Waiting
 from gpushmem.errors import CollectiveMismatch
@@ -96,6 +97,15 @@ def post_all(team: int, number: int, kind: int) -> None:
             post(team, number, rank)
 
 
+@njit  # type: ignore[untyped-decorator]
+def rest(turn: int) -> None:
+    """Let others run, after so many turns of a wait."""
+    if turn >= ASLEEP:
+        usleep(types.uintc(SLEEP_US))
+    elif turn >= SPINS:
+        sched_yield()
+
+
 def passed(team: int, number: int, first: int) -> bool:
     """Wait a while for all members to come to a round, and say if they have.
 
@@ -109,10 +119,25 @@ def passed(team: int, number: int, first: int) -> bool:
             rank += 1
         if rank == record.n_pes:
             return True
-        if turn >= ASLEEP:
-            usleep(types.uintc(SLEEP_US))
-        elif turn >= SPINS:
-            sched_yield()
+        rest(turn)
+    return False
+
+
+def tell(team: int, number: int, rank: int) -> None:
+    """Tell one other member that this one is in a round."""
+    say(team, HOST, 0, 0, 0)
+    post(team, number, rank)
+
+
+def came(team: int, numbers: int, first: int) -> bool:
+    """As `passed`, each member having a round of its own; `numbers` is the address of them."""
+    rank, n = 0, as_team(team).n_pes
+    for turn in range(first, ASLEEP + SLEEPS):
+        while rank < n and arrived(team, as_number(numbers + 8 * rank).pe, rank):
+            rank += 1
+        if rank == n:
+            return True
+        rest(turn)
     return False
 
 
@@ -121,12 +146,14 @@ word, WORDS = types.intp, [ctypes.c_int64] * 3
 
 @cache
 def native() -> dict[str, Any]:
-    """`post_all` and `passed`, for Python."""
+    """What tells others and waits for them, for Python."""
     return {
         "post_all": c_function(types.void(word, word, word), post_all).callable(None, *WORDS),
         "passed": c_function(types.boolean(word, word, word), passed).callable(
             ctypes.c_bool, *WORDS
         ),
+        "tell": c_function(types.void(word, word, word), tell).callable(None, *WORDS),
+        "came": c_function(types.boolean(word, word, word), came).callable(ctypes.c_bool, *WORDS),
     }
 
 
@@ -181,26 +208,45 @@ class Meeting:
         number += 1
         record["round"] = number
         for pe in self.pes(team):
-            self._write(team, number, pe, data)
+            self.write(team, number, pe, data)
         self._post_all(address_of(self._world.teams[team : team + 1]), number, kind)
         self._wait(what, team, number)
 
     def _wait(self, what: str, team: int, number: int) -> None:
         record = address_of(self._world.teams[team : team + 1])
-        if self._passed(record, number, 0):
+        missing = partial(self._missing, team, number)
+        self.wait(what, partial(self._passed, record, number), missing, team)
+
+    def _missing(self, team: int, number: int) -> list[int]:
+        """The members that have not come to a round."""
+        lines = zip(self.pes(team), self.lines(team, number)["round"], strict=True)
+        return [pe for pe, last in lines if last < number and pe != self._world.job.my_pe]
+
+    def wait(
+        self,
+        what: str,
+        passed: Callable[[int], bool],
+        missing: Callable[[], list[int]],
+        team: int = -1,
+    ) -> None:
+        """Wait until `passed(first)`, see there, for those of a team that are `missing`.
+
+        `passed` is no Python function: the watch takes that for a thread that moves.
+        """
+        if passed(0):
             return
-        waiting = self._waiting(what, team, number)
+        waiting = self._waiting(what, missing, team)
         try:
             with waiting.parked:
                 self.waiting = waiting
                 # Back in Python now and then, so that signals are handled, and to see who has
                 # ended. One that ended after arriving is no reason to complain.
-                while not self._passed(record, number, ASLEEP):
+                while not passed(ASLEEP):
                     waiting.parked.turns += 1
                     gone, error = waiting.gone(), self._world.board.error()
                     if error is not None:
                         raise error
-                    if gone and not self._passed(record, number, ASLEEP):
+                    if gone and not passed(ASLEEP):
                         raise CollectiveMismatch(
                             f"{what} waits for {compact(gone)}, which ended without making this "
                             f"call. {ALIKE}"
@@ -208,41 +254,36 @@ class Meeting:
         finally:
             self.waiting = None
 
-    def _waiting(self, what: str, team: int, number: int) -> Waiting:
-        pes, rounds = self.pes(team), self._lines(team, number)["round"]
-        others = [k for k in range(len(pes)) if pes[k] != self._world.job.my_pe]
+    def _waiting(self, what: str, missing: Callable[[], list[int]], team: int) -> Waiting:
         ended = self._world.board.pes["ended"]
-
-        def missing() -> list[int]:
-            return [pes[k] for k in others if rounds[k] < number]
 
         def gone() -> list[int]:
             return [pe for pe in missing() if ended[pe]]
 
         parked = Parked(what, lambda: not missing() or bool(gone()))
-        return Waiting(parked, team, pes, missing, gone)
+        return Waiting(parked, team, self.pes(team) if team >= 0 else [], missing, gone)
 
     # --- memory of a round
 
     def pes(self, team: int) -> list[int]:
         """The members of a team, as PEs of the job."""
-        record = self._world.teams[team]
-        start, stride = int(record["start"]), int(record["stride"])
-        return [start + k * stride for k in range(int(record["n_pes"]))]
+        pes: list[int] = self._world.members[team, : self._world.teams["n_pes"][team]].tolist()
+        return pes
 
     def team_at(self, address: int) -> int:
         """The team in whose lines an address is."""
         lines, boxes = self._world.teams["lines"], self._world.teams["boxes"]
         return int(((lines <= address) & (address < boxes)).argmax())
 
-    def _lines(self, team: int, number: int) -> np.ndarray[Any, Any]:
+    def lines(self, team: int, number: int) -> np.ndarray[Any, Any]:
+        """The lines of a round in which all members write to this PE."""
         record = self._world.teams[team]
         nbytes = int(record["n_pes"]) * LINE_OF.itemsize
         return self._world.memory(int(record["lines"]) + (number & 1) * nbytes, nbytes).view(
             LINE_OF
         )
 
-    def _boxes(self, team: int, number: int, pe: int) -> np.ndarray[Any, Any]:
+    def boxes(self, team: int, number: int, pe: int) -> np.ndarray[Any, Any]:
         """The boxes of all members on `pe`, as texts."""
         record = self._world.teams[team]
         n, box = int(record["n_pes"]), int(record["box_bytes"])
@@ -250,14 +291,15 @@ class Meeting:
         boxes = self._world.memory(there + (number & 1) * n * box, n * box).reshape(n, box)
         return boxes[:, : min(TEXT_BYTES, box)].view(f"S{min(TEXT_BYTES, box)}")[:, 0]
 
-    def _write(self, team: int, number: int, pe: int, data: bytes) -> None:
-        self._boxes(team, number, pe)[self._world.teams["my_pe"][team]] = data
+    def write(self, team: int, number: int, pe: int, data: bytes) -> None:
+        """Fill this PE's box on `pe`."""
+        self.boxes(team, number, pe)[self._world.teams["my_pe"][team]] = data
 
     def _said(self, team: int) -> list[str]:
         number = int(self._world.teams["round"][team])
         return [
             text.decode(errors="replace")
-            for text in self._boxes(team, number, self._world.job.my_pe)
+            for text in self.boxes(team, number, self._world.job.my_pe)
         ]
 
     def _compare_unchecked(self, team: int) -> None:
@@ -267,7 +309,7 @@ class Meeting:
             return
         self._world.teams["unchecked"][team] = 0
         number, ours = int(record["round"]), record["said"].tolist()
-        for rank, line in enumerate(self._lines(team, number)):
+        for rank, line in enumerate(self.lines(team, number)):
             theirs = line["said"].tolist()
             if rank == record["my_pe"] or theirs == ours:
                 continue
@@ -282,7 +324,7 @@ class Meeting:
         number = int(self._world.teams["round"][team])
         said = self._said(team)
         me = int(self._world.teams["my_pe"][team])
-        for rank, (kind, detail) in enumerate(self._lines(team, number)["said"][:, :2].tolist()):
+        for rank, (kind, detail) in enumerate(self.lines(team, number)["said"][:, :2].tolist()):
             if rank != me and kind != HOST:
                 said[rank] = kind_name(kind, team, detail)
         said[me] = ours

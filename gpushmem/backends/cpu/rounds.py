@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 from gpushmem.backends.cpu.world import LINE, LINE_OF, TEAM
@@ -25,9 +26,13 @@ from gpushmem.simt.base.layout import offset, view
 from gpushmem.simt.base.native import load_acquire, store_release
 from gpushmem.simt.compiler.target import bind, device
 
-__all__ = ["arrived", "as_line", "as_team", "box", "box_at", "line", "pe_of", "post", "say"]
+__all__ = [
+    "arrived", "as_line", "as_number", "as_team", "box", "box_at", "line", "pe_of", "post",
+    "rank_of", "say",
+]  # fmt: skip
 
 as_team, as_line = view(TEAM), view(LINE_OF)
+as_number = view(np.dtype([("pe", "i8")]))
 TEXT = offset(LINE_OF, "text")
 TEXT_BYTES = LINE - TEXT
 SAID = 4  # words
@@ -43,8 +48,13 @@ def both(function: Callable[..., Any]) -> Any:
 @both
 def pe_of(team, rank):
     """Number in the job of the team's member `rank`."""
-    record = as_team(team)
-    return record.start + rank * record.stride
+    return as_number(as_team(team).members + 8 * rank).pe
+
+
+@both
+def rank_of(team, pe):
+    """Number in the team of PE `pe` of the job; -1 if it is not a member."""
+    return as_number(as_team(team).ranks + 8 * pe).pe
 
 
 @both

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from gpushmem.artifacts.arguments import address_of
+from gpushmem.backends.cpu.lobby import Lobby
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.world import World
+from gpushmem.backends.hostcalls import check_members
 from gpushmem.errors import ArgumentError, TeamError
 from gpushmem.ops import TEAM_INVALID, TEAM_NODE, TEAM_SHARED, TEAM_WORLD
 from gpushmem.ops.team import Team
@@ -15,6 +20,7 @@ from gpushmem.simt.run.kernel import KernelFailure, Running
 __all__ = ["Teams"]
 
 PREDEFINED = (TEAM_WORLD, TEAM_SHARED, TEAM_NODE)
+LONGEST = 40  # characters of a list of members in the name of a call, which a box must hold
 
 
 class Teams:
@@ -22,15 +28,16 @@ class Teams:
 
     def __init__(self, world: World, meeting: Meeting) -> None:
         self._world, self._meeting = world, meeting
-        self._table = world.teams
-        if len(self._table) < len(PREDEFINED):
+        self._table, self._most = world.teams, world.job.max_teams
+        if self._most < len(PREDEFINED):
             raise ArgumentError(f"GPUSHMEM_MAX_TEAMS must be {len(PREDEFINED)} or more")
-        pe, n = world.job.my_pe, world.job.n_pes
+        everyone = range(world.job.n_pes)
         # The team of all counts its rounds on from one `init` to the next: the others may be ahead.
-        self._enter(TEAM_WORLD, pe, 0, 1, n)
-        for team in (TEAM_SHARED, TEAM_NODE):
+        self._enter(TEAM_WORLD, everyone)
+        for team in (TEAM_SHARED, TEAM_NODE, self._most):
             self._clear(team)
-            self._enter(team, pe, 0, 1, n)
+            self._enter(team, everyone)
+        self._lobby = Lobby(world, meeting)
 
     def close(self) -> None:
         """Forget all teams."""
@@ -56,10 +63,9 @@ class Teams:
     def team_translate_pe(self, src_team: int, src_pe: int, dst_team: int) -> int:
         if TEAM_INVALID in (src_team, dst_team):
             return -1
-        source, target = self.members(src_team), self.members(dst_team)
-        if not 0 <= src_pe < len(source) or source[src_pe] not in target:
-            return -1
-        return target.index(source[src_pe])
+        source, _ = self.members(src_team), self._row(dst_team)
+        inside = 0 <= src_pe < len(source)
+        return int(self._world.ranks[dst_team, source[src_pe]]) if inside else -1
 
     def team_split_strided(self, parent: int, start: int, stride: int, size: int) -> Team:
         n, last = len(self.members(parent)), start + (size - 1) * stride
@@ -92,50 +98,59 @@ class Teams:
         self._meeting.largest(team, "team_destroy", 0)
         self._table["n_pes"][team] = 0
 
+    def team_init(self, pes: list[int]) -> Team:
+        check_members("team_init", pes, self._world.job.my_pe, self._world.job.n_pes)
+        text = str(pes)
+        if len(text) > LONGEST:
+            text = f"{text[: LONGEST - 12]}..., {zlib.crc32(text.encode()):08x}"
+        what = f"team_init({text})"
+        return self._make(what, partial(self._lobby.largest, pes, what), pes)
+
     # --- rows of the table
 
     def _row(self, team: int) -> Any:
-        if not 0 <= team < len(self._table) or not self._table["n_pes"][team]:
+        if not 0 <= team < self._most or not self._table["n_pes"][team]:
             raise TeamError(
                 f"there is no team {int(team)}: it was destroyed, or this PE is not in it"
             )
         return self._table[team]
 
-    def members(self, team: int) -> range:
+    def members(self, team: int) -> list[int]:
         """The members of a team, as PEs of the job."""
-        row = self._row(team)
-        start, stride = int(row["start"]), int(row["stride"])
-        return range(start, start + stride * int(row["n_pes"]), stride)
+        self._row(team)
+        return self._meeting.pes(team)
 
     def _split(self, what: str, parent: int, ranks: range) -> Team:
         """Make a team of the members `ranks` of `parent`; collective over `parent`."""
         members = self.members(parent)
-        joined = self.team_my_pe(parent) in ranks
+        agree = partial(self._meeting.largest, parent, what)
+        return self._make(what, agree, [members[rank] for rank in ranks])
+
+    def _make(self, what: str, agree: Callable[[int], int], pes: Sequence[int]) -> Team:
+        """Make a team of `pes`; `agree` gives the largest number of all PEs that call this."""
+        joined = self._world.job.my_pe in pes
         row = -1
         while True:  # until the row is free on all of them
             free = self._free_row(row) if joined else row
-            agreed = self._meeting.largest(parent, what, free)
+            agreed = agree(free)
             if agreed == row:
                 break
             row = agreed
-            if row >= len(self._table):
+            if row >= self._most:
                 raise TeamError(
-                    f"{what}: a PE of the parent is in as many teams as there can be, "
-                    f"{len(self._table)} with the predefined ones: destroy some, or set "
-                    "GPUSHMEM_MAX_TEAMS before the job starts"
+                    f"{what}: one of the PEs is in as many teams as there can be, {self._most} "
+                    "with the predefined ones: destroy some, or set GPUSHMEM_MAX_TEAMS before the "
+                    "job starts"
                 )
         if joined:
             self._clear(row)
-            stride = ranks.step * members.step
-            self._enter(
-                row, ranks.index(self.team_my_pe(parent)), members[ranks[0]], stride, len(ranks)
-            )
-        self._meeting.largest(parent, what, 0)  # nobody writes to lines that are not yet cleared
+            self._enter(row, pes)
+        agree(0)  # nobody writes to lines that are not yet cleared
         return Team(row) if joined else TEAM_INVALID
 
     def _free_row(self, first: int) -> int:
         free = (self._table["n_pes"] == 0).nonzero()[0]
-        return next((int(row) for row in free if row >= first), len(self._table))
+        return next((int(row) for row in free if row >= first), self._most)
 
     def _clear(self, team: int) -> None:
         """Let the lines of a row say that no round has been."""
@@ -144,10 +159,11 @@ class Teams:
         lines[:] = 0
         self._table["round"][team] = 0
 
-    def _enter(self, team: int, my_pe: int, start: int, stride: int, n_pes: int) -> None:
-        values = {
-            "my_pe": my_pe, "start": start, "stride": stride, "n_pes": n_pes, "unchecked": 0,
-            "inside": 0, "launch": 0,
-        }  # fmt: skip
+    def _enter(self, team: int, pes: Sequence[int]) -> None:
+        self._world.members[team, : len(pes)] = pes
+        self._world.ranks[team] = -1
+        self._world.ranks[team, pes] = range(len(pes))
+        my_pe = pes.index(self._world.job.my_pe)
+        values = {"my_pe": my_pe, "n_pes": len(pes), "unchecked": 0, "inside": 0, "launch": 0}
         for field, value in values.items():
             self._table[field][team] = value

@@ -5,7 +5,8 @@ The segments are mapped one after the other, `stride` bytes apart, so that
     peer address = my address + (pe - my_pe) * stride
 
 The control memory has a part for each PE, `span` bytes apart: its table of teams, which it alone
-uses, and for each team the lines and boxes in which the other members write to it (`rounds`).
+uses, and for each team the lines and boxes in which the other members write to it (`rounds`). The
+last row of the table is no team, but that of the `lobby`.
 
 All of it is memory without a name (memfd): nothing is left when the last process ends, however it
 ends. Only what is written takes memory. Segments are sized by `World`, and emptied by `close`, so
@@ -38,8 +39,8 @@ TEAM = np.dtype(
     [
         ("n_pes", "i8"),
         ("my_pe", "i8"),  # the calling PE's number in the team
-        ("start", "i8"),  # member k is PE `start + k * stride` of the job
-        ("stride", "i8"),
+        ("members", "i8"),  # address of the numbers of its members in the job
+        ("ranks", "i8"),  # ... and of the numbers of the job's PEs in the team; -1: not a member
         ("round", "i8"),  # number of the last round, see `rounds`
         ("said", "i8", 4),  # what this PE has told the others in it, see `LINE_OF`
         ("unchecked", "i8"),  # whether nobody has seen yet that all of them have told the same
@@ -105,20 +106,24 @@ class World:
         self.stride = _whole(heap_bytes, PAGE)
         self.heap_bytes = heap_bytes
         n = job.n_pes
-        table = _whole(job.max_teams * TEAM.itemsize, PAGE)
+        rows = job.max_teams + 1
+        table = _whole(rows * TEAM.itemsize, PAGE)
         box_bytes = max(LINE, min(BOX_BYTES, BOXES_BYTES // (2 * n) // LINE * LINE))
         lines, boxes = _whole(2 * n * LINE, PAGE), _whole(2 * n * box_bytes, PAGE)
-        span = table + job.max_teams * (lines + boxes)
+        span = table + rows * (lines + boxes)
         self._size(job.control_fd, n * span)
         with within_limits(f"cannot map {n * span} bytes of control memory"):
             self._control = mmap.mmap(job.control_fd, n * span)
         self.control = np.frombuffer(self._control, np.uint8)
         base = job.my_pe * span
-        self.teams = self.control[base : base + job.max_teams * TEAM.itemsize].view(TEAM)
+        self.teams = self.control[base : base + rows * TEAM.itemsize].view(TEAM)
         self.teams["world_pe"], self.teams["span"] = job.my_pe, span
         self.teams["box_bytes"] = box_bytes
-        areas = address_of(self.teams) + table + np.arange(job.max_teams) * (lines + boxes)
+        areas = address_of(self.teams) + table + np.arange(rows) * (lines + boxes)
         self.teams["lines"], self.teams["boxes"] = areas, areas + lines
+        self.members, self.ranks = np.zeros((2, rows, n), np.int64)
+        self.teams["members"] = address_of(self.members) + np.arange(rows) * 8 * n
+        self.teams["ranks"] = address_of(self.ranks) + np.arange(rows) * 8 * n
         self.native = new(WORLD)
         self.native["my_pe"], self.native["n_pes"] = job.my_pe, n
         self.native["pes"] = address_of(self.board.pes)

@@ -374,12 +374,13 @@ COPYING = ("fcollect", "collect", "alltoall", "reduce", "reducescatter")
 OPERATIONS: dict[str, Operation] = {
     "my_pe": lambda here: 0,
     "n_pes": lambda here: 1,
+    "pe_accessible": lambda here, pe: pe == 0,
     "put": put, "get": get, "iput": iput, "iget": iget, "p": p, "g": g,
     "peer_array": peer_array, "multicast_array": multicast_array,
     "atomic_compare_swap": atomic_compare_swap, **_atomics(),
     "put_signal": put_signal, "signal_op": signal_op, "signal_fetch": signal_fetch,
     "signal_wait_until": signal_wait_until, **_waits(),
-    **dict.fromkeys(("fence", "quiet", "barrier_all", "sync_all"), _nothing),
+    **dict.fromkeys(("fence", "flush", "quiet", "barrier_all", "sync_all"), _nothing),
     **{name: partial(_of_team, name=name) for name in ("barrier", "sync")},
     **{name: partial(_collect, name=name) for name in COPYING},
     "broadcast": broadcast, "alltoalls": alltoalls,
@@ -388,5 +389,6 @@ OPERATIONS: dict[str, Operation] = {
     "team_translate_pe": lambda here, **given: here.teams.translate_pe(**given),
     "team_split_strided": lambda here, **given: here.teams.split_strided(**given),
     "team_split_2d": lambda here, **given: here.teams.split_2d(**given),
+    "team_init": lambda here, pes: here.teams.init(pes),
     "team_destroy": lambda here, team: here.teams.destroy(team),
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpushmem import settings
+from gpushmem.backends.hostcalls import check_members
 from gpushmem.errors import ArgumentError, TeamError
 from gpushmem.ops import TEAM_INVALID, TEAM_NODE, TEAM_SHARED, TEAM_WORLD
 from gpushmem.ops.team import Team
@@ -69,6 +70,11 @@ class Teams:
             self._numbers.remove(row)
             raise
 
+    def init(self, pes: list[int]) -> Team:
+        """A team of the only PE there is."""
+        check_members("team_init", pes, 0, 1)
+        return self._make(f"team_init({pes})")
+
     def destroy(self, team: int) -> None:
         """Forget a team that was made."""
         if team in PREDEFINED:
@@ -80,7 +86,7 @@ class Teams:
         free = next((k for k in range(self._most) if k not in self._numbers), None)
         if free is None:
             raise TeamError(
-                f"{what}: a PE of the parent is in as many teams as there can be, {self._most} "
+                f"{what}: one of the PEs is in as many teams as there can be, {self._most} "
                 "with the predefined ones: destroy some, or set GPUSHMEM_MAX_TEAMS before the job "
                 "starts"
             )

@@ -37,7 +37,7 @@ from gpushmem.job import ending, peers
 from gpushmem.job import job as jobs
 from gpushmem.job.board import TIMEOUT
 from gpushmem.ops import Op
-from gpushmem.ops.roles import TeamHandle
+from gpushmem.ops.roles import Members, TeamHandle
 from gpushmem.size import span
 
 __all__ = ["NvshmemBackend"]
@@ -295,6 +295,9 @@ class NvshmemBackend:
     def _n_pes(self) -> int:
         return self.n_pes
 
+    def _pe_accessible(self, pe: int) -> bool:
+        return 0 <= pe < self.n_pes
+
     def _peer_array(self, array: Any, pe: int) -> GpuArray:
         check_pe("peer_array", pe, self.n_pes)
         self._check_symmetric("peer_array", array)
@@ -318,7 +321,8 @@ def _as_native(value: Any) -> Any:
 
 def _needs_all_at_once(op: Op) -> bool:
     """Whether NVSHMEM needs the PEs of a GPU to run at the same time: else it ends the process."""
-    on_a_team = op.facts.meets and bool(op.named(TeamHandle)) and op.base != "team_destroy"
+    teams = op.named(TeamHandle) + op.named(Members)
+    on_a_team = op.facts.meets and bool(teams) and op.base != "team_destroy"
     return on_a_team or op.base == "signal_wait_until"
 
 

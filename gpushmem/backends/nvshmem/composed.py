@@ -167,6 +167,17 @@ def _collective(text: str, *scoped: str) -> Callable[..., Callable[..., Any]]:
     return choose
 
 
+# NVSHMEM starts no job in which a PE cannot reach another.
+PE_ACCESSIBLE = """
+def pe_accessible(pe):
+    return 0 <= pe < n_pes()
+"""
+
+
+def _pe_accessible(op: Op, core: Core, given: dict[str, Any]) -> Callable[..., Any]:
+    return _made(op, PE_ACCESSIBLE, n_pes=core["n_pes"])
+
+
 MULTICAST = """
 def multicast_array(array, team):
     return make_multicast(array, team)
@@ -183,6 +194,7 @@ CHOICES = {
     "broadcast": _collective(BROADCAST),
     "collect": _collective(COLLECT, "fcollect", "put", "barrier"),
     "alltoalls": _collective(ALLTOALLS, "iput", "sync", "barrier"),
+    "pe_accessible": _pe_accessible,
     "multicast_array": _multicast,
     "gemm": gemm.choose,
 }

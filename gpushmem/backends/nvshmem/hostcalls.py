@@ -158,6 +158,9 @@ class HostCalls:
         start = RESULT if waited_for else RESULT + 64
         return self._scratch[start : start + dtype.itemsize].view(dtype)
 
+    def _flush(self, stream: int) -> None:
+        bindings.flush_on_stream(stream)
+
     def _quiet(self, stream: int) -> None:
         bindings.quiet_on_stream(stream)
 

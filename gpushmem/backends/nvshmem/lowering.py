@@ -79,6 +79,7 @@ CALLS = {
     "wait_until": Call("{ctype}_wait_until", "ivar cmp value"),
     "test": Call("{ctype}_test", "ivar cmp value"),
     "fence": Call("fence"),
+    "flush": Call("flush{form}"),
     "quiet": Call("quiet"),
     "team_my_pe": Call("team_my_pe", "team"),
     "team_n_pes": Call("team_n_pes", "team"),

@@ -11,10 +11,12 @@ import ctypes
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import blake2b
 
 from nvshmem import bindings
 from nvshmem import core as nvshmem
 
+from gpushmem.backends.hostcalls import check_members
 from gpushmem.errors import ArgumentError, TeamError
 from gpushmem.ops import TEAM_INVALID, TEAM_NODE, TEAM_SHARED, TEAM_WORLD
 from gpushmem.ops.team import Team
@@ -22,15 +24,20 @@ from gpushmem.ops.team import Team
 __all__ = ["Teams"]
 
 PREDEFINED = (TEAM_WORLD, TEAM_SHARED, TEAM_NODE)
+CONFIG_VERSION = (2 << 16) + 64  # of the structure whose `uniqueid` this mask tells is given
+UNIQUE_ID = 2
 LIMIT = 32  # teams that NVSHMEM keeps unless NVSHMEM_MAX_TEAMS says otherwise
 
 
 class Teams:
     """The teams of one PE."""
 
+    _inits: dict[tuple[int, ...], int] = {}  # members -> how often `team_init`; NVSHMEM stays up
+
     def __init__(self, synchronize: Callable[[], None]) -> None:
         self._synchronize = synchronize  # waits for this PE's kernels, which may use a team
         self._made: set[int] = set()
+        self._listed: set[int] = set()  # those of them that `team_init` has made
 
     @staticmethod
     def limit() -> int:
@@ -42,6 +49,7 @@ class Teams:
         for team in sorted(self._made):
             bindings.team_destroy(team)
         self._made.clear()
+        self._listed.clear()
 
     def check(self, team: int, what: str = "") -> None:
         """Refuse what is no team of this PE."""
@@ -91,6 +99,8 @@ class Teams:
                 f"team_split_strided: NVSHMEM has no teams with a stride below 1, such as {stride}"
             )
         config, step, made = nvshmem.TeamConfig(), max(1, stride), ctypes.c_int(-1)
+        if parent in self._listed:
+            return self._part(parent, range(start, last + 1, step))
         self._synchronize()
         with suppress(bindings.NVSHMEMError):
             bindings.team_split_strided(
@@ -102,6 +112,11 @@ class Teams:
         self.check(parent)
         if xrange < 1:
             raise ArgumentError(f"team_split_2d: a row must have 1 PE or more, not {xrange}")
+        if parent in self._listed:
+            n, me = self.team_n_pes(parent), self.team_my_pe(parent)
+            first = me // xrange * xrange
+            ranks = range(first, min(first + xrange, n)), range(me % xrange, n, xrange)
+            return self._part(parent, ranks[0]), self._part(parent, ranks[1])
         config, xrange = nvshmem.TeamConfig(), min(xrange, self.team_n_pes(parent))
         row, column = ctypes.c_int(-1), ctypes.c_int(-1)
         self._synchronize()
@@ -112,6 +127,36 @@ class Teams:
             )  # fmt: skip
         return self._team(row.value, True), self._team(column.value, True)
 
+    def team_init(self, pes: list[int]) -> Team:
+        me, n = (int(ask(TEAM_WORLD)) for ask in (bindings.team_my_pe, bindings.team_n_pes))
+        check_members("team_init", pes, me, n)
+        config, made = nvshmem.TeamConfig(), ctypes.c_int(-1)
+        config.version, config.num_contexts = CONFIG_VERSION, -1
+        config.uniqueid = self._id_of(tuple(pes))
+        self._synchronize()
+        with suppress(bindings.NVSHMEMError):
+            bindings.team_init(
+                ctypes.addressof(made), config.ptr, UNIQUE_ID, len(pes), pes.index(me)
+            )
+        team = self._team(made.value, True)
+        self._listed.add(team)
+        return team
+
+    def _part(self, parent: int, ranks: range) -> Team:
+        """The team of some members of a parent that NVSHMEM cannot split: it has no stride."""
+        pes = self.members(parent)
+        chosen = [pes[rank] for rank in ranks]
+        return self.team_init(chosen) if self.team_my_pe(parent) in ranks else TEAM_INVALID
+
+    def _id_of(self, pes: tuple[int, ...]) -> int:
+        """A number that the members alone give to NVSHMEM: they have all made as many such teams.
+
+        So they need not be told it, as they would have to be one that NVSHMEM makes.
+        """
+        self._inits[pes] = self._inits.get(pes, 0) + 1
+        text = f"{pes} {self._inits[pes]}"
+        return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
     def team_destroy(self, team: int) -> None:
         if team in PREDEFINED:
             raise ArgumentError(f"team_destroy: {team!r} is predefined; it stays until finalize")
@@ -119,6 +164,7 @@ class Teams:
         self._synchronize()
         bindings.team_destroy(int(team))
         self._made.discard(int(team))
+        self._listed.discard(int(team))
 
     def _team(self, made: int, member: bool) -> Team:
         if made >= 0:

@@ -18,6 +18,7 @@ from tests.nvshmem.emulation.driver import function
 from tests.nvshmem.emulation.errors import EmulationError
 
 MAX_TEAMS = 64
+PER_PE = 5  # words
 _TEXT = 256  # bytes in which a PE says which collective it is in
 
 _u64, _f64, _int, _size = ctypes.c_uint64, ctypes.c_double, ctypes.c_int, ctypes.c_size_t
@@ -48,7 +49,7 @@ class Job:
 
     def __init__(self, path: str, me: int, n: int, segment: int):
         self.path, self.me, self.n, self.segment = Path(path), me, n, segment
-        self._words = 8 + n + n + MAX_TEAMS * n
+        self._words = 8 + PER_PE * n + MAX_TEAMS * n
         self._text = self._words * 8
         self._heap = -(-(self._text + n * _TEXT) // mmap.PAGESIZE) * mmap.PAGESIZE
         if me == 0:
@@ -99,14 +100,18 @@ class Job:
         return np.frombuffer(self._map_file, np.uint8, n, start)
 
     def per_pe(self, which: int) -> np.ndarray:
-        """Return one word of each PE: 0 its device, 1 the team numbers it has free."""
+        """Return one word of each PE: 0 its device, 1 the team numbers it has free.
+
+        And of the team it is in `team_init` of: 2 its number there, 3 and 4 the team's id, when it
+        has come, and when it has seen who else has.
+        """
         return np.frombuffer(self._map_file, np.uint64, self.n, 8 * (8 + which * self.n))
 
     # ---- meeting ----
 
     def counter(self, team: int, first: int) -> int:
         """Return the address of the arrivals at a team's barriers. `first` is its lowest PE."""
-        return self.base + 8 * (8 + 2 * self.n + team * self.n + first)
+        return self.base + 8 * (8 + PER_PE * self.n + team * self.n + first)
 
     def barrier(self, team: int, members, doing: str = "a barrier") -> None:
         """Wait for all of `members`. Raises EmulationError after `limit`, with what each did."""
@@ -122,6 +127,14 @@ class Job:
     def reset(self, team: int, first: int) -> None:
         """Forget the arrivals of an earlier team of this number."""
         store64(self.counter(team, first), 0)
+
+    def leave(self, team: int, members) -> None:
+        """Leave a team that ends; its lowest PE, which may `reset` the number, does so last."""
+        counter = self.counter(team, min(members))
+        left = add64(counter, 1)
+        goal = -(-left // len(members)) * len(members)
+        if self.me == min(members) and wait64(counter, 5, goal, limit()):
+            raise EmulationError(f"PE {self.me} waited {limit():.0f} s for the end of team {team}")
 
     def doing(self, pe: int) -> str:
         """Return what a PE last said it does."""

@@ -18,7 +18,7 @@ from tests.nvshmem.emulation.world import complete
 
 NOT_INITIALIZED, BOOTSTRAPPED, INITIALIZED, LIMITED_MPG = range(4)
 INIT_WITH_UNIQUEID = 8
-ERROR_NOT_SUPPORTED, ERROR_INTERNAL = 3, 7
+ERROR_INVALID_VALUE, ERROR_NOT_SUPPORTED, ERROR_INTERNAL = 1, 3, 7
 UNIQUEID_BYTES, UNIQUEID_VERSION = 128, 1
 _REAL = (
     "info_get_version", "info_get_name", "vendor_get_version_info", "query_thread", "check_status",
@@ -158,6 +158,24 @@ def team_split_2d(parent, width, x_config, x_mask, x_team, y_config, y_mask, y_t
     _store(y_team, y)
 
 
+CONFIG_V2, MASK_UNIQUEID = (2 << 16) + 64, 2
+
+
+def team_init(new, config, mask, n, me):
+    """As NVSHMEM, of which each call needs an id of its own; nobody but the members calls."""
+    if not as_int(config):
+        _fail(ERROR_INVALID_VALUE)
+    version = ctypes.c_int.from_address(as_int(config)).value
+    identity = ctypes.c_uint64.from_address(as_int(config) + 8).value
+    if version != CONFIG_V2 or not mask & MASK_UNIQUEID or identity in _team_ids:
+        _fail(ERROR_INVALID_VALUE)
+    _team_ids.add(identity)
+    _store(new, complete().teams.init(as_int(n), as_int(me), identity))
+
+
+_team_ids: set[int] = set()  # that have been used
+
+
 # ---- kernels' libraries ----
 
 
@@ -189,7 +207,7 @@ FUNCTIONS = {
     for function in (
         get_uniqueid, set_attr_uniqueid_args, hostlib_init_attr, hostlib_finalize, init_status,
         my_pe, n_pes, malloc, calloc, align, free, ptr, mc_ptr, buffer_register_symmetric,
-        buffer_unregister_symmetric, team_split_strided, team_split_2d, culibrary_init,
+        buffer_unregister_symmetric, team_split_strided, team_split_2d, team_init, culibrary_init,
         culibrary_finalize,
     )
 } | {
@@ -219,7 +237,7 @@ _CYTHON = ("cython_function_or_method", "builtin_function_or_method")
 
 _UNSHARED = re.compile(
     r"(\w+_)?(fcollect|alltoall|broadcast|reduce|reducescatter|wait_until|barrier|team_sync)_on_stream"
-    r"|barrier|team_split_\w+"
+    r"|barrier|team_split_\w+|team_init"
 ).fullmatch
 
 

@@ -1,9 +1,12 @@
 """Teams: numbers for tuples of PEs of the world."""
 
+import functools
+import operator
 import os
+import time
 
 from tests.nvshmem.emulation.errors import EmulationError
-from tests.nvshmem.emulation.job import MAX_TEAMS, Job
+from tests.nvshmem.emulation.job import MAX_TEAMS, Job, limit
 
 WORLD, SHARED, NODE, SAME_MYPE_NODE, SAME_GPU, GPU_LEADERS, MC_SHARED, FIRST_FREE = range(8)
 
@@ -57,18 +60,54 @@ class Teams:
         """Wait for a team's PEs, each in the same collective."""
         self.job.meet(int(team), self.of(team, doing), doing)
 
+    def free(self) -> int:
+        """Return the numbers that this PE has free, a bit each."""
+        return sum(1 << team for team in range(FIRST_FREE, self.most) if team not in self.members)
+
+    def free_of(self, pes) -> int:
+        """Return the lowest number that PEs have all said to have free; -1 if there is none."""
+        free = functools.reduce(operator.and_, (int(self.job.per_pe(1)[pe]) for pe in pes))
+        return (free & -free).bit_length() - 1
+
+    def init(self, size: int, rank: int, identity: int) -> int:
+        """Make a team of the `size` PEs that come with an id; no other PE calls."""
+        words, me = [self.job.per_pe(which) for which in range(5)], self.job.me
+        words[1][me], words[2][me], words[3][me] = self.free(), rank, identity
+        pes = self._come(words[3], identity, range(self.job.n), size)
+        own = tuple(sorted(pes, key=lambda pe: words[2][pe]))
+        if [int(words[2][pe]) for pe in own] != list(range(size)):
+            raise EmulationError(f"team_init: the members are not numbered from 0 to {size - 1}")
+        number = self.free_of(own)
+        if number >= 0 and me == min(own):
+            self.job.reset(number, me)
+        words[4][me] = identity
+        if number < 0:
+            self._come(words[4], identity, own, size)
+            return number
+        self._come(words[4], identity, [min(own)], 1)  # and has reset the barrier
+        self.members[number] = own
+        self.barrier(number, "team_init")
+        return number
+
+    def _come(self, words, identity: int, pes, size: int) -> list[int]:
+        """Wait until `size` of `pes` have written an id; EmulationError after `limit`."""
+        deadline = time.monotonic() + limit()
+        while len(found := [pe for pe in pes if words[pe] == identity]) < size:
+            if time.monotonic() > deadline:
+                raise EmulationError(f"team_init: {len(found)} of {size} PEs have come")
+            time.sleep(0.001)
+        return found
+
     def split(self, parent: int, chosen: list[tuple[int, ...]], doing: str) -> int:
         """Make teams of the PEs in `chosen`, which do not overlap; return that of this PE, or -1.
 
         All of the parent's PEs call. The number is the lowest that all of them have free.
         """
         self.meet(parent, doing)
-        free = sum(1 << team for team in range(FIRST_FREE, self.most) if team not in self.members)
+        free = self.free()
         self.job.per_pe(1)[self.job.me] = free
         self.barrier(parent, doing)
-        for pe in self.of(parent, doing):
-            free &= int(self.job.per_pe(1)[pe])
-        number = (free & -free).bit_length() - 1
+        number = self.free_of(self.of(parent, doing))
         own = next((pes for pes in chosen if self.job.me in pes), None)
         if own and number >= 0 and self.job.me == min(own):
             self.job.reset(number, min(own))
@@ -100,4 +139,4 @@ class Teams:
         """End a team that was split off; NVSHMEM's own stay, and what is none is passed over."""
         if int(team) >= FIRST_FREE and int(team) in self.members:
             self.meet(team, "team_destroy")
-            del self.members[int(team)]
+            self.job.leave(int(team), self.members.pop(int(team)))
