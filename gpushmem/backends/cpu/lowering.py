@@ -12,7 +12,7 @@ acquired. Warp and block forms let the last thread to arrive act for all.
 from __future__ import annotations
 
 import inspect
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from numba import types
@@ -221,14 +221,18 @@ def _once(op: Op, label: str, body: Any) -> Any:
 def _chosen(row: Op, bodies: dict[str, Any]) -> Any:
     """An operation whose argument `op`, a literal, says which of `bodies` is meant."""
 
+    @cache
+    def meant(value: str) -> Any:
+        return _in_scope(row, bodies[value], value)
+
     @intrinsic(prefer_literal=True)
     def choose(typingctx: Any, team: Any, dst: Any, src: Any, op: Any) -> Any:
         value = accepts.chosen(row.name, op)
         types_ = tuple(map(types.unliteral, (team, dst, src)))
-        bodies[value].compile_device(types_)  # so that its errors are found here
+        meant(value).compile_device(types_)  # so that its errors are found here
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            return call_device(builder, bodies[value], types.void(*types_), args[:-1])
+            return call_device(builder, meant(value), types.void(*types_), args[:-1])
 
         return types.void(*types_, op), codegen
 
@@ -237,10 +241,9 @@ def _chosen(row: Op, bodies: dict[str, Any]) -> Any:
 
 def lowering_of(op: Op) -> Any:
     """What one row of the table means in kernels."""
-    several = collectives.REDUCING.get(op.base)
-    if several is None:
-        return _in_scope(op, BODIES[op.base])
-    return _chosen(op, {which: _in_scope(op, body, which) for which, body in several.items()})
+    if op.base in collectives.REDUCING:
+        return _chosen(op, collectives.REDUCING[op.base])
+    return _in_scope(op, BODIES[op.base])
 
 
 # numba.cuda.jit looks for a GPU before it looks at the kernel.
@@ -259,5 +262,8 @@ def install() -> None:
             driver.initialization_error += INSTEAD
         for op in OPS.values():
             if op.kernel:
-                bind(op.function, Operation(op, partial(lowering_of, op)))
+                operation = Operation(op, partial(lowering_of, op))
+                bind(op.function, operation)
+                if op.base in collectives.REDUCING:
+                    _ = operation.meaning  # Numba must know intrinsics before it compiles
         _installed = True
