@@ -10,14 +10,15 @@ import operator
 from typing import Any
 
 import numpy as np
+from numba import cuda
 
+from gpushmem.backends.code import with_signature
 from gpushmem.errors import ArgumentError, SymmetryError
 from gpushmem.ops import Op
 from gpushmem.ops.team import Team
 
 __all__ = [
     "ON_THE_HOST",
-    "caller",
     "check_contiguous",
     "check_copy",
     "check_pe",
@@ -27,33 +28,35 @@ __all__ = [
     "copy_to",
     "fitting",
     "given",
+    "host_kernel",
     "not_symmetric",
     "result_dtype",
+    "split_words",
 ]
 
 Array = np.ndarray[Any, Any]
 
 ON_THE_HOST = " on the host"  # what the names of such kernels end with
-CALL = """
-def {name}(out, {params}):
-    {out}operation({arguments})
-"""
 
 
-def caller(op: Op, params: tuple[str, ...], words: dict[str, str], returns: bool) -> Any:
-    """A kernel's function that calls the operation with `params`, of which `words` are literals.
+def host_kernel(op: Op, params: tuple[str, ...], words: tuple[str, ...], returns: bool) -> Any:
+    """A kernel that calls the operation: its parameters are an array for the result and `params`.
 
-    Its first parameter is an array for what the operation returns, if it does.
+    `words` are literals for the operation's last parameters.
     """
-    text = CALL.format(
-        name=op.name, params=", ".join(p for p in params if p not in words),
-        out="out[0] = " if returns else "",
-        arguments=", ".join(repr(words.get(p)) if p in words else p for p in params),
-    )  # fmt: skip
-    scope: dict[str, Any] = {"operation": op.function, "__name__": __name__}
-    exec(text, scope)  # noqa: S102
-    scope[op.name].__name__ = f"{op.name}{ON_THE_HOST}"
-    return scope[op.name]
+    operation = op.function
+
+    @cuda.jit(device=True)
+    def call(given):
+        operation(*(given[1:] + words))
+
+    @cuda.jit(device=True)
+    def store(given):
+        given[0][0] = operation(*(given[1:] + words))
+
+    kernel = with_signature(op.name, ["out", *params], store if returns else call)
+    kernel.__name__ = f"{op.name}{ON_THE_HOST}"
+    return kernel
 
 
 def given(op: Op, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -66,6 +69,12 @@ def given(op: Op, arguments: dict[str, Any]) -> dict[str, Any]:
         for k, v in arguments.items()
         if k != "timeout_ns" or v is not None
     }
+
+
+def split_words(arguments: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """The arguments that are words, the last ones, and the others by name."""
+    words = tuple(value for value in arguments.values() if isinstance(value, str))
+    return words, {k: v for k, v in arguments.items() if not isinstance(v, str)}
 
 
 def result_dtype(op: Op, arguments: dict[str, Any]) -> Any:

@@ -16,7 +16,7 @@ from numba.core.errors import NumbaError
 
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends import hostcalls
-from gpushmem.backends.hostcalls import caller, fitting, result_dtype
+from gpushmem.backends.hostcalls import fitting, host_kernel, result_dtype, split_words
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import Op
 from gpushmem.simt.run.kernel import Kernel, KernelFailure, Running
@@ -63,17 +63,16 @@ class HostCalls:
         awaited, value = next(iter(arguments.values()), None), arguments.get("value")
         if isinstance(value, int | np.integer) and isinstance(awaited, np.ndarray):
             fitting(op.name, value, awaited.dtype)
-        words = {k: v for k, v in arguments.items() if isinstance(v, str)}
-        key = (op.name, len(arguments), *words.values())
+        words, others = split_words(arguments)
+        key = (op.name, len(arguments), *words)
         kernel = self._kernels.get(key)
         if kernel is None:
             returns = result_dtype(op, arguments) is not None
             kernel = self._kernels[key] = Kernel(
-                caller(op, tuple(arguments), words, returns), cache=True
+                host_kernel(op, tuple(others), words, returns), cache=True
             )
-        args = [value for name, value in arguments.items() if name not in words]
         try:
-            return kernel.prepare(ONE, (result, *args), self._world), result
+            return kernel.prepare(ONE, (result, *others.values()), self._world), result
         except (NumbaError, ValueError) as error:
             said = re.search(rf"{op.base}: [^\n]*", str(error))
             given = ", ".join(f"{k}={_kind(v)}" for k, v in arguments.items())

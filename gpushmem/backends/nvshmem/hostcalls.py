@@ -213,24 +213,23 @@ class HostCalls:
         if isinstance(awaited, GpuArray):
             for name in op.named(Value) + op.named(Wanted):
                 given[name] = _converted(op, name, given[name], awaited.dtype)
-        words = {k: v for k, v in given.items() if isinstance(v, str)}
-        args = [value for name, value in given.items() if name not in words]
+        words, others = hostcalls.split_words(given)
         # A block is faster than a thread, and some reductions NVSHMEM has for blocks only.
         row = OPS.get(f"{op.base}_block", op)
         shape = BLOCK if row is not op else ONE
         try:
-            kernel = self._kernel(row, tuple(given), words, dtype is not None)
-            kernel.prepare(self._loader, shape, stream, (result, *args))()
+            kernel = self._kernel(row, tuple(others), words, dtype is not None)
+            kernel.prepare(self._loader, shape, stream, (result, *others.values()))()
         except (NumbaError, ValueError) as error:
             raise _refused(op, given, error) from None
         return lambda: self._device.read(result)[0] if dtype is not None else None
 
     def _kernel(
-        self, op: Op, params: tuple[str, ...], words: dict[str, str], returns: bool
+        self, op: Op, params: tuple[str, ...], words: tuple[str, ...], returns: bool
     ) -> Kernel:
-        key = (op.name, len(params), *words.values())
+        key = (op.name, len(params), *words)
         if key not in self._kernels:
-            self._kernels[key] = Kernel(hostcalls.caller(op, params, words, returns), {})
+            self._kernels[key] = Kernel(hostcalls.host_kernel(op, params, words, returns), {})
         return self._kernels[key]
 
 
