@@ -39,7 +39,7 @@ def checked(op: Op, arguments: Given, copied: tuple[str, ...] = ()) -> Given:
     given = dict(arguments)
     for name, role, take in _takers(op):
         given[name] = take(op, name, role, given)
-    if _in_a_kernel(op):
+    if op.typed:
         why = _misfit(op, given, copied)
         if why is not None:
             raise ArgumentTypeError(why)
@@ -50,12 +50,6 @@ def checked(op: Op, arguments: Given, copied: tuple[str, ...] = ()) -> Given:
 def _takers(op: Op) -> list[tuple[str, Any, Taker]]:
     takers = [(name, role, of_role(TAKES, role)) for name, role in op.roles.items()]
     return [(name, role, take) for name, role, take in takers if take is not None]
-
-
-@cache
-def _in_a_kernel(op: Op) -> bool:
-    """Whether the row's arrays are given to a kernel, which is to be compiled for what it takes."""
-    return bool(op.named(roles.Own)) or (op.facts.meets and bool(op.arrays))
 
 
 # --- one argument

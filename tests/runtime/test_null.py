@@ -274,11 +274,6 @@ def outcomes(backend, op):
     return found
 
 
-def compiled_on_cpus(op):
-    """Whether the cpu backend compiles a kernel for each kind of arguments."""
-    return bool(op.named(roles.Own)) or (op.facts.meets and bool(op.arrays))
-
-
 SAMPLE = ("broadcast", "collect", "signal_wait_until", "wait_until_any", "test_some")
 
 
@@ -286,7 +281,7 @@ SAMPLE = ("broadcast", "collect", "signal_wait_until", "wait_until_any", "test_s
     "base",
     [
         pytest.param(base, marks=pytest.mark.slow)
-        if compiled_on_cpus(HOST[base]) and base not in SAMPLE
+        if HOST[base].typed and base not in SAMPLE
         else base
         for base in sorted(HOST)
     ],
