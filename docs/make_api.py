@@ -5,12 +5,14 @@ python docs/make_api.py
 
 import importlib
 import inspect
+import textwrap
 from pathlib import Path
 
 import gpushmem
 from gpushmem import _HOME
 from gpushmem.ops import OPS, roles
 from gpushmem.ops.constants import COMPARISONS
+from gpushmem.ops.row import VECTOR
 
 ROOT = Path(__file__).parent.parent
 HEAD = """# Operations
@@ -112,13 +114,26 @@ def stub():
     lines.append(ALIASES)
     for op in OPS.values():
         forms = _forms(op)
-        text = "\n    ".join(op.doc.splitlines()).replace("\n    \n", "\n\n")
-        bodies = [f'\n    """{text}\n    """\n', *[" ...\n"] * (len(forms) - 1)]
+        bodies = [f"\n    {_docstring(op)}\n", *[" ...\n"] * (len(forms) - 1)]
         mark = "@overload\n" if len(forms) > 1 else ""
         lines += [
             f"\n{mark}def {op.name}{form}:{body}" for form, body in zip(forms, bodies, strict=True)
         ]
     return "".join(lines)
+
+
+def _docstring(op):
+    """The contract; of a form other than the plain one, how it differs from that."""
+    plain = OPS[op.base.removesuffix(VECTOR)] if op.base in OPS else op
+    text = op.doc if op is plain else textwrap.fill(_difference(op, plain), 93)
+    lines = text.replace("\n", "\n    ").replace("\n    \n", "\n\n")
+    return f'"""{lines}\n    """' if "\n" in lines or len(lines) > 90 else f'"""{lines}"""'
+
+
+def _difference(op, plain):
+    where = ", in kernels" if plain.host and not op.host else ""
+    own = [part for part in op.doc.split("\n\n") if part not in plain.doc.split("\n\n")]
+    return " ".join([f"As `{plain.name}`{where}.", *own])
 
 
 def _forms(op):

@@ -66,12 +66,10 @@ Scalar: TypeAlias = Any
 __version__: str
 
 def my_pe() -> int:
-    """Return the number of the calling PE, 0 to `n_pes() - 1`. OpenSHMEM 1.5: shmem_my_pe.
-    """
+    """Return the number of the calling PE, 0 to `n_pes() - 1`. OpenSHMEM 1.5: shmem_my_pe."""
 
 def n_pes() -> int:
-    """Return how many PEs the job has. OpenSHMEM 1.5: shmem_n_pes.
-    """
+    """Return how many PEs the job has. OpenSHMEM 1.5: shmem_n_pes."""
 
 def p(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> None:
     """Write `value` to element 0 of `dst` (symmetric, on `pe`).
@@ -100,66 +98,26 @@ def put(dst: Symmetric, src: Array, pe: int, *, stream: Any = None) -> None:
     """
 
 def put_nbi(dst: Symmetric, src: Array, pe: int) -> None:
-    """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
-
-    Both contiguous, of one dtype; a smaller `dst` is an error. `put_signal` tells `pe` that the
-    data has arrived. Two puts may arrive in either order: put `fence` between them where it
-    matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
-    nvshmemx_put_block.
-
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
-    """
+    """As `put`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`."""
 
 def put_warp(dst: Symmetric, src: Array, pe: int) -> None:
-    """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
-
-    Both contiguous, of one dtype; a smaller `dst` is an error. `put_signal` tells `pe` that the
-    data has arrived. Two puts may arrive in either order: put `fence` between them where it
-    matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
-    nvshmemx_put_block.
-
-    On return `src` may be changed; the data has arrived after `quiet`.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """As `put`, in kernels. Every thread of the warp calls, with the same arguments; the warp acts
+    as one.
     """
 
 def put_nbi_warp(dst: Symmetric, src: Array, pe: int) -> None:
-    """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
-
-    Both contiguous, of one dtype; a smaller `dst` is an error. `put_signal` tells `pe` that the
-    data has arrived. Two puts may arrive in either order: put `fence` between them where it
-    matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
-    nvshmemx_put_block.
-
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """As `put`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`. Every
+    thread of the warp calls, with the same arguments; the warp acts as one.
     """
 
 def put_block(dst: Symmetric, src: Array, pe: int) -> None:
-    """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
-
-    Both contiguous, of one dtype; a smaller `dst` is an error. `put_signal` tells `pe` that the
-    data has arrived. Two puts may arrive in either order: put `fence` between them where it
-    matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
-    nvshmemx_put_block.
-
-    On return `src` may be changed; the data has arrived after `quiet`.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
+    """As `put`, in kernels. Every thread of the block calls, with the same arguments; the block
+    acts as one.
     """
 
 def put_nbi_block(dst: Symmetric, src: Array, pe: int) -> None:
-    """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
-
-    Both contiguous, of one dtype; a smaller `dst` is an error. `put_signal` tells `pe` that the
-    data has arrived. Two puts may arrive in either order: put `fence` between them where it
-    matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
-    nvshmemx_put_block.
-
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
+    """As `put`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`. Every
+    thread of the block calls, with the same arguments; the block acts as one.
     """
 
 def get(dst: Array, src: Symmetric, pe: int, *, stream: Any = None) -> None:
@@ -174,56 +132,26 @@ def get(dst: Array, src: Symmetric, pe: int, *, stream: Any = None) -> None:
     """
 
 def get_nbi(dst: Array, src: Symmetric, pe: int) -> None:
-    """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
-
-    Both contiguous, of one dtype; a smaller `src` is an error. OpenSHMEM 1.5: shmem_get,
-    shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
-
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
-    """
+    """As `get`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`."""
 
 def get_warp(dst: Array, src: Symmetric, pe: int) -> None:
-    """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
-
-    Both contiguous, of one dtype; a smaller `src` is an error. OpenSHMEM 1.5: shmem_get,
-    shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
-
-    On return `dst` has the data.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """As `get`, in kernels. Every thread of the warp calls, with the same arguments; the warp acts
+    as one.
     """
 
 def get_nbi_warp(dst: Array, src: Symmetric, pe: int) -> None:
-    """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
-
-    Both contiguous, of one dtype; a smaller `src` is an error. OpenSHMEM 1.5: shmem_get,
-    shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
-
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """As `get`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`. Every
+    thread of the warp calls, with the same arguments; the warp acts as one.
     """
 
 def get_block(dst: Array, src: Symmetric, pe: int) -> None:
-    """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
-
-    Both contiguous, of one dtype; a smaller `src` is an error. OpenSHMEM 1.5: shmem_get,
-    shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
-
-    On return `dst` has the data.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
+    """As `get`, in kernels. Every thread of the block calls, with the same arguments; the block
+    acts as one.
     """
 
 def get_nbi_block(dst: Array, src: Symmetric, pe: int) -> None:
-    """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
-
-    Both contiguous, of one dtype; a smaller `src` is an error. OpenSHMEM 1.5: shmem_get,
-    shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
-
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
+    """As `get`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`. Every
+    thread of the block calls, with the same arguments; the block acts as one.
     """
 
 def iput(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int, *, stream: Any = None) -> None:
@@ -241,31 +169,13 @@ def iput(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: i
     """
 
 def iput_warp(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
-    """Copy elements of `src` (local) to `dst` (symmetric, on `pe`), `nelems` of them, with strides.
-
-    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
-
-    On return `src` may be changed; the data has arrived after `quiet`.
-
-    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
-    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
-    warps.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """As `iput`, in kernels. Every thread of the warp calls, with the same arguments; the warp acts
+    as one.
     """
 
 def iput_block(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
-    """Copy elements of `src` (local) to `dst` (symmetric, on `pe`), `nelems` of them, with strides.
-
-    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
-
-    On return `src` may be changed; the data has arrived after `quiet`.
-
-    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
-    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
-    warps.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
+    """As `iput`, in kernels. Every thread of the block calls, with the same arguments; the block
+    acts as one.
     """
 
 def iget(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int, *, stream: Any = None) -> None:
@@ -283,31 +193,13 @@ def iget(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: i
     """
 
 def iget_warp(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
-    """Copy elements of `src` (symmetric, on `pe`) to `dst` (local), `nelems` of them, with strides.
-
-    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
-
-    On return `dst` has the data.
-
-    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
-    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
-    warps.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """As `iget`, in kernels. Every thread of the warp calls, with the same arguments; the warp acts
+    as one.
     """
 
 def iget_block(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
-    """Copy elements of `src` (symmetric, on `pe`) to `dst` (local), `nelems` of them, with strides.
-
-    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
-
-    On return `dst` has the data.
-
-    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
-    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
-    warps.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
+    """As `iget`, in kernels. Every thread of the block calls, with the same arguments; the block
+    acts as one.
     """
 
 def atomic_fetch(dst: Symmetric, pe: int, *, stream: Any = None) -> Scalar:
@@ -452,60 +344,26 @@ def put_signal(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: in
     """
 
 def put_signal_nbi(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
-    """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
-
-    `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
-    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
-    NVSHMEM 3: nvshmemx_put_signal_block.
-
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
+    """As `put_signal`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`.
     """
 
 def put_signal_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
-    """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
-
-    `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
-    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
-    NVSHMEM 3: nvshmemx_put_signal_block.
-
-    On return `src` may be changed; the data has arrived after `quiet`.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """As `put_signal`, in kernels. Every thread of the warp calls, with the same arguments; the
+    warp acts as one.
     """
 
 def put_signal_nbi_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
-    """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
-
-    `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
-    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
-    NVSHMEM 3: nvshmemx_put_signal_block.
-
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
-
+    """As `put_signal`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`.
     Every thread of the warp calls, with the same arguments; the warp acts as one.
     """
 
 def put_signal_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
-    """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
-
-    `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
-    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
-    NVSHMEM 3: nvshmemx_put_signal_block.
-
-    On return `src` may be changed; the data has arrived after `quiet`.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
+    """As `put_signal`, in kernels. Every thread of the block calls, with the same arguments; the
+    block acts as one.
     """
 
 def put_signal_nbi_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
-    """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
-
-    `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
-    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
-    NVSHMEM 3: nvshmemx_put_signal_block.
-
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
-
+    """As `put_signal`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`.
     Every thread of the block calls, with the same arguments; the block acts as one.
     """
 
@@ -593,22 +451,8 @@ def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int,
 
 @overload
 def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: None = None, *, stream: None = None) -> None:
-    """Wait until all elements of `ivars` (symmetric, own) satisfy `cmp` with `value`.
-
-    OpenSHMEM 1.5: shmem_wait_until_all.
-
-    `value` is an array as long as `ivars`: each element is compared with the one beside it.
-
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
-
-    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
-    condition does not hold; 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False. A
-    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
-    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
+    """As `wait_until_all`. `value` is an array as long as `ivars`: each element is compared with
+    the one beside it.
     """
 
 @overload
@@ -642,24 +486,8 @@ def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int,
 
 @overload
 def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: None = None) -> int:
-    """Wait until one element of `ivars` (symmetric, own) satisfies `cmp`; return its index.
-
-    If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX
-    in C). OpenSHMEM 1.5: shmem_wait_until_any.
-
-    `value` is an array as long as `ivars`: each element is compared with the one beside it.
-
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
-
-    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
-    condition does not hold; 0 polls once, after yielding to the other threads. It then returns -1, which is also what it returns at once if there is nothing to wait
-    for: a `status` that excludes all of `ivars` tells the two apart. A
-    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
-    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
+    """As `wait_until_any`. `value` is an array as long as `ivars`: each element is compared with
+    the one beside it.
     """
 
 @overload
@@ -690,24 +518,8 @@ def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp:
 
 @overload
 def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: None = None) -> int:
-    """Wait until at least one element of `ivars` (symmetric, own) satisfies `cmp`.
-
-    Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
-    returns how many: 0 if there is nothing to wait for. OpenSHMEM 1.5: shmem_wait_until_some.
-
-    `value` is an array as long as `ivars`: each element is compared with the one beside it.
-
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
-
-    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
-    condition does not hold; 0 polls once, after yielding to the other threads. It then returns 0, which is also what it returns at once if there is nothing to wait
-    for: a `status` that excludes all of `ivars` tells the two apart. `indices` stay as they were. A
-    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
-    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
+    """As `wait_until_some`. `value` is an array as long as `ivars`: each element is compared with
+    the one beside it.
     """
 
 @overload
@@ -737,17 +549,8 @@ def test_all(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> bo
     """
 
 def test_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> bool:
-    """Return whether all elements of `ivars` (symmetric, own) satisfy `cmp` with `value`.
-
-    True also if all are excluded. OpenSHMEM 1.5: shmem_test_all.
-
-    `value` is an array as long as `ivars`: each element is compared with the one beside it.
-
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
+    """As `test_all`. `value` is an array as long as `ivars`: each element is compared with the one
+    beside it.
     """
 
 def test_any(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> int:
@@ -763,17 +566,8 @@ def test_any(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> in
     """
 
 def test_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> int:
-    """Return the lowest index of `ivars` (symmetric, own) that satisfies `cmp`, or -1.
-
-    OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
-
-    `value` is an array as long as `ivars`: each element is compared with the one beside it.
-
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
+    """As `test_any`. `value` is an array as long as `ivars`: each element is compared with the one
+    beside it.
     """
 
 def test_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int) -> int:
@@ -789,17 +583,8 @@ def test_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, 
     """
 
 def test_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array) -> int:
-    """Write the indices of elements of `ivars` that satisfy `cmp` to `indices`; return how many.
-
-    `ivars` is symmetric, own. OpenSHMEM 1.5: shmem_test_some.
-
-    `value` is an array as long as `ivars`: each element is compared with the one beside it.
-
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
+    """As `test_some`. `value` is an array as long as `ivars`: each element is compared with the one
+    beside it.
     """
 
 def fence(*, stream: Any = None) -> None:
@@ -823,8 +608,7 @@ def team_my_pe(team: Team) -> int:
     """
 
 def team_n_pes(team: Team) -> int:
-    """Return how many PEs `team` has; -1 for TEAM_INVALID. OpenSHMEM 1.5: shmem_team_n_pes.
-    """
+    """Return how many PEs `team` has; -1 for TEAM_INVALID. OpenSHMEM 1.5: shmem_team_n_pes."""
 
 def team_translate_pe(src_team: Team, src_pe: int, dst_team: Team) -> int:
     """Return the number that PE `src_pe` of `src_team` has in `dst_team`; -1 if it has none.
@@ -871,25 +655,13 @@ def barrier(team: Team, *, stream: Any = None) -> None:
     """
 
 def barrier_warp(team: Team) -> None:
-    """Wait until every PE of `team` calls; what any of them put before is then visible to all.
-
-    NVSHMEM 3: nvshmem_barrier.
-
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """As `barrier`, in kernels. Every thread of the warp calls, with the same arguments; the warp
+    acts as one.
     """
 
 def barrier_block(team: Team) -> None:
-    """Wait until every PE of `team` calls; what any of them put before is then visible to all.
-
-    NVSHMEM 3: nvshmem_barrier.
-
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
+    """As `barrier`, in kernels. Every thread of the block calls, with the same arguments; the block
+    acts as one.
     """
 
 def barrier_all(*, stream: Any = None) -> None:
@@ -902,25 +674,13 @@ def barrier_all(*, stream: Any = None) -> None:
     """
 
 def barrier_all_warp() -> None:
-    """Wait until every PE calls; what any of them put before is then visible to all.
-
-    OpenSHMEM 1.5: shmem_barrier_all.
-
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """As `barrier_all`, in kernels. Every thread of the warp calls, with the same arguments; the
+    warp acts as one.
     """
 
 def barrier_all_block() -> None:
-    """Wait until every PE calls; what any of them put before is then visible to all.
-
-    OpenSHMEM 1.5: shmem_barrier_all.
-
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
+    """As `barrier_all`, in kernels. Every thread of the block calls, with the same arguments; the
+    block acts as one.
     """
 
 def sync(team: Team, *, stream: Any = None) -> None:
@@ -934,27 +694,13 @@ def sync(team: Team, *, stream: Any = None) -> None:
     """
 
 def sync_warp(team: Team) -> None:
-    """Wait until every PE of `team` calls. Completes no operations: `quiet` and `barrier` do.
-
-    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
-    shmem_team_sync.
-
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """As `sync`, in kernels. Every thread of the warp calls, with the same arguments; the warp acts
+    as one.
     """
 
 def sync_block(team: Team) -> None:
-    """Wait until every PE of `team` calls. Completes no operations: `quiet` and `barrier` do.
-
-    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
-    shmem_team_sync.
-
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
+    """As `sync`, in kernels. Every thread of the block calls, with the same arguments; the block
+    acts as one.
     """
 
 def sync_all(*, stream: Any = None) -> None:
@@ -968,27 +714,13 @@ def sync_all(*, stream: Any = None) -> None:
     """
 
 def sync_all_warp() -> None:
-    """Wait until every PE calls. Completes no operations: `quiet` and `barrier_all` do.
-
-    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
-    shmem_sync_all.
-
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """As `sync_all`, in kernels. Every thread of the warp calls, with the same arguments; the warp
+    acts as one.
     """
 
 def sync_all_block() -> None:
-    """Wait until every PE calls. Completes no operations: `quiet` and `barrier_all` do.
-
-    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
-    shmem_sync_all.
-
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
+    """As `sync_all`, in kernels. Every thread of the block calls, with the same arguments; the
+    block acts as one.
     """
 
 def broadcast(team: Team, dst: Symmetric, src: Symmetric, root: int = 0, *, stream: Any = None) -> None:
@@ -1004,31 +736,13 @@ def broadcast(team: Team, dst: Symmetric, src: Symmetric, root: int = 0, *, stre
     """
 
 def broadcast_warp(team: Team, dst: Symmetric, src: Symmetric, root: int = 0) -> None:
-    """Copy `src` of the team's PE `root` to the first elements of `dst` on every PE of `team`.
-
-    OpenSHMEM 1.5: shmem_broadcast.
-
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """As `broadcast`, in kernels. Every thread of the warp calls, with the same arguments; the warp
+    acts as one.
     """
 
 def broadcast_block(team: Team, dst: Symmetric, src: Symmetric, root: int = 0) -> None:
-    """Copy `src` of the team's PE `root` to the first elements of `dst` on every PE of `team`.
-
-    OpenSHMEM 1.5: shmem_broadcast.
-
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
+    """As `broadcast`, in kernels. Every thread of the block calls, with the same arguments; the
+    block acts as one.
     """
 
 def fcollect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -> None:
@@ -1045,33 +759,13 @@ def fcollect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) 
     """
 
 def fcollect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
-    """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
-
-    `src` has n elements on every PE, `dst` at least `team_n_pes(team) * n`. OpenSHMEM 1.5:
-    shmem_fcollect.
-
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """As `fcollect`, in kernels. Every thread of the warp calls, with the same arguments; the warp
+    acts as one.
     """
 
 def fcollect_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
-    """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
-
-    `src` has n elements on every PE, `dst` at least `team_n_pes(team) * n`. OpenSHMEM 1.5:
-    shmem_fcollect.
-
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
+    """As `fcollect`, in kernels. Every thread of the block calls, with the same arguments; the
+    block acts as one.
     """
 
 def collect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -> None:
@@ -1088,33 +782,13 @@ def collect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -
     """
 
 def collect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
-    """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
-
-    `src` may have another number of elements on every PE; `dst` has room for all of them.
-    OpenSHMEM 1.5: shmem_collect.
-
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """As `collect`, in kernels. Every thread of the warp calls, with the same arguments; the warp
+    acts as one.
     """
 
 def collect_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
-    """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
-
-    `src` may have another number of elements on every PE; `dst` has room for all of them.
-    OpenSHMEM 1.5: shmem_collect.
-
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
+    """As `collect`, in kernels. Every thread of the block calls, with the same arguments; the block
+    acts as one.
     """
 
 def alltoall(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -> None:
@@ -1131,33 +805,13 @@ def alltoall(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) 
     """
 
 def alltoall_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
-    """Send part k of `src` to the team's PE k: there, part j of `dst` is what PE j sent.
-
-    `src` has `team_n_pes(team)` equal parts; those of `dst` are as long. OpenSHMEM 1.5:
-    shmem_alltoall.
-
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """As `alltoall`, in kernels. Every thread of the warp calls, with the same arguments; the warp
+    acts as one.
     """
 
 def alltoall_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
-    """Send part k of `src` to the team's PE k: there, part j of `dst` is what PE j sent.
-
-    `src` has `team_n_pes(team)` equal parts; those of `dst` are as long. OpenSHMEM 1.5:
-    shmem_alltoall.
-
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
+    """As `alltoall`, in kernels. Every thread of the block calls, with the same arguments; the
+    block acts as one.
     """
 
 def alltoalls(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, *, stream: Any = None) -> None:
@@ -1175,35 +829,13 @@ def alltoalls(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_s
     """
 
 def alltoalls_warp(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_stride: int, nelems: int) -> None:
-    """Send `nelems` elements to each PE of `team`: as `alltoall`, with strides.
-
-    Element `(k * nelems + i) * src_stride` of `src` goes to PE k, as element
-    `(j * nelems + i) * dst_stride` of `dst`, where j is the sender. Strides are 1 or more.
-    OpenSHMEM 1.5: shmem_alltoalls.
-
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """As `alltoalls`, in kernels. Every thread of the warp calls, with the same arguments; the warp
+    acts as one.
     """
 
 def alltoalls_block(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_stride: int, nelems: int) -> None:
-    """Send `nelems` elements to each PE of `team`: as `alltoall`, with strides.
-
-    Element `(k * nelems + i) * src_stride` of `src` goes to PE k, as element
-    `(j * nelems + i) * dst_stride` of `dst`, where j is the sender. Strides are 1 or more.
-    OpenSHMEM 1.5: shmem_alltoalls.
-
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
+    """As `alltoalls`, in kernels. Every thread of the block calls, with the same arguments; the
+    block acts as one.
     """
 
 def reduce(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream: Any = None) -> None:
@@ -1224,41 +856,13 @@ def reduce(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream: Any =
     """
 
 def reduce_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
-    """Combine `src` of all PEs of `team`, element by element, to the first of `dst`, on every PE.
-
-    OpenSHMEM 1.5: shmem_sum_reduce and others; NVSHMEM 3: nvshmemx_sum_reduce_block and others.
-
-    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats and
-    complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
-    (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
-    and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
-    PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
-    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """As `reduce`, in kernels. Every thread of the warp calls, with the same arguments; the warp
+    acts as one.
     """
 
 def reduce_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
-    """Combine `src` of all PEs of `team`, element by element, to the first of `dst`, on every PE.
-
-    OpenSHMEM 1.5: shmem_sum_reduce and others; NVSHMEM 3: nvshmemx_sum_reduce_block and others.
-
-    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats and
-    complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
-    (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
-    and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
-    PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
-    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
+    """As `reduce`, in kernels. Every thread of the block calls, with the same arguments; the block
+    acts as one.
     """
 
 def reducescatter(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream: Any = None) -> None:
@@ -1280,43 +884,13 @@ def reducescatter(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream
     """
 
 def reducescatter_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
-    """Combine part k of `src` of all PEs of `team`, element by element, to `dst` on its PE k.
-
-    `src` has `team_n_pes(team)` equal parts, `dst` at least as many elements as a part. NVSHMEM 3:
-    nvshmem_sum_reducescatter and others.
-
-    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats and
-    complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
-    (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
-    and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
-    PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
-    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but `dst` may be the caller's part of `src`. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
+    """As `reducescatter`, in kernels. Every thread of the warp calls, with the same arguments; the
+    warp acts as one.
     """
 
 def reducescatter_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
-    """Combine part k of `src` of all PEs of `team`, element by element, to `dst` on its PE k.
-
-    `src` has `team_n_pes(team)` equal parts, `dst` at least as many elements as a part. NVSHMEM 3:
-    nvshmem_sum_reducescatter and others.
-
-    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats and
-    complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
-    (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
-    and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
-    PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
-    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but `dst` may be the caller's part of `src`. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
+    """As `reducescatter`, in kernels. Every thread of the block calls, with the same arguments; the
+    block acts as one.
     """
 
 def peer_array(array: Symmetric, pe: int) -> DeviceArray:
