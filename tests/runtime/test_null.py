@@ -12,7 +12,7 @@ import gpushmem as shmem
 from gpushmem.backends.base import Backend
 from gpushmem.backends.null.backend import NullBackend
 from gpushmem.backends.null.operations import OPERATIONS
-from gpushmem.ops import OPS, roles
+from gpushmem.ops import OPS
 from tests.conftest import PLAIN
 from tests.memory import test_interop, test_operators, test_registration, test_stats
 from tests.runtime import test_arguments, test_runtime
