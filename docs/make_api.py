@@ -12,7 +12,7 @@ import gpushmem
 from gpushmem import _HOME
 from gpushmem.ops import OPS, roles
 from gpushmem.ops.constants import COMPARISONS
-from gpushmem.ops.row import VECTOR
+from gpushmem.ops.row import THREAD, VECTOR
 
 ROOT = Path(__file__).parent.parent
 HEAD = """# Operations
@@ -90,6 +90,7 @@ def _signature(op):
     return inspect.signature(op.function).parameters
 
 
+WIDTH = 90  # of a docstring's only line
 STUB_HEAD = '''"""Public names for type checkers and editors; docs/make_api.py writes it."""
 
 from typing import Any, TypeAlias, overload
@@ -110,7 +111,7 @@ def stub():
     """The stub of the package: public names where they are, operations with all their forms."""
     lines = [STUB_HEAD]
     for module, names in _HOME.items():
-        lines += [f"from {module} import {name} as {name}\n" for name in names]
+        lines.append(_imported(module, names))
     lines.append(ALIASES)
     for op in OPS.values():
         forms = _forms(op)
@@ -122,16 +123,36 @@ def stub():
     return "".join(lines)
 
 
+def _imported(module, names):
+    """An import that makes the names public."""
+    text = ", ".join(f"{name}\0as\0{name}" for name in names)  # not to be broken
+    line = f"from {module} import {text}\n"
+    if len(line) > 100:
+        wrapped = textwrap.fill(text, 96, initial_indent="    ", subsequent_indent="    ")
+        line = f"from {module} import (\n{wrapped},\n)\n"
+    return line.replace("\0", " ")
+
+
 def _docstring(op):
-    """The contract; of a form other than the plain one, how it differs from that."""
-    plain = OPS[op.base.removesuffix(VECTOR)] if op.base in OPS else op
-    text = op.doc if op is plain else textwrap.fill(_difference(op, plain), 93)
+    """The contract; of a form made from another one, how it differs."""
+    plain = _made_from(op)
+    text = op.doc if plain is op else textwrap.fill(_difference(op, plain), WIDTH)
     lines = text.replace("\n", "\n    ").replace("\n    \n", "\n\n")
-    return f'"""{lines}\n    """' if "\n" in lines or len(lines) > 90 else f'"""{lines}"""'
+    return f'"""{lines}"""' if len(lines) <= WIDTH else f'"""{lines}\n    """'
+
+
+def _made_from(op):
+    """The form with the same words in its name but the last: `put_nbi` of `put_nbi_block`."""
+    base = op.base.removesuffix(VECTOR)
+    names = [base + "_nbi" * op.nbi] if op.scope != THREAD else []
+    return next((OPS[name] for name in [*names, base] if name in OPS), op)
 
 
 def _difference(op, plain):
+    """In words; a scope's note is in the docstring, but in more of them."""
     where = ", in kernels" if plain.host and not op.host else ""
+    if op.scope != plain.scope:
+        return f"As `{plain.name}`{where}, by all threads of a {op.scope} with the same arguments."
     own = [part for part in op.doc.split("\n\n") if part not in plain.doc.split("\n\n")]
     return " ".join([f"As `{plain.name}`{where}.", *own])
 

@@ -4,59 +4,36 @@ from typing import Any, TypeAlias, overload
 
 from numpy.typing import NDArray
 
-from gpushmem.errors import ArgumentError as ArgumentError
-from gpushmem.errors import BackendUnavailable as BackendUnavailable
-from gpushmem.errors import BootstrapError as BootstrapError
-from gpushmem.errors import CollectiveMismatch as CollectiveMismatch
-from gpushmem.errors import Deadlock as Deadlock
-from gpushmem.errors import HeapExhausted as HeapExhausted
-from gpushmem.errors import KernelError as KernelError
-from gpushmem.errors import NotInitializedError as NotInitializedError
-from gpushmem.errors import PeerFailed as PeerFailed
-from gpushmem.errors import ShmemError as ShmemError
-from gpushmem.errors import SymmetryError as SymmetryError
-from gpushmem.errors import TeamError as TeamError
-from gpushmem.errors import WaitTimeout as WaitTimeout
-from gpushmem.runtime import alloc_bytes as alloc_bytes
-from gpushmem.runtime import array as array
-from gpushmem.runtime import device_array as device_array
-from gpushmem.runtime import empty as empty
-from gpushmem.runtime import finalize as finalize
-from gpushmem.runtime import free as free
-from gpushmem.runtime import full as full
-from gpushmem.runtime import heap_stats as heap_stats
-from gpushmem.runtime import init as init
-from gpushmem.runtime import is_initialized as is_initialized
-from gpushmem.runtime import on_device as on_device
-from gpushmem.runtime import ones as ones
-from gpushmem.runtime import register as register
-from gpushmem.runtime import session as session
-from gpushmem.runtime import set_timeout as set_timeout
-from gpushmem.runtime import stream as stream
-from gpushmem.runtime import synchronize as synchronize
-from gpushmem.runtime import to_device as to_device
-from gpushmem.runtime import tuning as tuning
-from gpushmem.runtime import unregister as unregister
-from gpushmem.runtime import zeros as zeros
+from gpushmem.errors import (
+    ArgumentError as ArgumentError, BackendUnavailable as BackendUnavailable,
+    BootstrapError as BootstrapError, CollectiveMismatch as CollectiveMismatch,
+    Deadlock as Deadlock, HeapExhausted as HeapExhausted, KernelError as KernelError,
+    NotInitializedError as NotInitializedError, PeerFailed as PeerFailed,
+    ShmemError as ShmemError, SymmetryError as SymmetryError, TeamError as TeamError,
+    WaitTimeout as WaitTimeout,
+)
+from gpushmem.runtime import (
+    alloc_bytes as alloc_bytes, array as array, device_array as device_array, empty as empty,
+    finalize as finalize, free as free, full as full, heap_stats as heap_stats, init as init,
+    is_initialized as is_initialized, on_device as on_device, ones as ones,
+    register as register, session as session, set_timeout as set_timeout, stream as stream,
+    synchronize as synchronize, to_device as to_device, tuning as tuning,
+    unregister as unregister, zeros as zeros,
+)
 from gpushmem.backends.about import Tuning as Tuning
 from gpushmem.kernel import jit as jit
 from gpushmem.launch.spawn import spawn as spawn
-from gpushmem.memory.array import DeviceArray as DeviceArray
-from gpushmem.memory.array import MulticastArray as MulticastArray
-from gpushmem.memory.array import SymmetricArray as SymmetricArray
+from gpushmem.memory.array import (
+    DeviceArray as DeviceArray, MulticastArray as MulticastArray,
+    SymmetricArray as SymmetricArray,
+)
 from gpushmem.memory.stats import HeapStats as HeapStats
-from gpushmem.ops.constants import CMP_EQ as CMP_EQ
-from gpushmem.ops.constants import CMP_GE as CMP_GE
-from gpushmem.ops.constants import CMP_GT as CMP_GT
-from gpushmem.ops.constants import CMP_LE as CMP_LE
-from gpushmem.ops.constants import CMP_LT as CMP_LT
-from gpushmem.ops.constants import CMP_NE as CMP_NE
-from gpushmem.ops.constants import SIGNAL_ADD as SIGNAL_ADD
-from gpushmem.ops.constants import SIGNAL_SET as SIGNAL_SET
-from gpushmem.ops.constants import TEAM_INVALID as TEAM_INVALID
-from gpushmem.ops.constants import TEAM_NODE as TEAM_NODE
-from gpushmem.ops.constants import TEAM_SHARED as TEAM_SHARED
-from gpushmem.ops.constants import TEAM_WORLD as TEAM_WORLD
+from gpushmem.ops.constants import (
+    CMP_EQ as CMP_EQ, CMP_GE as CMP_GE, CMP_GT as CMP_GT, CMP_LE as CMP_LE, CMP_LT as CMP_LT,
+    CMP_NE as CMP_NE, SIGNAL_ADD as SIGNAL_ADD, SIGNAL_SET as SIGNAL_SET,
+    TEAM_INVALID as TEAM_INVALID, TEAM_NODE as TEAM_NODE, TEAM_SHARED as TEAM_SHARED,
+    TEAM_WORLD as TEAM_WORLD,
+)
 from gpushmem.ops.team import Team as Team
 
 Symmetric: TypeAlias = SymmetricArray
@@ -101,24 +78,16 @@ def put_nbi(dst: Symmetric, src: Array, pe: int) -> None:
     """As `put`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`."""
 
 def put_warp(dst: Symmetric, src: Array, pe: int) -> None:
-    """As `put`, in kernels. Every thread of the warp calls, with the same arguments; the warp acts
-    as one.
-    """
+    """As `put`, in kernels, by all threads of a warp with the same arguments."""
 
 def put_nbi_warp(dst: Symmetric, src: Array, pe: int) -> None:
-    """As `put`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`. Every
-    thread of the warp calls, with the same arguments; the warp acts as one.
-    """
+    """As `put_nbi`, by all threads of a warp with the same arguments."""
 
 def put_block(dst: Symmetric, src: Array, pe: int) -> None:
-    """As `put`, in kernels. Every thread of the block calls, with the same arguments; the block
-    acts as one.
-    """
+    """As `put`, in kernels, by all threads of a block with the same arguments."""
 
 def put_nbi_block(dst: Symmetric, src: Array, pe: int) -> None:
-    """As `put`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`. Every
-    thread of the block calls, with the same arguments; the block acts as one.
-    """
+    """As `put_nbi`, by all threads of a block with the same arguments."""
 
 def get(dst: Array, src: Symmetric, pe: int, *, stream: Any = None) -> None:
     """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
@@ -135,24 +104,16 @@ def get_nbi(dst: Array, src: Symmetric, pe: int) -> None:
     """As `get`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`."""
 
 def get_warp(dst: Array, src: Symmetric, pe: int) -> None:
-    """As `get`, in kernels. Every thread of the warp calls, with the same arguments; the warp acts
-    as one.
-    """
+    """As `get`, in kernels, by all threads of a warp with the same arguments."""
 
 def get_nbi_warp(dst: Array, src: Symmetric, pe: int) -> None:
-    """As `get`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`. Every
-    thread of the warp calls, with the same arguments; the warp acts as one.
-    """
+    """As `get_nbi`, by all threads of a warp with the same arguments."""
 
 def get_block(dst: Array, src: Symmetric, pe: int) -> None:
-    """As `get`, in kernels. Every thread of the block calls, with the same arguments; the block
-    acts as one.
-    """
+    """As `get`, in kernels, by all threads of a block with the same arguments."""
 
 def get_nbi_block(dst: Array, src: Symmetric, pe: int) -> None:
-    """As `get`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`. Every
-    thread of the block calls, with the same arguments; the block acts as one.
-    """
+    """As `get_nbi`, by all threads of a block with the same arguments."""
 
 def iput(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int, *, stream: Any = None) -> None:
     """Copy elements of `src` (local) to `dst` (symmetric, on `pe`), `nelems` of them, with strides.
@@ -169,14 +130,10 @@ def iput(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: i
     """
 
 def iput_warp(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
-    """As `iput`, in kernels. Every thread of the warp calls, with the same arguments; the warp acts
-    as one.
-    """
+    """As `iput`, in kernels, by all threads of a warp with the same arguments."""
 
 def iput_block(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
-    """As `iput`, in kernels. Every thread of the block calls, with the same arguments; the block
-    acts as one.
-    """
+    """As `iput`, in kernels, by all threads of a block with the same arguments."""
 
 def iget(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int, *, stream: Any = None) -> None:
     """Copy elements of `src` (symmetric, on `pe`) to `dst` (local), `nelems` of them, with strides.
@@ -193,14 +150,10 @@ def iget(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: i
     """
 
 def iget_warp(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
-    """As `iget`, in kernels. Every thread of the warp calls, with the same arguments; the warp acts
-    as one.
-    """
+    """As `iget`, in kernels, by all threads of a warp with the same arguments."""
 
 def iget_block(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
-    """As `iget`, in kernels. Every thread of the block calls, with the same arguments; the block
-    acts as one.
-    """
+    """As `iget`, in kernels, by all threads of a block with the same arguments."""
 
 def atomic_fetch(dst: Symmetric, pe: int, *, stream: Any = None) -> Scalar:
     """Return element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_fetch.
@@ -344,28 +297,21 @@ def put_signal(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: in
     """
 
 def put_signal_nbi(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
-    """As `put_signal`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`.
+    """As `put_signal`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read
+    `dst`.
     """
 
 def put_signal_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
-    """As `put_signal`, in kernels. Every thread of the warp calls, with the same arguments; the
-    warp acts as one.
-    """
+    """As `put_signal`, in kernels, by all threads of a warp with the same arguments."""
 
 def put_signal_nbi_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
-    """As `put_signal`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`.
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
+    """As `put_signal_nbi`, by all threads of a warp with the same arguments."""
 
 def put_signal_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
-    """As `put_signal`, in kernels. Every thread of the block calls, with the same arguments; the
-    block acts as one.
-    """
+    """As `put_signal`, in kernels, by all threads of a block with the same arguments."""
 
 def put_signal_nbi_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
-    """As `put_signal`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`.
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
+    """As `put_signal_nbi`, by all threads of a block with the same arguments."""
 
 def signal_op(signal: Symmetric, value: int, op: int, pe: int, *, stream: Any = None) -> None:
     """Update element 0 of `signal` (uint64, symmetric, on `pe`) atomically: set it or add to it.
@@ -518,8 +464,8 @@ def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp:
 
 @overload
 def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: None = None) -> int:
-    """As `wait_until_some`. `value` is an array as long as `ivars`: each element is compared with
-    the one beside it.
+    """As `wait_until_some`. `value` is an array as long as `ivars`: each element is compared
+    with the one beside it.
     """
 
 @overload
@@ -549,8 +495,8 @@ def test_all(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> bo
     """
 
 def test_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> bool:
-    """As `test_all`. `value` is an array as long as `ivars`: each element is compared with the one
-    beside it.
+    """As `test_all`. `value` is an array as long as `ivars`: each element is compared with the
+    one beside it.
     """
 
 def test_any(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> int:
@@ -566,8 +512,8 @@ def test_any(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> in
     """
 
 def test_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> int:
-    """As `test_any`. `value` is an array as long as `ivars`: each element is compared with the one
-    beside it.
+    """As `test_any`. `value` is an array as long as `ivars`: each element is compared with the
+    one beside it.
     """
 
 def test_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int) -> int:
@@ -583,8 +529,8 @@ def test_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, 
     """
 
 def test_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array) -> int:
-    """As `test_some`. `value` is an array as long as `ivars`: each element is compared with the one
-    beside it.
+    """As `test_some`. `value` is an array as long as `ivars`: each element is compared with the
+    one beside it.
     """
 
 def fence(*, stream: Any = None) -> None:
@@ -655,14 +601,10 @@ def barrier(team: Team, *, stream: Any = None) -> None:
     """
 
 def barrier_warp(team: Team) -> None:
-    """As `barrier`, in kernels. Every thread of the warp calls, with the same arguments; the warp
-    acts as one.
-    """
+    """As `barrier`, in kernels, by all threads of a warp with the same arguments."""
 
 def barrier_block(team: Team) -> None:
-    """As `barrier`, in kernels. Every thread of the block calls, with the same arguments; the block
-    acts as one.
-    """
+    """As `barrier`, in kernels, by all threads of a block with the same arguments."""
 
 def barrier_all(*, stream: Any = None) -> None:
     """Wait until every PE calls; what any of them put before is then visible to all.
@@ -674,14 +616,10 @@ def barrier_all(*, stream: Any = None) -> None:
     """
 
 def barrier_all_warp() -> None:
-    """As `barrier_all`, in kernels. Every thread of the warp calls, with the same arguments; the
-    warp acts as one.
-    """
+    """As `barrier_all`, in kernels, by all threads of a warp with the same arguments."""
 
 def barrier_all_block() -> None:
-    """As `barrier_all`, in kernels. Every thread of the block calls, with the same arguments; the
-    block acts as one.
-    """
+    """As `barrier_all`, in kernels, by all threads of a block with the same arguments."""
 
 def sync(team: Team, *, stream: Any = None) -> None:
     """Wait until every PE of `team` calls. Completes no operations: `quiet` and `barrier` do.
@@ -694,14 +632,10 @@ def sync(team: Team, *, stream: Any = None) -> None:
     """
 
 def sync_warp(team: Team) -> None:
-    """As `sync`, in kernels. Every thread of the warp calls, with the same arguments; the warp acts
-    as one.
-    """
+    """As `sync`, in kernels, by all threads of a warp with the same arguments."""
 
 def sync_block(team: Team) -> None:
-    """As `sync`, in kernels. Every thread of the block calls, with the same arguments; the block
-    acts as one.
-    """
+    """As `sync`, in kernels, by all threads of a block with the same arguments."""
 
 def sync_all(*, stream: Any = None) -> None:
     """Wait until every PE calls. Completes no operations: `quiet` and `barrier_all` do.
@@ -714,14 +648,10 @@ def sync_all(*, stream: Any = None) -> None:
     """
 
 def sync_all_warp() -> None:
-    """As `sync_all`, in kernels. Every thread of the warp calls, with the same arguments; the warp
-    acts as one.
-    """
+    """As `sync_all`, in kernels, by all threads of a warp with the same arguments."""
 
 def sync_all_block() -> None:
-    """As `sync_all`, in kernels. Every thread of the block calls, with the same arguments; the
-    block acts as one.
-    """
+    """As `sync_all`, in kernels, by all threads of a block with the same arguments."""
 
 def broadcast(team: Team, dst: Symmetric, src: Symmetric, root: int = 0, *, stream: Any = None) -> None:
     """Copy `src` of the team's PE `root` to the first elements of `dst` on every PE of `team`.
@@ -736,14 +666,10 @@ def broadcast(team: Team, dst: Symmetric, src: Symmetric, root: int = 0, *, stre
     """
 
 def broadcast_warp(team: Team, dst: Symmetric, src: Symmetric, root: int = 0) -> None:
-    """As `broadcast`, in kernels. Every thread of the warp calls, with the same arguments; the warp
-    acts as one.
-    """
+    """As `broadcast`, in kernels, by all threads of a warp with the same arguments."""
 
 def broadcast_block(team: Team, dst: Symmetric, src: Symmetric, root: int = 0) -> None:
-    """As `broadcast`, in kernels. Every thread of the block calls, with the same arguments; the
-    block acts as one.
-    """
+    """As `broadcast`, in kernels, by all threads of a block with the same arguments."""
 
 def fcollect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -> None:
     """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
@@ -759,14 +685,10 @@ def fcollect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) 
     """
 
 def fcollect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
-    """As `fcollect`, in kernels. Every thread of the warp calls, with the same arguments; the warp
-    acts as one.
-    """
+    """As `fcollect`, in kernels, by all threads of a warp with the same arguments."""
 
 def fcollect_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
-    """As `fcollect`, in kernels. Every thread of the block calls, with the same arguments; the
-    block acts as one.
-    """
+    """As `fcollect`, in kernels, by all threads of a block with the same arguments."""
 
 def collect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -> None:
     """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
@@ -782,14 +704,10 @@ def collect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -
     """
 
 def collect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
-    """As `collect`, in kernels. Every thread of the warp calls, with the same arguments; the warp
-    acts as one.
-    """
+    """As `collect`, in kernels, by all threads of a warp with the same arguments."""
 
 def collect_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
-    """As `collect`, in kernels. Every thread of the block calls, with the same arguments; the block
-    acts as one.
-    """
+    """As `collect`, in kernels, by all threads of a block with the same arguments."""
 
 def alltoall(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -> None:
     """Send part k of `src` to the team's PE k: there, part j of `dst` is what PE j sent.
@@ -805,14 +723,10 @@ def alltoall(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) 
     """
 
 def alltoall_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
-    """As `alltoall`, in kernels. Every thread of the warp calls, with the same arguments; the warp
-    acts as one.
-    """
+    """As `alltoall`, in kernels, by all threads of a warp with the same arguments."""
 
 def alltoall_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
-    """As `alltoall`, in kernels. Every thread of the block calls, with the same arguments; the
-    block acts as one.
-    """
+    """As `alltoall`, in kernels, by all threads of a block with the same arguments."""
 
 def alltoalls(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, *, stream: Any = None) -> None:
     """Send `nelems` elements to each PE of `team`: as `alltoall`, with strides.
@@ -829,14 +743,10 @@ def alltoalls(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_s
     """
 
 def alltoalls_warp(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_stride: int, nelems: int) -> None:
-    """As `alltoalls`, in kernels. Every thread of the warp calls, with the same arguments; the warp
-    acts as one.
-    """
+    """As `alltoalls`, in kernels, by all threads of a warp with the same arguments."""
 
 def alltoalls_block(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_stride: int, nelems: int) -> None:
-    """As `alltoalls`, in kernels. Every thread of the block calls, with the same arguments; the
-    block acts as one.
-    """
+    """As `alltoalls`, in kernels, by all threads of a block with the same arguments."""
 
 def reduce(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream: Any = None) -> None:
     """Combine `src` of all PEs of `team`, element by element, to the first of `dst`, on every PE.
@@ -856,14 +766,10 @@ def reduce(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream: Any =
     """
 
 def reduce_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
-    """As `reduce`, in kernels. Every thread of the warp calls, with the same arguments; the warp
-    acts as one.
-    """
+    """As `reduce`, in kernels, by all threads of a warp with the same arguments."""
 
 def reduce_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
-    """As `reduce`, in kernels. Every thread of the block calls, with the same arguments; the block
-    acts as one.
-    """
+    """As `reduce`, in kernels, by all threads of a block with the same arguments."""
 
 def reducescatter(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream: Any = None) -> None:
     """Combine part k of `src` of all PEs of `team`, element by element, to `dst` on its PE k.
@@ -884,14 +790,10 @@ def reducescatter(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream
     """
 
 def reducescatter_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
-    """As `reducescatter`, in kernels. Every thread of the warp calls, with the same arguments; the
-    warp acts as one.
-    """
+    """As `reducescatter`, in kernels, by all threads of a warp with the same arguments."""
 
 def reducescatter_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
-    """As `reducescatter`, in kernels. Every thread of the block calls, with the same arguments; the
-    block acts as one.
-    """
+    """As `reducescatter`, in kernels, by all threads of a block with the same arguments."""
 
 def peer_array(array: Symmetric, pe: int) -> DeviceArray:
     """Return `array` (symmetric) as it is on `pe`: loads and stores then reach that PE's memory.

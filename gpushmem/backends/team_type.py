@@ -91,45 +91,27 @@ class TeamAttributes(AttributeTemplate):
             raise Refused(f"a team in a kernel has {', '.join(most)} and {last}, but no {name}")
 
 
-my_pe, n_pes = OPS["team_my_pe"].function, OPS["team_n_pes"].function
-translate, barrier, sync = (OPS[name].function for name in ("team_translate_pe", "barrier", "sync"))
+def _calling(name: str) -> Any:
+    """An overload of an attribute or a method: a call of the operation with the team."""
+    operation = OPS[name].function
+
+    def call(team: Any) -> Any:
+        return operation(team)
+
+    return lambda team: call
 
 
-@overload_attribute(TeamType, "my_pe")
-def _my_pe(team: Any) -> Any:
-    def asked(team: Any) -> Any:
-        return my_pe(team)
+for attribute in ("my_pe", "n_pes"):
+    overload_attribute(TeamType, attribute)(_calling(f"team_{attribute}"))
+for method in ("barrier", "sync"):
+    overload_method(TeamType, method)(_calling(method))
 
-    return asked
-
-
-@overload_attribute(TeamType, "n_pes")
-def _n_pes(team: Any) -> Any:
-    def asked(team: Any) -> Any:
-        return n_pes(team)
-
-    return asked
+translate = OPS["team_translate_pe"].function
 
 
 @overload_method(TeamType, "translate_pe")
 def _translate_pe(team: Any, pe: Any, to: Any) -> Any:
-    def asked(team: Any, pe: Any, to: Any) -> Any:
+    def call(team: Any, pe: Any, to: Any) -> Any:
         return translate(team, pe, to)
 
-    return asked
-
-
-@overload_method(TeamType, "barrier")
-def _barrier(team: Any) -> Any:
-    def asked(team: Any) -> Any:
-        return barrier(team)
-
-    return asked
-
-
-@overload_method(TeamType, "sync")
-def _sync(team: Any) -> Any:
-    def asked(team: Any) -> Any:
-        return sync(team)
-
-    return asked
+    return call
