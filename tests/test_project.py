@@ -53,7 +53,7 @@ def test_importing_is_light():
 def test_compiling_for_gpus_loads_nothing_of_the_engine():
     code = """
 import sys
-import gpushmem.backends.nvshmem.ahead, gpushmem.backends.nvshmem.compiler
+import gpushmem.backends.nvshmem.aot, gpushmem.backends.nvshmem.compiler
 print([m for m in sys.modules if m.startswith("gpushmem.simt")])"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

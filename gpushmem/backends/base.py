@@ -114,7 +114,7 @@ class Backend(Protocol):
         """
 
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
-        """Host side of an operation, `arguments` by name, not looked at yet (`given.checked`).
+        """Host side of an operation; its `arguments`, by name, are not checked yet.
 
         Arrays are native arrays, or NumPy arrays within memory that is registered. With a `stream`
         among the arguments it takes its turn there, and returns nothing.

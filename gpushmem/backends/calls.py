@@ -20,7 +20,7 @@ from numba.cuda.typing.templates import AttributeTemplate
 
 from gpushmem.artifacts.kernel_name import KernelName
 from gpushmem.artifacts.refusal import Refused
-from gpushmem.backends import accepts
+from gpushmem.backends import argument_types
 from gpushmem.backends.team_type import numbered
 from gpushmem.ops import Op
 
@@ -50,7 +50,7 @@ class Operation(KernelName, types.Callable):
         args = tuple(map(numbered, args))
         kws = {name: numbered(typ) for name, typ in kws.items()}
         try:
-            given = accepts.call(
+            given = argument_types.check_call(
                 self.op, args, kws,
                 lambda given, wanted: context.can_convert(given, wanted) is not None,
             )  # fmt: skip

@@ -1,7 +1,7 @@
-"""What the host's calls of operations have in common on all backends: checks, and kernels of them.
+"""Helpers for host calls of operations, on all backends: checks, copies, and kernels for them.
 
-An operation that the host calls may run as a kernel of one thread, made here from the table: so it
-has one implementation, which the host's calls share with kernels.
+A host call can run the operation as a kernel (`host_kernel`), so that host and kernels share one
+implementation.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = [
     "check_copy",
     "check_pe",
     "check_strided",
+    "checked_integer",
     "copy_from",
     "copy_strided",
     "copy_to",
-    "fitting",
-    "given",
     "host_kernel",
+    "kernel_arguments",
     "not_symmetric",
     "result_dtype",
     "split_words",
@@ -59,10 +59,10 @@ def host_kernel(op: Op, params: tuple[str, ...], words: tuple[str, ...], returns
     return kernel
 
 
-def given(op: Op, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as a kernel's: a team is a number, for whoever gives it.
+def kernel_arguments(op: Op, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments as kernels take them: a team is its number, and a timeout of None is left out.
 
-    Without a timeout that is None: what waits for ever is another kernel.
+    A wait without a timeout is another kernel.
     """
     return {
         k: int(v) if isinstance(v, Team) else v
@@ -83,8 +83,8 @@ def result_dtype(op: Op, arguments: dict[str, Any]) -> Any:
     return arguments[next(iter(op.arrays))].dtype if dtype == "element" else dtype
 
 
-def fitting(name: str, value: Any, dtype: np.dtype[Any]) -> int:
-    """`value` as an integer that `dtype` can hold; raises `ArgumentError` if it is none."""
+def checked_integer(name: str, value: Any, dtype: np.dtype[Any]) -> int:
+    """`value` as an integer; raises `ArgumentError` unless it is one that `dtype` can hold."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -94,17 +94,17 @@ def fitting(name: str, value: Any, dtype: np.dtype[Any]) -> int:
     return number
 
 
-# --- checks of arguments. Of arrays only shape, dtype and flags are looked at.
+# --- checks of arguments. Of arrays they read only shape, dtype and flags.
 
 
 def check_pe(name: str, pe: Any, n_pes: int) -> None:
-    """Refuse what is not a PE's number."""
+    """Raise unless `pe` is the number of a PE."""
     if not hasattr(pe, "__index__") or not 0 <= pe < n_pes:
         raise ArgumentError(f"{name}: there is no PE {pe!r}: PEs are 0 to {n_pes - 1}")
 
 
 def check_contiguous(name: str, which: str, array: Array) -> None:
-    """Refuse arrays with gaps."""
+    """Raise unless the array is contiguous."""
     if not array.flags.c_contiguous:
         raise ArgumentError(
             f"{name}: {which} is not contiguous (shape {array.shape}, strides {array.strides}): "
@@ -113,7 +113,7 @@ def check_contiguous(name: str, which: str, array: Array) -> None:
 
 
 def check_copy(name: str, dst: Any, src: Any, which: str, have: int, want: int) -> None:
-    """Refuse copies that do not fit; `which` array has to have `want` elements."""
+    """Raise if a copy does not fit: `which` array has `have` elements, and needs `want`."""
     if not isinstance(dst, np.ndarray):
         raise ArgumentError(f"{name}: dst must be an array, not {type(dst).__name__}")
     if dst.dtype != src.dtype:
@@ -129,7 +129,7 @@ def check_copy(name: str, dst: Any, src: Any, which: str, have: int, want: int) 
 def check_strided(
     name: str, dst: Any, src: Any, dst_stride: int, src_stride: int, nelems: int
 ) -> None:
-    """Refuse strided copies that do not fit."""
+    """Raise if a strided copy does not fit."""
     check_copy(name, dst, src, "", 0, 0)
     if min(dst_stride, src_stride) < 1 or nelems < 0:
         raise ArgumentError(
@@ -147,7 +147,7 @@ def check_strided(
 
 
 def not_symmetric(name: str, array: Any) -> SymmetryError:
-    """What is said of a remote array that is none."""
+    """The error for a remote array that is not symmetric."""
     kind = f"{type(array).__name__} {getattr(array, 'shape', '')}".strip()
     return SymmetryError(
         f"{name}: the remote array ({kind}) is not on the symmetric heap: "
@@ -155,7 +155,7 @@ def not_symmetric(name: str, array: Any) -> SymmetryError:
     )
 
 
-# --- copies of memory that the host reaches; `target` and `source` are the remote elements
+# --- copies in host memory; `target` and `source` are the remote elements
 
 
 def copy_to(name: str, target: Array, src: Array) -> None:

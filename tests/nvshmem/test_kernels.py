@@ -24,7 +24,7 @@ from gpushmem.kernels.all_reduce import SUMMING
 from numba.cuda.typing.typeof import Purpose, typeof
 
 import gpushmem as shmem
-from gpushmem.backends.nvshmem import ahead, compiler
+from gpushmem.backends.nvshmem import aot, compiler
 from gpushmem.kernel import launch_hooks
 
 ARCHS = ("sm_80", "sm_90", "sm_100")
@@ -109,6 +109,6 @@ def linked(family, arch):
     for (function, types), kernel in seen.items():
         kept = {k: v for k, v in kernel.options.items() if k not in ("cache", "collective")}
         made = compiler.compile_kernel(function, types, kept, compiler.Arch.of(arch))
-        needs = ahead.needs_of(compiler.link(made).log, made.entry)
+        needs = aot.needs_of(compiler.link(made).log, made.entry)
         found.append((f"{function.__name__} {types}", needs))
     return found

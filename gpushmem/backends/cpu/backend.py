@@ -30,7 +30,7 @@ from gpushmem.backends.cpu.signals import Signals
 from gpushmem.backends.cpu.teams import Teams
 from gpushmem.backends.cpu.watch import Watch
 from gpushmem.backends.cpu.world import World
-from gpushmem.backends.given import checked
+from gpushmem.backends.host_arguments import checked
 from gpushmem.errors import ArgumentError, ArgumentTypeError, ShmemError
 from gpushmem.job.job import current
 from gpushmem.ops import Op

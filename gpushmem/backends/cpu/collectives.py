@@ -424,7 +424,7 @@ def _maxloc(a, b):
     return a if a[0] > b[0] or (a[0] == b[0] and a[1] <= b[1]) else b
 
 
-# How two elements are combined; `accepts.REDUCTIONS` has the dtypes.
+# How two elements are combined; `argument_types.REDUCTIONS` has the dtypes.
 OPERATIONS = {
     "sum": _sum, "prod": _prod, "min": _min, "max": _max, "and": _and, "or": _or, "xor": _xor,
     "maxloc": _maxloc,

@@ -16,7 +16,7 @@ from numba.core.errors import NumbaError
 
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends import hostcalls
-from gpushmem.backends.hostcalls import fitting, host_kernel, result_dtype, split_words
+from gpushmem.backends.hostcalls import checked_integer, host_kernel, result_dtype, split_words
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import Op
 from gpushmem.simt.run.kernel import Kernel, KernelFailure, Running
@@ -58,11 +58,11 @@ class HostCalls:
 
         Raises `ArgumentError` for arguments of wrong kinds.
         """
-        arguments = hostcalls.given(op, arguments)
+        arguments = hostcalls.kernel_arguments(op, arguments)
         result = np.zeros(1, result_dtype(op, arguments) or "int64")
         awaited, value = next(iter(arguments.values()), None), arguments.get("value")
         if isinstance(value, int | np.integer) and isinstance(awaited, np.ndarray):
-            fitting(op.name, value, awaited.dtype)
+            checked_integer(op.name, value, awaited.dtype)
         words, others = split_words(arguments)
         key = (op.name, len(arguments), *words)
         kernel = self._kernels.get(key)

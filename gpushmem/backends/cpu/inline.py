@@ -22,10 +22,10 @@ from gpushmem.backends.cpu.world import World
 from gpushmem.backends.hostcalls import (
     check_contiguous,
     check_pe,
+    checked_integer,
     copy_from,
     copy_strided,
     copy_to,
-    fitting,
     not_symmetric,
 )
 from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET, Op
@@ -118,7 +118,7 @@ class Inline:
         if op not in SIGNAL_OPS:
             raise error_of(BAD_SIGNAL_OP, name, op)
         target = self._signal(name, signal, pe)
-        values = {"value": fitting(name, value, target.dtype)}
+        values = {"value": checked_integer(name, value, target.dtype)}
         return partial(atomics.host, SIGNAL_OPS[op], target, values)
 
     def _signal_fetch(self, signal: Any) -> Any:

@@ -18,7 +18,7 @@ from numba import types
 from numba.cuda.cudadrv.driver import driver
 from numba.extending import _Intrinsic as Intrinsic
 
-from gpushmem.backends import accepts
+from gpushmem.backends import argument_types
 from gpushmem.backends.calls import Operation
 from gpushmem.backends.code import array_moved, with_signature
 from gpushmem.backends.cpu import atomics, collectives, waits
@@ -214,7 +214,7 @@ def _chosen(row: Op, bodies: dict[str, Any]) -> Any:
 
     @intrinsic(prefer_literal=True)
     def choose(typingctx: Any, team: Any, dst: Any, src: Any, op: Any) -> Any:
-        value = accepts.chosen(row.name, op)
+        value = argument_types.literal_reduction(row.name, op)
         types_ = tuple(map(types.unliteral, (team, dst, src)))
         bodies[value].compile_device(types_)  # so that its errors are found here
 

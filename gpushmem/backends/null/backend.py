@@ -13,7 +13,7 @@ import numpy as np
 
 from gpushmem.arguments import shown
 from gpushmem.backends.base import Shape
-from gpushmem.backends.given import checked
+from gpushmem.backends.host_arguments import checked
 from gpushmem.backends.null.operations import OPERATIONS, Here
 from gpushmem.backends.null.teams import Teams
 from gpushmem.errors import (

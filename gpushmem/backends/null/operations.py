@@ -1,7 +1,7 @@
 """Host operations of a job of one PE, in NumPy: `OPERATIONS` has one for each row of the table.
 
-What a caller gave has been checked by the row (`given.checked`). A remote array is the caller's
-own, a collective copies from `src` to `dst`, and a wait ends at once or by its timeout.
+Arguments have been checked (`host_arguments.checked`). A remote array is the caller's own, a
+collective copies from `src` to `dst`, and a wait ends at once or by its timeout.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.hostcalls import (
     check_contiguous,
     check_pe,
+    checked_integer,
     copy_from,
     copy_strided,
     copy_to,
-    fitting,
     not_symmetric,
 )
 from gpushmem.backends.null.teams import Teams
@@ -185,7 +185,7 @@ def _signalling(
             f"{name}: there is no signal operation {op}: use SIGNAL_SET or SIGNAL_ADD"
         )
     target = _signal(here, name, signal, pe)
-    number = np.uint64(fitting(name, value, target.dtype))
+    number = np.uint64(checked_integer(name, value, target.dtype))
 
     def update() -> None:
         target[:] = number if op == SIGNAL_SET else target + number
@@ -221,7 +221,7 @@ class Candidates:
         indices: Any = None, first: bool = False,
     ) -> None:  # fmt: skip
         if not isinstance(value, np.ndarray):
-            value = ivars.dtype.type(fitting(name, value, ivars.dtype))
+            value = ivars.dtype.type(checked_integer(name, value, ivars.dtype))
         word = here.word(name, ivars) if first or ivars.size else ivars
         self.flat = word if first else here.remote(name, ivars, 0)
         self.name, self.cmp, self.indices, n = name, cmp, indices, self.flat.size

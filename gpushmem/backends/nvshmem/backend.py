@@ -17,7 +17,7 @@ from nvshmem import core as nvshmem
 from gpushmem import settings, store
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends.base import Shape
-from gpushmem.backends.given import checked
+from gpushmem.backends.host_arguments import checked
 from gpushmem.backends.hostcalls import check_contiguous, check_pe, not_symmetric
 from gpushmem.backends.nvshmem import transport
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
@@ -234,7 +234,7 @@ class NvshmemBackend:
             check(driver.cuMemHostUnregister(native.address), "unregister")
 
     def _check_symmetric(self, name: str, array: Any) -> None:
-        if not isinstance(array, GpuArray) or not self._holds(array.ghost):
+        if not isinstance(array, GpuArray) or not self._holds(array.layout):
             raise not_symmetric(name, array)
 
     def _holds(self, memory: np.ndarray[Any, Any]) -> bool:
@@ -298,7 +298,7 @@ class NvshmemBackend:
     def _peer_array(self, array: Any, pe: int) -> GpuArray:
         check_pe("peer_array", pe, self.n_pes)
         self._check_symmetric("peer_array", array)
-        check_contiguous("peer_array", "the remote array", array.ghost)
+        check_contiguous("peer_array", "the remote array", array.layout)
         address = int(bindings.ptr(array.address, pe))
         if not address:
             raise SymmetryError(

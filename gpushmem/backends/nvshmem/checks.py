@@ -13,7 +13,7 @@ from gpushmem.backends.hostcalls import (
     check_copy,
     check_pe,
     check_strided,
-    fitting,
+    checked_integer,
 )
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import COMPARISONS, SIGNAL_ADD, SIGNAL_SET, Op
@@ -53,7 +53,7 @@ def _sizes(op: Op, given: dict[str, Any], n: int) -> None:
         )
     if name == "alltoalls":
         strides = given["dst_stride"], given["src_stride"]
-        check_strided(name, dst.ghost, src.ghost, *strides, n * given["nelems"])
+        check_strided(name, dst.layout, src.layout, *strides, n * given["nelems"])
         return
     needed = {"fcollect": n * src.size, "reducescatter": src.size // n}.get(name, src.size)
     if dst.size < needed:
@@ -62,9 +62,9 @@ def _sizes(op: Op, given: dict[str, Any], n: int) -> None:
 
 def copied(name: str, dst: Any, src: Any, which: str, have: int, want: int, whole: Any) -> int:
     """Bytes of a copy of all of `whole`, once it has been checked."""
-    check_copy(name, dst.ghost, src.ghost, which, have, want)
-    check_contiguous(name, "dst", dst.ghost)
-    check_contiguous(name, "src", src.ghost)
+    check_copy(name, dst.layout, src.layout, which, have, want)
+    check_contiguous(name, "dst", dst.layout)
+    check_contiguous(name, "src", src.layout)
     return int(whole.nbytes)
 
 
@@ -76,4 +76,4 @@ def signal(name: str, array: Any, value: Any, op: Any) -> int:
         )
     if array.dtype != np.uint64:
         raise ArgumentError(f"{name}: signal must be an array of uint64, not {array.dtype}")
-    return fitting(name, value, array.dtype)
+    return checked_integer(name, value, array.dtype)

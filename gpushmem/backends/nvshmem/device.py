@@ -180,9 +180,9 @@ class Device:
     def read(self, array: GpuArray) -> np.ndarray[Any, Any]:
         """A copy in host memory."""
         self.enter()
-        upward = _upward(array.ghost)
+        upward = _upward(array.layout)
         copy = np.empty(array.shape, array.dtype)
-        for theirs, ours in _blocks(array.ghost[upward], copy):
+        for theirs, ours in _blocks(array.layout[upward], copy):
             if theirs.flags.c_contiguous:
                 returned = driver.cuMemcpyDtoH(_address(ours), _address(theirs), ours.nbytes)
             else:
@@ -193,10 +193,10 @@ class Device:
     def write(self, array: GpuArray, values: Any) -> None:
         """Copy `values`, broadcast, to the array."""
         self.enter()
-        upward = _upward(array.ghost)
+        upward = _upward(array.layout)
         copy = np.empty(array.shape, array.dtype)
         np.copyto(copy[upward], values, casting="unsafe")  # as assignment to a NumPy array does
-        for theirs, ours in _blocks(array.ghost[upward], copy):
+        for theirs, ours in _blocks(array.layout[upward], copy):
             if theirs.flags.c_contiguous:
                 returned = driver.cuMemcpyHtoD(_address(theirs), _address(ours), ours.nbytes)
             else:
@@ -225,27 +225,27 @@ def _handle_of(stream: Any) -> int | None:
     return None
 
 
-def _upward(ghost: np.ndarray[Any, Any]) -> tuple[Any, ...]:
+def _upward(layout: np.ndarray[Any, Any]) -> tuple[Any, ...]:
     """The index that turns round the axes along which addresses fall; again: turns them back."""
-    return *(slice(None, None, -1 if step < 0 else 1) for step in ghost.strides), ...
+    return *(slice(None, None, -1 if step < 0 else 1) for step in layout.strides), ...
 
 
-def _blocks(ghost: np.ndarray[Any, Any], copy: np.ndarray[Any, Any]) -> Iterator[Any]:
+def _blocks(layout: np.ndarray[Any, Any], copy: np.ndarray[Any, Any]) -> Iterator[Any]:
     """An array in device memory in parts that are one copy each, with their parts of `copy`.
 
     A part is contiguous, or rows that are so, at one distance from each other.
     """
-    if not ghost.size:
+    if not layout.size:
         return
-    if ghost.flags.c_contiguous:
-        yield ghost, copy
+    if layout.flags.c_contiguous:
+        yield layout, copy
         return
-    row = ghost[0, ...]  # and not ghost[0], which may be an element: that would be read
-    if row.flags.c_contiguous and row.nbytes <= ghost.strides[0] <= MAX_PITCH:
-        yield ghost, copy
+    row = layout[0, ...]  # and not layout[0], which may be an element: that would be read
+    if row.flags.c_contiguous and row.nbytes <= layout.strides[0] <= MAX_PITCH:
+        yield layout, copy
         return
-    for i in range(ghost.shape[0]):
-        yield from _blocks(ghost[i, ...], copy[i, ...])
+    for i in range(layout.shape[0]):
+        yield from _blocks(layout[i, ...], copy[i, ...])
 
 
 def _rows(

@@ -60,7 +60,7 @@ class HostCalls:
         """Do the operation, or give it to `stream` (None: no stream, then it is waited for)."""
         host = {k: v for k, v in arguments.items() if k in COPIED and isinstance(v, np.ndarray)}
         arguments = {name: as_gpu(value) for name, value in arguments.items()}
-        given = hostcalls.given(op, arguments) | self._copies(host)
+        given = hostcalls.kernel_arguments(op, arguments) | self._copies(host)
         checks.check(op, given, self._n_pes, self._symmetric)
         cuda = self._device.stream_of(self._device.own if stream is None else stream)
         direct = self._direct(op, given, stream)
@@ -129,7 +129,7 @@ class HostCalls:
                 "signal_wait_until: signal must be an array of uint64, not an array of "
                 f"{signal.dtype}"
             )
-        value = hostcalls.fitting("signal_wait_until", value, signal.dtype)
+        value = hostcalls.checked_integer("signal_wait_until", value, signal.dtype)
         bindings.signal_wait_until_on_stream(signal.address, cmp, value, stream)
         return lambda: self._device.read(signal.reshape(-1)[:1])[0]
 
@@ -205,7 +205,7 @@ class HostCalls:
     def _in_a_kernel(self, op: Op, given: dict[str, Any], stream: Any) -> Callable[[], Any]:
         if op.named(Stride):
             dst, src, *strides = (given[name] for name in op.params[:-1])
-            check_strided(op.name, dst.ghost, src.ghost, *strides)
+            check_strided(op.name, dst.layout, src.layout, *strides)
         dtype = hostcalls.result_dtype(op, given)
         waited_for = stream is self._device.own.cuda
         result = self._result(np.dtype(dtype or "int64"), waited_for)
@@ -271,7 +271,7 @@ def _converted(op: Op, name: str, value: Any, dtype: np.dtype[Any]) -> Any:
     if issubclass(op.roles[name], Wanted):
         if not isinstance(value, int | np.integer):
             return value  # no kernel can be made for it, and that says why
-        hostcalls.fitting(op.name, value, dtype)
+        hostcalls.checked_integer(op.name, value, dtype)
     return _as_element(value, dtype)[0]
 
 

@@ -15,7 +15,7 @@ from nvshmem import core as nvshmem
 
 from gpushmem.artifacts.arguments import pack, types_of
 from gpushmem.artifacts.shape import LaunchShape
-from gpushmem.backends.nvshmem import ahead
+from gpushmem.backends.nvshmem import aot
 from gpushmem.backends.nvshmem.arrays import GpuArray
 from gpushmem.backends.nvshmem.device import Device, check
 from gpushmem.errors import ArgumentError
@@ -68,7 +68,7 @@ class Loader:
         self, py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any]
     ) -> Loaded:
         """The kernel for arguments of these types; raises Numba's errors."""
-        found = ahead.artifact(py_func, argtypes, options, self.arch)
+        found = aot.artifact(py_func, argtypes, options, self.arch)
         return Loaded(found.code, found.about, self.workspace)
 
     def check_shared(self, name: str, loaded: Loaded, shape: LaunchShape) -> None:
@@ -138,7 +138,7 @@ class Kernel:
             grid=shape.grid, block=shape.block, shmem_size=shape.dynamic_shared,
             is_cooperative=self.collective or loaded.cooperative,
         )  # fmt: skip
-        values = tuple(a.ghost if isinstance(a, GpuArray) else a for a in args)
+        values = tuple(a.layout if isinstance(a, GpuArray) else a for a in args)
         words = pack(argtypes, values).view("int64").tolist()  # CUDA reads as much as it needs
 
         def go() -> None:

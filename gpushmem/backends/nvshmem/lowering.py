@@ -20,7 +20,7 @@ from numba.cuda.cudadecl import registry
 from numba.cuda.extending import _Intrinsic as Intrinsic
 from numba.cuda.extending import overload
 
-from gpushmem.backends import accepts
+from gpushmem.backends import argument_types
 from gpushmem.backends.calls import Operation
 from gpushmem.backends.code import with_signature
 from gpushmem.backends.nvshmem import composed, elements
@@ -113,7 +113,7 @@ def _name(op: Op, row: Call, given: dict[str, Any]) -> str:
     words = {"form": op.form}
     pattern = row.name
     if "{op}" in pattern:
-        words["op"] = which = accepts.chosen(op.base, given["op"])
+        words["op"] = which = argument_types.literal_reduction(op.base, given["op"])
         pattern = _reduction(op, which, arrays[0], pattern)
     if "{unit}" in pattern:
         words["unit"] = str(8 * unit_of(itemsize_of(arrays[0])))

@@ -16,7 +16,7 @@ from numba.core import cgutils
 
 from gpushmem.simt.base.native import i64
 from gpushmem.simt.compiler.primitives import dynamic_start, thread_field
-from gpushmem.simt.compiler.target import leaves
+from gpushmem.simt.compiler.target import INTRINSICS
 
 __all__ = ["update"]
 
@@ -62,7 +62,7 @@ def atomic_rmw(builder: Any, op: str, pointer: Any, value: Any, ordering: str) -
     return result
 
 
-leaves["atomicrmw"] = atomic_rmw
+INTRINSICS["atomicrmw"] = atomic_rmw
 
 for _op, _names in {
     "fadd": ("llvm.nvvm.atomic.load.add.f32.p0f32", "llvm.nvvm.atomic.load.add.f64.p0f64"),
@@ -73,7 +73,7 @@ for _op, _names in {
     "fmin": ("___numba_atomic_float_nanmin", "___numba_atomic_double_nanmin"),
 }.items():
     for _name in _names:
-        leaves[_name] = lambda builder, pointer, value, op=_op: builder.atomic_rmw(
+        INTRINSICS[_name] = lambda builder, pointer, value, op=_op: builder.atomic_rmw(
             op, pointer, value, "monotonic"
         )
 
@@ -114,4 +114,4 @@ def _extremum(replaces: str, builder: Any, pointer: Any, value: Any) -> Any:
 
 for _name, _replaces in (("max", "<"), ("min", ">")):
     for _type in ("float", "double"):
-        leaves[f"___numba_atomic_{_type}_{_name}"] = partial(_extremum, _replaces)
+        INTRINSICS[f"___numba_atomic_{_type}_{_name}"] = partial(_extremum, _replaces)

@@ -1,6 +1,6 @@
 """Barriers, warp operations and the other ways in which the threads of a launch wait for another.
 
-Device functions, called by the leaves of `machine`. The threads of a launch take turns on one
+Device functions, called by the intrinsics in `machine`. The threads of a launch take turns on one
 core, so nothing here needs atomics; whoever arrives last does the work for all and lets them go.
 Blocks and grids meet as `groups` does it.
 

@@ -13,7 +13,7 @@ from numba.cuda.core.errors import NumbaTypeError, RequireLiteralValue
 from gpushmem.simt.base.native import i64, intrinsic
 from gpushmem.simt.compiler.primitives import thread_field
 from gpushmem.simt.compiler.target import bind
-from gpushmem.simt.intrinsics import atomics as _atomics  # noqa: F401  (they fill the table of leaves)
+from gpushmem.simt.intrinsics import atomics as _atomics  # noqa: F401  (they fill INTRINSICS)
 from gpushmem.simt.intrinsics import libdevice as _libdevice  # noqa: F401
 from gpushmem.simt.intrinsics import machine as _machine  # noqa: F401
 from gpushmem.simt.intrinsics import nrt as _nrt  # noqa: F401

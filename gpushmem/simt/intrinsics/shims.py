@@ -15,7 +15,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from gpushmem.simt.compiler.target import SHIM, leaves
+from gpushmem.simt.compiler.target import INTRINSICS, SHIM
 from gpushmem.simt.intrinsics import fp8, halves
 
 __all__ = ["shim"]
@@ -76,4 +76,4 @@ def shim(name: str, builder: Any, *args: ir.Value) -> ir.Value:
     return ir.Constant(ir.IntType(32), 0)
 
 
-leaves[SHIM] = shim
+INTRINSICS[SHIM] = shim
