@@ -36,7 +36,7 @@ __all__ = [
 
 Array = np.ndarray[Any, Any]
 
-ON_THE_HOST = " on the host"  # what the names of such kernels end with
+ON_THE_HOST = " on the host"  # the end of these kernels' names
 
 
 def host_kernel(op: Op, params: tuple[str, ...], words: tuple[str, ...], returns: bool) -> Any:
@@ -72,7 +72,7 @@ def kernel_arguments(op: Op, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def split_words(arguments: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """The arguments that are words, the last ones, and the others by name."""
+    """The arguments that are strings, which come last, and the others by name."""
     words = tuple(value for value in arguments.values() if isinstance(value, str))
     return words, {k: v for k, v in arguments.items() if not isinstance(v, str)}
 

@@ -1,7 +1,7 @@
-"""Operations that the host calls and that run as a kernel: of one block with one thread.
+"""Host calls of operations that run as a kernel of one thread.
 
-So a wait or a collective has one implementation, which the host's calls share with kernels, its
-checks and its reports included; and `stream=` is a launch like any other.
+Hosts and kernels thus share one implementation of waits and collectives, with its checks and
+reports; with `stream=` the call is an ordinary launch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["HostCalls"]
 
 
 class HostCalls:
-    """Launches operations: on the caller's stream, or beside all streams until they end."""
+    """Launches operations: on the caller's stream, or outside all streams, waiting for the end."""
 
     _kernels: dict[tuple[Any, ...], Kernel] = {}  # compiled code outlives `finalize`
 

@@ -55,7 +55,7 @@ def dtype_number(name: str) -> int:
 
 
 def kind_name(kind: int, team: int, detail: int = 0, other: int = 0) -> str:
-    """What a member of a team does, for people; with all that may differ from a like `other`."""
+    """A member's call in words, with the details in which it may differ from a similar `other`."""
     what, dtype, nbytes = KINDS[kind & 0xFF], kind >> 8 & 0xFFFF, kind >> 24
     alike = kind & 0xFF == other & 0xFF
     text = what + ("_all" if team == TEAM_WORLD and what in ("barrier", "sync") else "")
@@ -71,7 +71,7 @@ def kind_name(kind: int, team: int, detail: int = 0, other: int = 0) -> str:
 def mismatch(
     pe: int, theirs: int, ours: int, team: int, their_detail: int = 0, our_detail: int = 0, *_: int
 ) -> str:
-    """What is said when another member, PE `pe` of the job, does something else in a round."""
+    """The error when another member, PE `pe` of the job, is in another call."""
     return (
         f"PEs met in different collective calls: PE {pe}: "
         f"{kind_name(theirs, team, their_detail, ours)}; this PE: "
@@ -80,7 +80,7 @@ def mismatch(
 
 
 def elsewhere(pe: int, theirs: int, ours: int, which: int, *_: int) -> str:
-    """What is said when another member gives an array that is at another place in the heap."""
+    """The error when another member's array is at another offset in the heap."""
     return (
         f"PE {pe} gives {('dst', 'src')[which]} at offset {theirs:#x} of the symmetric heap, this "
         f"PE at {ours:#x}: every PE must give the same symmetric array"
@@ -88,7 +88,7 @@ def elsewhere(pe: int, theirs: int, ours: int, which: int, *_: int) -> str:
 
 
 def post_all(team: int, number: int, kind: int) -> None:
-    """Tell all other members of a team that this one is in a round."""
+    """Post this PE's arrival in a round to all other members of the team."""
     record = as_team(team)
     say(team, kind, 0, 0, 0)
     for rank in range(record.n_pes):
@@ -97,9 +97,9 @@ def post_all(team: int, number: int, kind: int) -> None:
 
 
 def passed(team: int, number: int, first: int) -> bool:
-    """Wait a while for all members to come to a round, and say if they have.
+    """Wait a while for all members to arrive in a round; returns whether they have.
 
-    `first` is 0, or ASLEEP for who has waited before: yielding may take seconds where others want
+    `first` is 0, or ASLEEP after earlier waits: yielding may take seconds when other processes need
     the core.
     """
     record = as_team(team)
@@ -136,8 +136,8 @@ class Waiting(NamedTuple):
     parked: Parked
     team: int
     pes: list[int]  # its members
-    missing: Callable[[], list[int]]  # those that have not come
-    gone: Callable[[], list[int]]  # ... and will not, since they have ended
+    missing: Callable[[], list[int]]  # those that have not arrived
+    gone: Callable[[], list[int]]  # ... and will not, as they have ended
 
 
 class Meeting:
@@ -164,14 +164,14 @@ class Meeting:
         self._compare(TEAM_WORLD, call)
 
     def largest(self, team: int, what: str, number: int) -> int:
-        """The largest of the numbers that the members give; they must be in the same call."""
+        """The largest of the members' numbers; they must be in the same call."""
         self._say(team, what, what.encode())
         self._compare(team, what)
         self._say(team, what, str(number).encode())
         return max(map(int, self._said(team)))
 
     def settle(self, what: str) -> None:
-        """Compare the last calls of this PE that nobody has waited for with those of the others."""
+        """Compare this PE's last call, if it has not waited for the others, with theirs."""
         teams = self._world.teams
         for team in np.flatnonzero((teams["n_pes"] > 0) & (teams["unchecked"] != 0)).tolist():
             self._wait(what, team, int(teams["round"][team]))
@@ -180,7 +180,7 @@ class Meeting:
     # --- one round
 
     def _say(self, team: int, what: str, data: bytes) -> None:
-        """Tell all members `data`."""
+        """Send `data` to all members."""
         self._round(team, what, HOST, data)
 
     def _round(self, team: int, what: str, kind: int, data: bytes = b"") -> None:
@@ -266,7 +266,7 @@ class Meeting:
         ]
 
     def _compare_unchecked(self, team: int) -> None:
-        """Raise if the last round was one whose end nobody waits for, and all were not in it."""
+        """Raise if this PE left the last round without waiting, and the calls in it differ."""
         record, pes = self._world.teams[team], self.pes(team)
         if not record["unchecked"]:
             return

@@ -1,4 +1,4 @@
-"""How the members of a team meet: numbered rounds, for kernels and hosts alike.
+"""Rounds: how the members of a team synchronise, in kernels and on hosts.
 
 In each round every member writes to a line of its own in the memory of every other: what it is
 doing, with all that must be the same on all of them, a few bytes, and last the number of the round.
@@ -56,7 +56,7 @@ def line(team, number, rank):
 
 @both
 def away(team, rank):
-    """From what is here to the same on member `rank`, in bytes."""
+    """Bytes from an address of this PE to the same one on member `rank`."""
     record = as_team(team)
     return (pe_of(team, rank) - record.world_pe) * record.span
 
@@ -78,14 +78,14 @@ def box_at(team, number, rank, nbytes):
 
 @both
 def say(team, kind, detail, dst, src):
-    """Keep what this PE is doing from now on: see `LINE_OF`."""
+    """Set the description of this PE's call, which `post` sends: see `LINE_OF`."""
     said = as_team(team).said
     said[0], said[1], said[2], said[3] = kind, detail, dst, src
 
 
 @both
 def post(team, number, rank):
-    """Tell member `rank` what this PE does in round `number`, see `say`; the box is filled."""
+    """Send member `rank` this PE's description for round `number`; its box is already filled."""
     record = as_team(team)
     address = line(team, number, record.my_pe) + away(team, rank)
     there = as_line(address).said

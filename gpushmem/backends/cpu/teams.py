@@ -1,4 +1,4 @@
-"""Teams of the cpu backend: made and taken down by their members' hosts."""
+"""Teams of the cpu backend: created and destroyed by their members' hosts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PREDEFINED = (TEAM_WORLD, TEAM_SHARED, TEAM_NODE)
 
 
 class Teams:
-    """The table of teams of one PE. The members of a team use the same row of theirs."""
+    """The table of teams of one PE. All members of a team use the same row of their tables."""
 
     def __init__(self, world: World, meeting: Meeting) -> None:
         self._world, self._meeting = world, meeting
@@ -81,7 +81,7 @@ class Teams:
         row = self._split(what, parent, range(first, min(first + xrange, n)))
         try:
             return row, self._split(what, parent, range(me % xrange, n, xrange))
-        except TeamError:  # on all PEs: nobody uses the row any more
+        except TeamError:  # on all PEs: the row is free
             self._table["n_pes"][row] = 0
             raise
 
@@ -130,7 +130,7 @@ class Teams:
             self._enter(
                 row, ranks.index(self.team_my_pe(parent)), members[ranks[0]], stride, len(ranks)
             )
-        self._meeting.largest(parent, what, 0)  # nobody writes to lines that are not yet cleared
+        self._meeting.largest(parent, what, 0)  # lines are cleared before any PE writes to them
         return Team(row) if joined else TEAM_INVALID
 
     def _free_row(self, first: int) -> int:
@@ -138,7 +138,7 @@ class Teams:
         return next((int(row) for row in free if row >= first), len(self._table))
 
     def _clear(self, team: int) -> None:
-        """Let the lines of a row say that no round has been."""
+        """Reset the lines of a row: no round has taken place."""
         row = self._table[team]
         lines = self._world.memory(int(row["lines"]), int(row["boxes"] - row["lines"]))
         lines[:] = 0

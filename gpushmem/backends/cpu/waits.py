@@ -1,4 +1,4 @@
-"""Waiting for what others write: signals, `wait_until` and `test`, and their families.
+"""Waits for writes of other PEs: signals, `wait_until` and `test`, and their families.
 
 All of them read with acquire loads: what a PE wrote before the value that is waited for (and
 ordered before it, see docs/memory-model.md) is visible when the wait is over. A wait leaves a
@@ -48,7 +48,7 @@ NO_CANDIDATE = -(1 << 62)  # all elements are excluded
 LONGEST = (1 << 63) - 1  # nanoseconds
 
 
-# --- what is compared
+# --- comparisons
 
 
 def _place(context: Any, builder: Any, typ: Any, array: Any, index: Any) -> Any:
@@ -99,7 +99,7 @@ def excluded(typingctx: Any, status: Any, index: Any) -> Any:
 
 @intrinsic
 def length_of(typingctx: Any, values: Any, otherwise: Any) -> Any:
-    """Number of elements of an array; `otherwise` for what is none."""
+    """Number of elements of an array; `otherwise` for other values."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         if not isinstance(values, types.Array):
@@ -151,7 +151,7 @@ def own(array, least):
 
 @device
 def ready(ivars, indices, status, value):
-    """Fail unless all of them fit each other."""
+    """Fail unless the arguments fit each other."""
     own(ivars, 0)
     n = size_of(ivars)
     length = min(length_of(indices, n), length_of(status, n), length_of(value, n))
@@ -164,7 +164,7 @@ def ready(ivars, indices, status, value):
 
 @intrinsic
 def limit_of(typingctx: Any, timeout_ns: Any) -> Any:
-    """Nanoseconds as a word, or None."""
+    """Nanoseconds as int64, or None."""
     if isinstance(timeout_ns, types.NoneType):
         return types.none(timeout_ns), nothing
 
@@ -197,7 +197,7 @@ def begin_timed(limit):
 def is_late(limit, began):
     if limit is None:
         return False
-    return monotonic_ns() - began >= limit  # the sum may be more than a word holds
+    return monotonic_ns() - began >= limit  # the sum may overflow
 
 
 @device

@@ -41,15 +41,15 @@ TEAM = np.dtype(
         ("start", "i8"),  # member k is PE `start + k * stride` of the job
         ("stride", "i8"),
         ("round", "i8"),  # number of the last round, see `rounds`
-        ("said", "i8", 4),  # what this PE has told the others in it, see `LINE_OF`
-        ("unchecked", "i8"),  # whether nobody has seen yet that all of them have told the same
+        ("said", "i8", 4),  # what this PE sent the others in it, see `LINE_OF`
+        ("unchecked", "i8"),  # whether it is not yet known that all of them sent the same
         ("inside", "i8"),  # FIBER of the thread of this PE that is in a collective; 0: none
         ("launch", "i8"),  # ... and its LAUNCH
         ("lines", "i8"),  # address of the lines in which the members write to this PE
         ("boxes", "i8"),  # ... and of the boxes for what does not fit a line
         ("box_bytes", "i8"),
         ("world_pe", "i8"),  # the calling PE's number in the job
-        ("span", "i8"),  # from what is here to the same on the next PE
+        ("span", "i8"),  # from memory of this PE to the same on the next one
     ],
     align=True,
 )
@@ -78,7 +78,7 @@ WORLD = np.dtype(
         ("pes", "i8"),  # address of the board's records of PEs
         ("teams", "i8"),  # address of this PE's TEAMs
         ("max_teams", "i8"),
-        ("cached", "i8"),  # bytes: what touches more is copied past the caches
+        ("cached", "i8"),  # bytes: larger copies bypass the caches
         # For kernels with debug=True, else 0: offsets (start, end) of what is allocated, sorted.
         ("blocks", "i8"),
         ("n_blocks", "i8"),
@@ -207,7 +207,7 @@ def _map_segments(fds: tuple[int, ...], stride: int) -> tuple[int, np.ndarray[An
 
 
 def _last_cache() -> int:
-    """Bytes of the last-level cache; what is common where the system does not know."""
+    """Bytes of the last-level cache; a common size if the system does not know."""
     known = os.sysconf("SC_LEVEL3_CACHE_SIZE") if "SC_LEVEL3_CACHE_SIZE" in os.sysconf_names else 0
     return known if known > 0 else 32 << 20
 

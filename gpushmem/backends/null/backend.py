@@ -1,6 +1,6 @@
-"""The contract's methods: memory, streams without concurrency, and operations by a table.
+"""The interface's methods: memory, streams without concurrency, and operations by a table.
 
-Everything is done when a call returns, on a stream, too; so nothing is ever waited for.
+Every call, also on a stream, is complete when it returns, so there are no waits.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Stream:
     """A stream on which everything is done at once."""
 
     def synchronize(self) -> None:
-        """Nothing is to be waited for."""
+        """Nothing to wait for."""
 
 
 class NullBackend:
@@ -55,7 +55,7 @@ class NullBackend:
         self.allocated: Callable[[], Sequence[Any]] = list
         self._here = Here(_zeroed(heap_bytes), Teams())
 
-    # --- meeting: with nobody
+    # --- meeting
 
     def meet(self, what: str, nbytes: int = -1) -> None:
         """The only PE is always in the same call as all others."""
@@ -74,7 +74,7 @@ class NullBackend:
         """The only PE has called the same as all others."""
 
     def close(self) -> None:
-        """The heap's memory goes when no array refers to it any more."""
+        """Nothing to do: the heap is freed with the last array that refers to it."""
 
     # --- memory
 
@@ -107,7 +107,7 @@ class NullBackend:
         return memory
 
     def unregister(self, native: Array) -> None:
-        """Nothing was done to register it."""
+        """Nothing to do."""
 
     # --- kernels: none
 

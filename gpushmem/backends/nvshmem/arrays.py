@@ -1,4 +1,4 @@
-"""Arrays in a GPU's memory: what kernels take, Python can slice, and other libraries can share."""
+"""Arrays in GPU memory, which kernels take, Python slices, and other libraries can share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Layout = np.ndarray[Any, Any]
 
 
 class GpuArray:
-    """An array whose memory is a GPU's.
+    """An array in GPU memory.
 
     `layout` is a NumPy array of the same address, shape and strides: NumPy does the arithmetic of
     slices and views. It must never be read or written, as the host cannot reach the memory.
@@ -24,7 +24,7 @@ class GpuArray:
 
     def __init__(self, layout: Layout, owner: Any = None) -> None:
         self.layout = layout
-        self.owner = owner  # what has to live as long as the memory is used
+        self.owner = owner  # keeps the memory alive
 
     shape = property(lambda self: self.layout.shape)
     strides = property(lambda self: self.layout.strides)
@@ -34,12 +34,12 @@ class GpuArray:
 
     @cached_property
     def type(self) -> Any:
-        """What it is to Numba."""
+        """Its Numba type."""
         return typeof(self.layout, Purpose.argument)
 
     @property
     def address(self) -> int:
-        """Where element 0 is."""
+        """Address of element 0."""
         return int(self.layout.__array_interface__["data"][0])
 
     def __getitem__(self, index: Any) -> GpuArray:

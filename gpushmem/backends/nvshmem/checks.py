@@ -1,4 +1,4 @@
-"""What the host's calls on GPUs refuse, in the words of the cpu backend."""
+"""Checks of host calls on GPUs, with the errors of the cpu backend."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["check", "copied", "signal"]
 
 
 def check(op: Op, given: dict[str, Any], n_pes: int, symmetric: Callable[[str, Any], None]) -> None:
-    """Refuse what cannot be done; `symmetric` refuses arrays that are not on the heap."""
+    """Raise for invalid arguments; `symmetric` raises for arrays that are not on the heap."""
     if "pe" in given:
         check_pe(op.name, given["pe"], n_pes)
     if "cmp" in given and given["cmp"] not in COMPARISONS:
@@ -39,7 +39,7 @@ def check(op: Op, given: dict[str, Any], n_pes: int, symmetric: Callable[[str, A
 
 
 def _sizes(op: Op, given: dict[str, Any], n: int) -> None:
-    """Refuse parts that are not equal, and a `dst` too small; `n` is the size of the team."""
+    """Raise if `src` has no equal parts, or `dst` is too small; `n` is the size of the team."""
     name, dst, src = op.base, given["dst"], given["src"]
     if name == "broadcast" and not 0 <= given["root"] < n:
         raise ArgumentError(
@@ -61,7 +61,7 @@ def _sizes(op: Op, given: dict[str, Any], n: int) -> None:
 
 
 def copied(name: str, dst: Any, src: Any, which: str, have: int, want: int, whole: Any) -> int:
-    """Bytes of a copy of all of `whole`, once it has been checked."""
+    """Check a copy of all of `whole`, and return its bytes."""
     check_copy(name, dst.layout, src.layout, which, have, want)
     check_contiguous(name, "dst", dst.layout)
     check_contiguous(name, "src", src.layout)
@@ -69,7 +69,7 @@ def copied(name: str, dst: Any, src: Any, which: str, have: int, want: int, whol
 
 
 def signal(name: str, array: Any, value: Any, op: Any) -> int:
-    """The value for a signal, once array, value and operation have been checked."""
+    """Check the arguments of a signal operation, and return the value."""
     if op not in (SIGNAL_SET, SIGNAL_ADD):
         raise ArgumentError(
             f"{name}: there is no signal operation {op}: use SIGNAL_SET or SIGNAL_ADD"

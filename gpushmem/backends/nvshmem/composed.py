@@ -62,9 +62,9 @@ def workspace(typingctx: Any, first: Any, count: Any) -> Any:
 
 # --- waits: without a timeout NVSHMEM's own, otherwise tests until the time is over
 
-# What a test answers if nothing compares; for these there may be nothing to wait for.
+# What a test answers if no element compares; these may also have no element to wait for.
 ANSWERS = {"any": -1, "some": 0}
-STATUS, TIMEOUT = -4, -1  # where a wait's arguments have them
+STATUS, TIMEOUT = -4, -1  # positions in the arguments of a wait
 
 
 @cuda.jit(device=True)

@@ -1,4 +1,4 @@
-"""Operations on one element, of any dtype: it is moved by words that NVSHMEM has operations for."""
+"""Operations on one element of any dtype, which is moved as words of NVSHMEM's operations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["DEFINITIONS"]
 
 
 class Words:
-    """The words of one element: how many, how wide, and where they are."""
+    """The words of one element: their number, width and place."""
 
     def __init__(self, context: Any, builder: Any, array: Any) -> None:
         self.context, self.builder = context, builder

@@ -1,9 +1,9 @@
-"""The host's side of the operations on GPUs.
+"""Host calls of operations on GPUs.
 
-Those that NVSHMEM can put on a stream have a method of their name here; the others run as kernels
-of one block, so that there is one implementation of them. Without `stream=` an operation is on a
-stream of its own, beside all others, and has been done when the call returns; with it, it takes its
-turn there.
+Operations that NVSHMEM can queue on a stream have a method of their name here; the others run as
+kernels of one block, so that host and kernels share one implementation. Without `stream=` an
+operation runs on a stream of its own, and is complete when the call returns; with `stream=` it is
+queued there.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from gpushmem.ops.roles import Stride, Value, Wanted
 __all__ = ["HostCalls"]
 
 ONE, BLOCK = shape_of(1, 1), shape_of(1, 256)
-SCRATCH, RESULT = 4096, 3840  # bytes for what is on its way; from which on it is results
+SCRATCH, RESULT = 4096, 3840  # bytes of scratch memory; from RESULT on it holds results
 COPIED = ("indices", "status", "value", "cond")  # arguments that may be the host's arrays
-# What NVSHMEM's functions on streams call dtypes, in the order of their widths.
+# dtype -> its name in NVSHMEM's functions on streams.
 CTYPES = {
     "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64", "uint8": "uint8",
     "uint16": "uint16", "uint32": "uint32", "uint64": "uint64", "float16": "half",
@@ -44,7 +44,7 @@ Symmetric = Callable[[str, Any], None]
 
 
 class HostCalls:
-    """Does operations for the host of one PE."""
+    """Runs operations for the host of one PE."""
 
     _kernels: dict[tuple[Any, ...], Kernel] = {}  # compiled code outlives `finalize`
 
@@ -57,7 +57,7 @@ class HostCalls:
         self._room = device.array((4096,), np.dtype(np.uint8))
 
     def run(self, op: Op, arguments: dict[str, Any], stream: Any) -> Any:
-        """Do the operation, or give it to `stream` (None: no stream, then it is waited for)."""
+        """Run the operation: on `stream`, or, if that is None, until it is complete."""
         host = {k: v for k, v in arguments.items() if k in COPIED and isinstance(v, np.ndarray)}
         arguments = {name: as_gpu(value) for name, value in arguments.items()}
         given = hostcalls.kernel_arguments(op, arguments) | self._copies(host)
@@ -76,7 +76,7 @@ class HostCalls:
         return result() if result is not None and stream is None else None
 
     def _copies(self, host: dict[str, Any]) -> dict[str, GpuArray]:
-        """The host's arrays in the GPU's memory, which is kept: to free it would wait for all."""
+        """Copies of host arrays in GPU memory, which is kept: freeing it would synchronise."""
         at_byte, copies = 0, {}
         needed = sum(-(-array.nbytes // 16) * 16 for array in host.values())
         if needed > self._room.size:
@@ -89,8 +89,8 @@ class HostCalls:
         return copies
 
     def _direct(self, op: Op, given: dict[str, Any], stream: Any) -> Callable[..., Any] | None:
-        """What puts the operation on a stream by itself, if it can be so."""
-        # A value that takes its turn later is a kernel's argument: no memory is its own till then.
+        """The function that queues the operation on a stream, if NVSHMEM has one."""
+        # A value used later is a kernel's argument: scratch memory may be overwritten until then.
         if "timeout_ns" in given or (op.base == "p" and stream is not None):
             return None
         reduces = op.base in ("reduce", "reducescatter")
@@ -145,7 +145,7 @@ class HostCalls:
         return lambda: self._device.read(element)[0]
 
     def _element(self, name: str, dtype: Any) -> GpuArray:
-        """Memory for one element on its way."""
+        """Scratch memory for one element."""
         if dtype.itemsize > RESULT:
             raise ArgumentError(
                 f"{name}: an element of {dtype.itemsize} bytes is more than the {RESULT} possible: "
@@ -154,14 +154,14 @@ class HostCalls:
         return self._scratch[: dtype.itemsize].view(dtype)
 
     def _result(self, dtype: Any, waited_for: bool) -> GpuArray:
-        """Memory for what a kernel returns: what nobody waits for is not to be in anyone's way."""
+        """Memory for what a kernel returns; results of asynchronous calls use a separate slot."""
         start = RESULT if waited_for else RESULT + 64
         return self._scratch[start : start + dtype.itemsize].view(dtype)
 
     def _quiet(self, stream: int) -> None:
         bindings.quiet_on_stream(stream)
 
-    _fence = _quiet  # NVSHMEM has no fence on streams; this does more
+    _fence = _quiet  # NVSHMEM has no fence on streams; a quiet does more
 
     def _barrier(self, stream: int, team: int) -> None:
         bindings.barrier_on_stream(int(team), stream)
@@ -234,13 +234,13 @@ class HostCalls:
 
 
 def _moved(src: Any) -> tuple[str, int]:
-    """What a collective moves: in which unit, and how many."""
+    """The unit in which a collective moves `src`, and the number of units."""
     width = next(w for w in UNITS if src.dtype.itemsize % w == 0)
     return UNITS[width], src.nbytes // width
 
 
 def as_gpu(value: Any) -> Any:
-    """Arrays of other libraries, and registered ones of NumPy, as ours."""
+    """Convert arrays of other libraries, and registered NumPy arrays, to GpuArrays."""
     if isinstance(value, np.ndarray):
         return GpuArray(value)
     if not isinstance(value, GpuArray) and hasattr(value, "__cuda_array_interface__"):
@@ -251,7 +251,7 @@ def as_gpu(value: Any) -> Any:
 
 
 def _refused(op: Op, given: dict[str, Any], error: Exception) -> Exception:
-    """What is said of arguments for which there is no kernel."""
+    """The error for arguments for which no kernel can be compiled."""
     if isinstance(error, ShmemError):
         return error
     said = re.search(rf"{op.base}(?:_block)?(: [^\n]*)", str(error))
@@ -270,13 +270,13 @@ def _converted(op: Op, name: str, value: Any, dtype: np.dtype[Any]) -> Any:
         return value
     if issubclass(op.roles[name], Wanted):
         if not isinstance(value, int | np.integer):
-            return value  # no kernel can be made for it, and that says why
+            return value  # compiling the kernel fails, with the reason
         hostcalls.checked_integer(op.name, value, dtype)
     return _as_element(value, dtype)[0]
 
 
 def _as_element(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An array of one element, assigned as NumPy does it."""
+    """An array of one element, converted as by NumPy's assignment."""
     element = np.empty(1, dtype)
     element[0] = value
     return element

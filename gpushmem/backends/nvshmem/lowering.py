@@ -46,7 +46,7 @@ class Call(NamedTuple):
 
 
 def _words(op: Op, given: dict[str, Any]) -> None:
-    """What NVSHMEM, which is C, reads and writes as words of one width."""
+    """Check arrays that NVSHMEM reads and writes as C integers of one width."""
     for name, taken in (("status", STATUS), ("indices", INDICES)):
         typ = given.get(name)
         if isinstance(typ, types.Array) and typ.dtype not in taken:
@@ -219,7 +219,7 @@ def _type_of(op: Op, param: str, given: Any, taken: dict[str, Any]) -> Any:
 
 
 def _definition(op: Op, row: Call) -> Any:
-    """What Numba asks for the types, and then the code, of a call of the operation."""
+    """The definition of the operation's intrinsic: types of a call, and its code."""
 
     def define(typingctx: Any, *args: Any) -> Any:
         given = dict(zip(op.params, args, strict=False))
@@ -240,7 +240,7 @@ def _result(op: Op, given: dict[str, Any]) -> Any:
     return given[next(iter(op.arrays))].dtype if dtype == "element" else RESULTS[dtype]
 
 
-# Rows of the table -> what `composed` calls them by: the intrinsics that are made here.
+# Names of rows -> the intrinsics made here, which `composed` calls.
 CORE: dict[str, Any] = {}
 
 
@@ -257,7 +257,7 @@ def install() -> None:
             CORE[op.name] = _intrinsic(op, elements.DEFINITIONS[op.base])
     for op in rows:
         parameters = inspect.signature(op.function).parameters
-        # Intrinsics have no arguments that may be left out.
+        # Intrinsics cannot have optional arguments.
         optional = any(
             parameters[name].default is not inspect.Parameter.empty for name in op.params
         )
@@ -266,7 +266,7 @@ def install() -> None:
 
 
 def _check(op: Op, given: dict[str, Any]) -> None:
-    """Refuse what NVSHMEM has not."""
+    """Raise for calls that NVSHMEM has no function for."""
     _words(op, given)
     if op.base in CALLS and "timeout_ns" not in given:
         _name(op, CALLS[op.base], given)
@@ -279,7 +279,7 @@ def _intrinsic(op: Op, definition: Any, prefer_literal: bool = False) -> Any:
 
 
 def _overloaded(op: Op) -> Any:
-    """A name of its own, which `composed` gives the meaning."""
+    """A new function that is overloaded with the one from `composed`."""
 
     def meaning(*args: Any) -> None:
         pass

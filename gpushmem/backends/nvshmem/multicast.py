@@ -32,7 +32,7 @@ team_n_pes, team_translate_pe, peer_array = (
 
 
 class Multicast(types.Type):
-    """An array as it is on all PEs of a team."""
+    """An array on all PEs of a team."""
 
     def __init__(self, array: Any) -> None:
         self.array = array

@@ -34,12 +34,12 @@ STATE = "__device__ unsigned long gpushmem_workspace;\n"
 
 
 def needed_by(llvm: Iterable[str]) -> frozenset[str]:
-    """The shims that modules, as LLVM's text, call; others are numba-cuda's, which has them."""
+    """NVSHMEM's shims called by modules, given as LLVM's text; numba-cuda links its own."""
     return frozenset(name for text in llvm for name in DECLARED.findall(text)) & _texts().keys()
 
 
 def compiled_for(needed: frozenset[str], arch: str) -> bytes:
-    """LTO-IR that has the shims `needed`, for an architecture such as sm_90."""
+    """LTO-IR that contains the shims `needed`, for an architecture: sm_90."""
     symbols = _core() if needed.issubset(_core()) else needed
     texts = _texts()
     return compiled(HEADER + STATE + "".join(texts[s][1] for s in sorted(symbols)), arch)
@@ -78,7 +78,7 @@ def _core() -> frozenset[str]:
 
 
 def _expanded(pattern: str, op: Op) -> Iterable[str]:
-    """All functions that a name of `CALLS` stands for."""
+    """All functions that an entry of `CALLS` can call."""
     if "{ctype}" in pattern:
         return functions_of(pattern).values()
     widths = ("8", "16", "32", "64", "128") if "{width}" in pattern else ("8", "32", "64")

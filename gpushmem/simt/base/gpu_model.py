@@ -1,4 +1,4 @@
-"""The GPU that is modelled, an H100: its limits, which programs ask for and launches keep."""
+"""The modelled GPU, an H100: limits that programs can query and launches respect."""
 
 __all__ = [
     "COMPUTE_CAPABILITY",

@@ -91,7 +91,7 @@ def arrive(address, what):
 
 @device
 def release(address):
-    """Let the group go on."""
+    """Release the group."""
     group = as_group(address)
     group.arrived = 0
     group.mark = 0
@@ -166,7 +166,7 @@ def check_exchanges(what):
 
 @device
 def check_lanes(what, address, lanes):
-    """Fail if one of these lanes of the calling thread's warp waits in this meeting of a group."""
+    """Fail if one of these lanes of the calling thread's warp waits in the group's meeting."""
     warp, generation = as_warp(as_fiber(fiber_word()).warp), as_group(address).generation
     for lane in range(LANES):
         if lanes >> lane & 1 != 0:

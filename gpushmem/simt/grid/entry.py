@@ -57,7 +57,7 @@ class Entry:
     """A kernel compiled for one signature."""
 
     call: Any  # call(launch_address), without the GIL
-    kind: str  # what runs the threads: "loops", "blocks" (loops between barriers) or "fibers"
+    kind: str  # how threads run: as "loops", "blocks" (loops between barriers) or "fibers"
     shared_bytes: int  # static shared memory per block
     dynamic_start: int  # where the dynamic shared memory begins
     local_bytes: int  # local arrays and variables per thread
@@ -66,7 +66,7 @@ class Entry:
     codes: frozenset[int]  # the keys of `exceptions` that it may return
     externals: frozenset[str]  # functions of other libraries: the keys of `suppliers`
     embedded: bool  # calls operations of an embedder, who gives launches their `user` word
-    cachable: bool  # refers to nothing that only this process has
+    cachable: bool  # refers to nothing that exists in this process only
     library: Any
 
 
@@ -87,7 +87,7 @@ class EntryLibrary(JITCodeLibrary):
             and not function.name.startswith("llvm.")
             and llvm.address_of_symbol(function.name) is None
         ]
-        if missing:  # the JIT engine would end the process, or call address 0
+        if missing:  # otherwise the JIT engine ends the process, or calls address 0
             raise BackendUnavailable(
                 f"the kernel calls {', '.join(missing)}, which the CPU engine does not have"
             )
@@ -110,7 +110,7 @@ def build(
 
     Without `report`, a thread that raises an exception just ends, as on a GPU without debugging.
     """
-    with compiling():  # LLVM's modules and ours are for one thread at a time
+    with compiling():  # LLVM's modules and ours are used by one thread at a time
         return _build_fitting(py_func, args, return_type, report, options)
 
 
@@ -142,7 +142,7 @@ def freeze(entry: Entry) -> dict[str, Any]:
 
 
 def thaw(frozen: dict[str, Any]) -> Entry:
-    """The entry that `freeze` took apart, perhaps in another process."""
+    """The entry of what `freeze` made, perhaps in another process."""
     warm_up()
     exceptions.update(frozen["exceptions"])
     supply(frozen["state"]["externals"])
@@ -152,7 +152,7 @@ def thaw(frozen: dict[str, Any]) -> Entry:
     return Entry(call=call, library=library, **frozen["state"])
 
 
-CODE = ("call", "library")  # the fields of an Entry that are made of machine code
+CODE = ("call", "library")  # the fields of an Entry that come from machine code
 
 
 def _waits(body: Any) -> bool:
@@ -168,7 +168,7 @@ def _build(cres: Any, body: Any, kind: type[_Entry], report: bool) -> Entry:
     placed, shared_bytes = _placements(body)
     externals = frozenset(f.name for f in body.functions if f.name in suppliers)
 
-    # One name for ever: a kernel from disk shares the JIT engine with others.
+    # A name used once: a kernel from disk shares the JIT engine with others.
     name = f"{cres.fndesc.mangled_name}.entry.{uuid.uuid4().hex}"
     module = simt_target.target_context.codegen()._create_empty_module(name)
     for constant, start in placed.items():
@@ -204,7 +204,7 @@ def _codegen() -> EntryCodegen:
 
 
 def warm_up() -> None:
-    """Make what all entries need, for processes to be forked from this one."""
+    """Prepare what all entries need, before processes are forked from this one."""
     printing.install()
     fiber.install()
     _codegen()
@@ -254,7 +254,7 @@ def _define_constant(module: ir.Module, name: str, value: int) -> None:
 
 
 class _Entry:
-    """What all kinds of entry share: the function `entry(launch)` around the body."""
+    """Common to all kinds of entry: the function `entry(launch)` around the body."""
 
     kind: str
 

@@ -107,10 +107,10 @@ class FissionLower(SimtLower):
         starts = {s for b in ends for s in self.followers[b]}
         self.starts = [self.firstblk, *sorted(starts - {self.firstblk})]
         self.variables = Variables(self, cfg, starts)
-        self.statements: dict[int, dict[str, Any]] = {}  # what a statement's lowerings share
+        self.statements: dict[int, dict[str, Any]] = {}  # shared by a statement's lowerings
 
     def _deciding(self, post_dominators: dict[int, set[int]]) -> set[int]:
-        """The branches on which it depends whether a barrier is reached."""
+        """The branches that decide whether a barrier is reached."""
         controlled, deciders = set(self.barriers), set()
         grown = True
         while grown:
@@ -167,7 +167,7 @@ class FissionLower(SimtLower):
             self.builder.simt_places = None
 
     def _leave(self, status: llvm_ir.Value) -> None:
-        """What `return` and errors do instead of returning from the function."""
+        """The code of `return` and errors, which end a thread and not the function."""
         if status in (RETCODE_OK, RETCODE_NONE):
             self._end(EXIT)
         else:
@@ -290,7 +290,7 @@ class FissionLower(SimtLower):
         return self.pieces[self.starts[(code >> 1) - 1]]
 
     def _slow_lane(self) -> None:
-        """Each thread runs alone to the next barrier, then all go on that have not returned."""
+        """Each thread runs alone to the next barrier; then those that have not returned go on."""
         builder = self.builder
         builder.position_at_end(self.slow)
         waiting = cgutils.alloca_once(builder, i32)

@@ -250,7 +250,7 @@ WIDTHS = {"a": i8, "c": i8, "h": i8, "s": i16, "t": i16, "i": i32, "j": i32}
 
 
 def to_builtin(builder: Any, code: str, value: ir.Value, mode: str = "rz") -> Any:
-    """float32 to the builtin type with the mangled name `code`; None if there is no such."""
+    """float32 to the builtin type with the mangled name `code`; None if it is no such type."""
     if code == "f":
         return value
     if code == "b":

@@ -350,7 +350,7 @@ def _rounding(name: str) -> Generator | None:
 ARITHMETIC = ("add", "sub", "mul", "div", "sqrt", "rcp", "fma")
 
 
-# --- the rest, in Python
+# --- the others, in Python
 
 
 @device

@@ -48,7 +48,7 @@ SREG = "llvm.nvvm.read.ptx.sreg."
 
 def _register(field: str, axis: int, builder: Any) -> ir.Value:
     value = thread_field(builder, field, axis)
-    # So an index made of it needs no test for counting from the end, and loops vectorise.
+    # An index made from it then needs no test for negative values, and loops vectorise.
     assume(builder, builder.icmp_signed(">=", value, i32(0)))
     return value
 
@@ -92,7 +92,7 @@ def generic_address(builder: Any, value: ir.Value) -> ir.Value:
     if value.initializer is None:
         return place_dynamic(builder)
     nbytes = builder.simt_context.get_abi_sizeof(value.value_type)
-    value.linkage = "internal"  # nobody refers to it: it will be dropped
+    value.linkage = "internal"  # no longer referred to, it will be dropped
     return place(builder, nbytes, max(value.align or 0, 16), builder.simt_statement)
 
 
@@ -206,7 +206,7 @@ def nanosleep(builder: Any, ns: ir.Value) -> None:
 
 @implements("polling loop")
 def polling_loop(builder: Any) -> None:
-    """Let the others run, in some turns of a loop that reads memory until it changes."""
+    """Let other threads run, in some turns of a loop that reads memory until it changes."""
     count = cgutils.alloca_once(builder, i32)  # starts at 0
     turn = builder.add(builder.load(count), i32(1))
     builder.store(turn, count)

@@ -320,4 +320,4 @@ def addresses() -> dict[str, int]:
     }
 
 
-_keep: list[Any] = []  # the code lives as long as these
+_keep: list[Any] = []  # keep the code alive
