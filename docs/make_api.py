@@ -136,7 +136,8 @@ def _imported(module, names):
 def _docstring(op):
     """The contract; of a form made from another one, how it differs."""
     plain = _made_from(op)
-    text = op.doc if plain is op else textwrap.fill(_difference(op, plain), WIDTH)
+    text = op.doc if plain is op else _difference(op, plain)
+    text = "\n\n".join(textwrap.fill(part, WIDTH + 6) for part in text.split("\n\n"))
     lines = text.replace("\n", "\n    ").replace("\n    \n", "\n\n")
     return f'"""{lines}"""' if len(lines) <= WIDTH else f'"""{lines}\n    """'
 

@@ -122,9 +122,8 @@ def iput(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: i
 
     On return `src` may be changed; the data has arrived after `quiet`.
 
-    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
-    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
-    warps.
+    Strides are in elements, 1 or more; both arrays contiguous, of one dtype. OpenSHMEM 1.5:
+    shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for warps.
 
     On the host the local array is device or symmetric memory, or registered (`register`).
     """
@@ -142,9 +141,8 @@ def iget(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: i
 
     On return `dst` has the data.
 
-    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
-    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
-    warps.
+    Strides are in elements, 1 or more; both arrays contiguous, of one dtype. OpenSHMEM 1.5:
+    shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for warps.
 
     On the host the local array is device or symmetric memory, or registered (`register`).
     """
@@ -158,16 +156,16 @@ def iget_block(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nel
 def atomic_fetch(dst: Symmetric, pe: int, *, stream: Any = None) -> Scalar:
     """Return element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_fetch.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64, float32, float64.
     """
 
 def atomic_set(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> None:
     """Write `value` to element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_set.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64, float32, float64.
     """
 
@@ -176,27 +174,26 @@ def atomic_swap(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -
 
     OpenSHMEM 1.5: shmem_atomic_swap.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64, float32, float64.
     """
 
 def atomic_compare_swap(dst: Symmetric, cond: Scalar, value: Scalar, pe: int, *, stream: Any = None) -> Scalar:
     """Write `value` to element 0 of `dst` (symmetric, on `pe`) if it is `cond`; return what it was.
 
-    The write took place if the result equals `cond`. OpenSHMEM 1.5:
-    shmem_atomic_compare_swap.
+    The write took place if the result equals `cond`. OpenSHMEM 1.5: shmem_atomic_compare_swap.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
 def atomic_inc(dst: Symmetric, pe: int, *, stream: Any = None) -> None:
     """Add 1 to element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_inc.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
@@ -205,8 +202,8 @@ def atomic_fetch_inc(dst: Symmetric, pe: int, *, stream: Any = None) -> Scalar:
 
     OpenSHMEM 1.5: shmem_atomic_fetch_inc.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
@@ -215,8 +212,8 @@ def atomic_add(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) ->
 
     Integers wrap around. Sums of floats depend on the order of the additions.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64, float32, float64.
     """
 
@@ -225,8 +222,8 @@ def atomic_fetch_add(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = No
 
     Integers wrap around. OpenSHMEM 1.5: shmem_atomic_fetch_add.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64, float32, float64.
     """
 
@@ -235,16 +232,16 @@ def atomic_and(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) ->
 
     OpenSHMEM 1.5: shmem_atomic_and.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
 def atomic_fetch_and(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> Scalar:
     """As `atomic_and`; return the previous value. OpenSHMEM 1.5: shmem_atomic_fetch_and.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
@@ -253,16 +250,16 @@ def atomic_or(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> 
 
     OpenSHMEM 1.5: shmem_atomic_or.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
 def atomic_fetch_or(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> Scalar:
     """As `atomic_or`; return the previous value. OpenSHMEM 1.5: shmem_atomic_fetch_or.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
@@ -271,16 +268,16 @@ def atomic_xor(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) ->
 
     OpenSHMEM 1.5: shmem_atomic_xor.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
 def atomic_fetch_xor(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> Scalar:
     """As `atomic_xor`; return the previous value. OpenSHMEM 1.5: shmem_atomic_fetch_xor.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
@@ -288,8 +285,8 @@ def put_signal(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: in
     """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
 
     `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
-    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
-    NVSHMEM 3: nvshmemx_put_signal_block.
+    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal; NVSHMEM 3:
+    nvshmemx_put_signal_block.
 
     On return `src` may be changed; the data has arrived after `quiet`.
 
@@ -297,8 +294,7 @@ def put_signal(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: in
     """
 
 def put_signal_nbi(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
-    """As `put_signal`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read
-    `dst`.
+    """As `put_signal`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`.
     """
 
 def put_signal_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
@@ -316,8 +312,8 @@ def put_signal_nbi_block(dst: Symmetric, src: Array, signal: Symmetric, value: i
 def signal_op(signal: Symmetric, value: int, op: int, pe: int, *, stream: Any = None) -> None:
     """Update element 0 of `signal` (uint64, symmetric, on `pe`) atomically: set it or add to it.
 
-    `op` is SIGNAL_SET or SIGNAL_ADD. Not ordered after earlier puts: put `fence` before it.
-    NVSHMEM 3: nvshmemx_signal_op.
+    `op` is SIGNAL_SET or SIGNAL_ADD. Not ordered after earlier puts: put `fence` before it. NVSHMEM
+    3: nvshmemx_signal_op.
     """
 
 def signal_fetch(signal: Symmetric) -> int:
@@ -336,10 +332,11 @@ def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: None 
     the block after `cuda.syncthreads()`. The signal keeps its value: reset it, or count up.
     OpenSHMEM 1.5: shmem_signal_wait_until.
 
-    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
-    condition does not hold; 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False. A
-    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
-    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
+    does not hold; 0 polls once, after yielding to the other threads. It then returns whether the
+    condition held: True or False. A condition that holds when the wait ends counts, however late it
+    is; if it does not hold, nothing is guaranteed about what others wrote. Without a timeout (None)
+    it waits indefinitely.
     """
 
 @overload
@@ -354,15 +351,16 @@ def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: None = None, *
 
     OpenSHMEM 1.5: shmem_wait_until.
 
-    Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
+    Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE.
+    The elements must be written by `p`, by an atomic operation or by a signal; what the writer
+    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
+    uint32, uint64.
 
-    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
-    condition does not hold; 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False. A
-    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
-    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
+    does not hold; 0 polls once, after yielding to the other threads. It then returns whether the
+    condition held: True or False. A condition that holds when the wait ends counts, however late it
+    is; if it does not hold, nothing is guaranteed about what others wrote. Without a timeout (None)
+    it waits indefinitely.
     """
 
 @overload
@@ -377,16 +375,17 @@ def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int,
 
     OpenSHMEM 1.5: shmem_wait_until_all.
 
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which it is not
+    0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the
+    calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is
+    then visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
 
-    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
-    condition does not hold; 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False. A
-    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
-    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
+    does not hold; 0 polls once, after yielding to the other threads. It then returns whether the
+    condition held: True or False. A condition that holds when the wait ends counts, however late it
+    is; if it does not hold, nothing is guaranteed about what others wrote. Without a timeout (None)
+    it waits indefinitely.
     """
 
 @overload
@@ -397,9 +396,7 @@ def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int,
 
 @overload
 def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: None = None, *, stream: None = None) -> None:
-    """As `wait_until_all`. `value` is an array as long as `ivars`: each element is compared with
-    the one beside it.
-    """
+    """As `wait_until_all`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
 
 @overload
 def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int, *, stream: None = None) -> bool: ...
@@ -411,20 +408,21 @@ def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, valu
 def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: None = None) -> int:
     """Wait until one element of `ivars` (symmetric, own) satisfies `cmp`; return its index.
 
-    If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX
-    in C). OpenSHMEM 1.5: shmem_wait_until_any.
+    If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX in
+    C). OpenSHMEM 1.5: shmem_wait_until_any.
 
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which it is not
+    0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the
+    calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is
+    then visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
 
-    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
-    condition does not hold; 0 polls once, after yielding to the other threads. It then returns -1, which is also what it returns at once if there is nothing to wait
-    for: a `status` that excludes all of `ivars` tells the two apart. A
-    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
-    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
+    does not hold; 0 polls once, after yielding to the other threads. It then returns -1, which is
+    also what it returns at once if there is nothing to wait for: a `status` that excludes all of
+    `ivars` tells the two apart. A condition that holds when the wait ends counts, however late it
+    is; if it does not hold, nothing is guaranteed about what others wrote. Without a timeout (None)
+    it waits indefinitely.
     """
 
 @overload
@@ -432,9 +430,7 @@ def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int,
 
 @overload
 def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: None = None) -> int:
-    """As `wait_until_any`. `value` is an array as long as `ivars`: each element is compared with
-    the one beside it.
-    """
+    """As `wait_until_any`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
 
 @overload
 def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any) -> None: ...
@@ -446,17 +442,18 @@ def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp:
     Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
     returns how many: 0 if there is nothing to wait for. OpenSHMEM 1.5: shmem_wait_until_some.
 
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which it is not
+    0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the
+    calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is
+    then visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
 
-    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
-    condition does not hold; 0 polls once, after yielding to the other threads. It then returns 0, which is also what it returns at once if there is nothing to wait
-    for: a `status` that excludes all of `ivars` tells the two apart. `indices` stay as they were. A
-    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
-    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
+    does not hold; 0 polls once, after yielding to the other threads. It then returns 0, which is
+    also what it returns at once if there is nothing to wait for: a `status` that excludes all of
+    `ivars` tells the two apart. `indices` stay as they were. A condition that holds when the wait
+    ends counts, however late it is; if it does not hold, nothing is guaranteed about what others
+    wrote. Without a timeout (None) it waits indefinitely.
     """
 
 @overload
@@ -464,9 +461,7 @@ def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp:
 
 @overload
 def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: None = None) -> int:
-    """As `wait_until_some`. `value` is an array as long as `ivars`: each element is compared
-    with the one beside it.
-    """
+    """As `wait_until_some`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
 
 @overload
 def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any) -> None: ...
@@ -476,10 +471,10 @@ def test(ivar: Symmetric, cmp: int, value: int) -> bool:
 
     OpenSHMEM 1.5: shmem_test.
 
-    Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
+    Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE.
+    The elements must be written by `p`, by an atomic operation or by a signal; what the writer
+    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
+    uint32, uint64.
     """
 
 def test_all(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> bool:
@@ -487,58 +482,51 @@ def test_all(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> bo
 
     True also if all are excluded. OpenSHMEM 1.5: shmem_test_all.
 
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which it is not
+    0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the
+    calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is
+    then visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
     """
 
 def test_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> bool:
-    """As `test_all`. `value` is an array as long as `ivars`: each element is compared with the
-    one beside it.
-    """
+    """As `test_all`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
 
 def test_any(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> int:
     """Return the lowest index of `ivars` (symmetric, own) that satisfies `cmp`, or -1.
 
     OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
 
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which it is not
+    0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the
+    calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is
+    then visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
     """
 
 def test_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> int:
-    """As `test_any`. `value` is an array as long as `ivars`: each element is compared with the
-    one beside it.
-    """
+    """As `test_any`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
 
 def test_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int) -> int:
     """Write the indices of elements of `ivars` that satisfy `cmp` to `indices`; return how many.
 
     `ivars` is symmetric, own. OpenSHMEM 1.5: shmem_test_some.
 
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which it is not
+    0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the
+    calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is
+    then visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
     """
 
 def test_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array) -> int:
-    """As `test_some`. `value` is an array as long as `ivars`: each element is compared with the
-    one beside it.
-    """
+    """As `test_some`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
 
 def fence(*, stream: Any = None) -> None:
     """Order what the caller sent to a PE before this call before what it sends there after it.
 
-    It orders per target PE and completes nothing: data may still be under way on return.
-    Classic mistake: `put(data)`, `signal_op(flag)` with no fence between. OpenSHMEM 1.5:
-    shmem_fence.
+    It orders per target PE and completes nothing: data may still be under way on return. Classic
+    mistake: `put(data)`, `signal_op(flag)` with no fence between. OpenSHMEM 1.5: shmem_fence.
     """
 
 def quiet(*, stream: Any = None) -> None:
@@ -568,8 +556,8 @@ def team_split_strided(parent: Team, start: int, stride: int, size: int) -> Team
 
     PE k of the new team is the k-th of them. OpenSHMEM 1.5: shmem_team_split_strided.
 
-    Collective over `parent`: all its members call, with the same arguments; waits for this
-    PE's kernels. Returns TEAM_INVALID to a PE that is in none of the new teams. Raises `TeamError` on
+    Collective over `parent`: all its members call, with the same arguments; waits for this PE's
+    kernels. Returns TEAM_INVALID to a PE that is in none of the new teams. Raises `TeamError` on
     all when there are as many teams as there can be: GPUSHMEM_MAX_TEAMS, by default 256.
     """
 
@@ -579,8 +567,8 @@ def team_split_2d(parent: Team, xrange: int) -> tuple[Team, Team]:
     PE i of `parent` is in row `i // xrange` and column `i % xrange`; the last row may be shorter.
     OpenSHMEM 1.5: shmem_team_split_2d.
 
-    Collective over `parent`: all its members call, with the same arguments; waits for this
-    PE's kernels. Returns TEAM_INVALID to a PE that is in none of the new teams. Raises `TeamError` on
+    Collective over `parent`: all its members call, with the same arguments; waits for this PE's
+    kernels. Returns TEAM_INVALID to a PE that is in none of the new teams. Raises `TeamError` on
     all when there are as many teams as there can be: GPUSHMEM_MAX_TEAMS, by default 256.
     """
 
@@ -596,8 +584,8 @@ def barrier(team: Team, *, stream: Any = None) -> None:
 
     NVSHMEM 3: nvshmem_barrier.
 
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host, which first
+    waits for its PE's kernels.
     """
 
 def barrier_warp(team: Team) -> None:
@@ -611,8 +599,8 @@ def barrier_all(*, stream: Any = None) -> None:
 
     OpenSHMEM 1.5: shmem_barrier_all.
 
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host, which first
+    waits for its PE's kernels.
     """
 
 def barrier_all_warp() -> None:
@@ -627,8 +615,8 @@ def sync(team: Team, *, stream: Any = None) -> None:
     What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
     shmem_team_sync.
 
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host, which first
+    waits for its PE's kernels.
     """
 
 def sync_warp(team: Team) -> None:
@@ -643,8 +631,8 @@ def sync_all(*, stream: Any = None) -> None:
     What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
     shmem_sync_all.
 
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host, which first
+    waits for its PE's kernels.
     """
 
 def sync_all_warp() -> None:
@@ -658,11 +646,10 @@ def broadcast(team: Team, dst: Symmetric, src: Symmetric, root: int = 0, *, stre
 
     OpenSHMEM 1.5: shmem_broadcast.
 
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` are
+    symmetric, contiguous, and of one dtype. They must not overlap. On return `dst` has the result
+    and `src` may be changed; other PEs may still be in the call. One call per PE: by one thread,
+    one warp or one block of one kernel, or by the host, which first waits for its PE's kernels.
     """
 
 def broadcast_warp(team: Team, dst: Symmetric, src: Symmetric, root: int = 0) -> None:
@@ -677,11 +664,10 @@ def fcollect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) 
     `src` has n elements on every PE, `dst` at least `team_n_pes(team) * n`. OpenSHMEM 1.5:
     shmem_fcollect.
 
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` are
+    symmetric, contiguous, and of one dtype. They must not overlap. On return `dst` has the result
+    and `src` may be changed; other PEs may still be in the call. One call per PE: by one thread,
+    one warp or one block of one kernel, or by the host, which first waits for its PE's kernels.
     """
 
 def fcollect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
@@ -693,14 +679,13 @@ def fcollect_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
 def collect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -> None:
     """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
 
-    `src` may have another number of elements on every PE; `dst` has room for all of them.
-    OpenSHMEM 1.5: shmem_collect.
+    `src` may have another number of elements on every PE; `dst` has room for all of them. OpenSHMEM
+    1.5: shmem_collect.
 
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` are
+    symmetric, contiguous, and of one dtype. They must not overlap. On return `dst` has the result
+    and `src` may be changed; other PEs may still be in the call. One call per PE: by one thread,
+    one warp or one block of one kernel, or by the host, which first waits for its PE's kernels.
     """
 
 def collect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
@@ -715,11 +700,10 @@ def alltoall(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) 
     `src` has `team_n_pes(team)` equal parts; those of `dst` are as long. OpenSHMEM 1.5:
     shmem_alltoall.
 
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` are
+    symmetric, contiguous, and of one dtype. They must not overlap. On return `dst` has the result
+    and `src` may be changed; other PEs may still be in the call. One call per PE: by one thread,
+    one warp or one block of one kernel, or by the host, which first waits for its PE's kernels.
     """
 
 def alltoall_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
@@ -731,15 +715,14 @@ def alltoall_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
 def alltoalls(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, *, stream: Any = None) -> None:
     """Send `nelems` elements to each PE of `team`: as `alltoall`, with strides.
 
-    Element `(k * nelems + i) * src_stride` of `src` goes to PE k, as element
-    `(j * nelems + i) * dst_stride` of `dst`, where j is the sender. Strides are 1 or more.
-    OpenSHMEM 1.5: shmem_alltoalls.
+    Element `(k * nelems + i) * src_stride` of `src` goes to PE k, as element `(j * nelems + i) *
+    dst_stride` of `dst`, where j is the sender. Strides are 1 or more. OpenSHMEM 1.5:
+    shmem_alltoalls.
 
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` are
+    symmetric, contiguous, and of one dtype. They must not overlap. On return `dst` has the result
+    and `src` may be changed; other PEs may still be in the call. One call per PE: by one thread,
+    one warp or one block of one kernel, or by the host, which first waits for its PE's kernels.
     """
 
 def alltoalls_warp(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_stride: int, nelems: int) -> None:
@@ -753,16 +736,17 @@ def reduce(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream: Any =
 
     OpenSHMEM 1.5: shmem_sum_reduce and others; NVSHMEM 3: nvshmemx_sum_reduce_block and others.
 
-    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats and
-    complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
-    (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
-    and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
-    PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
-    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats
+    and complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or
+    "xor" (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest
+    value, and of equal ones the smallest place). On the cpu backend elements are combined in the
+    order of the PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which
+    has no products of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs
+    of `team` call, in the same order as the team's other collectives. `dst` and `src` are
+    symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On
+    return `dst` has the result and `src` may be changed; other PEs may still be in the call. One
+    call per PE: by one thread, one warp or one block of one kernel, or by the host, which first
+    waits for its PE's kernels.
     """
 
 def reduce_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
@@ -777,16 +761,17 @@ def reducescatter(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream
     `src` has `team_n_pes(team)` equal parts, `dst` at least as many elements as a part. NVSHMEM 3:
     nvshmem_sum_reducescatter and others.
 
-    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats and
-    complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
-    (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
-    and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
-    PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
-    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but `dst` may be the caller's part of `src`. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats
+    and complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or
+    "xor" (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest
+    value, and of equal ones the smallest place). On the cpu backend elements are combined in the
+    order of the PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which
+    has no products of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs
+    of `team` call, in the same order as the team's other collectives. `dst` and `src` are
+    symmetric, contiguous, and of one dtype. They must not overlap, but `dst` may be the caller's
+    part of `src`. On return `dst` has the result and `src` may be changed; other PEs may still be
+    in the call. One call per PE: by one thread, one warp or one block of one kernel, or by the
+    host, which first waits for its PE's kernels.
     """
 
 def reducescatter_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:

@@ -7,6 +7,8 @@ implementation.
 from __future__ import annotations
 
 import operator
+import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,8 +21,10 @@ from gpushmem.ops.team import Team
 
 __all__ = [
     "ON_THE_HOST",
+    "check_buffer",
     "check_contiguous",
     "check_copy",
+    "check_not_on_heap",
     "check_pe",
     "check_strided",
     "checked_integer",
@@ -29,6 +33,7 @@ __all__ = [
     "copy_to",
     "host_kernel",
     "kernel_arguments",
+    "not_compiled",
     "not_symmetric",
     "result_dtype",
     "split_words",
@@ -75,6 +80,19 @@ def split_words(arguments: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, A
     """The arguments that are strings, which come last, and the others by name."""
     words = tuple(value for value in arguments.values() if isinstance(value, str))
     return words, {k: v for k, v in arguments.items() if not isinstance(v, str)}
+
+
+def not_compiled(op: Op, arguments: dict[str, Any], error: Exception) -> ArgumentError:
+    """The error for arguments for which no kernel can be compiled, with the operation's reason."""
+    said = re.search(rf"{op.base}(?:_block)?(: [^\n]*)", str(error))
+    shown = ", ".join(f"{name}={_shown(value)}" for name, value in arguments.items())
+    return ArgumentError(f"{op.base}{said[1]}" if said else f"{op.name} cannot take {shown}")
+
+
+def _shown(value: Any) -> str:
+    if hasattr(value, "dtype") and hasattr(value, "strides") and not np.isscalar(value):
+        return f"array of {value.dtype}, shape {value.shape}"
+    return repr(value)
 
 
 def result_dtype(op: Op, arguments: dict[str, Any]) -> Any:
@@ -144,6 +162,27 @@ def check_strided(
             )
         if not array.flags.c_contiguous:
             raise ArgumentError(f"{name}: both arrays must be contiguous")
+
+
+def check_buffer(
+    backend: str, buffer: Any, memory: Array, on_heap: Callable[[Array], bool]
+) -> None:
+    """Raise for a buffer that a backend without GPUs cannot register."""
+    if hasattr(buffer, "__cuda_array_interface__"):
+        raise ArgumentError(
+            f"register: this {type(buffer).__name__} is in a GPU's memory, which the {backend} "
+            "backend does not reach: register a copy in host memory"
+        )
+    check_not_on_heap(memory, on_heap)
+
+
+def check_not_on_heap(memory: Array, on_heap: Callable[[Array], bool]) -> None:
+    """Raise for a buffer that is already symmetric."""
+    if on_heap(memory):
+        raise ArgumentError(
+            f"register: these {memory.nbytes} bytes are on the symmetric heap already: pass "
+            "the symmetric array itself"
+        )
 
 
 def not_symmetric(name: str, array: Any) -> SymmetryError:

@@ -119,9 +119,7 @@ LOCAL_ON_HOST = (
     "On the host the local array is device or symmetric memory, or registered (`register`)."
 )
 VECTOR = "_vector"
-VECTOR_NOTE = (
-    "`value` is an array as long as `ivars`: each element is compared with the one beside it."
-)
+VECTOR_NOTE = "Each `ivars[i]` is compared with `value[i]`; the lengths are equal."
 
 
 class Facts(NamedTuple):

@@ -31,6 +31,7 @@ from gpushmem.backends.cpu.teams import Teams
 from gpushmem.backends.cpu.watch import Watch
 from gpushmem.backends.cpu.world import World
 from gpushmem.backends.host_arguments import checked
+from gpushmem.backends.hostcalls import check_buffer
 from gpushmem.errors import ArgumentError, ArgumentTypeError, ShmemError
 from gpushmem.job.job import current
 from gpushmem.ops import Op
@@ -141,16 +142,7 @@ class CpuBackend:
         np.copyto(native, values, casting="unsafe")  # as assignment to a NumPy array does
 
     def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        if hasattr(buffer, "__cuda_array_interface__"):
-            raise ArgumentError(
-                f"register: this {type(buffer).__name__} is in a GPU's memory, which the cpu "
-                "backend does not reach: register a copy in host memory"
-            )
-        if self.world.holds(memory):
-            raise ArgumentError(
-                f"register: these {memory.nbytes} bytes are on the symmetric heap already: pass "
-                "the symmetric array itself"
-            )
+        check_buffer(self.name, buffer, memory, self.world.holds)
         self._arrays.note(memory, "registered memory")
         return memory
 

@@ -6,7 +6,6 @@ reports; with `stream=` the call is an ordinary launch.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,7 +16,6 @@ from numba.core.errors import NumbaError
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends import hostcalls
 from gpushmem.backends.hostcalls import checked_integer, host_kernel, result_dtype, split_words
-from gpushmem.errors import ArgumentError
 from gpushmem.ops import Op
 from gpushmem.simt.run.kernel import Kernel, KernelFailure, Running
 from gpushmem.simt.run.stream import Device, Stream
@@ -74,15 +72,7 @@ class HostCalls:
         try:
             return kernel.prepare(ONE, (result, *others.values()), self._world), result
         except (NumbaError, ValueError) as error:
-            said = re.search(rf"{op.base}: [^\n]*", str(error))
-            given = ", ".join(f"{k}={_kind(v)}" for k, v in arguments.items())
-            raise ArgumentError(said[0] if said else f"{op.name} cannot take {given}") from None
+            raise hostcalls.not_compiled(op, arguments, error) from None
 
 
 ONE = shape_of(1, 1)
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"array of {value.dtype}, shape {value.shape}"
-    return repr(value)

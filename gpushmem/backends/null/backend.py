@@ -14,10 +14,10 @@ import numpy as np
 from gpushmem.arguments import shown
 from gpushmem.backends.base import Shape
 from gpushmem.backends.host_arguments import checked
+from gpushmem.backends.hostcalls import check_buffer
 from gpushmem.backends.null.operations import OPERATIONS, Here
 from gpushmem.backends.null.teams import Teams
 from gpushmem.errors import (
-    ArgumentError,
     ArgumentTypeError,
     BackendUnavailable,
     HeapExhausted,
@@ -94,16 +94,7 @@ class NullBackend:
         np.copyto(native, values, casting="unsafe")  # as assignment to a NumPy array does
 
     def register(self, buffer: Any, memory: Array) -> Array:
-        if hasattr(buffer, "__cuda_array_interface__"):
-            raise ArgumentError(
-                f"register: this {type(buffer).__name__} is in a GPU's memory, which the null "
-                "backend does not reach: register a copy in host memory"
-            )
-        if self._here.holds(memory):
-            raise ArgumentError(
-                f"register: these {memory.nbytes} bytes are on the symmetric heap already: pass "
-                "the symmetric array itself"
-            )
+        check_buffer(self.name, buffer, memory, self._here.holds)
         return memory
 
     def unregister(self, native: Array) -> None:

@@ -18,7 +18,7 @@ from gpushmem import settings, store
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends.base import Shape
 from gpushmem.backends.host_arguments import checked
-from gpushmem.backends.hostcalls import check_contiguous, check_pe, not_symmetric
+from gpushmem.backends.hostcalls import check_contiguous, check_not_on_heap, check_pe, not_symmetric
 from gpushmem.backends.nvshmem import transport
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.device import Device, Stream, check
@@ -210,11 +210,7 @@ class NvshmemBackend:
         self._device.write(native, values)
 
     def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> GpuArray:
-        if self._holds(memory):
-            raise ArgumentError(
-                f"register: these {memory.nbytes} bytes are on the symmetric heap already: pass "
-                "the symmetric array itself"
-            )
+        check_not_on_heap(memory, self._holds)
         on_gpu = hasattr(buffer, "__cuda_array_interface__")
         array = GpuArray(memory, buffer)
         if not on_gpu:

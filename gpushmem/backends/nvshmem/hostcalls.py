@@ -8,7 +8,6 @@ queued there.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -220,8 +219,10 @@ class HostCalls:
         try:
             kernel = self._kernel(row, tuple(others), words, dtype is not None)
             kernel.prepare(self._loader, shape, stream, (result, *others.values()))()
+        except ShmemError:
+            raise
         except (NumbaError, ValueError) as error:
-            raise _refused(op, given, error) from None
+            raise hostcalls.not_compiled(op, given, error) from None
         return lambda: self._device.read(result)[0] if dtype is not None else None
 
     def _kernel(
@@ -248,21 +249,6 @@ def as_gpu(value: Any) -> Any:
 
         return GpuArray(as_numpy(value), value)
     return value
-
-
-def _refused(op: Op, given: dict[str, Any], error: Exception) -> Exception:
-    """The error for arguments for which no kernel can be compiled."""
-    if isinstance(error, ShmemError):
-        return error
-    said = re.search(rf"{op.base}(?:_block)?(: [^\n]*)", str(error))
-    kinds = ", ".join(f"{k}={_kind(v)}" for k, v in given.items())
-    return ArgumentError(f"{op.base}{said[1]}" if said else f"{op.name} cannot take {kinds}")
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, GpuArray):
-        return f"array of {value.dtype}, shape {value.shape}"
-    return repr(value)
 
 
 def _converted(op: Op, name: str, value: Any, dtype: np.dtype[Any]) -> Any:
