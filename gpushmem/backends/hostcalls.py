@@ -19,26 +19,6 @@ from gpushmem.errors import ArgumentError, SymmetryError
 from gpushmem.ops import Op
 from gpushmem.ops.team import Team
 
-__all__ = [
-    "ON_THE_HOST",
-    "check_buffer",
-    "check_contiguous",
-    "check_copy",
-    "check_not_on_heap",
-    "check_pe",
-    "check_strided",
-    "checked_integer",
-    "copy_from",
-    "copy_strided",
-    "copy_to",
-    "host_kernel",
-    "kernel_arguments",
-    "not_compiled",
-    "not_symmetric",
-    "result_dtype",
-    "split_words",
-]
-
 Array = np.ndarray[Any, Any]
 
 ON_THE_HOST = " on the host"  # the end of these kernels' names

@@ -31,46 +31,6 @@ from gpushmem.simt.compiler.primitives import fail_if, user_word
 from gpushmem.simt.compiler.target import device
 from gpushmem.simt.run.kernel import KernelFailure
 
-__all__ = [
-    "BAD_COMPARISON",
-    "BAD_SHAPES",
-    "BAD_SIGNAL_OP",
-    "BAD_STRIDE",
-    "BAD_TIMEOUT",
-    "EMPTY",
-    "ENDED",
-    "MOST",
-    "NAMING",
-    "NOT_BY_ROWS",
-    "NO_MEMORY",
-    "OUTSIDE",
-    "TOO_SHORT",
-    "TOO_SMALL",
-    "TRAPS",
-    "TWICE",
-    "UNALIGNED",
-    "address_of",
-    "aligned",
-    "array_at",
-    "array_like",
-    "as_world",
-    "check_strides",
-    "copy_element",
-    "copy_large",
-    "copy_one",
-    "copy_strided",
-    "error_of",
-    "explain",
-    "itemsize_of",
-    "load_element",
-    "nothing",
-    "reach",
-    "remote",
-    "remote_element",
-    "size_of",
-    "store_element",
-]
-
 as_world = view(WORLD)
 SMALL = 1 << 20  # bytes that always stay in the caches
 

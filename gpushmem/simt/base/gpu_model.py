@@ -1,15 +1,5 @@
 """The modelled GPU, an H100: limits that programs can query and launches respect."""
 
-__all__ = [
-    "COMPUTE_CAPABILITY",
-    "LANES",
-    "MAX_SHARED",
-    "MAX_WARPS",
-    "SM_BLOCKS",
-    "SM_COUNT",
-    "SM_THREADS",
-]
-
 COMPUTE_CAPABILITY = (9, 0)
 LANES = 32  # threads of a warp
 MAX_WARPS = 32  # of a block

@@ -17,19 +17,6 @@ from numba.np.numpy_support import from_dtype
 from gpushmem.simt.base.gpu_model import MAX_WARPS
 from gpushmem.simt.base.native import intrinsic
 
-__all__ = [
-    "BLOCK",
-    "FIBER",
-    "GROUP",
-    "LAUNCH",
-    "POOL",
-    "THREAD",
-    "WARP",
-    "new",
-    "offset",
-    "view",
-]
-
 
 def _struct(*fields: Any) -> np.dtype[Any]:
     return np.dtype(list(fields), align=True)

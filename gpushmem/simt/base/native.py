@@ -24,33 +24,6 @@ from numba.cuda import extending as cuda_extending
 from gpushmem import store
 from gpushmem.artifacts.toolchain import toolchain
 
-__all__ = [
-    "atomic_add_word",
-    "c_function",
-    "call_address",
-    "clock_gettime",
-    "compare_swap_word",
-    "copy_bytes",
-    "full_fence",
-    "i8p",
-    "i64",
-    "intrinsic",
-    "libc_free",
-    "load_acquire",
-    "malloc",
-    "mmap",
-    "monotonic_ns",
-    "mprotect",
-    "release_fence",
-    "sched_yield",
-    "simt_switch",
-    "store_release",
-    "stream_line",
-    "twins",
-    "usleep",
-    "vsnprintf",
-]
-
 # An intrinsic of Numba's -> the same one for numba-cuda.
 twins: dict[Any, Any] = {}
 
