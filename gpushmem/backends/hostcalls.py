@@ -17,6 +17,7 @@ from numba import cuda
 from gpushmem.backends.code import with_signature
 from gpushmem.errors import ArgumentError, SymmetryError
 from gpushmem.ops import Op
+from gpushmem.ops.roles import Reduction
 from gpushmem.ops.team import Team
 
 Array = np.ndarray[Any, Any]
@@ -24,22 +25,28 @@ Array = np.ndarray[Any, Any]
 ON_THE_HOST = " on the host"  # the end of these kernels' names
 
 
-def host_kernel(op: Op, params: tuple[str, ...], words: tuple[str, ...], returns: bool) -> Any:
+def host_kernel(op: Op, params: tuple[str, ...], reduction: str | None, returns: bool) -> Any:
     """A kernel that calls the operation: its parameters are an array for the result and `params`.
 
-    `words` are literals for the operation's last parameters.
+    `reduction` is the argument `op` of a reduction, which must be a literal in kernels.
     """
     operation = op.function
 
     @cuda.jit(device=True)
     def call(given):
-        operation(*(given[1:] + words))
+        operation(*given[1:])
 
     @cuda.jit(device=True)
     def store(given):
-        given[0][0] = operation(*(given[1:] + words))
+        given[0][0] = operation(*given[1:])
 
-    kernel = with_signature(op.name, ["out", *params], store if returns else call)
+    @cuda.jit(device=True)
+    def reduce(given):
+        _, team, dst, src = given
+        operation(team, dst, src, reduction)
+
+    body = reduce if reduction else store if returns else call
+    kernel = with_signature(op.name, ["out", *params], body)
     kernel.__name__ = f"{op.name}{ON_THE_HOST}"
     return kernel
 
@@ -56,10 +63,10 @@ def kernel_arguments(op: Op, arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def split_words(arguments: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """The arguments that are strings, which come last, and the others by name."""
-    words = tuple(value for value in arguments.values() if isinstance(value, str))
-    return words, {k: v for k, v in arguments.items() if not isinstance(v, str)}
+def split_reduction(op: Op, arguments: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """The argument that names a reduction, None if the operation has none; and the others."""
+    others = dict(arguments)
+    return next((others.pop(name) for name in op.named(Reduction)), None), others
 
 
 def not_compiled(op: Op, arguments: dict[str, Any], error: Exception) -> ArgumentError:

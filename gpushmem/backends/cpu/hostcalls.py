@@ -15,7 +15,7 @@ from numba.core.errors import NumbaError
 
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends import hostcalls
-from gpushmem.backends.hostcalls import checked_integer, host_kernel, result_dtype, split_words
+from gpushmem.backends.hostcalls import checked_integer, host_kernel, result_dtype, split_reduction
 from gpushmem.ops import Op
 from gpushmem.simt.run.kernel import Kernel, KernelFailure, Running
 from gpushmem.simt.run.stream import Device, Stream
@@ -61,13 +61,13 @@ class HostCalls:
         awaited, value = next(iter(arguments.values()), None), arguments.get("value")
         if isinstance(value, int | np.integer) and isinstance(awaited, np.ndarray):
             checked_integer(op.name, value, awaited.dtype)
-        words, others = split_words(arguments)
-        key = (op.name, len(arguments), *words)
+        reduction, others = split_reduction(op, arguments)
+        key = (op.name, len(arguments), reduction)
         kernel = self._kernels.get(key)
         if kernel is None:
             returns = result_dtype(op, arguments) is not None
             kernel = self._kernels[key] = Kernel(
-                host_kernel(op, tuple(others), words, returns), cache=True
+                host_kernel(op, tuple(others), reduction, returns), cache=True
             )
         try:
             return kernel.prepare(ONE, (result, *others.values()), self._world), result

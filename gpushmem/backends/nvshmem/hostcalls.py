@@ -212,12 +212,12 @@ class HostCalls:
         if isinstance(awaited, GpuArray):
             for name in op.named(Value) + op.named(Wanted):
                 given[name] = _converted(op, name, given[name], awaited.dtype)
-        words, others = hostcalls.split_words(given)
+        reduction, others = hostcalls.split_reduction(op, given)
         # A block is faster than a thread, and some reductions NVSHMEM has for blocks only.
         row = OPS.get(f"{op.base}_block", op)
         shape = BLOCK if row is not op else ONE
         try:
-            kernel = self._kernel(row, tuple(others), words, dtype is not None)
+            kernel = self._kernel(row, tuple(others), reduction, dtype is not None)
             kernel.prepare(self._loader, shape, stream, (result, *others.values()))()
         except ShmemError:
             raise
@@ -226,11 +226,11 @@ class HostCalls:
         return lambda: self._device.read(result)[0] if dtype is not None else None
 
     def _kernel(
-        self, op: Op, params: tuple[str, ...], words: tuple[str, ...], returns: bool
+        self, op: Op, params: tuple[str, ...], reduction: str | None, returns: bool
     ) -> Kernel:
-        key = (op.name, len(params), *words)
+        key = (op.name, len(params), reduction)
         if key not in self._kernels:
-            self._kernels[key] = Kernel(hostcalls.host_kernel(op, params, words, returns), {})
+            self._kernels[key] = Kernel(hostcalls.host_kernel(op, params, reduction, returns), {})
         return self._kernels[key]
 
 
