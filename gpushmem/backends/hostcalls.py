@@ -33,15 +33,15 @@ def host_kernel(op: Op, params: tuple[str, ...], reduction: str | None, returns:
     operation = op.function
 
     @cuda.jit(device=True)
-    def call(given):
+    def call(given: Any) -> None:
         operation(*given[1:])
 
     @cuda.jit(device=True)
-    def store(given):
+    def store(given: Any) -> None:
         given[0][0] = operation(*given[1:])
 
     @cuda.jit(device=True)
-    def reduce(given):
+    def reduce(given: Any) -> None:
         _, team, dst, src = given
         operation(team, dst, src, reduction)
 
