@@ -47,7 +47,7 @@ def host_kernel(op: Op, params: tuple[str, ...], reduction: str | None, returns:
 
     body = reduce if reduction else store if returns else call
     kernel = with_signature(op.name, ["out", *params], body)
-    kernel.__name__ = f"{op.name}{ON_THE_HOST}"
+    kernel.__name__, kernel.__module__ = f"{op.name}{ON_THE_HOST}", __name__
     return kernel
 
 
