@@ -98,7 +98,10 @@ def _calling(name: str) -> Any:
     def call(team: Any) -> Any:
         return operation(team)
 
-    return lambda team: call
+    def define(team: Any) -> Any:
+        return call
+
+    return define
 
 
 for attribute in ("my_pe", "n_pes"):
