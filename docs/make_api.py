@@ -108,7 +108,10 @@ __version__: str
 
 
 def stub():
-    """The stub of the package: public names where they are, operations with all their forms."""
+    """The stub of the package: public names where they are, operations with all their forms.
+
+    The forms of an operation stand together, without blank lines.
+    """
     lines = [STUB_HEAD]
     for module, names in _HOME.items():
         lines.append(_imported(module, names))
@@ -117,8 +120,9 @@ def stub():
         forms = _forms(op)
         bodies = [f"\n    {_docstring(op)}\n", *[" ...\n"] * (len(forms) - 1)]
         mark = "@overload\n" if len(forms) > 1 else ""
+        lines.append("\n" if _made_from(op) is op else "")
         lines += [
-            f"\n{mark}def {op.name}{form}:{body}" for form, body in zip(forms, bodies, strict=True)
+            f"{mark}def {op.name}{form}:{body}" for form, body in zip(forms, bodies, strict=True)
         ]
     return "".join(lines)
 

@@ -73,19 +73,14 @@ def put(dst: Symmetric, src: Array, pe: int, *, stream: Any = None) -> None:
 
     On the host the local array is device or symmetric memory, or registered (`register`).
     """
-
 def put_nbi(dst: Symmetric, src: Array, pe: int) -> None:
     """As `put`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`."""
-
 def put_warp(dst: Symmetric, src: Array, pe: int) -> None:
     """As `put`, in kernels, by all threads of a warp with the same arguments."""
-
 def put_nbi_warp(dst: Symmetric, src: Array, pe: int) -> None:
     """As `put_nbi`, by all threads of a warp with the same arguments."""
-
 def put_block(dst: Symmetric, src: Array, pe: int) -> None:
     """As `put`, in kernels, by all threads of a block with the same arguments."""
-
 def put_nbi_block(dst: Symmetric, src: Array, pe: int) -> None:
     """As `put_nbi`, by all threads of a block with the same arguments."""
 
@@ -99,19 +94,14 @@ def get(dst: Array, src: Symmetric, pe: int, *, stream: Any = None) -> None:
 
     On the host the local array is device or symmetric memory, or registered (`register`).
     """
-
 def get_nbi(dst: Array, src: Symmetric, pe: int) -> None:
     """As `get`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`."""
-
 def get_warp(dst: Array, src: Symmetric, pe: int) -> None:
     """As `get`, in kernels, by all threads of a warp with the same arguments."""
-
 def get_nbi_warp(dst: Array, src: Symmetric, pe: int) -> None:
     """As `get_nbi`, by all threads of a warp with the same arguments."""
-
 def get_block(dst: Array, src: Symmetric, pe: int) -> None:
     """As `get`, in kernels, by all threads of a block with the same arguments."""
-
 def get_nbi_block(dst: Array, src: Symmetric, pe: int) -> None:
     """As `get_nbi`, by all threads of a block with the same arguments."""
 
@@ -127,10 +117,8 @@ def iput(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: i
 
     On the host the local array is device or symmetric memory, or registered (`register`).
     """
-
 def iput_warp(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
     """As `iput`, in kernels, by all threads of a warp with the same arguments."""
-
 def iput_block(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
     """As `iput`, in kernels, by all threads of a block with the same arguments."""
 
@@ -146,10 +134,8 @@ def iget(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: i
 
     On the host the local array is device or symmetric memory, or registered (`register`).
     """
-
 def iget_warp(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
     """As `iget`, in kernels, by all threads of a warp with the same arguments."""
-
 def iget_block(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
     """As `iget`, in kernels, by all threads of a block with the same arguments."""
 
@@ -292,20 +278,15 @@ def put_signal(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: in
 
     On the host the local array is device or symmetric memory, or registered (`register`).
     """
-
 def put_signal_nbi(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
     """As `put_signal`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`.
     """
-
 def put_signal_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
     """As `put_signal`, in kernels, by all threads of a warp with the same arguments."""
-
 def put_signal_nbi_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
     """As `put_signal_nbi`, by all threads of a warp with the same arguments."""
-
 def put_signal_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
     """As `put_signal`, in kernels, by all threads of a block with the same arguments."""
-
 def put_signal_nbi_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
     """As `put_signal_nbi`, by all threads of a block with the same arguments."""
 
@@ -338,10 +319,8 @@ def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: None 
     is; if it does not hold, nothing is guaranteed about what others wrote. Without a timeout (None)
     it waits indefinitely.
     """
-
 @overload
 def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: int, *, stream: None = None) -> bool: ...
-
 @overload
 def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
 
@@ -362,10 +341,8 @@ def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: None = None, *
     is; if it does not hold, nothing is guaranteed about what others wrote. Without a timeout (None)
     it waits indefinitely.
     """
-
 @overload
 def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int, *, stream: None = None) -> bool: ...
-
 @overload
 def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
 
@@ -387,20 +364,15 @@ def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int,
     is; if it does not hold, nothing is guaranteed about what others wrote. Without a timeout (None)
     it waits indefinitely.
     """
-
 @overload
 def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int, *, stream: None = None) -> bool: ...
-
 @overload
 def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
-
 @overload
 def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: None = None, *, stream: None = None) -> None:
     """As `wait_until_all`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
-
 @overload
 def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int, *, stream: None = None) -> bool: ...
-
 @overload
 def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any) -> None: ...
 
@@ -424,14 +396,11 @@ def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int,
     is; if it does not hold, nothing is guaranteed about what others wrote. Without a timeout (None)
     it waits indefinitely.
     """
-
 @overload
 def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
-
 @overload
 def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: None = None) -> int:
     """As `wait_until_any`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
-
 @overload
 def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any) -> None: ...
 
@@ -455,14 +424,11 @@ def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp:
     ends counts, however late it is; if it does not hold, nothing is guaranteed about what others
     wrote. Without a timeout (None) it waits indefinitely.
     """
-
 @overload
 def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
-
 @overload
 def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: None = None) -> int:
     """As `wait_until_some`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
-
 @overload
 def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any) -> None: ...
 
@@ -488,7 +454,6 @@ def test_all(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> bo
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is
     then visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
     """
-
 def test_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> bool:
     """As `test_all`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
 
@@ -503,7 +468,6 @@ def test_any(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> in
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is
     then visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
     """
-
 def test_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> int:
     """As `test_any`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
 
@@ -518,7 +482,6 @@ def test_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, 
     written by `p`, by an atomic operation or by a signal; what the writer ordered before that is
     then visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
     """
-
 def test_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array) -> int:
     """As `test_some`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
 
@@ -587,10 +550,8 @@ def barrier(team: Team, *, stream: Any = None) -> None:
     One call per PE: by one thread, one warp or one block of one kernel, or by the host, which first
     waits for its PE's kernels.
     """
-
 def barrier_warp(team: Team) -> None:
     """As `barrier`, in kernels, by all threads of a warp with the same arguments."""
-
 def barrier_block(team: Team) -> None:
     """As `barrier`, in kernels, by all threads of a block with the same arguments."""
 
@@ -602,10 +563,8 @@ def barrier_all(*, stream: Any = None) -> None:
     One call per PE: by one thread, one warp or one block of one kernel, or by the host, which first
     waits for its PE's kernels.
     """
-
 def barrier_all_warp() -> None:
     """As `barrier_all`, in kernels, by all threads of a warp with the same arguments."""
-
 def barrier_all_block() -> None:
     """As `barrier_all`, in kernels, by all threads of a block with the same arguments."""
 
@@ -618,10 +577,8 @@ def sync(team: Team, *, stream: Any = None) -> None:
     One call per PE: by one thread, one warp or one block of one kernel, or by the host, which first
     waits for its PE's kernels.
     """
-
 def sync_warp(team: Team) -> None:
     """As `sync`, in kernels, by all threads of a warp with the same arguments."""
-
 def sync_block(team: Team) -> None:
     """As `sync`, in kernels, by all threads of a block with the same arguments."""
 
@@ -634,10 +591,8 @@ def sync_all(*, stream: Any = None) -> None:
     One call per PE: by one thread, one warp or one block of one kernel, or by the host, which first
     waits for its PE's kernels.
     """
-
 def sync_all_warp() -> None:
     """As `sync_all`, in kernels, by all threads of a warp with the same arguments."""
-
 def sync_all_block() -> None:
     """As `sync_all`, in kernels, by all threads of a block with the same arguments."""
 
@@ -651,10 +606,8 @@ def broadcast(team: Team, dst: Symmetric, src: Symmetric, root: int = 0, *, stre
     and `src` may be changed; other PEs may still be in the call. One call per PE: by one thread,
     one warp or one block of one kernel, or by the host, which first waits for its PE's kernels.
     """
-
 def broadcast_warp(team: Team, dst: Symmetric, src: Symmetric, root: int = 0) -> None:
     """As `broadcast`, in kernels, by all threads of a warp with the same arguments."""
-
 def broadcast_block(team: Team, dst: Symmetric, src: Symmetric, root: int = 0) -> None:
     """As `broadcast`, in kernels, by all threads of a block with the same arguments."""
 
@@ -669,10 +622,8 @@ def fcollect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) 
     and `src` may be changed; other PEs may still be in the call. One call per PE: by one thread,
     one warp or one block of one kernel, or by the host, which first waits for its PE's kernels.
     """
-
 def fcollect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
     """As `fcollect`, in kernels, by all threads of a warp with the same arguments."""
-
 def fcollect_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
     """As `fcollect`, in kernels, by all threads of a block with the same arguments."""
 
@@ -687,10 +638,8 @@ def collect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -
     and `src` may be changed; other PEs may still be in the call. One call per PE: by one thread,
     one warp or one block of one kernel, or by the host, which first waits for its PE's kernels.
     """
-
 def collect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
     """As `collect`, in kernels, by all threads of a warp with the same arguments."""
-
 def collect_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
     """As `collect`, in kernels, by all threads of a block with the same arguments."""
 
@@ -705,10 +654,8 @@ def alltoall(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) 
     and `src` may be changed; other PEs may still be in the call. One call per PE: by one thread,
     one warp or one block of one kernel, or by the host, which first waits for its PE's kernels.
     """
-
 def alltoall_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
     """As `alltoall`, in kernels, by all threads of a warp with the same arguments."""
-
 def alltoall_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
     """As `alltoall`, in kernels, by all threads of a block with the same arguments."""
 
@@ -724,10 +671,8 @@ def alltoalls(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_s
     and `src` may be changed; other PEs may still be in the call. One call per PE: by one thread,
     one warp or one block of one kernel, or by the host, which first waits for its PE's kernels.
     """
-
 def alltoalls_warp(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_stride: int, nelems: int) -> None:
     """As `alltoalls`, in kernels, by all threads of a warp with the same arguments."""
-
 def alltoalls_block(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_stride: int, nelems: int) -> None:
     """As `alltoalls`, in kernels, by all threads of a block with the same arguments."""
 
@@ -748,10 +693,8 @@ def reduce(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream: Any =
     call per PE: by one thread, one warp or one block of one kernel, or by the host, which first
     waits for its PE's kernels.
     """
-
 def reduce_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     """As `reduce`, in kernels, by all threads of a warp with the same arguments."""
-
 def reduce_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     """As `reduce`, in kernels, by all threads of a block with the same arguments."""
 
@@ -773,10 +716,8 @@ def reducescatter(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream
     in the call. One call per PE: by one thread, one warp or one block of one kernel, or by the
     host, which first waits for its PE's kernels.
     """
-
 def reducescatter_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     """As `reducescatter`, in kernels, by all threads of a warp with the same arguments."""
-
 def reducescatter_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     """As `reducescatter`, in kernels, by all threads of a block with the same arguments."""
 
