@@ -22,11 +22,11 @@ from numba.cuda.cudadrv import nvvm
 from numba.cuda.cudadrv.libs import get_cudalib
 from numba.cuda.cudadrv.linkable_code import LinkableCode
 from numba.cuda.typing.typeof import typeof_impl
+from nvshmem.bindings.device.numba import _numbast as bindings
 
 from gpushmem.artifacts.refusal import as_kernel_error
 from gpushmem.backends.base import DeviceFunction
 from gpushmem.backends.nvshmem import gemm, lowering, mathdx, shims
-from gpushmem.backends.nvshmem.native import bindings
 from gpushmem.errors import ArgumentError
 
 __all__ = ["Arch", "Compiled", "Linked", "compile_kernel", "link", "link_all"]

@@ -17,21 +17,6 @@ from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import _Intrinsic as Intrinsic
 from nvshmem.bindings.device.numba import _numbast as bindings
 
-__all__ = [
-    "CTYPES",
-    "EXTRA",
-    "Value",
-    "bindings",
-    "call",
-    "data_of",
-    "function_for",
-    "functions_of",
-    "intrinsic",
-    "itemsize_of",
-    "signature_of",
-    "unit_of",
-]
-
 # dtype -> its names in NVSHMEM's typed functions; the first that exists is used.
 CTYPES = {
     "int8": ("int8", "schar"), "int16": ("int16", "short"), "int32": ("int32", "int"),

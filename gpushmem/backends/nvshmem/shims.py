@@ -16,10 +16,11 @@ from pathlib import Path
 
 from cuda.core import Program, ProgramOptions
 from cuda.pathfinder import find_nvidia_header_directory
+from nvshmem.bindings.device.numba import _numbast as bindings
 
 from gpushmem import store
 from gpushmem.backends.nvshmem import versions
-from gpushmem.backends.nvshmem.native import EXTRA, bindings, functions_of
+from gpushmem.backends.nvshmem.native import EXTRA, functions_of
 from gpushmem.ops import OPS
 from gpushmem.ops.row import Op
 
