@@ -1,7 +1,7 @@
 """`gemm_block`: a product of matrices by SciPy's BLAS, called from kernels.
 
-The last thread of the block to arrive calls it for all. BLAS counts columns first: what it is given
-is the transposed problem, `dst.T = b.T @ a.T`. 16-bit floats are multiplied as 32-bit ones.
+The last thread of the block to arrive calls it for all. BLAS counts columns first, so it computes
+the transposed problem, `dst.T = b.T @ a.T`. 16-bit floats are multiplied as 32-bit ones.
 """
 
 from __future__ import annotations

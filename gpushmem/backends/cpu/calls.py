@@ -1,7 +1,7 @@
-"""The calls of a warp or a block: what its threads give is compared, and words for what differs.
+"""Calls of a warp or a block: comparing the threads' arguments, and messages for differences.
 
-The engine compares numbers (`simt.groups`). Here they are made of an operation's arguments, and
-their names, by which its failures are explained.
+The engine compares numbers (`simt.groups`). This module makes them of an operation's arguments,
+together with the arguments' names, which the messages use.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def digest_of(typingctx: Any, label: Any, given: Any) -> Any:
 
 @intrinsic(prefer_literal=True)
 def words_of(typingctx: Any, label: Any, given: Any) -> Any:
-    """Address, on the stack, of what `digest_of` makes one number of; see `groups.begin_call`."""
+    """Address, on the stack, of the numbers that `digest_of` combines; see `groups.begin_call`."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind, words = _words(context, builder, sig.args[0], sig.args[1], args[1])

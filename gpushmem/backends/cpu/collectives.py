@@ -1,13 +1,14 @@
-"""Collectives inside kernels: rounds of a team, and copies between its members' memory.
+"""Collectives in kernels: rounds of a team, and copies between its members' memory.
 
-What fits a box is sent in one round (`rounds`), each member to each, and read out of the boxes when
-all have arrived. Nobody's arrays are touched by others, so nothing has to be said before or after.
+Data that fit a box are sent in one round (`rounds`), from each member to each, and read from the
+boxes when all members have arrived. No member accesses another one's arrays, so no other round is
+needed.
 
-What is larger moves between the arrays themselves, between two rounds: after the first, all members
+Larger data move between the arrays themselves, between two rounds: after the first, all members
 have called, so their `src` can be read and their `dst` written; after the second, all have
-finished. A reduction is then done in parts, one a member: it reads that part of every `src`, tile
-by tile, combines it in its cache, and writes it to every `dst`. So each byte of `src` is read once
-and each byte of `dst` written once, which no ring or tree improves on where all share a memory.
+finished. A reduction has one part per member, which reads that part of every `src`, tile by tile,
+combines it in its cache, and writes it to every `dst`. Each byte of `src` is read once and each
+byte of `dst` written once; in shared memory no ring or tree does better.
 """
 
 from __future__ import annotations

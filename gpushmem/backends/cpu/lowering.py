@@ -1,12 +1,12 @@
-"""The operations inside kernels: one device function per row of the operation table.
+"""The operations in kernels: one device function per row of the operation table.
 
-They are ordinary Python, compiled by the engine into the kernel that calls them. Shared
-helpers are in `access`; atomics are in a file of their own.
+They are ordinary Python, compiled by the engine into the kernel that calls them. Shared helpers are
+in `access`; atomics are in a file of their own.
 
-Operations complete at once: a put is a copy into the peer's segment, done when it returns.
-Ordering is then a matter of the compiler and of the processor's store order (see
-docs/memory-model.md): `fence` is a release fence, `quiet` a full one, signals are released and
-acquired. Warp and block forms let the last thread to arrive act for all.
+Operations are complete when they return: a put is a copy into the peer's segment. Ordering then
+depends on the compiler and the processor's store order (see docs/memory-model.md): `fence` is a
+release fence, `quiet` a full one, signals are released and acquired. In warp and block forms the
+last thread to arrive acts for all.
 """
 
 from __future__ import annotations

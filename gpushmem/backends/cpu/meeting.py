@@ -1,8 +1,8 @@
-"""Meeting of PEs from the host: barriers, and agreement on what is being done.
+"""Rounds of hosts: barriers, and agreement on the call that PEs are in.
 
-A meeting is a round of a team (`rounds`), so some PEs may come to a barrier from a kernel and
-others from the host. What a host does, when it is not a barrier, it writes to its box; all compare,
-and all fail together when PEs are in different calls.
+They are rounds of a team (`rounds`), so some PEs may arrive at a barrier from a kernel and others
+from the host. If the call is not a barrier, a host writes its name to its box; all members compare,
+and all raise together when PEs are in different calls.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ SPINS, YIELDS, SLEEPS, SLEEP_US = 200, 1000, 200, 50  # about 20 ms between two 
 ASLEEP = SPINS + YIELDS
 TEXT_BYTES = 128
 
-# What members of a team do in a round; a kind is such an index, 8 bits, a dtype, 16 bits, and a
-# number of bytes. Its detail is the root of a broadcast, or the strides of alltoalls, 32 bits each.
+# The calls of a team. A kind is an index of this tuple, 8 bits, a dtype, 16 bits, and a number of
+# bytes. Its detail is the root of a broadcast, or the strides of alltoalls, 32 bits each.
 KINDS = (
     "", "host", "barrier", "sync", "broadcast", "fcollect", "collect", "alltoall", "alltoalls",
     *(f"{what}({op})" for what in ("reduce", "reducescatter") for op in REDUCTIONS),
@@ -131,7 +131,7 @@ def native() -> dict[str, Any]:
 
 
 class Waiting(NamedTuple):
-    """What the host waits for; the watch's thread reads it."""
+    """The host's present wait, which the watch's thread reads."""
 
     parked: Parked
     team: int
@@ -203,7 +203,7 @@ class Meeting:
         try:
             with waiting.parked:
                 self.waiting = waiting
-                # Back in Python now and then, so that signals are handled, and to see who has
+                # Back in Python now and then, so that signals are handled, and to see which PEs
                 # ended. One that ended after arriving is no reason to complain.
                 while not self._passed(record, number, ASLEEP):
                     waiting.parked.turns += 1

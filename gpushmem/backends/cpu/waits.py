@@ -1,9 +1,8 @@
 """Waits for writes of other PEs: signals, `wait_until` and `test`, and their families.
 
-All of them read with acquire loads: what a PE wrote before the value that is waited for (and
-ordered before it, see docs/memory-model.md) is visible when the wait is over. A wait leaves a
-record of what it waits for; a test hands over to the launch's other threads once, so that a loop
-around it lets them run.
+All read with acquire loads: what a PE wrote before the value waited for (and ordered before it, see
+docs/memory-model.md) is visible when the wait is over. A wait keeps a record of what it waits for;
+a test yields once to the launch's other threads, so that a loop around it lets them run.
 """
 
 from __future__ import annotations
@@ -158,8 +157,8 @@ def ready(ivars, indices, status, value):
     fail_if(length < n, TOO_SHORT, n, length, 0, 0)
 
 
-# --- timeouts. `limit` is None for a wait without one, of which these leave nothing in the code:
-# Numba prunes what is compared with None and is None.
+# --- timeouts. `limit` is None for a wait without one; then these generate no code, as Numba prunes
+# comparisons of None with None.
 
 
 @intrinsic
@@ -217,8 +216,8 @@ def either(typingctx: Any, limit: Any, forever: Any, timed: Any) -> Any:
     return (limit, forever, timed)[index](limit, forever, timed), codegen
 
 
-# --- looking at several elements: an answer of 0 or more, or what is to be waited for: the first
-# element that counts and does not compare, as -1 - index.
+# --- comparing several elements. The answer is 0 or more, or -1 - index of the first element to
+# wait for: one that counts and does not compare.
 
 
 @device

@@ -31,9 +31,9 @@ from gpushmem.simt.base.layout import new
 __all__ = ["LINE", "LINE_OF", "TEAM", "WORLD", "World"]
 
 PAGE = mmap.PAGESIZE
-LINE = 64  # bytes; what different PEs write stays on different cache lines
+LINE = 64  # bytes; different PEs write to different cache lines
 
-# What a PE keeps of a team it is in; `n_pes` is 0 where there is no team.
+# A PE's record of a team it is in; `n_pes` is 0 if the row is free.
 TEAM = np.dtype(
     [
         ("n_pes", "i8"),
@@ -53,9 +53,9 @@ TEAM = np.dtype(
     ],
     align=True,
 )
-# What one member tells another in a round. Round k uses the line of k's parity. `said` is what
-# must be the same on all members: the kind of call, its detail (see `meeting`), and the heap
-# offsets of the arrays that the call wants at the same place on all of them, dst and src, or 0.
+# A member's message to another one in a round. Round k uses the line of k's parity. `said` must be
+# equal on all members: the kind of call, its detail (see `meeting`), and the heap offsets of dst
+# and src, if the call requires that they are the same on all members, else 0.
 LINE_OF = np.dtype(
     {
         "names": ["round", "said", "text"],
@@ -69,7 +69,7 @@ BOXES_BYTES = 1 << 20  # of all boxes of a team, per PE
 
 WORLD = np.dtype(
     [
-        # What a kernel knows of the job: the launch's `user` word points here.
+        # The job, for kernels: the launch's `user` word points here.
         ("my_pe", "i8"),
         ("n_pes", "i8"),
         ("heap", "i8"),  # address of this PE's segment

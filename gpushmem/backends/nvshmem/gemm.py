@@ -1,10 +1,10 @@
-"""`gemm_block`: a product of matrices, tile by tile, in memory that the block shares.
+"""`gemm_block`: a product of matrices, tile by tile, in the block's shared memory.
 
-All threads bring a tile of `a` and one of `b` there, with zeros where the matrices end, so any
-sizes and strides will do; the product of the two is added to the sums for a tile of `dst`, which
-are there, too. That step is cuBLASDx's where it is installed (`mathdx`) and the block is as long as
-it was compiled for, else the loops below, for any block. All but cuBLASDx is Python that the cpu
-backend compiles as well.
+All threads copy a tile of `a` and one of `b` there, padded with zeros, so any sizes and strides
+work; the product of the two is added to the sums for a tile of `dst`, which are also there. That
+step is cuBLASDx's if it is installed (`mathdx`) and the block has the length it was compiled for;
+otherwise the loops below, for any block. All but cuBLASDx is Python that the cpu backend can
+compile as well.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The operations inside kernels: each row of the table is a call of NVSHMEM's device function.
+"""The operations in kernels: each row of the table is a call of NVSHMEM's device function.
 
-`CALLS` says which, and with what: `{form}` in a name is the scope and the completion mode, `{unit}`
-the width in bits of what is counted, `{ctype}` what NVSHMEM calls the dtype, `{op}` the reduction.
-Of the arguments, words are the operation's own, an array being its address; others are made of
-them. Nothing is checked or converted when a kernel runs: the machine code is that of the bindings
-called by hand. The rest, which is in `composed`, is written in Python on top of these.
+`CALLS` has the function's name and arguments. In the name, `{form}` is the scope and the completion
+mode, `{unit}` the width in bits of the counted units, `{ctype}` NVSHMEM's name of the dtype, `{op}`
+the reduction. An argument is one of the operation's (of an array, the address), or computed from
+one. Nothing is checked or converted when a kernel runs: the machine code is that of the bindings
+called by hand. Operations without such a function are written in Python, in `composed`.
 """
 
 from __future__ import annotations

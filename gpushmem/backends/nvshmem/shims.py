@@ -1,10 +1,10 @@
 """NVSHMEM's device functions as objects to link with: C++ shims, compiled by NVRTC to LTO-IR.
 
 The bindings have a shim for each function, as text. NVRTC needs seconds for NVSHMEM's headers and
-hardly any time for shims, so those of all operations but the reductions are compiled together, once
-for an architecture; the linker takes what a kernel uses. Reductions are large: a kernel that has
-some gets an object of exactly the shims it uses. (Two objects cannot be linked: both would define
-NVSHMEM's state.)
+hardly any time for shims, so those of all operations but reductions are compiled together, once for
+an architecture, and the linker takes the ones that a kernel uses. Reductions are large: a kernel
+with reductions gets an object of exactly the shims it uses. (Two objects cannot be linked: both
+would define NVSHMEM's state.)
 """
 
 from __future__ import annotations

@@ -19,12 +19,12 @@ __all__ = ["TRANSPORTS", "apply", "chosen", "variables", "without_ours"]
 
 REMOTE, IBGDA = "NVSHMEM_REMOTE_TRANSPORT", "NVSHMEM_IB_ENABLE_IBGDA"
 SIZE = "NVSHMEM_SYMMETRIC_SIZE"
-# NVSHMEM adds what its teams and buffers need itself; this is for what the backend allocates
-# beside the heap, and for the alignment (512 bytes) and granularity (2 MiB) of blocks.
+# NVSHMEM adds room for its own teams and buffers; this is for the backend's allocations beside the
+# heap, and for the alignment (512 bytes) and granularity (2 MiB) of blocks.
 BESIDE = 64 << 20
 
-# GPUs of one machine reach each other directly, where they can, with all of them. IBGDA is beside
-# another, which the host uses: NVSHMEM's own choice, or what NVSHMEM_REMOTE_TRANSPORT says.
+# With all of them, GPUs of one machine access each other directly if they can. With IBGDA the host
+# uses another transport: NVSHMEM's own choice, or NVSHMEM_REMOTE_TRANSPORT.
 TRANSPORTS: dict[str, dict[str, str]] = {
     "auto": {},
     "p2p": {REMOTE: "none", IBGDA: "0"},

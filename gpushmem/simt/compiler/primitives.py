@@ -1,7 +1,7 @@
 """The engine's services to kernel code: identity, waiting, yielding, failing, shared arrays.
 
-The intrinsics here are the vocabulary in which `names` (the `numba.cuda` names) and an embedder's
-own operations are written as ordinary device functions. They work on the `simt` target only.
+The code of `numba.cuda` names (`names`) and of an embedder's operations is written with these
+intrinsics, as ordinary device functions. They exist on the `simt` target only.
 
 Waiting follows one pattern, cheap when there is nothing to wait for::
 
@@ -11,8 +11,8 @@ Waiting follows one pattern, cheap when there is nothing to wait for::
             pause()
         end_wait()
 
-Between `begin_wait` and `end_wait` the thread's record says what it waits for (`waits.py` reads
-it). Mentioning `pause` is also what makes a kernel run on fibers rather than in a plain loop.
+Between `begin_wait` and `end_wait` the thread's record describes its wait (`waits.py` reads it). A
+kernel that refers to `pause` runs on fibers, not in a plain loop.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """From a compiled kernel body to a function that runs a whole grid.
 
-The body is linked with everything it calls into one module. If that module mentions `pause`, the
-threads are fibers and `scheduler.run` drives them; otherwise the entry is a plain loop nest over
-blocks and threads with the body inlined, which LLVM vectorises. Either way it is the C function
-`void entry(LAUNCH*)`; the kernel's arguments lie at `LAUNCH.args`, 8 bytes for each of the values
-that numba-cuda makes of them (`pack`).
+The body is linked with everything it calls into one module. There are three kinds of entry. If the
+module refers to `pause`, the threads are fibers and `scheduler.run` drives them; if `fission` has
+lowered the kernel as a function of a whole block, the entry is a loop over blocks; otherwise it is
+a loop nest over blocks and threads with the body inlined, which LLVM vectorises. In each case it is
+the C function `void entry(LAUNCH*)`; the kernel's arguments are at `LAUNCH.args`, 8 bytes for each
+of the values that numba-cuda makes of them (`pack`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Kernels compiled once, by one of several processes, for them and for later runs.
 
-The key of a kernel is its `fingerprint`, which says when two kernels are the same; `gpushmem.store`
-finds the code, or has one process compile it. What it keeps is what `entry.freeze` makes of an
-entry.
+The key of a kernel is its `fingerprint`; `gpushmem.store` finds the code, or has one process
+compile it. It stores the result of `entry.freeze`.
 """
 
 from __future__ import annotations
