@@ -21,33 +21,6 @@ from gpushmem.errors import ArgumentTypeError, NotInitializedError, ShmemError
 from gpushmem.ops import roles
 from gpushmem.ops.roles import Argument, Array, Result
 
-__all__ = [
-    "ATOMIC",
-    "BLOCK",
-    "DATA",
-    "EVERY_SCOPE",
-    "GET",
-    "LOCAL_ON_HOST",
-    "OPS",
-    "PUT",
-    "QUIET",
-    "READS",
-    "RETURN",
-    "SIGNAL",
-    "THREAD",
-    "UPDATES",
-    "WARP",
-    "WRITES",
-    "Completion",
-    "Effect",
-    "Op",
-    "declare",
-    "host",
-    "reads",
-    "updates",
-    "writes",
-]
-
 THREAD, WARP, BLOCK = "thread", "warp", "block"
 EVERY_SCOPE = (THREAD, WARP, BLOCK)
 

@@ -175,19 +175,16 @@ class HostCalls:
         bindings.sync_all_on_stream(stream)
 
     def _broadcast(self, stream: int, team: int, dst: Any, src: Any, root: int) -> None:
-        unit, n = _moved(src)
-        function = getattr(bindings, f"{unit}_broadcast_on_stream")
+        function, n = _moving("broadcast", src)
         function(int(team), dst.address, src.address, n, root, stream)
 
     def _fcollect(self, stream: int, team: int, dst: Any, src: Any) -> None:
-        unit, n = _moved(src)
-        function = getattr(bindings, f"{unit}_fcollect_on_stream")
+        function, n = _moving("fcollect", src)
         function(int(team), dst.address, src.address, n, stream)
 
     def _alltoall(self, stream: int, team: int, dst: Any, src: Any) -> None:
-        unit, n = _moved(src)
+        function, n = _moving("alltoall", src)
         part = n // bindings.team_n_pes(int(team))
-        function = getattr(bindings, f"{unit}_alltoall_on_stream")
         function(int(team), dst.address, src.address, part, stream)
 
     def _reduce(self, stream: int, team: int, dst: Any, src: Any, op: str) -> None:
@@ -234,10 +231,10 @@ class HostCalls:
         return self._kernels[key]
 
 
-def _moved(src: Any) -> tuple[str, int]:
-    """The unit in which a collective moves `src`, and the number of units."""
+def _moving(name: str, src: Any) -> tuple[Callable[..., Any], int]:
+    """The function of a collective that moves `src`, and the number of units to move."""
     width = next(w for w in UNITS if src.dtype.itemsize % w == 0)
-    return UNITS[width], src.nbytes // width
+    return getattr(bindings, f"{UNITS[width]}_{name}_on_stream"), src.nbytes // width
 
 
 def as_gpu(value: Any) -> Any:
