@@ -12,7 +12,7 @@ from numba.cuda import cgutils, types
 
 from gpushmem.backends.code import contiguous, with_signature
 from gpushmem.backends.nvshmem import gemm, multicast
-from gpushmem.backends.nvshmem.native import call, intrinsic
+from gpushmem.backends.nvshmem.device_calls import call, intrinsic
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 
 __all__ = ["body_of"]
@@ -137,10 +137,10 @@ TOGETHER = {THREAD: for_thread, WARP: for_warp, BLOCK: for_block}
 
 
 def _broadcast(op: Op, core: Core, given: Given) -> Callable[..., Any]:
-    native = core[op.name]
+    with_root = core[op.name]
 
     def broadcast(team, dst, src, root=0):
-        return native(team, dst, src, root)
+        return with_root(team, dst, src, root)
 
     return broadcast
 

@@ -8,7 +8,7 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 
 from gpushmem.backends.code import array_moved
-from gpushmem.backends.nvshmem.native import Value, call, data_of, itemsize_of
+from gpushmem.backends.nvshmem.device_calls import Value, call, data_of, itemsize_of
 
 __all__ = ["DEFINITIONS"]
 

@@ -22,7 +22,7 @@ from numba.cuda.flags import Flags
 
 from gpushmem.backends.code import contiguous
 from gpushmem.backends.nvshmem import mathdx
-from gpushmem.backends.nvshmem.native import Value, data_of, intrinsic
+from gpushmem.backends.nvshmem.device_calls import Value, data_of, intrinsic
 from gpushmem.ops.row import Op
 
 __all__ = ["BYTES", "TILES", "Tile", "choose", "compiled", "product", "shared_bytes"]

@@ -23,7 +23,7 @@ from gpushmem.errors import ArgumentError
 __all__ = ["Kernel", "Loader"]
 
 PLAIN_SHARED = 48 << 10  # bytes of shared memory that a block can have by default
-WORKSPACE = "gpushmem_workspace"  # see `native.EXTRA`
+WORKSPACE = "gpushmem_workspace"  # see `device_calls.EXTRA`
 
 
 class Loaded:

@@ -24,7 +24,7 @@ from gpushmem.backends import argument_types
 from gpushmem.backends.calls import Operation
 from gpushmem.backends.code import with_signature
 from gpushmem.backends.nvshmem import composed, elements
-from gpushmem.backends.nvshmem.native import (
+from gpushmem.backends.nvshmem.device_calls import (
     Value,
     call,
     function_for,

@@ -20,7 +20,7 @@ from numba.cuda import cgutils, types
 
 from gpushmem import store
 from gpushmem.backends.nvshmem import versions
-from gpushmem.backends.nvshmem.native import Value, data_of, intrinsic
+from gpushmem.backends.nvshmem.device_calls import Value, data_of, intrinsic
 from gpushmem.errors import ShmemError
 
 __all__ = ["ALIGNMENT", "THREADS", "Product", "compiled", "has", "multiply", "needed_by"]

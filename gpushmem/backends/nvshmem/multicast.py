@@ -18,7 +18,7 @@ from numba.cuda.extending import overload
 from numba.cuda.flags import Flags
 from numba.cuda.models import register_model
 
-from gpushmem.backends.nvshmem.native import Value, call, intrinsic
+from gpushmem.backends.nvshmem.device_calls import Value, call, intrinsic
 from gpushmem.ops import OPS
 
 __all__ = ["make"]

@@ -20,7 +20,7 @@ from nvshmem.bindings.device.numba import _numbast as bindings
 
 from gpushmem import store
 from gpushmem.backends.nvshmem import versions
-from gpushmem.backends.nvshmem.native import EXTRA, functions_of
+from gpushmem.backends.nvshmem.device_calls import EXTRA, functions_of
 from gpushmem.ops import OPS
 from gpushmem.ops.row import Op
 
@@ -68,7 +68,7 @@ def _texts() -> dict[str, tuple[str, str]]:
 @cache
 def _core() -> frozenset[str]:
     """The shims of all operations but reductions."""
-    from gpushmem.backends.nvshmem.lowering import CALLS  # noqa: PLC0415  (which uses `native`)
+    from gpushmem.backends.nvshmem.lowering import CALLS  # noqa: PLC0415  (which uses `device_calls`)
 
     names = set(EXTRA)
     for op in OPS.values():

@@ -50,7 +50,7 @@ GROUP = _struct(
 )
 
 WARP = _struct(
-    # 32 threads of a block; see `meeting` for how they exchange values.
+    # 32 threads of a block; see `synchronization` for how they exchange values.
     ("all", GROUP),
     ("living", "i8"),  # bit per lane that has not returned yet
     ("waiting", "i8"),  # bit per lane that waits in a warp operation

@@ -2,7 +2,7 @@
 
 An entry of INTRINSICS is `f(builder, *args) -> value`: it generates the code that stands in place
 of a call. The table is keyed by the intrinsic's name, or by the text of inline assembly. An
-intrinsic that involves other threads calls a device function of `meeting`.
+intrinsic that involves other threads calls a device function of `synchronization`.
 
 Sources: NVVM IR Specification (special registers, barriers, shuffle, vote, match), PTX ISA.
 """
@@ -21,7 +21,7 @@ from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.base.native import i8p, i64
 from gpushmem.simt.compiler.primitives import assume, place, place_dynamic, thread_field
 from gpushmem.simt.compiler.target import INTRINSICS, call_device
-from gpushmem.simt.intrinsics import meeting
+from gpushmem.simt.intrinsics import synchronization
 
 __all__ = ["implements"]
 
@@ -113,7 +113,7 @@ for _bits in (8, 16, 32, 64):
 
 
 def _meet(builder: Any, function: Any, *args: tuple[Any, ir.Value]) -> ir.Value:
-    """Call a device function of `meeting` with (Numba type, value) pairs."""
+    """Call a device function of `synchronization` with (Numba type, value) pairs."""
     sig = types.int64(*(typ for typ, _ in args))
     return call_device(builder, function, sig, [value for _, value in args])
 
@@ -124,17 +124,17 @@ def _wide(builder: Any, value: ir.Value) -> tuple[Any, ir.Value]:
 
 @implements("llvm.nvvm.barrier0")
 def barrier(builder: Any) -> None:
-    _meet(builder, meeting.syncthreads)
+    _meet(builder, synchronization.syncthreads)
 
 
 def _counting(op: str) -> None:
     @implements(f"llvm.nvvm.barrier0.{op}")
     def counting(builder: Any, predicate: ir.Value) -> ir.Value:
-        function = meeting.BLOCK_REDUCTIONS[op]
+        function = synchronization.BLOCK_REDUCTIONS[op]
         return builder.trunc(_meet(builder, function, _wide(builder, predicate)), i32)
 
 
-for _op in meeting.BLOCK_REDUCTIONS:
+for _op in synchronization.BLOCK_REDUCTIONS:
     _counting(_op)
 
 
@@ -145,7 +145,7 @@ def grid_handle(builder: Any, which: ir.Value) -> ir.Value:
 
 @implements("cudaCGSynchronize")
 def grid_sync(builder: Any, handle: ir.Value, flags: ir.Value) -> ir.Value:
-    return builder.trunc(_meet(builder, meeting.grid_sync), i32)
+    return builder.trunc(_meet(builder, synchronization.grid_sync), i32)
 
 
 # --- warps
@@ -153,7 +153,7 @@ def grid_sync(builder: Any, handle: ir.Value, flags: ir.Value) -> ir.Value:
 
 @implements("llvm.nvvm.bar.warp.sync")
 def syncwarp(builder: Any, mask: ir.Value) -> None:
-    _meet(builder, meeting.syncwarp, _wide(builder, mask))
+    _meet(builder, synchronization.syncwarp, _wide(builder, mask))
 
 
 @implements("llvm.nvvm.shfl.sync.i32")
@@ -161,27 +161,27 @@ def shuffle(
     builder: Any, mask: ir.Value, mode: ir.Value, value: ir.Value, lane: ir.Value, clamp: ir.Value
 ) -> ir.Value:
     args = (mask, mode, value, lane)
-    word = _meet(builder, meeting.shuffle, *(_wide(builder, a) for a in args))
+    word = _meet(builder, synchronization.shuffle, *(_wide(builder, a) for a in args))
     return _pair(builder, builder.trunc(word, i32), i1(1))
 
 
 @implements("llvm.nvvm.vote.sync")
 def vote(builder: Any, mask: ir.Value, mode: ir.Value, predicate: ir.Value) -> ir.Value:
     args = (mask, mode, predicate)
-    word = _meet(builder, meeting.vote, *(_wide(builder, a) for a in args))
+    word = _meet(builder, synchronization.vote, *(_wide(builder, a) for a in args))
     bits = builder.trunc(word, i32)
     return _pair(builder, bits, builder.icmp_unsigned("!=", bits, i32(0)))
 
 
 @implements("llvm.nvvm.match.any.sync.i32", "llvm.nvvm.match.any.sync.i64")
 def match_any(builder: Any, mask: ir.Value, value: ir.Value) -> ir.Value:
-    word = _meet(builder, meeting.match_any, _wide(builder, mask), _word(builder, value))
+    word = _meet(builder, synchronization.match_any, _wide(builder, mask), _word(builder, value))
     return builder.trunc(word, i32)
 
 
 @implements("llvm.nvvm.match.all.sync.i32", "llvm.nvvm.match.all.sync.i64")
 def match_all(builder: Any, mask: ir.Value, value: ir.Value) -> ir.Value:
-    word = _meet(builder, meeting.match_all, _wide(builder, mask), _word(builder, value))
+    word = _meet(builder, synchronization.match_all, _wide(builder, mask), _word(builder, value))
     bits = builder.trunc(word, i32)
     return _pair(builder, bits, builder.icmp_unsigned("!=", bits, i32(0)))
 
@@ -196,12 +196,12 @@ def _pair(builder: Any, first: ir.Value, second: ir.Value) -> ir.Value:
 
 @implements("activemask.b32 $0;")
 def activemask(builder: Any) -> ir.Value:
-    return builder.trunc(_meet(builder, meeting.activemask), i32)
+    return builder.trunc(_meet(builder, synchronization.activemask), i32)
 
 
 @implements("nanosleep.u32 $0;")
 def nanosleep(builder: Any, ns: ir.Value) -> None:
-    _meet(builder, meeting.nanosleep, _wide(builder, ns))
+    _meet(builder, synchronization.nanosleep, _wide(builder, ns))
 
 
 @implements("polling loop")
@@ -212,7 +212,7 @@ def polling_loop(builder: Any) -> None:
     builder.store(turn, count)
     due = builder.icmp_unsigned("==", builder.and_(turn, i32(POLLED_TURNS - 1)), i32(0))
     with builder.if_then(due):
-        _meet(builder, meeting.look_again)
+        _meet(builder, synchronization.look_again)
 
 
 @implements("brkpt;")
