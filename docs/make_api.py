@@ -5,12 +5,14 @@ python docs/make_api.py
 
 import importlib
 import inspect
+import textwrap
 from pathlib import Path
 
 import gpushmem
 from gpushmem import _HOME
 from gpushmem.ops import OPS, roles
 from gpushmem.ops.constants import COMPARISONS
+from gpushmem.ops.row import THREAD, VECTOR
 
 ROOT = Path(__file__).parent.parent
 HEAD = """# Operations
@@ -88,6 +90,7 @@ def _signature(op):
     return inspect.signature(op.function).parameters
 
 
+WIDTH = 90  # of a docstring's only line
 STUB_HEAD = '''"""Public names for type checkers and editors; docs/make_api.py writes it."""
 
 from collections.abc import Sequence
@@ -106,20 +109,58 @@ __version__: str
 
 
 def stub():
-    """The stub of the package: public names where they are, operations with all their forms."""
+    """The stub of the package: public names where they are, operations with all their forms.
+
+    The forms of an operation stand together, without blank lines.
+    """
     lines = [STUB_HEAD]
     for module, names in _HOME.items():
-        lines += [f"from {module} import {name} as {name}\n" for name in names]
+        lines.append(_imported(module, names))
     lines.append(ALIASES)
     for op in OPS.values():
         forms = _forms(op)
-        text = "\n    ".join(op.doc.splitlines()).replace("\n    \n", "\n\n")
-        bodies = [f'\n    """{text}\n    """\n', *[" ...\n"] * (len(forms) - 1)]
+        bodies = [f"\n    {_docstring(op)}\n", *[" ...\n"] * (len(forms) - 1)]
         mark = "@overload\n" if len(forms) > 1 else ""
+        lines.append("\n" if _made_from(op) is op else "")
         lines += [
-            f"\n{mark}def {op.name}{form}:{body}" for form, body in zip(forms, bodies, strict=True)
+            f"{mark}def {op.name}{form}:{body}" for form, body in zip(forms, bodies, strict=True)
         ]
     return "".join(lines)
+
+
+def _imported(module, names):
+    """An import that makes the names public."""
+    text = ", ".join(f"{name}\0as\0{name}" for name in names)  # not to be broken
+    line = f"from {module} import {text}\n"
+    if len(line) > 100:
+        wrapped = textwrap.fill(text, 96, initial_indent="    ", subsequent_indent="    ")
+        line = f"from {module} import (\n{wrapped},\n)\n"
+    return line.replace("\0", " ")
+
+
+def _docstring(op):
+    """The contract; of a form made from another one, how it differs."""
+    plain = _made_from(op)
+    text = op.doc if plain is op else _difference(op, plain)
+    text = "\n\n".join(textwrap.fill(part, WIDTH + 6) for part in text.split("\n\n"))
+    lines = text.replace("\n", "\n    ").replace("\n    \n", "\n\n")
+    return f'"""{lines}"""' if len(lines) <= WIDTH else f'"""{lines}\n    """'
+
+
+def _made_from(op):
+    """The form with the same words in its name but the last: `put_nbi` of `put_nbi_block`."""
+    base = op.base.removesuffix(VECTOR)
+    names = [base + "_nbi" * op.nbi] if op.scope != THREAD else []
+    return next((OPS[name] for name in [*names, base] if name in OPS), op)
+
+
+def _difference(op, plain):
+    """In words; a scope's note is in the docstring, but in more of them."""
+    where = ", in kernels" if plain.host and not op.host else ""
+    if op.scope != plain.scope:
+        return f"As `{plain.name}`{where}, by all threads of a {op.scope} with the same arguments."
+    own = [part for part in op.doc.split("\n\n") if part not in plain.doc.split("\n\n")]
+    return " ".join([f"As `{plain.name}`{where}.", *own])
 
 
 def _forms(op):

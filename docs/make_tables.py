@@ -48,11 +48,14 @@ installed packages, and the output of `nvidia-smi`, `ldconfig`, `mpirun --versio
 list of objects with `name`, `title`, `concerns`, `verdict`, `found`, `fix`, `source`) and
 `summary` (a list of sentences).
 
+`doctor` checks what gpushmem itself depends on. Links between GPUs, the fabric and MIG are shown by
+`nvidia-smi topo -p2p r`, `nvidia-smi topo -m` and `nvidia-smi -q`, RDMA adapters by `ibv_devinfo`
+and `show_gids`; with `NVSHMEM_DEBUG=INFO` NVSHMEM prints which transport it uses, and why not
+another.
+
 The checks of GPUs and networks follow NVIDIA's documentation, NVSHMEM's sources and reports of its
 users. They have been tested on directory trees with the layout of such machines and on `nvidia-smi`
-output in its documented form, **not on a machine with several GPUs, RDMA adapters or NVLink between
-nodes**. They do not detect a slow cable, a switch that drops packets, or an interface without an
-address.
+output in its documented form, **not on a machine with several GPUs or RDMA adapters**.
 
 ## The checks
 """

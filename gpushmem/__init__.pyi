@@ -5,59 +5,36 @@ from typing import Any, TypeAlias, overload
 
 from numpy.typing import NDArray
 
-from gpushmem.errors import ArgumentError as ArgumentError
-from gpushmem.errors import BackendUnavailable as BackendUnavailable
-from gpushmem.errors import BootstrapError as BootstrapError
-from gpushmem.errors import CollectiveMismatch as CollectiveMismatch
-from gpushmem.errors import Deadlock as Deadlock
-from gpushmem.errors import HeapExhausted as HeapExhausted
-from gpushmem.errors import KernelError as KernelError
-from gpushmem.errors import NotInitializedError as NotInitializedError
-from gpushmem.errors import PeerFailed as PeerFailed
-from gpushmem.errors import ShmemError as ShmemError
-from gpushmem.errors import SymmetryError as SymmetryError
-from gpushmem.errors import TeamError as TeamError
-from gpushmem.errors import WaitTimeout as WaitTimeout
-from gpushmem.runtime import alloc_bytes as alloc_bytes
-from gpushmem.runtime import array as array
-from gpushmem.runtime import device_array as device_array
-from gpushmem.runtime import empty as empty
-from gpushmem.runtime import finalize as finalize
-from gpushmem.runtime import free as free
-from gpushmem.runtime import full as full
-from gpushmem.runtime import heap_stats as heap_stats
-from gpushmem.runtime import init as init
-from gpushmem.runtime import is_initialized as is_initialized
-from gpushmem.runtime import on_device as on_device
-from gpushmem.runtime import ones as ones
-from gpushmem.runtime import register as register
-from gpushmem.runtime import session as session
-from gpushmem.runtime import set_timeout as set_timeout
-from gpushmem.runtime import stream as stream
-from gpushmem.runtime import synchronize as synchronize
-from gpushmem.runtime import to_device as to_device
-from gpushmem.runtime import tuning as tuning
-from gpushmem.runtime import unregister as unregister
-from gpushmem.runtime import zeros as zeros
+from gpushmem.errors import (
+    ArgumentError as ArgumentError, BackendUnavailable as BackendUnavailable,
+    BootstrapError as BootstrapError, CollectiveMismatch as CollectiveMismatch,
+    Deadlock as Deadlock, HeapExhausted as HeapExhausted, KernelError as KernelError,
+    NotInitializedError as NotInitializedError, PeerFailed as PeerFailed,
+    ShmemError as ShmemError, SymmetryError as SymmetryError, TeamError as TeamError,
+    WaitTimeout as WaitTimeout,
+)
+from gpushmem.runtime import (
+    alloc_bytes as alloc_bytes, array as array, device_array as device_array, empty as empty,
+    finalize as finalize, free as free, full as full, heap_stats as heap_stats, init as init,
+    is_initialized as is_initialized, on_device as on_device, ones as ones,
+    register as register, session as session, set_timeout as set_timeout, stream as stream,
+    synchronize as synchronize, to_device as to_device, tuning as tuning,
+    unregister as unregister, zeros as zeros,
+)
 from gpushmem.backends.about import Tuning as Tuning
 from gpushmem.kernel import jit as jit
 from gpushmem.start.launch.spawn import spawn as spawn
-from gpushmem.memory.array import DeviceArray as DeviceArray
-from gpushmem.memory.array import MulticastArray as MulticastArray
-from gpushmem.memory.array import SymmetricArray as SymmetricArray
+from gpushmem.memory.array import (
+    DeviceArray as DeviceArray, MulticastArray as MulticastArray,
+    SymmetricArray as SymmetricArray,
+)
 from gpushmem.memory.stats import HeapStats as HeapStats
-from gpushmem.ops.constants import CMP_EQ as CMP_EQ
-from gpushmem.ops.constants import CMP_GE as CMP_GE
-from gpushmem.ops.constants import CMP_GT as CMP_GT
-from gpushmem.ops.constants import CMP_LE as CMP_LE
-from gpushmem.ops.constants import CMP_LT as CMP_LT
-from gpushmem.ops.constants import CMP_NE as CMP_NE
-from gpushmem.ops.constants import SIGNAL_ADD as SIGNAL_ADD
-from gpushmem.ops.constants import SIGNAL_SET as SIGNAL_SET
-from gpushmem.ops.constants import TEAM_INVALID as TEAM_INVALID
-from gpushmem.ops.constants import TEAM_NODE as TEAM_NODE
-from gpushmem.ops.constants import TEAM_SHARED as TEAM_SHARED
-from gpushmem.ops.constants import TEAM_WORLD as TEAM_WORLD
+from gpushmem.ops.constants import (
+    CMP_EQ as CMP_EQ, CMP_GE as CMP_GE, CMP_GT as CMP_GT, CMP_LE as CMP_LE, CMP_LT as CMP_LT,
+    CMP_NE as CMP_NE, SIGNAL_ADD as SIGNAL_ADD, SIGNAL_SET as SIGNAL_SET,
+    TEAM_INVALID as TEAM_INVALID, TEAM_NODE as TEAM_NODE, TEAM_SHARED as TEAM_SHARED,
+    TEAM_WORLD as TEAM_WORLD,
+)
 from gpushmem.ops.team import Team as Team
 
 Symmetric: TypeAlias = SymmetricArray
@@ -67,12 +44,10 @@ Scalar: TypeAlias = Any
 __version__: str
 
 def my_pe() -> int:
-    """Return the number of the calling PE, 0 to `n_pes() - 1`. OpenSHMEM 1.5: shmem_my_pe.
-    """
+    """Return the number of the calling PE, 0 to `n_pes() - 1`. OpenSHMEM 1.5: shmem_my_pe."""
 
 def n_pes() -> int:
-    """Return how many PEs the job has. OpenSHMEM 1.5: shmem_n_pes.
-    """
+    """Return how many PEs the job has. OpenSHMEM 1.5: shmem_n_pes."""
 
 def pe_accessible(pe: int) -> bool:
     """Return whether operations can name PE `pe`: they can name every PE of the job.
@@ -105,69 +80,18 @@ def put(dst: Symmetric, src: Array, pe: int, *, stream: Any = None) -> None:
 
     On the host the local array is device or symmetric memory, or registered (`register`).
     """
-
 def put_nbi(dst: Symmetric, src: Array, pe: int) -> None:
-    """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
-
-    Both contiguous, of one dtype; a smaller `dst` is an error. `put_signal` tells `pe` that the
-    data has arrived. Two puts may arrive in either order: put `fence` between them where it
-    matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
-    nvshmemx_put_block.
-
-    Non-blocking: do not change `src` until `flush` or `quiet`; the data has arrived after `quiet`.
+    """As `put`, in kernels. Non-blocking: do not change `src` until `flush` or `quiet`; the data has
+    arrived after `quiet`.
     """
-
 def put_warp(dst: Symmetric, src: Array, pe: int) -> None:
-    """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
-
-    Both contiguous, of one dtype; a smaller `dst` is an error. `put_signal` tells `pe` that the
-    data has arrived. Two puts may arrive in either order: put `fence` between them where it
-    matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
-    nvshmemx_put_block.
-
-    On return `src` may be changed; the data has arrived after `quiet`.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
-
+    """As `put`, in kernels, by all threads of a warp with the same arguments."""
 def put_nbi_warp(dst: Symmetric, src: Array, pe: int) -> None:
-    """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
-
-    Both contiguous, of one dtype; a smaller `dst` is an error. `put_signal` tells `pe` that the
-    data has arrived. Two puts may arrive in either order: put `fence` between them where it
-    matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
-    nvshmemx_put_block.
-
-    Non-blocking: do not change `src` until `flush` or `quiet`; the data has arrived after `quiet`.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
-
+    """As `put_nbi`, by all threads of a warp with the same arguments."""
 def put_block(dst: Symmetric, src: Array, pe: int) -> None:
-    """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
-
-    Both contiguous, of one dtype; a smaller `dst` is an error. `put_signal` tells `pe` that the
-    data has arrived. Two puts may arrive in either order: put `fence` between them where it
-    matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
-    nvshmemx_put_block.
-
-    On return `src` may be changed; the data has arrived after `quiet`.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
-
+    """As `put`, in kernels, by all threads of a block with the same arguments."""
 def put_nbi_block(dst: Symmetric, src: Array, pe: int) -> None:
-    """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
-
-    Both contiguous, of one dtype; a smaller `dst` is an error. `put_signal` tells `pe` that the
-    data has arrived. Two puts may arrive in either order: put `fence` between them where it
-    matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
-    nvshmemx_put_block.
-
-    Non-blocking: do not change `src` until `flush` or `quiet`; the data has arrived after `quiet`.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
+    """As `put_nbi`, by all threads of a block with the same arguments."""
 
 def get(dst: Array, src: Symmetric, pe: int, *, stream: Any = None) -> None:
     """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
@@ -179,59 +103,16 @@ def get(dst: Array, src: Symmetric, pe: int, *, stream: Any = None) -> None:
 
     On the host the local array is device or symmetric memory, or registered (`register`).
     """
-
 def get_nbi(dst: Array, src: Symmetric, pe: int) -> None:
-    """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
-
-    Both contiguous, of one dtype; a smaller `src` is an error. OpenSHMEM 1.5: shmem_get,
-    shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
-
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
-    """
-
+    """As `get`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`."""
 def get_warp(dst: Array, src: Symmetric, pe: int) -> None:
-    """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
-
-    Both contiguous, of one dtype; a smaller `src` is an error. OpenSHMEM 1.5: shmem_get,
-    shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
-
-    On return `dst` has the data.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
-
+    """As `get`, in kernels, by all threads of a warp with the same arguments."""
 def get_nbi_warp(dst: Array, src: Symmetric, pe: int) -> None:
-    """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
-
-    Both contiguous, of one dtype; a smaller `src` is an error. OpenSHMEM 1.5: shmem_get,
-    shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
-
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
-
+    """As `get_nbi`, by all threads of a warp with the same arguments."""
 def get_block(dst: Array, src: Symmetric, pe: int) -> None:
-    """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
-
-    Both contiguous, of one dtype; a smaller `src` is an error. OpenSHMEM 1.5: shmem_get,
-    shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
-
-    On return `dst` has the data.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
-
+    """As `get`, in kernels, by all threads of a block with the same arguments."""
 def get_nbi_block(dst: Array, src: Symmetric, pe: int) -> None:
-    """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
-
-    Both contiguous, of one dtype; a smaller `src` is an error. OpenSHMEM 1.5: shmem_get,
-    shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
-
-    Non-blocking: until `quiet` do not change `src`, nor read `dst`.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
+    """As `get_nbi`, by all threads of a block with the same arguments."""
 
 def iput(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int, *, stream: Any = None) -> None:
     """Copy elements of `src` (local) to `dst` (symmetric, on `pe`), `nelems` of them, with strides.
@@ -240,40 +121,15 @@ def iput(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: i
 
     On return `src` may be changed; the data has arrived after `quiet`.
 
-    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
-    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
-    warps.
+    Strides are in elements, 1 or more; both arrays contiguous, of one dtype. OpenSHMEM 1.5:
+    shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for warps.
 
     On the host the local array is device or symmetric memory, or registered (`register`).
     """
-
 def iput_warp(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
-    """Copy elements of `src` (local) to `dst` (symmetric, on `pe`), `nelems` of them, with strides.
-
-    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
-
-    On return `src` may be changed; the data has arrived after `quiet`.
-
-    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
-    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
-    warps.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
-
+    """As `iput`, in kernels, by all threads of a warp with the same arguments."""
 def iput_block(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
-    """Copy elements of `src` (local) to `dst` (symmetric, on `pe`), `nelems` of them, with strides.
-
-    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
-
-    On return `src` may be changed; the data has arrived after `quiet`.
-
-    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
-    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
-    warps.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
+    """As `iput`, in kernels, by all threads of a block with the same arguments."""
 
 def iget(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int, *, stream: Any = None) -> None:
     """Copy elements of `src` (symmetric, on `pe`) to `dst` (local), `nelems` of them, with strides.
@@ -282,54 +138,29 @@ def iget(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: i
 
     On return `dst` has the data.
 
-    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
-    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
-    warps.
+    Strides are in elements, 1 or more; both arrays contiguous, of one dtype. OpenSHMEM 1.5:
+    shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for warps.
 
     On the host the local array is device or symmetric memory, or registered (`register`).
     """
-
 def iget_warp(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
-    """Copy elements of `src` (symmetric, on `pe`) to `dst` (local), `nelems` of them, with strides.
-
-    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
-
-    On return `dst` has the data.
-
-    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
-    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
-    warps.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
-
+    """As `iget`, in kernels, by all threads of a warp with the same arguments."""
 def iget_block(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
-    """Copy elements of `src` (symmetric, on `pe`) to `dst` (local), `nelems` of them, with strides.
-
-    Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
-
-    On return `dst` has the data.
-
-    Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
-    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
-    warps.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
+    """As `iget`, in kernels, by all threads of a block with the same arguments."""
 
 def atomic_fetch(dst: Symmetric, pe: int, *, stream: Any = None) -> Scalar:
     """Return element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_fetch.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64, float32, float64.
     """
 
 def atomic_set(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> None:
     """Write `value` to element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_set.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64, float32, float64.
     """
 
@@ -338,27 +169,26 @@ def atomic_swap(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -
 
     OpenSHMEM 1.5: shmem_atomic_swap.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64, float32, float64.
     """
 
 def atomic_compare_swap(dst: Symmetric, cond: Scalar, value: Scalar, pe: int, *, stream: Any = None) -> Scalar:
     """Write `value` to element 0 of `dst` (symmetric, on `pe`) if it is `cond`; return what it was.
 
-    The write took place if the result equals `cond`. OpenSHMEM 1.5:
-    shmem_atomic_compare_swap.
+    The write took place if the result equals `cond`. OpenSHMEM 1.5: shmem_atomic_compare_swap.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
 def atomic_inc(dst: Symmetric, pe: int, *, stream: Any = None) -> None:
     """Add 1 to element 0 of `dst` (symmetric, on `pe`). OpenSHMEM 1.5: shmem_atomic_inc.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
@@ -367,8 +197,8 @@ def atomic_fetch_inc(dst: Symmetric, pe: int, *, stream: Any = None) -> Scalar:
 
     OpenSHMEM 1.5: shmem_atomic_fetch_inc.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
@@ -377,8 +207,8 @@ def atomic_add(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) ->
 
     Integers wrap around. Sums of floats depend on the order of the additions.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64, float32, float64.
     """
 
@@ -387,8 +217,8 @@ def atomic_fetch_add(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = No
 
     Integers wrap around. OpenSHMEM 1.5: shmem_atomic_fetch_add.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64, float32, float64.
     """
 
@@ -397,16 +227,16 @@ def atomic_and(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) ->
 
     OpenSHMEM 1.5: shmem_atomic_and.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
 def atomic_fetch_and(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> Scalar:
     """As `atomic_and`; return the previous value. OpenSHMEM 1.5: shmem_atomic_fetch_and.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
@@ -415,16 +245,16 @@ def atomic_or(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> 
 
     OpenSHMEM 1.5: shmem_atomic_or.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
 def atomic_fetch_or(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> Scalar:
     """As `atomic_or`; return the previous value. OpenSHMEM 1.5: shmem_atomic_fetch_or.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
@@ -433,16 +263,16 @@ def atomic_xor(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) ->
 
     OpenSHMEM 1.5: shmem_atomic_xor.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
 def atomic_fetch_xor(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> Scalar:
     """As `atomic_xor`; return the previous value. OpenSHMEM 1.5: shmem_atomic_fetch_xor.
 
-    Atomic with every other atomic operation on that element, by any PE, in kernels and on
-    hosts. Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
+    Atomic with every other atomic operation on that element, by any PE, in kernels and on hosts.
+    Not ordered with operations on other memory: use `fence` or `quiet` in between. `dst[i:]`
     addresses element i. dtypes: int32, int64, uint32, uint64.
     """
 
@@ -450,77 +280,31 @@ def put_signal(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: in
     """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
 
     `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
-    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
-    NVSHMEM 3: nvshmemx_put_signal_block.
+    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal; NVSHMEM 3:
+    nvshmemx_put_signal_block.
 
     On return `src` may be changed; the data has arrived after `quiet`.
 
     On the host the local array is device or symmetric memory, or registered (`register`).
     """
-
 def put_signal_nbi(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
-    """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
-
-    `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
-    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
-    NVSHMEM 3: nvshmemx_put_signal_block.
-
-    Non-blocking: do not change `src` until `flush` or `quiet`; the data has arrived after `quiet`.
+    """As `put_signal`, in kernels. Non-blocking: do not change `src` until `flush` or `quiet`; the
+    data has arrived after `quiet`.
     """
-
 def put_signal_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
-    """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
-
-    `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
-    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
-    NVSHMEM 3: nvshmemx_put_signal_block.
-
-    On return `src` may be changed; the data has arrived after `quiet`.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
-
+    """As `put_signal`, in kernels, by all threads of a warp with the same arguments."""
 def put_signal_nbi_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
-    """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
-
-    `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
-    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
-    NVSHMEM 3: nvshmemx_put_signal_block.
-
-    Non-blocking: do not change `src` until `flush` or `quiet`; the data has arrived after `quiet`.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
-
+    """As `put_signal_nbi`, by all threads of a warp with the same arguments."""
 def put_signal_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
-    """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
-
-    `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
-    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
-    NVSHMEM 3: nvshmemx_put_signal_block.
-
-    On return `src` may be changed; the data has arrived after `quiet`.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
-
+    """As `put_signal`, in kernels, by all threads of a block with the same arguments."""
 def put_signal_nbi_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
-    """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
-
-    `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
-    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
-    NVSHMEM 3: nvshmemx_put_signal_block.
-
-    Non-blocking: do not change `src` until `flush` or `quiet`; the data has arrived after `quiet`.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
+    """As `put_signal_nbi`, by all threads of a block with the same arguments."""
 
 def signal_op(signal: Symmetric, value: int, op: int, pe: int, *, stream: Any = None) -> None:
     """Update element 0 of `signal` (uint64, symmetric, on `pe`) atomically: set it or add to it.
 
-    `op` is SIGNAL_SET or SIGNAL_ADD. Not ordered after earlier puts: put `fence` before it.
-    NVSHMEM 3: nvshmemx_signal_op.
+    `op` is SIGNAL_SET or SIGNAL_ADD. Not ordered after earlier puts: put `fence` before it. NVSHMEM
+    3: nvshmemx_signal_op.
     """
 
 def signal_fetch(signal: Symmetric) -> int:
@@ -541,15 +325,14 @@ def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: None 
     `wait_until_some`: the data put before those that satisfy `cmp` is then visible likewise.
     OpenSHMEM 1.5: shmem_signal_wait_until.
 
-    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
-    condition does not hold; 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False. A
-    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
-    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
+    does not hold; 0 polls once, after yielding to the other threads. It then returns whether the
+    condition held: True or False. A condition that holds when the wait ends counts, however late it
+    is; if it does not hold, nothing is guaranteed about what others wrote. Without a timeout (None)
+    it waits indefinitely.
     """
-
 @overload
 def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: int, *, stream: None = None) -> bool: ...
-
 @overload
 def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
 
@@ -559,20 +342,19 @@ def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: None = None, *
 
     OpenSHMEM 1.5: shmem_wait_until.
 
-    Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
+    Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE.
+    The elements must be written by `p`, by an atomic operation or by a signal; what the writer
+    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
+    uint32, uint64.
 
-    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
-    condition does not hold; 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False. A
-    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
-    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
+    does not hold; 0 polls once, after yielding to the other threads. It then returns whether the
+    condition held: True or False. A condition that holds when the wait ends counts, however late it
+    is; if it does not hold, nothing is guaranteed about what others wrote. Without a timeout (None)
+    it waits indefinitely.
     """
-
 @overload
 def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int, *, stream: None = None) -> bool: ...
-
 @overload
 def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
 
@@ -582,47 +364,27 @@ def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int,
 
     OpenSHMEM 1.5: shmem_wait_until_all.
 
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which it is not
+    0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the
+    calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is
+    then visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
 
-    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
-    condition does not hold; 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False. A
-    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
-    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
+    does not hold; 0 polls once, after yielding to the other threads. It then returns whether the
+    condition held: True or False. A condition that holds when the wait ends counts, however late it
+    is; if it does not hold, nothing is guaranteed about what others wrote. Without a timeout (None)
+    it waits indefinitely.
     """
-
 @overload
 def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int, *, stream: None = None) -> bool: ...
-
 @overload
 def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
-
 @overload
 def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: None = None, *, stream: None = None) -> None:
-    """Wait until all elements of `ivars` (symmetric, own) satisfy `cmp` with `value`.
-
-    OpenSHMEM 1.5: shmem_wait_until_all.
-
-    `value` is an array as long as `ivars`: each element is compared with the one beside it.
-
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
-
-    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
-    condition does not hold; 0 polls once, after yielding to the other threads. It then returns whether the condition held: True or False. A
-    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
-    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
-    """
-
+    """As `wait_until_all`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
 @overload
 def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int, *, stream: None = None) -> bool: ...
-
 @overload
 def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any) -> None: ...
 
@@ -630,47 +392,27 @@ def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, valu
 def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: None = None) -> int:
     """Wait until one element of `ivars` (symmetric, own) satisfies `cmp`; return its index.
 
-    If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX
-    in C). OpenSHMEM 1.5: shmem_wait_until_any.
+    If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX in
+    C). OpenSHMEM 1.5: shmem_wait_until_any.
 
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which it is not
+    0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the
+    calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is
+    then visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
 
-    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
-    condition does not hold; 0 polls once, after yielding to the other threads. It then returns -1, which is also what it returns at once if there is nothing to wait
-    for: a `status` that excludes all of `ivars` tells the two apart. A
-    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
-    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
+    does not hold; 0 polls once, after yielding to the other threads. It then returns -1, which is
+    also what it returns at once if there is nothing to wait for: a `status` that excludes all of
+    `ivars` tells the two apart. A condition that holds when the wait ends counts, however late it
+    is; if it does not hold, nothing is guaranteed about what others wrote. Without a timeout (None)
+    it waits indefinitely.
     """
-
 @overload
 def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
-
 @overload
 def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: None = None) -> int:
-    """Wait until one element of `ivars` (symmetric, own) satisfies `cmp`; return its index.
-
-    If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX
-    in C). OpenSHMEM 1.5: shmem_wait_until_any.
-
-    `value` is an array as long as `ivars`: each element is compared with the one beside it.
-
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
-
-    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
-    condition does not hold; 0 polls once, after yielding to the other threads. It then returns -1, which is also what it returns at once if there is nothing to wait
-    for: a `status` that excludes all of `ivars` tells the two apart. A
-    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
-    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
-    """
-
+    """As `wait_until_any`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
 @overload
 def wait_until_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any) -> None: ...
 
@@ -681,44 +423,24 @@ def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp:
     Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
     returns how many: 0 if there is nothing to wait for. OpenSHMEM 1.5: shmem_wait_until_some.
 
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which it is not
+    0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the
+    calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is
+    then visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
 
-    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
-    condition does not hold; 0 polls once, after yielding to the other threads. It then returns 0, which is also what it returns at once if there is nothing to wait
-    for: a `status` that excludes all of `ivars` tells the two apart. `indices` stay as they were. A
-    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
-    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
+    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
+    does not hold; 0 polls once, after yielding to the other threads. It then returns 0, which is
+    also what it returns at once if there is nothing to wait for: a `status` that excludes all of
+    `ivars` tells the two apart. `indices` stay as they were. A condition that holds when the wait
+    ends counts, however late it is; if it does not hold, nothing is guaranteed about what others
+    wrote. Without a timeout (None) it waits indefinitely.
     """
-
 @overload
 def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
-
 @overload
 def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: None = None) -> int:
-    """Wait until at least one element of `ivars` (symmetric, own) satisfies `cmp`.
-
-    Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
-    returns how many: 0 if there is nothing to wait for. OpenSHMEM 1.5: shmem_wait_until_some.
-
-    `value` is an array as long as `ivars`: each element is compared with the one beside it.
-
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
-
-    With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
-    condition does not hold; 0 polls once, after yielding to the other threads. It then returns 0, which is also what it returns at once if there is nothing to wait
-    for: a `status` that excludes all of `ivars` tells the two apart. `indices` stay as they were. A
-    condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
-    guaranteed about what others wrote. Without a timeout (None) it waits indefinitely.
-    """
-
+    """As `wait_until_some`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
 @overload
 def wait_until_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array, timeout_ns: int | None = None, *, stream: Any) -> None: ...
 
@@ -727,10 +449,10 @@ def test(ivar: Symmetric, cmp: int, value: int) -> bool:
 
     OpenSHMEM 1.5: shmem_test.
 
-    Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
+    Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE.
+    The elements must be written by `p`, by an atomic operation or by a signal; what the writer
+    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
+    uint32, uint64.
     """
 
 def test_all(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> bool:
@@ -738,85 +460,48 @@ def test_all(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> bo
 
     True also if all are excluded. OpenSHMEM 1.5: shmem_test_all.
 
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which it is not
+    0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the
+    calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is
+    then visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
     """
-
 def test_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> bool:
-    """Return whether all elements of `ivars` (symmetric, own) satisfy `cmp` with `value`.
-
-    True also if all are excluded. OpenSHMEM 1.5: shmem_test_all.
-
-    `value` is an array as long as `ivars`: each element is compared with the one beside it.
-
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
-    """
+    """As `test_all`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
 
 def test_any(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> int:
     """Return the lowest index of `ivars` (symmetric, own) that satisfies `cmp`, or -1.
 
     OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
 
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which it is not
+    0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the
+    calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is
+    then visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
     """
-
 def test_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> int:
-    """Return the lowest index of `ivars` (symmetric, own) that satisfies `cmp`, or -1.
-
-    OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
-
-    `value` is an array as long as `ivars`: each element is compared with the one beside it.
-
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
-    """
+    """As `test_any`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
 
 def test_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int) -> int:
     """Write the indices of elements of `ivars` that satisfy `cmp` to `indices`; return how many.
 
     `ivars` is symmetric, own. OpenSHMEM 1.5: shmem_test_some.
 
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
+    `status`, an integer array as long as `ivars` or None, excludes the elements for which it is not
+    0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the
+    calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be
+    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is
+    then visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
     """
-
 def test_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array) -> int:
-    """Write the indices of elements of `ivars` that satisfy `cmp` to `indices`; return how many.
-
-    `ivars` is symmetric, own. OpenSHMEM 1.5: shmem_test_some.
-
-    `value` is an array as long as `ivars`: each element is compared with the one beside it.
-
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which
-    it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-    writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-    uint16, uint32, uint64.
-    """
+    """As `test_some`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
 
 def fence(*, stream: Any = None) -> None:
     """Order what the caller sent to a PE before this call before what it sends there after it.
 
-    It orders per target PE and completes nothing: data may still be under way on return.
-    Classic mistake: `put(data)`, `signal_op(flag)` with no fence between. OpenSHMEM 1.5:
-    shmem_fence.
+    It orders per target PE and completes nothing: data may still be under way on return. Classic
+    mistake: `put(data)`, `signal_op(flag)` with no fence between. OpenSHMEM 1.5: shmem_fence.
     """
 
 def flush(*, stream: Any = None) -> None:
@@ -826,26 +511,10 @@ def flush(*, stream: Any = None) -> None:
     this does, and waits for arrival, too. NVSHMEM 3: nvshmemx_flush, nvshmemx_flush_warp,
     nvshmemx_flush_block.
     """
-
 def flush_warp() -> None:
-    """Complete the sources of the caller's earlier non-blocking puts: they may be changed again.
-
-    It says nothing of the targets: the data may arrive later, and in any order. `quiet` does what
-    this does, and waits for arrival, too. NVSHMEM 3: nvshmemx_flush, nvshmemx_flush_warp,
-    nvshmemx_flush_block.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
-
+    """As `flush`, in kernels, by all threads of a warp with the same arguments."""
 def flush_block() -> None:
-    """Complete the sources of the caller's earlier non-blocking puts: they may be changed again.
-
-    It says nothing of the targets: the data may arrive later, and in any order. `quiet` does what
-    this does, and waits for arrival, too. NVSHMEM 3: nvshmemx_flush, nvshmemx_flush_warp,
-    nvshmemx_flush_block.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
+    """As `flush`, in kernels, by all threads of a block with the same arguments."""
 
 def quiet(*, stream: Any = None) -> None:
     """Complete what the caller sent before: on return it has arrived, on every PE.
@@ -860,8 +529,7 @@ def team_my_pe(team: Team) -> int:
     """
 
 def team_n_pes(team: Team) -> int:
-    """Return how many PEs `team` has; -1 for TEAM_INVALID. OpenSHMEM 1.5: shmem_team_n_pes.
-    """
+    """Return how many PEs `team` has; -1 for TEAM_INVALID. OpenSHMEM 1.5: shmem_team_n_pes."""
 
 def team_translate_pe(src_team: Team, src_pe: int, dst_team: Team) -> int:
     """Return the number that PE `src_pe` of `src_team` has in `dst_team`; -1 if it has none.
@@ -875,8 +543,8 @@ def team_split_strided(parent: Team, start: int, stride: int, size: int) -> Team
 
     PE k of the new team is the k-th of them. OpenSHMEM 1.5: shmem_team_split_strided.
 
-    Collective over `parent`: all its members call, with the same arguments; waits for this
-    PE's kernels. Returns TEAM_INVALID to a PE that is in none of the new teams. Raises `TeamError` on
+    Collective over `parent`: all its members call, with the same arguments; waits for this PE's
+    kernels. Returns TEAM_INVALID to a PE that is in none of the new teams. Raises `TeamError` on
     all when there are as many teams as there can be: GPUSHMEM_MAX_TEAMS, by default 256.
     """
 
@@ -886,8 +554,8 @@ def team_split_2d(parent: Team, xrange: int) -> tuple[Team, Team]:
     PE i of `parent` is in row `i // xrange` and column `i % xrange`; the last row may be shorter.
     OpenSHMEM 1.5: shmem_team_split_2d.
 
-    Collective over `parent`: all its members call, with the same arguments; waits for this
-    PE's kernels. Returns TEAM_INVALID to a PE that is in none of the new teams. Raises `TeamError` on
+    Collective over `parent`: all its members call, with the same arguments; waits for this PE's
+    kernels. Returns TEAM_INVALID to a PE that is in none of the new teams. Raises `TeamError` on
     all when there are as many teams as there can be: GPUSHMEM_MAX_TEAMS, by default 256.
     """
 
@@ -911,62 +579,26 @@ def barrier(team: Team, *, stream: Any = None) -> None:
 
     NVSHMEM 3: nvshmem_barrier.
 
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host, which first
+    waits for its PE's kernels.
     """
-
 def barrier_warp(team: Team) -> None:
-    """Wait until every PE of `team` calls; what any of them put before is then visible to all.
-
-    NVSHMEM 3: nvshmem_barrier.
-
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
-
+    """As `barrier`, in kernels, by all threads of a warp with the same arguments."""
 def barrier_block(team: Team) -> None:
-    """Wait until every PE of `team` calls; what any of them put before is then visible to all.
-
-    NVSHMEM 3: nvshmem_barrier.
-
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
+    """As `barrier`, in kernels, by all threads of a block with the same arguments."""
 
 def barrier_all(*, stream: Any = None) -> None:
     """Wait until every PE calls; what any of them put before is then visible to all.
 
     OpenSHMEM 1.5: shmem_barrier_all.
 
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host, which first
+    waits for its PE's kernels.
     """
-
 def barrier_all_warp() -> None:
-    """Wait until every PE calls; what any of them put before is then visible to all.
-
-    OpenSHMEM 1.5: shmem_barrier_all.
-
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
-
+    """As `barrier_all`, in kernels, by all threads of a warp with the same arguments."""
 def barrier_all_block() -> None:
-    """Wait until every PE calls; what any of them put before is then visible to all.
-
-    OpenSHMEM 1.5: shmem_barrier_all.
-
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
+    """As `barrier_all`, in kernels, by all threads of a block with the same arguments."""
 
 def sync(team: Team, *, stream: Any = None) -> None:
     """Wait until every PE of `team` calls. Completes no operations: `quiet` and `barrier` do.
@@ -974,33 +606,13 @@ def sync(team: Team, *, stream: Any = None) -> None:
     What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
     shmem_team_sync.
 
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host, which first
+    waits for its PE's kernels.
     """
-
 def sync_warp(team: Team) -> None:
-    """Wait until every PE of `team` calls. Completes no operations: `quiet` and `barrier` do.
-
-    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
-    shmem_team_sync.
-
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
-
+    """As `sync`, in kernels, by all threads of a warp with the same arguments."""
 def sync_block(team: Team) -> None:
-    """Wait until every PE of `team` calls. Completes no operations: `quiet` and `barrier` do.
-
-    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
-    shmem_team_sync.
-
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
+    """As `sync`, in kernels, by all threads of a block with the same arguments."""
 
 def sync_all(*, stream: Any = None) -> None:
     """Wait until every PE calls. Completes no operations: `quiet` and `barrier_all` do.
@@ -1008,73 +620,28 @@ def sync_all(*, stream: Any = None) -> None:
     What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
     shmem_sync_all.
 
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host, which first
+    waits for its PE's kernels.
     """
-
 def sync_all_warp() -> None:
-    """Wait until every PE calls. Completes no operations: `quiet` and `barrier_all` do.
-
-    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
-    shmem_sync_all.
-
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
-
+    """As `sync_all`, in kernels, by all threads of a warp with the same arguments."""
 def sync_all_block() -> None:
-    """Wait until every PE calls. Completes no operations: `quiet` and `barrier_all` do.
-
-    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
-    shmem_sync_all.
-
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
+    """As `sync_all`, in kernels, by all threads of a block with the same arguments."""
 
 def broadcast(team: Team, dst: Symmetric, src: Symmetric, root: int = 0, *, stream: Any = None) -> None:
     """Copy `src` of the team's PE `root` to the first elements of `dst` on every PE of `team`.
 
     OpenSHMEM 1.5: shmem_broadcast.
 
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` are
+    symmetric, contiguous, and of one dtype. They must not overlap. On return `dst` has the result
+    and `src` may be changed; other PEs may still be in the call. One call per PE: by one thread,
+    one warp or one block of one kernel, or by the host, which first waits for its PE's kernels.
     """
-
 def broadcast_warp(team: Team, dst: Symmetric, src: Symmetric, root: int = 0) -> None:
-    """Copy `src` of the team's PE `root` to the first elements of `dst` on every PE of `team`.
-
-    OpenSHMEM 1.5: shmem_broadcast.
-
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
-
+    """As `broadcast`, in kernels, by all threads of a warp with the same arguments."""
 def broadcast_block(team: Team, dst: Symmetric, src: Symmetric, root: int = 0) -> None:
-    """Copy `src` of the team's PE `root` to the first elements of `dst` on every PE of `team`.
-
-    OpenSHMEM 1.5: shmem_broadcast.
-
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
+    """As `broadcast`, in kernels, by all threads of a block with the same arguments."""
 
 def fcollect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -> None:
     """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
@@ -1082,85 +649,31 @@ def fcollect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) 
     `src` has n elements on every PE, `dst` at least `team_n_pes(team) * n`. OpenSHMEM 1.5:
     shmem_fcollect.
 
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` are
+    symmetric, contiguous, and of one dtype. They must not overlap. On return `dst` has the result
+    and `src` may be changed; other PEs may still be in the call. One call per PE: by one thread,
+    one warp or one block of one kernel, or by the host, which first waits for its PE's kernels.
     """
-
 def fcollect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
-    """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
-
-    `src` has n elements on every PE, `dst` at least `team_n_pes(team) * n`. OpenSHMEM 1.5:
-    shmem_fcollect.
-
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
-
+    """As `fcollect`, in kernels, by all threads of a warp with the same arguments."""
 def fcollect_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
-    """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
-
-    `src` has n elements on every PE, `dst` at least `team_n_pes(team) * n`. OpenSHMEM 1.5:
-    shmem_fcollect.
-
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
+    """As `fcollect`, in kernels, by all threads of a block with the same arguments."""
 
 def collect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -> None:
     """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
 
-    `src` may have another number of elements on every PE; `dst` has room for all of them.
-    OpenSHMEM 1.5: shmem_collect.
+    `src` may have another number of elements on every PE; `dst` has room for all of them. OpenSHMEM
+    1.5: shmem_collect.
 
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` are
+    symmetric, contiguous, and of one dtype. They must not overlap. On return `dst` has the result
+    and `src` may be changed; other PEs may still be in the call. One call per PE: by one thread,
+    one warp or one block of one kernel, or by the host, which first waits for its PE's kernels.
     """
-
 def collect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
-    """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
-
-    `src` may have another number of elements on every PE; `dst` has room for all of them.
-    OpenSHMEM 1.5: shmem_collect.
-
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
-
+    """As `collect`, in kernels, by all threads of a warp with the same arguments."""
 def collect_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
-    """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
-
-    `src` may have another number of elements on every PE; `dst` has room for all of them.
-    OpenSHMEM 1.5: shmem_collect.
-
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
+    """As `collect`, in kernels, by all threads of a block with the same arguments."""
 
 def alltoall(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -> None:
     """Send part k of `src` to the team's PE k: there, part j of `dst` is what PE j sent.
@@ -1168,143 +681,54 @@ def alltoall(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) 
     `src` has `team_n_pes(team)` equal parts; those of `dst` are as long. OpenSHMEM 1.5:
     shmem_alltoall.
 
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` are
+    symmetric, contiguous, and of one dtype. They must not overlap. On return `dst` has the result
+    and `src` may be changed; other PEs may still be in the call. One call per PE: by one thread,
+    one warp or one block of one kernel, or by the host, which first waits for its PE's kernels.
     """
-
 def alltoall_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
-    """Send part k of `src` to the team's PE k: there, part j of `dst` is what PE j sent.
-
-    `src` has `team_n_pes(team)` equal parts; those of `dst` are as long. OpenSHMEM 1.5:
-    shmem_alltoall.
-
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
-
+    """As `alltoall`, in kernels, by all threads of a warp with the same arguments."""
 def alltoall_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
-    """Send part k of `src` to the team's PE k: there, part j of `dst` is what PE j sent.
-
-    `src` has `team_n_pes(team)` equal parts; those of `dst` are as long. OpenSHMEM 1.5:
-    shmem_alltoall.
-
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
+    """As `alltoall`, in kernels, by all threads of a block with the same arguments."""
 
 def alltoalls(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, *, stream: Any = None) -> None:
     """Send `nelems` elements to each PE of `team`: as `alltoall`, with strides.
 
-    Element `(k * nelems + i) * src_stride` of `src` goes to PE k, as element
-    `(j * nelems + i) * dst_stride` of `dst`, where j is the sender. Strides are 1 or more.
-    OpenSHMEM 1.5: shmem_alltoalls.
+    Element `(k * nelems + i) * src_stride` of `src` goes to PE k, as element `(j * nelems + i) *
+    dst_stride` of `dst`, where j is the sender. Strides are 1 or more. OpenSHMEM 1.5:
+    shmem_alltoalls.
 
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` are
+    symmetric, contiguous, and of one dtype. They must not overlap. On return `dst` has the result
+    and `src` may be changed; other PEs may still be in the call. One call per PE: by one thread,
+    one warp or one block of one kernel, or by the host, which first waits for its PE's kernels.
     """
-
 def alltoalls_warp(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_stride: int, nelems: int) -> None:
-    """Send `nelems` elements to each PE of `team`: as `alltoall`, with strides.
-
-    Element `(k * nelems + i) * src_stride` of `src` goes to PE k, as element
-    `(j * nelems + i) * dst_stride` of `dst`, where j is the sender. Strides are 1 or more.
-    OpenSHMEM 1.5: shmem_alltoalls.
-
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
-
+    """As `alltoalls`, in kernels, by all threads of a warp with the same arguments."""
 def alltoalls_block(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_stride: int, nelems: int) -> None:
-    """Send `nelems` elements to each PE of `team`: as `alltoall`, with strides.
-
-    Element `(k * nelems + i) * src_stride` of `src` goes to PE k, as element
-    `(j * nelems + i) * dst_stride` of `dst`, where j is the sender. Strides are 1 or more.
-    OpenSHMEM 1.5: shmem_alltoalls.
-
-    All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
+    """As `alltoalls`, in kernels, by all threads of a block with the same arguments."""
 
 def reduce(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream: Any = None) -> None:
     """Combine `src` of all PEs of `team`, element by element, to the first of `dst`, on every PE.
 
     OpenSHMEM 1.5: shmem_sum_reduce and others; NVSHMEM 3: nvshmemx_sum_reduce_block and others.
 
-    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats and
-    complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
-    (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
-    and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
-    PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
-    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats
+    and complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or
+    "xor" (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest
+    value, and of equal ones the smallest place). On the cpu backend elements are combined in the
+    order of the PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which
+    has no products of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs
+    of `team` call, in the same order as the team's other collectives. `dst` and `src` are
+    symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On
+    return `dst` has the result and `src` may be changed; other PEs may still be in the call. One
+    call per PE: by one thread, one warp or one block of one kernel, or by the host, which first
+    waits for its PE's kernels.
     """
-
 def reduce_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
-    """Combine `src` of all PEs of `team`, element by element, to the first of `dst`, on every PE.
-
-    OpenSHMEM 1.5: shmem_sum_reduce and others; NVSHMEM 3: nvshmemx_sum_reduce_block and others.
-
-    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats and
-    complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
-    (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
-    and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
-    PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
-    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
-
+    """As `reduce`, in kernels, by all threads of a warp with the same arguments."""
 def reduce_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
-    """Combine `src` of all PEs of `team`, element by element, to the first of `dst`, on every PE.
-
-    OpenSHMEM 1.5: shmem_sum_reduce and others; NVSHMEM 3: nvshmemx_sum_reduce_block and others.
-
-    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats and
-    complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
-    (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
-    and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
-    PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
-    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
+    """As `reduce`, in kernels, by all threads of a block with the same arguments."""
 
 def reducescatter(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream: Any = None) -> None:
     """Combine part k of `src` of all PEs of `team`, element by element, to `dst` on its PE k.
@@ -1312,57 +736,22 @@ def reducescatter(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream
     `src` has `team_n_pes(team)` equal parts, `dst` at least as many elements as a part. NVSHMEM 3:
     nvshmem_sum_reducescatter and others.
 
-    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats and
-    complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
-    (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
-    and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
-    PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
-    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but `dst` may be the caller's part of `src`. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
+    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats
+    and complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or
+    "xor" (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest
+    value, and of equal ones the smallest place). On the cpu backend elements are combined in the
+    order of the PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which
+    has no products of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs
+    of `team` call, in the same order as the team's other collectives. `dst` and `src` are
+    symmetric, contiguous, and of one dtype. They must not overlap, but `dst` may be the caller's
+    part of `src`. On return `dst` has the result and `src` may be changed; other PEs may still be
+    in the call. One call per PE: by one thread, one warp or one block of one kernel, or by the
+    host, which first waits for its PE's kernels.
     """
-
 def reducescatter_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
-    """Combine part k of `src` of all PEs of `team`, element by element, to `dst` on its PE k.
-
-    `src` has `team_n_pes(team)` equal parts, `dst` at least as many elements as a part. NVSHMEM 3:
-    nvshmem_sum_reducescatter and others.
-
-    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats and
-    complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
-    (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
-    and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
-    PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
-    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but `dst` may be the caller's part of `src`. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the warp calls, with the same arguments; the warp acts as one.
-    """
-
+    """As `reducescatter`, in kernels, by all threads of a warp with the same arguments."""
 def reducescatter_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
-    """Combine part k of `src` of all PEs of `team`, element by element, to `dst` on its PE k.
-
-    `src` has `team_n_pes(team)` equal parts, `dst` at least as many elements as a part. NVSHMEM 3:
-    nvshmem_sum_reducescatter and others.
-
-    `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats and
-    complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
-    (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
-    and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
-    PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
-    of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs of `team` call, in the same order as the team's other collectives. `dst`
-    and `src` are symmetric, contiguous, and of one dtype. They must not overlap, but `dst` may be the caller's part of `src`. On return
-    `dst` has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host,
-    which first waits for its PE's kernels.
-
-    Every thread of the block calls, with the same arguments; the block acts as one.
-    """
+    """As `reducescatter`, in kernels, by all threads of a block with the same arguments."""
 
 def peer_array(array: Symmetric, pe: int) -> DeviceArray:
     """Return `array` (symmetric) as it is on `pe`: loads and stores then reach that PE's memory.

@@ -7,24 +7,6 @@ and what to do next.
 
 from __future__ import annotations
 
-__all__ = [
-    "ArgumentError",
-    "ArgumentIndexError",
-    "ArgumentTypeError",
-    "BackendUnavailable",
-    "BootstrapError",
-    "CollectiveMismatch",
-    "Deadlock",
-    "HeapExhausted",
-    "KernelError",
-    "NotInitializedError",
-    "PeerFailed",
-    "ShmemError",
-    "SymmetryError",
-    "TeamError",
-    "WaitTimeout",
-]
-
 
 class ShmemError(Exception):
     """Any error raised by gpushmem."""

@@ -10,18 +10,6 @@ from functools import cache, lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
 
-__all__ = [
-    "USER_CODE",
-    "Line",
-    "assigned_name",
-    "is_users",
-    "line_at",
-    "line_of",
-    "user_frame",
-    "user_line",
-    "user_place",
-]
-
 # Packages, and whether their code counts as the user's; the innermost enclosing package decides.
 USER_CODE = {
     "gpushmem": False, "gpushmem.kernels": True, "gpushmem.kernels.plan": False, "numba": False,

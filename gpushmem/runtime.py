@@ -49,31 +49,6 @@ from gpushmem.ops.team import Team
 from gpushmem.size import format_size, parse_size
 from gpushmem.start import bootstrap as bootstraps
 
-__all__ = [
-    "alloc_bytes",
-    "array",
-    "current",
-    "device_array",
-    "empty",
-    "finalize",
-    "free",
-    "full",
-    "heap_stats",
-    "init",
-    "is_initialized",
-    "on_device",
-    "ones",
-    "register",
-    "session",
-    "set_timeout",
-    "stream",
-    "synchronize",
-    "to_device",
-    "tuning",
-    "unregister",
-    "zeros",
-]
-
 
 def _join(name: str | None) -> Job:
     job = bootstraps.join(name)

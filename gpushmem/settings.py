@@ -11,20 +11,6 @@ from typing import Any
 from gpushmem.errors import ArgumentError
 from gpushmem.size import parse_size
 
-__all__ = [
-    "MOST",
-    "MOST_SECONDS",
-    "SETTINGS",
-    "TRANSPORTS",
-    "Setting",
-    "check",
-    "get",
-    "is_set",
-    "put",
-    "reason",
-]
-
-
 MOST = 1 << 16  # limit on PEs, teams of a PE, cores of a PE
 MOST_SECONDS = 1e9
 

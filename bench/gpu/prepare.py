@@ -55,10 +55,10 @@ def compile_ours(folder, name):
     from cuda.core import Device
     from pairs import PAIRS, ours
 
-    from gpushmem.backends.nvshmem.ahead import made
+    from gpushmem.backends.nvshmem.aot import artifact
 
     major, minor = Device(0).compute_capability
-    made(ours(name), PAIRS[name].argtypes, {}, f"sm_{major}{minor}" + "a" * (major >= 9))
+    artifact(ours(name), PAIRS[name].argtypes, {}, f"sm_{major}{minor}" + "a" * (major >= 9))
 
 
 def compile_theirs(folder, name):

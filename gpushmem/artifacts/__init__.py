@@ -1,4 +1,4 @@
-"""What every backend needs of a kernel: its launch's shape and arguments, and its code's key.
+"""Common to all backends: a launch's shape and arguments, and the key of a kernel's code.
 
-`fingerprint` says which machine code is the same, `toolchain` who made it. Nothing here compiles.
+`fingerprint` describes kernels, `toolchain` the compilers. Nothing here compiles.
 """

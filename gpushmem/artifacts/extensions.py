@@ -1,4 +1,4 @@
-"""Which modules have extended Numba: what they register may change what a kernel is compiled to.
+"""The modules that have extended Numba: their registrations can change a kernel's code.
 
 In one job all processes have the same extensions. From one run to another a user may edit them, and
 nothing in a kernel says which of them it uses.
@@ -21,7 +21,7 @@ from numba.cuda.typing.templates import builtin_registry as cuda_types
 
 __all__ = ["extensions"]
 
-# Where Numba's documented ways of extending it lead to.
+# Registries that Numba's documented extension functions write to.
 REGISTRIES = core_types, core_code, cuda_types, cuda_code, cudadecl.registry, cudaimpl.registry
 LISTS = [each for registry in REGISTRIES for each in vars(registry).values() if type(each) is list]
 # Those whose versions are in the keys of what they compile. Compiling registers some of theirs, by
@@ -34,9 +34,9 @@ INSTALLED = {"site-packages", "dist-packages"}  # folders whose contents users d
 
 
 def extensions() -> tuple[str, ...] | None:
-    """The modules, of installed packages, that have extended Numba, with a digest of each.
+    """The modules that have extended Numba, with a digest of each, if all are installed packages.
 
-    None if there are others: they, and what they use, may be different in the next run.
+    None if others have: they, and what they use, may be different in the next run.
     """
     return _extensions(*map(len, LISTS))
 

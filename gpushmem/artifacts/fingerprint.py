@@ -1,4 +1,4 @@
-"""What a kernel's machine code depends on, as a key: where two keys are equal, so is the code.
+"""Fingerprints: keys of kernels' machine code. Two kernels with equal keys have the same code.
 
 A kernel is its bytecode and where it stands in the source (reports say so), its argument types and
 options, and the values that the compiler freezes: globals, closure variables, defaults, attributes
@@ -35,7 +35,7 @@ from gpushmem.lines import is_users
 
 __all__ = ["adopted", "fingerprint", "fixed", "name_of"]
 
-# Packages whose names stand for the same in every process, as those of this one and Numba's do.
+# Packages whose names mean the same in every process, as those of this one and Numba's do.
 KNOWN = {"builtins", "cmath", "math", "numpy", "operator", "_operator"}
 MOST_BYTES = 16 << 20  # of a constant array
 
@@ -43,19 +43,21 @@ Description = Any  # None, a bool, an int, a str, bytes, or a tuple of these tha
 
 
 class Unknown(Exception):
-    """A value of which is not known what the compiler makes of it."""
+    """A value whose effect on the code is not known."""
 
 
 class Reading:
-    """How far one kernel has been read."""
+    """The state of reading one kernel."""
 
     def __init__(self) -> None:
-        self.functions: list[Any] = []  # in the order in which they were met
-        self.attributes: tuple[str, ...] = ()  # that the present function mentions
-        self.modules: list[Any] = []  # whose attributes the present function has been asked for
+        self.functions: list[Any] = []  # in the order of reading
+        self.attributes: tuple[str, ...] = ()  # mentioned by the present function
+        self.modules: list[
+            Any
+        ] = []  # whose attributes have been described for the present function
 
 
-# Objects with a meaning of their own in kernels, which stand for the same everywhere.
+# Objects that the compiler resolves, and that mean the same in every process.
 fixed: set[Any] = set()
 # Objects compiled as device functions: class -> how to get the Python function.
 adopted: dict[type, Callable[[Any], Any]] = {}
@@ -67,9 +69,9 @@ def fingerprint(
     options: dict[str, Any],
     machine: Description,
 ) -> bytes | None:
-    """32 bytes that say what `py_func` is compiled to, None if that depends on unknown things.
+    """A digest of all that the code of `py_func` depends on, None if something is not known.
 
-    `machine` is what it is compiled for.
+    `machine` describes the target.
     """
     reading = Reading()
     try:
@@ -80,14 +82,14 @@ def fingerprint(
             describe_options(options, reading),
         )  # fmt: skip
         return hashlib.sha256(repr(description).encode()).digest()
-    except Exception:  # noqa: BLE001  (Unknown, or what users' objects raise when looked at)
+    except Exception:  # noqa: BLE001  (Unknown, or an error of users' objects)
         return None
 
 
 def name_of(key: bytes) -> tuple[str, bool]:
-    """The store's name for a kernel with this key, and whether it holds in other processes.
+    """The store's name for a kernel with this key, and whether later runs can use the code.
 
-    It does not if something that is not in the key may be different there.
+    They cannot if something that is not in the key may be different then.
     """
     known = extensions()
     return store.key("kernel", key, known), known is not None
@@ -95,14 +97,14 @@ def name_of(key: bytes) -> tuple[str, bool]:
 
 @singledispatch
 def describe(value: Any, reading: Reading) -> Description:
-    """Describe a value by its type; raises `Unknown`. What needs no row here is known by name."""
+    """Describe a value by its type; raises `Unknown`. Other values are known by name, or not."""
     if type(value) in adopted:
         return "device", describe_function(adopted[type(value)](value), reading)
     return _by_name(value)
 
 
 def _by_name(value: Any) -> Description:
-    """What a name of a known package stands for, or one that has a meaning of its own."""
+    """Describe an object of a known package, or one in `fixed`, by its name."""
     module, name = value.__module__, getattr(value, "__qualname__", None) or value.__name__
     if not _is_known(module):
         raise Unknown(value)
@@ -219,7 +221,7 @@ def _(value: np.ufunc, reading: Reading) -> Description:
 
 @describe.register
 def _(value: Type, reading: Reading) -> Description:
-    """A Numba type is what its class and key say: by these Numba compares them."""
+    """A Numba type by its class and key, as Numba compares types."""
     return "type", describe(type(value), reading), describe(value.key, reading)
 
 
@@ -228,7 +230,7 @@ def _(value: Type, reading: Reading) -> Description:
 
 @describe.register
 def _(value: python.ModuleType, reading: Reading) -> Description:
-    """A module of the user's: any attribute that the function mentions may be one of it."""
+    """A module of the user's, with the attributes that the function may read of it."""
     if _is_known(value.__name__) or value in reading.modules:
         return "module", value.__name__
     reading.modules.append(value)
@@ -250,7 +252,7 @@ def describe_options(options: dict[str, Any], reading: Reading) -> Description:
 
 
 def describe_function(function: Any, reading: Reading) -> Description:
-    """A function that is compiled: all that its bytecode refers to."""
+    """A compiled function: all that its bytecode refers to."""
     if function in reading.functions:
         return "function", reading.functions.index(function)
     reading.functions.append(function)
@@ -275,7 +277,7 @@ def describe_function(function: Any, reading: Reading) -> Description:
 
 @describe.register
 def _(value: python.CodeType, reading: Reading) -> Description:
-    """Bytecode with all of its tables: the lines are in reports, the names in messages."""
+    """Bytecode with its tables: lines appear in reports, names in messages."""
     names = [n for n in dir(value) if n.startswith("co_") and n != "co_lnotab"]  # deprecated
     tables = [(n, getattr(value, n)) for n in names]
     kept = [table for table in tables if isinstance(table[1], int | str | bytes | tuple)]

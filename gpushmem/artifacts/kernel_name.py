@@ -1,4 +1,4 @@
-"""The type of names that have a meaning in kernels, and no value."""
+"""The type of names that are resolved by the compiler and have no value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["KernelName"]
 
 
 class KernelName(types.Dummy):
-    """Type of a name that means something itself: it has no value.
+    """Type of a name without a value, which the compiler resolves.
 
     If it can be called, its `label` is what errors call that.
     """

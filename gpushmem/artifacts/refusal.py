@@ -1,8 +1,8 @@
-"""What a kernel that does not compile is told, where one call in it is to blame.
+"""Errors of kernels that do not compile because of one call.
 
-Numba adds to an error all that it tried, and the way to it. `Refused` says enough by itself: who
-raises one has it shown with the line in question, and nothing else. On its way up Numba makes new
-errors of the old one's text, so that is where it is found again: between two MARKs.
+Numba adds everything it tried to an error. The message of a `Refused` is shown alone, with the
+line of the call. Numba makes new errors from an error's text, so the message is found again between
+two MARKs.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from numba.cuda.core import errors
 
 __all__ = ["KernelTypingError", "Refused", "as_kernel_error"]
 
-MARK = "\u2060"  # has no width, should it be seen after all
+MARK = "\u2060"  # has no width, should it be shown
 SOURCE = re.compile(r'\nFile "[^\n]*", line \d+:\n(?:.*?\n *\^|<source missing[^\n]*)', re.DOTALL)
 
 
 class Refused(errors.TypingError):
-    """Something in a kernel that is wrong in itself; the message is for the user as it is."""
+    """An error in a kernel whose message is shown to the user unchanged."""
 
     def __init__(self, text: str) -> None:
         super().__init__(f"{MARK}{text}{MARK}", highlighting=False)
 
 
 class KernelTypingError(errors.TypingError, CoreTypingError):
-    """A kernel that cannot be typed; to be caught as Numba's error or as numba-cuda's."""
+    """A kernel that cannot be typed; caught as Numba's error and as numba-cuda's."""
 
 
 def as_kernel_error(error: errors.TypingError) -> KernelTypingError:
-    """The error as the user gets it: what was refused, and the innermost line known of it."""
+    """The error as shown to the user: the `Refused` message, and the innermost known line."""
     text = str(error)
     _, marked, rest = text.partition(MARK)
     if marked:

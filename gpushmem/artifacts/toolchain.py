@@ -1,4 +1,4 @@
-"""Who makes machine code, and how: what the same source may give different code for."""
+"""The compilers and their options, on which machine code depends."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ __all__ = ["sources_digest", "toolchain"]
 
 
 def toolchain() -> tuple[Any, ...]:
-    """What machine code depends on beside its source and the processor: who compiles, and how."""
+    """All that machine code depends on besides its source and the processor."""
     environ = sorted((k, v) for k, v in os.environ.items() if k.startswith("NUMBA_"))
     options = (repr(getattr(config, name, None)) for name in OPTIONS)
     packages = (module.__version__ for module in (np, numba, numba_cuda, llvmlite))
     return sources_digest(), sys.version, *packages, *options, tuple(environ)
 
 
-# Options of Numba's that a program may set in `numba.config`, and that code depends on.
+# Options in `numba.config` that change code.
 OPTIONS = (
     "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "ENABLE_AVX", "DISABLE_INTEL_SVML",
     "CPU_NAME", "CPU_FEATURES", "DEBUGINFO_DEFAULT", "CUDA_DEBUGINFO_DEFAULT", "CUDA_ENABLE_NRT",
@@ -37,7 +37,7 @@ OPTIONS = (
 
 @cache
 def sources_digest() -> str:
-    """What changes with any file of this package, wherever its parts are installed."""
+    """A digest of all files of this package, wherever its parts are installed."""
     parts = (importlib.util.find_spec(name) for name in ("gpushmem", "gpushmem.kernels"))
     folders = [folder for part in parts if part for folder in part.submodule_search_locations or ()]
     sources = sorted({file for folder in folders for file in Path(folder).rglob("*.py")})

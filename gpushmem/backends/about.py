@@ -1,4 +1,4 @@
-"""What a backend says of itself before it is imported: the launcher and plans ask.
+"""Properties of a backend that are known without importing it, for the launcher and plans.
 
 Each backend's package has an `ABOUT`, and imports nothing heavy for it. Code is named as
 "module:name", and loaded when it is needed (`registry.load`).
@@ -45,7 +45,7 @@ def _none_lacking(version: Version) -> list[str]:
 
 @dataclass(frozen=True)
 class About:
-    """A backend, for who has not imported it."""
+    """A backend's properties."""
 
     backend: str  # "module:class", a `base.Backend`
     tuning: Tuning

@@ -1,11 +1,11 @@
-"""What a backend must supply.
+"""The interface of a backend.
 
-The runtime, the arrays and `jit` are written against this, so a backend can be read on its own:
-one symmetric segment per PE, device memory, streams, kernels, and the host side of the operations.
-`null` is the smallest. A backend is a package with an `ABOUT` (`about`) and a row of `registry`.
-A *native array* is whatever the backend's kernels take as an array and Python can slice. It speaks
-DLPack, and `__array_interface__` or `__cuda_array_interface__`, whichever its memory is: other
-libraries share memory through these.
+The runtime, the arrays and `jit` use backends through it only: one symmetric segment per PE, device
+memory, streams, kernels, and the host side of the operations. `null` is the smallest
+implementation. A backend is a package with an `ABOUT` (`about`) and a row of `registry`.
+A *native array* is any object that the backend's kernels take as an array and Python can slice. It
+supports DLPack, and `__array_interface__` for host memory or `__cuda_array_interface__` for GPU
+memory: other libraries share memory through these.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class Backend(Protocol):
         """
 
     def set_timeout(self, seconds: float | None) -> None:
-        """End the job when a host of it has waited for so long in one call; None: never."""
+        """End the job when a host has waited so many seconds in one call; None: never."""
 
     def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> Any:
-        """Native array at `offset` in this PE's symmetric segment, allocated just now."""
+        """Native array at `offset` in this PE's symmetric segment, just allocated."""
 
     def heap_offset(self, native: Any) -> int:
         """Offset in the segment of a native array made by `symmetric`, or of a view of one."""
@@ -74,14 +74,14 @@ class Backend(Protocol):
         """Write `values`, broadcast, to a native array; waits for this PE's streams first."""
 
     def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> Any:
-        """Native array on memory that the user has; `ArgumentError` where the device cannot.
+        """Native array on the user's memory; raises `ArgumentError` if the device cannot use it.
 
         `memory` describes it, C-contiguous and writable: shape, dtype, address. It can be read
-        unless `buffer`, what the user gave, has a `__cuda_array_interface__`.
+        unless `buffer`, the user's object, has a `__cuda_array_interface__`.
         """
 
     def unregister(self, native: Any) -> None:
-        """End what `register` did. No stream of this PE uses the memory any more."""
+        """Undo `register`. No stream of this PE uses the memory any more."""
 
     def stream(self) -> Any:
         """Make a stream: an object with `synchronize()`, which launches and operations take."""
@@ -90,16 +90,16 @@ class Backend(Protocol):
         """Wait for all streams of this PE; raises the error of a kernel that failed."""
 
     def stop(self, seconds: float) -> bool:
-        """Cancel this PE's launches, if the device can; whether all end within so many seconds."""
+        """Cancel this PE's launches, if possible; returns whether all end within `seconds`."""
 
     def settle(self, what: str) -> None:
-        """`synchronize`, and see that what PEs called last was the same on all of them.
+        """`synchronize`, and compare the last collective calls of all PEs.
 
-        For the end of a script or of the runtime, which is `what` is done.
+        Called at the end of a script or of the runtime; `what` names it.
         """
 
     def kernel(self, py_func: Callable[..., Any], options: dict[str, Any]) -> Any:
-        """What `prepare` launches for a Python function; nothing is compiled yet.
+        """The object that `prepare` launches for a Python function; nothing is compiled yet.
 
         Raises `ArgumentError` for options of `jit` that are not known.
         """
@@ -114,7 +114,7 @@ class Backend(Protocol):
         """
 
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
-        """Host side of an operation, `arguments` by name, not looked at yet (`given.checked`).
+        """Host side of an operation; its `arguments`, by name, are not checked yet.
 
         Arrays are native arrays, or NumPy arrays within memory that is registered. With a `stream`
         among the arguments it takes its turn there, and returns nothing.

@@ -1,7 +1,7 @@
 """Calls of operations in kernels, as Numba sees them, on every backend.
 
-An operation's name stands for an `Operation`: it has a call checked by the row, then hands it on to
-what the running backend has for the row.
+An operation's name stands for an `Operation`, which checks a call by the row and passes it on
+to the running backend's function for the row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numba.cuda.typing.templates import AttributeTemplate
 
 from gpushmem.artifacts.kernel_name import KernelName
 from gpushmem.artifacts.refusal import Refused
-from gpushmem.backends import accepts
+from gpushmem.backends import argument_types
 from gpushmem.backends.team_type import numbered
 from gpushmem.ops import Op
 
@@ -31,8 +31,8 @@ __all__ = ["Operation"]
 class Operation(KernelName, types.Callable):
     """Type of an operation's name in a kernel.
 
-    `lower()`, called when a kernel first has the name, is what Numba is to call in its place.
-    `check` refuses what is not on this backend only; it gets the row and the arguments' types.
+    Numba calls what `lower()` returns in its place; `lower` is called when a kernel first has the
+    name. `check(row, types of arguments)` raises for what this backend alone cannot do.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Operation(KernelName, types.Callable):
         return self._lower()
 
     def get_call_type(self, context: Any, args: Any, kws: Any) -> Any:
-        """Check the call, and type it as one of what the operation means."""
+        """Check the call, and type it as a call of `meaning`."""
         args = tuple(map(numbered, args))
         kws = {name: numbered(typ) for name, typ in kws.items()}
         try:
-            given = accepts.call(
+            given = argument_types.check_call(
                 self.op, args, kws,
                 lambda given, wanted: context.can_convert(given, wanted) is not None,
             )  # fmt: skip
@@ -72,11 +72,11 @@ class Operation(KernelName, types.Callable):
         return context.resolve_function_type(self._callee, args, kws)
 
     def get_call_signatures(self) -> Any:
-        """What Numba says of a call that nothing fits."""
+        """The signatures that Numba lists in errors: none."""
         return [], True
 
     def get_impl_key(self, sig: Any) -> Any:
-        """Where Numba finds the code of a call that has been typed."""
+        """The key by which Numba finds the code of a typed call."""
         return self._callee.get_impl_key(sig)
 
 
@@ -85,12 +85,12 @@ register_model(Operation)(OpaqueModel)
 
 @register_attr
 class OperationsByName(AttributeTemplate):
-    """`gpushmem.name` in a kernel: a name that there is not is refused with the kernel's line."""
+    """`gpushmem.name` in a kernel: an unknown name is an error with the kernel's line."""
 
     key = types.Module(sys.modules["gpushmem"])
 
     def generic_resolve(self, module: Any, name: str) -> Any:
-        """Leave the names that there are to Numba."""
+        """Raise for unknown names; Numba resolves the others."""
         if not hasattr(module.pymod, name):
             near = get_close_matches(name, module.pymod.__all__, 3)
             hint = f": did you mean {' or '.join(near)}?" if near else ""

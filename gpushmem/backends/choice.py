@@ -1,4 +1,4 @@
-"""Which backend is taken, and why: found out without importing one."""
+"""Choose the backend without importing any, and say why."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ VARIABLE = "GPUSHMEM_BACKEND"
 
 
 def choose(given: str | None = None) -> tuple[str, str]:
-    """The backend to use, and why: `given`, else GPUSHMEM_BACKEND, else what can be used here.
+    """Return the backend to use, and why: `given`, else GPUSHMEM_BACKEND, else a usable one.
 
-    Where it is not asked for by name, that is nvshmem if it can be used, else cpu. Raises
+    That is nvshmem if it can be used, else cpu. Raises
     `BackendUnavailable` for a name that is not in the registry.
     """
     if given:
@@ -32,7 +32,7 @@ def choose(given: str | None = None) -> tuple[str, str]:
 
 
 def unusable(name: str) -> str | None:
-    """Why the backend cannot be used here, in a line that says what to do; None if it can be."""
+    """Return why the backend cannot be used here, and what to do, in a line; None if it can be."""
     return about(name).missing()
 
 

@@ -1,4 +1,4 @@
-"""What code generators have in common on all backends: arrays, and functions to be compiled."""
+"""Helpers of code generators on all backends: arrays, and functions to be compiled."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def array_moved(context: Any, builder: Any, typ: Any, array: Any, address: Any) 
 
 
 def with_signature(name: str, parameters: Iterable[Any], inner: Any) -> Callable[..., Any]:
-    """A function called `name` that gives its arguments to `inner`, as one tuple.
+    """A function called `name` that passes its arguments to `inner`, as one tuple.
 
-    Compilers bind arguments by a function's own parameters, so it is made from text. Parameters are
-    names, or `inspect.Parameter`s, of which names and defaults are taken.
+    Compilers bind arguments by a function's own parameters, so it is made from text. `parameters`
+    are names, or `inspect.Parameter`s, whose names and defaults are used.
     """
     plain = [p if isinstance(p, str) else str(p.replace(annotation=p.empty)) for p in parameters]
     names = "".join(f"{text.partition('=')[0].strip()}, " for text in plain)

@@ -1,65 +1,59 @@
-"""What the host's calls of operations have in common on all backends: checks, and kernels of them.
+"""Helpers for host calls of operations, on all backends: checks, copies, and kernels for them.
 
-An operation that the host calls may run as a kernel of one thread, made here from the table: so it
-has one implementation, which the host's calls share with kernels.
+A host call can run the operation as a kernel (`host_kernel`), so that host and kernels share one
+implementation.
 """
 
 from __future__ import annotations
 
 import operator
+import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numba import cuda
 
+from gpushmem.backends.code import with_signature
 from gpushmem.errors import ArgumentError, SymmetryError
 from gpushmem.ops import Op
+from gpushmem.ops.roles import Reduction
 from gpushmem.ops.row import ON_THE_HOST
 from gpushmem.ops.team import Team
 
-__all__ = [
-    "caller",
-    "check_contiguous",
-    "check_copy",
-    "check_members",
-    "check_pe",
-    "check_strided",
-    "copy_from",
-    "copy_strided",
-    "copy_to",
-    "fitting",
-    "given",
-    "not_symmetric",
-    "result_dtype",
-]
-
 Array = np.ndarray[Any, Any]
 
-CALL = """
-def {name}(out, {params}):
-    {out}operation({arguments})
-"""
 
+def host_kernel(op: Op, params: tuple[str, ...], reduction: str | None, returns: bool) -> Any:
+    """A kernel that calls the operation: its parameters are an array for the result and `params`.
 
-def caller(op: Op, params: tuple[str, ...], words: dict[str, str], returns: bool) -> Any:
-    """A kernel's function that calls the operation with `params`, of which `words` are literals.
-
-    Its first parameter is an array for what the operation returns, if it does.
+    `reduction` is the argument `op` of a reduction, which must be a literal in kernels.
     """
-    text = CALL.format(
-        name=op.name, params=", ".join(p for p in params if p not in words),
-        out="out[0] = " if returns else "",
-        arguments=", ".join(repr(words.get(p)) if p in words else p for p in params),
-    )  # fmt: skip
-    scope: dict[str, Any] = {"operation": op.function, "__name__": __name__}
-    exec(text, scope)  # noqa: S102
-    scope[op.name].__name__ = f"{op.name}{ON_THE_HOST}"
-    return scope[op.name]
+    operation = op.function
+
+    @cuda.jit(device=True)
+    def call(given: Any) -> None:
+        operation(*given[1:])
+
+    @cuda.jit(device=True)
+    def store(given: Any) -> None:
+        given[0][0] = operation(*given[1:])
+
+    @cuda.jit(device=True)
+    def reduce(given: Any) -> None:
+        _, team, dst, src = given
+        operation(team, dst, src, reduction)
+
+    body = reduce if reduction else store if returns else call
+    kernel = with_signature(op.name, ["out", *params], body)
+    kernel.__name__, kernel.__module__ = f"{op.name}{ON_THE_HOST}", __name__
+    return kernel
 
 
-def given(op: Op, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as a kernel's: a team is a number, for whoever gives it.
+def kernel_arguments(op: Op, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments as kernels take them: a team is its number, and a timeout of None is left out.
 
-    Without a timeout that is None: what waits for ever is another kernel.
+    A wait without a timeout is another kernel.
     """
     return {
         k: int(v) if isinstance(v, Team) else v
@@ -68,14 +62,33 @@ def given(op: Op, arguments: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def split_reduction(op: Op, arguments: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """The argument that names a reduction, None if the operation has none; and the others."""
+    others = dict(arguments)
+    return next((others.pop(name) for name in op.named(Reduction)), None), others
+
+
+def not_compiled(op: Op, arguments: dict[str, Any], error: Exception) -> ArgumentError:
+    """The error for arguments for which no kernel can be compiled, with the operation's reason."""
+    said = re.search(rf"{op.base}(?:_block)?(: [^\n]*)", str(error))
+    shown = ", ".join(f"{name}={_shown(value)}" for name, value in arguments.items())
+    return ArgumentError(f"{op.base}{said[1]}" if said else f"{op.name} cannot take {shown}")
+
+
+def _shown(value: Any) -> str:
+    if hasattr(value, "dtype") and hasattr(value, "strides") and not np.isscalar(value):
+        return f"array of {value.dtype}, shape {value.shape}"
+    return repr(value)
+
+
 def result_dtype(op: Op, arguments: dict[str, Any]) -> Any:
     """The dtype of what a call returns, None if it returns nothing."""
     dtype = op.result(timed=arguments.get("timeout_ns") is not None)
     return arguments[next(iter(op.arrays))].dtype if dtype == "element" else dtype
 
 
-def fitting(name: str, value: Any, dtype: np.dtype[Any]) -> int:
-    """`value` as an integer that `dtype` can hold; raises `ArgumentError` if it is none."""
+def checked_integer(name: str, value: Any, dtype: np.dtype[Any]) -> int:
+    """`value` as an integer; raises `ArgumentError` unless it is one that `dtype` can hold."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -85,11 +98,11 @@ def fitting(name: str, value: Any, dtype: np.dtype[Any]) -> int:
     return number
 
 
-# --- checks of arguments. Of arrays only shape, dtype and flags are looked at.
+# --- checks of arguments. Of arrays they read only shape, dtype and flags.
 
 
 def check_pe(name: str, pe: Any, n_pes: int) -> None:
-    """Refuse what is not a PE's number."""
+    """Raise unless `pe` is the number of a PE."""
     if not hasattr(pe, "__index__") or not 0 <= pe < n_pes:
         raise ArgumentError(f"{name}: there is no PE {pe!r}: PEs are 0 to {n_pes - 1}")
 
@@ -107,7 +120,7 @@ def check_members(name: str, pes: list[int], my_pe: int, n_pes: int) -> None:
 
 
 def check_contiguous(name: str, which: str, array: Array) -> None:
-    """Refuse arrays with gaps."""
+    """Raise unless the array is contiguous."""
     if not array.flags.c_contiguous:
         raise ArgumentError(
             f"{name}: {which} is not contiguous (shape {array.shape}, strides {array.strides}): "
@@ -116,7 +129,7 @@ def check_contiguous(name: str, which: str, array: Array) -> None:
 
 
 def check_copy(name: str, dst: Any, src: Any, which: str, have: int, want: int) -> None:
-    """Refuse copies that do not fit; `which` array has to have `want` elements."""
+    """Raise if a copy does not fit: `which` array has `have` elements, and needs `want`."""
     if not isinstance(dst, np.ndarray):
         raise ArgumentError(f"{name}: dst must be an array, not {type(dst).__name__}")
     if dst.dtype != src.dtype:
@@ -132,7 +145,7 @@ def check_copy(name: str, dst: Any, src: Any, which: str, have: int, want: int) 
 def check_strided(
     name: str, dst: Any, src: Any, dst_stride: int, src_stride: int, nelems: int
 ) -> None:
-    """Refuse strided copies that do not fit."""
+    """Raise if a strided copy does not fit."""
     check_copy(name, dst, src, "", 0, 0)
     if min(dst_stride, src_stride) < 1 or nelems < 0:
         raise ArgumentError(
@@ -149,8 +162,29 @@ def check_strided(
             raise ArgumentError(f"{name}: both arrays must be contiguous")
 
 
+def check_buffer(
+    backend: str, buffer: Any, memory: Array, on_heap: Callable[[Array], bool]
+) -> None:
+    """Raise for a buffer that a backend without GPUs cannot register."""
+    if hasattr(buffer, "__cuda_array_interface__"):
+        raise ArgumentError(
+            f"register: this {type(buffer).__name__} is in a GPU's memory, which the {backend} "
+            "backend does not reach: register a copy in host memory"
+        )
+    check_not_on_heap(memory, on_heap)
+
+
+def check_not_on_heap(memory: Array, on_heap: Callable[[Array], bool]) -> None:
+    """Raise for a buffer that is already symmetric."""
+    if on_heap(memory):
+        raise ArgumentError(
+            f"register: these {memory.nbytes} bytes are on the symmetric heap already: pass "
+            "the symmetric array itself"
+        )
+
+
 def not_symmetric(name: str, array: Any) -> SymmetryError:
-    """What is said of a remote array that is none."""
+    """The error for a remote array that is not symmetric."""
     kind = f"{type(array).__name__} {getattr(array, 'shape', '')}".strip()
     return SymmetryError(
         f"{name}: the remote array ({kind}) is not on the symmetric heap: "
@@ -158,7 +192,7 @@ def not_symmetric(name: str, array: Any) -> SymmetryError:
     )
 
 
-# --- copies of memory that the host reaches; `target` and `source` are the remote elements
+# --- copies in host memory; `target` and `source` are the remote elements
 
 
 def copy_to(name: str, target: Array, src: Array) -> None:

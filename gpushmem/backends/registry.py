@@ -13,9 +13,9 @@ __all__ = ["BACKENDS", "Entry", "about", "load", "unasked"]
 
 @dataclass(frozen=True)
 class Entry:
-    """A backend by its package, which has an `ABOUT`; what it is, in a sentence.
+    """A backend: its package, which has an `ABOUT`, and a sentence that describes it.
 
-    Where none is asked for, the usable one of the highest `rank` is taken; never one of rank 0.
+    By default the usable backend of the highest `rank` is chosen, never one of rank 0.
     """
 
     package: str
@@ -40,18 +40,18 @@ BACKENDS = {
 
 
 def about(name: str) -> About:
-    """What a backend says of itself; this does not import the backend."""
+    """Return a backend's `ABOUT`, without importing the backend."""
     found: About = importlib.import_module(BACKENDS[name].package).ABOUT
     return found
 
 
 def load(name: str) -> Any:
-    """What "module:name" stands for."""
+    """Import and return "module:name"."""
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def unasked() -> list[str]:
-    """The backends to try where none is asked for, best first."""
+    """The backends to try by default, best first."""
     ranked = {name: entry.rank for name, entry in BACKENDS.items() if entry.rank}
     return sorted(ranked, key=lambda name: -ranked[name])

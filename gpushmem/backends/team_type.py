@@ -1,4 +1,4 @@
-"""Teams in kernels: what the host's `Team` is there.
+"""The type of a `Team` in kernels.
 
 A `Team` that is an argument, a global or an element of a tuple has this type: an integer of 64
 bits, the team's number, with the attributes and methods of the host's object that mean something
@@ -28,7 +28,7 @@ __all__ = ["TeamType", "numbered"]
 class TeamType(types.Integer):
     """The Numba type of a `Team`.
 
-    It is called what its values are stored as, so that Numba gives them NumPy's and C's types.
+    Its name is that of the type its values are stored as, so Numba finds NumPy's and C's types.
     """
 
     def __init__(self) -> None:
@@ -36,11 +36,11 @@ class TeamType(types.Integer):
 
     @property
     def mangling_args(self) -> tuple[str, tuple[()]]:
-        """Its part of the names of functions: theirs for integers are other functions."""
+        """Its part in mangled names, which tells functions of teams from those of integers."""
         return "team", ()
 
     def can_convert_to(self, typingctx: Any, other: Any) -> Any:
-        """What an integer can be converted to, and not less well."""
+        """It converts as an integer does."""
         return typingctx.can_convert(types.int64, other)
 
 
@@ -54,11 +54,11 @@ def _(team: Team, context: Any) -> TeamType:
 
 
 def numbered(typ: Any) -> Any:
-    """The type that an operation is called with: that of its number for a team."""
+    """The type that operations get: for a team, that of its number."""
     return types.int64 if isinstance(typ, TeamType) else typ
 
 
-# --- what can be asked of a team
+# --- attributes and methods
 
 
 def _is_team(typ: Any) -> bool:
@@ -80,56 +80,41 @@ ATTRIBUTES = ("my_pe", "n_pes", "translate_pe", "barrier", "sync")
 
 @register_attr
 class TeamAttributes(AttributeTemplate):
-    """Refuses what a team has not in kernels, in words of its own: to Numba it is an integer."""
+    """The error for attributes that a team does not have in kernels."""
 
     key = TeamType
 
     def generic_resolve(self, team: Any, name: str) -> None:
-        """Leave the names that there are to what defines them."""
+        """Raise for unknown names; known ones are resolved elsewhere."""
         if name not in ATTRIBUTES:
             *most, last = ATTRIBUTES
             raise Refused(f"a team in a kernel has {', '.join(most)} and {last}, but no {name}")
 
 
-my_pe, n_pes = OPS["team_my_pe"].function, OPS["team_n_pes"].function
-translate, barrier, sync = (OPS[name].function for name in ("team_translate_pe", "barrier", "sync"))
+def _calling(name: str) -> Any:
+    """An overload of an attribute or a method: a call of the operation with the team."""
+    operation = OPS[name].function
+
+    def call(team: Any) -> Any:
+        return operation(team)
+
+    def define(team: Any) -> Any:
+        return call
+
+    return define
 
 
-@overload_attribute(TeamType, "my_pe")
-def _my_pe(team: Any) -> Any:
-    def asked(team: Any) -> Any:
-        return my_pe(team)
+for attribute in ("my_pe", "n_pes"):
+    overload_attribute(TeamType, attribute)(_calling(f"team_{attribute}"))
+for method in ("barrier", "sync"):
+    overload_method(TeamType, method)(_calling(method))
 
-    return asked
-
-
-@overload_attribute(TeamType, "n_pes")
-def _n_pes(team: Any) -> Any:
-    def asked(team: Any) -> Any:
-        return n_pes(team)
-
-    return asked
+translate = OPS["team_translate_pe"].function
 
 
 @overload_method(TeamType, "translate_pe")
 def _translate_pe(team: Any, pe: Any, to: Any) -> Any:
-    def asked(team: Any, pe: Any, to: Any) -> Any:
+    def call(team: Any, pe: Any, to: Any) -> Any:
         return translate(team, pe, to)
 
-    return asked
-
-
-@overload_method(TeamType, "barrier")
-def _barrier(team: Any) -> Any:
-    def asked(team: Any) -> Any:
-        return barrier(team)
-
-    return asked
-
-
-@overload_method(TeamType, "sync")
-def _sync(team: Any) -> Any:
-    def asked(team: Any) -> Any:
-        return sync(team)
-
-    return asked
+    return call

@@ -17,7 +17,7 @@ from gpushmem import settings
 from gpushmem.errors import ArgumentError, ShmemError
 
 if TYPE_CHECKING:
-    from gpushmem.backends.nvshmem.ahead import Built
+    from gpushmem.backends.nvshmem.aot import Built
     from gpushmem.kernel import Kernel
 
 __all__ = ["command"]
@@ -132,7 +132,7 @@ def _in_a_pe(
     kinds: tuple[str, ...],
 ) -> list[Built]:  # fmt: skip
     """Compile the kernels; PEs with equal lists start at different places in them."""
-    from gpushmem.backends.nvshmem import ahead  # noqa: PLC0415
+    from gpushmem.backends.nvshmem import aot  # noqa: PLC0415
     from gpushmem.job.job import current  # noqa: PLC0415
 
     wanted = _launched_by(run) if run is not None else _named(args, signatures)
@@ -140,7 +140,7 @@ def _in_a_pe(
     job = current()
     first = job.my_pe * len(work) // job.n_pes if job is not None else 0
     return [
-        ahead.build(kernel.py_func, types, _options(kernel), arch, kinds)
+        aot.build(kernel.py_func, types, _options(kernel), arch, kinds)
         for kernel, types, arch in work[first:] + work[:first]
     ]
 

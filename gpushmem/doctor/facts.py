@@ -62,7 +62,7 @@ def collect(
         "nvshmem": _plain(nvshmem or {}),
         "driver": driver_version(system),
         "gpus": [asdict(gpu) for gpu in gpus(system)],
-        "rdma": [{**asdict(port), "gids": len(port.gids)} for port in ports(system)],
+        "rdma": [asdict(port) for port in ports(system)],
         "interfaces": [asdict(interface) for interface in interfaces(system)],
         "cores": asdict(cores(system)),
         "memory": asdict(memory(system)),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpushmem.doctor.system import System
 
-__all__ = ["Gpu", "driver_version", "gpus", "matrix", "open_module", "pci_gpus", "visible"]
+__all__ = ["Gpu", "driver_version", "gpus", "pci_gpus", "visible"]
 
 FIELDS = ("index", "name", "memory.total", "uuid", "compute_cap", "mig.mode.current")
 OLD_FIELDS = FIELDS[:4]  # an old nvidia-smi refuses a query with a field it does not know
@@ -33,11 +33,6 @@ def driver_version(system: System) -> str | None:
     text = system.read(VERSION_FILE) or ""
     match = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
     return match[1] if match else system.read("/sys/module/nvidia/version")
-
-
-def open_module(system: System) -> bool:
-    """Whether the driver is the open kernel module, the only one that can export dma-buf."""
-    return "Open Kernel Module" in (system.read(VERSION_FILE) or "")
 
 
 def gpus(system: System) -> list[Gpu]:
@@ -103,17 +98,3 @@ def _names(entry: str, gpu: Gpu) -> bool:
     if entry.isdecimal():
         return int(entry) == gpu.index
     return entry.startswith("GPU-") and (gpu.uuid or "").startswith(entry)
-
-
-def matrix(text: str) -> dict[tuple[int, int], str]:
-    """Return the cells between GPUs of a table that `nvidia-smi topo` prints: (0, 1) is "NV18".
-
-    The columns of the GPUs come first, without other columns between them.
-    """
-    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).split() for line in text.splitlines()]
-    rows = [words for words in lines if words and re.fullmatch(r"GPU\d+", words[0])]
-    cells = {}
-    for words in rows[1:]:  # the first is the titles
-        for column, cell in enumerate(words[1 : len(rows)]):
-            cells[int(words[0][3:]), column] = cell
-    return {pair: cell for pair, cell in cells.items() if pair[0] != pair[1]}

@@ -7,15 +7,13 @@ import math
 from gpushmem import settings
 from gpushmem.doctor import nvshmem
 from gpushmem.doctor.check import ENV, NO_GPU, Finding, check, na, ok, problem, warning
-from gpushmem.doctor.gpus import driver_version, gpus
+from gpushmem.doctor.gpus import gpus
 from gpushmem.doctor.machine import cgroup_value, cores, kernel, limit, memory
-from gpushmem.doctor.network import INFINIBAND, ports
 from gpushmem.doctor.system import PROBES, System
 from gpushmem.errors import ArgumentError
 from gpushmem.size import format_size
 
 PAGE = "docs/architecture.md"
-DOCKER = "https://docs.docker.com/reference/cli/docker/container/run/"
 MAPPINGS = 2 * 16384 + 8192  # fiber stacks with their guard pages, plus libraries
 SHM = "/dev/shm"  # noqa: S108
 PLATFORM = ("Linux", "x86_64")
@@ -153,55 +151,3 @@ def mappings(system: System, n_pes: int) -> Finding:
             "sudo sysctl vm.max_map_count=65530",
         )
     return ok(f"{have}; {need} may be needed")
-
-
-@check("memlock", "Locked memory", "nvshmem", ENV)
-def memlock(system: System, n_pes: int) -> Finding:
-    """Registering memory with an RDMA adapter locks it (ulimit -l): the limit should be unlimited,
-    otherwise ibv_reg_mr and ibv_create_qp fail.
-    """
-    if driver_version(system) is None or not ports(system):
-        return na(NO_GPU if driver_version(system) is None else "no RDMA device")
-    soft = limit(system, "Max locked memory")
-    if soft is None or math.isinf(soft):
-        return ok("unlimited" if soft else "unknown")
-    return problem(
-        format_size(int(soft)),
-        "ulimit -l unlimited: set memlock in /etc/security/limits.d, LimitMEMLOCK of slurmd's "
-        "service, or docker run --ulimit memlock=-1.",
-    )
-
-
-@check("shared_memory", SHM, "nvshmem", DOCKER)
-def shared_memory(system: System, n_pes: int) -> Finding:
-    """Size of /dev/shm, by default 64 MiB in a container. NVSHMEM, NCCL and data loaders use it;
-    the cpu backend does not.
-    """
-    sizes = system.room(system.path(SHM))
-    told = f"{format_size(sizes[1])} free of {format_size(sizes[0])}" if sizes else "none"
-    if driver_version(system) is None:
-        return na(f"{told}; the cpu backend does not use it")
-    if sizes is None or sizes[0] < 1 << 30:
-        return warning(told, "docker run --shm-size=8g, or --ipc=host.")
-    return ok(told)
-
-
-@check("container", "Container", "nvshmem", DOCKER)
-def container(system: System, n_pes: int) -> Finding:
-    """A container needs devices of the machine passed in: /dev/infiniband for RDMA, and a common
-    IPC namespace for PEs in different containers of a node.
-    """
-    marks = ("/.dockerenv", "/run/.containerenv", "/run/systemd/container")
-    inside = next((mark for mark in marks if system.exists(mark)), None)
-    inside = inside or system.variable("container") or system.variable("SINGULARITY_NAME")
-    if driver_version(system) is None:
-        return na(NO_GPU)
-    if not inside:
-        return ok("no container detected")
-    if system.names(INFINIBAND) and not system.exists("/dev/infiniband"):
-        return problem(
-            "RDMA devices in /sys, but no /dev/infiniband",
-            "docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1; IBGDA may "
-            "need --privileged.",
-        )
-    return ok("complete; PEs in several containers of a node need --ipc=host")

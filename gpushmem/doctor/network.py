@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpushmem.doctor.system import System
 
-__all__ = ["Gid", "Interface", "Port", "bootstrap_interface", "interfaces", "ports"]
+__all__ = ["Interface", "Port", "bootstrap_interface", "interfaces", "ports"]
 
 INFINIBAND = "/sys/class/infiniband"
 NET = "/sys/class/net"
@@ -15,20 +15,6 @@ NET = "/sys/class/net"
 VIRTUAL = re.compile(
     r"docker|virbr|veth|br-|cni|flannel|cali|podman|lxc|lxd|tun|tap|kube|ifb|dummy"
 )
-
-
-@dataclass(frozen=True)
-class Gid:
-    """An address of an RDMA port: its index, text and kind ("RoCE v2")."""
-
-    index: int
-    address: str
-    kind: str
-
-    @property
-    def ipv4(self) -> bool:
-        """Whether it represents an IPv4 address, ::ffff:a.b.c.d."""
-        return self.address.startswith("0000:0000:0000:0000:0000:ffff:")
 
 
 @dataclass(frozen=True)
@@ -40,7 +26,7 @@ class Port:
     state: str
     link_layer: str  # InfiniBand, or Ethernet: RoCE
     rate: str
-    gids: tuple[Gid, ...] = ()
+    gids: int = 0  # how many addresses it has
 
     @property
     def name(self) -> str:
@@ -67,18 +53,13 @@ def _port(system: System, device: str, number: int) -> Port:
         state.rpartition(":")[2].strip(),
         system.read(f"{folder}/link_layer") or "unknown",
         system.read(f"{folder}/rate") or "unknown",
-        tuple(_gids(system, folder)),
+        _gids(system, folder),
     )
 
 
-def _gids(system: System, folder: str) -> list[Gid]:
-    found = []
-    for index in system.names(f"{folder}/gids"):
-        address = system.read(f"{folder}/gids/{index}") or ""
-        if index.isdecimal() and address.strip("0:"):  # most entries are empty: all zeros
-            kind = system.read(f"{folder}/gid_attrs/types/{index}") or "unknown"
-            found.append(Gid(int(index), address, kind))
-    return found
+def _gids(system: System, folder: str) -> int:
+    addresses = (system.read(f"{folder}/gids/{index}") for index in system.names(f"{folder}/gids"))
+    return sum(bool((address or "").strip("0:")) for address in addresses)  # empty: all zeros
 
 
 @dataclass(frozen=True)

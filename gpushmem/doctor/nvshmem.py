@@ -32,54 +32,17 @@ VARIABLES = {
     for variable in (
         Variable("NVSHMEM_SYMMETRIC_SIZE", "1G", "symmetric heap of each PE"),
         Variable(
-            "NVSHMEM_BOOTSTRAP", "PMI",
-            "how PEs find each other if the program does not choose; only programs can choose UID",
-            ("pmi", "mpi", "shmem", "plugin", "uid"),
-        ),
-        Variable(
-            "NVSHMEM_BOOTSTRAP_PMI", "PMI", "which PMI", ("pmi", "pmi-2", "pmi2", "pmix"),
-        ),
-        Variable("NVSHMEM_BOOTSTRAP_PLUGIN", "", "the file to load with NVSHMEM_BOOTSTRAP=plugin"),
-        Variable(
             "NVSHMEM_BOOTSTRAP_UID_SOCK_IFNAME", "",
             "interfaces for the UID bootstrap: prefixes; a leading ^ excludes, = matches exactly",
-        ),
-        Variable(
-            "NVSHMEM_BOOTSTRAP_UID_SOCK_FAMILY", "AF_INET", "address family of the UID bootstrap",
-            ("af_inet", "af_inet6"),
         ),
         Variable(
             "NVSHMEM_REMOTE_TRANSPORT", "ibrc", "transport to GPUs on other nodes",
             ("ibrc", "ucx", "libfabric", "ibdevx", "gpunetio", "none"),
         ),
         Variable("NVSHMEM_IB_ENABLE_IBGDA", "0", "1: kernels drive the network adapter themselves"),
-        Variable(
-            "NVSHMEM_GPUNETIO_ENABLE_GDAKI", "0",
-            "1: kernels drive the network adapter themselves, through GPUNetIO",
-        ),
-        Variable(
-            "NVSHMEM_IBGDA_NIC_HANDLER", "auto", "processor that rings the doorbell for IBGDA",
-            ("auto", "gpu", "cpu", "cpu_host_memory"),
-        ),
         Variable("NVSHMEM_DISABLE_P2P", "0", "1: do not use NVLink and PCIe between GPUs"),
-        Variable("NVSHMEM_DISABLE_MNNVL", "0", "1: do not use NVLink between nodes"),
-        Variable("NVSHMEM_IB_DISABLE_DMABUF", "0", "1: register GPU memory by nvidia-peermem only"),
-        Variable("NVSHMEM_DISABLE_GDRCOPY", "0", "1: do not use GDRCopy"),
-        Variable("NVSHMEM_IB_GID_INDEX", "-1", "RoCE: GID index; -1: found by NVSHMEM"),
         Variable("NVSHMEM_HCA_PREFIX", "mlx5", "prefix of the RDMA devices' names"),
         Variable("NVSHMEM_HCA_LIST", "", "RDMA ports to use, as mlx5_0:1; a leading ^ excludes"),
-        Variable(
-            "NVSHMEM_HCA_PE_MAPPING", "",
-            "number of consecutive PEs of a node per port, as mlx5_0:1:2",
-        ),
-        Variable(
-            "NVSHMEM_ENABLE_NIC_PE_MAPPING", "0",
-            "1: adapters by NVSHMEM_HCA_LIST, NVSHMEM_HCA_PE_MAPPING or in turn, not distance",
-        ),
-        Variable(
-            "NVSHMEM_IGNORE_CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "0",
-            "1: full support for several PEs on a GPU regardless of the MPS percentages",
-        ),
     )
 }  # fmt: skip
 

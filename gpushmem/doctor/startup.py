@@ -1,4 +1,4 @@
-"""Checks of a job's startup: NVSHMEM's installation, bootstrap, interfaces, launchers, settings."""
+"""Checks of a job's startup: NVSHMEM's installation, interfaces, launchers, settings."""
 
 from __future__ import annotations
 
@@ -40,53 +40,6 @@ def installed(system: System, n_pes: int) -> Finding:
         return problem(", ".join(wrong), versions.INSTALL)
     (name, version), *_ = bindings.items()
     return ok(f"{name} {version}, library {found.version or 'in ' + found.folder}")
-
-
-PLUGINS = {"pmi": "pmi", "pmi-2": "pmi2", "pmi2": "pmi2", "pmix": "pmix"}
-
-
-@check("bootstrap", "NVSHMEM's bootstrap", "nvshmem", ENV)
-def bootstrap(system: System, n_pes: int) -> Finding:
-    """NVSHMEM_BOOTSTRAP applies to programs that do not choose a bootstrap themselves; each
-    bootstrap is a plugin, nvshmem_bootstrap_*.so, in the library's folder. UID cannot be chosen by
-    the variable, only by the program (as nvshmem4py does).
-    """
-    if driver_version(system) is None:
-        return na(NO_GPU)
-    for name in ("NVSHMEM_BOOTSTRAP", "NVSHMEM_BOOTSTRAP_PMI"):
-        choices = nvshmem.VARIABLES[name].choices
-        if nvshmem.value(system, name).lower() not in choices:
-            return problem(
-                f"{name}={nvshmem.value(system, name)} is unknown",
-                f"Use one of {', '.join(choices)}",
-            )
-    how = nvshmem.value(system, "NVSHMEM_BOOTSTRAP").lower()
-    if how == "plugin":
-        return _own_plugin(system)
-    found = library(system)
-    if found is None:
-        return na("no NVSHMEM library: see nvshmem")
-    plugin = PLUGINS[nvshmem.value(system, "NVSHMEM_BOOTSTRAP_PMI").lower()]
-    wanted = ["uid", *([] if how == "uid" else [plugin if how == "pmi" else how])]
-    missing = [name for name in wanted if not found.plugin("bootstrap", name)]
-    if missing:
-        return problem(
-            f"nvshmem_bootstrap_{missing[0]}.so is not in {found.folder}",
-            "Reinstall the NVSHMEM package, or choose another NVSHMEM_BOOTSTRAP.",
-        )
-    return ok(f"plugins for {' and '.join(wanted)} are installed")
-
-
-def _own_plugin(system: System) -> Finding:
-    path = nvshmem.value(system, "NVSHMEM_BOOTSTRAP_PLUGIN")
-    if not path:
-        return problem(
-            "NVSHMEM_BOOTSTRAP=plugin without NVSHMEM_BOOTSTRAP_PLUGIN",
-            "Set NVSHMEM_BOOTSTRAP_PLUGIN to the plugin's file.",
-        )
-    if path.startswith("/") and not system.exists(path):
-        return problem(f"there is no {path}", "Correct NVSHMEM_BOOTSTRAP_PLUGIN.")
-    return ok(path)
 
 
 @check("interface", "Interface of the bootstrap", "nvshmem", ENV)

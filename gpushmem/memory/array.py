@@ -114,22 +114,14 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def __getitem__(self, index: Any) -> Any:
         """View of a slice, or a copy of one element as a NumPy scalar."""
-        parts = _parts(index)
-        whole_view = any(part is Ellipsis for part in parts)
-        as_view = parts if whole_view else (*parts, Ellipsis)
-        with taking("an index"):
-            view = self.native()[as_view]
+        view, whole_view = self._at(index)
         if whole_view or view.shape:
             return self._view(view)
         return self._backend.to_host(view)[()]
 
     def __setitem__(self, index: Any, values: Any) -> None:
         """Write `values`, broadcast, to a slice or an element."""
-        parts = _parts(index)
-        as_view = parts if any(part is Ellipsis for part in parts) else (*parts, Ellipsis)
-        with taking("an index"):
-            view = self.native()[as_view]
-        self._write("an assignment", view, values)
+        self._write("an assignment", self._at(index)[0], values)
 
     def reshape(self, *shape: Any) -> Any:
         """View with another shape; raises `ArgumentError` if that would need a copy."""
@@ -192,34 +184,29 @@ class DeviceArray(NDArrayOperatorsMixin):
             result = getattr(ufunc, method)(*given, **options)
         return result if not out else out[0] if len(out) == 1 else out
 
+    def _compute(self, function: Callable[..., Any], name: str, what: str, *others: Any) -> Any:
+        seen = [_seen(value, name) for value in (self, *others)]
+        with taking(what):
+            return function(*seen)
+
     def __eq__(self, other: Any) -> Any:
-        mine, other = _seen(self, "equal"), _seen(other, "equal")
-        with taking("=="):
-            return mine == other
+        return self._compute(operator.eq, "equal", "==", other)
 
     def __ne__(self, other: Any) -> Any:
-        mine, other = _seen(self, "not_equal"), _seen(other, "not_equal")
-        with taking("!="):
-            return mine != other
+        return self._compute(operator.ne, "not_equal", "!=", other)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __bool__(self) -> bool:
-        mine = _seen(self, "bool")
-        with taking("bool"):
-            return bool(mine)
+        return bool(self._compute(bool, "bool", "bool"))
 
     def __contains__(self, value: Any) -> bool:
-        mine, value = _seen(self, "isin"), _seen(value, "isin")
-        with taking("in"):
-            return value in mine
+        return bool(self._compute(operator.contains, "isin", "in", value))
 
     def __format__(self, form: str) -> str:
         if not form:
             return str(self)
-        mine = _seen(self, "format")
-        with taking("format"):
-            return format(mine, form)
+        return str(self._compute(lambda mine: format(mine, form), "format", "format"))
 
     def __str__(self) -> str:
         return str(_seen(self, "str")) if self._shows() else repr(self)
@@ -273,6 +260,13 @@ class DeviceArray(NDArrayOperatorsMixin):
         return cast("tuple[Any, int]", self.native().__dlpack_device__())
 
     # --- internal
+
+    def _at(self, index: Any) -> tuple[Any, bool]:
+        """The view at an index, also of one element; and whether the index has an ellipsis."""
+        parts = _parts(index)
+        whole_view = any(part is Ellipsis for part in parts)
+        with taking("an index"):
+            return self.native()[parts if whole_view else (*parts, Ellipsis)], whole_view
 
     def _write(self, what: str, native: Any, values: Any) -> None:
         values = on_host(what, values)

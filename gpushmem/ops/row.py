@@ -21,35 +21,6 @@ from gpushmem.errors import ArgumentTypeError, NotInitializedError, ShmemError
 from gpushmem.ops import roles
 from gpushmem.ops.roles import Argument, Array, Result
 
-__all__ = [
-    "ATOMIC",
-    "BLOCK",
-    "DATA",
-    "EVERY_SCOPE",
-    "FLUSH",
-    "GET",
-    "LOCAL_ON_HOST",
-    "ON_THE_HOST",
-    "OPS",
-    "PUT",
-    "QUIET",
-    "READS",
-    "RETURN",
-    "SIGNAL",
-    "THREAD",
-    "UPDATES",
-    "WARP",
-    "WRITES",
-    "Completion",
-    "Effect",
-    "Op",
-    "declare",
-    "host",
-    "reads",
-    "updates",
-    "writes",
-]
-
 THREAD, WARP, BLOCK = "thread", "warp", "block"
 EVERY_SCOPE = (THREAD, WARP, BLOCK)
 ON_THE_HOST = " on the host"  # ends the names of kernels that run an operation for the host
@@ -124,9 +95,7 @@ LOCAL_ON_HOST = (
     "On the host the local array is device or symmetric memory, or registered (`register`)."
 )
 VECTOR = "_vector"
-VECTOR_NOTE = (
-    "`value` is an array as long as `ivars`: each element is compared with the one beside it."
-)
+VECTOR_NOTE = "Each `ivars[i]` is compared with `value[i]`; the lengths are equal."
 
 
 class Facts(NamedTuple):
@@ -200,6 +169,11 @@ class Op:
         return self.facts.meets or bool(self.facts.waits_for)
 
     @cached_property
+    def typed(self) -> bool:
+        """Whether a host's call runs as a kernel that is compiled for the types of its arrays."""
+        return bool(self.named(roles.Own)) or (self.facts.meets and bool(self.arrays))
+
+    @cached_property
     def hears(self) -> bool:
         """Whether a call returns at once what other PEs may have written."""
         return not self.waits and any(
@@ -258,18 +232,24 @@ def declare(
     """
     where = Where(in_kernels, on_host, stream)
     facts = Facts(effects, completion, waits_for, meets, orders)
+    notes = Notes(note, host_note)
 
     def add(declaration: Callable[..., Any]) -> Callable[..., Any]:
         for scope in scopes:
             for form in (False, True) if nbi else (False,):
-                _add_row(declaration, scope, form, where, facts, [note, host_note])
+                _add_row(declaration, scope, form, where, facts, notes)
         if vector:
-            _add_row(
-                declaration, THREAD, False, where, facts, [VECTOR_NOTE, note, host_note], VECTOR
-            )
+            _add_row(declaration, THREAD, False, where, facts, notes, VECTOR)
         return next(op.function for op in OPS.values() if op.base == declaration.__name__)
 
     return add
+
+
+class Notes(NamedTuple):
+    """Paragraphs that follow a declaration's docstring: in all forms, and in those of the host."""
+
+    every: str
+    host: str
 
 
 def _add_row(
@@ -278,7 +258,7 @@ def _add_row(
     nbi: bool,
     where: Where,
     facts: Facts,
-    notes: list[str],
+    notes: Notes,
     form: str = "",
 ) -> None:
     base = declaration.__name__ + form
@@ -287,12 +267,11 @@ def _add_row(
         facts = facts._replace(completion=NONBLOCKING[facts.completion])
     if scope != THREAD or nbi:
         where = where._replace(host=False)
-    if not where.host:
-        notes = notes[:-1]
     signature, roles_ = _signature(declaration, where, form == VECTOR)
     completion = COMPLETIONS[facts.completion] if facts.completion is not None else ""
     text = inspect.getdoc(declaration) or ""
-    doc = "\n\n".join(filter(None, [text, completion, *notes, SCOPE_NOTE[scope]]))
+    said = VECTOR_NOTE if form == VECTOR else "", notes.every, notes.host if where.host else ""
+    doc = "\n\n".join(filter(None, [text, completion, *said, SCOPE_NOTE[scope]]))
     function = _function(name, doc, signature, where, declaration.__module__)
     returns = _role(declaration, inspect.signature(declaration).return_annotation)
     OPS[name] = Op(name, base, scope, nbi, where, roles_, returns, facts, doc, function)

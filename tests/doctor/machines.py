@@ -48,7 +48,7 @@ NVSHMEM_LIB = "/opt/nvshmem/lib"
 
 
 def port(device, state="4: ACTIVE", layer="InfiniBand", number=1):
-    """Files of an RDMA port, with a RoCE v2 GID of an IPv4 address at index 3 if it is Ethernet."""
+    """Files of an RDMA port, with the GID of an IPv4 address at index 3 if it is Ethernet."""
     folder = f"/sys/class/infiniband/{device}/ports/{number}"
     files = {
         f"{folder}/state": state,
@@ -56,41 +56,22 @@ def port(device, state="4: ACTIVE", layer="InfiniBand", number=1):
         f"{folder}/rate": "400 Gb/sec (4X NDR)",
         f"{folder}/gids/0": "fe80:0000:0000:0000:ba3f:d2ff:fe12:3456",
         f"{folder}/gids/4": ZERO,
-        f"{folder}/gid_attrs/types/0": "IB/RoCE v1",
     }
     if layer == "Ethernet":
         files[f"{folder}/gids/3"] = "0000:0000:0000:0000:0000:ffff:0a00:0001"
-        files[f"{folder}/gid_attrs/types/3"] = "RoCE v2"
     return files
 
 
-def nvidia_smi(n, name="NVIDIA H100 80GB HBM3", memory=81559, mig="Disabled", fabric="Completed"):
-    """What nvidia-smi prints for n GPUs connected by NVLink."""
-    rows = [f"{k}, {name}, {memory}, GPU-{k:08x}-aaaa, 9.0, {mig}\n" for k in range(n)]
+def nvidia_smi(n):
+    """What nvidia-smi prints for n GPUs."""
+    name = "NVIDIA H100 80GB HBM3"
+    rows = [f"{k}, {name}, 81559, GPU-{k:08x}-aaaa, 9.0, Disabled\n" for k in range(n)]
     query = "index,name,memory.total,uuid,compute_cap,mig.mode.current"
-    state = (
-        f"    Fabric\n        State                     : {fabric}\n        Status   : Success\n"
-    )
     return {
         "nvidia-smi -L": "".join(f"GPU {k}: {name}\n" for k in range(n)),
-        "nvidia-smi -q": "".join(f"GPU 0000000{k}:18:00.0\n{state}" for k in range(n)),
         f"nvidia-smi --query-gpu={query} --format=csv,noheader,nounits": "".join(rows),
-        "nvidia-smi topo -m": matrix(n, "NV18", extra="NIC0\tCPU Affinity"),
-        "nvidia-smi topo -p2p r": matrix(n, "OK"),
         "ldconfig -p": "\tlibcuda.so.1 (libc6,x86-64) => /lib/x86_64-linux-gnu/libcuda.so.1",
     }
-
-
-def matrix(n, cell, extra="", diagonal=" X "):
-    """A table of nvidia-smi topo, with the terminal's underlining around its titles."""
-    titles = "\t".join(f"GPU{k}" for k in range(n))
-    lines = [f"\t\x1b[4m{titles}\t{extra}\x1b[0m"]
-    for row in range(n):
-        cells = "\t".join(diagonal if column == row else cell for column in range(n))
-        lines.append(f"GPU{row}\t{cells}\t" + ("PXB\t0-51" if extra else ""))
-    if extra:
-        lines.append("NIC0\t" + "\t".join(["PXB"] * n) + "\t X ")
-    return "\n".join([*lines, "", "Legend:", "  X    = Self"])
 
 
 class Machines:
@@ -120,21 +101,17 @@ class Machines:
         )
 
     def node(self, n=2, files=None, programs=None, packages=None, environ=None, **given):
-        """A node of n H100s with NVLink, a port of InfiniBand and one of RoCE, all well."""
+        """A node of n H100s, a port of InfiniBand and one of RoCE, all well."""
         usual = {
             "/proc/driver/nvidia/version": OPEN_DRIVER,
-            "/proc/driver/nvidia/params": 'RegistryDwords: ""\nCreateImexChannel0: 0',
-            "/sys/module/nvidia_peermem/version": "580.65.06",
             "/dev/nvidiactl": "",
-            "/dev/gdrdrv": "",
-            "/dev/infiniband/uverbs0": "",
             **port("mlx5_0"),
             **port("mlx5_1", layer="Ethernet"),
         }
         lib = ("libnvshmem_host.so.3", *(
             f"nvshmem_{kind}_{name}.so.3"
             for kind, names in {
-                "bootstrap": ("mpi", "pmi", "pmi2", "pmix", "shmem", "uid"),
+                "bootstrap": ("uid",),
                 "transport": ("ibrc", "ibgda", "ucx", "libfabric", "ibdevx"),
             }.items()
             for name in names

@@ -8,19 +8,9 @@ from hypothesis import strategies as st
 
 from gpushmem.doctor.check import VERDICTS
 from gpushmem.doctor.checks import CHECKS, run, summary
-from tests.doctor.machines import (
-    CLOSED_DRIVER,
-    NVSHMEM_LIB,
-    Machines,
-    limits,
-    matrix,
-    nvidia_smi,
-    port,
-)
+from tests.doctor.machines import CLOSED_DRIVER, NVSHMEM_LIB, Machines, limits, port
 
-PARAMS = "/proc/driver/nvidia/params"
 DRIVER = "/proc/driver/nvidia/version"
-PEERMEM = "/sys/module/nvidia_peermem/version"
 IB = port("mlx5_0", state="1: DOWN")
 H100 = "NVIDIA H100 80GB HBM3"
 FITTING = {"nvshmem4py-cu13": "0.4.1", "numba-cuda": "0.30.4", "cuda-core": "1.0"}
@@ -38,10 +28,7 @@ def no_ports():
 
 def test_all_is_well_on_a_good_node(machines):
     rows = run(machines.node(n=2), 2)
-    bad = [(row.name, row.found) for row in rows if row.verdict in {"warning", "problem"}]
-    assert bad == []
-    not_applicable = {row.name for row in rows if row.verdict == "not applicable"}
-    assert not_applicable == {"imex", "ibgda"}
+    assert [(row.name, row.found) for row in rows if row.verdict != "ok"] == []
     assert summary(machines.node(n=2), rows, 2)[1].startswith("NVSHMEM on GPUs: no problem")
 
 
@@ -135,42 +122,16 @@ CASES = [
         "problem", "1 NVIDIA GPUs on the PCI bus, but no driver",
     ),
     ("driver", {"files": {DRIVER: None}}, "not applicable", "no GPU"),
-    (
-        "cuda_packages", {"packages": {"nvidia-nvshmem-cu12": "3.4", "nvshmem4py-cu13": "0.4"}},
-        "warning", "nvidia-nvshmem-cu12, nvshmem4py-cu13",
-    ),
-    ("cuda_packages", {"packages": {"numpy": "2.0"}}, "ok", "none installed"),
     ("gpus", {"n": 1}, "warning", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE to 50"),
     ("gpus", {"n": 1, "files": {"/tmp/nvidia-mps/control": ""}}, "ok", "with MPS"),
     ("gpus", {"n": 8}, "ok", f"8 ({H100}); PE i on GPU i of 8"),
-    ("visible_gpus", {"environ": {"CUDA_VISIBLE_DEVICES": "0,7"}}, "problem", "'7' is not a GPU"),
-    ("visible_gpus", {"environ": {"CUDA_VISIBLE_DEVICES": ""}}, "problem", "shows 0 of 2"),
-    ("visible_gpus", {"environ": {"CUDA_VISIBLE_DEVICES": "1,1"}}, "problem", "named twice"),
-    ("visible_gpus", {"environ": {"CUDA_VISIBLE_DEVICES": "1"}}, "warning", "shows 1 of 2 GPUs"),
-    ("visible_gpus", {"environ": {"CUDA_VISIBLE_DEVICES": "1,0"}}, "ok", "2 of 2"),
-    ("visible_gpus", {"environ": {"CUDA_VISIBLE_DEVICES": "GPU-00000001,0"}}, "ok", "2 of 2"),
-    ("visible_gpus", {"environ": {"CUDA_VISIBLE_DEVICES": "MIG-1234"}}, "ok", "see mig"),
-    ("mig", {"programs": nvidia_smi(2, mig="Enabled")}, "problem", "on, GPUs 0, 1"),
-    ("mig", {"programs": nvidia_smi(2, mig="[N/A]")}, "ok", "unknown"),
-    ("peer_access", {"programs": {"nvidia-smi topo -p2p r": matrix(2, "CNS")}}, "problem", "CNS"),
-    ("peer_access", {"programs": {"nvidia-smi topo -m": matrix(2, "SYS")}}, "ok", "by PCIe (SYS)"),
-    ("peer_access", {}, "ok", "by NVLink (NV18)"),
-    ("peer_access", {"programs": {"nvidia-smi topo -p2p r": None}}, "warning", "does not report"),
-    ("peer_access", {"n": 1}, "not applicable", "no peers"),
-    ("nvswitch", {}, "ok", "Completed"),
-    ("nvswitch", {"programs": nvidia_smi(2, fabric="In Progress")}, "problem", "fabricmanager"),
-    ("nvswitch", {"programs": nvidia_smi(2, fabric="N/A")}, "not applicable", "no NVSwitch"),
-    ("imex", {"programs": nvidia_smi(2, name="NVIDIA GB200")}, "warning", "CreateImexChannel0=1"),
-    (
-        "imex", {"programs": nvidia_smi(2, name="NVIDIA GB200"),
-                 "environ": {"NVSHMEM_DISABLE_MNNVL": "1"}},
-        "ok", "only inside a node",
-    ),
-    (
-        "imex", {"programs": nvidia_smi(2, name="NVIDIA GB200"),
-                 "files": {"/dev/nvidia-caps-imex-channels/channel0": ""}},
-        "ok", "channel0",
-    ),
+    ("gpus", {"environ": {"CUDA_VISIBLE_DEVICES": "0,7"}}, "problem", "'7' is not a GPU"),
+    ("gpus", {"environ": {"CUDA_VISIBLE_DEVICES": ""}}, "problem", "shows 0 of 2"),
+    ("gpus", {"environ": {"CUDA_VISIBLE_DEVICES": "1,1"}}, "problem", "named twice"),
+    ("gpus", {"environ": {"CUDA_VISIBLE_DEVICES": "1"}}, "warning", "2 PEs on 1 GPUs"),
+    ("gpus", {"environ": {"CUDA_VISIBLE_DEVICES": "1,0"}}, "ok", "PE i on GPU i of 2"),
+    ("gpus", {"environ": {"CUDA_VISIBLE_DEVICES": "GPU-00000001,0"}}, "ok", "GPU i of 2"),
+    ("gpus", {"environ": {"CUDA_VISIBLE_DEVICES": "MIG-1234"}}, "ok", "MIG instances"),
     ("rdma", {}, "ok", "mlx5_0:1 ACTIVE InfiniBand, mlx5_1:1 ACTIVE Ethernet"),
     ("rdma", {"files": no_ports() | IB}, "problem", "subnet manager"),
     ("rdma", {"files": no_ports()}, "not applicable", "one node only"),
@@ -181,35 +142,6 @@ CASES = [
     ),
     ("rdma", {"environ": {"NVSHMEM_HCA_LIST": "mlx5_7:1"}}, "problem", "names mlx5_7:1"),
     ("rdma", {"environ": {"NVSHMEM_HCA_LIST": "^mlx5_1:1"}}, "ok", "mlx5_0:1"),
-    ("roce_gids", {}, "ok", "mlx5_1:1 has RoCE v2 GIDs of IPv4 addresses at [3]"),
-    ("roce_gids", {"environ": {"NVSHMEM_IB_GID_INDEX": "0"}}, "warning", "show_gids"),
-    ("roce_gids", {"environ": {"NVSHMEM_IB_GID_INDEX": "3"}}, "ok", "[3]"),
-    ("roce_gids", {"files": no_ports() | port("mlx5_0")}, "not applicable", "no RoCE port"),
-    (
-        "roce_gids",
-        {"files": {"/sys/class/infiniband/mlx5_1/ports/1/gids/3": "fe80::1"}},
-        "warning", "no index",
-    ),
-    ("gpudirect", {}, "ok", "nvidia_peermem"),
-    ("gpudirect", {"files": {PEERMEM: None}}, "ok", "dma-buf"),
-    (
-        "gpudirect", {"files": {PEERMEM: None}, "environ": {"NVSHMEM_IB_DISABLE_DMABUF": "1"}},
-        "problem", "which NVSHMEM_IB_DISABLE_DMABUF turns off",
-    ),
-    (
-        "gpudirect", {"files": {PEERMEM: None, DRIVER: CLOSED_DRIVER}}, "problem",
-        "modprobe nvidia-peermem",
-    ),
-    (
-        "gpudirect", {"files": {PEERMEM: None, "/proc/sys/kernel/osrelease": "5.4.0-100-generic"}},
-        "problem", "neither nvidia-peermem nor dma-buf",
-    ),
-    ("gdrcopy", {"files": {"/dev/gdrdrv": None}}, "warning", "--device /dev/gdrdrv"),
-    (
-        "gdrcopy",
-        {"files": {"/dev/gdrdrv": None}, "environ": {"NVSHMEM_DISABLE_GDRCOPY": "true"}},
-        "ok", "turned off",
-    ),
     ("transport", {}, "ok", "inside the node peer access; between nodes ibrc"),
     ("transport", {"environ": IBGDA}, "ok", "ibrc and ibgda"),
     ("transport", {"environ": {"NVSHMEM_REMOTE_TRANSPORT": "tcp"}}, "problem", "ibrc, ucx"),
@@ -230,15 +162,6 @@ CASES = [
         "transport", {"files": no_ports(), "environ": {"NVSHMEM_DISABLE_P2P": "1"}}, "problem",
         "Unset NVSHMEM_DISABLE_P2P",
     ),
-    ("ibgda", {}, "not applicable", "is not set"),
-    ("ibgda", {"environ": {"NVSHMEM_IB_ENABLE_IBGDA": "no"}}, "not applicable", "is not set"),
-    ("ibgda", {"environ": IBGDA}, "warning", 'NVreg_RegistryDwords="PeerMappingOverride=1;"'),
-    (
-        "ibgda", {"environ": IBGDA, "files": {PARAMS: 'RegistryDwords: "PeerMappingOverride=1;"'}},
-        "ok", "PeerMappingOverride=1",
-    ),
-    ("ibgda", {"environ": IBGDA | {"NVSHMEM_IBGDA_NIC_HANDLER": "gpu"}}, "problem", "reboot"),
-    ("ibgda", {"environ": IBGDA | {"NVSHMEM_IBGDA_NIC_HANDLER": "cpu"}}, "ok", "the CPU rings"),
     ("nvshmem", {}, "ok", "nvshmem4py-cu13 0.4.1, library 3.7.2"),
     ("nvshmem", {"packages": {}}, "warning", "gpushmem[nvshmem]"),
     (
@@ -258,22 +181,6 @@ CASES = [
         "nvshmem", {"packages": FITTING | {"nvidia-nvshmem-cu13": "3.7", "nvshmem4py-cu13": "0.5"}},
         "problem", "nvshmem4py-cu13 0.5 is installed",
     ),
-    ("bootstrap", {}, "ok", "plugins for uid and pmi"),
-    ("bootstrap", {"environ": {"NVSHMEM_BOOTSTRAP": "UID"}}, "ok", "plugins for uid are"),
-    ("bootstrap", {"environ": {"NVSHMEM_BOOTSTRAP": "tcp"}}, "problem", "Use one of pmi, mpi"),
-    ("bootstrap", {"environ": {"NVSHMEM_BOOTSTRAP_PMI": "PMIX"}}, "ok", "uid and pmix"),
-    (
-        "bootstrap", {"files": {f"{NVSHMEM_LIB}/nvshmem_bootstrap_mpi.so.3": None},
-                      "environ": {"NVSHMEM_BOOTSTRAP": "MPI"}},
-        "problem", "nvshmem_bootstrap_mpi.so is not in",
-    ),
-    ("bootstrap", {"environ": {"NVSHMEM_BOOTSTRAP": "plugin"}}, "problem", "BOOTSTRAP_PLUGIN"),
-    (
-        "bootstrap", {"environ": {"NVSHMEM_BOOTSTRAP": "plugin",
-                                  "NVSHMEM_BOOTSTRAP_PLUGIN": "/opt/none.so"}},
-        "problem", "there is no /opt/none.so",
-    ),
-    ("bootstrap", {"packages": {}}, "not applicable", "see nvshmem"),
     ("interface", {}, "ok", "eth0"),
     ("interface", {"files": BRIDGE}, "warning", "UID_SOCK_IFNAME=eth0"),
     ("interface", {"files": BRIDGE | IPOIB}, "ok", "ib0"),
@@ -319,14 +226,6 @@ CASES = [
         "--pids-limit",
     ),
     ("mappings", {"files": {"/proc/sys/vm/max_map_count": "30000"}}, "warning", "30000"),
-    ("memlock", {"files": limits(memlock="8388608")}, "problem", "--ulimit memlock=-1"),
-    ("memlock", {"files": no_ports()}, "not applicable", "no RDMA device"),
-    ("shared_memory", {"room": lambda path: (64 << 20, 1 << 20)}, "warning", "1 MiB free of 64"),
-    ("container", {"files": {"/.dockerenv": ""}}, "ok", "--ipc=host"),
-    (
-        "container", {"files": {"/.dockerenv": "", "/dev/infiniband/uverbs0": None}}, "problem",
-        "--device /dev/infiniband",
-    ),
 ]  # fmt: skip
 
 
@@ -340,11 +239,6 @@ def test_verdicts(machines, look, name, machine, verdict, words):
 def test_every_check_is_tested_for_well_and_not_well():
     tested = {(name, verdict in {"warning", "problem"}) for name, _, verdict, _ in CASES}
     assert {check.name for check in CHECKS} == {name for name, bad in tested if bad}
-
-
-def test_a_single_pe_on_a_mig_gpu_is_only_warned(machines, look):
-    system = machines.node(programs=nvidia_smi(2, mig="Enabled"))
-    assert look("mig", system, 1)[0] == "warning"
 
 
 def test_checks_have_all_their_columns():

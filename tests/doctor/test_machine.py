@@ -4,12 +4,11 @@ import pytest
 
 from gpushmem.doctor import software
 from gpushmem.doctor.facts import KEYS, collect, plain
-from gpushmem.doctor.gpus import driver_version, gpus, matrix, visible
+from gpushmem.doctor.gpus import driver_version, gpus, visible
 from gpushmem.doctor.machine import cores, kernel, limit, memory, numbers
 from gpushmem.doctor.network import bootstrap_interface, interfaces, ports
 from gpushmem.doctor.system import System
 from tests.doctor.machines import CLOSED_DRIVER, OPEN_DRIVER, dangling, limits, nvidia_smi
-from tests.doctor.machines import matrix as drawn
 
 
 @pytest.mark.parametrize(
@@ -87,20 +86,12 @@ def test_visible_gpus_end_at_the_first_that_is_wrong(machines):
     assert seen("GPU-0000000") == ([], ["GPU-0000000"])  # fits several
 
 
-def test_matrix_of_topology():
-    cells = matrix(drawn(3, "NV18", extra="NIC0\tCPU Affinity"))
-    assert cells == {(a, b): "NV18" for a in range(3) for b in range(3) if a != b}
-    assert matrix("") == matrix("no devices") == {}
-
-
 def test_ports_and_gids(machines):
     infiniband, roce = ports(machines.node())
     assert (infiniband.name, infiniband.state, infiniband.link_layer) == (
         "mlx5_0:1", "ACTIVE", "InfiniBand",
     )  # fmt: skip
-    assert [(gid.index, gid.kind, gid.ipv4) for gid in roce.gids] == [
-        (0, "IB/RoCE v1", False), (3, "RoCE v2", True),
-    ]  # fmt: skip
+    assert (infiniband.gids, roce.gids) == (1, 2)
 
 
 def test_interfaces(machines, tmp_path):

@@ -9,7 +9,7 @@ from numba.cuda.typing.typeof import typeof
 
 import gpushmem as shmem
 from gpushmem import store
-from gpushmem.backends.nvshmem import ahead, compiler, shims, versions
+from gpushmem.backends.nvshmem import aot, compiler, shims, versions
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import OPS
 from tests.nvshmem import kernels
@@ -52,7 +52,7 @@ def test_registers_are_limited():
             dst[i] += src[i] * src[dst.size - i - 1]
 
     free, held = (
-        ahead.build(busy, argtypes, options, "sm_90").needs.registers
+        aot.build(busy, argtypes, options, "sm_90").needs.registers
         for options in ({}, {"max_registers": 24})
     )
     assert held <= 24 < free
@@ -169,10 +169,10 @@ def test_kernels_share_the_object_that_has_all_but_reductions(tmp_path, monkeypa
 
 
 def test_a_kernels_code_and_what_is_known_of_it_are_one_record():
-    artifact = ahead.Artifact({"entry": "k"}, b"\x00\n\xff")
-    assert ahead.Artifact.load(artifact.dump()) == artifact
+    artifact = aot.Artifact({"entry": "k"}, b"\x00\n\xff")
+    assert aot.Artifact.load(artifact.dump()) == artifact
     with pytest.raises(ValueError, match="Expecting"):
-        ahead.Artifact.load(b"{broken")
+        aot.Artifact.load(b"{broken")
 
 
 def test_teams_have_attributes_and_methods():

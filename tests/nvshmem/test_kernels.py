@@ -25,7 +25,7 @@ from numba.cuda.typing.typeof import Purpose, typeof
 
 import gpushmem as shmem
 from gpushmem.backends.cpu.backend import CpuBackend
-from gpushmem.backends.nvshmem import ahead, compiler
+from gpushmem.backends.nvshmem import aot, compiler
 from gpushmem.kernel import launch_hooks
 
 ARCHS = ("sm_80", "sm_90", "sm_100")
@@ -119,6 +119,6 @@ def linked(family, arch, largest):
         made.append((f"{function.__name__} {types}", compiled))
     made.sort(key=lambda pair: -len(pair[1].parts[0].code))
     return len(made), [
-        (name, ahead.needs_of(compiler.link(compiled).log, compiled.entry))
+        (name, aot.needs_of(compiler.link(compiled).log, compiled.entry))
         for name, compiled in made[:largest]
     ]

@@ -12,7 +12,7 @@ from numba import cuda, types
 from nvshmem.bindings.device.numba import _numbast as by_hand
 
 import gpushmem as shmem
-from gpushmem.backends.nvshmem import ahead, compiler
+from gpushmem.backends.nvshmem import aot, compiler
 
 ffi = cffi.FFI()
 F32, U64, I32 = types.float32[::1], types.uint64[::1], types.int32[::1]
@@ -165,7 +165,7 @@ def _codes(side):
             name = section.removeprefix(".text.")
             # NVSHMEM's templates: by hand for float, ours for words of its width.
             found[names.get(name) or re.sub(r"I[fj]E", "I?E", name)] = data
-    needs = {name: ahead.needs_of(linked.log, kernel.entry) for name, kernel in compiled.items()}
+    needs = {name: aot.needs_of(linked.log, kernel.entry) for name, kernel in compiled.items()}
     return found, needs
 
 

@@ -10,8 +10,8 @@ pytest.importorskip("nvshmem")
 from numba.core.errors import NumbaError
 from numba.cuda import types
 
-from gpushmem.backends import accepts
-from gpushmem.backends.nvshmem import compiler, composed, elements, lowering, native
+from gpushmem.backends import argument_types
+from gpushmem.backends.nvshmem import compiler, composed, device_calls, elements, lowering
 from gpushmem.ops import OPS
 from tests.nvshmem import kernels
 
@@ -42,7 +42,7 @@ def test_functions_of_the_table_are_in_the_bindings():
     """What names with a dtype stand for is looked at by the rows' own tests."""
     for base, call in lowering.CALLS.items():
         if "{" not in call.name:
-            signature = native.signature_of(call.name)
+            signature = device_calls.signature_of(call.name)
             assert signature is not None, base
             assert len(signature.args) == len(call.arguments.split()), base
 
@@ -123,4 +123,5 @@ OPS_BLOCK, OPS_THREAD = OPS["reduce_block"].function, OPS["reduce"].function
 
 
 def test_reductions_take_what_the_table_says():
-    assert set(accepts.REDUCTIONS) == {"sum", "prod", "min", "max", "and", "or", "xor", "maxloc"}
+    known = {"sum", "prod", "min", "max", "and", "or", "xor", "maxloc"}
+    assert set(argument_types.REDUCTIONS) == known

@@ -12,7 +12,7 @@ import gpushmem as shmem
 from gpushmem.backends.base import Backend
 from gpushmem.backends.null.backend import NullBackend
 from gpushmem.backends.null.operations import OPERATIONS
-from gpushmem.ops import OPS, roles
+from gpushmem.ops import OPS
 from tests.conftest import PLAIN
 from tests.memory import test_interop, test_operators, test_registration, test_stats
 from tests.runtime import test_arguments, test_runtime
@@ -275,11 +275,6 @@ def outcomes(backend, op):
     return found
 
 
-def compiled_on_cpus(op):
-    """Whether the cpu backend compiles a kernel for each kind of arguments."""
-    return bool(op.named(roles.Own)) or (op.facts.meets and bool(op.arrays))
-
-
 SAMPLE = ("broadcast", "collect", "signal_wait_until", "wait_until_any", "test_some")
 
 
@@ -287,7 +282,7 @@ SAMPLE = ("broadcast", "collect", "signal_wait_until", "wait_until_any", "test_s
     "base",
     [
         pytest.param(base, marks=pytest.mark.slow)
-        if compiled_on_cpus(HOST[base]) and base not in SAMPLE
+        if HOST[base].typed and base not in SAMPLE
         else base
         for base in sorted(HOST)
     ],

@@ -1,4 +1,4 @@
-"""What the operations inside kernels share: where an array is on another PE, and what is an error.
+"""Helpers of the operations in kernels: addresses on other PEs, copies, and errors.
 
 A launch's `user` word points to the `WORLD`, so `remote` is all of the addressing there is. PE
 numbers, symmetry and sizes are checked on every call: a few compares beside a copy.
@@ -31,48 +31,8 @@ from gpushmem.simt.compiler.primitives import fail_if, user_word
 from gpushmem.simt.compiler.target import device
 from gpushmem.simt.run.kernel import KernelFailure
 
-__all__ = [
-    "BAD_COMPARISON",
-    "BAD_SHAPES",
-    "BAD_SIGNAL_OP",
-    "BAD_STRIDE",
-    "BAD_TIMEOUT",
-    "EMPTY",
-    "ENDED",
-    "MOST",
-    "NAMING",
-    "NOT_BY_ROWS",
-    "NO_MEMORY",
-    "OUTSIDE",
-    "TOO_SHORT",
-    "TOO_SMALL",
-    "TRAPS",
-    "TWICE",
-    "UNALIGNED",
-    "address_of",
-    "aligned",
-    "array_at",
-    "array_like",
-    "as_world",
-    "check_strides",
-    "copy_element",
-    "copy_large",
-    "copy_one",
-    "copy_strided",
-    "error_of",
-    "explain",
-    "itemsize_of",
-    "load_element",
-    "nothing",
-    "reach",
-    "remote",
-    "remote_element",
-    "size_of",
-    "store_element",
-]
-
 as_world = view(WORLD)
-SMALL = 1 << 20  # bytes that caches always keep
+SMALL = 1 << 20  # bytes that always stay in the caches
 
 (
     BAD_PE, NOT_SYMMETRIC, TOO_SMALL, BAD_SIGNAL_OP, BAD_COMPARISON, EMPTY, TOO_SHORT, BAD_STRIDE,
@@ -90,7 +50,7 @@ def _shapes(a: int, b: int, rows: int, columns: int, *_: int) -> str:
     )
 
 
-# What the failure codes mean: exception class, and the message with the numbers recorded.
+# Failure code -> exception class, and the message with the numbers recorded.
 TRAPS: dict[int, tuple[type[ShmemError], str | Callable[..., str]]] = {
     BAD_PE: (ArgumentError, "there is no PE {0}: PEs are 0 to {1}"),
     NOT_SYMMETRIC: (
@@ -158,11 +118,11 @@ TRAPS: dict[int, tuple[type[ShmemError], str | Callable[..., str]]] = {
 }
 
 
-NAMING = {TWICE, APART, UNLIKE, LEFT}  # whose texts name the operation
+NAMING = {TWICE, APART, UNLIKE, LEFT}  # their texts name the operation
 
 
 def error_of(code: int, where: str, *values: int) -> ShmemError:
-    """The error that a failure code and its numbers stand for."""
+    """The error for a failure code and its numbers."""
     kind, text = TRAPS[code]
     return kind(f"{where}: {text.format(*values) if isinstance(text, str) else text(*values)}")
 
@@ -175,7 +135,7 @@ ABOUT = {
 
 
 def explain(failure: KernelFailure, where: str, arrays: Arrays) -> ShmemError:
-    """The error of a kernel that failed, in the words of the operation that found it."""
+    """The error for a kernel that failed, naming the operation that detected it."""
     if failure.code not in TRAPS:
         return KernelError(f"{where}: {failure.what()}")
     error = error_of(failure.code, where, *failure.values)
@@ -194,7 +154,7 @@ def explain(failure: KernelFailure, where: str, arrays: Arrays) -> ShmemError:
 
 @device
 def allocated(start, end):
-    """Whether one allocated block has all from offset `start` to `end`."""
+    """Whether offsets `start` to `end` are within one allocated block."""
     world = as_world(user_word())
     low, high = 0, world.n_blocks  # the first block that ends at `end` or later is between
     while low < high:
@@ -236,7 +196,7 @@ itemsize_of = _array_word(lambda b, a: a.itemsize)
 
 
 def nothing(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    """The code of an intrinsic that only looks at types."""
+    """The code of an intrinsic that only checks types."""
     return context.get_dummy_value()
 
 
@@ -252,7 +212,7 @@ def remote_element(array, pe):
 
 @device
 def aligned(address, nbytes):
-    """The address of an element, which must not be torn."""
+    """The address of an element; fails if it is not a multiple of the element's size."""
     fail_if(address & (nbytes - 1) != 0, UNALIGNED, address, nbytes, 0, 0)
     return address
 
@@ -331,10 +291,10 @@ def array_like(typingctx: Any, array: Any, address: Any) -> Any:
 
 @device
 def copy_large(target, source, nbytes, touched):
-    """Copy; past the caches if the bytes `touched` in all are more than they keep.
+    """Copy, bypassing the caches if more bytes are `touched` in all than these hold.
 
-    Lines are then written without being read first, which is what a large copy waits for. Such
-    stores are not ordered with others: `full_fence` before anybody is told of them.
+    Lines are then written without being read first, which is most of a large copy's time. These
+    stores are not ordered with others: `full_fence` before another thread may rely on them.
     """
     apart = target + nbytes <= source or source + nbytes <= target
     if touched < as_world(user_word()).cached or not apart:
@@ -350,7 +310,7 @@ def copy_large(target, source, nbytes, touched):
 
 @device
 def copy_one(target, source, nbytes):
-    """Copy for an operation by itself."""
+    """The copy of an operation that copies once."""
     if nbytes < SMALL:
         copy_bytes(target, source, nbytes)
     else:
@@ -358,7 +318,7 @@ def copy_one(target, source, nbytes):
         full_fence()
 
 
-MOST = 2**62  # elements: more than there can be
+MOST = 2**62  # elements: more than any array has
 
 
 @device

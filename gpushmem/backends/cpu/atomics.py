@@ -39,7 +39,7 @@ def _pointer(context: Any, builder: Any, address: Any, typ: Any) -> Any:
 def _update(op: str) -> Any:
     @intrinsic
     def update(typingctx: Any, address: Any, value: Any) -> Any:
-        """Change the element at `address`; returns what it was."""
+        """Change the element at `address`; returns the old value."""
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             pointer = _pointer(context, builder, args[0], value)
@@ -77,7 +77,7 @@ def compare_swap(typingctx: Any, address: Any, condition: Any, value: Any) -> An
 add, and_, or_, xor, swap = (_update(op) for op in ("add", "and", "or", "xor", "xchg"))
 
 
-# What each operation does to the element; those without a value add 1, or get one for its type.
+# Operation -> the change; those without a value add 1, or get one for its type.
 CHANGES = {"add": add, "and": and_, "or": or_, "xor": xor}
 UPDATES = {
     "fetch": fetch,
@@ -110,7 +110,7 @@ def place_of(dst, pe):
 
 
 def _body(row: Op) -> Any:
-    """A row's function, with the parameters that it has, returning what was there if it does."""
+    """A row's function, with the row's parameters; returns the old value if the row does."""
     update, returns = ROWS[row.name], row.returns.dtype is not None
 
     def if_it_is(dst, cond, value, pe):

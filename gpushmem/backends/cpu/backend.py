@@ -24,7 +24,8 @@ from gpushmem.backends.cpu.inline import Inline
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.teams import Teams
 from gpushmem.backends.cpu.world import World
-from gpushmem.backends.given import checked
+from gpushmem.backends.host_arguments import checked
+from gpushmem.backends.hostcalls import check_buffer
 from gpushmem.diagnosis.account import Accountant
 from gpushmem.diagnosis.arrays import Arrays
 from gpushmem.diagnosis.asking import Asking
@@ -79,7 +80,7 @@ class CpuBackend:
         over = self.world.board.error()
         try:
             if over is not None:
-                raise over  # the job is over, for all PEs: they must not meet in parts
+                raise over  # the job is over for all PEs
             self.meet("init", heap_bytes)
             self.world.map_heap()
             self._arrays.heap = self.world.heap
@@ -140,21 +141,12 @@ class CpuBackend:
         np.copyto(native, values, casting="unsafe")  # as assignment to a NumPy array does
 
     def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        if hasattr(buffer, "__cuda_array_interface__"):
-            raise ArgumentError(
-                f"register: this {type(buffer).__name__} is in a GPU's memory, which the cpu "
-                "backend does not reach: register a copy in host memory"
-            )
-        if self.world.holds(memory):
-            raise ArgumentError(
-                f"register: these {memory.nbytes} bytes are on the symmetric heap already: pass "
-                "the symmetric array itself"
-            )
+        check_buffer(self.name, buffer, memory, self.world.holds)
         self._arrays.note(memory, "registered memory")
         return memory
 
     def unregister(self, native: np.ndarray[Any, Any]) -> None:
-        """Kernels reach all memory of the process: nothing was done for it."""
+        """Nothing to do: kernels reach all memory of the process."""
 
     # --- kernels
 
@@ -196,7 +188,7 @@ class CpuBackend:
         return checked
 
     def _submit(self, stream: Any, launch: Running) -> None:
-        """Run a launch in its turn; whoever synchronises gets its error in the user's words."""
+        """Queue a launch; synchronising raises its error, in terms of the operation that failed."""
         self._asking.forget()
 
         def run() -> None:
@@ -208,11 +200,11 @@ class CpuBackend:
         self._stream(stream).submit(run)
 
     def _tell(self, kernel: str) -> None:
-        """Leave on the board which kernel runs: it can be read when this process has died."""
+        """Write the running kernel's name to the board, where it outlives this process."""
         self._runs[0] = kernel.encode()
 
     def _explain(self, failure: KernelFailure, where: str = "") -> ShmemError:
-        """The error of a launch that failed: what has become of the job, if it was that."""
+        """The error of a launch that failed: the job's, if that ended the launch."""
         verdict = self.world.board.error() if failure.code in (CANCELLED, ENDED) else None
         if not where:
             label = "" if failure.code in NAMING else failure.label
@@ -232,7 +224,7 @@ class CpuBackend:
 
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
         if self._watch.over and op.hears:
-            # A host that polls would not hear of it otherwise.
+            # A host that only polls would not notice it otherwise.
             raise self.world.board.error() or ShmemError(f"{op.name}: the job is over")
         arguments = checked(op, arguments)
         answer = self._do(op, arguments)
@@ -242,7 +234,7 @@ class CpuBackend:
     def _do(self, op: Op, arguments: dict[str, Any]) -> Any:
         stream = arguments.pop("stream", None)
         run = self._inline.calls.get(op.base)
-        if run is None:  # it waits, or works on the data of a team
+        if run is None:  # it waits, or is a collective
             return self._in_a_kernel(op, arguments, stream)
         if op.facts.meets:  # a kernel of this PE may be in a call of the same team
             if stream is not None:
@@ -264,7 +256,7 @@ class CpuBackend:
 
 
 def warm_up(n_pes: int | None) -> None:
-    """Make what the PEs need, in the process they will be forked from."""
+    """Prepare what the PEs need, in the process they will be forked from."""
     lowering.install()
     scheduler.addresses()
     meeting.native()

@@ -1,7 +1,7 @@
 """`gemm_block`: a product of matrices by SciPy's BLAS, called from kernels.
 
-The last thread of the block to arrive calls it for all. BLAS counts columns first: what it is given
-is the transposed problem, `dst.T = b.T @ a.T`. 16-bit floats are multiplied as 32-bit ones.
+The last thread of the block to arrive calls it for all. BLAS counts columns first, so it computes
+the transposed problem, `dst.T = b.T @ a.T`. 16-bit floats are multiplied as 32-bit ones.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def by_rows(array):
 def lead_of(array, rows):
     """Elements from one row to the next, or from one column to the next."""
     across = 0 if rows else 1
-    if array.shape[across] < 2:  # whatever it is; BLAS wants it to be large enough
+    if array.shape[across] < 2:  # any value that BLAS accepts
         return max(array.shape[1 - across], 1)
     return array.strides[across] // itemsize_of(array)
 

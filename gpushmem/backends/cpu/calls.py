@@ -1,7 +1,7 @@
-"""The calls of a warp or a block: what its threads give is compared, and words for what differs.
+"""Calls of a warp or a block: comparing the threads' arguments, and messages for differences.
 
-The engine compares numbers (`simt.groups`). Here they are made of an operation's arguments, and
-their names, by which its failures are explained.
+The engine compares numbers (`simt.groups`). This module makes them of an operation's arguments,
+together with the arguments' names, which the messages use.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ FACTORS = [_random.getrandbits(64) | 1 for _ in range(64)]
 
 @intrinsic(prefer_literal=True)
 def digest_of(typingctx: Any, label: Any, given: Any) -> Any:
-    """A number, not 0, that differs when what is `given` does; `label` names it all."""
+    """A digest, not 0, of the arguments `given`; `label` names the operation and its parameters."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind, words = _words(context, builder, sig.args[0], sig.args[1], args[1])
@@ -73,7 +73,7 @@ def digest_of(typingctx: Any, label: Any, given: Any) -> Any:
 
 @intrinsic(prefer_literal=True)
 def words_of(typingctx: Any, label: Any, given: Any) -> Any:
-    """Address, on the stack, of what `digest_of` makes one number of; see `groups.begin_call`."""
+    """Address, on the stack, of the numbers that `digest_of` combines; see `groups.begin_call`."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind, words = _words(context, builder, sig.args[0], sig.args[1], args[1])
@@ -87,7 +87,7 @@ def words_of(typingctx: Any, label: Any, given: Any) -> Any:
     return types.intp(label, given), codegen
 
 
-# --- what is said
+# --- messages
 
 
 def _text(address: int) -> str:
@@ -95,7 +95,7 @@ def _text(address: int) -> str:
 
 
 def _rule(name: str) -> str:
-    """What has to be done about an operation in a scope."""
+    """The rule for calls of an operation in a scope."""
     op = OPS[name]
     one = name.removesuffix(f"_{op.scope}")
     instead = f", or use `{one}` in one thread" if one in OPS else ""
@@ -106,7 +106,7 @@ def _rule(name: str) -> str:
 
 
 def apart(ours: int, theirs: int, site: int, thread: int, *_: int) -> str:
-    """What is said of a thread that is elsewhere when another is in a call."""
+    """The error when a thread is in another call than its group."""
     mine, other = _text(ours), _text(theirs)
     both = "; their dtypes, or their `op`, differ" if mine == other else ""
     scoped = mine if mine in OPS else other
@@ -119,7 +119,7 @@ def apart(ours: int, theirs: int, site: int, thread: int, *_: int) -> str:
 def unlike(
     ours: int, _: int, site: int, thread: int, names: int, k: int, theirs: int, mine: int
 ) -> str:
-    """What is said of two threads in one call with different arguments."""
+    """The error when two threads make one call with different arguments."""
     name, _dot, what = _text(names).split("|")[k].partition(".")
     other, more = f"of thread {unpacked(thread)}, {_text(site)}", mine - theirs
     text = {
@@ -133,7 +133,7 @@ def unlike(
 
 
 def left(what: int, gone: int, size: int, *_: int) -> str:
-    """What is said when threads of a group have returned from the kernel."""
+    """The error when threads of a group have returned from the kernel."""
     name = _text(what)
     scope = OPS[name].scope
     return (
@@ -143,7 +143,7 @@ def left(what: int, gone: int, size: int, *_: int) -> str:
 
 
 def twice(what: int, site: int, thread: int, block: int, team: int, *_: int) -> str:
-    """What is said when threads of one PE are in collectives of a team at the same time."""
+    """The error when two threads of one PE are in collectives of a team at the same time."""
     name = _text(what)
     op = OPS[name]
     together = f", or all threads of one block {op.base}_block" if op.scope != BLOCK else ""

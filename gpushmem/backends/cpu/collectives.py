@@ -1,13 +1,14 @@
-"""Collectives inside kernels: rounds of a team, and copies between its members' memory.
+"""Collectives in kernels: rounds of a team, and copies between its members' memory.
 
-What fits a box is sent in one round (`rounds`), each member to each, and read out of the boxes when
-all have arrived. Nobody's arrays are touched by others, so nothing has to be said before or after.
+Data that fit a box are sent in one round (`rounds`), from each member to each, and read from the
+boxes when all members have arrived. No member accesses another one's arrays, so no other round is
+needed.
 
-What is larger moves between the arrays themselves, between two rounds: after the first, all members
+Larger data move between the arrays themselves, between two rounds: after the first, all members
 have called, so their `src` can be read and their `dst` written; after the second, all have
-finished. A reduction is then done in parts, one a member: it reads that part of every `src`, tile
-by tile, combines it in its cache, and writes it to every `dst`. So each byte of `src` is read once
-and each byte of `dst` written once, which no ring or tree improves on where all share a memory.
+finished. A reduction has one part per member, which reads that part of every `src`, tile by tile,
+combines it in its cache, and writes it to every `dst`. Each byte of `src` is read once and each
+byte of `dst` written once; in shared memory no ring or tree does better.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ from gpushmem.simt.compiler.target import device
 __all__ = ["BODIES", "REDUCING", "TEAM_BYTES", "team_at"]
 
 TEAM_BYTES, PE_BYTES = TEAM.itemsize, PE.itemsize
-DTYPE, BYTES = 1 << 8, 1 << 24  # what a dtype, and a number of bytes, are multiplied by in a kind
+DTYPE, BYTES = 1 << 8, 1 << 24  # factors of the dtype and of the number of bytes in a kind
 BARRIER, SYNC, BROADCAST, FCOLLECT, COLLECT, ALLTOALL, ALLTOALLS = (
     KINDS.index(what)
     for what in ("barrier", "sync", "broadcast", "fcollect", "collect", "alltoall", "alltoalls")
@@ -81,7 +82,7 @@ PART = 64  # elements; parts of a reduction begin at multiples of it
 
 @device
 def team_at(team):
-    """Address of what this PE keeps of a team."""
+    """Address of this PE's record of a team."""
     world = as_world(user_word())
     fail_if(team < 0 or team >= world.max_teams, BAD_TEAM, team, 0, 0, 0)
     address = world.teams + team * TEAM_BYTES
@@ -111,7 +112,7 @@ def team_translate_pe(src_team, src_pe, dst_team):
 
 @device
 def await_member(what, team, number, rank, compares):
-    """Wait until member `rank` is in round `number`; if asked, fail if it does another thing."""
+    """Wait until member `rank` is in round `number`; if asked, fail if its call differs."""
     own = line(team, number, rank)
     pe = pe_of(team, rank)
     world = as_world(user_word())
@@ -131,7 +132,7 @@ def await_member(what, team, number, rank, compares):
 
 @device
 def compare(team, own, pe):
-    """Fail if what another member has told in its line is not what this PE tells."""
+    """Fail if another member's line describes another call than this PE's."""
     ours, theirs = as_team(team).said, as_line(own).said
     index = (team - as_world(user_word()).teams) // TEAM_BYTES
     calls = (pe, theirs[0], ours[0], index, theirs[1], ours[1])
@@ -143,7 +144,7 @@ def compare(team, own, pe):
 
 @device
 def await_all(what, team, number, compares):
-    """Wait until all members are in round `number`; if asked, fail if one does another thing."""
+    """Wait until all members are in round `number`; if asked, fail if a call differs."""
     record = as_team(team)
     for rank in range(record.n_pes):
         if rank != record.my_pe:
@@ -163,7 +164,7 @@ def begin(what, team):
 
 @device
 def begin_with(what, team, kind, detail, dst, src):
-    """`begin` for the first round of a call, in which all members must say the same."""
+    """`begin` for the first round of a call, in which all members' descriptions must agree."""
     number = begin(what, team)
     say(team, kind, detail, dst, src)
     return number
@@ -195,7 +196,7 @@ def meet(what, team, kind):
 
 @device
 def tell_word(what, team, number, word):
-    """Tell all members a word; after it, their arrays may be used."""
+    """A round that sends all members a word; after it, their arrays may be used."""
     record = as_team(team)
     for rank in range(record.n_pes):
         if rank != record.my_pe:
@@ -213,7 +214,7 @@ def open_arrays(what, team, number):
 
 @device
 def place_of(array):
-    """Where in the heap an array is, for what must be at one place on all members."""
+    """Heap offset of an array that must be at the same offset on all members."""
     return address_of(array) - as_world(user_word()).heap
 
 
@@ -256,7 +257,7 @@ def dtype_of(typingctx: Any, array: Any) -> Any:
 
 @device
 def kind_of(code, src, nbytes):
-    """What a member does with data, as one number; see `meeting.KINDS`."""
+    """The call of a member as one number; see `meeting.KINDS`."""
     return code + dtype_of(src) * DTYPE + nbytes * BYTES
 
 
@@ -271,13 +272,13 @@ def need(dst, n, src):
 
 @device
 def on_member(team, address, rank):
-    """Address on member `rank` of what is at `address`, in the heap, on this PE."""
+    """Address on member `rank` of the heap memory that is at `address` on this PE."""
     return address + (pe_of(team, rank) - as_team(team).world_pe) * as_world(user_word()).stride
 
 
 @device
 def after(team, k):
-    """The member `k` places after this PE, going round."""
+    """The member `k` places after this PE, cyclically."""
     record = as_team(team)
     rank = record.my_pe + k
     return rank if rank < record.n_pes else rank - record.n_pes
@@ -314,7 +315,7 @@ def broadcast(team, dst, src, root=0):
             post_all(team, number)
             await_member(what, team, number, root, True)
             copy_bytes(target, box(team, number, root, nbytes), nbytes)
-        record.unchecked = 1  # the root has waited for nobody, the others for the root
+        record.unchecked = 1  # the root has not waited, the others only for the root
 
 
 @device
@@ -432,7 +433,7 @@ def _maxloc(a, b):
     return a if a[0] > b[0] or (a[0] == b[0] and a[1] <= b[1]) else b
 
 
-# How two elements are combined; `accepts.REDUCTIONS` has the dtypes.
+# How two elements are combined; `argument_types.REDUCTIONS` has the dtypes.
 OPERATIONS = {
     "sum": _sum, "prod": _prod, "min": _min, "max": _max, "and": _and, "or": _or, "xor": _xor,
     "maxloc": _maxloc,
@@ -489,7 +490,7 @@ def _reducing(name: str, op: str) -> Any:
         nbytes = count * size
         kind = kind_of(code, src, nbytes)
         source, target = address_of(src), address_of(dst)
-        stride = nbytes if scatters else 0  # from what one member gets to what the next one gets
+        stride = nbytes if scatters else 0  # from one member's part to the next one's
         place = 0 if scatters else place_of(dst)  # each writes its own, maybe its part of `src`
         number = begin_with(what, team, kind, 0, place, place_of(src))
         if nbytes <= record.box_bytes:

@@ -1,8 +1,8 @@
 """The one place that every operation passes when it is lowered.
 
 An observer gets the row, the types and the values of the arguments, and the builder of the code
-that a call runs first; the line of the kernel is `site_word()`. It adds what it wants to be done in
-every call. What nobody observes costs nothing: its code is that of the operation alone.
+that a call runs first; the line of the kernel is `site_word()`. It adds code that runs in every
+call. Rows without observers cost nothing: their code is that of the operation alone.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Call(NamedTuple):
     builder: ir.IRBuilder
 
     def integer(self, name: str) -> ir.Value:
-        """An argument as a word."""
+        """An argument as an int64."""
         return self.context.cast(self.builder, self.values[name], self.argtypes[name], types.intp)
 
     def address(self, name: str) -> ir.Value:
-        """Where an array is."""
+        """The address of an array."""
         return self.builder.ptrtoint(self._array(name).data, i64)
 
     def offset(self, name: str) -> ir.Value:
@@ -63,7 +63,7 @@ class Call(NamedTuple):
         return self.run(journal, returns=types.intp)
 
     def nbytes(self, effect: Effect) -> ir.Value:
-        """How far from there the operation's effect reaches."""
+        """The bytes that an effect covers, from the array's address."""
         if effect.extent == "0":
             count = i64(1)
         elif effect.extent == "stride":
@@ -74,7 +74,7 @@ class Call(NamedTuple):
         return self.builder.mul(count, self._array(effect.array).itemsize)
 
     def run(self, function: Any, *words: ir.Value, returns: Any = types.void) -> ir.Value:
-        """Call a device function of words."""
+        """Call a device function of integers."""
         sig = returns(*[types.intp] * len(words))
         return call_device(self.builder, function, sig, words)
 
@@ -84,7 +84,7 @@ class Call(NamedTuple):
 
 
 class Observer(NamedTuple):
-    """Who wants to know of operations: of which rows, and what it does in a call of one."""
+    """An observer of operations: which rows it observes, and the code it adds to a call."""
 
     wants: Callable[[Op], bool]
     generate: Callable[[Call], None]
@@ -98,12 +98,12 @@ def _wanting(op: Op) -> list[Observer]:
 
 
 def is_observed(op: Op) -> bool:
-    """Whether an observer wants to know of a row's calls."""
+    """Whether a row has an observer."""
     return bool(_wanting(op))
 
 
 def observed(op: Op, parameters: Iterable[str], inner: Any) -> Any:
-    """`inner`, which takes a row's arguments as a tuple, after the code of those who observe it."""
+    """`inner`, which takes a row's arguments as a tuple, after the code of the row's observers."""
     wanting, names = _wanting(op), tuple(parameters)
     if not wanting:
         return inner

@@ -1,12 +1,11 @@
-"""Operations that the host calls and that run as a kernel: of one block with one thread.
+"""Host calls of operations that run as a kernel of one thread.
 
-So a wait or a collective has one implementation, which the host's calls share with kernels, its
-checks and its reports included; and `stream=` is a launch like any other.
+Hosts and kernels thus share one implementation of waits and collectives, with its checks and
+reports; with `stream=` the call is an ordinary launch.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,8 +15,7 @@ from numba.core.errors import NumbaError
 
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends import hostcalls
-from gpushmem.backends.hostcalls import caller, fitting, result_dtype
-from gpushmem.errors import ArgumentError
+from gpushmem.backends.hostcalls import checked_integer, host_kernel, result_dtype, split_reduction
 from gpushmem.ops import Op
 from gpushmem.simt.run.kernel import Kernel, KernelFailure, Running
 from gpushmem.simt.run.stream import Device, Stream
@@ -26,7 +24,7 @@ __all__ = ["HostCalls"]
 
 
 class HostCalls:
-    """Launches operations: on the caller's stream, or beside all streams until they end."""
+    """Launches operations: on the caller's stream, or outside all streams, waiting for the end."""
 
     _kernels: dict[tuple[Any, ...], Kernel] = {}  # compiled code outlives `finalize`
 
@@ -58,32 +56,23 @@ class HostCalls:
 
         Raises `ArgumentError` for arguments of wrong kinds.
         """
-        arguments = hostcalls.given(op, arguments)
+        arguments = hostcalls.kernel_arguments(op, arguments)
         result = np.zeros(1, result_dtype(op, arguments) or "int64")
         awaited, value = next(iter(arguments.values()), None), arguments.get("value")
         if isinstance(value, int | np.integer) and isinstance(awaited, np.ndarray):
-            fitting(op.name, value, awaited.dtype)
-        words = {k: v for k, v in arguments.items() if isinstance(v, str)}
-        key = (op.name, len(arguments), *words.values())
+            checked_integer(op.name, value, awaited.dtype)
+        reduction, others = split_reduction(op, arguments)
+        key = (op.name, len(arguments), reduction)
         kernel = self._kernels.get(key)
         if kernel is None:
             returns = result_dtype(op, arguments) is not None
             kernel = self._kernels[key] = Kernel(
-                caller(op, tuple(arguments), words, returns), cache=True
+                host_kernel(op, tuple(others), reduction, returns), cache=True
             )
-        args = [value for name, value in arguments.items() if name not in words]
         try:
-            return kernel.prepare(ONE, (result, *args), self._world), result
+            return kernel.prepare(ONE, (result, *others.values()), self._world), result
         except (NumbaError, ValueError) as error:
-            said = re.search(rf"{op.base}: [^\n]*", str(error))
-            given = ", ".join(f"{k}={_kind(v)}" for k, v in arguments.items())
-            raise ArgumentError(said[0] if said else f"{op.name} cannot take {given}") from None
+            raise hostcalls.not_compiled(op, arguments, error) from None
 
 
 ONE = shape_of(1, 1)
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"array of {value.dtype}, shape {value.shape}"
-    return repr(value)

@@ -1,7 +1,7 @@
-"""What the host does of the operations in its own thread: the rest runs as kernels (`hostcalls`).
+"""Host operations that the calling thread does itself; the others run as kernels (`hostcalls`).
 
-Each operation is done when its call returns. What it writes to memory of another PE is noted, as
-its row says, with the line of the call.
+Each operation is complete when its call returns. Writes to another PE's memory are noted in the
+journal, by the effects of the row, with the line of the call.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from gpushmem.backends.cpu.world import World
 from gpushmem.backends.hostcalls import (
     check_contiguous,
     check_pe,
+    checked_integer,
     copy_from,
     copy_strided,
     copy_to,
-    fitting,
     not_symmetric,
 )
 from gpushmem.diagnosis.journal import Journal
@@ -69,7 +69,7 @@ class Inline:
         self.calls = {name: self._noted(OPS[name], call) for name, call in plain.items()}
 
     def _noted(self, op: Op, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The same call, which leaves the notes of what its row writes."""
+        """The same call, which also notes what its row writes."""
         effects = written(op)
         if not effects:
             return call
@@ -117,11 +117,11 @@ class Inline:
     def _signalling(
         self, name: str, signal: Any, value: int, op: int, pe: int
     ) -> Callable[[], None]:
-        """What updates a signal; what cannot be done is refused now."""
+        """The function that updates a signal; raises now if that cannot be done."""
         if op not in SIGNAL_OPS:
             raise error_of(BAD_SIGNAL_OP, name, op)
         target = self._signal(name, signal, pe)
-        values = {"value": fitting(name, value, target.dtype)}
+        values = {"value": checked_integer(name, value, target.dtype)}
         return partial(atomics.host, SIGNAL_OPS[op], target, values)
 
     def _signal_fetch(self, signal: Any) -> Any:
@@ -163,7 +163,7 @@ class Inline:
 
 
 def _nbytes(effect: Effect, arguments: dict[str, Any]) -> int:
-    """How far an effect reaches from where its array begins."""
+    """Bytes that an effect covers, from the start of its array."""
     if effect.extent == "0":
         count = 1
     elif effect.extent == "stride":

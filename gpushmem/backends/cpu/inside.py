@@ -1,8 +1,8 @@
 """One call per PE: no two threads of a PE are in collectives of one team at the same time.
 
-Who enters writes its FIBER to the team's record, and takes it out when it leaves. Threads that
-call where one should have called come one after the other here, and each might find nobody inside;
-so who enters lets the others come before it goes on.
+A thread that enters writes its FIBER to the team's record, and clears it on leaving. Where all
+threads call a collective that one should call, they arrive here one after the other; so a thread
+that has entered lets the others arrive before it continues.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TURNS = 4
 
 @device
 def enter(team, what, whole_block):
-    """Be in a collective of the team; returns its record's address. Fails if another thread is."""
+    """Enter a collective of the team; returns its record's address. Fails if a thread is inside."""
     address = team_at(team)
     me = fiber_word()
     as_fiber(me).site = site_word()
@@ -62,13 +62,13 @@ def enter(team, what, whole_block):
 
 @device
 def leave(address):
-    """Be in it no longer."""
+    """Leave the collective."""
     as_team(address).launch = 0
     store_release(address + INSIDE, 0)
 
 
 def one_at_a_time(op: Op, body: Any) -> Any:
-    """The collective `body`, in which one thread of a team can be; its arguments are a tuple."""
+    """The collective `body`, for one thread of a PE at a time; its arguments are a tuple."""
     body, name, whole_block = device(body), op.name, op.scope == BLOCK
 
     @device

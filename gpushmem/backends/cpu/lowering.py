@@ -1,12 +1,12 @@
-"""The operations inside kernels: one device function per row of the operation table.
+"""The operations in kernels: one device function per row of the operation table.
 
-They are ordinary Python, compiled by the engine into the kernel that calls them. What
-several operations need is in `access`; atomics are in a file of their own.
+They are ordinary Python, compiled by the engine into the kernel that calls them. Shared helpers are
+in `access`; atomics are in a file of their own.
 
-Operations complete at once: a put is a copy into the peer's segment, done when it returns.
-Ordering is then a matter of the compiler and of the processor's store order (see
-docs/memory-model.md): `fence` is a release fence, `quiet` a full one, signals are released and
-acquired. Warp and block forms let the last thread to arrive act for all.
+Operations are complete when they return: a put is a copy into the peer's segment. Ordering then
+depends on the compiler and the processor's store order (see docs/memory-model.md): `fence` is a
+release fence, `quiet` a full one, signals are released and acquired. In warp and block forms the
+last thread to arrive acts for all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numba import types
 from numba.cuda.cudadrv.driver import driver
 from numba.extending import _Intrinsic as Intrinsic
 
-from gpushmem.backends import accepts
+from gpushmem.backends import argument_types
 from gpushmem.backends.calls import Operation
 from gpushmem.backends.code import array_moved, with_signature
 from gpushmem.backends.cpu import atomics, collectives, waits
@@ -154,7 +154,7 @@ def peer_address(array, pe):
 
 @intrinsic
 def peer_array(typingctx: Any, array: Any, pe: Any) -> Any:
-    """Not a device function: those cannot return an array that they make."""
+    """Not a device function: these cannot return an array that they create."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         address = call_device(builder, peer_address, types.intp(array, types.intp), args)
@@ -178,7 +178,7 @@ GROUPS = {WARP: warp_group, BLOCK: block_group}
 
 
 def _in_scope(op: Op, body: Any, which: str = "") -> Any:
-    """The device function of a row: what its observers do, and `body`, once in the row's scope."""
+    """The device function of a row: its observers' code, then `body`, once in the row's scope."""
     if isinstance(body, Intrinsic):
         return body
     parameters = inspect.signature(body).parameters
@@ -202,7 +202,7 @@ def _taking_a_tuple(body: Any) -> Any:
 
 
 def _once(op: Op, label: str, body: Any) -> Any:
-    """All threads of the scope come with the same arguments; the last one calls `body` for all."""
+    """All threads of the scope call with the same arguments; the last one calls `body` for all."""
     group_of, name = GROUPS[op.scope], op.name
 
     @device
@@ -219,7 +219,7 @@ def _once(op: Op, label: str, body: Any) -> Any:
 
 
 def _chosen(row: Op, bodies: dict[str, Any]) -> Any:
-    """An operation whose argument `op`, a literal, says which of `bodies` is meant."""
+    """An operation whose argument `op`, a literal, selects one of `bodies`."""
 
     @cache
     def meant(value: str) -> Any:
@@ -227,7 +227,7 @@ def _chosen(row: Op, bodies: dict[str, Any]) -> Any:
 
     @intrinsic(prefer_literal=True)
     def choose(typingctx: Any, team: Any, dst: Any, src: Any, op: Any) -> Any:
-        value = accepts.chosen(row.name, op)
+        value = argument_types.literal_reduction(row.name, op)
         types_ = tuple(map(types.unliteral, (team, dst, src)))
         meant(value).compile_device(types_)  # so that its errors are found here
 
@@ -240,7 +240,7 @@ def _chosen(row: Op, bodies: dict[str, Any]) -> Any:
 
 
 def lowering_of(op: Op) -> Any:
-    """What one row of the table means in kernels."""
+    """The meaning of a row of the table in kernels."""
     if op.base in collectives.REDUCING:
         return _chosen(op, collectives.REDUCING[op.base])
     return _in_scope(op, BODIES[op.base])
@@ -258,7 +258,7 @@ def install() -> None:
     """Give every row of the operation table its meaning in kernels on this backend."""
     global _installed  # noqa: PLW0603
     if not _installed:
-        if driver.initialization_error is not None:  # what numba-cuda says of its own kernels then
+        if driver.initialization_error is not None:  # numba-cuda's error for its own kernels
             driver.initialization_error += INSTEAD
         for op in OPS.values():
             if op.kernel:

@@ -1,8 +1,8 @@
-"""Meeting of PEs from the host: barriers, and agreement on what is being done.
+"""Rounds of hosts: barriers, and agreement on the call that PEs are in.
 
-A meeting is a round of a team (`rounds`), so some PEs may come to a barrier from a kernel and
-others from the host. What a host does, when it is not a barrier, it writes to its box; all compare,
-and all fail together when PEs are in different calls.
+They are rounds of a team (`rounds`), so some PEs may arrive at a barrier from a kernel and others
+from the host. If the call is not a barrier, a host writes its name to its box; all members compare,
+and all raise together when PEs are in different calls.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ SPINS, YIELDS, SLEEPS, SLEEP_US = 200, 1000, 200, 50  # about 20 ms between two 
 ASLEEP = SPINS + YIELDS
 TEXT_BYTES = 128
 
-# What members of a team do in a round; a kind is such an index, 8 bits, a dtype, 16 bits, and a
-# number of bytes. Its detail is the root of a broadcast, or the strides of alltoalls, 32 bits each.
+# The calls of a team. A kind is an index of this tuple, 8 bits, a dtype, 16 bits, and a number of
+# bytes. Its detail is the root of a broadcast, or the strides of alltoalls, 32 bits each.
 KINDS = (
     "", "host", "barrier", "sync", "broadcast", "fcollect", "collect", "alltoall", "alltoalls",
     *(f"{what}({op})" for what in ("reduce", "reducescatter") for op in REDUCTIONS),
@@ -56,7 +56,7 @@ def dtype_number(name: str) -> int:
 
 
 def kind_name(kind: int, team: int, detail: int = 0, other: int = 0) -> str:
-    """What a member of a team does, for people; with all that may differ from a like `other`."""
+    """A member's call in words, with the details in which it may differ from a similar `other`."""
     what, dtype, nbytes = KINDS[kind & 0xFF], kind >> 8 & 0xFFFF, kind >> 24
     alike = kind & 0xFF == other & 0xFF
     text = what + ("_all" if team == TEAM_WORLD and what in ("barrier", "sync") else "")
@@ -72,7 +72,7 @@ def kind_name(kind: int, team: int, detail: int = 0, other: int = 0) -> str:
 def mismatch(
     pe: int, theirs: int, ours: int, team: int, their_detail: int = 0, our_detail: int = 0, *_: int
 ) -> str:
-    """What is said when another member, PE `pe` of the job, does something else in a round."""
+    """The error when another member, PE `pe` of the job, is in another call."""
     return (
         f"PEs met in different collective calls: PE {pe}: "
         f"{kind_name(theirs, team, their_detail, ours)}; this PE: "
@@ -81,7 +81,7 @@ def mismatch(
 
 
 def elsewhere(pe: int, theirs: int, ours: int, which: int, *_: int) -> str:
-    """What is said when another member gives an array that is at another place in the heap."""
+    """The error when another member's array is at another offset in the heap."""
     return (
         f"PE {pe} gives {('dst', 'src')[which]} at offset {theirs:#x} of the symmetric heap, this "
         f"PE at {ours:#x}: every PE must give the same symmetric array"
@@ -89,7 +89,7 @@ def elsewhere(pe: int, theirs: int, ours: int, which: int, *_: int) -> str:
 
 
 def post_all(team: int, number: int, kind: int) -> None:
-    """Tell all other members of a team that this one is in a round."""
+    """Post this PE's arrival in a round to all other members of the team."""
     record = as_team(team)
     say(team, kind, 0, 0, 0)
     for rank in range(record.n_pes):
@@ -107,9 +107,9 @@ def rest(turn: int) -> None:
 
 
 def passed(team: int, number: int, first: int) -> bool:
-    """Wait a while for all members to come to a round, and say if they have.
+    """Wait a while for all members to arrive in a round; returns whether they have.
 
-    `first` is 0, or ASLEEP for who has waited before: yielding may take seconds where others want
+    `first` is 0, or ASLEEP after earlier waits: yielding may take seconds when other processes need
     the core.
     """
     record = as_team(team)
@@ -181,14 +181,14 @@ class Meeting:
         self._compare(TEAM_WORLD, call)
 
     def largest(self, team: int, what: str, number: int) -> int:
-        """The largest of the numbers that the members give; they must be in the same call."""
+        """The largest of the members' numbers; they must be in the same call."""
         self._say(team, what, what.encode())
         self._compare(team, what)
         self._say(team, what, str(number).encode())
         return max(map(int, self._said(team)))
 
     def settle(self, what: str) -> None:
-        """Compare the last calls of this PE that nobody has waited for with those of the others."""
+        """Compare this PE's last call, if it has not waited for the others, with theirs."""
         teams = self._world.teams
         for team in np.flatnonzero((teams["n_pes"] > 0) & (teams["unchecked"] != 0)).tolist():
             self._wait(what, team, int(teams["round"][team]))
@@ -197,7 +197,7 @@ class Meeting:
     # --- one round
 
     def _say(self, team: int, what: str, data: bytes) -> None:
-        """Tell all members `data`."""
+        """Send `data` to all members."""
         self._round(team, what, HOST, data)
 
     def _round(self, team: int, what: str, kind: int, data: bytes = b"") -> None:
@@ -239,7 +239,7 @@ class Meeting:
         try:
             with waiting.parked:
                 self.waiting = waiting
-                # Back in Python now and then, so that signals are handled, and to see who has
+                # Back in Python now and then, so that signals are handled, and to see which PEs
                 # ended. One that ended after arriving is no reason to complain.
                 while not passed(ASLEEP):
                     waiting.parked.turns += 1
@@ -303,7 +303,7 @@ class Meeting:
         ]
 
     def _compare_unchecked(self, team: int) -> None:
-        """Raise if the last round was one whose end nobody waits for, and all were not in it."""
+        """Raise if this PE left the last round without waiting, and the calls in it differ."""
         record, pes = self._world.teams[team], self.pes(team)
         if not record["unchecked"]:
             return

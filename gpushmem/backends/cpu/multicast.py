@@ -25,7 +25,7 @@ __all__ = ["multicast_array"]
 
 
 class Multicast(types.Type):
-    """An array as it is on all PEs of a team."""
+    """An array on all PEs of a team."""
 
     def __init__(self, array: Any) -> None:
         self.array = array

@@ -1,16 +1,16 @@
-"""How the members of a team meet: numbered rounds, for kernels and hosts alike.
+"""Rounds: how the members of a team synchronise, in kernels and on hosts.
 
-In each round every member writes to a line of its own in the memory of every other: what it is
-doing, with all that must be the same on all of them, a few bytes, and last the number of the round.
-Who waits for a member looks at that line in its own memory. So a round of n PEs takes the time of
-one message, and there is no counter that all write.
+In each round every member writes to a line of its own in the memory of every other: a description
+of its call, with all that must be equal on all members, and last the number of the round. A thread
+that waits for a member polls that line in its own memory. A round of n PEs thus takes the time of
+one message, and there is no shared counter.
 
-Lines come in two sets, used in turn. A member may write its line of round k when the others have
-read round k - 2; it knows they have once they have written round k - 1, so it waits for that first.
-What does not fit a line goes to a box, by the same rule.
+There are two sets of lines, used alternately. A member may write its line of round k when the
+others have read round k - 2; they have, once they have written round k - 1, so it waits for that
+first. Data that do not fit a line go to a box, by the same rule.
 
-Memory order: `post` stores the number with release order, `arrived` loads it with acquire order. So
-whoever has seen a member arrive sees all that member had written before, to any PE.
+Memory order: `post` stores the number with release order, `arrived` loads it with acquire order. A
+thread that has seen a member arrive therefore sees all that member had written before, to any PE.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def line(team, number, rank):
 
 @both
 def away(team, rank):
-    """From what is here to the same on member `rank`, in bytes."""
+    """Bytes from an address of this PE to the same one on member `rank`."""
     record = as_team(team)
     return (pe_of(team, rank) - record.world_pe) * record.span
 
@@ -88,14 +88,14 @@ def box_at(team, number, rank, nbytes):
 
 @both
 def say(team, kind, detail, dst, src):
-    """Keep what this PE is doing from now on: see `LINE_OF`."""
+    """Set the description of this PE's call, which `post` sends: see `LINE_OF`."""
     said = as_team(team).said
     said[0], said[1], said[2], said[3] = kind, detail, dst, src
 
 
 @both
 def post(team, number, rank):
-    """Tell member `rank` what this PE does in round `number`, see `say`; the box is filled."""
+    """Send member `rank` this PE's description for round `number`; its box is already filled."""
     record = as_team(team)
     address = line(team, number, record.my_pe) + away(team, rank)
     there = as_line(address).said

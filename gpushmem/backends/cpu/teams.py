@@ -1,4 +1,4 @@
-"""Teams of the cpu backend: made and taken down by their members' hosts."""
+"""Teams of the cpu backend: created and destroyed by their members' hosts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONGEST = 40  # characters of a list of members in the name of a call, which a b
 
 
 class Teams:
-    """The table of teams of one PE. The members of a team use the same row of theirs."""
+    """The table of teams of one PE. All members of a team use the same row of their tables."""
 
     def __init__(self, world: World, meeting: Meeting) -> None:
         self._world, self._meeting = world, meeting
@@ -87,7 +87,7 @@ class Teams:
         row = self._split(what, parent, range(first, min(first + xrange, n)))
         try:
             return row, self._split(what, parent, range(me % xrange, n, xrange))
-        except TeamError:  # on all PEs: nobody uses the row any more
+        except TeamError:  # on all PEs: the row is free
             self._table["n_pes"][row] = 0
             raise
 
@@ -145,7 +145,7 @@ class Teams:
         if joined:
             self._clear(row)
             self._enter(row, pes)
-        agree(0)  # nobody writes to lines that are not yet cleared
+        agree(0)  # lines are cleared before any PE writes to them
         return Team(row) if joined else TEAM_INVALID
 
     def _free_row(self, first: int) -> int:
@@ -153,7 +153,7 @@ class Teams:
         return next((int(row) for row in free if row >= first), self._most)
 
     def _clear(self, team: int) -> None:
-        """Let the lines of a row say that no round has been."""
+        """Reset the lines of a row: no round has taken place."""
         row = self._table[team]
         lines = self._world.memory(int(row["lines"]), int(row["boxes"] - row["lines"]))
         lines[:] = 0

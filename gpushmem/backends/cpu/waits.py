@@ -1,9 +1,8 @@
-"""Waiting for what others write: signals, `wait_until` and `test`, and their families.
+"""Waits for writes of other PEs: signals, `wait_until` and `test`, and their families.
 
-All of them read with acquire loads: what a PE wrote before the value that is waited for (and
-ordered before it, see docs/memory-model.md) is visible when the wait is over. A wait leaves a
-record of what it waits for; a test hands over to the launch's other threads once, so that a loop
-around it lets them run.
+All read with acquire loads: what a PE wrote before the value waited for (and ordered before it, see
+docs/memory-model.md) is visible when the wait is over. A wait keeps a record of what it waits for;
+a test yields once to the launch's other threads, so that a loop around it lets them run.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ NO_CANDIDATE = -(1 << 62)  # all elements are excluded
 LONGEST = (1 << 63) - 1  # nanoseconds
 
 
-# --- what is compared
+# --- comparisons
 
 
 def _place(context: Any, builder: Any, typ: Any, array: Any, index: Any) -> Any:
@@ -99,7 +98,7 @@ def excluded(typingctx: Any, status: Any, index: Any) -> Any:
 
 @intrinsic
 def length_of(typingctx: Any, values: Any, otherwise: Any) -> Any:
-    """Number of elements of an array; `otherwise` for what is none."""
+    """Number of elements of an array; `otherwise` for other values."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         if not isinstance(values, types.Array):
@@ -151,20 +150,20 @@ def own(array, least):
 
 @device
 def ready(ivars, indices, status, value):
-    """Fail unless all of them fit each other."""
+    """Fail unless the arguments fit each other."""
     own(ivars, 0)
     n = size_of(ivars)
     length = min(length_of(indices, n), length_of(status, n), length_of(value, n))
     fail_if(length < n, TOO_SHORT, n, length, 0, 0)
 
 
-# --- timeouts. `limit` is None for a wait without one, of which these leave nothing in the code:
-# Numba prunes what is compared with None and is None.
+# --- timeouts. `limit` is None for a wait without one; then these generate no code, as Numba prunes
+# comparisons of None with None.
 
 
 @intrinsic
 def limit_of(typingctx: Any, timeout_ns: Any) -> Any:
-    """Nanoseconds as a word, or None."""
+    """Nanoseconds as int64, or None."""
     if isinstance(timeout_ns, types.NoneType):
         return types.none(timeout_ns), nothing
 
@@ -197,7 +196,7 @@ def begin_timed(limit):
 def is_late(limit, began):
     if limit is None:
         return False
-    return monotonic_ns() - began >= limit  # the sum may be more than a word holds
+    return monotonic_ns() - began >= limit  # the sum may overflow
 
 
 @device
@@ -217,8 +216,8 @@ def either(typingctx: Any, limit: Any, forever: Any, timed: Any) -> Any:
     return (limit, forever, timed)[index](limit, forever, timed), codegen
 
 
-# --- looking at several elements: an answer of 0 or more, or what is to be waited for: the first
-# element that counts and does not compare, as -1 - index.
+# --- comparing several elements. The answer is 0 or more, or -1 - index of the first element to
+# wait for: one that counts and does not compare.
 
 
 @device

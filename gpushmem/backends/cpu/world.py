@@ -32,9 +32,9 @@ from gpushmem.simt.base.layout import new
 __all__ = ["LINE", "LINE_OF", "TEAM", "WORLD", "World"]
 
 PAGE = mmap.PAGESIZE
-LINE = 64  # bytes; what different PEs write stays on different cache lines
+LINE = 64  # bytes; different PEs write to different cache lines
 
-# What a PE keeps of a team it is in; `n_pes` is 0 where there is no team.
+# A PE's record of a team it is in; `n_pes` is 0 if the row is free.
 TEAM = np.dtype(
     [
         ("n_pes", "i8"),
@@ -42,21 +42,21 @@ TEAM = np.dtype(
         ("members", "i8"),  # address of the numbers of its members in the job
         ("ranks", "i8"),  # ... and of the numbers of the job's PEs in the team; -1: not a member
         ("round", "i8"),  # number of the last round, see `rounds`
-        ("said", "i8", 4),  # what this PE has told the others in it, see `LINE_OF`
-        ("unchecked", "i8"),  # whether nobody has seen yet that all of them have told the same
+        ("said", "i8", 4),  # what this PE sent the others in it, see `LINE_OF`
+        ("unchecked", "i8"),  # whether it is not yet known that all of them sent the same
         ("inside", "i8"),  # FIBER of the thread of this PE that is in a collective; 0: none
         ("launch", "i8"),  # ... and its LAUNCH
         ("lines", "i8"),  # address of the lines in which the members write to this PE
         ("boxes", "i8"),  # ... and of the boxes for what does not fit a line
         ("box_bytes", "i8"),
         ("world_pe", "i8"),  # the calling PE's number in the job
-        ("span", "i8"),  # from what is here to the same on the next PE
+        ("span", "i8"),  # from memory of this PE to the same on the next one
     ],
     align=True,
 )
-# What one member tells another in a round. Round k uses the line of k's parity. `said` is what
-# must be the same on all members: the kind of call, its detail (see `meeting`), and the heap
-# offsets of the arrays that the call wants at the same place on all of them, dst and src, or 0.
+# A member's message to another one in a round. Round k uses the line of k's parity. `said` must be
+# equal on all members: the kind of call, its detail (see `meeting`), and the heap offsets of dst
+# and src, if the call requires that they are the same on all members, else 0.
 LINE_OF = np.dtype(
     {
         "names": ["round", "said", "text"],
@@ -70,7 +70,7 @@ BOXES_BYTES = 1 << 20  # of all boxes of a team, per PE
 
 WORLD = np.dtype(
     [
-        # What a kernel knows of the job: the launch's `user` word points here.
+        # The job, for kernels: the launch's `user` word points here.
         ("my_pe", "i8"),
         ("n_pes", "i8"),
         ("heap", "i8"),  # address of this PE's segment
@@ -79,7 +79,7 @@ WORLD = np.dtype(
         ("pes", "i8"),  # address of the board's records of PEs
         ("teams", "i8"),  # address of this PE's TEAMs
         ("max_teams", "i8"),
-        ("cached", "i8"),  # bytes: what touches more is copied past the caches
+        ("cached", "i8"),  # bytes: larger copies bypass the caches
         # For kernels with debug=True, else 0: offsets (start, end) of what is allocated, sorted.
         ("blocks", "i8"),
         ("n_blocks", "i8"),
@@ -212,7 +212,7 @@ def _map_segments(fds: tuple[int, ...], stride: int) -> tuple[int, np.ndarray[An
 
 
 def _last_cache() -> int:
-    """Bytes of the last-level cache; what is common where the system does not know."""
+    """Bytes of the last-level cache; a common size if the system does not know."""
     known = os.sysconf("SC_LEVEL3_CACHE_SIZE") if "SC_LEVEL3_CACHE_SIZE" in os.sysconf_names else 0
     return known if known > 0 else 32 << 20
 

@@ -1,6 +1,6 @@
 """The `null` backend: one PE, host operations in NumPy, and no kernels.
 
-It is the whole of what a backend has to supply, and no more: read it before writing another.
+It implements the interface of a backend and nothing else: read it before writing another.
 """
 
 from gpushmem.backends.about import About, Tuning

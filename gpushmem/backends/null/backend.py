@@ -1,6 +1,6 @@
-"""The contract's methods: memory, streams without concurrency, and operations by a table.
+"""The interface's methods: memory, streams without concurrency, and operations by a table.
 
-Everything is done when a call returns, on a stream, too; so nothing is ever waited for.
+Every call, also on a stream, is complete when it returns, so there are no waits.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 
 from gpushmem.arguments import shown
 from gpushmem.backends.base import Shape
-from gpushmem.backends.given import checked
+from gpushmem.backends.host_arguments import checked
+from gpushmem.backends.hostcalls import check_buffer
 from gpushmem.backends.null.operations import OPERATIONS, Here
 from gpushmem.backends.null.teams import Teams
 from gpushmem.errors import (
-    ArgumentError,
     ArgumentTypeError,
     BackendUnavailable,
     HeapExhausted,
@@ -36,7 +36,7 @@ class Stream:
     """A stream on which everything is done at once."""
 
     def synchronize(self) -> None:
-        """Nothing is to be waited for."""
+        """Nothing to wait for."""
 
 
 class NullBackend:
@@ -55,7 +55,7 @@ class NullBackend:
         self.allocated: Callable[[], Sequence[Any]] = list
         self._here = Here(_zeroed(heap_bytes), Teams())
 
-    # --- meeting: with nobody
+    # --- meeting
 
     def meet(self, what: str, nbytes: int = -1) -> None:
         """The only PE is always in the same call as all others."""
@@ -74,7 +74,7 @@ class NullBackend:
         """The only PE has called the same as all others."""
 
     def close(self) -> None:
-        """The heap's memory goes when no array refers to it any more."""
+        """Nothing to do: the heap is freed with the last array that refers to it."""
 
     # --- memory
 
@@ -94,20 +94,11 @@ class NullBackend:
         np.copyto(native, values, casting="unsafe")  # as assignment to a NumPy array does
 
     def register(self, buffer: Any, memory: Array) -> Array:
-        if hasattr(buffer, "__cuda_array_interface__"):
-            raise ArgumentError(
-                f"register: this {type(buffer).__name__} is in a GPU's memory, which the null "
-                "backend does not reach: register a copy in host memory"
-            )
-        if self._here.holds(memory):
-            raise ArgumentError(
-                f"register: these {memory.nbytes} bytes are on the symmetric heap already: pass "
-                "the symmetric array itself"
-            )
+        check_buffer(self.name, buffer, memory, self._here.holds)
         return memory
 
     def unregister(self, native: Array) -> None:
-        """Nothing was done to register it."""
+        """Nothing to do."""
 
     # --- kernels: none
 

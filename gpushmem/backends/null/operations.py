@@ -1,7 +1,7 @@
 """Host operations of a job of one PE, in NumPy: `OPERATIONS` has one for each row of the table.
 
-What a caller gave has been checked by the row (`given.checked`). A remote array is the caller's
-own, a collective copies from `src` to `dst`, and a wait ends at once or by its timeout.
+Arguments have been checked (`host_arguments.checked`). A remote array is the caller's own, a
+collective copies from `src` to `dst`, and a wait ends at once or by its timeout.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.hostcalls import (
     check_contiguous,
     check_pe,
+    checked_integer,
     copy_from,
     copy_strided,
     copy_to,
-    fitting,
     not_symmetric,
 )
 from gpushmem.backends.null.teams import Teams
@@ -124,7 +124,7 @@ def multicast_array(here: Here, array: Any, team: int) -> list[Array]:
 INTEGERS = ("int32", "int64", "uint32", "uint64")
 NUMBERS = (*INTEGERS, "float32", "float64")
 Change = Callable[[Any, Any], Any]
-# What becomes of an element, from what it is and from `value`; and for which dtypes.
+# Operation -> the new element, from the old one and `value`; and the kinds of dtypes it is for.
 CHANGES: dict[str, tuple[Change, tuple[str, ...]]] = {
     "set": (lambda old, value: value, NUMBERS),
     "add": (operator.add, NUMBERS),
@@ -179,13 +179,13 @@ def signal_op(here: Here, signal: Any, value: int, op: int, pe: int) -> None:
 def _signalling(
     here: Here, name: str, signal: Any, value: int, op: int, pe: int
 ) -> Callable[[], None]:
-    """What updates a signal; what cannot be done is refused now."""
+    """The function that updates a signal; raises now if that cannot be done."""
     if op not in (SIGNAL_SET, SIGNAL_ADD):
         raise ArgumentError(
             f"{name}: there is no signal operation {op}: use SIGNAL_SET or SIGNAL_ADD"
         )
     target = _signal(here, name, signal, pe)
-    number = np.uint64(fitting(name, value, target.dtype))
+    number = np.uint64(checked_integer(name, value, target.dtype))
 
     def update() -> None:
         target[:] = number if op == SIGNAL_SET else target + number
@@ -214,14 +214,14 @@ LOOK = 1e-4  # seconds between two looks of a wait with a timeout: another threa
 
 
 class Candidates:
-    """The elements that a wait or a test looks at."""
+    """The elements that a wait or a test compares."""
 
     def __init__(
         self, here: Here, name: str, ivars: Any, cmp: int, value: Any, status: Any = None,
         indices: Any = None, first: bool = False,
     ) -> None:  # fmt: skip
         if not isinstance(value, np.ndarray):
-            value = ivars.dtype.type(fitting(name, value, ivars.dtype))
+            value = ivars.dtype.type(checked_integer(name, value, ivars.dtype))
         word = here.word(name, ivars) if first or ivars.size else ivars
         self.flat = word if first else here.remote(name, ivars, 0)
         self.name, self.cmp, self.indices, n = name, cmp, indices, self.flat.size
@@ -264,7 +264,7 @@ class Candidates:
         return np.int64(found.size)
 
     def wait(self, over: Callable[[], Any], timeout_ns: int | None) -> None:
-        """Look until `over()`; only another thread of this process could make it so."""
+        """Poll until `over()`, which only another thread of this process can cause."""
         began = time.monotonic_ns()
         while not over():
             if timeout_ns is None:
@@ -286,7 +286,7 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
 
 
 def _look(here: Here, *, name: str, family: str, **given: Any) -> Any:
-    """A wait, if `timeout_ns` is among what is given, which may be None; else a test."""
+    """A wait if there is an argument `timeout_ns`, which may be None; else a test."""
     waits, timeout_ns = "timeout_ns" in given, given.pop("timeout_ns", None)
     candidates = Candidates(here, name, **given)
     over, answer = FAMILIES[family]
@@ -310,7 +310,7 @@ def signal_wait_until(here: Here, signal: Any, timeout_ns: int | None, **given: 
 
 
 def _nothing(here: Here) -> None:
-    """Everything is in order, and complete."""
+    """Nothing to do: everything is complete and in order."""
 
 
 def _of_team(here: Here, team: int, name: str) -> None:
@@ -318,7 +318,7 @@ def _of_team(here: Here, team: int, name: str) -> None:
 
 
 def _collect(here: Here, team: int, dst: Any, src: Any, op: str = "", *, name: str) -> None:
-    """Of one PE, all that it gives."""
+    """The data of one PE."""
     _of_team(here, team, name)
     _check_room(name, dst, src.size)
     target, source = here.remote(name, dst, 0), here.remote(name, src, 0)

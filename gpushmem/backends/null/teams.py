@@ -1,4 +1,4 @@
-"""Teams of one PE: which numbers stand for one."""
+"""Teams of one PE: the numbers in use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PREDEFINED = (TEAM_WORLD, TEAM_SHARED, TEAM_NODE)
 
 
 class Teams:
-    """The teams there are; each has this PE, as PE 0, and no other."""
+    """The existing teams; each consists of this PE, as PE 0."""
 
     def __init__(self) -> None:
         self._most = settings.get("GPUSHMEM_MAX_TEAMS")
@@ -23,7 +23,7 @@ class Teams:
         self._numbers = set(map(int, PREDEFINED))
 
     def check(self, team: int, operation: str = "") -> None:
-        """Raise `TeamError`, naming the operation, unless there is such a team."""
+        """Raise `TeamError`, naming the operation, unless the team exists."""
         if team not in self._numbers:
             why = f"there is no team {int(team)}: it was destroyed, or this PE is not in it"
             raise TeamError(f"{operation}: {why}; TEAM_INVALID is -1" if operation else why)
@@ -48,7 +48,7 @@ class Teams:
         return 0 if src_pe == 0 else -1
 
     def split_strided(self, parent: int, start: int, stride: int, size: int) -> Team:
-        """The parent's only PE is all that can be asked for."""
+        """Only the parent's one PE can be requested."""
         self.check(parent)
         if size != 1 or start != 0:
             raise ArgumentError(

@@ -3,7 +3,7 @@
 from gpushmem.backends.about import About, Tuning
 from gpushmem.backends.nvshmem import versions
 
-# A tile is what a block multiplies well at a time.
+# A tile is of a size that a block multiplies well.
 TUNING = Tuning(threads=128, blocks=32, piece_bytes=64 << 10, tile=(128, 128), product_rows=0)
 
 ABOUT = About(

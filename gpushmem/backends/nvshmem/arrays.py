@@ -1,4 +1,4 @@
-"""Arrays in a GPU's memory: what kernels take, Python can slice, and other libraries can share."""
+"""Arrays in GPU memory, which kernels take, Python slices, and other libraries can share."""
 
 from __future__ import annotations
 
@@ -12,68 +12,68 @@ from numba.cuda.typing.typeof import Purpose, typeof, typeof_impl
 
 __all__ = ["GpuArray", "at"]
 
-Ghost = np.ndarray[Any, Any]
+Layout = np.ndarray[Any, Any]
 
 
 class GpuArray:
-    """An array whose memory is a GPU's.
+    """An array in GPU memory.
 
-    `ghost` is a NumPy array of the same address, shape and strides: NumPy does the arithmetic of
+    `layout` is a NumPy array of the same address, shape and strides: NumPy does the arithmetic of
     slices and views. It must never be read or written, as the host cannot reach the memory.
     """
 
-    def __init__(self, ghost: Ghost, owner: Any = None) -> None:
-        self.ghost = ghost
-        self.owner = owner  # what has to live as long as the memory is used
+    def __init__(self, layout: Layout, owner: Any = None) -> None:
+        self.layout = layout
+        self.owner = owner  # keeps the memory alive
 
-    shape = property(lambda self: self.ghost.shape)
-    strides = property(lambda self: self.ghost.strides)
-    dtype = property(lambda self: self.ghost.dtype)
-    size = property(lambda self: self.ghost.size)
-    nbytes = property(lambda self: self.ghost.nbytes)
+    shape = property(lambda self: self.layout.shape)
+    strides = property(lambda self: self.layout.strides)
+    dtype = property(lambda self: self.layout.dtype)
+    size = property(lambda self: self.layout.size)
+    nbytes = property(lambda self: self.layout.nbytes)
 
     @cached_property
     def type(self) -> Any:
-        """What it is to Numba."""
-        return typeof(self.ghost, Purpose.argument)
+        """Its Numba type."""
+        return typeof(self.layout, Purpose.argument)
 
     @property
     def address(self) -> int:
-        """Where element 0 is."""
-        return int(self.ghost.__array_interface__["data"][0])
+        """Address of element 0."""
+        return int(self.layout.__array_interface__["data"][0])
 
     def __getitem__(self, index: Any) -> GpuArray:
         """View of a slice; an integer for every axis gives an array without axes."""
         parts = index if isinstance(index, tuple) else (index,)
         whole_view = () if any(part is Ellipsis for part in parts) else (Ellipsis,)
-        return GpuArray(self.ghost[parts + whole_view], self.owner)
+        return GpuArray(self.layout[parts + whole_view], self.owner)
 
     def reshape(self, *shape: Any) -> GpuArray:
         """View with another shape; raises `ValueError` where NumPy would have to copy."""
-        if not self.ghost.flags.c_contiguous:
+        if not self.layout.flags.c_contiguous:
             raise ValueError(
                 f"an array of shape {self.shape} and strides {self.strides} in a GPU's memory "
                 "cannot be reshaped without a copy"
             )
-        return GpuArray(self.ghost.reshape(*shape), self.owner)
+        return GpuArray(self.layout.reshape(*shape), self.owner)
 
     @property
     def T(self) -> GpuArray:  # noqa: N802  (NumPy's name)
         """View with the axes in the opposite order."""
-        return GpuArray(self.ghost.T, self.owner)
+        return GpuArray(self.layout.T, self.owner)
 
     def view(self, dtype: Any) -> GpuArray:
         """View of the same bytes as elements of `dtype`."""
-        return GpuArray(self.ghost.view(dtype), self.owner)
+        return GpuArray(self.layout.view(dtype), self.owner)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        interface = self.ghost.__array_interface__
+        interface = self.layout.__array_interface__
         return {**interface, "version": 3, "stream": None}
 
     def __dlpack__(self, **options: Any) -> Any:
         buffer = Buffer.from_handle(self.address, max(1, self.nbytes), owner=self)
-        steps = tuple(s // self.ghost.itemsize for s in self.strides)
+        steps = tuple(s // self.layout.itemsize for s in self.strides)
         view = StridedMemoryView.from_buffer(buffer, self.shape, steps, dtype=self.dtype)
         return view.__dlpack__(**options)
 
@@ -87,8 +87,8 @@ def at(address: int, shape: tuple[int, ...], dtype: np.dtype[Any], owner: Any = 
     """The array of contiguous elements at a device address."""
     nbytes = max(1, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
     interface = {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3}
-    ghost = np.asarray(type("Holder", (), {"__array_interface__": interface})())
-    return GpuArray(np.ndarray(shape, dtype, ghost), owner)
+    layout = np.asarray(type("Holder", (), {"__array_interface__": interface})())
+    return GpuArray(np.ndarray(shape, dtype, layout), owner)
 
 
 @typeof_impl.register(GpuArray)

@@ -17,8 +17,8 @@ from nvshmem import core as nvshmem
 from gpushmem import settings, store
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends.base import Shape
-from gpushmem.backends.given import checked
-from gpushmem.backends.hostcalls import check_contiguous, check_pe, not_symmetric
+from gpushmem.backends.host_arguments import checked
+from gpushmem.backends.hostcalls import check_contiguous, check_not_on_heap, check_pe, not_symmetric
 from gpushmem.backends.nvshmem import transport
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.device import Device, Stream, check
@@ -43,13 +43,13 @@ from gpushmem.size import span
 __all__ = ["NvshmemBackend"]
 
 ALIGNMENT = 512  # bytes; of the heap, as that of an allocation
-# What a PE says when all meet: how many bytes, and of what it is doing as much as fits.
+# A PE's message in a meeting: the number of bytes, and the name of the call, cut to fit.
 SAYING = np.dtype([("nbytes", "i8"), ("what", "S120")])
 HOST_REGISTER = driver.CU_MEMHOSTREGISTER_PORTABLE | driver.CU_MEMHOSTREGISTER_DEVICEMAP
 
 
 class Nvshmem:
-    """NVSHMEM in this process: brought up once, whatever is initialised and finalised later."""
+    """NVSHMEM in this process: started once, and kept through later `finalize` and `init`."""
 
     def __init__(self, heap_bytes: int) -> None:
         there = peers.current()
@@ -83,9 +83,9 @@ class Nvshmem:
 
     @staticmethod
     def _end() -> None:
-        """At the end of the process; one that has failed would wait there for the others."""
+        """End NVSHMEM at exit, unless the process failed: it would wait for the others."""
         if not ending.failed():
-            with suppress(Exception):  # nobody could do anything about it any more
+            with suppress(Exception):  # the process ends; there is nothing left to do
                 nvshmem.finalize()
 
 
@@ -127,7 +127,7 @@ class NvshmemBackend:
         )
 
     def _layout(self) -> None:
-        """Take the symmetric memory that the library itself needs."""
+        """Reserve the symmetric memory that gpushmem itself needs."""
         say = 2 * SAYING.itemsize * (self.n_pes + 1)
         words = 8 * (self.n_pes + 1) * Teams.limit()
         base = self._symmetric_memory(say + words + SCRATCH)
@@ -136,7 +136,7 @@ class NvshmemBackend:
         self._scratch = self._words + words
 
     def _symmetric_memory(self, nbytes: int) -> int:
-        """The address of so many bytes; collective."""
+        """Allocate symmetric memory and return its address; collective."""
         start = int(bindings.malloc(nbytes + ALIGNMENT))
         if not start:
             raise HeapExhausted(
@@ -210,11 +210,7 @@ class NvshmemBackend:
         self._device.write(native, values)
 
     def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> GpuArray:
-        if self._holds(memory):
-            raise ArgumentError(
-                f"register: these {memory.nbytes} bytes are on the symmetric heap already: pass "
-                "the symmetric array itself"
-            )
+        check_not_on_heap(memory, self._holds)
         on_gpu = hasattr(buffer, "__cuda_array_interface__")
         array = GpuArray(memory, buffer)
         if not on_gpu:
@@ -234,7 +230,7 @@ class NvshmemBackend:
             check(driver.cuMemHostUnregister(native.address), "unregister")
 
     def _check_symmetric(self, name: str, array: Any) -> None:
-        if not isinstance(array, GpuArray) or not self._holds(array.ghost):
+        if not isinstance(array, GpuArray) or not self._holds(array.layout):
             raise not_symmetric(name, array)
 
     def _holds(self, memory: np.ndarray[Any, Any]) -> bool:
@@ -301,7 +297,7 @@ class NvshmemBackend:
     def _peer_array(self, array: Any, pe: int) -> GpuArray:
         check_pe("peer_array", pe, self.n_pes)
         self._check_symmetric("peer_array", array)
-        check_contiguous("peer_array", "the remote array", array.ghost)
+        check_contiguous("peer_array", "the remote array", array.layout)
         address = int(bindings.ptr(array.address, pe))
         if not address:
             raise SymmetryError(
@@ -315,19 +311,19 @@ class NvshmemBackend:
 
 
 def _as_native(value: Any) -> Any:
-    """Arrays of other libraries as ours; those of NumPy may be the host's own, and stay."""
+    """Convert arrays of other libraries to GpuArrays; NumPy's may be in host memory, and stay."""
     return value if isinstance(value, np.ndarray) else as_gpu(value)
 
 
 def _needs_all_at_once(op: Op) -> bool:
-    """Whether NVSHMEM needs the PEs of a GPU to run at the same time: else it ends the process."""
+    """Whether NVSHMEM requires the PEs of a GPU to run at the same time, or else exits."""
     teams = op.named(TeamHandle) + op.named(Members)
     on_a_team = op.facts.meets and bool(teams) and op.base != "team_destroy"
     return on_a_team or op.base == "signal_wait_until"
 
 
 def _timeout() -> float | None:
-    """How long hosts wait at most, as who started the job has said."""
+    """The longest wait of hosts, in seconds, as set by the launcher."""
     job = jobs.current()
     if job is None:
         return settings.get("GPUSHMEM_TIMEOUT")
@@ -335,7 +331,7 @@ def _timeout() -> float | None:
 
 
 def _end_job(reason: str) -> None:
-    """Tell the launcher, if it is ours, that a host has waited for too long."""
+    """Tell gpushmem's launcher, if there is one, that a host has waited too long."""
     job = jobs.current()
     if job is not None:
         job.board.claim(TIMEOUT, job.my_pe, f"PE {job.my_pe}: {reason}")
@@ -353,7 +349,7 @@ def _disagreement(calls: dict[int, tuple[str, int]]) -> str:
 
 
 def _library() -> Any:
-    """NVSHMEM's host library, for the two functions that nvshmem4py leaves out."""
+    """NVSHMEM's host library, for the two functions that nvshmem4py lacks."""
     library = ctypes.CDLL(load_nvidia_dynamic_lib("nvshmem_host").abs_path)
     library.nvshmemx_buffer_register.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     library.nvshmemx_buffer_unregister.argtypes = [ctypes.c_void_p]

@@ -1,4 +1,4 @@
-"""What the host's calls on GPUs refuse, in the words of the cpu backend."""
+"""Checks of host calls on GPUs, with the errors of the cpu backend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpushmem.backends.hostcalls import (
     check_copy,
     check_pe,
     check_strided,
-    fitting,
+    checked_integer,
 )
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import COMPARISONS, SIGNAL_ADD, SIGNAL_SET, Op
@@ -22,7 +22,7 @@ __all__ = ["check", "copied", "signal"]
 
 
 def check(op: Op, given: dict[str, Any], n_pes: int, symmetric: Callable[[str, Any], None]) -> None:
-    """Refuse what cannot be done; `symmetric` refuses arrays that are not on the heap."""
+    """Raise for invalid arguments; `symmetric` raises for arrays that are not on the heap."""
     if "pe" in given:
         check_pe(op.name, given["pe"], n_pes)
     if "cmp" in given and given["cmp"] not in COMPARISONS:
@@ -39,7 +39,7 @@ def check(op: Op, given: dict[str, Any], n_pes: int, symmetric: Callable[[str, A
 
 
 def _sizes(op: Op, given: dict[str, Any], n: int) -> None:
-    """Refuse parts that are not equal, and a `dst` too small; `n` is the size of the team."""
+    """Raise if `src` has no equal parts, or `dst` is too small; `n` is the size of the team."""
     name, dst, src = op.base, given["dst"], given["src"]
     if name == "broadcast" and not 0 <= given["root"] < n:
         raise ArgumentError(
@@ -53,7 +53,7 @@ def _sizes(op: Op, given: dict[str, Any], n: int) -> None:
         )
     if name == "alltoalls":
         strides = given["dst_stride"], given["src_stride"]
-        check_strided(name, dst.ghost, src.ghost, *strides, n * given["nelems"])
+        check_strided(name, dst.layout, src.layout, *strides, n * given["nelems"])
         return
     needed = {"fcollect": n * src.size, "reducescatter": src.size // n}.get(name, src.size)
     if dst.size < needed:
@@ -61,19 +61,19 @@ def _sizes(op: Op, given: dict[str, Any], n: int) -> None:
 
 
 def copied(name: str, dst: Any, src: Any, which: str, have: int, want: int, whole: Any) -> int:
-    """Bytes of a copy of all of `whole`, once it has been checked."""
-    check_copy(name, dst.ghost, src.ghost, which, have, want)
-    check_contiguous(name, "dst", dst.ghost)
-    check_contiguous(name, "src", src.ghost)
+    """Check a copy of all of `whole`, and return its bytes."""
+    check_copy(name, dst.layout, src.layout, which, have, want)
+    check_contiguous(name, "dst", dst.layout)
+    check_contiguous(name, "src", src.layout)
     return int(whole.nbytes)
 
 
 def signal(name: str, array: Any, value: Any, op: Any) -> int:
-    """The value for a signal, once array, value and operation have been checked."""
+    """Check the arguments of a signal operation, and return the value."""
     if op not in (SIGNAL_SET, SIGNAL_ADD):
         raise ArgumentError(
             f"{name}: there is no signal operation {op}: use SIGNAL_SET or SIGNAL_ADD"
         )
     if array.dtype != np.uint64:
         raise ArgumentError(f"{name}: signal must be an array of uint64, not {array.dtype}")
-    return fitting(name, value, array.dtype)
+    return checked_integer(name, value, array.dtype)

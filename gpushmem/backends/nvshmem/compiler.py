@@ -1,8 +1,8 @@
-"""A Python function as machine code for a GPU; no GPU and no driver is needed for that.
+"""Compile a Python function to machine code for a GPU, without a GPU or a driver.
 
-All that depends on the inside of numba-cuda is in this file, which is for the versions that
-`versions` names. numba-cuda makes LTO-IR of the kernel; NVSHMEM's device functions, also as LTO-IR,
-are put to it (`shims`), and the linker optimises across both.
+All code that depends on numba-cuda's internals is in this file, for the versions that `versions`
+names. numba-cuda compiles the kernel to LTO-IR; NVSHMEM's device functions, also LTO-IR, are linked
+with it (`shims`), and the linker optimises across both.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from numba.cuda.cudadrv import nvvm
 from numba.cuda.cudadrv.libs import get_cudalib
 from numba.cuda.cudadrv.linkable_code import LinkableCode
 from numba.cuda.typing.typeof import typeof_impl
+from nvshmem.bindings.device.numba import _numbast as bindings
 
 from gpushmem.artifacts.refusal import as_kernel_error
 from gpushmem.backends.base import DeviceFunction
 from gpushmem.backends.nvshmem import gemm, lowering, mathdx, shims
-from gpushmem.backends.nvshmem.native import bindings
 from gpushmem.errors import ArgumentError
 
 __all__ = ["Arch", "Compiled", "Linked", "compile_kernel", "link", "link_all"]
 
-# Options of `jit` -> what the compiler calls them. `max_registers` and `debug` are looked at, too.
+# Options of `jit` -> the compiler's names. `max_registers` and `debug` are read elsewhere.
 OPTIONS = {"debug", "fastmath", "forceinline", "launch_bounds", "lineinfo", "max_registers", "opt"}
 GRID_SYNC = "cudaCGGetIntrinsicHandle"  # of libcudadevrt
 DEBUG_FLAG = ('!{ i32 2, !"Debug Info Version"', '!{ i32 1, !"Debug Info Version"')
 OLDEST = (7, 5)  # compute capability
-IGNORED = {"cache", "inline", "lto"}  # always done, or of no consequence
+IGNORED = {"cache", "inline", "lto"}  # always on, or without effect
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel's own code, and what it is to be linked with."""
+    """A kernel's own code, and what to link it with."""
 
     entry: str
     parts: tuple[Part, ...]  # its own first; without NVSHMEM's shims
@@ -91,7 +91,7 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Linked:
-    """A kernel as the GPU gets it, or as PTX, and what the linker said of it."""
+    """A kernel as a cubin or PTX, and the linker's log."""
 
     code: bytes
     log: str
@@ -120,9 +120,9 @@ def compile_kernel(
 def _library(
     py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any], cc: Any
 ) -> Any:
-    """The kernel in numba-cuda's hands; the steps are those of its own kernels.
+    """Compile the kernel with numba-cuda, in the same steps as its own kernels.
 
-    But `debug` brings checks and lines, not what a debugger reads: NVVM's linker cannot take that.
+    But `debug` adds checks and lines only, no debug information, which NVVM's linker rejects.
     """
     debug, fastmath = bool(options.get("debug")), bool(options.get("fastmath"))
     opt = 3 if options.get("opt", True) else 0
@@ -145,7 +145,7 @@ def _library(
 
 
 def _other_parts(library: Any, arch: str) -> Iterator[Part]:
-    """What a kernel's library asks to be linked besides NVSHMEM's shims."""
+    """The files a kernel's library links besides NVSHMEM's shims."""
     files = [f for f in library._linking_files if f is not bindings.shim_obj]
     if any(name in text for text in library.llvm_strs for name in dispatcher.reshape_funcs):
         files.append(str(Path(dispatcher.__file__).parent / "reshape_funcs.cu"))
@@ -176,7 +176,7 @@ def link_all(kernels: Sequence[Compiled], kind: str = "cubin") -> Linked:
         parts.append(Part("ltoir", shims.compiled_for(needed, str(first.arch))))
     products = frozenset[str]().union(*(kernel.products for kernel in kernels))
     parts += [Part("ltoir", gemm.compiled(name, str(first.arch))) for name in sorted(products)]
-    if kind == "ptx":  # of the parts that are not in it, the linker of the user's program knows
+    if kind == "ptx":  # libraries are linked with the user's program
         parts = [part for part in parts if part.kind != "library"]
     options = LinkerOptions(
         arch=str(first.arch), link_time_optimization=True, ptx=kind == "ptx" or None,
@@ -188,7 +188,7 @@ def link_all(kernels: Sequence[Compiled], kind: str = "cubin") -> Linked:
 
 
 class _Device:
-    """What numba-cuda asks the current device for when it compiles a function called by another."""
+    """Stands for the current device, whose capability numba-cuda asks for on nested functions."""
 
     def __init__(self, capability: Any) -> None:
         self.compute_capability = capability
@@ -206,7 +206,7 @@ def _compiling_for(arch: Arch) -> Iterator[None]:
 
 @typeof_impl.register(DeviceFunction)
 def _(function: DeviceFunction, context: Any) -> Any:
-    """Our device functions are numba-cuda's to its compiler."""
+    """Device functions of `jit` are compiled as numba-cuda's."""
     made = function.__dict__.get("cuda")
     if made is None:
         made = function.__dict__["cuda"] = dispatcher.CUDADispatcher(

@@ -1,4 +1,4 @@
-"""Operations that NVSHMEM has not, or not in that form, in Python on top of those it has."""
+"""Operations that NVSHMEM lacks, or lacks in that form, written in Python on top of its own."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from llvmlite import ir
 from numba import cuda
 from numba.cuda import cgutils, types
 
-from gpushmem.backends.code import contiguous
+from gpushmem.backends.code import contiguous, with_signature
 from gpushmem.backends.nvshmem import gemm, multicast
-from gpushmem.backends.nvshmem.native import call, intrinsic
+from gpushmem.backends.nvshmem.device_calls import call, intrinsic
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 
 __all__ = ["body_of"]
 
 Core = dict[str, Any]  # name of a row -> its intrinsic
+Given = dict[str, Any]  # parameter -> type of the argument
 
 
 @intrinsic
 def nanoseconds(typingctx: Any) -> Any:
-    """What the GPU's clock shows. It goes on in steps of up to a microsecond."""
+    """The GPU's clock, which advances in steps of up to a microsecond."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = ir.FunctionType(ir.IntType(64), [])
@@ -48,7 +49,7 @@ def counts(typingctx: Any, status: Any, index: Any) -> Any:
 
 @intrinsic
 def workspace(typingctx: Any, first: Any, count: Any) -> Any:
-    """Words `first` to `first + count` of what every PE has for `collect`: symmetric memory."""
+    """Words `first` to `first + count` of the symmetric memory that every PE has for `collect`."""
     result = types.Array(types.int64, 1, "C")
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -59,166 +60,171 @@ def workspace(typingctx: Any, first: Any, count: Any) -> Any:
     return result(types.intp, types.intp), codegen
 
 
-# --- waits: without a timeout NVSHMEM's own, else tests until the clock says so
+# --- waits: without a timeout NVSHMEM's own, otherwise tests until the time is over
 
-FOREVER = """
-def {name}({params}, timeout_ns=None):
-    return wait({params})
-"""
-TIMED = """
-def {name}({params}, timeout_ns=None):
-    began = nanoseconds()
-    while True:
-        late = nanoseconds() - began >= timeout_ns
-        answer = test({params})
-        if answer != {nothing}:
-            return answer
-        if late or {hopeless}:
-            return {nothing}
-"""
-# What a test answers if nothing compares; for these there may be nothing to wait for.
-ANSWERS = {"any": "-1", "some": "0"}
-HOPELESS = "none_counts(status, ivars.size)"
+# What a test answers if no element compares; these may also have no element to wait for.
+ANSWERS = {"any": -1, "some": 0}
+STATUS, TIMEOUT = -4, -1  # positions in the arguments of a wait
 
 
 @cuda.jit(device=True)
-def none_counts(status, n):
-    for i in range(n):  # noqa: SIM110  (Numba has no `all` of generators)
-        if counts(status, i):
+def none_counts(given):
+    for i in range(given[0].size):  # noqa: SIM110  (Numba has no `all` of generators)
+        if counts(given[STATUS], i):
             return False
     return True
 
 
-def _wait(op: Op, core: Core, given: dict[str, Any]) -> Callable[..., Any]:
+@cuda.jit(device=True)
+def never(given):
+    return False
+
+
+def _wait(op: Op, core: Core, given: Given) -> Callable[..., Any]:
     timeout = given["timeout_ns"]
-    params = ", ".join(op.params[:-1])
     if timeout is None or isinstance(timeout, types.NoneType | types.Omitted):
-        return _made(op, FOREVER.format(name=op.name, params=params), wait=core[op.name])
+        return with_signature(op.base, _parameters(op), _forever(core[op.name]))
     family = op.base.removesuffix("_vector").rpartition("_")[2]
-    tests = "test" if op.base == "signal_wait_until" else op.base.replace("wait_until", "test")
-    text = TIMED.format(
-        name=op.name, params=params, nothing=ANSWERS.get(family, "False"),
-        hopeless=HOPELESS if family in ANSWERS else "False",
-    )  # fmt: skip
-    return _made(op, text, test=core[tests], nanoseconds=nanoseconds, none_counts=none_counts)
+    test = "test" if op.base == "signal_wait_until" else op.base.replace("wait_until", "test")
+    hopeless = none_counts if family in ANSWERS else never
+    body = _timed(core[test], ANSWERS.get(family, False), hopeless)
+    return with_signature(op.base, _parameters(op), body)
+
+
+def _forever(wait: Any) -> Any:
+    @cuda.jit(device=True)
+    def forever(given):
+        return wait(*given[:TIMEOUT])
+
+    return forever
+
+
+def _timed(test: Any, nothing: int, hopeless: Any) -> Any:
+    @cuda.jit(device=True)
+    def timed(given):
+        began = nanoseconds()
+        while True:
+            late = nanoseconds() - began >= given[TIMEOUT]
+            answer = test(*given[:TIMEOUT])
+            if answer != nothing:
+                return answer
+            if late or hopeless(given):
+                return nothing
+
+    return timed
 
 
 # --- collectives. Everywhere member `(me + k) % n` comes k-th, so not all send to one at once.
 
-BROADCAST = """
-def broadcast(team, dst, src, root=0):
-    return native(team, dst, src, root)
-"""
-# Each PE tells the others how much it sends; when all have told, all have room for it.
-COLLECT = """
-def collect(team, dst, src):
-    n, me = team_n_pes(team), team_my_pe(team)
-    row = team * (n_pes() + 1)
-    counts, mine = workspace(row, n), workspace(row + n_pes(), 1)
-    mine[0] = src.size
-    together()
-    fcollect(team, counts, mine)
-    first = 0
-    for k in range(me):
-        first += counts[k]
-    for k in range(n):
-        pe = team_translate_pe(team, (me + k) % n, 0)
-        put(dst[first : first + src.size], src, pe)
-    barrier(team)
-"""
-ALLTOALLS = """
-def alltoalls(team, dst, src, dst_stride, src_stride, nelems):
-    n, me = team_n_pes(team), team_my_pe(team)
-    sync(team)
-    for k in range(n):
-        member = (me + k) % n
-        pe = team_translate_pe(team, member, 0)
-        place, part = dst[me * nelems * dst_stride :], src[member * nelems * src_stride :]
-        iput(place, part, dst_stride, src_stride, nelems, pe)
-    barrier(team)
-"""
-
 
 @cuda.jit(device=True)
-def alone():
+def for_thread():
     pass
 
 
 @cuda.jit(device=True)
-def in_warp():
+def for_warp():
     cuda.syncwarp()
 
 
 @cuda.jit(device=True)
-def in_block():
+def for_block():
     cuda.syncthreads()
 
 
-TOGETHER = {THREAD: alone, WARP: in_warp, BLOCK: in_block}
+# Scope -> synchronises its threads.
+TOGETHER = {THREAD: for_thread, WARP: for_warp, BLOCK: for_block}
 
 
-def _collective(text: str, *scoped: str) -> Callable[..., Callable[..., Any]]:
-    def choose(op: Op, core: Core, given: dict[str, Any]) -> Callable[..., Any]:
-        used = {name: core[name + op.form] for name in scoped} | {n: core[n] for n in ASKING}
-        together = TOGETHER[op.scope]
-        native = core.get(op.name)
-        return _made(op, text, native=native, together=together, workspace=workspace, **used)
+def _broadcast(op: Op, core: Core, given: Given) -> Callable[..., Any]:
+    with_root = core[op.name]
 
-    return choose
+    def broadcast(team, dst, src, root=0):
+        return with_root(team, dst, src, root)
 
-
-# NVSHMEM starts no job in which a PE cannot reach another.
-PE_ACCESSIBLE = """
-def pe_accessible(pe):
-    return 0 <= pe < n_pes()
-"""
+    return broadcast
 
 
-def _pe_accessible(op: Op, core: Core, given: dict[str, Any]) -> Callable[..., Any]:
-    return _made(op, PE_ACCESSIBLE, n_pes=core["n_pes"])
+def _pe_accessible(op: Op, core: Core, given: Given) -> Callable[..., Any]:
+    """NVSHMEM starts no job in which a PE cannot reach another."""
+    n_pes = core["n_pes"]
+
+    def pe_accessible(pe):
+        return 0 <= pe < n_pes()
+
+    return pe_accessible
 
 
-MULTICAST = """
-def multicast_array(array, team):
-    return make_multicast(array, team)
-"""
+def _collect(op: Op, core: Core, given: Given) -> Callable[..., Any]:
+    """Each PE tells the others how much it sends; when all have told, all have room for it."""
+    team_n_pes, team_my_pe, translate, n_pes = (core[name] for name in ASKING)
+    fcollect, put, barrier = (core[name + op.form] for name in ("fcollect", "put", "barrier"))
+    together = TOGETHER[op.scope]
+
+    def collect(team, dst, src):
+        n, me = team_n_pes(team), team_my_pe(team)
+        row = team * (n_pes() + 1)
+        counts, mine = workspace(row, n), workspace(row + n_pes(), 1)
+        mine[0] = src.size
+        together()
+        fcollect(team, counts, mine)
+        first = 0
+        for k in range(me):
+            first += counts[k]
+        for k in range(n):
+            put(dst[first : first + src.size], src, translate(team, (me + k) % n, 0))
+        barrier(team)
+
+    return collect
 
 
-def _multicast(op: Op, core: Core, given: dict[str, Any]) -> Callable[..., Any]:
-    return _made(op, MULTICAST, make_multicast=multicast.make)
+def _alltoalls(op: Op, core: Core, given: Given) -> Callable[..., Any]:
+    team_n_pes, team_my_pe, translate, _ = (core[name] for name in ASKING)
+    iput, sync, barrier = (core[name + op.form] for name in ("iput", "sync", "barrier"))
+
+    def alltoalls(team, dst, src, dst_stride, src_stride, nelems):
+        n, me = team_n_pes(team), team_my_pe(team)
+        sync(team)
+        for k in range(n):
+            member = (me + k) % n
+            place, part = dst[me * nelems * dst_stride :], src[member * nelems * src_stride :]
+            iput(place, part, dst_stride, src_stride, nelems, translate(team, member, 0))
+        barrier(team)
+
+    return alltoalls
+
+
+def _multicast(op: Op, core: Core, given: Given) -> Callable[..., Any]:
+    def multicast_array(array, team):
+        return multicast.make(array, team)
+
+    return multicast_array
 
 
 # --- all of them
 
 CHOICES = {
-    "broadcast": _collective(BROADCAST),
-    "collect": _collective(COLLECT, "fcollect", "put", "barrier"),
-    "alltoalls": _collective(ALLTOALLS, "iput", "sync", "barrier"),
+    "broadcast": _broadcast,
+    "collect": _collect,
+    "alltoalls": _alltoalls,
     "pe_accessible": _pe_accessible,
     "multicast_array": _multicast,
     "gemm": gemm.choose,
 }
 ASKING = ("team_n_pes", "team_my_pe", "team_translate_pe", "n_pes")
-FACTORY = """
-def {name}({signature}):
-    return choose(dict({given}))
-"""
 
 
-def _made(op: Op, text: str, **scope: Any) -> Callable[..., Any]:
-    """The function whose source is `text`."""
-    exec(text, scope)  # noqa: S102
-    made: Callable[..., Any] = scope[op.base]
-    return made
+def _parameters(op: Op) -> list[inspect.Parameter]:
+    """The parameters of the operation in kernels: without `stream`."""
+    parameters = inspect.signature(op.function).parameters.values()
+    return [parameter for parameter in parameters if parameter.name in op.params]
 
 
 def body_of(op: Op, core: Core) -> Callable[..., Any]:
-    """What Numba asks, with the types of a call, for the function to be compiled for it."""
+    """The function that Numba calls with the types of a call, for the function to compile."""
     choice = CHOICES.get(op.base, _wait)
-    parameters = inspect.signature(op.function).parameters.values()
-    mine = [p.replace(annotation=p.empty) for p in parameters if p.name in op.params]
-    text = FACTORY.format(
-        name=op.base, signature=", ".join(map(str, mine)),
-        given=", ".join(f"{name}={name}" for name in op.params),
-    )  # fmt: skip
-    return _made(op, text, choose=lambda given: choice(op, core, given))
+
+    def choose(given: tuple[Any, ...]) -> Callable[..., Any]:
+        return choice(op, core, dict(zip(op.params, given, strict=True)))
+
+    return with_signature(op.base, _parameters(op), choose)

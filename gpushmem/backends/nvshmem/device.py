@@ -1,4 +1,4 @@
-"""The GPU of a PE: its memory, its streams."""
+"""The GPU of a PE: memory and streams."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Device", "Stream", "check"]
 
 HOST, DEVICE = driver.CUmemorytype.CU_MEMORYTYPE_HOST, driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
 MAX_PITCH = 2**31 - 1  # bytes between the rows of a copy
-EAGER = 200e-6  # seconds of a wait in which the GPU is asked again at once
+EAGER = 200e-6  # seconds of a wait that poll without sleeping
 
 
 def check(returned: tuple[Any, ...], what: str) -> Any:
@@ -53,7 +53,7 @@ class Stream:
         self._device, self.cuda = device, stream
 
     def synchronize(self) -> None:
-        """Wait until all that was given to the stream is done."""
+        """Wait until all work queued on the stream is done."""
         self._device.wait(self.cuda, "synchronize")
 
     def __cuda_stream__(self) -> tuple[int, int]:
@@ -63,8 +63,8 @@ class Stream:
 class Device:
     """The GPU that a PE uses.
 
-    Which GPU calls are for is CUDA's affair, a thread's own, and other libraries change it: what is
-    asked of this class, makes it this one.
+    CUDA keeps the current GPU per thread, and other libraries change it: methods of this class set
+    it to this one.
     """
 
     def __init__(self, number: int) -> None:
@@ -75,12 +75,12 @@ class Device:
         self.timeout: float | None = None  # seconds that a host waits at most
         self.late: Callable[[str], None] = lambda reason: None  # called when it has
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
-        # For what the host calls: beside all work on the default stream.
+        # For host calls; does not wait for the default stream.
         self.own = self.new_stream()
 
     @staticmethod
     def count() -> int:
-        """How many GPUs this process can use; raises `BackendUnavailable` if there is none."""
+        """The number of GPUs this process can use; raises `BackendUnavailable` if it is 0."""
         status, *_ = driver.cuInit(0)
         n = 0
         if status == driver.CUresult.CUDA_SUCCESS:
@@ -93,7 +93,7 @@ class Device:
         return n
 
     def enter(self) -> None:
-        """Make this GPU the one that the calling thread's calls are for."""
+        """Make this GPU the calling thread's current one."""
         check(driver.cuCtxSetCurrent(self._context), "CUDA")
 
     # --- streams
@@ -106,7 +106,7 @@ class Device:
         return stream
 
     def stream_of(self, stream: Any) -> CudaStream:
-        """What a user gave as a stream: ours, cuda.core's, PyTorch's, CuPy's, Numba's, or 0."""
+        """The stream for an argument: ours, cuda.core's, PyTorch's, CuPy's, Numba's, or 0."""
         self.enter()
         if isinstance(stream, Stream):
             return stream.cuda
@@ -125,7 +125,7 @@ class Device:
     def wait(self, stream: CudaStream, what: str) -> None:
         """Wait until a stream is done; Ctrl-C ends the wait, and so does the timeout.
 
-        The driver's own wait listens to nobody, so this one asks, ever more seldom.
+        cuStreamSynchronize ignores Ctrl-C, so this polls, with back-off.
         """
         self.enter()
         began, pause = time.monotonic(), 0.0
@@ -168,7 +168,7 @@ class Device:
     # --- memory
 
     def allocate(self, nbytes: int) -> Memory:
-        """Ordinary device memory, given back when nobody refers to it any more."""
+        """Ordinary device memory, freed with the last reference."""
         return Memory(nbytes)
 
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> GpuArray:
@@ -180,9 +180,9 @@ class Device:
     def read(self, array: GpuArray) -> np.ndarray[Any, Any]:
         """A copy in host memory."""
         self.enter()
-        upward = _upward(array.ghost)
+        upward = _upward(array.layout)
         copy = np.empty(array.shape, array.dtype)
-        for theirs, ours in _blocks(array.ghost[upward], copy):
+        for theirs, ours in _blocks(array.layout[upward], copy):
             if theirs.flags.c_contiguous:
                 returned = driver.cuMemcpyDtoH(_address(ours), _address(theirs), ours.nbytes)
             else:
@@ -193,10 +193,10 @@ class Device:
     def write(self, array: GpuArray, values: Any) -> None:
         """Copy `values`, broadcast, to the array."""
         self.enter()
-        upward = _upward(array.ghost)
+        upward = _upward(array.layout)
         copy = np.empty(array.shape, array.dtype)
         np.copyto(copy[upward], values, casting="unsafe")  # as assignment to a NumPy array does
-        for theirs, ours in _blocks(array.ghost[upward], copy):
+        for theirs, ours in _blocks(array.layout[upward], copy):
             if theirs.flags.c_contiguous:
                 returned = driver.cuMemcpyHtoD(_address(theirs), _address(ours), ours.nbytes)
             else:
@@ -225,27 +225,27 @@ def _handle_of(stream: Any) -> int | None:
     return None
 
 
-def _upward(ghost: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-    """The index that turns round the axes along which addresses fall; again: turns them back."""
-    return *(slice(None, None, -1 if step < 0 else 1) for step in ghost.strides), ...
+def _upward(layout: np.ndarray[Any, Any]) -> tuple[Any, ...]:
+    """The index that reverses the axes of negative stride; applied twice, it restores them."""
+    return *(slice(None, None, -1 if step < 0 else 1) for step in layout.strides), ...
 
 
-def _blocks(ghost: np.ndarray[Any, Any], copy: np.ndarray[Any, Any]) -> Iterator[Any]:
+def _blocks(layout: np.ndarray[Any, Any], copy: np.ndarray[Any, Any]) -> Iterator[Any]:
     """An array in device memory in parts that are one copy each, with their parts of `copy`.
 
     A part is contiguous, or rows that are so, at one distance from each other.
     """
-    if not ghost.size:
+    if not layout.size:
         return
-    if ghost.flags.c_contiguous:
-        yield ghost, copy
+    if layout.flags.c_contiguous:
+        yield layout, copy
         return
-    row = ghost[0, ...]  # and not ghost[0], which may be an element: that would be read
-    if row.flags.c_contiguous and row.nbytes <= ghost.strides[0] <= MAX_PITCH:
-        yield ghost, copy
+    row = layout[0, ...]  # and not layout[0], which may be an element: that would be read
+    if row.flags.c_contiguous and row.nbytes <= layout.strides[0] <= MAX_PITCH:
+        yield layout, copy
         return
-    for i in range(ghost.shape[0]):
-        yield from _blocks(ghost[i, ...], copy[i, ...])
+    for i in range(layout.shape[0]):
+        yield from _blocks(layout[i, ...], copy[i, ...])
 
 
 def _rows(

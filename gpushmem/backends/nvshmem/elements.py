@@ -1,4 +1,4 @@
-"""Operations on one element, of any dtype: it is moved by words that NVSHMEM has operations for."""
+"""Operations on one element of any dtype, which is moved as words of NVSHMEM's operations."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 
 from gpushmem.backends.code import array_moved
-from gpushmem.backends.nvshmem.native import Value, call, data_of, itemsize_of
+from gpushmem.backends.nvshmem.device_calls import Value, call, data_of, itemsize_of
 
 __all__ = ["DEFINITIONS"]
 
 
 class Words:
-    """The words of one element: how many, how wide, and where they are."""
+    """The words of one element: their number, width and place."""
 
     def __init__(self, context: Any, builder: Any, array: Any) -> None:
         self.context, self.builder = context, builder

@@ -1,10 +1,10 @@
-"""`gemm_block`: a product of matrices, tile by tile, in memory that the block shares.
+"""`gemm_block`: a product of matrices, tile by tile, in the block's shared memory.
 
-All threads bring a tile of `a` and one of `b` there, with zeros where the matrices end, so any
-sizes and strides will do; the product of the two is added to the sums for a tile of `dst`, which
-are there, too. That step is cuBLASDx's where it is installed (`mathdx`) and the block is as long as
-it was compiled for, else the loops below, for any block. All but cuBLASDx is Python that the cpu
-backend compiles as well.
+All threads copy a tile of `a` and one of `b` there, padded with zeros, so any sizes and strides
+work; the product of the two is added to the sums for a tile of `dst`, which are also there. That
+step is cuBLASDx's if it is installed (`mathdx`) and the block has the length it was compiled for;
+otherwise the loops below, for any block. All but cuBLASDx is Python that the cpu backend can
+compile as well.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numba.cuda.flags import Flags
 
 from gpushmem.backends.code import contiguous
 from gpushmem.backends.nvshmem import mathdx
-from gpushmem.backends.nvshmem.native import Value, data_of, intrinsic
+from gpushmem.backends.nvshmem.device_calls import Value, data_of, intrinsic
 from gpushmem.ops.row import Op
 
 __all__ = ["BYTES", "TILES", "Tile", "choose", "compiled", "product", "shared_bytes"]
@@ -163,7 +163,7 @@ def _by_threads(tile: Tile) -> Any:
 
 
 def _add(tile: Tile, dtype: Any, library: bool) -> Any:
-    """What adds the product of two tiles to the sums; by cuBLASDx if `library`, where it can."""
+    """The function that adds the product of two tiles to the sums; by cuBLASDx if `library`."""
     by_threads = _by_threads(tile)
     if not library:
         return by_threads
@@ -200,7 +200,7 @@ def product(dtype: Any, library: bool = False) -> Callable[..., Any]:
         rows, columns = dst.shape
         for top in range(0, rows, m):
             for first in range(0, columns, n):
-                cuda.syncthreads()  # the shared memory may have been another's until now
+                cuda.syncthreads()  # another product may have used the shared memory until now
                 for i in range(rank, m * n, threads):
                     row, column = i // n, i % n
                     if accumulate and top + row < rows and first + column < columns:
@@ -213,7 +213,7 @@ def product(dtype: Any, library: bool = False) -> Callable[..., Any]:
                     cuda.syncthreads()
                     add(sums, left, right, rank, threads)
                     cuda.syncthreads()
-                for i in range(rank, m * n, threads):  # without products, those it has set
+                for i in range(rank, m * n, threads):  # this thread's, if there was no product
                     row, column = i // n, i % n
                     if top + row < rows and first + column < columns:
                         dst[top + row, first + column] = sums[row, column]
@@ -223,7 +223,7 @@ def product(dtype: Any, library: bool = False) -> Callable[..., Any]:
 
 
 def choose(op: Op, core: Any, given: dict[str, Any]) -> Callable[..., Any]:
-    """What Numba compiles for a call with these types."""
+    """The function to compile for a call with these types."""
     flags = ConfigStack.top_or_none()
     capability = getattr(flags, "compute_capability", None) if isinstance(flags, Flags) else None
     multiply = product(given["dst"].dtype, mathdx.has(capability))

@@ -1,14 +1,13 @@
-"""The host's side of the operations on GPUs.
+"""Host calls of operations on GPUs.
 
-Those that NVSHMEM can put on a stream have a method of their name here; the others run as kernels
-of one block, so that there is one implementation of them. Without `stream=` an operation is on a
-stream of its own, beside all others, and has been done when the call returns; with it, it takes its
-turn there.
+Operations that NVSHMEM can queue on a stream have a method of their name here; the others run as
+kernels of one block, so that host and kernels share one implementation. Without `stream=` an
+operation runs on a stream of its own, and is complete when the call returns; with `stream=` it is
+queued there.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -30,9 +29,9 @@ from gpushmem.ops.roles import Stride, Value, Wanted
 __all__ = ["HostCalls"]
 
 ONE, BLOCK = shape_of(1, 1), shape_of(1, 256)
-SCRATCH, RESULT = 4096, 3840  # bytes for what is on its way; from which on it is results
+SCRATCH, RESULT = 4096, 3840  # bytes of scratch memory; from RESULT on it holds results
 COPIED = ("indices", "status", "value", "cond")  # arguments that may be the host's arrays
-# What NVSHMEM's functions on streams call dtypes, in the order of their widths.
+# dtype -> its name in NVSHMEM's functions on streams.
 CTYPES = {
     "int8": "int8", "int16": "int16", "int32": "int32", "int64": "int64", "uint8": "uint8",
     "uint16": "uint16", "uint32": "uint32", "uint64": "uint64", "float16": "half",
@@ -44,7 +43,7 @@ Symmetric = Callable[[str, Any], None]
 
 
 class HostCalls:
-    """Does operations for the host of one PE."""
+    """Runs operations for the host of one PE."""
 
     _kernels: dict[tuple[Any, ...], Kernel] = {}  # compiled code outlives `finalize`
 
@@ -57,10 +56,10 @@ class HostCalls:
         self._room = device.array((4096,), np.dtype(np.uint8))
 
     def run(self, op: Op, arguments: dict[str, Any], stream: Any) -> Any:
-        """Do the operation, or give it to `stream` (None: no stream, then it is waited for)."""
+        """Run the operation: on `stream`, or, if that is None, until it is complete."""
         host = {k: v for k, v in arguments.items() if k in COPIED and isinstance(v, np.ndarray)}
         arguments = {name: as_gpu(value) for name, value in arguments.items()}
-        given = hostcalls.given(op, arguments) | self._copies(host)
+        given = hostcalls.kernel_arguments(op, arguments) | self._copies(host)
         checks.check(op, given, self._n_pes, self._symmetric)
         cuda = self._device.stream_of(self._device.own if stream is None else stream)
         direct = self._direct(op, given, stream)
@@ -76,7 +75,7 @@ class HostCalls:
         return result() if result is not None and stream is None else None
 
     def _copies(self, host: dict[str, Any]) -> dict[str, GpuArray]:
-        """The host's arrays in the GPU's memory, which is kept: to free it would wait for all."""
+        """Copies of host arrays in GPU memory, which is kept: freeing it would synchronise."""
         at_byte, copies = 0, {}
         needed = sum(-(-array.nbytes // 16) * 16 for array in host.values())
         if needed > self._room.size:
@@ -89,8 +88,8 @@ class HostCalls:
         return copies
 
     def _direct(self, op: Op, given: dict[str, Any], stream: Any) -> Callable[..., Any] | None:
-        """What puts the operation on a stream by itself, if it can be so."""
-        # A value that takes its turn later is a kernel's argument: no memory is its own till then.
+        """The function that queues the operation on a stream, if NVSHMEM has one."""
+        # A value used later is a kernel's argument: scratch memory may be overwritten until then.
         if "timeout_ns" in given or (op.base == "p" and stream is not None):
             return None
         reduces = op.base in ("reduce", "reducescatter")
@@ -129,7 +128,7 @@ class HostCalls:
                 "signal_wait_until: signal must be an array of uint64, not an array of "
                 f"{signal.dtype}"
             )
-        value = hostcalls.fitting("signal_wait_until", value, signal.dtype)
+        value = hostcalls.checked_integer("signal_wait_until", value, signal.dtype)
         bindings.signal_wait_until_on_stream(signal.address, cmp, value, stream)
         return lambda: self._device.read(signal.reshape(-1)[:1])[0]
 
@@ -145,7 +144,7 @@ class HostCalls:
         return lambda: self._device.read(element)[0]
 
     def _element(self, name: str, dtype: Any) -> GpuArray:
-        """Memory for one element on its way."""
+        """Scratch memory for one element."""
         if dtype.itemsize > RESULT:
             raise ArgumentError(
                 f"{name}: an element of {dtype.itemsize} bytes is more than the {RESULT} possible: "
@@ -154,7 +153,7 @@ class HostCalls:
         return self._scratch[: dtype.itemsize].view(dtype)
 
     def _result(self, dtype: Any, waited_for: bool) -> GpuArray:
-        """Memory for what a kernel returns: what nobody waits for is not to be in anyone's way."""
+        """Memory for what a kernel returns; results of asynchronous calls use a separate slot."""
         start = RESULT if waited_for else RESULT + 64
         return self._scratch[start : start + dtype.itemsize].view(dtype)
 
@@ -164,7 +163,7 @@ class HostCalls:
     def _quiet(self, stream: int) -> None:
         bindings.quiet_on_stream(stream)
 
-    _fence = _quiet  # NVSHMEM has no fence on streams; this does more
+    _fence = _quiet  # NVSHMEM has no fence on streams; a quiet does more
 
     def _barrier(self, stream: int, team: int) -> None:
         bindings.barrier_on_stream(int(team), stream)
@@ -179,19 +178,16 @@ class HostCalls:
         bindings.sync_all_on_stream(stream)
 
     def _broadcast(self, stream: int, team: int, dst: Any, src: Any, root: int) -> None:
-        unit, n = _moved(src)
-        function = getattr(bindings, f"{unit}_broadcast_on_stream")
+        function, n = _moving("broadcast", src)
         function(int(team), dst.address, src.address, n, root, stream)
 
     def _fcollect(self, stream: int, team: int, dst: Any, src: Any) -> None:
-        unit, n = _moved(src)
-        function = getattr(bindings, f"{unit}_fcollect_on_stream")
+        function, n = _moving("fcollect", src)
         function(int(team), dst.address, src.address, n, stream)
 
     def _alltoall(self, stream: int, team: int, dst: Any, src: Any) -> None:
-        unit, n = _moved(src)
+        function, n = _moving("alltoall", src)
         part = n // bindings.team_n_pes(int(team))
-        function = getattr(bindings, f"{unit}_alltoall_on_stream")
         function(int(team), dst.address, src.address, part, stream)
 
     def _reduce(self, stream: int, team: int, dst: Any, src: Any, op: str) -> None:
@@ -208,7 +204,7 @@ class HostCalls:
     def _in_a_kernel(self, op: Op, given: dict[str, Any], stream: Any) -> Callable[[], Any]:
         if op.named(Stride):
             dst, src, *strides = (given[name] for name in op.params[:-1])
-            check_strided(op.name, dst.ghost, src.ghost, *strides)
+            check_strided(op.name, dst.layout, src.layout, *strides)
         dtype = hostcalls.result_dtype(op, given)
         waited_for = stream is self._device.own.cuda
         result = self._result(np.dtype(dtype or "int64"), waited_for)
@@ -216,35 +212,36 @@ class HostCalls:
         if isinstance(awaited, GpuArray):
             for name in op.named(Value) + op.named(Wanted):
                 given[name] = _converted(op, name, given[name], awaited.dtype)
-        words = {k: v for k, v in given.items() if isinstance(v, str)}
-        args = [value for name, value in given.items() if name not in words]
+        reduction, others = hostcalls.split_reduction(op, given)
         # A block is faster than a thread, and some reductions NVSHMEM has for blocks only.
         row = OPS.get(f"{op.base}_block", op)
         shape = BLOCK if row is not op else ONE
         try:
-            kernel = self._kernel(row, tuple(given), words, dtype is not None)
-            kernel.prepare(self._loader, shape, stream, (result, *args))()
+            kernel = self._kernel(row, tuple(others), reduction, dtype is not None)
+            kernel.prepare(self._loader, shape, stream, (result, *others.values()))()
+        except ShmemError:
+            raise
         except (NumbaError, ValueError) as error:
-            raise _refused(op, given, error) from None
+            raise hostcalls.not_compiled(op, given, error) from None
         return lambda: self._device.read(result)[0] if dtype is not None else None
 
     def _kernel(
-        self, op: Op, params: tuple[str, ...], words: dict[str, str], returns: bool
+        self, op: Op, params: tuple[str, ...], reduction: str | None, returns: bool
     ) -> Kernel:
-        key = (op.name, len(params), *words.values())
+        key = (op.name, len(params), reduction)
         if key not in self._kernels:
-            self._kernels[key] = Kernel(hostcalls.caller(op, params, words, returns), {})
+            self._kernels[key] = Kernel(hostcalls.host_kernel(op, params, reduction, returns), {})
         return self._kernels[key]
 
 
-def _moved(src: Any) -> tuple[str, int]:
-    """What a collective moves: in which unit, and how many."""
+def _moving(name: str, src: Any) -> tuple[Callable[..., Any], int]:
+    """The function of a collective that moves `src`, and the number of units to move."""
     width = next(w for w in UNITS if src.dtype.itemsize % w == 0)
-    return UNITS[width], src.nbytes // width
+    return getattr(bindings, f"{UNITS[width]}_{name}_on_stream"), src.nbytes // width
 
 
 def as_gpu(value: Any) -> Any:
-    """Arrays of other libraries, and registered ones of NumPy, as ours."""
+    """Convert arrays of other libraries, and registered NumPy arrays, to GpuArrays."""
     if isinstance(value, np.ndarray):
         return GpuArray(value)
     if not isinstance(value, GpuArray) and hasattr(value, "__cuda_array_interface__"):
@@ -254,33 +251,18 @@ def as_gpu(value: Any) -> Any:
     return value
 
 
-def _refused(op: Op, given: dict[str, Any], error: Exception) -> Exception:
-    """What is said of arguments for which there is no kernel."""
-    if isinstance(error, ShmemError):
-        return error
-    said = re.search(rf"{op.base}(?:_block)?(: [^\n]*)", str(error))
-    kinds = ", ".join(f"{k}={_kind(v)}" for k, v in given.items())
-    return ArgumentError(f"{op.base}{said[1]}" if said else f"{op.name} cannot take {kinds}")
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, GpuArray):
-        return f"array of {value.dtype}, shape {value.shape}"
-    return repr(value)
-
-
 def _converted(op: Op, name: str, value: Any, dtype: np.dtype[Any]) -> Any:
     if isinstance(value, GpuArray):
         return value
     if issubclass(op.roles[name], Wanted):
         if not isinstance(value, int | np.integer):
-            return value  # no kernel can be made for it, and that says why
-        hostcalls.fitting(op.name, value, dtype)
+            return value  # compiling the kernel fails, with the reason
+        hostcalls.checked_integer(op.name, value, dtype)
     return _as_element(value, dtype)[0]
 
 
 def _as_element(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """An array of one element, assigned as NumPy does it."""
+    """An array of one element, converted as by NumPy's assignment."""
     element = np.empty(1, dtype)
     element[0] = value
     return element

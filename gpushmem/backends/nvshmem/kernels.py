@@ -15,15 +15,15 @@ from nvshmem import core as nvshmem
 
 from gpushmem.artifacts.arguments import pack, types_of
 from gpushmem.artifacts.shape import LaunchShape
-from gpushmem.backends.nvshmem import ahead
+from gpushmem.backends.nvshmem import aot
 from gpushmem.backends.nvshmem.arrays import GpuArray
 from gpushmem.backends.nvshmem.device import Device, check
 from gpushmem.errors import ArgumentError
 
 __all__ = ["Kernel", "Loader"]
 
-PLAIN_SHARED = 48 << 10  # bytes of shared memory that a block can have unless it is allowed more
-WORKSPACE = "gpushmem_workspace"  # see `native.EXTRA`
+PLAIN_SHARED = 48 << 10  # bytes of shared memory that a block can have by default
+WORKSPACE = "gpushmem_workspace"  # see `device_calls.EXTRA`
 
 
 class Loaded:
@@ -41,7 +41,7 @@ class Loaded:
             self._tell(WORKSPACE, workspace)
 
     def allow_shared(self, nbytes: int, device: Device) -> None:
-        """Let launches ask for so much dynamic shared memory; the caller has checked the limit."""
+        """Allow launches `nbytes` of dynamic shared memory; the caller has checked the limit."""
         if nbytes > self._dynamic_shared:
             which = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             kernel = driver.CUkernel(int(self.kernel.handle))
@@ -68,11 +68,11 @@ class Loader:
         self, py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any]
     ) -> Loaded:
         """The kernel for arguments of these types; raises Numba's errors."""
-        found = ahead.artifact(py_func, argtypes, options, self.arch)
+        found = aot.artifact(py_func, argtypes, options, self.arch)
         return Loaded(found.code, found.about, self.workspace)
 
     def check_shared(self, name: str, loaded: Loaded, shape: LaunchShape) -> None:
-        """Refuse a block with more shared memory than a block of this GPU can have."""
+        """Raise if a block needs more shared memory than this GPU has for one."""
         limit = self.device.cuda.properties.max_shared_memory_per_block_optin
         total = loaded.shared + shape.dynamic_shared
         if total > limit:
@@ -85,7 +85,7 @@ class Loader:
     def check_resident(
         self, name: str, loaded: Loaded, shape: LaunchShape, collective: bool
     ) -> None:
-        """Refuse a grid of which not all blocks can run at once."""
+        """Raise unless all blocks of the grid can run at once."""
         sharing = self.sharing if collective else 1
         properties = self.device.cuda.properties
         per_sm = loaded.kernel.occupancy.max_active_blocks_per_multiprocessor(
@@ -104,7 +104,7 @@ class Loader:
 
 
 def _type_of(value: Any) -> Any:
-    """The Numba type of an argument; an array knows it from an earlier launch."""
+    """The Numba type of an argument; GpuArrays keep theirs from launch to launch."""
     return value.type if isinstance(value, GpuArray) else typeof(value, Purpose.argument)
 
 
@@ -138,8 +138,8 @@ class Kernel:
             grid=shape.grid, block=shape.block, shmem_size=shape.dynamic_shared,
             is_cooperative=self.collective or loaded.cooperative,
         )  # fmt: skip
-        values = tuple(a.ghost if isinstance(a, GpuArray) else a for a in args)
-        words = pack(argtypes, values).view("int64").tolist()  # CUDA reads as much as it needs
+        values = tuple(a.layout if isinstance(a, GpuArray) else a for a in args)
+        words = pack(argtypes, values).view("int64").tolist()  # read as far as needed
 
         def go() -> None:
             launch(stream, config, loaded.kernel, *words)

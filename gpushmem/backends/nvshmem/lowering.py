@@ -1,10 +1,10 @@
-"""The operations inside kernels: each row of the table is a call of NVSHMEM's device function.
+"""The operations in kernels: each row of the table is a call of NVSHMEM's device function.
 
-`CALLS` says which, and with what: `{form}` in a name is the scope and the completion mode, `{unit}`
-the width in bits of what is counted, `{ctype}` what NVSHMEM calls the dtype, `{op}` the reduction.
-Of the arguments, words are the operation's own, an array being its address; others are made of
-them. Nothing is checked or converted when a kernel runs: the machine code is that of the bindings
-called by hand. The rest, which is in `composed`, is written in Python on top of these.
+`CALLS` has the function's name and arguments. In the name, `{form}` is the scope and the completion
+mode, `{unit}` the width in bits of the counted units, `{ctype}` NVSHMEM's name of the dtype, `{op}`
+the reduction. An argument is one of the operation's (of an array, the address), or computed from
+one. Nothing is checked or converted when a kernel runs: the machine code is that of the bindings
+called by hand. Operations without such a function are written in Python, in `composed`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from numba.cuda.cudadecl import registry
 from numba.cuda.extending import _Intrinsic as Intrinsic
 from numba.cuda.extending import overload
 
-from gpushmem.backends import accepts
+from gpushmem.backends import argument_types
 from gpushmem.backends.calls import Operation
 from gpushmem.backends.code import with_signature
 from gpushmem.backends.nvshmem import composed, elements
-from gpushmem.backends.nvshmem.native import (
+from gpushmem.backends.nvshmem.device_calls import (
     Value,
     call,
     function_for,
@@ -46,7 +46,7 @@ class Call(NamedTuple):
 
 
 def _words(op: Op, given: dict[str, Any]) -> None:
-    """What NVSHMEM, which is C, reads and writes as words of one width."""
+    """Check arrays that NVSHMEM reads and writes as C integers of one width."""
     for name, taken in (("status", STATUS), ("indices", INDICES)):
         typ = given.get(name)
         if isinstance(typ, types.Array) and typ.dtype not in taken:
@@ -114,7 +114,7 @@ def _name(op: Op, row: Call, given: dict[str, Any]) -> str:
     words = {"form": op.form}
     pattern = row.name
     if "{op}" in pattern:
-        words["op"] = which = accepts.chosen(op.base, given["op"])
+        words["op"] = which = argument_types.literal_reduction(op.base, given["op"])
         pattern = _reduction(op, which, arrays[0], pattern)
     if "{unit}" in pattern:
         words["unit"] = str(8 * unit_of(itemsize_of(arrays[0])))
@@ -220,7 +220,7 @@ def _type_of(op: Op, param: str, given: Any, taken: dict[str, Any]) -> Any:
 
 
 def _definition(op: Op, row: Call) -> Any:
-    """What Numba asks for the types, and then the code, of a call of the operation."""
+    """The definition of the operation's intrinsic: types of a call, and its code."""
 
     def define(typingctx: Any, *args: Any) -> Any:
         given = dict(zip(op.params, args, strict=False))
@@ -241,7 +241,7 @@ def _result(op: Op, given: dict[str, Any]) -> Any:
     return given[next(iter(op.arrays))].dtype if dtype == "element" else RESULTS[dtype]
 
 
-# Rows of the table -> what `composed` calls them by: the intrinsics that are made here.
+# Names of rows -> the intrinsics made here, which `composed` calls.
 CORE: dict[str, Any] = {}
 
 
@@ -258,7 +258,7 @@ def install() -> None:
             CORE[op.name] = _intrinsic(op, elements.DEFINITIONS[op.base])
     for op in rows:
         parameters = inspect.signature(op.function).parameters
-        # Intrinsics have no arguments that may be left out.
+        # Intrinsics cannot have optional arguments.
         optional = any(
             parameters[name].default is not inspect.Parameter.empty for name in op.params
         )
@@ -271,7 +271,7 @@ def _bind(op: Op, meaning: Any) -> None:
 
 
 def _check(op: Op, given: dict[str, Any]) -> None:
-    """Refuse what NVSHMEM has not."""
+    """Raise for calls that NVSHMEM has no function for."""
     _words(op, given)
     if op.base in CALLS and "timeout_ns" not in given:
         _name(op, CALLS[op.base], given)
@@ -284,7 +284,7 @@ def _intrinsic(op: Op, definition: Any, prefer_literal: bool = False) -> Any:
 
 
 def _overloaded(op: Op) -> Any:
-    """A name of its own, which `composed` gives the meaning."""
+    """A new function that is overloaded with the one from `composed`."""
 
     def meaning(*args: Any) -> None:
         pass

@@ -20,14 +20,14 @@ from numba.cuda import cgutils, types
 
 from gpushmem import store
 from gpushmem.backends.nvshmem import versions
-from gpushmem.backends.nvshmem.native import Value, data_of, intrinsic
+from gpushmem.backends.nvshmem.device_calls import Value, data_of, intrinsic
 from gpushmem.errors import ShmemError
 
 __all__ = ["ALIGNMENT", "THREADS", "Product", "compiled", "has", "multiply", "needed_by"]
 
 THREADS = 128  # of a block: in x, and in all
 ALIGNMENT = 16  # bytes: where tiles, and rows of them, have to begin
-# Compute capabilities that libmathdx 0.3 has products for.
+# Compute capabilities for which libmathdx 0.3 has products.
 CAPABILITIES = {
     (7, 5), (8, 0), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1),
 }  # fmt: skip
@@ -47,7 +47,7 @@ class Product(NamedTuple):
 
 
 def has(capability: Any) -> bool:
-    """Whether cuBLASDx is here, and has products for a compute capability, None if unknown."""
+    """Whether cuBLASDx is installed and supports a compute capability (None: unknown)."""
     if capability is None or not versions.cublasdx():
         return False
     return tuple(capability[:2]) in CAPABILITIES
@@ -73,14 +73,14 @@ def multiply(dtype: Any) -> Any:
 
 
 def needed_by(llvm: Iterable[str]) -> frozenset[str]:
-    """The dtypes whose products are called by modules, as LLVM's text."""
+    """The dtypes of the products that modules, given as LLVM's text, call."""
     return frozenset(name for text in llvm for name in CALLED.findall(text))
 
 
 def compiled(product: Product, arch: str) -> bytes:
     """LTO-IR of a product for an architecture such as sm_90: from the store, or made in 30 seconds.
 
-    What else is in the package is not part of the key, so that changes of it cost nothing.
+    The rest of the package is not part of the key, so that changes of it cost nothing.
     """
     packages = (*versions.MATHDX, "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
     makers = tuple((name, versions.installed(name)) for name in packages)

@@ -18,7 +18,7 @@ from numba.cuda.extending import overload
 from numba.cuda.flags import Flags
 from numba.cuda.models import register_model
 
-from gpushmem.backends.nvshmem.native import Value, call, intrinsic
+from gpushmem.backends.nvshmem.device_calls import Value, call, intrinsic
 from gpushmem.ops import OPS
 
 __all__ = ["make"]
@@ -32,7 +32,7 @@ team_n_pes, team_translate_pe, peer_array = (
 
 
 class Multicast(types.Type):
-    """An array as it is on all PEs of a team."""
+    """An array on all PEs of a team."""
 
     def __init__(self, array: Any) -> None:
         self.array = array

@@ -1,10 +1,10 @@
 """NVSHMEM's device functions as objects to link with: C++ shims, compiled by NVRTC to LTO-IR.
 
 The bindings have a shim for each function, as text. NVRTC needs seconds for NVSHMEM's headers and
-hardly any time for shims, so those of all operations but the reductions are compiled together, once
-for an architecture; the linker takes what a kernel uses. Reductions are large: a kernel that has
-some gets an object of exactly the shims it uses. (Two objects cannot be linked: both would define
-NVSHMEM's state.)
+hardly any time for shims, so those of all operations but reductions are compiled together, once for
+an architecture, and the linker takes the ones that a kernel uses. Reductions are large: a kernel
+with reductions gets an object of exactly the shims it uses. (Two objects cannot be linked: both
+would define NVSHMEM's state.)
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from pathlib import Path
 
 from cuda.core import Program, ProgramOptions
 from cuda.pathfinder import find_nvidia_header_directory
+from nvshmem.bindings.device.numba import _numbast as bindings
 
 from gpushmem import store
 from gpushmem.backends.nvshmem import versions
-from gpushmem.backends.nvshmem.native import EXTRA, bindings, functions_of
+from gpushmem.backends.nvshmem.device_calls import EXTRA, functions_of
 from gpushmem.ops import OPS
 from gpushmem.ops.row import Op
 
@@ -34,12 +35,12 @@ STATE = "__device__ unsigned long gpushmem_workspace;\n"
 
 
 def needed_by(llvm: Iterable[str]) -> frozenset[str]:
-    """The shims that modules, as LLVM's text, call; others are numba-cuda's, which has them."""
+    """NVSHMEM's shims called by modules, given as LLVM's text; numba-cuda links its own."""
     return frozenset(name for text in llvm for name in DECLARED.findall(text)) & _texts().keys()
 
 
 def compiled_for(needed: frozenset[str], arch: str) -> bytes:
-    """LTO-IR that has the shims `needed`, for an architecture such as sm_90."""
+    """LTO-IR that contains the shims `needed`, for an architecture: sm_90."""
     symbols = _core() if needed.issubset(_core()) else needed
     texts = _texts()
     return compiled(HEADER + STATE + "".join(texts[s][1] for s in sorted(symbols)), arch)
@@ -67,7 +68,7 @@ def _texts() -> dict[str, tuple[str, str]]:
 @cache
 def _core() -> frozenset[str]:
     """The shims of all operations but reductions."""
-    from gpushmem.backends.nvshmem.lowering import CALLS  # noqa: PLC0415  (which uses `native`)
+    from gpushmem.backends.nvshmem.lowering import CALLS  # noqa: PLC0415  (which uses `device_calls`)
 
     names = set(EXTRA)
     for op in OPS.values():
@@ -78,7 +79,7 @@ def _core() -> frozenset[str]:
 
 
 def _expanded(pattern: str, op: Op) -> Iterable[str]:
-    """All functions that a name of `CALLS` stands for."""
+    """All functions that an entry of `CALLS` can call."""
     if "{ctype}" in pattern:
         return functions_of(pattern).values()
     widths = ("8", "16", "32", "64", "128") if "{width}" in pattern else ("8", "32", "64")

@@ -1,8 +1,8 @@
 """Teams of the nvshmem backend: NVSHMEM's own, whose numbers kernels get.
 
-Not through nvshmem.core 0.4.1: it keeps a register of names, in which a team that was taken down
-by others is in the way of the next one, and gives the arguments of splits in 2D in another order.
-A split that fails leaves no team: what NVSHMEM says of that tells no more.
+nvshmem.core 0.4.1 is not used: it registers teams by name, so that a team destroyed by other PEs
+blocks the next one of that name, and it passes the arguments of 2D splits in another order. A split
+that fails leaves no team; NVSHMEM gives no reason for it.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ class Teams:
 
     @staticmethod
     def limit() -> int:
-        """How many teams a PE can be in."""
+        """The number of teams a PE can be in."""
         return int(os.environ.get("NVSHMEM_MAX_TEAMS") or LIMIT)
 
     def close(self) -> None:
-        """Take down the teams that are left."""
+        """Destroy the remaining teams."""
         for team in sorted(self._made):
             bindings.team_destroy(team)
         self._made.clear()
         self._listed.clear()
 
     def check(self, team: int, what: str = "") -> None:
-        """Refuse what is no team of this PE."""
+        """Raise unless this PE has the team."""
         if team not in PREDEFINED and team not in self._made:
             raise TeamError(
                 f"{what and f'{what}: '}there is no team {int(team)}: it was destroyed, or this PE "

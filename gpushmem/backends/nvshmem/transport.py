@@ -1,8 +1,8 @@
-"""What NVSHMEM is told before it starts: the heap's size, and what moves data between GPUs.
+"""NVSHMEM's environment variables, set before it starts: heap size, transport, adapters.
 
 Variables are those of NVSHMEM 3.4 to 3.8 (docs.nvidia.com/nvshmem/api/gen/env.html; the texts in
-libnvshmem_host.so.3). A variable of NVSHMEM's that the user has set stays as it is; where it
-contradicts a setting of ours, that is an error.
+libnvshmem_host.so.3). Variables that the user has set are not changed; one that contradicts a
+setting of gpushmem is an error.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["TRANSPORTS", "apply", "chosen", "variables", "without_ours"]
 
 REMOTE, IBGDA = "NVSHMEM_REMOTE_TRANSPORT", "NVSHMEM_IB_ENABLE_IBGDA"
 SIZE = "NVSHMEM_SYMMETRIC_SIZE"
-# NVSHMEM adds what its teams and buffers need itself; this is for what the backend allocates
-# beside the heap, and for the alignment (512 bytes) and granularity (2 MiB) of blocks.
+# NVSHMEM adds room for its own teams and buffers; this is for the backend's allocations beside the
+# heap, and for the alignment (512 bytes) and granularity (2 MiB) of blocks.
 BESIDE = 64 << 20
 
-# GPUs of one machine reach each other directly, where they can, with all of them. IBGDA is beside
-# another, which the host uses: NVSHMEM's own choice, or what NVSHMEM_REMOTE_TRANSPORT says.
+# With all of them, GPUs of one machine access each other directly if they can. With IBGDA the host
+# uses another transport: NVSHMEM's own choice, or NVSHMEM_REMOTE_TRANSPORT.
 TRANSPORTS: dict[str, dict[str, str]] = {
     "auto": {},
     "p2p": {REMOTE: "none", IBGDA: "0"},
@@ -36,11 +36,11 @@ TRANSPORTS: dict[str, dict[str, str]] = {
     "libfabric": {REMOTE: "libfabric", IBGDA: "0"},
 }
 
-_put: dict[str, str] = {}  # what `apply` has set in this process
+_put: dict[str, str] = {}  # variables that `apply` has set in this process
 
 
 def variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What the settings of transport and adapters come to; raises `ArgumentError`."""
+    """The variables for the settings of transport and adapters; raises `ArgumentError`."""
     told = dict(TRANSPORTS[settings.get("GPUSHMEM_TRANSPORT", environ)])
     adapters = {
         "NVSHMEM_HCA_LIST": settings.get("GPUSHMEM_HCA", environ),
@@ -60,7 +60,7 @@ def variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
 def apply(heap_bytes: int) -> None:
     """Put NVSHMEM's variables into this process's environment; before NVSHMEM starts.
 
-    Raises `ArgumentError` where the user's own variables say something else, naming them.
+    Raises `ArgumentError` if the user's variables contradict the settings, naming them.
     """
     told = {SIZE: str(heap_bytes + BESIDE), **variables()}
     conflict = _conflict(told, heap_bytes)
@@ -72,12 +72,12 @@ def apply(heap_bytes: int) -> None:
 
 
 def without_ours(environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment without what `apply` has put there: other processes have other heaps."""
+    """An environment without the variables set by `apply`: other processes have other heaps."""
     return {name: text for name, text in environ.items() if _put.get(name) != text}
 
 
 def chosen(heap_bytes: int) -> dict[str, Any]:
-    """What would be in force in this process, for `gpushmem info`."""
+    """The settings that would apply in this process, for `gpushmem info`."""
     told: dict[str, str] = {}
     try:
         told = {SIZE: str(heap_bytes + BESIDE), **variables()}
@@ -131,14 +131,14 @@ def _size(text: str) -> int:
 
 
 def _same(mine: str, text: str) -> bool:
-    """Whether NVSHMEM takes both for the same: 0, n, f and their words switch off."""
+    """Whether two values mean the same to NVSHMEM: 0, n, f and words that begin so mean off."""
     if text in {"0", "1"}:
         return (mine[0].lower() in "0nf") == (text == "0")
     return mine.lower() == text.lower()
 
 
 def _source(name: str) -> str:
-    """The setting that a variable of NVSHMEM's comes from, for people."""
+    """The setting that a variable of NVSHMEM is derived from, for messages."""
     table = {"NVSHMEM_HCA_LIST": "HCA", "NVSHMEM_HCA_PE_MAPPING": "NIC_MAP"}
     if name == "NVSHMEM_ENABLE_NIC_PE_MAPPING":
         setting = next(s for s in ("HCA", "NIC_MAP") if os.environ.get(f"GPUSHMEM_{s}"))

@@ -1,4 +1,4 @@
-"""What the backend needs of a machine, looked for without importing it or touching a GPU.
+"""The backend's requirements, checked without importing it or using a GPU.
 
 Tested with nvshmem4py 0.4.1 (NVSHMEM 3.8.0) and 0.4.0 (3.7.2), numba-cuda 0.30, cuda-core 1.2.
 """
@@ -33,19 +33,19 @@ DRIVER = "libcuda.so.1"
 
 @dataclass(frozen=True)
 class Needed:
-    """One of some packages, and the versions of it that will do."""
+    """A requirement: one of some packages, in certain versions."""
 
     packages: tuple[str, ...]
     least: tuple[int, ...] = ()
     below: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        """As pip would write it."""
+        """In pip's notation."""
         bounds = [f"{sign}{_text(v)}" for sign, v in ((">=", self.least), ("<", self.below)) if v]
         return " or ".join(self.packages) + ",".join(bounds)
 
     def fits(self, version: str) -> bool:
-        """Whether a version will do."""
+        """Whether a version meets the requirement."""
         found = tuple(int(number) for number in re.findall(r"\d+", version)[:3])
         return found >= self.least and (not self.below or found < self.below)
 
@@ -59,7 +59,7 @@ NEEDED = (
 
 MATHDX = ("nvidia-libmathdx-cu13", "nvidia-libmathdx-cu12")  # one of them, if any
 
-# What the machine code of a kernel depends on, besides its source.
+# Packages that a kernel's machine code depends on.
 COMPILING = (
     "gpushmem", "numba", "numba-cuda", "llvmlite", "nvshmem4py-cu13", "nvshmem4py-cu12",
     "nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12", "cuda-core", "nvidia-cuda-nvrtc",
@@ -77,13 +77,13 @@ LIBRARIES = {
 
 
 def cublasdx() -> bool:
-    """Whether it is installed and wanted."""
+    """Whether cuBLASDx is installed and enabled."""
     return bool(settings.get("GPUSHMEM_CUBLASDX")) and any(map(installed, MATHDX))
 
 
 @cache
 def compilers() -> tuple[tuple[str, object], ...]:
-    """The versions of all that makes machine code of a kernel; of this package, the source."""
+    """The versions of all that produces machine code; of this package, the source's digest."""
     from gpushmem.artifacts.toolchain import sources_digest  # noqa: PLC0415  (heavy: not for launchers)
 
     found = [(name, installed(name)) for name in COMPILING]
@@ -99,12 +99,12 @@ def _file_of(library: str) -> tuple[str, int] | None:
     try:
         path = Path(load_nvidia_dynamic_lib(library).abs_path or "").resolve(strict=True)
         return str(path), path.stat().st_size
-    except Exception:  # noqa: BLE001  (there is none: who compiles says so)
+    except Exception:  # noqa: BLE001  (there is none: compiling reports it)
         return None
 
 
 def missing() -> str | None:
-    """Why the backend cannot be used here, in a line that says what to do; None if it can be."""
+    """Why the backend cannot be used here, and what to do, in a line; None if it can be."""
     driver, packages = _no_driver(), lacking(installed)
     found = ([driver] if driver else []) + packages
     if not found:
@@ -114,7 +114,7 @@ def missing() -> str | None:
 
 
 def reasons() -> list[str]:
-    """Why the backend is not the one to take, a few words each, where nobody has asked for it.
+    """Why the backend is not chosen by default here, in a few words each.
 
     Never raises, and starts nothing of CUDA.
     """
@@ -123,7 +123,7 @@ def reasons() -> list[str]:
 
 
 def lacking(version: Callable[[str], str | None]) -> list[str]:
-    """What is missing among packages, of which `version` gives the version, None for none."""
+    """The requirements not met; `version` gives a package's version, None if it is missing."""
     found = []
     for needed in NEEDED:
         there = {name: v for name in needed.packages if (v := version(name)) is not None}
@@ -145,7 +145,7 @@ def installed(package: str) -> str | None:
 
 
 def _no_gpu() -> str | None:
-    """Why there is no GPU to be taken without being asked: the driver has to show one."""
+    """Why no GPU is used by default: the driver must show one."""
     try:
         names = os.listdir("/dev")
     except OSError:
@@ -157,7 +157,7 @@ def _no_gpu() -> str | None:
 
 
 def _no_driver() -> str | None:
-    """Why CUDA cannot start here, as far as can be told without starting it."""
+    """Why CUDA cannot start here, as far as this can be seen without starting it."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in {"", "-1"}:
         return "CUDA_VISIBLE_DEVICES hides all GPUs"
     try:

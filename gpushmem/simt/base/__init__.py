@@ -1,1 +1,1 @@
-"""What the engine is made of: structures, memory, stacks, output, the GPU that is modelled."""
+"""Basics of the engine: structures, memory, stacks, output, the modelled GPU."""

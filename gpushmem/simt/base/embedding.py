@@ -1,4 +1,4 @@
-"""What an embedder does for launches: for those of `patch`, too, which are not its own."""
+"""The embedder: it serves all launches, also those of `patch`, which are not its own."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ __all__ = ["Embedder", "embed", "embedder_of", "tell"]
 
 
 class Embedder:
-    """Whose operations kernels call."""
+    """The code whose operations kernels call."""
 
     def __init__(
         self, user: Any, explain: Callable[[Any], Exception], tell: Callable[[str], None]
     ) -> None:
-        self.user = user  # the array whose address its operations find in a launch
-        self.explain = explain  # the error, in its words, that a `KernelFailure` stands for
-        self.tell = tell  # gets the name of a kernel that runs, "" when none does
+        self.user = user  # the array whose address a launch passes to its operations
+        self.explain = explain  # its error for a `KernelFailure`
+        self.tell = tell  # called with the name of the running kernel, "" if none
 
 
 _present: list[Embedder] = []
 
 
 def embed(embedder: Embedder | None) -> None:
-    """Have all kernels' operations be those of this embedder; of nobody."""
+    """Set the embedder; None: there is none."""
     _present[:] = [] if embedder is None else [embedder]
 
 
 def embedder_of(kernel: str) -> Embedder:
-    """The embedder there is; raises `NotInitializedError`."""
+    """Return the embedder; raises `NotInitializedError`."""
     if not _present:
         raise NotInitializedError(
             f"kernel {kernel} calls operations of gpushmem: call gpushmem.init() before it is "

@@ -1,4 +1,4 @@
-"""C functions of other libraries that kernels call, found when the first kernel needs them.
+"""C functions of other libraries that kernels call, resolved when the first kernel needs them.
 
 Machine code refers to them by name, also on disk: each process gives the names their addresses.
 """
@@ -11,7 +11,7 @@ import llvmlite.binding as llvm
 
 __all__ = ["suppliers", "supply"]
 
-suppliers: dict[str, Callable[[], int]] = {}  # name -> what finds its address
+suppliers: dict[str, Callable[[], int]] = {}  # name -> function that returns its address
 
 
 def supply(names: Iterable[str]) -> None:

@@ -1,14 +1,4 @@
-"""The GPU that is modelled, an H100: its limits, which programs ask for and launches keep."""
-
-__all__ = [
-    "COMPUTE_CAPABILITY",
-    "LANES",
-    "MAX_SHARED",
-    "MAX_WARPS",
-    "SM_BLOCKS",
-    "SM_COUNT",
-    "SM_THREADS",
-]
+"""The modelled GPU, an H100: limits that programs can query and launches respect."""
 
 COMPUTE_CAPABILITY = (9, 0)
 LANES = 32  # threads of a warp

@@ -17,19 +17,6 @@ from numba.np.numpy_support import from_dtype
 from gpushmem.simt.base.gpu_model import MAX_WARPS
 from gpushmem.simt.base.native import intrinsic
 
-__all__ = [
-    "BLOCK",
-    "FIBER",
-    "GROUP",
-    "LAUNCH",
-    "POOL",
-    "THREAD",
-    "WARP",
-    "new",
-    "offset",
-    "view",
-]
-
 
 def _struct(*fields: Any) -> np.dtype[Any]:
     return np.dtype(list(fields), align=True)
@@ -55,7 +42,7 @@ GROUP = _struct(
     ("alive", "i8"),  # threads that have not returned yet
     ("generation", "i8"),  # how often the group has met
     ("votes", "i8"),  # how many arrived with a true predicate
-    ("result", "i8"),  # what became of the votes of the last meeting
+    ("result", "i8"),  # result of the votes of the last meeting
     ("size", "i8"),  # threads it began with
     ("first", "i8"),  # FIBER of the first to arrive
     ("mark", "i8"),  # of the call it is in; 0: none, or a barrier
@@ -63,7 +50,7 @@ GROUP = _struct(
 )
 
 WARP = _struct(
-    # 32 threads of a block; see `meeting` for how they exchange values.
+    # 32 threads of a block; see `synchronization` for how they exchange values.
     ("all", GROUP),
     ("living", "i8"),  # bit per lane that has not returned yet
     ("waiting", "i8"),  # bit per lane that waits in a warp operation
@@ -96,13 +83,13 @@ FIBER = _struct(
     ("value", "i8"),
     ("argument", "i8"),
     ("result", "i8"),
-    # What it waits for; `what` is 0 when it does not wait.
+    # Its wait; `what` is 0 when it does not wait.
     ("what", "i8"),  # C string: the operation
     ("site", "i8"),  # C string: "file:line in function" of the kernel's line
     ("address", "i8"),  # the object waited on
     ("compare", "i8"),  # how, as the waiting operation numbers it
     ("wanted", "i8"),
-    ("width", "i8"),  # bytes of what is compared, negative if it is signed
+    ("width", "i8"),  # bytes of the compared value, negative if it is signed
     ("waits", "i8"),  # how many waits it has begun
     ("thread", THREAD),
 )

@@ -24,34 +24,7 @@ from numba.cuda import extending as cuda_extending
 from gpushmem import store
 from gpushmem.artifacts.toolchain import toolchain
 
-__all__ = [
-    "atomic_add_word",
-    "c_function",
-    "call_address",
-    "clock_gettime",
-    "compare_swap_word",
-    "copy_bytes",
-    "full_fence",
-    "i8p",
-    "i64",
-    "intrinsic",
-    "libc_free",
-    "load_acquire",
-    "malloc",
-    "mmap",
-    "monotonic_ns",
-    "mprotect",
-    "release_fence",
-    "sched_yield",
-    "simt_switch",
-    "store_release",
-    "stream_line",
-    "twins",
-    "usleep",
-    "vsnprintf",
-]
-
-# An intrinsic of Numba's -> the same for numba-cuda, whose contexts know only their own.
+# An intrinsic of Numba's -> the same one for numba-cuda.
 twins: dict[Any, Any] = {}
 
 
@@ -79,7 +52,7 @@ simt_switch = types.ExternalFunction("simt_switch", types.void(word, word))  # s
 
 
 def _of_word(name: str, result: Any) -> Any:
-    """A function of the C library that takes a word. numba-cuda cannot call an ExternalFunction."""
+    """A function of the C library with one integer; numba-cuda cannot call an ExternalFunction."""
 
     @intrinsic
     def function(typingctx: Any, value: Any) -> Any:
@@ -243,8 +216,8 @@ class CFunction:
 
     @staticmethod
     def load(data: bytes) -> CFunction:
-        """The function that `dump` made bytes of."""
-        name, code = pickle.loads(data)  # noqa: S301  (see `disk` on whom it trusts)
+        """Read what `dump` wrote."""
+        name, code = pickle.loads(data)  # noqa: S301  (`disk` checks the owner)
         return CFunction(name, _codegen().unserialize_library(code))
 
     def callable(self, result: Any, *arguments: Any) -> Callable[..., Any]:
@@ -257,8 +230,8 @@ class CFunction:
 def c_function(signature: Any, function: Callable[..., Any], *more: Any) -> CFunction:
     """Compile a function of this package to a C function, or take it from the store.
 
-    `more` tells functions apart that have the same name. What the store has is loaded without
-    Numba's CPU target: that takes half a second to be ready.
+    `more` tells functions of the same name apart. Functions from the store are loaded without
+    Numba's CPU target, which takes half a second to start.
     """
     where = function.__module__, function.__qualname__, str(signature), *more
     name = store.key("c_function", where, _codegen().magic_tuple(), toolchain())
@@ -267,7 +240,7 @@ def c_function(signature: Any, function: Callable[..., Any], *more: Any) -> CFun
         made = cfunc(signature, _nrt=False)(function)
         return CFunction(made._wrapper_name, made._library)
 
-    with global_compiler_lock:  # who compiles a kernel has it, and may need this function
+    with global_compiler_lock:  # compiling a kernel holds the lock, and may need this function
         return store.get_or_build(name, build, CFunction.dump, CFunction.load)
 
 

@@ -1,8 +1,8 @@
-"""Which Python threads wait for the engine, for those who want to know whether anything can move.
+"""The Python threads that wait for the engine, to find out whether anything can make progress.
 
-A thread that waits is *parked*: it says for what, and how one sees that it may go on. Between two
-looks that find `moves` unchanged, the same threads have been parked all the time. A signal handler,
-or a finalizer, may run on top of a wait: a parked thread is *at rest* while it does not.
+A thread that waits is *parked*: it records what it waits for, and how to test for it. If `moves`
+is unchanged between two looks, the same threads have been parked all the time. A signal handler or
+a finalizer may run on top of a wait: a parked thread is *at rest* if none does.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Parked(AbstractContextManager["Parked"]):
     what: str
     ready: Callable[[], bool]  # whether what it waits for has come
     launch: Any = None  # the launch that it runs, which knows more
-    worker: bool = False  # a stream's, of which people need not hear
+    worker: bool = False  # a stream's own thread, not listed in reports
     since: float = field(default_factory=time.monotonic)
-    turns: int = 0  # how often the thread has been back in Python, where signal handlers begin
-    _frame: FrameType | None = None  # that waits
+    turns: int = 0  # how often the thread was back in Python, where signal handlers run
+    _frame: FrameType | None = None  # of the wait
 
     def __enter__(self) -> Parked:
         self._frame = sys._getframe(1)
@@ -66,17 +66,17 @@ class Parked(AbstractContextManager["Parked"]):
         return frame is not None and frame is self._frame
 
 
-# What calls the system in order to wait.
+# Functions that call the system to wait.
 WAITING = {
     function.__code__ for function in (Parked.until, threading.Event.wait, threading.Condition.wait)
 }
 
-parked: dict[int, Parked] = {}  # thread -> what it waits for
+parked: dict[int, Parked] = {}  # thread -> its wait
 _moves = 0
 
 
 def _after_fork() -> None:
-    """In the child, where the parent's threads are not."""
+    """In a forked child, which has none of the parent's threads."""
     parked.clear()
     _helpers.clear()
 
@@ -90,20 +90,20 @@ def _move() -> None:
 
 
 def moves() -> int:
-    """How often threads have begun or ended to wait."""
+    """How often threads have begun or ended a wait."""
     return _moves
 
 
-_helpers: set[int] = set()  # threads that act only for others, which wait for them
+_helpers: set[int] = set()  # threads that only act for others, which wait for them
 
 
 def help_others() -> None:
-    """Say that the calling thread only does what another one waits for."""
+    """Declare that the calling thread only acts for another one, which waits for it."""
     _helpers.add(threading.get_ident())
 
 
 def hosts() -> list[tuple[int, Parked]]:
-    """The user's threads that wait; what streams' own threads do is told by their launches."""
+    """The waits of the user's threads; those of streams' own threads show in their launches."""
     return [(ident, wait) for ident, wait in list(parked.items()) if not wait.worker]
 
 

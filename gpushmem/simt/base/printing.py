@@ -48,14 +48,14 @@ def simt_print(launch_address: int, text: int, slots: int) -> None:
 
 
 def _take(launch: Any) -> str:
-    """What has been printed and not yet been written."""
+    """The text printed but not yet written."""
     address, nbytes = int(launch["text"]), int(launch["text_bytes"])
     launch["text_bytes"] = 0
     return ctypes.string_at(address, nbytes).decode(errors="replace") if nbytes else ""
 
 
 def finish(launch: Any) -> None:
-    """Write what a launch that has ended left, and give its memory back."""
+    """Write the remaining text of a launch that has ended, and free its memory."""
     if launch["text"]:
         sys.stdout.write(_take(launch))
         _free(int(launch["text"]))
@@ -76,4 +76,4 @@ def install() -> int:
     return int(ctypes.cast(flush, ctypes.c_void_p).value or 0)
 
 
-_keep: list[Any] = []  # the code lives as long as these
+_keep: list[Any] = []  # keep the code alive

@@ -1,14 +1,14 @@
-"""Meetings of a warp, a block or a grid: its threads arrive, the last acts for all, all go on.
+"""Meetings of a warp, a block or a grid: its threads arrive, the last one acts for all.
 
-A barrier is a meeting; so is a *call*, an operation of an embedder's that all threads of a warp or
+A barrier is a meeting; so is a *call*, an operation of the embedder's that all threads of a warp or
 a block make together, with the same arguments. The group keeps a `mark` of the call it is in, a
-digest of the operation and its arguments, which each thread that arrives compares with its own: one
-load and one compare. When they differ the launch fails, and then the numbers that the first thread
-to arrive left on its stack (`words`) say in what.
+digest of the operation and its arguments, which each arriving thread compares with its own: one
+load and one compare. If they differ the launch fails, and the numbers that the first thread to
+arrive left on its stack (`words`) show the difference.
 
-Other mistakes are seen when a thread is about to wait: it waits for a thread which waits for it, in
-another meeting; and when a call begins: threads of the group have returned from the kernel.
-Barriers among themselves are not compared. What goes wrong there is a deadlock.
+Two other mistakes are detected: when a thread is about to wait for a thread that waits for it in
+another meeting; and when a call begins although threads of the group have returned from the kernel.
+Barriers are not compared with each other; mistakes there are deadlocks.
 
 No atomics: the threads of a launch take turns on one core.
 """
@@ -91,7 +91,7 @@ def arrive(address, what):
 
 @device
 def release(address):
-    """Let the group go on."""
+    """Release the group."""
     group = as_group(address)
     group.arrived = 0
     group.mark = 0
@@ -166,7 +166,7 @@ def check_exchanges(what):
 
 @device
 def check_lanes(what, address, lanes):
-    """Fail if one of these lanes of the calling thread's warp waits in this meeting of a group."""
+    """Fail if one of these lanes of the calling thread's warp waits in the group's meeting."""
     warp, generation = as_warp(as_fiber(fiber_word()).warp), as_group(address).generation
     for lane in range(LANES):
         if lanes >> lane & 1 != 0:

@@ -2,10 +2,10 @@
 
 A GPU's threads all make progress, so CUDA programs wait with loops such as
 `while flag[0] == 0: pass` or `while cuda.atomic.cas(lock, 0, 0, 1) != 0: pass`. Fibers take turns:
-such a loop has to give the others theirs. A loop polls if whether it ends depends on memory that
-no part of the loop addresses anew: on an element of an array with an index that the loop does not
-change, on an atomic operation, or on a device function of arguments that the loop does not change.
-A binary search, say, ends by what it reads too, but reads somewhere else each time.
+such loops must yield to the other threads. A loop polls if its end depends on memory at a place
+that the loop does not change: an element of an array at an index that stays the same, an atomic
+operation, or a device function whose arguments stay the same. A binary search also ends by what it
+reads, but reads another place each time.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Loop:
                 return function.typing_key in ATOMICS
             if isinstance(function, types.Dispatcher):
                 if getattr(function.dispatcher.py_func, "hands_over", False):
-                    return False  # as `poll` does, and says what it waits for
+                    return False  # as `poll` does, and records what it waits for
                 arrays = [isinstance(self.typemap.get(a.name), types.Array) for a in value.args]
                 return any(arrays) and all(self._unchanging(a.name) for a in value.args)
         return False

@@ -1,7 +1,7 @@
-"""What a kernel's code asks of the engine: who am I, wait, hand over, fail, place an array.
+"""The engine's services to kernel code: identity, waiting, yielding, failing, shared arrays.
 
-The intrinsics here are the vocabulary in which `names` (the `numba.cuda` names) and an embedder's
-own operations are written as ordinary device functions. They work on the `simt` target only.
+The code of `numba.cuda` names (`names`) and of an embedder's operations is written with these
+intrinsics, as ordinary device functions. They exist on the `simt` target only.
 
 Waiting follows one pattern, cheap when there is nothing to wait for::
 
@@ -11,8 +11,8 @@ Waiting follows one pattern, cheap when there is nothing to wait for::
             pause()
         end_wait()
 
-Between `begin_wait` and `end_wait` the thread's record says what it waits for (`waits.py` reads
-it). Mentioning `pause` is also what makes a kernel run on fibers rather than in a plain loop.
+Between `begin_wait` and `end_wait` the thread's record describes its wait (`waits.py` reads it). A
+kernel that refers to `pause` runs on fibers, not in a plain loop.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = [
     "user_word",
 ]
 
-PAUSE = "simt_switch"  # the symbol whose presence means fibers
+PAUSE = "simt_switch"  # a kernel that refers to this symbol runs on fibers
 
 as_fiber, as_launch, as_thread = view(FIBER), view(LAUNCH), view(THREAD)
 # FIBER.compare of a thread that polls, or waits for lanes (`wanted`: a mask); see also `groups`
@@ -95,7 +95,7 @@ def thread_field(builder: ir.IRBuilder, field: str, axis: int = 0) -> ir.Value:
 
 
 def assume(builder: ir.IRBuilder, condition: ir.Value) -> None:
-    """Tell the optimiser what is always true."""
+    """Tell the optimiser that a condition always holds."""
     fnty = ir.FunctionType(ir.VoidType(), [ir.IntType(1)])
     builder.call(cgutils.get_or_insert_function(builder.module, fnty, "llvm.assume"), [condition])
 
@@ -147,7 +147,7 @@ def text_word(typingctx: Any, text: Any) -> Any:
 
 @intrinsic
 def pause(typingctx: Any) -> Any:
-    """Hand over to the next thread of the ring; returns when the turn comes round again."""
+    """Yield to the next thread of the ring; returns in this thread's next turn."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         switch = cgutils.get_or_insert_function(
@@ -164,7 +164,7 @@ def pause(typingctx: Any) -> Any:
 
 @intrinsic
 def alone(typingctx: Any) -> Any:
-    """Whether no other thread of the launch is resident, which `pause` would let run."""
+    """Whether no other thread of the launch is resident, to which `pause` would yield."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         fiber = thread_field(builder, "fiber")
@@ -177,18 +177,18 @@ def alone(typingctx: Any) -> Any:
     return types.boolean(), codegen
 
 
-LOOKS = 32  # how often a thread that is alone looks before it hands over
+LOOKS = 32  # how often a thread that is alone polls before it yields
 
 
 @device
 def begin_wait(what, address, compare, wanted, width):
     """Record that the calling thread starts to wait; `what` is a `text_word`.
 
-    `width`: bytes of what is at `address`, negative if it is signed.
+    `width`: bytes of the value at `address`, negative if it is signed.
     """
     launch = as_launch(launch_word())
     launch.progress += 1
-    release_fence()  # who sees the record sees that there has been progress
+    release_fence()  # the record is not visible before the progress
     fiber = as_fiber(fiber_word())
     fiber.site = site_word()
     fiber.address = address
@@ -203,7 +203,7 @@ def begin_wait(what, address, compare, wanted, width):
 def end_wait():
     """Record that the wait is over."""
     as_fiber(fiber_word()).what = 0
-    release_fence()  # nothing that follows is done by a thread that seems to wait
+    release_fence()  # later accesses are not visible before the end of the wait
 
 
 @device
@@ -248,7 +248,7 @@ def poll(what, address, width):
 def record_failure(
     builder: ir.IRBuilder, thread: ir.Value, code: ir.Value, site: ir.Value, values: Any
 ) -> None:
-    """Note the launch's first failure, and who failed."""
+    """Record the launch's first failure, with the thread."""
     launch = builder.inttoptr(load_field(builder, THREAD, thread, "launch"), i8p)
     failed = load_field(builder, LAUNCH, launch, "failed")
     with builder.if_then(builder.icmp_signed("==", failed, i64(0))):
@@ -299,14 +299,14 @@ def fail_with(typingctx: Any, condition: Any, code: Any, values: Any) -> Any:
 
 @device
 def thread_of(fiber):
-    """The number in its block of the thread that a FIBER is of, as one word; see `unpacked`."""
+    """The number in its block of a FIBER's thread, as one word; see `unpacked`."""
     tid = as_thread(fiber + THREAD_OF).tid
     return types.intp(tid[0]) | types.intp(tid[1]) << 32 | types.intp(tid[2]) << 48
 
 
 @device
 def block_of(fiber):
-    """The number of the block that a FIBER is of, as one word."""
+    """The number of a FIBER's block, as one word."""
     bid = as_thread(fiber + THREAD_OF).bid
     return types.intp(bid[0]) | types.intp(bid[1]) << 32 | types.intp(bid[2]) << 48
 
@@ -348,7 +348,7 @@ def _in_area(builder: ir.IRBuilder, name: str) -> ir.Value:
 
 
 def _constant(builder: ir.IRBuilder, name: str) -> ir.GlobalVariable:
-    """A number that `entry` defines when all of the kernel is known."""
+    """A number that `entry` defines when the whole kernel is known."""
     start = builder.module.globals.get(name)
     if start is None:
         start = ir.GlobalVariable(builder.module, i64, name)

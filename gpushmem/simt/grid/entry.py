@@ -1,10 +1,11 @@
 """From a compiled kernel body to a function that runs a whole grid.
 
-The body is linked with everything it calls into one module. If that module mentions `pause`, the
-threads are fibers and `scheduler.run` drives them; otherwise the entry is a plain loop nest over
-blocks and threads with the body inlined, which LLVM vectorises. Either way it is the C function
-`void entry(LAUNCH*)`; the kernel's arguments lie at `LAUNCH.args`, 8 bytes for each of the values
-that numba-cuda makes of them (`pack`).
+The body is linked with everything it calls into one module. There are three kinds of entry. If the
+module refers to `pause`, the threads are fibers and `scheduler.run` drives them; if `fission` has
+lowered the kernel as a function of a whole block, the entry is a loop over blocks; otherwise it is
+a loop nest over blocks and threads with the body inlined, which LLVM vectorises. In each case it is
+the C function `void entry(LAUNCH*)`; the kernel's arguments are at `LAUNCH.args`, 8 bytes for each
+of the values that numba-cuda makes of them (`pack`).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Entry:
     """A kernel compiled for one signature."""
 
     call: Any  # call(launch_address), without the GIL
-    kind: str  # what runs the threads: "loops", "blocks" (loops between barriers) or "fibers"
+    kind: str  # how threads run: as "loops", "blocks" (loops between barriers) or "fibers"
     shared_bytes: int  # static shared memory per block
     dynamic_start: int  # where the dynamic shared memory begins
     local_bytes: int  # local arrays and variables per thread
@@ -66,7 +67,7 @@ class Entry:
     codes: frozenset[int]  # the keys of `exceptions` that it may return
     externals: frozenset[str]  # functions of other libraries: the keys of `suppliers`
     embedded: bool  # calls operations of an embedder, who gives launches their `user` word
-    cachable: bool  # refers to nothing that only this process has
+    cachable: bool  # refers to nothing that exists in this process only
     name: str  # of the function
     code: bytes  # object code
     bitcode: bytes = field(default=b"", compare=False)  # before that; of one compiled here
@@ -101,7 +102,7 @@ class EntryLibrary(CPUCodeLibrary):
             and not function.name.startswith("llvm.")
             and llvm.address_of_symbol(function.name) is None
         ]
-        if missing:  # the JIT engine would end the process, or call address 0
+        if missing:  # otherwise the JIT engine ends the process, or calls address 0
             raise BackendUnavailable(
                 f"the kernel calls {', '.join(missing)}, which the CPU engine does not have"
             )
@@ -130,7 +131,7 @@ def build(
 
     Without `report`, a thread that raises an exception just ends, as on a GPU without debugging.
     """
-    with compiling():  # LLVM's modules and ours are for one thread at a time
+    with compiling():  # LLVM's modules and ours are used by one thread at a time
         return _build_fitting(py_func, args, return_type, report, options)
 
 
@@ -158,7 +159,7 @@ def freeze(entry: Entry) -> dict[str, Any]:
 
 
 def thaw(frozen: dict[str, Any]) -> Entry:
-    """The entry that `freeze` took apart, perhaps in another process."""
+    """The entry of what `freeze` made, perhaps in another process."""
     warm_up()
     fields = frozen["fields"]
     exceptions.update(frozen["exceptions"])
@@ -183,7 +184,7 @@ def _build(cres: Any, body: Any, kind: type[_Entry], report: bool) -> Entry:
     placed, shared_bytes = _placements(body)
     externals = frozenset(f.name for f in body.functions if f.name in suppliers)
 
-    # One name for ever: a kernel from disk shares the JIT engine with others.
+    # A name used once: a kernel from disk shares the JIT engine with others.
     name = f"{cres.fndesc.mangled_name}.entry.{uuid.uuid4().hex}"
     module = simt_target.target_context.codegen()._create_empty_module(name)
     for constant, start in placed.items():
@@ -220,7 +221,7 @@ def _codegen() -> Any:
 
 
 def warm_up() -> None:
-    """Make what all entries need, for processes to be forked from this one."""
+    """Prepare what all entries need, before processes are forked from this one."""
     printing.install()
     fiber.install()
     _codegen()
@@ -256,7 +257,7 @@ def _define_constant(module: ir.Module, name: str, value: int) -> None:
 
 
 class _Entry:
-    """What all kinds of entry share: the function `entry(launch)` around the body."""
+    """Common to all kinds of entry: the function `entry(launch)` around the body."""
 
     kind: str
 

@@ -3,16 +3,16 @@
 The kernel is lowered as a function that runs a whole block. Its code is cut at the barriers, and at
 the branches that decide whether a barrier is reached (the header of a loop that contains one, say).
 Each piece becomes a loop over the threads of the block, which the optimiser can vectorise; at its
-end every thread has a *code*, the piece it wants to run next. If all threads agree, that piece
+end every thread has a *code*, the number of its next piece. If all threads agree, that piece
 follows. If they do not, the block goes on in the slow lane: each thread runs alone from barrier to
 barrier, selecting its pieces by its code. Nothing has to be proved about the kernel: a barrier in
 divergent code is merely slower, and one that some threads never reach behaves as on a GPU.
 
 A variable that is alive where a piece begins has a place per thread, unless it is proved to be the
 same for the whole block, or to follow from the thread's index alone: then it is computed again
-there. So has what it points to: local arrays, the state of iterators (`variables`). All others are
-the loop's own. Numba keeps them all on the stack, which is where this is done
-(`FissionLower.getvar`, `SimtBuilder.alloca`).
+there. The same holds for memory it points to: local arrays, the state of iterators (`variables`).
+All other variables belong to an iteration. Numba keeps them all on the stack, and the places are
+assigned there (`FissionLower.getvar`, `SimtBuilder.alloca`).
 
 This is what OpenCL implementations for CPUs do: Jaaskelainen et al., "pocl: A Performance-Portable
 OpenCL Implementation", 2015, section 4.
@@ -107,10 +107,10 @@ class FissionLower(SimtLower):
         starts = {s for b in ends for s in self.followers[b]}
         self.starts = [self.firstblk, *sorted(starts - {self.firstblk})]
         self.variables = Variables(self, cfg, starts)
-        self.statements: dict[int, dict[str, Any]] = {}  # what a statement's lowerings share
+        self.statements: dict[int, dict[str, Any]] = {}  # shared by a statement's lowerings
 
     def _deciding(self, post_dominators: dict[int, set[int]]) -> set[int]:
-        """The branches on which it depends whether a barrier is reached."""
+        """The branches that decide whether a barrier is reached."""
         controlled, deciders = set(self.barriers), set()
         grown = True
         while grown:
@@ -167,7 +167,7 @@ class FissionLower(SimtLower):
             self.builder.simt_places = None
 
     def _leave(self, status: llvm_ir.Value) -> None:
-        """What `return` and errors do instead of returning from the function."""
+        """The code of `return` and errors, which end a thread and not the function."""
         if status in (RETCODE_OK, RETCODE_NONE):
             self._end(EXIT)
         else:
@@ -290,7 +290,7 @@ class FissionLower(SimtLower):
         return self.pieces[self.starts[(code >> 1) - 1]]
 
     def _slow_lane(self) -> None:
-        """Each thread runs alone to the next barrier, then all go on that have not returned."""
+        """Each thread runs alone to the next barrier; then those that have not returned go on."""
         builder = self.builder
         builder.position_at_end(self.slow)
         waiting = cgutils.alloca_once(builder, i32)

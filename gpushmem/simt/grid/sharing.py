@@ -1,8 +1,7 @@
-"""Kernels that are compiled once: by one of several processes, for them and for later runs.
+"""Kernels compiled once, by one of several processes, for them and for later runs.
 
-The key of a kernel is its `fingerprint`, which says when two kernels are the same; `gpushmem.store`
-finds the code, or has one process compile it. What it keeps is what `entry.freeze` makes of an
-entry.
+The key of a kernel is its `fingerprint`; `gpushmem.store` finds the code, or has one process
+compile it. It stores the result of `entry.freeze`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = ["compiled", "machine"]
 
 @cache
 def machine() -> Any:
-    """What kernels are compiled for."""
+    """The machine that kernels are compiled for."""
     return simt_target.target_context.codegen().magic_tuple()
 
 
@@ -48,10 +47,10 @@ def compiled(
 def _dump(entry: Entry) -> bytes | None:
     """An entry as bytes; None if only this process can use it."""
     if entry.cachable:
-        with suppress(Exception):  # such as an exception class that cannot be pickled
+        with suppress(Exception):  # an exception class that cannot be pickled, for example
             return pickle.dumps(freeze(entry))
     return None
 
 
 def _load(data: bytes) -> Entry:
-    return thaw(pickle.loads(data))  # noqa: S301  (see `disk` on whom it trusts)
+    return thaw(pickle.loads(data))  # noqa: S301  (`disk` checks the owner)

@@ -1,4 +1,4 @@
-"""Where the variables of a kernel are kept whose threads run as loops between barriers.
+"""Where variables are kept in a kernel whose threads run as loops between barriers.
 
 Wherever a piece of the kernel begins (see `fission`), a variable that is alive there is one of
 
@@ -33,7 +33,7 @@ __all__ = ["Variables", "addresses_in"]
 
 # Nothing; elements of arrays; memory that holds no addresses, as an iterator's count; any memory.
 NOTHING, ELEMENTS, STATE, ANYTHING = range(4)
-# Types whose values the code never looks at.
+# Types whose values the code never reads.
 NAMES = (
     types.Callable, types.Module, types.DTypeSpec, types.TypeRef, types.NoneType,
     types.EllipsisType, types.StringLiteral, types.Omitted,
@@ -41,7 +41,7 @@ NAMES = (
 
 
 def addresses_in(model: Any) -> int:
-    """What the addresses in a value lead to, by the data model of its type."""
+    """What addresses in a value point to, by the data model of its type."""
     if isinstance(model, models.ArrayModel):
         inner = addresses_in(model._dmm.lookup(model.fe_type.dtype))
         return ELEMENTS if inner in (NOTHING, STATE) else ANYTHING  # of numbers, or of records
@@ -131,7 +131,7 @@ class Variables:
         return self._origins[name]
 
     def _own_origin(self, value: Any, target: str) -> int:
-        """What an expression adds to what its operands depend on.
+        """The dependence that an expression adds to those of its operands.
 
         Only those pass whose value is made of their operands' values, without memory of their own.
         """
@@ -179,7 +179,7 @@ class Variables:
     }
 
     def _only_values(self, value: Any) -> bool:
-        """Whether an expression's operands lead to no memory that it could read."""
+        """Whether no operand points to memory that the expression could read."""
         return all(self._addresses(name) == NOTHING for name in _operands(value))
 
     def _recipe(self, name: str) -> list[ir.Assign]:

@@ -1,1 +1,1 @@
-"""What a GPU's machine supplies, as code for this one."""
+"""What a GPU provides in hardware, as CPU code."""

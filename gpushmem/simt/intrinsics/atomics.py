@@ -1,8 +1,8 @@
 """Atomic operations: as instructions, in loops of compare-and-swap, and plain in shared memory.
 
-A block's shared memory is used by one core, whatever runs the block's threads, and none of them
-is interrupted by another between two of its instructions. So a plain read, change and write is
-atomic there, as cheap as a GPU's. Whether a pointer leads there is seen when it is used.
+A block's threads run on one core, and switch only where they wait. So a plain read, change and
+write is atomic in the block's shared memory, and as cheap as on a GPU. Whether a pointer is to
+shared memory is tested at run time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numba.core import cgutils
 
 from gpushmem.simt.base.native import i64
 from gpushmem.simt.compiler.primitives import dynamic_start, thread_field
-from gpushmem.simt.compiler.target import leaves
+from gpushmem.simt.compiler.target import INTRINSICS
 
 __all__ = ["update"]
 
@@ -42,9 +42,9 @@ PLAIN: dict[str, Change] = {
 
 
 def atomic_rmw(builder: Any, op: str, pointer: Any, value: Any, ordering: str) -> Any:
-    """LLVM's instruction, or, in the block's shared memory, what it does."""
+    """LLVM's instruction, or, in the block's shared memory, its plain equivalent."""
     real = partial(ir.IRBuilder.atomic_rmw, builder, op, pointer, value, ordering)
-    if op not in PLAIN or ordering != "monotonic":  # a kernel's atomics order nothing
+    if op not in PLAIN or ordering != "monotonic":  # atomics of kernels are relaxed
         return real()
     area = builder.add(dynamic_start(builder), thread_field(builder, "dynamic_shared"))
     offset = builder.sub(builder.ptrtoint(pointer, i64), thread_field(builder, "shared"))
@@ -62,7 +62,7 @@ def atomic_rmw(builder: Any, op: str, pointer: Any, value: Any, ordering: str) -
     return result
 
 
-leaves["atomicrmw"] = atomic_rmw
+INTRINSICS["atomicrmw"] = atomic_rmw
 
 for _op, _names in {
     "fadd": ("llvm.nvvm.atomic.load.add.f32.p0f32", "llvm.nvvm.atomic.load.add.f64.p0f64"),
@@ -73,15 +73,15 @@ for _op, _names in {
     "fmin": ("___numba_atomic_float_nanmin", "___numba_atomic_double_nanmin"),
 }.items():
     for _name in _names:
-        leaves[_name] = lambda builder, pointer, value, op=_op: builder.atomic_rmw(
+        INTRINSICS[_name] = lambda builder, pointer, value, op=_op: builder.atomic_rmw(
             op, pointer, value, "monotonic"
         )
 
 
 def update(builder: Any, pointer: Any, change: Callable[[Any], tuple[Any, Any]]) -> Any:
-    """Replace the word at `pointer`, in one step for all others; returns what was there.
+    """Replace the word at `pointer` atomically; returns the old one.
 
-    `change(old)` generates the new word, and whether to store it.
+    `change(old)` generates the new word, and a condition for storing it.
     """
     word = pointer.type.pointee
     first = builder.load_atomic(pointer, "monotonic", word.width // 8)
@@ -101,7 +101,7 @@ def update(builder: Any, pointer: Any, change: Callable[[Any], tuple[Any, Any]])
 
 
 def _extremum(replaces: str, builder: Any, pointer: Any, value: Any) -> Any:
-    """Store `value` if it is beyond what is there; a NaN on either side changes nothing."""
+    """Store `value` if it is beyond the old one; a NaN on either side changes nothing."""
     word = ir.IntType(32 if value.type == ir.FloatType() else 64)
     bits = builder.bitcast(value, word)
 
@@ -114,4 +114,4 @@ def _extremum(replaces: str, builder: Any, pointer: Any, value: Any) -> Any:
 
 for _name, _replaces in (("max", "<"), ("min", ">")):
     for _type in ("float", "double"):
-        leaves[f"___numba_atomic_{_type}_{_name}"] = partial(_extremum, _replaces)
+        INTRINSICS[f"___numba_atomic_{_type}_{_name}"] = partial(_extremum, _replaces)

@@ -15,7 +15,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from gpushmem.simt.compiler.target import leaves
+from gpushmem.simt.compiler.target import INTRINSICS
 from gpushmem.simt.intrinsics.atomics import update
 from gpushmem.simt.intrinsics.libdevice import _intrinsic, _libc, _rounded, _to_integer
 
@@ -250,7 +250,7 @@ WIDTHS = {"a": i8, "c": i8, "h": i8, "s": i16, "t": i16, "i": i32, "j": i32}
 
 
 def to_builtin(builder: Any, code: str, value: ir.Value, mode: str = "rz") -> Any:
-    """float32 to the builtin type with the mangled name `code`; None if there is no such."""
+    """float32 to the builtin type with the mangled name `code`; None if it is no such type."""
     if code == "f":
         return value
     if code == "b":
@@ -270,15 +270,15 @@ def _atomic_add(builder: Any, fmt: str, address: ir.Value, value: ir.Value) -> i
 
 # --- casts, which numba-cuda writes in PTX
 
-leaves["cvt.f32.f16 $0, $1;"] = partial(widen, "half")
-leaves["cvt.f64.f16 $0, $1;"] = lambda builder, v: builder.fpext(widen("half", builder, v), f64)
+INTRINSICS["cvt.f32.f16 $0, $1;"] = partial(widen, "half")
+INTRINSICS["cvt.f64.f16 $0, $1;"] = lambda builder, v: builder.fpext(widen("half", builder, v), f64)
 for _real in ("f32", "f64"):
-    leaves[f"cvt.rn.f16.{_real} $0, $1;"] = partial(narrow, "half")
+    INTRINSICS[f"cvt.rn.f16.{_real} $0, $1;"] = partial(narrow, "half")
 for _letter in ("s", "u"):
     for _integer in (i8, i16, i32, i64):
         _typ, _signed = f"{_letter}{_integer.width}", _letter == "s"
-        leaves[f"cvt.rn.f16.{_typ} $0, $1;"] = partial(_from_integer, "half", "rn", _signed)
-        leaves[f"cvt.rni.{_typ}.f16 $0, $1;"] = lambda builder, v, s=_signed, t=_integer: (
+        INTRINSICS[f"cvt.rn.f16.{_typ} $0, $1;"] = partial(_from_integer, "half", "rn", _signed)
+        INTRINSICS[f"cvt.rni.{_typ}.f16 $0, $1;"] = lambda builder, v, s=_signed, t=_integer: (
             _to_integer("rn", s, t, builder, widen("half", builder, v))
         )
-leaves["tanh.approx.f32 $0, $1;"] = partial(_libc, "tanhf", f32)
+INTRINSICS["tanh.approx.f32 $0, $1;"] = partial(_libc, "tanhf", f32)

@@ -18,18 +18,18 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.cuda import libdevicefuncs, types
 
-from gpushmem.simt.compiler.target import call_device, device, leaves
+from gpushmem.simt.compiler.target import INTRINSICS, call_device, device
 
 __all__: list[str] = []
 
 i1, i8, i16, i32, i64, i128 = (ir.IntType(n) for n in (1, 8, 16, 32, 64, 128))
 f32, f64 = ir.FloatType(), ir.DoubleType()
 SUFFIX = {f32: "f32", f64: "f64", i8: "i8", i16: "i16", i32: "i32", i64: "i64"}
-Leaf = Callable[..., Any]
+Generator = Callable[..., Any]
 
 # --- LLVM's intrinsics: operation -> intrinsic
 
-INTRINSICS = {
+LLVM = {
     **{op: op for op in ("sin", "cos", "exp", "exp2", "log", "log10", "log2", "pow", "sqrt")},
     **{op: op for op in ("floor", "ceil", "trunc", "rint", "nearbyint", "round", "fma")},
     "fabs": "fabs",
@@ -70,7 +70,7 @@ def _libc(name: str, result: ir.Type, builder: Any, *args: ir.Value) -> ir.Value
 # --- bits and integers
 
 
-def _bit_count(op: str, *flags: ir.Value) -> Leaf:
+def _bit_count(op: str, *flags: ir.Value) -> Generator:
     def count(builder: Any, value: ir.Value) -> ir.Value:
         result = getattr(builder, op)(value, *flags)
         return builder.trunc(result, i32) if result.type == i64 else result
@@ -88,7 +88,7 @@ def _narrow(builder: Any, value: ir.Value) -> ir.Value:
     return builder.trunc(value, i32) if value.type == i64 else value
 
 
-def _high(extend: str) -> Leaf:
+def _high(extend: str) -> Generator:
     def high(builder: Any, a: ir.Value, b: ir.Value) -> ir.Value:
         wide = ir.IntType(2 * a.type.width)
         product = builder.mul(*(getattr(builder, extend)(v, wide) for v in (a, b)))
@@ -97,7 +97,7 @@ def _high(extend: str) -> Leaf:
     return high
 
 
-def _mul24(shift: str) -> Leaf:
+def _mul24(shift: str) -> Generator:
     def mul24(builder: Any, a: ir.Value, b: ir.Value) -> ir.Value:
         low = [getattr(builder, shift)(builder.shl(v, i32(8)), i32(8)) for v in (a, b)]
         return builder.mul(*low)
@@ -105,7 +105,7 @@ def _mul24(shift: str) -> Leaf:
     return mul24
 
 
-def _average(extend: str, shift: str, more: int) -> Leaf:
+def _average(extend: str, shift: str, more: int) -> Generator:
     def average(builder: Any, a: ir.Value, b: ir.Value) -> ir.Value:
         total = builder.add(*(getattr(builder, extend)(v, i64) for v in (a, b)))
         return builder.trunc(getattr(builder, shift)(builder.add(total, i64(more)), i64(1)), i32)
@@ -113,7 +113,7 @@ def _average(extend: str, shift: str, more: int) -> Leaf:
     return average
 
 
-def _sad(compare: str) -> Leaf:
+def _sad(compare: str) -> Generator:
     def sad(builder: Any, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         less = getattr(builder, compare)("<", a, b)
         return builder.add(builder.select(less, builder.sub(b, a), builder.sub(a, b)), c)
@@ -121,7 +121,7 @@ def _sad(compare: str) -> Leaf:
     return sad
 
 
-def _extremum(compare: str, op: str) -> Leaf:
+def _extremum(compare: str, op: str) -> Generator:
     def extremum(builder: Any, a: ir.Value, b: ir.Value) -> ir.Value:
         return builder.select(getattr(builder, compare)(op, a, b), a, b)
 
@@ -144,7 +144,7 @@ def _byte_perm(builder: Any, a: ir.Value, b: ir.Value, selector: ir.Value) -> ir
     return result
 
 
-INTEGERS: dict[str, Leaf] = {
+INTEGERS: dict[str, Generator] = {
     "abs": _abs, "llabs": _abs, "byte_perm": _byte_perm,
     "brev": lambda b, v: b.bitreverse(v), "brevll": lambda b, v: b.bitreverse(v),
     "clz": _bit_count("ctlz", i1(0)), "clzll": _bit_count("ctlz", i1(0)),
@@ -165,11 +165,11 @@ INTEGERS: dict[str, Leaf] = {
 # --- bit patterns and predicates of floats
 
 
-def _same_bits(typ: ir.Type) -> Leaf:
+def _same_bits(typ: ir.Type) -> Generator:
     return lambda builder, value: builder.bitcast(value, typ)
 
 
-def _half_of_double(high: bool) -> Leaf:
+def _half_of_double(high: bool) -> Generator:
     def half(builder: Any, value: ir.Value) -> ir.Value:
         bits = builder.bitcast(value, i64)
         return builder.trunc(builder.lshr(bits, i64(32)) if high else bits, i32)
@@ -188,7 +188,7 @@ def _sign_bit(builder: Any, value: ir.Value) -> ir.Value:
     return builder.zext(negative, i32)
 
 
-def _predicate(op: str, ordered: bool) -> Leaf:
+def _predicate(op: str, ordered: bool) -> Generator:
     """Compare |x| with infinity."""
 
     def predicate(builder: Any, value: ir.Value) -> ir.Value:
@@ -217,7 +217,7 @@ def _half2float(builder: Any, value: ir.Value) -> ir.Value:
     return builder.fpext(builder.bitcast(value, ir.HalfType()), f32)
 
 
-FLOATS: dict[str, Leaf] = {
+FLOATS: dict[str, Generator] = {
     "double_as_longlong": _same_bits(i64), "longlong_as_double": _same_bits(f64),
     "float_as_int": _same_bits(i32), "int_as_float": _same_bits(f32),
     "double2hiint": _half_of_double(True), "double2loint": _half_of_double(False),
@@ -329,7 +329,7 @@ INTEGER_NAMES = {"int": (True, i32), "uint": (False, i32), "ll": (True, i64), "u
 FLOAT_NAMES = {"float": f32, "double": f64}
 
 
-def _rounding_leaf(name: str) -> Leaf | None:
+def _rounding(name: str) -> Generator | None:
     """The generator for a name such as `dadd_rd`, `float2int_rn`, `fmaf_ru`, `ull2double_rz`."""
     stem, _, mode = name.partition("_")
     if mode not in ROUNDING:
@@ -350,7 +350,7 @@ def _rounding_leaf(name: str) -> Leaf | None:
 ARITHMETIC = ("add", "sub", "mul", "div", "sqrt", "rcp", "fma")
 
 
-# --- the rest, in Python
+# --- the others, in Python
 
 
 @device
@@ -450,16 +450,16 @@ def _sincospi(builder: Any, value: ir.Value, sine: ir.Value, cosine: ir.Value) -
 # --- the table
 
 
-def _leaf(name: str, result: Any) -> Leaf:
+def _generator(name: str, result: Any) -> Generator:
     for table in (INTEGERS, FLOATS):
         if name in table:
             return table[name]
-    rounding = _rounding_leaf(name)
+    rounding = _rounding(name)
     if rounding is not None:
         return rounding
     for op in (name, name.removesuffix("f")):
-        if op in INTRINSICS:
-            return partial(_intrinsic, INTRINSICS[op])
+        if op in LLVM:
+            return partial(_intrinsic, LLVM[op])
         if op in LIBC:
             libc = LIBC[op] + ("f" if op != name else "")
             return partial(_libc, libc, _llvm(result))
@@ -477,4 +477,4 @@ def _llvm(typ: Any) -> ir.Type:
 
 
 for _name, (_result, _args) in libdevicefuncs.functions.items():
-    leaves[_name] = _leaf(_name.removeprefix("__nv_"), _result)
+    INTRINSICS[_name] = _generator(_name.removeprefix("__nv_"), _result)

@@ -1,8 +1,8 @@
-"""What a kernel finds in the machine: NVVM's intrinsics, each as a generator of CPU code.
+"""NVVM's intrinsics, which a GPU provides in hardware, each as a generator of CPU code.
 
-A leaf is `f(builder, *args) -> value`, called in place of the call that numba-cuda would make.
-The table is keyed by the intrinsic's name, or by the text of inline assembly. Where an intrinsic
-needs other threads, its leaf calls a device function of `meeting`.
+An entry of INTRINSICS is `f(builder, *args) -> value`: it generates the code that stands in place
+of a call. The table is keyed by the intrinsic's name, or by the text of inline assembly. An
+intrinsic that involves other threads calls a device function of `synchronization`.
 
 Sources: NVVM IR Specification (special registers, barriers, shuffle, vote, match), PTX ISA.
 """
@@ -20,22 +20,22 @@ from gpushmem.artifacts.shape import AXES
 from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.base.native import i8p, i64
 from gpushmem.simt.compiler.primitives import assume, place, place_dynamic, thread_field
-from gpushmem.simt.compiler.target import call_device, leaves
-from gpushmem.simt.intrinsics import meeting
+from gpushmem.simt.compiler.target import INTRINSICS, call_device
+from gpushmem.simt.intrinsics import synchronization
 
-__all__ = ["leaf"]
+__all__ = ["implements"]
 
 i1, i32 = ir.IntType(1), ir.IntType(32)
 SHARED_SPACE = 3
 POLLED_TURNS = 16  # a power of two
 
 
-def leaf(*names: str) -> Any:
+def implements(*names: str) -> Any:
     """Enter a code generator in the table under `names`."""
 
     def enter(generator: Any) -> Any:
         for name in names:
-            leaves[name] = generator
+            INTRINSICS[name] = generator
         return generator
 
     return enter
@@ -48,22 +48,22 @@ SREG = "llvm.nvvm.read.ptx.sreg."
 
 def _register(field: str, axis: int, builder: Any) -> ir.Value:
     value = thread_field(builder, field, axis)
-    # So an index made of it needs no test for counting from the end, and loops vectorise.
+    # An index made from it then needs no test for negative values, and loops vectorise.
     assume(builder, builder.icmp_signed(">=", value, i32(0)))
     return value
 
 
 for _name, _field in (("tid", "tid"), ("ctaid", "bid"), ("ntid", "bdim"), ("nctaid", "gdim")):
     for _axis, _letter in enumerate(AXES):
-        leaves[f"{SREG}{_name}.{_letter}"] = partial(_register, _field, _axis)
+        INTRINSICS[f"{SREG}{_name}.{_letter}"] = partial(_register, _field, _axis)
 
 
-@leaf(f"{SREG}warpsize")
+@implements(f"{SREG}warpsize")
 def warpsize(builder: Any) -> ir.Value:
     return i32(LANES)
 
 
-@leaf(f"{SREG}laneid")
+@implements(f"{SREG}laneid")
 def laneid(builder: Any) -> ir.Value:
     x, y, z = (thread_field(builder, "tid", axis) for axis in range(3))
     width, height = (thread_field(builder, "bdim", axis) for axis in range(2))
@@ -71,12 +71,12 @@ def laneid(builder: Any) -> ir.Value:
     return builder.and_(builder.add(x, builder.mul(width, row)), i32(LANES - 1))
 
 
-@leaf("mov.u32 $0, %lanemask_lt;")
+@implements("mov.u32 $0, %lanemask_lt;")
 def lanemask_lt(builder: Any) -> ir.Value:
     return builder.sub(builder.shl(i32(1), laneid(builder)), i32(1))
 
 
-@leaf("mov.u32 $0, %dynamic_smem_size;")
+@implements("mov.u32 $0, %dynamic_smem_size;")
 def dynamic_smem_size(builder: Any) -> ir.Value:
     return builder.trunc(thread_field(builder, "dynamic_shared"), i32)
 
@@ -84,7 +84,7 @@ def dynamic_smem_size(builder: Any) -> ir.Value:
 # --- memory
 
 
-@leaf("addrspacecast")
+@implements("addrspacecast")
 def generic_address(builder: Any, value: ir.Value) -> ir.Value:
     """Address of a shared array in this block's area; other values as they are."""
     if value.type.addrspace != SHARED_SPACE or not isinstance(value, ir.GlobalVariable):
@@ -92,11 +92,11 @@ def generic_address(builder: Any, value: ir.Value) -> ir.Value:
     if value.initializer is None:
         return place_dynamic(builder)
     nbytes = builder.simt_context.get_abi_sizeof(value.value_type)
-    value.linkage = "internal"  # nobody refers to it: it will be dropped
+    value.linkage = "internal"  # no longer referred to, it will be dropped
     return place(builder, nbytes, max(value.align or 0, 16), builder.simt_statement)
 
 
-@leaf("llvm.nvvm.membar.cta", "llvm.nvvm.membar.gl", "llvm.nvvm.membar.sys")
+@implements("llvm.nvvm.membar.cta", "llvm.nvvm.membar.gl", "llvm.nvvm.membar.sys")
 def membar(builder: Any) -> None:
     builder.fence("seq_cst")
 
@@ -104,16 +104,16 @@ def membar(builder: Any) -> None:
 # Loads and stores with a hint for a GPU's caches.
 for _bits in (8, 16, 32, 64):
     for _hint in ("ca", "cg", "cs", "lu", "cv"):
-        leaves[f"ld.global.{_hint}.b{_bits} $0, [$1];"] = lambda builder, p: builder.load(p)
+        INTRINSICS[f"ld.global.{_hint}.b{_bits} $0, [$1];"] = lambda builder, p: builder.load(p)
     for _hint in ("wb", "cg", "cs", "wt"):
-        leaves[f"st.global.{_hint}.b{_bits} [$0], $1;"] = lambda builder, p, v: builder.store(v, p)
+        INTRINSICS[f"st.global.{_hint}.b{_bits} [$0], $1;"] = lambda b, p, v: b.store(v, p)
 
 
 # --- barriers
 
 
 def _meet(builder: Any, function: Any, *args: tuple[Any, ir.Value]) -> ir.Value:
-    """Call a device function of `meeting` with (Numba type, value) pairs."""
+    """Call a device function of `synchronization` with (Numba type, value) pairs."""
     sig = types.int64(*(typ for typ, _ in args))
     return call_device(builder, function, sig, [value for _, value in args])
 
@@ -122,66 +122,66 @@ def _wide(builder: Any, value: ir.Value) -> tuple[Any, ir.Value]:
     return types.intp, builder.zext(value, i64)
 
 
-@leaf("llvm.nvvm.barrier0")
+@implements("llvm.nvvm.barrier0")
 def barrier(builder: Any) -> None:
-    _meet(builder, meeting.syncthreads)
+    _meet(builder, synchronization.syncthreads)
 
 
 def _counting(op: str) -> None:
-    @leaf(f"llvm.nvvm.barrier0.{op}")
+    @implements(f"llvm.nvvm.barrier0.{op}")
     def counting(builder: Any, predicate: ir.Value) -> ir.Value:
-        function = meeting.BLOCK_REDUCTIONS[op]
+        function = synchronization.BLOCK_REDUCTIONS[op]
         return builder.trunc(_meet(builder, function, _wide(builder, predicate)), i32)
 
 
-for _op in meeting.BLOCK_REDUCTIONS:
+for _op in synchronization.BLOCK_REDUCTIONS:
     _counting(_op)
 
 
-@leaf("cudaCGGetIntrinsicHandle")
+@implements("cudaCGGetIntrinsicHandle")
 def grid_handle(builder: Any, which: ir.Value) -> ir.Value:
     return i64(1)
 
 
-@leaf("cudaCGSynchronize")
+@implements("cudaCGSynchronize")
 def grid_sync(builder: Any, handle: ir.Value, flags: ir.Value) -> ir.Value:
-    return builder.trunc(_meet(builder, meeting.grid_sync), i32)
+    return builder.trunc(_meet(builder, synchronization.grid_sync), i32)
 
 
 # --- warps
 
 
-@leaf("llvm.nvvm.bar.warp.sync")
+@implements("llvm.nvvm.bar.warp.sync")
 def syncwarp(builder: Any, mask: ir.Value) -> None:
-    _meet(builder, meeting.syncwarp, _wide(builder, mask))
+    _meet(builder, synchronization.syncwarp, _wide(builder, mask))
 
 
-@leaf("llvm.nvvm.shfl.sync.i32")
+@implements("llvm.nvvm.shfl.sync.i32")
 def shuffle(
     builder: Any, mask: ir.Value, mode: ir.Value, value: ir.Value, lane: ir.Value, clamp: ir.Value
 ) -> ir.Value:
     args = (mask, mode, value, lane)
-    word = _meet(builder, meeting.shuffle, *(_wide(builder, a) for a in args))
+    word = _meet(builder, synchronization.shuffle, *(_wide(builder, a) for a in args))
     return _pair(builder, builder.trunc(word, i32), i1(1))
 
 
-@leaf("llvm.nvvm.vote.sync")
+@implements("llvm.nvvm.vote.sync")
 def vote(builder: Any, mask: ir.Value, mode: ir.Value, predicate: ir.Value) -> ir.Value:
     args = (mask, mode, predicate)
-    word = _meet(builder, meeting.vote, *(_wide(builder, a) for a in args))
+    word = _meet(builder, synchronization.vote, *(_wide(builder, a) for a in args))
     bits = builder.trunc(word, i32)
     return _pair(builder, bits, builder.icmp_unsigned("!=", bits, i32(0)))
 
 
-@leaf("llvm.nvvm.match.any.sync.i32", "llvm.nvvm.match.any.sync.i64")
+@implements("llvm.nvvm.match.any.sync.i32", "llvm.nvvm.match.any.sync.i64")
 def match_any(builder: Any, mask: ir.Value, value: ir.Value) -> ir.Value:
-    word = _meet(builder, meeting.match_any, _wide(builder, mask), _word(builder, value))
+    word = _meet(builder, synchronization.match_any, _wide(builder, mask), _word(builder, value))
     return builder.trunc(word, i32)
 
 
-@leaf("llvm.nvvm.match.all.sync.i32", "llvm.nvvm.match.all.sync.i64")
+@implements("llvm.nvvm.match.all.sync.i32", "llvm.nvvm.match.all.sync.i64")
 def match_all(builder: Any, mask: ir.Value, value: ir.Value) -> ir.Value:
-    word = _meet(builder, meeting.match_all, _wide(builder, mask), _word(builder, value))
+    word = _meet(builder, synchronization.match_all, _wide(builder, mask), _word(builder, value))
     bits = builder.trunc(word, i32)
     return _pair(builder, bits, builder.icmp_unsigned("!=", bits, i32(0)))
 
@@ -194,28 +194,28 @@ def _pair(builder: Any, first: ir.Value, second: ir.Value) -> ir.Value:
     return cgutils.pack_struct(builder, [first, second])
 
 
-@leaf("activemask.b32 $0;")
+@implements("activemask.b32 $0;")
 def activemask(builder: Any) -> ir.Value:
-    return builder.trunc(_meet(builder, meeting.activemask), i32)
+    return builder.trunc(_meet(builder, synchronization.activemask), i32)
 
 
-@leaf("nanosleep.u32 $0;")
+@implements("nanosleep.u32 $0;")
 def nanosleep(builder: Any, ns: ir.Value) -> None:
-    _meet(builder, meeting.nanosleep, _wide(builder, ns))
+    _meet(builder, synchronization.nanosleep, _wide(builder, ns))
 
 
-@leaf("polling loop")
+@implements("polling loop")
 def polling_loop(builder: Any) -> None:
-    """Let the others run, in some turns of a loop that reads memory until it changes."""
+    """Let other threads run, in some turns of a loop that reads memory until it changes."""
     count = cgutils.alloca_once(builder, i32)  # starts at 0
     turn = builder.add(builder.load(count), i32(1))
     builder.store(turn, count)
     due = builder.icmp_unsigned("==", builder.and_(turn, i32(POLLED_TURNS - 1)), i32(0))
     with builder.if_then(due):
-        _meet(builder, meeting.look_again)
+        _meet(builder, synchronization.look_again)
 
 
-@leaf("brkpt;")
+@implements("brkpt;")
 def breakpoint_(builder: Any) -> None:
     """A breakpoint without a debugger does nothing."""
 
@@ -223,7 +223,7 @@ def breakpoint_(builder: Any) -> None:
 # --- print
 
 
-@leaf("vprintf")
+@implements("vprintf")
 def vprintf(builder: Any, text: ir.Value, packed: ir.Value) -> ir.Value:
     """Format a line; `packed` points to a structure of integers, doubles and strings."""
     structure = packed.operands[0].type.pointee  # what numba-cuda's bitcast came from

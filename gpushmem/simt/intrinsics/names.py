@@ -1,4 +1,4 @@
-"""`numba.cuda` names that have a meaning of their own here, beyond what `machine` supplies."""
+"""Names of `numba.cuda` that are bound to code of their own, instead of an intrinsic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numba.cuda.core.errors import NumbaTypeError, RequireLiteralValue
 from gpushmem.simt.base.native import i64, intrinsic
 from gpushmem.simt.compiler.primitives import thread_field
 from gpushmem.simt.compiler.target import bind
-from gpushmem.simt.intrinsics import atomics as _atomics  # noqa: F401  (they fill the table of leaves)
+from gpushmem.simt.intrinsics import atomics as _atomics  # noqa: F401  (they fill INTRINSICS)
 from gpushmem.simt.intrinsics import libdevice as _libdevice  # noqa: F401
 from gpushmem.simt.intrinsics import machine as _machine  # noqa: F401
 from gpushmem.simt.intrinsics import nrt as _nrt  # noqa: F401
@@ -22,7 +22,7 @@ from gpushmem.simt.intrinsics import shims as _shims  # noqa: F401
 __all__ = ["grid", "gridsize"]
 
 
-# --- grid and gridsize: as numba-cuda's, but known not to overflow, so that loops vectorise
+# --- grid and gridsize: as numba-cuda's, but marked as not overflowing, so that loops vectorise
 
 
 def _per_axis(of_axis: Any) -> Any:

@@ -16,7 +16,7 @@ from numba.cuda.memory_management.nrt import _nrt_mstats
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.simt.base.native import i8p, i64
-from gpushmem.simt.intrinsics.machine import leaf
+from gpushmem.simt.intrinsics.machine import implements
 
 __all__ = ["allocation_stats"]
 
@@ -41,7 +41,7 @@ def _field(builder: Any, info: ir.Value, at: int) -> ir.Value:
     return builder.bitcast(builder.gep(info, [i64(at)]), i64.as_pointer())
 
 
-@leaf("NRT_MemInfo_alloc_aligned")
+@implements("NRT_MemInfo_alloc_aligned")
 def allocate(builder: Any, nbytes: ir.Value, align: ir.Value) -> ir.Value:
     align = builder.zext(align, i64)
     room = builder.add(builder.add(nbytes, align), i64(HEADER_BYTES))
@@ -55,18 +55,18 @@ def allocate(builder: Any, nbytes: ir.Value, align: ir.Value) -> ir.Value:
     return info
 
 
-@leaf("NRT_MemInfo_data_fast")
+@implements("NRT_MemInfo_data_fast")
 def data_of(builder: Any, info: ir.Value) -> ir.Value:
     return builder.inttoptr(builder.load(_field(builder, info, DATA_FIELD)), i8p)
 
 
-@leaf("NRT_incref")
+@implements("NRT_incref")
 def incref(builder: Any, info: ir.Value) -> None:
     with builder.if_then(cgutils.is_not_null(builder, info)):
         builder.atomic_rmw("add", _field(builder, info, 0), i64(1), "monotonic")
 
 
-@leaf("NRT_decref")
+@implements("NRT_decref")
 def decref(builder: Any, info: ir.Value) -> None:
     with builder.if_then(cgutils.is_not_null(builder, info)):
         before = builder.atomic_rmw("sub", _field(builder, info, 0), i64(1), "acq_rel")

@@ -1,8 +1,8 @@
-"""The CUDA C++ functions that numba-cuda calls for small floats: found by name, done on the CPU.
+"""The CUDA C++ functions that numba-cuda calls for small floats, by name, as CPU code.
 
 numba-cuda reaches `cuda_fp16.h`, `cuda_bf16.h` and `cuda_fp8.h` through shims, C functions named
-like the C++ function they wrap: `_ZL6__hadd6__halfS__nbst(result*, a*, b*)`. From the name follow
-the operation, the types of its arguments and the format; `halves` and `fp8` do the work.
+like the C++ function they wrap: `_ZL6__hadd6__halfS__nbst(result*, a*, b*)`. The name gives
+the operation, the types of its arguments and the format; `halves` and `fp8` generate the code.
 
 Source: Itanium C++ ABI, "Mangling".
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from gpushmem.simt.compiler.target import SHIM, leaves
+from gpushmem.simt.compiler.target import INTRINSICS, SHIM
 from gpushmem.simt.intrinsics import fp8, halves
 
 __all__ = ["shim"]
@@ -61,7 +61,7 @@ def _store(builder: Any, value: ir.Value, pointer: ir.Value) -> None:
 
 
 def shim(name: str, builder: Any, *args: ir.Value) -> ir.Value:
-    """Generate what the shim `name` does; returns its status, 0."""
+    """Generate the code of the shim `name`; returns its status, 0."""
     function, types, fmt = _parse(name)
     module: Any = halves if fmt in ("half", "bfloat") else fp8
     if function == "new" and module is halves:
@@ -76,4 +76,4 @@ def shim(name: str, builder: Any, *args: ir.Value) -> ir.Value:
     return ir.Constant(ir.IntType(32), 0)
 
 
-leaves[SHIM] = shim
+INTRINSICS[SHIM] = shim

@@ -45,7 +45,7 @@ CONTEXT = 1  # the handle of the only context
 LEGACY, PER_THREAD = 1, 2  # stream handles that mean a default stream
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 
-# Of the GPU modelled, an H100; what is not here is 1.
+# Of the modelled GPU, an H100; other attributes are 1.
 ATTRIBUTES = {
     "MAX_THREADS_PER_BLOCK": MAX_THREADS,
     **{
@@ -88,7 +88,7 @@ class StreamHandle(int):
 
 
 class CoreDevice:
-    """What numba-cuda asks of `cuda.core.Device`."""
+    """The part of `cuda.core.Device` that numba-cuda uses."""
 
     device_id = 0
     compute_capability = COMPUTE_CAPABILITY
@@ -103,7 +103,7 @@ class CoreDevice:
             raise fail("INVALID_DEVICE", f"there is no device {device_id}: the only one is 0")
 
     def set_current(self) -> None:
-        """There is nothing to switch."""
+        """Nothing to do: there is one device."""
 
 
 def fail(code: str, why: str) -> CudaAPIError:
@@ -189,7 +189,7 @@ class Driver:
         return self.cuMemAlloc(nbytes)
 
     def cuMemFree(self, pointer: Any) -> None:
-        # After all that has been queued, which may still use it.
+        # After all queued work, which may still use it.
         self._device_bytes.pop(int(pointer), None)
         self._free_later(int(pointer))
 

@@ -1,8 +1,8 @@
 """Run unmodified `numba.cuda` programs on the CPU engine: `with patch_numba_cuda(): ...`.
 
-numba-cuda itself stays: its dispatchers, device arrays, streams, events, ufuncs and reductions.
-What is replaced is what lies under them: the driver (`driver.Driver`), the target's contexts
-(`target`), and what a compiled kernel is (`SimtKernel`).
+numba-cuda's dispatchers, device arrays, streams, events, ufuncs and reductions are used unchanged.
+The patch replaces what is below them: the driver (`driver.Driver`), the target's contexts
+(`target`), and the class of compiled kernels (`SimtKernel`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _engine: list[Driver] = []  # the innermost patch
 
 
 class Function:
-    """What numba-cuda's occupancy functions ask of a loaded kernel."""
+    """The properties of a loaded kernel that numba-cuda's occupancy functions read."""
 
     def __init__(self, kernel: SimtKernel) -> None:
         self.kernel, self.name, self.handle = self, kernel.entry_name, kernel
@@ -49,7 +49,7 @@ class Function:
 
 
 class LoadedLibrary:
-    """Stands for the code library of a kernel that came from the on-disk cache."""
+    """The code library of a kernel loaded from the on-disk cache."""
 
     def __init__(self, kernel: SimtKernel) -> None:
         self._kernel = kernel
@@ -132,7 +132,7 @@ class SimtKernel(_Kernel):
         return made
 
     def bind(self) -> None:
-        """There is nothing to load."""
+        """Nothing to do: there is nothing to load."""
 
     regs_per_thread = property(lambda self: 32)
     const_mem_size = property(lambda self: self.entry.const_bytes)
@@ -180,7 +180,7 @@ class SimtKernel(_Kernel):
             write_back()
 
     def _work(self, shape: Any, packed: Any, keep: Any) -> Callable[[], None]:
-        """What a stream is to do."""
+        """The work to queue on the stream."""
         if not self.entry.embedded:
             return Running(self.name, self.entry, shape, packed, keep=keep)
         embedder = embedder_of(self.name)
@@ -190,7 +190,7 @@ class SimtKernel(_Kernel):
             try:
                 running()
             except KernelFailure as failure:
-                if failure.__cause__ is not None:  # an exception, which is Numba's matter
+                if failure.__cause__ is not None:  # an exception, which Numba raises
                     raise
                 raise embedder.explain(failure) from None
 
@@ -253,7 +253,7 @@ def _device_view(
     array = np.asanyarray(obj)
     if hasattr(obj, "__dlpack__") and not isinstance(obj, np.ndarray | np.generic):
         return _view(array, obj), False
-    if not array.flags.forc:  # what is copied back would not fit
+    if not array.flags.forc:  # the copy back would not fit
         raise ValueError(devicearray.errmsg_contiguous_buffer)
     warns = config.CUDA_WARN_ON_IMPLICIT_COPY and not config.DISABLE_PERFORMANCE_WARNINGS
     if copy and warns and isinstance(obj, np.ndarray) and not user_explicit:
@@ -278,7 +278,7 @@ def patch_numba_cuda() -> Iterator[None]:
     inside must not be used afterwards. Not for use by several threads at once.
     """
     engine = Driver()
-    cuda_driver._logger = cuda_driver.make_logger()  # for good: finalizers may come later
+    cuda_driver._logger = cuda_driver.make_logger()  # permanently: finalizers may run later
     real = cuda_driver.driver
     methods = {name: getattr(engine, name) for name in dir(engine) if name.startswith("cu")}
     fresh_runtime = devices._Runtime()
@@ -316,7 +316,7 @@ def _always_on(stream: Any = None) -> None:
 
 
 def _finalizers(engine: Driver) -> dict[str, Any]:
-    """numba-cuda's finalizers, for objects that may outlive the patch: they know their engine."""
+    """numba-cuda's finalizers, for objects that may outlive the patch."""
 
     def of_memory(manager: Any, pointer: Any, key: Any, size: int) -> Any:
         def finalize() -> None:

@@ -41,5 +41,5 @@ def run(parts: list[Callable[[], None]]) -> None:
 
 @cache
 def _pool(pid: int) -> ThreadPoolExecutor:
-    """The threads of this process: those of a parent do not survive a fork."""
+    """The threads of this process; those of a parent do not survive a fork."""
     return ThreadPoolExecutor(4 * available(), "gpushmem", initializer=help_others)

@@ -1,4 +1,4 @@
-"""Kernels: a Python function, compiled per signature, launched on a grid."""
+"""Kernels: Python functions, compiled per signature and launched on a grid."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from gpushmem.simt.run import cores, scheduler
 
 __all__ = ["Kernel", "Running"]
 
-MAX_RESIDENT_THREADS = scheduler.GUARDED  # unless the grid has to meet
+MAX_RESIDENT_THREADS = scheduler.GUARDED  # unless the grid synchronises
 STACK_BYTES = 256 * 1024  # address space, beside the kernel's local arrays
 SAMPLE = 16  # the part of a grid that runs before it is shared among cores
-WORTH_SHARING = 300e-6  # seconds of work from which a second core pays
+WORTH_SHARING = 300e-6  # seconds of work from which on a second core pays
 PAGE = 4096
 # Types of scalars whose Numba type does not depend on the value.
 PLAIN = {bool, float, complex, np.bool_, *(np.dtype(c).type for c in "bBhHiIqQefdFD")}
@@ -103,7 +103,7 @@ def _argument(value: Any) -> Any:
 
 
 def _kind(value: Any) -> Any:
-    """What an argument's Numba type follows from, at a tenth of the cost; None: not known."""
+    """A key that determines an argument's Numba type, at a tenth of the cost; None: unknown."""
     if type(value) is np.ndarray:
         return value.dtype, value.ndim, value.flags.num
     if type(value) in PLAIN:
@@ -114,12 +114,12 @@ def _kind(value: Any) -> Any:
 
 
 def resident_blocks(threads: int) -> int:
-    """How many blocks of so many threads the GPU modelled holds at once."""
+    """How many blocks of `threads` threads the modelled GPU holds at once."""
     return SM_COUNT * min(SM_BLOCKS, SM_THREADS // threads)
 
 
 def _check_fits(name: str, entry: entries.Entry, shape: LaunchShape, collective: bool) -> None:
-    """Refuse a launch that the GPU modelled has no room for."""
+    """Raise if the modelled GPU has no room for the launch."""
     total = entry.shared_bytes + shape.dynamic_shared
     if total > MAX_SHARED:
         raise ArgumentError(
@@ -152,7 +152,7 @@ class Running:
         _check_fits(name, entry, shape, collective)
         self.meets = collective or entry.cooperative  # all blocks are resident at once
         self.name, self.entry, self.shape = name, entry, shape
-        self._keep = packed, keep, user  # the arrays whose addresses the kernel gets
+        self._keep = packed, keep, user  # arrays whose addresses the kernel gets
         self.blocks = math.prod(shape.grid)
         self.launch = launch = new(LAUNCH)
         self.parts = [launch]
@@ -256,12 +256,12 @@ class Running:
         return KernelFailure(self.name, code, site, block, thread, values, cause, location, label)
 
 
-# Launches being run now, for reports on who waits (`waits`).
+# Launches being run now, for reports of waits (`waits`).
 running: set[Running] = set()
 
 
 class KernelFailure(KernelError):
-    """How a launch failed, in numbers: an embedder may give its trap codes words."""
+    """A failed launch, in numbers; an embedder has messages for its trap codes."""
 
     def __init__(
         self,
@@ -275,7 +275,7 @@ class KernelFailure(KernelError):
         location: Any = None,
         label: str = "",
     ) -> None:
-        self.label = label  # of what the line calls: see `target`
+        self.label = label  # name of the operation that the line calls: see `target`
         self.location = location  # of the cause: function, file, line
         self.kernel, self.code, self.site = kernel, code, site
         self.block, self.thread, self.values = block, thread, values

@@ -1,13 +1,13 @@
 """The scheduler of kernels that wait: fibers in a ring, blocks admitted when nothing else moves.
 
 Each thread of a resident block is a fiber, a member of one ring together with the scheduler
-itself. A thread that waits hands over to the next in the ring (`primitives.pause`), so one turn
+itself. A thread that waits yields to the next in the ring (`primitives.pause`), so one turn
 of the ring polls every waiting thread once; the scheduler gets its turn between the last and the
 first. If no thread has moved since its previous turn, it admits the next block of the grid, and
 when `max_resident` blocks are there or none is left, it backs off: spin, yield the core, sleep.
 A grid that needs no block to wait for another thus runs one block at a time on warm stacks.
-Threads that meet over and over, while they look for what another block will do, count as moving: so
-a block is also admitted after PATIENCE turns.
+Threads that keep meeting each other while they poll for another block count as moving, so a block
+is also admitted after PATIENCE turns.
 
 Everything here runs on one operating-system thread per launch: the structures need no atomics.
 These functions are compiled for the plain CPU target and know nothing of kernels.
@@ -320,4 +320,4 @@ def addresses() -> dict[str, int]:
     }
 
 
-_keep: list[Any] = []  # the code lives as long as these
+_keep: list[Any] = []  # keep the code alive

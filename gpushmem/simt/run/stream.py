@@ -33,7 +33,7 @@ class _Work:
 
 
 class _Inbox:
-    """What a worker is to do. It is empty when the worker has begun all that was put there."""
+    """The queue of a worker; empty when the worker has begun all of it."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[_Work | None] = SimpleQueue()
@@ -44,7 +44,7 @@ class _Inbox:
         self._queue.put(work)
 
     def next(self) -> _Work | None:
-        # Not the queue's own word: a worker that has taken the last item out may not run for long.
+        # Not the queue's own method: a worker may have taken the last item without having begun it.
         with Parked("work", lambda: self._put != self._begun, worker=True):
             work = self._queue.get()
         self._begun += 1
@@ -63,7 +63,7 @@ class Stream:
         self.last.set()
 
     def submit(self, run: Callable[[], object]) -> None:
-        """Do `run()` after everything given to this stream before; returns at once."""
+        """Queue `run()` on this stream; returns at once."""
         with self._device.lock:
             work = _Work(self, run, self._device.dependencies(self))
             self.last = work.done
@@ -76,9 +76,9 @@ class Stream:
             self._inbox.put(work)
 
     def synchronize(self, what: str = "synchronize") -> None:
-        """Wait for all work given so far; raises the error of a launch that failed.
+        """Wait for all work queued so far; raises the error of a launch that failed.
 
-        `what` is what the caller does, for reports. An interrupt (Ctrl-C) cancels the launches
+        `what` names the call in reports. An interrupt (Ctrl-C) cancels the launches
         being waited for.
         """
         try:
@@ -107,7 +107,7 @@ class Stream:
                     event.wait()
             if self._error is None:
                 work.run()
-        except BaseException as error:  # noqa: BLE001  (kept for whoever synchronises)
+        except BaseException as error:  # noqa: BLE001  (raised by synchronize)
             self._error = error
             self._device.failed.add(self)
         finally:
@@ -124,7 +124,7 @@ def _work_on(inbox: _Inbox) -> None:
 
 
 class Device:
-    """The streams of one process, and what they have in common."""
+    """The streams of one process, and their common state."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # a finalizer may submit while a submission is under way
@@ -133,13 +133,13 @@ class Device:
         self.default = self.stream()
 
     def stream(self) -> Stream:
-        """Make a stream; its thread ends when nobody refers to it any more."""
+        """Make a stream; its thread ends with the last reference to it."""
         stream = Stream(self)
         self._streams.add(stream)
         return stream
 
     def dependencies(self, stream: Stream) -> list[threading.Event]:
-        """What new work on `stream` must wait for on other streams."""
+        """The work on other streams that new work on `stream` must wait for."""
         others = self._streams if stream is self.default else [self.default]
         return [s.last for s in others if s is not stream and not s.last.is_set()]
 
@@ -149,7 +149,7 @@ class Device:
             stream.synchronize()
 
     def stop(self, seconds: float) -> bool:
-        """Cancel what has been given to the streams; whether they are done within `seconds`."""
+        """Cancel all queued work; returns whether the streams are done within `seconds`."""
         end = time.monotonic() + seconds
         while not all(stream.last.is_set() for stream in list(self._streams)):
             if time.monotonic() > end:

@@ -1,7 +1,7 @@
-"""Who waits: the records that waiting threads keep, read from Python while they wait.
+"""Waiting threads: their records, read from Python while they wait.
 
-Reading does not stop anything. A launch that moves on meanwhile may show a thread that has just
-ceased to wait; one that stands still, the case this is for, is shown exactly.
+Reading stops nothing. Of a launch that makes progress, a thread may be listed that has just ceased
+to wait; a launch that hangs, the case this is for, is shown exactly.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Wait:
     address: int  # of the object waited on; a GROUP for barriers
     compare: int
     wanted: int
-    width: int  # bytes of what is at `address`, negative if it is signed
+    width: int  # bytes at `address`, negative if the value is signed
     seconds: float  # since any thread of the launch moved
 
 

@@ -1,8 +1,8 @@
 """Calls of NVSHMEM's device functions, as nvshmem4py's generated bindings declare them.
 
 `nvshmem.bindings.device.numba` has a function and a C++ shim for each of NVSHMEM's device
-functions. Here a name becomes its signature, and a call of it in the code of a kernel. What the
-bindings leave out has a shim of ours (`EXTRA`).
+functions. This module finds a function's signature by its name, and generates calls of it.
+Functions that the bindings lack have a shim here (`EXTRA`).
 """
 
 from __future__ import annotations
@@ -17,22 +17,7 @@ from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import _Intrinsic as Intrinsic
 from nvshmem.bindings.device.numba import _numbast as bindings
 
-__all__ = [
-    "CTYPES",
-    "EXTRA",
-    "Value",
-    "bindings",
-    "call",
-    "data_of",
-    "function_for",
-    "functions_of",
-    "intrinsic",
-    "itemsize_of",
-    "signature_of",
-    "unit_of",
-]
-
-# How NVSHMEM's typed functions call a dtype; the first of the names that there is is meant.
+# dtype -> its names in NVSHMEM's typed functions; the first that exists is used.
 CTYPES = {
     "int8": ("int8", "schar"), "int16": ("int16", "short"), "int32": ("int32", "int"),
     "int64": ("int64", "long"), "uint8": ("uint8", "uchar"), "uint16": ("uint16", "ushort"),
@@ -60,7 +45,7 @@ EXTRA = {
         "unsigned long gpushmem_mc_ptr(int team, unsigned long address)"
         " { return (unsigned long)nvshmemx_mc_ptr(team, (void*)address); }",
     ),
-    # What `collect` tells the other PEs: symmetric memory, whose address the host puts here.
+    # Symmetric memory in which `collect` exchanges sizes; the host sets its address.
     "gpushmem_words": Extra(
         types.uint64, (),
         "unsigned long gpushmem_words()"
@@ -96,7 +81,7 @@ def function_for(what: str, dtype: Any, pattern: str) -> str:
 
 @cache
 def functions_of(pattern: str) -> dict[str, str]:
-    """The functions that there are of those that `pattern`, with {ctype}, names, by dtype."""
+    """The existing functions named by `pattern`, with {ctype}, by dtype."""
     found = {}
     for dtype, ctypes in CTYPES.items():
         names = (pattern.format(ctype=ctype) for ctype in ctypes)
@@ -120,9 +105,9 @@ def itemsize_of(array: Any) -> int:
 
 
 def unit_of(itemsize: int) -> int:
-    """Bytes of what copies of items are counted in.
+    """Bytes of the unit in which copies are counted.
 
-    Not 2: NVSHMEM 3.7 declares put16_signal_block, and has it not.
+    Not 2: NVSHMEM 3.7 declares put16_signal_block, but does not define it.
     """
     return next(unit for unit in (8, 4, 1) if itemsize % unit == 0)
 
@@ -146,7 +131,7 @@ def call(context: Any, builder: Any, name: str, values: list[Value]) -> Any:
 
 
 def _as(context: Any, builder: Any, value: Value, typ: Any) -> Any:
-    """A value as the type that a function takes."""
+    """A value converted to the type that a function takes."""
     kind = context.get_value_type(typ)
     is_pointer = isinstance(typ, types.CPointer)
     if isinstance(value.type, types.NoneType):

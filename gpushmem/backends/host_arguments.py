@@ -1,8 +1,8 @@
-"""What the host gives operations, looked at by their rows: backends get what they can work with.
+"""Checks and conversion of the arguments of host calls, by the operations' rows.
 
-A parameter's role says what it takes (`TAKES`): integers come out as Python's, values as elements
-of the array they are for. Then the types must fit each other, which is looked at as in kernels, and
-in their words (`accepts`): so nothing is compiled that cannot be.
+A parameter's role says what it takes (`TAKES`): integers become Python's, values become elements of
+the array they are for. Then the types are checked as in kernels (`argument_types`), before anything
+is compiled.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from numba.cuda import types
 from numba.cuda.typing.typeof import Purpose, typeof
 
 from gpushmem.arguments import integer, shown, taking
-from gpushmem.backends import accepts
-from gpushmem.backends.accepts import words
+from gpushmem.backends import argument_types
+from gpushmem.backends.argument_types import requirement
 from gpushmem.errors import ArgumentError, ArgumentTypeError, TeamError
 from gpushmem.ops import Op, roles
 from gpushmem.ops.roles import of_role
@@ -32,14 +32,15 @@ ANY = -(2**1024), 2**1024  # of values, whose limits are the array's
 
 
 def checked(op: Op, arguments: Given, copied: tuple[str, ...] = ()) -> Given:
-    """The arguments as backends take them; raises `ArgumentError` for what the row does not.
+    """Return the arguments as backends take them; raises `ArgumentError` if the row does not.
 
-    Of those that are `copied` to the device, if they are NumPy's, the layout is of no consequence.
+    NumPy arrays among the parameters `copied`, which go to the device as copies, can have any
+    layout.
     """
     given = dict(arguments)
     for name, role, take in _takers(op):
         given[name] = take(op, name, role, given)
-    if _in_a_kernel(op):
+    if op.typed:
         why = _misfit(op, given, copied)
         if why is not None:
             raise ArgumentTypeError(why)
@@ -50,12 +51,6 @@ def checked(op: Op, arguments: Given, copied: tuple[str, ...] = ()) -> Given:
 def _takers(op: Op) -> list[tuple[str, Any, Taker]]:
     takers = [(name, role, of_role(TAKES, role)) for name, role in op.roles.items()]
     return [(name, role, take) for name, role, take in takers if take is not None]
-
-
-@cache
-def _in_a_kernel(op: Op) -> bool:
-    """Whether the row's arrays are given to a kernel, which is to be compiled for what it takes."""
-    return bool(op.named(roles.Own)) or (op.facts.meets and bool(op.arrays))
 
 
 # --- one argument
@@ -71,12 +66,14 @@ def _is_array(what: str, value: Any) -> bool:
 def _array(op: Op, name: str, role: type[roles.Array], given: Given) -> Any:
     value = given[name]
     if not (isinstance(value, np.ndarray) or _is_array(f"{op.name}: {name}", value)):
-        raise ArgumentTypeError(f"{op.name}: {name} must be {words(role)}, not {shown(value)}")
+        raise ArgumentTypeError(
+            f"{op.name}: {name} must be {requirement(role)}, not {shown(value)}"
+        )
     if value.dtype.hasobject:
         raise ArgumentTypeError(f"{op.name}: {name} holds Python objects, not numbers")
     if not _holds(role.dtypes, value.dtype):
         raise ArgumentTypeError(
-            f"{op.name}: {name} must be {words(role)}, not an array of {value.dtype}"
+            f"{op.name}: {name} must be {requirement(role)}, not an array of {value.dtype}"
         )
     return value
 
@@ -153,13 +150,15 @@ def _team(op: Op, name: str, role: type, given: Given) -> Team:
 def _members(op: Op, name: str, role: type, given: Given) -> list[int]:
     value = given[name]
     if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
-        raise ArgumentTypeError(f"{op.name}: {name} must be {words(role)}, not {shown(value)}")
+        raise ArgumentTypeError(
+            f"{op.name}: {name} must be {requirement(role)}, not {shown(value)}"
+        )
     with taking(f"{op.name}: {name}"):
         pes = list(value)
     return [integer(f"{op.name}: {name}[{k}]", pe) for k, pe in enumerate(pes)]
 
 
-# Role -> what takes its parameters.
+# Role -> the function that checks and converts its parameters.
 Taker = Callable[[Op, str, Any, Given], Any]
 TAKES: dict[type, Taker] = {
     roles.Array: _array,
@@ -175,7 +174,7 @@ TAKES: dict[type, Taker] = {
 
 # --- how they fit: dtypes, layouts
 
-_types: dict[Any, Any] = {}  # of arrays, by what they follow from
+_types: dict[Any, Any] = {}  # of arrays, by dtype, number of axes and flags
 
 
 def _type_of(value: Any) -> Any:
@@ -210,7 +209,7 @@ TYPED = (roles.Array, roles.Wanted, roles.Reduction)
 @lru_cache(maxsize=1024)
 def _why(op: Op, types_of: tuple[tuple[str, Any], ...]) -> str | None:
     try:
-        accepts.fit(op, dict(types_of))
+        argument_types.check_types(op, dict(types_of))
     except NumbaError as error:
         return str(error)
     return None

@@ -1,4 +1,4 @@
-"""Kernels as machine code, for GPUs that need not be here: from the store, or compiled and kept."""
+"""Ahead-of-time compilation: kernels as machine code, from the store or compiled, without a GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RESOURCES = {
 
 
 class Artifact(NamedTuple):
-    """A kernel's machine code, and what is known of it."""
+    """A kernel's machine code and its properties."""
 
     about: dict[str, Any]
     code: bytes
@@ -38,16 +38,16 @@ class Artifact(NamedTuple):
 
     @staticmethod
     def load(data: bytes) -> Artifact:
-        """What `dump` made bytes of."""
+        """Read what `dump` wrote."""
         line, _, code = data.partition(b"\n")
         return Artifact(json.loads(line), code)
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What a kernel needs: for each thread registers, and bytes; for each block shared bytes.
+    """What a kernel needs: registers and bytes per thread, shared bytes per block.
 
-    `in_calls` are the bytes that functions which it calls spill: NVSHMEM's slow paths.
+    `in_calls` are the bytes spilled by functions it calls: NVSHMEM's slow paths.
     """
 
     registers: int
@@ -78,7 +78,7 @@ def artifact(
     arch: str,
     kind: str = "cubin",
 ) -> Artifact:
-    """A kernel's code of a kind, and what is known of it; raises Numba's errors.
+    """A kernel's code of a kind, and its properties; raises Numba's errors.
 
     A kernel that has no fingerprint, or has `cache=False`, is compiled in every process.
     """
@@ -127,7 +127,7 @@ def build(
 
 
 def _text(typ: Any) -> str:
-    """A type as one writes it in a signature."""
+    """A type as written in a signature."""
     if hasattr(typ, "layout"):
         steps = {"C": ["::1"], "F": ["::1"]}.get(typ.layout, [":"])
         rest = [":"] * (typ.ndim - 1)
@@ -137,7 +137,7 @@ def _text(typ: Any) -> str:
 
 
 def needs_of(log: str, entry: str) -> Resources:
-    """What the assembler has said of a kernel, and of the functions that were not inlined."""
+    """Read the assembler's log on a kernel, and on functions that were not inlined."""
     said: dict[str, str] = {}
     for part in re.split(r"Function properties for ", log)[1:]:
         name, _, rest = part.partition("\n")

@@ -1,8 +1,8 @@
-"""Barriers, warp operations and the other ways in which the threads of a launch wait for another.
+"""Barriers, warp operations and other waits of a launch's threads for each other.
 
-Device functions, called by the leaves of `machine`. The threads of a launch take turns on one
-core, so nothing here needs atomics; whoever arrives last does the work for all and lets them go.
-Blocks and grids meet as `groups` does it.
+Device functions, called by the intrinsics in `machine`. The threads of a launch take turns on one
+core, so nothing here needs atomics; the last thread to arrive acts for all and releases them.
+Blocks and grids meet by `groups`.
 
 **Warp operations.** A lane leaves its operation, mask and value in its FIBER and sets its bit in
 `WARP.waiting`. When every living lane of the mask waits with the same mask in the same
@@ -168,7 +168,7 @@ def let_go(warp_address, lanes):
 
 @device
 def check_calls(what, lanes):
-    """Fail if one of the lanes, which are to be waited for, waits in a call, for this one too."""
+    """Fail if one of the lanes waits in a call, and thus for this lane too: neither could go on."""
     fiber = as_fiber(fiber_word())
     if as_group(fiber.warp).arrived > 0:
         check_lanes(what, fiber.warp, lanes)
@@ -179,7 +179,7 @@ def check_calls(what, lanes):
 
 @device
 def gather(what, op, mask, value, argument):
-    """Wait for the lanes of `mask`; True in the one that then has to act for all and `let_go`."""
+    """Wait for the lanes of `mask`; True in the one that must then act for all and `let_go`."""
     fiber = as_fiber(fiber_word())
     address = fiber.warp
     warp = as_warp(address)
@@ -306,7 +306,7 @@ def shuffle(mask, mode, value, argument):
                 other = fiber_of(fiber.warp, lane)
                 source = source_lane(mode, lane, other.argument)
                 if lanes >> source & 1 == 0:
-                    source = lane  # not there: undefined on a GPU
+                    source = lane  # not in the mask: undefined on a GPU
                 other.result = fiber_of(fiber.warp, source).value
         let_go(fiber.warp, fiber.mask)
     return as_fiber(fiber_word()).result

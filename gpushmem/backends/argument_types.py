@@ -1,8 +1,9 @@
-"""What operations take in kernels, as Numba types: all backends refuse the rest in these words.
+"""Checks of the Numba types of operations' arguments: the same, with the same errors, everywhere.
 
-`call` looks at a whole call, by its row: a parameter's role says what it must be, and which arrays
-must be alike. It runs when a kernel is compiled, and raises `NumbaTypeError`, which the user gets
-with the line of the call (`calls`). What the host gives is looked at likewise (`given`).
+`check_call` checks a whole call by its row: a parameter's role says which types it takes, and which
+arrays must have the same dtype. It runs when a kernel is compiled, and raises `NumbaTypeError`,
+which is reported with the line of the call (`calls`). Arguments of hosts are checked by the same
+functions (`host_arguments`).
 """
 
 from __future__ import annotations
@@ -18,19 +19,21 @@ from numba.cuda.core.errors import NumbaTypeError
 from gpushmem.ops import Op, roles
 from gpushmem.ops.roles import of_role
 
-__all__ = ["call", "chosen", "fit"]
+__all__ = ["check_call", "check_types", "literal_reduction"]
 
 Array = types.Array
 Given = dict[str, Any]  # parameter -> type of what is given
 
 
-def call(op: Op, args: tuple[Any, ...], kws: Given, converts: Callable[[Any, Any], bool]) -> Given:
-    """Refuse a call that the row does not allow; returns what is given to which parameter.
+def check_call(
+    op: Op, args: tuple[Any, ...], kws: Given, converts: Callable[[Any, Any], bool]
+) -> Given:
+    """Return the types of a call's arguments by parameter; raises if the row does not allow it.
 
-    `converts` says whether a value of one type can be made one of another.
+    `converts` says whether a value of one type can be converted to another.
     """
     given = _bound(op, args, kws)
-    fit(op, given)
+    check_types(op, given)
     for name in op.named(roles.Value):
         dtype = given[next(iter(op.arrays))].dtype
         if not converts(given[name], dtype):
@@ -42,26 +45,28 @@ def call(op: Op, args: tuple[Any, ...], kws: Given, converts: Callable[[Any, Any
     return given
 
 
-def fit(op: Op, given: Given) -> None:
-    """Refuse types that the row's parameters do not take, or that do not fit each other."""
+def check_types(op: Op, given: Given) -> None:
+    """Raise if a parameter of the row does not take its type, or if types do not fit together."""
     for name, typ in given.items():
         role = op.roles[name]
         if not _takes(role, typ):
-            raise NumbaTypeError(f"{op.name}: {name} must be {words(role)}, not {described(typ)}")
+            raise NumbaTypeError(
+                f"{op.name}: {name} must be {requirement(role)}, not {described(typ)}"
+            )
     arrays = [(name, typ) for name, typ in given.items() if name in op.arrays]
     for name, typ in arrays:
         if isinstance(typ, Array):
             _check_layout(op, name, typ)
     _check_alike(op, [(name, typ) for name, typ in arrays if op.arrays[name].moved])
     for name in op.named(roles.Reduction):
-        which, dtype = chosen(op.name, given[name]), given["src"].dtype
+        which, dtype = literal_reduction(op.name, given[name]), given["src"].dtype
         takes, called = REDUCTIONS[which]
         if not takes(dtype):
             raise NumbaTypeError(f'{op.name}: "{which}" is of {called}, not of {dtype}')
 
 
 def described(typ: Any) -> str:
-    """A type in a message; what is written in the call as it is written."""
+    """A type as shown in a message; a literal as it is written in the call."""
     if isinstance(typ, types.Literal):
         return repr(typ.literal_value)
     if isinstance(typ, Array):
@@ -82,7 +87,7 @@ def _bound(op: Op, args: tuple[Any, ...], kws: Given) -> Given:
 
 @cache
 def _signature(op: Op) -> inspect.Signature:
-    """What a kernel calls: without `stream`."""
+    """The signature in kernels: without `stream`."""
     signature = inspect.signature(op.function)
     parameters = [p for p in signature.parameters.values() if p.name in op.params]
     return signature.replace(parameters=parameters)
@@ -91,8 +96,8 @@ def _signature(op: Op) -> inspect.Signature:
 # --- one argument
 
 
-def words(role: type[roles.Argument]) -> str:
-    """What an error says that an argument must be."""
+def requirement(role: type[roles.Argument]) -> str:
+    """What an argument of the role must be, as errors say it."""
     dtypes = getattr(role, "dtypes", ())
     return f"{role.words} of {', '.join(dtypes)}" if dtypes else role.words
 
@@ -115,7 +120,7 @@ def _or_none(takes: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda typ: isinstance(typ, types.NoneType | types.Omitted) or takes(typ)
 
 
-# Role -> whether a type is one that it takes.
+# Role -> whether it takes a type.
 TAKES: dict[type, Callable[[Any], bool]] = {
     roles.Array: _is_array,
     roles.Counted: _are_integers,
@@ -124,8 +129,8 @@ TAKES: dict[type, Callable[[Any], bool]] = {
     roles.TeamHandle: _is_integer,
     roles.Flag: _is_integer,
     roles.Timeout: _or_none(lambda typ: isinstance(typ, types.Integer)),
-    roles.Value: lambda _: True,  # `call` asks whether it can be converted
-    roles.Reduction: lambda _: True,  # see `chosen`
+    roles.Value: lambda _: True,  # `check_call` asks whether it can be converted
+    roles.Reduction: lambda _: True,  # see `literal_reduction`
 }
 
 
@@ -180,7 +185,7 @@ def _is_pair(typ: Any) -> bool:
     return len(fields) == 2 and all(isinstance(field.type, real) for field in fields)
 
 
-# Which dtypes an operation is for, and what they are called.
+# Reduction -> which dtypes it takes, and their name in messages.
 REDUCTIONS = {
     "sum": (_is_number(*real, types.Complex), "numbers"),
     "prod": (_is_number(*real, types.Complex), "numbers"),
@@ -193,8 +198,8 @@ REDUCTIONS = {
 }
 
 
-def chosen(name: str, op: Any) -> str:
-    """The reduction that the argument `op` names."""
+def literal_reduction(name: str, op: Any) -> str:
+    """The reduction named by the argument `op`, which must be a literal."""
     value = getattr(op, "literal_value", None)
     if value not in REDUCTIONS:
         raise NumbaTypeError(
