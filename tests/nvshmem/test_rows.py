@@ -20,8 +20,20 @@ ARCHS = ("sm_80", "sm_90", "sm_100")
 REDUCTIONS = ("reduce", "reducescatter")
 
 
+@pytest.fixture(scope="module")
+def elsewhere():
+    """A process for what takes much memory: PEs of later tests are forked from this one."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        yield pool
+
+
 @pytest.mark.parametrize("op", kernels.rows(), ids=lambda op: op.name)
-def test_a_row_compiles_for_every_dtype(op):
+def test_a_row_compiles_for_every_dtype(elsewhere, op):
+    elsewhere.submit(_compile, op.name).result()
+
+
+def _compile(name):
+    op = OPS[name]
     for which, dtype, timeout in kernels.forms(op):
         function, argtypes = kernels.kernel_of(op, dtype, which, timeout)
         calls = kernels.shims_of(function, argtypes, SM_90)
