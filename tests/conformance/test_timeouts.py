@@ -148,9 +148,7 @@ def test_without_a_timeout_waits_return_what_they_did(run_pes):
     in_pes(run_pes, 1, body)
     lowering.install()
     types = [typeof(a, Purpose.argument) for a in (np.zeros(1, np.uint64), np.zeros(1, int))]
-    code = [
-        Kernel(k.py_func).compile(tuple(types)).library.get_asm_str() for k in (none, some)
-    ]  # fmt: skip
+    code = [Kernel(k.py_func).compile(tuple(types)).assembly() for k in (none, some)]
     assert ["clock_gettime" in text for text in code] == [False, True]
 
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import io
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -443,7 +444,7 @@ class SimtLibrary(codegen.CodeLibrary):
 
     def get_llvm_str(self) -> str:
         parts = (part for library in self.everything() for part in library.bitcode)
-        return "\n\n".join(str(llvm.parse_bitcode(part)) for part in parts)
+        return "\n\n".join(_shown(llvm.parse_bitcode(part)) for part in parts)
 
     def get_asm_str(self) -> str:
         raise NotImplementedError("the machine code belongs to a kernel, not to a function")
@@ -465,6 +466,13 @@ def _define(function: ir.Function) -> None:
     builder = SimtBuilder(function.append_basic_block("entry"))
     builder.simt_context = simt_target.target_context
     builder.ret(INTRINSICS[function.name](builder, *function.args))
+
+
+def _shown(module: Any) -> str:
+    """A module as text, with the attributes of each function in its own line."""
+    text = str(module)
+    groups = dict(re.findall(r"^attributes (#\d+) = \{ (.*) \}$", text, re.MULTILINE))
+    return re.sub(r"#\d+(?= \{$)", lambda group: groups[group[0]], text, flags=re.MULTILINE)
 
 
 class SimtCodegen(codegen.Codegen):
