@@ -41,9 +41,9 @@ def maxloc(a, b):
 
 # How two arrays are combined, the dtypes there are, and those that are always tested.
 REDUCTIONS = {
-    "sum": (np.add, NUMBERS, ["int8", "float16", "float32", "complex64"]),
-    "prod": (np.multiply, NUMBERS, ["uint64", "float64"]),
-    "min": (np.minimum, REAL, ["uint16", "float32"]),
+    "sum": (np.add, NUMBERS, ["int8", "float16", "complex64"]),
+    "prod": (np.multiply, NUMBERS, ["uint64"]),
+    "min": (np.minimum, REAL, ["float32"]),
     "max": (np.maximum, REAL, ["int32", "float64"]),
     "and": (np.bitwise_and, INTEGERS, ["uint32"]),
     "or": (np.bitwise_or, INTEGERS, ["int16"]),

@@ -12,7 +12,8 @@ ROOT = Path(__file__).parent.parent.parent
 # Ten seconds to minutes each, for the same few kernels with every function and every dtype.
 SLOW = (
     "ufuncs", "array_alignment", "cache_hints", "array_reductions", "math", "operator", "gufunc",
-    "libdevice", "complex", "debuginfo", "print", "caching", "vector_type",
+    "libdevice", "complex", "debuginfo", "print", "caching", "vector_type", "transpose",
+    "vectorize", "dispatcher", "casting", "extending",
 )  # fmt: skip
 NAMES = [
     pytest.param(name, marks=[pytest.mark.slow] * (name in {f"cudapy.test_{n}" for n in SLOW}))
