@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.lines import line_at, user_place
+from gpushmem.lines import Place, line_at
 
 __all__ = [
     "KEY_PE", "PARTS", "PLACES", "PUT", "PUTS", "SIGNALS", "TABLES", "WORD", "WORDS", "Journal",
@@ -51,9 +51,9 @@ class Journal:
         self._host: deque[tuple[int, int, int, CodeType, int]] = deque(maxlen=PUTS)
         self._host_notes = 0
 
-    def note(self, start: int, nbytes: int, pe: int) -> None:
-        """Note that the host writes to heap offset `start` on `pe`."""
-        self._host.append((int(start), int(nbytes), int(pe), *user_place()))
+    def note(self, start: int, nbytes: int, pe: int, place: Place) -> None:
+        """Note that the host's call at `place` writes to heap offset `start` on `pe`."""
+        self._host.append((int(start), int(nbytes), int(pe), *place))
         self._host_notes += 1
 
     def forget(self, start: int, nbytes: int) -> None:
