@@ -26,9 +26,8 @@ from gpushmem.backends.hostcalls import (
     copy_to,
     not_symmetric,
 )
-from gpushmem.diagnosis.journal import Journal
+from gpushmem.diagnosis.journal import Journal, Place
 from gpushmem.diagnosis.recording import written
-from gpushmem.lines import Place, user_place
 from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET, Op
 from gpushmem.ops.row import Effect
 
@@ -79,7 +78,7 @@ class Inline:
             for effect in effects:
                 start = address_of(arguments[effect.array]) - self._world.heap
                 nbytes = _nbytes(effect, arguments)
-                self._journal.note(start, nbytes, arguments["pe"], place or user_place())
+                self._journal.note(start, nbytes, arguments["pe"], place)
             return result
 
         return noted
@@ -88,7 +87,7 @@ class Inline:
         """The call, for a stream: what it writes is noted with the line that is executed now."""
         call = self.calls[op.base]
         if written(op):
-            call = partial(call, place=user_place())
+            call = partial(call, place=self._journal.place())
         return partial(call, **arguments)
 
     # --- copies
