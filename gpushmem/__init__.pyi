@@ -63,7 +63,7 @@ def p(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> None:
     """
 
 def g(src: Symmetric, pe: int, *, stream: Any = None) -> Scalar:
-    """Return element 0 of `src` (symmetric, on `pe`), as it is at some moment during the call.
+    """Return element 0 of `src` (symmetric, on `pe`): the value it has at some time in the call.
 
     To read element i pass `src[i:]`. OpenSHMEM 1.5: shmem_g.
     """
@@ -71,10 +71,10 @@ def g(src: Symmetric, pe: int, *, stream: Any = None) -> Scalar:
 def put(dst: Symmetric, src: Array, pe: int, *, stream: Any = None) -> None:
     """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
 
-    Both contiguous, of one dtype; a smaller `dst` is an error. `put_signal` tells `pe` that the
-    data has arrived. Two puts may arrive in either order: put `fence` between them where it
-    matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
-    nvshmemx_put_block.
+    Both arrays must be contiguous and have the same dtype; a smaller `dst` is an error.
+    `put_signal` tells `pe` that the data has arrived. Two puts may arrive in either order: where
+    the order matters, call `fence` between them. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM
+    3: nvshmemx_put_warp, nvshmemx_put_block.
 
     On return `src` may be changed; the data has arrived after `quiet`.
 
@@ -96,8 +96,8 @@ def put_nbi_block(dst: Symmetric, src: Array, pe: int) -> None:
 def get(dst: Array, src: Symmetric, pe: int, *, stream: Any = None) -> None:
     """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
 
-    Both contiguous, of one dtype; a smaller `src` is an error. OpenSHMEM 1.5: shmem_get,
-    shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
+    Both arrays must be contiguous and have the same dtype; a smaller `src` is an error. OpenSHMEM
+    1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
 
     On return `dst` has the data.
 
@@ -115,14 +115,15 @@ def get_nbi_block(dst: Array, src: Symmetric, pe: int) -> None:
     """As `get_nbi`, by all threads of a block with the same arguments."""
 
 def iput(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int, *, stream: Any = None) -> None:
-    """Copy elements of `src` (local) to `dst` (symmetric, on `pe`), `nelems` of them, with strides.
+    """Copy `nelems` strided elements of `src` (local) to `dst` (symmetric, on `pe`).
 
     Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
 
     On return `src` may be changed; the data has arrived after `quiet`.
 
-    Strides are in elements, 1 or more; both arrays contiguous, of one dtype. OpenSHMEM 1.5:
-    shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for warps.
+    Strides are in elements, 1 or more. Both arrays must be contiguous and have the same dtype.
+    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and
+    for warps.
 
     On the host the local array is device or symmetric memory, or registered (`register`).
     """
@@ -132,14 +133,15 @@ def iput_block(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nel
     """As `iput`, in kernels, by all threads of a block with the same arguments."""
 
 def iget(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int, *, stream: Any = None) -> None:
-    """Copy elements of `src` (symmetric, on `pe`) to `dst` (local), `nelems` of them, with strides.
+    """Copy `nelems` strided elements of `src` (symmetric, on `pe`) to `dst` (local).
 
     Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
 
     On return `dst` has the data.
 
-    Strides are in elements, 1 or more; both arrays contiguous, of one dtype. OpenSHMEM 1.5:
-    shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for warps.
+    Strides are in elements, 1 or more. Both arrays must be contiguous and have the same dtype.
+    OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and
+    for warps.
 
     On the host the local array is device or symmetric memory, or registered (`register`).
     """
@@ -279,8 +281,8 @@ def atomic_fetch_xor(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = No
 def put_signal(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, *, stream: Any = None) -> None:
     """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
 
-    `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
-    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal; NVSHMEM 3:
+    `op` is SIGNAL_SET or SIGNAL_ADD. A PE that sees the signal also sees the data of this call.
+    Earlier puts are not ordered. OpenSHMEM 1.5: shmem_put_signal; NVSHMEM 3:
     nvshmemx_put_signal_block.
 
     On return `src` may be changed; the data has arrived after `quiet`.
@@ -303,14 +305,14 @@ def put_signal_nbi_block(dst: Symmetric, src: Array, signal: Symmetric, value: i
 def signal_op(signal: Symmetric, value: int, op: int, pe: int, *, stream: Any = None) -> None:
     """Update element 0 of `signal` (uint64, symmetric, on `pe`) atomically: set it or add to it.
 
-    `op` is SIGNAL_SET or SIGNAL_ADD. Not ordered after earlier puts: put `fence` before it. NVSHMEM
-    3: nvshmemx_signal_op.
+    `op` is SIGNAL_SET or SIGNAL_ADD. Not ordered after earlier puts: call `fence` first. NVSHMEM 3:
+    nvshmemx_signal_op.
     """
 
 def signal_fetch(signal: Symmetric) -> int:
     """Return element 0 of `signal` (uint64, symmetric, the caller's own), read atomically.
 
-    What was put before the value was signalled is visible to the caller. OpenSHMEM 1.5:
+    Data that was put before the signal was updated is visible to the caller. OpenSHMEM 1.5:
     shmem_signal_fetch.
     """
 
@@ -320,16 +322,16 @@ def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: None 
 
     The signal is the caller's own. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. On
     return the data put before the signal is visible to the calling thread, and to other threads of
-    the block after `cuda.syncthreads()`. The signal keeps its value: reset it, or count up. To wait
-    for several signals in one call, give an array of them to `wait_until_all`, `wait_until_any` or
-    `wait_until_some`: the data put before those that satisfy `cmp` is then visible likewise.
-    OpenSHMEM 1.5: shmem_signal_wait_until.
+    the block after `cuda.syncthreads()`. The signal keeps its value: reset it, or wait for larger
+    values. To wait for several signals in one call, give an array of them to `wait_until_all`,
+    `wait_until_any` or `wait_until_some`: data that was put before those that satisfy `cmp` is then
+    visible, too. OpenSHMEM 1.5: shmem_signal_wait_until.
 
     With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
     does not hold; 0 polls once, after yielding to the other threads. It then returns whether the
-    condition held: True or False. A condition that holds when the wait ends counts, however late it
-    is; if it does not hold, nothing is guaranteed about what others wrote. Without a timeout (None)
-    it waits indefinitely.
+    condition held: True or False. A condition that holds when the wait ends counts, however late
+    that is. If it does not hold, nothing is guaranteed about what other PEs wrote. Without a
+    timeout (None) it waits indefinitely.
     """
 @overload
 def signal_wait_until(signal: Symmetric, cmp: int, value: int, timeout_ns: int, *, stream: None = None) -> bool: ...
@@ -342,16 +344,16 @@ def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: None = None, *
 
     OpenSHMEM 1.5: shmem_wait_until.
 
-    Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE.
-    The elements must be written by `p`, by an atomic operation or by a signal; what the writer
-    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
-    uint32, uint64.
+    "Own" means on the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The
+    elements must be written by `p`, by an atomic operation or by a signal; data that the writer
+    ordered before that write is then visible to the calling thread. dtypes: int16, int32, int64,
+    uint16, uint32, uint64.
 
     With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
     does not hold; 0 polls once, after yielding to the other threads. It then returns whether the
-    condition held: True or False. A condition that holds when the wait ends counts, however late it
-    is; if it does not hold, nothing is guaranteed about what others wrote. Without a timeout (None)
-    it waits indefinitely.
+    condition held: True or False. A condition that holds when the wait ends counts, however late
+    that is. If it does not hold, nothing is guaranteed about what other PEs wrote. Without a
+    timeout (None) it waits indefinitely.
     """
 @overload
 def wait_until(ivar: Symmetric, cmp: int, value: int, timeout_ns: int, *, stream: None = None) -> bool: ...
@@ -364,17 +366,17 @@ def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int,
 
     OpenSHMEM 1.5: shmem_wait_until_all.
 
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which it is not
-    0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the
-    calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be
-    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is
-    then visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    `status` is None or an integer array as long as `ivars`. Elements whose `status` is nonzero are
+    excluded. On GPUs its dtype must be int32 or uint32. "Own" means on the calling PE. `cmp` is
+    CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be written by `p`, by an
+    atomic operation or by a signal; data that the writer ordered before that write is then visible
+    to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
 
     With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
     does not hold; 0 polls once, after yielding to the other threads. It then returns whether the
-    condition held: True or False. A condition that holds when the wait ends counts, however late it
-    is; if it does not hold, nothing is guaranteed about what others wrote. Without a timeout (None)
-    it waits indefinitely.
+    condition held: True or False. A condition that holds when the wait ends counts, however late
+    that is. If it does not hold, nothing is guaranteed about what other PEs wrote. Without a
+    timeout (None) it waits indefinitely.
     """
 @overload
 def wait_until_all(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int, *, stream: None = None) -> bool: ...
@@ -392,21 +394,21 @@ def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, valu
 def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: None = None) -> int:
     """Wait until one element of `ivars` (symmetric, own) satisfies `cmp`; return its index.
 
-    If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX in
-    C). OpenSHMEM 1.5: shmem_wait_until_any.
+    If several do, the lowest index is returned; if all are excluded, -1 (SIZE_MAX in C). OpenSHMEM
+    1.5: shmem_wait_until_any.
 
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which it is not
-    0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the
-    calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be
-    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is
-    then visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    `status` is None or an integer array as long as `ivars`. Elements whose `status` is nonzero are
+    excluded. On GPUs its dtype must be int32 or uint32. "Own" means on the calling PE. `cmp` is
+    CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be written by `p`, by an
+    atomic operation or by a signal; data that the writer ordered before that write is then visible
+    to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
 
     With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
-    does not hold; 0 polls once, after yielding to the other threads. It then returns -1, which is
-    also what it returns at once if there is nothing to wait for: a `status` that excludes all of
-    `ivars` tells the two apart. A condition that holds when the wait ends counts, however late it
-    is; if it does not hold, nothing is guaranteed about what others wrote. Without a timeout (None)
-    it waits indefinitely.
+    does not hold; 0 polls once, after yielding to the other threads. It then returns -1. It also
+    returns -1, at once, if there is nothing to wait for: check `status` to tell the two cases
+    apart. A condition that holds when the wait ends counts, however late that is. If it does not
+    hold, nothing is guaranteed about what other PEs wrote. Without a timeout (None) it waits
+    indefinitely.
     """
 @overload
 def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
@@ -423,18 +425,19 @@ def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp:
     Writes the indices of those that do to `indices`, an integer array as long as `ivars`, and
     returns how many: 0 if there is nothing to wait for. OpenSHMEM 1.5: shmem_wait_until_some.
 
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which it is not
-    0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the
-    calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be
-    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is
-    then visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    `status` is None or an integer array as long as `ivars`. Elements whose `status` is nonzero are
+    excluded. On GPUs its dtype must be int32 or uint32. On GPUs the dtype of `indices` must be
+    int64 or uint64. "Own" means on the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
+    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; data that
+    the writer ordered before that write is then visible to the calling thread. dtypes: int16,
+    int32, int64, uint16, uint32, uint64.
 
     With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the condition
-    does not hold; 0 polls once, after yielding to the other threads. It then returns 0, which is
-    also what it returns at once if there is nothing to wait for: a `status` that excludes all of
-    `ivars` tells the two apart. `indices` stay as they were. A condition that holds when the wait
-    ends counts, however late it is; if it does not hold, nothing is guaranteed about what others
-    wrote. Without a timeout (None) it waits indefinitely.
+    does not hold; 0 polls once, after yielding to the other threads. It then returns 0 and leaves
+    `indices` unchanged. It also returns 0, at once, if there is nothing to wait for: check `status`
+    to tell the two cases apart. A condition that holds when the wait ends counts, however late that
+    is. If it does not hold, nothing is guaranteed about what other PEs wrote. Without a timeout
+    (None) it waits indefinitely.
     """
 @overload
 def wait_until_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: Any) -> None: ...
@@ -449,10 +452,10 @@ def test(ivar: Symmetric, cmp: int, value: int) -> bool:
 
     OpenSHMEM 1.5: shmem_test.
 
-    Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE.
-    The elements must be written by `p`, by an atomic operation or by a signal; what the writer
-    ordered before that is then visible to the calling thread. dtypes: int16, int32, int64, uint16,
-    uint32, uint64.
+    "Own" means on the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The
+    elements must be written by `p`, by an atomic operation or by a signal; data that the writer
+    ordered before that write is then visible to the calling thread. dtypes: int16, int32, int64,
+    uint16, uint32, uint64.
     """
 
 def test_all(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> bool:
@@ -460,11 +463,11 @@ def test_all(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> bo
 
     True also if all are excluded. OpenSHMEM 1.5: shmem_test_all.
 
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which it is not
-    0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the
-    calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be
-    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is
-    then visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    `status` is None or an integer array as long as `ivars`. Elements whose `status` is nonzero are
+    excluded. On GPUs its dtype must be int32 or uint32. "Own" means on the calling PE. `cmp` is
+    CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be written by `p`, by an
+    atomic operation or by a signal; data that the writer ordered before that write is then visible
+    to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
     """
 def test_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> bool:
     """As `test_all`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
@@ -474,11 +477,11 @@ def test_any(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> in
 
     OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
 
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which it is not
-    0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the
-    calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be
-    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is
-    then visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    `status` is None or an integer array as long as `ivars`. Elements whose `status` is nonzero are
+    excluded. On GPUs its dtype must be int32 or uint32. "Own" means on the calling PE. `cmp` is
+    CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be written by `p`, by an
+    atomic operation or by a signal; data that the writer ordered before that write is then visible
+    to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
     """
 def test_any_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Array) -> int:
     """As `test_any`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
@@ -488,28 +491,29 @@ def test_some(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, 
 
     `ivars` is symmetric, own. OpenSHMEM 1.5: shmem_test_some.
 
-    `status`, an integer array as long as `ivars` or None, excludes the elements for which it is not
-    0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. Own memory is that of the
-    calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. The elements must be
-    written by `p`, by an atomic operation or by a signal; what the writer ordered before that is
-    then visible to the calling thread. dtypes: int16, int32, int64, uint16, uint32, uint64.
+    `status` is None or an integer array as long as `ivars`. Elements whose `status` is nonzero are
+    excluded. On GPUs its dtype must be int32 or uint32. On GPUs the dtype of `indices` must be
+    int64 or uint64. "Own" means on the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
+    or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; data that
+    the writer ordered before that write is then visible to the calling thread. dtypes: int16,
+    int32, int64, uint16, uint32, uint64.
     """
 def test_some_vector(ivars: Symmetric, indices: Array, status: Array | None, cmp: int, value: Array) -> int:
     """As `test_some`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
 
 def fence(*, stream: Any = None) -> None:
-    """Order what the caller sent to a PE before this call before what it sends there after it.
+    """Order the caller's earlier writes to each PE before its later writes to the same PE.
 
-    It orders per target PE and completes nothing: data may still be under way on return. Classic
-    mistake: `put(data)`, `signal_op(flag)` with no fence between. OpenSHMEM 1.5: shmem_fence.
+    It orders per target PE and completes nothing: data may still be in transit on return. Common
+    mistake: `put(data)`, then `signal_op(flag)` without a fence between them. OpenSHMEM 1.5:
+    shmem_fence.
     """
 
 def flush(*, stream: Any = None) -> None:
     """Complete the sources of the caller's earlier non-blocking puts: they may be changed again.
 
-    It says nothing of the targets: the data may arrive later, and in any order. `quiet` does what
-    this does, and waits for arrival, too. NVSHMEM 3: nvshmemx_flush, nvshmemx_flush_warp,
-    nvshmemx_flush_block.
+    The data may arrive later, and in any order. `quiet` does the same and also waits for arrival.
+    NVSHMEM 3: nvshmemx_flush, nvshmemx_flush_warp, nvshmemx_flush_block.
     """
 def flush_warp() -> None:
     """As `flush`, in kernels, by all threads of a warp with the same arguments."""
@@ -517,9 +521,9 @@ def flush_block() -> None:
     """As `flush`, in kernels, by all threads of a block with the same arguments."""
 
 def quiet(*, stream: Any = None) -> None:
-    """Complete what the caller sent before: on return it has arrived, on every PE.
+    """Complete the caller's earlier operations: on return all data has arrived, on every PE.
 
-    Classic mistake: reading the `dst` of a `get_nbi` before `quiet`. OpenSHMEM 1.5: shmem_quiet.
+    Common mistake: reading the `dst` of a `get_nbi` before `quiet`. OpenSHMEM 1.5: shmem_quiet.
     """
 
 def team_my_pe(team: Team) -> int:
@@ -575,7 +579,7 @@ def team_destroy(team: Team) -> None:
     """
 
 def barrier(team: Team, *, stream: Any = None) -> None:
-    """Wait until every PE of `team` calls; what any of them put before is then visible to all.
+    """Wait until every PE of `team` calls; all data they put before is then visible to all.
 
     NVSHMEM 3: nvshmem_barrier.
 
@@ -588,7 +592,7 @@ def barrier_block(team: Team) -> None:
     """As `barrier`, in kernels, by all threads of a block with the same arguments."""
 
 def barrier_all(*, stream: Any = None) -> None:
-    """Wait until every PE calls; what any of them put before is then visible to all.
+    """Wait until every PE calls; all data they put before is then visible to all.
 
     OpenSHMEM 1.5: shmem_barrier_all.
 
@@ -603,7 +607,7 @@ def barrier_all_block() -> None:
 def sync(team: Team, *, stream: Any = None) -> None:
     """Wait until every PE of `team` calls. Completes no operations: `quiet` and `barrier` do.
 
-    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
+    Stores of the PEs to their own memory before the call are visible to the others. OpenSHMEM 1.5:
     shmem_team_sync.
 
     One call per PE: by one thread, one warp or one block of one kernel, or by the host, which first
@@ -617,7 +621,7 @@ def sync_block(team: Team) -> None:
 def sync_all(*, stream: Any = None) -> None:
     """Wait until every PE calls. Completes no operations: `quiet` and `barrier_all` do.
 
-    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
+    Stores of the PEs to their own memory before the call are visible to the others. OpenSHMEM 1.5:
     shmem_sync_all.
 
     One call per PE: by one thread, one warp or one block of one kernel, or by the host, which first
@@ -633,10 +637,11 @@ def broadcast(team: Team, dst: Symmetric, src: Symmetric, root: int = 0, *, stre
 
     OpenSHMEM 1.5: shmem_broadcast.
 
-    All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` are
-    symmetric, contiguous, and of one dtype. They must not overlap. On return `dst` has the result
-    and `src` may be changed; other PEs may still be in the call. One call per PE: by one thread,
-    one warp or one block of one kernel, or by the host, which first waits for its PE's kernels.
+    All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` must
+    be symmetric and contiguous and have the same dtype. They must not overlap. On return `dst` has
+    the result and `src` may be changed; other PEs may still be in the call. One call per PE: by one
+    thread, one warp or one block of one kernel, or by the host, which first waits for its PE's
+    kernels.
     """
 def broadcast_warp(team: Team, dst: Symmetric, src: Symmetric, root: int = 0) -> None:
     """As `broadcast`, in kernels, by all threads of a warp with the same arguments."""
@@ -646,13 +651,14 @@ def broadcast_block(team: Team, dst: Symmetric, src: Symmetric, root: int = 0) -
 def fcollect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -> None:
     """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
 
-    `src` has n elements on every PE, `dst` at least `team_n_pes(team) * n`. OpenSHMEM 1.5:
+    `src` has n elements on every PE, `dst` at least `team_n_pes(team) * n` elements. OpenSHMEM 1.5:
     shmem_fcollect.
 
-    All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` are
-    symmetric, contiguous, and of one dtype. They must not overlap. On return `dst` has the result
-    and `src` may be changed; other PEs may still be in the call. One call per PE: by one thread,
-    one warp or one block of one kernel, or by the host, which first waits for its PE's kernels.
+    All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` must
+    be symmetric and contiguous and have the same dtype. They must not overlap. On return `dst` has
+    the result and `src` may be changed; other PEs may still be in the call. One call per PE: by one
+    thread, one warp or one block of one kernel, or by the host, which first waits for its PE's
+    kernels.
     """
 def fcollect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
     """As `fcollect`, in kernels, by all threads of a warp with the same arguments."""
@@ -662,13 +668,14 @@ def fcollect_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
 def collect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -> None:
     """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
 
-    `src` may have another number of elements on every PE; `dst` has room for all of them. OpenSHMEM
-    1.5: shmem_collect.
+    `src` may differ in size between PEs; `dst` must have room for all of it. OpenSHMEM 1.5:
+    shmem_collect.
 
-    All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` are
-    symmetric, contiguous, and of one dtype. They must not overlap. On return `dst` has the result
-    and `src` may be changed; other PEs may still be in the call. One call per PE: by one thread,
-    one warp or one block of one kernel, or by the host, which first waits for its PE's kernels.
+    All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` must
+    be symmetric and contiguous and have the same dtype. They must not overlap. On return `dst` has
+    the result and `src` may be changed; other PEs may still be in the call. One call per PE: by one
+    thread, one warp or one block of one kernel, or by the host, which first waits for its PE's
+    kernels.
     """
 def collect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
     """As `collect`, in kernels, by all threads of a warp with the same arguments."""
@@ -678,13 +685,14 @@ def collect_block(team: Team, dst: Symmetric, src: Symmetric) -> None:
 def alltoall(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -> None:
     """Send part k of `src` to the team's PE k: there, part j of `dst` is what PE j sent.
 
-    `src` has `team_n_pes(team)` equal parts; those of `dst` are as long. OpenSHMEM 1.5:
+    `src` has `team_n_pes(team)` equal parts, and `dst` as many of the same size. OpenSHMEM 1.5:
     shmem_alltoall.
 
-    All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` are
-    symmetric, contiguous, and of one dtype. They must not overlap. On return `dst` has the result
-    and `src` may be changed; other PEs may still be in the call. One call per PE: by one thread,
-    one warp or one block of one kernel, or by the host, which first waits for its PE's kernels.
+    All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` must
+    be symmetric and contiguous and have the same dtype. They must not overlap. On return `dst` has
+    the result and `src` may be changed; other PEs may still be in the call. One call per PE: by one
+    thread, one warp or one block of one kernel, or by the host, which first waits for its PE's
+    kernels.
     """
 def alltoall_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
     """As `alltoall`, in kernels, by all threads of a warp with the same arguments."""
@@ -698,10 +706,11 @@ def alltoalls(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_s
     dst_stride` of `dst`, where j is the sender. Strides are 1 or more. OpenSHMEM 1.5:
     shmem_alltoalls.
 
-    All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` are
-    symmetric, contiguous, and of one dtype. They must not overlap. On return `dst` has the result
-    and `src` may be changed; other PEs may still be in the call. One call per PE: by one thread,
-    one warp or one block of one kernel, or by the host, which first waits for its PE's kernels.
+    All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` must
+    be symmetric and contiguous and have the same dtype. They must not overlap. On return `dst` has
+    the result and `src` may be changed; other PEs may still be in the call. One call per PE: by one
+    thread, one warp or one block of one kernel, or by the host, which first waits for its PE's
+    kernels.
     """
 def alltoalls_warp(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_stride: int, nelems: int) -> None:
     """As `alltoalls`, in kernels, by all threads of a warp with the same arguments."""
@@ -715,15 +724,15 @@ def reduce(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream: Any =
 
     `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats
     and complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or
-    "xor" (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest
-    value, and of equal ones the smallest place). On the cpu backend elements are combined in the
-    order of the PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which
-    has no products of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs
-    of `team` call, in the same order as the team's other collectives. `dst` and `src` are
-    symmetric, contiguous, and of one dtype. They must not overlap, but may be the same array. On
-    return `dst` has the result and `src` may be changed; other PEs may still be in the call. One
-    call per PE: by one thread, one warp or one block of one kernel, or by the host, which first
-    waits for its PE's kernels.
+    "xor" (integers), or "maxloc" (records of two numbers, a value and its location: the result is
+    the largest value; ties go to the smallest location). On the cpu backend elements are combined
+    in the order of the PEs' numbers, so every PE gets the same bits. On GPUs the order is
+    NVSHMEM's, which has no products of complex numbers, and "maxloc" only in `reduce_block`, of two
+    float64. All PEs of `team` call, in the same order as the team's other collectives. `dst` and
+    `src` must be symmetric and contiguous and have the same dtype. They must not overlap, but may
+    be the same array. On return `dst` has the result and `src` may be changed; other PEs may still
+    be in the call. One call per PE: by one thread, one warp or one block of one kernel, or by the
+    host, which first waits for its PE's kernels.
     """
 def reduce_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     """As `reduce`, in kernels, by all threads of a warp with the same arguments."""
@@ -738,15 +747,15 @@ def reducescatter(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream
 
     `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats
     and complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or
-    "xor" (integers), or "maxloc" (records of two numbers, a value and where it is from: the largest
-    value, and of equal ones the smallest place). On the cpu backend elements are combined in the
-    order of the PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which
-    has no products of complex numbers, and "maxloc" only in `reduce_block`, of two float64. All PEs
-    of `team` call, in the same order as the team's other collectives. `dst` and `src` are
-    symmetric, contiguous, and of one dtype. They must not overlap, but `dst` may be the caller's
-    part of `src`. On return `dst` has the result and `src` may be changed; other PEs may still be
-    in the call. One call per PE: by one thread, one warp or one block of one kernel, or by the
-    host, which first waits for its PE's kernels.
+    "xor" (integers), or "maxloc" (records of two numbers, a value and its location: the result is
+    the largest value; ties go to the smallest location). On the cpu backend elements are combined
+    in the order of the PEs' numbers, so every PE gets the same bits. On GPUs the order is
+    NVSHMEM's, which has no products of complex numbers, and "maxloc" only in `reduce_block`, of two
+    float64. All PEs of `team` call, in the same order as the team's other collectives. `dst` and
+    `src` must be symmetric and contiguous and have the same dtype. They must not overlap, but `dst`
+    may be the caller's part of `src`. On return `dst` has the result and `src` may be changed;
+    other PEs may still be in the call. One call per PE: by one thread, one warp or one block of one
+    kernel, or by the host, which first waits for its PE's kernels.
     """
 def reducescatter_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     """As `reducescatter`, in kernels, by all threads of a warp with the same arguments."""
@@ -756,25 +765,25 @@ def reducescatter_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> 
 def peer_array(array: Symmetric, pe: int) -> DeviceArray:
     """Return `array` (symmetric) as it is on `pe`: loads and stores then reach that PE's memory.
 
-    Stores count as sent: `fence`, `quiet` and barriers do for them what they do for `p`. Only of
-    PEs in TEAM_SHARED. NVSHMEM 3: nvshmem_ptr.
+    `fence`, `quiet` and barriers treat these stores like `p`. `pe` must be in TEAM_SHARED. NVSHMEM
+    3: nvshmem_ptr.
     """
 
 def multicast_array(array: Symmetric, team: Team) -> MulticastArray:
     """Return `array` (symmetric) as it is on all PEs of `team`: a store reaches all of them.
 
-    It can be assigned to (`m[i] = value`), not read, and is made where it is used: it cannot be
-    passed to a kernel. NVSHMEM 3: nvshmemx_mc_ptr.
+    It can be assigned to (`m[i] = value`) but not read. It cannot be passed to a kernel: call this
+    in the kernel. NVSHMEM 3: nvshmemx_mc_ptr.
     """
 
 def gemm_block(dst: Array, a: Array, b: Array, accumulate: bool) -> None:
     """Multiply matrices: `dst = a @ b`, with `accumulate` `dst += a @ b`.
 
-    `dst` (m, n), `a` (m, k) and `b` (k, n) are memory this PE can load from, of float16, float32 or
-    float64, all of one; any sizes, 0 too. In `dst`, and in `a` and `b` or their transposes, the
-    elements of a row are neighbours. Sums of float16 are kept as float32. On return `dst` is there
-    for all threads of the block; what they wrote to `a` and `b` before is included only if they
-    synchronised before. On CPUs it is SciPy's BLAS.
+    `dst` (m, n), `a` (m, k) and `b` (k, n) are memory this PE can load from, all float16, all
+    float32 or all float64; any size, including 0. In `dst`, and in `a` and `b` or their transposes,
+    the elements of each row must be adjacent. Sums of float16 are kept as float32. On return `dst`
+    is visible to all threads of the block. What the threads wrote to `a` and `b` before is included
+    only if they synchronised after writing. On CPUs SciPy's BLAS computes it.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """

@@ -34,9 +34,9 @@ class Kernel:
 
     `grid` and `block` are integers or tuples of up to three: blocks of a grid, threads of a block
     (1024 at most). Other arguments are `SymmetricArray`s, `DeviceArray`s, numbers, tuples of these,
-    and None. The first launch with types of arguments compiles. Raises `ArgumentError` for a
-    configuration or an argument that cannot be, Numba's `TypingError` for a kernel that cannot be
-    typed, with its line.
+    and None. The first launch with each combination of argument types compiles. Raises
+    `ArgumentError` for an invalid configuration or argument, and Numba's `TypingError`, with the
+    line, for a kernel that cannot be typed.
     """
 
     def __init__(self, py_func: Callable[..., Any], options: dict[str, Any]) -> None:
@@ -166,10 +166,10 @@ def jit(func: Any = None, *, device: bool = False, **options: Any) -> Any:
 
     The function is written for `numba.cuda`. Options are those of `numba.cuda.jit`: `fastmath`
     and `debug` (index checks) count on every backend, others where they mean something. With
-    `collective=True` all blocks of a launch run at the same time, as kernels have to whose blocks
-    wait for others' (NVSHMEM 3: nvshmemx_collective_launch): a grid that is too large for that
-    raises `ArgumentError` at the launch, and says how many blocks can be. The kernel is
-    compiled at the first launch with each combination of argument types; a kernel that cannot be
+    `collective=True` all blocks of a launch run at the same time, which is needed if blocks wait
+    for other blocks (NVSHMEM 3: nvshmemx_collective_launch): a grid that is too large for that
+    raises `ArgumentError` at the launch; the message says how many blocks are possible. The kernel
+    is compiled at the first launch with each combination of argument types; a kernel that cannot be
     typed raises Numba's error there. The code is kept on disk for later runs, unless `cache=False`
     says otherwise (on the cpu backend).
     """

@@ -16,6 +16,9 @@ USER_CODE = {
 }  # fmt: skip
 
 
+Place = tuple[CodeType, int]  # code, and the instruction in it
+
+
 class Line(str):
     """A line of a source file, as "file.py:12"."""
 
@@ -48,7 +51,7 @@ def user_line() -> Line:
     return line_of(user_frame(sys._getframe(1)))
 
 
-def user_place() -> tuple[CodeType, int]:
+def user_place() -> Place:
     """Return the code being executed outside the library, and the instruction, for `line_at`.
 
     Cheaper than `user_line`: finding the line of an instruction in a long function takes a while.

@@ -212,9 +212,9 @@ def finalize() -> None:
     call or has ended without this one, and `PeerFailed`, `Deadlock` or `WaitTimeout` when the job
     is over; the runtime of this PE has ended then, too.
 
-    A program may end without it: at its exit a PE waits for its launches, whose errors count as the
-    program's, and for no other PE. Do not mix: PEs that call it wait for all others to do so.
-    NVSHMEM 3: nvshmem_finalize.
+    A program may end without calling it: at exit a PE then waits for its launches, whose errors
+    count as the program's, but not for other PEs. Either all PEs call it or none: those that do
+    wait for all others. NVSHMEM 3: nvshmem_finalize.
     """
     _end()
 
@@ -245,8 +245,8 @@ def session(
     When an exception leaves the block, other than that of `sys.exit()`, the PE does not wait for
     the others, which may be anywhere: its runtime ends at once, arrays become unusable, and the
     exception goes on. If it ends the process, the other PEs are ended, or their waits raise
-    `PeerFailed`. A program that catches it cannot call `init` again; that of a job's only PE can,
-    whose launches are cancelled.
+    `PeerFailed`. A program that catches it cannot call `init` again, unless its PE is the job's
+    only one; the launches of that PE are cancelled.
     """
     return _Session(backend=backend, heap_size=heap_size, bootstrap=bootstrap)
 
@@ -501,10 +501,10 @@ def register(array: Any) -> DeviceArray:
 
 @public
 def on_device(array: Any, what: str = "on_device", name: str = "array") -> Any:
-    """The array as kernels take it, on the same memory; not collective.
+    """Return the array in the form that kernels accept, on the same memory; not collective.
 
-    A device array, or another with `__cuda_array_interface__`, is returned as it is; of an array
-    in host memory that is registered, or of a part of one, it returns a device array. Raises
+    A device array, or another with `__cuda_array_interface__`, is returned as it is; for an array
+    in host memory that is registered, or a part of one, a device array is returned. Raises
     `ArgumentError` for others, naming the function `what` and the argument `name`.
     """
     registrations = current(what).registrations
@@ -536,8 +536,8 @@ def stream() -> Any:
     then return immediately, without a result. `s.synchronize()` waits for the stream and raises the
     error of a kernel that failed; `synchronize()` and `a.numpy()`, which wait for all streams, do
     the same. Work submitted after a launch that failed, on the same stream, is skipped. Launches
-    without a stream use the default stream (0), which waits for all other streams and they for it,
-    as CUDA's does. Not collective; a stream is released with the last reference.
+    without a stream use the default stream (0). It waits for all other streams, and they wait for
+    it, as in CUDA. Not collective; a stream is released with the last reference.
     """
     return current("stream").backend.stream()
 

@@ -21,7 +21,7 @@ class Tuning:
     `threads` of a block and `blocks` of a grid; `piece_bytes`, what is sent, and then waited for,
     in one piece; `tile`, rows and columns of a product of matrices that is sent as soon as it is
     made; `product_rows`, rows of a product that is not sent, all columns at once, or 0 where a
-    `tile` is best for these, too. Plans take from it what the user does not say.
+    `tile` is best for these, too. Plans use it for what the user does not set.
     """
 
     threads: int

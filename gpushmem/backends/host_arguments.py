@@ -19,6 +19,7 @@ from numba.cuda.typing.typeof import Purpose, typeof
 from gpushmem.arguments import integer, shown, taking
 from gpushmem.backends import argument_types
 from gpushmem.backends.argument_types import requirement
+from gpushmem.backends.hostcalls import checked_integer
 from gpushmem.errors import ArgumentError, ArgumentTypeError, TeamError
 from gpushmem.ops import Op, roles
 from gpushmem.ops.roles import of_role
@@ -110,7 +111,14 @@ def _integer(op: Op, name: str, role: type[roles.Integer], given: Given) -> int:
         raise ArgumentTypeError(
             f"{op.name}: there is no {role.what} {shown(value)}: {name} must be an integer"
         )
-    return integer(f"{op.name}: {name}", value, *(ANY if issubclass(role, roles.Wanted) else ()))
+    return integer(f"{op.name}: {name}", value)
+
+
+def _wanted(op: Op, name: str, role: type[roles.Wanted], given: Given) -> int:
+    """An integer in the range of the array whose elements it is for."""
+    number = integer(f"{op.name}: {name}", given[name], *ANY)
+    array = (op.named(roles.Own) + op.named(roles.RemoteSignal))[0]
+    return checked_integer(op.name, number, given[array].dtype)
 
 
 def _timeout(op: Op, name: str, role: type, given: Given) -> Any:
@@ -165,6 +173,7 @@ TAKES: dict[type, Taker] = {
     roles.Status: _array_or_none,
     roles.Value: _scalar,
     roles.Integer: _integer,
+    roles.Wanted: _wanted,
     roles.Timeout: _timeout,
     roles.Reduction: _reduction,
     roles.TeamHandle: _team,

@@ -60,7 +60,7 @@ class _As(click.ParamType):  # type: ignore[type-arg]
     "--timeout",
     type=_As("GPUSHMEM_TIMEOUT", "seconds"),
     metavar="SECONDS",
-    help="End the job, with a report, when a host waits this long in one call.",
+    help="End the job, with a report, when a PE's host program waits this long in one call.",
 )
 @click.option(
     "--backend",
@@ -103,7 +103,8 @@ def command(
 ) -> None:
     """Start PEs on this machine and run SCRIPT in each; arguments after SCRIPT are passed to it.
 
-    PEs of the cpu backend are forked from this process, those of others are new processes.
+    PEs of the cpu backend are forked from this process. PEs of other backends are started as new
+    processes.
 
     The exit code is that of the first PE that fails. Standard input goes to PE 0, unless it is a
     terminal.

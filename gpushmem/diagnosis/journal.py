@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.lines import line_at, user_place
+from gpushmem.lines import Place, line_at, user_place
 
 __all__ = [
     "KEY_PE", "PARTS", "PLACES", "PUT", "PUTS", "SIGNALS", "TABLES", "WORD", "WORDS", "Journal",
-    "Journals", "place_of",
+    "Journals", "Place", "place_of",
 ]  # fmt: skip
 
 KEY_PE = 16  # bits of a key that hold the PE, plus 1; the rest is the heap offset
@@ -51,9 +51,13 @@ class Journal:
         self._host: deque[tuple[int, int, int, CodeType, int]] = deque(maxlen=PUTS)
         self._host_notes = 0
 
-    def note(self, start: int, nbytes: int, pe: int) -> None:
-        """Note that the host writes to heap offset `start` on `pe`."""
-        self._host.append((int(start), int(nbytes), int(pe), *user_place()))
+    def place(self) -> Place:
+        """The place in the program that is being executed."""
+        return user_place()
+
+    def note(self, start: int, nbytes: int, pe: int, place: Place | None = None) -> None:
+        """Note that the host writes to heap offset `start` on `pe`; at `place`, else here."""
+        self._host.append((int(start), int(nbytes), int(pe), *(place or user_place())))
         self._host_notes += 1
 
     def forget(self, start: int, nbytes: int) -> None:

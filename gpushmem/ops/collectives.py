@@ -11,7 +11,7 @@ which first waits for its PE's kernels."""
 
 @declare(scopes=EVERY_SCOPE, on_host=True, note=TOGETHER, meets=True, orders="barrier")
 def barrier(team: TeamHandle) -> None:
-    """Wait until every PE of `team` calls; what any of them put before is then visible to all.
+    """Wait until every PE of `team` calls; all data they put before is then visible to all.
 
     NVSHMEM 3: nvshmem_barrier.
     """
@@ -19,7 +19,7 @@ def barrier(team: TeamHandle) -> None:
 
 @declare(scopes=EVERY_SCOPE, on_host=True, note=TOGETHER, meets=True, orders="barrier")
 def barrier_all() -> None:
-    """Wait until every PE calls; what any of them put before is then visible to all.
+    """Wait until every PE calls; all data they put before is then visible to all.
 
     OpenSHMEM 1.5: shmem_barrier_all.
     """
@@ -29,7 +29,7 @@ def barrier_all() -> None:
 def sync(team: TeamHandle) -> None:
     """Wait until every PE of `team` calls. Completes no operations: `quiet` and `barrier` do.
 
-    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
+    Stores of the PEs to their own memory before the call are visible to the others. OpenSHMEM 1.5:
     shmem_team_sync.
     """
 
@@ -38,15 +38,15 @@ def sync(team: TeamHandle) -> None:
 def sync_all() -> None:
     """Wait until every PE calls. Completes no operations: `quiet` and `barrier_all` do.
 
-    What the PEs stored to their own memory before is visible to the others. OpenSHMEM 1.5:
+    Stores of the PEs to their own memory before the call are visible to the others. OpenSHMEM 1.5:
     shmem_sync_all.
     """
 
 
 COLLECTIVE = f"""\
 All PEs of `team` call, in the same order as the team's other collectives. `dst`
-and `src` are symmetric, contiguous, and of one dtype. They must not overlap{{but}}. On return
-`dst` has the result and `src` may be changed; other PEs may still be in the call.
+and `src` must be symmetric and contiguous and have the same dtype. They must not overlap{{but}}.
+On return `dst` has the result and `src` may be changed; other PEs may still be in the call.
 {TOGETHER}"""
 APART, IN_PLACE, PART_IN_PLACE = (
     COLLECTIVE.format(but=but)
@@ -55,10 +55,10 @@ APART, IN_PLACE, PART_IN_PLACE = (
 REDUCING = """\
 `op`, written as a literal in the call, is "sum" or "prod" (integers, which wrap around, floats and
 complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
-(integers), or "maxloc" (records of two numbers, a value and where it is from: the largest value,
-and of equal ones the smallest place). On the cpu backend elements are combined in the order of the
-PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no products
-of complex numbers, and "maxloc" only in `reduce_block`, of two float64."""
+(integers), or "maxloc" (records of two numbers, a value and its location: the result is the largest
+value; ties go to the smallest location). On the cpu backend elements are combined in the order of
+the PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no
+products of complex numbers, and "maxloc" only in `reduce_block`, of two float64."""
 
 
 @declare(
@@ -77,7 +77,7 @@ def broadcast(team: TeamHandle, dst: ToMembers, src: FromMembers, root: Root = 0
 def fcollect(team: TeamHandle, dst: ToMembers, src: FromMembers) -> None:
     """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
 
-    `src` has n elements on every PE, `dst` at least `team_n_pes(team) * n`. OpenSHMEM 1.5:
+    `src` has n elements on every PE, `dst` at least `team_n_pes(team) * n` elements. OpenSHMEM 1.5:
     shmem_fcollect.
     """
 
@@ -88,7 +88,7 @@ def fcollect(team: TeamHandle, dst: ToMembers, src: FromMembers) -> None:
 def collect(team: TeamHandle, dst: ToMembers, src: FromMembers) -> None:
     """Collect `src` of every PE of `team`, one after the other, to `dst`, on every PE.
 
-    `src` may have another number of elements on every PE; `dst` has room for all of them.
+    `src` may differ in size between PEs; `dst` must have room for all of it.
     OpenSHMEM 1.5: shmem_collect.
     """
 
@@ -99,7 +99,7 @@ def collect(team: TeamHandle, dst: ToMembers, src: FromMembers) -> None:
 def alltoall(team: TeamHandle, dst: ToMembers, src: FromMembers) -> None:
     """Send part k of `src` to the team's PE k: there, part j of `dst` is what PE j sent.
 
-    `src` has `team_n_pes(team)` equal parts; those of `dst` are as long. OpenSHMEM 1.5:
+    `src` has `team_n_pes(team)` equal parts, and `dst` as many of the same size. OpenSHMEM 1.5:
     shmem_alltoall.
     """
 

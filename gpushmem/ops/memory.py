@@ -10,8 +10,8 @@ from gpushmem.ops.row import declare
 def peer_array(array: Views, pe: Pe) -> View:
     """Return `array` (symmetric) as it is on `pe`: loads and stores then reach that PE's memory.
 
-    Stores count as sent: `fence`, `quiet` and barriers do for them what they do for `p`. Only of
-    PEs in TEAM_SHARED. NVSHMEM 3: nvshmem_ptr.
+    `fence`, `quiet` and barriers treat these stores like `p`. `pe` must be in TEAM_SHARED.
+    NVSHMEM 3: nvshmem_ptr.
     """
 
 
@@ -19,6 +19,6 @@ def peer_array(array: Views, pe: Pe) -> View:
 def multicast_array(array: Views, team: TeamHandle) -> MulticastView:
     """Return `array` (symmetric) as it is on all PEs of `team`: a store reaches all of them.
 
-    It can be assigned to (`m[i] = value`), not read, and is made where it is used: it cannot be
-    passed to a kernel. NVSHMEM 3: nvshmemx_mc_ptr.
+    It can be assigned to (`m[i] = value`) but not read. It cannot be passed to a kernel: call this
+    in the kernel. NVSHMEM 3: nvshmemx_mc_ptr.
     """

@@ -7,10 +7,10 @@ from gpushmem.ops.row import EVERY_SCOPE, declare
 
 @declare(on_host=True, orders="fence")
 def fence() -> None:
-    """Order what the caller sent to a PE before this call before what it sends there after it.
+    """Order the caller's earlier writes to each PE before its later writes to the same PE.
 
-    It orders per target PE and completes nothing: data may still be under way on return.
-    Classic mistake: `put(data)`, `signal_op(flag)` with no fence between. OpenSHMEM 1.5:
+    It orders per target PE and completes nothing: data may still be in transit on return.
+    Common mistake: `put(data)`, then `signal_op(flag)` without a fence between them. OpenSHMEM 1.5:
     shmem_fence.
     """
 
@@ -19,15 +19,14 @@ def fence() -> None:
 def flush() -> None:
     """Complete the sources of the caller's earlier non-blocking puts: they may be changed again.
 
-    It says nothing of the targets: the data may arrive later, and in any order. `quiet` does what
-    this does, and waits for arrival, too. NVSHMEM 3: nvshmemx_flush, nvshmemx_flush_warp,
-    nvshmemx_flush_block.
+    The data may arrive later, and in any order. `quiet` does the same and also waits for
+    arrival. NVSHMEM 3: nvshmemx_flush, nvshmemx_flush_warp, nvshmemx_flush_block.
     """
 
 
 @declare(on_host=True, orders="quiet")
 def quiet() -> None:
-    """Complete what the caller sent before: on return it has arrived, on every PE.
+    """Complete the caller's earlier operations: on return all data has arrived, on every PE.
 
-    Classic mistake: reading the `dst` of a `get_nbi` before `quiet`. OpenSHMEM 1.5: shmem_quiet.
+    Common mistake: reading the `dst` of a `get_nbi` before `quiet`. OpenSHMEM 1.5: shmem_quiet.
     """

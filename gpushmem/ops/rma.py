@@ -27,7 +27,7 @@ def p(dst: Element, value: Value, pe: Pe) -> None:
 
 @declare(reads("src", "0"), on_host=True)
 def g(src: Element, pe: Pe) -> ElementResult:
-    """Return element 0 of `src` (symmetric, on `pe`), as it is at some moment during the call.
+    """Return element 0 of `src` (symmetric, on `pe`): the value it has at some time in the call.
 
     To read element i pass `src[i:]`. OpenSHMEM 1.5: shmem_g.
     """
@@ -45,10 +45,10 @@ def g(src: Element, pe: Pe) -> ElementResult:
 def put(dst: Remote, src: Source, pe: Pe) -> None:
     """Copy all `src.size` elements of `src` (local) to the first of `dst` (symmetric, on `pe`).
 
-    Both contiguous, of one dtype; a smaller `dst` is an error. `put_signal` tells `pe` that the
-    data has arrived. Two puts may arrive in either order: put `fence` between them where it
-    matters. OpenSHMEM 1.5: shmem_put, shmem_put_nbi; NVSHMEM 3: nvshmemx_put_warp,
-    nvshmemx_put_block.
+    Both arrays must be contiguous and have the same dtype; a smaller `dst` is an error.
+    `put_signal` tells `pe` that the data has arrived. Two puts may arrive in either order: where
+    the order matters, call `fence` between them. OpenSHMEM 1.5: shmem_put, shmem_put_nbi;
+    NVSHMEM 3: nvshmemx_put_warp, nvshmemx_put_block.
     """
 
 
@@ -64,14 +64,14 @@ def put(dst: Remote, src: Source, pe: Pe) -> None:
 def get(dst: Target, src: Remote, pe: Pe) -> None:
     """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
 
-    Both contiguous, of one dtype; a smaller `src` is an error. OpenSHMEM 1.5: shmem_get,
-    shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
+    Both arrays must be contiguous and have the same dtype; a smaller `src` is an error.
+    OpenSHMEM 1.5: shmem_get, shmem_get_nbi; NVSHMEM 3: nvshmemx_get_warp, nvshmemx_get_block.
     """
 
 
-STRIDED = """Strides are in elements, 1 or more; both arrays contiguous, of one dtype.
-OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and for
-warps."""
+STRIDED = """Strides are in elements, 1 or more. Both arrays must be contiguous and have the same
+dtype. OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block,
+and for warps."""
 
 
 @declare(
@@ -86,7 +86,7 @@ warps."""
 def iput(
     dst: Remote, src: Source, dst_stride: Stride, src_stride: Stride, nelems: Count, pe: Pe
 ) -> None:
-    """Copy elements of `src` (local) to `dst` (symmetric, on `pe`), `nelems` of them, with strides.
+    """Copy `nelems` strided elements of `src` (local) to `dst` (symmetric, on `pe`).
 
     Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
     """
@@ -104,7 +104,7 @@ def iput(
 def iget(
     dst: Target, src: Remote, dst_stride: Stride, src_stride: Stride, nelems: Count, pe: Pe
 ) -> None:
-    """Copy elements of `src` (symmetric, on `pe`) to `dst` (local), `nelems` of them, with strides.
+    """Copy `nelems` strided elements of `src` (symmetric, on `pe`) to `dst` (local).
 
     Element `i * src_stride` of `src` goes to element `i * dst_stride` of `dst`.
     """

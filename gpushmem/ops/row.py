@@ -235,6 +235,7 @@ def declare(
     notes = Notes(note, host_note)
 
     def add(declaration: Callable[..., Any]) -> Callable[..., Any]:
+        _check_names(declaration, facts)
         for scope in scopes:
             for form in (False, True) if nbi else (False,):
                 _add_row(declaration, scope, form, where, facts, notes)
@@ -243,6 +244,25 @@ def declare(
         return next(op.function for op in OPS.values() if op.base == declaration.__name__)
 
     return add
+
+
+def _check_names(declaration: Callable[..., Any], facts: Facts) -> None:
+    """Raise for effects, and waits, of parameters that the operation does not have."""
+    params = inspect.signature(declaration).parameters
+    for how, array, extent, _ in facts.effects:
+        used = [array]
+        if extent == "stride":
+            used += [f"{array}_stride", "nelems"]
+        elif extent not in ("0", "parts"):
+            used.append(extent)
+        for name in used:
+            if name not in params:
+                said = f"{array!r}" if extent in (array, "0") else f"{array!r}, {extent!r}"
+                raise ValueError(f"{declaration.__name__}: {how}({said}): it has no such parameter")
+    if facts.waits_for and facts.waits_for not in params:
+        raise ValueError(
+            f"{declaration.__name__}: waits_for={facts.waits_for!r}: it has no such parameter"
+        )
 
 
 class Notes(NamedTuple):

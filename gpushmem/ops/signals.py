@@ -39,9 +39,9 @@ def put_signal(
 ) -> None:
     """`put(dst, src, pe)`, then update `signal` (uint64, symmetric, on `pe`).
 
-    `op` is SIGNAL_SET or SIGNAL_ADD. Whoever sees the signal sees the data: that, and no more, is
-    ordered; earlier puts are not. OpenSHMEM 1.5: shmem_put_signal;
-    NVSHMEM 3: nvshmemx_put_signal_block.
+    `op` is SIGNAL_SET or SIGNAL_ADD. A PE that sees the signal also sees the data of this call.
+    Earlier puts are not ordered. OpenSHMEM 1.5: shmem_put_signal; NVSHMEM 3:
+    nvshmemx_put_signal_block.
     """
 
 
@@ -49,7 +49,7 @@ def put_signal(
 def signal_op(signal: RemoteSignal, value: SignalValue, op: SignalOp, pe: Pe) -> None:
     """Update element 0 of `signal` (uint64, symmetric, on `pe`) atomically: set it or add to it.
 
-    `op` is SIGNAL_SET or SIGNAL_ADD. Not ordered after earlier puts: put `fence` before it.
+    `op` is SIGNAL_SET or SIGNAL_ADD. Not ordered after earlier puts: call `fence` first.
     NVSHMEM 3: nvshmemx_signal_op.
     """
 
@@ -58,6 +58,6 @@ def signal_op(signal: RemoteSignal, value: SignalValue, op: SignalOp, pe: Pe) ->
 def signal_fetch(signal: OwnSignal) -> SignalResult:
     """Return element 0 of `signal` (uint64, symmetric, the caller's own), read atomically.
 
-    What was put before the value was signalled is visible to the caller. OpenSHMEM 1.5:
+    Data that was put before the signal was updated is visible to the caller. OpenSHMEM 1.5:
     shmem_signal_fetch.
     """

@@ -21,17 +21,17 @@ from gpushmem.ops.roles import (
 from gpushmem.ops.row import ATOMIC, SIGNAL, declare, reads, writes
 
 TIMEOUT = """With `timeout_ns`, nanoseconds of 0 or more, the wait ends after that time even if the
-condition does not hold; 0 polls once, after yielding to the other threads. {status} A
-condition that holds when the wait ends counts, however late it is; if it does not hold, nothing is
-guaranteed about what others wrote. Without a timeout (None) it waits indefinitely."""
+condition does not hold; 0 polls once, after yielding to the other threads. {status} A condition
+that holds when the wait ends counts, however late that is. If it does not hold, nothing is
+guaranteed about what other PEs wrote. Without a timeout (None) it waits indefinitely."""
 WHETHER = TIMEOUT.format(status="It then returns whether the condition held: True or False.")
 NO_INDEX = TIMEOUT.format(
-    status="""It then returns -1, which is also what it returns at once if there is nothing to wait
-for: a `status` that excludes all of `ivars` tells the two apart."""
+    status="""It then returns -1. It also returns -1, at once, if there is nothing to wait for:
+check `status` to tell the two cases apart."""
 )
 NO_COUNT = TIMEOUT.format(
-    status="""It then returns 0, which is also what it returns at once if there is nothing to wait
-for: a `status` that excludes all of `ivars` tells the two apart. `indices` stay as they were."""
+    status="""It then returns 0 and leaves `indices` unchanged. It also returns 0, at once, if there
+is nothing to wait for: check `status` to tell the two cases apart."""
 )
 
 
@@ -43,19 +43,22 @@ def signal_wait_until(
 
     The signal is the caller's own. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT or CMP_GE. On
     return the data put before the signal is visible to the calling thread, and to other threads of
-    the block after `cuda.syncthreads()`. The signal keeps its value: reset it, or count up. To wait
-    for several signals in one call, give an array of them to `wait_until_all`, `wait_until_any` or
-    `wait_until_some`: the data put before those that satisfy `cmp` is then visible likewise.
+    the block after `cuda.syncthreads()`. The signal keeps its value: reset it, or wait for larger
+    values. To wait for several signals in one call, give an array of them to `wait_until_all`,
+    `wait_until_any` or `wait_until_some`: data that was put before those that satisfy `cmp` is then
+    visible, too.
     OpenSHMEM 1.5: shmem_signal_wait_until.
     """
 
 
-WAITING = """Own memory is that of the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
-or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; what the
-writer ordered before that is then visible to the calling thread. dtypes: int16, int32, int64,
-uint16, uint32, uint64."""
-SEVERAL = f"""`status`, an integer array as long as `ivars` or None, excludes the elements for which
-it is not 0. On GPUs it is of int32 or uint32, `indices` of int64 or uint64. {WAITING}"""
+WAITING = """"Own" means on the calling PE. `cmp` is CMP_EQ, CMP_NE, CMP_GT, CMP_LE, CMP_LT
+or CMP_GE. The elements must be written by `p`, by an atomic operation or by a signal; data that
+the writer ordered before that write is then visible to the calling thread. dtypes: int16, int32,
+int64, uint16, uint32, uint64."""
+STATUS = """`status` is None or an integer array as long as `ivars`. Elements whose `status` is
+nonzero are excluded. On GPUs its dtype must be int32 or uint32."""
+INDICES = "On GPUs the dtype of `indices` must be int64 or uint64."
+SEVERAL, SOME = f"{STATUS} {WAITING}", f"{STATUS} {INDICES} {WAITING}"
 
 # What waits for several elements, and tests of several, have in common.
 LOOKING = reads("ivars", kind=ATOMIC), reads("status", "ivars")
@@ -88,12 +91,12 @@ def wait_until_any(
 ) -> Index:
     """Wait until one element of `ivars` (symmetric, own) satisfies `cmp`; return its index.
 
-    If several do, the lowest. If there is nothing to wait for, all being excluded, -1 (SIZE_MAX
-    in C). OpenSHMEM 1.5: shmem_wait_until_any.
+    If several do, the lowest index is returned; if all are excluded, -1 (SIZE_MAX in C).
+    OpenSHMEM 1.5: shmem_wait_until_any.
     """
 
 
-@declare_wait(FOUND, note=f"{SEVERAL}\n\n{NO_COUNT}")
+@declare_wait(FOUND, note=f"{SOME}\n\n{NO_COUNT}")
 def wait_until_some(
     ivars: Own,
     indices: Indices,
@@ -133,7 +136,7 @@ def test_any(ivars: Own, status: Status, cmp: Comparison, value: Wanted) -> Inde
     """
 
 
-@declare_test(FOUND)
+@declare_test(FOUND, note=SOME)
 def test_some(
     ivars: Own, indices: Indices, status: Status, cmp: Comparison, value: Wanted
 ) -> Index:

@@ -147,12 +147,14 @@ def test_a_signal_that_went_to_the_wrong_pe(deadlock):
     )
 
 
-def test_the_wrong_value(deadlock):
+@pytest.mark.parametrize("queued", [False, True], ids=["at once", "on a stream"])
+def test_the_wrong_value(deadlock, queued):
     def body():
         shmem.init()
+        stream = shmem.stream() if queued else None
         ready = shmem.full(1, 40, "uint64")
         if shmem.my_pe() == 1:
-            shmem.signal_op(ready, 41, shmem.SIGNAL_SET, 0)  # 42 was meant
+            shmem.signal_op(ready, 41, shmem.SIGNAL_SET, 0, stream=stream)  # 42 was meant
         else:
             shmem.signal_wait_until(ready, shmem.CMP_EQ, 42)
         shmem.barrier_all()

@@ -1,6 +1,7 @@
 """Every row of the operation table compiles for GPUs, and links to machine code."""
 
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 
 import pytest
@@ -9,7 +10,9 @@ pytest.importorskip("nvshmem")
 
 from numba.core.errors import NumbaError
 from numba.cuda import types
+from numba.cuda.descriptor import cuda_target
 
+import gpushmem as shmem
 from gpushmem.backends import argument_types
 from gpushmem.backends.nvshmem import compiler, composed, device_calls, elements, lowering
 from gpushmem.ops import OPS
@@ -48,6 +51,17 @@ def test_every_row_is_lowered_in_one_way():
         assert len(found) == 1 or (op.base == "broadcast" and len(found) == 2), op.name
     bases = {op.base for op in kernels.rows()}
     assert {name for way in ways for name in way} <= bases
+
+
+def test_an_argument_can_be_a_constant():
+    site = lowering.Site(cuda_target.target_context, None, {})
+    assert site.argument("SIGNAL_ADD").code.constant == shmem.SIGNAL_ADD
+
+
+def test_a_row_without_a_lowering_is_named():
+    choose = composed.body_of(replace(OPS["flush"], base="signal_add"), {})
+    with pytest.raises(LookupError, match=r"^signal_add has no lowering: .* to CALLS in backends"):
+        choose()
 
 
 def test_functions_of_the_table_are_in_the_bindings():

@@ -73,7 +73,7 @@ TRAPS: dict[int, tuple[type[ShmemError], str | Callable[..., str]]] = {
     BAD_SHAPES: (ArgumentError, _shapes),
     NOT_BY_ROWS: (
         ArgumentError,
-        "a matrix has strides of {0} and {1} bytes: the elements of a row must be neighbours, or, "
+        "a matrix has strides of {0} and {1} bytes: the elements of a row must be adjacent, or, "
         "in a and b, those of a column",
     ),
     NO_MEMORY: (KernelError, "no memory to multiply {0} x {1} and {1} x {2} float16 as float32"),

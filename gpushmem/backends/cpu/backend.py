@@ -242,7 +242,7 @@ class CpuBackend:
             self.synchronize()
         if stream is None:
             return run(**arguments)
-        return self._stream(stream).submit(lambda: run(**arguments))
+        return self._stream(stream).submit(self._inline.queued(op, arguments))
 
     def _in_a_kernel(self, op: Op, arguments: dict[str, Any], stream: Any) -> Any:
         if stream is not None:

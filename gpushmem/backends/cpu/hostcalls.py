@@ -15,7 +15,7 @@ from numba.core.errors import NumbaError
 
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends import hostcalls
-from gpushmem.backends.hostcalls import checked_integer, host_kernel, result_dtype, split_reduction
+from gpushmem.backends.hostcalls import host_kernel, result_dtype, split_reduction
 from gpushmem.ops import Op
 from gpushmem.simt.run.kernel import Kernel, KernelFailure, Running
 from gpushmem.simt.run.stream import Device, Stream
@@ -58,9 +58,6 @@ class HostCalls:
         """
         arguments = hostcalls.kernel_arguments(op, arguments)
         result = np.zeros(1, result_dtype(op, arguments) or "int64")
-        awaited, value = next(iter(arguments.values()), None), arguments.get("value")
-        if isinstance(value, int | np.integer) and isinstance(awaited, np.ndarray):
-            checked_integer(op.name, value, awaited.dtype)
         reduction, others = split_reduction(op, arguments)
         key = (op.name, len(arguments), reduction)
         kernel = self._kernels.get(key)

@@ -21,13 +21,12 @@ from gpushmem.backends.cpu.world import World
 from gpushmem.backends.hostcalls import (
     check_contiguous,
     check_pe,
-    checked_integer,
     copy_from,
     copy_strided,
     copy_to,
     not_symmetric,
 )
-from gpushmem.diagnosis.journal import Journal
+from gpushmem.diagnosis.journal import Journal, Place
 from gpushmem.diagnosis.recording import written
 from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET, Op
 from gpushmem.ops.row import Effect
@@ -74,15 +73,22 @@ class Inline:
         if not effects:
             return call
 
-        def noted(**arguments: Any) -> Any:
+        def noted(place: Place | None = None, **arguments: Any) -> Any:
             result = call(**arguments)
             for effect in effects:
                 start = address_of(arguments[effect.array]) - self._world.heap
                 nbytes = _nbytes(effect, arguments)
-                self._journal.note(start, nbytes, arguments["pe"])
+                self._journal.note(start, nbytes, arguments["pe"], place)
             return result
 
         return noted
+
+    def queued(self, op: Op, arguments: dict[str, Any]) -> Callable[[], Any]:
+        """The call, for a stream: what it writes is noted with the line that is executed now."""
+        call = self.calls[op.base]
+        if written(op):
+            call = partial(call, place=self._journal.place())
+        return partial(call, **arguments)
 
     # --- copies
 
@@ -121,8 +127,7 @@ class Inline:
         if op not in SIGNAL_OPS:
             raise error_of(BAD_SIGNAL_OP, name, op)
         target = self._signal(name, signal, pe)
-        values = {"value": checked_integer(name, value, target.dtype)}
-        return partial(atomics.host, SIGNAL_OPS[op], target, values)
+        return partial(atomics.host, SIGNAL_OPS[op], target, {"value": value})
 
     def _signal_fetch(self, signal: Any) -> Any:
         target = self._signal("signal_fetch", signal, self._world.job.my_pe)

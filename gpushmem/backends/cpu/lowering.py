@@ -243,6 +243,10 @@ def lowering_of(op: Op) -> Any:
     """The meaning of a row of the table in kernels."""
     if op.base in collectives.REDUCING:
         return _chosen(op, collectives.REDUCING[op.base])
+    if op.base not in BODIES:
+        raise LookupError(
+            f"{op.base} has no lowering: add it to BODIES in backends/cpu/lowering.py"
+        )
     return _in_scope(op, BODIES[op.base])
 
 

@@ -126,6 +126,10 @@ class NullBackend:
             raise ArgumentTypeError(
                 f"a stream comes from gpushmem.stream(), or is 0; got {shown(stream)}"
             )
+        if op.base not in OPERATIONS:
+            raise LookupError(
+                f"{op.base} has no host side: add it to OPERATIONS in backends/null/operations.py"
+            )
         result = OPERATIONS[op.base](self._here, **given)
         return result if stream is None else None
 

@@ -19,7 +19,6 @@ from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.hostcalls import (
     check_contiguous,
     check_pe,
-    checked_integer,
     copy_from,
     copy_strided,
     copy_to,
@@ -185,7 +184,7 @@ def _signalling(
             f"{name}: there is no signal operation {op}: use SIGNAL_SET or SIGNAL_ADD"
         )
     target = _signal(here, name, signal, pe)
-    number = np.uint64(checked_integer(name, value, target.dtype))
+    number = np.uint64(value)
 
     def update() -> None:
         target[:] = number if op == SIGNAL_SET else target + number
@@ -221,7 +220,7 @@ class Candidates:
         indices: Any = None, first: bool = False,
     ) -> None:  # fmt: skip
         if not isinstance(value, np.ndarray):
-            value = ivars.dtype.type(checked_integer(name, value, ivars.dtype))
+            value = ivars.dtype.type(value)
         word = here.word(name, ivars) if first or ivars.size else ivars
         self.flat = word if first else here.remote(name, ivars, 0)
         self.name, self.cmp, self.indices, n = name, cmp, indices, self.flat.size

@@ -13,6 +13,7 @@ from numba.cuda import cgutils, types
 from gpushmem.backends.code import contiguous, with_signature
 from gpushmem.backends.nvshmem import gemm, multicast
 from gpushmem.backends.nvshmem.device_calls import call, intrinsic
+from gpushmem.ops.roles import Timeout
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 
 __all__ = ["body_of"]
@@ -222,9 +223,15 @@ def _parameters(op: Op) -> list[inspect.Parameter]:
 
 def body_of(op: Op, core: Core) -> Callable[..., Any]:
     """The function that Numba calls with the types of a call, for the function to compile."""
-    choice = CHOICES.get(op.base, _wait)
+    choice = CHOICES.get(op.base, _wait if op.named(Timeout) else None)
 
     def choose(given: tuple[Any, ...]) -> Callable[..., Any]:
+        if choice is None:
+            raise LookupError(
+                f"{op.base} has no lowering: add NVSHMEM's function to CALLS in "
+                "backends/nvshmem/lowering.py, or a closure to CHOICES in "
+                "backends/nvshmem/composed.py"
+            )
         return choice(op, core, dict(zip(op.params, given, strict=True)))
 
     return with_signature(op.base, _parameters(op), choose)

@@ -128,7 +128,6 @@ class HostCalls:
                 "signal_wait_until: signal must be an array of uint64, not an array of "
                 f"{signal.dtype}"
             )
-        value = hostcalls.checked_integer("signal_wait_until", value, signal.dtype)
         bindings.signal_wait_until_on_stream(signal.address, cmp, value, stream)
         return lambda: self._device.read(signal.reshape(-1)[:1])[0]
 
@@ -211,7 +210,8 @@ class HostCalls:
         awaited = next(iter(given.values()), None)
         if isinstance(awaited, GpuArray):
             for name in op.named(Value) + op.named(Wanted):
-                given[name] = _converted(op, name, given[name], awaited.dtype)
+                if not isinstance(given[name], GpuArray):
+                    given[name] = _as_element(given[name], awaited.dtype)[0]
         reduction, others = hostcalls.split_reduction(op, given)
         # A block is faster than a thread, and some reductions NVSHMEM has for blocks only.
         row = OPS.get(f"{op.base}_block", op)
@@ -249,16 +249,6 @@ def as_gpu(value: Any) -> Any:
 
         return GpuArray(as_numpy(value), value)
     return value
-
-
-def _converted(op: Op, name: str, value: Any, dtype: np.dtype[Any]) -> Any:
-    if isinstance(value, GpuArray):
-        return value
-    if issubclass(op.roles[name], Wanted):
-        if not isinstance(value, int | np.integer):
-            return value  # compiling the kernel fails, with the reason
-        hostcalls.checked_integer(op.name, value, dtype)
-    return _as_element(value, dtype)[0]
 
 
 def _as_element(value: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

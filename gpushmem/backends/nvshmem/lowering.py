@@ -2,9 +2,10 @@
 
 `CALLS` has the function's name and arguments. In the name, `{form}` is the scope and the completion
 mode, `{unit}` the width in bits of the counted units, `{ctype}` NVSHMEM's name of the dtype, `{op}`
-the reduction. An argument is one of the operation's (of an array, the address), or computed from
-one. Nothing is checked or converted when a kernel runs: the machine code is that of the bindings
-called by hand. Operations without such a function are written in Python, in `composed`.
+the reduction. An argument is one of the operation's (of an array, the address), one computed from
+it, or, in upper case, one of `gpushmem.ops.constants`. Nothing is checked or converted when a
+kernel runs: the machine code is that of the bindings called by hand. Operations without such a
+function are written in Python, in `composed`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from llvmlite import ir
 from numba.cuda import types
 from numba.cuda.core.errors import NumbaTypeError
 from numba.cuda.cudadecl import registry
@@ -32,7 +34,7 @@ from gpushmem.backends.nvshmem.device_calls import (
     signature_of,
     unit_of,
 )
-from gpushmem.ops import OPS, roles
+from gpushmem.ops import OPS, constants, roles
 from gpushmem.ops.row import BLOCK, Op
 
 __all__ = ["CALLS", "CORE", "install"]
@@ -159,6 +161,9 @@ class Site:
     def argument(self, text: str) -> Value:
         """The value of an argument as `CALLS` writes it."""
         made = re.fullmatch(r"(\w+)\((\w+)\)", text)
+        if made is None and text.isupper():
+            kind = self.context.get_value_type(WORD)
+            return Value(WORD, ir.Constant(kind, int(getattr(constants, text))))
         if made is None:
             return self.values[text]
         return Value(SIZE, getattr(self, f"_{made[1]}")(self.values[made[2]]))
