@@ -88,17 +88,13 @@ class EntryLibrary(CPUCodeLibrary):
         empty = str(codegen._create_empty_module(name))
         self._final_module = llvm.parse_assembly(empty, context)
 
-    def add_llvm_module(self, module: Any) -> None:
-        self._final_module.link_in(module)
-
     def _optimize_final_module(self) -> None:
         module = self._final_module
         for value in [*module.functions, *module.global_variables]:
             linked_in = value.linkage == Linkage.linkonce_odr or value.name.startswith("simt.")
             if linked_in and not value.is_declaration:
                 value.linkage = "internal"
-        passes, builder = self._codegen._module_pass_manager()
-        passes.run(module, builder)
+        super()._optimize_final_module()
         missing = [
             function.name
             for function in module.functions
