@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -109,10 +110,10 @@ def check_pe(name: str, pe: Any, n_pes: int) -> None:
 
 def check_members(name: str, pes: list[int], my_pe: int, n_pes: int) -> None:
     """Refuse what is no list of the members of a team that the calling PE is in."""
-    for pe in pes:
+    for pe, times in Counter(pes).items():
         check_pe(name, pe, n_pes)
-        if pes.count(pe) > 1:
-            raise ArgumentError(f"{name}: PE {pe} is in the list {pes.count(pe)} times: {pes}")
+        if times > 1:
+            raise ArgumentError(f"{name}: PE {pe} is in the list {times} times: {pes}")
     if my_pe not in pes:
         raise ArgumentError(
             f"{name}: the calling PE, {my_pe}, is not in the list {pes}: only its members call"

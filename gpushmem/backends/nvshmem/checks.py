@@ -13,7 +13,6 @@ from gpushmem.backends.hostcalls import (
     check_copy,
     check_pe,
     check_strided,
-    checked_integer,
 )
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import COMPARISONS, SIGNAL_ADD, SIGNAL_SET, Op
@@ -68,12 +67,11 @@ def copied(name: str, dst: Any, src: Any, which: str, have: int, want: int, whol
     return int(whole.nbytes)
 
 
-def signal(name: str, array: Any, value: Any, op: Any) -> int:
-    """Check the arguments of a signal operation, and return the value."""
+def signal(name: str, array: Any, op: Any) -> None:
+    """Check a signal operation; its value has been checked by the row."""
     if op not in (SIGNAL_SET, SIGNAL_ADD):
         raise ArgumentError(
             f"{name}: there is no signal operation {op}: use SIGNAL_SET or SIGNAL_ADD"
         )
     if array.dtype != np.uint64:
         raise ArgumentError(f"{name}: signal must be an array of uint64, not {array.dtype}")
-    return checked_integer(name, value, array.dtype)

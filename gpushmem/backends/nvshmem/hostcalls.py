@@ -111,13 +111,13 @@ class HostCalls:
         self, stream: int, dst: Any, src: Any, signal: Any, value: int, op: int, pe: int
     ) -> None:
         n = checks.copied("put_signal", dst, src, "target", dst.size, src.size, src)
-        value = checks.signal("put_signal", signal, value, op)
+        checks.signal("put_signal", signal, op)
         bindings.putmem_signal_on_stream(
             dst.address, src.address, n, signal.address, value, op, pe, stream
         )
 
     def _signal_op(self, stream: int, signal: Any, value: int, op: int, pe: int) -> None:
-        value = checks.signal("signal_op", signal, value, op)
+        checks.signal("signal_op", signal, op)
         bindings.signal_op_on_stream(signal.address, value, op, pe, stream)
 
     def _signal_wait_until(
