@@ -15,8 +15,12 @@ import pytest
 from numba import cuda
 
 import gpushmem as shmem
+from gpushmem.diagnosis.termination import PERIOD
+from gpushmem.job import job
 from tests.conftest import ROOT
 from tests.files import open_files
+from tests.launch.test_local import within
+from tests.pes import compile_first
 
 PR_SET_CHILD_SUBREAPER = 36
 FOR = r", for \d+\.\d s\n +"  # the end of a line of the report, and what follows below it
@@ -388,6 +392,59 @@ def test_an_alarm_may_end_a_wait(run_pes):
         return True
 
     assert run_pes(2, body) == [True] * 2
+
+
+def let_go_on(board, pe):
+    """Fork a process that waits for a deadlock to be suspected, and then lets PE `pe` go on.
+
+    It leaves the others the time of several looks. Its exit code is 0 if a probe has been made.
+    """
+    helper = os.fork()
+    if helper == 0:
+        deadline = time.monotonic() + 10
+        while not (board["probe"] or board["verdict"]) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        suspected = bool(board["probe"])
+        time.sleep(4 * PERIOD)
+        os.kill(int(board.pes["pid"][pe]), signal.SIGCONT)
+        os._exit(not suspected)
+    return helper
+
+
+def is_stopped(pid):
+    """Whether no thread of the process runs, as it has received SIGSTOP."""
+    states = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(state.rsplit(")", 1)[1].split()[0] == "T" for state in states)
+
+
+def test_a_pe_that_is_not_asked_again_is_no_deadlock(run_pes):
+    """All PEs have said that they are still. One of them can go on since, but cannot say so yet."""
+
+    def body():
+        here = job.current()
+        helper = let_go_on(here.board, 1) if here.my_pe == 0 else None
+        shmem.init()
+        flag = shmem.zeros(1, "uint64")
+        if helper is None:
+            shmem.signal_wait_until(flag, shmem.CMP_EQ, 1)
+            shmem.signal_op(flag, 2, shmem.SIGNAL_SET, 0)
+        else:
+            other = here.board.pes[1:2]
+            within(30, lambda: other["still"][0])
+            os.kill(int(other["pid"][0]), signal.SIGSTOP)
+            within(30, lambda: is_stopped(other["pid"][0]))
+            shmem.signal_op(flag, 1, shmem.SIGNAL_SET, 1)
+            try:
+                shmem.signal_wait_until(flag, shmem.CMP_EQ, 2)
+            finally:
+                code = os.waitstatus_to_exitcode(os.waitpid(helper, 0)[1])
+            assert code == 0, "no deadlock has been suspected"
+        shmem.finalize()
+        return True
+
+    word = np.zeros(1, np.uint64)
+    compile_first(shmem.signal_wait_until, word, shmem.CMP_EQ, word[0])
+    assert run_pes(2, body) == [True, True]
 
 
 def test_sleeping_is_no_deadlock(run_pes):
