@@ -11,27 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import start_cli
+from tests.conftest import ROOT, start_cli
 from tests.launch.test_local import alive, holders_of_our_memory, within
 
 HEAD = """
 import os, signal, sys, time
 import gpushmem as shmem
-
-@shmem.jit
-def wait_for(signal, value):
-    shmem.signal_wait_until(signal, shmem.CMP_EQ, value)
-
-@shmem.jit
-def meet():
-    shmem.barrier_all()
-
-@shmem.jit
-def endless(x):
-    i = 0
-    while i >= 0:
-        i = (i + 1) % 1000
-        x[i] += 1
+from tests.launch.job_kernels import endless, meet, poll, wait_for
 
 shmem.init()
 flag = shmem.zeros(1, "uint64")
@@ -332,11 +318,6 @@ def test_a_timeout_must_be_some_seconds(alone, seconds):
 
 def test_what_is_quiet_for_long_is_reported_once_and_goes_on(tmp_path, run_cli):
     text = """
-@shmem.jit
-def poll(flag):
-    while shmem.signal_fetch(flag) != 1:
-        pass
-
 import threading
 shmem.signal_op(flag, 1, shmem.SIGNAL_SET, 0)
 poll[1, 1](flag)  # compiled
@@ -444,7 +425,7 @@ except shmem.ShmemError as error:
         port = server.getsockname()[1]
     env = {
         **os.environ, "GPUSHMEM_BOOTSTRAP": f"tcp://127.0.0.1:{port}", "GPUSHMEM_N_PES": "3",
-        "GPUSHMEM_JOB_KEY": "a secret of this test alone",
+        "GPUSHMEM_JOB_KEY": "a secret of this test alone", "PYTHONPATH": str(ROOT),
     }  # fmt: skip
     pes = [
         subprocess.Popen(
