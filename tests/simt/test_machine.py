@@ -1,7 +1,6 @@
 """What kernels find in the machine: mathematics, bits, 16-bit floats, atomics, memory."""
 
 import math
-from functools import partial
 
 import ml_dtypes
 import numpy as np
@@ -212,51 +211,45 @@ def test_conversions_to_bfloat16(source, mode):
 # --- atomics
 
 
-def gather_atomic(op, dtype, values, start):
-    """`start` after all threads of two blocks have applied an atomic operation; the old values."""
-    values = np.asarray(values, dtype)
-    scope = {"cuda": cuda}
-    exec(
-        "def kernel(target, old, values):\n    i = cuda.grid(1)\n"
-        f"    old[i] = cuda.atomic.{op}(target, (1, 2), values[i])",
-        scope,
-    )
-    target, old = np.full((2, 3), start, dtype), np.zeros(values.size, dtype)
-    launch(scope["kernel"], 2, values.size // 2, target, old, values)
-    np.testing.assert_array_equal(np.delete(target.reshape(-1), 5), np.asarray(start, dtype))
-    return target[1, 2], old
-
-
-def gather_shared(op, dtype, values, start, dynamic=False, fibers=False):
-    """The same, by one block, in the middle of its shared memory."""
-    values = np.asarray(values, dtype)
+def atomic_kernel(ops, dtype, place, size):
+    """A kernel that applies operation k to element (k, 2) of `target`; of shared memory, or not."""
     scope = {"cuda": cuda, "dtype": from_dtype(np.dtype(dtype))}
-    exec(
-        f"""def kernel(target, old, values):
-    i = cuda.grid(1)
-    shared = cuda.shared.array({0 if dynamic else 5}, dtype)
-    if i < 5:
-        shared[i] = target[i]
-    {"cuda.syncwarp()" if fibers else ""}
+    flat, array = len(ops) * 3, "target"
+    begin = end = ""
+    if place != "global":
+        array = "shared"
+        begin = f"""
+    shared = cuda.shared.array({0 if place == "dynamic" else flat}, dtype)
+    for k in range(i, {flat}, {size}):
+        shared[k] = target[k // 3, k % 3]
+    {"cuda.syncwarp()" if place == "fibers" else ""}
+    cuda.syncthreads()"""
+        end = f"""
     cuda.syncthreads()
-    old[i] = cuda.atomic.{op}(shared, 3, values[i])
-    cuda.syncthreads()
-    if i < 5:
-        target[i] = shared[i]
-""",
-        scope,
+    for k in range(i, {flat}, {size}):
+        target[k // 3, k % 3] = shared[k]"""
+    calls = "".join(
+        f"\n    old[{k}, i] = cuda.atomic.{op}({array}, "
+        f"{f'({k}, 2)' if place == 'global' else 3 * k + 2}, values[{k}, i])"
+        for k, op in enumerate(ops)
     )
-    target, old = np.full(5, start, dtype), np.zeros(values.size, dtype)
-    nbytes = target.nbytes if dynamic else 0
-    kind = launch(scope["kernel"], 1, values.size, target, old, values, shared=nbytes)
-    assert kind == ("fibers" if fibers else "blocks")
-    np.testing.assert_array_equal(np.delete(target, 3), np.asarray(start, dtype))
-    return target[3], old
+    exec(f"def kernel(target, old, values):\n    i = cuda.grid(1){begin}{calls}{end}\n", scope)
+    return scope["kernel"]
 
 
-GATHER = {"global": gather_atomic, "shared": gather_shared,
-          "dynamic": partial(gather_shared, dynamic=True),
-          "fibers": partial(gather_shared, fibers=True)}  # fmt: skip
+def gather_atomics(cases, dtype, place):
+    """Apply each case (operation, values, start) by all threads at once; results and old values."""
+    values = np.array([values for _, values, _ in cases]).astype(dtype)
+    target = np.repeat(np.array([[start] for *_, start in cases]).astype(dtype), 3, axis=1)
+    start, old = target.copy(), np.zeros_like(values)
+    blocks = 2 if place == "global" else 1
+    kernel = atomic_kernel([op for op, *_ in cases], dtype, place, values.shape[1])
+    nbytes = target.nbytes if place == "dynamic" else 0
+    kind = launch(kernel, blocks, values.shape[1] // blocks, target, old, values, shared=nbytes)
+    if place != "global":
+        assert kind == ("fibers" if place == "fibers" else "blocks")
+    np.testing.assert_array_equal(target[:, :2], start[:, :2])
+    return target[:, 2], old
 
 
 @pytest.mark.parametrize(
@@ -268,28 +261,30 @@ GATHER = {"global": gather_atomic, "shared": gather_shared,
     ],
 )  # fmt: skip
 def test_atomics_on_every_dtype(dtype, place):
-    gather_atomic = partial(GATHER[place], dtype=dtype)
-    values = np.arange(1, 65)
-    total, old = gather_atomic("add", values=values, start=5)
-    assert total == 5 + values.sum()
-    np.testing.assert_array_equal(np.sort(old)[:1], [5])
-    assert gather_atomic("sub", values=values, start=5000)[0] == 5000 - values.sum()
-    assert gather_atomic("max", values=values, start=30)[0] == 64
-    assert gather_atomic("min", values=values, start=30)[0] == 1
-    if np.dtype(dtype).kind == "f":
-        with_nan = np.where(values % 7 == 0, np.nan, values)
-        assert gather_atomic("nanmax", values=with_nan, start=np.nan)[0] == 64
-        assert gather_atomic("nanmin", values=with_nan, start=np.nan)[0] == 1
-        assert np.isnan(gather_atomic("max", values=values, start=np.nan)[0])
-        assert gather_atomic("max", values=with_nan, start=3)[0] == 64
+    values, kind = np.arange(1, 65), np.dtype(dtype).kind
+    with_nan = np.where(values % 7 == 0, np.nan, values)
+    nines = np.full(64, 9)
+    # Operation, values, start -> what must be there then.
+    cases = [
+        ("add", values, 5, 5 + values.sum()), ("sub", values, 5000, 5000 - values.sum()),
+        ("max", values, 30, 64), ("min", values, 30, 1),
+    ]  # fmt: skip
+    if kind == "f":
+        cases += [
+            ("nanmax", with_nan, np.nan, 64), ("nanmin", with_nan, np.nan, 1),
+            ("max", values, np.nan, np.nan), ("max", with_nan, 3, 64),
+        ]  # fmt: skip
     else:
-        assert gather_atomic("or_", values=values, start=0)[0] == 127
-        assert gather_atomic("and_", values=values | 64, start=255)[0] == 64
-        assert gather_atomic("xor", values=values, start=0)[0] == np.bitwise_xor.reduce(values)
-        assert gather_atomic("exch", values=values, start=0)[0] in values
-    if np.dtype(dtype).kind == "u":
-        assert gather_atomic("inc", values=np.full(64, 9), start=0)[0] == 64 % 10
-        assert gather_atomic("dec", values=np.full(64, 9), start=3)[0] == (3 - 64) % 10
+        cases += [
+            ("or_", values, 0, 127), ("and_", values | 64, 255, 64),
+            ("xor", values, 0, np.bitwise_xor.reduce(values)), ("exch", values, 0, None),
+        ]  # fmt: skip
+    if kind == "u":
+        cases += [("inc", nines, 0, 64 % 10), ("dec", nines, 3, (3 - 64) % 10)]
+    found, old = gather_atomics([case[:3] for case in cases], dtype, place)
+    for got, (op, *_, wanted) in zip(found, cases, strict=True):
+        assert got in values if wanted is None else np.array_equal(got, wanted, equal_nan=True), op
+    assert old[0].min() == 5
 
 
 def test_compare_and_swap():
