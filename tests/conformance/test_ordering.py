@@ -388,7 +388,13 @@ GROUPS = {"each thread": (each_its_part, 8), "put_block": (shmem.put_block, 8),
 
 
 @pytest.mark.parametrize("n_pes", PES)
-@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name in ("put_warp", "iput_block")))
+        for name in GROUPS
+    ],
+)
 def test_a_fence_covers_threads_that_were_synchronised_with(run_pes, name, n_pes):
     """`fence` covers what other threads sent before a `syncthreads`, and what the group sent.
 

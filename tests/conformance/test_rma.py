@@ -18,6 +18,8 @@ DTYPES = [
 ]  # fmt: skip
 # Copies see sizes only: one of each, and one that Numba has no arithmetic for.
 SOME_DTYPES = ["int8", "bfloat16", "float32", "int64", "complex128", PAIR]
+SHARED_DTYPES = ["int8", "complex128", PAIR]  # of those that several threads share out
+VALUES = ["bool", "float16", "uint16", "complex64", *SOME_DTYPES]  # p and g take values
 THREADS = {"thread": 1, "warp": 32, "block": 96}
 ROWS = [
     pytest.param(name, marks=[pytest.mark.slow] * op.nbi)  # the code of the others
@@ -58,6 +60,8 @@ def same(a, b):
 def test_all_dtypes_and_layouts(run_pes, name, dtypes, n_pes):
     """Compared with NumPy on the target and all around it; on the host too, where that is."""
     op = OPS[name]
+    if dtypes is SOME_DTYPES and op.scope != "thread":
+        dtypes = SHARED_DTYPES
     layouts = [x for x in LAYOUTS if op.base in ("iput", "iget") or x[2] == x[3] == 1]
     function = op.function
 
@@ -111,7 +115,11 @@ def test_all_dtypes_and_layouts(run_pes, name, dtypes, n_pes):
     run_pes(n_pes, body)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "dtype",
+    [pytest.param(each, marks=[pytest.mark.slow] * (each not in VALUES)) for each in DTYPES],
+    ids=str,
+)
 def test_single_elements(run_pes, dtype):
     @shmem.jit
     def swap(x, values, got, pe):

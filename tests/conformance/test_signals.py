@@ -13,16 +13,17 @@ import gpushmem as shmem
 from gpushmem.errors import ArgumentError, SymmetryError
 from gpushmem.ops import OPS, host
 from tests.conformance.test_ordering import in_pes
-from tests.conformance.test_rma import DTYPES, THREADS, numbers, same
+from tests.conformance.test_rma import DTYPES, SOME_DTYPES, THREADS, numbers, same
 from tests.pes import compile_first
 
 PES = [2, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8))]
 MOSTLY_3 = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
 FORMS = [name for name, op in OPS.items() if op.base == "put_signal"]
 FEW = ["uint8", "complex128"]
+# As copies see sizes only, one dtype of each size; of the nbi forms the smallest.
+OFTEN = {form: FEW[:1] if OPS[form].nbi else FEW for form in FORMS} | {"put_signal": SOME_DTYPES}
 CASES = [
-    pytest.param(form, dtype, marks=[] if form == "put_signal" or dtype in FEW else
-                 pytest.mark.slow)
+    pytest.param(form, dtype, marks=[pytest.mark.slow] * (dtype not in OFTEN[form]))
     for form in FORMS for dtype in DTYPES
 ]  # fmt: skip
 # First element of dst and src, number of elements.
@@ -300,16 +301,19 @@ def late(data, src, flags, k, how, spins):
                 shmem.atomic_inc(flags[i:], pe)
 
 
-DTYPE_CASES = ["int32", "uint64", *(
-    pytest.param(dtype, marks=pytest.mark.slow) for dtype in ("int64", "uint32"))]  # fmt: skip
+# Of another dtype than signals' a sample: a wait and a test, for one element and for several.
+FEW_WAITS = ["wait_until", "wait_until_some_vector", "test", "test_some"]
+DTYPE_CASES = [("uint64", [*WAITS]), ("int32", FEW_WAITS)] + [
+    pytest.param(dtype, [n for n in WAITS if not n.startswith("signal")], marks=pytest.mark.slow)
+    for dtype in ("int32", "int64", "uint32")
+]
 
 
 @pytest.mark.host_memory
 @pytest.mark.parametrize("n_pes", MOSTLY_3)
-@pytest.mark.parametrize("dtype", DTYPE_CASES)
-def test_the_host_waits_for_what_a_kernel_of_another_pe_writes(run_pes, dtype, n_pes):
+@pytest.mark.parametrize(("dtype", "names"), DTYPE_CASES)
+def test_the_host_waits_for_what_a_kernel_of_another_pe_writes(run_pes, dtype, names, n_pes):
     """Each operation that waits or tests comes back when it should, and then the data is there."""
-    names = [n for n in WAITS if dtype == "uint64" or not n.startswith("signal")]
     longs, flag = np.zeros(8, np.int64), np.zeros(2, dtype)
     compile_first(late, longs, longs, flag, 1, 0, 1)
     compiled_calls(*(lambda w=WAITS[name][0]: w(flag, 1, longs[:2]) for name in names))

@@ -12,7 +12,7 @@ import gpushmem as shmem
 from gpushmem.errors import ArgumentError, SymmetryError, TeamError
 from tests.pes import compile_first
 
-PES = [1, 2, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8))]
+PES = [1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
 WORLD, INVALID = shmem.TEAM_WORLD, shmem.TEAM_INVALID
 
 

@@ -1,6 +1,7 @@
 """Operations called inside kernels, between real PEs. Data names its writer: 1000 * pe + i."""
 
 import inspect
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,11 +13,15 @@ from gpushmem.ops.roles import Pe, Remote
 from gpushmem.ops.row import declare, reads, updates, writes
 
 PES = [1, 2, 3, 8]
-# Of the nbi forms, whose code is that of the others, a sample.
-FORMS = [*((False, n) for n in PES), (True, 3)]
-FORMS += [pytest.param(True, n, marks=pytest.mark.slow) for n in PES if n != 3]
 POISON = -7
 SCOPES = {"thread": "", "warp": "_warp", "block": "_block"}
+# Every scope on three PEs; of the nbi forms, whose code is that of the others, a sample.
+OFTEN = [("thread", False, 1), ("block", False, 8), ("block", True, 3)]
+OFTEN += [(scope, False, 3) for scope in SCOPES]
+FORMS = [
+    pytest.param(*form, marks=[pytest.mark.slow] * (form not in OFTEN))
+    for form in product(SCOPES, (False, True), PES)
+]
 
 
 def marked(n, pe, dtype="int64"):
@@ -44,8 +49,7 @@ def threads_of(scope):
     return {"thread": 1, "warp": 32, "block": 96}[scope]
 
 
-@pytest.mark.parametrize(("nbi", "n_pes"), FORMS)
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize(("scope", "nbi", "n_pes"), FORMS)
 def test_put_goes_to_the_right_pe_and_place(run_pes, n_pes, nbi, scope):
     put, n = operation("put", nbi, scope), 100
 
@@ -71,8 +75,7 @@ def test_put_goes_to_the_right_pe_and_place(run_pes, n_pes, nbi, scope):
         assert (got[10 + n :] == POISON).all()
 
 
-@pytest.mark.parametrize(("nbi", "n_pes"), FORMS)
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize(("scope", "nbi", "n_pes"), FORMS)
 def test_get_fetches_from_the_right_pe_and_place(run_pes, n_pes, nbi, scope):
     get, n = operation("get", nbi, scope), 100
 
@@ -96,8 +99,7 @@ def test_get_fetches_from_the_right_pe_and_place(run_pes, n_pes, nbi, scope):
         np.testing.assert_array_equal(got, marked(n + 10, (pe + 1) % n_pes)[5 : 5 + n])
 
 
-@pytest.mark.parametrize(("nbi", "n_pes"), FORMS)
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize(("scope", "nbi", "n_pes"), FORMS)
 def test_who_sees_the_signal_sees_the_data(run_pes, n_pes, nbi, scope):
     put_signal, n, rounds = operation("put_signal", nbi, scope), 257, 200
 
@@ -162,7 +164,14 @@ def test_p_and_g_reach_every_pe(run_pes, n_pes):
 
 
 @pytest.mark.parametrize(
-    "dtype", ["int8", "uint16", "int32", "float32", "float64", "complex128", "bool"]
+    "dtype",
+    [
+        "float32",  # all of them: conformance/test_rma.py
+        *(
+            pytest.param(dtype, marks=pytest.mark.slow)
+            for dtype in ("int8", "uint16", "int32", "float64", "complex128", "bool")
+        ),
+    ],
 )
 def test_puts_of_every_kind_of_number(run_pes, dtype):
     @shmem.jit
@@ -214,10 +223,9 @@ COMPARE = {
 @pytest.mark.parametrize("name", COMPARE)
 def test_signal_wait_until_waits_for_exactly_its_condition(run_pes, name):
     wanted, good, bad = COMPARE[name]
-    cmp = getattr(shmem, name)
 
     @shmem.jit
-    def body_kernel(signal, value, began, seen):
+    def body_kernel(signal, cmp, wanted, value, began, seen):
         if shmem.my_pe() == 0:
             seen[0] = 1 + shmem.signal_wait_until(signal, cmp, wanted)
         else:
@@ -230,7 +238,8 @@ def test_signal_wait_until_waits_for_exactly_its_condition(run_pes, name):
         signal = shmem.full(1, first, dtype="uint64")
         seen = shmem.to_device(np.zeros(1, np.int64))
         value = shmem.to_device(np.array([then], np.uint64))
-        body_kernel[1, 1](signal, value, shmem.to_device(np.zeros(1)), seen)
+        began, cmp = shmem.to_device(np.zeros(1)), getattr(shmem, name)
+        body_kernel[1, 1](signal, cmp, wanted, value, began, seen)
         shmem.barrier_all()
         return int(seen.numpy()[0])
 
@@ -254,8 +263,13 @@ def test_signals_compare_as_unsigned(run_pes):
     assert run_pes(1, body) == [2**64 - 1]
 
 
-@pytest.mark.parametrize("n_pes", PES)
-@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize(
+    ("scope", "n_pes"),
+    [
+        pytest.param(scope, n, marks=[pytest.mark.slow] * ((scope, False, n) not in OFTEN))
+        for scope, n in product(SCOPES, PES)
+    ],
+)
 def test_barrier_all_in_kernels_many_rounds(run_pes, n_pes, scope):
     barrier, rounds = getattr(shmem, "barrier_all" + SCOPES[scope]), 300
 

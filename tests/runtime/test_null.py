@@ -275,7 +275,7 @@ def outcomes(backend, op):
     return found
 
 
-SAMPLE = ("broadcast", "collect", "signal_wait_until", "wait_until_any", "test_some")
+SAMPLE = ("broadcast", "signal_wait_until", "test_some")
 
 
 @pytest.mark.parametrize(
