@@ -12,8 +12,20 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-@pytest.mark.parametrize("n_pes", [1, 2, 4])
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+# More PEs than cores, and an odd number; training is run by the test below.
+OFTEN = [(path, 3) for path in EXAMPLES if path.stem != "train_digits"]
+
+
+@pytest.mark.parametrize(
+    ("path", "n_pes"),
+    [
+        pytest.param(
+            path, n, id=f"{path.stem}-{n}", marks=[pytest.mark.slow] * ((path, n) not in OFTEN)
+        )
+        for path in EXAMPLES
+        for n in (1, 2, 3, 4)
+    ],
+)
 def test_example_runs(run_cli, path, n_pes):
     if pes.BACKEND != "cpu":
         gpus.need_one_each(n_pes)
@@ -26,10 +38,10 @@ def test_training_does_not_depend_on_the_number_of_pes(run_cli):
         gpus.need_one_each(3)
 
     def lines(n_pes):
-        out = run_cli(
-            "run", "-n", n_pes, ROOT / "examples/train_digits.py", timeout=150, code=0
-        ).stdout
-        found = re.findall(r"epoch +(\d+)  loss (\S+)  test accuracy (\S+)%", out)
+        path = ROOT / "examples/train_digits.py"
+        done = run_cli("run", "-n", n_pes, path, timeout=150, code=0)
+        assert done.stderr == ""
+        found = re.findall(r"epoch +(\d+)  loss (\S+)  test accuracy (\S+)%", done.stdout)
         assert [int(epoch) for epoch, _, _ in found] == list(range(1, 16))
         return [(float(loss), float(accuracy)) for _, loss, accuracy in found]
 

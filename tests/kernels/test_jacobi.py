@@ -75,7 +75,7 @@ def all_cases(n_pes):
 
 
 @pytest.mark.parametrize(
-    "n_pes", [pytest.param(n, marks=[pytest.mark.slow] * (n in (4, 5))) for n in GRIDS]
+    "n_pes", [pytest.param(n, marks=[pytest.mark.slow] * (n in (2, 5, 8))) for n in GRIDS]
 )
 def test_every_bit_is_numpys(run_pes, n_pes):
     run_pes(n_pes, all_cases, n_pes, timeout=120)

@@ -12,7 +12,7 @@ import gpushmem as shmem
 
 SIZES = "tokens", "hidden", "experts", "top_k"
 LAUNCHES = [(1, 1), (2, 4), (3, 32)]
-PES = (1, 2, 3, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 5)))
+PES = (1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 5, 8)))
 # Of float16 a result is rounded after each product and sum, about 11 times here.
 TOLERANCE = {"float16": 1e-2, "float32": 1e-5, "float64": 1e-12}
 
