@@ -25,19 +25,50 @@ REDUCTIONS = ("reduce", "reducescatter")
 
 @pytest.fixture(scope="module")
 def elsewhere():
-    """A process for what takes much memory: PEs of later tests are forked from this one."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+    """Processes for what takes much memory: PEs of later tests are forked from this one.
+
+    They are not forked: NVRTC and the linker start the driver, which a fork does not survive.
+    """
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         yield pool
 
 
+@pytest.mark.parametrize("all_dtypes", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("op", kernels.rows(), ids=lambda op: op.name)
-def test_a_row_compiles_for_every_dtype(elsewhere, op):
-    elsewhere.submit(_compile, op.name).result()
+def test_a_row_compiles_for_every_dtype(elsewhere, op, all_dtypes):
+    elsewhere.submit(_compile, op.name, all_dtypes).result()
 
 
-def _compile(name):
-    op = OPS[name]
+@pytest.mark.parametrize(
+    "op", [op for op in kernels.rows() if op.base in lowering.CALLS], ids=lambda op: op.name
+)
+def test_nvshmem_has_a_function_for_every_dtype(op):
+    """The names alone, which is quick: those of all dtypes that are not compiled, too."""
     for which, dtype, timeout in kernels.forms(op):
+        _, argtypes = kernels.kernel_of(op, dtype, which, timeout)
+        given = dict(zip([p for p in op.params if p != "op" or not which], argtypes, strict=False))
+        if which is not None:
+            given["op"] = types.literal(which)
+        name = lowering._name(op, lowering.CALLS[op.base], given)
+        assert device_calls.signature_of(name) is not None, (which, dtype)
+
+
+SIZES = ("int8", "float16", "float32", "int64", "complex128", "bfloat16")  # of what is copied
+
+
+def _sample(op):
+    """Each form once: of each reduction one dtype, of what is copied a dtype of each size."""
+    forms = kernels.forms(op)
+    if op.base not in REDUCTIONS:
+        copied = {dtype for _, dtype, _ in forms} >= set(SIZES)
+        return [form for form in forms if not copied or form[1] in SIZES]
+    of = {which: [form for form in forms if form[0] == which] for which, *_ in forms}
+    return [several[k % len(several)] for k, several in enumerate(of.values())]
+
+
+def _compile(name, all_dtypes):
+    op = OPS[name]
+    for which, dtype, timeout in kernels.forms(op) if all_dtypes else _sample(op):
         function, argtypes = kernels.kernel_of(op, dtype, which, timeout)
         calls = kernels.shims_of(function, argtypes, SM_90)
         assert bool(calls) == (op.base not in kernels.OWN), f"{op.name} of {dtype}"
@@ -75,7 +106,7 @@ def test_functions_of_the_table_are_in_the_bindings():
 
 LARGE = ("broadcast", "collect", "fcollect", "reducescatter")  # seconds each to link
 # Scopes of what is linked of the reductions, and of all others; but for the large ones.
-SOME = {"reductions": ["block"], "all others": ["thread"]}
+SOME = {"reductions": ["thread"], "all others": ["thread"]}
 
 
 @pytest.mark.timeout(600)
@@ -85,17 +116,15 @@ SOME = {"reductions": ["block"], "all others": ["thread"]}
     [(("sm_90",), True), pytest.param(ARCHS, False, marks=pytest.mark.slow)],
     ids=["a scope", "all scopes and architectures"],
 )
-def test_rows_link(archs, some, rows):
+def test_rows_link(elsewhere, archs, some, rows):
     """One object with a kernel for each row, for two architectures at a time."""
     ops = [op for op in kernels.rows() if (op.base in REDUCTIONS) == (rows == "reductions")]
     if some:
         ops = [op for op in ops if op.scope in SOME[rows] and op.base not in LARGE]
-    # Not forked: NVRTC and the linker start the driver, which a fork does not survive.
-    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-        made = [pool.submit(_link, arch, [op.name for op in ops]) for arch in archs]
-        for arch, (entries, linked) in zip(archs, (m.result() for m in made), strict=True):
-            assert entries >= len(ops) >= 1, arch
-            assert linked == entries, arch
+    made = [elsewhere.submit(_link, arch, [op.name for op in ops]) for arch in archs]
+    for arch, (entries, linked) in zip(archs, (m.result() for m in made), strict=True):
+        assert entries >= len(ops) >= 1, arch
+        assert linked == entries, arch
 
 
 def _link(arch, names):
