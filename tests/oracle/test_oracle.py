@@ -9,14 +9,18 @@ import pytest
 from tests.oracle.__main__ import Runners, judge, modules
 
 ROOT = Path(__file__).parent.parent.parent
-# Ten seconds to minutes each, for the same few kernels with every function and every dtype.
+# Seconds to minutes each: the same few kernels with every function and every dtype, of which
+# tests/simt has its own, or what hardly touches the engine.
 SLOW = (
     "ufuncs", "array_alignment", "cache_hints", "array_reductions", "math", "operator", "gufunc",
     "libdevice", "complex", "debuginfo", "print", "caching", "vector_type", "transpose",
-    "vectorize", "dispatcher", "casting", "extending",
+    "vectorize", "dispatcher", "casting", "extending", "random", "atomics", "warp_ops",
+    "intrinsics", "alignment", "errors", "montecarlo", "bfloat16", "bfloat16_bindings",
+    "fp8_bindings", "laplace", "warning", "multithreads", "vectorize_decor", "fastmath", "inspect",
+    "minmax", "powi", "gufunc_scalar", "vectorize_scalar_arg",
 )  # fmt: skip
 NAMES = [
-    pytest.param(name, marks=[pytest.mark.slow] * (name in {f"cudapy.test_{n}" for n in SLOW}))
+    pytest.param(name, marks=[pytest.mark.slow] * (name.partition(".test_")[2] in SLOW))
     for name in modules()
 ]
 
