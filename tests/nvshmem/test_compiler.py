@@ -24,8 +24,26 @@ def copy(dst, src, i):
     shmem.put(dst, src, 0)
 
 
-def linked(function, argtypes, arch=SM_90, kind="cubin", **options):
-    return compiler.link(compiler.compile_kernel(function, argtypes, options, arch), kind)
+def busy(team, dst, src):
+    shmem.put_block(dst, src, 1)
+    for i in range(dst.size):
+        dst[i] += src[i] * src[dst.size - i - 1]
+
+
+@pytest.fixture
+def link(elsewhere):
+    """`compiler.link`, in another process."""
+    return lambda compiled, kind="cubin": elsewhere.submit(compiler.link, compiled, kind).result()
+
+
+@pytest.fixture
+def linked(link):
+    """`linked(function, argtypes)`: compile and link."""
+
+    def compiled_and_linked(function, argtypes, arch=SM_90, kind="cubin", **options):
+        return link(compiler.compile_kernel(function, argtypes, options, arch), kind)
+
+    return compiled_and_linked
 
 
 @pytest.mark.parametrize(
@@ -37,28 +55,22 @@ def linked(function, argtypes, arch=SM_90, kind="cubin", **options):
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-def test_options_reach_the_code(options, has):
+def test_options_reach_the_code(linked, options, has):
     found = sections(linked(copy, (F32, F32, types.int64), **options).code)
     assert any(name.startswith(has) for name in found)
     assert (".debug_line" in found) == (has == ".debug_line")
 
 
-def test_registers_are_limited():
+def test_registers_are_limited(elsewhere):
     argtypes = (types.int64, F32, F32)
-
-    def busy(team, dst, src):
-        shmem.put_block(dst, src, 1)
-        for i in range(dst.size):
-            dst[i] += src[i] * src[dst.size - i - 1]
-
     free, held = (
-        aot.build(busy, argtypes, options, "sm_90").needs.registers
+        elsewhere.submit(aot.build, busy, argtypes, options, "sm_90").result().needs.registers
         for options in ({}, {"max_registers": 24})
     )
     assert held <= 24 < free
 
 
-def test_grids_that_synchronise_are_cooperative():
+def test_grids_that_synchronise_are_cooperative(linked):
     def whole(a):
         cuda.cg.this_grid().sync()
         a[0] = 1
@@ -79,7 +91,7 @@ def test_kernels_that_wait_are_linked_with_nothing_more():
     assert [part.kind for part in compiled.parts] == ["ltoir"]
 
 
-def test_what_numba_has_in_c_is_linked():
+def test_what_numba_has_in_c_is_linked(linked):
     def reshaped(a):
         a.reshape(2, a.size // 2)[1, 0] = 7
 
@@ -96,7 +108,7 @@ def numbas(x):
     return 2 * ours(x)
 
 
-def test_arithmetic_of_halves_beside_operations():
+def test_arithmetic_of_halves_beside_operations(link):
     """numba-cuda's own functions of C++ have names like those of the bindings."""
     halves = types.float16[::1]
 
@@ -106,10 +118,10 @@ def test_arithmetic_of_halves_beside_operations():
 
     compiled = compiler.compile_kernel(weigh, (halves, halves), {}, SM_90)
     assert [name for name in compiled.shims if "half" in name] == []
-    assert compiler.link(compiled).code[:4] == b"\x7fELF"
+    assert link(compiled).code[:4] == b"\x7fELF"
 
 
-def test_device_functions_of_both_kinds():
+def test_device_functions_of_both_kinds(linked):
     def calls(a):
         a[0] = numbas(ours(a[0]))
 
@@ -118,7 +130,7 @@ def test_device_functions_of_both_kinds():
     assert linked(calls, (types.int64[::1],)).log.count("Function properties") == 1  # all inlined
 
 
-def test_a_multicast_store_is_one_instruction_where_there_is_one():
+def test_a_multicast_store_is_one_instruction_where_there_is_one(linked):
     def store(array, team, value, i):
         copies = shmem.multicast_array(array, team)
         copies[i] = value
@@ -129,7 +141,7 @@ def test_a_multicast_store_is_one_instruction_where_there_is_one():
         assert ptx.count("multimem.st.relaxed.sys.global.u32") == count
 
 
-def test_the_workspace_of_collect_is_read_when_the_kernel_runs():
+def test_the_workspace_of_collect_is_read_when_the_kernel_runs(linked):
     function, argtypes = kernels.kernel_of(OPS["collect"], "int32")
     ptx = linked(function, argtypes, kind="ptx").code.decode(errors="replace")
     assert "[gpushmem_workspace]" in ptx
@@ -175,7 +187,7 @@ def test_a_kernels_code_and_what_is_known_of_it_are_one_record():
         aot.Artifact.load(b"{broken")
 
 
-def test_teams_have_attributes_and_methods():
+def test_teams_have_attributes_and_methods(link):
     """They are the operations: the same shims, whichever way they are asked for."""
     longs = types.int64[::1]
 
@@ -196,7 +208,7 @@ def test_teams_have_attributes_and_methods():
     a = compiler.compile_kernel(asked, (typeof(shmem.TEAM_WORLD), longs), {}, SM_90)
     b = compiler.compile_kernel(by_name, (types.int64, longs), {}, SM_90)
     assert a.shims == b.shims != frozenset()
-    assert compiler.link(a).code[:4] == b"\x7fELF"
+    assert link(a).code[:4] == b"\x7fELF"
 
 
 def test_the_compilers_of_a_toolkit_without_packages_are_in_keys(monkeypatch):

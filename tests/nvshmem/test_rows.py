@@ -1,8 +1,6 @@
 """Every row of the operation table compiles for GPUs, and links to machine code."""
 
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 
 import pytest
 
@@ -21,16 +19,6 @@ from tests.nvshmem import kernels
 SM_90 = compiler.Arch.of("sm_90")
 ARCHS = ("sm_80", "sm_90", "sm_100")
 REDUCTIONS = ("reduce", "reducescatter")
-
-
-@pytest.fixture(scope="module")
-def elsewhere():
-    """Processes for what takes much memory: PEs of later tests are forked from this one.
-
-    They are not forked: NVRTC and the linker start the driver, which a fork does not survive.
-    """
-    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-        yield pool
 
 
 @pytest.mark.parametrize("all_dtypes", [False, pytest.param(True, marks=pytest.mark.slow)])
