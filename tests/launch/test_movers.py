@@ -146,7 +146,7 @@ def test_timers_and_signals_on_their_way_are_seen(run_pes):
 
 @pytest.mark.quiet
 def test_hosts_that_poll_get_the_notice_and_the_timeout(run_pes, monkeypatch):
-    monkeypatch.setenv("GPUSHMEM_TIMEOUT", "8")
+    monkeypatch.setenv("GPUSHMEM_TIMEOUT", "5")
     monkeypatch.setenv("GPUSHMEM_NOTICE", "1")
 
     def body():
@@ -163,7 +163,7 @@ def test_hosts_that_poll_get_the_notice_and_the_timeout(run_pes, monkeypatch):
     with pytest.raises(pytest.fail.Exception) as failure:
         run_pes(3, body)
     text = str(failure.value)
-    has(text, r"^PE \d has waited for 8 s in (a loop that calls (atomic_fetch|g)|barrier_all)")
+    has(text, r"^PE \d has waited for 5 s in (a loop that calls (atomic_fetch|g)|barrier_all)")
     has(text, r"no PE has made progress for \d s; the job goes on")
     has(text, r"PE 0: host, in a loop that calls atomic_fetch at test_movers.py:\d+, for \d")
     has(text, r"PE 1: host, in a loop that calls g at test_movers.py:\d+, for \d")
