@@ -1,8 +1,6 @@
 """The ready kernels compile for GPUs, and link."""
 
 import warnings
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -83,13 +81,9 @@ FAMILIES = {f.__name__: f for f in (reduce_all, multiply, mix, iterate)}
     [("sm_90", 1), *(pytest.param(a, None, marks=pytest.mark.slow) for a in ARCHS)],
 )
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_kernels_of_a_family_compile_and_link(family, arch, largest):
-    """All compile, of the types that they are launched with; the largest ones, or all, link.
-
-    In a process, for what they take.
-    """
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        compiled, found = pool.submit(linked, family, arch, largest).result()
+def test_the_kernels_of_a_family_compile_and_link(elsewhere, family, arch, largest):
+    """All compile, of the types that they are launched with; the largest ones, or all, link."""
+    compiled, found = elsewhere.submit(linked, family, arch, largest).result()
     assert compiled >= 3
     assert len(found) == (largest or compiled)
     for kernel, needs in found:
@@ -112,6 +106,7 @@ def linked(family, arch, largest):
     FAMILIES[family]()
     warnings.simplefilter("ignore")
     shmem.finalize()
+    launch_hooks.remove(note)
     made = []
     for (function, types), kernel in seen.items():
         kept = {k: v for k, v in kernel.options.items() if k not in ("cache", "collective")}
