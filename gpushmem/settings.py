@@ -143,6 +143,10 @@ SETTINGS = {
             "`gpushmem run --timeout`, `gpushmem.set_timeout`",
         ),
         Setting(
+            "GPUSHMEM_CHECK", None, str,
+            "folder in which the PEs record what they do, for `gpushmem run --check`",
+        ),
+        Setting(
             "GPUSHMEM_DEADLOCK", "1", _switch,
             "0: turn deadlock detection off",
         ),

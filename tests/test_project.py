@@ -86,13 +86,14 @@ ROOMS = {
     ],
     "job": ["settings", "errors"],
     "start/bootstrap": ["job", "settings", "errors"],
+    "check": ["simt/compiler", "simt/base", "job", "ops", "settings", "lines"],
     "diagnosis": [
         "simt/run", "simt/compiler", "simt/base", "artifacts", "job", "ops", "settings", "lines",
         "errors",
     ],
     "backends": [
-        "diagnosis", "simt/run", "simt/grid", "simt/compiler", "simt/base", "artifacts", "job",
-        "ops", "store", "settings", "size", "arguments", "errors",
+        "check", "diagnosis", "simt/run", "simt/grid", "simt/compiler", "simt/base", "artifacts", "job",
+        "lines", "ops", "store", "settings", "size", "arguments", "errors",
     ],
     "backends/nvshmem": [
         "backends", "artifacts", "job", "ops", "store", "settings", "size", "errors",
@@ -111,7 +112,7 @@ ROOMS = {
     "checks.py": ["memory", "ops", "arguments", "errors"],
     "kernels": ["gpushmem", "checks"],  # public names only: what users' plans can do
     "cli": [
-        "start/launch", "diagnosis", "doctor", "kernel", "backends", "backends/nvshmem", "job",
+        "start/launch", "check", "diagnosis", "doctor", "kernel", "backends", "backends/nvshmem", "job",
         "store", "settings", "size", "errors", "__version__",
     ],
 }  # fmt: skip

@@ -29,6 +29,7 @@ GOOD = {
     "GPUSHMEM_JOB_KEY": ("key", "key"),
     "GPUSHMEM_VERBOSE": ("On", True),
     "GPUSHMEM_TIMEOUT": ("1e3", 1000.0),
+    "GPUSHMEM_CHECK": ("/logs", "/logs"),
     "GPUSHMEM_DEADLOCK": ("no", False),
     "GPUSHMEM_CUBLASDX": ("no", False),
     "GPUSHMEM_NOTICE": ("5", 5.0),

@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, NoReturn
 
 import click
@@ -82,6 +82,17 @@ class _As(click.ParamType):  # type: ignore[type-arg]
     type=_As("GPUSHMEM_NIC_MAP", "adapters"),
     help="nvshmem: number of PEs per adapter, such as mlx5_0:1:2,mlx5_1:1:2.",
 )
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Find races and missing synchronisation; exit with code 66 if there are any.",
+)
+@click.option(
+    "--check-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="How --check reports.  [default: text]",
+)
 @click.option("--tag-output", is_flag=True, help="Prefix each line of output with its PE.")
 @click.option("--verbose", is_flag=True, help="Print how the PEs found each other.")
 @click.option("-m", "module", help="Run a module, as python -m does, instead of a script.")
@@ -96,6 +107,8 @@ def command(
     transport: str | None,
     hca: str | None,
     nic_map: str | None,
+    check: bool,
+    check_format: str,
     tag_output: bool,
     verbose: bool,
     module: str | None,
@@ -122,6 +135,8 @@ def command(
     _check_settings()
     program = Program("module", (module, *args)) if module else Program("script", args)
     target = _usage(program.target)
+    if check and hosts is not None:
+        raise click.UsageError("--check runs all PEs on this machine: leave --hosts out")
     if hosts is not None:
         asked |= {
             "GPUSHMEM_HEAP_SIZE": heap_size,
@@ -131,23 +146,38 @@ def command(
         words = [sys.executable, *(("-m", module) if module else ()), *args]
         _usage(lambda: handover.hand_over(handover.parse(hosts, n_pes), words, asked, tag_output))
     n_pes = n_pes or 1
-    from gpushmem.start.launch import local  # noqa: PLC0415  (heavy: not for usage errors)
+    from gpushmem.check.command import EXIT_CODE, findings, recorded  # noqa: PLC0415  (heavy: ...
+    from gpushmem.start.launch import local  # noqa: PLC0415  (... not for usage errors)
 
-    try:
-        local.check_room(n_pes, pipes=tag_output)
-        what: Any = program
-        if local.preload(choice.choose()[0], n_pes):
-            what = target
-        outcome = local.launch(
-            n_pes, what, heap_size=heap_size, tag_output=tag_output,
-            threads_per_pe=threads_per_pe, timeout=timeout,
-        )  # fmt: skip
-    except ShmemError as error:
-        raise click.ClickException(str(error)) from error
-    summary = outcome.summary()
-    if summary and (n_pes > 1 or outcome.code > 128):
-        click.echo(f"gpushmem: {summary}", err=True)
-    _leave(outcome.code)
+    chosen = choice.choose()[0]
+    if check and not registry.about(chosen).records:
+        able = " or ".join(name for name in registry.BACKENDS if registry.about(name).records)
+        raise click.UsageError(
+            f"--check: the {chosen} backend records nothing; add --backend {able}"
+        )
+    with ExitStack() as checking:
+        folder = checking.enter_context(recorded()) if check else None
+        try:
+            local.check_room(n_pes, pipes=tag_output)
+            what: Any = program
+            if local.preload(chosen, n_pes):
+                what = target
+            outcome = local.launch(
+                n_pes, what, heap_size=heap_size, tag_output=tag_output,
+                threads_per_pe=threads_per_pe, timeout=timeout,
+            )  # fmt: skip
+        except ShmemError as error:
+            raise click.ClickException(str(error)) from error
+        summary = outcome.summary()
+        if summary and (n_pes > 1 or outcome.code > 128):
+            click.echo(f"gpushmem: {summary}", err=True)
+        code = outcome.code
+        if folder is not None:
+            problems, text = findings(folder, check_format)
+            if text:
+                click.echo(text, err=check_format == "text")
+            code = EXIT_CODE if problems else code
+    _leave(code)
 
 
 def _leave(code: int) -> NoReturn:

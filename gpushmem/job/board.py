@@ -54,6 +54,7 @@ JOB = np.dtype(
         ("reason_bytes", "i8"),
         ("text_bytes", "i8"),  # size of the report behind the verdict
         ("announced", "i8"),  # size of PE 0's announcement plus 1; 0: none yet
+        ("stamp", "i8"),  # events of all PEs so far, while they are checked
     ],
     align=True,
 )
@@ -120,6 +121,10 @@ class Board:
 
     def __getitem__(self, field: str) -> int:
         return int(self._job[field][0])
+
+    def address(self, field: str) -> int:
+        """Where a number of the job is, for compiled code."""
+        return self._job[field].ctypes.data
 
     def __setitem__(self, field: str, value: int) -> None:
         self._job[field] = value

@@ -12,6 +12,7 @@ ABOUT = About(
     backend="gpushmem.backends.cpu.backend:CpuBackend",
     tuning=TUNING,
     shares_memory=True,
+    records=True,
     warm_up="gpushmem.backends.cpu.backend:warm_up",
     found="it needs no GPU",
     needs=("platform", "calls"),

@@ -19,6 +19,7 @@ from gpushmem.backends.cpu.access import (
     NAMING,
     explain,
 )
+from gpushmem.backends.cpu.checked import check_kernels, recorder
 from gpushmem.backends.cpu.hostcalls import HostCalls
 from gpushmem.backends.cpu.inline import Inline
 from gpushmem.backends.cpu.meeting import Meeting
@@ -36,6 +37,7 @@ from gpushmem.errors import ArgumentError, ArgumentTypeError, ShmemError
 from gpushmem.job.job import current
 from gpushmem.ops import Op
 from gpushmem.simt.base.embedding import Embedder, embed
+from gpushmem.simt.compiler.observer import LOAD, STORE
 from gpushmem.simt.compiler.target import adopt, simt_target
 from gpushmem.simt.grid import entry, sharing
 from gpushmem.simt.run import cores, scheduler
@@ -58,6 +60,7 @@ class CpuBackend:
     name = "cpu"
 
     def __init__(self, heap_bytes: int) -> None:
+        self._checked = check_kernels()
         lowering.install()
         job = current()
         assert job is not None  # see `runtime`
@@ -65,6 +68,7 @@ class CpuBackend:
         store.speak(job.my_pe == 0)
         self.heap_bytes = heap_bytes
         self.world = World(job, heap_bytes)
+        self._recorder = recorder(self.world)
         self._meeting = Meeting(self.world)
         self._device = Device()
         self._teams = Teams(self.world, self._meeting)
@@ -73,7 +77,7 @@ class CpuBackend:
         self._arrays, self._asking = Arrays(), Asking()
         self._accountant = Accountant(job, self._meeting, self._journal, self._arrays, self._asking)
         self._watch = Watch(job, self._accountant, self._asking)
-        self._host_calls = HostCalls(self.world.native, self._teams.run)
+        self._host_calls = HostCalls(self.world.native, self._run, self._checked)
         self._inline = Inline(self.world, self._meeting, self._teams, self._journal)
         self.world.size_heap()
         self._watch.start()
@@ -84,6 +88,8 @@ class CpuBackend:
             self.meet("init", heap_bytes)
             self.world.map_heap()
             self._arrays.heap = self.world.heap
+            if self._recorder is not None:
+                self._recorder.mapped()
         except BaseException:
             self._watch.stop()
             raise
@@ -96,7 +102,12 @@ class CpuBackend:
     def meet(self, what: str, nbytes: int = -1) -> None:
         # A kernel of this PE may be in a barrier_all of its own; one PE must not be there twice.
         self.synchronize()
-        self._meeting.meet(what, nbytes)
+        if self._recorder is None:
+            self._meeting.meet(what, nbytes)
+            return
+        with self._recorder.meeting():
+            self._meeting.meet(what, nbytes)
+        self._recorder.name_arrays()
 
     @property
     def allocated(self) -> Callable[[], Sequence[Any]]:
@@ -105,12 +116,16 @@ class CpuBackend:
     @allocated.setter
     def allocated(self, value: Callable[[], Sequence[Any]]) -> None:
         self._arrays.allocated = value
+        if self._recorder is not None:
+            self._recorder.allocated = value
 
     def set_timeout(self, seconds: float | None) -> None:
         self.world.board["timeout"] = int((seconds or 0) * 1e9)
 
     def close(self) -> None:
         embed(None)
+        if self._recorder is not None:
+            self._recorder.close()
         self._watch.stop()
         self._interrupts.restore()
         store.speak(True)
@@ -134,10 +149,14 @@ class CpuBackend:
 
     def to_host(self, native: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         self.synchronize()
+        if self._recorder is not None:
+            self._recorder.accessed(native, LOAD)
         return np.array(native)
 
     def from_host(self, native: np.ndarray[Any, Any], values: Any) -> None:
         self.synchronize()
+        if self._recorder is not None:
+            self._recorder.accessed(native, STORE)
         np.copyto(native, values, casting="unsafe")  # as assignment to a NumPy array does
 
     def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -151,10 +170,15 @@ class CpuBackend:
     # --- kernels
 
     def stream(self) -> Stream:
-        return self._device.stream()
+        stream = self._device.stream()
+        if self._recorder is not None:
+            stream.waited = partial(self._recorder.waited_for, id(stream))
+        return stream
 
     def synchronize(self) -> None:
         self._device.synchronize()
+        if self._recorder is not None:
+            self._recorder.synchronized()
 
     def stop(self, seconds: float) -> bool:
         return self._device.stop(seconds)
@@ -168,9 +192,10 @@ class CpuBackend:
         if unknown:
             known = ", ".join(sorted([*OPTIONS, *IGNORED, "device"]))
             raise ArgumentError(f"jit has no option {', '.join(sorted(unknown))}; it has {known}")
-        return Kernel(
-            py_func, **{"cache": True} | {k: v for k, v in options.items() if k in OPTIONS}
-        )
+        chosen = {"cache": True} | {k: v for k, v in options.items() if k in OPTIONS}
+        if self._checked:
+            chosen["checked"] = True  # so that its code has another name in the store
+        return Kernel(py_func, **chosen)
 
     def prepare(
         self, kernel: Kernel, config: tuple[Any, ...], args: tuple[Any, ...]
@@ -190,14 +215,26 @@ class CpuBackend:
     def _submit(self, stream: Any, launch: Running) -> None:
         """Queue a launch; synchronising raises its error, in terms of the operation that failed."""
         self._asking.forget()
+        number = 0
+        if self._recorder is not None:
+            on = self._stream(stream)
+            number = self._recorder.submitted(launch, 0 if on is self._device.default else id(on))
 
         def run() -> None:
             try:
-                self._teams.run(launch)
+                self._run(launch, number)
             except KernelFailure as failure:
                 raise self._explain(failure) from failure.__cause__
 
         self._stream(stream).submit(run)
+
+    def _run(self, launch: Running, number: int = 0) -> None:
+        """Run a launch in the worker of its stream."""
+        if self._recorder is None:
+            self._teams.run(launch)
+            return
+        with self._recorder.running(launch, number):
+            self._teams.run(launch)
 
     def _tell(self, kernel: str) -> None:
         """Write the running kernel's name to the board, where it outlives this process."""
@@ -241,6 +278,10 @@ class CpuBackend:
                 return self._in_a_kernel(op, arguments, stream)
             self.synchronize()
         if stream is None:
+            if self._recorder is not None and (
+                op.facts.effects or op.facts.orders or op.facts.meets
+            ):
+                return self._recorder.call(op, arguments, partial(run, **arguments))
             return run(**arguments)
         return self._stream(stream).submit(self._inline.queued(op, arguments))
 
@@ -250,13 +291,14 @@ class CpuBackend:
         if op.facts.meets:
             self.synchronize()
         try:
-            return self._host_calls.run(op, arguments)
+            return self._host_calls.run(op, arguments, self._recorder)
         except KernelFailure as failure:
             raise self._explain(failure, op.name) from None
 
 
 def warm_up(n_pes: int | None) -> None:
     """Prepare what the PEs need, in the process they will be forked from."""
+    check_kernels()
     lowering.install()
     scheduler.addresses()
     meeting.native()

@@ -15,14 +15,16 @@ from numba import types
 from numba.core import cgutils
 
 from gpushmem.backends.cpu.access import as_world, reach
+from gpushmem.check import recording as checking
 from gpushmem.diagnosis import recording
 from gpushmem.ops import Op
 from gpushmem.ops.row import Effect
 from gpushmem.simt.base.native import i64, intrinsic
+from gpushmem.simt.compiler.observer import observe
 from gpushmem.simt.compiler.primitives import user_word
 from gpushmem.simt.compiler.target import call_device, device
 
-__all__ = ["OBSERVERS", "Call", "Observer", "is_observed", "observed"]
+__all__ = ["OBSERVERS", "Call", "Observer", "check", "group_called", "is_observed", "observed"]
 
 
 @device
@@ -66,12 +68,25 @@ class Call(NamedTuple):
         """The bytes that an effect covers, from the array's address."""
         if effect.extent == "0":
             count = i64(1)
+        elif effect.extent == "parts":
+            count = self._array(effect.array).nitems
         elif effect.extent == "stride":
             words = [self.integer(f"{effect.array}_stride"), self.integer("nelems")]
             count = self.run(reach, *words, returns=types.intp)
         else:
             count = self._array(effect.extent).nitems
         return self.builder.mul(count, self._array(effect.array).itemsize)
+
+    def stride(self, effect: Effect) -> ir.Value:
+        """Bytes from one element to the next of those that an effect covers."""
+        stride = i64(1)
+        if effect.extent == "stride":
+            stride = self.integer(f"{effect.array}_stride")
+        return self.builder.mul(stride, self.itemsize(effect.array))
+
+    def itemsize(self, name: str) -> ir.Value:
+        """Bytes of an element of an array."""
+        return self._array(name).itemsize
 
     def run(self, function: Any, *words: ir.Value, returns: Any = types.void) -> ir.Value:
         """Call a device function of integers."""
@@ -84,13 +99,33 @@ class Call(NamedTuple):
 
 
 class Observer(NamedTuple):
-    """An observer of operations: which rows it observes, and the code it adds to a call."""
+    """An observer of operations: which rows it observes, and the code it adds to a call.
+
+    `after` is the code that follows the operation; it gets the result as an int64, and whether it
+    is a truth value.
+    """
 
     wants: Callable[[Op], bool]
     generate: Callable[[Call], None]
+    after: Callable[[Call, ir.Value, bool], None] | None = None
 
 
 OBSERVERS = [Observer(recording.wants, recording.generate)]
+
+
+def check() -> None:
+    """Let the checker observe all operations that are lowered from now on."""
+    if CHECKER not in OBSERVERS:
+        OBSERVERS.append(CHECKER)
+        observe(checking.OBSERVER)
+
+
+def group_called(op: Op) -> Any:
+    """What each thread does after a call of its warp or block; None if nothing."""
+    return checking.group_called(op) if CHECKER in _wanting(op) else None
+
+
+CHECKER = Observer(checking.wants, checking.generate, checking.generate_after)
 
 
 def _wanting(op: Op) -> list[Observer]:
@@ -108,20 +143,44 @@ def observed(op: Op, parameters: Iterable[str], inner: Any) -> Any:
     if not wanting:
         return inner
 
+    def call_of(given: Any, context: Any, builder: Any, args: Any) -> Call:
+        types_ = dict(zip(names, given, strict=True))
+        values = dict(zip(names, cgutils.unpack_tuple(builder, args[0]), strict=True))
+        return Call(op, types_, values, context, builder)
+
     @intrinsic
-    def observe(typingctx: Any, given: Any) -> Any:
+    def before(typingctx: Any, given: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            types_ = dict(zip(names, given, strict=True))
-            values = dict(zip(names, cgutils.unpack_tuple(builder, args[0]), strict=True))
             for observer in wanting:
-                observer.generate(Call(op, types_, values, context, builder))
+                observer.generate(call_of(given, context, builder, args))
             return context.get_dummy_value()
 
         return types.void(given), codegen
 
+    @intrinsic
+    def after(typingctx: Any, given: Any, result: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            number = i64(0)
+            if isinstance(result, types.Integer | types.Boolean):
+                number = context.cast(builder, args[1], result, types.intp)
+            for observer in wanting:
+                if observer.after is not None:
+                    call = call_of(given, context, builder, args)
+                    observer.after(call, number, isinstance(result, types.Boolean))
+            return context.get_dummy_value()
+
+        return types.void(given, result), codegen
+
     @device
     def seen(given):
-        observe(given)
+        before(given)
         return inner(given)
 
-    return seen
+    @device
+    def seen_after(given):
+        before(given)
+        result = inner(given)
+        after(given, result)
+        return result
+
+    return seen_after if any(observer.after for observer in wanting) else seen

@@ -29,25 +29,35 @@ class HostCalls:
     _kernels: dict[tuple[Any, ...], Kernel] = {}  # compiled code outlives `finalize`
 
     def __init__(
-        self, world: np.ndarray[Any, Any], run: Callable[[Running], None] = Running.__call__
+        self,
+        world: np.ndarray[Any, Any],
+        run: Callable[..., None] = Running.__call__,
+        checked: bool = False,
     ) -> None:
         self._world, self._run = world, run
+        self._options = {"checked": True} if checked else {}
         self._device = Device()
         self._idle: list[Stream] = []
 
-    def run(self, op: Op, arguments: dict[str, Any]) -> Any:
+    def run(self, op: Op, arguments: dict[str, Any], recorder: Any = None) -> Any:
         """Do the operation and return its result; raises `KernelFailure`."""
         launch, result = self.prepare(op, arguments)
+        run = partial(self._run, launch)
+        if recorder is not None:
+            number = recorder.submitted(launch, -1)
+            run = partial(run, number)
         try:
             stream = self._idle.pop()
         except IndexError:  # other threads of this PE wait on theirs
             stream = self._device.stream()
-        stream.submit(partial(self._run, launch))
+        stream.submit(run)
         try:
             stream.synchronize(op.name)
         except KernelFailure:
             self._idle.append(stream)
             raise
+        if recorder is not None:
+            recorder.returned(number)
         self._idle.append(stream)  # unless interrupted: its launch is still being cancelled
         return result[0] if result_dtype(op, arguments) else None
 
@@ -64,7 +74,7 @@ class HostCalls:
         if kernel is None:
             returns = result_dtype(op, arguments) is not None
             kernel = self._kernels[key] = Kernel(
-                host_kernel(op, tuple(others), reduction, returns), cache=True
+                host_kernel(op, tuple(others), reduction, returns), cache=True, **self._options
             )
         try:
             return kernel.prepare(ONE, (result, *others.values()), self._world), result

@@ -31,7 +31,7 @@ from gpushmem.diagnosis.recording import written
 from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET, Op
 from gpushmem.ops.row import Effect
 
-__all__ = ["Inline"]
+__all__ = ["Inline", "nbytes_of"]
 
 Array = np.ndarray[Any, Any]
 SIGNAL_OPS = {SIGNAL_SET: OPS["atomic_set"], SIGNAL_ADD: OPS["atomic_add"]}
@@ -77,7 +77,7 @@ class Inline:
             result = call(**arguments)
             for effect in effects:
                 start = address_of(arguments[effect.array]) - self._world.heap
-                nbytes = _nbytes(effect, arguments)
+                nbytes = nbytes_of(effect, arguments)
                 self._journal.note(start, nbytes, arguments["pe"], place)
             return result
 
@@ -167,7 +167,7 @@ class Inline:
         return self._world.peer(array, pe).reshape(-1)
 
 
-def _nbytes(effect: Effect, arguments: dict[str, Any]) -> int:
+def nbytes_of(effect: Effect, arguments: dict[str, Any]) -> int:
     """Bytes that an effect covers, from the start of its array."""
     if effect.extent == "0":
         count = 1

@@ -42,7 +42,7 @@ from gpushmem.backends.cpu.access import (
 )
 from gpushmem.backends.cpu.blas import gemm
 from gpushmem.backends.cpu.calls import digest_of, words_of
-from gpushmem.backends.cpu.hook import is_observed, observed
+from gpushmem.backends.cpu.hook import group_called, is_observed, observed
 from gpushmem.backends.cpu.inside import one_at_a_time
 from gpushmem.backends.cpu.multicast import multicast_array
 from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET
@@ -215,7 +215,13 @@ def _once(op: Op, label: str, body: Any) -> Any:
             body(given)
             release(group)
 
-    return call
+    @device
+    def checked(given):
+        call(given)
+        called()
+
+    called = group_called(op)
+    return checked if called is not None else call
 
 
 def _chosen(row: Op, bodies: dict[str, Any]) -> Any:

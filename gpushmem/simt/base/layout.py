@@ -63,6 +63,7 @@ BLOCK = _struct(
     ("next_made", "i8"),
     ("shared", "i8"),
     ("index", "i8"),
+    ("phase", "i8"),  # an observer's own
     ("all", GROUP),
     ("warps", WARP, MAX_WARPS),
 )
@@ -91,6 +92,7 @@ FIBER = _struct(
     ("wanted", "i8"),
     ("width", "i8"),  # bytes of the compared value, negative if it is signed
     ("waits", "i8"),  # how many waits it has begun
+    ("clock", "i8"),  # an observer's own
     ("thread", THREAD),
 )
 
@@ -108,6 +110,10 @@ LAUNCH = _struct(
     ("begin", "i4", 3),  # the part of the grid to run, in loops; fibers run all of it
     ("end", "i4", 3),
     ("part", "i8"),  # number of that part
+    ("number", "i8"),  # an observer's own: of the launch, and where it keeps what it sees
+    ("log", "i8"),
+    ("places", "i8"),  # its memory, see `compiler/observer`
+    ("local_bytes", "i8"),  # of a thread
     ("dynamic_shared", "i8"),
     ("shared_bytes", "i8"),  # static + dynamic
     ("shared", "i8"),  # the shared arrays of a kernel that never waits

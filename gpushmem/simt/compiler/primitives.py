@@ -119,6 +119,16 @@ fiber_word = _thread_word("fiber")
 
 
 @intrinsic
+def thread_word(typingctx: Any) -> Any:
+    """Address of the calling thread's THREAD."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.ptrtoint(hidden(builder, THREAD_ARG), i64)
+
+    return types.intp(), codegen
+
+
+@intrinsic
 def site_word(typingctx: Any) -> Any:
     """Address of the text naming the kernel's current line."""
 
@@ -356,5 +366,13 @@ def _constant(builder: ir.IRBuilder, name: str) -> ir.GlobalVariable:
     return start
 
 
+def observer_place(builder: ir.IRBuilder) -> ir.Value:
+    """Address of memory of the launch that is the observer's, for the access that is lowered."""
+    launch = builder.inttoptr(thread_field(builder, "launch"), i8p)
+    start = builder.load(_constant(builder, f"{OBSERVED}{next(_serial)}"))
+    return builder.add(load_field(builder, LAUNCH, launch, "places"), start)
+
+
+OBSERVED = "simt.observed."
 DYNAMIC_START = "simt.dynamic"
 _serial = itertools.count()

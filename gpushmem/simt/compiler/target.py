@@ -35,7 +35,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from llvmlite.ir.instructions import AllocaInstr, CallInstr
+from llvmlite.ir.instructions import AllocaInstr, CallInstr, CastInstr, GEPInstr
 from numba.core.compiler_lock import global_compiler_lock as core_lock
 from numba.core.errors import TypingError as CoreTypingError
 from numba.cuda import cgutils, compiler, dispatcher, types
@@ -62,6 +62,7 @@ from gpushmem.artifacts.toolchain import sources_digest
 from gpushmem.lines import is_users
 from gpushmem.simt.base.gpu_model import COMPUTE_CAPABILITY
 from gpushmem.simt.base.native import i8p, i64, twins
+from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.polling import polling_latches
 
 __all__ = [
@@ -237,13 +238,33 @@ class SimtBuilder(ir.IRBuilder):
     simt_lane: Any = None  # number of the thread in its block, where one function runs a block
     simt_bytes = 0  # of such places, per thread
     simt_counting = False  # at the counter of a loop over a signed `range`
+    simt_observe: Any = None  # (builder, pointer, how): called before an access to memory
 
     def call(self, fn: Any, args: Any, *rest: Any, **kwargs: Any) -> Any:
         name = fn.asm if isinstance(fn, ir.InlineAsm) else getattr(fn, "name", "")
         generate = partial(INTRINSICS[SHIM], name) if is_shim(name) else INTRINSICS.get(name)
         if generate:
-            return generate(self, *args)
+            with self._as_one(args[0] if "atomic" in name else None):
+                return generate(self, *args)
         return super().call(fn, args, *rest, **kwargs)
+
+    def load(self, ptr: Any, *rest: Any, **kwargs: Any) -> Any:
+        if self.simt_observe is not None and _is_memory(ptr):
+            self.simt_observe(self, ptr, observer.LOAD)
+        return super().load(ptr, *rest, **kwargs)
+
+    def cmpxchg(self, ptr: Any, *rest: Any, **kwargs: Any) -> Any:
+        with self._as_one(ptr):
+            return super().cmpxchg(ptr, *rest, **kwargs)
+
+    @contextmanager
+    def _as_one(self, pointer: Any) -> Iterator[None]:
+        """What is generated here is one atomic access to `pointer`, or none at all."""
+        observe, self.simt_observe = self.simt_observe, None
+        if observe is not None and pointer is not None:
+            observe(self, pointer, observer.ATOMIC)
+        yield
+        self.simt_observe = observe
 
     def alloca(self, typ: Any, size: Any = None, name: str = "") -> Any:
         if self.simt_places is None:
@@ -268,6 +289,8 @@ class SimtBuilder(ir.IRBuilder):
     def store(self, value: Any, ptr: Any, *rest: Any, **kwargs: Any) -> Any:
         if ptr.name.startswith("_cudapy_lmem"):
             return None  # Numba clears stack slots; a local array starts undefined
+        if self.simt_observe is not None and _is_memory(ptr):
+            self.simt_observe(self, ptr, observer.STORE)
         return super().store(value, ptr, *rest, **kwargs)
 
     def add(self, lhs: Any, rhs: Any, name: str = "", flags: Any = ()) -> Any:
@@ -276,13 +299,35 @@ class SimtBuilder(ir.IRBuilder):
         return super().add(lhs, rhs, name, ("nsw",) if self.simt_counting else flags)
 
     def atomic_rmw(self, op: str, ptr: Any, val: Any, ordering: str, name: str = "") -> Any:
-        return INTRINSICS["atomicrmw"](self, op, ptr, val, ordering)
+        with self._as_one(ptr):
+            return INTRINSICS["atomicrmw"](self, op, ptr, val, ordering)
 
     def addrspacecast(self, value: Any, typ: Any, *rest: Any, **kwargs: Any) -> Any:
         value = INTRINSICS["addrspacecast"](self, value)
         if value.type.addrspace == typ.addrspace:
             return self.bitcast(value, typ)
         return super().addrspacecast(value, typ, *rest, **kwargs)
+
+
+def _is_memory(pointer: Any) -> bool:
+    """Whether a pointer may be to what other threads see: not to a variable on the stack."""
+    while isinstance(pointer, GEPInstr | CastInstr) and pointer.opname != "inttoptr":
+        pointer = pointer.operands[0]
+    return not isinstance(pointer, AllocaInstr | ir.Argument | ir.Constant | ir.GlobalVariable)
+
+
+def _observe(builder: SimtBuilder, pointer: Any, how: int) -> None:
+    """Let the observer see an access; its own code is not observed."""
+    seen = observer.current()
+    assert seen is not None
+    observe, builder.simt_observe = builder.simt_observe, None
+    nbytes = pointer.type.pointee.get_abi_size(builder.simt_context.target_data)
+    words = [
+        INTRINSICS["observer's place"](builder), builder.ptrtoint(pointer, i64), i64(nbytes),
+        i64(how),
+    ]  # fmt: skip
+    call_device(builder, seen.access, types.void(*[types.intp] * len(words)), words)
+    builder.simt_observe = observe
 
 
 def _several(typ: Any, size: Any) -> Any:
@@ -301,6 +346,8 @@ class SimtLower(CUDALower):
         super().setup_function(fndesc)
         self.builder.__class__ = SimtBuilder
         self.builder.simt_context = self.context
+        if observer.current() is not None and self._is_user_code:
+            self.builder.simt_observe = _observe
 
     def lower_block(self, block: Any) -> None:
         # Numba makes no difference between blocks; polling loops are left through their latches.

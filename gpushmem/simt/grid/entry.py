@@ -29,8 +29,10 @@ from gpushmem.simt.base import fiber, printing
 from gpushmem.simt.base.externals import suppliers, supply
 from gpushmem.simt.base.layout import LAUNCH, THREAD
 from gpushmem.simt.base.native import i8p, i64
+from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.primitives import (
     DYNAMIC_START,
+    OBSERVED,
     PAUSE,
     load_field,
     record_failure,
@@ -63,6 +65,7 @@ class Entry:
     dynamic_start: int  # where the dynamic shared memory begins
     local_bytes: int  # local arrays and variables per thread
     const_bytes: int
+    observed: int  # places that the observer has
     cooperative: bool  # may synchronise the grid
     codes: frozenset[int]  # the keys of `exceptions` that it may return
     externals: frozenset[str]  # functions of other libraries: the keys of `suppliers`
@@ -139,7 +142,7 @@ def _build_fitting(
     py_func: Any, args: tuple[Any, ...], return_type: Any, report: bool, options: dict[str, Any]
 ) -> tuple[Any, Entry]:
     """Try loops between barriers first; fall back to fibers."""
-    if has_barriers(py_func):
+    if has_barriers(py_func) and observer.current() is None:
         try:
             cres = compile_function(py_func, args, return_type, pipeline=FissionCompiler, **options)
             body = _link(cres.library)
@@ -182,6 +185,8 @@ def _build(cres: Any, body: Any, kind: type[_Entry], report: bool) -> Entry:
     if kind is _Fibers:
         fiber.install()  # the linker must know simt_switch
     placed, shared_bytes = _placements(body)
+    observed = [gv.name for gv in body.global_variables if gv.name.startswith(OBSERVED)]
+    placed |= {name: k * observer.PLACE_BYTES for k, name in enumerate(observed)}
     externals = frozenset(f.name for f in body.functions if f.name in suppliers)
 
     # A name used once: a kernel from disk shares the JIT engine with others.
@@ -203,6 +208,7 @@ def _build(cres: Any, body: Any, kind: type[_Entry], report: bool) -> Entry:
         shared_bytes=shared_bytes,
         dynamic_start=dynamic_start,
         local_bytes=sum(lib.local_bytes for lib in cres.library.everything()),
+        observed=len(observed),
         const_bytes=sum(lib.const_bytes for lib in cres.library.everything()),
         cooperative=cres.library.use_cooperative,
         codes=frozenset().union(*(lib.codes for lib in cres.library.everything())),

@@ -19,7 +19,14 @@ from numba.cuda import types
 from gpushmem.artifacts.shape import AXES
 from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.base.native import i8p, i64
-from gpushmem.simt.compiler.primitives import assume, place, place_dynamic, thread_field
+from gpushmem.simt.compiler import observer
+from gpushmem.simt.compiler.primitives import (
+    assume,
+    observer_place,
+    place,
+    place_dynamic,
+    thread_field,
+)
 from gpushmem.simt.compiler.target import INTRINSICS, call_device
 from gpushmem.simt.intrinsics import synchronization
 
@@ -122,16 +129,30 @@ def _wide(builder: Any, value: ir.Value) -> tuple[Any, ir.Value]:
     return types.intp, builder.zext(value, i64)
 
 
+INTRINSICS["observer's place"] = observer_place
+
+
+def _tell(builder: Any, what: str, *args: tuple[Any, ir.Value]) -> None:
+    """Tell the observer, if there is one."""
+    seen = observer.current()
+    if seen is not None:
+        sig = types.void(*(typ for typ, _ in args))
+        call_device(builder, getattr(seen, what), sig, [value for _, value in args])
+
+
 @implements("llvm.nvvm.barrier0")
 def barrier(builder: Any) -> None:
     _meet(builder, synchronization.syncthreads)
+    _tell(builder, "block_met")
 
 
 def _counting(op: str) -> None:
     @implements(f"llvm.nvvm.barrier0.{op}")
     def counting(builder: Any, predicate: ir.Value) -> ir.Value:
         function = synchronization.BLOCK_REDUCTIONS[op]
-        return builder.trunc(_meet(builder, function, _wide(builder, predicate)), i32)
+        result = builder.trunc(_meet(builder, function, _wide(builder, predicate)), i32)
+        _tell(builder, "block_met")
+        return result
 
 
 for _op in synchronization.BLOCK_REDUCTIONS:
@@ -145,7 +166,10 @@ def grid_handle(builder: Any, which: ir.Value) -> ir.Value:
 
 @implements("cudaCGSynchronize")
 def grid_sync(builder: Any, handle: ir.Value, flags: ir.Value) -> ir.Value:
-    return builder.trunc(_meet(builder, synchronization.grid_sync), i32)
+    _tell(builder, "grid_meets")
+    result = builder.trunc(_meet(builder, synchronization.grid_sync), i32)
+    _tell(builder, "grid_met")
+    return result
 
 
 # --- warps
@@ -153,7 +177,9 @@ def grid_sync(builder: Any, handle: ir.Value, flags: ir.Value) -> ir.Value:
 
 @implements("llvm.nvvm.bar.warp.sync")
 def syncwarp(builder: Any, mask: ir.Value) -> None:
+    _tell(builder, "warp_meets", _wide(builder, mask))
     _meet(builder, synchronization.syncwarp, _wide(builder, mask))
+    _tell(builder, "warp_met", _wide(builder, mask))
 
 
 @implements("llvm.nvvm.shfl.sync.i32")

@@ -24,6 +24,7 @@ from gpushmem.simt.base import embedding, printing
 from gpushmem.simt.base.gpu_model import MAX_SHARED, SM_BLOCKS, SM_COUNT, SM_THREADS
 from gpushmem.simt.base.layout import LAUNCH, POOL, new
 from gpushmem.simt.base.parking import Parked
+from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.target import exceptions
 from gpushmem.simt.grid import entry as entries
 from gpushmem.simt.grid import sharing
@@ -162,11 +163,19 @@ class Running:
         launch["user"] = 0 if user is None else address_of(user)
         launch["args"] = address_of(packed)
         launch["flush"] = printing.install()
+        self.places: np.ndarray[Any, Any] | None = None  # the observer's
+        if entry.observed:
+            self.places = np.zeros(entry.observed * observer.PLACE_BYTES, np.uint8)
+            launch["places"] = address_of(self.places)
+            launch["local_bytes"] = entry.local_bytes
         if entry.kind == "fibers":
             launch["max_resident"] = self._resident()
             for field, address in scheduler.addresses().items():
                 launch[field] = address
         self._bytes = launch.view(np.uint8)
+        self.observed: tuple[int, int] | None = (
+            None  # the observer's `number` and `log` of the next run
+        )
         self._fresh: np.ndarray[Any, Any] | None = None  # the bytes as they are before a run
 
     def __call__(self) -> None:
@@ -176,6 +185,8 @@ class Running:
         else:
             self._bytes[:] = self._fresh
             self.parts = [self.launch]
+        if self.observed is not None:
+            self.launch["number"], self.launch["log"] = self.observed
         running.add(self)
         embedding.tell(self.name)
         try:

@@ -154,7 +154,7 @@ def start_thread(launch_address: int, block_address: int, t: int) -> None:
     address = pool.free
     fiber = as_fiber(address)
     pool.free = fiber.next_free
-    fiber.what = 0
+    fiber.what = fiber.clock = 0
     fiber.block = block_address
     fiber.warp = block_address + WARPS + t // LANES * WARP_BYTES
     fiber.lane = t % LANES
@@ -193,6 +193,7 @@ def admit(launch_address: int) -> bool:
     if address == 0:
         return False
     as_block(address).index = launch.next_block
+    as_block(address).phase = 0
     launch.next_block += 1
     launch.resident += 1
     start_group(address + ALL, n)

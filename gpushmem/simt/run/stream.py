@@ -59,6 +59,7 @@ class Stream:
         self._inbox = _Inbox()
         self._worker: threading.Thread | None = None
         self._error: BaseException | None = None
+        self.waited: Callable[[], None] | None = None  # called when the host has waited for it
         self.last = threading.Event()  # set when all work given so far is done
         self.last.set()
 
@@ -92,6 +93,8 @@ class Stream:
         self._device.failed.discard(self)
         if error is not None:
             raise error.with_traceback(None) if isinstance(error, ShmemError) else error
+        if self.waited is not None:
+            self.waited()
 
     @contextmanager
     def auto_synchronize(self) -> Iterator[Stream]:

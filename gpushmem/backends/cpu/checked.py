@@ -1,0 +1,173 @@
+"""What the host of a PE that is checked records: its operations, launches and waits for them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpushmem import settings
+from gpushmem.artifacts.arguments import address_of
+from gpushmem.backends.cpu import hook
+from gpushmem.backends.cpu.inline import nbytes_of
+from gpushmem.backends.cpu.world import World
+from gpushmem.check.log import BEGIN, CALL, DONE, EFFECT, END, HOST, OP, SUBMIT, SYNC, TEAM, Log
+from gpushmem.check.recording import KIND_OF, PLACE
+from gpushmem.lines import assigned_name, line_of, user_frame
+from gpushmem.ops import Op
+from gpushmem.ops.team import Team
+from gpushmem.simt.run.kernel import Running
+
+__all__ = ["Recorder", "recorder"]
+
+
+def recorder(world: World) -> Recorder | None:
+    """The recorder of this PE, if the job is checked."""
+    folder = settings.get("GPUSHMEM_CHECK")
+    return Recorder(Path(folder), world) if folder else None
+
+
+@cache
+def _log(folder: Path, pe: int, stamp: int) -> Log:
+    """The PE's log: one, however often it calls `init`."""
+    return Log(folder, pe, stamp)
+
+
+class Recorder:
+    """Appends to the PE's log what its host does."""
+
+    def __init__(self, folder: Path, world: World) -> None:
+        self._world = world
+        self._log = _log(folder, world.job.my_pe, world.board.address("stamp"))
+        self._teams = 0
+        self._known: dict[int, Any] = {}
+        self.allocated: Callable[[], Sequence[Any]] = list
+
+    def mapped(self) -> None:
+        """The heap has been mapped."""
+        world = self._world
+        self._log.describe(
+            heap=world.heap, stride=world.stride, bytes=world.heap_bytes,
+            pe=world.job.my_pe, n_pes=world.job.n_pes,
+        )  # fmt: skip
+
+    def _site(self) -> int:
+        line = line_of(user_frame(sys._getframe(2)))
+        return self._log.line(str(line), line.file)
+
+    # --- launches
+
+    def submitted(self, launch: Running, stream: int) -> int:
+        """The host has queued a launch; returns a number for it."""
+        number = self._log.launch_number()
+        blocks = int(np.prod(launch.shape.grid))
+        self._log.describe(
+            launch=number, kernel=launch.name, grid=launch.shape.grid, block=launch.shape.block
+        )
+        words = (number, launch.shape.threads, blocks, stream)
+        self._log.append(SUBMIT, 0, self._site(), words)
+        return number
+
+    @contextmanager
+    def running(self, launch: Running, number: int) -> Iterator[None]:
+        """A launch runs."""
+        launch.observed = number, self._log.address
+        self._log.append(BEGIN, number)
+        try:
+            yield
+        finally:
+            self._log.flush(number, launch.places, PLACE)
+            self._log.append(END, number)
+
+    def returned(self, number: int) -> None:
+        """The host has waited for one launch."""
+        self._log.append(SYNC, 0, self._site(), (0, number))
+
+    def waited_for(self, stream: int) -> None:
+        """The host has waited for a stream."""
+        self._log.append(SYNC, 0, self._site(), (0, 0, stream))
+
+    def synchronized(self) -> None:
+        """The host has waited for all it has submitted."""
+        self._log.append(SYNC, 0, self._site(), (self._log.launches + 1,))
+
+    # --- operations of the host
+
+    @contextmanager
+    def meeting(self) -> Iterator[None]:
+        """All PEs make this call, and wait for each other in it."""
+        site = self._site()
+        self._log.append(CALL, 0, site, (0,))
+        yield
+        self._log.append(CALL, 0, site, (1,))
+
+    def call(self, op: Op, arguments: dict[str, Any], run: Callable[[], Any]) -> Any:
+        """An operation that the host performs itself."""
+        site = self._site()
+        number = KIND_OF[op.name]
+        compare = int(arguments.get("cmp", arguments.get("op", 0)) or 0)
+        value = arguments.get("value", 0)
+        value = int(value) if isinstance(value, int | np.integer) else 0
+        team = int(arguments.get("team", -1))
+        arrays = [isinstance(arguments[effect.array], np.ndarray) for effect in op.facts.effects]
+        pe = int(arguments.get("pe", -1))
+        self._log.append(OP, 0, site, (number, sum(arrays) << 8, pe, team, compare, value))
+        for k, effect in enumerate(op.facts.effects):
+            array = arguments[effect.array]
+            if isinstance(array, np.ndarray):
+                stride = (
+                    arguments.get(f"{effect.array}_stride", 1) if effect.extent == "stride" else 1
+                )
+                words = (
+                    k, address_of(array), nbytes_of(effect, arguments),
+                    stride * array.itemsize, array.itemsize,
+                )  # fmt: skip
+                self._log.append(EFFECT, 0, site, words)
+        result = run()
+        number_of = int(result) if isinstance(result, int | np.integer | bool) else 0
+        self._new_teams(result)
+        self._log.append(DONE, 0, site, (number, number_of, op.result() == "bool"))
+        return result
+
+    def accessed(self, array: np.ndarray[Any, Any], how: int) -> None:
+        """The host reads or writes an array of its PE: `how` as `simt.compiler.observer` says."""
+        self._log.append(HOST, 0, self._site(), (address_of(array), array.nbytes, how))
+
+    def _new_teams(self, result: Any) -> None:
+        """Record the teams that an operation has made."""
+        for team in result if isinstance(result, tuple) else (result,):
+            if isinstance(team, Team) and team >= 0:
+                n = int(self._world.teams["n_pes"][team])
+                self._teams += 1
+                self._log.describe(
+                    members=self._teams, pes=self._world.members[int(team)][:n].tolist()
+                )
+                self._log.append(TEAM, 0, self._site(), (int(team), self._teams))
+
+    def name_arrays(self) -> None:
+        """Write down which arrays there are."""
+        for a in self.allocated():
+            if self._known.get(a.offset) is not a:
+                self._known[a.offset] = a
+                self._log.describe(
+                    array=a.offset, bytes=a.nbytes, dtype=str(a.dtype), shape=a.shape,
+                    item=a.dtype.itemsize, name=assigned_name(a.where), where=str(a.where),
+                )  # fmt: skip
+
+    def close(self) -> None:
+        """The PE's part of the job is over."""
+        self.name_arrays()
+        self._log.end()
+
+
+def check_kernels() -> bool:
+    """Let kernels be checked, if the job is; returns whether it is."""
+    if settings.is_set("GPUSHMEM_CHECK"):
+        hook.check()
+        return True
+    return False

@@ -1,0 +1,1 @@
+"""The checker: what PEs did is recorded, then searched for accesses that nothing orders."""

@@ -1,0 +1,70 @@
+"""Clocks: what somebody knows to be over.
+
+`times` has for a thread how far it has come, and for a block how often it has met: all before that
+is known. `masks` has a bit for each of many things, and those whose bit is set are known: the
+launches of a PE that have ended, and of the operations that a PE has called for another (or for
+itself) those that were called, that have read their sources, whose data have arrived, and whose
+data arrive before what is written to the same PE from now on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["CALLED", "DONE", "ENDED", "FENCED", "READ", "Clock"]
+
+CALLED, READ, DONE, FENCED, ENDED = range(5)  # what a mask is of: (one of these, PE, its target)
+
+
+class Clock:
+    """What somebody knows to be over."""
+
+    __slots__ = ("masks", "times")
+
+    def __init__(
+        self, times: dict[Any, int] | None = None, masks: dict[Any, int] | None = None
+    ) -> None:
+        self.times: dict[Any, int] = {} if times is None else times
+        self.masks: dict[Any, int] = {} if masks is None else masks
+
+    def copy(self) -> Clock:
+        """Another clock that knows the same."""
+        return Clock(self.times.copy(), self.masks.copy())
+
+    def join(self, other: Clock) -> None:
+        """Know what `other` knows, too."""
+        times, masks = self.times, self.masks
+        for key, time in other.times.items():
+            if times.get(key, -1) < time:
+                times[key] = time
+        for key, mask in other.masks.items():
+            masks[key] = masks.get(key, 0) | mask
+
+    def meet(self, other: Clock) -> None:
+        """Know only what `other` knows, too."""
+        self.times = {
+            key: min(time, other.times[key])
+            for key, time in self.times.items()
+            if key in other.times
+        }
+        self.masks = {
+            key: mask & other.masks[key] for key, mask in self.masks.items() if key in other.masks
+        }
+
+    def has(self, kind: int, pe: int, target: int, bit: int) -> bool:
+        """Whether a bit is set."""
+        return bool(self.masks.get((kind, pe, target), 0) >> bit & 1)
+
+    def put(self, kind: int, pe: int, target: int, bits: int) -> None:
+        """Set bits."""
+        key = kind, pe, target
+        self.masks[key] = self.masks.get(key, 0) | bits
+
+    def forget_threads(self) -> None:
+        """Drop what follows from the end of launches that is known."""
+        ended = {key[1]: mask for key, mask in self.masks.items() if key[0] == ENDED}
+        self.times = {
+            key: time
+            for key, time in self.times.items()
+            if not (isinstance(key, tuple) and ended.get(key[0], 0) >> key[1] & 1)
+        }

@@ -1,0 +1,47 @@
+"""`gpushmem run --check`: record a job, then report what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpushmem import settings
+from gpushmem.check import log, order, races, report
+from gpushmem.job.pes import compact
+
+__all__ = ["EXIT_CODE", "findings", "recorded"]
+
+EXIT_CODE = 66  # of a job in which something was found
+
+
+@contextmanager
+def recorded() -> Iterator[Path]:
+    """Let the PEs that are started inside be recorded; gives the folder of their logs."""
+    folder = Path(tempfile.mkdtemp(prefix="gpushmem-check-"))
+    settings.put("GPUSHMEM_CHECK", folder)
+    settings.put("GPUSHMEM_THREADS", 1)  # the parts of a launch take turns
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def findings(folder: Path, form: str = "text") -> tuple[int, str]:
+    """How many problems there are, and the report."""
+    traces = list(log.read(folder))
+    history = order.history(traces)
+    found = races.races(history)
+    full = [trace.pe for trace in traces if trace.lost]
+    if form == "json":
+        return len(found), json.dumps(report.data_of(history, found), indent=1)
+    text = report.text_of(history, found)
+    if full:
+        text += (
+            f"gpushmem check: not all was checked: the log of {compact(full)} was full after "
+            f"{log.MOST} records; check a smaller problem, or fewer steps\n"
+        )
+    return len(found), text

@@ -1,0 +1,192 @@
+"""What one PE records while it is checked: a file of records, and what the numbers in them mean.
+
+Kernels and the host append to the same file, which is memory that they share, so nothing is lost
+when the PE is killed. `stamp` numbers the events of all PEs: one that another depends on has the
+smaller number. Plain loads and stores of kernels have no stamp; their `clock` tells between which
+events of their thread they took place (`recording`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpushmem.lines import is_users
+
+__all__ = [
+    "ACCESS",
+    "ARRIVED",
+    "BEGIN",
+    "CALL",
+    "DONE",
+    "EFFECT",
+    "END",
+    "HOST",
+    "LEFT",
+    "LOG",
+    "MET",
+    "OP",
+    "RECORD",
+    "SUBMIT",
+    "SYNC",
+    "TEAM",
+    "Log",
+    "Trace",
+    "read",
+]  # fmt: skip
+
+RECORD = np.dtype(
+    [
+        ("stamp", "i8"),
+        ("kind", "i8"),
+        ("launch", "i8"),  # number of the launch; 0: the host
+        ("thread", "i8"),  # number of the thread in the launch
+        ("clock", "i8"),  # of the thread: meetings of its block << 32 | its own events
+        ("site", "i8"),  # address of a text, or, of the host, minus a number of `lines`
+        ("words", "i8", 6),  # as the kind says
+    ]
+)
+# `n`, the number of records, comes first.
+LOG = np.dtype([("n", "i8"), ("most", "i8"), ("records", "i8"), ("stamp", "i8")])
+MOST = 1 << 23  # records: 800 MB, of which what is not written takes no room
+# Shared memory has addresses of its own: the number of the block and the offset, from SHARED on.
+SHARED, BLOCK_BITS = 1 << 62, 24
+HEADER = mmap.PAGESIZE
+
+
+# Kinds of records, and the words that each has. 0: not written, as the PE was killed.
+ACCESS = 1  # address, bytes from one to the next, how many, threads to the next, size, how
+OP = 2  # number of the row, effects << 8 | scope, pe, team, comparison or signal's op, value
+EFFECT = 3  # of the OP before it: number of the effect, address, bytes, stride, size
+DONE = 4  # an operation has returned: number of the row, result, 1 if that is True or False
+MET = 5  # a barrier of the block: number of the block, its meetings so far
+ARRIVED = 6  # at a barrier of a warp or the grid: 0 or 1, mask of lanes
+LEFT = 7  # ... has left it
+SUBMIT = 8  # by the host: the launch, threads per block, blocks, its stream
+BEGIN = 9  # of a launch
+END = 10
+# The host has waited for all launches with smaller numbers, for this one, or for this stream.
+SYNC = 11
+CALL = 12  # of the host, all PEs call: 0 before, 1 after
+TEAM = 13  # the PE is in a new team: its number, the number of its members' description
+HOST = 14  # reads or writes an array of this PE: address, bytes, how
+
+
+class Log:
+    """The log of the calling PE."""
+
+    def __init__(self, folder: Path, pe: int, stamp: int) -> None:
+        size = HEADER + MOST * RECORD.itemsize
+        with open(folder / f"pe{pe}.log", "w+b") as file:
+            os.ftruncate(file.fileno(), size)
+            memory = mmap.mmap(file.fileno(), size)
+        whole = np.frombuffer(memory, np.uint8)
+        self._log = whole[: LOG.itemsize].view(LOG)
+        self._records = whole[HEADER:].view(RECORD)
+        self.address = self._log.ctypes.data
+        self._log["most"], self._log["stamp"] = MOST, stamp
+        self._log["records"] = self._records.ctypes.data
+        self._lines: dict[str, int] = {}
+        self._texts: dict[int, str] = {}
+        self._read = 0  # records whose sites are known
+        self.launches = 0
+        self._side = open(folder / f"pe{pe}.json", "w", encoding="utf-8")  # noqa: SIM115
+
+    def describe(self, **facts: Any) -> None:
+        """Keep what a number, or this PE, means."""
+        self._side.write(json.dumps(facts) + "\n")
+        self._side.flush()
+
+    def append(self, kind: int, launch: int = 0, site: int = 0, words: tuple[int, ...] = ()) -> int:
+        """Append a record of the host; returns its stamp."""
+        index = _add(self.address, 1)
+        stamp = _add(int(self._log["stamp"][0]), 1)
+        words = (*words, 0, 0, 0, 0, 0, 0)[:6]
+        if index < MOST:
+            self._records[index] = (stamp, kind, launch, 0, 0, site, words)
+        return stamp
+
+    def line(self, text: str, path: str) -> int:
+        """The number, as a site, of a line of the host's."""
+        number = self._lines.get(text)
+        if number is None:
+            number = self._lines[text] = -1 - len(self._lines)
+            self.describe(site=number, text=text, path=path)
+        return number
+
+    def launch_number(self) -> int:
+        """A number for a launch."""
+        self.launches += 1
+        return self.launches
+
+    def flush(self, launch: int, places: np.ndarray[Any, Any] | None, slot: Any) -> None:
+        """Append the accesses that a launch which has ended has in its places."""
+        if places is not None:
+            slots = places.view(slot)
+            slots = slots[slots["count"] > 0]
+            records = np.zeros(len(slots), RECORD)
+            records["kind"], records["launch"] = ACCESS, launch
+            for name in ("thread", "clock", "site"):
+                records[name] = slots[name]
+            for k, name in enumerate(("address", "stride", "count", "step", "nbytes", "how")):
+                records["words"][:, k] = slots[name]
+            start = _add(self.address, len(records))
+            room = self._records[start : start + len(records)]
+            room[:] = records[: len(room)]
+            places[:] = 0
+        self._note_sites()
+
+    def _note_sites(self) -> None:
+        """Write down the texts of sites that are new: they go with this process."""
+        end = min(int(self._log["n"][0]), MOST)
+        for site in np.unique(self._records["site"][self._read : end]).tolist():
+            if site > 0 and site not in self._texts:
+                self._texts[site] = ctypes.string_at(site).decode()
+                self.describe(site=site, text=self._texts[site], path="")
+        self._read = end
+
+    def end(self) -> None:
+        """Write down where the user's modules are; the PE may go on to record."""
+        self._note_sites()
+        named = {text.partition(":")[0] for text in self._texts.values()}
+        files = {}
+        for name, module in list(sys.modules.items()):
+            path = getattr(module, "__file__", None)
+            if path and Path(path).name in named and is_users(name):
+                files[Path(path).name] = path
+        self.describe(files=files)
+
+
+def _add(address: int, value: int) -> int:
+    """Add to a number that other threads and processes add to; returns what it was."""
+    from gpushmem.check.recording import adder  # noqa: PLC0415  (compiled code)
+
+    return int(adder()(address, value))
+
+
+class Trace(NamedTuple):
+    """What one PE has recorded."""
+
+    pe: int
+    records: np.ndarray[Any, Any]
+    facts: list[dict[str, Any]]
+    lost: int  # records for which there was no room
+
+
+def read(folder: Path) -> Iterator[Trace]:
+    """The logs in a folder."""
+    for path in sorted(folder.glob("pe*.log"), key=lambda path: int(path.stem[2:])):
+        log = np.fromfile(path, LOG, 1)[0]
+        n = min(int(log["n"]), MOST)
+        records = np.memmap(path, RECORD, "r", HEADER, (n,)) if n else np.zeros(0, RECORD)
+        side = path.with_suffix(".json").read_text(encoding="utf-8").splitlines()
+        facts = [json.loads(line) for line in side if line.endswith("}")]
+        yield Trace(int(path.stem[2:]), records, facts, int(log["n"]) - n)

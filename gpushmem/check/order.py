@@ -1,0 +1,714 @@
+"""What happens before what: from the logs of all PEs to memory accesses with clocks.
+
+The order is what the program's synchronisation makes, in every run that makes the same calls; not
+what this run happened to do. What somebody knows to be over is a `Clock`. Program order, barriers,
+launches and meetings are read off the logs. What a wait orders is derived: of the writes to the
+word that it waits for, those without which its condition could not have held, whatever the schedule
+(`words`). That depends on the order of the writes, so the logs are gone through again until no wait
+orders anything new. The order only ever grows, and each part of it holds in every run; so what is
+found unordered at the end may happen in any order.
+
+Source: happens-before as in Lamport, "Time, clocks, and the ordering of events in a distributed
+system", 1978; complete and incomplete operations as in OpenSHMEM 1.5, sections 3.2 and 9.11.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpushmem.check import log
+from gpushmem.check.clock import CALLED, DONE, ENDED, FENCED, READ, Clock
+from gpushmem.check.log import SHARED, Trace
+from gpushmem.check.words import Word, Write
+from gpushmem.ops import CMP_EQ, OPS, SIGNAL_ADD
+from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL, UPDATES, Op
+
+__all__ = ["ATOMICS", "LOADS", "LOCAL", "Access", "Bit", "Call", "History", "history"]
+
+ROWS = list(OPS.values())
+PASSES = 16
+LOADS, STORES, ATOMICS = range(3)  # `how` of an access, as `simt.compiler.observer` says
+
+
+# A plain load or store, or a run of them. `space`: the PE whose heap it is in, or LOCAL, for memory
+# that is not symmetric, or SHARED_MEMORY, of the launch.
+PLAIN = np.dtype(
+    [
+        (name, "i8")
+        for name in (
+            "launch", "thread", "clock", "site", "space", "start", "stride", "count", "step",
+            "size", "how", "low", "end",
+        )
+    ]
+)  # fmt: skip
+LOCAL, SHARED_MEMORY = -1, -2
+
+
+class Bit(NamedTuple):
+    """What a clock has that knows a step of an operation to be over."""
+
+    kind: int
+    pe: int
+    target: int
+    bit: int
+
+    def known(self, clock: Clock) -> bool:
+        """Whether a clock has it."""
+        return bool(clock.masks.get(self[:3], 0) >> self.bit & 1)
+
+
+class Access(NamedTuple):
+    """One access to memory, or a run of equal ones by consecutive threads."""
+
+    space: Any  # the memory: a PE's heap, ...
+    start: int  # in it
+    size: int  # bytes of one element
+    stride: int  # bytes from one to the next
+    times: int
+    writes: bool
+    atomic: bool  # does not conflict with others that are
+    pe: int  # whose
+    launch: int  # 0: the host's
+    thread: int
+    step: int  # threads from one element to the next
+    when: int  # the thread's clock
+    site: str
+    op: Op | None  # None: a plain load or store
+    call: Call | None
+    over: Bit | None  # who knows this, knows that the operation's access is over
+    clock: Clock | None  # what is over when it happens; of a plain access see `History.clock_of`
+    stamp: int  # none that comes after it has a smaller one
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    @property
+    def end(self) -> int:
+        """Just after the last byte."""
+        return self.start + max(0, self.stride * (self.times - 1)) + self.size
+
+    @property
+    def low(self) -> int:
+        """The first byte."""
+        return self.start + min(0, self.stride * (self.times - 1))
+
+
+class Call:
+    """A call of an operation, as it is replayed."""
+
+    def __init__(self, pe: int, op: Op, record: Any, site: str) -> None:
+        self.by, self.op, self.record, self.site = pe, op, record, site
+        words = record["words"].tolist()
+        self.stamp = int(record["stamp"])
+        self.expected, self.scope = words[1] >> 8, words[1] & 0xFF  # effects to come
+        self.pe, self.team, self.compare, self.value = words[2:]
+        self.effects: list[tuple[Any, int, int, int, int]] = []
+        self.bit = 0  # its number among those of its PE for the same target; a signal has the next
+
+    def over(self, kind: int, signal: bool = False) -> Bit:
+        """What a clock has that knows this of the call."""
+        return Bit(kind, self.by, self.pe, self.bit + signal)
+
+    def mark(self, clock: Clock, kind: int, signal: bool = False) -> None:
+        """Let a clock know this of the call."""
+        clock.put(kind, self.by, self.pe, 1 << self.bit + signal)
+
+
+class Block:
+    """The threads of a block: what all know, and what some know besides."""
+
+    def __init__(self, clock: Clock, stamp: int) -> None:
+        self.phases, self.clocks, self.stamps = [0], [clock], [stamp]
+        self.own: dict[int, Clock] = {}  # threads with events since the last barrier
+
+    def met(self, phase: int, clock: Clock, stamp: int) -> None:
+        """The block has met, for the `phase`-th time."""
+        self.phases.append(phase)
+        self.clocks.append(clock)
+        self.stamps.append(stamp)
+
+
+class Launch:
+    """A launch."""
+
+    def __init__(self, pe: int, number: int, threads: int, stream: int, submitted: Clock) -> None:
+        self.pe, self.number, self.threads, self.stream = pe, number, threads, stream
+        self.submitted = submitted
+        self.begun = Clock()
+        self.ended: Clock | None = None
+        self.stamp = 0
+        self.blocks: dict[int, Block] = {}
+        self.past: dict[int, tuple[list[int], list[Clock], list[int]]] = {}  # thread -> its events
+        self.groups: dict[Any, list[Any]] = {}  # meetings of warps and the grid
+
+    def block_of(self, thread: int) -> Block:
+        """The block of a thread."""
+        return self.block(thread // self.threads)
+
+    def block(self, number: int) -> Block:
+        """A block, by its number."""
+        if number not in self.blocks:
+            self.blocks[number] = Block(self.begun, self.stamp)
+        return self.blocks[number]
+
+    def clock(self, thread: int) -> Clock:
+        """What a thread knows now, to be changed."""
+        block = self.block_of(thread)
+        if thread not in block.own:
+            block.own[thread] = block.clocks[-1].copy()
+        return block.own[thread]
+
+    def event(self, thread: int, when: int) -> Clock:
+        """The clock of a thread at an event: what it did before, it knows."""
+        clock = self.clock(thread)
+        clock.times[self.pe, self.number, thread] = when
+        return clock
+
+    def keep(self, thread: int, when: int, stamp: int) -> None:
+        """Keep what a thread knows from an event on."""
+        times, clocks, stamps = self.past.setdefault(thread, ([], [], []))
+        times.append(when)
+        clocks.append(self.block_of(thread).own[thread].copy())
+        stamps.append(stamp)
+
+    def at(self, thread: int, when: int, all_of_block: bool = False) -> tuple[Clock, int]:
+        """What a thread, or the least that a thread of its block, knew; and since which stamp."""
+        if thread // self.threads not in self.blocks:
+            return self.begun, self.stamp
+        block = self.block_of(thread)
+        k = bisect.bisect_right(block.phases, when >> 32) - 1
+        times, clocks, stamps = self.past.get(thread, ((), (), ()))
+        j = bisect.bisect_right(times, when) - 1
+        if j >= 0 and times[j] >= block.phases[k] << 32 and not all_of_block:
+            return clocks[j], stamps[j]
+        return block.clocks[k], block.stamps[k]
+
+    def over(self, thread: int, when: int, clock: Clock) -> bool:
+        """Whether a clock knows that what a thread did at some time is over."""
+        times = clock.times
+        return (
+            times.get((self.pe, self.number, thread), -1) > when
+            or times.get((self.pe, self.number, "block", thread // self.threads), -1) > when >> 32
+            or clock.has(ENDED, self.pe, 0, self.number)
+        )
+
+
+class Pe:
+    """One PE."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.pe, self.trace = trace.pe, trace
+        facts = trace.facts
+        self.sites = {f["site"]: f["text"] for f in facts if "site" in f}
+        # Where the heaps are mapped: this PE's address, bytes from one to the next, how many.
+        self.heaps = {(f["heap"], f["stride"], f["n_pes"]) for f in facts if "heap" in f}
+        self.arrays = [f for f in facts if "array" in f]
+        self.members = {f["members"]: tuple(f["pes"]) for f in facts if "members" in f}
+        self.launch_facts = {f["launch"]: f for f in facts if "launch" in f}
+        self.reset()
+
+    def reset(self) -> None:
+        """Before the log is gone through again."""
+        self.host = Clock()
+        self.time = 0  # events of the host
+        self.launches: dict[int, Launch] = {}
+        self.bits: dict[int, int] = defaultdict(int)  # operations so far, by target
+        self.current: dict[Any, Call] = {}  # the call that a thread is in
+        self.met: dict[Any, int] = defaultdict(int)  # collectives so far, by the members of a team
+        self.teams: dict[int, Any] = {}  # number -> members
+
+    def place_all(self, made: np.ndarray[Any, Any]) -> None:
+        """As `place`, for the addresses in `start` of PLAINs."""
+        starts = made["start"].copy()
+        made["space"] = LOCAL
+        shared = starts >= SHARED
+        made["space"][shared] = SHARED_MEMORY
+        made["start"][shared] -= SHARED
+        for heap, stride, n_pes in self.heaps:
+            owners = (starts - heap) // stride + self.pe
+            inside = ~shared & (owners >= 0) & (owners < n_pes)
+            made["space"][inside] = owners[inside]
+            made["start"][inside] = ((starts - heap) % stride)[inside]
+
+    def space(self, number: int, launch: int) -> Any:
+        """The memory that `place_all` means by a number, as `place` names it."""
+        if number == SHARED_MEMORY:
+            return "shared", self.pe, launch
+        return ("memory", self.pe) if number == LOCAL else ("heap", number)
+
+    def place(self, address: int, launch: int) -> tuple[Any, int]:
+        """The memory that an address of this PE is in, and where in it."""
+        if address >= SHARED:
+            return ("shared", self.pe, launch), address - SHARED
+        for heap, stride, n_pes in self.heaps:
+            owner = (address - heap) // stride + self.pe
+            if 0 <= owner < n_pes:
+                return ("heap", owner), (address - heap) % stride
+        return ("memory", self.pe), address
+
+
+class History:
+    """What all PEs did, in an order that agrees with what depended on what."""
+
+    def __init__(self, traces: Iterable[Trace]) -> None:
+        self.pes = {trace.pe: Pe(trace) for trace in traces}
+        self.files: dict[str, str] = {}
+        for pe in self.pes.values():
+            for fact in pe.trace.facts:
+                self.files |= fact.get("files", {})
+                if fact.get("path"):
+                    self.files[Path(fact["path"]).name] = fact["path"]
+        self.words: dict[Any, Word] = {}
+        self.ordered_by_waits: dict[Any, frozenset[Any]] = {}
+        self.accesses: list[Access] = []
+        self._events = self._sorted()
+
+    def _sorted(self) -> list[tuple[Pe, Any, int]]:
+        events: list[tuple[int, int, int]] = []
+        for pe in self.pes.values():
+            records = pe.trace.records
+            places = np.flatnonzero(records["kind"] > log.ACCESS)
+            stamps = records["stamp"][places].tolist()
+            events += ((stamp, pe.pe, k) for stamp, k in zip(stamps, places.tolist(), strict=True))
+        events.sort()
+        return [(self.pes[pe], self.pes[pe].trace.records[k], k) for _, pe, k in events]
+
+    def replay(self) -> None:
+        """Go through all events, until waits order nothing new; then collect the accesses."""
+        for _ in range(PASSES):
+            before = dict(self.ordered_by_waits)
+            self._pass(collect=False)
+            if self.ordered_by_waits == before:
+                break
+        self._pass(collect=True)
+
+    def _pass(self, collect: bool) -> None:
+        for pe in self.pes.values():
+            pe.reset()
+        self.accesses = []
+        self.meetings: dict[Any, dict[int, Clock]] = defaultdict(dict)
+        self._collect = collect
+        for pe, record, _ in self._events:
+            kind = int(record["kind"])
+            HANDLERS[kind](self, pe, record, list(map(int, record["words"])))
+
+    # --- threads
+
+    def _event(self, pe: Pe, record: Any) -> Clock:
+        """The clock of who made a record, at this event."""
+        launch = int(record["launch"])
+        if launch == 0:
+            pe.time += 1
+            pe.host.times["host", pe.pe] = pe.time
+            return pe.host
+        return pe.launches[launch].event(int(record["thread"]), int(record["clock"]))
+
+    def _keep(self, pe: Pe, record: Any) -> None:
+        launch = int(record["launch"])
+        if launch:
+            pe.launches[launch].keep(
+                int(record["thread"]), int(record["clock"]), int(record["stamp"])
+            )
+
+    def _who(self, record: Any) -> Any:
+        return int(record["launch"]), int(record["thread"]) if record["launch"] else 0
+
+    # --- launches and the host
+
+    def _submit(self, pe: Pe, record: Any, words: list[int]) -> None:
+        number, threads, _, stream = words[:4]
+        clock = self._event(pe, record)
+        pe.launches[number] = Launch(pe.pe, number, threads, stream, clock.copy())
+
+    def _begin(self, pe: Pe, record: Any, words: list[int]) -> None:
+        launch = pe.launches[int(record["launch"])]
+        launch.begun, launch.stamp = launch.submitted.copy(), int(record["stamp"])
+        for other in pe.launches.values():
+            after = other.number < launch.number and other.ended is not None
+            # The default stream, 0, waits for all others, and they for it; -1 is none of them.
+            if (
+                after
+                and -1 not in (launch.stream, other.stream)
+                and (launch.stream == other.stream or 0 in (launch.stream, other.stream))
+            ):
+                launch.begun.join(other.ended or Clock())
+        launch.begun.forget_threads()
+
+    def _end(self, pe: Pe, record: Any, words: list[int]) -> None:
+        launch = pe.launches[int(record["launch"])]
+        launch.ended = launch.begun.copy()
+        for block in launch.blocks.values():
+            launch.ended.join(block.clocks[-1])
+            for clock in block.own.values():
+                launch.ended.join(clock)
+        launch.ended.put(ENDED, pe.pe, 0, 1 << launch.number)
+        launch.ended.forget_threads()
+
+    def _sync(self, pe: Pe, record: Any, words: list[int]) -> None:
+        clock = self._event(pe, record)
+        before, one, stream = words[:3]
+        for launch in pe.launches.values():
+            waited = launch.number == one or (launch.number < before and launch.stream >= 0)
+            waited |= stream != 0 and launch.stream == stream
+            if launch.ended is not None and waited:
+                clock.join(launch.ended)
+        clock.forget_threads()
+
+    def _call(self, pe: Pe, record: Any, words: list[int]) -> None:
+        clock = self._event(pe, record)
+        if words[0] == 0:
+            self._complete(pe, clock)
+            self._arrive(pe, "host", clock)
+        else:
+            self._leave(pe, "host", clock)
+
+    def _arrive(self, pe: Pe, team: Any, clock: Clock) -> None:
+        pe.met[team] += 1
+        self.meetings[team, pe.met[team]][pe.pe] = clock.copy()
+
+    def _leave(self, pe: Pe, team: Any, clock: Clock) -> None:
+        for other in self.meetings[team, pe.met[team]].values():
+            clock.join(other)
+        clock.forget_threads()
+
+    def _host(self, pe: Pe, record: Any, words: list[int]) -> None:
+        clock = self._event(pe, record)
+        address, nbytes, how = words[:3]
+        space, start = pe.place(address, 0)
+        self._add(
+            Access(
+                space, start, nbytes, 0, 1, how == STORES, False, pe.pe, 0, 0, 0, pe.time,
+                self._site(pe, record), None, None, None, clock.copy(), int(record["stamp"]),
+            )
+        )  # fmt: skip
+
+    def _team(self, pe: Pe, record: Any, words: list[int]) -> None:
+        pe.teams[words[0]] = pe.members[words[1]]
+
+    # --- barriers of kernels
+
+    def _met(self, pe: Pe, record: Any, words: list[int]) -> None:
+        launch = pe.launches[int(record["launch"])]
+        number, phase = words[:2]
+        block = launch.block(number)
+        clock = block.clocks[-1].copy()
+        for own in block.own.values():
+            clock.join(own)
+        block.own = {}
+        for key in [k for k in clock.times if k[:2] == (pe.pe, launch.number) and len(k) == 3]:
+            if key[2] // launch.threads == number:
+                del clock.times[key]  # it follows from the meeting
+        clock.times[pe.pe, launch.number, "block", number] = phase
+        block.met(phase, clock, int(record["stamp"]))
+
+    def _arrived(self, pe: Pe, record: Any, words: list[int]) -> None:
+        clock = self._event(pe, record)
+        self._keep(pe, record)
+        launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
+        met = launch.groups.setdefault(self._group(launch, thread, words), [Clock(), False])
+        if met[1]:  # they have left the meeting before
+            met[:] = [Clock(), False]
+        met[0].join(clock)
+
+    def _left(self, pe: Pe, record: Any, words: list[int]) -> None:
+        clock = self._event(pe, record)
+        launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
+        met = launch.groups[self._group(launch, thread, words)]
+        met[1] = True
+        clock.join(met[0])
+        self._keep(pe, record)
+
+    def _group(self, launch: Launch, thread: int, words: list[int]) -> Any:
+        if words[0]:
+            return "grid"
+        return "warp", thread // launch.threads, thread % launch.threads // 32, words[1]
+
+    # --- operations
+
+    def _op(self, pe: Pe, record: Any, words: list[int]) -> None:
+        call = Call(pe.pe, ROWS[words[0]], record, self._site(pe, record))
+        pe.current[self._who(record)] = call
+        if not call.expected:
+            self._perform(pe, call)
+
+    def _effect(self, pe: Pe, record: Any, words: list[int]) -> None:
+        call = pe.current[self._who(record)]
+        address, nbytes, stride, size = words[1:5]
+        call.effects.append((call.op.facts.effects[words[0]], address, nbytes, stride, size))
+        call.record = record
+        if len(call.effects) == call.expected:
+            self._perform(pe, call)
+
+    def _perform(self, pe: Pe, call: Call) -> None:
+        """A call begins: what it orders, reads and writes from now on."""
+        record, op = call.record, call.op
+        clock = self._event(pe, record)
+        call.bit = pe.bits[call.pe]
+        pe.bits[call.pe] += 2
+        if op.facts.orders in ("quiet", "barrier"):
+            self._complete(pe, clock)
+        elif op.facts.orders == "flush":
+            self._know(pe, clock, READ)
+        elif op.facts.orders == "fence":
+            self._know(pe, clock, FENCED)
+        if op.facts.meets:
+            self._arrive(pe, pe.teams.get(call.team), clock)
+        if call.effects:
+            self._effects(pe, call, clock)
+            call.mark(clock, CALLED)
+            call.mark(clock, CALLED, signal=True)
+        self._spread(pe, record, call, clock)
+
+    def _done(self, pe: Pe, record: Any, words: list[int]) -> None:
+        """A call has returned."""
+        call = pe.current.pop(self._who(record))
+        clock = self._event(pe, record)
+        op, facts = call.op, call.op.facts
+        if facts.meets:
+            self._leave(pe, pe.teams.get(call.team), clock)
+        completion = facts.completion
+        if completion is None or completion.source == RETURN:
+            call.mark(clock, READ)
+        fetches = op.returns.dtype is not None and any(e[0].how == UPDATES for e in call.effects)
+        local = facts.meets or op.waits or call.pe < 0
+        if local or fetches or (completion is not None and completion.data == RETURN):
+            call.mark(clock, DONE)
+        self._hear(pe, call, clock, words)
+        self._spread(pe, record, call, clock)
+
+    def _spread(self, pe: Pe, record: Any, call: Call, clock: Clock) -> None:
+        """What the thread that acts for a group now knows of the call, all of the group know."""
+        launch = pe.launches.get(int(record["launch"]))
+        if launch is None:
+            return
+        thread, when = int(record["thread"]), int(record["clock"])
+        stamp = int(record["stamp"])
+        launch.keep(thread, when, stamp)
+        if call.scope == 0:
+            return
+        if call.op.facts.orders or call.op.facts.meets or call.op.waits:
+            news = clock.copy()
+            news.times.pop((pe.pe, launch.number, thread), None)
+        else:
+            bits = 3 << call.bit
+            news = Clock()
+            for kind in (CALLED, READ, DONE):
+                news.put(kind, call.by, call.pe,
+                         clock.masks.get((kind, call.by, call.pe), 0) & bits)  # fmt: skip
+        first, last = self._threads(launch, call, thread)
+        if call.scope == 1:
+            for other in range(first, last):
+                if other != thread:
+                    launch.clock(other).join(news)
+            return
+        block = launch.block_of(thread)
+        known = block.clocks[-1].copy()
+        known.join(news)
+        phase = (when >> 32) + 1
+        if block.phases[-1] == phase:
+            block.clocks[-1] = known
+        else:
+            block.met(phase, known, stamp)
+        for other, own in block.own.items():
+            own.join(news)
+            if other != thread:
+                launch.keep(other, phase << 32, stamp)
+        launch.keep(thread, phase << 32, stamp)
+
+    def _threads(self, launch: Launch, call: Call, thread: int) -> tuple[int, int]:
+        """The threads that make a call together: from, to."""
+        block = thread - thread % launch.threads
+        if call.scope == 2:
+            return block, block + launch.threads
+        first = block + thread % launch.threads // 32 * 32
+        return first, min(first + 32, block + launch.threads)
+
+    def _know(self, pe: Pe, clock: Clock, kind: int) -> None:
+        """Of the calls of this PE that a clock knows, know this, too."""
+        for key, mask in list(clock.masks.items()):
+            if key[0] == CALLED and key[1] == pe.pe:
+                clock.put(kind, pe.pe, key[2], mask)
+
+    def _complete(self, pe: Pe, clock: Clock) -> None:
+        """`quiet`: all that is known to have been called is over."""
+        for kind in (READ, DONE):
+            self._know(pe, clock, kind)
+
+    def _effects(self, pe: Pe, call: Call, clock: Clock) -> None:
+        record, launch, op = call.record, int(call.record["launch"]), call.op
+        known = clock
+        if call.scope and launch:
+            known = self._of_all(pe, call, clock)
+        arriving = known.copy()
+        if call.pe >= 0:
+            fenced = known.masks.get((FENCED, pe.pe, call.pe), 0)
+            arriving.put(DONE, pe.pe, call.pe, fenced)
+        told = arriving.copy()
+        call.mark(told, DONE)
+        call.mark(told, CALLED)
+        for effect, address, nbytes, stride, size in call.effects:
+            role = op.arrays[effect.array]
+            space, start = pe.place(address, launch)
+            if call.pe >= 0 and role.symmetric and space[0] == "heap" and not op.waits:
+                space = "heap", call.pe
+            signal = effect.kind == SIGNAL and effect.how != READS
+            over = call.over(READ if effect.how == READS else DONE, signal)
+            atomic = effect.kind != DATA or op.base in ("p", "g")
+            now = told if signal else arriving
+            count = 1 if stride == size else max(1, -(-nbytes // max(stride, 1)))
+            if nbytes:
+                self._add(
+                    Access(
+                        space, start, nbytes if count == 1 else size, stride if count > 1 else 0,
+                        count, effect.how != READS, atomic, pe.pe, launch, int(record["thread"]), 0,
+                        int(record["clock"]), call.site, op, call, over, now, call.stamp,
+                    )
+                )  # fmt: skip
+            if effect.how != READS and atomic:
+                self._write(call, effect, (space, start), now, over)
+
+    def _of_all(self, pe: Pe, call: Call, clock: Clock) -> Clock:
+        """What every thread of a group knows when it calls: what one alone did is not included."""
+        launch = pe.launches[int(call.record["launch"])]
+        thread = int(call.record["thread"])
+        first, last = self._threads(launch, call, thread)
+        block = launch.block_of(thread)
+        base = block.clocks[-1]
+        others = [block.own.get(t, base) for t in range(first, last) if t != thread]
+        least = clock.copy()
+        for other in {id(other): other for other in others}.values():
+            least.meet(other)
+        return least
+
+    def _write(self, call: Call, effect: Any, where: Any, clock: Clock, over: Bit) -> None:
+        adds: int | None = None
+        value: int | None = call.value
+        base = call.op.base
+        if effect.kind == SIGNAL:
+            adds = call.value if call.compare == SIGNAL_ADD else None
+        elif base.startswith("atomic_"):
+            what = base.removeprefix("atomic_").removeprefix("fetch_")
+            adds = {"inc": 1, "add": call.value}.get(what)
+            value = call.value if what in ("set", "swap") else None
+        word = self.words.setdefault(where, Word())
+        word.put(Write(over, adds, value, clock, call))
+
+    def _hear(self, pe: Pe, call: Call, clock: Clock, words: list[int]) -> None:
+        """What a wait, or a test, lets its caller know."""
+        op, result, truth = call.op, words[1], words[2]
+        looked = [e for e in call.effects if e[0].how == READS and e[0].kind != DATA]
+        if not looked or op.base == "atomic_fetch":
+            return
+        _, address, nbytes, _, size = looked[0]
+        compare, value = call.compare, call.value
+        indices = range(nbytes // max(size, 1))
+        if op.base == "signal_fetch":
+            compare, value = CMP_EQ, result
+        elif op.base.endswith(("_any", "_any_vector")):
+            indices = range(result, result + 1) if result >= 0 else range(0)
+        elif truth and not result:
+            return
+        for index in indices:
+            space, start = pe.place(address + index * size, int(call.record["launch"]))
+            word = self.words.get((space, start))
+            if word is not None:
+                # Who knows this of the wait, comes after it.
+                call.mark(clock, CALLED)
+                who = call.over(CALLED)
+                self.ordered_by_waits[who, index] = word.hear(who, clock, compare, value)
+
+    # --- accesses
+
+    def _add(self, access: Access) -> None:
+        if self._collect:
+            self.accesses.append(access)
+
+    def _site(self, pe: Pe, record: Any) -> str:
+        return pe.sites.get(int(record["site"]), "?")
+
+    def plain(self, pe: int) -> np.ndarray[Any, Any]:
+        """The loads and stores of a PE's kernels: `PLAIN`."""
+        trace = self.pes[pe].trace
+        records = trace.records[trace.records["kind"] == log.ACCESS]
+        made = np.zeros(len(records), PLAIN)
+        for name in ("launch", "thread", "clock", "site"):
+            made[name] = records[name]
+        for k, name in enumerate(("start", "stride", "count", "step", "size", "how")):
+            made[name] = records["words"][:, k]
+        self.pes[pe].place_all(made)
+        reach = made["stride"] * (made["count"] - 1)
+        made["low"] = made["start"] + np.minimum(reach, 0)
+        made["end"] = made["start"] + np.maximum(reach, 0) + made["size"]
+        return made
+
+    def access(self, pe: int, row: Any) -> Access:
+        """One of them."""
+        start, stride, count, step, size, how = (
+            int(row[k]) for k in ("start", "stride", "count", "step", "size", "how")
+        )
+        launch, thread, when = (int(row[k]) for k in ("launch", "thread", "clock"))
+        space = self.pes[pe].space(int(row["space"]), launch)
+        return Access(
+            space, start, size, stride, count, how != LOADS, how == ATOMICS,
+            pe, launch, thread, step, when, self.pes[pe].sites.get(int(row["site"]), "?"), None,
+            None, None, None, 0,
+        )  # fmt: skip
+
+    def clock_of(self, access: Access, thread: int) -> Clock:
+        """What a thread that made an access knew then."""
+        if access.clock is not None:
+            return access.clock
+        return self.pes[access.pe].launches[access.launch].at(thread, access.when)[0]
+
+    def least_clock_of(self, access: Access) -> Clock:
+        """What all threads that made an access knew then."""
+        if access.clock is not None or access.step == 0 or access.times == 1:
+            return self.clock_of(access, access.thread)
+        launch = self.pes[access.pe].launches[access.launch]
+        last = access.thread + access.times - 1
+        if access.thread // launch.threads != last // launch.threads:
+            return launch.begun
+        return launch.at(access.thread, access.when, all_of_block=True)[0]
+
+    def over(self, access: Access, thread: int, clock: Clock) -> bool:
+        """Whether a clock knows that a thread's part of an access is over."""
+        if access.over is not None:
+            return access.over.known(clock)
+        if access.launch == 0:
+            return clock.times.get(("host", access.pe), -1) > access.when
+        return self.pes[access.pe].launches[access.launch].over(thread, access.when, clock)
+
+    def all_over(self, access: Access, clock: Clock) -> bool:
+        """Whether a clock knows that all of an access is over."""
+        if access.over is not None or access.step == 0 or access.times == 1:
+            return self.over(access, access.thread, clock)
+        launch = self.pes[access.pe].launches[access.launch]
+        last = access.thread + access.times - 1
+        if clock.has(ENDED, access.pe, 0, access.launch):
+            return True
+        if access.thread // launch.threads != last // launch.threads:
+            return False
+        block = access.thread // launch.threads
+        return clock.times.get((access.pe, access.launch, "block", block), -1) > access.when >> 32
+
+
+HANDLERS = {
+    log.OP: History._op, log.EFFECT: History._effect, log.DONE: History._done,
+    log.MET: History._met, log.ARRIVED: History._arrived, log.LEFT: History._left,
+    log.SUBMIT: History._submit, log.BEGIN: History._begin, log.END: History._end,
+    log.SYNC: History._sync, log.CALL: History._call, log.TEAM: History._team,
+    log.HOST: History._host,
+}  # fmt: skip
+
+
+def history(traces: Iterable[Trace]) -> History:
+    """What the logs say."""
+    made = History(traces)
+    made.replay()
+    return made

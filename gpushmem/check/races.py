@@ -1,0 +1,388 @@
+"""Accesses to the same bytes that nothing orders, at least one of them a write.
+
+Operations on a memory are gone through in an order that agrees with what is known of theirs. One is
+dropped when a later one covers it that comes after it: whatever conflicts with the first from then
+on, and does not come after the second, conflicts with the second, too. A read does not cover a
+write in this sense. Plain loads and stores, of which there are many more, are compared with each
+other within a launch, and between launches that nothing orders.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpushmem.check.clock import ENDED, Clock
+from gpushmem.check.order import ATOMICS, LOADS, SHARED_MEMORY, STORES, Access, History, Launch
+
+__all__ = ["Race", "races"]
+
+
+class Race(NamedTuple):
+    """Two accesses that may happen in any order, or at once; and how often there are such."""
+
+    first: Access
+    second: Access
+    element: tuple[int, int]  # which elements of the two, of one pair
+    seen: int
+
+
+def races(history: History) -> list[Race]:
+    """All races, those of the same two lines and kinds of access as one."""
+    found: dict[Any, Race] = {}
+    for first, second, element in _all(history):
+        key = tuple(sorted(_kind(a) for a in (first, second)))
+        if key in found:
+            found[key] = found[key]._replace(seen=found[key].seen + 1)
+        else:
+            found[key] = Race(first, second, element, 1)
+    return list(found.values())
+
+
+Found = Iterator[tuple[Access, Access, tuple[int, int]]]
+
+
+def _all(history: History) -> Found:
+    spaces = defaultdict(list)
+    for access in history.accesses:
+        spaces[access.space].append(access)
+    for there in spaces.values():
+        there.sort(key=lambda access: access.stamp)
+        yield from _in_one_memory(history, there)
+    for pe in history.pes:
+        plain = history.plain(pe)
+        yield from _of_kernels(history, pe, plain)
+        yield from _with_operations(history, pe, plain, spaces)
+
+
+# --- plain loads and stores
+
+
+def _of_kernels(history: History, pe: int, plain: Any) -> Found:
+    """Those of kernels of one PE with each other: of one launch, and of launches in no order."""
+    launches = history.pes[pe].launches
+    parts = dict(_split(plain, plain["launch"]))
+    every = sum(1 << number for number in parts)
+    for number, part in parts.items():
+        yield from _of_launch(history, pe, part)
+        missing = every & ((1 << number) - 1) & ~launches[number].begun.masks.get((ENDED, pe, 0), 0)
+        while missing:
+            other = missing.bit_length() - 1
+            missing ^= 1 << other
+            if not launches[other].begun.has(ENDED, pe, 0, number):
+                yield from _between(history, pe, parts[other], part)
+
+
+def _split(rows: Any, *keys: Any) -> Iterator[tuple[Any, Any]]:
+    """The rows with equal keys together, each with the last key."""
+    order = np.lexsort(keys[::-1])
+    rows, keys = rows[order], tuple(key[order] for key in keys)
+    new = np.zeros(len(rows), bool)
+    for key in keys:
+        new[1:] |= key[1:] != key[:-1]
+    for part in np.split(np.arange(len(rows)), np.flatnonzero(new)):
+        if len(part):
+            yield int(keys[-1][part[0]]), rows[part[0] : part[-1] + 1]
+
+
+def _of_launch(history: History, pe: int, part: Any) -> Found:
+    """Those of one launch: in one block between two barriers, and of several blocks."""
+    threads = history.pes[pe].launches[int(part["launch"][0])].threads
+    first = part["thread"] // threads
+    last = (part["thread"] + part["step"] * (part["count"] - 1)) // threads
+    alone = part[(part["step"] != 0) & (part["count"] > 1) & (part["how"] == STORES)]
+    for row in alone[np.abs(alone["stride"]) < alone["size"]]:
+        access = history.access(pe, row)
+        element = _unordered(history, access, access)
+        if element is not None:
+            yield access, access, element
+    inside, several = part[first == last], part[first != last]
+    blocks = first[first == last]
+    for _, group in _split(inside, inside["space"], blocks, inside["clock"] >> 32):
+        one_thread = group["thread"][0]
+        if ((group["thread"] != one_thread) | (group["step"] != 0)).any():
+            yield from _between(history, pe, group, group)
+    if len(several) or (blocks != blocks[0]).any():
+        shared = part[_seen_by_several(part, first, last)]
+        spaces = defaultdict(list)
+        for row in shared:
+            access = history.access(pe, row)
+            stamp = history.pes[pe].launches[access.launch].at(access.thread, access.when)[1]
+            spaces[access.space].append(access._replace(stamp=stamp))
+        for there in spaces.values():
+            there.sort(key=lambda access: access.stamp)
+            yield from _in_one_memory(history, there)
+
+
+CELL = 64  # bytes
+MOST_CELLS = 1 << 26
+
+
+def _seen_by_several(part: Any, first: Any, last: Any) -> Any:
+    """Which rows are near memory that several blocks access, and one of them writes."""
+    low, end = part["low"] // CELL, (part["end"] - 1) // CELL
+    spaces = part["space"] - part["space"].min()
+    low, end = low - low.min(), end - low.min()
+    shape = int(spaces.max() + 1), int(end.max() + 1)
+    if shape[0] * shape[1] > MOST_CELLS:
+        return np.ones(len(part), bool)
+    near = part["space"] != SHARED_MEMORY
+    written = np.zeros(shape, bool)
+    for rows, at in _cells(low, end, near & (part["how"] != LOADS)):
+        written[spaces[rows], at] = True
+    near &= _any_between(written, spaces, low, end)
+    lowest, highest = np.full(shape, np.iinfo(np.int64).max), np.full(shape, -1)
+    for rows, at in _cells(low, end, near):
+        np.minimum.at(lowest, (spaces[rows], at), first[rows])
+        np.maximum.at(highest, (spaces[rows], at), last[rows])
+    return near & _any_between(written & (lowest < highest), spaces, low, end)
+
+
+def _cells(low: Any, end: Any, chosen: Any) -> Iterator[tuple[Any, Any]]:
+    """The cells of the chosen rows: some rows, and a cell of each."""
+    rows = np.flatnonzero(chosen)
+    step = 0
+    while len(rows):
+        yield rows, low[rows] + step
+        step += 1
+        rows = rows[low[rows] + step <= end[rows]]
+
+
+def _any_between(cells: Any, spaces: Any, low: Any, end: Any) -> Any:
+    """Of each row, whether any of its cells is True."""
+    before = np.cumsum(np.pad(cells, ((0, 0), (1, 0))), axis=1)
+    return before[spaces, end + 1] > before[spaces, low]
+
+
+def _between(history: History, pe: int, first: Any, second: Any) -> Found:
+    """Pairs of two sets of accesses, or of one set."""
+    same = first is second
+    for space in np.unique(first["space"]).tolist():
+        if space == SHARED_MEMORY and not same:
+            continue
+        a, b = (part[part["space"] == space] for part in (first, second))
+        sets = [(a, b, same)] if same else [(a, b, False), (b, a, False)]
+        for writers, others, one_set in sets:
+            yield from _pairs(history, pe, writers, others, one_set)
+
+
+def _pairs(history: History, pe: int, a: Any, others: Any, same: bool) -> Found:
+    """Pairs of what writes in one set and anything in the other."""
+    writers = a[a["how"] != LOADS]
+    if not len(writers) or not len(others):
+        return
+    b = others[np.argsort(others["low"], kind="stable")]
+    longest = int((b["end"] - b["low"]).max())
+    low = np.searchsorted(b["low"], writers["low"] - longest, "left")
+    high = np.searchsorted(b["low"], writers["end"], "left")
+    for i in np.flatnonzero(high > low).tolist():
+        one = writers[i]
+        part = b[low[i] : high[i]]
+        meets = part["end"] > one["low"]
+        if one["how"] == ATOMICS:
+            meets &= part["how"] != ATOMICS
+        if one["step"] == 0 and same:
+            meets &= (part["thread"] != one["thread"]) | (part["step"] != 0)
+        if same:  # each pair of writes once
+            meets &= (
+                (part["how"] == LOADS)
+                | (part["low"] > one["low"])
+                | ((part["low"] == one["low"]) & (part["thread"] > one["thread"]))
+                | ((part["low"] == one["low"]) & (part["how"] != one["how"]))
+            )
+        if one["step"] == 1 and same:  # runs of the same threads at the same addresses
+            meets &= ~(
+                (part["start"] - one["start"] == one["stride"] * (part["thread"] - one["thread"]))
+                & (part["stride"] == one["stride"]) & (part["step"] == 1)
+                & (abs(one["stride"]) >= np.maximum(part["size"], one["size"]))
+            )  # fmt: skip
+        for row in part[meets]:
+            accesses = history.access(pe, one), history.access(pe, row)
+            element = _unordered(history, *accesses)
+            if element is not None:
+                yield *accesses, element
+
+
+def _with_operations(history: History, pe: int, plain: Any, spaces: Any) -> Found:
+    """Those of a PE's kernels with operations, and with what hosts do."""
+    mine = history.pes[pe].launches
+    for number in np.unique(plain["space"]).tolist():
+        if number == SHARED_MEMORY:
+            continue
+        there = plain[plain["space"] == number]
+        there = there[np.argsort(there["low"], kind="stable")]
+        longest = int((there["end"] - there["low"]).max())
+        for access in spaces.get(history.pes[pe].space(number, 0), ()):
+            low = np.searchsorted(there["low"], access.low - longest, "left")
+            high = np.searchsorted(there["low"], access.end, "left")
+            part = there[low:high]
+            meets = part["end"] > access.low
+            if not access.writes:
+                meets &= part["how"] != LOADS
+            elif access.atomic:
+                meets &= part["how"] != ATOMICS
+            part = part[meets]
+            if not len(part):
+                continue
+            clock = history.clock_of(access, access.thread)
+            ended = clock.masks.get((ENDED, pe, 0), 0)
+            for launch, rows in _split(part, part["launch"]):
+                known = mine[launch].begun
+                if ended >> launch & 1 or history.over(access, access.thread, known):
+                    continue
+                for row in _not_ordered(history, access, clock, mine[launch], rows):
+                    other = history.access(pe, row)
+                    element = _unordered(history, access, other)
+                    if element is not None:
+                        yield access, other, element
+
+
+def _not_ordered(
+    history: History, access: Access, clock: Clock, launch: Launch, rows: Any
+) -> Iterator[Any]:
+    """The accesses of a launch without those that barriers of their blocks order with another."""
+    for number, part in _split(rows, rows["thread"] // launch.threads):
+        phases = part["clock"] >> 32
+        before = clock.times.get((launch.pe, launch.number, "block", number), -1)
+        left = phases >= before
+        last = part["thread"] + part["step"] * (part["count"] - 1)
+        left |= last // launch.threads != number
+        if number in launch.blocks:
+            block = launch.blocks[number]
+            first = bisect.bisect_left(
+                block.clocks, True, key=lambda c: history.over(access, access.thread, c)
+            )
+            if first < len(block.phases):
+                left &= phases < block.phases[first]
+        yield from part[left]
+
+
+# --- operations
+
+
+def _kind(access: Access) -> tuple[str, str, bool]:
+    return access.site, access.op.name if access.op else "", access.writes
+
+
+class _Live:
+    """The accesses that later ones are compared with."""
+
+    def __init__(self) -> None:
+        self.all: list[Access | None] = []
+        self._low, self._end = np.zeros((2, 64), np.int64)
+
+    def add(self, access: Access) -> None:
+        if len(self.all) == len(self._low):
+            self._compact()
+        self._low[len(self.all)], self._end[len(self.all)] = access.low, access.end
+        self.all.append(access)
+
+    def overlapping(self, access: Access) -> list[int]:
+        n = len(self.all)
+        both = (self._low[:n] < access.end) & (self._end[:n] > access.low)
+        found: list[int] = np.flatnonzero(both).tolist()
+        return found
+
+    def drop(self, index: int) -> None:
+        self.all[index] = None
+        self._low[index], self._end[index] = 0, 0
+
+    def _compact(self) -> None:
+        kept = [k for k, access in enumerate(self.all) if access is not None]
+        self.all = [self.all[k] for k in kept]
+        size = max(64, 2 * len(kept))
+        for name in ("_low", "_end"):
+            fresh = np.zeros(size, np.int64)
+            fresh[: len(kept)] = getattr(self, name)[kept]
+            setattr(self, name, fresh)
+
+
+def _in_one_memory(
+    history: History, accesses: list[Access]
+) -> Iterator[tuple[Access, Access, tuple[int, int]]]:
+    """The races of accesses to one memory, which are in order."""
+    live = _Live()
+    for access in accesses:
+        if access.writes and access.step and access.times > 1:
+            element = _unordered(history, access, access)
+            if element is not None:
+                yield access, access, element
+        least = None
+        for k in live.overlapping(access):
+            other = live.all[k]
+            assert other is not None
+            if least is None:
+                least = history.least_clock_of(access)
+            before = history.all_over(other, least)
+            if before:
+                if (access.writes or not other.writes) and _covers(access, other):
+                    live.drop(k)
+                continue
+            if (access.writes or other.writes) and not (access.atomic and other.atomic):
+                element = _unordered(history, other, access)
+                if element is not None:
+                    yield other, access, element
+        live.add(access)
+
+
+def _covers(access: Access, other: Access) -> bool:
+    """Whether an access touches all bytes that another does."""
+    same = access.stride == other.stride and access.start == other.start
+    if same and access.size == other.size and access.times >= other.times:
+        return access.atomic <= other.atomic
+    dense = access.times == 1 or abs(access.stride) <= access.size
+    return (
+        dense
+        and access.low <= other.low
+        and other.end <= access.end
+        and access.atomic <= other.atomic
+    )
+
+
+def _unordered(history: History, first: Access, second: Access) -> tuple[int, int] | None:
+    """Elements of two accesses that are the same memory, and in no order; None if there are none.
+
+    The accesses of one thread are in order, but for operations that go on after their call.
+    """
+    if first.call is not None and first.call is second.call:
+        return None
+    plain = first.op is None and second.op is None
+    one_launch = (first.pe, first.launch) == (second.pe, second.launch)
+    known: dict[Any, bool] = {}
+    for i, j in _overlaps(first, second):
+        one, two = first.thread + i * first.step, second.thread + j * second.step
+        if one_launch and one == two and (plain or first is second):
+            continue
+        if (one, two) not in known:
+            known[one, two] = history.over(first, one, history.clock_of(second, two)) or (
+                history.over(second, two, history.clock_of(first, one))
+            )
+        if not known[one, two]:
+            return i, j
+    return None
+
+
+def _overlaps(first: Access, second: Access) -> Iterator[tuple[int, int]]:
+    """Elements of two runs that overlap."""
+    if first.times == 1 and second.times == 1:
+        if first.start < second.end and second.start < first.end:
+            yield 0, 0
+        return
+    a = first.start + first.stride * np.arange(first.times)
+    b = second.start + second.stride * np.arange(second.times)
+    order = np.argsort(b, kind="stable")
+    b = b[order]
+    low = np.searchsorted(b, a - second.size, "right")
+    high = np.searchsorted(b, a + first.size, "left")
+    seen = set()
+    for i in np.flatnonzero(high > low).tolist():
+        for k in range(low[i], min(high[i], low[i] + 64)):
+            j = int(order[k])
+            pair = (i if first.step else 0, j if second.step else 0)
+            if pair not in seen:
+                seen.add(pair)
+                yield i, j

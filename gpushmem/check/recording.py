@@ -1,0 +1,284 @@
+"""What is recorded in kernels: code that is compiled into them when they are checked.
+
+A thread's *clock* says how far it has come: how often its block has met, in barriers and in calls
+of the whole block, times 2**32, plus how many events of its own there have been. Every event first
+advances the clock, so an access with a smaller clock was made before it.
+
+Plain accesses are recorded in runs. Each load and store of the program has a place in its launch
+(`PLACE`), with the run that it is in: either of one thread, at addresses a stride apart, or of
+consecutive threads with one access each. What does not continue the run is the first of another.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from gpushmem.check import log
+from gpushmem.check.log import ACCESS, ARRIVED, DONE, EFFECT, LEFT, LOG, MET, OP, RECORD
+from gpushmem.ops import OPS, Op
+from gpushmem.ops.row import BLOCK, WARP
+from gpushmem.simt.base.layout import BLOCK as BLOCK_RECORD
+from gpushmem.simt.base.layout import FIBER, LAUNCH, THREAD, view
+from gpushmem.simt.base.native import atomic_add_word, c_function, i64
+from gpushmem.simt.compiler.observer import PLACE_BYTES, Observer
+from gpushmem.simt.compiler.primitives import (
+    fiber_word,
+    launch_word,
+    pause,
+    site_word,
+    thread_word,
+)
+from gpushmem.simt.compiler.target import device
+
+__all__ = ["OBSERVER", "PLACE", "adder", "generate", "generate_after", "group_called", "wants"]
+
+PLACE = np.dtype(
+    {
+        "names": [
+            "thread", "clock", "address", "count", "stride", "step", "next_thread", "next",
+            "nbytes", "how", "site",
+        ],
+        "formats": ["i8"] * 11,
+        "itemsize": PLACE_BYTES,
+    }
+)  # fmt: skip
+as_log, as_record, as_place = view(LOG), view(RECORD), view(PLACE)
+as_fiber, as_launch, as_thread, as_block = map(view, (FIBER, LAUNCH, THREAD, BLOCK_RECORD))
+RECORD_BYTES = RECORD.itemsize
+
+PHASE = 32  # bits of a clock below the meetings of the block
+SHARED, BLOCK_BITS = log.SHARED, log.BLOCK_BITS
+KIND_OF = {name: k for k, name in enumerate(OPS)}
+
+
+def add(address: int, value: int) -> int:
+    return atomic_add_word(address, value)
+
+
+@cache
+def adder() -> Any:
+    """`f(address, value)` for Python: adds atomically, returns what was there."""
+    made = c_function(types.intp(types.intp, types.intp), add)
+    return made.callable(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+
+
+@device
+def clock():
+    """The calling thread's clock; a thread without a fiber has no events."""
+    fiber = fiber_word()
+    return as_fiber(fiber).clock if fiber != 0 else 0
+
+
+@device
+def advance():
+    """Begin an event of the calling thread."""
+    as_fiber(fiber_word()).clock += 1
+    if as_fiber(fiber_word()).clock < 0:  # never: but the threads of this kernel are fibers now
+        pause()
+
+
+@device
+def block_number():
+    """The number of the calling thread's block in its launch."""
+    thread = as_thread(thread_word())
+    bid, gdim = thread.bid, thread.gdim
+    return types.intp(bid[0] + gdim[0] * (bid[1] + gdim[1] * bid[2]))
+
+
+@device
+def thread_number():
+    """The number of the calling thread in its launch."""
+    thread = as_thread(thread_word())
+    tid, bdim = thread.tid, thread.bdim
+    t = tid[0] + bdim[0] * (tid[1] + bdim[1] * tid[2])
+    return types.intp(block_number() * (bdim[0] * bdim[1] * bdim[2]) + t)
+
+
+STACK, ABOVE = 1 << 18, 4096  # bytes that are the thread's own in any case
+
+
+@device
+def on_stack(address):
+    """Whether an address is on the calling thread's stack, where its local arrays are.
+
+    Its THREAD is at the top of a fiber's stack, or among the kernel's variables on a worker's.
+    """
+    here, local = thread_word(), as_launch(launch_word()).local_bytes
+    return here - STACK - local < address < here + local + ABOVE
+
+
+# --- the log
+
+
+@device
+def append(kind, site):
+    """The address of a new record, 0 if there is no room; all but its words is set."""
+    log = as_launch(launch_word()).log
+    if log == 0:  # of a program of numba.cuda
+        return 0
+    here = as_log(log)
+    index = atomic_add_word(log, 1)
+    if index >= here.most:
+        return 0
+    address = here.records + index * RECORD_BYTES
+    record = as_record(address)
+    record.kind, record.site = kind, site
+    record.launch = as_launch(launch_word()).number
+    return address
+
+
+@device
+def event(kind, a, b, c, d, e, f):
+    """Record an event of the calling thread."""
+    address = append(kind, site_word())
+    if address != 0:
+        record = as_record(address)
+        record.stamp = atomic_add_word(as_log(as_launch(launch_word()).log).stamp, 1)
+        record.thread, record.clock = thread_number(), clock()
+        words = record.words
+        words[0], words[1], words[2], words[3], words[4], words[5] = a, b, c, d, e, f
+
+
+@device
+def access(place, address, nbytes, how):
+    run = as_place(place)
+    here = as_thread(thread_word())
+    if 0 <= address - here.shared < as_launch(launch_word()).shared_bytes:
+        address += SHARED - here.shared + (block_number() << BLOCK_BITS)
+    thread, now = thread_number(), clock()
+    if run.count > 1:
+        if thread == run.next_thread and address == run.next and now == run.clock:
+            run.count += 1
+            run.next += run.stride
+            run.next_thread += run.step
+            return
+    elif run.count == 1 and now == run.clock:
+        step = thread - run.thread
+        if 0 <= step <= 1:
+            run.count, run.step, run.stride = 2, step, address - run.address
+            run.next, run.next_thread = address + run.stride, thread + step
+            return
+    if on_stack(address):
+        return
+    if run.count > 0:
+        end_run(place)
+    run.thread, run.clock, run.address, run.count = thread, now, address, 1
+    run.stride, run.step, run.nbytes, run.how, run.site = 0, 0, nbytes, how, site_word()
+
+
+@device
+def end_run(place):
+    run = as_place(place)
+    address = append(ACCESS, run.site)
+    if address != 0:
+        record = as_record(address)
+        record.stamp, record.thread, record.clock = 0, run.thread, run.clock
+        words = record.words
+        words[0], words[1], words[2] = run.address, run.stride, run.count
+        words[3], words[4], words[5] = run.step, run.nbytes, run.how
+
+
+@device
+def block_met():
+    block = as_block(as_fiber(fiber_word()).block)
+    fiber = as_fiber(fiber_word())
+    met = fiber.clock >> PHASE
+    fiber.clock += 1 << PHASE
+    if block.phase == met:  # the first to go on
+        block.phase = met + 1
+        event(MET, block.index, met + 1, 0, 0, 0, 0)
+
+
+@device
+def warp_meets(mask):
+    advance()
+    event(ARRIVED, 0, mask, 0, 0, 0, 0)
+
+
+@device
+def warp_met(mask):
+    advance()
+    event(LEFT, 0, mask, 0, 0, 0, 0)
+
+
+@device
+def grid_meets():
+    advance()
+    event(ARRIVED, 1, 0, 0, 0, 0, 0)
+
+
+@device
+def grid_met():
+    advance()
+    event(LEFT, 1, 0, 0, 0, 0, 0)
+
+
+OBSERVER = Observer(access, block_met, warp_meets, warp_met, grid_meets, grid_met)
+
+
+# --- operations
+
+
+@device
+def whole_block_called():
+    """After a call of the whole block: what follows has another clock."""
+    fiber = as_fiber(fiber_word())
+    block = as_block(fiber.block)
+    met = fiber.clock >> PHASE
+    fiber.clock += 1 << PHASE
+    if block.phase == met:
+        block.phase = met + 1
+
+
+@device
+def own_event():
+    advance()
+
+
+def group_called(op: Op) -> Any:
+    """What each thread does after a call of its group: what follows has another clock."""
+    return whole_block_called if op.scope == BLOCK else own_event
+
+
+def wants(op: Op) -> bool:
+    """Whether calls of an operation are recorded: those that do nothing are not."""
+    return bool(op.facts.effects or op.waits or op.facts.orders)
+
+
+def generate(call: Any) -> None:
+    """Record a call of an operation, with its effects, before it is performed."""
+    call.run(own_event)
+    op, zero = call.op, i64(0)
+    pe = call.integer("pe") if "pe" in call.values else i64(-1)
+    team = call.integer("team") if "team" in call.values else i64(-1)
+    compare = call.integer("cmp") if "cmp" in call.values else zero
+    value = zero
+    if isinstance(call.argtypes.get("value"), types.Integer):
+        value = call.integer("value")
+    if op.base in ("signal_op", "put_signal"):
+        compare = call.integer("op")
+    scope = {BLOCK: 2, WARP: 1}.get(op.scope, 0)
+    seen = [
+        (k, effect)
+        for k, effect in enumerate(op.facts.effects)
+        if isinstance(call.argtypes[effect.array], types.Array)
+    ]
+    scope += len(seen) << 8
+    call.run(event, i64(OP), i64(KIND_OF[op.name]), i64(scope), pe, team, compare, value)
+    for k, effect in seen:
+        call.run(
+            event, i64(EFFECT), i64(k), call.address(effect.array), call.nbytes(effect),
+            call.stride(effect), call.itemsize(effect.array), zero,
+        )  # fmt: skip
+
+
+def generate_after(call: Any, result: Any, truth: bool) -> None:
+    """Record that it has been performed; `truth`: the result is True or False."""
+    call.run(own_event)
+    words = i64(KIND_OF[call.op.name]), result, i64(int(truth)), i64(0), i64(0), i64(0)
+    call.run(event, i64(DONE), *words)

@@ -1,0 +1,183 @@
+"""What the checker has found, as text for people and as data for programs."""
+
+from __future__ import annotations
+
+import linecache
+from typing import Any
+
+from gpushmem.check.clock import CALLED
+from gpushmem.check.order import Access, History
+from gpushmem.check.races import Race
+
+__all__ = ["data_of", "text_of"]
+
+
+def text_of(history: History, found: list[Race]) -> str:
+    """The report."""
+    parts = [_Problem(history, race).text() for race in found]
+    n = len(parts)
+    head = f"gpushmem check: {n} problem{'s' * (n != 1)} found\n\n" if n else ""
+    return head + "\n".join(parts)
+
+
+def data_of(history: History, found: list[Race]) -> list[dict[str, Any]]:
+    """The report as plain data."""
+    return [_Problem(history, race).data() for race in found]
+
+
+class _Problem:
+    """One race, in words."""
+
+    def __init__(self, history: History, race: Race) -> None:
+        self.history, self.race = history, race
+        self.threads = [
+            access.thread + access.step * element
+            for access, element in zip(race[:2], race.element, strict=True)
+        ]
+        both = list(zip(race[:2], self.threads, strict=True))
+        # An operation that goes on after its call comes first, then what writes.
+        both.sort(key=lambda one: (one[0].op is None, not one[0].writes))
+        (self.first, self.one), (self.second, self.two) = both
+
+    def text(self) -> str:
+        lines = [f"{self.kind()}: {self.what()}", f"  memory: {self.memory()}"]
+        for access, thread in ((self.first, self.one), (self.second, self.two)):
+            lines.append(f"  {self.who(access, thread)} {_does(access)} it at {access.site}")
+            if source := self.source(access.site):
+                lines.append(f"      {source}")
+        lines.append(f"  {self.cure()}")
+        if self.race.seen > 1:
+            lines.append(f"  (seen {self.race.seen} times at these lines)")
+        return "\n".join(lines) + "\n"
+
+    def data(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind(),
+            "message": self.what(),
+            "memory": self.memory(),
+            "accesses": [
+                {
+                    "by": self.who(access, thread), "does": _does(access), "line": access.site,
+                    "operation": access.op.name if access.op else None,
+                }
+                for access, thread in ((self.first, self.one), (self.second, self.two))
+            ],
+            "cure": self.cure(),
+            "count": self.race.seen,
+        }  # fmt: skip
+
+    # --- the parts
+
+    def kind(self) -> str:
+        return "ordering" if self._half_ordered() else "race"
+
+    def what(self) -> str:
+        a, b = self.first, self.second
+        name = a.op.name if a.op else ""
+        if self._half_ordered():
+            if not a.writes:
+                return f"the source of {name} is changed before it has been read"
+            if a.pe == b.pe and a.space == b.space and a.op and not _remote(a):
+                return f"what {name} fetches is used before it has arrived"
+            return f"what {name} writes may arrive after it is {'written' if b.writes else 'read'}"
+        two = "two writes" if a.writes and b.writes else "a write and a read"
+        return f"nothing orders {two} of the same memory"
+
+    def memory(self) -> str:
+        access = self.second if self.second.size <= self.first.size else self.first
+        space, start = access.space, access.start + access.stride * self._element(access)
+        if space[0] == "shared":
+            return f"shared memory of PE {space[1]}, byte {start & 0xFFFFFFFF}"
+        if space[0] == "memory":
+            return f"memory of PE {space[1]} that is not symmetric, address {start:#x}"
+        for array in reversed(self.history.pes[access.pe].arrays):
+            if array["array"] <= start < array["array"] + max(array["bytes"], 1):
+                index = (start - array["array"]) // array["item"]
+                name = f"`{array['name'] or 'symmetric array'}[{index}]`"
+                shape = tuple(array["shape"])
+                return (
+                    f"{name} on PE {space[1]} ({array['dtype']}, shape {shape}, allocated at "
+                    f"{array['where']})"
+                )
+        return f"offset {start:#x} of the symmetric heap of PE {space[1]}"
+
+    def _element(self, access: Access) -> int:
+        which = 0 if access is self.race.first else 1
+        return self.race.element[which]
+
+    def who(self, access: Access, thread: int) -> str:
+        if not access.launch:
+            return f"PE {access.pe}, the host,"
+        pe = self.history.pes[access.pe]
+        facts = pe.launch_facts[access.launch]
+        threads = pe.launches[access.launch].threads
+        block, lane = divmod(thread, threads)
+        if facts["kernel"].endswith(" on the host"):
+            return f"PE {access.pe}, the host,"
+        each = f"block {block}" if access.op and access.op.scope == "block" else (
+            f"block {block}, thread {lane}"
+        )  # fmt: skip
+        return f"PE {access.pe}, kernel {facts['kernel']}, {each},"
+
+    def source(self, site: str) -> str:
+        """The text of a line."""
+        place = site.partition(" in ")[0]
+        file, _, number = place.rpartition(":")
+        path = self.history.files.get(file)
+        return linecache.getline(path, int(number)).strip() if path and number.isdigit() else ""
+
+    def _half_ordered(self) -> bool:
+        """Whether the call of the first is known to come first, and only its end is not."""
+        a, b = self.first, self.second
+        if a.call is None:
+            return False
+        return a.call.over(CALLED).known(self.history.clock_of(b, self.two))
+
+    def cure(self) -> str:
+        a, b = self.first, self.second
+        if self._half_ordered():
+            assert a.op is not None
+            completion = a.op.facts.completion
+            if not a.writes:
+                return "missing: flush() or quiet() between the two"
+            if completion is not None and not _remote(a):
+                return "missing: quiet() between the two"
+            told = self._told_by()
+            if told is not None and told[0] == "same":
+                return f"missing: fence() before {told[1]}, or put_signal instead of the two calls"
+            if told is not None:
+                return f"missing: quiet() before {told[1]}"
+            return "missing: quiet() between the two, by who has called " + a.op.name
+        if a.pe != b.pe:
+            return (
+                f"missing: PE {a.pe} has to tell PE {b.pe}, or the reverse, that it is done, by a "
+                "signal that the other waits for, or both have to meet in a barrier"
+            )
+        if a.launch != b.launch:
+            return "missing: the host has to wait for the kernel, or both run on one stream"
+        threads = self.history.pes[a.pe].launches[a.launch].threads
+        if self.one // threads == self.two // threads:
+            return "missing: cuda.syncthreads() between the two"
+        return "missing: blocks of a grid meet in grid.sync(), or when the kernel ends"
+
+    def _told_by(self) -> tuple[str, str] | None:
+        """The write by which the second learned of the first: at the same PE, and its line."""
+        assert self.first.call is not None
+        clock = self.history.clock_of(self.second, self.two)
+        for (space, _), word in self.history.words.items():
+            for write in word.writes.values():
+                call = write.call
+                if self.first.call.over(CALLED).known(write.clock) and write.over.known(clock):
+                    same = "same" if space == self.first.space else "other"
+                    return same, f"{call.op.name} at {call.site.partition(' in ')[0]}"
+        return None
+
+
+def _remote(access: Access) -> bool:
+    """Whether an operation's access is to memory that the caller named with a PE."""
+    return access.space != ("heap", access.pe) if access.space[0] == "heap" else False
+
+
+def _does(access: Access) -> str:
+    verb = "writes" if access.writes else "reads"
+    return f"{access.op.name} {verb}" if access.op else verb

@@ -1,0 +1,39 @@
+"""What an embedder wants to see of kernels as they run: nothing, unless it says so.
+
+An observer is given before the first kernel is compiled, and its device functions are compiled into
+all of them. Kernels of which every access is observed have a fiber for each thread: `FIBER.clock`
+and `BLOCK.phase` are the observer's own, 0 when a thread or block starts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+__all__ = ["PLACE_BYTES", "Observer", "current", "observe"]
+
+PLACE_BYTES = 128  # what an observer has for each load and store of a kernel, zero at first
+
+
+class Observer(NamedTuple):
+    """Device functions, called by the thread that is observed."""
+
+    access: Any  # (place, address, nbytes, how): before a load, a store or an atomic operation
+    block_met: Any  # (): after a barrier of the block
+    warp_meets: Any  # (mask): before syncwarp
+    warp_met: Any  # (mask): after it
+    grid_meets: Any  # (): before a barrier of the grid
+    grid_met: Any  # (): after it
+
+
+LOAD, STORE, ATOMIC = range(3)  # `how` of an access
+_current: list[Observer | None] = [None]
+
+
+def current() -> Observer | None:
+    """The observer of kernels that are being compiled."""
+    return _current[0]
+
+
+def observe(observer: Observer | None) -> None:
+    """Let kernels compiled from now on be observed."""
+    _current[0] = observer

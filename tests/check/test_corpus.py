@@ -1,0 +1,131 @@
+"""Small programs, each with a bug that its argument `fixed` mends: found, at its lines, or silent.
+
+The lines that make the bug end in `# <- 1` and `# <- 2`.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CORPUS = ROOT / "tests" / "check" / "corpus"
+# In CI: one of each way in which accesses are ordered; all: pytest -m slow tests/check
+SAMPLE = {
+    "fence_before_flag", "source_changed_too_early", "shared_memory", "quiet_for_a_third_pe",
+    "two_streams", "box_written_again",
+}  # fmt: skip
+PROGRAMS = [
+    pytest.param(path, marks=[] if path.stem in SAMPLE else [pytest.mark.slow], id=path.stem)
+    for path in sorted(CORPUS.glob("*.py"))
+]
+
+
+def check(run_cli, path, *args):
+    """Run a program under the checker; exit code, and what was found."""
+    pes = re.search(r"^PES = (\d)", path.read_text(), re.MULTILINE)[1]
+    done = run_cli(
+        "run", "--backend", "cpu", "--check", "--check-format", "json", "-n", pes, path, *args
+    )
+    assert done.returncode in (0, 66), done.stderr
+    return done.returncode, json.loads(done.stdout[done.stdout.index("[") :])
+
+
+def marked(path):
+    """The two lines that make the bug; or one twice."""
+    lines = path.read_text().splitlines()
+    return tuple(
+        f"{path.name}:{number}"
+        for mark in ("<- 1", "<- 2")
+        for number, line in enumerate(lines, 1)
+        if mark in line
+    )
+
+
+@pytest.mark.parametrize("path", PROGRAMS)
+def test_the_bug_is_found_at_its_lines_and_nothing_else(run_cli, path):
+    code, found = check(run_cli, path)
+    assert code == 66
+    pairs = [{a["line"].partition(" in ")[0] for a in one["accesses"]} for one in found]
+    wanted = set(marked(path))
+    assert wanted in pairs
+    assert all(pair <= wanted for pair in pairs)
+    assert all(one["cure"].startswith("missing: ") for one in found)
+
+
+@pytest.mark.parametrize("path", PROGRAMS)
+def test_the_program_without_the_bug_is_accepted(run_cli, path):
+    assert check(run_cli, path, "fixed") == (0, [])
+
+
+def test_the_report_names_memory_lines_and_the_missing_operation(run_cli):
+    path = CORPUS / "fence_before_flag.py"
+    text = run_cli("run", "--backend", "cpu", "--check", "-n", 2, path, code=66).stderr
+    first, second = marked(path)
+    flag = next(n for n, line in enumerate(path.read_text().splitlines(), 1) if "signal_op" in line)
+    assert "gpushmem check: 1 problem found" in text
+    assert "ordering: what put_block writes may arrive after it is read" in text
+    assert re.search(r"`dst\[\d+\]` on PE [01] \(float32, shape \(64,\), allocated at", text)
+    assert f"put_block writes it at {first} in kernel" in text
+    assert f"reads it at {second} in kernel" in text
+    assert "src[i] = dst[i]  # <- 2" in text
+    assert f"missing: fence() before signal_op at {path.name}:{flag}" in text
+
+    shown = re.search(
+        r"<!-- report of tests/check/corpus/fence_before_flag.py -->\n```\n(.*?)```",
+        (ROOT / "docs" / "check.md").read_text(),
+        re.DOTALL,
+    )[1]
+    assert without_numbers(shown).strip() == without_numbers(text).strip()
+
+
+def without_numbers(text):
+    """A report without what differs from run to run."""
+    text = re.sub(r"  \(seen \d+ times at these lines\)\n", "", text)
+    return re.sub(r"(PE |thread |\[)\d+", r"\1N", text)
+
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[] if path.stem == "ring" else [pytest.mark.slow], id=path.stem)
+        for path in EXAMPLES
+        if path.stem != "train_digits"  # its log is full long before it ends
+    ],
+)
+def test_there_are_no_false_alarms_in_examples(run_cli, path):
+    done = run_cli("run", "--backend", "cpu", "--check", "-n", 4, path, code=0, timeout=170)
+    assert "gpushmem check" not in done.stderr
+
+
+def test_other_backends_and_machines_are_refused(run_cli):
+    path = CORPUS / "hosts.py"
+    done = run_cli("run", "--backend", "null", "--check", path, code=2)
+    assert "--check: the null backend records nothing; add --backend cpu" in done.stderr
+    done = run_cli("run", "--hosts", "a:1,b:1", "--check", path, code=2)
+    assert "leave --hosts out" in done.stderr
+
+
+def test_what_follows_another_init_is_checked_too(run_cli, tmp_path):
+    text = (CORPUS / "hosts.py").read_text()
+    begin, end = text.index("shmem.init()"), text.index("shmem.finalize()")
+    again = text[begin:end].replace("if FIXED:", "if True:").replace("# <- ", "# ")
+    path = tmp_path / "hosts.py"
+    path.write_text(text[:begin] + again + "shmem.finalize()\n" + text[begin:])
+    code, found = check(run_cli, path)
+    assert code == 66
+    assert {a["line"] for a in found[0]["accesses"]} == set(marked(path))
+
+
+def test_a_pe_that_is_killed_leaves_what_it_did(run_cli, tmp_path):
+    path = tmp_path / "killed.py"
+    path.write_text(
+        (CORPUS / "hosts.py").read_text().replace("shmem.finalize()", "import os; os.abort()")
+    )
+    code, found = check(run_cli, path)
+    assert code == 66
+    assert {a["line"] for a in found[0]["accesses"]} == set(marked(path))
