@@ -92,8 +92,8 @@ ROOMS = {
         "errors",
     ],
     "backends": [
-        "check", "diagnosis", "simt/run", "simt/grid", "simt/compiler", "simt/base", "artifacts", "job",
-        "lines", "ops", "store", "settings", "size", "arguments", "errors",
+        "check", "diagnosis", "simt/run", "simt/grid", "simt/compiler", "simt/base", "artifacts",
+        "job", "lines", "ops", "store", "settings", "size", "arguments", "errors",
     ],
     "backends/nvshmem": [
         "backends", "artifacts", "job", "ops", "store", "settings", "size", "errors",
@@ -112,8 +112,8 @@ ROOMS = {
     "checks.py": ["memory", "ops", "arguments", "errors"],
     "kernels": ["gpushmem", "checks"],  # public names only: what users' plans can do
     "cli": [
-        "start/launch", "check", "diagnosis", "doctor", "kernel", "backends", "backends/nvshmem", "job",
-        "store", "settings", "size", "errors", "__version__",
+        "start/launch", "check", "diagnosis", "doctor", "kernel", "backends", "backends/nvshmem",
+        "job", "store", "settings", "size", "errors", "__version__",
     ],
 }  # fmt: skip
 
