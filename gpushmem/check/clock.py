@@ -1,10 +1,11 @@
 """Clocks: what somebody knows to be over.
 
 `times` has for a thread how far it has come, and for a block how often it has met: all before that
-is known. `masks` has a bit for each of many things, and those whose bit is set are known: the
-launches of a PE that have ended, and of the operations that a PE has called for another (or for
-itself) those that were called, that have read their sources, whose data have arrived, and whose
-data arrive before what is written to the same PE from now on.
+is known, but for stores to other PEs' memory, of which it has times of their own. `masks` has a bit
+for each of many things, and those whose bit is set are known: the launches of a PE that have ended,
+and of the operations that a PE has called for another (or for itself) those that were called, that
+have read their sources, whose data have arrived, and whose data arrive before what is written to
+the same PE from now on.
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ LOG = np.dtype([("n", "i8"), ("most", "i8"), ("records", "i8"), ("stamp", "i8")]
 MOST = 1 << 23  # records: 800 MB, of which what is not written takes no room
 # Shared memory has addresses of its own: the number of the block and the offset, from SHARED on.
 SHARED, BLOCK_BITS = 1 << 62, 24
+PHASE = 32  # bits of a clock below the meetings of the block
 HEADER = mmap.PAGESIZE
 
 

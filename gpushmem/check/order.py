@@ -24,15 +24,17 @@ import numpy as np
 
 from gpushmem.check import log
 from gpushmem.check.clock import CALLED, DONE, ENDED, FENCED, READ, Clock
-from gpushmem.check.log import SHARED, Trace
+from gpushmem.check.log import PHASE, SHARED, Trace
 from gpushmem.check.words import Word, Write
 from gpushmem.ops import CMP_EQ, OPS, SIGNAL_ADD
 from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL, UPDATES, Op
+from gpushmem.simt.base.gpu_model import LANES
 
 __all__ = ["ATOMICS", "LOADS", "LOCAL", "Access", "Bit", "Call", "History", "history"]
 
 ROWS = list(OPS.values())
 PASSES = 16
+OUT = "out"  # ends a key of `Clock.times`: of what was stored to other PEs' memory
 LOADS, STORES, ATOMICS = range(3)  # `how` of an access, as `simt.compiler.observer` says
 
 
@@ -89,6 +91,12 @@ class Access(NamedTuple):
         return id(self)
 
     @property
+    def away(self) -> bool:
+        """Whether it is a plain store to another PE's memory."""
+        plain_store = self.op is None and self.writes
+        return plain_store and self.space[0] == "heap" and self.space[1] != self.pe
+
+    @property
     def end(self) -> int:
         """Just after the last byte."""
         return self.start + max(0, self.stride * (self.times - 1)) + self.size
@@ -125,6 +133,7 @@ class Block:
 
     def __init__(self, clock: Clock, stamp: int) -> None:
         self.phases, self.clocks, self.stamps = [0], [clock], [stamp]
+        self.barriers: list[int] = []  # those of the meetings that all its threads waited in
         self.own: dict[int, Clock] = {}  # threads with events since the last barrier
 
     def met(self, phase: int, clock: Clock, stamp: int) -> None:
@@ -182,19 +191,23 @@ class Launch:
         if thread // self.threads not in self.blocks:
             return self.begun, self.stamp
         block = self.block_of(thread)
-        k = bisect.bisect_right(block.phases, when >> 32) - 1
+        k = bisect.bisect_right(block.phases, when >> PHASE) - 1
         times, clocks, stamps = self.past.get(thread, ((), (), ()))
         j = bisect.bisect_right(times, when) - 1
-        if j >= 0 and times[j] >= block.phases[k] << 32 and not all_of_block:
+        if j >= 0 and times[j] >= block.phases[k] << PHASE and not all_of_block:
             return clocks[j], stamps[j]
         return block.clocks[k], block.stamps[k]
 
-    def over(self, thread: int, when: int, clock: Clock) -> bool:
-        """Whether a clock knows that what a thread did at some time is over."""
-        times = clock.times
+    def over(self, thread: int, when: int, clock: Clock, away: bool = False) -> bool:
+        """Whether a clock knows that what a thread did at some time is over.
+
+        `away`: what it has stored to another PE's memory, which has to be fenced, too.
+        """
+        of_thread = self.pe, self.number, thread, *(OUT,) * away
+        of_block = self.pe, self.number, "block", thread // self.threads, *(OUT,) * away
         return (
-            times.get((self.pe, self.number, thread), -1) > when
-            or times.get((self.pe, self.number, "block", thread // self.threads), -1) > when >> 32
+            clock.times.get(of_thread, -1) > when
+            or clock.times.get(of_block, -1) > when >> PHASE
             or clock.has(ENDED, self.pe, 0, self.number)
         )
 
@@ -406,6 +419,7 @@ class History:
                 del clock.times[key]  # it follows from the meeting
         clock.times[pe.pe, launch.number, "block", number] = phase
         block.met(phase, clock, int(record["stamp"]))
+        block.barriers.append(phase)
 
     def _arrived(self, pe: Pe, record: Any, words: list[int]) -> None:
         clock = self._event(pe, record)
@@ -427,7 +441,7 @@ class History:
     def _group(self, launch: Launch, thread: int, words: list[int]) -> Any:
         if words[0]:
             return "grid"
-        return "warp", thread // launch.threads, thread % launch.threads // 32, words[1]
+        return "warp", thread // launch.threads, thread % launch.threads // LANES, words[1]
 
     # --- operations
 
@@ -457,6 +471,7 @@ class History:
             self._know(pe, clock, READ)
         elif op.facts.orders == "fence":
             self._know(pe, clock, FENCED)
+            self._send(pe, clock)
         if op.facts.meets:
             self._arrive(pe, pe.teams.get(call.team), clock)
         if call.effects:
@@ -510,7 +525,7 @@ class History:
         block = launch.block_of(thread)
         known = block.clocks[-1].copy()
         known.join(news)
-        phase = (when >> 32) + 1
+        phase = (when >> PHASE) + 1
         if block.phases[-1] == phase:
             block.clocks[-1] = known
         else:
@@ -518,16 +533,16 @@ class History:
         for other, own in block.own.items():
             own.join(news)
             if other != thread:
-                launch.keep(other, phase << 32, stamp)
-        launch.keep(thread, phase << 32, stamp)
+                launch.keep(other, phase << PHASE, stamp)
+        launch.keep(thread, phase << PHASE, stamp)
 
     def _threads(self, launch: Launch, call: Call, thread: int) -> tuple[int, int]:
         """The threads that make a call together: from, to."""
         block = thread - thread % launch.threads
         if call.scope == 2:
             return block, block + launch.threads
-        first = block + thread % launch.threads // 32 * 32
-        return first, min(first + 32, block + launch.threads)
+        first = block + thread % launch.threads // LANES * LANES
+        return first, min(first + LANES, block + launch.threads)
 
     def _know(self, pe: Pe, clock: Clock, kind: int) -> None:
         """Of the calls of this PE that a clock knows, know this, too."""
@@ -539,6 +554,14 @@ class History:
         """`quiet`: all that is known to have been called is over."""
         for kind in (READ, DONE):
             self._know(pe, clock, kind)
+        self._send(pe, clock)
+
+    def _send(self, pe: Pe, clock: Clock) -> None:
+        """A fence, or more: what was stored to other PEs' memory arrives before what follows."""
+        for key, time in list(clock.times.items()):
+            if key[0] == pe.pe and key[-1] != OUT:
+                sent = (*key, OUT)
+                clock.times[sent] = time
 
     def _effects(self, pe: Pe, call: Call, clock: Clock) -> None:
         record, launch, op = call.record, int(call.record["launch"]), call.op
@@ -682,7 +705,8 @@ class History:
             return access.over.known(clock)
         if access.launch == 0:
             return clock.times.get(("host", access.pe), -1) > access.when
-        return self.pes[access.pe].launches[access.launch].over(thread, access.when, clock)
+        launch = self.pes[access.pe].launches[access.launch]
+        return launch.over(thread, access.when, clock, access.away)
 
     def all_over(self, access: Access, clock: Clock) -> bool:
         """Whether a clock knows that all of an access is over."""
@@ -695,7 +719,8 @@ class History:
         if access.thread // launch.threads != last // launch.threads:
             return False
         block = access.thread // launch.threads
-        return clock.times.get((access.pe, access.launch, "block", block), -1) > access.when >> 32
+        key = access.pe, access.launch, "block", block, *(OUT,) * access.away
+        return clock.times.get(key, -1) > access.when >> PHASE
 
 
 HANDLERS = {

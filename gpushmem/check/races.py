@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpushmem.check.clock import ENDED, Clock
+from gpushmem.check.log import PHASE
 from gpushmem.check.order import ATOMICS, LOADS, SHARED_MEMORY, STORES, Access, History, Launch
 
 __all__ = ["Race", "races"]
@@ -53,10 +54,11 @@ def _all(history: History) -> Found:
     for there in spaces.values():
         there.sort(key=lambda access: access.stamp)
         yield from _in_one_memory(history, there)
-    for pe in history.pes:
-        plain = history.plain(pe)
-        yield from _of_kernels(history, pe, plain)
-        yield from _with_operations(history, pe, plain, spaces)
+    plain = {pe: history.plain(pe) for pe in history.pes}
+    for pe, rows in plain.items():
+        yield from _of_kernels(history, pe, rows)
+        yield from _with_operations(history, pe, rows, spaces)
+    yield from _of_several_pes(history, plain)
 
 
 # --- plain loads and stores
@@ -91,7 +93,8 @@ def _split(rows: Any, *keys: Any) -> Iterator[tuple[Any, Any]]:
 
 def _of_launch(history: History, pe: int, part: Any) -> Found:
     """Those of one launch: in one block between two barriers, and of several blocks."""
-    threads = history.pes[pe].launches[int(part["launch"][0])].threads
+    launch = history.pes[pe].launches[int(part["launch"][0])]
+    threads = launch.threads
     first = part["thread"] // threads
     last = (part["thread"] + part["step"] * (part["count"] - 1)) // threads
     alone = part[(part["step"] != 0) & (part["count"] > 1) & (part["how"] == STORES)]
@@ -102,7 +105,7 @@ def _of_launch(history: History, pe: int, part: Any) -> Found:
             yield access, access, element
     inside, several = part[first == last], part[first != last]
     blocks = first[first == last]
-    for _, group in _split(inside, inside["space"], blocks, inside["clock"] >> 32):
+    for _, group in _split(inside, inside["space"], blocks, _barriers(launch, blocks, inside)):
         one_thread = group["thread"][0]
         if ((group["thread"] != one_thread) | (group["step"] != 0)).any():
             yield from _between(history, pe, group, group)
@@ -116,6 +119,15 @@ def _of_launch(history: History, pe: int, part: Any) -> Found:
         for there in spaces.values():
             there.sort(key=lambda access: access.stamp)
             yield from _in_one_memory(history, there)
+
+
+def _barriers(launch: Launch, blocks: Any, rows: Any) -> Any:
+    """How many barriers of its block there were before each access."""
+    made = np.zeros(len(rows), np.int64)
+    for number, block in launch.blocks.items():
+        here = blocks == number
+        made[here] = np.searchsorted(block.barriers, rows["clock"][here] >> PHASE, "right")
+    return made
 
 
 CELL = 64  # bytes
@@ -246,7 +258,7 @@ def _not_ordered(
 ) -> Iterator[Any]:
     """The accesses of a launch without those that barriers of their blocks order with another."""
     for number, part in _split(rows, rows["thread"] // launch.threads):
-        phases = part["clock"] >> 32
+        phases = part["clock"] >> PHASE
         before = clock.times.get((launch.pe, launch.number, "block", number), -1)
         left = phases >= before
         last = part["thread"] + part["step"] * (part["count"] - 1)
@@ -259,6 +271,27 @@ def _not_ordered(
             if first < len(block.phases):
                 left &= phases < block.phases[first]
         yield from part[left]
+
+
+def _of_several_pes(history: History, plain: dict[int, Any]) -> Found:
+    """Plain loads and stores of several PEs to one heap."""
+    for owner in history.pes:
+        there = {pe: rows[rows["space"] == owner] for pe, rows in plain.items()}
+        there = {pe: rows for pe, rows in there.items() if len(rows)}
+        if len(there) < 2:
+            continue
+        rows = np.concatenate(list(there.values()))
+        pes = np.repeat(list(there), [len(part) for part in there.values()])
+        chosen = _seen_by_several(rows, pes, pes)
+        accesses = []
+        for pe, row in zip(pes[chosen].tolist(), rows[chosen], strict=True):
+            access = history.access(pe, row)
+            stamp = history.pes[pe].launches[access.launch].at(access.thread, access.when)[1]
+            accesses.append(access._replace(stamp=stamp))
+        accesses.sort(key=lambda access: access.stamp)
+        for first, second, element in _in_one_memory(history, accesses):
+            if first.pe != second.pe:
+                yield first, second, element
 
 
 # --- operations

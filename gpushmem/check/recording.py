@@ -51,8 +51,7 @@ as_log, as_record, as_place = view(LOG), view(RECORD), view(PLACE)
 as_fiber, as_launch, as_thread, as_block = map(view, (FIBER, LAUNCH, THREAD, BLOCK_RECORD))
 RECORD_BYTES = RECORD.itemsize
 
-PHASE = 32  # bits of a clock below the meetings of the block
-SHARED, BLOCK_BITS = log.SHARED, log.BLOCK_BITS
+SHARED, BLOCK_BITS, PHASE = log.SHARED, log.BLOCK_BITS, log.PHASE
 KIND_OF = {name: k for k, name in enumerate(OPS)}
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import linecache
 from typing import Any
 
-from gpushmem.check.clock import CALLED
-from gpushmem.check.order import Access, History
+from gpushmem.check.clock import CALLED, Clock
+from gpushmem.check.order import Access, Call, History
 from gpushmem.check.races import Race
+from gpushmem.simt.base.gpu_model import LANES
 
 __all__ = ["data_of", "text_of"]
 
@@ -73,11 +74,11 @@ class _Problem:
 
     def what(self) -> str:
         a, b = self.first, self.second
-        name = a.op.name if a.op else ""
+        name = a.op.name if a.op else "a store to another PE's memory"
         if self._half_ordered():
             if not a.writes:
                 return f"the source of {name} is changed before it has been read"
-            if a.pe == b.pe and a.space == b.space and a.op and not _remote(a):
+            if a.op and not _remote(a):
                 return f"what {name} fetches is used before it has arrived"
             return f"what {name} writes may arrive after it is {'written' if b.writes else 'read'}"
         two = "two writes" if a.writes and b.writes else "a write and a read"
@@ -128,49 +129,62 @@ class _Problem:
 
     def _half_ordered(self) -> bool:
         """Whether the call of the first is known to come first, and only its end is not."""
-        a, b = self.first, self.second
-        if a.call is None:
-            return False
-        return a.call.over(CALLED).known(self.history.clock_of(b, self.two))
+        return self._called(self.history.clock_of(self.second, self.two))
+
+    def _called(self, clock: Clock) -> bool:
+        """Whether a clock knows that the first has been called, or stored to another PE."""
+        access = self.first
+        if access.call is not None:
+            return access.call.over(CALLED).known(clock)
+        launch = self.history.pes[access.pe].launches.get(access.launch)
+        return access.away and launch is not None and launch.over(self.one, access.when, clock)
 
     def cure(self) -> str:
+        return f"missing: {self._missing_order() if self._half_ordered() else self._missing_sync()}"
+
+    def _missing_order(self) -> str:
+        """What would make sure of the end of the first."""
+        a = self.first
+        if not a.writes:
+            return "flush() or quiet() between the two"
+        if a.op is not None and not _remote(a):
+            return "quiet() between the two"
+        told = self._told_by()
+        if told is None:
+            return f"quiet() between the two, by PE {a.pe}"
+        call, there = told
+        line = f"{call.op.name} at {call.site.partition(' in ')[0]}"
+        if not there:
+            return f"quiet() before {line}"
+        both = a.op is not None and a.op.base == "put" and call.op.base == "signal_op"
+        return f"fence() before {line}" + ", or put_signal instead of the two calls" * both
+
+    def _missing_sync(self) -> str:
+        """What would order the two."""
         a, b = self.first, self.second
-        if self._half_ordered():
-            assert a.op is not None
-            completion = a.op.facts.completion
-            if not a.writes:
-                return "missing: flush() or quiet() between the two"
-            if completion is not None and not _remote(a):
-                return "missing: quiet() between the two"
-            told = self._told_by()
-            if told is not None and told[0] == "same":
-                return f"missing: fence() before {told[1]}, or put_signal instead of the two calls"
-            if told is not None:
-                return f"missing: quiet() before {told[1]}"
-            return "missing: quiet() between the two, by who has called " + a.op.name
         if a.pe != b.pe:
             return (
-                f"missing: PE {a.pe} has to tell PE {b.pe}, or the reverse, that it is done, by a "
-                "signal that the other waits for, or both have to meet in a barrier"
+                f"PE {a.pe} has to tell PE {b.pe}, or the reverse, that it is done, by a signal "
+                "that the other waits for, or both have to meet in a barrier"
             )
         if a.launch != b.launch:
-            return "missing: the host has to wait for the kernel, or both run on one stream"
+            return "the host has to wait for the kernel, or both run on one stream"
         threads = self.history.pes[a.pe].launches[a.launch].threads
-        if self.one // threads == self.two // threads:
-            return "missing: cuda.syncthreads() between the two"
-        return "missing: blocks of a grid meet in grid.sync(), or when the kernel ends"
+        if self.one // threads != self.two // threads:
+            return "blocks of a grid meet in grid.sync(), or when the kernel ends"
+        one, two = self.one % threads // LANES, self.two % threads // LANES
+        return f"cuda.syncthreads(){' or cuda.syncwarp()' * (one == two)} between the two"
 
-    def _told_by(self) -> tuple[str, str] | None:
-        """The write by which the second learned of the first: at the same PE, and its line."""
-        assert self.first.call is not None
+    def _told_by(self) -> tuple[Call, bool] | None:
+        """The call by which the second learned of the first, and whether it is to the same PE."""
         clock = self.history.clock_of(self.second, self.two)
-        for (space, _), word in self.history.words.items():
-            for write in word.writes.values():
-                call = write.call
-                if self.first.call.over(CALLED).known(write.clock) and write.over.known(clock):
-                    same = "same" if space == self.first.space else "other"
-                    return same, f"{call.op.name} at {call.site.partition(' in ')[0]}"
-        return None
+        told = [
+            (write.call, space == self.first.space)
+            for (space, _), word in self.history.words.items()
+            for write in word.writes.values()
+            if self._called(write.clock) and write.over.known(clock)
+        ]
+        return min(told, key=lambda one: one[0].stamp, default=None)
 
 
 def _remote(access: Access) -> bool:
