@@ -58,7 +58,10 @@ class Clock:
 
     def put(self, kind: int, pe: int, target: int, bits: int) -> None:
         """Set bits."""
-        key = kind, pe, target
+        self.know((kind, pe, target), bits)
+
+    def know(self, key: Any, bits: int) -> None:
+        """Set bits of the mask that a key names."""
         self.masks[key] = self.masks.get(key, 0) | bits
 
     def forget_threads(self) -> None:

@@ -34,6 +34,7 @@ __all__ = ["ATOMICS", "LOADS", "LOCAL", "Access", "Bit", "Call", "History", "his
 
 ROWS = list(OPS.values())
 PASSES = 16
+UP_TO_NOW = 1 << 31  # more events than a thread has between two barriers
 OUT = "out"  # ends a key of `Clock.times`: of what was stored to other PEs' memory
 LOADS, STORES, ATOMICS = range(3)  # `how` of an access, as `simt.compiler.observer` says
 
@@ -465,6 +466,10 @@ class History:
         clock = self._event(pe, record)
         call.bit = pe.bits[call.pe]
         pe.bits[call.pe] += 2
+        known = clock  # what all who call knew before
+        if call.scope and int(record["launch"]):
+            known = self._of_all(pe, call, clock)
+            self._gather(pe, call, clock)
         if op.facts.orders in ("quiet", "barrier"):
             self._complete(pe, clock)
         elif op.facts.orders == "flush":
@@ -475,7 +480,7 @@ class History:
         if op.facts.meets:
             self._arrive(pe, pe.teams.get(call.team), clock)
         if call.effects:
-            self._effects(pe, call, clock)
+            self._effects(pe, call, known)
             call.mark(clock, CALLED)
             call.mark(clock, CALLED, signal=True)
         self._spread(pe, record, call, clock)
@@ -507,34 +512,47 @@ class History:
         launch.keep(thread, when, stamp)
         if call.scope == 0:
             return
-        if call.op.facts.orders or call.op.facts.meets or call.op.waits:
-            news = clock.copy()
-            news.times.pop((pe.pe, launch.number, thread), None)
-        else:
-            bits = 3 << call.bit
-            news = Clock()
-            for kind in (CALLED, READ, DONE):
-                news.put(kind, call.by, call.pe,
-                         clock.masks.get((kind, call.by, call.pe), 0) & bits)  # fmt: skip
-        first, last = self._threads(launch, call, thread)
-        if call.scope == 1:
-            for other in range(first, last):
-                if other != thread:
-                    launch.clock(other).join(news)
+        phase = (when >> PHASE) + 1
+        if call.op.facts.meets and call.scope == 2:  # a barrier of the block, too
+            clock.times[pe.pe, launch.number, "block", thread // launch.threads] = phase
+        news = self._news(call, clock)
+        if call.scope == 2:
+            self._meet(launch, call, thread, phase, news, stamp)
             return
+        for other in range(*self._threads(launch, call, thread)):
+            if other != thread:
+                launch.clock(other).join(news)
+
+    def _news(self, call: Call, clock: Clock) -> Clock:
+        """What the others of a group learn from who acts for them, who has this clock."""
+        if call.op.facts.meets:
+            return clock.copy()
+        news = Clock()
+        for kind in (CALLED, READ, DONE):
+            key = kind, call.by, call.pe
+            news.know(key, clock.masks.get(key, 0) & 3 << call.bit)
+        for key, mask in clock.masks.items():
+            if call.op.facts.orders and key[0] == READ:
+                news.know(key, mask)
+        return news
+
+    def _meet(
+        self, launch: Launch, call: Call, thread: int, phase: int, news: Clock, stamp: int
+    ) -> None:
+        """A block goes on after a call, its threads knowing this more."""
         block = launch.block_of(thread)
         known = block.clocks[-1].copy()
         known.join(news)
-        phase = (when >> PHASE) + 1
+        if call.op.facts.meets and phase not in block.barriers[-1:]:
+            block.barriers.append(phase)
         if block.phases[-1] == phase:
             block.clocks[-1] = known
         else:
             block.met(phase, known, stamp)
         for other, own in block.own.items():
-            own.join(news)
             if other != thread:
-                launch.keep(other, phase << PHASE, stamp)
-        launch.keep(thread, phase << PHASE, stamp)
+                own.join(news)
+            launch.keep(other, phase << PHASE, stamp)
 
     def _threads(self, launch: Launch, call: Call, thread: int) -> tuple[int, int]:
         """The threads that make a call together: from, to."""
@@ -563,11 +581,8 @@ class History:
                 sent = (*key, OUT)
                 clock.times[sent] = time
 
-    def _effects(self, pe: Pe, call: Call, clock: Clock) -> None:
+    def _effects(self, pe: Pe, call: Call, known: Clock) -> None:
         record, launch, op = call.record, int(call.record["launch"]), call.op
-        known = clock
-        if call.scope and launch:
-            known = self._of_all(pe, call, clock)
         arriving = known.copy()
         if call.pe >= 0:
             fenced = known.masks.get((FENCED, pe.pe, call.pe), 0)
@@ -595,6 +610,24 @@ class History:
                 )  # fmt: skip
             if effect.how != READS and atomic:
                 self._write(call, effect, (space, start), now, over)
+
+    def _gather(self, pe: Pe, call: Call, clock: Clock) -> None:
+        """Let who acts for a group know what the others know: all, or of which calls to flush."""
+        launch = pe.launches[int(call.record["launch"])]
+        thread = int(call.record["thread"])
+        first, last = self._threads(launch, call, thread)
+        own = launch.block_of(thread).own
+        for other in range(first, last):
+            if call.op.facts.meets:
+                if other in own:
+                    clock.join(own[other])
+                if call.scope == 1 and other != thread:  # up to its call, whatever its clock
+                    when = int(call.record["clock"]) >> PHASE << PHASE | UP_TO_NOW
+                    clock.times[pe.pe, launch.number, other] = when
+            elif call.op.facts.orders and other in own:
+                for key, mask in own[other].masks.items():
+                    if key[0] == CALLED:
+                        clock.know(key, mask)
 
     def _of_all(self, pe: Pe, call: Call, clock: Clock) -> Clock:
         """What every thread of a group knows when it calls: what one alone did is not included."""

@@ -162,6 +162,12 @@ class _Problem:
     def _missing_sync(self) -> str:
         """What would order the two."""
         a, b = self.first, self.second
+        neighbour = self._neighbour()
+        if neighbour is not None:
+            return (
+                f"cuda.syncthreads() between: thread {neighbour} of the block has waited for it, "
+                "this one has not"
+            )
         if a.pe != b.pe:
             return (
                 f"PE {a.pe} has to tell PE {b.pe}, or the reverse, that it is done, by a signal "
@@ -174,6 +180,18 @@ class _Problem:
             return "blocks of a grid meet in grid.sync(), or when the kernel ends"
         one, two = self.one % threads // LANES, self.two % threads // LANES
         return f"cuda.syncthreads(){' or cuda.syncwarp()' * (one == two)} between the two"
+
+    def _neighbour(self) -> int | None:
+        """A thread of the second's block that has come to know that the first is over."""
+        b = self.second
+        launch = self.history.pes[b.pe].launches.get(b.launch)
+        if launch is None or self.first.pe == b.pe:
+            return None
+        for thread, (_, clocks, _) in launch.past.items():
+            near = thread // launch.threads == self.two // launch.threads and thread != self.two
+            if near and self.history.over(self.first, self.one, clocks[-1]):
+                return thread % launch.threads
+        return None
 
     def _told_by(self) -> tuple[Call, bool] | None:
         """The call by which the second learned of the first, and whether it is to the same PE."""

@@ -80,6 +80,14 @@ def test_the_report_names_memory_lines_and_the_missing_operation(run_cli):
     assert without_numbers(shown).strip() == without_numbers(text).strip()
 
 
+def test_who_has_not_waited_is_told_which_thread_has(run_cli):
+    _, found = check(run_cli, CORPUS / "one_thread_waits_for_all.py")
+    assert found[0]["cure"] == (
+        "missing: cuda.syncthreads() between: thread 0 of the block has waited for it, this one "
+        "has not"
+    )
+
+
 def without_numbers(text):
     """A report without what differs from run to run."""
     text = re.sub(r"  \(seen \d+ times at these lines\)\n", "", text)
