@@ -149,7 +149,7 @@ def command(
     from gpushmem.check.command import EXIT_CODE, findings, recorded  # noqa: PLC0415  (heavy: ...
     from gpushmem.start.launch import local  # noqa: PLC0415  (... not for usage errors)
 
-    chosen = choice.choose()[0]
+    chosen = _backend()
     if check and not registry.about(chosen).records:
         able = " or ".join(name for name in registry.BACKENDS if registry.about(name).records)
         raise click.UsageError(
@@ -196,6 +196,14 @@ def _check_settings() -> None:
         settings.check()
     except ArgumentError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _backend() -> str:
+    """The backend that PEs will use."""
+    try:
+        return choice.choose()[0]
+    except ShmemError as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _usage(call: Callable[[], Any]) -> Any:
