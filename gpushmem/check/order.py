@@ -668,7 +668,7 @@ class History:
             compare, value = CMP_EQ, result
         elif op.base.endswith(("_any", "_any_vector")):
             indices = range(result, result + 1) if result >= 0 else range(0)
-        elif truth and not result:
+        elif not result and (truth or op.base.endswith(("_some", "_some_vector"))):
             return
         for index in indices:
             space, start = pe.place(address + index * size, int(call.record["launch"]))
