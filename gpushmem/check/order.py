@@ -33,7 +33,7 @@ from gpushmem.simt.base.gpu_model import LANES
 __all__ = ["ATOMICS", "LOADS", "LOCAL", "Access", "Bit", "Call", "History", "history"]
 
 ROWS = list(OPS.values())
-PASSES = 16
+PASSES = 64
 UP_TO_NOW = 1 << 31  # more events than a thread has between two barriers
 OUT = "out"  # ends a key of `Clock.times`: of what was stored to other PEs' memory
 LOADS, STORES, ATOMICS = range(3)  # `how` of an access, as `simt.compiler.observer` says
@@ -294,7 +294,13 @@ class History:
         return [(self.pes[pe], self.pes[pe].trace.records[k], k) for _, pe, k in events]
 
     def replay(self) -> None:
-        """Go through all events, until waits order nothing new; then collect the accesses."""
+        """Go through all events, until waits order nothing new; then collect the accesses.
+
+        The first time waits order nothing, but all writes become known, also those that come later.
+        """
+        self._hears = False
+        self._pass(collect=False)
+        self._hears = True
         for _ in range(PASSES):
             before = dict(self.ordered_by_waits)
             self._pass(collect=False)
@@ -677,7 +683,8 @@ class History:
                 # Who knows this of the wait, comes after it.
                 call.mark(clock, CALLED)
                 who = call.over(CALLED)
-                self.ordered_by_waits[who, index] = word.hear(who, clock, compare, value)
+                if self._hears:
+                    self.ordered_by_waits[who, index] = word.hear(who, clock, compare, value)
 
     # --- accesses
 

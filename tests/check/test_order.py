@@ -1,0 +1,66 @@
+"""The order of events, from logs that are written here."""
+
+import numpy as np
+
+from gpushmem.check import log, order
+from gpushmem.check.recording import KIND_OF
+from gpushmem.ops import CMP_GE, SIGNAL_ADD
+
+STRIDE, HEAP = 1 << 20, 1 << 32
+
+
+def trace(pe, n_pes, *events):
+    """The log of a PE: (stamp, kind, words) of its host."""
+    records = np.zeros(len(events), log.RECORD)
+    for k, (stamp, kind, *words) in enumerate(events):
+        records[k] = (stamp, kind, 0, 0, 0, 0, (*words, *[0] * (6 - len(words))))
+    facts = [{"heap": HEAP + pe * STRIDE, "stride": STRIDE, "n_pes": n_pes}]
+    return log.Trace(pe, records, facts, 0)
+
+
+def add(stamp, pe, to):
+    """Add 1 to the signal at the start of a heap."""
+    return [
+        (stamp, log.OP, KIND_OF["signal_op"], 1 << 8, to, -1, SIGNAL_ADD, 1),
+        (stamp + 1, log.EFFECT, 0, HEAP + pe * STRIDE, 8, 8, 8),
+        (stamp + 2, log.DONE, KIND_OF["signal_op"]),
+    ]
+
+
+def wait(stamp, pe, value):
+    """Wait for the PE's own signal to be this or more."""
+    return [
+        (stamp, log.OP, KIND_OF["signal_wait_until"], 1 << 8, -1, -1, CMP_GE, value),
+        (stamp + 1, log.EFFECT, 0, HEAP + pe * STRIDE, 8, 8, 8),
+        (stamp + 2, log.DONE, KIND_OF["signal_wait_until"], value),
+    ]
+
+
+def heard(*traces):
+    """By how many writes each wait is sure to have been preceded."""
+    return [len(writes) for writes in order.history(traces).ordered_by_waits.values()]
+
+
+def test_a_write_that_came_later_could_have_come_first():
+    """PE 1 has added before the wait returned, PE 2 after it; it could have been the reverse."""
+    waiting = trace(0, 3, *wait(10, 0, 1))
+    first, late = trace(1, 3, *add(1, 1, 0)), trace(2, 3, *add(20, 2, 0))
+    assert heard(waiting, first, late) == [0]
+    assert heard(trace(0, 3, *wait(30, 0, 2)), first, late) == [2]
+
+
+def test_a_write_that_depends_on_the_wait_could_not():
+    """PE 2 adds when PE 0 has told it that the wait is over."""
+    waiting = trace(0, 3, *wait(10, 0, 1), *add(15, 0, 2))
+    first = trace(1, 3, *add(1, 1, 0))
+    late = trace(2, 3, *wait(20, 2, 1), *add(25, 2, 0))
+    assert heard(waiting, first, late) == [1, 1]
+
+
+def test_waits_do_not_prove_each_other():
+    """Two PEs each hear of two; which of these came first is not known to either."""
+    senders = [
+        trace(pe, 4, *add(stamp, pe, 0), *add(stamp + 50, pe, 1)) for pe, stamp in ((2, 1), (3, 80))
+    ]
+    waiting = [trace(0, 4, *wait(10, 0, 1)), trace(1, 4, *wait(60, 1, 1))]
+    assert heard(*waiting, *senders) == [0, 0]
