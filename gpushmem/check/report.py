@@ -6,6 +6,7 @@ import linecache
 from typing import Any
 
 from gpushmem.check.clock import CALLED, Clock
+from gpushmem.check.log import BLOCK_BITS
 from gpushmem.check.order import Access, Call, History
 from gpushmem.check.races import Race
 from gpushmem.simt.base.gpu_model import LANES
@@ -88,7 +89,7 @@ class _Problem:
         access = self.second if self.second.size <= self.first.size else self.first
         space, start = access.space, access.start + access.stride * self._element(access)
         if space[0] == "shared":
-            return f"shared memory of PE {space[1]}, byte {start & 0xFFFFFFFF}"
+            return f"shared memory of PE {space[1]}, byte {start & (1 << BLOCK_BITS) - 1}"
         if space[0] == "memory":
             return f"memory of PE {space[1]} that is not symmetric, address {start:#x}"
         for array in reversed(self.history.pes[access.pe].arrays):
