@@ -29,14 +29,14 @@ from gpushmem.check.words import Word, Write
 from gpushmem.ops import CMP_EQ, OPS, SIGNAL_ADD
 from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL, UPDATES, Op
 from gpushmem.simt.base.gpu_model import LANES
+from gpushmem.simt.compiler.observer import ATOMIC, LOAD, STORE
 
-__all__ = ["ATOMICS", "LOADS", "LOCAL", "Access", "Bit", "Call", "History", "history"]
+__all__ = ["SHARED_MEMORY", "Access", "Bit", "Call", "History", "Launch", "history"]
 
 ROWS = list(OPS.values())
 PASSES = 64
 UP_TO_NOW = 1 << 31  # more events than a thread has between two barriers
 OUT = "out"  # ends a key of `Clock.times`: of what was stored to other PEs' memory
-LOADS, STORES, ATOMICS = range(3)  # `how` of an access, as `simt.compiler.observer` says
 
 
 # A plain load or store, or a run of them. `space`: the PE whose heap it is in, or LOCAL, for memory
@@ -87,9 +87,6 @@ class Access(NamedTuple):
     over: Bit | None  # who knows this, knows that the operation's access is over
     clock: Clock | None  # what is over when it happens; of a plain access see `History.clock_of`
     stamp: int  # none that comes after it has a smaller one
-
-    def __hash__(self) -> int:
-        return id(self)
 
     @property
     def away(self) -> bool:
@@ -204,13 +201,15 @@ class Launch:
 
         `away`: what it has stored to another PE's memory, which has to be fenced, too.
         """
-        of_thread = self.pe, self.number, thread, *(OUT,) * away
-        of_block = self.pe, self.number, "block", thread // self.threads, *(OUT,) * away
-        return (
-            clock.times.get(of_thread, -1) > when
-            or clock.times.get(of_block, -1) > when >> PHASE
-            or clock.has(ENDED, self.pe, 0, self.number)
-        )
+        key = self.pe, self.number, thread, *(OUT,) * away
+        if clock.times.get(key, -1) > when:
+            return True
+        return self.all_over(thread // self.threads, when, clock, away)
+
+    def all_over(self, block: int, when: int, clock: Clock, away: bool) -> bool:
+        """The same of what all threads of a block did at that time."""
+        key = self.pe, self.number, "block", block, *(OUT,) * away
+        return clock.times.get(key, -1) > when >> PHASE or clock.has(ENDED, self.pe, 0, self.number)
 
 
 class Pe:
@@ -283,7 +282,7 @@ class History:
         self.accesses: list[Access] = []
         self._events = self._sorted()
 
-    def _sorted(self) -> list[tuple[Pe, Any, int]]:
+    def _sorted(self) -> list[tuple[Pe, Any]]:
         events: list[tuple[int, int, int]] = []
         for pe in self.pes.values():
             records = pe.trace.records
@@ -291,7 +290,7 @@ class History:
             stamps = records["stamp"][places].tolist()
             events += ((stamp, pe.pe, k) for stamp, k in zip(stamps, places.tolist(), strict=True))
         events.sort()
-        return [(self.pes[pe], self.pes[pe].trace.records[k], k) for _, pe, k in events]
+        return [(self.pes[pe], self.pes[pe].trace.records[k]) for _, pe, k in events]
 
     def replay(self) -> None:
         """Go through all events, until waits order nothing new; then collect the accesses.
@@ -314,9 +313,8 @@ class History:
         self.accesses = []
         self.meetings: dict[Any, dict[int, Clock]] = defaultdict(dict)
         self._collect = collect
-        for pe, record, _ in self._events:
-            kind = int(record["kind"])
-            HANDLERS[kind](self, pe, record, list(map(int, record["words"])))
+        for pe, record in self._events:
+            HANDLERS[int(record["kind"])](self, pe, record, record["words"].tolist())
 
     # --- threads
 
@@ -337,12 +335,12 @@ class History:
             )
 
     def _who(self, record: Any) -> Any:
-        return int(record["launch"]), int(record["thread"]) if record["launch"] else 0
+        return int(record["launch"]), int(record["thread"])
 
     # --- launches and the host
 
     def _submit(self, pe: Pe, record: Any, words: list[int]) -> None:
-        number, threads, _, stream = words[:4]
+        number, threads, stream = words[:3]
         clock = self._event(pe, record)
         pe.launches[number] = Launch(pe.pe, number, threads, stream, clock.copy())
 
@@ -403,7 +401,7 @@ class History:
         space, start = pe.place(address, 0)
         self._add(
             Access(
-                space, start, nbytes, 0, 1, how == STORES, False, pe.pe, 0, 0, 0, pe.time,
+                space, start, nbytes, 0, 1, how == STORE, False, pe.pe, 0, 0, 0, pe.time,
                 self._site(pe, record), None, None, None, clock.copy(), int(record["stamp"]),
             )
         )  # fmt: skip
@@ -718,7 +716,7 @@ class History:
         launch, thread, when = (int(row[k]) for k in ("launch", "thread", "clock"))
         space = self.pes[pe].space(int(row["space"]), launch)
         return Access(
-            space, start, size, stride, count, how != LOADS, how == ATOMICS,
+            space, start, size, stride, count, how != LOAD, how == ATOMIC,
             pe, launch, thread, step, when, self.pes[pe].sites.get(int(row["site"]), "?"), None,
             None, None, None, 0,
         )  # fmt: skip
@@ -754,13 +752,10 @@ class History:
             return self.over(access, access.thread, clock)
         launch = self.pes[access.pe].launches[access.launch]
         last = access.thread + access.times - 1
-        if clock.has(ENDED, access.pe, 0, access.launch):
-            return True
-        if access.thread // launch.threads != last // launch.threads:
-            return False
         block = access.thread // launch.threads
-        key = access.pe, access.launch, "block", block, *(OUT,) * access.away
-        return clock.times.get(key, -1) > access.when >> PHASE
+        if block != last // launch.threads:
+            return clock.has(ENDED, access.pe, 0, access.launch)
+        return launch.all_over(block, access.when, clock, access.away)
 
 
 HANDLERS = {

@@ -18,7 +18,8 @@ import numpy as np
 
 from gpushmem.check.clock import ENDED, Clock
 from gpushmem.check.log import PHASE
-from gpushmem.check.order import ATOMICS, LOADS, SHARED_MEMORY, STORES, Access, History, Launch
+from gpushmem.check.order import SHARED_MEMORY, Access, History, Launch
+from gpushmem.simt.compiler.observer import ATOMIC, LOAD, STORE
 
 __all__ = ["Race", "races"]
 
@@ -52,7 +53,6 @@ def _all(history: History) -> Found:
     for access in history.accesses:
         spaces[access.space].append(access)
     for there in spaces.values():
-        there.sort(key=lambda access: access.stamp)
         yield from _in_one_memory(history, there)
     plain = {pe: history.plain(pe) for pe in history.pes}
     for pe, rows in plain.items():
@@ -97,7 +97,7 @@ def _of_launch(history: History, pe: int, part: Any) -> Found:
     threads = launch.threads
     first = part["thread"] // threads
     last = (part["thread"] + part["step"] * (part["count"] - 1)) // threads
-    alone = part[(part["step"] != 0) & (part["count"] > 1) & (part["how"] == STORES)]
+    alone = part[(part["step"] != 0) & (part["count"] > 1) & (part["how"] == STORE)]
     for row in alone[np.abs(alone["stride"]) < alone["size"]]:
         access = history.access(pe, row)
         element = _unordered(history, access, access)
@@ -113,12 +113,17 @@ def _of_launch(history: History, pe: int, part: Any) -> Found:
         shared = part[_seen_by_several(part, first, last)]
         spaces = defaultdict(list)
         for row in shared:
-            access = history.access(pe, row)
-            stamp = history.pes[pe].launches[access.launch].at(access.thread, access.when)[1]
-            spaces[access.space].append(access._replace(stamp=stamp))
+            access = _stamped(history, pe, row)
+            spaces[access.space].append(access)
         for there in spaces.values():
-            there.sort(key=lambda access: access.stamp)
             yield from _in_one_memory(history, there)
+
+
+def _stamped(history: History, pe: int, row: Any) -> Access:
+    """A plain access with its place in the order of events."""
+    access = history.access(pe, row)
+    launch = history.pes[pe].launches[access.launch]
+    return access._replace(stamp=launch.at(access.thread, access.when)[1])
 
 
 def _barriers(launch: Launch, blocks: Any, rows: Any) -> Any:
@@ -144,7 +149,7 @@ def _seen_by_several(part: Any, first: Any, last: Any) -> Any:
         return np.ones(len(part), bool)
     near = part["space"] != SHARED_MEMORY
     written = np.zeros(shape, bool)
-    for rows, at in _cells(low, end, near & (part["how"] != LOADS)):
+    for rows, at in _cells(low, end, near & (part["how"] != LOAD)):
         written[spaces[rows], at] = True
     near &= _any_between(written, spaces, low, end)
     lowest, highest = np.full(shape, np.iinfo(np.int64).max), np.full(shape, -1)
@@ -184,7 +189,7 @@ def _between(history: History, pe: int, first: Any, second: Any) -> Found:
 
 def _pairs(history: History, pe: int, a: Any, others: Any, same: bool) -> Found:
     """Pairs of what writes in one set and anything in the other."""
-    writers = a[a["how"] != LOADS]
+    writers = a[a["how"] != LOAD]
     if not len(writers) or not len(others):
         return
     b = others[np.argsort(others["low"], kind="stable")]
@@ -194,14 +199,12 @@ def _pairs(history: History, pe: int, a: Any, others: Any, same: bool) -> Found:
     for i in np.flatnonzero(high > low).tolist():
         one = writers[i]
         part = b[low[i] : high[i]]
-        meets = part["end"] > one["low"]
-        if one["how"] == ATOMICS:
-            meets &= part["how"] != ATOMICS
+        meets = _conflicting(part, one["low"], True, one["how"] == ATOMIC)
         if one["step"] == 0 and same:
             meets &= (part["thread"] != one["thread"]) | (part["step"] != 0)
         if same:  # each pair of writes once
             meets &= (
-                (part["how"] == LOADS)
+                (part["how"] == LOAD)
                 | (part["low"] > one["low"])
                 | ((part["low"] == one["low"]) & (part["thread"] > one["thread"]))
                 | ((part["low"] == one["low"]) & (part["how"] != one["how"]))
@@ -219,6 +222,14 @@ def _pairs(history: History, pe: int, a: Any, others: Any, same: bool) -> Found:
                 yield *accesses, element
 
 
+def _conflicting(rows: Any, low: int, writes: bool, atomic: bool) -> Any:
+    """Which accesses, of those that begin before another one ends, overlap and conflict with it."""
+    meets = rows["end"] > low
+    if not writes:
+        return meets & (rows["how"] != LOAD)
+    return meets & (rows["how"] != ATOMIC) if atomic else meets
+
+
 def _with_operations(history: History, pe: int, plain: Any, spaces: Any) -> Found:
     """Those of a PE's kernels with operations, and with what hosts do."""
     mine = history.pes[pe].launches
@@ -232,12 +243,7 @@ def _with_operations(history: History, pe: int, plain: Any, spaces: Any) -> Foun
             low = np.searchsorted(there["low"], access.low - longest, "left")
             high = np.searchsorted(there["low"], access.end, "left")
             part = there[low:high]
-            meets = part["end"] > access.low
-            if not access.writes:
-                meets &= part["how"] != LOADS
-            elif access.atomic:
-                meets &= part["how"] != ATOMICS
-            part = part[meets]
+            part = part[_conflicting(part, access.low, access.writes, access.atomic)]
             if not len(part):
                 continue
             clock = history.clock_of(access, access.thread)
@@ -283,12 +289,8 @@ def _of_several_pes(history: History, plain: dict[int, Any]) -> Found:
         rows = np.concatenate(list(there.values()))
         pes = np.repeat(list(there), [len(part) for part in there.values()])
         chosen = _seen_by_several(rows, pes, pes)
-        accesses = []
-        for pe, row in zip(pes[chosen].tolist(), rows[chosen], strict=True):
-            access = history.access(pe, row)
-            stamp = history.pes[pe].launches[access.launch].at(access.thread, access.when)[1]
-            accesses.append(access._replace(stamp=stamp))
-        accesses.sort(key=lambda access: access.stamp)
+        pairs = zip(pes[chosen].tolist(), rows[chosen], strict=True)
+        accesses = [_stamped(history, pe, row) for pe, row in pairs]
         for first, second, element in _in_one_memory(history, accesses):
             if first.pe != second.pe:
                 yield first, second, element
@@ -337,9 +339,9 @@ class _Live:
 def _in_one_memory(
     history: History, accesses: list[Access]
 ) -> Iterator[tuple[Access, Access, tuple[int, int]]]:
-    """The races of accesses to one memory, which are in order."""
+    """The races of accesses to one memory."""
     live = _Live()
-    for access in accesses:
+    for access in sorted(accesses, key=lambda access: access.stamp):
         if access.writes and access.step and access.times > 1:
             element = _unordered(history, access, access)
             if element is not None:

@@ -60,7 +60,7 @@ class CpuBackend:
     name = "cpu"
 
     def __init__(self, heap_bytes: int) -> None:
-        self._checked = check_kernels()
+        check_kernels()
         lowering.install()
         job = current()
         assert job is not None  # see `runtime`
@@ -77,7 +77,7 @@ class CpuBackend:
         self._arrays, self._asking = Arrays(), Asking()
         self._accountant = Accountant(job, self._meeting, self._journal, self._arrays, self._asking)
         self._watch = Watch(job, self._accountant, self._asking)
-        self._host_calls = HostCalls(self.world.native, self._run, self._checked)
+        self._host_calls = HostCalls(self.world.native, self._run, self._recorder)
         self._inline = Inline(self.world, self._meeting, self._teams, self._journal)
         self.world.size_heap()
         self._watch.start()
@@ -193,7 +193,7 @@ class CpuBackend:
             known = ", ".join(sorted([*OPTIONS, *IGNORED, "device"]))
             raise ArgumentError(f"jit has no option {', '.join(sorted(unknown))}; it has {known}")
         chosen = {"cache": True} | {k: v for k, v in options.items() if k in OPTIONS}
-        if self._checked:
+        if self._recorder is not None:
             chosen["checked"] = True  # so that its code has another name in the store
         return Kernel(py_func, **chosen)
 
@@ -291,7 +291,7 @@ class CpuBackend:
         if op.facts.meets:
             self.synchronize()
         try:
-            return self._host_calls.run(op, arguments, self._recorder)
+            return self._host_calls.run(op, arguments)
         except KernelFailure as failure:
             raise self._explain(failure, op.name) from None
 

@@ -23,7 +23,7 @@ from gpushmem.ops import Op
 from gpushmem.ops.team import Team
 from gpushmem.simt.run.kernel import Running
 
-__all__ = ["Recorder", "recorder"]
+__all__ = ["Recorder", "check_kernels", "recorder"]
 
 
 def recorder(world: World) -> Recorder | None:
@@ -51,10 +51,7 @@ class Recorder:
     def mapped(self) -> None:
         """The heap has been mapped."""
         world = self._world
-        self._log.describe(
-            heap=world.heap, stride=world.stride, bytes=world.heap_bytes,
-            pe=world.job.my_pe, n_pes=world.job.n_pes,
-        )  # fmt: skip
+        self._log.describe(heap=world.heap, stride=world.stride, n_pes=world.job.n_pes)
 
     def _site(self) -> int:
         line = line_of(user_frame(sys._getframe(2)))
@@ -65,12 +62,8 @@ class Recorder:
     def submitted(self, launch: Running, stream: int) -> int:
         """The host has queued a launch; returns a number for it."""
         number = self._log.launch_number()
-        blocks = int(np.prod(launch.shape.grid))
-        self._log.describe(
-            launch=number, kernel=launch.name, grid=launch.shape.grid, block=launch.shape.block
-        )
-        words = (number, launch.shape.threads, blocks, stream)
-        self._log.append(SUBMIT, 0, self._site(), words)
+        self._log.describe(launch=number, kernel=launch.name)
+        self._log.append(SUBMIT, 0, self._site(), (number, launch.shape.threads, stream))
         return number
 
     @contextmanager
@@ -165,9 +158,7 @@ class Recorder:
         self._log.end()
 
 
-def check_kernels() -> bool:
-    """Let kernels be checked, if the job is; returns whether it is."""
+def check_kernels() -> None:
+    """Let kernels be checked, if the job is."""
     if settings.is_set("GPUSHMEM_CHECK"):
         hook.check()
-        return True
-    return False

@@ -15,6 +15,7 @@ from numba.core.errors import NumbaError
 
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends import hostcalls
+from gpushmem.backends.cpu.checked import Recorder
 from gpushmem.backends.hostcalls import host_kernel, result_dtype, split_reduction
 from gpushmem.ops import Op
 from gpushmem.simt.run.kernel import Kernel, KernelFailure, Running
@@ -32,19 +33,19 @@ class HostCalls:
         self,
         world: np.ndarray[Any, Any],
         run: Callable[..., None] = Running.__call__,
-        checked: bool = False,
+        recorder: Recorder | None = None,
     ) -> None:
-        self._world, self._run = world, run
-        self._options = {"checked": True} if checked else {}
+        self._world, self._run, self._recorder = world, run, recorder
+        self._options = {} if recorder is None else {"checked": True}
         self._device = Device()
         self._idle: list[Stream] = []
 
-    def run(self, op: Op, arguments: dict[str, Any], recorder: Any = None) -> Any:
+    def run(self, op: Op, arguments: dict[str, Any]) -> Any:
         """Do the operation and return its result; raises `KernelFailure`."""
         launch, result = self.prepare(op, arguments)
         run = partial(self._run, launch)
-        if recorder is not None:
-            number = recorder.submitted(launch, -1)
+        if self._recorder is not None:
+            number = self._recorder.submitted(launch, -1)
             run = partial(run, number)
         try:
             stream = self._idle.pop()
@@ -56,8 +57,8 @@ class HostCalls:
         except KernelFailure:
             self._idle.append(stream)
             raise
-        if recorder is not None:
-            recorder.returned(number)
+        if self._recorder is not None:
+            self._recorder.returned(number)
         self._idle.append(stream)  # unless interrupted: its launch is still being cancelled
         return result[0] if result_dtype(op, arguments) else None
 

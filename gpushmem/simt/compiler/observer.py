@@ -1,15 +1,15 @@
 """What an embedder wants to see of kernels as they run: nothing, unless it says so.
 
 An observer is given before the first kernel is compiled, and its device functions are compiled into
-all of them. Kernels of which every access is observed have a fiber for each thread: `FIBER.clock`
-and `BLOCK.phase` are the observer's own, 0 when a thread or block starts.
+all of them. The threads of a kernel are then fibers or plain loops, never loops between barriers.
+`FIBER.clock` and `BLOCK.phase` are the observer's own, 0 when a thread or block starts.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["PLACE_BYTES", "Observer", "current", "observe"]
+__all__ = ["ATOMIC", "LOAD", "PLACE_BYTES", "STORE", "Observer", "current", "observe"]
 
 PLACE_BYTES = 128  # what an observer has for each load and store of a kernel, zero at first
 
