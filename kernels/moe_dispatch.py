@@ -181,6 +181,7 @@ def combine(
         source, local = (me + 1 + k // mine) % n, k % mine
         to, count = heads[source, local] >> 32, heads[source, local] & COUNT
         rows = y[starts[b, local, source] :][:count]
+        cuda.syncthreads()  # who gets the signal may write the next head, so all have read this one
         shmem.put_signal_nbi_block(
             returned[to : to + count], rows, back[me * share + local :], epoch, shmem.SIGNAL_SET,
             member(team, source),

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["CALLED", "DONE", "ENDED", "FENCED", "READ", "Clock"]
+__all__ = ["CALLED", "DONE", "ENDED", "FENCED", "READ", "UPDATED", "Clock"]
 
-CALLED, READ, DONE, FENCED, ENDED = range(5)  # what a mask is of: (one of these, PE, its target)
+# What a mask is of: (one of these, PE, its target; the launch of an atomic operation of numba.cuda)
+CALLED, READ, DONE, FENCED, ENDED, UPDATED = range(6)
 
 
 class Clock:

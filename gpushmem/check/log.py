@@ -38,6 +38,8 @@ __all__ = [
     "SUBMIT",
     "SYNC",
     "TEAM",
+    "THREADFENCE",
+    "UPDATE",
     "Log",
     "Trace",
     "read",
@@ -66,8 +68,12 @@ HEADER = mmap.PAGESIZE
 # Kinds of records, and the words that each has. 0: not written, as the PE was killed.
 ACCESS = 1  # address, bytes from one to the next, how many, threads to the next, size, how
 OP = 2  # number of the row, effects << 8 | scope, pe, team, comparison or signal's op, value
-EFFECT = 3  # of the OP before it: number of the effect, address, bytes, stride, size
-DONE = 4  # an operation has returned: number of the row, result, 1 if that is True or False
+# Of the OP before it: number of the effect, address, bytes, stride, size; of a matrix the number
+# plus its rows << 8, and of one row the bytes without gaps, the stride, the size; row to row.
+EFFECT = 3
+DONE = (
+    4  # an operation has returned: number of the row, result, 0: a number, 1: a truth, 2: neither
+)
 MET = 5  # a barrier of the block: number of the block, its meetings so far
 ARRIVED = 6  # at a barrier of a warp or the grid: 0 or 1, mask of lanes
 LEFT = 7  # ... has left it
@@ -78,6 +84,8 @@ END = 10
 SYNC = 11
 CALL = 12  # of the host, all PEs call: 0 before, 1 after
 TEAM = 13  # the PE is in a new team: its number, the number of its members' description
+UPDATE = 15  # by an atomic operation: address, what | used << 8, operand, expected, old
+THREADFENCE = 16  # scope
 HOST = 14  # reads or writes an array of this PE: address, bytes, how
 
 

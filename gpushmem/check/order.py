@@ -23,15 +23,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpushmem.check import log
-from gpushmem.check.clock import CALLED, DONE, ENDED, FENCED, READ, Clock
+from gpushmem.check.clock import CALLED, DONE, ENDED, FENCED, READ, UPDATED, Clock
 from gpushmem.check.log import PHASE, SHARED, Trace
 from gpushmem.check.words import Word, Write
 from gpushmem.ops import CMP_EQ, OPS, SIGNAL_ADD
-from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL, UPDATES, Op
+from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL, UPDATES, Effect, Op
 from gpushmem.simt.base.gpu_model import LANES
-from gpushmem.simt.compiler.observer import ATOMIC, LOAD, STORE
+from gpushmem.simt.compiler.observer import ADD, ATOMIC, CAS, LOAD, SET, STORE
 
-__all__ = ["SHARED_MEMORY", "Access", "Bit", "Call", "History", "Launch", "history"]
+__all__ = [
+    "SHARED_MEMORY", "Access", "Bit", "Call", "History", "Launch", "Update", "history",
+]  # fmt: skip
 
 ROWS = list(OPS.values())
 PASSES = 64
@@ -51,6 +53,8 @@ PLAIN = np.dtype(
     ]
 )  # fmt: skip
 LOCAL, SHARED_MEMORY = -1, -2
+SYSTEM = 2  # scope of a fence
+INTEGER, TRUTH = 0, 1  # what a result is
 
 
 class Bit(NamedTuple):
@@ -64,6 +68,10 @@ class Bit(NamedTuple):
     def known(self, clock: Clock) -> bool:
         """Whether a clock has it."""
         return bool(clock.masks.get(self[:3], 0) >> self.bit & 1)
+
+    def tell(self, clock: Clock) -> None:
+        """Let a clock have it."""
+        clock.know(self[:3], 1 << self.bit)
 
 
 class Access(NamedTuple):
@@ -105,6 +113,33 @@ class Access(NamedTuple):
         return self.start + min(0, self.stride * (self.times - 1))
 
 
+class Extent(NamedTuple):
+    """What an effect of a call covers: `times` pieces of `size` bytes, `stride` bytes apart."""
+
+    effect: Effect
+    address: int
+    item: int  # bytes of an element
+    size: int
+    stride: int
+    times: int
+
+
+def _extent(op: Op, words: list[int]) -> Extent:
+    """From the words of a record EFFECT."""
+    number, address, nbytes, stride, item, pitch = words
+    effect, rows = op.facts.effects[number & 0xFF], number >> 8
+    if not nbytes:
+        return Extent(effect, address, item, 0, 0, 0)
+    if rows:  # a matrix: its rows or its columns are without gaps
+        columns = nbytes // item
+        if columns > 1 and stride != item:
+            rows, pitch, columns = columns, stride, rows
+        return Extent(effect, address, item, columns * item, pitch, rows)
+    if stride == item:
+        return Extent(effect, address, item, nbytes, 0, 1)
+    return Extent(effect, address, item, item, stride, max(1, -(-nbytes // max(stride, 1))))
+
+
 class Call:
     """A call of an operation, as it is replayed."""
 
@@ -114,7 +149,9 @@ class Call:
         self.stamp = int(record["stamp"])
         self.expected, self.scope = words[1] >> 8, words[1] & 0xFF  # effects to come
         self.pe, self.team, self.compare, self.value = words[2:]
-        self.effects: list[tuple[Any, int, int, int, int]] = []
+        self.effects: list[Extent] = []
+        self.word: Any = None  # what it updates, or looks at
+        self.update: Write | None = None
         self.bit = 0  # its number among those of its PE for the same target; a signal has the next
 
     def over(self, kind: int, signal: bool = False) -> Bit:
@@ -124,6 +161,19 @@ class Call:
     def mark(self, clock: Clock, kind: int, signal: bool = False) -> None:
         """Let a clock know this of the call."""
         clock.put(kind, self.by, self.pe, 1 << self.bit + signal)
+
+
+class Update(NamedTuple):
+    """An atomic operation of numba.cuda."""
+
+    record: Any
+    site: str
+    clock: Clock  # what its thread knew, fenced or not
+
+    @property
+    def stamp(self) -> int:
+        """Its place in the order of events."""
+        return int(self.record["stamp"])
 
 
 class Block:
@@ -153,6 +203,8 @@ class Launch:
         self.blocks: dict[int, Block] = {}
         self.past: dict[int, tuple[list[int], list[Clock], list[int]]] = {}  # thread -> its events
         self.groups: dict[Any, list[Any]] = {}  # meetings of warps and the grid
+        self.updates = 0  # atomic operations of numba.cuda so far
+        self.released: dict[tuple[int, bool], Clock] = {}  # what threads have fenced; for whom
 
     def block_of(self, thread: int) -> Block:
         """The block of a thread."""
@@ -176,6 +228,13 @@ class Launch:
         clock = self.clock(thread)
         clock.times[self.pe, self.number, thread] = when
         return clock
+
+    def release(self, threads: Iterable[int], clock: Clock, system: bool) -> None:
+        """What threads know is visible before what they write from now on."""
+        for thread in threads:
+            self.released[thread, False] = clock
+            if system:
+                self.released[thread, True] = clock
 
     def keep(self, thread: int, when: int, stamp: int) -> None:
         """Keep what a thread knows from an event on."""
@@ -266,6 +325,18 @@ class Pe:
         return ("memory", self.pe), address
 
 
+def _unheard(pe: Pe, records: Any) -> Any:
+    """Which records are updates of words that nobody looks at: counters of the PE's own."""
+    updates = records["kind"] == log.UPDATE
+    addresses, used = records["words"][:, 0], records["words"][:, 1] >> 8 != 0
+    unheard = updates & ~np.isin(addresses, addresses[updates & used])
+    for heap, stride, n_pes in pe.heaps:
+        unheard &= (addresses < heap - pe.pe * stride) | (
+            addresses >= heap + (n_pes - pe.pe) * stride
+        )
+    return unheard
+
+
 class History:
     """What all PEs did, in an order that agrees with what depended on what."""
 
@@ -286,7 +357,7 @@ class History:
         events: list[tuple[int, int, int]] = []
         for pe in self.pes.values():
             records = pe.trace.records
-            places = np.flatnonzero(records["kind"] > log.ACCESS)
+            places = np.flatnonzero((records["kind"] > log.ACCESS) & ~_unheard(pe, records))
             stamps = records["stamp"][places].tolist()
             events += ((stamp, pe.pe, k) for stamp, k in zip(stamps, places.tolist(), strict=True))
         events.sort()
@@ -306,12 +377,45 @@ class History:
             if self.ordered_by_waits == before:
                 break
         self._pass(collect=True)
+        self._sections = [sections for where in self.taken if (sections := self._of_lock(where))]
+
+    def _of_lock(self, where: Any) -> list[tuple[Bit, Write]]:
+        """From where a word is changed, by who saw what it was, to where it is that again."""
+        writes = self.words[where].writes.values()
+        sections = []
+        for taken, free in self.taken[where]:
+            given = (w for w in writes if w.value == free and taken.known(w.clock))
+            back = next((w for w in given if w.over != taken), None)
+            if back is not None:
+                sections.append((taken, back))
+        return sections
+
+    def excluded(self, first: Access, one: int, second: Access, two: int) -> bool:
+        """Whether a lock keeps two accesses apart, whichever comes first.
+
+        Each is made after somebody took the lock, and is over, and fenced, when it is given back.
+        """
+        for sections in self._sections:
+            held = [
+                {
+                    taken
+                    for taken, back in sections
+                    if taken.known(self.clock_of(access, thread))
+                    and self.over(access, thread, back.clock)
+                }
+                for access, thread in ((first, one), (second, two))
+            ]
+            if held[0] and held[1] and len(held[0] | held[1]) > 1:
+                return True
+        return False
 
     def _pass(self, collect: bool) -> None:
         for pe in self.pes.values():
             pe.reset()
         self.accesses = []
         self.meetings: dict[Any, dict[int, Clock]] = defaultdict(dict)
+        # Words that somebody changed who saw what they were: what knows of it, and what it saw.
+        self.taken: dict[Any, list[tuple[Bit, int]]] = defaultdict(list)
         self._collect = collect
         for pe, record in self._events:
             HANDLERS[int(record["kind"])](self, pe, record, record["words"].tolist())
@@ -409,6 +513,45 @@ class History:
     def _team(self, pe: Pe, record: Any, words: list[int]) -> None:
         pe.teams[words[0]] = pe.members[words[1]]
 
+    # --- atomic operations of numba.cuda
+
+    def _update(self, pe: Pe, record: Any, words: list[int]) -> None:
+        address, how, operand, expected, old, _ = words
+        what, used = how & 0xFF, bool(how >> 8)
+        launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
+        clock = self._event(pe, record)
+        where = pe.place(address, launch.number)
+        word = self.words.setdefault(where, Word())
+        step = Bit(UPDATED, pe.pe, launch.number, launch.updates)
+        launch.updates += 1
+        if used and self._hears:
+            self.ordered_by_waits[step, 0] = word.hear(step, clock, CMP_EQ, old)
+        if what != CAS or old == expected:
+            # Relaxed: others that see it know only what was fenced before.
+            away = where[0][0] == "heap" and where[0][1] != pe.pe
+            known = launch.released.get((thread, away), launch.begun).copy()
+            for key, mask in clock.masks.items():
+                if key[0] == UPDATED:
+                    known.know(key, mask)
+            step.tell(known)
+            value = operand if what in (SET, CAS) else None
+            by = Update(record, self._site(pe, record), clock.copy())
+            word.put(Write(step, operand if what == ADD else None, value, known, by))
+            if what == CAS or (what == SET and used and old != operand):
+                self.taken[where].append((step, old))
+        step.tell(clock)
+        self._keep(pe, record)
+
+    def _threadfence(self, pe: Pe, record: Any, words: list[int]) -> None:
+        clock = self._event(pe, record)
+        scope, thread = words[0], int(record["thread"])
+        if scope == SYSTEM:
+            self._send(pe, clock)
+        if scope:
+            launch = pe.launches[int(record["launch"])]
+            launch.release([thread], clock.copy(), scope == SYSTEM)
+        self._keep(pe, record)
+
     # --- barriers of kernels
 
     def _met(self, pe: Pe, record: Any, words: list[int]) -> None:
@@ -458,8 +601,7 @@ class History:
 
     def _effect(self, pe: Pe, record: Any, words: list[int]) -> None:
         call = pe.current[self._who(record)]
-        address, nbytes, stride, size = words[1:5]
-        call.effects.append((call.op.facts.effects[words[0]], address, nbytes, stride, size))
+        call.effects.append(_extent(call.op, words))
         call.record = record
         if len(call.effects) == call.expected:
             self._perform(pe, call)
@@ -483,6 +625,11 @@ class History:
             self._send(pe, clock)
         if op.facts.meets:
             self._arrive(pe, pe.teams.get(call.team), clock)
+        if op.facts.orders and op.facts.orders != "flush" and int(record["launch"]):
+            launch = pe.launches[int(record["launch"])]
+            thread = int(record["thread"])
+            threads = range(*self._threads(launch, call, thread)) if call.scope else (thread,)
+            launch.release(threads, clock.copy(), system=True)
         if call.effects:
             self._effects(pe, call, known)
             call.mark(clock, CALLED)
@@ -496,14 +643,16 @@ class History:
         op, facts = call.op, call.op.facts
         if facts.meets:
             self._leave(pe, pe.teams.get(call.team), clock)
+        self._hear(pe, call, clock, words)
         completion = facts.completion
         if completion is None or completion.source == RETURN:
             call.mark(clock, READ)
-        fetches = op.returns.dtype is not None and any(e[0].how == UPDATES for e in call.effects)
+        fetches = op.returns.dtype is not None and any(
+            e.effect.how == UPDATES for e in call.effects
+        )
         local = facts.meets or op.waits or call.pe < 0
         if local or fetches or (completion is not None and completion.data == RETURN):
             call.mark(clock, DONE)
-        self._hear(pe, call, clock, words)
         self._spread(pe, record, call, clock)
 
     def _spread(self, pe: Pe, record: Any, call: Call, clock: Clock) -> None:
@@ -592,9 +741,9 @@ class History:
             fenced = known.masks.get((FENCED, pe.pe, call.pe), 0)
             arriving.put(DONE, pe.pe, call.pe, fenced)
         told = arriving.copy()
-        call.mark(told, DONE)
-        call.mark(told, CALLED)
-        for effect, address, nbytes, stride, size in call.effects:
+        for kind in (CALLED, READ, DONE):
+            call.mark(told, kind)
+        for effect, address, _, size, stride, times in call.effects:
             role = op.arrays[effect.array]
             space, start = pe.place(address, launch)
             if call.pe >= 0 and role.symmetric and space[0] == "heap" and not op.waits:
@@ -603,15 +752,15 @@ class History:
             over = call.over(READ if effect.how == READS else DONE, signal)
             atomic = effect.kind != DATA or op.base in ("p", "g")
             now = told if signal else arriving
-            count = 1 if stride == size else max(1, -(-nbytes // max(stride, 1)))
-            if nbytes:
+            if times:
                 self._add(
                     Access(
-                        space, start, nbytes if count == 1 else size, stride if count > 1 else 0,
-                        count, effect.how != READS, atomic, pe.pe, launch, int(record["thread"]), 0,
-                        int(record["clock"]), call.site, op, call, over, now, call.stamp,
+                        space, start, size, stride, times, effect.how != READS, atomic, pe.pe,
+                        launch, int(record["thread"]), 0, int(record["clock"]), call.site, op, call,
+                        over, now, call.stamp,
                     )
                 )  # fmt: skip
+            call.word = space, start
             if effect.how != READS and atomic:
                 self._write(call, effect, (space, start), now, over)
 
@@ -655,27 +804,33 @@ class History:
         elif base.startswith("atomic_"):
             what = base.removeprefix("atomic_").removeprefix("fetch_")
             adds = {"inc": 1, "add": call.value}.get(what)
-            value = call.value if what in ("set", "swap") else None
-        word = self.words.setdefault(where, Word())
-        word.put(Write(over, adds, value, clock, call))
+            value = call.value if what in ("set", "swap") else None  # or see `_hear`
+        if effect.how == UPDATES:
+            clock = clock.copy()
+            call.mark(clock, CALLED)
+        call.update = Write(over, adds, value, clock, call)
+        self.words.setdefault(where, Word()).put(call.update)
 
     def _hear(self, pe: Pe, call: Call, clock: Clock, words: list[int]) -> None:
         """What a wait, or a test, lets its caller know."""
         op, result, truth = call.op, words[1], words[2]
-        looked = [e for e in call.effects if e[0].how == READS and e[0].kind != DATA]
-        if not looked or op.base == "atomic_fetch":
+        if op.base.startswith("atomic_") and op.returns.dtype is not None and words[2] == INTEGER:
+            self._fetched(call, clock, result)
             return
-        _, address, nbytes, _, size = looked[0]
+        looked = [e for e in call.effects if e.effect.how == READS and e.effect.kind != DATA]
+        if not looked or op.base.startswith("atomic_"):
+            return
+        _, address, item, size, _, _ = looked[0]
         compare, value = call.compare, call.value
-        indices = range(nbytes // max(size, 1))
+        indices = range(size // item)
         if op.base == "signal_fetch":
             compare, value = CMP_EQ, result
         elif op.base.endswith(("_any", "_any_vector")):
             indices = range(result, result + 1) if result >= 0 else range(0)
-        elif not result and (truth or op.base.endswith(("_some", "_some_vector"))):
+        elif not result and (truth == TRUTH or op.base.endswith(("_some", "_some_vector"))):
             return
         for index in indices:
-            space, start = pe.place(address + index * size, int(call.record["launch"]))
+            space, start = pe.place(address + index * item, int(call.record["launch"]))
             word = self.words.get((space, start))
             if word is not None:
                 # Who knows this of the wait, comes after it.
@@ -683,6 +838,21 @@ class History:
                 who = call.over(CALLED)
                 if self._hears:
                     self.ordered_by_waits[who, index] = word.hear(who, clock, compare, value)
+
+    def _fetched(self, call: Call, clock: Clock, old: int) -> None:
+        """What an atomic operation, which saw this, lets its caller know."""
+        word, who = self.words.setdefault(call.word, Word()), call.over(CALLED)
+        if self._hears:
+            self.ordered_by_waits[who, 0] = word.hear(who, clock, CMP_EQ, old)
+        change = call.op.base.removeprefix("atomic_")
+        if call.update is None or change not in ("compare_swap", "swap"):
+            return
+        if change == "compare_swap" and old != call.compare:
+            word.writes.pop(call.update.over, None)
+            return
+        word.put(call.update._replace(value=call.value))
+        if old != call.value:
+            self.taken[call.word].append((call.update.over, old))
 
     # --- accesses
 
@@ -763,7 +933,7 @@ HANDLERS = {
     log.MET: History._met, log.ARRIVED: History._arrived, log.LEFT: History._left,
     log.SUBMIT: History._submit, log.BEGIN: History._begin, log.END: History._end,
     log.SYNC: History._sync, log.CALL: History._call, log.TEAM: History._team,
-    log.HOST: History._host,
+    log.HOST: History._host, log.UPDATE: History._update, log.THREADFENCE: History._threadfence,
 }  # fmt: skip
 
 

@@ -385,6 +385,8 @@ def _unordered(history: History, first: Access, second: Access) -> tuple[int, in
     """
     if first.call is not None and first.call is second.call:
         return None
+    if first.atomic and second.atomic:
+        return None
     plain = first.op is None and second.op is None
     one_launch = (first.pe, first.launch) == (second.pe, second.launch)
     known: dict[Any, bool] = {}
@@ -397,7 +399,9 @@ def _unordered(history: History, first: Access, second: Access) -> tuple[int, in
                 history.over(second, two, history.clock_of(first, one))
             )
         if not known[one, two]:
-            return i, j
+            if not history.excluded(first, one, second, two):
+                return i, j
+            known[one, two] = True
     return None
 
 

@@ -19,13 +19,25 @@ import numpy as np
 from numba import types
 
 from gpushmem.check import log
-from gpushmem.check.log import ACCESS, ARRIVED, DONE, EFFECT, LEFT, LOG, MET, OP, RECORD
+from gpushmem.check.log import (
+    ACCESS,
+    ARRIVED,
+    DONE,
+    EFFECT,
+    LEFT,
+    LOG,
+    MET,
+    OP,
+    RECORD,
+    THREADFENCE,
+    UPDATE,
+)
 from gpushmem.ops import OPS, Op
 from gpushmem.ops.row import BLOCK, WARP
 from gpushmem.simt.base.layout import BLOCK as BLOCK_RECORD
 from gpushmem.simt.base.layout import FIBER, LAUNCH, THREAD, view
 from gpushmem.simt.base.native import atomic_add_word, c_function, i64
-from gpushmem.simt.compiler.observer import PLACE_BYTES, Observer
+from gpushmem.simt.compiler.observer import ADD, CAS, PLACE_BYTES, SET, Observer
 from gpushmem.simt.compiler.primitives import (
     fiber_word,
     launch_word,
@@ -42,8 +54,9 @@ PLACE = np.dtype(
         "names": [
             "thread", "clock", "address", "count", "stride", "step", "next_thread", "next",
             "nbytes", "how", "site",
+            "seen_thread", "seen_clock", "seen_address", "seen_old",  # of the last update
         ],
-        "formats": ["i8"] * 11,
+        "formats": ["i8"] * 15,
         "itemsize": PLACE_BYTES,
     }
 )  # fmt: skip
@@ -105,9 +118,13 @@ STACK, ABOVE = 1 << 18, 4096  # bytes that are the thread's own in any case
 def on_stack(address):
     """Whether an address is on the calling thread's stack, where its local arrays are.
 
-    Its THREAD is at the top of a fiber's stack, or among the kernel's variables on a worker's.
+    Without a fiber that is a worker's, with the THREAD among the kernel's variables.
     """
     here, local = thread_word(), as_launch(launch_word()).local_bytes
+    fiber = fiber_word()
+    if fiber != 0:
+        top = as_fiber(fiber).stack_top
+        return top - local - STACK <= address < top
     return here - STACK - local < address < here + local + ABOVE
 
 
@@ -144,11 +161,18 @@ def event(kind, a, b, c, d, e, f):
 
 
 @device
-def access(place, address, nbytes, how):
-    run = as_place(place)
+def whole(address):
+    """An address that says of shared memory whose it is."""
     here = as_thread(thread_word())
     if 0 <= address - here.shared < as_launch(launch_word()).shared_bytes:
-        address += SHARED - here.shared + (block_number() << BLOCK_BITS)
+        return address + SHARED - here.shared + (block_number() << BLOCK_BITS)
+    return address
+
+
+@device
+def access(place, address, nbytes, how):
+    run = as_place(place)
+    address = whole(address)
     thread, now = thread_number(), clock()
     if run.count > 1:
         if thread == run.next_thread and address == run.next and now == run.clock:
@@ -180,6 +204,40 @@ def end_run(place):
         words = record.words
         words[0], words[1], words[2] = run.address, run.stride, run.count
         words[3], words[4], words[5] = run.step, run.nbytes, run.how
+
+
+@device
+def updated(place, address, what, operand, expected, old, used):
+    if on_stack(address):
+        return
+    nothing = (
+        (what == CAS and old != expected)
+        or (what == ADD and operand == 0)
+        or (what == SET and operand == old)
+    )
+    if nothing:
+        # A loop that polls sees the same many times, and a failure that nobody looks at is nothing.
+        if used == 0:
+            return
+        run, thread, now = as_place(place), thread_number(), clock()
+        if (
+            run.seen_thread == thread + 1
+            and run.seen_clock == now
+            and run.seen_address == address
+            and run.seen_old == old
+        ):
+            return
+        run.seen_thread, run.seen_address, run.seen_old = thread + 1, address, old
+    advance()
+    if nothing:
+        as_place(place).seen_clock = clock()
+    event(UPDATE, whole(address), what | used << 8, operand, expected, old, 0)
+
+
+@device
+def fences(scope):
+    advance()
+    event(THREADFENCE, scope, 0, 0, 0, 0, 0)
 
 
 @device
@@ -217,7 +275,7 @@ def grid_met():
     event(LEFT, 1, 0, 0, 0, 0, 0)
 
 
-OBSERVER = Observer(access, block_met, warp_meets, warp_met, grid_meets, grid_met)
+OBSERVER = Observer(access, updated, fences, block_met, warp_meets, warp_met, grid_meets, grid_met)
 
 
 # --- operations
@@ -255,7 +313,10 @@ def generate(call: Any) -> None:
     op, zero = call.op, i64(0)
     pe = call.integer("pe") if "pe" in call.values else i64(-1)
     team = call.integer("team") if "team" in call.values else i64(-1)
-    compare = call.integer("cmp") if "cmp" in call.values else zero
+    compare = zero
+    for name in ("cmp", "cond"):
+        if isinstance(call.argtypes.get(name), types.Integer):
+            compare = call.integer(name)
     value = zero
     if isinstance(call.argtypes.get("value"), types.Integer):
         value = call.integer("value")
@@ -270,14 +331,21 @@ def generate(call: Any) -> None:
     scope += len(seen) << 8
     call.run(event, i64(OP), i64(KIND_OF[op.name]), i64(scope), pe, team, compare, value)
     for k, effect in seen:
+        number, item = i64(k), call.itemsize(effect.array)
+        nbytes, stride, pitch = call.nbytes(effect), call.stride(effect), zero
+        matrix = call.rows(effect)
+        if matrix is not None:
+            rows, pitch, columns, stride = matrix
+            number = call.builder.add(number, call.builder.shl(rows, i64(8)))
+            empty = call.builder.icmp_signed("==", rows, zero)
+            nbytes = call.builder.select(empty, zero, call.builder.mul(columns, item))
         call.run(
-            event, i64(EFFECT), i64(k), call.address(effect.array), call.nbytes(effect),
-            call.stride(effect), call.itemsize(effect.array), zero,
-        )  # fmt: skip
+            event, i64(EFFECT), number, call.address(effect.array), nbytes, stride, item, pitch
+        )
 
 
-def generate_after(call: Any, result: Any, truth: bool) -> None:
-    """Record that it has been performed; `truth`: the result is True or False."""
+def generate_after(call: Any, result: Any, kind: int) -> None:
+    """Record that it has been performed; `kind` of result: 0 a number, 1 a truth, 2 neither."""
     call.run(own_event)
-    words = i64(KIND_OF[call.op.name]), result, i64(int(truth)), i64(0), i64(0), i64(0)
+    words = i64(KIND_OF[call.op.name]), result, i64(kind), i64(0), i64(0), i64(0)
     call.run(event, i64(DONE), *words)

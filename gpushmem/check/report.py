@@ -7,7 +7,7 @@ from typing import Any
 
 from gpushmem.check.clock import CALLED, Clock
 from gpushmem.check.log import BLOCK_BITS
-from gpushmem.check.order import Access, Call, History
+from gpushmem.check.order import Access, Call, History, Update
 from gpushmem.check.races import Race
 from gpushmem.simt.base.gpu_model import LANES
 
@@ -169,6 +169,9 @@ class _Problem:
                 f"cuda.syncthreads() between: thread {neighbour} of the block has waited for it, "
                 "this one has not"
             )
+        unfenced = self._unfenced()
+        if unfenced is not None:
+            return unfenced
         if a.pe != b.pe:
             return (
                 f"PE {a.pe} has to tell PE {b.pe}, or the reverse, that it is done, by a signal "
@@ -194,6 +197,26 @@ class _Problem:
                 return thread % launch.threads
         return None
 
+    def _unfenced(self) -> str | None:
+        """The fence before the atomic operation that would then tell the second of the first."""
+        history, clock = self.history, self.history.clock_of(self.second, self.two)
+        for where, word in history.words.items():
+            locked = any(taken.known(clock) for taken, _ in history.taken.get(where, ()))
+            for write in word.writes.values():
+                by = write.call
+                line = by.site.partition(" in ")[0]
+                if history.over(self.first, self.one, write.clock) or not (
+                    locked or write.over.known(clock)
+                ):
+                    continue
+                if isinstance(by, Call) and self._called(write.clock):
+                    order = "fence" if where[0] == self.first.space else "quiet"
+                    return f"{order}() before {by.op.name} at {line}"
+                if isinstance(by, Update) and history.over(self.first, self.one, by.clock):
+                    system = "_system" * (self.first.pe != self.second.pe)
+                    return f"cuda.threadfence{system}() before the atomic operation at {line}"
+        return None
+
     def _told_by(self) -> tuple[Call, bool] | None:
         """The call by which the second learned of the first, and whether it is to the same PE."""
         clock = self.history.clock_of(self.second, self.two)
@@ -201,7 +224,9 @@ class _Problem:
             (write.call, space == self.first.space)
             for (space, _), word in self.history.words.items()
             for write in word.writes.values()
-            if self._called(write.clock) and write.over.known(clock)
+            if write.over.known(clock)
+            and self._called(write.clock)
+            and isinstance(write.call, Call)
         ]
         return min(told, key=lambda one: one[0].stamp, default=None)
 

@@ -69,7 +69,7 @@ class Word:
         )
         for over in seen:
             clock.join(self.writes[over].clock)
-            clock.put(over.kind, over.pe, over.target, 1 << over.bit)
+            over.tell(clock)
         return seen
 
 

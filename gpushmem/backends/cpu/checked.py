@@ -103,7 +103,8 @@ class Recorder:
         """An operation that the host performs itself."""
         site = self._site()
         number = KIND_OF[op.name]
-        compare = int(arguments.get("cmp", arguments.get("op", 0)) or 0)
+        given = [arguments[name] for name in ("cmp", "cond", "op") if name in arguments]
+        compare = int(given[0]) if given and isinstance(given[0], int | np.integer) else 0
         value = arguments.get("value", 0)
         value = int(value) if isinstance(value, int | np.integer) else 0
         team = int(arguments.get("team", -1))
@@ -122,9 +123,11 @@ class Recorder:
                 )  # fmt: skip
                 self._log.append(EFFECT, 0, site, words)
         result = run()
-        number_of = int(result) if isinstance(result, int | np.integer | bool) else 0
+        kind = 2
+        if isinstance(result, int | np.integer | np.bool_):
+            kind = int(op.result() == "bool")
         self._new_teams(result)
-        self._log.append(DONE, 0, site, (number, number_of, op.result() == "bool"))
+        self._log.append(DONE, 0, site, (number, int(result) if kind < 2 else 0, kind))
         return result
 
     def accessed(self, array: np.ndarray[Any, Any], how: int) -> None:

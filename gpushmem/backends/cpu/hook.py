@@ -88,6 +88,16 @@ class Call(NamedTuple):
         """Bytes of an element of an array."""
         return self._array(name).itemsize
 
+    def rows(self, effect: Effect) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value] | None:
+        """Of a matrix: how many rows, bytes from one to the next, columns, bytes between those."""
+        array = self._array(effect.array)
+        if self.argtypes[effect.array].ndim != 2 or effect.extent != effect.array:
+            return None
+        shape, strides = (
+            cgutils.unpack_tuple(self.builder, part) for part in (array.shape, array.strides)
+        )
+        return shape[0], strides[0], shape[1], strides[1]
+
     def run(self, function: Any, *words: ir.Value, returns: Any = types.void) -> ir.Value:
         """Call a device function of integers."""
         sig = returns(*[types.intp] * len(words))
@@ -101,13 +111,13 @@ class Call(NamedTuple):
 class Observer(NamedTuple):
     """An observer of operations: which rows it observes, and the code it adds to a call.
 
-    `after` is the code that follows the operation; it gets the result as an int64, and whether it
-    is a truth value.
+    `after` is the code that follows the operation; it gets the result as an int64, and its kind:
+    0 for a number, 1 for a truth value, 2 for what cannot be one.
     """
 
     wants: Callable[[Op], bool]
     generate: Callable[[Call], None]
-    after: Callable[[Call, ir.Value, bool], None] | None = None
+    after: Callable[[Call, ir.Value, int], None] | None = None
 
 
 OBSERVERS = [Observer(recording.wants, recording.generate)]
@@ -160,13 +170,14 @@ def observed(op: Op, parameters: Iterable[str], inner: Any) -> Any:
     @intrinsic
     def after(typingctx: Any, given: Any, result: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            number = i64(0)
+            number, kind = i64(0), 2
             if isinstance(result, types.Integer | types.Boolean):
+                kind = int(isinstance(result, types.Boolean))
                 number = context.cast(builder, args[1], result, types.intp)
             for observer in wanting:
                 if observer.after is not None:
                     call = call_of(given, context, builder, args)
-                    observer.after(call, number, isinstance(result, types.Boolean))
+                    observer.after(call, number, kind)
             return context.get_dummy_value()
 
         return types.void(given, result), codegen

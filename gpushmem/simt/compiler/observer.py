@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["ATOMIC", "LOAD", "PLACE_BYTES", "STORE", "Observer", "current", "observe"]
+__all__ = [
+    "ADD", "ATOMIC", "CAS", "LOAD", "OTHER", "PLACE_BYTES", "SET", "STORE", "Observer", "current",
+    "observe",
+]  # fmt: skip
 
 PLACE_BYTES = 128  # what an observer has for each load and store of a kernel, zero at first
 
@@ -18,6 +21,10 @@ class Observer(NamedTuple):
     """Device functions, called by the thread that is observed."""
 
     access: Any  # (place, address, nbytes, how): before a load, a store or an atomic operation
+    # (place, address, what, operand, expected, old, used): after an atomic operation on integers;
+    # `used`: whether the program looks at the old value.
+    updated: Any
+    fences: Any  # (scope): before a fence of the block (0), the GPU (1) or the system (2)
     block_met: Any  # (): after a barrier of the block
     warp_meets: Any  # (mask): before syncwarp
     warp_met: Any  # (mask): after it
@@ -26,6 +33,7 @@ class Observer(NamedTuple):
 
 
 LOAD, STORE, ATOMIC = range(3)  # `how` of an access
+OTHER, ADD, SET, CAS = range(4)  # `what` an atomic operation does: another one, ...
 _current: list[Observer | None] = [None]
 
 

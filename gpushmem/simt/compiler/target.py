@@ -29,6 +29,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache, cached_property, partial
+from itertools import chain
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -40,6 +41,7 @@ from numba.core.compiler_lock import global_compiler_lock as core_lock
 from numba.core.errors import TypingError as CoreTypingError
 from numba.cuda import cgutils, compiler, dispatcher, types
 from numba.cuda.core import callconv, codegen, errors
+from numba.cuda.core import ir as nb_ir
 from numba.cuda.core.base import BaseContext
 from numba.cuda.core.compiler_lock import global_compiler_lock as cuda_lock
 from numba.cuda.core.compiler_machinery import register_pass
@@ -239,13 +241,14 @@ class SimtBuilder(ir.IRBuilder):
     simt_bytes = 0  # of such places, per thread
     simt_counting = False  # at the counter of a loop over a signed `range`
     simt_observe: Any = None  # (builder, pointer, how): called before an access to memory
+    simt_unused = False  # nothing looks at the result of the present statement
 
     def call(self, fn: Any, args: Any, *rest: Any, **kwargs: Any) -> Any:
         name = fn.asm if isinstance(fn, ir.InlineAsm) else getattr(fn, "name", "")
         generate = partial(INTRINSICS[SHIM], name) if is_shim(name) else INTRINSICS.get(name)
         if generate:
-            with self._as_one(args[0] if "atomic" in name else None):
-                return generate(self, *args)
+            pointer = args[0] if "atomic" in name else None
+            return self._as_one(pointer, partial(generate, self, *args))
         return super().call(fn, args, *rest, **kwargs)
 
     def load(self, ptr: Any, *rest: Any, **kwargs: Any) -> Any:
@@ -253,18 +256,23 @@ class SimtBuilder(ir.IRBuilder):
             self.simt_observe(self, ptr, observer.LOAD)
         return super().load(ptr, *rest, **kwargs)
 
-    def cmpxchg(self, ptr: Any, *rest: Any, **kwargs: Any) -> Any:
-        with self._as_one(ptr):
-            return super().cmpxchg(ptr, *rest, **kwargs)
+    def cmpxchg(self, ptr: Any, cmp: Any, val: Any, *rest: Any, **kwargs: Any) -> Any:
+        generate = partial(super().cmpxchg, ptr, cmp, val, *rest, **kwargs)
+        return self._as_one(ptr, generate, observer.CAS, val, cmp)
 
-    @contextmanager
-    def _as_one(self, pointer: Any) -> Iterator[None]:
-        """What is generated here is one atomic access to `pointer`, or none at all."""
+    def _as_one(
+        self, pointer: Any, generate: Any, what: int = observer.OTHER, *operands: ir.Value
+    ) -> Any:
+        """What is generated here is one atomic access to `pointer`, or none at all if None."""
         observe, self.simt_observe = self.simt_observe, None
         if observe is not None and pointer is not None:
             observe(self, pointer, observer.ATOMIC)
-        yield
+            result = generate()
+            _observe_update(self, pointer, what, operands, result)
+        else:
+            result = generate()
         self.simt_observe = observe
+        return result
 
     def alloca(self, typ: Any, size: Any = None, name: str = "") -> Any:
         if self.simt_places is None:
@@ -299,8 +307,10 @@ class SimtBuilder(ir.IRBuilder):
         return super().add(lhs, rhs, name, ("nsw",) if self.simt_counting else flags)
 
     def atomic_rmw(self, op: str, ptr: Any, val: Any, ordering: str, name: str = "") -> Any:
-        with self._as_one(ptr):
-            return INTRINSICS["atomicrmw"](self, op, ptr, val, ordering)
+        generate = partial(INTRINSICS["atomicrmw"], self, op, ptr, val, ordering)
+        what = {"add": observer.ADD, "sub": observer.ADD, "xchg": observer.SET}.get(op, 0)
+        operand = super().neg(val) if op == "sub" else val
+        return self._as_one(ptr, generate, what, operand)
 
     def addrspacecast(self, value: Any, typ: Any, *rest: Any, **kwargs: Any) -> Any:
         value = INTRINSICS["addrspacecast"](self, value)
@@ -328,6 +338,24 @@ def _observe(builder: SimtBuilder, pointer: Any, how: int) -> None:
     ]  # fmt: skip
     call_device(builder, seen.access, types.void(*[types.intp] * len(words)), words)
     builder.simt_observe = observe
+
+
+def _observe_update(
+    builder: SimtBuilder, pointer: Any, what: int, operands: Any, result: Any
+) -> None:
+    """Let the observer see what an atomic operation did."""
+    seen = observer.current()
+    assert seen is not None
+    old = builder.extract_value(result, 0) if what == observer.CAS else result
+    if not isinstance(getattr(old, "type", None), ir.IntType):
+        return
+    operand, expected = [*operands, i64(0), i64(0)][:2]
+    words = [
+        INTRINSICS["observer's place"](builder), builder.ptrtoint(pointer, i64), i64(what),
+        *(v if v.type == i64 else builder.sext(v, i64) for v in (operand, expected, old)),
+        i64(int(not builder.simt_unused)),
+    ]  # fmt: skip
+    call_device(builder, seen.updated, types.void(*[types.intp] * len(words)), words)
 
 
 def _several(typ: Any, size: Any) -> Any:
@@ -370,9 +398,26 @@ class SimtLower(CUDALower):
     def lower_inst(self, inst: Any) -> None:
         if self._is_user_code:
             self.builder.simt_site, self.builder.simt_loc = self._site(inst), inst.loc
+            assigns = isinstance(inst, nb_ir.Assign)
+            self.builder.simt_unused = assigns and inst.target.name not in self._looked_at
         if self._polls and inst.is_terminator:
             INTRINSICS["polling loop"](self.builder)
         super().lower_inst(inst)
+
+    @cached_property
+    def _looked_at(self) -> set[str]:
+        """The variables whose values are used."""
+        used: set[str] = set()
+        for inst in chain.from_iterable(block.body for block in self.blocks.values()):
+            if isinstance(inst, nb_ir.Assign):
+                value = inst.value
+                variables = [value] if isinstance(value, nb_ir.Var) else []
+                if isinstance(value, nb_ir.Inst):
+                    variables = value.list_vars()
+            else:
+                variables = [] if isinstance(inst, nb_ir.Del) else inst.list_vars()
+            used.update(variable.name for variable in variables)
+        return used
 
     @cached_property
     def _latches(self) -> list[Any]:

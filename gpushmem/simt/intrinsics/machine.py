@@ -103,9 +103,15 @@ def generic_address(builder: Any, value: ir.Value) -> ir.Value:
     return place(builder, nbytes, max(value.align or 0, 16), builder.simt_statement)
 
 
-@implements("llvm.nvvm.membar.cta", "llvm.nvvm.membar.gl", "llvm.nvvm.membar.sys")
-def membar(builder: Any) -> None:
-    builder.fence("seq_cst")
+def _membar(scope: int, name: str) -> None:
+    @implements(name)
+    def membar(builder: Any) -> None:
+        _tell(builder, "fences", (types.intp, i64(scope)))
+        builder.fence("seq_cst")
+
+
+for _scope, _name in enumerate(("cta", "gl", "sys")):
+    _membar(_scope, f"llvm.nvvm.membar.{_name}")
 
 
 # Loads and stores with a hint for a GPU's caches.
