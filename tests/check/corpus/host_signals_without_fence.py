@@ -1,0 +1,27 @@
+"""A host puts data and then a signal, for which a kernel of the neighbour waits."""
+
+import sys
+
+import gpushmem as shmem
+
+FIXED = "fixed" in sys.argv
+
+PES = 2
+
+
+@shmem.jit
+def use(dst, out, flag):
+    shmem.signal_wait_until(flag, shmem.CMP_EQ, 1)
+    out[0] = dst[0]  # <- 2
+
+
+shmem.init()
+src, dst = shmem.ones(8, dtype="int32"), shmem.zeros(8, dtype="int32")
+out, flag = shmem.zeros(1, dtype="int32"), shmem.zeros(1, dtype="uint64")
+use[1, 1](dst, out, flag)
+other = 1 - shmem.my_pe()
+shmem.put(dst, src, other)  # <- 1
+if FIXED:
+    shmem.fence()
+shmem.signal_op(flag, 1, shmem.SIGNAL_SET, other)
+shmem.finalize()
