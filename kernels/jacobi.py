@@ -138,7 +138,6 @@ def send(u, number, neighbours, boxes, outgoing, arrived, first, last, used):
             x = 1 if side == LOW else u.shape[2] - 2
             for k in range((first - 1) * rows + t, (last - 1) * rows, threads):
                 outgoing[4 + side, k] = u[1 + k // rows, top + k % rows, x]
-    cuda.threadfence()  # for the other blocks of this PE
     cuda.syncthreads()
     # Signals to LOW are counted from the last slab: who sends does not know how many there are.
     for side in range(2):

@@ -121,7 +121,7 @@ def send_packed(
 def lay_out(starts, counts, heads):
     """One segment behind the other: `starts` and `counts` (local experts, n) from the heads.
 
-    The block's own `starts`; `counts` by block 0. Synchronises the block.
+    The block's own `starts`; `counts` by block 0. For the other threads, synchronise the block.
     """
     if cuda.threadIdx.x == 0:
         total = 0
@@ -131,7 +131,6 @@ def lay_out(starts, counts, heads):
                 total += heads[source, local] & COUNT
                 if cuda.blockIdx.x == 0:
                     counts[local, source] = heads[source, local] & COUNT
-    cuda.syncthreads()
 
 
 @shmem.jit(collective=True)

@@ -160,7 +160,6 @@ def send_rows(x, top_k, n_experts, capacity, mine, order, inbox, heads, arrived,
         start, first = head >> 32, (local * n + me) * capacity
         for r in range(head & COUNT):
             shmem.put_nbi_block(inbox[first + r], x[order[start + r] // top_k], pe)
-        cuda.syncthreads()
         if cuda.threadIdx.x == 0:
             shmem.p(heads[me, local:], head, pe)
         tell(arrived[me, local:], epoch, pe)

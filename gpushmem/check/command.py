@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gpushmem import settings
@@ -16,18 +18,33 @@ from gpushmem.job.pes import compact
 __all__ = ["EXIT_CODE", "findings", "recorded"]
 
 EXIT_CODE = 66  # of a job in which something was found
+PREFIX, NEW = "gpushmem-check-", 60  # of the folders; seconds
 
 
 @contextmanager
 def recorded() -> Iterator[Path]:
     """Let the PEs that are started inside be recorded; gives the folder of their logs."""
-    folder = Path(tempfile.mkdtemp(prefix="gpushmem-check-"))
+    _remove_old()
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     settings.put("GPUSHMEM_CHECK", folder)
     settings.put("GPUSHMEM_THREADS", 1)  # the parts of a launch take turns
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_old() -> None:
+    """Remove the logs of jobs whose launchers were killed: nobody holds their lock any more."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):  # another user's, or gone by now
+            if time.time() - folder.stat().st_mtime < NEW:  # it may not have been locked yet
+                continue
+            with open(folder / "lock", "r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def findings(folder: Path, form: str = "text") -> tuple[int, str]:

@@ -26,6 +26,7 @@ __all__ = [
     "ARRIVED",
     "BEGIN",
     "CALL",
+    "CONTENTS",
     "DONE",
     "EFFECT",
     "END",
@@ -66,7 +67,9 @@ HEADER = mmap.PAGESIZE
 
 
 # Kinds of records, and the words that each has. 0: not written, as the PE was killed.
-ACCESS = 1  # address, bytes from one to the next, how many, threads to the next, size, how
+# Address, bytes from one to the next (of one: the value that is stored), how many, threads to the
+# next, size, how.
+ACCESS = 1
 OP = 2  # number of the row, effects << 8 | scope, pe, team, comparison or signal's op, value
 # Of the OP before it: number of the effect, address, bytes, stride, size; of a matrix the number
 # plus its rows << 8, and of one row the bytes without gaps, the stride, the size; row to row.
@@ -76,7 +79,7 @@ DONE = (
 )
 MET = 5  # a barrier of the block: number of the block, its meetings so far
 ARRIVED = 6  # at a barrier of a warp or the grid: 0 or 1, mask of lanes
-LEFT = 7  # ... has left it
+LEFT = 7  # ... has left it; 2: a call of the whole warp
 SUBMIT = 8  # by the host: the launch, threads per block, its stream
 BEGIN = 9  # of a launch
 END = 10
@@ -86,6 +89,7 @@ CALL = 12  # of the host, all PEs call: 0 before, 1 after
 TEAM = 13  # the PE is in a new team: its number, the number of its members' description
 UPDATE = 15  # by an atomic operation: address, what | used << 8, operand, expected, old
 THREADFENCE = 16  # scope
+CONTENTS = 17  # of an array of a wait: 0 for values, 1 for status, 2 for indices; index, number
 HOST = 14  # reads or writes an array of this PE: address, bytes, how
 
 
@@ -114,13 +118,15 @@ class Log:
         self._side.write(json.dumps(facts) + "\n")
         self._side.flush()
 
-    def append(self, kind: int, launch: int = 0, site: int = 0, words: tuple[int, ...] = ()) -> int:
+    def append(
+        self, kind: int, launch: int = 0, site: int = 0, words: tuple[int, ...] = (), clock: int = 0
+    ) -> int:
         """Append a record of the host; returns its stamp."""
         index = _add(self.address, 1)
         stamp = _add(int(self._log["stamp"][0]), 1)
         words = (*words, 0, 0, 0, 0, 0, 0)[:6]
         if index < MOST:
-            self._records[index] = (stamp, kind, launch, 0, 0, site, words)
+            self._records[index] = (stamp, kind, launch, 0, clock, site, words)
         return stamp
 
     def line(self, text: str, path: str) -> int:
@@ -147,6 +153,8 @@ class Log:
                 records[name] = slots[name]
             for k, name in enumerate(("address", "stride", "count", "step", "nbytes", "how")):
                 records["words"][:, k] = slots[name]
+            one = slots["count"] == 1
+            records["words"][one, 1] = slots["value"][one]
             start = _add(self.address, len(records))
             room = self._records[start : start + len(records)]
             room[:] = records[: len(room)]

@@ -25,11 +25,23 @@ import numpy as np
 from gpushmem.check import log
 from gpushmem.check.clock import CALLED, DONE, ENDED, FENCED, READ, UPDATED, Clock
 from gpushmem.check.log import PHASE, SHARED, Trace
-from gpushmem.check.words import Word, Write
+from gpushmem.check.words import CHANGES, Word, Write
 from gpushmem.ops import CMP_EQ, OPS, SIGNAL_ADD
 from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL, UPDATES, Effect, Op
 from gpushmem.simt.base.gpu_model import LANES
-from gpushmem.simt.compiler.observer import ADD, ATOMIC, CAS, LOAD, SET, STORE
+from gpushmem.simt.compiler.observer import (
+    ADD,
+    AND,
+    ATOMIC,
+    CAS,
+    LOAD,
+    OR,
+    OTHER,
+    SET,
+    STORE,
+    VALUED,
+    XOR,
+)
 
 __all__ = [
     "SHARED_MEMORY", "Access", "Bit", "Call", "History", "Launch", "Update", "history",
@@ -38,7 +50,9 @@ __all__ = [
 ROWS = list(OPS.values())
 PASSES = 64
 UP_TO_NOW = 1 << 31  # more events than a thread has between two barriers
-OUT = "out"  # ends a key of `Clock.times`: of what was stored to other PEs' memory
+# What ends a key of `Clock.times`: of what was stored to other PEs' memory; of loads, and of stores
+# that another PE need not see, but may overwrite.
+OUT, LOADS = "out", "loads"
 
 
 # A plain load or store, or a run of them. `space`: the PE whose heap it is in, or LOCAL, for memory
@@ -48,12 +62,14 @@ PLAIN = np.dtype(
         (name, "i8")
         for name in (
             "launch", "thread", "clock", "site", "space", "start", "stride", "count", "step",
-            "size", "how", "low", "end",
+            "size", "how", "low", "end", "value", "valued",
         )
     ]
 )  # fmt: skip
 LOCAL, SHARED_MEMORY = -1, -2
 SYSTEM = 2  # scope of a fence
+CALL_OF_WARP = 2  # what a thread has left
+HOW = {ADD: "add", OR: "or", AND: "and", XOR: "xor"}  # others set the word
 INTEGER, TRUTH = 0, 1  # what a result is
 
 
@@ -67,7 +83,10 @@ class Bit(NamedTuple):
 
     def known(self, clock: Clock) -> bool:
         """Whether a clock has it."""
-        return bool(clock.masks.get(self[:3], 0) >> self.bit & 1)
+        mask = clock.masks.get(self[:3], 0)
+        if self.kind == READ:  # data that have arrived have been read
+            mask |= clock.masks.get((DONE, self.pe, self.target), 0)
+        return bool(mask >> self.bit & 1)
 
     def tell(self, clock: Clock) -> None:
         """Let a clock have it."""
@@ -152,6 +171,7 @@ class Call:
         self.effects: list[Extent] = []
         self.word: Any = None  # what it updates, or looks at
         self.update: Write | None = None
+        self.contents: list[dict[int, int]] = [{}, {}, {}]  # values, status, indices of a wait
         self.bit = 0  # its number among those of its PE for the same target; a signal has the next
 
     def over(self, kind: int, signal: bool = False) -> Bit:
@@ -174,6 +194,36 @@ class Update(NamedTuple):
     def stamp(self) -> int:
         """Its place in the order of events."""
         return int(self.record["stamp"])
+
+
+class Store(NamedTuple):
+    """A plain store to a word that others look at; what a clock has that knows it."""
+
+    history: History
+    pe: int
+    launch: int
+    thread: int
+    when: int
+    where: Any
+
+    @property
+    def away(self) -> bool:
+        """Whether it is to another PE's memory."""
+        space = self.where[0]
+        return space[0] == "heap" and space[1] != self.pe
+
+    def clock(self) -> Clock:
+        """What its thread knew."""
+        launch = self.history.pes[self.pe].launches[self.launch]
+        return launch.at(self.thread, self.when)[0].copy()
+
+    def known(self, clock: Clock) -> bool:
+        """Whether a clock knows that it is over."""
+        launch = self.history.pes[self.pe].launches.get(self.launch)
+        return launch is not None and launch.over(self.thread, self.when, clock, self.away)
+
+    def tell(self, clock: Clock) -> None:
+        """Nothing: a clock that had it would have all that was done since the event before."""
 
 
 class Block:
@@ -200,6 +250,7 @@ class Launch:
         self.begun = Clock()
         self.ended: Clock | None = None
         self.stamp = 0
+        self.site = "?"  # of the host's line
         self.blocks: dict[int, Block] = {}
         self.past: dict[int, tuple[list[int], list[Clock], list[int]]] = {}  # thread -> its events
         self.groups: dict[Any, list[Any]] = {}  # meetings of warps and the grid
@@ -255,20 +306,28 @@ class Launch:
             return clocks[j], stamps[j]
         return block.clocks[k], block.stamps[k]
 
-    def over(self, thread: int, when: int, clock: Clock, away: bool = False) -> bool:
+    def over(
+        self, thread: int, when: int, clock: Clock, away: bool = False, seen: bool = False
+    ) -> bool:
         """Whether a clock knows that what a thread did at some time is over.
 
-        `away`: what it has stored to another PE's memory, which has to be fenced, too.
+        `away`: what it has stored to another PE's memory, which has to be fenced, too. `seen`: what
+        it has stored, and another PE reads.
         """
-        key = self.pe, self.number, thread, *(OUT,) * away
-        if clock.times.get(key, -1) > when:
-            return True
-        return self.all_over(thread // self.threads, when, clock, away)
+        for last in ((OUT,),) if away else ((),) if seen else ((), (LOADS,)):
+            if clock.times.get((self.pe, self.number, thread, *last), -1) > when:
+                return True
+        return self.all_over(thread // self.threads, when, clock, away, seen)
 
-    def all_over(self, block: int, when: int, clock: Clock, away: bool) -> bool:
+    def all_over(
+        self, block: int, when: int, clock: Clock, away: bool = False, seen: bool = False
+    ) -> bool:
         """The same of what all threads of a block did at that time."""
-        key = self.pe, self.number, "block", block, *(OUT,) * away
-        return clock.times.get(key, -1) > when >> PHASE or clock.has(ENDED, self.pe, 0, self.number)
+        for last in ((OUT,),) if away else ((),) if seen else ((), (LOADS,)):
+            key = self.pe, self.number, "block", block, *last
+            if clock.times.get(key, -1) > when >> PHASE:
+                return True
+        return clock.has(ENDED, self.pe, 0, self.number)
 
 
 class Pe:
@@ -370,13 +429,13 @@ class History:
         """
         self._hears = False
         self._pass(collect=False)
-        self._hears = True
+        self._hears, stores = True, self._stores_to_words()
         for _ in range(PASSES):
             before = dict(self.ordered_by_waits)
-            self._pass(collect=False)
+            self._pass(stores, collect=False)
             if self.ordered_by_waits == before:
                 break
-        self._pass(collect=True)
+        self._pass(stores, collect=True)
         self._sections = [sections for where in self.taken if (sections := self._of_lock(where))]
 
     def _of_lock(self, where: Any) -> list[tuple[Bit, Write]]:
@@ -409,7 +468,34 @@ class History:
                 return True
         return False
 
-    def _pass(self, collect: bool) -> None:
+    def _stores_to_words(self) -> list[tuple[Any, Store, int, str]]:
+        """Plain stores to what others look at: the word, the store, the value, and its line."""
+        words: dict[Any, list[int]] = defaultdict(list)
+        for space, start in self.words:
+            words[space].append(start)
+        found = []
+        for pe in self.pes.values():
+            rows = self.plain(pe.pe)
+            for number in np.unique(rows["space"]).tolist():
+                if number == SHARED_MEMORY:
+                    continue
+                space = pe.space(number, 0)
+                here = (rows["space"] == number) & np.isin(rows["start"], words[space])
+                for row in rows[here & (rows["valued"] != 0)]:
+                    launch, thread, when = (int(row[k]) for k in ("launch", "thread", "clock"))
+                    where = space, int(row["start"])
+                    store = Store(self, pe.pe, launch, thread, when, where)
+                    found.append((where, store, int(row["value"]), self.site_of(pe, row)))
+        return found
+
+    def _pass(self, stores: Iterable[Any] = (), *, collect: bool) -> None:
+        for where, store, value, site in stores:  # as they were in the last pass
+            clock = store.clock()
+            if store.away:
+                fenced = clock.masks.get((FENCED, store.pe, where[0][1]), 0)
+                clock.put(DONE, store.pe, where[0][1], fenced)
+                self._only_fenced(self.pes[store.pe], clock)
+            self.words[where].put(Write(store, "set", value, clock, Update(None, site, clock)))
         for pe in self.pes.values():
             pe.reset()
         self.accesses = []
@@ -447,6 +533,7 @@ class History:
         number, threads, stream = words[:3]
         clock = self._event(pe, record)
         pe.launches[number] = Launch(pe.pe, number, threads, stream, clock.copy())
+        pe.launches[number].site = self._site(pe, record)
 
     def _begin(self, pe: Pe, record: Any, words: list[int]) -> None:
         launch = pe.launches[int(record["launch"])]
@@ -534,9 +621,9 @@ class History:
                 if key[0] == UPDATED:
                     known.know(key, mask)
             step.tell(known)
-            value = operand if what in (SET, CAS) else None
+            value = operand if what != OTHER else None
             by = Update(record, self._site(pe, record), clock.copy())
-            word.put(Write(step, operand if what == ADD else None, value, known, by))
+            word.put(Write(step, HOW.get(what, "set"), value, known, by))
             if what == CAS or (what == SET and used and old != operand):
                 self.taken[where].append((step, old))
         step.tell(clock)
@@ -578,12 +665,17 @@ class History:
             met[:] = [Clock(), False]
         met[0].join(clock)
 
+    def _contents(self, pe: Pe, record: Any, words: list[int]) -> None:
+        which, index, number = words[:3]
+        pe.current[self._who(record)].contents[which][index] = number
+
     def _left(self, pe: Pe, record: Any, words: list[int]) -> None:
         clock = self._event(pe, record)
         launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
-        met = launch.groups[self._group(launch, thread, words)]
-        met[1] = True
-        clock.join(met[0])
+        if words[0] != CALL_OF_WARP:  # of that it knows already, see `_spread`
+            met = launch.groups[self._group(launch, thread, words)]
+            met[1] = True
+            clock.join(met[0])
         self._keep(pe, record)
 
     def _group(self, launch: Launch, thread: int, words: list[int]) -> Any:
@@ -666,8 +758,6 @@ class History:
         if call.scope == 0:
             return
         phase = (when >> PHASE) + 1
-        if call.op.facts.meets and call.scope == 2:  # a barrier of the block, too
-            clock.times[pe.pe, launch.number, "block", thread // launch.threads] = phase
         news = self._news(call, clock)
         if call.scope == 2:
             self._meet(launch, call, thread, phase, news, stamp)
@@ -730,16 +820,27 @@ class History:
     def _send(self, pe: Pe, clock: Clock) -> None:
         """A fence, or more: what was stored to other PEs' memory arrives before what follows."""
         for key, time in list(clock.times.items()):
-            if key[0] == pe.pe and key[-1] != OUT:
+            if key[0] == pe.pe and key[-1] not in (OUT, LOADS):
                 sent = (*key, OUT)
                 clock.times[sent] = time
 
+    def _only_fenced(self, pe: Pe, clock: Clock) -> None:
+        """What another PE learns: of what was stored before, only what was fenced is seen there."""
+        for key, time in list(clock.times.items()):
+            if key[0] == pe.pe and key[-1] not in (OUT, LOADS):
+                begun = (*key, LOADS)
+                clock.times[begun] = max(time, clock.times.get(begun, -1))
+                clock.times[key] = clock.times.get((*key, OUT), -1)
+
     def _effects(self, pe: Pe, call: Call, known: Clock) -> None:
         record, launch, op = call.record, int(call.record["launch"]), call.op
-        arriving = known.copy()
+        reading = known.copy()
+        arriving = reading.copy()
         if call.pe >= 0:
             fenced = known.masks.get((FENCED, pe.pe, call.pe), 0)
             arriving.put(DONE, pe.pe, call.pe, fenced)
+        if call.pe not in (-1, pe.pe):
+            self._only_fenced(pe, arriving)
         told = arriving.copy()
         for kind in (CALLED, READ, DONE):
             call.mark(told, kind)
@@ -749,9 +850,10 @@ class History:
             if call.pe >= 0 and role.symmetric and space[0] == "heap" and not op.waits:
                 space = "heap", call.pe
             signal = effect.kind == SIGNAL and effect.how != READS
-            over = call.over(READ if effect.how == READS else DONE, signal)
+            local_read = effect.how == READS and not (call.pe >= 0 and role.symmetric)
+            over = call.over(READ if local_read else DONE, signal)
             atomic = effect.kind != DATA or op.base in ("p", "g")
-            now = told if signal else arriving
+            now = told if signal else reading if effect.how == READS else arriving
             if times:
                 self._add(
                     Access(
@@ -770,6 +872,9 @@ class History:
         thread = int(call.record["thread"])
         first, last = self._threads(launch, call, thread)
         own = launch.block_of(thread).own
+        if call.op.facts.meets and call.scope == 2:  # all that was done before this meeting
+            phase = (int(call.record["clock"]) >> PHASE) + 1
+            clock.times[pe.pe, launch.number, "block", thread // launch.threads] = phase
         for other in range(first, last):
             if call.op.facts.meets:
                 if other in own:
@@ -796,19 +901,18 @@ class History:
         return least
 
     def _write(self, call: Call, effect: Any, where: Any, clock: Clock, over: Bit) -> None:
-        adds: int | None = None
-        value: int | None = call.value
-        base = call.op.base
+        how, value = "set", call.value
         if effect.kind == SIGNAL:
-            adds = call.value if call.compare == SIGNAL_ADD else None
-        elif base.startswith("atomic_"):
-            what = base.removeprefix("atomic_").removeprefix("fetch_")
-            adds = {"inc": 1, "add": call.value}.get(what)
-            value = call.value if what in ("set", "swap") else None  # or see `_hear`
+            how = "add" if call.compare == SIGNAL_ADD else "set"
+        else:
+            what = call.op.base.removeprefix("atomic_").removeprefix("fetch_")
+            if what == "inc":
+                what, value = "add", 1
+            how = what if what in CHANGES else "set"
         if effect.how == UPDATES:
             clock = clock.copy()
             call.mark(clock, CALLED)
-        call.update = Write(over, adds, value, clock, call)
+        call.update = Write(over, how, value, clock, call)
         self.words.setdefault(where, Word()).put(call.update)
 
     def _hear(self, pe: Pe, call: Call, clock: Clock, words: list[int]) -> None:
@@ -822,22 +926,26 @@ class History:
             return
         _, address, item, size, _, _ = looked[0]
         compare, value = call.compare, call.value
-        indices = range(size // item)
+        values, status, some = call.contents
+        indices: Iterable[int] = [k for k in range(size // item) if not status.get(k)]
         if op.base == "signal_fetch":
             compare, value = CMP_EQ, result
         elif op.base.endswith(("_any", "_any_vector")):
             indices = range(result, result + 1) if result >= 0 else range(0)
         elif not result and (truth == TRUTH or op.base.endswith(("_some", "_some_vector"))):
             return
+        elif op.base.endswith(("_some", "_some_vector")):
+            indices = some.values()
         for index in indices:
             space, start = pe.place(address + index * item, int(call.record["launch"]))
-            word = self.words.get((space, start))
-            if word is not None:
-                # Who knows this of the wait, comes after it.
-                call.mark(clock, CALLED)
-                who = call.over(CALLED)
-                if self._hears:
-                    self.ordered_by_waits[who, index] = word.hear(who, clock, compare, value)
+            word = self.words.setdefault((space, start), Word())
+            # Who knows this of the wait, comes after it.
+            call.mark(clock, CALLED)
+            who = call.over(CALLED)
+            if self._hears:
+                self.ordered_by_waits[who, index] = word.hear(
+                    who, clock, compare, values.get(index, value)
+                )
 
     def _fetched(self, call: Call, clock: Clock, old: int) -> None:
         """What an atomic operation, which saw this, lets its caller know."""
@@ -850,7 +958,6 @@ class History:
         if change == "compare_swap" and old != call.compare:
             word.writes.pop(call.update.over, None)
             return
-        word.put(call.update._replace(value=call.value))
         if old != call.value:
             self.taken[call.word].append((call.update.over, old))
 
@@ -860,8 +967,15 @@ class History:
         if self._collect:
             self.accesses.append(access)
 
-    def _site(self, pe: Pe, record: Any) -> str:
+    def site_of(self, pe: Pe, record: Any) -> str:
+        """The line of a record."""
         return pe.sites.get(int(record["site"]), "?")
+
+    def _site(self, pe: Pe, record: Any) -> str:
+        text = self.site_of(pe, record)
+        launch = pe.launches.get(int(record["launch"]))
+        # What performs an operation for the host has no lines.
+        return launch.site if launch is not None and ":" not in text else text
 
     def plain(self, pe: int) -> np.ndarray[Any, Any]:
         """The loads and stores of a PE's kernels: `PLAIN`."""
@@ -872,6 +986,10 @@ class History:
             made[name] = records[name]
         for k, name in enumerate(("start", "stride", "count", "step", "size", "how")):
             made[name] = records["words"][:, k]
+        one = made["count"] == 1
+        made["value"] = made["stride"]
+        made["stride"][one] = 0
+        made["valued"], made["how"] = one & (made["how"] >= VALUED), made["how"] % VALUED
         self.pes[pe].place_all(made)
         reach = made["stride"] * (made["count"] - 1)
         made["low"] = made["start"] + np.minimum(reach, 0)
@@ -907,14 +1025,15 @@ class History:
             return launch.begun
         return launch.at(access.thread, access.when, all_of_block=True)[0]
 
-    def over(self, access: Access, thread: int, clock: Clock) -> bool:
-        """Whether a clock knows that a thread's part of an access is over."""
+    def over(self, access: Access, thread: int, clock: Clock, seen: bool = True) -> bool:
+        """Whether a clock knows that a thread's part of an access is over; `seen`: by a read."""
         if access.over is not None:
             return access.over.known(clock)
         if access.launch == 0:
             return clock.times.get(("host", access.pe), -1) > access.when
         launch = self.pes[access.pe].launches[access.launch]
-        return launch.over(thread, access.when, clock, access.away)
+        seen = seen and access.writes
+        return launch.over(thread, access.when, clock, access.away, seen)
 
     def all_over(self, access: Access, clock: Clock) -> bool:
         """Whether a clock knows that all of an access is over."""
@@ -925,7 +1044,7 @@ class History:
         block = access.thread // launch.threads
         if block != last // launch.threads:
             return clock.has(ENDED, access.pe, 0, access.launch)
-        return launch.all_over(block, access.when, clock, access.away)
+        return launch.all_over(block, access.when, clock, access.away, access.writes)
 
 
 HANDLERS = {
@@ -933,7 +1052,8 @@ HANDLERS = {
     log.MET: History._met, log.ARRIVED: History._arrived, log.LEFT: History._left,
     log.SUBMIT: History._submit, log.BEGIN: History._begin, log.END: History._end,
     log.SYNC: History._sync, log.CALL: History._call, log.TEAM: History._team,
-    log.HOST: History._host, log.UPDATE: History._update, log.THREADFENCE: History._threadfence,
+    log.HOST: History._host, log.CONTENTS: History._contents,
+    log.UPDATE: History._update, log.THREADFENCE: History._threadfence,
 }  # fmt: skip
 
 

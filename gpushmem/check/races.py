@@ -136,37 +136,48 @@ def _barriers(launch: Launch, blocks: Any, rows: Any) -> Any:
 
 
 CELL = 64  # bytes
+ROWS = 1 << 14  # at once
 MOST_CELLS = 1 << 26
 
 
 def _seen_by_several(part: Any, first: Any, last: Any) -> Any:
     """Which rows are near memory that several blocks access, and one of them writes."""
     low, end = part["low"] // CELL, (part["end"] - 1) // CELL
-    spaces = part["space"] - part["space"].min()
-    low, end = low - low.min(), end - low.min()
+    spaces, base = part["space"] - part["space"].min(), low.min()
+    low, end = low - base, end - base
     shape = int(spaces.max() + 1), int(end.max() + 1)
     if shape[0] * shape[1] > MOST_CELLS:
         return np.ones(len(part), bool)
     near = part["space"] != SHARED_MEMORY
     written = np.zeros(shape, bool)
-    for rows, at in _cells(low, end, near & (part["how"] != LOAD)):
+    for rows, at in _cells(part, base, near & (part["how"] != LOAD)):
         written[spaces[rows], at] = True
     near &= _any_between(written, spaces, low, end)
     lowest, highest = np.full(shape, np.iinfo(np.int64).max), np.full(shape, -1)
-    for rows, at in _cells(low, end, near):
+    for rows, at in _cells(part, base, near):
         np.minimum.at(lowest, (spaces[rows], at), first[rows])
         np.maximum.at(highest, (spaces[rows], at), last[rows])
     return near & _any_between(written & (lowest < highest), spaces, low, end)
 
 
-def _cells(low: Any, end: Any, chosen: Any) -> Iterator[tuple[Any, Any]]:
-    """The cells of the chosen rows: some rows, and a cell of each."""
+def _cells(part: Any, base: int, chosen: Any) -> Iterator[tuple[Any, Any]]:
+    """The cells of the chosen rows, numbered from `base`: some rows, and a cell of each."""
     rows = np.flatnonzero(chosen)
-    step = 0
-    while len(rows):
-        yield rows, low[rows] + step
-        step += 1
-        rows = rows[low[rows] + step <= end[rows]]
+    low, end = part["low"][rows] // CELL, (part["end"][rows] - 1) // CELL
+    dense = np.abs(part["stride"][rows]) <= CELL
+    several = np.where(dense, end - low + 1, part["count"][rows])
+    for first in range(0, len(rows), ROWS):
+        here = slice(first, first + ROWS)
+        n = several[here]
+        at = np.repeat(np.arange(len(n)), n)
+        k = np.arange(len(at)) - np.repeat(np.cumsum(n) - n, n)
+        which, thin = rows[here][at], ~dense[here][at]
+        place = part["start"][which] + k * part["stride"][which]
+        cell = np.where(thin, place // CELL, low[here][at] + k)
+        yield which, cell - base
+        last = (place + part["size"][which] - 1) // CELL
+        two = thin & (last != cell)
+        yield which[two], last[two] - base
 
 
 def _any_between(cells: Any, spaces: Any, low: Any, end: Any) -> Any:
@@ -233,13 +244,10 @@ def _conflicting(rows: Any, low: int, writes: bool, atomic: bool) -> Any:
 def _with_operations(history: History, pe: int, plain: Any, spaces: Any) -> Found:
     """Those of a PE's kernels with operations, and with what hosts do."""
     mine = history.pes[pe].launches
-    for number in np.unique(plain["space"]).tolist():
-        if number == SHARED_MEMORY:
-            continue
-        there = plain[plain["space"] == number]
-        there = there[np.argsort(there["low"], kind="stable")]
+    for number, owner, rows in _memories(plain):
+        there = rows[np.argsort(rows["low"], kind="stable")]
         longest = int((there["end"] - there["low"]).max())
-        for access in spaces.get(history.pes[pe].space(number, 0), ()):
+        for access in spaces.get(history.pes[pe].space(number, owner), ()):
             low = np.searchsorted(there["low"], access.low - longest, "left")
             high = np.searchsorted(there["low"], access.end, "left")
             part = there[low:high]
@@ -248,15 +256,24 @@ def _with_operations(history: History, pe: int, plain: Any, spaces: Any) -> Foun
                 continue
             clock = history.clock_of(access, access.thread)
             ended = clock.masks.get((ENDED, pe, 0), 0)
-            for launch, rows in _split(part, part["launch"]):
+            for launch, accesses in _split(part, part["launch"]):
                 known = mine[launch].begun
                 if ended >> launch & 1 or history.over(access, access.thread, known):
                     continue
-                for row in _not_ordered(history, access, clock, mine[launch], rows):
+                for row in _not_ordered(history, access, clock, mine[launch], accesses):
                     other = history.access(pe, row)
                     element = _unordered(history, access, other)
                     if element is not None:
                         yield access, other, element
+
+
+def _memories(plain: Any) -> Iterator[tuple[int, int, Any]]:
+    """Number of each memory, of shared memory its launch, and the accesses there."""
+    for number, rows in _split(plain, plain["space"]):
+        if number == SHARED_MEMORY:
+            yield from ((number, launch, part) for launch, part in _split(rows, rows["launch"]))
+        else:
+            yield number, 0, rows
 
 
 def _not_ordered(
@@ -395,9 +412,9 @@ def _unordered(history: History, first: Access, second: Access) -> tuple[int, in
         if one_launch and one == two and (plain or first is second):
             continue
         if (one, two) not in known:
-            known[one, two] = history.over(first, one, history.clock_of(second, two)) or (
-                history.over(second, two, history.clock_of(first, one))
-            )
+            known[one, two] = history.over(
+                first, one, history.clock_of(second, two), seen=not second.writes
+            ) or history.over(second, two, history.clock_of(first, one), seen=not first.writes)
         if not known[one, two]:
             if not history.excluded(first, one, second, two):
                 return i, j

@@ -22,6 +22,7 @@ from gpushmem.check import log
 from gpushmem.check.log import (
     ACCESS,
     ARRIVED,
+    CONTENTS,
     DONE,
     EFFECT,
     LEFT,
@@ -54,9 +55,9 @@ PLACE = np.dtype(
         "names": [
             "thread", "clock", "address", "count", "stride", "step", "next_thread", "next",
             "nbytes", "how", "site",
-            "seen_thread", "seen_clock", "seen_address", "seen_old",  # of the last update
+            "value", "seen_thread", "seen_clock", "seen_address", "seen_old",  # of the last update
         ],
-        "formats": ["i8"] * 15,
+        "formats": ["i8"] * 16,
         "itemsize": PLACE_BYTES,
     }
 )  # fmt: skip
@@ -65,6 +66,7 @@ as_fiber, as_launch, as_thread, as_block = map(view, (FIBER, LAUNCH, THREAD, BLO
 RECORD_BYTES = RECORD.itemsize
 
 SHARED, BLOCK_BITS, PHASE = log.SHARED, log.BLOCK_BITS, log.PHASE
+FAR = 1 << 20  # bytes between accesses of one run, less: it is in one memory
 KIND_OF = {name: k for k, name in enumerate(OPS)}
 
 
@@ -170,7 +172,7 @@ def whole(address):
 
 
 @device
-def access(place, address, nbytes, how):
+def access(place, address, nbytes, how, value):
     run = as_place(place)
     address = whole(address)
     thread, now = thread_number(), clock()
@@ -181,10 +183,10 @@ def access(place, address, nbytes, how):
             run.next_thread += run.step
             return
     elif run.count == 1 and now == run.clock:
-        step = thread - run.thread
-        if 0 <= step <= 1:
-            run.count, run.step, run.stride = 2, step, address - run.address
-            run.next, run.next_thread = address + run.stride, thread + step
+        step, stride = thread - run.thread, address - run.address
+        if 0 <= step <= 1 and -FAR < stride < FAR:
+            run.count, run.step, run.stride = 2, step, stride
+            run.next, run.next_thread = address + stride, thread + step
             return
     if on_stack(address):
         return
@@ -192,6 +194,7 @@ def access(place, address, nbytes, how):
         end_run(place)
     run.thread, run.clock, run.address, run.count = thread, now, address, 1
     run.stride, run.step, run.nbytes, run.how, run.site = 0, 0, nbytes, how, site_word()
+    run.value = value
 
 
 @device
@@ -203,6 +206,8 @@ def end_run(place):
         record.stamp, record.thread, record.clock = 0, run.thread, run.clock
         words = record.words
         words[0], words[1], words[2] = run.address, run.stride, run.count
+        if run.count == 1:
+            words[1] = run.value
         words[3], words[4], words[5] = run.step, run.nbytes, run.how
 
 
@@ -280,6 +285,25 @@ OBSERVER = Observer(access, updated, fences, block_met, warp_meets, warp_met, gr
 
 # --- operations
 
+CONTENTS_OF = "value", "status", "indices"  # arrays of numbers that say what a wait waits for
+as_1, as_2, as_4, as_8 = (view(np.dtype([("v", f"i{n}")])) for n in (1, 2, 4, 8))
+
+
+@device
+def contents(which, address, count, itemsize):
+    for k in range(count):
+        place = address + k * itemsize
+        number = 0
+        if itemsize == 8:
+            number = as_8(place).v
+        elif itemsize == 4:
+            number = as_4(place).v
+        elif itemsize == 2:
+            number = as_2(place).v
+        else:
+            number = as_1(place).v
+        event(CONTENTS, which, k, number, 0, 0, 0)
+
 
 @device
 def whole_block_called():
@@ -297,9 +321,16 @@ def own_event():
     advance()
 
 
+@device
+def warp_called():
+    """After a call of the whole warp: from here on a lane knows of it."""
+    advance()
+    event(LEFT, 2, 0, 0, 0, 0, 0)
+
+
 def group_called(op: Op) -> Any:
     """What each thread does after a call of its group: what follows has another clock."""
-    return whole_block_called if op.scope == BLOCK else own_event
+    return whole_block_called if op.scope == BLOCK else warp_called
 
 
 def wants(op: Op) -> bool:
@@ -339,13 +370,20 @@ def generate(call: Any) -> None:
             number = call.builder.add(number, call.builder.shl(rows, i64(8)))
             empty = call.builder.icmp_signed("==", rows, zero)
             nbytes = call.builder.select(empty, zero, call.builder.mul(columns, item))
-        call.run(
-            event, i64(EFFECT), number, call.address(effect.array), nbytes, stride, item, pitch
-        )
+        place = call.run(whole, call.address(effect.array), returns=types.intp)
+        call.run(event, i64(EFFECT), number, place, nbytes, stride, item, pitch)
+    for which, name in enumerate(CONTENTS_OF):
+        if isinstance(call.argtypes.get(name), types.Array) and name != "indices":
+            call.run(
+                contents, i64(which), call.address(name), call.count(name), call.itemsize(name)
+            )
 
 
 def generate_after(call: Any, result: Any, kind: int) -> None:
     """Record that it has been performed; `kind` of result: 0 a number, 1 a truth, 2 neither."""
     call.run(own_event)
+    if "indices" in call.values:
+        which, place = i64(CONTENTS_OF.index("indices")), call.address("indices")
+        call.run(contents, which, place, result, call.itemsize("indices"))
     words = i64(KIND_OF[call.op.name]), result, i64(kind), i64(0), i64(0), i64(0)
     call.run(event, i64(DONE), *words)

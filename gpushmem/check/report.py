@@ -133,12 +133,14 @@ class _Problem:
         return self._called(self.history.clock_of(self.second, self.two))
 
     def _called(self, clock: Clock) -> bool:
-        """Whether a clock knows that the first has been called, or stored to another PE."""
+        """Whether a clock knows that the first has been called, or stored but not fenced."""
         access = self.first
         if access.call is not None:
             return access.call.over(CALLED).known(clock)
         launch = self.history.pes[access.pe].launches.get(access.launch)
-        return access.away and launch is not None and launch.over(self.one, access.when, clock)
+        if launch is None or not access.writes:
+            return False
+        return launch.over(self.one, access.when, clock)
 
     def cure(self) -> str:
         return f"missing: {self._missing_order() if self._half_ordered() else self._missing_sync()}"
@@ -173,6 +175,9 @@ class _Problem:
         if unfenced is not None:
             return unfenced
         if a.pe != b.pe:
+            told = self._told_by_another()
+            if told is not None:
+                return told
             return (
                 f"PE {a.pe} has to tell PE {b.pe}, or the reverse, that it is done, by a signal "
                 "that the other waits for, or both have to meet in a barrier"
@@ -197,6 +202,35 @@ class _Problem:
                 return thread % launch.threads
         return None
 
+    def _told_by_another(self) -> str | None:
+        """What the thread of the first lacks, if another one of its kernel tells the second."""
+        a, clock = self.first, self.history.clock_of(self.second, self.two)
+        launch = self.history.pes[a.pe].launches.get(a.launch)
+        if launch is None:
+            return None
+        since = a.stamp or launch.at(self.one, a.when)[1]
+        told = [
+            write.call
+            for word in self.history.words.values()
+            for write in word.writes.values()
+            if isinstance(write.call, Call)
+            and (write.call.by, int(write.call.record["launch"])) == (a.pe, a.launch)
+            and int(write.call.record["thread"]) != self.one
+            and write.call.stamp > since
+            and write.over.known(clock)
+        ]
+        if not told:
+            return None
+        call = min(told, key=lambda call: call.stamp)
+        thread = int(call.record["thread"])
+        near = thread // launch.threads == self.one // launch.threads
+        line = f"{call.op.name} at {call.site.partition(' in ')[0]}"
+        return (
+            f"{'cuda.syncthreads()' if near else 'grid.sync()'} before {line}: thread "
+            f"{thread % launch.threads} of {'the' if near else 'another'} block tells PE "
+            f"{self.second.pe}, and does not know of this"
+        )
+
     def _unfenced(self) -> str | None:
         """The fence before the atomic operation that would then tell the second of the first."""
         history, clock = self.history, self.history.clock_of(self.second, self.two)
@@ -214,7 +248,8 @@ class _Problem:
                     return f"{order}() before {by.op.name} at {line}"
                 if isinstance(by, Update) and history.over(self.first, self.one, by.clock):
                     system = "_system" * (self.first.pe != self.second.pe)
-                    return f"cuda.threadfence{system}() before the atomic operation at {line}"
+                    what = "store" if by.record is None else "atomic operation"
+                    return f"cuda.threadfence{system}() before the {what} at {line}"
         return None
 
     def _told_by(self) -> tuple[Call, bool] | None:

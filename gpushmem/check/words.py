@@ -5,20 +5,21 @@ order of the writes, in agreement with what is known of them, in which the word 
 condition and the write is missing. Which writes may come before the wait at all, and in which
 order, is what the clocks know so far.
 
-Words start at 0. Writes set the word, add to it, or, if their value is not recorded, do not satisfy
-the condition. For words that are only set the search is exact. Where some writes add, it takes any
-of the additions together, also when some cannot come without others: then a wait may order less
-than it does, never more.
+Words start at 0. Writes set the word, or change what it is; one whose value is not recorded may
+make anything of it. For words that are only set the search is exact. Where some writes change the
+word, it takes any of the changes together, also when some cannot come without others: then a wait
+may order less than it does, never more.
 """
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple
 
 from gpushmem.check.clock import Clock
 from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE
 
-__all__ = ["Word", "Write"]
+__all__ = ["CHANGES", "Word", "Write"]
 
 HOLDS = {
     CMP_EQ: lambda a, b: a == b, CMP_NE: lambda a, b: a != b, CMP_GT: lambda a, b: a > b,
@@ -26,12 +27,15 @@ HOLDS = {
 }  # fmt: skip
 
 
+CHANGES = {"add": operator.add, "or": operator.or_, "and": operator.and_, "xor": operator.xor}
+
+
 class Write(NamedTuple):
     """A write to a word."""
 
     over: Any  # what a clock has that knows it has arrived
-    adds: int | None  # what it adds; None: it sets the word
-    value: int | None  # to this; None: not recorded
+    how: str  # "set", or one of CHANGES
+    value: int | None  # None: not recorded
     clock: Clock  # what is known when it arrives
     call: Any  # the operation's
 
@@ -75,11 +79,11 @@ class Word:
 
 def _not_replaced(writes: list[Write]) -> list[Write]:
     """Those after which the word was not set again."""
-    last = next((write for write in reversed(writes) if write.adds is None), None)
+    last = next((write for write in reversed(writes) if write.how == "set"), None)
     if last is None:
         return writes
     writes = [write for write in writes if write is last or not last.after(write)]
-    sets = [write for write in writes if write.adds is None]
+    sets = [write for write in writes if write.how == "set"]
     return [w for w in writes if not any(other.after(w) for other in sets if other is not w)]
 
 
@@ -89,34 +93,39 @@ def _can_do_without(
     """Whether the condition can hold before this write has arrived."""
     others = [w for w in possible if w is not left_out and not w.after(left_out)]
     sure = [w for w in certain if not w.after(left_out)]
-    sets = [w for w in sure if w.adds is None]
+    sets = [w for w in sure if w.how == "set"]
     starts: list[tuple[Write | None, int | None]] = [(w, w.value) for w in sets]
-    starts += [(w, w.value) for w in others if w.adds is None]
+    starts += [(w, w.value) for w in others if w.how == "set"]
     if not sets:
         starts.append((None, 0))
     for start, number in starts:
-        if number is None:
-            continue
-
-        adding = [w for w in others if w.adds is not None and not (start and start.after(w))]
-        least = 0
+        changes = [w for w in others if w.how != "set" and not (start and start.after(w))]
+        certain_ones = []
         for write in sure:
-            if write.adds is None or (start and start.after(write)):
+            if write.how == "set" or (start and start.after(write)):
                 continue
             if start is None or write.after(start):
-                least += write.adds
+                certain_ones.append(write)
             else:  # before the word was set, or after it
-                adding.append(write)
-        if _reachable(compare, number + least, [w.adds or 0 for w in adding], value):
+                changes.append(write)
+        if number is None or any(w.value is None for w in changes + certain_ones):
+            return True
+        rounds = 1
+        if len({w.how for w in changes + certain_ones}) > 1:  # their order matters
+            changes, certain_ones, rounds = changes + certain_ones, [], len(changes)
+        changed = number
+        for write in certain_ones:
+            changed = CHANGES[write.how](changed, write.value)
+        if _reachable(compare, changed, changes, value, max(1, rounds)):
             return True
     return False
 
 
-def _reachable(compare: int, start: int, steps: list[int], value: int) -> bool:
-    """Whether a sum of the start and some of the steps satisfies the condition."""
-    sums = {start}
-    for step in steps:
-        sums |= {number + step for number in sums}
-        if len(sums) > 4096:
+def _reachable(compare: int, start: int, steps: list[Write], value: int, rounds: int) -> bool:
+    """Whether the start, changed by some of the steps, satisfies the condition."""
+    made = {start}
+    for step in steps * rounds:
+        made |= {CHANGES[step.how](number, step.value) for number in made}
+        if len(made) > 4096:
             return True
-    return any(HOLDS[compare](number, value) for number in sums)
+    return any(HOLDS[compare](number, value) for number in made)

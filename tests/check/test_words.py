@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gpushmem.check.clock import CALLED, DONE, Clock
 from gpushmem.check.order import Bit
-from gpushmem.check.words import HOLDS, Word, Write
+from gpushmem.check.words import CHANGES, HOLDS, Word, Write
 
 WAIT = Bit(CALLED, 9, 0, 0)
 
@@ -20,11 +20,8 @@ def situations(draw, adding):
     for k in range(n):
         direct = draw(st.sets(st.integers(0, k - 1), max_size=2)) if k else set()
         before.append(direct.union(*(before[j] for j in direct)) if direct else set())
-    value = st.integers(1, 2) if adding == "adds" else st.integers(0, 2)
-    writes = [
-        (adding == "adds" or (adding == "both" and draw(st.booleans())), draw(value))
-        for _ in range(n)
-    ]
+    value = st.integers(1, 2) if adding == ["add"] else st.integers(0, 2)
+    writes = [(draw(st.sampled_from(adding)), draw(value)) for _ in range(n)]
     heard = draw(st.sets(st.integers(0, n - 1), max_size=2))
     heard = heard.union(*(before[k] for k in heard)) if heard else set()
     later = draw(st.sets(st.integers(0, n - 1), max_size=1)) - heard
@@ -47,11 +44,11 @@ def bit(k):
 def found(writes, before, heard, later, compare, value):
     """What `Word.hear` says."""
     word = Word()
-    for k, (adds, number) in enumerate(writes):
+    for k, (how, number) in enumerate(writes):
         clock = Clock(masks={(DONE, 0, 0): sum(1 << j for j in before[k])})
         if k in later:
             clock.put(CALLED, 9, 0, 1)
-        word.put(Write(bit(k), number if adds else None, None if adds else number, clock, None))
+        word.put(Write(bit(k), how, number, clock, None))
     clock = Clock(masks={(DONE, 0, 0): sum(1 << k for k in heard)})
     return {over.bit for over in word.hear(WAIT, clock, compare, value)}
 
@@ -68,13 +65,13 @@ def enumerated(writes, before, heard, later, compare, value):
             if HOLDS[compare](number, value) and heard <= seen and not later & seen:
                 always = seen if always is None else always & seen
             if place < len(order):
-                adds, by = writes[order[place]]
-                number = number + by if adds else by
+                how, by = writes[order[place]]
+                number = by if how == "set" else CHANGES[how](number, by)
     return None if always is None else always - heard
 
 
 @settings(max_examples=300, deadline=None)
-@given(situations("sets"))
+@given(situations(["set"]))
 def test_words_that_are_set(situation):
     truth = enumerated(*situation)
     assume(truth is not None)
@@ -82,7 +79,7 @@ def test_words_that_are_set(situation):
 
 
 @settings(max_examples=300, deadline=None)
-@given(situations("adds"))
+@given(situations(["add"]))
 def test_words_that_are_added_to(situation):
     truth = enumerated(*situation)
     assume(truth is not None)
@@ -90,7 +87,15 @@ def test_words_that_are_added_to(situation):
 
 
 @settings(max_examples=300, deadline=None)
-@given(situations("both"))
+@given(situations(["or"]))
+def test_words_whose_bits_are_set(situation):
+    truth = enumerated(*situation)
+    assume(truth is not None)
+    assert found(*situation) <= truth
+
+
+@settings(max_examples=300, deadline=None)
+@given(situations(["set", "add", "or", "and", "xor"]))
 def test_nothing_is_ordered_that_need_not_be(situation):
     truth = enumerated(*situation)
     assume(truth is not None)

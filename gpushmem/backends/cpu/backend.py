@@ -217,8 +217,7 @@ class CpuBackend:
         self._asking.forget()
         number = 0
         if self._recorder is not None:
-            on = self._stream(stream)
-            number = self._recorder.submitted(launch, 0 if on is self._device.default else id(on))
+            number = self._recorder.submitted(launch, self._number_of(self._stream(stream)))
 
         def run() -> None:
             try:
@@ -277,13 +276,19 @@ class CpuBackend:
             if stream is not None:
                 return self._in_a_kernel(op, arguments, stream)
             self.synchronize()
+        seen = op.facts.effects or op.facts.orders or op.facts.meets
+        recorder = self._recorder if seen else None
         if stream is None:
-            if self._recorder is not None and (
-                op.facts.effects or op.facts.orders or op.facts.meets
-            ):
-                return self._recorder.call(op, arguments, partial(run, **arguments))
-            return run(**arguments)
-        return self._stream(stream).submit(self._inline.queued(op, arguments))
+            run = partial(run, **arguments)
+            return run() if recorder is None else recorder.call(op, arguments, run)
+        run, on = self._inline.queued(op, arguments), self._stream(stream)
+        if recorder is not None:
+            run = recorder.queued(op, arguments, run, self._number_of(on))
+        return on.submit(run)
+
+    def _number_of(self, stream: Any) -> int:
+        """The number by which the recorder knows a stream."""
+        return 0 if stream is self._device.default else id(stream)
 
     def _in_a_kernel(self, op: Op, arguments: dict[str, Any], stream: Any) -> Any:
         if stream is not None:

@@ -99,9 +99,30 @@ class Recorder:
         yield
         self._log.append(CALL, 0, site, (1,))
 
+    def queued(
+        self, op: Op, arguments: dict[str, Any], run: Callable[[], Any], stream: int
+    ) -> Callable[[], Any]:
+        """An operation that the host queues on a stream; as a launch of one thread."""
+        site, number = self._site(), self._log.launch_number()
+        self._log.describe(launch=number, kernel=op.name)
+        self._log.append(SUBMIT, 0, site, (number, 1, stream))
+
+        def queued() -> Any:
+            self._log.append(BEGIN, number)
+            try:
+                return self._call(op, arguments, run, site, number)
+            finally:
+                self._log.append(END, number)
+
+        return queued
+
     def call(self, op: Op, arguments: dict[str, Any], run: Callable[[], Any]) -> Any:
         """An operation that the host performs itself."""
-        site = self._site()
+        return self._call(op, arguments, run, self._site())
+
+    def _call(
+        self, op: Op, arguments: dict[str, Any], run: Callable[[], Any], site: int, launch: int = 0
+    ) -> Any:
         number = KIND_OF[op.name]
         given = [arguments[name] for name in ("cmp", "cond", "op") if name in arguments]
         compare = int(given[0]) if given and isinstance(given[0], int | np.integer) else 0
@@ -110,24 +131,25 @@ class Recorder:
         team = int(arguments.get("team", -1))
         arrays = [isinstance(arguments[effect.array], np.ndarray) for effect in op.facts.effects]
         pe = int(arguments.get("pe", -1))
-        self._log.append(OP, 0, site, (number, sum(arrays) << 8, pe, team, compare, value))
+        called = number, sum(arrays) << 8, pe, team, compare, value
+        self._log.append(OP, launch, site, called, clock=1)
         for k, effect in enumerate(op.facts.effects):
             array = arguments[effect.array]
             if isinstance(array, np.ndarray):
-                stride = (
-                    arguments.get(f"{effect.array}_stride", 1) if effect.extent == "stride" else 1
-                )
+                strided = effect.extent in ("stride", "parts")
+                stride = arguments.get(f"{effect.array}_stride", 1) if strided else 1
                 words = (
                     k, address_of(array), nbytes_of(effect, arguments),
                     stride * array.itemsize, array.itemsize,
                 )  # fmt: skip
-                self._log.append(EFFECT, 0, site, words)
+                self._log.append(EFFECT, launch, site, words, clock=1)
         result = run()
         kind = 2
         if isinstance(result, int | np.integer | np.bool_):
             kind = int(op.result() == "bool")
         self._new_teams(result)
-        self._log.append(DONE, 0, site, (number, int(result) if kind < 2 else 0, kind))
+        returned = number, int(result) if kind < 2 else 0, kind
+        self._log.append(DONE, launch, site, returned, clock=2)
         return result
 
     def accessed(self, array: np.ndarray[Any, Any], how: int) -> None:

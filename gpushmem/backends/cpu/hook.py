@@ -80,9 +80,13 @@ class Call(NamedTuple):
     def stride(self, effect: Effect) -> ir.Value:
         """Bytes from one element to the next of those that an effect covers."""
         stride = i64(1)
-        if effect.extent == "stride":
+        if effect.extent in ("stride", "parts") and f"{effect.array}_stride" in self.values:
             stride = self.integer(f"{effect.array}_stride")
         return self.builder.mul(stride, self.itemsize(effect.array))
+
+    def count(self, name: str) -> ir.Value:
+        """How many elements an array has."""
+        return self._array(name).nitems
 
     def itemsize(self, name: str) -> ir.Value:
         """Bytes of an element of an array."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 __all__ = [
-    "ADD", "ATOMIC", "CAS", "LOAD", "OTHER", "PLACE_BYTES", "SET", "STORE", "Observer", "current",
-    "observe",
+    "ADD", "AND", "ATOMIC", "CAS", "LOAD", "OR", "OTHER", "PLACE_BYTES", "SET", "STORE", "VALUED",
+    "XOR", "Observer", "current", "observe",
 ]  # fmt: skip
 
 PLACE_BYTES = 128  # what an observer has for each load and store of a kernel, zero at first
@@ -20,7 +20,9 @@ PLACE_BYTES = 128  # what an observer has for each load and store of a kernel, z
 class Observer(NamedTuple):
     """Device functions, called by the thread that is observed."""
 
-    access: Any  # (place, address, nbytes, how): before a load, a store or an atomic operation
+    # (place, address, nbytes, how, value): before a load, a store (of this, if an integer: VALUED),
+    # or an atomic operation.
+    access: Any
     # (place, address, what, operand, expected, old, used): after an atomic operation on integers;
     # `used`: whether the program looks at the old value.
     updated: Any
@@ -33,7 +35,9 @@ class Observer(NamedTuple):
 
 
 LOAD, STORE, ATOMIC = range(3)  # `how` of an access
-OTHER, ADD, SET, CAS = range(4)  # `what` an atomic operation does: another one, ...
+VALUED = 4  # added to it
+# `what` an atomic operation does: another one, ...
+OTHER, ADD, SET, CAS, OR, AND, XOR = range(7)
 _current: list[Observer | None] = [None]
 
 

@@ -240,7 +240,7 @@ class SimtBuilder(ir.IRBuilder):
     simt_lane: Any = None  # number of the thread in its block, where one function runs a block
     simt_bytes = 0  # of such places, per thread
     simt_counting = False  # at the counter of a loop over a signed `range`
-    simt_observe: Any = None  # (builder, pointer, how): called before an access to memory
+    simt_observe: Any = None  # (builder, pointer, how, stored): called before an access to memory
     simt_unused = False  # nothing looks at the result of the present statement
 
     def call(self, fn: Any, args: Any, *rest: Any, **kwargs: Any) -> Any:
@@ -298,7 +298,7 @@ class SimtBuilder(ir.IRBuilder):
         if ptr.name.startswith("_cudapy_lmem"):
             return None  # Numba clears stack slots; a local array starts undefined
         if self.simt_observe is not None and _is_memory(ptr):
-            self.simt_observe(self, ptr, observer.STORE)
+            self.simt_observe(self, ptr, observer.STORE, value)
         return super().store(value, ptr, *rest, **kwargs)
 
     def add(self, lhs: Any, rhs: Any, name: str = "", flags: Any = ()) -> Any:
@@ -308,7 +308,7 @@ class SimtBuilder(ir.IRBuilder):
 
     def atomic_rmw(self, op: str, ptr: Any, val: Any, ordering: str, name: str = "") -> Any:
         generate = partial(INTRINSICS["atomicrmw"], self, op, ptr, val, ordering)
-        what = {"add": observer.ADD, "sub": observer.ADD, "xchg": observer.SET}.get(op, 0)
+        what = UPDATES.get(op, observer.OTHER)
         operand = super().neg(val) if op == "sub" else val
         return self._as_one(ptr, generate, what, operand)
 
@@ -319,6 +319,12 @@ class SimtBuilder(ir.IRBuilder):
         return super().addrspacecast(value, typ, *rest, **kwargs)
 
 
+UPDATES = {
+    "add": observer.ADD, "sub": observer.ADD, "xchg": observer.SET, "or": observer.OR,
+    "and": observer.AND, "xor": observer.XOR,
+}  # fmt: skip
+
+
 def _is_memory(pointer: Any) -> bool:
     """Whether a pointer may be to what other threads see: not to a variable on the stack."""
     while isinstance(pointer, GEPInstr | CastInstr) and pointer.opname != "inttoptr":
@@ -326,15 +332,19 @@ def _is_memory(pointer: Any) -> bool:
     return not isinstance(pointer, AllocaInstr | ir.Argument | ir.Constant | ir.GlobalVariable)
 
 
-def _observe(builder: SimtBuilder, pointer: Any, how: int) -> None:
+def _observe(builder: SimtBuilder, pointer: Any, how: int, stored: Any = None) -> None:
     """Let the observer see an access; its own code is not observed."""
     seen = observer.current()
     assert seen is not None
     observe, builder.simt_observe = builder.simt_observe, None
     nbytes = pointer.type.pointee.get_abi_size(builder.simt_context.target_data)
+    value = i64(0)
+    if stored is not None and isinstance(stored.type, ir.IntType) and stored.type.width <= 64:
+        how += observer.VALUED
+        value = stored if stored.type == i64 else builder.sext(stored, i64)
     words = [
         INTRINSICS["observer's place"](builder), builder.ptrtoint(pointer, i64), i64(nbytes),
-        i64(how),
+        i64(how), value,
     ]  # fmt: skip
     call_device(builder, seen.access, types.void(*[types.intp] * len(words)), words)
     builder.simt_observe = observe

@@ -1,0 +1,161 @@
+"""Every statement of kernels and examples that orders something, and programs without it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+RUNS = Path(__file__).with_name("ready_kernels.py")
+# What is deleted: calls of these, as statements; and the counting of epochs.
+ORDERS = re.compile(
+    r"(signal_|wait_|barrier|sync|quiet|fence|flush|threadfence|tell$|complete$|end$|end_at$)"
+)
+SENDS = re.compile(r"put_signal(.*)")  # what is sent without its signal
+# Functions of `kernels/` that each run begins with.
+ROOTS = {
+    "one_shot": {"one_shot", "all_reduce"},
+    "two_shot": {"two_shot", "all_reduce"},
+    "ring": {"ring", "all_reduce"},
+    "multicast": {"multicast", "all_reduce"},
+    "norm": {"one_shot", "all_reduce_norm"},
+    "norm_two_shot": {"two_shot", "all_reduce_norm"},
+    "all_gather_gemm": {"all_gather_gemm"},
+    "gemm_reduce_scatter": {"gemm_reduce_scatter"},
+    "gemm_sent": {"gemm_reduce_scatter"},
+    "gemm_all_reduce": {"gemm_all_reduce"},
+    "jacobi_one_block": {"iterate", "exchange", "largest_change"},
+    "jacobi3": {"iterate", "exchange", "largest_change"},
+    "jacobi2": {"iterate", "exchange", "largest_change"},
+    "moe": {"fused", "choose"},
+    "low_latency": {"dispatch_low_latency", "combine"},
+    "throughput": {"dispatch_throughput", "combine", "over_segments"},
+    "int8": {"dispatch_low_latency", "combine", "quantise", "widen"},
+}
+
+
+class Deletion(NamedTuple):
+    """A statement to be left out."""
+
+    path: Path
+    function: str
+    first: int  # line, from 1
+    last: int
+    text: str  # the statement
+    instead: str  # what stands there then
+
+    @property
+    def name(self) -> str:
+        """For people: file, function and statement."""
+        return f"{self.path.relative_to(ROOT)}:{self.function}:{self.text}"
+
+    def source(self) -> str:
+        """The file without the statement."""
+        lines = self.path.read_text().splitlines(keepends=True)
+        start = lines[self.first - 1]
+        indent = start[: len(start) - len(start.lstrip())]
+        new = [f"{indent}{self.instead}\n"] + ["\n"] * (self.last - self.first)
+        return "".join(lines[: self.first - 1] + new + lines[self.last :])
+
+    def runs(self) -> list[str]:
+        """The runs that reach it; of an example, the example."""
+        if self.path.parent.name == "examples":
+            return [""]
+        here = self.path.stem, self.function
+        return [run for run, roots in ROOTS.items() if here in reached(roots)]
+
+
+def deletions(path: Path) -> list[Deletion]:
+    """All of a file."""
+    found = []
+    tree = ast.parse(path.read_text())
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    for node in ast.walk(tree):
+        instead = _instead(node)
+        if instead is None:
+            continue
+        around = [f for f in functions if f.lineno <= node.lineno <= f.end_lineno]
+        name = max(around, key=lambda f: f.lineno).name if around else ""
+        text = " ".join(ast.unparse(node).split())
+        found.append(Deletion(path, name, node.lineno, node.end_lineno, text, instead))
+    return sorted(found, key=lambda deletion: deletion.first)
+
+
+def _instead(node: ast.AST) -> str | None:
+    """What stands for a statement that is deleted; None: it orders nothing."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        call = node.value
+        name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        if ORDERS.match(name):
+            return "pass"
+        sends = SENDS.match(name)
+        if sends:
+            dst, src, *_, pe = map(ast.unparse, call.args)
+            return f"shmem.put{sends[1]}({dst}, {src}, {pe})"
+    target: ast.AST | None = None
+    if isinstance(node, ast.AugAssign):
+        target = node.target
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
+        target = node.targets[0]
+    counted = ast.unparse(target) if target is not None else ""
+    return "pass" if counted == "epoch" or counted.startswith("epochs[") else None
+
+
+def reached(roots: set[str]) -> set[tuple[str, str]]:
+    """The functions of `kernels/` that some of them call, each with its file."""
+    calls: dict[tuple[str, str], set[str]] = {}
+    for path in (ROOT / "kernels").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+                calls[path.stem, node.name] = names - {node.name}
+    todo, seen = {f for f in calls if f[1] in roots}, set()
+    while todo:
+        file, name = todo.pop()
+        seen.add((file, name))
+        for called in calls[file, name]:
+            own = (file, called)
+            todo |= ({own} if own in calls else {f for f in calls if f[1] == called}) - seen
+    return seen
+
+
+class Tree:
+    """A copy of the package, in which one file may differ."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        ignored = shutil.ignore_patterns("__pycache__", "kernels")
+        shutil.copytree(ROOT / "gpushmem", folder / "gpushmem", ignore=ignored)
+        shutil.copytree(ROOT / "kernels", folder / "gpushmem" / "kernels", ignore=ignored)
+
+    def run(self, *args: str | Path, pes: int = 3) -> tuple[int, str]:
+        """Run a program with the copy, under the checker: exit code, and what was said."""
+        environment = {**os.environ, "PYTHONPATH": str(self.folder), "GPUSHMEM_TIMEOUT": "30"}
+        done = subprocess.run(
+            [
+                sys.executable, "-m", "gpushmem", "run", "--backend", "cpu", "--check",
+                "-n", str(pes), *map(str, args),
+            ],
+            cwd=self.folder, env=environment, capture_output=True, text=True, timeout=150,
+            check=False,
+        )  # fmt: skip
+        return done.returncode, done.stderr
+
+    def without(self, deletion: Deletion, run: str) -> tuple[int, str]:
+        """Run a program without a statement."""
+        if not run:
+            place = self.folder / deletion.path.name
+            place.write_text(deletion.source())
+            return self.run(place)
+        place = self.folder / "gpushmem" / "kernels" / deletion.path.name
+        place.write_text(deletion.source())
+        try:
+            return self.run(RUNS, run)
+        finally:
+            shutil.copy(deletion.path, place)

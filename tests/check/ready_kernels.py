@@ -1,0 +1,131 @@
+"""Run a kernel of `kernels/` as on a GPU, with blocks of several threads, on few numbers.
+
+What `test_every_order_is_needed` runs under the checker: `ready_kernels.py NAME`.
+"""
+
+import sys
+
+import numpy as np
+from gpushmem.kernels import (
+    AllGatherGemm,
+    AllReduce,
+    AllReduceRMSNorm,
+    ExpertParallel,
+    GemmAllReduce,
+    GemmReduceScatter,
+    Jacobi,
+    MoE,
+    expert_ffn,
+    route,
+)
+
+import gpushmem as shmem
+
+GPU = {"threads": 32, "blocks": 2}
+CALLS = 3
+F4 = "float32"
+
+
+def array(*shape, dtype=F4):
+    rng = np.random.default_rng([shmem.my_pe(), *shape])
+    return shmem.to_device(rng.normal(size=shape).astype(dtype))
+
+
+def all_reduce(algorithm):
+    plan = AllReduce(size=37, dtype=F4, algorithm=algorithm, **GPU)
+    x = array(37)
+    for _ in range(CALLS):
+        plan(x)
+
+
+def norm(algorithm, tokens, hidden, threads):
+    plan = AllReduceRMSNorm(
+        tokens=tokens, hidden=hidden, dtype=F4, algorithm=algorithm, threads=threads, blocks=2
+    )
+    shape = tokens, hidden
+    x, residual, weight, out = array(*shape), array(*shape), array(hidden), array(*shape)
+    for _ in range(CALLS):
+        plan(x, residual, weight, out=out)
+
+
+def product(kind, rows_a, rows_out, direct=True):
+    n = shmem.n_pes()
+    options = {} if direct else {"direct": False}
+    plan = kind(m=6, n=9, k=4, dtype=F4, tile=(2, 5), **GPU, **options)
+    a, b = array(6 * (n if rows_a else 1), 4), array(4, 9)
+    out = array(6 * (n if rows_out else 1), 9)
+    for _ in range(CALLS):
+        plan(a, b, out=out)
+        a.copy_from(np.zeros(a.shape, F4))  # may be changed now
+
+
+def jacobi(shape, grid, periodic, blocks=2):
+    plan = Jacobi(shape=shape, grid=grid, dtype=F4, periodic=periodic, threads=32, blocks=blocks)
+    u = shmem.to_device(np.zeros(tuple(k + 2 for k in plan.local_shape), F4))
+    plan.exchange(u)
+    for iterations in (3, 2):
+        plan(u, iterations)
+    plan.residual(u)
+
+
+def moe():
+    rows, experts, hidden, inner, top_k = 7, 4, 8, 12, 2
+    plan = MoE(
+        tokens=rows, hidden=hidden, inner=inner, experts=experts, top_k=top_k, dtype=F4, tile=4,
+        enough=2, **GPU,
+    )  # fmt: skip
+    local = plan.local_experts
+    w1, w2, out = array(local, hidden, inner), array(local, inner, hidden), array(rows, hidden)
+    chosen, weights = shmem.device_array((rows, top_k), "int32"), array(rows, top_k)
+    route(array(rows, experts), experts=chosen, weights=weights)
+    x = array(rows, hidden)
+    for _ in range(CALLS):
+        plan(x, chosen, weights, w1, w2, out=out)
+        x.copy_from(np.ones(x.shape, F4))
+
+
+def experts(form, wire=None):
+    rows, experts, hidden, inner, top_k = 7, 4, 8, 12, 2
+    plan = ExpertParallel(
+        tokens=rows, hidden=hidden, experts=experts, top_k=top_k, dtype=F4, form=form, wire=wire,
+        **GPU,
+    )  # fmt: skip
+    chosen, weights = shmem.device_array((rows, top_k), "int32"), array(rows, top_k)
+    out, x, local = array(rows, hidden), array(rows, hidden), plan.local_experts
+    w1, w2 = array(local, hidden, inner), array(local, inner, hidden)
+    y, layer = shmem.device_array(plan.received.rows.shape, F4), array(2, 4, inner)
+    route(array(rows, experts), experts=chosen, weights=weights)
+    for _ in range(CALLS):
+        received = plan.dispatch(x, chosen)
+        x.copy_from(np.ones(x.shape, F4))
+        expert_ffn(received, w1, w2, out=y, hidden=layer, threads=32)
+        plan.combine(y, weights, out=out)
+        y.copy_from(np.ones(y.shape, F4))
+
+
+RUNS = {
+    "one_shot": (all_reduce, "one_shot"),
+    "two_shot": (all_reduce, "two_shot"),
+    "ring": (all_reduce, "ring"),
+    "multicast": (all_reduce, "multicast"),
+    "norm": (norm, "one_shot", 5, 33, 32),
+    # A part begins at an element that is not the first of a round of the threads.
+    "norm_two_shot": (norm, "two_shot", 2, 100, 96),
+    "all_gather_gemm": (product, AllGatherGemm, False, True),
+    "gemm_reduce_scatter": (product, GemmReduceScatter, True, False),
+    "gemm_all_reduce": (product, GemmAllReduce, False, False),
+    "gemm_sent": (product, GemmReduceScatter, True, False, False),
+    "jacobi2": (jacobi, (8, 9), None, True),
+    "jacobi3": (jacobi, (6, 5, 7), (1, 3, 1), False),
+    "jacobi_one_block": (jacobi, (8, 9), (1, 3), True, 1),
+    "moe": (moe,),
+    "low_latency": (experts, "low_latency"),
+    "throughput": (experts, "throughput"),
+    "int8": (experts, "low_latency", "int8"),
+}  # fmt: skip
+
+if __name__ == "__main__":
+    shmem.init()
+    function, *args = RUNS[sys.argv[1]]
+    function(*args)
+    shmem.finalize()
