@@ -9,6 +9,7 @@ from gpushmem.check.clock import CALLED, Clock
 from gpushmem.check.log import BLOCK_BITS
 from gpushmem.check.order import Access, Call, History, Update
 from gpushmem.check.races import Race
+from gpushmem.ops.row import RETURN
 from gpushmem.simt.base.gpu_model import LANES
 
 __all__ = ["data_of", "text_of"]
@@ -38,7 +39,7 @@ class _Problem:
         ]
         both = list(zip(race[:2], self.threads, strict=True))
         # An operation that goes on after its call comes first, then what writes.
-        both.sort(key=lambda one: (one[0].op is None, not one[0].writes))
+        both.sort(key=lambda one: (not _goes_on(one[0]), not one[0].writes))
         (self.first, self.one), (self.second, self.two) = both
 
     def text(self) -> str:
@@ -75,7 +76,7 @@ class _Problem:
 
     def what(self) -> str:
         a, b = self.first, self.second
-        name = a.op.name if a.op else "a store to another PE's memory"
+        name = a.op.name if a.op else "a store" + " to another PE's memory" * a.away
         if self._half_ordered():
             if not a.writes:
                 return f"the source of {name} is changed before it has been read"
@@ -149,7 +150,12 @@ class _Problem:
         """What would make sure of the end of the first."""
         a = self.first
         if not a.writes:
-            return "flush() or quiet() between the two"
+            remote = a.op is not None and _remote(a)
+            return (
+                f"quiet() between the two, by PE {a.pe}"
+                if remote
+                else "flush() or quiet() between the two"
+            )
         if a.op is not None and not _remote(a):
             return "quiet() between the two"
         told = self._told_by()
@@ -264,6 +270,14 @@ class _Problem:
             and isinstance(write.call, Call)
         ]
         return min(told, key=lambda one: one[0].stamp, default=None)
+
+
+def _goes_on(access: Access) -> bool:
+    """Whether an access may take place after the call that makes it has returned."""
+    if access.op is None:
+        return False
+    completion = access.op.facts.completion
+    return access.writes or (completion is not None and completion.source != RETURN)
 
 
 def _remote(access: Access) -> bool:
