@@ -17,23 +17,19 @@ MOST = 1 << 16  # bytes of a message
 
 
 class Forks:
-    """Runs `gpushmem` commands in copies of a process, which is started for the first of them."""
+    """Runs `gpushmem` commands in copies of a process."""
 
     def __init__(self, env):
-        self.env, self.process = env, None
-
-    def _start(self):
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.forks", str(theirs.fileno())], env=self.env,
-                cwd=self.env["PYTHONPATH"], stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+                [sys.executable, "-m", "tests.forks", str(theirs.fileno())], env=env,
+                cwd=env["PYTHONPATH"], stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
             )  # fmt: skip
+        self.socket.recv(MOST)  # it is ready
 
     def run(self, args, cwd, timeout):
         """Run a command; its exit code, None if it took too long, and its output and errors."""
-        if self.process is None:
-            self._start()
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             with open(os.devnull) as null:
                 order = json.dumps([[str(arg) for arg in args], str(cwd)]).encode()
@@ -51,9 +47,8 @@ class Forks:
             return code, *(_text(file) for file in (out, err))
 
     def close(self):
-        if self.process is not None:
-            self.socket.close()
-            self.process.wait()
+        self.socket.close()
+        self.process.wait()
 
 
 def _text(file):
@@ -63,6 +58,7 @@ def _text(file):
 
 def serve(requests):
     """Fork for each message; returns in the copies, ready to run the command, and at the end."""
+    requests.send(b"ready")
     while True:
         message, fds, *_ = socket.recv_fds(requests, MOST, 3)
         if not message:
