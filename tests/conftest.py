@@ -23,16 +23,22 @@ if choice.choose()[0] != "cpu":  # where there is a GPU, who wants tests of it a
 if not os.environ.get("GPUSHMEM_CACHE_DIR"):
     os.environ["GPUSHMEM_CACHE_DIR"] = tempfile.mkdtemp(prefix=f"gpushmem-tests-{os.getpid()}-")
 
+# Who wants no bytecode beside the sources has it there too: each process would compile them again.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    os.environ["PYTHONPYCACHEPREFIX"] = os.environ["GPUSHMEM_CACHE_DIR"] + "/bytecode"
+
 # Half a minute for each dtype and architecture: who tests it asks for it.
 os.environ.setdefault("GPUSHMEM_CUBLASDX", "0")
 
 from tests import gpus, pes
+from tests.forks import Forks
 
 if pes.BACKEND != "cpu":
     gpus.prepare()
 ROOT = Path(__file__).parent.parent
 # Unbuffered output would mix the PEs' lines in their middle.
 PLAIN = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+FORKED = ("run", "compile") if pes.BACKEND == "cpu" else ()  # commands; see `run_cli`
 
 
 def pytest_unconfigure():
@@ -104,10 +110,28 @@ def alone():
     shmem.finalize()
 
 
+@pytest.fixture(scope="session")
+def forks():
+    """A process that has loaded what PEs need, and forks commands."""
+    forks = Forks({**PLAIN, "PYTHONPATH": str(ROOT)})
+    yield forks
+    forks.close()
+
+
 @pytest.fixture
-def run_cli():
-    """`run_cli(*args)`: run `python -m gpushmem args...` as a process; see `cli`."""
-    return cli
+def run_cli(forks):
+    """`run_cli(*args)`: run the `gpushmem` command; see `cli`.
+
+    It is a process of its own, but where a second of importing can be saved: `run` and `compile`,
+    with nothing special about the environment, run in copies of one that has done it.
+    """
+
+    def run(*args, timeout=60, code=None, cwd=None, env=None, stdin=None):
+        if args[0] not in FORKED or env or stdin:
+            return cli(*args, timeout=timeout, code=code, cwd=cwd, env=env, stdin=stdin)
+        return ended(args, *forks.run(args, cwd or ROOT, timeout), timeout, code)
+
+    return run
 
 
 def cli(*args, timeout=60, code=None, cwd=None, env=None, stdin=None):
@@ -117,12 +141,17 @@ def cli(*args, timeout=60, code=None, cwd=None, env=None, stdin=None):
         out, err = process.communicate(stdin, timeout=timeout)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        out, err = process.communicate()
+        return ended(args, None, *process.communicate(), timeout, code)
+    return ended(args, process.returncode, out, err, timeout, code)
+
+
+def ended(args, got, out, err, timeout, code):
+    """How the command ended; fails where it took too long, `got` is None, or with another code."""
+    if got is None:
         pytest.fail(f"gpushmem {args} still ran after {timeout} s\nstdout:\n{out}\nstderr:\n{err}")
-    result = subprocess.CompletedProcess(args, process.returncode, out, err)
-    if code is not None and result.returncode != code:
-        pytest.fail(f"exit code {result.returncode}, not {code}\nstdout:\n{out}\nstderr:\n{err}")
-    return result
+    if code is not None and got != code:
+        pytest.fail(f"exit code {got}, not {code}\nstdout:\n{out}\nstderr:\n{err}")
+    return subprocess.CompletedProcess(args, got, out, err)
 
 
 def start_cli(*args, cwd=None, env=None, stdin=None):

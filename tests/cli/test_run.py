@@ -5,7 +5,15 @@ import sys
 
 import pytest
 
+from tests.conftest import cli
+
 ECHO = "import sys; print(sys.argv[1:]); print(__name__, __file__)"
+
+
+@pytest.fixture
+def run_cli():
+    """The command as a process from its very start, which is what is tested here."""
+    return cli
 
 
 @pytest.fixture

@@ -258,9 +258,9 @@ class Buffers:
 def test_all_dtypes_sizes_and_teams(run_pes, base, op, dtypes, n_pes):
     """Scopes, sizes, teams and places are combined so that each size meets every scope and team."""
     if op is None:
-        # Copies see sizes only: of the bytes of one, two see how they are divided.
-        few = ["int8"] * (base in ("broadcast", "alltoalls"))
-        chosen = COPIED if dtypes == "all" else [*few, "float64", PAIR]
+        # Copies see sizes only, in the same way: of all sizes, two see how they are divided.
+        few = ["int8", PAIR] if base in ("broadcast", "alltoalls") else []
+        chosen = COPIED if dtypes == "all" else ["float64", *few]
     else:
         chosen = REDUCTIONS[op][1 if dtypes == "all" else 2]
         if dtypes == "some" and base == "reducescatter":  # folds as reduce does
@@ -321,10 +321,20 @@ def test_calls_of_the_host(run_pes, where):
     run_pes(n_pes, body)
 
 
-@pytest.mark.parametrize("n_pes", [2, 3, 8])
-def test_every_pe_gets_the_same_bits(run_pes, n_pes):
+FLOATS = ["float16", "float32", "float64", "complex64", "complex128"]
+
+
+@pytest.mark.parametrize(
+    ("n_pes", "dtypes"),
+    [
+        (3, ["float16", "float64", "complex64"]),
+        (8, ["float64"]),
+        *(pytest.param(n, FLOATS, marks=pytest.mark.slow) for n in (2, 3, 8)),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else value,
+)
+def test_every_pe_gets_the_same_bits(run_pes, n_pes, dtypes):
     """Also where the order of additions matters, in each size's way of doing it."""
-    dtypes = ["float16", "float32", "float64", "complex64", "complex128"]
     for dtype in dtypes:
         compile_for("reduce", "sum", dtype)
 

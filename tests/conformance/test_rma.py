@@ -18,8 +18,8 @@ DTYPES = [
 ]  # fmt: skip
 # Copies see sizes only: one of each, and one that Numba has no arithmetic for.
 SOME_DTYPES = ["int8", "bfloat16", "float32", "int64", "complex128", PAIR]
-SHARED_DTYPES = ["int8", "complex128", PAIR]  # of those that several threads share out
-VALUES = ["bool", "float16", "uint16", "complex64", *SOME_DTYPES]  # p and g take values
+SHARED_DTYPES = ["int8", PAIR]  # of those that several threads share out, or that fetch
+VALUES = ["bool", "float16", "complex64", *SOME_DTYPES]  # p and g take values
 THREADS = {"thread": 1, "warp": 32, "block": 96}
 ROWS = [
     pytest.param(name, marks=[pytest.mark.slow] * op.nbi)  # the code of the others
@@ -60,7 +60,7 @@ def same(a, b):
 def test_all_dtypes_and_layouts(run_pes, name, dtypes, n_pes):
     """Compared with NumPy on the target and all around it; on the host too, where that is."""
     op = OPS[name]
-    if dtypes is SOME_DTYPES and op.scope != "thread":
+    if dtypes is SOME_DTYPES and name not in ("put", "iput"):
         dtypes = SHARED_DTYPES
     layouts = [x for x in LAYOUTS if op.base in ("iput", "iget") or x[2] == x[3] == 1]
     function = op.function

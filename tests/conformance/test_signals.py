@@ -13,15 +13,16 @@ import gpushmem as shmem
 from gpushmem.errors import ArgumentError, SymmetryError
 from gpushmem.ops import OPS, host
 from tests.conformance.test_ordering import in_pes
-from tests.conformance.test_rma import DTYPES, SOME_DTYPES, THREADS, numbers, same
+from tests.conformance.test_rma import DTYPES, PAIR, THREADS, numbers, same
 from tests.pes import compile_first
 
 PES = [2, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8))]
 MOSTLY_3 = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
 FORMS = [name for name, op in OPS.items() if op.base == "put_signal"]
 FEW = ["uint8", "complex128"]
-# As copies see sizes only, one dtype of each size; of the nbi forms the smallest.
-OFTEN = {form: FEW[:1] if OPS[form].nbi else FEW for form in FORMS} | {"put_signal": SOME_DTYPES}
+# As copies see sizes only, which test_rma tests, few; of the nbi forms the smallest.
+OFTEN = {form: FEW[:1] if OPS[form].nbi else FEW for form in FORMS}
+OFTEN["put_signal"] = ["uint8", "bfloat16", "int64", PAIR]
 CASES = [
     pytest.param(form, dtype, marks=[pytest.mark.slow] * (dtype not in OFTEN[form]))
     for form in FORMS for dtype in DTYPES

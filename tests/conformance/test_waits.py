@@ -24,7 +24,13 @@ def both_forms(verb, family):
     return getattr(shmem, name), getattr(shmem, name + "_vector")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        pytest.param(dtype, marks=[pytest.mark.slow] * (dtype not in ("int16", "uint32", "int64")))
+        for dtype in DTYPES
+    ],
+)
 def test_every_comparison_of_every_dtype(run_pes, dtype):
     """The tests of one element and of several, against NumPy, around the ends of the range."""
     limits = np.iinfo(dtype)

@@ -54,18 +54,25 @@ def run(name, m, n, k, dtype, team=shmem.TEAM_WORLD, calls=3, **options):
 SIZES = [(3, 5, 7), (1, 1, 1), (0, 4, 3), (4, 0, 3), (4, 3, 0), (33, 17, 19), (64, 40, 70)]
 TILES = [None, (4, 8), (2, 3), (9, 100), (1000, 1000)]
 LAUNCHES = [(1, 1), (2, 4), (3, 32)]
-PES = (1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 5, 8)))
+# PEs, and whether with few dtypes.
+PES = [(1, True), (3, True)]
+PES += [pytest.param(n, False, marks=pytest.mark.slow) for n in (1, 2, 3, 4, 5, 8)]
 
 
-def many_cases():
+ALL = ("float64", "float32", "float16", "float32")  # in the slow tests
+# In the quick ones; float64 is that of the tests below.
+SOME = {"all-gather": ("float32",), "reduce-scatter": ("float32",), "all-reduce": ("float16",)}
+
+
+def many_cases(few):
     """All sizes, each with some of the tiles, launches and dtypes, in turn."""
     shmem.init()
     for name in PLANS:
-        case = 0
+        case, dtypes = 0, SOME[name] if few else ALL
         for m, n, k in SIZES:
             for tile in TILES:
                 blocks, threads = LAUNCHES[case % 3]
-                dtype = ("float64", "float32", "float16", "float32")[case % 4]
+                dtype = dtypes[case % len(dtypes)]
                 run(
                     name, m, n, k, dtype, tile=tile, direct=(None, False)[case // 2 % 2],
                     blocks=blocks, threads=threads,
@@ -76,9 +83,9 @@ def many_cases():
     return bits
 
 
-@pytest.mark.parametrize("n_pes", PES)
-def test_products_are_numpys_and_sums_the_same_on_all_pes(run_pes, n_pes):
-    assert len(set(run_pes(n_pes, many_cases, timeout=120))) == 1
+@pytest.mark.parametrize(("n_pes", "few"), PES)
+def test_products_are_numpys_and_sums_the_same_on_all_pes(run_pes, n_pes, few):
+    assert len(set(run_pes(n_pes, many_cases, few, timeout=120))) == 1
 
 
 def test_what_is_multiplied_may_be_part_of_larger_arrays(run_pes):

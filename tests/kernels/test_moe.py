@@ -12,14 +12,19 @@ import gpushmem as shmem
 
 SIZES = "tokens", "hidden", "experts", "top_k"
 LAUNCHES = [(1, 1), (2, 4), (3, 32)]
-PES = (1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 5, 8)))
+# PEs, and whether with few dtypes.
+PES = [(1, True), (3, True)]
+PES += [pytest.param(n, False, marks=pytest.mark.slow) for n in (1, 2, 3, 4, 5, 8)]
 # Of float16 a result is rounded after each product and sum, about 11 times here.
 TOLERANCE = {"float16": 1e-2, "float32": 1e-5, "float64": 1e-12}
 
 
-def dtypes_for(n_pes, some):
-    """`some` where tests are quick, all in the slow ones."""
-    return some if n_pes in (1, 3) else ("float32", "float64", "float16")
+ALL = ("float32", "float64", "float16")  # in the slow tests; of the quick ones each has some
+
+
+def some_for(form, wire):
+    """Dtypes of the quick tests: each with each form and wire, not all of them with both."""
+    return ("float16",) if (form == "throughput") == (wire == "int8") else ("float32",)
 
 
 def named(sizes, dtype):
@@ -100,13 +105,14 @@ CASES = [
 ]
 
 
-def every_form(dtypes):
+def every_form(few):
     shmem.init()
     n, me = shmem.n_pes(), shmem.my_pe()
     times = [np.float32(e + 1) for e in range(9)]
     for number, (*sizes, capacity, way) in enumerate(CASES):
         for form in ("low_latency", "throughput"):
             for wire in (None, "int8"):
+                dtypes = some_for(form, wire) if few else ALL
                 for k, (blocks, threads) in enumerate(LAUNCHES):
                     dtype = dtypes[(number + k) % len(dtypes)]
                     options = {"capacity": capacity, "form": form, "wire": wire}
@@ -166,14 +172,14 @@ def every_layer(dtypes):
     shmem.finalize()
 
 
-@pytest.mark.parametrize("n_pes", PES)
-def test_dispatch_and_combine_are_the_references(run_pes, n_pes):
-    run_pes(n_pes, every_form, dtypes_for(n_pes, ("float32", "float16")))
+@pytest.mark.parametrize(("n_pes", "few"), PES)
+def test_dispatch_and_combine_are_the_references(run_pes, n_pes, few):
+    run_pes(n_pes, every_form, few)
 
 
-@pytest.mark.parametrize("n_pes", PES)
-def test_the_fused_layer_is_the_references(run_pes, n_pes):
-    run_pes(n_pes, every_layer, dtypes_for(n_pes, ("float64", "float32")))
+@pytest.mark.parametrize(("n_pes", "few"), PES)
+def test_the_fused_layer_is_the_references(run_pes, n_pes, few):
+    run_pes(n_pes, every_layer, ("float32",) if few else ALL)
 
 
 def test_forms_launches_and_repetitions_give_the_same_bits(run_pes):

@@ -17,7 +17,7 @@ from numba import cuda
 import gpushmem as shmem
 from gpushmem.diagnosis.termination import PERIOD
 from gpushmem.job import job
-from tests.conftest import ROOT
+from tests.conftest import ROOT, cli
 from tests.files import open_files
 from tests.launch.test_local import within
 from tests.pes import compile_first
@@ -538,11 +538,11 @@ def test_a_kernel_that_computes_is_none(run_pes):
     assert min(run_pes(2, body)) > 0.5
 
 
-def test_the_report_in_the_readme(run_cli):
+def test_the_report_in_the_readme():
     shown = re.search(
         r"<!-- report of docs/stuck.py -->\n```\n(.*?)```",
         (ROOT / "README.md").read_text(),
         re.DOTALL,
     )[1]
-    text = run_cli("run", "-n", 3, "docs/stuck.py", code=1).stderr
+    text = cli("run", "-n", 3, "docs/stuck.py", code=1).stderr
     assert re.sub(r"for \d+\.\d s", "for 0.4 s", text) == shown

@@ -130,15 +130,17 @@ def test_device_functions_of_both_kinds(linked):
     assert linked(calls, (types.int64[::1],)).log.count("Function properties") == 1  # all inlined
 
 
-def test_a_multicast_store_is_one_instruction_where_there_is_one(linked):
+@pytest.mark.parametrize(
+    ("arch", "count"), [pytest.param("sm_80", 0, marks=pytest.mark.slow), ("sm_90", 1)]
+)
+def test_a_multicast_store_is_one_instruction_where_there_is_one(linked, arch, count):
     def store(array, team, value, i):
         copies = shmem.multicast_array(array, team)
         copies[i] = value
 
     argtypes = (F32, types.int64, types.float32, types.int64)
-    for arch, count in (("sm_80", 0), ("sm_90", 1)):
-        ptx = linked(store, argtypes, compiler.Arch.of(arch), "ptx").code.decode(errors="replace")
-        assert ptx.count("multimem.st.relaxed.sys.global.u32") == count
+    ptx = linked(store, argtypes, compiler.Arch.of(arch), "ptx").code.decode(errors="replace")
+    assert ptx.count("multimem.st.relaxed.sys.global.u32") == count
 
 
 def test_the_workspace_of_collect_is_read_when_the_kernel_runs(linked):

@@ -12,7 +12,14 @@ from numba.cuda.descriptor import cuda_target
 
 import gpushmem as shmem
 from gpushmem.backends import argument_types
-from gpushmem.backends.nvshmem import compiler, composed, device_calls, elements, lowering
+from gpushmem.backends.nvshmem import (
+    compiler,
+    composed,
+    device_calls,
+    elements,
+    lowering,
+    shims,
+)  # fmt: skip
 from gpushmem.ops import OPS
 from tests.nvshmem import kernels
 
@@ -45,11 +52,16 @@ SIZES = ("int8", "float16", "float32", "int64", "complex128", "bfloat16")  # of 
 
 
 def _sample(op):
-    """Each form once: of each reduction one dtype, of what is copied a dtype of each size."""
+    """Each form once: of each reduction one dtype, of what is copied a dtype of each size.
+
+    Of what waits, or tests, every fifth: with a timeout and without in turn.
+    """
     forms = kernels.forms(op)
     if op.base not in REDUCTIONS:
         copied = {dtype for _, dtype, _ in forms} >= set(SIZES)
-        return [form for form in forms if not copied or form[1] in SIZES]
+        waits = not {"ivar", "ivars"}.isdisjoint(op.params)
+        several = forms[::5] if waits else forms
+        return [form for form in several if not copied or form[1] in SIZES]
     of = {which: [form for form in forms if form[0] == which] for which, *_ in forms}
     return [several[k % len(several)] for k, several in enumerate(of.values())]
 
@@ -93,26 +105,37 @@ def test_functions_of_the_table_are_in_the_bindings():
 
 
 LARGE = ("broadcast", "collect", "fcollect", "reducescatter")  # seconds each to link
-# Scopes of what is linked of the reductions, and of all others; but for the large ones.
-SOME = {"reductions": ["thread"], "all others": ["thread"]}
+ALL_OTHERS, OF_REDUCTIONS = "all others", "reductions"
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("rows", SOME)
 @pytest.mark.parametrize(
-    ("archs", "some"),
-    [(("sm_90",), True), pytest.param(ARCHS, False, marks=pytest.mark.slow)],
-    ids=["a scope", "all scopes and architectures"],
+    ("rows", "archs", "some"),
+    [
+        (ALL_OTHERS, ("sm_90",), True),
+        pytest.param(ALL_OTHERS, ARCHS, False, marks=pytest.mark.slow),
+        pytest.param(OF_REDUCTIONS, ARCHS, False, marks=pytest.mark.slow),
+    ],
 )
-def test_rows_link(elsewhere, archs, some, rows):
-    """One object with a kernel for each row, for two architectures at a time."""
-    ops = [op for op in kernels.rows() if (op.base in REDUCTIONS) == (rows == "reductions")]
+def test_rows_link(elsewhere, rows, archs, some):
+    """One object with a kernel for each row; `some`: of threads, but for the large ones."""
+    ops = [op for op in kernels.rows() if (op.base in REDUCTIONS) == (rows == OF_REDUCTIONS)]
     if some:
-        ops = [op for op in ops if op.scope in SOME[rows] and op.base not in LARGE]
+        ops = [op for op in ops if op.scope == "thread" and op.base not in LARGE]
     made = [elsewhere.submit(_link, arch, [op.name for op in ops]) for arch in archs]
     for arch, (entries, linked) in zip(archs, (m.result() for m in made), strict=True):
         assert entries >= len(ops) >= 1, arch
         assert linked == entries, arch
+
+
+def test_the_functions_for_a_reduction_compile(elsewhere):
+    """From NVSHMEM's headers. To link one takes a quarter of a minute: see above."""
+    assert elsewhere.submit(_functions_of, "reduce").result() > 10_000
+
+
+def _functions_of(name):
+    function, argtypes = kernels.kernel_of(OPS[name], "int32", "sum")
+    return len(shims.compiled_for(kernels.shims_of(function, argtypes, SM_90), str(SM_90)))
 
 
 def _link(arch, names):

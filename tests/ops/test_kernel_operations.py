@@ -99,7 +99,13 @@ def test_get_fetches_from_the_right_pe_and_place(run_pes, n_pes, nbi, scope):
         np.testing.assert_array_equal(got, marked(n + 10, (pe + 1) % n_pes)[5 : 5 + n])
 
 
-@pytest.mark.parametrize(("scope", "nbi", "n_pes"), FORMS)
+@pytest.mark.parametrize(
+    ("scope", "nbi", "n_pes"),
+    [  # three PEs alone: who sees signals at all is tested in conformance/test_signals.py
+        pytest.param(*form, marks=[pytest.mark.slow] * (form[1:] != (False, 3)))
+        for form in product(SCOPES, (False, True), PES)
+    ],
+)
 def test_who_sees_the_signal_sees_the_data(run_pes, n_pes, nbi, scope):
     put_signal, n, rounds = operation("put_signal", nbi, scope), 257, 200
 
@@ -163,36 +169,6 @@ def test_p_and_g_reach_every_pe(run_pes, n_pes):
         assert seen == [1000 * k + k + 0.5 for k in range(n_pes)]
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        "float32",  # all of them: conformance/test_rma.py
-        *(
-            pytest.param(dtype, marks=pytest.mark.slow)
-            for dtype in ("int8", "uint16", "int32", "float64", "complex128", "bool")
-        ),
-    ],
-)
-def test_puts_of_every_kind_of_number(run_pes, dtype):
-    @shmem.jit
-    def send(dst, one, src):
-        shmem.put(dst, src, 1 - shmem.my_pe())
-        shmem.p(one, src[1], 1 - shmem.my_pe())
-
-    @started
-    def body():
-        values = marked(9, shmem.my_pe() + 1, dtype)
-        dst, one = shmem.zeros(9, dtype), shmem.zeros(2, dtype)
-        send[1, 1](dst, one, shmem.to_device(values))
-        shmem.barrier_all()
-        return dst.numpy(), one.numpy()
-
-    for pe, (got, one) in enumerate(run_pes(2, body)):
-        want = marked(9, 2 - pe, dtype)
-        np.testing.assert_array_equal(got, want)
-        np.testing.assert_array_equal(one, [want[1], np.zeros(1, dtype)[0]])
-
-
 @pytest.mark.parametrize("n_pes", [1, 3, 8])
 def test_signal_add_from_all_pes_counts_exactly(run_pes, n_pes):
     each = 500
@@ -246,21 +222,6 @@ def test_signal_wait_until_waits_for_exactly_its_condition(run_pes, name):
     for value in good:
         for before in bad:
             assert run_pes(2, body, before, value)[0] == value + 1
-
-
-def test_signals_compare_as_unsigned(run_pes):
-    @shmem.jit
-    def wait(signal, out):
-        out[0] = shmem.signal_wait_until(signal, shmem.CMP_GT, 1)
-
-    @started
-    def body():
-        signal = shmem.full(1, 2**64 - 1, dtype="uint64")
-        out = shmem.device_array(1, "uint64")
-        wait[1, 1](signal, out)
-        return int(out.numpy()[0])
-
-    assert run_pes(1, body) == [2**64 - 1]
 
 
 @pytest.mark.parametrize(
@@ -395,6 +356,7 @@ def test_a_block_that_keeps_meeting_does_not_keep_others_out(run_pes):
     assert run_pes(1, body, timeout=20) == [32]
 
 
+@pytest.mark.slow  # signals; collectives: conformance/test_collectives.py
 def test_more_pes_than_cores(run_pes):
     @shmem.jit
     def ring(dst, src, signal):

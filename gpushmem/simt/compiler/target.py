@@ -609,9 +609,21 @@ class SimtContext(CUDATargetContext):
     """numba-cuda's target context, for this machine."""
 
     enable_boundscheck = False  # set for one function by `compile_function(debug=True)`
+    _loaded: list[int] | None = None
 
     def init(self) -> None:
         self._internal_codegen = SimtCodegen()
+
+    def refresh(self) -> None:
+        # numba-cuda asks for it at every call of an overload, and goes through all registries.
+        if self._loaded is None or self._loaded != self._registered():
+            super().refresh()
+            self._loaded = self._registered()
+
+    def _registered(self) -> list[int]:
+        """How long every list of every registry is: they only grow."""
+        known = [*self._registries.items(), *self.typing_context._registries.items()]
+        return [len(getattr(of, name)) for of, loader in known for name in loader.registry_items]
 
     def load_additional_registries(self) -> None:
         # numba-cuda imports SciPy, in a sixth of a second, for a BLAS that kernels cannot call.
@@ -783,8 +795,17 @@ def compile_function(
             raise as_kernel_error(error) from None
 
 
+class SimtFlags(CUDAFlags):
+    """Flags that are compared quickly: numba-cuda does it at every call of an overload."""
+
+    defaults = {name: option.default for name, option in CUDAFlags.options.items()}
+
+    def values(self) -> dict[str, Any]:
+        return self.defaults | self._values
+
+
 def _flags() -> CUDAFlags:
-    flags = CUDAFlags()
+    flags = SimtFlags()
     flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
     flags.compute_capability = COMPUTE_CAPABILITY
     flags.error_model = "numpy"
