@@ -39,7 +39,7 @@ from gpushmem.memory.array import (
     unwrap,
 )
 from gpushmem.memory.asked import dtype_of, nbytes_of, plain, shape_of
-from gpushmem.memory.heap import Heap
+from gpushmem.memory.heap import GAP, Heap
 from gpushmem.memory.registration import Registrations
 from gpushmem.memory.stats import Allocated, HeapStats, holders, leak_report
 from gpushmem.memory.tensors import in_host_memory, memory_of
@@ -67,7 +67,7 @@ class Runtime:
 
     def __init__(self, backend: Any) -> None:
         self.backend = backend
-        self.heap = Heap(backend.heap_bytes)
+        self.heap = Heap(backend.heap_bytes, gap=GAP if settings.is_set("GPUSHMEM_CHECK") else 0)
         self.allocations: dict[int, Allocation] = {}
         self.registrations = Registrations(backend)
         backend.allocated = lambda: sorted(a.made for a in list(self.allocations.values()))

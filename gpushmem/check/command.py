@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gpushmem import settings
-from gpushmem.check import log, order, races, report
+from gpushmem.check import bounds, log, order, races, report
 from gpushmem.job.pes import compact
 
 __all__ = ["EXIT_CODE", "findings", "recorded"]
@@ -51,11 +51,11 @@ def findings(folder: Path, form: str = "text") -> tuple[int, str]:
     """How many problems there are, and the report."""
     traces = list(log.read(folder))
     history = order.history(traces)
-    found = races.races(history)
+    found = report.problems(history, races.races(history), bounds.outside(history))
     full = [trace.pe for trace in traces if trace.lost]
     if form == "json":
-        return len(found), json.dumps(report.data_of(history, found), indent=1)
-    text = report.text_of(history, found)
+        return len(found), json.dumps([problem.data() for problem in found], indent=1)
+    text = report.text_of(found)
     if full:
         text += (
             f"gpushmem check: not all was checked: the log of {compact(full)} was full after "

@@ -80,7 +80,7 @@ DONE = (
 MET = 5  # a barrier of the block: number of the block, its meetings so far
 ARRIVED = 6  # at a barrier of a warp or the grid: 0 or 1, mask of lanes
 LEFT = 7  # ... has left it; 2: a call of the whole warp
-SUBMIT = 8  # by the host: the launch, threads per block, its stream
+SUBMIT = 8  # by the host: the launch, threads per block, its stream, which arrays there are
 BEGIN = 9  # of a launch
 END = 10
 # The host has waited for all launches with smaller numbers, for this one, or for this stream.

@@ -251,6 +251,7 @@ class Launch:
         self.ended: Clock | None = None
         self.stamp = 0
         self.site = "?"  # of the host's line
+        self.live = 0  # which of the PE's lists says what arrays there were
         self.blocks: dict[int, Block] = {}
         self.past: dict[int, tuple[list[int], list[Clock], list[int]]] = {}  # thread -> its events
         self.groups: dict[Any, list[Any]] = {}  # meetings of warps and the grid
@@ -340,6 +341,7 @@ class Pe:
         # Where the heaps are mapped: this PE's address, bytes from one to the next, how many.
         self.heaps = {(f["heap"], f["stride"], f["n_pes"]) for f in facts if "heap" in f}
         self.arrays = [f for f in facts if "array" in f]
+        self.live = [f["live"] for f in facts if "live" in f]  # arrays, as (offset, bytes)
         self.members = {f["members"]: tuple(f["pes"]) for f in facts if "members" in f}
         self.launch_facts = {f["launch"]: f for f in facts if "launch" in f}
         self.reset()
@@ -443,8 +445,8 @@ class History:
         writes = self.words[where].writes.values()
         sections = []
         for taken, free in self.taken[where]:
-            given = (w for w in writes if w.value == free and taken.known(w.clock))
-            back = next((w for w in given if w.over != taken), None)
+            given = (w for w in writes if (w.how, w.value) == ("set", free) and w.over != taken)
+            back = next((w for w in given if taken.known(w.clock)), None)
             if back is not None:
                 sections.append((taken, back))
         return sections
@@ -530,10 +532,10 @@ class History:
     # --- launches and the host
 
     def _submit(self, pe: Pe, record: Any, words: list[int]) -> None:
-        number, threads, stream = words[:3]
+        number, threads, stream, live = words[:4]
         clock = self._event(pe, record)
-        pe.launches[number] = Launch(pe.pe, number, threads, stream, clock.copy())
-        pe.launches[number].site = self._site(pe, record)
+        pe.launches[number] = launch = Launch(pe.pe, number, threads, stream, clock.copy())
+        launch.site, launch.live = self._site(pe, record), live
 
     def _begin(self, pe: Pe, record: Any, words: list[int]) -> None:
         launch = pe.launches[int(record["launch"])]

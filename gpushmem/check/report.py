@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 from typing import Any
 
+from gpushmem.check.bounds import Outside
 from gpushmem.check.clock import CALLED, Clock
 from gpushmem.check.log import BLOCK_BITS
 from gpushmem.check.order import Access, Call, History, Update
@@ -12,23 +13,143 @@ from gpushmem.check.races import Race
 from gpushmem.ops.row import RETURN
 from gpushmem.simt.base.gpu_model import LANES
 
-__all__ = ["data_of", "text_of"]
+__all__ = ["Problem", "problems", "text_of"]
 
 
-def text_of(history: History, found: list[Race]) -> str:
+def problems(history: History, found: list[Race], bounds: list[Outside]) -> list[Problem]:
+    """What is to be reported."""
+    return [_OutOfBounds(history, one) for one in bounds] + [_Race(history, one) for one in found]
+
+
+def text_of(found: list[Problem]) -> str:
     """The report."""
-    parts = [_Problem(history, race).text() for race in found]
-    n = len(parts)
+    n = len(found)
     head = f"gpushmem check: {n} problem{'s' * (n != 1)} found\n\n" if n else ""
-    return head + "\n".join(parts)
+    return head + "\n".join(problem.text() for problem in found)
 
 
-def data_of(history: History, found: list[Race]) -> list[dict[str, Any]]:
-    """The report as plain data."""
-    return [_Problem(history, race).data() for race in found]
+class Problem:
+    """One problem, in words."""
+
+    history: History
+    accesses: list[tuple[Access, int]]  # each with the thread that makes it
+    seen: int
+
+    def kind(self) -> str:
+        """The kind of bug."""
+        raise NotImplementedError
+
+    def what(self) -> str:
+        """What is wrong, in a sentence."""
+        raise NotImplementedError
+
+    def memory(self) -> str:
+        """Where."""
+        raise NotImplementedError
+
+    def cure(self) -> str:
+        """What is missing."""
+        raise NotImplementedError
+
+    def text(self) -> str:
+        """For people."""
+        lines = [f"{self.kind()}: {self.what()}", f"  memory: {self.memory()}"]
+        for access, thread in self.accesses:
+            lines.append(f"  {self.who(access, thread)} {_does(access)} it at {access.site}")
+            if source := self.source(access.site):
+                lines.append(f"      {source}")
+        lines.append(f"  {self.cure()}")
+        if self.seen > 1:
+            lines.append(f"  (seen {self.seen} times at these lines)")
+        return "\n".join(lines) + "\n"
+
+    def data(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "kind": self.kind(),
+            "message": self.what(),
+            "memory": self.memory(),
+            "accesses": [
+                {
+                    "by": self.who(access, thread), "does": _does(access), "line": access.site,
+                    "operation": access.op.name if access.op else None,
+                }
+                for access, thread in self.accesses
+            ],
+            "cure": self.cure(),
+            "count": self.seen,
+        }  # fmt: skip
+
+    # --- the parts
+
+    def who(self, access: Access, thread: int) -> str:
+        """Who makes an access."""
+        if not access.launch:
+            return f"PE {access.pe}, the host,"
+        pe = self.history.pes[access.pe]
+        facts = pe.launch_facts[access.launch]
+        threads = pe.launches[access.launch].threads
+        block, lane = divmod(thread, threads)
+        if facts["kernel"].endswith(" on the host"):
+            return f"PE {access.pe}, the host,"
+        each = f"block {block}" if access.op and access.op.scope == "block" else (
+            f"block {block}, thread {lane}"
+        )  # fmt: skip
+        return f"PE {access.pe}, kernel {facts['kernel']}, {each},"
+
+    def source(self, site: str) -> str:
+        """The text of a line."""
+        place = site.partition(" in ")[0]
+        file, _, number = place.rpartition(":")
+        path = self.history.files.get(file)
+        return linecache.getline(path, int(number)).strip() if path and number.isdigit() else ""
 
 
-class _Problem:
+class _OutOfBounds(Problem):
+    """An access outside of all arrays."""
+
+    def __init__(self, history: History, outside: Outside) -> None:
+        self.history, self.access, self.place = history, outside.access, outside.place
+        self.accesses, self.seen = [(outside.access, outside.thread)], outside.seen
+        pe = history.pes[outside.access.pe]
+        live = {offset for offset, _ in pe.live[pe.launches[outside.access.launch].live]}
+        before = [a for a in pe.arrays if a["array"] in live and a["array"] < outside.place]
+        self.array = max(before, key=lambda a: a["array"], default=None)
+
+    def kind(self) -> str:
+        return "bounds"
+
+    def what(self) -> str:
+        verb = "written" if self.access.writes else "read"
+        return f"memory that belongs to no array is {verb}"
+
+    def memory(self) -> str:
+        owner = self.access.space[1]
+        if self.array is None:
+            return f"offset {self.place:#x} of the symmetric heap of PE {owner}, before all arrays"
+        past = self.place - self.array["array"] - self.array["bytes"]
+        where = f"{past} bytes past" if past else "just past"
+        return f"{where} the end of {_named(self.array, owner)}"
+
+    def cure(self) -> str:
+        if self.array is None:
+            return "missing: a test of the index"
+        return (
+            f"missing: a test of the index: `{self.array['name'] or 'the array'}` has shape "
+            f"{tuple(self.array['shape'])}"
+        )
+
+
+def _named(array: dict[str, Any], owner: int, index: str = "") -> str:
+    """An array, for people."""
+    name = f"`{array['name'] or 'symmetric array'}{index}`"
+    return (
+        f"{name} on PE {owner} ({array['dtype']}, shape {tuple(array['shape'])}, allocated at "
+        f"{array['where']})"
+    )
+
+
+class _Race(Problem):
     """One race, in words."""
 
     def __init__(self, history: History, race: Race) -> None:
@@ -40,36 +161,8 @@ class _Problem:
         both = list(zip(race[:2], self.threads, strict=True))
         # An operation that goes on after its call comes first, then what writes.
         both.sort(key=lambda one: (not _goes_on(one[0]), not one[0].writes))
-        (self.first, self.one), (self.second, self.two) = both
-
-    def text(self) -> str:
-        lines = [f"{self.kind()}: {self.what()}", f"  memory: {self.memory()}"]
-        for access, thread in ((self.first, self.one), (self.second, self.two)):
-            lines.append(f"  {self.who(access, thread)} {_does(access)} it at {access.site}")
-            if source := self.source(access.site):
-                lines.append(f"      {source}")
-        lines.append(f"  {self.cure()}")
-        if self.race.seen > 1:
-            lines.append(f"  (seen {self.race.seen} times at these lines)")
-        return "\n".join(lines) + "\n"
-
-    def data(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind(),
-            "message": self.what(),
-            "memory": self.memory(),
-            "accesses": [
-                {
-                    "by": self.who(access, thread), "does": _does(access), "line": access.site,
-                    "operation": access.op.name if access.op else None,
-                }
-                for access, thread in ((self.first, self.one), (self.second, self.two))
-            ],
-            "cure": self.cure(),
-            "count": self.race.seen,
-        }  # fmt: skip
-
-    # --- the parts
+        (self.first, self.one), (self.second, self.two) = self.accesses = both
+        self.seen = race.seen
 
     def kind(self) -> str:
         return "ordering" if self._half_ordered() else "race"
@@ -96,38 +189,12 @@ class _Problem:
         for array in reversed(self.history.pes[access.pe].arrays):
             if array["array"] <= start < array["array"] + max(array["bytes"], 1):
                 index = (start - array["array"]) // array["item"]
-                name = f"`{array['name'] or 'symmetric array'}[{index}]`"
-                shape = tuple(array["shape"])
-                return (
-                    f"{name} on PE {space[1]} ({array['dtype']}, shape {shape}, allocated at "
-                    f"{array['where']})"
-                )
+                return _named(array, space[1], f"[{index}]")
         return f"offset {start:#x} of the symmetric heap of PE {space[1]}"
 
     def _element(self, access: Access) -> int:
         which = 0 if access is self.race.first else 1
         return self.race.element[which]
-
-    def who(self, access: Access, thread: int) -> str:
-        if not access.launch:
-            return f"PE {access.pe}, the host,"
-        pe = self.history.pes[access.pe]
-        facts = pe.launch_facts[access.launch]
-        threads = pe.launches[access.launch].threads
-        block, lane = divmod(thread, threads)
-        if facts["kernel"].endswith(" on the host"):
-            return f"PE {access.pe}, the host,"
-        each = f"block {block}" if access.op and access.op.scope == "block" else (
-            f"block {block}, thread {lane}"
-        )  # fmt: skip
-        return f"PE {access.pe}, kernel {facts['kernel']}, {each},"
-
-    def source(self, site: str) -> str:
-        """The text of a line."""
-        place = site.partition(" in ")[0]
-        file, _, number = place.rpartition(":")
-        path = self.history.files.get(file)
-        return linecache.getline(path, int(number)).strip() if path and number.isdigit() else ""
 
     def _half_ordered(self) -> bool:
         """Whether the call of the first is known to come first, and only its end is not."""

@@ -12,7 +12,9 @@ from bisect import bisect_left, insort
 from gpushmem.errors import ArgumentError, HeapExhausted, SymmetryError
 from gpushmem.size import format_size
 
-__all__ = ["Heap"]
+__all__ = ["GAP", "Heap"]
+
+GAP = 256  # bytes between arrays, where a job is checked
 
 
 class Heap:
@@ -20,11 +22,12 @@ class Heap:
 
     Best fit preserves large blocks for later large arrays; communication workspaces come in few
     sizes, which are then reused exactly. Adjacent free blocks are merged at once. Sizes are rounded
-    up to `alignment`; an allocation of 0 bytes takes one unit of it, so that offsets are unique.
+    up to `alignment`; an allocation of 0 bytes takes one unit of it, so that offsets are unique. At
+    least `gap` bytes behind each are left unused.
     """
 
-    def __init__(self, total: int, *, alignment: int = 256) -> None:
-        self.alignment = alignment
+    def __init__(self, total: int, *, alignment: int = 256, gap: int = 0) -> None:
+        self.alignment, self.gap = alignment, gap
         self.total = total // alignment * alignment
         self.used = 0  # bytes allocated, rounding included
         self.peak = 0  # maximum of `used`
@@ -45,7 +48,7 @@ class Heap:
         """Allocate at least `nbytes` and return the offset; raises `HeapExhausted`."""
         if nbytes < 0:
             raise ArgumentError(f"cannot allocate {nbytes} bytes: give 0 or more")
-        need = max(1, -(-nbytes // self.alignment)) * self.alignment
+        need = max(1, -(-(nbytes + self.gap) // self.alignment)) * self.alignment
         at = bisect_left(self._by_size, (need, -1))
         if at == len(self._by_size):
             raise HeapExhausted(self._explain(nbytes, need))

@@ -46,6 +46,8 @@ class Recorder:
         self._log = _log(folder, world.job.my_pe, world.board.address("stamp"))
         self._teams = 0
         self._known: dict[int, Any] = {}
+        self._live: list[tuple[int, int]] = []
+        self._lists = 0  # of arrays, in the log
         self.allocated: Callable[[], Sequence[Any]] = list
 
     def mapped(self) -> None:
@@ -63,7 +65,8 @@ class Recorder:
         """The host has queued a launch; returns a number for it."""
         number = self._log.launch_number()
         self._log.describe(launch=number, kernel=launch.name)
-        self._log.append(SUBMIT, 0, self._site(), (number, launch.shape.threads, stream))
+        words = number, launch.shape.threads, stream, self._live_now()
+        self._log.append(SUBMIT, 0, self._site(), words)
         return number
 
     @contextmanager
@@ -105,7 +108,7 @@ class Recorder:
         """An operation that the host queues on a stream; as a launch of one thread."""
         site, number = self._site(), self._log.launch_number()
         self._log.describe(launch=number, kernel=op.name)
-        self._log.append(SUBMIT, 0, site, (number, 1, stream))
+        self._log.append(SUBMIT, 0, site, (number, 1, stream, self._live_now()))
 
         def queued() -> Any:
             self._log.append(BEGIN, number)
@@ -166,6 +169,15 @@ class Recorder:
                     members=self._teams, pes=self._world.members[int(team)][:n].tolist()
                 )
                 self._log.append(TEAM, 0, self._site(), (int(team), self._teams))
+
+    def _live_now(self) -> int:
+        """The number of the list of the arrays that there are."""
+        live = [(a.offset, a.nbytes) for a in self.allocated()]
+        if live != self._live or not self._lists:
+            self._live = live
+            self._lists += 1
+            self._log.describe(live=live)
+        return self._lists - 1
 
     def name_arrays(self) -> None:
         """Write down which arrays there are."""

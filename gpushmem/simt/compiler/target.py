@@ -309,7 +309,7 @@ class SimtBuilder(ir.IRBuilder):
     def atomic_rmw(self, op: str, ptr: Any, val: Any, ordering: str, name: str = "") -> Any:
         generate = partial(INTRINSICS["atomicrmw"], self, op, ptr, val, ordering)
         what = UPDATES.get(op, observer.OTHER)
-        operand = super().neg(val) if op == "sub" else val
+        operand = super().neg(val) if op == "sub" and self.simt_observe is not None else val
         return self._as_one(ptr, generate, what, operand)
 
     def addrspacecast(self, value: Any, typ: Any, *rest: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,3 @@
-# A good report: bounds, element 32 of `row` (shape (32,)) is written at 1, 2.
 """A loop writes one element more than the array has."""
 
 import sys
