@@ -235,7 +235,6 @@ def iterate(
     first, last, used = slab(u, cuda.blockIdx.x, cuda.gridDim.x)
     if first < last:
         copy_halo(other, u, first, last)
-        cuda.syncthreads()
         old, new = u, other
         for k in range(iterations):
             edges(new, old, weight, neighbours, first, last)

@@ -176,7 +176,6 @@ def over_segments(rows, starts, counts, w1, w2, y, silu, hiddens):
                     feed_forward(
                         y[r : r + m], hidden[:m], rows[r : r + m], w1[local], w2[local], silu
                     )
-                    cuda.syncthreads()
                 if source < n - 1:
                     first = last = starts[local, source + 1]
 

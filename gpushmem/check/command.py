@@ -12,10 +12,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gpushmem import settings
-from gpushmem.check import bounds, log, order, races, report
+from gpushmem.check import bounds, log, order, races, report, sarif
+from gpushmem.check.known import Known
 from gpushmem.job.pes import compact
 
-__all__ = ["EXIT_CODE", "findings", "recorded"]
+__all__ = ["EXIT_CODE", "Known", "findings", "recorded"]
 
 EXIT_CODE = 66  # of a job in which something was found
 PREFIX, NEW = "gpushmem-check-", 60  # of the folders; seconds
@@ -47,18 +48,20 @@ def _remove_old() -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def findings(folder: Path, form: str = "text") -> tuple[int, str]:
-    """How many problems there are, and the report."""
+def findings(folder: Path, form: str, known: Known) -> tuple[int, str, list[str]]:
+    """How many problems there are, the report, and what else is to be said."""
     traces = list(log.read(folder))
     history = order.history(traces)
-    found = report.problems(history, races.races(history), bounds.outside(history))
+    every = report.problems(history, races.races(history), bounds.outside(history))
+    found, said = known.split(history, every)
     full = [trace.pe for trace in traces if trace.lost]
-    if form == "json":
-        return len(found), json.dumps([problem.data() for problem in found], indent=1)
-    text = report.text_of(found)
     if full:
-        text += (
-            f"gpushmem check: not all was checked: the log of {compact(full)} was full after "
-            f"{log.MOST} records; check a smaller problem, or fewer steps\n"
+        said.append(
+            f"not all was checked: the log of {compact(full)} was full after {log.MOST} records; "
+            "check a smaller problem, or fewer steps"
         )
-    return len(found), text
+    if form == "text":
+        return len(found), report.text_of(found), said
+    data = [problem.data() for problem in found]
+    made = sarif.log_of(history, found) if form == "sarif" else data
+    return len(found), json.dumps(made, indent=1), said

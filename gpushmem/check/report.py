@@ -13,7 +13,13 @@ from gpushmem.check.races import Race
 from gpushmem.ops.row import RETURN
 from gpushmem.simt.base.gpu_model import LANES
 
-__all__ = ["Problem", "problems", "text_of"]
+__all__ = ["KINDS", "Problem", "problems", "text_of"]
+
+KINDS = {
+    "race": "nothing orders two accesses to the same memory",
+    "ordering": "an operation is used before it is sure to be over",
+    "bounds": "symmetric memory is accessed that belongs to no array",
+}
 
 
 def problems(history: History, found: list[Race], bounds: list[Outside]) -> list[Problem]:

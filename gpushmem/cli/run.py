@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -89,9 +90,14 @@ class _As(click.ParamType):  # type: ignore[type-arg]
 )
 @click.option(
     "--check-format",
-    type=click.Choice(["text", "json"]),
+    type=click.Choice(["text", "json", "sarif"]),
     default="text",
     help="How --check reports.  [default: text]",
+)
+@click.option(
+    "--check-ignore",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File of known problems that --check is not to report.",
 )
 @click.option("--tag-output", is_flag=True, help="Prefix each line of output with its PE.")
 @click.option("--verbose", is_flag=True, help="Print how the PEs found each other.")
@@ -109,6 +115,7 @@ def command(
     nic_map: str | None,
     check: bool,
     check_format: str,
+    check_ignore: Path | None,
     tag_output: bool,
     verbose: bool,
     module: str | None,
@@ -146,7 +153,12 @@ def command(
         words = [sys.executable, *(("-m", module) if module else ()), *args]
         _usage(lambda: handover.hand_over(handover.parse(hosts, n_pes), words, asked, tag_output))
     n_pes = n_pes or 1
-    from gpushmem.check.command import EXIT_CODE, findings, recorded  # noqa: PLC0415  (heavy: ...
+    from gpushmem.check.command import (  # noqa: PLC0415  (heavy: ...
+        EXIT_CODE,
+        Known,
+        findings,
+        recorded,
+    )
     from gpushmem.start.launch import local  # noqa: PLC0415  (... not for usage errors)
 
     chosen = _backend()
@@ -155,6 +167,7 @@ def command(
         raise click.UsageError(
             f"--check: the {chosen} backend records nothing; add --backend {able}"
         )
+    known = _usage(lambda: Known(check_ignore))
     with ExitStack() as checking:
         folder = checking.enter_context(recorded()) if check else None
         try:
@@ -173,9 +186,11 @@ def command(
             click.echo(f"gpushmem: {summary}", err=True)
         code = outcome.code
         if folder is not None:
-            problems, text = findings(folder, check_format)
+            problems, text, said = findings(folder, check_format, known)
             if text:
                 click.echo(text, err=check_format == "text")
+            for line in said:
+                click.echo(f"gpushmem check: {line}", err=True)
             code = EXIT_CODE if problems else code
     _leave(code)
 

@@ -24,6 +24,7 @@ ROOTS = {
     "two_shot": {"two_shot", "all_reduce"},
     "ring": {"ring", "all_reduce"},
     "multicast": {"multicast", "all_reduce"},
+    "streams": {"one_shot", "all_reduce", "launch"},
     "norm": {"one_shot", "all_reduce_norm"},
     "norm_two_shot": {"two_shot", "all_reduce_norm"},
     "all_gather_gemm": {"all_gather_gemm"},

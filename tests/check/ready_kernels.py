@@ -38,6 +38,14 @@ def all_reduce(algorithm):
         plan(x)
 
 
+def streams():
+    plan = AllReduce(size=37, dtype=F4, algorithm="one_shot", **GPU)
+    x, two = array(37), (shmem.stream(), shmem.stream())
+    for call in range(CALLS):
+        plan(x, stream=two[call % 2])
+    shmem.synchronize()
+
+
 def norm(algorithm, tokens, hidden, threads):
     plan = AllReduceRMSNorm(
         tokens=tokens, hidden=hidden, dtype=F4, algorithm=algorithm, threads=threads, blocks=2
@@ -108,6 +116,7 @@ RUNS = {
     "two_shot": (all_reduce, "two_shot"),
     "ring": (all_reduce, "ring"),
     "multicast": (all_reduce, "multicast"),
+    "streams": (streams,),
     "norm": (norm, "one_shot", 5, 33, 32),
     # A part begins at an element that is not the first of a round of the threads.
     "norm_two_shot": (norm, "two_shot", 2, 100, 96),

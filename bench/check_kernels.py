@@ -1,0 +1,142 @@
+"""How much slower kernels are while they are recorded: `kernels/` with and without --check.
+
+python bench/check_kernels.py [KERNEL ...]
+
+Seconds of a call, best of ten, in jobs of their own, two PEs; the analysis, after the job, is not
+in them. Plans are as the cpu backend suggests them (blocks of one thread), or, "as on a GPU", of 2
+blocks of 32 threads, which are fibers under --check and loops without.
+"""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).parent.parent
+PES, CALLS = 2, 10
+AIM = "median 8, worst 20"
+
+
+def plans(gpu):
+    """Name -> a function that makes a plan and its arguments, and returns the call."""
+    import numpy as np
+    from gpushmem.kernels import (
+        AllGatherGemm,
+        AllReduce,
+        AllReduceRMSNorm,
+        ExpertParallel,
+        GemmAllReduce,
+        GemmReduceScatter,
+        Jacobi,
+        route,
+    )
+
+    import gpushmem as shmem
+
+    shape = {"threads": 32, "blocks": 2} if gpu else {}
+    n = shmem.n_pes()
+
+    def array(*sides):
+        rng = np.random.default_rng([shmem.my_pe(), *sides])
+        return shmem.to_device(rng.normal(size=sides).astype("float32"))
+
+    def all_reduce(algorithm):
+        plan = AllReduce(size=1 << 15, dtype="float32", algorithm=algorithm, **shape)
+        x = array(1 << 15)
+        return lambda: plan(x)
+
+    def norm():
+        plan = AllReduceRMSNorm(tokens=32, hidden=1024, dtype="float32", **shape)
+        given = array(32, 1024), array(32, 1024), array(1024)
+        out = array(32, 1024)
+        return lambda: plan(*given, out=out)
+
+    def product(kind, rows_a, rows_out):
+        plan = kind(m=128, n=128, k=128, dtype="float32", **shape)
+        a, b, out = array(128 * rows_a, 128), array(128, 128), array(128 * rows_out, 128)
+        return lambda: plan(a, b, out=out)
+
+    def jacobi():
+        plan = Jacobi(shape=(256, 256), dtype="float32", **shape)
+        u = array(*(side + 2 for side in plan.local_shape))
+        return lambda: plan(u, 4)
+
+    def experts():
+        plan = ExpertParallel(tokens=64, hidden=256, experts=8, top_k=2, dtype="float32", **shape)
+        x, out, weights = array(64, 256), array(64, 256), array(64, 2)
+        chosen = shmem.device_array((64, 2), "int32")
+        route(array(64, 8), experts=chosen, weights=weights)
+
+        def call():
+            plan.combine(plan.dispatch(x, chosen).rows, weights, out=out)
+
+        return call
+
+    return {
+        "one shot": lambda: all_reduce("one_shot"),
+        "two shot": lambda: all_reduce("two_shot"),
+        "ring": lambda: all_reduce("ring"),
+        "norm": norm,
+        "all-gather + GEMM": lambda: product(AllGatherGemm, 1, n),
+        "GEMM + reduce-scatter": lambda: product(GemmReduceScatter, n, 1),
+        "GEMM + all-reduce": lambda: product(GemmAllReduce, 1, 1),
+        "Jacobi": jacobi,
+        "dispatch and combine": experts,
+    }
+
+
+NAMES = (
+    "one shot", "two shot", "ring", "norm", "all-gather + GEMM", "GEMM + reduce-scatter",
+    "GEMM + all-reduce", "Jacobi", "dispatch and combine",
+)  # fmt: skip
+
+
+def in_a_pe(name, gpu):
+    """Print the seconds of a call."""
+    import gpushmem as shmem
+
+    shmem.init()
+    call = plans(gpu)[name]()
+    times = []
+    for _ in range(2 + CALLS):
+        shmem.barrier_all()
+        began = time.perf_counter()
+        call()
+        shmem.synchronize()
+        times.append(time.perf_counter() - began)
+    if shmem.my_pe() == 0:
+        print(f"seconds: {min(times[2:])}", flush=True)
+    shmem.finalize()
+
+
+def seconds(name, gpu, *options):
+    """The time of a call in a job."""
+    command = [sys.executable, "-m", "gpushmem", "run", "--backend", "cpu", "-n", str(PES)]
+    done = subprocess.run(
+        [*command, *options, __file__, "in-a-pe", name, str(int(gpu))],
+        check=True, capture_output=True, text=True, cwd=ROOT,
+    )  # fmt: skip
+    return float(done.stdout.partition("seconds: ")[2].split()[0])
+
+
+def main(names):
+    from harness import report, row
+
+    rows, ratios = [], []
+    for gpu in (False, True):
+        for name in names or NAMES:
+            plain, checked = seconds(name, gpu), seconds(name, gpu, "--check")
+            ratios.append(checked / plain)
+            what = f"{name}, as on a GPU" if gpu else name
+            rows.append(row(what, checked, "without --check", plain, "", ratios[-1]))
+    rows.append(row("median", None, "without --check", None, AIM, median(ratios)))
+    rows.append(row("worst", None, "without --check", None, AIM, max(ratios)))
+    report("check-kernels", rows)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["in-a-pe"]:
+        in_a_pe(sys.argv[2], sys.argv[3] == "1")
+    else:
+        main(sys.argv[1:])
