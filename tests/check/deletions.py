@@ -153,7 +153,7 @@ class Tree:
         if not run:
             place = self.folder / deletion.path.name
             place.write_text(deletion.source())
-            return self.run(place)
+            return self.run(place, pes=4)
         place = self.folder / "gpushmem" / "kernels" / deletion.path.name
         place.write_text(deletion.source())
         try:
