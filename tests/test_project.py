@@ -86,7 +86,7 @@ ROOMS = {
     ],
     "job": ["settings", "errors"],
     "start/bootstrap": ["job", "settings", "errors"],
-    "check": ["simt/compiler", "simt/base", "job", "ops", "settings", "lines"],
+    "check": ["simt/compiler", "simt/base", "job", "ops", "settings", "lines", "errors"],
     "diagnosis": [
         "simt/run", "simt/compiler", "simt/base", "artifacts", "job", "ops", "settings", "lines",
         "errors",
