@@ -2,14 +2,15 @@
 
 python bench/check_kernels.py [KERNEL ...]
 
-Seconds of a call, best of ten, in jobs of their own, two PEs; the analysis, after the job, is not
-in them. Plans are as the cpu backend suggests them (blocks of one thread), or, "as on a GPU", of 2
-blocks of 32 threads, which are fibers under --check and loops without.
+Seconds of a call, best of ten, in jobs of their own, two PEs. The analysis comes after the job, and
+is not in them. Plans are as the cpu backend suggests them: blocks of one thread.
 """
 
+import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
 
@@ -18,7 +19,7 @@ PES, CALLS = 2, 10
 AIM = "median 8, worst 20"
 
 
-def plans(gpu):
+def plans():
     """Name -> a function that makes a plan and its arguments, and returns the call."""
     import numpy as np
     from gpushmem.kernels import (
@@ -34,7 +35,6 @@ def plans(gpu):
 
     import gpushmem as shmem
 
-    shape = {"threads": 32, "blocks": 2} if gpu else {}
     n = shmem.n_pes()
 
     def array(*sides):
@@ -42,28 +42,28 @@ def plans(gpu):
         return shmem.to_device(rng.normal(size=sides).astype("float32"))
 
     def all_reduce(algorithm):
-        plan = AllReduce(size=1 << 15, dtype="float32", algorithm=algorithm, **shape)
+        plan = AllReduce(size=1 << 15, dtype="float32", algorithm=algorithm)
         x = array(1 << 15)
         return lambda: plan(x)
 
     def norm():
-        plan = AllReduceRMSNorm(tokens=32, hidden=1024, dtype="float32", **shape)
+        plan = AllReduceRMSNorm(tokens=32, hidden=1024, dtype="float32")
         given = array(32, 1024), array(32, 1024), array(1024)
         out = array(32, 1024)
         return lambda: plan(*given, out=out)
 
     def product(kind, rows_a, rows_out):
-        plan = kind(m=128, n=128, k=128, dtype="float32", **shape)
+        plan = kind(m=128, n=128, k=128, dtype="float32")
         a, b, out = array(128 * rows_a, 128), array(128, 128), array(128 * rows_out, 128)
         return lambda: plan(a, b, out=out)
 
     def jacobi():
-        plan = Jacobi(shape=(256, 256), dtype="float32", **shape)
+        plan = Jacobi(shape=(256, 256), dtype="float32")
         u = array(*(side + 2 for side in plan.local_shape))
         return lambda: plan(u, 4)
 
     def experts():
-        plan = ExpertParallel(tokens=64, hidden=256, experts=8, top_k=2, dtype="float32", **shape)
+        plan = ExpertParallel(tokens=64, hidden=256, experts=8, top_k=2, dtype="float32")
         x, out, weights = array(64, 256), array(64, 256), array(64, 2)
         chosen = shmem.device_array((64, 2), "int32")
         route(array(64, 8), experts=chosen, weights=weights)
@@ -92,12 +92,12 @@ NAMES = (
 )  # fmt: skip
 
 
-def in_a_pe(name, gpu):
+def in_a_pe(name):
     """Print the seconds of a call."""
     import gpushmem as shmem
 
     shmem.init()
-    call = plans(gpu)[name]()
+    call = plans()[name]()
     times = []
     for _ in range(2 + CALLS):
         shmem.barrier_all()
@@ -110,13 +110,18 @@ def in_a_pe(name, gpu):
     shmem.finalize()
 
 
-def seconds(name, gpu, *options):
-    """The time of a call in a job."""
+def seconds(name, checked):
+    """The time of a call in a job; `checked`: recorded, and not analysed afterwards."""
+    from gpushmem.check.command import recorded
+
     command = [sys.executable, "-m", "gpushmem", "run", "--backend", "cpu", "-n", str(PES)]
-    done = subprocess.run(
-        [*command, *options, __file__, "in-a-pe", name, str(int(gpu))],
-        check=True, capture_output=True, text=True, cwd=ROOT,
-    )  # fmt: skip
+    with recorded() if checked else nullcontext():
+        done = subprocess.run(
+            [*command, __file__, "in-a-pe", name],
+            check=True, capture_output=True, text=True, cwd=ROOT,
+        )  # fmt: skip
+    for setting in ("GPUSHMEM_CHECK", "GPUSHMEM_THREADS"):
+        os.environ.pop(setting, None)
     return float(done.stdout.partition("seconds: ")[2].split()[0])
 
 
@@ -124,12 +129,10 @@ def main(names):
     from harness import report, row
 
     rows, ratios = [], []
-    for gpu in (False, True):
-        for name in names or NAMES:
-            plain, checked = seconds(name, gpu), seconds(name, gpu, "--check")
-            ratios.append(checked / plain)
-            what = f"{name}, as on a GPU" if gpu else name
-            rows.append(row(what, checked, "without --check", plain, "", ratios[-1]))
+    for name in names or NAMES:
+        plain, checked = seconds(name, False), seconds(name, True)
+        ratios.append(checked / plain)
+        rows.append(row(name, checked, "without --check", plain, "", ratios[-1]))
     rows.append(row("median", None, "without --check", None, AIM, median(ratios)))
     rows.append(row("worst", None, "without --check", None, AIM, max(ratios)))
     report("check-kernels", rows)
@@ -137,6 +140,6 @@ def main(names):
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["in-a-pe"]:
-        in_a_pe(sys.argv[2], sys.argv[3] == "1")
+        in_a_pe(sys.argv[2])
     else:
         main(sys.argv[1:])
