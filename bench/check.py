@@ -10,9 +10,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from statistics import median
 
-from harness import report, row
+from harness import slowdowns
 
 ROOT = Path(__file__).parent.parent
 PES = 2
@@ -29,7 +28,7 @@ def seconds(path, *options):
 
 def main(names):
     names = names or [p.stem for p in sorted((ROOT / "examples").glob("*.py"))]
-    rows, ratios = [], []
+    times = []
     for name in names:
         if name == "train_digits" and len(names) > 1:
             continue
@@ -37,11 +36,8 @@ def main(names):
         for options in ((), ("--check",)):
             seconds(path, *options)
         plain, checked = seconds(path), seconds(path, "--check")
-        ratios.append(checked / plain)
-        rows.append(row(name, checked, "without --check", plain, "", ratios[-1]))
-    rows.append(row("median", None, "without --check", None, AIM, median(ratios)))
-    rows.append(row("worst", None, "without --check", None, AIM, max(ratios)))
-    report("check", rows)
+        times.append((name, checked, plain))
+    slowdowns("check", "without --check", AIM, times)
 
 
 if __name__ == "__main__":

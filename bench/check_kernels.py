@@ -12,7 +12,6 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from statistics import median
 
 ROOT = Path(__file__).parent.parent
 PES, CALLS = 2, 10
@@ -34,8 +33,6 @@ def plans():
     )
 
     import gpushmem as shmem
-
-    n = shmem.n_pes()
 
     def array(*sides):
         rng = np.random.default_rng([shmem.my_pe(), *sides])
@@ -78,18 +75,12 @@ def plans():
         "two shot": lambda: all_reduce("two_shot"),
         "ring": lambda: all_reduce("ring"),
         "norm": norm,
-        "all-gather + GEMM": lambda: product(AllGatherGemm, 1, n),
-        "GEMM + reduce-scatter": lambda: product(GemmReduceScatter, n, 1),
+        "all-gather + GEMM": lambda: product(AllGatherGemm, 1, shmem.n_pes()),
+        "GEMM + reduce-scatter": lambda: product(GemmReduceScatter, shmem.n_pes(), 1),
         "GEMM + all-reduce": lambda: product(GemmAllReduce, 1, 1),
         "Jacobi": jacobi,
         "dispatch and combine": experts,
     }
-
-
-NAMES = (
-    "one shot", "two shot", "ring", "norm", "all-gather + GEMM", "GEMM + reduce-scatter",
-    "GEMM + all-reduce", "Jacobi", "dispatch and combine",
-)  # fmt: skip
 
 
 def in_a_pe(name):
@@ -126,16 +117,10 @@ def seconds(name, checked):
 
 
 def main(names):
-    from harness import report, row
+    from harness import slowdowns
 
-    rows, ratios = [], []
-    for name in names or NAMES:
-        plain, checked = seconds(name, False), seconds(name, True)
-        ratios.append(checked / plain)
-        rows.append(row(name, checked, "without --check", plain, "", ratios[-1]))
-    rows.append(row("median", None, "without --check", None, AIM, median(ratios)))
-    rows.append(row("worst", None, "without --check", None, AIM, max(ratios)))
-    report("check-kernels", rows)
+    times = [(name, seconds(name, True), seconds(name, False)) for name in names or plans()]
+    slowdowns("check-kernels", "without --check", AIM, times)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import platform
 import time
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 
 from rich.console import Console
 from rich.table import Table
@@ -34,6 +35,15 @@ def row(what, ours, against, peer, aim, speed):
         "what": what, "ours": seconds(ours), "against": against, "peer": seconds(peer),
         "ratio": "" if speed is None else f"{speed:.2f}x", "aim": aim,
     }  # fmt: skip
+
+
+def slowdowns(name, against, aim, times):
+    """Report (what, ours, peer), with the median and the worst of the ratios, against an aim."""
+    ratios = [ours / peer for _, ours, peer in times]
+    rows = [row(what, ours, against, peer, "", ours / peer) for what, ours, peer in times]
+    for what, ratio in (("median", median(ratios)), ("worst", max(ratios))):
+        rows.append(row(what, None, against, None, aim, ratio))
+    report(name, rows)
 
 
 def seconds(t):

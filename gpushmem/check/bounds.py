@@ -38,18 +38,19 @@ def outside(history: History) -> list[Outside]:
 
 
 def _all(history: History) -> Iterator[tuple[Access, int, int]]:
+    of_lists = {pe.pe: [_Arrays(live) for live in pe.live] for pe in history.pes.values()}
     for pe in history.pes.values():
         rows = history.plain(pe.pe)
         rows = rows[rows["space"] >= 0]
         for number in np.unique(rows["launch"]).tolist():
             here = rows[rows["launch"] == number]
-            arrays = _Arrays(pe.live[pe.launches[number].live])
+            arrays = of_lists[pe.pe][pe.launches[number].live]
             for row in here[~arrays.hold(here["low"], here["end"])]:
                 yield from _first(arrays, history.access(pe.pe, row))
     for access in history.accesses:
         if access.launch and access.space[0] == "heap":
             launch = history.pes[access.pe].launches[access.launch]
-            arrays = _Arrays(history.pes[access.pe].live[launch.live])
+            arrays = of_lists[access.pe][launch.live]
             if not arrays.hold(access.low, access.end):
                 yield from _first(arrays, access)
 

@@ -26,6 +26,7 @@ __all__ = [
     "ARRIVED",
     "BEGIN",
     "CALL",
+    "CALL_OF_WARP",
     "CONTENTS",
     "DONE",
     "EFFECT",
@@ -74,12 +75,12 @@ OP = 2  # number of the row, effects << 8 | scope, pe, team, comparison or signa
 # Of the OP before it: number of the effect, address, bytes, stride, size; of a matrix the number
 # plus its rows << 8, and of one row the bytes without gaps, the stride, the size; row to row.
 EFFECT = 3
-DONE = (
-    4  # an operation has returned: number of the row, result, 0: a number, 1: a truth, 2: neither
-)
+# An operation has returned: number of the row, result, what that is (0 a number, 1 a truth, 2
+# neither).
+DONE = 4
 MET = 5  # a barrier of the block: number of the block, its meetings so far
 ARRIVED = 6  # at a barrier of a warp or the grid: 0 or 1, mask of lanes
-LEFT = 7  # ... has left it; 2: a call of the whole warp
+LEFT = 7  # ... has left it, or a call of the whole warp: CALL_OF_WARP
 SUBMIT = 8  # by the host: the launch, threads per block, its stream, which arrays there are
 BEGIN = 9  # of a launch
 END = 10
@@ -87,10 +88,12 @@ END = 10
 SYNC = 11
 CALL = 12  # of the host, all PEs call: 0 before, 1 after
 TEAM = 13  # the PE is in a new team: its number, the number of its members' description
+HOST = 14  # reads or writes an array of this PE: address, bytes, how
 UPDATE = 15  # by an atomic operation: address, what | used << 8, operand, expected, old
 THREADFENCE = 16  # scope
 CONTENTS = 17  # of an array of a wait: 0 for values, 1 for status, 2 for indices; index, number
-HOST = 14  # reads or writes an array of this PE: address, bytes, how
+
+CALL_OF_WARP = 2
 
 
 class Log:
@@ -153,8 +156,6 @@ class Log:
                 records[name] = slots[name]
             for k, name in enumerate(("address", "stride", "count", "step", "nbytes", "how")):
                 records["words"][:, k] = slots[name]
-            one = slots["count"] == 1
-            records["words"][one, 1] = slots["value"][one]
             start = _add(self.address, len(records))
             room = self._records[start : start + len(records)]
             room[:] = records[: len(room)]

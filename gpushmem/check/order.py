@@ -24,7 +24,7 @@ import numpy as np
 
 from gpushmem.check import log
 from gpushmem.check.clock import CALLED, DONE, ENDED, FENCED, READ, UPDATED, Clock
-from gpushmem.check.log import PHASE, SHARED, Trace
+from gpushmem.check.log import CALL_OF_WARP, PHASE, SHARED, Trace
 from gpushmem.check.words import CHANGES, Word, Write
 from gpushmem.ops import CMP_EQ, OPS, SIGNAL_ADD
 from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL, UPDATES, Effect, Op
@@ -68,7 +68,6 @@ PLAIN = np.dtype(
 )  # fmt: skip
 LOCAL, SHARED_MEMORY = -1, -2
 SYSTEM = 2  # scope of a fence
-CALL_OF_WARP = 2  # what a thread has left
 HOW = {ADD: "add", OR: "or", AND: "and", XOR: "xor"}  # others set the word
 INTEGER, TRUTH = 0, 1  # what a result is
 
@@ -184,16 +183,11 @@ class Call:
 
 
 class Update(NamedTuple):
-    """An atomic operation of numba.cuda."""
+    """An atomic operation of numba.cuda, or a plain store, to a word that others look at."""
 
-    record: Any
+    what: str
     site: str
     clock: Clock  # what its thread knew, fenced or not
-
-    @property
-    def stamp(self) -> int:
-        """Its place in the order of events."""
-        return int(self.record["stamp"])
 
 
 class Store(NamedTuple):
@@ -315,20 +309,27 @@ class Launch:
         `away`: what it has stored to another PE's memory, which has to be fenced, too. `seen`: what
         it has stored, and another PE reads.
         """
-        for last in ((OUT,),) if away else ((),) if seen else ((), (LOADS,)):
-            if clock.times.get((self.pe, self.number, thread, *last), -1) > when:
-                return True
+        key = self.pe, self.number, thread
+        if _time(clock, key, away, seen) > when:
+            return True
         return self.all_over(thread // self.threads, when, clock, away, seen)
 
     def all_over(
         self, block: int, when: int, clock: Clock, away: bool = False, seen: bool = False
     ) -> bool:
         """The same of what all threads of a block did at that time."""
-        for last in ((OUT,),) if away else ((),) if seen else ((), (LOADS,)):
-            key = self.pe, self.number, "block", block, *last
-            if clock.times.get(key, -1) > when >> PHASE:
-                return True
+        key = self.pe, self.number, "block", block
+        if _time(clock, key, away, seen) > when >> PHASE:
+            return True
         return clock.has(ENDED, self.pe, 0, self.number)
+
+
+def _time(clock: Clock, key: tuple[Any, ...], away: bool, seen: bool) -> int:
+    """Up to when a clock knows what a thread or a block did; see `Launch.over`."""
+    if away:
+        return clock.times.get((*key, OUT), -1)
+    time = clock.times.get(key, -1)
+    return time if seen else max(time, clock.times.get((*key, LOADS), -1))
 
 
 class Pe:
@@ -412,6 +413,7 @@ class History:
         self.words: dict[Any, Word] = {}
         self.ordered_by_waits: dict[Any, frozenset[Any]] = {}
         self.accesses: list[Access] = []
+        self._plain: dict[int, np.ndarray[Any, Any]] = {}
         self._events = self._sorted()
 
     def _sorted(self) -> list[tuple[Pe, Any]]:
@@ -497,7 +499,7 @@ class History:
                 fenced = clock.masks.get((FENCED, store.pe, where[0][1]), 0)
                 clock.put(DONE, store.pe, where[0][1], fenced)
                 self._only_fenced(self.pes[store.pe], clock)
-            self.words[where].put(Write(store, "set", value, clock, Update(None, site, clock)))
+            self.words[where].put(Write(store, "set", value, clock, Update("store", site, clock)))
         for pe in self.pes.values():
             pe.reset()
         self.accesses = []
@@ -624,7 +626,7 @@ class History:
                     known.know(key, mask)
             step.tell(known)
             value = operand if what != OTHER else None
-            by = Update(record, self._site(pe, record), clock.copy())
+            by = Update("atomic operation", self._site(pe, record), clock.copy())
             word.put(Write(step, HOW.get(what, "set"), value, known, by))
             if what == CAS or (what == SET and used and old != operand):
                 self.taken[where].append((step, old))
@@ -981,6 +983,11 @@ class History:
 
     def plain(self, pe: int) -> np.ndarray[Any, Any]:
         """The loads and stores of a PE's kernels: `PLAIN`."""
+        if pe not in self._plain:
+            self._plain[pe] = self._read_plain(pe)
+        return self._plain[pe]
+
+    def _read_plain(self, pe: int) -> np.ndarray[Any, Any]:
         trace = self.pes[pe].trace
         records = trace.records[trace.records["kind"] == log.ACCESS]
         made = np.zeros(len(records), PLAIN)

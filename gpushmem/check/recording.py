@@ -22,6 +22,7 @@ from gpushmem.check import log
 from gpushmem.check.log import (
     ACCESS,
     ARRIVED,
+    CALL_OF_WARP,
     CONTENTS,
     DONE,
     EFFECT,
@@ -48,16 +49,25 @@ from gpushmem.simt.compiler.primitives import (
 )
 from gpushmem.simt.compiler.target import device
 
-__all__ = ["OBSERVER", "PLACE", "adder", "generate", "generate_after", "group_called", "wants"]
+__all__ = [
+    "COMPARED",
+    "OBSERVER",
+    "PLACE",
+    "adder",
+    "generate",
+    "generate_after",
+    "group_called",
+    "wants",
+]
 
 PLACE = np.dtype(
     {
         "names": [
             "thread", "clock", "address", "count", "stride", "step", "next_thread", "next",
             "nbytes", "how", "site",
-            "value", "seen_thread", "seen_clock", "seen_address", "seen_old",  # of the last update
+            "seen_thread", "seen_clock", "seen_address", "seen_old",  # of the last update
         ],
-        "formats": ["i8"] * 16,
+        "formats": ["i8"] * 15,
         "itemsize": PLACE_BYTES,
     }
 )  # fmt: skip
@@ -67,6 +77,7 @@ RECORD_BYTES = RECORD.itemsize
 
 SHARED, BLOCK_BITS, PHASE = log.SHARED, log.BLOCK_BITS, log.PHASE
 FAR = 1 << 20  # bytes between accesses of one run, less: it is in one memory
+COMPARED = "cmp", "cond", "op"  # arguments of which an operation has one at most, if a number
 KIND_OF = {name: k for k, name in enumerate(OPS)}
 
 
@@ -193,8 +204,8 @@ def access(place, address, nbytes, how, value):
     if run.count > 0:
         end_run(place)
     run.thread, run.clock, run.address, run.count = thread, now, address, 1
-    run.stride, run.step, run.nbytes, run.how, run.site = 0, 0, nbytes, how, site_word()
-    run.value = value
+    # Of one access, the place of the stride has what is stored.
+    run.stride, run.step, run.nbytes, run.how, run.site = value, 0, nbytes, how, site_word()
 
 
 @device
@@ -206,8 +217,6 @@ def end_run(place):
         record.stamp, record.thread, record.clock = 0, run.thread, run.clock
         words = record.words
         words[0], words[1], words[2] = run.address, run.stride, run.count
-        if run.count == 1:
-            words[1] = run.value
         words[3], words[4], words[5] = run.step, run.nbytes, run.how
 
 
@@ -325,7 +334,7 @@ def own_event():
 def warp_called():
     """After a call of the whole warp: from here on a lane knows of it."""
     advance()
-    event(LEFT, 2, 0, 0, 0, 0, 0)
+    event(LEFT, CALL_OF_WARP, 0, 0, 0, 0, 0)
 
 
 def group_called(op: Op) -> Any:
@@ -345,14 +354,12 @@ def generate(call: Any) -> None:
     pe = call.integer("pe") if "pe" in call.values else i64(-1)
     team = call.integer("team") if "team" in call.values else i64(-1)
     compare = zero
-    for name in ("cmp", "cond"):
+    for name in COMPARED:
         if isinstance(call.argtypes.get(name), types.Integer):
             compare = call.integer(name)
     value = zero
     if isinstance(call.argtypes.get("value"), types.Integer):
         value = call.integer("value")
-    if op.base in ("signal_op", "put_signal"):
-        compare = call.integer("op")
     scope = {BLOCK: 2, WARP: 1}.get(op.scope, 0)
     seen = [
         (k, effect)

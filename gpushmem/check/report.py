@@ -327,8 +327,7 @@ class _Race(Problem):
                     return f"{order}() before {by.op.name} at {line}"
                 if isinstance(by, Update) and history.over(self.first, self.one, by.clock):
                     system = "_system" * (self.first.pe != self.second.pe)
-                    what = "store" if by.record is None else "atomic operation"
-                    return f"cuda.threadfence{system}() before the {what} at {line}"
+                    return f"cuda.threadfence{system}() before the {by.what} at {line}"
         return None
 
     def _told_by(self) -> tuple[Call, bool] | None:

@@ -100,23 +100,24 @@ def _can_do_without(
         starts.append((None, 0))
     for start, number in starts:
         changes = [w for w in others if w.how != "set" and not (start and start.after(w))]
-        certain_ones = []
+        known = []
         for write in sure:
             if write.how == "set" or (start and start.after(write)):
                 continue
             if start is None or write.after(start):
-                certain_ones.append(write)
+                known.append(write)
             else:  # before the word was set, or after it
                 changes.append(write)
-        if number is None or any(w.value is None for w in changes + certain_ones):
+        every = changes + known
+        if number is None or any(write.value is None for write in every):
             return True
         rounds = 1
-        if len({w.how for w in changes + certain_ones}) > 1:  # their order matters
-            changes, certain_ones, rounds = changes + certain_ones, [], len(changes)
+        if len({write.how for write in every}) > 1:  # their order matters
+            changes, known, rounds = every, [], len(every)
         changed = number
-        for write in certain_ones:
+        for write in known:
             changed = CHANGES[write.how](changed, write.value)
-        if _reachable(compare, changed, changes, value, max(1, rounds)):
+        if _reachable(compare, changed, changes, value, rounds):
             return True
     return False
 

@@ -153,13 +153,7 @@ def command(
         words = [sys.executable, *(("-m", module) if module else ()), *args]
         _usage(lambda: handover.hand_over(handover.parse(hosts, n_pes), words, asked, tag_output))
     n_pes = n_pes or 1
-    from gpushmem.check.command import (  # noqa: PLC0415  (heavy: ...
-        EXIT_CODE,
-        Known,
-        findings,
-        recorded,
-    )
-    from gpushmem.start.launch import local  # noqa: PLC0415  (... not for usage errors)
+    from gpushmem.start.launch import local  # noqa: PLC0415  (heavy, not for usage errors)
 
     chosen = _backend()
     if check and not registry.about(chosen).records:
@@ -167,9 +161,12 @@ def command(
         raise click.UsageError(
             f"--check: the {chosen} backend records nothing; add --backend {able}"
         )
-    known = _usage(lambda: Known(check_ignore))
+    if check or check_ignore is not None:
+        from gpushmem.check import command as checker  # noqa: PLC0415  (for those who check)
+
+        known = _usage(lambda: checker.Known(check_ignore))
     with ExitStack() as checking:
-        folder = checking.enter_context(recorded()) if check else None
+        folder = checking.enter_context(checker.recorded()) if check else None
         try:
             local.check_room(n_pes, pipes=tag_output)
             what: Any = program
@@ -186,12 +183,12 @@ def command(
             click.echo(f"gpushmem: {summary}", err=True)
         code = outcome.code
         if folder is not None:
-            problems, text, said = findings(folder, check_format, known)
+            problems, text, said = checker.findings(folder, check_format, known)
             if text:
                 click.echo(text, err=check_format == "text")
             for line in said:
                 click.echo(f"gpushmem check: {line}", err=True)
-            code = EXIT_CODE if problems else code
+            code = checker.EXIT_CODE if problems else code
     _leave(code)
 
 

@@ -17,7 +17,7 @@ from gpushmem.backends.cpu import hook
 from gpushmem.backends.cpu.inline import nbytes_of
 from gpushmem.backends.cpu.world import World
 from gpushmem.check.log import BEGIN, CALL, DONE, EFFECT, END, HOST, OP, SUBMIT, SYNC, TEAM, Log
-from gpushmem.check.recording import KIND_OF, PLACE
+from gpushmem.check.recording import COMPARED, KIND_OF, PLACE
 from gpushmem.lines import assigned_name, line_of, user_frame
 from gpushmem.ops import Op
 from gpushmem.ops.team import Team
@@ -127,10 +127,11 @@ class Recorder:
         self, op: Op, arguments: dict[str, Any], run: Callable[[], Any], site: int, launch: int = 0
     ) -> Any:
         number = KIND_OF[op.name]
-        given = [arguments[name] for name in ("cmp", "cond", "op") if name in arguments]
-        compare = int(given[0]) if given and isinstance(given[0], int | np.integer) else 0
-        value = arguments.get("value", 0)
-        value = int(value) if isinstance(value, int | np.integer) else 0
+        given = next((arguments[name] for name in COMPARED if name in arguments), 0)
+        compare, value = (
+            int(number) if isinstance(number, int | np.integer) else 0
+            for number in (given, arguments.get("value", 0))
+        )
         team = int(arguments.get("team", -1))
         arrays = [isinstance(arguments[effect.array], np.ndarray) for effect in op.facts.effects]
         pe = int(arguments.get("pe", -1))

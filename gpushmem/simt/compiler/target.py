@@ -265,12 +265,12 @@ class SimtBuilder(ir.IRBuilder):
     ) -> Any:
         """What is generated here is one atomic access to `pointer`, or none at all if None."""
         observe, self.simt_observe = self.simt_observe, None
-        if observe is not None and pointer is not None:
+        seen = observe is not None and pointer is not None
+        if seen:
             observe(self, pointer, observer.ATOMIC)
-            result = generate()
+        result = generate()
+        if seen:
             _observe_update(self, pointer, what, operands, result)
-        else:
-            result = generate()
         self.simt_observe = observe
         return result
 
@@ -408,8 +408,9 @@ class SimtLower(CUDALower):
     def lower_inst(self, inst: Any) -> None:
         if self._is_user_code:
             self.builder.simt_site, self.builder.simt_loc = self._site(inst), inst.loc
-            assigns = isinstance(inst, nb_ir.Assign)
-            self.builder.simt_unused = assigns and inst.target.name not in self._looked_at
+            if self.builder.simt_observe is not None:
+                assigns = isinstance(inst, nb_ir.Assign)
+                self.builder.simt_unused = assigns and inst.target.name not in self._looked_at
         if self._polls and inst.is_terminator:
             INTRINSICS["polling loop"](self.builder)
         super().lower_inst(inst)
