@@ -7,9 +7,13 @@ from hypothesis import strategies as st
 
 from gpushmem.check.clock import CALLED, DONE, Clock
 from gpushmem.check.order import Bit
-from gpushmem.check.words import CHANGES, HOLDS, Word, Write
+from gpushmem.check.words import HOLDS, Word, Write
 
 WAIT = Bit(CALLED, 9, 0, 0)
+MADE = {
+    "set": lambda a, b: b, "add": lambda a, b: a + b, "or": lambda a, b: a | b,
+    "and": lambda a, b: a & b, "xor": lambda a, b: a ^ b,
+}  # fmt: skip
 
 
 @st.composite
@@ -66,7 +70,7 @@ def enumerated(writes, before, heard, later, compare, value):
                 always = seen if always is None else always & seen
             if place < len(order):
                 how, by = writes[order[place]]
-                number = by if how == "set" else CHANGES[how](number, by)
+                number = MADE[how](number, by)
     return None if always is None else always - heard
 
 
