@@ -147,6 +147,15 @@ SETTINGS = {
             "folder in which the PEs record what they do, for `gpushmem run --check`",
         ),
         Setting(
+            "GPUSHMEM_MEMORY", "native", _one_of("native", "weak"),
+            "cpu: weak: operations are performed as late, and in any order, as a GPU may; "
+            "`gpushmem run --memory`",
+        ),
+        Setting(
+            "GPUSHMEM_SEED", "0", _count(0),
+            "with weak memory: number that decides what is late; `gpushmem run --seed`",
+        ),
+        Setting(
             "GPUSHMEM_DEADLOCK", "1", _switch,
             "0: turn deadlock detection off",
         ),

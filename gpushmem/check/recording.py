@@ -289,7 +289,9 @@ def grid_met():
     event(LEFT, 1, 0, 0, 0, 0, 0)
 
 
-OBSERVER = Observer(access, updated, fences, block_met, warp_meets, warp_met, grid_meets, grid_met)
+OBSERVER = Observer(
+    fences, block_met, warp_meets, warp_met, grid_meets, grid_met, access=access, updated=updated
+)
 
 
 # --- operations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import secrets
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -99,6 +100,16 @@ class _As(click.ParamType):  # type: ignore[type-arg]
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="File of known problems that --check is not to report.",
 )
+@click.option(
+    "--memory",
+    type=click.Choice(["native", "weak"]),
+    help="cpu: weak: perform operations as late, and in any order, as a GPU may.",
+)
+@click.option(
+    "--seed",
+    type=_As("GPUSHMEM_SEED", "integer"),
+    help="What is late, and in which order, with --memory weak.  [default: another in each run]",
+)
 @click.option("--tag-output", is_flag=True, help="Prefix each line of output with its PE.")
 @click.option("--verbose", is_flag=True, help="Print how the PEs found each other.")
 @click.option("-m", "module", help="Run a module, as python -m does, instead of a script.")
@@ -116,6 +127,8 @@ def command(
     check: bool,
     check_format: str,
     check_ignore: Path | None,
+    memory: str | None,
+    seed: int | None,
     tag_output: bool,
     verbose: bool,
     module: str | None,
@@ -135,6 +148,8 @@ def command(
         "GPUSHMEM_HCA": hca,
         "GPUSHMEM_NIC_MAP": nic_map,
         "GPUSHMEM_VERBOSE": "1" if verbose else None,
+        "GPUSHMEM_MEMORY": memory,
+        "GPUSHMEM_SEED": str(_seed(seed)) if memory == "weak" else None,
     }
     for name, value in asked.items():
         if value is not None:
@@ -152,6 +167,7 @@ def command(
         }
         words = [sys.executable, *(("-m", module) if module else ()), *args]
         _usage(lambda: handover.hand_over(handover.parse(hosts, n_pes), words, asked, tag_output))
+    _reject_weak(check)
     n_pes = n_pes or 1
     from gpushmem.start.launch import local  # noqa: PLC0415  (heavy, not for usage errors)
 
@@ -182,6 +198,7 @@ def command(
         if summary and (n_pes > 1 or outcome.code > 128):
             click.echo(f"gpushmem: {summary}", err=True)
         code = outcome.code
+        _say_seed(code)
         if folder is not None:
             problems, text, said = checker.findings(folder, check_format, known)
             if text:
@@ -190,6 +207,25 @@ def command(
                 click.echo(f"gpushmem check: {line}", err=True)
             code = checker.EXIT_CODE if problems else code
     _leave(code)
+
+
+def _seed(given: int | None) -> int:
+    """The seed of a run whose memory is weak: the option, the setting, or another in each run."""
+    if given is None and settings.is_set("GPUSHMEM_SEED"):
+        given = settings.get("GPUSHMEM_SEED")
+    return secrets.randbelow(settings.MOST) if given is None else given
+
+
+def _reject_weak(check: bool) -> None:
+    if check and settings.get("GPUSHMEM_MEMORY") == "weak":
+        raise click.UsageError("--check sees every order that is allowed: leave --memory weak out")
+
+
+def _say_seed(code: int) -> None:
+    """Say how to repeat a run that failed while memory was weak."""
+    if code and settings.get("GPUSHMEM_MEMORY") == "weak":
+        again = f"--memory weak --seed {settings.get('GPUSHMEM_SEED')}"
+        click.echo(f"gpushmem: to repeat this order of operations: {again}", err=True)
 
 
 def _leave(code: int) -> NoReturn:

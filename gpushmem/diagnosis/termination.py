@@ -47,7 +47,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from gpushmem import settings
 from gpushmem.diagnosis import movers
@@ -67,14 +67,27 @@ ANSWERS = 1.0  # seconds for which no PE answers before the others are given up
 LAST = 5.0  # seconds from the verdict to the end of a process that does not end by itself
 
 
+class Late(Protocol):
+    """Operations that are performed late; while some are pending, a PE is not still."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether some are."""
+
+    def late(self) -> None:
+        """Perform those that have waited for too long."""
+
+
 class Watch:
     """The watch of the calling PE, from `init` to `finalize`."""
 
-    def __init__(self, job: Job, accountant: Accountant, asking: Asking) -> None:
+    def __init__(
+        self, job: Job, accountant: Accountant, asking: Asking, late: Late | None = None
+    ) -> None:
         self._pe, self._board, self._accountant = job.my_pe, job.board, accountant
-        self._asking = asking
+        self._asking, self._late = asking, late
         self._me = self._board.pes[job.my_pe : job.my_pe + 1]
-        self._stillness = Stillness(asking)
+        self._stillness = Stillness(asking, late)
         self._neighbour: tuple[int, int] | None = None  # PE, pidfd
         self._gathered: Any = None  # the numbers that the probe is about
         self._deadlocks = settings.get("GPUSHMEM_DEADLOCK")
@@ -125,7 +138,8 @@ class Watch:
 
     def _looks(self) -> tuple[Callable[[], None], ...]:
         looks = self._hear, self._answer, self._asking.look, self._publish, self._neighbours
-        return *looks, self._judge
+        late = () if self._late is None else (self._late.late,)
+        return *looks, *late, self._judge
 
     def _hear(self) -> None:
         """When there is a verdict, end the waits of this PE."""
@@ -281,8 +295,8 @@ class Over:
 class Stillness:
     """Whether this PE's threads have moved, from one look to the next."""
 
-    def __init__(self, asking: Asking) -> None:
-        self._asking = asking
+    def __init__(self, asking: Asking, late: Late | None) -> None:
+        self._asking, self._late = asking, late
         self.number = 0  # while the PE is still: counts how often it has become so
         self.quiet_since = 0  # monotonic nanoseconds, while nothing but polls happens; else 0
         self.confirms = False  # whether the PE has been still for two rounds since the probe
@@ -303,7 +317,7 @@ class Stillness:
             natives = None if movers.alarmed() or not all_at_rest() else movers.natives()
             polls = [int(word["polls"]) for _, word in words]
             still = None if natives is None else (quiet, polls, natives)
-        if moves() != before:
+        if moves() != before or (self._late is not None and self._late.pending):
             quiet = still = None
         if not self._quiet.look(quiet, turns):
             self.quiet_since = 0

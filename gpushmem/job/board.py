@@ -35,7 +35,7 @@ __all__ = [
 ]  # fmt: skip
 
 NONE, FAILED, DEADLOCK, TIMEOUT = range(4)  # verdicts
-MAGIC = 0x47505553484D0002
+MAGIC = 0x47505553484D0003
 ACCOUNT_BYTES = 1 << 20  # size of a box; memory is committed only when written
 TEXT_BYTES = 1 << 20
 
@@ -55,6 +55,7 @@ JOB = np.dtype(
         ("text_bytes", "i8"),  # size of the report behind the verdict
         ("announced", "i8"),  # size of PE 0's announcement plus 1; 0: none yet
         ("stamp", "i8"),  # events of all PEs so far, while they are checked
+        ("performed", "i8"),  # operations of all PEs so far, while memory is weak
     ],
     align=True,
 )
@@ -63,16 +64,16 @@ PE = np.dtype(
         # `itemsize` keeps PEs on separate cache lines. Kernels read `ended`: it comes first.
         "names": [
             "ended", "code", "pid", "namespace", "initialised", "still", "confirmed",
-            "quiet_since", "answered", "account_bytes", "met", "kernel",
+            "quiet_since", "answered", "account_bytes", "met", "turns", "kernel",
         ],
-        "formats": ["i8"] * 11 + ["S40"],
-        "itemsize": 128,
+        "formats": ["i8"] * 12 + ["S40"],
+        "itemsize": 192,
     }
 )  # fmt: skip
 # ended: 1 when the PE has ended, with exit code `code` (-1: unknown). initialised: 0 before
 # `init`, 1 until `finalize`, 2 after it. still, confirmed, quiet_since: `diagnosis/termination`.
-# met: 1 when the PE waits for the announcement (`start/bootstrap/inherited`). kernel: name of a
-# running kernel.
+# met: 1 when the PE waits for the announcement (`start/bootstrap/inherited`). turns:
+# `backends/cpu/weak/pending`. kernel: name of a running kernel.
 # Signals that a kernel with a wild store may be killed by:
 WILD = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 PAGE = mmap.PAGESIZE

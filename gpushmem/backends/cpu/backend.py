@@ -24,6 +24,7 @@ from gpushmem.backends.cpu.hostcalls import HostCalls
 from gpushmem.backends.cpu.inline import Inline
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.teams import Teams
+from gpushmem.backends.cpu.weak.memory import weak_memory, weaken_kernels
 from gpushmem.backends.cpu.world import World
 from gpushmem.backends.host_arguments import checked
 from gpushmem.backends.hostcalls import check_buffer
@@ -61,6 +62,7 @@ class CpuBackend:
 
     def __init__(self, heap_bytes: int) -> None:
         check_kernels()
+        weaken_kernels()
         lowering.install()
         job = current()
         assert job is not None  # see `runtime`
@@ -68,17 +70,21 @@ class CpuBackend:
         store.speak(job.my_pe == 0)
         self.heap_bytes = heap_bytes
         self.world = World(job, heap_bytes)
-        self._recorder = recorder(self.world)
-        self._meeting = Meeting(self.world)
+        self._recorder, self._weak = recorder(self.world), weak_memory(self.world)
+        self._meeting = Meeting(self.world, self._weak.wait_idle if self._weak else None)
         self._device = Device()
         self._teams = Teams(self.world, self._meeting)
         self._journal = Journal()
         self.world.native["journal"] = self._journal.address
         self._arrays, self._asking = Arrays(), Asking()
         self._accountant = Accountant(job, self._meeting, self._journal, self._arrays, self._asking)
-        self._watch = Watch(job, self._accountant, self._asking)
-        self._host_calls = HostCalls(self.world.native, self._run, self._recorder)
-        self._inline = Inline(self.world, self._meeting, self._teams, self._journal)
+        self._watch = Watch(job, self._accountant, self._asking, self._weak)
+        # So that the code of kernels has another name in the store.
+        self._options = (
+            {"checked": True} if self._recorder else {"weak": True} if self._weak else {}
+        )
+        self._host_calls = HostCalls(self.world.native, self._run, self._recorder, self._options)
+        self._inline = Inline(self.world, self._meeting, self._teams, self._journal, self._weak)
         self.world.size_heap()
         self._watch.start()
         over = self.world.board.error()
@@ -90,6 +96,8 @@ class CpuBackend:
             self._arrays.heap = self.world.heap
             if self._recorder is not None:
                 self._recorder.mapped()
+            if self._weak is not None:
+                self._weak.mapped()
         except BaseException:
             self._watch.stop()
             raise
@@ -102,6 +110,8 @@ class CpuBackend:
     def meet(self, what: str, nbytes: int = -1) -> None:
         # A kernel of this PE may be in a barrier_all of its own; one PE must not be there twice.
         self.synchronize()
+        if self._weak is not None:
+            self._weak.quiet()
         if self._recorder is None:
             self._meeting.meet(what, nbytes)
             return
@@ -126,6 +136,8 @@ class CpuBackend:
         embed(None)
         if self._recorder is not None:
             self._recorder.close()
+        if self._weak is not None:
+            self._weak.close()
         self._watch.stop()
         self._interrupts.restore()
         store.speak(True)
@@ -193,9 +205,7 @@ class CpuBackend:
             known = ", ".join(sorted([*OPTIONS, *IGNORED, "device"]))
             raise ArgumentError(f"jit has no option {', '.join(sorted(unknown))}; it has {known}")
         chosen = {"cache": True} | {k: v for k, v in options.items() if k in OPTIONS}
-        if self._recorder is not None:
-            chosen["checked"] = True  # so that its code has another name in the store
-        return Kernel(py_func, **chosen)
+        return Kernel(py_func, **chosen, **self._options)
 
     def prepare(
         self, kernel: Kernel, config: tuple[Any, ...], args: tuple[Any, ...]
@@ -229,6 +239,10 @@ class CpuBackend:
 
     def _run(self, launch: Running, number: int = 0) -> None:
         """Run a launch in the worker of its stream."""
+        if self._weak is not None:
+            with self._weak.running(launch):
+                self._teams.run(launch)
+            return
         if self._recorder is None:
             self._teams.run(launch)
             return
@@ -269,8 +283,11 @@ class CpuBackend:
 
     def _do(self, op: Op, arguments: dict[str, Any]) -> Any:
         stream = arguments.pop("stream", None)
+        if self._weak is not None and op.hears:
+            self._weak.idle(waits=False)
         run = self._inline.calls.get(op.base)
-        if run is None:  # it waits, or is a collective
+        late = self._weak is not None and stream is not None and op.facts.orders
+        if run is None or late:  # it waits, may be late, or is a collective
             return self._in_a_kernel(op, arguments, stream)
         if op.facts.meets:  # a kernel of this PE may be in a call of the same team
             if stream is not None:
@@ -304,6 +321,7 @@ class CpuBackend:
 def warm_up(n_pes: int | None) -> None:
     """Prepare what the PEs need, in the process they will be forked from."""
     check_kernels()
+    weaken_kernels()
     lowering.install()
     scheduler.addresses()
     meeting.native()

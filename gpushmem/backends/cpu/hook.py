@@ -24,7 +24,9 @@ from gpushmem.simt.compiler.observer import observe
 from gpushmem.simt.compiler.primitives import user_word
 from gpushmem.simt.compiler.target import call_device, device
 
-__all__ = ["OBSERVERS", "Call", "Observer", "check", "group_called", "is_observed", "observed"]
+__all__ = ["OBSERVERS", "Call", "Observer", "check", "group_called", "group_calls",
+    "is_observed", "observe_also", "observed",
+]  # fmt: skip
 
 
 @device
@@ -116,12 +118,16 @@ class Observer(NamedTuple):
     """An observer of operations: which rows it observes, and the code it adds to a call.
 
     `after` is the code that follows the operation; it gets the result as an int64, and its kind:
-    0 for a number, 1 for a truth value, 2 for what cannot be one.
+    0 for a number, 1 for a truth value, 2 for what cannot be one. `group_calls` and
+    `group_called(op)` are device functions that each thread calls before and after a call of its
+    warp or block.
     """
 
     wants: Callable[[Op], bool]
     generate: Callable[[Call], None]
     after: Callable[[Call, ir.Value, int], None] | None = None
+    group_calls: Any = None
+    group_called: Callable[[Op], Any] | None = None
 
 
 OBSERVERS = [Observer(recording.wants, recording.generate)]
@@ -129,17 +135,29 @@ OBSERVERS = [Observer(recording.wants, recording.generate)]
 
 def check() -> None:
     """Let the checker observe all operations that are lowered from now on."""
-    if CHECKER not in OBSERVERS:
-        OBSERVERS.append(CHECKER)
-        observe(checking.OBSERVER)
+    observe_also(CHECKER)
+    observe(checking.OBSERVER)
+
+
+def observe_also(observer: Observer) -> None:
+    """Let an observer see all operations that are lowered from now on."""
+    if observer not in OBSERVERS:
+        OBSERVERS.append(observer)
+
+
+def group_calls(op: Op) -> Any:
+    """What each thread does before a call of its warp or block; None if nothing."""
+    return next((o.group_calls for o in _wanting(op) if o.group_calls is not None), None)
 
 
 def group_called(op: Op) -> Any:
-    """What each thread does after a call of its warp or block; None if nothing."""
-    return checking.group_called(op) if CHECKER in _wanting(op) else None
+    """What each thread does after it."""
+    return next((o.group_called(op) for o in _wanting(op) if o.group_called is not None), None)
 
 
-CHECKER = Observer(checking.wants, checking.generate, checking.generate_after)
+CHECKER = Observer(
+    checking.wants, checking.generate, checking.generate_after, group_called=checking.group_called
+)
 
 
 def _wanting(op: Op) -> list[Observer]:

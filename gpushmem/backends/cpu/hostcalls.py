@@ -34,9 +34,10 @@ class HostCalls:
         world: np.ndarray[Any, Any],
         run: Callable[..., None] = Running.__call__,
         recorder: Recorder | None = None,
+        options: dict[str, Any] | None = None,
     ) -> None:
         self._world, self._run, self._recorder = world, run, recorder
-        self._options = {} if recorder is None else {"checked": True}
+        self._options = options or {}
         self._device = Device()
         self._idle: list[Stream] = []
 

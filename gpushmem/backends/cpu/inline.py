@@ -17,6 +17,8 @@ from gpushmem.backends.cpu import atomics
 from gpushmem.backends.cpu.access import BAD_SIGNAL_OP, EMPTY, UNALIGNED, error_of
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.teams import Teams
+from gpushmem.backends.cpu.weak.memory import WeakMemory
+from gpushmem.backends.cpu.weak.operations import BODIES
 from gpushmem.backends.cpu.world import World
 from gpushmem.backends.hostcalls import (
     check_contiguous,
@@ -34,13 +36,21 @@ from gpushmem.ops.row import Effect
 __all__ = ["Inline", "nbytes_of"]
 
 Array = np.ndarray[Any, Any]
+LATE = BODIES.keys() - {"get"}  # what runs as a kernel where memory is weak
 SIGNAL_OPS = {SIGNAL_SET: OPS["atomic_set"], SIGNAL_ADD: OPS["atomic_add"]}
 
 
 class Inline:
     """The calls of one PE's host; `calls` has one for the base name of each operation."""
 
-    def __init__(self, world: World, meeting: Meeting, teams: Teams, journal: Journal) -> None:
+    def __init__(
+        self,
+        world: World,
+        meeting: Meeting,
+        teams: Teams,
+        journal: Journal,
+        weak: WeakMemory | None = None,
+    ) -> None:
         self._world, self._teams, self._journal = world, teams, journal
         plain: dict[str, Callable[..., Any]] = {
             "my_pe": lambda: world.job.my_pe,
@@ -65,6 +75,10 @@ class Inline:
             **{name: partial(self._atomic, OPS[name]) for name in atomics.ROWS},
             **{name: getattr(teams, name) for name in OPS if name.startswith("team_")},
         }
+        if weak is not None:
+            plain = {name: call for name, call in plain.items() if name not in LATE}
+            plain |= {"fence": weak.fence, "flush": weak.flush, "quiet": weak.quiet}
+            plain["barrier_all"] = partial(self._barrier_all, weak, meeting)
         self.calls = {name: self._noted(OPS[name], call) for name, call in plain.items()}
 
     def _noted(self, op: Op, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,6 +103,10 @@ class Inline:
         if written(op):
             call = partial(call, place=self._journal.place())
         return partial(call, **arguments)
+
+    def _barrier_all(self, weak: WeakMemory, meeting: Meeting) -> None:
+        weak.quiet()
+        meeting.join("barrier")
 
     # --- copies
 

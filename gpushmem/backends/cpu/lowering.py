@@ -42,9 +42,10 @@ from gpushmem.backends.cpu.access import (
 )
 from gpushmem.backends.cpu.blas import gemm
 from gpushmem.backends.cpu.calls import digest_of, words_of
-from gpushmem.backends.cpu.hook import group_called, is_observed, observed
+from gpushmem.backends.cpu.hook import group_called, group_calls, is_observed, observed
 from gpushmem.backends.cpu.inside import one_at_a_time
 from gpushmem.backends.cpu.multicast import multicast_array
+from gpushmem.backends.cpu.weak.memory import body_of as weak_body
 from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 from gpushmem.simt.base.native import (
@@ -216,12 +217,21 @@ def _once(op: Op, label: str, body: Any) -> Any:
             release(group)
 
     @device
-    def checked(given):
+    def observed_(given):
+        calls()
         call(given)
         called()
 
-    called = group_called(op)
-    return checked if called is not None else call
+    before, after = group_calls(op), group_called(op)
+    if before is None and after is None:
+        return call
+    calls, called = before or nothing_more, after or nothing_more
+    return observed_
+
+
+@device
+def nothing_more():
+    pass
 
 
 def _chosen(row: Op, bodies: dict[str, Any]) -> Any:
@@ -249,6 +259,9 @@ def lowering_of(op: Op) -> Any:
     """The meaning of a row of the table in kernels."""
     if op.base in collectives.REDUCING:
         return _chosen(op, collectives.REDUCING[op.base])
+    late = weak_body(op)
+    if late is not None:
+        return _in_scope(op, late)
     if op.base not in BODIES:
         raise LookupError(
             f"{op.base} has no lowering: add it to BODIES in backends/cpu/lowering.py"

@@ -160,8 +160,9 @@ def native() -> dict[str, Any]:
 class Meeting:
     """The calling PE's side of the job's meetings."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, idle: Callable[[], object] | None = None) -> None:
         self._world = world
+        self._idle = idle  # called now and then while the host waits
         self._post_all, self._passed = native()["post_all"], native()["passed"]
         self.waiting: Waiting | None = None
 
@@ -241,8 +242,10 @@ class Meeting:
                 self.waiting = waiting
                 # Back in Python now and then, so that signals are handled, and to see which PEs
                 # ended. One that ended after arriving is no reason to complain.
-                while not passed(ASLEEP):
+                while not passed(ASLEEP if self._idle is None else ASLEEP + SLEEPS - 2):
                     waiting.parked.turns += 1
+                    if self._idle is not None:
+                        self._idle()
                     gone, error = waiting.gone(), self._world.board.error()
                     if error is not None:
                         raise error

@@ -84,6 +84,7 @@ WORLD = np.dtype(
         ("blocks", "i8"),
         ("n_blocks", "i8"),
         ("journal", "i8"),  # address of this PE's notes, see `diagnosis.journal`
+        ("weak", "i8"),  # address of its WEAK record, see `weak.pending`; 0: memory is not weak
     ],
     align=True,
 )

@@ -125,6 +125,10 @@ LAUNCH = _struct(
     ("end_thread", "i8"),
     ("trampoline", "i8"),
     ("cancel", "i8"),  # set from outside: stop at the ring's next turn
+    # C functions of a LAUNCH's address, 0: none; for an embedder:
+    ("idle", "i8"),  # called in each turn of the ring in which no thread has moved
+    ("leave", "i8"),  # called when the grid has ended, before its memory is given back
+    ("stepped", "i8"),  # the embedder's own
     ("max_resident", "i8"),
     # scheduler
     ("ring", FIBER),

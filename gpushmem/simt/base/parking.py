@@ -36,6 +36,7 @@ class Parked(AbstractContextManager["Parked"]):
 
     def __enter__(self) -> Parked:
         self._frame = sys._getframe(1)
+        self._tell(1)
         self._outer = parked.get(threading.get_ident())
         _move()
         parked[threading.get_ident()] = self
@@ -47,12 +48,17 @@ class Parked(AbstractContextManager["Parked"]):
         error: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
+        self._tell(-1)
         _move()
         self._frame = None
         if self._outer is None:
             del parked[threading.get_ident()]
         else:  # a signal handler waited while its thread did
             parked[threading.get_ident()] = self._outer
+
+    def _tell(self, number: int) -> None:
+        if on_wait is not None and threading.current_thread() is threading.main_thread():
+            on_wait(number)
 
     def until(self, event: threading.Event) -> None:
         """Wait for an event."""
@@ -71,6 +77,7 @@ WAITING = {
     function.__code__ for function in (Parked.until, threading.Event.wait, threading.Condition.wait)
 }
 
+on_wait: Callable[[int], None] | None = None  # called with 1, -1 as the main thread's waits go
 parked: dict[int, Parked] = {}  # thread -> its wait
 _moves = 0
 

@@ -20,18 +20,21 @@ PLACE_BYTES = 128  # what an observer has for each load and store of a kernel, z
 class Observer(NamedTuple):
     """Device functions, called by the thread that is observed."""
 
-    # (place, address, nbytes, how, value): before a load, a store (of this, if an integer: VALUED),
-    # or an atomic operation.
-    access: Any
-    # (place, address, what, operand, expected, old, used): after an atomic operation on integers;
-    # `used`: whether the program looks at the old value.
-    updated: Any
     fences: Any  # (scope): before a fence of the block (0), the GPU (1) or the system (2)
     block_met: Any  # (): after a barrier of the block
     warp_meets: Any  # (mask): before syncwarp
     warp_met: Any  # (mask): after it
     grid_meets: Any  # (): before a barrier of the grid
     grid_met: Any  # (): after it
+    # (place, address, nbytes, how, value): before a load, a store (of this, if an integer: VALUED),
+    # or an atomic operation.
+    access: Any = None
+    # (place, address, what, operand, expected, old, used): after an atomic operation on integers;
+    # `used`: whether the program looks at the old value.
+    updated: Any = None
+    # (address, nbytes, how, place of the value to be stored) -> the address at which a load or
+    # store takes place instead.
+    moved: Any = None
 
 
 LOAD, STORE, ATOMIC = range(3)  # `how` of an access

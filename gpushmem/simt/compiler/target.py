@@ -253,7 +253,7 @@ class SimtBuilder(ir.IRBuilder):
 
     def load(self, ptr: Any, *rest: Any, **kwargs: Any) -> Any:
         if self.simt_observe is not None and _is_memory(ptr):
-            self.simt_observe(self, ptr, observer.LOAD)
+            ptr = self.simt_observe(self, ptr, observer.LOAD)
         return super().load(ptr, *rest, **kwargs)
 
     def cmpxchg(self, ptr: Any, cmp: Any, val: Any, *rest: Any, **kwargs: Any) -> Any:
@@ -298,7 +298,7 @@ class SimtBuilder(ir.IRBuilder):
         if ptr.name.startswith("_cudapy_lmem"):
             return None  # Numba clears stack slots; a local array starts undefined
         if self.simt_observe is not None and _is_memory(ptr):
-            self.simt_observe(self, ptr, observer.STORE, value)
+            ptr = self.simt_observe(self, ptr, observer.STORE, value)
         return super().store(value, ptr, *rest, **kwargs)
 
     def add(self, lhs: Any, rhs: Any, name: str = "", flags: Any = ()) -> Any:
@@ -332,22 +332,46 @@ def _is_memory(pointer: Any) -> bool:
     return not isinstance(pointer, AllocaInstr | ir.Argument | ir.Constant | ir.GlobalVariable)
 
 
-def _observe(builder: SimtBuilder, pointer: Any, how: int, stored: Any = None) -> None:
-    """Let the observer see an access; its own code is not observed."""
+def _observe(builder: SimtBuilder, pointer: Any, how: int, stored: Any = None) -> Any:
+    """Let the observer see an access, not those of its own code; returns where it takes place."""
     seen = observer.current()
     assert seen is not None
     observe, builder.simt_observe = builder.simt_observe, None
-    nbytes = pointer.type.pointee.get_abi_size(builder.simt_context.target_data)
+    nbytes = i64(pointer.type.pointee.get_abi_size(builder.simt_context.target_data))
+    if seen.access is not None:
+        _observe_access(builder, seen.access, pointer, nbytes, how, stored)
+    if seen.moved is not None and how != observer.ATOMIC:
+        pointer = _moved(builder, seen.moved, pointer, nbytes, how, stored)
+    builder.simt_observe = observe
+    return pointer
+
+
+def _observe_access(
+    builder: SimtBuilder, access: Any, pointer: Any, nbytes: Any, how: int, stored: Any
+) -> None:
     value = i64(0)
     if stored is not None and isinstance(stored.type, ir.IntType) and stored.type.width <= 64:
         how += observer.VALUED
         value = stored if stored.type == i64 else builder.sext(stored, i64)
     words = [
-        INTRINSICS["observer's place"](builder), builder.ptrtoint(pointer, i64), i64(nbytes),
-        i64(how), value,
+        INTRINSICS["observer's place"](builder), builder.ptrtoint(pointer, i64), nbytes, i64(how),
+        value,
     ]  # fmt: skip
-    call_device(builder, seen.access, types.void(*[types.intp] * len(words)), words)
-    builder.simt_observe = observe
+    call_device(builder, access, types.void(*[types.intp] * len(words)), words)
+
+
+def _moved(
+    builder: SimtBuilder, moved: Any, pointer: Any, nbytes: Any, how: int, stored: Any
+) -> Any:
+    """Where an access takes place, as the observer says."""
+    place = i64(0)
+    if stored is not None:
+        copy = cgutils.alloca_once(builder, stored.type)
+        builder.store(stored, copy)
+        place = builder.ptrtoint(copy, i64)
+    words = [builder.ptrtoint(pointer, i64), nbytes, i64(how), place]
+    address = call_device(builder, moved, types.intp(*[types.intp] * len(words)), words)
+    return builder.inttoptr(address, pointer.type)
 
 
 def _observe_update(
@@ -356,6 +380,8 @@ def _observe_update(
     """Let the observer see what an atomic operation did."""
     seen = observer.current()
     assert seen is not None
+    if seen.updated is None:
+        return
     old = builder.extract_value(result, 0) if what == observer.CAS else result
     if not isinstance(getattr(old, "type", None), ir.IntType):
         return

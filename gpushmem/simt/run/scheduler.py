@@ -292,6 +292,8 @@ def run(launch_address: int) -> None:
             launch.idle_since = 0
         else:
             idle += 1
+            if launch.idle != 0:
+                call_address(launch.idle, launch_address)
             back_off(launch_address, idle, polled)
         if launch.text_bytes != 0:
             call_address(launch.flush, launch_address)
@@ -299,6 +301,8 @@ def run(launch_address: int) -> None:
             launch.failed = CANCELLED
             break
         simt_switch(ring_address, as_fiber(ring.next).sp)
+    if launch.leave != 0:
+        call_address(launch.leave, launch_address)
     abandon(launch_address)
     address = launch.made_blocks
     while address != 0:

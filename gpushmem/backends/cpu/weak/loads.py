@@ -1,0 +1,181 @@
+"""What weak memory does to plain loads and stores of kernels, and when threads synchronise.
+
+A plain load of symmetric memory may give what the thread's block has seen there before, until a
+thread of the block does something that acquires: a wait, a test, an atomic operation, a fence, a
+barrier. `lines` remember words by address, and by the *epoch* of the block, a number that is used
+once and replaced whenever a thread of it acquires. A store forgets the word. After MOST loads the
+memory is read again: a loop that polls a plain load ends at some time, on a GPU as well.
+
+A plain store to another PE's memory is pending like a `p`, but a thread's own loads and stores of
+the same bytes come after it.
+
+Each launch has lines of its own, whose address is in its LAUNCH (`log`, an observer's own).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpushmem.backends.cpu import hook
+from gpushmem.backends.cpu.weak.operations import commit, force, record, released
+from gpushmem.backends.cpu.weak.pending import OWN, as_pending, as_weak, as_world
+from gpushmem.ops import Op, roles
+from gpushmem.simt.base.layout import BLOCK, FIBER, LAUNCH, offset, view
+from gpushmem.simt.base.native import copy_bytes
+from gpushmem.simt.compiler.observer import ATOMIC, STORE, Observer
+from gpushmem.simt.compiler.primitives import fiber_word, launch_word, pause
+from gpushmem.simt.compiler.target import device
+
+__all__ = ["LINE", "LINES", "OBSERVER", "OPERATIONS"]
+
+LINE = np.dtype([("address", "i8"), ("epoch", "i8"), ("uses", "i8"), ("value", "i8")])
+# Of a launch. Before them is one for numbers: the last epoch that was given, and, as `value`, the
+# state of the dice.
+LINES = 1024
+MOST = 100
+LINE_BYTES, VALUE = LINE.itemsize, offset(LINE, "value")
+as_block, as_fiber, as_launch, as_line = map(view, (BLOCK, FIBER, LAUNCH, LINE))
+as_number = view(np.dtype([("v", "i8")]))
+
+
+@device
+def acquire():
+    """What the calling thread's block loads from now on is what is there now."""
+    fiber = fiber_word()
+    if fiber != 0:
+        as_block(as_fiber(fiber).block).phase = 0
+
+
+@device
+def synchronized():
+    """The calling thread has done what others may synchronise with, and may have with others."""
+    released()
+    acquire()
+
+
+@device
+def line_of(word):
+    """The line of a word's address."""
+    return as_launch(launch_word()).log + LINE_BYTES * (1 + ((word >> 3) & (LINES - 1)))
+
+
+@device
+def epoch():
+    """The epoch of the calling thread's block."""
+    block = as_block(as_fiber(fiber_word()).block)
+    if block.phase == 0:
+        last = as_line(as_launch(launch_word()).log)
+        last.epoch += 1
+        block.phase = last.epoch
+    return block.phase
+
+
+@device
+def remembered(address):
+    """The address of what a load at `address` gives: a copy of the word, as seen before or now."""
+    word = address & ~7
+    at = line_of(word)
+    line, now = as_line(at), epoch()
+    if line.address != word or line.epoch != now or line.uses >= MOST:
+        line.address, line.epoch, line.uses = word, now, 0
+        line.value = as_number(word).v
+    line.uses += 1
+    return at + VALUE + (address & 7)
+
+
+@device
+def stored_to_peer(address, nbytes, value_at, world):
+    """Let a store to another PE's memory be pending."""
+    force(address, nbytes, 1)
+    entry = record((address - region(world)) // as_world(world).stride, nbytes)
+    it = as_pending(entry)
+    it.target, it.plain = address, 1
+    copy_bytes(entry + OWN, value_at, nbytes)
+    commit(entry, 0)
+
+
+@device
+def region(world):
+    """Address of PE 0's segment."""
+    return as_world(world).heap - as_world(world).my_pe * as_world(world).stride
+
+
+@device
+def moved(address, nbytes, how, value_at):
+    """The address at which a load or store takes place; a value that is stored is at `value_at`."""
+    world, fiber = as_launch(launch_word()).user, fiber_word()
+    if world == 0 or as_launch(launch_word()).log == 0:
+        return address
+    start, stride = region(world), as_world(world).stride
+    if address < start or address >= start + as_world(world).n_pes * stride:
+        return address
+    own = as_world(world).heap <= address < as_world(world).heap + stride
+    if how == STORE:
+        if fiber != 0:
+            for word in (address & ~7, (address + nbytes - 1) & ~7):
+                as_line(line_of(word)).address = 0
+        if own:
+            return address
+        stored_to_peer(address, nbytes, value_at, world)
+        return value_at
+    if not own and as_weak(as_world(world).weak).n > 0:
+        force(address, nbytes, 1)
+    if fiber == 0 or (address & 7) + nbytes > 8:
+        return address
+    return remembered(address)
+
+
+@device
+def access(place, address, nbytes, how, value):
+    if how == ATOMIC:
+        synchronized()
+
+
+@device
+def warp_meets(mask):
+    released()
+
+
+@device
+def warp_met(mask):
+    acquire()
+
+
+# --- operations
+
+
+@device
+def interrupted():
+    """Let the other threads of the launch run, now and then."""
+    dice = as_line(as_launch(launch_word()).log)
+    dice.value = dice.value * 6364136223846793005 + 1442695040888963407
+    if (dice.value >> 40) & 7 == 0:
+        as_launch(launch_word()).progress += 1
+        pause()
+
+
+def wants(op: Op) -> bool:
+    """Whether an operation does anything."""
+    return bool(op.facts.effects or op.waits or op.facts.orders or op.facts.meets)
+
+
+def generate(call: Any) -> None:
+    """Before an operation."""
+    call.run(interrupted)
+
+
+def generate_after(call: Any, result: Any, kind: int) -> None:
+    """After one: what it has written to local memory, and what it orders, are seen."""
+    op = call.op
+    if op.waits or op.hears or op.facts.orders or op.named(roles.Target):
+        call.run(acquire)
+
+
+OPERATIONS = hook.Observer(wants, generate, generate_after, group_calls=released)
+OBSERVER = Observer(
+    access=access, moved=moved, fences=device(lambda scope: synchronized()),
+    block_met=synchronized, warp_meets=warp_meets, warp_met=warp_met, grid_meets=released,
+    grid_met=acquire,
+)  # fmt: skip

@@ -1,0 +1,145 @@
+"""The host's side of weak memory: its record, and what the host does about pending operations."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from gpushmem import settings
+from gpushmem.artifacts.arguments import address_of
+from gpushmem.backends.cpu import hook
+from gpushmem.backends.cpu.weak import loads, operations
+from gpushmem.backends.cpu.weak.pending import OF_KERNELS, WEAK, functions
+from gpushmem.backends.cpu.world import World
+from gpushmem.simt.base import parking
+from gpushmem.simt.base.layout import new
+from gpushmem.simt.compiler.observer import observe
+from gpushmem.simt.run.kernel import Running
+
+__all__ = ["WeakMemory", "is_weak", "weak_memory", "weaken_kernels"]
+
+PAUSE = 5e-5  # seconds between two looks of a host that waits
+SEEDS = 1 << 48
+
+
+def is_weak() -> bool:
+    """Whether memory is to be weak."""
+    return bool(settings.get("GPUSHMEM_MEMORY") == "weak")
+
+
+def weaken_kernels() -> None:
+    """Let operations of kernels that are compiled from now on be late, if memory is weak."""
+    if is_weak():
+        hook.observe_also(loads.OPERATIONS)
+        observe(loads.OBSERVER)
+        functions()
+
+
+def weak_memory(world: World) -> WeakMemory | None:
+    """The weak memory of this PE, if it is weak."""
+    return WeakMemory(world, settings.get("GPUSHMEM_SEED")) if is_weak() else None
+
+
+class WeakMemory:
+    """One PE's pending operations, as its host sees them."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self._world, self._calls = world, functions()
+        self._record = record = new(WEAK)
+        self._turns = np.zeros(world.job.n_pes, np.int64)
+        self._address = address_of(record)
+        me = world.job.my_pe
+        record["seed"] = (seed * 1_000_003 + me) * 1_000_003 % SEEDS
+        record["my_pe"], record["n_pes"] = me, world.job.n_pes
+        record["pes"], record["turns"] = address_of(world.board.pes), address_of(self._turns)
+        record["performed"] = world.board.address("performed")
+        record["active"] = record["generation"] = 1
+        for name in OF_KERNELS:
+            record[name] = self._calls[f"{name} address"]
+        world.native["weak"] = self._address
+        self._launches = 0
+        parking.on_wait = self._waits
+
+    def mapped(self) -> None:
+        """The heap has been mapped."""
+        world = self._world
+        self._record["heap"] = world.heap
+        self._record["heap_end"] = world.heap + world.heap_bytes
+
+    def close(self) -> None:
+        """The PE leaves; nothing is pending."""
+        parking.on_wait = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether operations are pending."""
+        return bool(self._record["n"][0])
+
+    # --- turns
+
+    def _waits(self, number: int) -> None:
+        """The host begins (1) or ends (-1) to wait."""
+        self._calls["join"](self._address, -number)
+
+    def idle(self, waits: bool) -> int:
+        """The host waits and sees nothing new, or polls."""
+        return int(self._calls["host_idle"](self._address, int(waits)))
+
+    def wait_idle(self) -> None:
+        """The host waits, and sees nothing new."""
+        self.idle(waits=True)
+
+    def late(self) -> None:
+        """Perform what waits for too long; called now and then."""
+        self._calls["late"](self._address)
+
+    @contextmanager
+    def running(self, launch: Running) -> Iterator[None]:
+        """A launch runs."""
+        self._launches += 1
+        lines = np.zeros(1 + loads.LINES, loads.LINE)
+        lines["value"][0] = int(self._record["seed"][0]) + self._launches
+        launch.observed = self._launches, address_of(lines)
+        launch.launch["idle"] = self._calls["idle address"]
+        launch.launch["leave"] = self._calls["leave address"]
+        self._calls["join"](self._address, 1)
+        try:
+            yield
+        finally:
+            self._calls["join"](self._address, -1)
+
+    # --- operations of the host
+
+    def fence(self) -> None:
+        """The host's `fence`."""
+        self._calls["fence"](self._address, 0)
+
+    def flush(self) -> None:
+        """The host's `flush`."""
+        self._calls["flush"](self._address, 0)
+
+    def quiet(self) -> None:
+        """The host's `quiet`: wait until what has been called before has been performed."""
+        calls = int(self._record["calls"][0])
+        left: Callable[..., int] = self._calls["left"]
+        if not left(self._address, 0, calls):
+            return
+        self._waits(1)
+        try:
+            while left(self._address, 0, calls):
+                error = self._world.board.error()
+                if error is not None:
+                    raise error
+                self.idle(waits=True)
+                time.sleep(PAUSE)
+        finally:
+            self._waits(-1)
+
+
+def body_of(op: Any) -> Any:
+    """The meaning of a row in kernels, if it is another one."""
+    return operations.body_of(op) if is_weak() else None

@@ -1,0 +1,360 @@
+"""The operations in kernels while memory is weak: those that may be performed late.
+
+Each makes a PENDING record of what is to be done, and commits it (`pending`); arguments are checked
+as ever. The others are as in `lowering`, `atomics` and `collectives`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+
+from gpushmem.backends.cpu import atomics, collectives
+from gpushmem.backends.cpu.access import (
+    BAD_SIGNAL_OP,
+    TOO_SMALL,
+    address_of,
+    aligned,
+    as_world,
+    check_strides,
+    copy_strided,
+    itemsize_of,
+    reach,
+    remote,
+    remote_element,
+    size_of,
+    store_element,
+)
+from gpushmem.backends.cpu.weak import pending
+from gpushmem.backends.cpu.weak.pending import (
+    FROM,
+    NOTHING,
+    OWN,
+    SYNCED,
+    TO,
+    as_pending,
+    as_weak,
+    ask,
+)
+from gpushmem.ops import SIGNAL_ADD, SIGNAL_SET
+from gpushmem.ops.row import THREAD, Op
+from gpushmem.simt.base.layout import FIBER, LAUNCH, view
+from gpushmem.simt.base.native import copy_bytes, full_fence, i64, intrinsic, malloc, release_fence
+from gpushmem.simt.compiler.primitives import (
+    begin_wait,
+    end_wait,
+    fail_if,
+    fiber_word,
+    launch_word,
+    pause,
+    text_word,
+    user_word,
+)
+from gpushmem.simt.compiler.target import device
+
+__all__ = ["body_of", "commit", "force", "record", "released"]
+
+as_fiber, as_launch = view(FIBER), view(LAUNCH)
+
+
+@device
+def record(pe, nbytes):
+    """A new PENDING record, with room for so many bytes, which it would copy from there."""
+    entry = malloc(OWN + nbytes)
+    it = as_pending(entry)
+    it.pe, it.nbytes, it.count, it.source = pe, nbytes, 1, entry + OWN
+    it.target_step = it.source_step = it.data = 0
+    it.what, it.borrows, it.plain = NOTHING, 0, 0
+    return entry
+
+
+@device
+def commit(entry, whole):
+    """Perform what a record says, or hold it back; `whole`: for a warp or block."""
+    fiber, launch = fiber_word(), launch_word()
+    own = as_world(as_launch(launch).user).weak
+    if fiber != 0:
+        as_fiber(fiber).clock += 1
+    ask(as_weak(own).commit, (own, entry, fiber, launch, whole))
+
+
+# --- updates of one element
+
+
+@intrinsic
+def word_of(typingctx: Any, value: Any) -> Any:
+    """The bits of a number, as a word."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        bits = args[0]
+        if isinstance(value, types.Float):
+            bits = builder.bitcast(bits, ir.IntType(value.bitwidth))
+        return bits if value.bitwidth == 64 else builder.zext(bits, i64)
+
+    return types.intp(value), codegen
+
+
+@intrinsic
+def adding(typingctx: Any, value: Any) -> Any:
+    """How a number of this type is added."""
+    what = pending.FLOAT_ADD if isinstance(value, types.Float) else pending.ADD
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return context.get_constant(types.intp, what)
+
+    return types.intp(value), codegen
+
+
+@device
+def update(entry, address, what, width, value):
+    """Let a record also update an element."""
+    it = as_pending(entry)
+    it.what, it.address, it.width, it.value = what, address, width, value
+
+
+@device
+def signal(entry, signal, value, op, pe):
+    address = aligned(remote_element(signal, pe), itemsize_of(signal))
+    fail_if(op not in (SIGNAL_SET, SIGNAL_ADD), BAD_SIGNAL_OP, op, 0, 0, 0)
+    what = pending.SET if op == SIGNAL_SET else pending.ADD
+    update(entry, address, what, 8, types.intp(value))
+
+
+SET, AND, OR, XOR = pending.SET, pending.AND, pending.OR, pending.XOR
+HOW = {
+    "set": device(lambda value: SET),
+    "add": adding,
+    "inc": adding,
+    "and": device(lambda value: AND),
+    "or": device(lambda value: OR),
+    "xor": device(lambda value: XOR),
+}
+
+
+def _atomic(op: Op) -> Any:
+    """An atomic operation: one that returns nothing may be late, others follow what is pending."""
+    inner = atomics.BODIES[op.base]
+    if op.returns.dtype is not None:
+        return _after_own(op, inner)
+    how = HOW[op.base.removeprefix("atomic_")]
+
+    @device
+    def by(dst, value, pe):
+        address = atomics.place_of(dst, pe)
+        entry = record(pe, 0)
+        number = atomics.element(dst, value)
+        update(entry, address, how(number), itemsize_of(dst), word_of(number))
+        commit(entry, 0)
+
+    def one(dst, pe):
+        by(dst, 1, pe)
+
+    def some(dst, value, pe):
+        by(dst, value, pe)
+
+    return some if "value" in op.params else one
+
+
+@device
+def force(address, nbytes, plain):
+    """Perform this PE's pending operations on some bytes; if asked, its plain stores only."""
+    own = as_world(as_launch(launch_word()).user).weak
+    ask(as_weak(own).force, (own, address, address + nbytes, plain))
+
+
+def _after_own(op: Op, inner: Any) -> Any:
+    """An atomic operation that returns a value comes after this PE's own on the element."""
+    call = device(inner)
+
+    def fetch(dst, pe):
+        force(remote_element(dst, pe), itemsize_of(dst), 0)
+        return call(dst, pe)
+
+    def exchange(dst, value, pe):
+        force(remote_element(dst, pe), itemsize_of(dst), 0)
+        return call(dst, value, pe)
+
+    def if_it_is(dst, cond, value, pe):
+        force(remote_element(dst, pe), itemsize_of(dst), 0)
+        return call(dst, cond, value, pe)
+
+    if "cond" in op.params:
+        return if_it_is
+    return exchange if "value" in op.params else fetch
+
+
+# --- copies
+
+
+def _p(op: Op) -> Any:
+    def p(dst, value, pe):
+        target = remote_element(dst, pe)
+        entry = record(pe, itemsize_of(dst))
+        as_pending(entry).target = target
+        store_element(dst, entry + OWN, value)
+        commit(entry, 0)
+
+    return p
+
+
+@device
+def copy_of(dst, src, pe, late):
+    """The record of a put: `late`, it reads the source as late as it may."""
+    n = size_of(src)
+    fail_if(size_of(dst) < n, TOO_SMALL, size_of(dst), n, address_of(dst), address_of(src))
+    nbytes = n * itemsize_of(src)
+    target = remote(address_of(dst), nbytes, pe)
+    entry = record(pe, 0 if late else nbytes)
+    it = as_pending(entry)
+    it.target, it.nbytes = target, nbytes
+    if late:
+        it.source, it.borrows = address_of(src), FROM
+    else:
+        copy_bytes(entry + OWN, address_of(src), nbytes)
+    return entry
+
+
+def _put(op: Op) -> Any:
+    late, whole = op.nbi, int(op.scope != THREAD)
+
+    def put(dst, src, pe):
+        commit(copy_of(dst, src, pe, late), whole)
+
+    return put
+
+
+def _put_signal(op: Op) -> Any:
+    late, whole = op.nbi, int(op.scope != THREAD)
+    notify = signal
+
+    def put_signal(dst, src, signal, value, op, pe):
+        entry = copy_of(dst, src, pe, late)
+        notify(entry, signal, value, op, pe)
+        commit(entry, whole)
+
+    return put_signal
+
+
+def _signal_op(op: Op) -> Any:
+    notify = signal
+
+    def signal_op(signal, value, op, pe):
+        entry = record(pe, 0)
+        notify(entry, signal, value, op, pe)
+        commit(entry, 0)
+
+    return signal_op
+
+
+def _get(op: Op) -> Any:
+    whole = int(op.scope != THREAD)
+
+    def get(dst, src, pe):
+        n, have = size_of(dst), size_of(src)
+        fail_if(have < n, TOO_SMALL, n, have, address_of(dst), address_of(src))
+        source = remote(address_of(src), n * itemsize_of(dst), pe)
+        entry = record(pe, 0)
+        it = as_pending(entry)
+        it.target, it.source, it.nbytes = address_of(dst), source, n * itemsize_of(dst)
+        it.borrows = TO
+        commit(entry, whole)
+
+    return get if op.nbi else None
+
+
+def _iput(op: Op) -> Any:
+    whole = int(op.scope != THREAD)
+
+    def iput(dst, src, dst_stride, src_stride, nelems, pe):
+        check_strides(dst, src, dst_stride, src_stride, nelems)
+        size = itemsize_of(dst)
+        target = remote(address_of(dst), reach(dst_stride, nelems) * size, pe)
+        entry = record(pe, nelems * size)
+        it = as_pending(entry)
+        it.target, it.nbytes, it.count = target, size, nelems
+        it.target_step, it.source_step = dst_stride * size, size
+        copy_strided(dst, entry + OWN, 1, address_of(src), src_stride, nelems)
+        commit(entry, whole)
+
+    return iput
+
+
+# --- order
+
+
+@device
+def released():
+    """The calling thread does what others may synchronise with."""
+    fiber = fiber_word()
+    if fiber != 0:
+        as_fiber(fiber).clock += 1 << SYNCED
+
+
+@device
+def complete(what):
+    """Wait until what the calling thread's quiet covers has been performed."""
+    full_fence()
+    released()
+    own, fiber = as_world(user_word()).weak, fiber_word()
+    left, calls = as_weak(own).left, as_weak(own).calls
+    if ask(left, (own, fiber, calls)) != 0:
+        begin_wait(what, 0, 0, 0, 0)
+        while ask(left, (own, fiber, calls)) != 0:
+            pause()
+        end_wait()
+
+
+def _fence(op: Op) -> Any:
+    def fence():
+        release_fence()
+        own = as_world(user_word()).weak
+        ask(as_weak(own).fence, (own, fiber_word()))
+        released()
+
+    return fence
+
+
+def _flush(op: Op) -> Any:
+    def flush():
+        own = as_world(user_word()).weak
+        ask(as_weak(own).flush, (own, fiber_word()))
+
+    return flush
+
+
+def _quiet(op: Op) -> Any:
+    def quiet():
+        complete(text_word("quiet"))
+
+    return quiet
+
+
+def _barrier(op: Op) -> Any:
+    call = device(collectives.BODIES[op.base])
+    name = op.base
+
+    def barrier(team):
+        complete(text_word(name))
+        call(team)
+
+    def barrier_all():
+        complete(text_word(name))
+        call()
+
+    return barrier if "team" in op.params else barrier_all
+
+
+BODIES: dict[str, Callable[[Op], Any]] = {
+    "p": _p, "put": _put, "put_signal": _put_signal, "signal_op": _signal_op, "get": _get,
+    "iput": _iput, "fence": _fence, "flush": _flush, "quiet": _quiet, "barrier": _barrier,
+    "barrier_all": _barrier, **dict.fromkeys(atomics.BODIES, _atomic),
+}  # fmt: skip
+
+
+def body_of(op: Op) -> Any:
+    """The meaning of a row, or None if it is what it is without weak memory."""
+    make = BODIES.get(op.base)
+    return make(op) if make is not None else None
