@@ -50,6 +50,11 @@ from gpushmem.size import format_size, parse_size
 from gpushmem.start import bootstrap as bootstraps
 
 
+def _has_gaps() -> bool:
+    """Whether memory is left unused behind each array, to see what goes past its end."""
+    return settings.is_set("GPUSHMEM_CHECK") or settings.get("GPUSHMEM_MEMORY") == "weak"
+
+
 def _join(name: str | None) -> Job:
     job = bootstraps.join(name)
     tell_the_others(job)
@@ -67,7 +72,7 @@ class Runtime:
 
     def __init__(self, backend: Any) -> None:
         self.backend = backend
-        self.heap = Heap(backend.heap_bytes, gap=GAP if settings.is_set("GPUSHMEM_CHECK") else 0)
+        self.heap = Heap(backend.heap_bytes, gap=GAP if _has_gaps() else 0)
         self.allocations: dict[int, Allocation] = {}
         self.registrations = Registrations(backend)
         backend.allocated = lambda: sorted(a.made for a in list(self.allocations.values()))
@@ -106,6 +111,7 @@ class Runtime:
         self.backend.meet(f"free at {made.offset:#x}", made.nbytes)
         self.heap.free(made.offset)
         self.allocations.pop(made.offset).released_by = "free"
+        self.backend.released(made.offset, made.nbytes)
 
     def stats(self) -> HeapStats:
         """Return the current state of the heap."""

@@ -61,6 +61,9 @@ class Backend(Protocol):
     def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> Any:
         """Native array at `offset` in this PE's symmetric segment, just allocated."""
 
+    def released(self, offset: int, nbytes: int) -> None:
+        """The memory of a symmetric array has been freed."""
+
     def heap_offset(self, native: Any) -> int:
         """Offset in the segment of a native array made by `symmetric`, or of a view of one."""
 

@@ -25,6 +25,7 @@ from gpushmem.backends.cpu.inline import Inline
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.teams import Teams
 from gpushmem.backends.cpu.weak.memory import weak_memory, weaken_kernels
+from gpushmem.backends.cpu.weak.poison import poison
 from gpushmem.backends.cpu.world import World
 from gpushmem.backends.host_arguments import checked
 from gpushmem.backends.hostcalls import check_buffer
@@ -114,6 +115,8 @@ class CpuBackend:
             self._weak.quiet()
         if self._recorder is None:
             self._meeting.meet(what, nbytes)
+            if self._weak is not None:
+                self._weak.check_ends(self.allocated())
             return
         with self._recorder.meeting():
             self._meeting.meet(what, nbytes)
@@ -149,13 +152,21 @@ class CpuBackend:
     def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         array = self.world.array(offset, shape, dtype, self.my_pe)
         self._journal.forget(offset, array.nbytes)
+        if self._weak is not None:
+            self._weak.fresh(array, offset)
         return array
+
+    def released(self, offset: int, nbytes: int) -> None:
+        if self._weak is not None:
+            self._weak.freed(offset, nbytes)
 
     def heap_offset(self, native: np.ndarray[Any, Any]) -> int:
         return address_of(native) - self.world.heap
 
     def device_array(self, shape: Shape, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         array = np.empty(shape, dtype)
+        if self._weak is not None:
+            poison(array)
         self._arrays.note(array, "device memory")
         return array
 

@@ -81,6 +81,9 @@ class NullBackend:
     def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> Array:
         return np.ndarray(shape, dtype, buffer=self._here.heap.data, offset=offset)
 
+    def released(self, offset: int, nbytes: int) -> None:
+        """Nothing to do."""
+
     def heap_offset(self, native: Array) -> int:
         return self._here.offset(native)
 

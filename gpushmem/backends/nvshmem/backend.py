@@ -195,6 +195,9 @@ class NvshmemBackend:
     def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> GpuArray:
         return at(self._heap + offset, shape, dtype)
 
+    def released(self, offset: int, nbytes: int) -> None:
+        """Nothing to do: the heap is one allocation."""
+
     def heap_offset(self, native: GpuArray) -> int:
         return native.address - self._heap
 

@@ -129,6 +129,7 @@ LAUNCH = _struct(
     ("idle", "i8"),  # called in each turn of the ring in which no thread has moved
     ("leave", "i8"),  # called when the grid has ended, before its memory is given back
     ("stepped", "i8"),  # the embedder's own
+    ("seed", "i8"),  # of the order in which blocks and threads start; 0: their own order
     ("max_resident", "i8"),
     # scheduler
     ("ring", FIBER),

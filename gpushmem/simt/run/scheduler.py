@@ -46,6 +46,7 @@ SPINS = 8  # idle turns before the core is offered to others
 YIELDS = 512  # ... before sleeping
 SLEEP_US = 100
 PATIENCE = 256  # turns after which another block is admitted although threads move
+PRIME = 1_000_003  # divides no number of threads or blocks that is smaller
 CANCELLED, NO_MEMORY = -1, -2  # values of LAUNCH.failed
 
 as_launch, as_block, as_fiber = view(LAUNCH), view(BLOCK), view(FIBER)
@@ -183,6 +184,19 @@ def start_thread(launch_address: int, block_address: int, t: int) -> None:
 
 
 @njit
+def in_order(k: int, n: int, seed: int) -> int:
+    """The k-th number below `n` in an order that a seed chooses; in their own if that is 0."""
+    return k if seed == 0 else (seed + k * PRIME) % n
+
+
+@njit
+def poison(address: int, nbytes: int) -> None:
+    """Fill fresh shared memory with what is NaN in all floating-point types."""
+    for at in range(address, address + nbytes, 8):
+        store_release(at, -1)
+
+
+@njit
 def admit(launch_address: int) -> bool:
     """Make the next block of the grid resident; False when memory has run out."""
     launch = as_launch(launch_address)
@@ -192,7 +206,10 @@ def admit(launch_address: int) -> bool:
     address = take_block(launch_address)
     if address == 0:
         return False
-    as_block(address).index = launch.next_block
+    n_blocks = launch.gdim[0] * launch.gdim[1] * launch.gdim[2]
+    as_block(address).index = in_order(launch.next_block, n_blocks, launch.seed)
+    if launch.seed != 0:
+        poison(as_block(address).shared, launch.shared_bytes)
     as_block(address).phase = 0
     launch.next_block += 1
     launch.resident += 1
@@ -203,7 +220,7 @@ def admit(launch_address: int) -> bool:
         start_group(address + WARPS + w * WARP_BYTES, lanes)
         warp.living, warp.waiting = (1 << lanes) - 1, 0
     for t in range(n):
-        start_thread(launch_address, address, t)
+        start_thread(launch_address, address, in_order(t, n, launch.seed))
     return True
 
 

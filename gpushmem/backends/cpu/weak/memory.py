@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import hook
 from gpushmem.backends.cpu.weak import loads, operations
 from gpushmem.backends.cpu.weak.pending import OF_KERNELS, WEAK, functions
+from gpushmem.backends.cpu.weak.poison import check_ends, mark_end, poison
 from gpushmem.backends.cpu.world import World
 from gpushmem.simt.base import parking
 from gpushmem.simt.base.layout import new
@@ -24,6 +25,7 @@ __all__ = ["WeakMemory", "is_weak", "weak_memory", "weaken_kernels"]
 
 PAUSE = 5e-5  # seconds between two looks of a host that waits
 SEEDS = 1 << 48
+PLACES = 1 << 20  # orders in which blocks and threads start
 
 
 def is_weak() -> bool:
@@ -79,6 +81,27 @@ class WeakMemory:
         """Whether operations are pending."""
         return bool(self._record["n"][0])
 
+    # --- contents of memory
+
+    def fresh(self, array: np.ndarray[Any, Any], offset: int) -> None:
+        """A symmetric array has been allocated."""
+        poison(array)
+        mark_end(self._segment(), offset + array.nbytes)
+
+    def freed(self, offset: int, nbytes: int) -> None:
+        """The memory of one has been freed."""
+        poison(self._segment()[offset : offset + nbytes])
+
+    def check_ends(self, arrays: Sequence[Any]) -> None:
+        """Raise if something has been written behind the end of an array."""
+        if arrays:
+            check_ends(self._segment(), self._world.job.my_pe, arrays)
+
+    def _segment(self) -> np.ndarray[Any, Any]:
+        world = self._world
+        start = world.job.my_pe * world.stride
+        return world.bytes[start : start + world.heap_bytes]
+
     # --- turns
 
     def _waits(self, number: int) -> None:
@@ -105,6 +128,7 @@ class WeakMemory:
         lines["value"][0] = int(self._record["seed"][0]) + self._launches
         launch.observed = self._launches, address_of(lines)
         launch.launch["idle"] = self._calls["idle address"]
+        launch.launch["seed"] = 1 + (int(self._record["seed"][0]) + self._launches) % PLACES
         launch.launch["leave"] = self._calls["leave address"]
         self._calls["join"](self._address, 1)
         try:

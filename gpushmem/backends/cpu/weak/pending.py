@@ -15,7 +15,7 @@ Which may come next: of two operations to one PE with a `fence` between, the fir
 the fences of a PE; it gives its number to the pending operations that it covers, and an operation
 knows how many fences were before it. A fence, flush or quiet covers the calling thread's own
 operations, those of whole warps and blocks, and those of other threads that have since done what
-others can synchronise with (`FIBER.clock` counts that in its upper half); threads that have not
+others can synchronise with (`synced`); threads that have not
 cannot have synchronised with the caller.
 
 All here is compiled once, as C functions whose addresses kernels find in the WEAK record; a lock
@@ -34,7 +34,7 @@ from numba import njit, types
 
 from gpushmem.backends.cpu.world import WORLD
 from gpushmem.job.board import PE
-from gpushmem.simt.base.layout import FIBER, LAUNCH, view
+from gpushmem.simt.base.layout import BLOCK, FIBER, GROUP, LAUNCH, offset, view
 from gpushmem.simt.base.native import (
     atomic_add_word,
     c_function,
@@ -113,7 +113,8 @@ PENDING = np.dtype(
         ("before", "i8"),  # fences before it
         ("fenced", "i8"),  # number of the first fence that covers it; 0: none has
         ("fiber", "i8"),  # that called it; 0: covered by all
-        ("clock", "i8"),  # ... what others could synchronise with, so far
+        ("thread", "i8"),  # ... for this thread
+        ("clock", "i8"),  # ... that was `synced` so often
         ("launch", "i8"),
     ],
     align=True,
@@ -128,6 +129,7 @@ SYNCED = 32  # bits of a clock below what others could synchronise with
 CALLS = (1 << SYNCED) - 1
 
 as_weak, as_pending, as_fiber, as_launch = map(view, (WEAK, PENDING, FIBER, LAUNCH))
+as_group, ALL = view(GROUP), offset(BLOCK, "all")
 as_pe, as_world = view(PE), view(WORLD)
 PE_BYTES = PE.itemsize
 word = types.intp
@@ -187,12 +189,29 @@ def unlock(weak: int) -> None:
 
 
 @njit
+def thread_number(fiber: int) -> int:
+    """The number of a fiber's thread in its launch."""
+    thread, number = as_fiber(fiber).thread, 0
+    for at, dim in ((thread.bid, thread.gdim), (thread.tid, thread.bdim)):
+        for axis in range(2, -1, -1):
+            number = number * dim[axis] + at[axis]
+    return number
+
+
+@njit
+def synced(fiber: int) -> int:
+    """How often a thread has done what others can synchronise with."""
+    block = as_group(as_fiber(fiber).block + ALL)
+    return (as_fiber(fiber).clock >> SYNCED) + block.generation
+
+
+@njit
 def covered(entry: int, fiber: int) -> bool:
     """Whether a fence, flush or quiet of a thread covers an operation."""
     it = as_pending(entry)
-    if it.fiber in (0, fiber):
+    if it.fiber == 0 or thread_number(it.fiber) != it.thread:  # that thread has ended
         return True
-    return (as_fiber(it.fiber).clock >> SYNCED) != it.clock
+    return it.fiber == fiber or synced(it.fiber) != it.clock
 
 
 @njit
@@ -304,9 +323,7 @@ def hash_of(seed: int, launch: int, fiber: int) -> int:
     """A hash of a launch, a thread, and how many operations that has called."""
     number = mixed(seed + as_launch(launch).number)
     if fiber != 0:
-        thread = as_fiber(fiber).thread
-        for axis in range(3):
-            number = mixed(mixed(number + thread.tid[axis]) + thread.bid[axis])
+        number = mixed(number + thread_number(fiber))
         number = mixed(number + (as_fiber(fiber).clock & CALLS))
     return number
 
@@ -319,7 +336,7 @@ def commit(weak: int, entry: int, fiber: int, launch: int, whole: int) -> int:
     it.call, it.before, it.fenced, it.next = w.calls, w.fences, 0, 0
     it.launch, it.fiber, it.clock = launch, 0, 0
     if whole == 0 and fiber != 0:
-        it.fiber, it.clock = fiber, as_fiber(fiber).clock >> SYNCED
+        it.fiber, it.thread, it.clock = fiber, thread_number(fiber), synced(fiber)
     it.hash = hash_of(w.seed + (0 if fiber != 0 else w.calls), launch, fiber)
     late = it.hash & (1 if w.n < FEW else 15) == 0 or predecessor(weak, entry) != 0
     if late and w.n < MOST:
