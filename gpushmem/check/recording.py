@@ -290,7 +290,15 @@ def grid_met():
 
 
 OBSERVER = Observer(
-    fences, block_met, warp_meets, warp_met, grid_meets, grid_met, access=access, updated=updated
+    "check",
+    fences,
+    block_met,
+    warp_meets,
+    warp_met,
+    grid_meets,
+    grid_met,
+    access=access,
+    updated=updated,
 )
 
 

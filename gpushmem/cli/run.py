@@ -149,12 +149,12 @@ def command(
         "GPUSHMEM_NIC_MAP": nic_map,
         "GPUSHMEM_VERBOSE": "1" if verbose else None,
         "GPUSHMEM_MEMORY": memory,
-        "GPUSHMEM_SEED": str(_seed(seed)) if memory == "weak" else None,
     }
     for name, value in asked.items():
         if value is not None:
             settings.put(name, value)
     _check_settings()
+    _choose_seed(seed)
     program = Program("module", (module, *args)) if module else Program("script", args)
     target = _usage(program.target)
     if check and hosts is not None:
@@ -209,11 +209,13 @@ def command(
     _leave(code)
 
 
-def _seed(given: int | None) -> int:
-    """The seed of a run whose memory is weak: the option, the setting, or another in each run."""
+def _choose_seed(given: int | None) -> None:
+    """Set the seed of a run whose memory is weak: the option, the variable, or any."""
     if given is None and settings.is_set("GPUSHMEM_SEED"):
-        given = settings.get("GPUSHMEM_SEED")
-    return secrets.randbelow(settings.MOST) if given is None else given
+        return
+    if settings.get("GPUSHMEM_MEMORY") == "weak":
+        seed = secrets.randbelow(settings.MOST) if given is None else given
+        settings.put("GPUSHMEM_SEED", str(seed))
 
 
 def _reject_weak(check: bool) -> None:

@@ -80,11 +80,7 @@ class CpuBackend:
         self._arrays, self._asking = Arrays(), Asking()
         self._accountant = Accountant(job, self._meeting, self._journal, self._arrays, self._asking)
         self._watch = Watch(job, self._accountant, self._asking, self._weak)
-        # So that the code of kernels has another name in the store.
-        self._options = (
-            {"checked": True} if self._recorder else {"weak": True} if self._weak else {}
-        )
-        self._host_calls = HostCalls(self.world.native, self._run, self._recorder, self._options)
+        self._host_calls = HostCalls(self.world.native, self._run, self._recorder)
         self._inline = Inline(self.world, self._meeting, self._teams, self._journal, self._weak)
         self.world.size_heap()
         self._watch.start()
@@ -216,7 +212,7 @@ class CpuBackend:
             known = ", ".join(sorted([*OPTIONS, *IGNORED, "device"]))
             raise ArgumentError(f"jit has no option {', '.join(sorted(unknown))}; it has {known}")
         chosen = {"cache": True} | {k: v for k, v in options.items() if k in OPTIONS}
-        return Kernel(py_func, **chosen, **self._options)
+        return Kernel(py_func, **chosen)
 
     def prepare(
         self, kernel: Kernel, config: tuple[Any, ...], args: tuple[Any, ...]

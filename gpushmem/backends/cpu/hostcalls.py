@@ -34,10 +34,8 @@ class HostCalls:
         world: np.ndarray[Any, Any],
         run: Callable[..., None] = Running.__call__,
         recorder: Recorder | None = None,
-        options: dict[str, Any] | None = None,
     ) -> None:
         self._world, self._run, self._recorder = world, run, recorder
-        self._options = options or {}
         self._device = Device()
         self._idle: list[Stream] = []
 
@@ -76,7 +74,7 @@ class HostCalls:
         if kernel is None:
             returns = result_dtype(op, arguments) is not None
             kernel = self._kernels[key] = Kernel(
-                host_kernel(op, tuple(others), reduction, returns), cache=True, **self._options
+                host_kernel(op, tuple(others), reduction, returns), cache=True
             )
         try:
             return kernel.prepare(ONE, (result, *others.values()), self._world), result

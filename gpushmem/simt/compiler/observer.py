@@ -20,6 +20,7 @@ PLACE_BYTES = 128  # what an observer has for each load and store of a kernel, z
 class Observer(NamedTuple):
     """Device functions, called by the thread that is observed."""
 
+    name: str  # kernels that are observed have a name of their own in the store
     fences: Any  # (scope): before a fence of the block (0), the GPU (1) or the system (2)
     block_met: Any  # (): after a barrier of the block
     warp_meets: Any  # (mask): before syncwarp

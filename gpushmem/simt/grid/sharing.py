@@ -14,6 +14,7 @@ from typing import Any
 
 from gpushmem import store
 from gpushmem.artifacts.fingerprint import fingerprint, name_of
+from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.target import simt_target
 from gpushmem.simt.grid.entry import Entry, freeze, thaw
 
@@ -37,6 +38,9 @@ def compiled(
     A kernel made again, as a closure is, has the same entry. A kernel that cannot be described is
     compiled by every process, whenever it is made.
     """
+    seen = observer.current()
+    if seen is not None:
+        options = options | {"observer": seen.name}
     key = fingerprint(py_func, argtypes, options, machine())
     if key is None:
         return build()

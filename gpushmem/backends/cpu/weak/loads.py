@@ -175,7 +175,7 @@ def generate_after(call: Any, result: Any, kind: int) -> None:
 
 OPERATIONS = hook.Observer(wants, generate, generate_after, group_calls=released)
 OBSERVER = Observer(
-    access=access, moved=moved, fences=device(lambda scope: synchronized()),
+    "weak", access=access, moved=moved, fences=device(lambda scope: synchronized()),
     block_met=synchronized, warp_meets=warp_meets, warp_met=warp_met, grid_meets=released,
     grid_met=acquire,
 )  # fmt: skip
