@@ -31,6 +31,8 @@ GOOD = {
     "GPUSHMEM_TIMEOUT": ("1e3", 1000.0),
     "GPUSHMEM_CHECK": ("/logs", "/logs"),
     "GPUSHMEM_DEADLOCK": ("no", False),
+    "GPUSHMEM_MEMORY": ("Weak", "weak"),
+    "GPUSHMEM_SEED": ("7", 7),
     "GPUSHMEM_CUBLASDX": ("no", False),
     "GPUSHMEM_NOTICE": ("5", 5.0),
     "GPUSHMEM_TRANSPORT": ("IBGDA", "ibgda"),

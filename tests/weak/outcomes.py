@@ -1,7 +1,8 @@
 """Run a program once for each of several seeds, and print what is in its arrays at the end.
 
 `gpushmem run --memory weak -n N outcomes.py PROGRAM SEEDS [ARGS]...`: each PE prints a line for
-each seed with a digest of the arrays in the program's global variables. Kernels are compiled once.
+each seed, with a digest of its symmetric arrays, and of the device arrays among the program's
+global variables. Kernels are compiled once.
 """
 
 import hashlib
@@ -9,28 +10,30 @@ import os
 import runpy
 import sys
 
-import numpy as np
-
 import gpushmem as shmem
+from gpushmem import runtime
 
-finalize = shmem.finalize
+finalize, outcomes = shmem.finalize, []
 
 
 def digest(names):
-    """A digest of the arrays among some variables."""
+    """A digest of all arrays."""
+    here = runtime.current()
+    arrays = [
+        here.backend.world.array(made.offset, made.shape, made.dtype, here.backend.my_pe)
+        for made in here.stats().allocations
+    ]
+    arrays += [a.numpy() for _, a in sorted(names.items()) if isinstance(a, shmem.DeviceArray)]
     found = hashlib.sha1(usedforsecurity=False)
-    for name, value in sorted(names.items()):
-        if isinstance(value, np.ndarray) or hasattr(value, "copy_from"):
-            array = value if isinstance(value, np.ndarray) else value.numpy()
-            found.update(name.encode() + array.tobytes())
+    for array in arrays:
+        found.update(array.tobytes())
     return found.hexdigest()[:12]
 
 
 def ending():
-    global outcome
+    """`finalize`, after a look at the arrays."""
     shmem.barrier_all()
-    names = sys._getframe(1).f_globals
-    outcome = digest({name: value for name, value in names.items() if not name.startswith("_")})
+    outcomes.append(digest(sys._getframe(1).f_globals))
     finalize()
 
 
@@ -39,6 +42,5 @@ sys.argv[:] = [program, *sys.argv[3:]]
 shmem.finalize = ending
 for seed in range(seeds):
     os.environ["GPUSHMEM_SEED"] = str(seed)
-    outcome = "nothing"
     runpy.run_path(program, run_name="__main__")
-    print(f"seed {seed}: {outcome}", flush=True)
+    print(f"seed {seed}: {outcomes[-1]}", flush=True)

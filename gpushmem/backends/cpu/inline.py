@@ -18,7 +18,7 @@ from gpushmem.backends.cpu.access import BAD_SIGNAL_OP, EMPTY, UNALIGNED, error_
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.teams import Teams
 from gpushmem.backends.cpu.weak.memory import WeakMemory
-from gpushmem.backends.cpu.weak.operations import BODIES
+from gpushmem.backends.cpu.weak.operations import ANY, BODIES
 from gpushmem.backends.cpu.world import World
 from gpushmem.backends.hostcalls import (
     check_contiguous,
@@ -36,7 +36,7 @@ from gpushmem.ops.row import Effect
 __all__ = ["Inline", "nbytes_of"]
 
 Array = np.ndarray[Any, Any]
-LATE = BODIES.keys() - {"get"}  # what runs as a kernel where memory is weak
+LATE = BODIES.keys() - {"get"} - {*ANY}  # what runs as a kernel where memory is weak
 SIGNAL_OPS = {SIGNAL_SET: OPS["atomic_set"], SIGNAL_ADD: OPS["atomic_add"]}
 
 

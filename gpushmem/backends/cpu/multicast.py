@@ -83,4 +83,5 @@ def set_on_all(target, index, value):
             copy = array_like(array, remote(address_of(array), nbytes, pe_of(team, rank)))
             copy[index] = value
 
+    vars(assign)["simt_observed"] = True  # its stores are the user's
     return assign

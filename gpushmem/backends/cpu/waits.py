@@ -41,7 +41,16 @@ from gpushmem.simt.compiler.primitives import (
 )
 from gpushmem.simt.compiler.target import device
 
-__all__ = ["BODIES"]
+__all__ = [
+    "BODIES",
+    "NO_CANDIDATE",
+    "element_at",
+    "excluded",
+    "holds",
+    "looking_once",
+    "waiting",
+    "wanted_at",
+]
 
 NO_CANDIDATE = -(1 << 62)  # all elements are excluded
 LONGEST = (1 << 63) - 1  # nanoseconds
@@ -328,9 +337,10 @@ FAMILIES = {
 }
 
 
-def _waiting(name: str) -> Any:
-    """The body of a wait for several elements."""
-    look, result, _ = FAMILIES[_family(name)]
+def waiting(name: str, look: Any = None) -> Any:
+    """The body of a wait for several elements; `look` at them as its family does, or so."""
+    usual, result, _ = FAMILIES[_family(name)]
+    look = look or usual
 
     @device
     def wait(ivars, indices, status, cmp, value, timeout_ns):
@@ -364,9 +374,10 @@ def _waiting(name: str) -> Any:
     return writing if "indices" in OPS[name].params else plain
 
 
-def _testing(name: str) -> Any:
+def looking_once(name: str, look: Any = None) -> Any:
     """The body of a test of several elements."""
-    look, _, result = FAMILIES[_family(name)]
+    usual, _, result = FAMILIES[_family(name)]
+    look = look or usual
 
     @device
     def look_once(ivars, indices, status, cmp, value):
@@ -392,8 +403,8 @@ BODIES: dict[str, Any] = {
 }
 for name in OPS:
     if name.startswith("wait_until_"):
-        BODIES[name] = _waiting(name)
+        BODIES[name] = waiting(name)
     elif name.startswith("test_"):
-        BODIES[name] = _testing(name)
+        BODIES[name] = looking_once(name)
 for name, body in BODIES.items():
     body.hands_over = OPS[name].hears  # see `polling`

@@ -410,7 +410,8 @@ class SimtLower(CUDALower):
         super().setup_function(fndesc)
         self.builder.__class__ = SimtBuilder
         self.builder.simt_context = self.context
-        if observer.current() is not None and self._is_user_code:
+        own = self._is_user_code or getattr(self.func_ir.func_id.func, "simt_observed", False)
+        if observer.current() is not None and own:
             self.builder.simt_observe = _observe
 
     def lower_block(self, block: Any) -> None:

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from gpushmem.backends.cpu import hook
-from gpushmem.backends.cpu.weak.operations import commit, force, record, released
-from gpushmem.backends.cpu.weak.pending import OWN, as_pending, as_weak, as_world
+from gpushmem.backends.cpu.weak.operations import commit, force, record, released, roll
+from gpushmem.backends.cpu.weak.pending import LINE, OWN, as_line, as_pending, as_weak, as_world
 from gpushmem.ops import Op, roles
 from gpushmem.simt.base.layout import BLOCK, FIBER, LAUNCH, offset, view
 from gpushmem.simt.base.native import copy_bytes
@@ -28,15 +28,14 @@ from gpushmem.simt.compiler.observer import ATOMIC, STORE, Observer
 from gpushmem.simt.compiler.primitives import fiber_word, launch_word, pause
 from gpushmem.simt.compiler.target import device
 
-__all__ = ["LINE", "LINES", "OBSERVER", "OPERATIONS"]
+__all__ = ["LINES", "OBSERVER", "OPERATIONS"]
 
-LINE = np.dtype([("address", "i8"), ("epoch", "i8"), ("uses", "i8"), ("value", "i8")])
 # Of a launch. Before them is one for numbers: the last epoch that was given, and, as `value`, the
 # state of the dice.
 LINES = 1024
 MOST = 100
 LINE_BYTES, VALUE = LINE.itemsize, offset(LINE, "value")
-as_block, as_fiber, as_launch, as_line = map(view, (BLOCK, FIBER, LAUNCH, LINE))
+as_block, as_fiber, as_launch = map(view, (BLOCK, FIBER, LAUNCH))
 as_number = view(np.dtype([("v", "i8")]))
 
 
@@ -149,9 +148,7 @@ def warp_met(mask):
 @device
 def interrupted():
     """Let the other threads of the launch run, now and then."""
-    dice = as_line(as_launch(launch_word()).log)
-    dice.value = dice.value * 6364136223846793005 + 1442695040888963407
-    if (dice.value >> 40) & 7 == 0:
+    if roll() & 7 == 0:
         as_launch(launch_word()).progress += 1
         pause()
 

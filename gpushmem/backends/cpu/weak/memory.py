@@ -13,7 +13,7 @@ from gpushmem import settings
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import hook
 from gpushmem.backends.cpu.weak import loads, operations
-from gpushmem.backends.cpu.weak.pending import OF_KERNELS, WEAK, functions
+from gpushmem.backends.cpu.weak.pending import LINE, OF_KERNELS, WEAK, functions
 from gpushmem.backends.cpu.weak.poison import check_ends, mark_end, poison
 from gpushmem.backends.cpu.world import World
 from gpushmem.simt.base import parking
@@ -124,7 +124,7 @@ class WeakMemory:
     def running(self, launch: Running) -> Iterator[None]:
         """A launch runs."""
         self._launches += 1
-        lines = np.zeros(1 + loads.LINES, loads.LINE)
+        lines = np.zeros(1 + loads.LINES, LINE)
         lines["value"][0] = int(self._record["seed"][0]) + self._launches
         launch.observed = self._launches, address_of(lines)
         launch.launch["idle"] = self._calls["idle address"]

@@ -12,7 +12,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from gpushmem.backends.cpu import atomics, collectives
+from gpushmem.backends.cpu import atomics, collectives, waits
 from gpushmem.backends.cpu.access import (
     BAD_SIGNAL_OP,
     TOO_SMALL,
@@ -35,6 +35,7 @@ from gpushmem.backends.cpu.weak.pending import (
     OWN,
     SYNCED,
     TO,
+    as_line,
     as_pending,
     as_weak,
     ask,
@@ -55,7 +56,7 @@ from gpushmem.simt.compiler.primitives import (
 )
 from gpushmem.simt.compiler.target import device
 
-__all__ = ["body_of", "commit", "force", "record", "released"]
+__all__ = ["ANY", "BODIES", "body_of", "commit", "force", "record", "released", "roll"]
 
 as_fiber, as_launch = view(FIBER), view(LAUNCH)
 
@@ -347,10 +348,41 @@ def _barrier(op: Op) -> Any:
     return barrier if "team" in op.params else barrier_all
 
 
+# --- waits
+
+
+@device
+def roll():
+    """A random number, 0 or more."""
+    dice = as_line(as_launch(launch_word()).log)
+    dice.value = dice.value * 6364136223846793005 + 1442695040888963407
+    return (dice.value >> 40) & 0xFFFF
+
+
+@device
+def look_anywhere(ivars, indices, status, cmp, value):
+    """Answers the index of any that counts and compares; see `waits.look_for_any`."""
+    n, answer = size_of(ivars), waits.NO_CANDIDATE
+    first = roll()
+    for k in range(n):
+        i = (first + k) % n
+        if not waits.excluded(status, i):
+            if waits.holds(waits.element_at(ivars, i), cmp, waits.wanted_at(ivars, value, i)):
+                return i
+            answer = max(answer, -1 - i)
+    return answer
+
+
+def _any(op: Op) -> Any:
+    make = waits.waiting if op.waits else waits.looking_once
+    return make(op.base, look_anywhere)
+
+
+ANY = [f"{what}_any{form}" for what in ("wait_until", "test") for form in ("", "_vector")]
 BODIES: dict[str, Callable[[Op], Any]] = {
     "p": _p, "put": _put, "put_signal": _put_signal, "signal_op": _signal_op, "get": _get,
     "iput": _iput, "fence": _fence, "flush": _flush, "quiet": _quiet, "barrier": _barrier,
-    "barrier_all": _barrier, **dict.fromkeys(atomics.BODIES, _atomic),
+    "barrier_all": _barrier, **dict.fromkeys(atomics.BODIES, _atomic), **dict.fromkeys(ANY, _any),
 }  # fmt: skip
 
 

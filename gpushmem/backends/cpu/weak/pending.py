@@ -8,8 +8,8 @@ What is held back is performed as late as it can be: when no PE can go on withou
 when each of its launches has had a turn in which no thread moved, and its host waits; `turns`, on
 the board, counts how often. When all PEs have been idle twice since anything was last performed,
 every thread that could see it has looked, and waits for something else. Then one operation of
-those that may come next is performed, and the PEs go on. A `quiet` waits for that, too. After
-PATIENCE one is performed in any case: a host may wait for something that nobody here knows of.
+those that may come next is performed, or some, and the PEs go on. A `quiet` waits for that, too.
+After PATIENCE they are in any case: a host may wait for something that nobody here knows of.
 
 Which may come next: of two operations to one PE with a `fence` between, the first. `fence` numbers
 the fences of a PE; it gives its number to the pending operations that it covers, and an operation
@@ -119,16 +119,18 @@ PENDING = np.dtype(
     ],
     align=True,
 )
+# What a launch remembers of loads, see `loads`.
+LINE = np.dtype([("address", "i8"), ("epoch", "i8"), ("uses", "i8"), ("value", "i8")])
 NOTHING, SET, ADD, AND, OR, XOR, FLOAT_ADD = range(7)  # `what`
 FROM, TO = 1, 2
 OWN = PENDING.itemsize  # where the data of an operation are that has copied them
 MOST = 256  # operations held back at once; what is more is performed at once
-FEW = 8  # ... of those, half of all calls; above, one in sixteen
 PATIENCE = 250_000_000  # nanoseconds
 SYNCED = 32  # bits of a clock below what others could synchronise with
 CALLS = (1 << SYNCED) - 1
 
 as_weak, as_pending, as_fiber, as_launch = map(view, (WEAK, PENDING, FIBER, LAUNCH))
+as_line = view(LINE)
 as_group, ALL = view(GROUP), offset(BLOCK, "all")
 as_pe, as_world = view(PE), view(WORLD)
 PE_BYTES = PE.itemsize
@@ -328,6 +330,12 @@ def hash_of(seed: int, launch: int, fiber: int) -> int:
     return number
 
 
+@njit
+def rarity(n: int) -> int:
+    """One in how many operations is held back while `n` are."""
+    return 2 if n < 2 else 4 if n < 4 else 16 if n < 16 else 64
+
+
 def commit(weak: int, entry: int, fiber: int, launch: int, whole: int) -> int:
     """An operation has been called: perform it, or hold it back. `whole`: by a warp or block."""
     w, it = as_weak(weak), as_pending(entry)
@@ -338,7 +346,7 @@ def commit(weak: int, entry: int, fiber: int, launch: int, whole: int) -> int:
     if whole == 0 and fiber != 0:
         it.fiber, it.thread, it.clock = fiber, thread_number(fiber), synced(fiber)
     it.hash = hash_of(w.seed + (0 if fiber != 0 else w.calls), launch, fiber)
-    late = it.hash & (1 if w.n < FEW else 15) == 0 or predecessor(weak, entry) != 0
+    late = it.hash % rarity(w.n) == 0 or predecessor(weak, entry) != 0
     if late and w.n < MOST:
         append(weak, entry)
     else:
@@ -485,7 +493,11 @@ def look(weak: int) -> None:
     if load_acquire(w.performed) != w.known:
         refresh(weak)
     elif all_idle(weak) or monotonic_ns() - w.since > PATIENCE:
-        finish(weak, next_one(weak))
+        again = True
+        while again and w.first != 0:
+            chosen = next_one(weak)
+            again = mixed(as_pending(chosen).hash) & 1 == 0
+            finish(weak, chosen)
         refresh(weak)
 
 

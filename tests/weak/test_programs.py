@@ -1,0 +1,57 @@
+"""Whole programs while memory is weak."""
+
+import re
+
+import pytest
+
+from tests.conftest import ROOT
+
+PROGRAMS = ROOT / "tests/weak/programs"
+
+
+def weak(run_cli, n, program, *args, seed=1, code=0):
+    options = "--backend", "cpu", "--memory", "weak", "--seed", seed, "-n", n
+    return run_cli("run", *options, PROGRAMS / f"{program}.py", *args, code=code)
+
+
+def test_host_operations_are_late_until_quiet(run_cli):
+    outputs = [weak(run_cli, 2, "on_the_host", seed=seed).stdout for seed in (1, 1, 2)]
+    late = [sorted(map(int, re.findall(r"late (\d+)", out))) for out in outputs]
+    assert late[0] == late[1]  # the seed decides
+    assert late[0] != late[2]
+    assert all(0 < number < 20 for numbers in late for number in numbers)
+
+
+@pytest.mark.parametrize("args", [(), ("fixed",)])
+def test_a_plain_load_may_give_what_was_seen_before_until_a_wait(run_cli, args):
+    for seed in range(1, 4):
+        weak(run_cli, 2, "stale_load", *args, seed=seed)
+
+
+def test_what_is_written_behind_an_array_is_reported_with_its_name(run_cli):
+    done = weak(run_cli, 1, "past_the_end", code=1)
+    said = r"PE 0: 8 bytes were written behind the end of the symmetric array `first` \(float32"
+    assert re.search(said, done.stderr)
+    assert "to repeat this order of operations: --memory weak --seed 1" in done.stderr
+
+
+def test_a_deadlock_is_found_when_nothing_is_pending(run_cli):
+    done = weak(run_cli, 2, "never_signalled", code=1)
+    assert "no PE can go on" in done.stderr
+    assert "signal_wait_until" in done.stderr
+
+
+def test_the_checker_needs_no_weak_memory(run_cli):
+    done = run_cli("run", "--check", "--memory", "weak", PROGRAMS / "on_the_host.py", code=2)
+    assert "leave --memory weak out" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "name",
+    ["all_reduce", "jacobi", "moe", "own_plan", "ring", "rows_and_columns", "tensor_parallel"],
+)
+def test_examples_are_right(run_cli, name, seed):
+    options = "--backend", "cpu", "--memory", "weak", "--seed", seed, "-n", 3
+    run_cli("run", *options, ROOT / f"examples/{name}.py", code=0, timeout=170)
