@@ -69,6 +69,11 @@ class _As(click.ParamType):  # type: ignore[type-arg]
     help="What runs the kernels.  [default: GPUSHMEM_BACKEND, or nvshmem where it can be used]",
 )
 @click.option(
+    "--nodes",
+    type=_As("GPUSHMEM_NODES", "integer"),
+    help="cpu: let the PEs behave as if they were on so many nodes.  [default: 1]",
+)
+@click.option(
     "--transport",
     type=click.Choice(settings.TRANSPORTS),
     help="nvshmem: transport between GPUs.  [default: auto, chosen by NVSHMEM]",
@@ -110,6 +115,7 @@ def command(
     threads_per_pe: int | None,
     timeout: float | None,
     backend: str | None,
+    nodes: int | None,
     transport: str | None,
     hca: str | None,
     nic_map: str | None,
@@ -131,6 +137,7 @@ def command(
     """
     asked: dict[str, object] = {
         "GPUSHMEM_BACKEND": backend,
+        "GPUSHMEM_NODES": nodes,
         "GPUSHMEM_TRANSPORT": transport,
         "GPUSHMEM_HCA": hca,
         "GPUSHMEM_NIC_MAP": nic_map,
@@ -160,6 +167,11 @@ def command(
         able = " or ".join(name for name in registry.BACKENDS if registry.about(name).records)
         raise click.UsageError(
             f"--check: the {chosen} backend records nothing; add --backend {able}"
+        )
+    if nodes is not None and not registry.about(chosen).shares_memory:
+        raise click.UsageError(
+            f"--nodes: PEs of the {chosen} backend are on the machines where they are: start them "
+            "there with --hosts, or add --backend cpu"
         )
     if check or check_ignore is not None:
         from gpushmem.check import command as checker  # noqa: PLC0415  (for those who check)

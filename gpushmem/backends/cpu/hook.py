@@ -14,17 +14,21 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from gpushmem.backends.cpu import nodes
 from gpushmem.backends.cpu.access import as_world, reach
 from gpushmem.check import recording as checking
 from gpushmem.diagnosis import recording
 from gpushmem.ops import Op
 from gpushmem.ops.row import Effect
 from gpushmem.simt.base.native import i64, intrinsic
-from gpushmem.simt.compiler.observer import observe
+from gpushmem.simt.compiler.observer import current, observe
 from gpushmem.simt.compiler.primitives import user_word
 from gpushmem.simt.compiler.target import call_device, device
 
-__all__ = ["OBSERVERS", "Call", "Observer", "check", "group_called", "is_observed", "observed"]
+__all__ = [
+    "OBSERVERS", "Call", "Observer", "check", "group_called", "is_observed", "is_separated",
+    "observed", "separate",
+]  # fmt: skip
 
 
 @device
@@ -134,11 +138,24 @@ def check() -> None:
         observe(checking.OBSERVER)
 
 
+def separate() -> None:
+    """Let kernels compiled from now on keep to what PEs on several nodes can do."""
+    if not is_separated():
+        OBSERVERS.append(SEPARATOR)
+        observe(nodes.guarded(current()))
+
+
+def is_separated() -> bool:
+    """Whether `separate` has been called."""
+    return SEPARATOR in OBSERVERS
+
+
 def group_called(op: Op) -> Any:
     """What each thread does after a call of its warp or block; None if nothing."""
     return checking.group_called(op) if CHECKER in _wanting(op) else None
 
 
+SEPARATOR = Observer(nodes.wants, nodes.generate)
 CHECKER = Observer(checking.wants, checking.generate, checking.generate_after)
 
 

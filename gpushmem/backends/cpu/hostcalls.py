@@ -16,6 +16,7 @@ from numba.core.errors import NumbaError
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends import hostcalls
 from gpushmem.backends.cpu.checked import Recorder
+from gpushmem.backends.cpu.hook import is_separated
 from gpushmem.backends.hostcalls import host_kernel, result_dtype, split_reduction
 from gpushmem.ops import Op
 from gpushmem.simt.run.kernel import Kernel, KernelFailure, Running
@@ -37,6 +38,7 @@ class HostCalls:
     ) -> None:
         self._world, self._run, self._recorder = world, run, recorder
         self._options = {} if recorder is None else {"checked": True}
+        self._options |= {"separated": True} if is_separated() else {}
         self._device = Device()
         self._idle: list[Stream] = []
 
