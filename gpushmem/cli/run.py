@@ -168,11 +168,7 @@ def command(
         raise click.UsageError(
             f"--check: the {chosen} backend records nothing; add --backend {able}"
         )
-    if nodes is not None and not registry.about(chosen).shares_memory:
-        raise click.UsageError(
-            f"--nodes: PEs of the {chosen} backend are on the machines where they are: start them "
-            "there with --hosts, or add --backend cpu"
-        )
+    _check_nodes(nodes, chosen)
     if check or check_ignore is not None:
         from gpushmem.check import command as checker  # noqa: PLC0415  (for those who check)
 
@@ -220,6 +216,15 @@ def _check_settings() -> None:
         settings.check()
     except ArgumentError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _check_nodes(nodes: int | None, backend: str) -> None:
+    """Reject --nodes where PEs are on real machines."""
+    if nodes is not None and not registry.about(backend).shares_memory:
+        raise click.UsageError(
+            f"--nodes: PEs of the {backend} backend are on the machines where they are: start them "
+            "there with --hosts, or add --backend cpu"
+        )
 
 
 def _backend() -> str:

@@ -54,7 +54,7 @@ def _unregistered(pe: int, address: int, nbytes: int, is_target: int, *_: int) -
     return (
         f"PE {pe} is on another node, and {'dst' if is_target else 'src'} ({nbytes} bytes at "
         f"{address:#x}) is neither symmetric nor registered: a network adapter reaches no other "
-        "memory. gpushmem.register(array) registers it"
+        "memory. Use a symmetric array, or register this one (gpushmem.register)"
     )
 
 

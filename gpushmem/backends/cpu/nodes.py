@@ -76,7 +76,8 @@ class Registered:
         low, high = span(array)
         if self._world.holds(array) or any(a <= low and high <= b for a, b in self._ranges):
             return
-        raise error_of(UNREGISTERED, op.name, pe, low, high - low, issubclass(op.roles[name], Target))
+        is_target = issubclass(op.roles[name], Target)
+        raise error_of(UNREGISTERED, op.name, pe, low, high - low, is_target)
 
 
 def lowest_address() -> int:
