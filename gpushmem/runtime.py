@@ -454,8 +454,8 @@ def device_array(shape: Any, dtype: Any = np.float64) -> DeviceArray:
     """Allocate an array in this PE's ordinary device memory, contents undefined. Not collective.
 
     `shape` and `dtype` are as in NumPy. The array can be the local argument of operations, not the
-    remote one. Its memory is released with the last reference. Raises `ArgumentError` for an
-    invalid shape.
+    remote one; in operations to PEs on other machines only while it is registered. Its memory is
+    released with the last reference. Raises `ArgumentError` for an invalid shape.
     """
     return _on_device("device_array", shape_of("device_array", shape), dtype)
 
@@ -490,11 +490,12 @@ def register(array: Any) -> DeviceArray:
     """Make existing memory usable as a local source or destination; not collective.
 
     `array` is a NumPy array, a PyTorch CPU tensor, or another object with `__array_interface__` or
-    `__dlpack__` in host memory, or with `__cuda_array_interface__` on a GPU backend; it must be
-    contiguous and writable. Returns an array on the same memory, without a copy, for kernels and
-    operations; it keeps `array` alive. Host operations then also accept `array` itself and slices
-    of it. The memory is not symmetric, so it cannot be remote. Raises `ArgumentError` for other
-    arrays, and if part of the memory is already registered. NVSHMEM 3: nvshmemx_buffer_register.
+    `__dlpack__` in host memory, or with `__cuda_array_interface__` on a GPU backend; or a device
+    array, which operations to PEs on other machines need to be registered. It must be contiguous
+    and writable. Returns an array on the same memory, without a copy, for kernels and operations;
+    it keeps `array` alive. Host operations then also accept `array` itself and slices of it. The
+    memory is not symmetric, so it cannot be remote. Raises `ArgumentError` for other arrays, and if
+    part of the memory is already registered. NVSHMEM 3: nvshmemx_buffer_register.
     """
     return current("register").registrations.add(array)
 

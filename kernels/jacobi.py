@@ -377,7 +377,7 @@ class Jacobi(Plan):
         return float(largest.numpy()[0])
 
     def scatter(self, field: np.ndarray[Any, Any]) -> Any:
-        """Return this PE's part of a field, with halo, as a new device array.
+        """Return this PE's part of a field, with halo, as a new device array (see `sendable`).
 
         `field` is a host array of `shape` + 2, the same on all PEs. Of its outer layer only what
         is next to an axis that is not periodic counts.

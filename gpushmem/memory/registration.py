@@ -64,7 +64,8 @@ class Registrations:
         """Register `buffer`; return the array for kernels and operations, on the same memory."""
         if isinstance(buffer, DeviceArray) and is_symmetric(buffer):
             raise ArgumentError(
-                f"register: a {type(buffer).__name__} is already device memory: use it directly"
+                f"register: a {type(buffer).__name__} is already device memory, and symmetric: use "
+                "it directly"
             )
         memory = self._registrable(buffer)
         made = Registration(buffer, memory, self._backend.register(buffer, memory))

@@ -461,7 +461,7 @@ def registered_numpy(me, n):
         (np.zeros(4)[::2], "not contiguous"),
         (np.zeros(2, object), "Python objects"),
         (3, "not an array"),
-        (shmem.device_array(2), "already device memory"),
+        (shmem.zeros(2), "already device memory"),
     ):
         with pytest.raises(ArgumentError, match=match):
             shmem.register(wrong)
