@@ -77,9 +77,10 @@ def create(n_pes: int, heap_size: int | None = None, bootstrap: str = "local") -
     fill_standard()
     max_teams, n_nodes = settings.get("GPUSHMEM_MAX_TEAMS"), settings.get("GPUSHMEM_NODES")
     if n_pes % n_nodes:
+        pes = "1 PE" if n_pes == 1 else f"{n_pes} PEs"
         raise ArgumentError(
-            f"{n_pes} PEs cannot be divided equally over {n_nodes} nodes: --nodes (GPUSHMEM_NODES) "
-            "must divide the number of PEs"
+            f"{pes} cannot be divided equally over {n_nodes} nodes: --nodes (GPUSHMEM_NODES) must "
+            "divide the number of PEs"
         )
     names = ("board", "control", *map(str, range(n_pes)))
     fds: list[int] = []

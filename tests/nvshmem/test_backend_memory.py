@@ -496,13 +496,14 @@ def test_registered_tensors():
 @host.job
 def registered_on_the_gpu(me, n):
     y = shmem.to_device(own(me, 4))
-    registered = shmem.register(Foreign(y))
-    x = shmem.full(4, POISON)
-    shmem.put(x, registered, me)
-    shmem.quiet()
-    assert x.numpy().tolist() == own(me, 4).tolist()
-    shmem.unregister(registered)
-    assert y.numpy().tolist() == own(me, 4).tolist()
+    for theirs in (Foreign(y), y):
+        registered = shmem.register(theirs)
+        x = shmem.full(4, POISON)
+        shmem.put(x, registered, me)
+        shmem.quiet()
+        assert x.numpy().tolist() == own(me, 4).tolist()
+        shmem.unregister(registered)
+        assert y.numpy().tolist() == own(me, 4).tolist()
 
 
 def test_registered_memory_of_the_gpu():

@@ -141,7 +141,7 @@ def check() -> None:
 def separate() -> None:
     """Let kernels compiled from now on keep to what PEs on several nodes can do."""
     if not is_separated():
-        OBSERVERS.append(SEPARATOR)
+        OBSERVERS.insert(0, SEPARATOR)  # before others look at what may be null
         observe(nodes.guarded(current()))
 
 
