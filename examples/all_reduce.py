@@ -14,7 +14,7 @@ shmem.init()
 me, n = shmem.my_pe(), shmem.n_pes()
 
 total = AllReduce(size=SIZE, dtype="float32")
-x = shmem.device_array(SIZE, "float32")
+x = shmem.empty(SIZE, "float32")  # symmetric: it is sent from, perhaps to other machines
 for call in range(CALLS):
     x.copy_from(np.arange(SIZE) % 1000 + 1000 * me + call)
     total(x)
@@ -26,7 +26,8 @@ norm = AllReduceRMSNorm(tokens=TOKENS, hidden=HIDDEN, dtype="float32")
 rng = np.random.default_rng(1)
 parts = rng.normal(size=(n, TOKENS, HIDDEN)).astype("float32")
 before, gain = rng.normal(size=(TOKENS, HIDDEN)), rng.normal(size=HIDDEN)
-part, residual, weight = (shmem.to_device(a.astype("float32")) for a in (parts[me], before, gain))
+part = shmem.array(parts[me])
+residual, weight = (shmem.to_device(a.astype("float32")) for a in (before, gain))
 out = shmem.device_array((TOKENS, HIDDEN), "float32")
 norm(part, residual, weight, out=out)
 after = before + parts.sum(axis=0)

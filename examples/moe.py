@@ -22,6 +22,7 @@ w2 = rng.normal(size=(EXPERTS, INNER, HIDDEN)).astype("float32") / INNER**0.5
 mine = slice(layer.first_expert, layer.first_expert + layer.local_experts)
 w1_here, w2_here = shmem.to_device(w1[mine]), shmem.to_device(w2[mine])
 
+inputs = shmem.empty((TOKENS, HIDDEN), "float32")  # symmetric: rows of it are sent
 experts = shmem.device_array((TOKENS, TOP_K), "int32")
 weights = shmem.device_array((TOKENS, TOP_K), "float32")
 out = shmem.device_array((TOKENS, HIDDEN), "float32")
@@ -32,8 +33,9 @@ for call in range(5):
     x = rng.normal(size=(tokens, HIDDEN)).astype("float32")
     logits = rng.normal(size=(tokens, EXPERTS)).astype("float32")
     chosen, share, result = experts[:tokens], weights[:tokens], out[:tokens]
+    inputs[:tokens] = x
     route(shmem.to_device(logits), experts=chosen, weights=share)
-    layer(shmem.to_device(x), chosen, share, w1_here, w2_here, out=result)
+    layer(inputs[:tokens], chosen, share, w1_here, w2_here, out=result)
     (expected,), _ = reference([x], [chosen.numpy()], [share.numpy()], w1, w2)
     off = max(off, float(np.abs(result.numpy() - expected).max()))
 shmem.barrier_all()

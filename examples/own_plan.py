@@ -57,7 +57,7 @@ SIZE, CALLS = 10_001, 50
 shmem.init()
 me, n = shmem.my_pe(), shmem.n_pes()
 values = 1000 * np.arange(n)[:, None] + np.arange(SIZE) % 100.0  # of all PEs
-x = shmem.to_device(values[me])
+x = shmem.array(values[me])  # symmetric: it is sent from, perhaps to other machines
 with Smooth(size=SIZE, dtype="float64") as plan:
     for _ in range(CALLS):
         plan(x)

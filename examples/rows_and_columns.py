@@ -29,4 +29,5 @@ with shmem.session() as world:
     print(f"PE {me}, {row.my_pe} of {row.n_pes} in its row: the row's sum is {by_row.numpy()[0]}")
     assert (by_row.numpy() == sum(grid[me // width])).all()
     assert (by_column.numpy() == max(sum(r) for r in grid if me % width < len(r))).all()
-    np.testing.assert_array_equal(shmem.peer_array(by_row, 0).numpy(), np.full(100, sum(grid[0])))
+    shmem.get(values, by_row, 0)
+    np.testing.assert_array_equal(values.numpy(), np.full(100, sum(grid[0])))

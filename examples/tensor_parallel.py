@@ -19,7 +19,8 @@ up = rng.normal(size=(MODEL, HIDDEN)).astype("float32") / 10
 down = rng.normal(size=(HIDDEN, MODEL)).astype("float32") / 20
 my_tokens = slice(me * tokens, (me + 1) * tokens)
 my_units = slice(me * hidden, (me + 1) * hidden)
-my_x, my_up, my_down = map(shmem.to_device, (x[my_tokens], up[:, my_units].copy(), down[my_units]))
+my_x = shmem.array(x[my_tokens])  # symmetric: it is sent from, perhaps to other machines
+my_up, my_down = map(shmem.to_device, (up[:, my_units].copy(), down[my_units]))
 
 # Sequence parallel: everybody's tokens times my columns; then my rows, and the sum of all.
 inner = shmem.device_array((TOKENS, hidden), "float32")

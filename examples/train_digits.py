@@ -117,7 +117,7 @@ def main(epochs, rate, momentum):
     for w in (parts(start)[0], parts(start)[2]):
         w[:] = rng.normal(0, np.sqrt(2 / w.shape[0]), w.shape)
     weights, speed = shmem.to_device(start), shmem.to_device(np.zeros_like(start))
-    gradient = shmem.device_array(size, "float32")
+    gradient = shmem.empty(size, "float32")  # symmetric: it is sent from
     w1, b1, w2, b2, _ = parts(weights)
     dw1, db1, dw2, db2, loss = parts(gradient)
     total = AllReduce(size=size, dtype="float32")

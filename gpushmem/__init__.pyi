@@ -78,7 +78,8 @@ def put(dst: Symmetric, src: Array, pe: int, *, stream: Any = None) -> None:
 
     On return `src` may be changed; the data has arrived after `quiet`.
 
-    On the host the local array is device or symmetric memory, or registered (`register`).
+    On the host the local array is device or symmetric memory, or registered (`register`); if `pe`
+    is on another machine, symmetric or registered.
     """
 def put_nbi(dst: Symmetric, src: Array, pe: int) -> None:
     """As `put`, in kernels. Non-blocking: do not change `src` until `flush` or `quiet`; the data has
@@ -101,7 +102,8 @@ def get(dst: Array, src: Symmetric, pe: int, *, stream: Any = None) -> None:
 
     On return `dst` has the data.
 
-    On the host the local array is device or symmetric memory, or registered (`register`).
+    On the host the local array is device or symmetric memory, or registered (`register`); if `pe`
+    is on another machine, symmetric or registered.
     """
 def get_nbi(dst: Array, src: Symmetric, pe: int) -> None:
     """As `get`, in kernels. Non-blocking: until `quiet` do not change `src`, nor read `dst`."""
@@ -125,7 +127,8 @@ def iput(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: i
     OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and
     for warps.
 
-    On the host the local array is device or symmetric memory, or registered (`register`).
+    On the host the local array is device or symmetric memory, or registered (`register`); if `pe`
+    is on another machine, symmetric or registered.
     """
 def iput_warp(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
     """As `iput`, in kernels, by all threads of a warp with the same arguments."""
@@ -143,7 +146,8 @@ def iget(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: i
     OpenSHMEM 1.5: shmem_iput, shmem_iget; NVSHMEM 3: nvshmemx_iput_block, nvshmemx_iget_block, and
     for warps.
 
-    On the host the local array is device or symmetric memory, or registered (`register`).
+    On the host the local array is device or symmetric memory, or registered (`register`); if `pe`
+    is on another machine, symmetric or registered.
     """
 def iget_warp(dst: Array, src: Symmetric, dst_stride: int, src_stride: int, nelems: int, pe: int) -> None:
     """As `iget`, in kernels, by all threads of a warp with the same arguments."""
@@ -287,7 +291,8 @@ def put_signal(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: in
 
     On return `src` may be changed; the data has arrived after `quiet`.
 
-    On the host the local array is device or symmetric memory, or registered (`register`).
+    On the host the local array is device or symmetric memory, or registered (`register`); if `pe`
+    is on another machine, symmetric or registered.
     """
 def put_signal_nbi(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
     """As `put_signal`, in kernels. Non-blocking: do not change `src` until `flush` or `quiet`; the
@@ -765,15 +770,18 @@ def reducescatter_block(team: Team, dst: Symmetric, src: Symmetric, op: str) -> 
 def peer_array(array: Symmetric, pe: int) -> DeviceArray:
     """Return `array` (symmetric) as it is on `pe`: loads and stores then reach that PE's memory.
 
-    `fence`, `quiet` and barriers treat these stores like `p`. `pe` must be in TEAM_SHARED. NVSHMEM
-    3: nvshmem_ptr.
+    `fence`, `quiet` and barriers treat these stores like `p`. The memory of a PE that is not in
+    TEAM_SHARED cannot be reached so: on the host that raises `SymmetryError`; in a kernel the array
+    is null (`a.ctypes.data == 0`) and must not be used, on the cpu backend that is an error. Ask
+    `team_translate_pe(TEAM_WORLD, pe, TEAM_SHARED) >= 0` first. NVSHMEM 3: nvshmem_ptr.
     """
 
 def multicast_array(array: Symmetric, team: Team) -> MulticastArray:
     """Return `array` (symmetric) as it is on all PEs of `team`: a store reaches all of them.
 
-    It can be assigned to (`m[i] = value`) but not read. It cannot be passed to a kernel: call this
-    in the kernel. NVSHMEM 3: nvshmemx_mc_ptr.
+    It can be assigned to (`m[i] = value`) but not read. All PEs of `team` must be in TEAM_SHARED;
+    for others it raises `SymmetryError` on the host, and in kernels on the cpu backend. It cannot
+    be passed to a kernel: call this in the kernel. NVSHMEM 3: nvshmemx_mc_ptr.
     """
 
 def gemm_block(dst: Array, a: Array, b: Array, accumulate: bool) -> None:

@@ -16,6 +16,7 @@ from gpushmem import settings
 from gpushmem.arguments import integer, public, shown, taking
 from gpushmem.backends import choice, registry
 from gpushmem.backends.about import Tuning
+from gpushmem.backends.base import GAP
 from gpushmem.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -39,7 +40,7 @@ from gpushmem.memory.array import (
     unwrap,
 )
 from gpushmem.memory.asked import dtype_of, nbytes_of, plain, shape_of
-from gpushmem.memory.heap import GAP, Heap
+from gpushmem.memory.heap import Heap
 from gpushmem.memory.registration import Registrations
 from gpushmem.memory.stats import Allocated, HeapStats, holders, leak_report
 from gpushmem.memory.tensors import in_host_memory, memory_of
@@ -460,8 +461,8 @@ def device_array(shape: Any, dtype: Any = np.float64) -> DeviceArray:
     """Allocate an array in this PE's ordinary device memory, contents undefined. Not collective.
 
     `shape` and `dtype` are as in NumPy. The array can be the local argument of operations, not the
-    remote one. Its memory is released with the last reference. Raises `ArgumentError` for an
-    invalid shape.
+    remote one; in operations to PEs on other machines only while it is registered. Its memory is
+    released with the last reference. Raises `ArgumentError` for an invalid shape.
     """
     return _on_device("device_array", shape_of("device_array", shape), dtype)
 
@@ -496,11 +497,12 @@ def register(array: Any) -> DeviceArray:
     """Make existing memory usable as a local source or destination; not collective.
 
     `array` is a NumPy array, a PyTorch CPU tensor, or another object with `__array_interface__` or
-    `__dlpack__` in host memory, or with `__cuda_array_interface__` on a GPU backend; it must be
-    contiguous and writable. Returns an array on the same memory, without a copy, for kernels and
-    operations; it keeps `array` alive. Host operations then also accept `array` itself and slices
-    of it. The memory is not symmetric, so it cannot be remote. Raises `ArgumentError` for other
-    arrays, and if part of the memory is already registered. NVSHMEM 3: nvshmemx_buffer_register.
+    `__dlpack__` in host memory, or with `__cuda_array_interface__` on a GPU backend; or a device
+    array, which operations to PEs on other machines need to be registered. It must be contiguous
+    and writable. Returns an array on the same memory, without a copy, for kernels and operations;
+    it keeps `array` alive. Host operations then also accept `array` itself and slices of it. The
+    memory is not symmetric, so it cannot be remote. Raises `ArgumentError` for other arrays, and if
+    part of the memory is already registered. NVSHMEM 3: nvshmemx_buffer_register.
     """
     return current("register").registrations.add(array)
 

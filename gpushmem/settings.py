@@ -97,6 +97,11 @@ SETTINGS = {
             "number of cores that the kernels of a PE use; default: all, divided among the PEs of "
             "the job; `gpushmem run --threads-per-pe`",
         ),
+        Setting(
+            "GPUSHMEM_NODES", "1", _count(1),
+            "cpu: number of nodes that the PEs behave as if they were on, in equal groups; "
+            "`gpushmem run --nodes`",
+        ),
         Setting("GPUSHMEM_MAX_TEAMS", "256", _count(1), "limit on the teams a PE is in at once"),
         Setting(
             "GPUSHMEM_BOOTSTRAP", "auto", str,

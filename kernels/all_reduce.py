@@ -232,6 +232,11 @@ def workspace(plan: Plan, algorithm: str, piece: int, dtype: Any) -> tuple[Any, 
             f"{type(plan).__name__}: there is no algorithm {algorithm!r}; "
             f"there are {', '.join(SUMMING)}"
         )
+    if algorithm == "multicast" and not plan.reachable:
+        raise shmem.ArgumentError(
+            f"{type(plan).__name__}: the algorithm 'multicast' stores to the memory of all members "
+            "of the team, and not all are in TEAM_SHARED; take another one"
+        )
     n, blocks, part = plan.n_pes, plan.blocks, part_size(piece, plan.n_pes)
     shapes = {"one_shot": (n, piece), "ring": (max(1, 2 * (n - 1)), part)}
     shape = shapes.get(algorithm, (n, part))

@@ -326,8 +326,8 @@ class Reducing(Gemm):
     ) -> None:  # fmt: skip
         self.share = share = max(1, -(-rows // max(team.n_pes, 1)))
         super().__init__(m, n, k, dtype, team, tile=tile, blocks=blocks, threads=threads)
-        self.direct = reachable(team) if direct is None else direct
-        if self.direct and not reachable(team):
+        self.direct = self.reachable if direct is None else direct
+        if self.direct and not self.reachable:
             raise shmem.ArgumentError(
                 f"{type(self).__name__}: direct=True, but not all members of the team are in "
                 "TEAM_SHARED; leave it out"
@@ -344,11 +344,6 @@ class Reducing(Gemm):
         """Boxes for a tile of each PE, and their signals, for each block."""
         shape = self.blocks, self.n_pes
         return self.boxes(*shape, self.tile_size, dtype=self.dtype), self.signals(*shape)
-
-
-def reachable(team: Any) -> bool:
-    """Whether the memory of all members can be stored to."""
-    return all(shmem.team_translate_pe(team, k, shmem.TEAM_SHARED) >= 0 for k in range(team.n_pes))
 
 
 class GemmReduceScatter(Reducing):

@@ -327,12 +327,14 @@ class Jacobi(Plan):
         self.local_shape = tuple(s.stop - s.start for s in self.local)
         self._weight = self.dtype.type(1 / (2 * ndim))
         self._neighbours = shmem.to_device(np.array(self._find_neighbours(), "int64"))
-        self._other = shmem.device_array(as_3d(tuple(n + 2 for n in self.local_shape)), self.dtype)
+        self._other = self.sendable(
+            shmem.device_array(as_3d(tuple(n + 2 for n in self.local_shape)), self.dtype)
+        )
         # No part is larger than the first.
         z, y, x = as_3d(tuple(s.stop + 2 for s in self._part(0)))
         face = max(y * x, z * y, z * x if ndim == 3 else 0)
         self._boxes, self._arrived = self.boxes(6, face, dtype=dtype), self.signals(6, self.blocks)
-        self._outgoing = shmem.device_array((6, face), self.dtype)
+        self._outgoing = self.sendable(shmem.device_array((6, face), self.dtype))
         self._norms = self.memory(2, dtype="float64")
         self._gathered: Any = None
         self._known: tuple[Any, Any] = (None, None)
@@ -375,7 +377,7 @@ class Jacobi(Plan):
         return float(largest.numpy()[0])
 
     def scatter(self, field: np.ndarray[Any, Any]) -> Any:
-        """Return this PE's part of a field, with halo, as a new device array.
+        """Return this PE's part of a field, with halo, as a new device array (see `sendable`).
 
         `field` is a host array of `shape` + 2, the same on all PEs. Of its outer layer only what
         is next to an axis that is not periodic counts.
@@ -385,7 +387,7 @@ class Jacobi(Plan):
         cells = [np.arange(s.start, s.stop + 2) for s in self.local]
         wrapped = zip(cells, self.shape, self.periodic, strict=True)
         places = [(c - 1) % n + 1 if periodic else c for c, n, periodic in wrapped]
-        return shmem.to_device(np.ascontiguousarray(field[np.ix_(*places)]))
+        return self.sendable(shmem.to_device(np.ascontiguousarray(field[np.ix_(*places)])))
 
     def gather(self, u: Any) -> np.ndarray[Any, Any]:
         """Return all PEs' parts together, without halo: a host array of `shape`, on every PE.

@@ -232,9 +232,10 @@ class MoE(Dispatch):
             self.memory(share * n * self.capacity, hidden, dtype=dtype),
             self.memory(n, share, dtype="uint64"),
         )
-        self._tiles = tuple(
+        rows, between, results = (
             shmem.device_array((self.blocks, tile, size), dtype) for size in (hidden, inner, hidden)
         )
+        self._tiles = rows, between, self.sendable(results)
 
     def __call__(
         self, x: Any, experts: Any, weights: Any, w1: Any, w2: Any, *, out: Any, stream: Any = 0

@@ -225,7 +225,7 @@ class Dispatch(Plan):
         self._back = self.memory(n * share, dtype="uint64")
         self._heads = self.memory(n, share, dtype="int64")
         # Each block sorts for itself: what it reads later it wrote, and nobody waits for another.
-        self._mine = shmem.to_device(np.zeros((blocks, n * share), "int64"))
+        self._mine = self.sendable(shmem.to_device(np.zeros((blocks, n * share), "int64")))
         self._order, self._position = (
             shmem.device_array((blocks, self.pairs), "int32") for _ in range(2)
         )
@@ -316,16 +316,17 @@ class ExpertParallel(Dispatch):
             starts[:] = np.arange(self.local_experts * n).reshape(-1, n) * self.capacity
         else:
             most = min(share * self.capacity, self.pairs)
-            inbox = shmem.device_array((n * most, row), travels)
+            inbox = self.sendable(shmem.device_array((n * most, row), travels))
+            outbox = self.sendable(shmem.device_array((self.pairs, row), travels))
             self._boxes = (
-                inbox, shmem.device_array((self.pairs, row), travels),
+                inbox, outbox,
                 self.memory(n, most, row, dtype=travels), self.memory(n, dtype="uint64"),
                 self.memory(self.blocks, n, dtype="uint64"),
             )  # fmt: skip
         self._inbox = rows = inbox
         if wire is not None:
-            rows = shmem.device_array((inbox.shape[0], hidden), self.dtype)
-            self._stage = shmem.to_device(np.zeros((tokens, row), "int8"))
+            rows = self.sendable(shmem.device_array((inbox.shape[0], hidden), self.dtype))
+            self._stage = self.sendable(shmem.to_device(np.zeros((tokens, row), "int8")))
             self._maxima = shmem.device_array((self.blocks, self.threads), "float32")
         self._starts = shmem.to_device(starts)
         counts = shmem.to_device(np.zeros((self.local_experts, n), "int32"))

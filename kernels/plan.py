@@ -26,6 +26,7 @@ wait for ever, which is reported, than to go on with boxes that were overwritten
 from __future__ import annotations
 
 import operator
+from functools import cached_property
 from math import prod
 from types import TracebackType
 from typing import Any
@@ -72,6 +73,7 @@ class Plan:
         self._epochs = shmem.to_device(np.zeros(self.blocks, "int64"))
         self.inboxes: list[Any] = []  # all that `boxes` made
         self._memory: list[Any] = []
+        self._registered: list[Any] = []
         self._stream: Any = None
         self._flat: tuple[Any, Any] = (None, None)
         self._shared: dict[int, tuple[Any, Any]] = {}  # by id: registered memory, for kernels
@@ -99,6 +101,23 @@ class Plan:
             raise
         self._memory.append(made)
         return made.view(dtype)[:count].reshape(shape)
+
+    @cached_property
+    def reachable(self) -> bool:
+        """Whether the memory of all members can be loaded and stored."""
+        n, to = max(self.team.n_pes, 0), shmem.TEAM_SHARED
+        return all(self.team.translate_pe(pe, to) >= 0 for pe in range(n))
+
+    def sendable(self, array: Any) -> Any:
+        """A device array of the plan's own, as memory that kernels can send from to any member.
+
+        It is registered, until `free`, where members are on several machines. What users give is
+        for them to register.
+        """
+        if self.reachable:
+            return array
+        self._registered.append(shmem.register(array))
+        return self._registered[-1]
 
     def _largest(self, number: int) -> int:
         """The largest of the PEs' numbers: teams may differ in size, allocations must not."""
@@ -172,6 +191,8 @@ class Plan:
         self._bound.clear()
         self._flat = (None, None)
         self._shared.clear()
+        while self._registered:
+            shmem.unregister(self._registered.pop())
         while self._memory:
             shmem.free(self._memory.pop())
 

@@ -21,6 +21,7 @@ GOOD = {
     "GPUSHMEM_BACKEND": ("cpu", "cpu"),
     "GPUSHMEM_HEAP_SIZE": ("1.5M", 3 << 19),
     "GPUSHMEM_THREADS": (" 3 ", 3),
+    "GPUSHMEM_NODES": ("2", 2),
     "GPUSHMEM_MAX_TEAMS": ("12", 12),
     "GPUSHMEM_BOOTSTRAP": ("mpi", "mpi"),
     "GPUSHMEM_BOOTSTRAP_TIMEOUT": ("2.5", 2.5),
@@ -45,6 +46,7 @@ GOOD = {
 BAD = {
     "GPUSHMEM_HEAP_SIZE": ("lots", "0", "-1G", "1.5", " ", "9" * 40),
     "GPUSHMEM_THREADS": ("0", "two", "1.0", "-1", "9" * 40, "\u0663"),
+    "GPUSHMEM_NODES": ("0", "two"),
     "GPUSHMEM_MAX_TEAMS": ("0", "x"),
     "GPUSHMEM_BOOTSTRAP_TIMEOUT": ("0", "nan", "inf", "soon"),
     "GPUSHMEM_PE": ("-1", "x"),

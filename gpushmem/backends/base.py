@@ -18,7 +18,9 @@ import numpy as np
 
 from gpushmem.ops import Op
 
-__all__ = ["Backend", "DeviceFunction", "Shape"]
+__all__ = ["GAP", "Backend", "DeviceFunction", "Shape"]
+
+GAP = 256  # bytes between symmetric arrays, where what goes past their ends is to be seen
 
 Shape = tuple[int, ...]
 

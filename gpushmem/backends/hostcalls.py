@@ -193,6 +193,14 @@ def not_symmetric(name: str, array: Any) -> SymmetryError:
     )
 
 
+def unreachable(name: str, pe: int, my_pe: int) -> SymmetryError:
+    """The error for a PE whose memory can be reached by operations only."""
+    return SymmetryError(
+        f"{name}: the memory of PE {pe} cannot be reached by loads and stores from PE {my_pe}: it "
+        "is not in TEAM_SHARED; use put and get"
+    )
+
+
 # --- copies in host memory; `target` and `source` are the remote elements
 
 

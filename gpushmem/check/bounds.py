@@ -1,7 +1,7 @@
 """Accesses of kernels to symmetric memory outside of all arrays.
 
-While a job is checked there is a gap behind each array (`heap.GAP`), so that what runs past the end
-of one does not reach the next.
+While a job is checked there is a gap behind each array (`backends.base.GAP`), so that what runs
+past the end of one does not reach the next.
 """
 
 from __future__ import annotations

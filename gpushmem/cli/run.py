@@ -70,6 +70,11 @@ class _As(click.ParamType):  # type: ignore[type-arg]
     help="What runs the kernels.  [default: GPUSHMEM_BACKEND, or nvshmem where it can be used]",
 )
 @click.option(
+    "--nodes",
+    type=_As("GPUSHMEM_NODES", "integer"),
+    help="cpu: let the PEs behave as if they were on so many nodes.  [default: 1]",
+)
+@click.option(
     "--transport",
     type=click.Choice(settings.TRANSPORTS),
     help="nvshmem: transport between GPUs.  [default: auto, chosen by NVSHMEM]",
@@ -121,6 +126,7 @@ def command(
     threads_per_pe: int | None,
     timeout: float | None,
     backend: str | None,
+    nodes: int | None,
     transport: str | None,
     hca: str | None,
     nic_map: str | None,
@@ -144,6 +150,7 @@ def command(
     """
     asked: dict[str, object] = {
         "GPUSHMEM_BACKEND": backend,
+        "GPUSHMEM_NODES": nodes,
         "GPUSHMEM_TRANSPORT": transport,
         "GPUSHMEM_HCA": hca,
         "GPUSHMEM_NIC_MAP": nic_map,
@@ -177,6 +184,7 @@ def command(
         raise click.UsageError(
             f"--check: the {chosen} backend records nothing; add --backend {able}"
         )
+    _check_nodes(nodes, chosen)
     if check or check_ignore is not None:
         from gpushmem.check import command as checker  # noqa: PLC0415  (for those who check)
 
@@ -246,6 +254,15 @@ def _check_settings() -> None:
         settings.check()
     except ArgumentError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _check_nodes(nodes: int | None, backend: str) -> None:
+    """Reject --nodes where PEs are on real machines."""
+    if nodes is not None and not registry.about(backend).shares_memory:
+        raise click.UsageError(
+            f"--nodes: PEs of the {backend} backend are on the machines where they are: start them "
+            "there with --hosts, or add --backend cpu"
+        )
 
 
 def _backend() -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gpushmem import settings
+from gpushmem.errors import ArgumentError
 from gpushmem.job.board import Board
 from gpushmem.job.descriptors import fill_standard
 from gpushmem.job.limits import within_limits
@@ -32,6 +33,7 @@ class Job:
     board_fd: int  # see `board`
     control_fd: int  # sized by `init`, like the segments
     heap_fds: tuple[int, ...]  # one segment per PE
+    n_nodes: int = 1  # that the PEs behave as if they were on
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -48,6 +50,13 @@ class Job:
         """Number of PEs on the machine: all."""
         return self.n_pes
 
+    @property
+    def node(self) -> range:
+        """The PEs on this PE's node."""
+        size = self.n_pes // self.n_nodes
+        first = self.my_pe // size * size
+        return range(first, first + size)
+
     def of(self, pe: int) -> Job:
         """Return the same job as seen by `pe`."""
         return replace(self, my_pe=pe)
@@ -62,10 +71,17 @@ class Job:
 def create(n_pes: int, heap_size: int | None = None, bootstrap: str = "local") -> Job:
     """Create the shared memory of a job, empty; the result is PE 0's, `of` gives other PEs'.
 
-    Raises `ShmemError` if the system's limits do not allow it.
+    Raises `ShmemError` if the system's limits do not allow it, `ArgumentError` if the PEs cannot be
+    divided over the nodes.
     """
     fill_standard()
-    max_teams = settings.get("GPUSHMEM_MAX_TEAMS")
+    max_teams, n_nodes = settings.get("GPUSHMEM_MAX_TEAMS"), settings.get("GPUSHMEM_NODES")
+    if n_pes % n_nodes:
+        pes = "1 PE" if n_pes == 1 else f"{n_pes} PEs"
+        raise ArgumentError(
+            f"{pes} cannot be divided equally over {n_nodes} nodes: --nodes (GPUSHMEM_NODES) must "
+            "divide the number of PEs"
+        )
     names = ("board", "control", *map(str, range(n_pes)))
     fds: list[int] = []
     with within_limits(f"cannot make the memory of a job of {n_pes} PEs"), ExitStack() as made:
@@ -75,7 +91,7 @@ def create(n_pes: int, heap_size: int | None = None, bootstrap: str = "local") -
         Board.create(fds[0], n_pes)
         made.pop_all()
     board, control, *heaps = fds
-    return Job(0, n_pes, heap_size, max_teams, bootstrap, board, control, tuple(heaps))
+    return Job(0, n_pes, heap_size, max_teams, bootstrap, board, control, tuple(heaps), n_nodes)
 
 
 _current: Job | None = None

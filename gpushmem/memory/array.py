@@ -37,6 +37,7 @@ __all__ = [
     "Lifetime",
     "MulticastArray",
     "SymmetricArray",
+    "is_symmetric",
     "peer_view",
     "unwrap",
 ]
@@ -397,6 +398,11 @@ class SymmetricArray(DeviceArray):
 
     def _where(self) -> str:
         return f", pe={self.pe}{super()._where() or f', offset={self.offset:#x}'}"
+
+
+def is_symmetric(array: DeviceArray) -> bool:
+    """Whether an array is on a symmetric heap, this PE's or another's."""
+    return isinstance(array._lifetime, Allocation)
 
 
 def peer_view(native: Any, backend: Backend, array: SymmetricArray) -> DeviceArray:

@@ -12,9 +12,7 @@ from bisect import bisect_left, insort
 from gpushmem.errors import ArgumentError, HeapExhausted, SymmetryError
 from gpushmem.size import format_size
 
-__all__ = ["GAP", "Heap"]
-
-GAP = 256  # bytes between arrays, where a job is checked
+__all__ = ["Heap"]
 
 
 class Heap:

@@ -14,7 +14,7 @@ import numpy as np
 from gpushmem.arguments import shown, taking
 from gpushmem.backends.base import Backend
 from gpushmem.errors import ArgumentError
-from gpushmem.memory.array import DeviceArray, Lifetime
+from gpushmem.memory.array import DeviceArray, Lifetime, is_symmetric
 from gpushmem.memory.asked import plain
 from gpushmem.memory.tensors import in_host_memory, memory_of
 from gpushmem.size import span
@@ -62,9 +62,10 @@ class Registrations:
 
     def add(self, buffer: Any) -> DeviceArray:
         """Register `buffer`; return the array for kernels and operations, on the same memory."""
-        if isinstance(buffer, DeviceArray):
+        if isinstance(buffer, DeviceArray) and is_symmetric(buffer):
             raise ArgumentError(
-                f"register: a {type(buffer).__name__} is already device memory: use it directly"
+                f"register: a {type(buffer).__name__} is already device memory, and symmetric: use "
+                "it directly"
             )
         memory = self._registrable(buffer)
         made = Registration(buffer, memory, self._backend.register(buffer, memory))

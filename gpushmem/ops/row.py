@@ -92,7 +92,8 @@ SCOPE_NOTE = {
     BLOCK: "Every thread of the block calls, with the same arguments; the block acts as one.",
 }
 LOCAL_ON_HOST = (
-    "On the host the local array is device or symmetric memory, or registered (`register`)."
+    "On the host the local array is device or symmetric memory, or registered (`register`); if "
+    "`pe` is on another machine, symmetric or registered."
 )
 VECTOR = "_vector"
 VECTOR_NOTE = "Each `ivars[i]` is compared with `value[i]`; the lengths are equal."

@@ -27,8 +27,9 @@ F4 = "float32"
 
 
 def array(*shape, dtype=F4):
+    """Device memory that can be sent from, also to another node."""
     rng = np.random.default_rng([shmem.my_pe(), *shape])
-    return shmem.to_device(rng.normal(size=shape).astype(dtype))
+    return shmem.register(shmem.to_device(rng.normal(size=shape).astype(dtype)))
 
 
 def all_reduce(algorithm):
@@ -69,7 +70,8 @@ def product(kind, rows_a, rows_out, direct=True):
 
 def jacobi(shape, grid, periodic, blocks=2):
     plan = Jacobi(shape=shape, grid=grid, dtype=F4, periodic=periodic, threads=32, blocks=blocks)
-    u = shmem.to_device(np.zeros(tuple(k + 2 for k in plan.local_shape), F4))
+    u = array(*(k + 2 for k in plan.local_shape))
+    u.copy_from(0)
     plan.exchange(u)
     for iterations in (3, 2):
         plan(u, iterations)
@@ -101,7 +103,7 @@ def experts(form, wire=None):
     chosen, weights = shmem.device_array((rows, top_k), "int32"), array(rows, top_k)
     out, x, local = array(rows, hidden), array(rows, hidden), plan.local_experts
     w1, w2 = array(local, hidden, inner), array(local, inner, hidden)
-    y, layer = shmem.device_array(plan.received.rows.shape, F4), array(2, 4, inner)
+    y, layer = array(*plan.received.rows.shape), array(2, 4, inner)
     route(array(rows, experts), experts=chosen, weights=weights)
     for _ in range(CALLS):
         received = plan.dispatch(x, chosen)

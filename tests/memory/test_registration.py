@@ -178,6 +178,22 @@ def test_our_own_memory_needs_no_registration(alone):
         shmem.register(np.asarray(a))
 
 
+def test_device_arrays_can_be_registered(alone):
+    a, b = shmem.zeros(3), shmem.to_device([1.0, 2.0, 3.0])
+    handle = shmem.register(b)
+    with pytest.raises(ArgumentError, match=r"24 bytes .* already registered"):
+        shmem.register(handle)
+    shmem.put(a, handle, 0)
+    handle[1] = 5
+    shmem.unregister(handle)
+    with pytest.raises(ArgumentError, match="was used after unregister"):
+        handle.numpy()
+    assert a.numpy().tolist() == [1, 2, 3]
+    assert b.numpy().tolist() == [1, 5, 3]
+    with pytest.raises(ArgumentError, match="a DeviceArray is already device memory"):
+        shmem.register(shmem.peer_array(a, 0))
+
+
 @pytest.mark.parametrize(("start", "stop"), [(0, 10), (2, 6), (0, 3), (9, 10), (4, 8)])
 def test_overlapping_registrations_are_refused_with_both_ranges(alone, start, stop):
     memory = np.zeros(30, "int32")

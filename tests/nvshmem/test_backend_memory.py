@@ -461,7 +461,7 @@ def registered_numpy(me, n):
         (np.zeros(4)[::2], "not contiguous"),
         (np.zeros(2, object), "Python objects"),
         (3, "not an array"),
-        (shmem.device_array(2), "already device memory"),
+        (shmem.zeros(2), "already device memory"),
     ):
         with pytest.raises(ArgumentError, match=match):
             shmem.register(wrong)
@@ -496,13 +496,14 @@ def test_registered_tensors():
 @host.job
 def registered_on_the_gpu(me, n):
     y = shmem.to_device(own(me, 4))
-    registered = shmem.register(Foreign(y))
-    x = shmem.full(4, POISON)
-    shmem.put(x, registered, me)
-    shmem.quiet()
-    assert x.numpy().tolist() == own(me, 4).tolist()
-    shmem.unregister(registered)
-    assert y.numpy().tolist() == own(me, 4).tolist()
+    for theirs in (Foreign(y), y):
+        registered = shmem.register(theirs)
+        x = shmem.full(4, POISON)
+        shmem.put(x, registered, me)
+        shmem.quiet()
+        assert x.numpy().tolist() == own(me, 4).tolist()
+        shmem.unregister(registered)
+        assert y.numpy().tolist() == own(me, 4).tolist()
 
 
 def test_registered_memory_of_the_gpu():

@@ -38,8 +38,8 @@ SMALL = 1 << 20  # bytes that always stay in the caches
     BAD_PE, NOT_SYMMETRIC, TOO_SMALL, BAD_SIGNAL_OP, BAD_COMPARISON, EMPTY, TOO_SHORT, BAD_STRIDE,
     OUTSIDE, BAD_TEAM, BAD_ROOT, NOT_DIVISIBLE, MISMATCH, ENDED,
     NOT_ALLOCATED, NO_ROOM, ELSEWHERE, UNALIGNED, BAD_TIMEOUT, BAD_SHAPES, NOT_BY_ROWS, NO_MEMORY,
-    TWICE,
-) = range(2, 25)  # fmt: skip
+    TWICE, FAR, FAR_TEAM, UNREGISTERED,
+) = range(2, 28)  # fmt: skip
 
 
 def _shapes(a: int, b: int, rows: int, columns: int, *_: int) -> str:
@@ -47,6 +47,14 @@ def _shapes(a: int, b: int, rows: int, columns: int, *_: int) -> str:
     return (
         f"a is {m} x {k}, b {depth} x {n}, dst {rows} x {columns}: a must have as many columns "
         "as b has rows, dst the rows of a and the columns of b"
+    )
+
+
+def _unregistered(pe: int, address: int, nbytes: int, is_target: int, *_: int) -> str:
+    return (
+        f"PE {pe} is on another node, and {'dst' if is_target else 'src'} ({nbytes} bytes at "
+        f"{address:#x}) is neither symmetric nor registered: a network adapter reaches no other "
+        "memory. Use a symmetric array, or register this one (gpushmem.register)"
     )
 
 
@@ -108,6 +116,17 @@ TRAPS: dict[int, tuple[type[ShmemError], str | Callable[..., str]]] = {
         f"waits for PE {{0}}, which ended without making this call. {ALIKE}",
     ),
     TWICE: (CollectiveMismatch, calls.twice),
+    FAR: (
+        SymmetryError,
+        "PE {0} is on another node: peer_array gives no address there; use put or get. PEs that it "
+        "reaches are in TEAM_SHARED",
+    ),
+    FAR_TEAM: (
+        SymmetryError,
+        "PE {0} of the team is on another node, and a store cannot reach it; use put. PEs that it "
+        "reaches are in TEAM_SHARED",
+    ),
+    UNREGISTERED: (SymmetryError, _unregistered),
     APART: (KernelError, calls.apart),
     UNLIKE: (KernelError, calls.unlike),
     LEFT: (KernelError, calls.left),
@@ -130,7 +149,7 @@ def error_of(code: int, where: str, *values: int) -> ShmemError:
 # Which numbers of a failure are addresses of arrays, and what the arrays are called.
 ABOUT = {
     NOT_SYMMETRIC: {0: "it"}, EMPTY: {0: "it"}, UNALIGNED: {0: "it"}, OUTSIDE: {2: "it"},
-    TOO_SMALL: {2: "dst", 3: "src"}, NO_ROOM: {2: "dst"},
+    TOO_SMALL: {2: "dst", 3: "src"}, NO_ROOM: {2: "dst"}, UNREGISTERED: {1: "it"},
 }  # fmt: skip
 
 
@@ -144,7 +163,7 @@ def explain(failure: KernelFailure, where: str, arrays: Arrays) -> ShmemError:
         found = arrays.at(failure.values[index])
         if found is not None:
             known += f"; {name} is {found}"
-        elif failure.code == NOT_SYMMETRIC:
+        elif failure.code in (NOT_SYMMETRIC, UNREGISTERED):
             known += "; it is memory of the kernel (local or shared), or of the host"
     return type(error)(f"{error}{known}")
 

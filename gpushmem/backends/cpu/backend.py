@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem import store
+from gpushmem import settings, store
 from gpushmem.arguments import shown
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends.base import DeviceFunction, Shape
-from gpushmem.backends.cpu import lowering, meeting
+from gpushmem.backends.cpu import hook, lowering, meeting
 from gpushmem.backends.cpu.access import (
     ENDED,
     NAMING,
@@ -23,6 +23,7 @@ from gpushmem.backends.cpu.checked import check_kernels, recorder
 from gpushmem.backends.cpu.hostcalls import HostCalls
 from gpushmem.backends.cpu.inline import Inline
 from gpushmem.backends.cpu.meeting import Meeting
+from gpushmem.backends.cpu.nodes import Registered
 from gpushmem.backends.cpu.teams import Teams
 from gpushmem.backends.cpu.weak.memory import weak_memory, weaken_kernels
 from gpushmem.backends.cpu.weak.poison import poison
@@ -64,9 +65,11 @@ class CpuBackend:
     def __init__(self, heap_bytes: int) -> None:
         check_kernels()
         weaken_kernels()
-        lowering.install()
         job = current()
         assert job is not None  # see `runtime`
+        if job.n_nodes > 1:
+            hook.separate()
+        lowering.install()
         self.my_pe, self.n_pes = job.my_pe, job.n_pes
         store.speak(job.my_pe == 0)
         self.heap_bytes = heap_bytes
@@ -81,7 +84,10 @@ class CpuBackend:
         self._accountant = Accountant(job, self._meeting, self._journal, self._arrays, self._asking)
         self._watch = Watch(job, self._accountant, self._asking, self._weak)
         self._host_calls = HostCalls(self.world.native, self._run, self._recorder)
-        self._inline = Inline(self.world, self._meeting, self._teams, self._journal, self._weak)
+        self._registered = Registered(self.world)
+        self._inline = Inline(
+            self.world, self._meeting, self._teams, self._journal, self._registered, self._weak
+        )
         self.world.size_heap()
         self._watch.start()
         over = self.world.board.error()
@@ -181,10 +187,11 @@ class CpuBackend:
     def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         check_buffer(self.name, buffer, memory, self.world.holds)
         self._arrays.note(memory, "registered memory")
+        self._registered.add(memory)
         return memory
 
     def unregister(self, native: np.ndarray[Any, Any]) -> None:
-        """Nothing to do: kernels reach all memory of the process."""
+        self._registered.remove(native)
 
     # --- kernels
 
@@ -329,6 +336,8 @@ def warm_up(n_pes: int | None) -> None:
     """Prepare what the PEs need, in the process they will be forked from."""
     check_kernels()
     weaken_kernels()
+    if settings.get("GPUSHMEM_NODES") > 1:
+        hook.separate()
     lowering.install()
     scheduler.addresses()
     meeting.native()

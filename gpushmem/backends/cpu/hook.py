@@ -14,18 +14,20 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from gpushmem.backends.cpu import nodes
 from gpushmem.backends.cpu.access import as_world, reach
 from gpushmem.check import recording as checking
 from gpushmem.diagnosis import recording
 from gpushmem.ops import Op
 from gpushmem.ops.row import Effect
 from gpushmem.simt.base.native import i64, intrinsic
-from gpushmem.simt.compiler.observer import observe
+from gpushmem.simt.compiler.observer import current, observe
 from gpushmem.simt.compiler.primitives import user_word
 from gpushmem.simt.compiler.target import call_device, device
 
-__all__ = ["OBSERVERS", "Call", "Observer", "check", "group_called", "group_calls",
-    "is_observed", "observe_also", "observed",
+__all__ = [
+    "OBSERVERS", "Call", "Observer", "check", "group_called", "group_calls", "is_observed",
+    "is_separated", "observe_too", "observed", "separate",
 ]  # fmt: skip
 
 
@@ -134,15 +136,15 @@ OBSERVERS = [Observer(recording.wants, recording.generate)]
 
 
 def check() -> None:
-    """Let the checker observe all operations that are lowered from now on."""
-    observe_also(CHECKER)
-    observe(checking.OBSERVER)
+    """Let the checker observe kernels that are compiled from now on."""
+    observe_too(CHECKER, checking.OBSERVER)
 
 
-def observe_also(observer: Observer) -> None:
-    """Let an observer see all operations that are lowered from now on."""
-    if observer not in OBSERVERS:
-        OBSERVERS.append(observer)
+def observe_too(of_operations: Observer, of_accesses: Any) -> None:
+    """Add an observer of operations, and one of loads, stores and barriers."""
+    if of_operations not in OBSERVERS:
+        OBSERVERS.append(of_operations)
+        observe(of_accesses)
 
 
 def group_calls(op: Op) -> Any:
@@ -150,11 +152,24 @@ def group_calls(op: Op) -> Any:
     return next((o.group_calls for o in _wanting(op) if o.group_calls is not None), None)
 
 
+def separate() -> None:
+    """Let kernels compiled from now on keep to what PEs on several nodes can do."""
+    if not is_separated():
+        OBSERVERS.insert(0, SEPARATOR)  # before others look at what may be null
+        observe(nodes.guarded(current()))
+
+
+def is_separated() -> bool:
+    """Whether `separate` has been called."""
+    return SEPARATOR in OBSERVERS
+
+
 def group_called(op: Op) -> Any:
     """What each thread does after it."""
     return next((o.group_called(op) for o in _wanting(op) if o.group_called is not None), None)
 
 
+SEPARATOR = Observer(nodes.wants, nodes.generate)
 CHECKER = Observer(
     checking.wants, checking.generate, checking.generate_after, group_called=checking.group_called
 )

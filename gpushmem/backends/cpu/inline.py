@@ -16,6 +16,7 @@ from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import atomics
 from gpushmem.backends.cpu.access import BAD_SIGNAL_OP, EMPTY, UNALIGNED, error_of
 from gpushmem.backends.cpu.meeting import Meeting
+from gpushmem.backends.cpu.nodes import Registered
 from gpushmem.backends.cpu.teams import Teams
 from gpushmem.backends.cpu.weak.memory import WeakMemory
 from gpushmem.backends.cpu.weak.operations import ANY, BODIES
@@ -27,6 +28,7 @@ from gpushmem.backends.hostcalls import (
     copy_strided,
     copy_to,
     not_symmetric,
+    unreachable,
 )
 from gpushmem.diagnosis.journal import Journal, Place
 from gpushmem.diagnosis.recording import written
@@ -49,9 +51,11 @@ class Inline:
         meeting: Meeting,
         teams: Teams,
         journal: Journal,
+        registered: Registered,
         weak: WeakMemory | None = None,
     ) -> None:
         self._world, self._teams, self._journal = world, teams, journal
+        self._registered = registered
         plain: dict[str, Callable[..., Any]] = {
             "my_pe": lambda: world.job.my_pe,
             "n_pes": lambda: world.job.n_pes,
@@ -79,7 +83,22 @@ class Inline:
             plain = {name: call for name, call in plain.items() if name not in LATE}
             plain |= {"fence": weak.fence, "flush": weak.flush, "quiet": weak.quiet}
             plain["barrier_all"] = partial(self._barrier_all, weak, meeting)
-        self.calls = {name: self._noted(OPS[name], call) for name, call in plain.items()}
+        self.calls = {
+            name: self._noted(OPS[name], self._sending(OPS[name], call))
+            for name, call in plain.items()
+        }
+
+    def _sending(self, op: Op, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The same call, which first checks that its local memory can be sent to other nodes."""
+        if not op.local or self._world.job.n_nodes == 1:
+            return call
+
+        def checked(**arguments: Any) -> Any:
+            for name in op.local:
+                self._registered.check(op, name, np.asarray(arguments[name]), arguments["pe"])
+            return call(**arguments)
+
+        return checked
 
     def _noted(self, op: Op, call: Callable[..., Any]) -> Callable[..., Any]:
         """The same call, which also notes what its row writes."""
@@ -160,12 +179,15 @@ class Inline:
 
     # --- memory of other PEs
 
-    def _peer_array(self, array: Any, pe: int) -> Array:
-        self._remote("peer_array", array, pe)
+    def _peer_array(self, array: Any, pe: int, name: str = "peer_array") -> Array:
+        self._remote(name, array, pe)
+        if pe not in self._world.job.node:
+            raise unreachable(name, pe, self._world.job.my_pe)
         return self._world.peer(array, pe)
 
     def _multicast_array(self, array: Any, team: int) -> list[Array]:
-        return [self._peer_array(array, pe) for pe in self._teams.members(team)]
+        members = self._teams.members(team)
+        return [self._peer_array(array, pe, "multicast_array") for pe in members]
 
     def _element(self, name: str, array: Any, pe: int) -> Array:
         """The first element of `array` on another PE, as an array."""

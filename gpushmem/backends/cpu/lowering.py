@@ -42,9 +42,16 @@ from gpushmem.backends.cpu.access import (
 )
 from gpushmem.backends.cpu.blas import gemm
 from gpushmem.backends.cpu.calls import digest_of, words_of
-from gpushmem.backends.cpu.hook import group_called, group_calls, is_observed, observed
+from gpushmem.backends.cpu.hook import (
+    group_called,
+    group_calls,
+    is_observed,
+    is_separated,
+    observed,
+)
 from gpushmem.backends.cpu.inside import one_at_a_time
 from gpushmem.backends.cpu.multicast import multicast_array
+from gpushmem.backends.cpu.nodes import near_address
 from gpushmem.backends.cpu.weak.memory import body_of as weak_body
 from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
@@ -158,7 +165,8 @@ def peer_array(typingctx: Any, array: Any, pe: Any) -> Any:
     """Not a device function: these cannot return an array that they create."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        address = call_device(builder, peer_address, types.intp(array, types.intp), args)
+        find = near_address if is_separated() else peer_address
+        address = call_device(builder, find, types.intp(array, types.intp), args)
         return array_moved(context, builder, array, args[0], address)
 
     return array(array, types.intp), codegen

@@ -34,9 +34,10 @@ class Teams:
         everyone = range(world.job.n_pes)
         # The team of all counts its rounds on from one `init` to the next: the others may be ahead.
         self._enter(TEAM_WORLD, everyone)
-        for team in (TEAM_SHARED, TEAM_NODE, self._most):
+        node = world.job.node
+        for team, pes in ((TEAM_SHARED, node), (TEAM_NODE, node), (self._most, everyone)):
             self._clear(team)
-            self._enter(team, everyone)
+            self._enter(team, pes)
         self._lobby = Lobby(world, meeting)
 
     def close(self) -> None:

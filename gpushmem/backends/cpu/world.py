@@ -85,6 +85,12 @@ WORLD = np.dtype(
         ("n_blocks", "i8"),
         ("journal", "i8"),  # address of this PE's notes, see `diagnosis.journal`
         ("weak", "i8"),  # address of its WEAK record, see `weak.pending`; 0: memory is not weak
+        # For kernels of a job of several nodes (`nodes`):
+        ("node", "i8"),  # the first PE of this node
+        ("next_node", "i8"),  # ... and of the next one
+        ("registered", "i8"),  # address of a number of ranges, and the ranges (start, end)
+        ("mapped", "i8"),  # the lowest address that is memory of this process
+        ("far", "i8"),  # the last PE of which an array was null
     ],
     align=True,
 )
@@ -127,6 +133,7 @@ class World:
         self.teams["ranks"] = address_of(self.ranks) + np.arange(rows) * 8 * n
         self.native = new(WORLD)
         self.native["my_pe"], self.native["n_pes"] = job.my_pe, n
+        self.native["node"], self.native["next_node"] = job.node.start, job.node.stop
         self.native["pes"] = address_of(self.board.pes)
         self.native["cached"] = _last_cache() * 3 // 4
         self.native["teams"], self.native["max_teams"] = address_of(self.teams), job.max_teams

@@ -107,15 +107,15 @@ def g(here: Here, src: Any, pe: int) -> Any:
     return here.element("g", src, pe)[0]
 
 
-def peer_array(here: Here, array: Any, pe: int) -> Array:
-    here.remote("peer_array", array, pe)
+def peer_array(here: Here, array: Any, pe: int, name: str = "peer_array") -> Array:
+    here.remote(name, array, pe)
     own: Array = array
     return own
 
 
 def multicast_array(here: Here, array: Any, team: int) -> list[Array]:
     here.teams.check(team)
-    return [peer_array(here, array, 0)]
+    return [peer_array(here, array, 0, "multicast_array")]
 
 
 # --- atomics

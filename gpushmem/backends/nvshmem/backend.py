@@ -18,7 +18,13 @@ from gpushmem import settings, store
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends.base import Shape
 from gpushmem.backends.host_arguments import checked
-from gpushmem.backends.hostcalls import check_contiguous, check_not_on_heap, check_pe, not_symmetric
+from gpushmem.backends.hostcalls import (
+    check_contiguous,
+    check_not_on_heap,
+    check_pe,
+    not_symmetric,
+    unreachable,
+)
 from gpushmem.backends.nvshmem import transport
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.device import Device, Stream, check
@@ -31,7 +37,6 @@ from gpushmem.errors import (
     CollectiveMismatch,
     HeapExhausted,
     ShmemError,
-    SymmetryError,
 )
 from gpushmem.job import ending, peers
 from gpushmem.job import job as jobs
@@ -297,20 +302,18 @@ class NvshmemBackend:
     def _pe_accessible(self, pe: int) -> bool:
         return 0 <= pe < self.n_pes
 
-    def _peer_array(self, array: Any, pe: int) -> GpuArray:
-        check_pe("peer_array", pe, self.n_pes)
-        self._check_symmetric("peer_array", array)
-        check_contiguous("peer_array", "the remote array", array.layout)
+    def _peer_array(self, array: Any, pe: int, name: str = "peer_array") -> GpuArray:
+        check_pe(name, pe, self.n_pes)
+        self._check_symmetric(name, array)
+        check_contiguous(name, "the remote array", array.layout)
         address = int(bindings.ptr(array.address, pe))
         if not address:
-            raise SymmetryError(
-                f"peer_array: the memory of PE {pe} cannot be reached by loads and stores from PE "
-                f"{self.my_pe}: it is not in TEAM_SHARED; use put and get"
-            )
+            raise unreachable(name, pe, self.my_pe)
         return at(address, array.shape, array.dtype)
 
     def _multicast_array(self, array: Any, team: int) -> list[GpuArray]:
-        return [self._peer_array(array, pe) for pe in self._teams.members(team)]
+        members = self._teams.members(team)
+        return [self._peer_array(array, pe, "multicast_array") for pe in members]
 
 
 def _as_native(value: Any) -> Any:

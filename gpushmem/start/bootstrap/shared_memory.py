@@ -86,7 +86,7 @@ def _hand_out(channel: Channel, listener: Listener, deadline: Deadline) -> Job:
     sharing = Counter(cores.values())
     job = create(channel.n_pes, bootstrap=found(channel))
     with _closed_on_error(job.fds):
-        about = {"max_teams": job.max_teams, "n_fds": len(job.fds)}
+        about = {"max_teams": job.max_teams, "n_nodes": job.n_nodes, "n_fds": len(job.fds)}
         until = deadline.later(1.0)  # for all PEs together
         for pe in said:
             try:
@@ -171,7 +171,7 @@ def _fetch(channel: Channel, answer: bytes, deadline: Deadline) -> Job:
     board, control, *heaps = fds
     return Job(
         channel.my_pe, channel.n_pes, None, about["max_teams"], found(channel), board, control,
-        tuple(heaps),
+        tuple(heaps), about["n_nodes"],
     )  # fmt: skip
 
 

@@ -18,7 +18,6 @@ from gpushmem.backends.cpu.weak.poison import check_ends, mark_end, poison
 from gpushmem.backends.cpu.world import World
 from gpushmem.simt.base import parking
 from gpushmem.simt.base.layout import new
-from gpushmem.simt.compiler.observer import observe
 from gpushmem.simt.run.kernel import Running
 
 __all__ = ["WeakMemory", "is_weak", "weak_memory", "weaken_kernels"]
@@ -36,8 +35,7 @@ def is_weak() -> bool:
 def weaken_kernels() -> None:
     """Let operations of kernels that are compiled from now on be late, if memory is weak."""
     if is_weak():
-        hook.observe_also(loads.OPERATIONS)
-        observe(loads.OBSERVER)
+        hook.observe_too(loads.OPERATIONS, loads.OBSERVER)
         functions()
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from gpushmem.backends.base import GAP
 from gpushmem.errors import SymmetryError
 from gpushmem.lines import assigned_name
-from gpushmem.memory.heap import GAP
 
 __all__ = ["check_ends", "mark_end", "poison"]
 

@@ -1,0 +1,196 @@
+"""Jobs of several nodes: what PEs of one machine must not do to each other as if they were on two.
+
+Kernels of such a job have more code: `peer_array` is null for a PE of another node, and what it is
+then used for fails; so does sending from memory that no network adapter knows. Kernels of a job of
+one node have none of this.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from gpushmem.artifacts.arguments import address_of as address_on_host
+from gpushmem.backends.cpu.access import (
+    FAR,
+    FAR_TEAM,
+    UNREGISTERED,
+    address_of,
+    as_world,
+    error_of,
+    itemsize_of,
+    remote,
+    size_of,
+)
+from gpushmem.backends.cpu.collectives import team_at
+from gpushmem.backends.cpu.rounds import as_team, pe_of
+from gpushmem.backends.cpu.world import World
+from gpushmem.ops import Op
+from gpushmem.ops.roles import Target
+from gpushmem.simt.base.layout import view
+from gpushmem.simt.base.native import i64
+from gpushmem.simt.compiler.observer import Observer
+from gpushmem.simt.compiler.primitives import fail_if, user_word
+from gpushmem.simt.compiler.target import device
+from gpushmem.size import span
+
+__all__ = ["Registered", "generate", "guarded", "near_address", "wants"]
+
+as_number = view(np.dtype([("value", "i8")]))
+
+
+class Registered:
+    """The registered memory of a PE, as kernels and hosts of several nodes look it up."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._ranges: list[tuple[int, int]] = []
+        self._tables: list[Any] = []  # kernels may be reading an earlier one
+        world.native["mapped"] = lowest_address()
+        self._publish()
+
+    def add(self, memory: np.ndarray[Any, Any]) -> None:
+        """The memory has been registered."""
+        self._ranges.append(span(memory))
+        self._publish()
+
+    def remove(self, memory: np.ndarray[Any, Any]) -> None:
+        """It is so no longer; this PE's streams have ended."""
+        self._ranges.remove(span(memory))
+        self._tables.clear()
+        self._publish()
+
+    def _publish(self) -> None:
+        words = [len(self._ranges), *(word for ends in self._ranges for word in ends)]
+        self._tables.append(np.array(words, np.int64))
+        self._world.native["registered"] = address_on_host(self._tables[-1])
+
+    def check(self, op: Op, name: str, array: Any, pe: int) -> None:
+        """Raise if an operation's local array cannot be sent to, or received from, a PE."""
+        job = self._world.job
+        if pe in job.node or not 0 <= pe < job.n_pes or not array.size:
+            return
+        low, high = span(array)
+        if self._world.holds(array) or any(a <= low and high <= b for a, b in self._ranges):
+            return
+        is_target = issubclass(op.roles[name], Target)
+        raise error_of(UNREGISTERED, op.name, pe, low, high - low, is_target)
+
+
+def lowest_address() -> int:
+    """The lowest address that is memory of this process: what is below comes of a null array."""
+    with Path("/proc/self/maps").open() as maps:
+        return int(maps.readline().partition("-")[0], 16)
+
+
+# --- in kernels
+
+
+@device
+def is_far(pe):
+    world = as_world(user_word())
+    return pe < world.node or pe >= world.next_node
+
+
+@device
+def near_address(array, pe):
+    """Address of a symmetric array on `pe`; 0 if that is on another node."""
+    address = remote(address_of(array), size_of(array) * itemsize_of(array), pe)
+    if is_far(pe):
+        as_world(user_word()).far = pe
+        return 0
+    return address
+
+
+@device
+def check_mapped(address):
+    world = as_world(user_word())
+    fail_if(0 <= address < world.mapped, FAR, world.far, 0, 0, 0)
+
+
+@device
+def can_be_sent(start, end):
+    world = as_world(user_word())
+    if world.heap <= start and end <= world.heap + world.heap_bytes:
+        return True
+    table = world.registered
+    for k in range(as_number(table).value):
+        low, high = table + 8 + 16 * k, table + 16 + 16 * k
+        if as_number(low).value <= start and end <= as_number(high).value:
+            return True
+    return False
+
+
+@device
+def check_local(address, nbytes, pe, is_target):
+    far = 0 <= pe < as_world(user_word()).n_pes and nbytes > 0 and is_far(pe)
+    wrong = far and not can_be_sent(address, address + nbytes)
+    fail_if(wrong, UNREGISTERED, pe, address, nbytes, is_target)
+
+
+@device
+def check_team(team):
+    record = team_at(team)
+    for rank in range(as_team(record).n_pes):
+        pe = pe_of(record, rank)
+        fail_if(is_far(pe), FAR_TEAM, pe, 0, 0, 0)
+
+
+def wants(op: Op) -> bool:
+    """Whether calls of an operation are checked."""
+    return bool(op.arrays)
+
+
+def generate(call: Any) -> None:
+    """Check, before an operation is performed, what it is to read and write."""
+    op = call.op
+    for name in op.arrays:
+        if isinstance(call.argtypes[name], types.Array):
+            call.run(check_mapped, call.address(name))
+    for effect in op.facts.effects:
+        if effect.array in op.local:
+            words = call.address(effect.array), call.nbytes(effect), call.integer("pe")
+            is_target = issubclass(op.roles[effect.array], Target)
+            call.run(check_local, *words, i64(int(is_target)))
+    if op.base == "multicast_array":
+        call.run(check_team, call.integer("team"))
+
+
+@device
+def access(place, address, nbytes, how, value):
+    check_mapped(address)
+
+
+@device
+def fences(scope):
+    pass
+
+
+@device
+def warp(mask):
+    pass
+
+
+@device
+def nothing():
+    pass
+
+
+UNSEEN = Observer("nodes", fences, nothing, warp, warp, nothing, nothing, access=access)
+
+
+def guarded(observer: Observer | None) -> Observer:
+    """An observer that also notices accesses to null arrays."""
+    if observer is None:
+        return UNSEEN
+    seen = observer.access
+
+    @device
+    def both(place, address, nbytes, how, value):
+        check_mapped(address)
+        seen(place, address, nbytes, how, value)
+
+    return observer._replace(name=f"{observer.name}, nodes", access=both)
