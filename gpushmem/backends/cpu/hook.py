@@ -17,10 +17,11 @@ from numba.core import cgutils
 from gpushmem.backends.cpu.access import as_world, reach
 from gpushmem.check import recording as checking
 from gpushmem.diagnosis import recording
+from gpushmem.errors import ShmemError
 from gpushmem.ops import Op
 from gpushmem.ops.row import Effect
 from gpushmem.simt.base.native import i64, intrinsic
-from gpushmem.simt.compiler.observer import observe
+from gpushmem.simt.compiler.observer import compiled_with, observe
 from gpushmem.simt.compiler.primitives import user_word
 from gpushmem.simt.compiler.target import call_device, device
 
@@ -127,11 +128,20 @@ class Observer(NamedTuple):
 OBSERVERS = [Observer(recording.wants, recording.generate)]
 
 
-def check() -> None:
-    """Let the checker observe all operations that are lowered from now on."""
-    if CHECKER not in OBSERVERS:
-        OBSERVERS.append(CHECKER)
-        observe(checking.OBSERVER)
+def check(on: bool) -> None:
+    """Let the checker observe all operations that are lowered from now on, or no longer.
+
+    Raises `ShmemError` if kernels have been compiled: these, and what they call, stay as they are.
+    """
+    wanted = checking.OBSERVER if on else None
+    if compiled_with - {wanted}:
+        raise ShmemError(
+            f"kernels have been compiled {'without' if on else 'for'} the checker in this process, "
+            f"and cannot be used with{'' if on else 'out'} it: run them in PEs of their own (spawn)"
+        )
+    if on != (CHECKER in OBSERVERS):
+        (OBSERVERS.append if on else OBSERVERS.remove)(CHECKER)
+    observe(wanted)
 
 
 def group_called(op: Op) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 __all__ = [
     "ADD", "AND", "ATOMIC", "CAS", "LOAD", "OR", "OTHER", "PLACE_BYTES", "SET", "STORE", "VALUED",
-    "XOR", "Observer", "current", "observe",
+    "XOR", "Observer", "compiled_with", "current", "observe",
 ]  # fmt: skip
 
 PLACE_BYTES = 128  # what an observer has for each load and store of a kernel, zero at first
@@ -39,6 +39,7 @@ VALUED = 4  # added to it
 # `what` an atomic operation does: another one, ...
 OTHER, ADD, SET, CAS, OR, AND, XOR = range(7)
 _current: list[Observer | None] = [None]
+compiled_with: set[Observer | None] = set()  # kernels of this process
 
 
 def current() -> Observer | None:
