@@ -136,8 +136,8 @@ def check(on: bool) -> None:
     wanted = checking.OBSERVER if on else None
     if compiled_with - {wanted}:
         raise ShmemError(
-            f"kernels have been compiled {'without' if on else 'for'} the checker in this process, "
-            f"and cannot be used with{'' if on else 'out'} it: run them in PEs of their own (spawn)"
+            f"kernels have been compiled with{'out' * on} the checker in this process, and cannot "
+            f"be used with{'out' * (not on)} it: launch kernels only in PEs (spawn, run_pes)"
         )
     if on != (CHECKER in OBSERVERS):
         (OBSERVERS.append if on else OBSERVERS.remove)(CHECKER)
