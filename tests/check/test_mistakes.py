@@ -50,7 +50,8 @@ def test_there_are_twelve_and_the_contents_names_them():
 
 RUNS = 20
 AGAIN = (
-    "box_written_again", "two_streams", "lock_on_a_pe", "the_last_block_adds", "own_arrival_counted",
+    "box_written_again", "two_streams", "lock_on_a_pe", "the_last_block_adds",
+    "own_arrival_counted",
 )  # fmt: skip
 
 

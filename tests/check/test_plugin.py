@@ -1,5 +1,7 @@
 """The plugin for pytest, in sessions of their own: tests of users, with real PEs."""
 
+import re
+
 import pytest
 
 from tests.test_project import ROOT
@@ -141,6 +143,12 @@ def test_what_is_wrong_with_pes_is_told(session):
         ]
     )
     done.stdout.no_fnmatch_line("*def spawn*")
+
+
+def test_the_example_of_the_page(session):
+    page = (ROOT / "docs" / "check.md").read_text()
+    text = re.search(r"<!-- a test -->\n```python\n(.*?)```", page, re.DOTALL)[1]
+    session(text, "--gpushmem-check").assert_outcomes(passed=1)
 
 
 def test_a_file_that_does_not_exist_is_refused(session):
