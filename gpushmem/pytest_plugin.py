@@ -62,12 +62,9 @@ def run_pes(request: pytest.FixtureRequest) -> Callable[..., list[Any]]:
     finds a problem. `gpushmem_check(False)` turns it off for a test.
     """
     mark = request.node.get_closest_marker(MARK)
-    on = (
-        request.config.getoption("gpushmem_check")
-        if mark is None
-        else _is_on(*mark.args, **mark.kwargs)
-    )
-    file = request.config.getoption("gpushmem_check_ignore")
+    option = request.config.getoption
+    on = _is_on(*mark.args, **mark.kwargs) if mark else option("gpushmem_check")
+    file = option("gpushmem_check_ignore")
     return partial(_checked, file and Path(file)) if on else _run
 
 
@@ -78,7 +75,6 @@ def _is_on(on: bool = True) -> bool:
 def _run(
     function: Callable[..., Any],
     n_pes: int = 1,
-    /,
     *args: Any,
     timeout: float = 120,
     **options: Any,
@@ -97,7 +93,7 @@ def _run(
 
 
 def _checked(
-    ignore: Path | None, function: Callable[..., Any], n_pes: int = 1, /, *args: Any, **options: Any
+    ignore: Path | None, function: Callable[..., Any], n_pes: int = 1, *args: Any, **options: Any
 ) -> list[Any]:
     """The same, under the checker."""
     __tracebackhide__ = True
@@ -123,6 +119,7 @@ def _checked(
 
 def _need_records(backend: str | None) -> None:
     """Raise `ArgumentError` if the backend of the PEs cannot be checked."""
+    __tracebackhide__ = True
     from gpushmem.backends import choice, registry  # noqa: PLC0415
 
     name, able = choice.choose(backend)[0], registry.that_record()

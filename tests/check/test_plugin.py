@@ -52,6 +52,16 @@ def test_never(run_pes):
 def test_fixed(run_pes):
     assert run_pes(body, 2, True) == [[11, 10, 10, 10], [10, 11, 11, 11]]
 """
+MORE = """
+
+@pytest.mark.gpushmem_check
+def test_a_bug_and_an_error(run_pes):
+    def both():
+        body(False)
+        raise KeyError("lost")
+
+    run_pes(both, n_pes=2)
+"""
 FAILING = """
 import pytest, threading
 import gpushmem as shmem
@@ -103,8 +113,8 @@ def session(pytester, monkeypatch):
 
 
 def test_a_test_with_a_bug_fails_with_the_report(session):
-    done = session(TESTS)
-    done.assert_outcomes(passed=3, failed=1)
+    done = session(TESTS + MORE)
+    done.assert_outcomes(passed=3, failed=2)
     done.stdout.fnmatch_lines(
         [
             "* test_marked *",
@@ -113,6 +123,10 @@ def test_a_test_with_a_bug_fails_with_the_report(session):
             "  PE ?, kernel exchange, block 0, thread 0, reads it at *.py:16 in exchange",
             "      src[[]0[]] = dst[[]0[]]",
             "  missing: fence() before signal_op at *.py:14, or put_signal instead of*",
+            "* test_a_bug_and_an_error *",
+            "gpushmem check: 1 problem found",
+            "PE ? failed: KeyError: 'lost' *",
+            "KeyError: 'lost'",
             "FAILED *::test_marked - *",
         ]
     )
