@@ -64,7 +64,12 @@ def findings(folder: Path, form: str, known: Known) -> Findings:
     history = order.history(traces)
     every = report.problems(history, races.races(history), bounds.outside(history))
     found, ignored = known.split(history, every)
-    return Findings(len(found), _in_form(form, history, found), ignored, _unchecked(traces))
+    text = {
+        "text": lambda: report.text_of(found),
+        "json": lambda: json.dumps([problem.data() for problem in found], indent=1),
+        "sarif": lambda: json.dumps(sarif.log_of(history, found), indent=1),
+    }[form]()
+    return Findings(len(found), text, ignored, _unchecked(traces))
 
 
 def _unchecked(traces: list[log.Trace]) -> list[str]:
@@ -73,10 +78,3 @@ def _unchecked(traces: list[log.Trace]) -> list[str]:
         f"not all was checked: the log of {compact(full)} was full after {log.MOST} records; "
         "check a smaller problem, or fewer steps"
     ] * bool(full)
-
-
-def _in_form(form: str, history: order.History, found: list[report.Problem]) -> str:
-    if form == "text":
-        return report.text_of(found)
-    data = [problem.data() for problem in found]
-    return json.dumps(sarif.log_of(history, found) if form == "sarif" else data, indent=1)

@@ -49,9 +49,10 @@ def test_there_are_twelve_and_the_contents_names_them():
 
 
 RUNS = 20
+# The first one in CI: its lines race in several ways, and the same is to be shown in every run.
 AGAIN = (
-    "box_written_again", "two_streams", "lock_on_a_pe", "the_last_block_adds",
-    "own_arrival_counted",
+    "own_arrival_counted", "box_written_again", "two_streams", "lock_on_a_pe",
+    "the_last_block_adds",
 )  # fmt: skip
 
 
