@@ -80,6 +80,7 @@ def test_the_verdict_is_the_same_in_every_run(run_cli, load, name, args):
     """The PEs, threads and elements that a report takes for examples may be others."""
     found = {verdict(check(run_cli, CORPUS / f"{name}.py", *args)[1]) for _ in range(RUNS)}
     assert len(found) == 1
+    assert ("[]" in found) == bool(args)
 
 
 def verdict(found):
