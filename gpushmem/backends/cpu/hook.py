@@ -133,15 +133,17 @@ def check(on: bool) -> None:
 
     Raises `ShmemError` if kernels have been compiled: these, and what they call, stay as they are.
     """
-    wanted = checking.OBSERVER if on else None
-    if compiled_with - {wanted}:
+    if compiled_with and on != (checking.OBSERVER in compiled_with):
         raise ShmemError(
             f"kernels have been compiled with{'out' * on} the checker in this process, and cannot "
             f"be used with{'out' * (not on)} it: launch kernels only in PEs (spawn, run_pes)"
         )
-    if on != (CHECKER in OBSERVERS):
-        (OBSERVERS.append if on else OBSERVERS.remove)(CHECKER)
-    observe(wanted)
+    if on and CHECKER not in OBSERVERS:
+        OBSERVERS.append(CHECKER)
+        observe(checking.OBSERVER)
+    elif not on and CHECKER in OBSERVERS:
+        OBSERVERS.remove(CHECKER)
+        observe(None)
 
 
 def group_called(op: Op) -> Any:
