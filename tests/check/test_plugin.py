@@ -107,7 +107,8 @@ def session(pytester, monkeypatch):
 
     def run(text, *options):
         pytester.makepyfile(test_users=text)  # one name: kernels compiled once for all
-        return pytester.runpytest_subprocess("-p", "gpushmem.pytest_plugin", "-v", *options)
+        plugin = ("-p", "gpushmem.pytest_plugin", "-v")
+        return pytester.runpytest_subprocess(*plugin, *options, timeout=150)
 
     return run
 
