@@ -49,11 +49,14 @@ class CollectiveMismatch(ShmemError, RuntimeError):
 
 
 class PeerFailed(ShmemError, RuntimeError):
-    """Another PE, `pe`, failed, so a wait that depends on it cannot end; `reason` says why."""
+    """Another PE, `pe`, failed, so a wait that depends on it cannot end; `reason` says why.
 
-    def __init__(self, pe: int, reason: str) -> None:
+    `report` is the PE's traceback, where `spawn` raises and there is one.
+    """
+
+    def __init__(self, pe: int, reason: str, report: str = "") -> None:
         super().__init__(pe, reason)
-        self.pe, self.reason = pe, reason
+        self.pe, self.reason, self.report = pe, reason, report
 
     def __str__(self) -> str:
         return f"PE {self.pe} failed: {self.reason}"

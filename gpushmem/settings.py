@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -227,3 +228,18 @@ def check() -> None:
 def put(name: str, value: object) -> None:
     """Set a variable for this process and the processes it starts."""
     os.environ[SETTINGS[name].name] = str(value)
+
+
+@contextmanager
+def putting(**values: object) -> Iterator[None]:
+    """Set variables, and give them back the values that they had."""
+    before = {name: os.environ.get(SETTINGS[name].name) for name in values}
+    try:
+        for name, value in values.items():
+            put(name, value)
+        yield
+    finally:
+        for name, text in before.items():
+            os.environ.pop(name, None)
+            if text is not None:
+                os.environ[name] = text

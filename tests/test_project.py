@@ -49,6 +49,7 @@ LIGHT = {
     "from gpushmem.backends.nvshmem import aot, compiler": ("gpushmem.simt",),
     "import gpushmem.diagnosis.jobs, gpushmem.start.launch.local": ("numba", "gpushmem.simt"),
     "import gpushmem.start.bootstrap": ("numba", "gpushmem.start.launch"),
+    "import gpushmem.pytest_plugin": ("numba", "numpy", "llvmlite", "click"),
     "from gpushmem.backends.registry import *\nfor name in BACKENDS: about(name)": (
         "nvshmem", "numba", "numpy", "cuda",
     ),
@@ -110,6 +111,7 @@ ROOMS = {
     "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
     "doctor": ["backends", "backends/nvshmem", "settings", "size", "errors"],
     "checks.py": ["memory", "ops", "arguments", "errors"],
+    "pytest_plugin.py": ["start/launch", "check", "backends", "errors"],
     "kernels": ["gpushmem", "checks"],  # public names only: what users' plans can do
     "cli": [
         "start/launch", "check", "diagnosis", "doctor", "kernel", "backends", "backends/nvshmem",

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpushmem.backends.about import About
 
-__all__ = ["BACKENDS", "Entry", "about", "load", "unasked"]
+__all__ = ["BACKENDS", "Entry", "about", "load", "that_record", "unasked"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,11 @@ def load(name: str) -> Any:
     """Import and return "module:name"."""
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)
+
+
+def that_record() -> list[str]:
+    """The backends that can record, for the checker, what PEs do."""
+    return [name for name in BACKENDS if about(name).records]
 
 
 def unasked() -> list[str]:

@@ -10,13 +10,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from gpushmem import settings
 from gpushmem.check import bounds, log, order, races, report, sarif
 from gpushmem.check.known import Known
 from gpushmem.job.pes import compact
 
-__all__ = ["EXIT_CODE", "Known", "findings", "recorded"]
+__all__ = ["EXIT_CODE", "Findings", "Known", "findings", "recorded"]
 
 EXIT_CODE = 66  # of a job in which something was found
 PREFIX, NEW = "gpushmem-check-", 60  # of the folders; seconds
@@ -27,12 +28,12 @@ def recorded() -> Iterator[Path]:
     """Let the PEs that are started inside be recorded; gives the folder of their logs."""
     _remove_old()
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    settings.put("GPUSHMEM_CHECK", folder)
-    settings.put("GPUSHMEM_THREADS", 1)  # the parts of a launch take turns
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
-            yield folder
+            # Threads: the parts of a launch take turns.
+            with settings.putting(GPUSHMEM_CHECK=folder, GPUSHMEM_THREADS=1):
+                yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -48,20 +49,32 @@ def _remove_old() -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def findings(folder: Path, form: str, known: Known) -> tuple[int, str, list[str]]:
-    """How many problems there are, the report, and what else is to be said."""
+class Findings(NamedTuple):
+    """The result of a check."""
+
+    problems: int
+    text: str  # the report
+    ignored: list[str]  # what is to be said of known problems
+    unchecked: list[str]  # ... and of what could not be checked
+
+
+def findings(folder: Path, form: str, known: Known) -> Findings:
+    """Analyse the logs in a folder, and report in a form: `text`, `json` or `sarif`."""
     traces = list(log.read(folder))
     history = order.history(traces)
     every = report.problems(history, races.races(history), bounds.outside(history))
-    found, said = known.split(history, every)
+    found, ignored = known.split(history, every)
+    text = {
+        "text": lambda: report.text_of(found),
+        "json": lambda: json.dumps([problem.data() for problem in found], indent=1),
+        "sarif": lambda: json.dumps(sarif.log_of(history, found), indent=1),
+    }[form]()
+    return Findings(len(found), text, ignored, _unchecked(traces))
+
+
+def _unchecked(traces: list[log.Trace]) -> list[str]:
     full = [trace.pe for trace in traces if trace.lost]
-    if full:
-        said.append(
-            f"not all was checked: the log of {compact(full)} was full after {log.MOST} records; "
-            "check a smaller problem, or fewer steps"
-        )
-    if form == "text":
-        return len(found), report.text_of(found), said
-    data = [problem.data() for problem in found]
-    made = sarif.log_of(history, found) if form == "sarif" else data
-    return len(found), json.dumps(made, indent=1), said
+    return [
+        f"not all was checked: the log of {compact(full)} was full after {log.MOST} records; "
+        "check a smaller problem, or fewer steps"
+    ] * bool(full)

@@ -34,15 +34,27 @@ class Race(NamedTuple):
 
 
 def races(history: History) -> list[Race]:
-    """All races, those of the same two lines and kinds of access as one."""
+    """All races, those of the same two lines and kinds of access as one.
+
+    In an order, and each with an example, that do not depend on the order in which they are found.
+    """
     found: dict[Any, Race] = {}
     for first, second, element in _all(history):
+        race = Race(first, second, element, 1)
         key = tuple(sorted(_kind(a) for a in (first, second)))
-        if key in found:
-            found[key] = found[key]._replace(seen=found[key].seen + 1)
-        else:
-            found[key] = Race(first, second, element, 1)
-    return list(found.values())
+        other = found.get(key, race)
+        seen = 1 if other is race else other.seen + 1
+        found[key] = min(other, race, key=_place)._replace(seen=seen)
+    return [found[key] for key in sorted(found)]
+
+
+def _place(race: Race) -> tuple[Any, ...]:
+    """Where a race is: those of two PEs first."""
+    places = sorted(
+        (a.pe, a.launch, a.thread + k * a.step, a.when, a.start + k * a.stride)
+        for a, k in zip(race[:2], race.element, strict=True)
+    )
+    return race.first.pe == race.second.pe, places
 
 
 Found = Iterator[tuple[Access, Access, tuple[int, int]]]

@@ -179,7 +179,7 @@ class _Race(Problem):
         if self._half_ordered():
             if not a.writes:
                 return f"the source of {name} is changed before it has been read"
-            if a.op and not _remote(a):
+            if a.op and a.op.base == "get":
                 return f"what {name} fetches is used before it has arrived"
             return f"what {name} writes may arrive after it is {'written' if b.writes else 'read'}"
         two = "two writes" if a.writes and b.writes else "a write and a read"

@@ -179,10 +179,9 @@ def command(
     from gpushmem.start.launch import local  # noqa: PLC0415  (heavy, not for usage errors)
 
     chosen = _backend()
-    if check and not registry.about(chosen).records:
-        able = " or ".join(name for name in registry.BACKENDS if registry.about(name).records)
+    if check and chosen not in (able := registry.that_record()):
         raise click.UsageError(
-            f"--check: the {chosen} backend records nothing; add --backend {able}"
+            f"--check: the {chosen} backend records nothing; add --backend {' or '.join(able)}"
         )
     _check_nodes(nodes, chosen)
     if check or check_ignore is not None:
@@ -208,12 +207,12 @@ def command(
         code = outcome.code
         _say_seed(code)
         if folder is not None:
-            problems, text, said = checker.findings(folder, check_format, known)
-            if text:
-                click.echo(text, err=check_format == "text")
-            for line in said:
+            found = checker.findings(folder, check_format, known)
+            if found.text:
+                click.echo(found.text, err=check_format == "text")
+            for line in (*found.ignored, *found.unchecked):
                 click.echo(f"gpushmem check: {line}", err=True)
-            code = checker.EXIT_CODE if problems else code
+            code = checker.EXIT_CODE if found.problems else code
     _leave(code)
 
 

@@ -197,6 +197,5 @@ class Recorder:
 
 
 def check_kernels() -> None:
-    """Let kernels be checked, if the job is."""
-    if settings.is_set("GPUSHMEM_CHECK"):
-        hook.check()
+    """Let kernels be checked, if the job is; raises `ShmemError` if it is too late for that."""
+    hook.check(settings.is_set("GPUSHMEM_CHECK"))

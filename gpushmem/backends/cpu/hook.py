@@ -18,10 +18,11 @@ from gpushmem.backends.cpu import nodes
 from gpushmem.backends.cpu.access import as_world, reach
 from gpushmem.check import recording as checking
 from gpushmem.diagnosis import recording
+from gpushmem.errors import ShmemError
 from gpushmem.ops import Op
 from gpushmem.ops.row import Effect
 from gpushmem.simt.base.native import i64, intrinsic
-from gpushmem.simt.compiler.observer import current, observe
+from gpushmem.simt.compiler.observer import compiled_with, current, observe
 from gpushmem.simt.compiler.primitives import user_word
 from gpushmem.simt.compiler.target import call_device, device
 
@@ -135,9 +136,21 @@ class Observer(NamedTuple):
 OBSERVERS = [Observer(recording.wants, recording.generate)]
 
 
-def check() -> None:
-    """Let the checker observe kernels that are compiled from now on."""
-    observe_too(CHECKER, checking.OBSERVER)
+def check(on: bool) -> None:
+    """Let the checker observe kernels that are compiled from now on, or no longer.
+
+    Raises `ShmemError` if kernels have been compiled: these, and what they call, stay as they are.
+    """
+    if compiled_with and on != any(checking.OBSERVER.name in name for name in compiled_with):
+        raise ShmemError(
+            f"kernels have been compiled with{'out' * on} the checker in this process, and cannot "
+            f"be used with{'out' * (not on)} it: launch kernels only in PEs (spawn, run_pes)"
+        )
+    if on:
+        observe_too(CHECKER, checking.OBSERVER)
+    elif CHECKER in OBSERVERS:
+        OBSERVERS.remove(CHECKER)
+        observe(nodes.guarded(None) if is_separated() else None)
 
 
 def observe_too(of_operations: Observer, of_accesses: Any) -> None:

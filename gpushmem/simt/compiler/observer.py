@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 __all__ = [
     "ADD", "AND", "ATOMIC", "CAS", "LOAD", "OR", "OTHER", "PLACE_BYTES", "SET", "STORE", "VALUED",
-    "XOR", "Observer", "current", "observe",
+    "XOR", "Observer", "compiled_with", "current", "name", "observe",
 ]  # fmt: skip
 
 PLACE_BYTES = 128  # what an observer has for each load and store of a kernel, zero at first
@@ -43,11 +43,18 @@ VALUED = 4  # added to it
 # `what` an atomic operation does: another one, ...
 OTHER, ADD, SET, CAS, OR, AND, XOR = range(7)
 _current: list[Observer | None] = [None]
+compiled_with: set[str] = set()  # names of the observers of this process's kernels
 
 
 def current() -> Observer | None:
     """The observer of kernels that are being compiled."""
     return _current[0]
+
+
+def name() -> str:
+    """The name of the present observer, "" if there is none."""
+    seen = current()
+    return "" if seen is None else seen.name
 
 
 def observe(observer: Observer | None) -> None:

@@ -38,9 +38,8 @@ def compiled(
     A kernel made again, as a closure is, has the same entry. A kernel that cannot be described is
     compiled by every process, whenever it is made.
     """
-    seen = observer.current()
-    if seen is not None:
-        options = options | {"observer": seen.name}
+    if observer.name():
+        options = options | {"observer": observer.name()}
     key = fingerprint(py_func, argtypes, options, machine())
     if key is None:
         return build()

@@ -61,6 +61,7 @@ class Kernel:
 
     def compile(self, argtypes: tuple[Any, ...]) -> entries.Entry:
         """Compile for Numba types `argtypes`, once; raises Numba's errors."""
+        observer.compiled_with.add(observer.name())
         entry: entries.Entry | None = self._entries.get(argtypes)
         if entry is None:
             build = functools.partial(self._build, argtypes)

@@ -51,7 +51,7 @@ class Outcome:
     stopped_by: int | None = None  # signal the launcher received
     verdict: int = NONE  # of the job's board
     reason: str = ""  # ... and its reason
-    report: str = ""  # ... and its report
+    report: str = ""  # ... and its report: of a PE that failed, its traceback
 
     @property
     def code(self) -> int:
@@ -318,7 +318,7 @@ class _Launcher:
         if outcome.verdict == NONE and board["verdict"] != NONE:
             outcome.verdict, outcome.reason = board["verdict"], board.heading()
             outcome.report = board.text
-            if outcome.report and self.say_verdict:
+            if outcome.report and self.say_verdict and outcome.verdict != FAILED:
                 _say(f"gpushmem: {outcome.reason}\n\n{outcome.report}")
             self.end_at = time.monotonic() + GRACE
             self.kill_at = self.end_at + ASKED

@@ -154,7 +154,11 @@ def _report(job: Job, error: BaseException) -> None:
     Errors that only say that the job is over are skipped: the launcher has reported the cause.
     """
     board = job.board
-    first = not isinstance(error, VERDICTS) and board.claim(FAILED, job.my_pe, reason_of(error))
+    shown = error.with_traceback(_of_the_script(error.__traceback__))
+    lines = "".join(traceback.format_exception(shown))
+    first = not isinstance(error, VERDICTS) and board.claim(
+        FAILED, job.my_pe, reason_of(error), lines
+    )
     if not first and str(error) == str(board.error()):
         return
     if not first:
@@ -162,8 +166,7 @@ def _report(job: Job, error: BaseException) -> None:
         text = f"gpushmem: PE {job.my_pe} also failed: {last}\n"
     else:
         heading = f"gpushmem: PE {job.my_pe} failed:\n" if job.n_pes > 1 else ""
-        shown = error.with_traceback(_of_the_script(error.__traceback__))
-        text = heading + "".join(traceback.format_exception(shown))
+        text = heading + lines
     with suppress(Exception):  # full disk, closed: still print the text below
         sys.stdout.flush()
     _say(text)

@@ -32,6 +32,7 @@ def spawn(
     *,
     heap_size: str | int | None = None,
     timeout: float | None = None,
+    limit: float | None = None,
     threads_per_pe: int | None = None,
     backend: str | None = None,
 ) -> list[Any]:
@@ -41,26 +42,27 @@ def spawn(
     `sys.exit()` gives None. Output of PEs goes to `sys.stdout` and `sys.stderr`. `n_pes` is at most
     65,536. The options are those of `gpushmem run`: `heap_size` of each PE in bytes or as "256M",
     `timeout` in seconds for a host's wait in one call, `threads_per_pe` cores for the kernels of
-    each PE; `backend` is chosen as in `init`, and is then the default of `init` in the PEs.
+    each PE; `backend` is chosen as in `init`, and is then the default of `init` in the PEs. A job
+    that takes more than `limit` seconds in all is ended.
 
     PEs of the cpu backend are forked from this process: `function` may be a closure, and sees all
     current state. PEs of other backends are new processes: `function` is pickled with the package
     cloudpickle if it is installed, else with pickle, which supports only functions of modules.
 
     Returns when all PEs have ended. Raises `PeerFailed` if a PE fails (its traceback has been
-    printed); `Deadlock` or `WaitTimeout`, with the report; `ArgumentError` if gpushmem is
-    initialised here, because the PEs would share this process's runtime. If the system's limits
-    (open files, processes, memory) do not allow so many PEs, none is left running, and the
-    `ShmemError` names the limit. KeyboardInterrupt ends the PEs.
+    printed, and is the error's `report`); `Deadlock` or `WaitTimeout`, with the report;
+    `ArgumentError` if gpushmem is initialised here, because the PEs would share this process's
+    runtime. If the system's limits (open files, processes, memory) do not allow so many PEs, none
+    is left running, and the `ShmemError` names the limit. KeyboardInterrupt ends the PEs.
     """
-    _check(function, n_pes, args, timeout, threads_per_pe)
+    _check(function, n_pes, args, timeout, limit, threads_per_pe)
     runtime = sys.modules.get("gpushmem.runtime")
     if runtime is not None and runtime.is_initialized():
         raise ArgumentError("spawn: gpushmem is initialised in this process: call finalize() first")
     outcome, results = collect(
         n_pes, partial(function, *args), pipes=not _is_ours(),
         heap_size=None if heap_size is None else parse_size(heap_size), timeout=timeout,
-        threads_per_pe=threads_per_pe, backend=backend, say_verdict=False,
+        limit=limit, threads_per_pe=threads_per_pe, backend=backend, say_verdict=False,
     )  # fmt: skip
     if outcome.stopped_by is not None:
         raise KeyboardInterrupt
@@ -68,21 +70,22 @@ def spawn(
         kind = Deadlock if outcome.verdict == DEADLOCK else WaitTimeout
         raise kind(f"{outcome.reason}\n\n{outcome.report}")
     if outcome.first is not None:
-        raise PeerFailed(outcome.first, outcome.failure)
+        raise PeerFailed(outcome.first, outcome.failure, outcome.report)
     return results
 
 
-def _check(function: Any, n_pes: Any, args: Any, timeout: Any, threads_per_pe: Any) -> None:
+def _check(
+    function: Any, n_pes: Any, args: Any, timeout: Any, limit: Any, threads_per_pe: Any
+) -> None:
     """Raise `ArgumentError` for invalid arguments."""
     most = settings.MOST
+    seconds = f"a number of seconds above 0, at most {settings.MOST_SECONDS:g}, or None"
     checks: dict[str, tuple[Any, bool, str]] = {
         "function": (function, callable(function), "something to call"),
         "n_pes": (n_pes, _between(n_pes, 1, most), f"a whole number from 1 to {most}"),
         "args": (args, isinstance(args, tuple | list), "a tuple or a list"),
-        "timeout": (
-            timeout, timeout is None or _between(timeout, 1e-9, settings.MOST_SECONDS, int | float),
-            f"a number of seconds above 0, at most {settings.MOST_SECONDS:g}, or None",
-        ),
+        "timeout": (timeout, _is_time(timeout), seconds),
+        "limit": (limit, _is_time(limit), seconds),
         "threads_per_pe": (
             threads_per_pe, threads_per_pe is None or _between(threads_per_pe, 1, most),
             f"a whole number from 1 to {most}, or None",
@@ -91,6 +94,10 @@ def _check(function: Any, n_pes: Any, args: Any, timeout: Any, threads_per_pe: A
     for name, (value, good, wanted) in checks.items():
         if not good:
             raise ArgumentError(f"spawn: {name} must be {wanted}, not {shown(value)}")
+
+
+def _is_time(value: Any) -> bool:
+    return value is None or _between(value, 1e-9, settings.MOST_SECONDS, int | float)
 
 
 def _between(value: Any, least: float, most: float, kind: Any = int) -> bool:

@@ -1,0 +1,33 @@
+"""A PE stores to its neighbour and sets a flag there; threadfence is for threads of one GPU."""
+
+import sys
+
+from numba import cuda
+
+import gpushmem as shmem
+
+FIXED = "fixed" in sys.argv
+
+PES = 2
+
+
+@shmem.jit
+def kernel(dst, out, flag):
+    other = 1 - shmem.my_pe()
+    there, its_flag = shmem.peer_array(dst, other), shmem.peer_array(flag, other)
+    there[0] = 5  # <- 1
+    if FIXED:
+        cuda.threadfence_system()
+    else:
+        cuda.threadfence()
+    cuda.atomic.exch(its_flag, 0, 1)
+    while cuda.atomic.add(flag, 0, 0) == 0:
+        pass
+    out[0] = dst[0]  # <- 2
+
+
+shmem.init()
+dst, out = shmem.zeros(8, dtype="float32"), shmem.zeros(8, dtype="float32")
+kernel[1, 1](dst, out, shmem.zeros(1, dtype="int32"))
+shmem.barrier_all()
+shmem.finalize()

@@ -1,0 +1,89 @@
+"""What the pages about the checker show, and verdicts that are the same in every run."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.check.test_corpus import CORPUS, check, without_numbers
+from tests.test_project import ROOT
+
+QUOTED = re.compile(
+    r"<!-- (part|report) of tests/check/corpus/(\w+).py -->\n```\w*\n(.*?)```", re.DOTALL
+)
+PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("check.md", "mistakes.md")}
+QUOTES = [(page, *quote.groups()) for page in PAGES for quote in QUOTED.finditer(PAGES[page])]
+# In CI; all: pytest -m slow tests/check
+SAMPLE = {"threads_write_then_block_sends", "halo_one_too_far"}
+REPORTS = [
+    pytest.param(
+        name, text, marks=[] if name in SAMPLE else [pytest.mark.slow], id=f"{page}-{name}"
+    )
+    for page, kind, name, text in QUOTES
+    if kind == "report"
+]
+
+
+@pytest.mark.parametrize(("name", "text"), REPORTS)
+def test_the_reports_shown_are_those_that_are_printed(run_cli, name, text):
+    path = CORPUS / f"{name}.py"
+    pes = re.search(r"^PES = (\d)", path.read_text(), re.MULTILINE)[1]
+    printed = run_cli("run", "--backend", "cpu", "--check", "-n", pes, path, code=66).stderr
+    assert without_numbers(text).strip() == without_numbers(printed).strip()
+
+
+def test_the_programs_shown_are_parts_of_the_corpus():
+    parts = {name: text for _, kind, name, text in QUOTES if kind == "part"}
+    assert [name for name in parts if parts[name] not in (CORPUS / f"{name}.py").read_text()] == []
+    reports = [name for page, kind, name, _ in QUOTES if (page, kind) == ("mistakes.md", "report")]
+    assert [*parts] == reports
+
+
+def test_there_are_twelve_and_the_contents_names_them():
+    titles = re.findall(r"^## \d+\. (.*)", PAGES["mistakes.md"], re.MULTILINE)
+    assert len(titles) == 12
+    assert re.findall(r"^\d+\. \[(.*)\]\(#", PAGES["mistakes.md"], re.MULTILINE) == titles
+
+
+RUNS = 20
+# The first one in CI: its lines race in several ways, and the same is to be shown in every run.
+AGAIN = (
+    "own_arrival_counted", "box_written_again", "two_streams", "lock_on_a_pe",
+    "the_last_block_adds",
+)  # fmt: skip
+
+
+@pytest.fixture
+def load():
+    """Other processes want all cores, so that PEs are interrupted anywhere."""
+    busy = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count())
+    ]
+    yield
+    for process in busy:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        pytest.param(name, args, marks=[pytest.mark.slow] * (name != AGAIN[0] or bool(args)))
+        for name in AGAIN
+        for args in ((), ("fixed",))
+    ],
+)
+def test_the_verdict_is_the_same_in_every_run(run_cli, load, name, args):
+    """The PEs, threads and elements that a report takes for examples may be others."""
+    found = {verdict(check(run_cli, CORPUS / f"{name}.py", *args)[1]) for _ in range(RUNS)}
+    assert len(found) == 1
+    assert ("[]" in found) == bool(args)
+
+
+def verdict(found):
+    """What is found, without what may differ from run to run."""
+    bare = [{**problem, "count": None} for problem in found]
+    return without_numbers(json.dumps(sorted(bare, key=str)))

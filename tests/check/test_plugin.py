@@ -1,0 +1,218 @@
+"""The plugin for pytest, in sessions of their own: tests of users, with real PEs."""
+
+import re
+
+import pytest
+
+from tests.test_project import ROOT
+
+pytest_plugins = ["pytester"]
+
+TESTS = """
+import pytest
+from numba import cuda
+
+import gpushmem as shmem
+
+
+@shmem.jit
+def exchange(dst, src, flag, fenced):
+    other = 1 - shmem.my_pe()
+    if cuda.threadIdx.x == 0:
+        shmem.put(dst, src, other)
+        if fenced:
+            shmem.fence()
+        shmem.signal_op(flag, 1, shmem.SIGNAL_SET, other)
+        shmem.signal_wait_until(flag, shmem.CMP_EQ, 1)
+        src[0] = dst[0]
+
+
+def body(fenced):
+    shmem.init(heap_size="1M")
+    src, dst = shmem.full(4, 10 + shmem.my_pe(), "int32"), shmem.zeros(4, "int32")
+    exchange[1, 32](dst, src, shmem.zeros(1, "uint64"), fenced)
+    return src.numpy().tolist()
+
+
+def test_off(run_pes):
+    assert run_pes(body, 2, False) == [[11, 10, 10, 10], [10, 11, 11, 11]]
+
+
+@pytest.mark.gpushmem_check
+def test_marked(run_pes):
+    run_pes(body, 2, False)
+
+
+@pytest.mark.gpushmem_check(False)
+def test_never(run_pes):
+    run_pes(body, 2, False)
+
+
+@pytest.mark.gpushmem_check
+def test_fixed(run_pes):
+    assert run_pes(body, 2, True) == [[11, 10, 10, 10], [10, 11, 11, 11]]
+"""
+MORE = """
+
+@pytest.mark.gpushmem_check
+def test_a_bug_and_an_error(run_pes):
+    def both():
+        body(False)
+        raise KeyError("lost")
+
+    run_pes(both, n_pes=2)
+"""
+FAILING = """
+import pytest, threading
+import gpushmem as shmem
+
+
+def test_a_pe_fails(run_pes):
+    expected = 5
+
+    def body():
+        shmem.init(heap_size="1M")
+        assert shmem.my_pe() == 0, f"not {expected}"
+        shmem.barrier_all()
+
+    run_pes(body, 2)
+
+
+def test_it_can_be_expected(run_pes):
+    def body():
+        raise KeyError("lost")
+
+    with pytest.raises(shmem.PeerFailed, match="KeyError: 'lost'"):
+        run_pes(body)
+
+
+def test_deadlock(run_pes):
+    def body():
+        shmem.init(heap_size="1M")
+        shmem.wait_until(shmem.zeros(1, "int32"), shmem.CMP_EQ, 1)
+
+    run_pes(body, 2)
+
+
+def test_endless(run_pes):
+    run_pes(threading.Event().wait, 1, timeout=0.5)
+"""
+
+
+@pytest.fixture
+def session(pytester, monkeypatch):
+    """`session(text, *options)`: run pytest on a module; what the plugin is if it is installed."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+    def run(text, *options):
+        pytester.makepyfile(test_users=text)  # one name: kernels compiled once for all
+        plugin = ("-p", "gpushmem.pytest_plugin", "-v")
+        return pytester.runpytest_subprocess(*plugin, *options, timeout=150)
+
+    return run
+
+
+def test_a_test_with_a_bug_fails_with_the_report(session):
+    done = session(TESTS + MORE)
+    done.assert_outcomes(passed=3, failed=2)
+    done.stdout.fnmatch_lines(
+        [
+            "* test_marked *",
+            "gpushmem check: 1 problem found",
+            "ordering: what put writes may arrive after it is read",
+            "  PE ?, kernel exchange, block 0, thread 0, reads it at *.py:16 in exchange",
+            "      src[[]0[]] = dst[[]0[]]",
+            "  missing: fence() before signal_op at *.py:14, or put_signal instead of*",
+            "* test_a_bug_and_an_error *",
+            "gpushmem check: 1 problem found",
+            "PE ? failed: KeyError: 'lost' *",
+            "KeyError: 'lost'",
+            "FAILED *::test_marked - *",
+        ]
+    )
+
+
+def test_the_option_is_for_all_tests_and_workers(session, pytester):
+    known = pytester.makefile(".txt", known="race *\n")
+    options = ("-k", "off or never", "--gpushmem-check", "--gpushmem-check-ignore", known)
+    done = session(TESTS, *options, "-p", "xdist.plugin", "-n", "2")
+    done.assert_outcomes(passed=1, failed=1)
+    done.stdout.fnmatch_lines(["gpushmem check: 1 problem found", "FAILED *test_off*"])
+    known.write_text("ordering *.py:16 in exchange\n")
+    session(TESTS, *options).assert_outcomes(passed=2)
+
+
+def test_what_is_wrong_with_pes_is_told(session):
+    done = session(FAILING)
+    done.assert_outcomes(passed=1, failed=3)
+    done.stdout.fnmatch_lines(
+        [
+            ">       run_pes(body, 2)",
+            "E       gpushmem.errors.PeerFailed: PE 1 failed: AssertionError: not 5*",
+            "E       Traceback (most recent call last):",
+            "E           assert shmem.my_pe() == 0, f*",
+            "E       gpushmem.errors.Deadlock: deadlock: no PE can go on",
+            "E       PE* 0*: host, in wait_until: array[[]0[]] == 1, sees 0*",
+            "E       gpushmem.errors.WaitTimeout: the job exceeded its limit of 0.5 s",
+        ]
+    )
+    done.stdout.no_fnmatch_line("*def spawn*")
+
+
+def test_the_example_of_the_page(session):
+    page = (ROOT / "docs" / "check.md").read_text()
+    text = re.search(r"<!-- a test -->\n```python\n(.*?)```", page, re.DOTALL)[1]
+    session(text, "--gpushmem-check").assert_outcomes(passed=1)
+
+
+def test_a_file_that_does_not_exist_is_refused(session):
+    done = session("", "--gpushmem-check-ignore", "nowhere")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["*--gpushmem-check-ignore: there is no file nowhere"])
+
+
+def test_sessions_that_do_not_use_it_import_nothing(session):
+    heavy = ("numba", "numpy", "llvmlite", "gpushmem.simt", "gpushmem.check", "gpushmem.start")
+    text = f"""
+        import sys
+
+        def test_nothing():
+            assert "gpushmem.pytest_plugin" in sys.modules
+            assert [name for name in sys.modules if name.startswith({heavy})] == []
+    """
+    session(text).assert_outcomes(passed=1)
+
+
+def test_the_entry_point_is_the_plugin():
+    text = (ROOT / "pyproject.toml").read_text()
+    assert '[project.entry-points.pytest11]\ngpushmem = "gpushmem.pytest_plugin"\n' in text
+
+
+def test_kernels_that_are_compiled_already_cannot_be_checked(session):
+    alone = """
+        import pytest
+        import gpushmem as shmem
+
+        @shmem.jit
+        def one(a):
+            a[0] = 1
+
+        def body():
+            shmem.init(heap_size="1M")
+            one[1, 1](shmem.zeros(1))
+
+        def test_here():
+            body()
+            shmem.finalize()
+
+        def test_in_a_pe(run_pes):
+            run_pes(body)
+
+        @pytest.mark.gpushmem_check
+        def test_checked(run_pes):
+            run_pes(body)
+    """
+    done = session(alone)
+    done.assert_outcomes(passed=2, failed=1)
+    done.stdout.fnmatch_lines(["*ShmemError: kernels have been compiled without the checker*"])
