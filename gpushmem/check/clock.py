@@ -10,9 +10,9 @@ the same PE from now on.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["CALLED", "DONE", "ENDED", "FENCED", "READ", "UPDATED", "Clock"]
+__all__ = ["CALLED", "DONE", "ENDED", "FENCED", "READ", "UPDATED", "Bit", "Clock"]
 
 # What a mask is of: (one of these, PE, its target; the launch of an atomic operation of numba.cuda)
 CALLED, READ, DONE, FENCED, ENDED, UPDATED = range(6)
@@ -73,3 +73,23 @@ class Clock:
             for key, time in self.times.items()
             if not (isinstance(key, tuple) and ended.get(key[0], 0) >> key[1] & 1)
         }
+
+
+class Bit(NamedTuple):
+    """What a clock has that knows a step of an operation to be over."""
+
+    kind: int
+    pe: int
+    target: int
+    bit: int
+
+    def known(self, clock: Clock) -> bool:
+        """Whether a clock has it."""
+        mask = clock.masks.get(self[:3], 0)
+        if self.kind == READ:  # data that have arrived have been read
+            mask |= clock.masks.get((DONE, self.pe, self.target), 0)
+        return bool(mask >> self.bit & 1)
+
+    def tell(self, clock: Clock) -> None:
+        """Let a clock have it."""
+        clock.know(self[:3], 1 << self.bit)

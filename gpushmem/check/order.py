@@ -23,9 +23,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpushmem.check import log
-from gpushmem.check.clock import CALLED, DONE, ENDED, FENCED, READ, UPDATED, Clock
+from gpushmem.check.clock import CALLED, DONE, ENDED, FENCED, READ, UPDATED, Bit, Clock
+from gpushmem.check.conditions import CHANGES, Write
 from gpushmem.check.log import CALL_OF_WARP, PHASE, SHARED, Trace
-from gpushmem.check.words import CHANGES, Word, Write
+from gpushmem.check.words import Word
 from gpushmem.ops import CMP_EQ, OPS, SIGNAL_ADD
 from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL, UPDATES, Effect, Op
 from gpushmem.simt.base.gpu_model import LANES
@@ -44,7 +45,7 @@ from gpushmem.simt.compiler.observer import (
 )
 
 __all__ = [
-    "SHARED_MEMORY", "Access", "Bit", "Call", "History", "Launch", "Update", "history",
+    "SHARED_MEMORY", "Access", "Call", "History", "Launch", "Update", "history",
 ]  # fmt: skip
 
 ROWS = list(OPS.values())
@@ -70,26 +71,6 @@ LOCAL, SHARED_MEMORY = -1, -2
 SYSTEM = 2  # scope of a fence
 HOW = {ADD: "add", OR: "or", AND: "and", XOR: "xor"}  # others set the word
 INTEGER, TRUTH = 0, 1  # what a result is
-
-
-class Bit(NamedTuple):
-    """What a clock has that knows a step of an operation to be over."""
-
-    kind: int
-    pe: int
-    target: int
-    bit: int
-
-    def known(self, clock: Clock) -> bool:
-        """Whether a clock has it."""
-        mask = clock.masks.get(self[:3], 0)
-        if self.kind == READ:  # data that have arrived have been read
-            mask |= clock.masks.get((DONE, self.pe, self.target), 0)
-        return bool(mask >> self.bit & 1)
-
-    def tell(self, clock: Clock) -> None:
-        """Let a clock have it."""
-        clock.know(self[:3], 1 << self.bit)
 
 
 class Access(NamedTuple):
@@ -206,10 +187,11 @@ class Store(NamedTuple):
         space = self.where[0]
         return space[0] == "heap" and space[1] != self.pe
 
-    def clock(self) -> Clock:
-        """What its thread knew."""
+    def clock(self) -> tuple[Clock, int]:
+        """What its thread knew, and since which stamp."""
         launch = self.history.pes[self.pe].launches[self.launch]
-        return launch.at(self.thread, self.when)[0].copy()
+        clock, stamp = launch.at(self.thread, self.when)
+        return clock.copy(), stamp
 
     def known(self, clock: Clock) -> bool:
         """Whether a clock knows that it is over."""
@@ -494,12 +476,13 @@ class History:
 
     def _pass(self, stores: Iterable[Any] = (), *, collect: bool) -> None:
         for where, store, value, site in stores:  # as they were in the last pass
-            clock = store.clock()
+            clock, stamp = store.clock()
             if store.away:
                 fenced = clock.masks.get((FENCED, store.pe, where[0][1]), 0)
                 clock.put(DONE, store.pe, where[0][1], fenced)
                 self._only_fenced(self.pes[store.pe], clock)
-            self.words[where].put(Write(store, "set", value, clock, Update("store", site, clock)))
+            by = Update("store", site, clock)
+            self.words[where].put(Write(store, "set", value, clock, by, stamp))
         for pe in self.pes.values():
             pe.reset()
         self.accesses = []
@@ -627,7 +610,8 @@ class History:
             step.tell(known)
             value = operand if what != OTHER else None
             by = Update("atomic operation", self._site(pe, record), clock.copy())
-            word.put(Write(step, HOW.get(what, "set"), value, known, by))
+            stamp = int(record["stamp"])
+            word.put(Write(step, HOW.get(what, "set"), value, known, by, stamp))
             if what == CAS or (what == SET and used and old != operand):
                 self.taken[where].append((step, old))
         step.tell(clock)
@@ -916,7 +900,7 @@ class History:
         if effect.how == UPDATES:
             clock = clock.copy()
             call.mark(clock, CALLED)
-        call.update = Write(over, how, value, clock, call)
+        call.update = Write(over, how, value, clock, call, call.stamp)
         self.words.setdefault(where, Word()).put(call.update)
 
     def _hear(self, pe: Pe, call: Call, clock: Clock, words: list[int]) -> None:
@@ -960,7 +944,7 @@ class History:
         if call.update is None or change not in ("compare_swap", "swap"):
             return
         if change == "compare_swap" and old != call.compare:
-            word.writes.pop(call.update.over, None)
+            word.drop(call.update)
             return
         if old != call.value:
             self.taken[call.word].append((call.update.over, old))
