@@ -291,10 +291,13 @@ class Launch:
         `away`: what it has stored to another PE's memory, which has to be fenced, too. `seen`: what
         it has stored, and another PE reads.
         """
-        key = self.pe, self.number, thread
-        if _time(clock, key, away, seen) > when:
+        if self.known_time(thread, clock, seen, away) > when:
             return True
         return self.all_over(thread // self.threads, when, clock, away, seen)
+
+    def known_time(self, thread: int, clock: Clock, seen: bool, away: bool = False) -> int:
+        """Up to when a clock knows what a thread did; see `over`."""
+        return _time(clock, (self.pe, self.number, thread), away, seen)
 
     def all_over(
         self, block: int, when: int, clock: Clock, away: bool = False, seen: bool = False

@@ -12,6 +12,8 @@ from __future__ import annotations
 import bisect
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,12 +85,12 @@ def _split(rows: Any, *keys: Any) -> Iterator[tuple[Any, Any]]:
     """The rows with equal keys together, each with the last key."""
     order = np.lexsort(keys[::-1])
     rows, keys = rows[order], tuple(key[order] for key in keys)
-    new = np.zeros(len(rows), bool)
+    new = np.arange(len(rows)) == 0
     for key in keys:
         new[1:] |= key[1:] != key[:-1]
-    for part in np.split(np.arange(len(rows)), np.flatnonzero(new)):
-        if len(part):
-            yield int(keys[-1][part[0]]), rows[part[0] : part[-1] + 1]
+    starts = np.flatnonzero(new).tolist()
+    for start, end in pairwise([*starts, len(rows)]):
+        yield int(keys[-1][start]), rows[start:end]
 
 
 def _of_launch(history: History, pe: int, part: Any) -> Found:
@@ -279,7 +281,7 @@ def _memories(plain: Any) -> Iterator[tuple[int, int, Any]]:
 def _not_ordered(
     history: History, access: Access, clock: Clock, launch: Launch, rows: Any
 ) -> Iterator[Any]:
-    """The accesses of a launch without those that barriers of their blocks order with another."""
+    """The accesses of a launch without those of which it is soon seen that another is in order."""
     for number, part in _split(rows, rows["thread"] // launch.threads):
         phases = part["clock"] >> PHASE
         before = clock.times.get((launch.pe, launch.number, "block", number), -1)
@@ -293,7 +295,25 @@ def _not_ordered(
             )
             if first < len(block.phases):
                 left &= phases < block.phases[first]
+        for thread in np.unique(part["thread"][left]).tolist():
+            left &= ~_in_order_with_thread(history, access, clock, launch, part, thread)
         yield from part[left]
+
+
+def _in_order_with_thread(
+    history: History, access: Access, clock: Clock, launch: Launch, rows: Any, thread: int
+) -> Any:
+    """Which rows one thread alone made before what a clock knows, or when it knew of an access."""
+    alone = (rows["thread"] == thread) & ((rows["step"] == 0) | (rows["count"] == 1))
+    load = rows["how"] == LOAD
+    away = ~load & (rows["space"] >= 0) & (rows["space"] != launch.pe)
+    known, loaded = (launch.known_time(thread, clock, seen) for seen in (True, False))
+    before = (rows["clock"] < np.where(load, loaded, known)) & ~away
+    times, clocks, _ = launch.past.get(thread, ([], [], []))
+    first = bisect.bisect_left(clocks, True, key=lambda c: history.over(access, access.thread, c))
+    if first < len(times):
+        before |= rows["clock"] >= times[first]
+    return alone & before
 
 
 def _of_several_pes(history: History, plain: dict[int, Any]) -> Found:
@@ -405,21 +425,28 @@ def _unordered(history: History, first: Access, second: Access) -> tuple[int, in
     if first.atomic and second.atomic:
         return None
     plain = first.op is None and second.op is None
-    one_launch = (first.pe, first.launch) == (second.pe, second.launch)
-    known: dict[Any, bool] = {}
+    same = (first.pe, first.launch) == (second.pe, second.launch) and (plain or first is second)
+
+    @cache
+    def ordered(one: int, two: int) -> bool:
+        return (
+            (same and one == two)
+            or history.over(first, one, history.clock_of(second, two), seen=not second.writes)
+            or history.over(second, two, history.clock_of(first, one), seen=not first.writes)
+            or history.excluded(first, one, second, two)
+        )
+
+    if _alone(first) and _alone(second) and ordered(first.thread, second.thread):
+        return None
     for i, j in _overlaps(first, second):
-        one, two = first.thread + i * first.step, second.thread + j * second.step
-        if one_launch and one == two and (plain or first is second):
-            continue
-        if (one, two) not in known:
-            known[one, two] = history.over(
-                first, one, history.clock_of(second, two), seen=not second.writes
-            ) or history.over(second, two, history.clock_of(first, one), seen=not first.writes)
-        if not known[one, two]:
-            if not history.excluded(first, one, second, two):
-                return i, j
-            known[one, two] = True
+        if not ordered(first.thread + i * first.step, second.thread + j * second.step):
+            return i, j
     return None
+
+
+def _alone(access: Access) -> bool:
+    """Whether one thread makes it."""
+    return access.step == 0 or access.times == 1
 
 
 def _overlaps(first: Access, second: Access) -> Iterator[tuple[int, int]]:
