@@ -18,9 +18,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpushmem.check.accesses import SHARED_MEMORY, Access
 from gpushmem.check.clock import ENDED, Clock
+from gpushmem.check.history import History
+from gpushmem.check.launches import Launch
 from gpushmem.check.log import PHASE
-from gpushmem.check.order import SHARED_MEMORY, Access, History, Launch
 from gpushmem.simt.compiler.observer import ATOMIC, LOAD, STORE
 
 __all__ = ["Race", "races"]
@@ -56,7 +58,7 @@ def _all(history: History) -> Found:
         spaces[access.space].append(access)
     for there in spaces.values():
         yield from _in_one_memory(history, there)
-    plain = {pe: history.plain(pe) for pe in history.pes}
+    plain = {pe: facts.plain for pe, facts in history.pes.items()}
     for pe, rows in plain.items():
         yield from _of_kernels(history, pe, rows)
         yield from _with_operations(history, pe, rows, spaces)
