@@ -4,7 +4,7 @@ The order is what the program's synchronisation makes, in every run that makes t
 what this run happened to do. What somebody knows to be over is a `Clock`. Program order, barriers,
 launches and meetings are read off the logs. What a wait orders is derived: of the writes to the
 word that it waits for, those without which its condition could not have held, whatever the schedule
-(`words`). That depends on the order of the writes, so the logs are gone through again until no wait
+(`waits`). That depends on the order of the writes, so the logs are gone through again until no wait
 orders anything new. The order only ever grows, and each part of it holds in every run; so what is
 found unordered at the end may happen in any order.
 
@@ -32,7 +32,7 @@ from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL, UPDATES
 from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.compiler.observer import STORE
 
-__all__ = ["History", "history"]
+__all__ = ["history"]
 
 PASSES = 64
 SYSTEM = 2  # scope of a fence
@@ -222,7 +222,7 @@ class _Replay:
     def _left(self, pe: Pe, record: Any, words: list[int]) -> None:
         clock = pe.event(record)
         launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
-        if words[0] != CALL_OF_WARP:  # of that it knows already, see `_spread`
+        if words[0] != CALL_OF_WARP:  # of that it knows already, see `spread`
             met = launch.groups[self._group(launch, thread, words)]
             met[1] = True
             clock.join(met[0])

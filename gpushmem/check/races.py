@@ -85,8 +85,10 @@ def _of_kernels(history: History, pe: int, plain: Any) -> Found:
 
 def _split(rows: Any, *keys: Any) -> Iterator[tuple[Any, Any]]:
     """The rows with equal keys together, each with the last key."""
-    order = np.lexsort(keys[::-1])
-    rows, keys = rows[order], tuple(key[order] for key in keys)
+    keys = tuple(np.ascontiguousarray(key) for key in keys)
+    if len(keys) > 1 or (keys[0][1:] < keys[0][:-1]).any():
+        order = np.lexsort(keys[::-1])
+        rows, keys = rows[order], tuple(key[order] for key in keys)
     new = np.arange(len(rows)) == 0
     for key in keys:
         new[1:] |= key[1:] != key[:-1]
@@ -247,28 +249,50 @@ def _conflicting(rows: Any, low: int, writes: bool, atomic: bool) -> Any:
 
 def _with_operations(history: History, pe: int, plain: Any, spaces: Any) -> Found:
     """Those of a PE's kernels with operations, and with what hosts do."""
-    mine = history.pes[pe].launches
     for number, owner, rows in _memories(plain):
-        there = rows[np.argsort(rows["low"], kind="stable")]
-        longest = int((there["end"] - there["low"]).max())
+        there = _Launches(history, pe, rows)
         for access in spaces.get(history.pes[pe].space(number, owner), ()):
-            low = np.searchsorted(there["low"], access.low - longest, "left")
-            high = np.searchsorted(there["low"], access.end, "left")
-            part = there[low:high]
-            part = part[_conflicting(part, access.low, access.writes, access.atomic)]
-            if not len(part):
-                continue
             clock = history.clock_of(access, access.thread)
-            ended = clock.masks.get((ENDED, pe, 0), 0)
-            for launch, accesses in _split(part, part["launch"]):
-                known = mine[launch].begun
-                if ended >> launch & 1 or history.over(access, access.thread, known):
-                    continue
-                for row in _not_ordered(history, access, clock, mine[launch], accesses):
+            for launch, accesses in there.not_ordered(access, clock):
+                for row in _not_ordered(history, access, clock, launch, accesses):
                     other = history.access(pe, row)
                     element = _unordered(history, access, other)
                     if element is not None:
                         yield access, other, element
+
+
+class _Launches:
+    """The plain accesses of a PE's launches to one memory."""
+
+    def __init__(self, history: History, pe: int, rows: Any) -> None:
+        self._history, self._pe = history, pe
+        self._parts = [
+            (history.pes[pe].launches[number], part[np.argsort(part["low"], kind="stable")])
+            for number, part in _split(rows, rows["launch"])
+        ]
+        self._longest = [int((part["end"] - part["low"]).max()) for _, part in self._parts]
+        self._numbers = [launch.number for launch, _ in self._parts]
+        self._all = sum(1 << number for number in self._numbers)
+        # What is known at the beginning of a launch and of all after it.
+        self._begun = [launch.begun.copy() for launch, _ in self._parts]
+        for clock, later in pairwise(self._begun[::-1]):
+            later.meet(clock)
+
+    def not_ordered(self, access: Access, clock: Clock) -> Iterator[tuple[Launch, Any]]:
+        """Of each launch that nothing orders with an access, the accesses that conflict."""
+        history, thread = self._history, access.thread
+        others = self._all & ~clock.masks.get((ENDED, self._pe, 0), 0)
+        first = bisect.bisect_left(self._numbers, (others & -others).bit_length() - 1)
+        end = bisect.bisect_left(
+            self._begun, True, key=lambda begun: history.over(access, thread, begun)
+        )
+        for k in range(first, end) if others else ():
+            launch, rows = self._parts[k]
+            if others >> launch.number & 1 and not history.over(access, thread, launch.begun):
+                low = np.searchsorted(rows["low"], access.low - self._longest[k], "left")
+                part = rows[low : np.searchsorted(rows["low"], access.end, "left")]
+                meets = _conflicting(part, access.low, access.writes, access.atomic)
+                yield launch, part[meets]
 
 
 def _memories(plain: Any) -> Iterator[tuple[int, int, Any]]:
