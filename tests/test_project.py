@@ -111,7 +111,7 @@ ROOMS = {
     "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
     "doctor": ["backends", "backends/nvshmem", "settings", "size", "errors"],
     "checks.py": ["memory", "ops", "arguments", "errors"],
-    "pytest_plugin.py": ["start/launch", "check", "backends", "errors"],
+    "pytest_plugin.py": ["start/launch", "check", "backends", "settings", "errors"],
     "kernels": ["gpushmem", "checks"],  # public names only: what users' plans can do
     "cli": [
         "start/launch", "check", "diagnosis", "doctor", "kernel", "backends", "backends/nvshmem",

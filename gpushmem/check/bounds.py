@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpushmem.check.order import Access, History
+from gpushmem.check.accesses import Access
+from gpushmem.check.history import History
 
 __all__ = ["Outside", "outside"]
 
@@ -40,7 +41,7 @@ def outside(history: History) -> list[Outside]:
 def _all(history: History) -> Iterator[tuple[Access, int, int]]:
     of_lists = {pe.pe: [_Arrays(live) for live in pe.live] for pe in history.pes.values()}
     for pe in history.pes.values():
-        rows = history.plain(pe.pe)
+        rows = pe.plain
         rows = rows[rows["space"] >= 0]
         for number in np.unique(rows["launch"]).tolist():
             here = rows[rows["launch"] == number]

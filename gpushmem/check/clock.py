@@ -10,12 +10,15 @@ the same PE from now on.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-__all__ = ["CALLED", "DONE", "ENDED", "FENCED", "READ", "UPDATED", "Clock"]
+__all__ = ["CALLED", "DONE", "ENDED", "FENCED", "READ", "UPDATED", "Bit", "Clock"]
 
 # What a mask is of: (one of these, PE, its target; the launch of an atomic operation of numba.cuda)
 CALLED, READ, DONE, FENCED, ENDED, UPDATED = range(6)
+# What ends a key of `Clock.times`: of what was stored to other PEs' memory; of loads, and of stores
+# that another PE need not see, but may overwrite.
+OUT, LOADS = "out", "loads"
 
 
 class Clock:
@@ -65,6 +68,40 @@ class Clock:
         """Set bits of the mask that a key names."""
         self.masks[key] = self.masks.get(key, 0) | bits
 
+    def time(self, key: tuple[Any, ...], away: bool, seen: bool) -> int:
+        """Up to when it knows what a thread or a block did; see `Launch.over`."""
+        if away:
+            return self.times.get((*key, OUT), -1)
+        time = self.times.get(key, -1)
+        return time if seen else max(time, self.times.get((*key, LOADS), -1))
+
+    def know_of_calls(self, pe: int, kind: int) -> None:
+        """Of the calls of a PE that are known, know this, too."""
+        for key, mask in list(self.masks.items()):
+            if key[0] == CALLED and key[1] == pe:
+                self.put(kind, pe, key[2], mask)
+
+    def complete(self, pe: int) -> None:
+        """`quiet` of a PE: all that is known to have been called is over."""
+        for kind in (READ, DONE):
+            self.know_of_calls(pe, kind)
+        self.send(pe)
+
+    def send(self, pe: int) -> None:
+        """A fence, or more: what a PE stored to others' memory arrives before what follows."""
+        for key, time in list(self.times.items()):
+            if key[0] == pe and key[-1] not in (OUT, LOADS):
+                sent = (*key, OUT)
+                self.times[sent] = time
+
+    def keep_fenced(self, pe: int) -> None:
+        """What another PE learns: of what was stored before, only what was fenced is seen there."""
+        for key, time in list(self.times.items()):
+            if key[0] == pe and key[-1] not in (OUT, LOADS):
+                begun = (*key, LOADS)
+                self.times[begun] = max(time, self.times.get(begun, -1))
+                self.times[key] = self.times.get((*key, OUT), -1)
+
     def forget_threads(self) -> None:
         """Drop what follows from the end of launches that is known."""
         ended = {key[1]: mask for key, mask in self.masks.items() if key[0] == ENDED}
@@ -73,3 +110,23 @@ class Clock:
             for key, time in self.times.items()
             if not (isinstance(key, tuple) and ended.get(key[0], 0) >> key[1] & 1)
         }
+
+
+class Bit(NamedTuple):
+    """What a clock has that knows a step of an operation to be over."""
+
+    kind: int
+    pe: int
+    target: int
+    bit: int
+
+    def known(self, clock: Clock) -> bool:
+        """Whether a clock has it."""
+        mask = clock.masks.get(self[:3], 0)
+        if self.kind == READ:  # data that have arrived have been read
+            mask |= clock.masks.get((DONE, self.pe, self.target), 0)
+        return bool(mask >> self.bit & 1)
+
+    def tell(self, clock: Clock) -> None:
+        """Let a clock have it."""
+        clock.know(self[:3], 1 << self.bit)

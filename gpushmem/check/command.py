@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import shutil
 import tempfile
@@ -61,7 +62,11 @@ class Findings(NamedTuple):
 def findings(folder: Path, form: str, known: Known) -> Findings:
     """Analyse the logs in a folder, and report in a form: `text`, `json` or `sarif`."""
     traces = list(log.read(folder))
-    history = order.history(traces)
+    gc.disable()  # what is made here is kept: looking for garbage would take a third of the time
+    try:
+        history = order.history(traces)
+    finally:
+        gc.enable()
     every = report.problems(history, races.races(history), bounds.outside(history))
     found, ignored = known.split(history, every)
     text = {

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
-from gpushmem.check.order import History
+from gpushmem.check.history import History
 from gpushmem.check.report import KINDS, Problem
 from gpushmem.errors import ArgumentError
 

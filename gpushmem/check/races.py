@@ -12,13 +12,17 @@ from __future__ import annotations
 import bisect
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from gpushmem.check.accesses import SHARED_MEMORY, Access
 from gpushmem.check.clock import ENDED, Clock
+from gpushmem.check.history import History
+from gpushmem.check.launches import Launch
 from gpushmem.check.log import PHASE
-from gpushmem.check.order import SHARED_MEMORY, Access, History, Launch
 from gpushmem.simt.compiler.observer import ATOMIC, LOAD, STORE
 
 __all__ = ["Race", "races"]
@@ -66,7 +70,7 @@ def _all(history: History) -> Found:
         spaces[access.space].append(access)
     for there in spaces.values():
         yield from _in_one_memory(history, there)
-    plain = {pe: history.plain(pe) for pe in history.pes}
+    plain = {pe: facts.plain for pe, facts in history.pes.items()}
     for pe, rows in plain.items():
         yield from _of_kernels(history, pe, rows)
         yield from _with_operations(history, pe, rows, spaces)
@@ -93,14 +97,16 @@ def _of_kernels(history: History, pe: int, plain: Any) -> Found:
 
 def _split(rows: Any, *keys: Any) -> Iterator[tuple[Any, Any]]:
     """The rows with equal keys together, each with the last key."""
-    order = np.lexsort(keys[::-1])
-    rows, keys = rows[order], tuple(key[order] for key in keys)
-    new = np.zeros(len(rows), bool)
+    keys = tuple(np.ascontiguousarray(key) for key in keys)
+    if len(keys) > 1 or (keys[0][1:] < keys[0][:-1]).any():
+        order = np.lexsort(keys[::-1])
+        rows, keys = rows[order], tuple(key[order] for key in keys)
+    new = np.arange(len(rows)) == 0
     for key in keys:
         new[1:] |= key[1:] != key[:-1]
-    for part in np.split(np.arange(len(rows)), np.flatnonzero(new)):
-        if len(part):
-            yield int(keys[-1][part[0]]), rows[part[0] : part[-1] + 1]
+    starts = np.flatnonzero(new).tolist()
+    for start, end in pairwise([*starts, len(rows)]):
+        yield int(keys[-1][start]), rows[start:end]
 
 
 def _of_launch(history: History, pe: int, part: Any) -> Found:
@@ -255,28 +261,50 @@ def _conflicting(rows: Any, low: int, writes: bool, atomic: bool) -> Any:
 
 def _with_operations(history: History, pe: int, plain: Any, spaces: Any) -> Found:
     """Those of a PE's kernels with operations, and with what hosts do."""
-    mine = history.pes[pe].launches
     for number, owner, rows in _memories(plain):
-        there = rows[np.argsort(rows["low"], kind="stable")]
-        longest = int((there["end"] - there["low"]).max())
+        there = _Launches(history, pe, rows)
         for access in spaces.get(history.pes[pe].space(number, owner), ()):
-            low = np.searchsorted(there["low"], access.low - longest, "left")
-            high = np.searchsorted(there["low"], access.end, "left")
-            part = there[low:high]
-            part = part[_conflicting(part, access.low, access.writes, access.atomic)]
-            if not len(part):
-                continue
             clock = history.clock_of(access, access.thread)
-            ended = clock.masks.get((ENDED, pe, 0), 0)
-            for launch, accesses in _split(part, part["launch"]):
-                known = mine[launch].begun
-                if ended >> launch & 1 or history.over(access, access.thread, known):
-                    continue
-                for row in _not_ordered(history, access, clock, mine[launch], accesses):
+            for launch, accesses in there.not_ordered(access, clock):
+                for row in _not_ordered(history, access, clock, launch, accesses):
                     other = history.access(pe, row)
                     element = _unordered(history, access, other)
                     if element is not None:
                         yield access, other, element
+
+
+class _Launches:
+    """The plain accesses of a PE's launches to one memory."""
+
+    def __init__(self, history: History, pe: int, rows: Any) -> None:
+        self._history, self._pe = history, pe
+        self._parts = [
+            (history.pes[pe].launches[number], part[np.argsort(part["low"], kind="stable")])
+            for number, part in _split(rows, rows["launch"])
+        ]
+        self._longest = [int((part["end"] - part["low"]).max()) for _, part in self._parts]
+        self._numbers = [launch.number for launch, _ in self._parts]
+        self._all = sum(1 << number for number in self._numbers)
+        # What is known at the beginning of a launch and of all after it.
+        self._begun = [launch.begun.copy() for launch, _ in self._parts]
+        for clock, later in pairwise(self._begun[::-1]):
+            later.meet(clock)
+
+    def not_ordered(self, access: Access, clock: Clock) -> Iterator[tuple[Launch, Any]]:
+        """Of each launch that nothing orders with an access, the accesses that conflict."""
+        history, thread = self._history, access.thread
+        others = self._all & ~clock.masks.get((ENDED, self._pe, 0), 0)
+        first = bisect.bisect_left(self._numbers, (others & -others).bit_length() - 1)
+        end = bisect.bisect_left(
+            self._begun, True, key=lambda begun: history.over(access, thread, begun)
+        )
+        for k in range(first, end) if others else ():
+            launch, rows = self._parts[k]
+            if others >> launch.number & 1 and not history.over(access, thread, launch.begun):
+                low = np.searchsorted(rows["low"], access.low - self._longest[k], "left")
+                part = rows[low : np.searchsorted(rows["low"], access.end, "left")]
+                meets = _conflicting(part, access.low, access.writes, access.atomic)
+                yield launch, part[meets]
 
 
 def _memories(plain: Any) -> Iterator[tuple[int, int, Any]]:
@@ -291,7 +319,7 @@ def _memories(plain: Any) -> Iterator[tuple[int, int, Any]]:
 def _not_ordered(
     history: History, access: Access, clock: Clock, launch: Launch, rows: Any
 ) -> Iterator[Any]:
-    """The accesses of a launch without those that barriers of their blocks order with another."""
+    """The accesses of a launch without those of which it is soon seen that another is in order."""
     for number, part in _split(rows, rows["thread"] // launch.threads):
         phases = part["clock"] >> PHASE
         before = clock.times.get((launch.pe, launch.number, "block", number), -1)
@@ -305,7 +333,25 @@ def _not_ordered(
             )
             if first < len(block.phases):
                 left &= phases < block.phases[first]
+        for thread in np.unique(part["thread"][left]).tolist():
+            left &= ~_in_order_with_thread(history, access, clock, launch, part, thread)
         yield from part[left]
+
+
+def _in_order_with_thread(
+    history: History, access: Access, clock: Clock, launch: Launch, rows: Any, thread: int
+) -> Any:
+    """Which rows one thread alone made before what a clock knows, or when it knew of an access."""
+    alone = (rows["thread"] == thread) & ((rows["step"] == 0) | (rows["count"] == 1))
+    load = rows["how"] == LOAD
+    away = ~load & (rows["space"] >= 0) & (rows["space"] != launch.pe)
+    known, loaded = (launch.known_time(thread, clock, seen) for seen in (True, False))
+    before = (rows["clock"] < np.where(load, loaded, known)) & ~away
+    times, clocks, _ = launch.past.get(thread, ([], [], []))
+    first = bisect.bisect_left(clocks, True, key=lambda c: history.over(access, access.thread, c))
+    if first < len(times):
+        before |= rows["clock"] >= times[first]
+    return alone & before
 
 
 def _of_several_pes(history: History, plain: dict[int, Any]) -> Found:
@@ -417,21 +463,28 @@ def _unordered(history: History, first: Access, second: Access) -> tuple[int, in
     if first.atomic and second.atomic:
         return None
     plain = first.op is None and second.op is None
-    one_launch = (first.pe, first.launch) == (second.pe, second.launch)
-    known: dict[Any, bool] = {}
+    same = (first.pe, first.launch) == (second.pe, second.launch) and (plain or first is second)
+
+    @cache
+    def ordered(one: int, two: int) -> bool:
+        return (
+            (same and one == two)
+            or history.over(first, one, history.clock_of(second, two), seen=not second.writes)
+            or history.over(second, two, history.clock_of(first, one), seen=not first.writes)
+            or history.excluded(first, one, second, two)
+        )
+
+    if _alone(first) and _alone(second) and ordered(first.thread, second.thread):
+        return None
     for i, j in _overlaps(first, second):
-        one, two = first.thread + i * first.step, second.thread + j * second.step
-        if one_launch and one == two and (plain or first is second):
-            continue
-        if (one, two) not in known:
-            known[one, two] = history.over(
-                first, one, history.clock_of(second, two), seen=not second.writes
-            ) or history.over(second, two, history.clock_of(first, one), seen=not first.writes)
-        if not known[one, two]:
-            if not history.excluded(first, one, second, two):
-                return i, j
-            known[one, two] = True
+        if not ordered(first.thread + i * first.step, second.thread + j * second.step):
+            return i, j
     return None
+
+
+def _alone(access: Access) -> bool:
+    """Whether one thread makes it."""
+    return access.step == 0 or access.times == 1
 
 
 def _overlaps(first: Access, second: Access) -> Iterator[tuple[int, int]]:

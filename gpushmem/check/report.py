@@ -5,11 +5,14 @@ from __future__ import annotations
 import linecache
 from typing import Any
 
+from gpushmem.check.accesses import Access
 from gpushmem.check.bounds import Outside
+from gpushmem.check.calls import Call
 from gpushmem.check.clock import CALLED, Clock
+from gpushmem.check.history import History
 from gpushmem.check.log import BLOCK_BITS
-from gpushmem.check.order import Access, Call, History, Update
 from gpushmem.check.races import Race
+from gpushmem.check.waits import Update
 from gpushmem.ops.row import RETURN
 from gpushmem.simt.base.gpu_model import LANES
 
@@ -290,7 +293,7 @@ class _Race(Problem):
         since = a.stamp or launch.at(self.one, a.when)[1]
         told = [
             write.call
-            for word in self.history.words.values()
+            for word in self.history.waits.words.values()
             for write in word.writes.values()
             if isinstance(write.call, Call)
             and (write.call.by, int(write.call.record["launch"])) == (a.pe, a.launch)
@@ -313,8 +316,8 @@ class _Race(Problem):
     def _unfenced(self) -> str | None:
         """The fence before the atomic operation that would then tell the second of the first."""
         history, clock = self.history, self.history.clock_of(self.second, self.two)
-        for where, word in history.words.items():
-            locked = any(taken.known(clock) for taken, _ in history.taken.get(where, ()))
+        for where, word in history.waits.words.items():
+            locked = any(taken.known(clock) for taken, _ in history.waits.taken.get(where, ()))
             for write in word.writes.values():
                 by = write.call
                 line = by.site.partition(" in ")[0]
@@ -335,7 +338,7 @@ class _Race(Problem):
         clock = self.history.clock_of(self.second, self.two)
         told = [
             (write.call, space == self.first.space)
-            for (space, _), word in self.history.words.items()
+            for (space, _), word in self.history.waits.words.items()
             for write in word.writes.values()
             if write.over.known(clock)
             and self._called(write.clock)

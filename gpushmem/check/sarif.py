@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from gpushmem.check.order import History
+from gpushmem.check.history import History
 from gpushmem.check.report import KINDS, Problem
 
 __all__ = ["log_of"]

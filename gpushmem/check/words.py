@@ -1,47 +1,80 @@
-"""Words that PEs wait for: which writes a wait must have seen, whatever the schedule.
+"""Words that PEs wait for: which writes a wait must have seen.
 
 A wait that has returned orders the writes without which its condition cannot have held: there is no
 order of the writes, in agreement with what is known of them, in which the word satisfies the
-condition and the write is missing. Which writes may come before the wait at all, and in which
-order, is what the clocks know so far.
+condition and the write is missing (`conditions`). Which writes may come before the wait at all, and
+in which order, is what the clocks know so far.
 
-Words start at 0. Writes set the word, or change what it is; one whose value is not recorded may
-make anything of it. For words that are only set the search is exact. Where some writes change the
-word, it takes any of the changes together, also when some cannot come without others: then a wait
-may order less than it does, never more.
+A word has thousands of writes and waits, and a wait is to look at few of them. What earlier waits
+knew, and a later one knows, too, is summed up in a `Known`. Of the writes that come after a wait
+most are the last ones in the log: the `_Index` tells from where on all do.
 """
 
 from __future__ import annotations
 
-import operator
-from typing import Any, NamedTuple
+import bisect
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import Any
 
-from gpushmem.check.clock import Clock
-from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE
+from gpushmem.check.clock import CALLED, UPDATED, Bit, Clock
+from gpushmem.check.conditions import Known, Write, can_do_without, holds
+from gpushmem.ops import CMP_EQ
 
-__all__ = ["CHANGES", "Word", "Write"]
+__all__ = ["Word"]
 
-HOLDS = {
-    CMP_EQ: lambda a, b: a == b, CMP_NE: lambda a, b: a != b, CMP_GT: lambda a, b: a > b,
-    CMP_LE: lambda a, b: a <= b, CMP_LT: lambda a, b: a < b, CMP_GE: lambda a, b: a >= b,
-}  # fmt: skip
-
-
-CHANGES = {"add": operator.add, "or": operator.or_, "and": operator.and_, "xor": operator.xor}
+Masks = dict[Any, int]
+LAYERS = 8  # by how many waits one may be behind others of the same word
 
 
-class Write(NamedTuple):
-    """A write to a word."""
+class _Index:
+    """The writes to a word in the order of the log, and what finds some of them."""
 
-    over: Any  # what a clock has that knows it has arrived
-    how: str  # "set", or one of CHANGES
-    value: int | None  # None: not recorded
-    clock: Clock  # what is known when it arrives
-    call: Any  # the operation's
+    def __init__(self, writes: Iterable[Write]) -> None:
+        ordered = sorted(writes, key=lambda write: write.stamp)
+        self.overs = [write.over for write in ordered]
+        self.place = {over: k for k, over in enumerate(self.overs)}
+        self.bits: Masks = defaultdict(int)  # of all writes
+        self.stores = [over for over in self.overs if not isinstance(over, Bit)]
+        for over in self.overs:
+            if isinstance(over, Bit):
+                self.bits[over[:3]] |= 1 << over.bit
+        self.only_set = all(write.how == "set" for write in ordered)
+        self._with_value: dict[int | None, list[int]] = defaultdict(list)
+        for k, write in enumerate(ordered):
+            self._with_value[write.value].append(k)
+        self._waits = _common([write.clock for write in ordered])
 
-    def after(self, other: Write) -> bool:
-        """Whether it arrives after another one in every run."""
-        return bool(other.over.known(self.clock))
+    def agrees(self, write: Write) -> bool:
+        """Whether what is said of the writes still holds when this replaces one of them."""
+        place, masks = self.place.get(write.over), write.clock.masks
+        return place is not None and all(
+            masks.get(key, 0) & bits == bits for key, bits in self._waits[place].items()
+        )
+
+    def all_after(self, who: Bit) -> int:
+        """From which place on all writes come after a wait."""
+        key, bit = who[:3], who.bit
+        return bisect.bisect_left(
+            self._waits, True, key=lambda masks: bool(masks.get(key, 0) >> bit & 1)
+        )
+
+    def equal(self, value: int, first: int, end: int) -> Iterator[int]:
+        """The places, of those from `first` to `end`, whose writes may set the word to a value."""
+        for places in (self._with_value.get(value, []), self._with_value.get(None, [])):
+            yield from places[bisect.bisect_left(places, first) : bisect.bisect_left(places, end)]
+
+
+def _common(clocks: list[Clock]) -> list[Masks]:
+    """Of each clock, which waits and updates it and all after it know."""
+    made: list[Masks] = []
+    for clock in reversed(clocks):
+        masks = {key: bits for key, bits in clock.masks.items() if key[0] in (CALLED, UPDATED)}
+        if made:
+            masks = {key: bits & made[-1].get(key, 0) for key, bits in masks.items()}
+        made.append({key: bits for key, bits in masks.items() if bits})
+    return made[::-1]
 
 
 class Word:
@@ -49,84 +82,147 @@ class Word:
 
     def __init__(self) -> None:
         self.writes: dict[Any, Write] = {}
+        self._index: _Index | None = None
+        self._puts = 0  # since the index was made
+        self._known: deque[Known] = deque(maxlen=LAYERS)  # each has the writes of the one before
 
     def put(self, write: Write) -> None:
         """Know a write, or more of it than before."""
+        self._forget(write)
         self.writes[write.over] = write
+        self._puts += 1
+        # Now and then a new one is made, which knows what the clocks have come to know.
+        if self._index and (self._puts > len(self.writes) or not self._index.agrees(write)):
+            self._index = None
 
-    def hear(self, who: Any, clock: Clock, compare: int, value: int) -> frozenset[Any]:
+    def drop(self, write: Write) -> None:
+        """There was no such write."""
+        if self.writes.pop(write.over, None):
+            self._index = None
+
+    def _forget(self, write: Write) -> None:
+        """Forget what has been made of a write."""
+        while self._known and self._known[-1].has(write.over):
+            self._known.pop()
+
+    def hear(self, who: Bit, clock: Clock, compare: int, value: int) -> frozenset[Any]:
         """Let `clock` know what a wait that returned must have seen; returns the writes.
 
         A clock that knows `who` is that of something that comes after the wait.
         """
-        certain, possible = [], []
-        for write in self.writes.values():
-            if write.over.known(clock):
-                certain.append(write)
-            elif not who.known(write.clock):
-                possible.append(write)
-        certain = _not_replaced(certain)
-        seen = frozenset(
-            write.over
-            for write in possible
-            if not _can_do_without(write, certain, possible, compare, value)
-        )
+        if self._index is None:
+            self._index, self._puts = _Index(self.writes.values()), 0
+            self._known.clear()
+        hearing = _Hearing(self.writes, self._index, self._known_to(clock), who, clock)
+        seen = frozenset(write.over for write in hearing.needed(compare, value))
         for over in seen:
             clock.join(self.writes[over].clock)
             over.tell(clock)
         return seen
 
-
-def _not_replaced(writes: list[Write]) -> list[Write]:
-    """Those after which the word was not set again."""
-    last = next((write for write in reversed(writes) if write.how == "set"), None)
-    if last is None:
-        return writes
-    writes = [write for write in writes if write is last or not last.after(write)]
-    sets = [write for write in writes if write.how == "set"]
-    return [w for w in writes if not any(other.after(w) for other in sets if other is not w)]
-
-
-def _can_do_without(
-    left_out: Write, certain: list[Write], possible: list[Write], compare: int, value: int
-) -> bool:
-    """Whether the condition can hold before this write has arrived."""
-    others = [w for w in possible if w is not left_out and not w.after(left_out)]
-    sure = [w for w in certain if not w.after(left_out)]
-    sets = [w for w in sure if w.how == "set"]
-    starts: list[tuple[Write | None, int | None]] = [(w, w.value) for w in sets]
-    starts += [(w, w.value) for w in others if w.how == "set"]
-    if not sets:
-        starts.append((None, 0))
-    for start, number in starts:
-        changes = [w for w in others if w.how != "set" and not (start and start.after(w))]
-        known = []
-        for write in sure:
-            if write.how == "set" or (start and start.after(write)):
-                continue
-            if start is None or write.after(start):
-                known.append(write)
-            else:  # before the word was set, or after it
-                changes.append(write)
-        every = changes + known
-        if number is None or any(write.value is None for write in every):
-            return True
-        rounds = 1
-        if len({write.how for write in every}) > 1:  # their order matters
-            changes, known, rounds = every, [], len(every)
-        changed = number
-        for write in known:
-            changed = CHANGES[write.how](changed, write.value)
-        if _reachable(compare, changed, changes, value, rounds):
-            return True
-    return False
+    def _known_to(self, clock: Clock) -> Known:
+        """The writes that a clock knows; kept for those who listen later."""
+        assert self._index is not None
+        while self._known and not self._known[-1].fits(clock):
+            self._known.pop()
+        known = self._known[-1] if self._known else Known()
+        new = list(_those_in(self.writes, self._index.bits, clock.masks, known.bits))
+        if new:
+            known = known.with_more(new)
+            self._known.append(known)
+        stores = [self.writes[over] for over in self._index.stores if over.known(clock)]
+        return known.with_more(stores) if stores else known
 
 
-def _reachable(compare: int, start: int, steps: list[Write], value: int, rounds: int) -> bool:
-    """Whether the start, changed by some of the steps, satisfies the condition."""
-    made = {start}
-    for step in steps * rounds:
-        made |= {CHANGES[step.how](number, step.value) for number in made}
-        if len(made) > 4096:
-            return True
-    return any(HOLDS[compare](number, value) for number in made)
+def _those_in(
+    writes: dict[Any, Write], bits: Masks, masks: Masks, without: Masks
+) -> Iterator[Write]:
+    """The writes whose bits are in some masks, and not in others."""
+    for key, every in bits.items():
+        found = masks.get(key, 0) & every & ~without.get(key, 0)
+        while found:
+            bit = found & -found
+            found ^= bit
+            yield writes[Bit._make((*key, bit.bit_length() - 1))]
+
+
+class _Hearing:
+    """A wait, and what is known of a word's writes when it returns."""
+
+    def __init__(
+        self, writes: dict[Any, Write], index: _Index, known: Known, who: Bit, clock: Clock
+    ) -> None:
+        self._writes, self._index, self._known = writes, index, known
+        self._who, self._clock = who, clock
+
+    def needed(self, compare: int, value: int) -> list[Write]:
+        """The writes without which a condition could not have held."""
+        if self._index.only_set:
+            return self._of_sets(compare, value)
+        possible = list(self._possible(self._unknown()))
+        return [
+            write
+            for write in possible
+            if not can_do_without(
+                write, self._known.writes(write, possible), possible, compare, value
+            )
+        ]
+
+    def _of_sets(self, compare: int, value: int) -> list[Write]:
+        """Of a word that is only set: what comes before each set that satisfies the condition."""
+        sets = self._known.sets
+        if not sets and holds(compare, 0, value):
+            return []
+        needed: list[Write] | None = None
+        certain = (write for write in sets if holds(compare, write.value, value))
+        for write in chain(certain, self._satisfying(compare, value)):
+            if needed is None:
+                needed = list(self._up_to(write))
+            else:
+                needed = [one for one in needed if one is write or write.after(one)]
+            if not needed:
+                return []
+        if needed is None:
+            needed = list(self._possible(self._unknown()))
+        if holds(compare, 0, value):
+            needed = [one for one in needed if not all(write.after(one) for write in sets)]
+        return needed
+
+    def _unknown(self) -> range:
+        """The places where writes may be that come before the wait, or at the same time."""
+        overs, first = self._index.overs, self._known.first
+        while first < len(overs) and self._known.has(overs[first]):
+            first += 1
+        self._known.first = first
+        return range(first, self._index.all_after(self._who))
+
+    def _possible(self, places: Iterable[int]) -> Iterator[Write]:
+        """The writes there that may or may not have come before the wait."""
+        for place in places:
+            write = self._writes[self._index.overs[place]]
+            if self._open(write):
+                yield write
+
+    def _open(self, write: Write) -> bool:
+        return not write.over.known(self._clock) and not self._who.known(write.clock)
+
+    def _satisfying(self, compare: int, value: int) -> Iterator[Write]:
+        """Of these, those which may make the condition hold."""
+        places = self._unknown()
+        if compare == CMP_EQ:
+            yield from self._possible(self._index.equal(value, places.start, places.stop))
+            return
+        for write in self._possible(places):
+            if holds(compare, write.value, value):
+                yield write
+
+    def _up_to(self, last: Write) -> Iterator[Write]:
+        """A write and those before it, as far as they are open."""
+        masks = last.clock.masks
+        before = _those_in(self._writes, self._index.bits, masks, self._clock.masks)
+        stores = (self._writes[over] for over in self._index.stores if over.known(last.clock))
+        for write in chain(before, stores):
+            if write is not last and self._open(write):
+                yield write
+        if self._open(last):
+            yield last

@@ -38,7 +38,7 @@ def wait(stamp, pe, value):
 
 def heard(*traces):
     """By how many writes each wait is sure to have been preceded."""
-    return [len(writes) for writes in order.history(traces).ordered_by_waits.values()]
+    return [len(writes) for writes in order.history(traces).waits.ordered.values()]
 
 
 def test_a_write_that_came_later_could_have_come_first():

@@ -1,13 +1,14 @@
 """What a wait must have seen: compared with all orders of the writes there are."""
 
 from itertools import permutations
+from typing import NamedTuple
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpushmem.check.clock import CALLED, DONE, Clock
-from gpushmem.check.order import Bit
-from gpushmem.check.words import HOLDS, Word, Write
+from gpushmem.check.clock import CALLED, DONE, Bit, Clock
+from gpushmem.check.conditions import HOLDS, Write, can_do_without
+from gpushmem.check.words import Word
 
 WAIT = Bit(CALLED, 9, 0, 0)
 MADE = {
@@ -104,3 +105,120 @@ def test_nothing_is_ordered_that_need_not_be(situation):
     truth = enumerated(*situation)
     assume(truth is not None)
     assert found(*situation) <= truth
+
+
+# --- long histories: each wait compared with one that looks at all writes
+
+
+class SlowWord:
+    """A word of which nothing is summed up."""
+
+    def __init__(self):
+        self.writes = {}
+
+    def put(self, write):
+        self.writes[write.over] = write
+
+    def drop(self, write):
+        self.writes.pop(write.over, None)
+
+    def hear(self, who, clock, compare, value):
+        known = [w for w in self.writes.values() if w.over.known(clock)]
+        certain = [
+            w for w in known
+            if not any(s.how == "set" and s is not w and s.after(w) for s in known)
+        ]  # fmt: skip
+        possible = [w for w in self.writes.values() if w not in known and not who.known(w.clock)]
+        seen = {
+            w.over for w in possible if not can_do_without(w, certain, possible, compare, value)
+        }
+        for over in seen:
+            clock.join(self.writes[over].clock)
+            over.tell(clock)
+        return seen
+
+
+class Stored(NamedTuple):
+    """What a clock has that knows a store: its thread has gone on."""
+
+    actor: int
+    when: int
+
+    def known(self, clock):
+        return clock.times.get(self.actor, -1) > self.when
+
+    def tell(self, clock):
+        pass
+
+
+ACTORS = st.integers(0, 2)
+STEPS = [*["write"] * 4, *["wait"] * 3, *["done"] * 2, *["tell"] * 3, "know"]
+
+
+@st.composite
+def programs(draw, hows, stores):
+    """What three actors do with a word, in the order of a log; every wait holds."""
+    number, events = 0, []
+    for _ in range(draw(st.integers(5, 30))):
+        what, actor, value = draw(st.sampled_from(STEPS)), draw(ACTORS), draw(st.integers(0, 2))
+        if what == "write":
+            how, kind = draw(st.sampled_from(hows)), draw(st.integers(0, 19))
+            if kind == 0:  # a compare-and-swap that fails
+                events.append(("write and drop", actor, how, value))
+                continue
+            number = MADE[how](number, value)
+            stored = stores and how == "set" and kind < 10
+            events.append(("store" if stored else what, actor, how, None if kind == 1 else value))
+        elif what == "wait":
+            compare = draw(st.sampled_from(sorted(HOLDS)))
+            value = number if draw(st.booleans()) else value
+            if HOLDS[compare](number, value):
+                events.append((what, actor, compare, value))
+        else:
+            events.append((what, actor, draw(ACTORS), value))
+    return events
+
+
+def replayed(word, events, passes):
+    """What the waits see, in passes in which they hear or do not."""
+    seen = []
+    for hears in passes:
+        clocks, bits = [Clock() for _ in range(3)], [0, 0, 0]
+        for k, (what, actor, how, value) in enumerate(events):
+            clock = clocks[actor]
+            clock.times[actor] = k
+            if what in ("write", "store", "write and drop"):
+                over = Stored(actor, k) if what == "store" else Bit(DONE, actor, 0, bits[actor])
+                bits[actor] += what != "store"
+                write = Write(over, how, value, clock.copy(), None, k)
+                word.put(write)
+                if what == "write and drop":
+                    word.drop(write)
+            elif what == "wait":
+                who = Bit(CALLED, actor, 1, k)
+                who.tell(clock)
+                if hears:
+                    seen.append(sorted(word.hear(who, clock, how, value)))
+            elif what == "done":
+                clock.put(DONE, actor, 0, (1 << bits[actor]) - 1)
+            elif what == "tell":
+                clocks[how].join(clock)
+            elif bits[how]:  # knows one, and not what came before it
+                clock.put(DONE, how, 0, 1 << max(0, bits[how] - 1 - value))
+    return seen
+
+
+HISTORIES = st.one_of(
+    *(
+        programs(hows, stores)
+        for hows in (["set"], ["add"], ["set", "add", "add"], ["set", "add", "or", "xor"])
+        for stores in (False, True)
+    )
+)
+PASSES = st.lists(st.booleans(), min_size=2, max_size=5)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(HISTORIES, PASSES)
+def test_what_is_summed_up_is_what_all_writes_say(events, passes):
+    assert replayed(Word(), events, passes) == replayed(SlowWord(), events, passes)

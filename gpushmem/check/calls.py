@@ -1,0 +1,161 @@
+"""Calls of operations, and what the threads that make one together learn of each other."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from gpushmem.check.clock import CALLED, DONE, READ, Bit, Clock
+from gpushmem.check.conditions import Write
+from gpushmem.check.launches import Launch
+from gpushmem.check.log import PHASE
+from gpushmem.ops import OPS
+from gpushmem.ops.row import Effect, Op
+from gpushmem.simt.base.gpu_model import LANES
+
+__all__ = ["ROWS", "Call", "Extent", "extent", "gather", "known_to_all", "spread", "threads_of"]
+
+ROWS = list(OPS.values())
+UP_TO_NOW = 1 << 31  # more events than a thread has between two barriers
+
+
+class Extent(NamedTuple):
+    """What an effect of a call covers: `times` pieces of `size` bytes, `stride` bytes apart."""
+
+    effect: Effect
+    address: int
+    item: int  # bytes of an element
+    size: int
+    stride: int
+    times: int
+
+
+def extent(op: Op, words: list[int]) -> Extent:
+    """From the words of a record EFFECT."""
+    number, address, nbytes, stride, item, pitch = words
+    effect, rows = op.facts.effects[number & 0xFF], number >> 8
+    if not nbytes:
+        return Extent(effect, address, item, 0, 0, 0)
+    if rows:  # a matrix: its rows or its columns are without gaps
+        columns = nbytes // item
+        if columns > 1 and stride != item:
+            rows, pitch, columns = columns, stride, rows
+        return Extent(effect, address, item, columns * item, pitch, rows)
+    if stride == item:
+        return Extent(effect, address, item, nbytes, 0, 1)
+    return Extent(effect, address, item, item, stride, max(1, -(-nbytes // max(stride, 1))))
+
+
+class Call:
+    """A call of an operation, as it is replayed."""
+
+    def __init__(self, pe: int, op: Op, record: Any, site: str) -> None:
+        self.by, self.op, self.record, self.site = pe, op, record, site
+        words = record["words"].tolist()
+        self.stamp = int(record["stamp"])
+        self.expected, self.scope = words[1] >> 8, words[1] & 0xFF  # effects to come
+        self.pe, self.team, self.compare, self.value = words[2:]
+        self.effects: list[Extent] = []
+        self.word: Any = None  # what it updates, or looks at
+        self.update: Write | None = None
+        self.contents: list[dict[int, int]] = [{}, {}, {}]  # values, status, indices of a wait
+        self.bit = 0  # its number among those of its PE for the same target; a signal has the next
+
+    def over(self, kind: int, signal: bool = False) -> Bit:
+        """What a clock has that knows this of the call."""
+        return Bit(kind, self.by, self.pe, self.bit + signal)
+
+    def mark(self, clock: Clock, kind: int, signal: bool = False) -> None:
+        """Let a clock know this of the call."""
+        clock.put(kind, self.by, self.pe, 1 << self.bit + signal)
+
+
+def threads_of(launch: Launch, call: Call, thread: int) -> tuple[int, int]:
+    """The threads that make a call together: from, to."""
+    if call.scope == 0:
+        return thread, thread + 1
+    block = thread - thread % launch.threads
+    if call.scope == 2:
+        return block, block + launch.threads
+    first = block + thread % launch.threads // LANES * LANES
+    return first, min(first + LANES, block + launch.threads)
+
+
+def gather(launch: Launch, call: Call, clock: Clock) -> None:
+    """Let who acts for a group know what the others know: all, or of which calls to flush."""
+    thread, when = int(call.record["thread"]), int(call.record["clock"])
+    first, last = threads_of(launch, call, thread)
+    own = launch.block_of(thread).own
+    if call.op.facts.meets and call.scope == 2:  # all that was done before this meeting
+        key = launch.pe, launch.number, "block", thread // launch.threads
+        clock.times[key] = (when >> PHASE) + 1
+    for other in range(first, last):
+        if call.op.facts.meets:
+            if other in own:
+                clock.join(own[other])
+            if call.scope == 1 and other != thread:  # up to its call, whatever its clock
+                clock.times[launch.pe, launch.number, other] = when >> PHASE << PHASE | UP_TO_NOW
+        elif call.op.facts.orders and other in own:
+            for key, mask in own[other].masks.items():
+                if key[0] == CALLED:
+                    clock.know(key, mask)
+
+
+def known_to_all(launch: Launch, call: Call, clock: Clock) -> Clock:
+    """What every thread of a group knows when it calls: what one alone did is not included."""
+    thread = int(call.record["thread"])
+    first, last = threads_of(launch, call, thread)
+    block = launch.block_of(thread)
+    base = block.clocks[-1]
+    others = [block.own.get(t, base) for t in range(first, last) if t != thread]
+    least = clock.copy()
+    for other in {id(other): other for other in others}.values():
+        least.meet(other)
+    return least
+
+
+def spread(launch: Launch, call: Call, record: Any, clock: Clock) -> None:
+    """What the thread that acts for a group now knows of the call, all of the group know."""
+    thread, when = int(record["thread"]), int(record["clock"])
+    stamp = int(record["stamp"])
+    launch.keep(thread, when, stamp)
+    if call.scope == 0:
+        return
+    phase = (when >> PHASE) + 1
+    news = _news(call, clock)
+    if call.scope == 2:
+        _meet(launch, call, thread, phase, news, stamp)
+        return
+    for other in range(*threads_of(launch, call, thread)):
+        if other != thread:
+            launch.clock(other).join(news)
+
+
+def _news(call: Call, clock: Clock) -> Clock:
+    """What the others of a group learn from who acts for them, who has this clock."""
+    if call.op.facts.meets:
+        return clock.copy()
+    news = Clock()
+    for kind in (CALLED, READ, DONE):
+        key = kind, call.by, call.pe
+        news.know(key, clock.masks.get(key, 0) & 3 << call.bit)
+    for key, mask in clock.masks.items():
+        if call.op.facts.orders and key[0] == READ:
+            news.know(key, mask)
+    return news
+
+
+def _meet(launch: Launch, call: Call, thread: int, phase: int, news: Clock, stamp: int) -> None:
+    """A block goes on after a call, its threads knowing this more."""
+    block = launch.block_of(thread)
+    known = block.clocks[-1].copy()
+    known.join(news)
+    if call.op.facts.meets and phase not in block.barriers[-1:]:
+        block.barriers.append(phase)
+    if block.phases[-1] == phase:
+        block.clocks[-1] = known
+    else:
+        block.met(phase, known, stamp)
+    for other, own in block.own.items():
+        if other != thread:
+            own.join(news)
+        launch.keep(other, phase << PHASE, stamp)

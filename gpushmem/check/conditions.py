@@ -1,0 +1,182 @@
+"""Which writes a condition cannot have held without, whatever the schedule.
+
+Words start at 0. Writes set the word, or change what it is; one whose value is not recorded may
+make anything of it. For words that are only set the search is exact. Where some writes change the
+word, it takes any of the changes together, also when some cannot come without others: then a wait
+may order less than it does, never more.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from gpushmem.check.clock import Bit, Clock
+from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE
+
+__all__ = ["CHANGES", "Known", "Write", "can_do_without", "holds"]
+
+HOLDS = {
+    CMP_EQ: lambda a, b: a == b, CMP_NE: lambda a, b: a != b, CMP_GT: lambda a, b: a > b,
+    CMP_LE: lambda a, b: a <= b, CMP_LT: lambda a, b: a < b, CMP_GE: lambda a, b: a >= b,
+}  # fmt: skip
+
+
+CHANGES = {"add": operator.add, "or": operator.or_, "and": operator.and_, "xor": operator.xor}
+
+
+class Write(NamedTuple):
+    """A write to a word."""
+
+    over: Any  # what a clock has that knows it has arrived
+    how: str  # "set", or one of CHANGES
+    value: int | None  # None: not recorded
+    clock: Clock  # what is known when it arrives
+    call: Any  # the operation's
+    stamp: int = 0  # where it is in the log
+
+    def after(self, other: Write) -> bool:
+        """Whether it arrives after another one in every run."""
+        return bool(other.over.known(self.clock))
+
+
+class _Sum:
+    """What a clock has that knows a sum of changes: nothing is known to come after it."""
+
+    def known(self, clock: Clock) -> bool:
+        return False
+
+
+class Known:
+    """Writes that are known to be before a wait, and what they lead to."""
+
+    def __init__(self) -> None:
+        self.bits: dict[Any, int] = {}
+        self.first = 0  # all writes of an index before this one are among them
+        self.sets: list[Write] = []  # after which the word was not set again
+        self._changes: Any = None  # of that, too: (the last, the others)
+        self._sum: Write | None = None
+        self._adds_up = True
+        self._clock, self._set_clock = Clock(), Clock()  # of all, of the sets
+
+    def with_more(self, writes: Iterable[Write]) -> Known:
+        """These and more, in time that depends on how many more."""
+        made = copy.copy(self)
+        made.bits = self.bits.copy()
+        made._clock, made._set_clock = self._clock.copy(), self._set_clock.copy()
+        for write in writes:
+            made._add(write)
+        return made
+
+    def has(self, over: Any) -> bool:
+        """Whether a write is one of them."""
+        return isinstance(over, Bit) and bool(self.bits.get(over[:3], 0) >> over.bit & 1)
+
+    def fits(self, clock: Clock) -> bool:
+        """Whether a clock knows all of them."""
+        masks = clock.masks
+        return all(masks.get(key, 0) & bits == bits for key, bits in self.bits.items())
+
+    def _add(self, write: Write) -> None:
+        if isinstance(write.over, Bit):
+            key = write.over[:3]
+            self.bits[key] = self.bits.get(key, 0) | 1 << write.over.bit
+        replaced = write.over.known(self._set_clock)
+        self._clock.join(write.clock)
+        if write.how == "set":
+            self._set_clock.join(write.clock)
+            self._set(write, replaced)
+        elif not replaced:
+            self._change(write)
+
+    def _set(self, write: Write, replaced: bool) -> None:
+        """Leave out what the word was before it was set; `replaced`: it was set again."""
+        changes = [change for change in self.changes() if not write.after(change)]
+        self.sets = [one for one in self.sets if not write.after(one)] + [write] * (not replaced)
+        self._changes, self._sum, self._adds_up = None, None, len(self.sets) <= 1
+        for change in changes:
+            self._change(change)
+
+    def _change(self, write: Write) -> None:
+        self._changes = write, self._changes
+        before = self._sum
+        how, value = (write.how, None) if before is None else (before.how, before.value)
+        self._adds_up = (
+            self._adds_up
+            and write.value is not None
+            and write.how == how
+            and all(write.after(one) for one in self.sets)
+        )
+        if self._adds_up:
+            assert write.value is not None
+            total = write.value if value is None else CHANGES[how](value, write.value)
+            self._sum = Write(_Sum(), how, total, self._clock, None)
+
+    def changes(self) -> list[Write]:
+        """The changes after which the word was not set again, one by one."""
+        found, rest = [], self._changes
+        while rest is not None:
+            write, rest = rest
+            found.append(write)
+        return sorted(found, key=lambda write: write.stamp)
+
+    def writes(self, left_out: Write, possible: list[Write]) -> list[Write]:
+        """The writes after which the word was not set again; if they can be, changes as one."""
+        total = self._sum
+        if total is None or not self._adds_up or left_out.over.known(self._clock):
+            return self.sets + self.changes()
+        if any(write.how != total.how for write in possible):
+            return self.sets + self.changes()
+        return [*self.sets, total]
+
+
+def holds(compare: int, number: int | None, value: int) -> bool:
+    """Whether a word that was set may satisfy a condition."""
+    return number is None or bool(HOLDS[compare](number, value))
+
+
+def can_do_without(
+    left_out: Write, certain: list[Write], possible: list[Write], compare: int, value: int
+) -> bool:
+    """Whether the condition can hold before this write has arrived."""
+    others = [w for w in possible if w is not left_out and not w.after(left_out)]
+    sure = [w for w in certain if not w.after(left_out)]
+    sets = [w for w in sure if w.how == "set"]
+    starts: list[tuple[Write | None, int | None]] = [(w, w.value) for w in sets]
+    starts += [(w, w.value) for w in others if w.how == "set"]
+    if not sets:
+        starts.append((None, 0))
+    for start, number in starts:
+        changes = [w for w in others if w.how != "set" and not (start and start.after(w))]
+        known = []
+        for write in sure:
+            if write.how == "set" or (start and start.after(write)):
+                continue
+            if start is None or write.after(start):
+                known.append(write)
+            else:  # before the word was set, or after it
+                changes.append(write)
+        every = changes + known
+        if number is None or any(write.value is None for write in every):
+            return True
+        rounds = 1
+        if len({write.how for write in every}) > 1:  # their order matters
+            changes, known, rounds = every, [], len(every)
+        changed = number
+        for write in known:
+            changed = CHANGES[write.how](changed, write.value)
+        if _reachable(compare, changed, changes, value, rounds):
+            return True
+    return False
+
+
+def _reachable(compare: int, start: int, steps: list[Write], value: int, rounds: int) -> bool:
+    """Whether the start, changed by some of the steps, satisfies the condition."""
+    made = {start}
+    for step in steps * rounds:
+        made |= {CHANGES[step.how](number, step.value) for number in made}
+        if len(made) > 4096:
+            return True
+    return any(HOLDS[compare](number, value) for number in made)

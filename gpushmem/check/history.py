@@ -1,0 +1,100 @@
+"""What the logs say: the accesses of all PEs, and what was known, by whom, when they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from gpushmem.check.accesses import Access
+from gpushmem.check.clock import ENDED, Clock
+from gpushmem.check.log import Trace
+from gpushmem.check.pes import Pe
+from gpushmem.check.waits import Waits
+from gpushmem.simt.compiler.observer import ATOMIC, LOAD
+
+__all__ = ["History"]
+
+
+class History:
+    """What all PEs did; `order` fills it."""
+
+    def __init__(self, traces: Iterable[Trace]) -> None:
+        self.pes = {trace.pe: Pe(trace) for trace in traces}
+        self.files: dict[str, str] = {}
+        for pe in self.pes.values():
+            for fact in pe.trace.facts:
+                self.files |= fact.get("files", {})
+                if fact.get("path"):
+                    self.files[Path(fact["path"]).name] = fact["path"]
+        self.waits = Waits()
+        self.accesses: list[Access] = []  # of operations and hosts
+
+    def access(self, pe: int, row: Any) -> Access:
+        """One of them."""
+        start, stride, count, step, size, how = (
+            int(row[k]) for k in ("start", "stride", "count", "step", "size", "how")
+        )
+        launch, thread, when = (int(row[k]) for k in ("launch", "thread", "clock"))
+        space = self.pes[pe].space(int(row["space"]), launch)
+        return Access(
+            space, start, size, stride, count, how != LOAD, how == ATOMIC,
+            pe, launch, thread, step, when, self.pes[pe].sites.get(int(row["site"]), "?"), None,
+            None, None, None, 0,
+        )  # fmt: skip
+
+    def clock_of(self, access: Access, thread: int) -> Clock:
+        """What a thread that made an access knew then."""
+        if access.clock is not None:
+            return access.clock
+        return self.pes[access.pe].launches[access.launch].at(thread, access.when)[0]
+
+    def least_clock_of(self, access: Access) -> Clock:
+        """What all threads that made an access knew then."""
+        if access.clock is not None or access.step == 0 or access.times == 1:
+            return self.clock_of(access, access.thread)
+        launch = self.pes[access.pe].launches[access.launch]
+        last = access.thread + access.times - 1
+        if access.thread // launch.threads != last // launch.threads:
+            return launch.begun
+        return launch.at(access.thread, access.when, all_of_block=True)[0]
+
+    def over(self, access: Access, thread: int, clock: Clock, seen: bool = True) -> bool:
+        """Whether a clock knows that a thread's part of an access is over; `seen`: by a read."""
+        if access.over is not None:
+            return access.over.known(clock)
+        if access.launch == 0:
+            return clock.times.get(("host", access.pe), -1) > access.when
+        launch = self.pes[access.pe].launches[access.launch]
+        seen = seen and access.writes
+        return launch.over(thread, access.when, clock, access.away, seen)
+
+    def all_over(self, access: Access, clock: Clock) -> bool:
+        """Whether a clock knows that all of an access is over."""
+        if access.over is not None or access.step == 0 or access.times == 1:
+            return self.over(access, access.thread, clock)
+        launch = self.pes[access.pe].launches[access.launch]
+        last = access.thread + access.times - 1
+        block = access.thread // launch.threads
+        if block != last // launch.threads:
+            return clock.has(ENDED, access.pe, 0, access.launch)
+        return launch.all_over(block, access.when, clock, access.away, access.writes)
+
+    def excluded(self, first: Access, one: int, second: Access, two: int) -> bool:
+        """Whether a lock keeps two accesses apart, whichever comes first.
+
+        Each is made after somebody took the lock, and is over, and fenced, when it is given back.
+        """
+        for sections in self.waits.sections:
+            held = [
+                {
+                    taken
+                    for taken, back in sections
+                    if taken.known(self.clock_of(access, thread))
+                    and self.over(access, thread, back.clock)
+                }
+                for access, thread in ((first, one), (second, two))
+            ]
+            if held[0] and held[1] and len(held[0] | held[1]) > 1:
+                return True
+        return False

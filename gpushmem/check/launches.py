@@ -1,0 +1,119 @@
+"""What the threads of launches know, as the logs are gone through."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+from typing import Any
+
+from gpushmem.check.clock import ENDED, Clock
+from gpushmem.check.log import PHASE
+
+__all__ = ["Block", "Launch"]
+
+
+class Block:
+    """The threads of a block: what all know, and what some know besides."""
+
+    def __init__(self, clock: Clock, stamp: int) -> None:
+        self.phases, self.clocks, self.stamps = [0], [clock], [stamp]
+        self.barriers: list[int] = []  # those of the meetings that all its threads waited in
+        self.own: dict[int, Clock] = {}  # threads with events since the last barrier
+
+    def met(self, phase: int, clock: Clock, stamp: int) -> None:
+        """The block has met, for the `phase`-th time."""
+        self.phases.append(phase)
+        self.clocks.append(clock)
+        self.stamps.append(stamp)
+
+
+class Launch:
+    """A launch."""
+
+    def __init__(self, pe: int, number: int, threads: int, stream: int, submitted: Clock) -> None:
+        self.pe, self.number, self.threads, self.stream = pe, number, threads, stream
+        self.submitted = submitted
+        self.begun = Clock()
+        self.ended: Clock | None = None
+        self.stamp = 0
+        self.site = "?"  # of the host's line
+        self.live = 0  # which of the PE's lists says what arrays there were
+        self.blocks: dict[int, Block] = {}
+        self.past: dict[int, tuple[list[int], list[Clock], list[int]]] = {}  # thread -> its events
+        self.groups: dict[Any, list[Any]] = {}  # meetings of warps and the grid
+        self.updates = 0  # atomic operations of numba.cuda so far
+        self.released: dict[tuple[int, bool], Clock] = {}  # what threads have fenced; for whom
+
+    def block_of(self, thread: int) -> Block:
+        """The block of a thread."""
+        return self.block(thread // self.threads)
+
+    def block(self, number: int) -> Block:
+        """A block, by its number."""
+        if number not in self.blocks:
+            self.blocks[number] = Block(self.begun, self.stamp)
+        return self.blocks[number]
+
+    def clock(self, thread: int) -> Clock:
+        """What a thread knows now, to be changed."""
+        block = self.block_of(thread)
+        if thread not in block.own:
+            block.own[thread] = block.clocks[-1].copy()
+        return block.own[thread]
+
+    def event(self, thread: int, when: int) -> Clock:
+        """The clock of a thread at an event: what it did before, it knows."""
+        clock = self.clock(thread)
+        clock.times[self.pe, self.number, thread] = when
+        return clock
+
+    def release(self, threads: Iterable[int], clock: Clock, system: bool) -> None:
+        """What threads know is visible before what they write from now on."""
+        for thread in threads:
+            self.released[thread, False] = clock
+            if system:
+                self.released[thread, True] = clock
+
+    def keep(self, thread: int, when: int, stamp: int) -> None:
+        """Keep what a thread knows from an event on."""
+        times, clocks, stamps = self.past.setdefault(thread, ([], [], []))
+        times.append(when)
+        clocks.append(self.block_of(thread).own[thread].copy())
+        stamps.append(stamp)
+
+    def at(self, thread: int, when: int, all_of_block: bool = False) -> tuple[Clock, int]:
+        """What a thread, or the least that a thread of its block, knew; and since which stamp."""
+        if thread // self.threads not in self.blocks:
+            return self.begun, self.stamp
+        block = self.block_of(thread)
+        k = bisect.bisect_right(block.phases, when >> PHASE) - 1
+        times, clocks, stamps = self.past.get(thread, ((), (), ()))
+        j = bisect.bisect_right(times, when) - 1
+        if j >= 0 and times[j] >= block.phases[k] << PHASE and not all_of_block:
+            return clocks[j], stamps[j]
+        return block.clocks[k], block.stamps[k]
+
+    def over(
+        self, thread: int, when: int, clock: Clock, away: bool = False, seen: bool = False
+    ) -> bool:
+        """Whether a clock knows that what a thread did at some time is over.
+
+        `away`: what it has stored to another PE's memory, which has to be fenced, too. `seen`: what
+        it has stored, and another PE reads.
+        """
+        if self.known_time(thread, clock, seen, away) > when:
+            return True
+        return self.all_over(thread // self.threads, when, clock, away, seen)
+
+    def known_time(self, thread: int, clock: Clock, seen: bool, away: bool = False) -> int:
+        """Up to when a clock knows what a thread did; see `over`."""
+        return clock.time((self.pe, self.number, thread), away, seen)
+
+    def all_over(
+        self, block: int, when: int, clock: Clock, away: bool = False, seen: bool = False
+    ) -> bool:
+        """The same of what all threads of a block did at that time."""
+        key = self.pe, self.number, "block", block
+        if clock.time(key, away, seen) > when >> PHASE:
+            return True
+        return clock.has(ENDED, self.pe, 0, self.number)

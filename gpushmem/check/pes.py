@@ -1,0 +1,120 @@
+"""The PEs, where they see memory, and their plain loads and stores."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gpushmem.check import log
+from gpushmem.check.accesses import LOCAL, PLAIN, SHARED_MEMORY
+from gpushmem.check.calls import Call
+from gpushmem.check.clock import Clock
+from gpushmem.check.launches import Launch
+from gpushmem.check.log import SHARED, Trace
+from gpushmem.simt.compiler.observer import VALUED
+
+__all__ = ["Pe", "unheard"]
+
+
+class Pe:
+    """One PE."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.pe, self.trace = trace.pe, trace
+        facts = trace.facts
+        self.sites = {f["site"]: f["text"] for f in facts if "site" in f}
+        # Where the heaps are mapped: this PE's address, bytes from one to the next, how many.
+        self.heaps = {(f["heap"], f["stride"], f["n_pes"]) for f in facts if "heap" in f}
+        self.arrays = [f for f in facts if "array" in f]
+        self.live = [f["live"] for f in facts if "live" in f]  # arrays, as (offset, bytes)
+        self.members = {f["members"]: tuple(f["pes"]) for f in facts if "members" in f}
+        self.launch_facts = {f["launch"]: f for f in facts if "launch" in f}
+        self.reset()
+
+    def reset(self) -> None:
+        """Before the log is gone through again."""
+        self.host = Clock()
+        self.time = 0  # events of the host
+        self.launches: dict[int, Launch] = {}
+        self.bits: dict[int, int] = defaultdict(int)  # operations so far, by target
+        self.current: dict[Any, Call] = {}  # the call that a thread is in
+        self.met: dict[Any, int] = defaultdict(int)  # collectives so far, by the members of a team
+        self.teams: dict[int, Any] = {}  # number -> members
+
+    def site_of(self, record: Any) -> str:
+        """The line of a record; what performs an operation for the host has that of the host."""
+        text = self.sites.get(int(record["site"]), "?")
+        launch = self.launches.get(int(record["launch"]))
+        return launch.site if launch is not None and ":" not in text else text
+
+    def event(self, record: Any) -> Clock:
+        """The clock of who made a record, at this event."""
+        launch = int(record["launch"])
+        if launch == 0:
+            self.time += 1
+            self.host.times["host", self.pe] = self.time
+            return self.host
+        return self.launches[launch].event(int(record["thread"]), int(record["clock"]))
+
+    def place_all(self, made: np.ndarray[Any, Any]) -> None:
+        """As `place`, for the addresses in `start` of PLAINs."""
+        starts = made["start"].copy()
+        made["space"] = LOCAL
+        shared = starts >= SHARED
+        made["space"][shared] = SHARED_MEMORY
+        made["start"][shared] -= SHARED
+        for heap, stride, n_pes in self.heaps:
+            owners = (starts - heap) // stride + self.pe
+            inside = ~shared & (owners >= 0) & (owners < n_pes)
+            made["space"][inside] = owners[inside]
+            made["start"][inside] = ((starts - heap) % stride)[inside]
+
+    def space(self, number: int, launch: int) -> Any:
+        """The memory that `place_all` means by a number, as `place` names it."""
+        if number == SHARED_MEMORY:
+            return "shared", self.pe, launch
+        return ("memory", self.pe) if number == LOCAL else ("heap", number)
+
+    def place(self, address: int, launch: int) -> tuple[Any, int]:
+        """The memory that an address of this PE is in, and where in it."""
+        if address >= SHARED:
+            return ("shared", self.pe, launch), address - SHARED
+        for heap, stride, n_pes in self.heaps:
+            owner = (address - heap) // stride + self.pe
+            if 0 <= owner < n_pes:
+                return ("heap", owner), (address - heap) % stride
+        return ("memory", self.pe), address
+
+    @cached_property
+    def plain(self) -> np.ndarray[Any, Any]:
+        """The loads and stores of its kernels: `PLAIN`."""
+        records = self.trace.records[self.trace.records["kind"] == log.ACCESS]
+        made = np.zeros(len(records), PLAIN)
+        for name in ("launch", "thread", "clock", "site"):
+            made[name] = records[name]
+        for k, name in enumerate(("start", "stride", "count", "step", "size", "how")):
+            made[name] = records["words"][:, k]
+        one = made["count"] == 1
+        made["value"] = made["stride"]
+        made["stride"][one] = 0
+        made["valued"], made["how"] = one & (made["how"] >= VALUED), made["how"] % VALUED
+        self.place_all(made)
+        reach = made["stride"] * (made["count"] - 1)
+        made["low"] = made["start"] + np.minimum(reach, 0)
+        made["end"] = made["start"] + np.maximum(reach, 0) + made["size"]
+        return made
+
+
+def unheard(pe: Pe, records: Any) -> Any:
+    """Which records are updates of words that nobody looks at: counters of the PE's own."""
+    updates = records["kind"] == log.UPDATE
+    addresses, used = records["words"][:, 0], records["words"][:, 1] >> 8 != 0
+    unheard = updates & ~np.isin(addresses, addresses[updates & used])
+    for heap, stride, n_pes in pe.heaps:
+        unheard &= (addresses < heap - pe.pe * stride) | (
+            addresses >= heap + (n_pes - pe.pe) * stride
+        )
+    return unheard

@@ -1,0 +1,221 @@
+"""The words that PEs and threads look at: what they hear there, and the locks among them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpushmem.check.accesses import SHARED_MEMORY
+from gpushmem.check.calls import Call
+from gpushmem.check.clock import CALLED, DONE, FENCED, UPDATED, Bit, Clock
+from gpushmem.check.conditions import CHANGES, Write
+from gpushmem.check.pes import Pe
+from gpushmem.check.words import Word
+from gpushmem.ops import CMP_EQ, SIGNAL_ADD
+from gpushmem.ops.row import DATA, READS, SIGNAL, UPDATES
+from gpushmem.simt.compiler.observer import ADD, AND, CAS, OR, OTHER, SET, XOR
+
+__all__ = ["Update", "Waits"]
+
+HOW = {ADD: "add", OR: "or", AND: "and", XOR: "xor"}  # others set the word
+INTEGER, TRUTH = 0, 1  # what a result is
+
+
+class Update(NamedTuple):
+    """An atomic operation of numba.cuda, or a plain store, to a word that others look at."""
+
+    what: str
+    site: str
+    clock: Clock  # what its thread knew, fenced or not
+
+
+class Store(NamedTuple):
+    """A plain store to a word that others look at; what a clock has that knows it."""
+
+    pe: Pe
+    launch: int
+    thread: int
+    when: int
+    where: Any
+
+    @property
+    def away(self) -> bool:
+        """Whether it is to another PE's memory."""
+        space = self.where[0]
+        return space[0] == "heap" and space[1] != self.pe.pe
+
+    def clock(self) -> tuple[Clock, int]:
+        """What its thread knew, and since which stamp."""
+        launch = self.pe.launches[self.launch]
+        clock, stamp = launch.at(self.thread, self.when)
+        return clock.copy(), stamp
+
+    def known(self, clock: Clock) -> bool:
+        """Whether a clock knows that it is over."""
+        launch = self.pe.launches.get(self.launch)
+        return launch is not None and launch.over(self.thread, self.when, clock, self.away)
+
+    def tell(self, clock: Clock) -> None:
+        """Nothing: a clock that had it would have all that was done since the event before."""
+
+
+class Waits:
+    """The words, and what was heard of their writes."""
+
+    def __init__(self) -> None:
+        self.words: dict[Any, Word] = defaultdict(Word)
+        self.ordered: dict[Any, frozenset[Any]] = {}  # by each wait
+        self.hears = False  # whether waits order anything yet
+        self.sections: list[list[tuple[Bit, Write]]] = []  # of each lock
+
+    def begin(self, stores: Iterable[tuple[Any, Store, int, str]]) -> None:
+        """Before the log is gone through; `stores`, as they were when it was the last time."""
+        for where, store, value, site in stores:
+            self._store(where, store, value, site)
+        # Words that somebody changed who saw what they were: what knows of it, and what it saw.
+        self.taken: dict[Any, list[tuple[Bit, int]]] = defaultdict(list)
+
+    def _store(self, where: Any, store: Store, value: int, site: str) -> None:
+        clock, stamp = store.clock()
+        if store.away:
+            pe, target = store.pe.pe, where[0][1]
+            clock.put(DONE, pe, target, clock.masks.get((FENCED, pe, target), 0))
+            clock.keep_fenced(pe)
+        by = Update("store", site, clock)
+        self.words[where].put(Write(store, "set", value, clock, by, stamp))
+
+    def stores(self, pes: Iterable[Pe]) -> list[tuple[Any, Store, int, str]]:
+        """Plain stores to what others look at: the word, the store, the value, and its line."""
+        words: dict[Any, list[int]] = defaultdict(list)
+        for space, start in self.words:
+            words[space].append(start)
+        found = []
+        for pe in pes:
+            rows = pe.plain
+            for number in np.unique(rows["space"]).tolist():
+                if number == SHARED_MEMORY:
+                    continue
+                space = pe.space(number, 0)
+                here = (rows["space"] == number) & np.isin(rows["start"], words[space])
+                for row in rows[here & (rows["valued"] != 0)]:
+                    launch, thread, when = (int(row[k]) for k in ("launch", "thread", "clock"))
+                    where = space, int(row["start"])
+                    store = Store(pe, launch, thread, when, where)
+                    found.append(
+                        (where, store, int(row["value"]), pe.sites.get(int(row["site"]), "?"))
+                    )
+        return found
+
+    def find_locks(self) -> None:
+        """When all is known."""
+        self.sections = [sections for where in self.taken if (sections := self._of_lock(where))]
+
+    def _of_lock(self, where: Any) -> list[tuple[Bit, Write]]:
+        """From where a word is changed, by who saw what it was, to where it is that again."""
+        writes = self.words[where].writes.values()
+        sections = []
+        for taken, free in self.taken[where]:
+            given = (w for w in writes if (w.how, w.value) == ("set", free) and w.over != taken)
+            back = next((w for w in given if taken.known(w.clock)), None)
+            if back is not None:
+                sections.append((taken, back))
+        return sections
+
+    # --- what is heard
+
+    def _hear(
+        self, where: Any, who: Bit, index: int, clock: Clock, compare: int, value: int
+    ) -> None:
+        word = self.words[where]
+        if self.hears:
+            self.ordered[who, index] = word.hear(who, clock, compare, value)
+
+    def hear(self, pe: Pe, call: Call, clock: Clock, words: list[int]) -> None:
+        """What a wait, or a test, lets its caller know."""
+        op, result, truth = call.op, words[1], words[2]
+        if op.base.startswith("atomic_") and op.returns.dtype is not None and words[2] == INTEGER:
+            self._fetch(call, clock, result)
+            return
+        looked = [e for e in call.effects if e.effect.how == READS and e.effect.kind != DATA]
+        if not looked or op.base.startswith("atomic_"):
+            return
+        _, address, item, size, _, _ = looked[0]
+        compare, value = call.compare, call.value
+        values, status, some = call.contents
+        indices: Iterable[int] = [k for k in range(size // item) if not status.get(k)]
+        if op.base == "signal_fetch":
+            compare, value = CMP_EQ, result
+        elif op.base.endswith(("_any", "_any_vector")):
+            indices = range(result, result + 1) if result >= 0 else range(0)
+        elif not result and (truth == TRUTH or op.base.endswith(("_some", "_some_vector"))):
+            return
+        elif op.base.endswith(("_some", "_some_vector")):
+            indices = some.values()
+        for index in indices:
+            space, start = pe.place(address + index * item, int(call.record["launch"]))
+            # Who knows this of the wait, comes after it.
+            call.mark(clock, CALLED)
+            who = call.over(CALLED)
+            self._hear((space, start), who, index, clock, compare, values.get(index, value))
+
+    def _fetch(self, call: Call, clock: Clock, old: int) -> None:
+        """What an atomic operation, which saw this, lets its caller know."""
+        self._hear(call.word, call.over(CALLED), 0, clock, CMP_EQ, old)
+        change = call.op.base.removeprefix("atomic_")
+        if call.update is None or change not in ("compare_swap", "swap"):
+            return
+        if change == "compare_swap" and old != call.compare:
+            self.words[call.word].drop(call.update)
+            return
+        if old != call.value:
+            self.taken[call.word].append((call.update.over, old))
+
+    # --- what is written
+
+    def write(self, call: Call, effect: Any, where: Any, clock: Clock, over: Bit) -> None:
+        """What a call writes to a word."""
+        how, value = "set", call.value
+        if effect.kind == SIGNAL:
+            how = "add" if call.compare == SIGNAL_ADD else "set"
+        else:
+            what = call.op.base.removeprefix("atomic_").removeprefix("fetch_")
+            if what == "inc":
+                what, value = "add", 1
+            how = what if what in CHANGES else "set"
+        if effect.how == UPDATES:
+            clock = clock.copy()
+            call.mark(clock, CALLED)
+        call.update = Write(over, how, value, clock, call, call.stamp)
+        self.words[where].put(call.update)
+
+    def update(self, pe: Pe, record: Any, words: list[int], clock: Clock) -> None:
+        """An atomic operation of numba.cuda."""
+        address, how, operand, expected, old, _ = words
+        what, used = how & 0xFF, bool(how >> 8)
+        launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
+        where = pe.place(address, launch.number)
+        step = Bit(UPDATED, pe.pe, launch.number, launch.updates)
+        launch.updates += 1
+        if used:
+            self._hear(where, step, 0, clock, CMP_EQ, old)
+        if what != CAS or old == expected:
+            # Relaxed: others that see it know only what was fenced before.
+            away = where[0][0] == "heap" and where[0][1] != pe.pe
+            known = launch.released.get((thread, away), launch.begun).copy()
+            for key, mask in clock.masks.items():
+                if key[0] == UPDATED:
+                    known.know(key, mask)
+            step.tell(known)
+            value = operand if what != OTHER else None
+            by, stamp = (
+                Update("atomic operation", pe.site_of(record), clock.copy()),
+                record["stamp"],
+            )
+            write = Write(step, HOW.get(what, "set"), value, known, by, int(stamp))
+            self.words[where].put(write)
+            if what == CAS or (what == SET and used and old != operand):
+                self.taken[where].append((step, old))
+        step.tell(clock)
