@@ -1,6 +1,6 @@
-"""The checker's cost: examples with and without --check, in one run.
+"""The cost of the checker, or of weak memory: examples with and without it, in one run.
 
-python bench/check.py [EXAMPLE ...]
+python bench/check.py [weak] [EXAMPLE ...]
 
 Times of whole commands, after a run of each that compiles: start, job, and with --check the
 analysis after it. By default all examples but the training, which takes minutes under --check.
@@ -15,7 +15,11 @@ from harness import slowdowns
 
 ROOT = Path(__file__).parent.parent
 PES = 2
-AIM = "median 8, worst 20"
+# Name of the results -> options, aim.
+KINDS = {
+    "check": (["--check"], "median 8, worst 20"),
+    "weak": (["--memory", "weak", "--seed", "1"], "median 3"),
+}
 
 
 def seconds(path, *options):
@@ -27,17 +31,20 @@ def seconds(path, *options):
 
 
 def main(names):
+    kind = "weak" if names[:1] == ["weak"] else "check"
+    options, aim = KINDS[kind]
+    names = names[kind == "weak" :]
     names = names or [p.stem for p in sorted((ROOT / "examples").glob("*.py"))]
     times = []
     for name in names:
         if name == "train_digits" and len(names) > 1:
             continue
         path = ROOT / "examples" / f"{name}.py"
-        for options in ((), ("--check",)):
-            seconds(path, *options)
-        plain, checked = seconds(path), seconds(path, "--check")
-        times.append((name, checked, plain))
-    slowdowns("check", "without --check", AIM, times)
+        seconds(path), seconds(path, *options)
+        plain, slow = seconds(path), seconds(path, *options)
+        times.append((name, slow, plain))
+    against = "without --check" if kind == "check" else "native memory"
+    slowdowns(kind, against, aim, times)
 
 
 if __name__ == "__main__":

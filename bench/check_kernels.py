@@ -1,12 +1,11 @@
-"""How much slower kernels are while they are recorded: `kernels/` with and without --check.
+"""How much slower kernels are while they are recorded, or memory is weak: those of `kernels/`.
 
-python bench/check_kernels.py [KERNEL ...]
+python bench/check_kernels.py [weak] [KERNEL ...]
 
 Seconds of a call, best of ten, in jobs of their own, two PEs. The analysis comes after the job, and
 is not in them. Plans are as the cpu backend suggests them: blocks of one thread.
 """
 
-import os
 import subprocess
 import sys
 import time
@@ -15,7 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PES, CALLS = 2, 10
-AIM = "median 8, worst 20"
+AIMS = {"check": "median 8, worst 20", "weak": "median 3"}
+WEAK = ["--memory", "weak", "--seed", "1"]
 
 
 def plans():
@@ -101,26 +101,28 @@ def in_a_pe(name):
     shmem.finalize()
 
 
-def seconds(name, checked):
-    """The time of a call in a job; `checked`: recorded, and not analysed afterwards."""
+def seconds(name, kind=""):
+    """The time of a call in a job; "check": recorded, and not analysed afterwards."""
     from gpushmem.check.command import recorded
 
     command = [sys.executable, "-m", "gpushmem", "run", "--backend", "cpu", "-n", str(PES)]
-    with recorded() if checked else nullcontext():
+    command += WEAK if kind == "weak" else []
+    with recorded() if kind == "check" else nullcontext():
         done = subprocess.run(
             [*command, __file__, "in-a-pe", name],
             check=True, capture_output=True, text=True, cwd=ROOT,
         )  # fmt: skip
-    for setting in ("GPUSHMEM_CHECK", "GPUSHMEM_THREADS"):
-        os.environ.pop(setting, None)
     return float(done.stdout.partition("seconds: ")[2].split()[0])
 
 
 def main(names):
     from harness import slowdowns
 
-    times = [(name, seconds(name, True), seconds(name, False)) for name in names or plans()]
-    slowdowns("check-kernels", "without --check", AIM, times)
+    kind = "weak" if names[:1] == ["weak"] else "check"
+    names = names[kind == "weak" :] or plans()
+    times = [(name, seconds(name, kind), seconds(name)) for name in names]
+    against = "without --check" if kind == "check" else "native memory"
+    slowdowns(f"{kind}-kernels", against, AIMS[kind], times)
 
 
 if __name__ == "__main__":

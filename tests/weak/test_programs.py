@@ -22,10 +22,13 @@ def test_host_operations_are_late_until_quiet(run_cli):
     assert all(0 < number < 20 for numbers in late for number in numbers)
 
 
-@pytest.mark.parametrize("args", [(), ("fixed",)])
-def test_a_plain_load_may_give_what_was_seen_before_until_a_wait(run_cli, args):
-    for seed in range(1, 4):
-        weak(run_cli, 2, "stale_load", *args, seed=seed)
+def test_a_plain_load_may_give_what_was_seen_before_until_a_wait(run_cli):
+    seen = [
+        int(weak(run_cli, 2, "stale_load", *args, seed=5).stdout.split()[-1])
+        for args in ((), ("fixed",))
+    ]
+    assert seen[0] >= 4  # of 16 words one in four
+    assert seen[1] == 0
 
 
 def test_what_is_written_behind_an_array_is_reported_with_its_name(run_cli):

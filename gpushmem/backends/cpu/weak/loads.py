@@ -3,8 +3,9 @@
 A plain load of symmetric memory may give what the thread's block has seen there before, until a
 thread of the block does something that acquires: a wait, a test, an atomic operation, a fence, a
 barrier. `lines` remember words by address, and by the *epoch* of the block, a number that is used
-once and replaced whenever a thread of it acquires. A store forgets the word. After MOST loads the
-memory is read again: a loop that polls a plain load ends at some time, on a GPU as well.
+once and replaced whenever a thread of it acquires; in each launch one word in four. A store forgets
+the word. After MOST loads the memory is read again: a loop that polls a plain load ends at some
+time, on a GPU as well.
 
 A plain store to another PE's memory is pending like a `p`, but a thread's own loads and stores of
 the same bytes come after it.
@@ -30,8 +31,8 @@ from gpushmem.simt.compiler.target import device
 
 __all__ = ["LINES", "OBSERVER", "OPERATIONS"]
 
-# Of a launch. Before them is one for numbers: the last epoch that was given, and, as `value`, the
-# state of the dice.
+# Of a launch. Before them is one for numbers: `address` and `uses` are where symmetric memory
+# begins and ends, `epoch` is the last that was given, `value` the state of the dice.
 LINES = 1024
 MOST = 100
 LINE_BYTES, VALUE = LINE.itemsize, offset(LINE, "value")
@@ -72,6 +73,12 @@ def epoch():
 
 
 @device
+def may_be_old(address):
+    """Whether loads of a word may give what was there before: one in four, as the seed says."""
+    return ((address >> 3) + as_launch(launch_word()).seed) & 3 == 0
+
+
+@device
 def remembered(address):
     """The address of what a load at `address` gives: a copy of the word, as seen before or now."""
     word = address & ~7
@@ -104,24 +111,30 @@ def region(world):
 @device
 def moved(address, nbytes, how, value_at):
     """The address at which a load or store takes place; a value that is stored is at `value_at`."""
+    log = as_launch(launch_word()).log
+    if log == 0 or address < as_line(log).address or address >= as_line(log).uses:
+        return address
+    return symmetric(address, nbytes, how, value_at)
+
+
+@device
+def symmetric(address, nbytes, how, value_at):
+    """The same, of symmetric memory."""
     world, fiber = as_launch(launch_word()).user, fiber_word()
-    if world == 0 or as_launch(launch_word()).log == 0:
-        return address
-    start, stride = region(world), as_world(world).stride
-    if address < start or address >= start + as_world(world).n_pes * stride:
-        return address
+    stride = as_world(world).stride
     own = as_world(world).heap <= address < as_world(world).heap + stride
     if how == STORE:
         if fiber != 0:
             for word in (address & ~7, (address + nbytes - 1) & ~7):
-                as_line(line_of(word)).address = 0
+                if may_be_old(word):
+                    as_line(line_of(word)).address = 0
         if own:
             return address
         stored_to_peer(address, nbytes, value_at, world)
         return value_at
     if not own and as_weak(as_world(world).weak).n > 0:
         force(address, nbytes, 1)
-    if fiber == 0 or (address & 7) + nbytes > 8:
+    if fiber == 0 or (address & 7) + nbytes > 8 or not may_be_old(address):
         return address
     return remembered(address)
 

@@ -124,6 +124,8 @@ class WeakMemory:
         self._launches += 1
         lines = np.zeros(1 + loads.LINES, LINE)
         lines["value"][0] = int(self._record["seed"][0]) + self._launches
+        start = self._world.region
+        lines["address"][0], lines["uses"][0] = start, start + len(self._world.bytes)
         launch.observed = self._launches, address_of(lines)
         launch.launch["idle"] = self._calls["idle address"]
         launch.launch["seed"] = 1 + (int(self._record["seed"][0]) + self._launches) % PLACES
