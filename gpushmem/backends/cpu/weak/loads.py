@@ -7,6 +7,8 @@ once and replaced whenever a thread of it acquires; in each launch one word in f
 the word. After MOST loads the memory is read again: a loop that polls a plain load ends at some
 time, on a GPU as well.
 
+Threads are interrupted at loads and stores, and at operations, wherever the dice say so.
+
 A plain store to another PE's memory is pending like a `p`, but a thread's own loads and stores of
 the same bytes come after it.
 
@@ -32,9 +34,11 @@ from gpushmem.simt.compiler.target import device
 __all__ = ["LINES", "OBSERVER", "OPERATIONS"]
 
 # Of a launch. Before them is one for numbers: `address` and `uses` are where symmetric memory
-# begins and ends, `epoch` is the last that was given, `value` the state of the dice.
+# begins and ends, `epoch` is the last that was given, `value` the state of the dice, `left` the
+# number of accesses to the next interruption.
 LINES = 1024
 MOST = 100
+OFTEN = 127  # loads and stores from one interruption of the launch to the next, at most
 LINE_BYTES, VALUE = LINE.itemsize, offset(LINE, "value")
 as_block, as_fiber, as_launch = map(view, (BLOCK, FIBER, LAUNCH))
 as_number = view(np.dtype([("v", "i8")]))
@@ -109,10 +113,24 @@ def region(world):
 
 
 @device
+def interrupt():
+    """Let the other threads of the launch run."""
+    as_launch(launch_word()).progress += 1
+    pause()
+
+
+@device
 def moved(address, nbytes, how, value_at):
     """The address at which a load or store takes place; a value that is stored is at `value_at`."""
     log = as_launch(launch_word()).log
-    if log == 0 or address < as_line(log).address or address >= as_line(log).uses:
+    if log == 0:
+        return address
+    numbers = as_line(log)
+    numbers.left -= 1
+    if numbers.left < 0:
+        numbers.left = roll() & OFTEN
+        interrupt()
+    if address < numbers.address or address >= numbers.uses:
         return address
     return symmetric(address, nbytes, how, value_at)
 
@@ -155,15 +173,11 @@ def warp_met(mask):
     acquire()
 
 
-# --- operations
-
-
 @device
 def interrupted():
     """Let the other threads of the launch run, now and then."""
     if roll() & 7 == 0:
-        as_launch(launch_word()).progress += 1
-        pause()
+        interrupt()
 
 
 def wants(op: Op) -> bool:

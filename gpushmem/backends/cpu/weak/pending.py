@@ -120,7 +120,7 @@ PENDING = np.dtype(
     align=True,
 )
 # What a launch remembers of loads, see `loads`.
-LINE = np.dtype([("address", "i8"), ("epoch", "i8"), ("uses", "i8"), ("value", "i8")])
+LINE = np.dtype([(name, "i8") for name in ("address", "epoch", "uses", "value", "left")])
 NOTHING, SET, ADD, AND, OR, XOR, FLOAT_ADD = range(7)  # `what`
 FROM, TO = 1, 2
 OWN = PENDING.itemsize  # where the data of an operation are that has copied them
