@@ -1,8 +1,8 @@
-"""What weak memory shows of the checker's corpus: programs with a bug end otherwise than without.
+"""What weak memory shows of the checker's corpus: programs with a bug end in different ways.
 
 Each program runs once for each of SEEDS seeds, with its bug and without. What is in the arrays at
-the end (`outcomes.py`) is, without the bug, something that it can be with every seed; with it, for
-some seed it is something else, or the job fails.
+the end (`outcomes.py`) does not depend on the seed without the bug; with it, it does, or the job
+fails.
 """
 
 import re
@@ -14,8 +14,11 @@ from tests.check.test_corpus import CORPUS
 from tests.conftest import ROOT
 
 SEEDS = 20
-# In CI: one of each kind of lateness.
-SAMPLE = {"fence_before_flag", "source_changed_too_early", "box_written_again"}
+SAMPLE = {"fence_before_flag", "lanes"}  # in CI: one of memory, one of threads
+# Right in several ways: what is there at the end depends on which PE was first.
+OPEN = {"x"}
+# Wrong, and yet the same with each seed.
+HIDDEN = {"x"}
 PROGRAMS = [
     pytest.param(path, marks=[] if path.stem in SAMPLE else [pytest.mark.slow], id=path.stem)
     for path in sorted(CORPUS.glob("*.py"))
@@ -23,7 +26,7 @@ PROGRAMS = [
 
 
 def outcomes(run_cli, path, *args):
-    """How a program ends with each seed: digests of all PEs; and the exit code."""
+    """The different ways in which a program ends: digests of all PEs; and how the job ended."""
     pes = int(re.search(r"^PES = (\d)", path.read_text(), re.MULTILINE)[1])
     done = run_cli(
         "run", "--backend", "cpu", "--memory", "weak", "--tag-output", "-n", pes,
@@ -32,13 +35,13 @@ def outcomes(run_cli, path, *args):
     found = defaultdict(dict)
     for pe, seed, digest in re.findall(r"^\[(\d+)\] seed (\d+): (\w+)", done.stdout, re.MULTILINE):
         found[seed][pe] = digest
-    ends = {tuple(sorted(one.items())) for one in found.values() if len(one) == pes}
-    return ends, done
+    return {tuple(sorted(ends.items())) for ends in found.values() if len(ends) == pes}, done
 
 
 @pytest.mark.parametrize("path", PROGRAMS)
 def test_a_bug_shows_within_20_seeds(run_cli, path):
     right, done = outcomes(run_cli, path, "fixed")
     assert done.returncode == 0, done.stderr
+    assert len(right) == 1 or path.stem in OPEN
     wrong, done = outcomes(run_cli, path)
-    assert done.returncode != 0 or wrong - right
+    assert done.returncode != 0 or len(wrong) > 1 or path.stem in HIDDEN | OPEN
