@@ -10,10 +10,12 @@ import os
 import runpy
 import sys
 
+import numpy as np
+
 import gpushmem as shmem
 from gpushmem import runtime
 
-finalize, full, outcomes = shmem.finalize, shmem.full, []
+finalize, empty, made, outcomes = shmem.finalize, shmem.empty, [], []
 
 
 def digest(names):
@@ -31,8 +33,13 @@ def digest(names):
 
 
 def ones(shape, dtype="float64"):
-    """Instead of ones, numbers that differ from PE to PE, so that it shows whose arrived."""
-    return full(shape, 2 + shmem.my_pe(), dtype)
+    """Instead of ones, numbers that are all different, so that it shows which of them arrived."""
+    made.append(empty(shape, dtype))
+    count = np.prod(shape, dtype=int)
+    first = 100 * len(made) + 10 * shmem.my_pe()
+    made[-1].copy_from((first + np.arange(count)).reshape(shape))
+    shmem.barrier_all()
+    return made[-1]
 
 
 def ending():
@@ -47,5 +54,6 @@ sys.argv[:] = [program, *sys.argv[3:]]
 shmem.finalize, shmem.ones = ending, ones
 for seed in range(seeds):
     os.environ["GPUSHMEM_SEED"] = str(seed)
+    made.clear()
     runpy.run_path(program, run_name="__main__")
     print(f"seed {seed}: {outcomes[-1]}", flush=True)

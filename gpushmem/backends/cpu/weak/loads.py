@@ -9,8 +9,8 @@ time, on a GPU as well.
 
 Threads are interrupted at loads and stores, and at operations, wherever the dice say so.
 
-A plain store to another PE's memory is pending like a `p`, but a thread's own loads and stores of
-the same bytes come after it.
+A plain store to another PE's memory is pending like a `p`, but this PE's loads, stores and atomic
+operations of the same bytes come after it, and all that follows a system-wide fence.
 
 Each launch has lines of its own, whose address is in its LAUNCH (`log`, an observer's own).
 """
@@ -23,7 +23,15 @@ import numpy as np
 
 from gpushmem.backends.cpu import hook
 from gpushmem.backends.cpu.weak.operations import commit, force, record, released, roll
-from gpushmem.backends.cpu.weak.pending import LINE, OWN, as_line, as_pending, as_weak, as_world
+from gpushmem.backends.cpu.weak.pending import (
+    LINE,
+    OWN,
+    as_line,
+    as_pending,
+    as_weak,
+    as_world,
+    ask,
+)
 from gpushmem.ops import Op, roles
 from gpushmem.simt.base.layout import BLOCK, FIBER, LAUNCH, offset, view
 from gpushmem.simt.base.native import copy_bytes
@@ -38,6 +46,7 @@ __all__ = ["LINES", "OBSERVER", "OPERATIONS"]
 # number of accesses to the next interruption.
 LINES = 1024
 MOST = 100
+SYSTEM = 2  # scope of a fence
 OFTEN = 127  # loads and stores from one interruption of the launch to the next, at most
 LINE_BYTES, VALUE = LINE.itemsize, offset(LINE, "value")
 as_block, as_fiber, as_launch = map(view, (BLOCK, FIBER, LAUNCH))
@@ -161,6 +170,18 @@ def symmetric(address, nbytes, how, value_at):
 def access(place, address, nbytes, how, value):
     if how == ATOMIC:
         synchronized()
+        log = as_launch(launch_word()).log
+        if log != 0 and as_line(log).address <= address < as_line(log).uses:
+            force(address, nbytes, 1)
+
+
+@device
+def fences(scope):
+    synchronized()
+    world = as_launch(launch_word()).user
+    if scope == SYSTEM and world != 0:
+        weak = as_world(world).weak
+        ask(as_weak(weak).settle, (weak, fiber_word()))
 
 
 @device
@@ -199,7 +220,7 @@ def generate_after(call: Any, result: Any, kind: int) -> None:
 
 OPERATIONS = hook.Observer(wants, generate, generate_after, group_calls=released)
 OBSERVER = Observer(
-    "weak", access=access, moved=moved, fences=device(lambda scope: synchronized()),
+    "weak", access=access, moved=moved, fences=fences,
     block_met=synchronized, warp_meets=warp_meets, warp_met=warp_met, grid_meets=released,
     grid_met=acquire,
 )  # fmt: skip

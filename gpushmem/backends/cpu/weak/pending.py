@@ -86,6 +86,7 @@ WEAK = np.dtype(
         ("fence", "i8"),
         ("flush", "i8"),
         ("force", "i8"),
+        ("settle", "i8"),
     ],
     align=True,
 )
@@ -409,6 +410,24 @@ def fence(weak: int, fiber: int) -> int:
     return 0
 
 
+def settle(weak: int, fiber: int) -> int:
+    """Perform the plain stores that a thread's system-wide fence covers.
+
+    What the thread does next may be seen at once.
+    """
+    lock(weak)
+    w = as_weak(weak)
+    at = w.first
+    while at != 0:
+        if as_pending(at).plain != 0 and covered(at, fiber):
+            finish(weak, at)
+            at = w.first  # the list may have changed
+        else:
+            at = as_pending(at).next
+    unlock(weak)
+    return 0
+
+
 @njit
 def keep_source(entry: int) -> None:
     """Read what an operation would take from the user's memory later."""
@@ -570,7 +589,7 @@ def late(weak: int) -> int:
 # With the number of their words.
 OF_KERNELS: dict[str, tuple[Any, int]] = {
     "commit": (commit, 5), "left": (left, 3), "fence": (fence, 2), "flush": (flush, 2),
-    "force": (force, 4),
+    "settle": (settle, 2),    "force": (force, 4),
 }  # fmt: skip
 OF_HOSTS = {"join": (join, 2), "host_idle": (host_idle, 2), "late": (late, 1)}
 OF_LAUNCHES = {"idle": idle, "leave": leave}
