@@ -46,7 +46,7 @@ SPINS = 8  # idle turns before the core is offered to others
 YIELDS = 512  # ... before sleeping
 SLEEP_US = 100
 PATIENCE = 256  # turns after which another block is admitted although threads move
-PRIME = 1_000_003  # divides no number of threads or blocks that is smaller
+PRIMES = 1_000_003, 1_000_033, 1_000_037, 1_000_039
 CANCELLED, NO_MEMORY = -1, -2  # values of LAUNCH.failed
 
 as_launch, as_block, as_fiber = view(LAUNCH), view(BLOCK), view(FIBER)
@@ -186,7 +186,10 @@ def start_thread(launch_address: int, block_address: int, t: int) -> None:
 @njit
 def in_order(k: int, n: int, seed: int) -> int:
     """The k-th number below `n` in an order that a seed chooses; in their own if that is 0."""
-    return k if seed == 0 else (seed + k * PRIME) % n
+    if seed == 0:
+        return k
+    step = PRIMES[seed & 3]
+    return (seed // 4 + k * (step if n % step != 0 else 1)) % n
 
 
 @njit

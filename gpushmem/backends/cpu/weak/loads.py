@@ -47,7 +47,7 @@ __all__ = ["LINES", "OBSERVER", "OPERATIONS"]
 LINES = 1024
 MOST = 100
 SYSTEM = 2  # scope of a fence
-OFTEN = 127  # loads and stores from one interruption of the launch to the next, at most
+OFTEN = 7  # bits, at most, of the number of accesses from one interruption to the next
 LINE_BYTES, VALUE = LINE.itemsize, offset(LINE, "value")
 as_block, as_fiber, as_launch = map(view, (BLOCK, FIBER, LAUNCH))
 as_number = view(np.dtype([("v", "i8")]))
@@ -137,7 +137,7 @@ def moved(address, nbytes, how, value_at):
     numbers = as_line(log)
     numbers.left -= 1
     if numbers.left < 0:
-        numbers.left = roll() & OFTEN
+        numbers.left = roll() & ((1 << (roll() & OFTEN)) - 1)
         interrupt()
     if address < numbers.address or address >= numbers.uses:
         return address

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,8 +24,13 @@ from gpushmem.simt.run.kernel import Running
 __all__ = ["WeakMemory", "is_weak", "weak_memory", "weaken_kernels"]
 
 PAUSE = 5e-5  # seconds between two looks of a host that waits
-SEEDS = 1 << 48
 PLACES = 1 << 20  # orders in which blocks and threads start
+
+
+def number_of(*parts: int) -> int:
+    """A number, as good as random, that some numbers determine."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=6).digest()
+    return int.from_bytes(digest, "little")
 
 
 def is_weak() -> bool:
@@ -53,7 +59,7 @@ class WeakMemory:
         self._turns = np.zeros(world.job.n_pes, np.int64)
         self._address = address_of(record)
         me = world.job.my_pe
-        record["seed"] = (seed * 1_000_003 + me) * 1_000_003 % SEEDS
+        record["seed"] = number_of(seed, me)
         record["my_pe"], record["n_pes"] = me, world.job.n_pes
         record["pes"], record["turns"] = address_of(world.board.pes), address_of(self._turns)
         record["performed"] = world.board.address("performed")
@@ -123,12 +129,13 @@ class WeakMemory:
         """A launch runs."""
         self._launches += 1
         lines = np.zeros(1 + loads.LINES, LINE)
-        lines["value"][0] = int(self._record["seed"][0]) + self._launches
+        seed = number_of(int(self._record["seed"][0]), self._launches)
+        lines["value"][0] = seed
         start = self._world.region
         lines["address"][0], lines["uses"][0] = start, start + len(self._world.bytes)
         launch.observed = self._launches, address_of(lines)
         launch.launch["idle"] = self._calls["idle address"]
-        launch.launch["seed"] = 1 + (int(self._record["seed"][0]) + self._launches) % PLACES
+        launch.launch["seed"] = 1 + seed % PLACES
         launch.launch["leave"] = self._calls["leave address"]
         self._calls["join"](self._address, 1)
         try:
