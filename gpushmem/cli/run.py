@@ -174,7 +174,6 @@ def command(
         }
         words = [sys.executable, *(("-m", module) if module else ()), *args]
         _usage(lambda: handover.hand_over(handover.parse(hosts, n_pes), words, asked, tag_output))
-    _reject_weak(check)
     n_pes = n_pes or 1
     from gpushmem.start.launch import local  # noqa: PLC0415  (heavy, not for usage errors)
 
@@ -184,6 +183,7 @@ def command(
             f"--check: the {chosen} backend records nothing; add --backend {' or '.join(able)}"
         )
     _check_nodes(nodes, chosen)
+    _check_memory(check, chosen)
     if check or check_ignore is not None:
         from gpushmem.check import command as checker  # noqa: PLC0415  (for those who check)
 
@@ -225,9 +225,16 @@ def _choose_seed(given: int | None) -> None:
         settings.put("GPUSHMEM_SEED", str(seed))
 
 
-def _reject_weak(check: bool) -> None:
-    if check and settings.get("GPUSHMEM_MEMORY") == "weak":
+def _check_memory(check: bool, chosen: str) -> None:
+    """Reject weak memory where it would do nothing."""
+    if settings.get("GPUSHMEM_MEMORY") != "weak":
+        return
+    if check:
         raise click.UsageError("--check sees every order that is allowed: leave --memory weak out")
+    if chosen != "cpu":
+        raise click.UsageError(
+            f"--memory weak: the {chosen} backend performs no operation late; add --backend cpu"
+        )
 
 
 def _say_seed(code: int) -> None:

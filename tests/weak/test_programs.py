@@ -44,9 +44,16 @@ def test_a_deadlock_is_found_when_nothing_is_pending(run_cli):
     assert "signal_wait_until" in done.stderr
 
 
-def test_the_checker_needs_no_weak_memory(run_cli):
-    done = run_cli("run", "--check", "--memory", "weak", PROGRAMS / "on_the_host.py", code=2)
-    assert "leave --memory weak out" in done.stderr
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--check", "--backend", "cpu"), "leave --memory weak out"),
+        (("--backend", "null"), "the null backend performs no operation late; add --backend cpu"),
+    ],
+)
+def test_where_weak_memory_would_do_nothing_it_is_refused(run_cli, options, said):
+    done = run_cli("run", *options, "--memory", "weak", PROGRAMS / "on_the_host.py", code=2)
+    assert said in " ".join(done.stderr.replace("│", " ").split())
 
 
 @pytest.mark.slow
