@@ -49,7 +49,7 @@ def test_there_are_twelve_and_the_contents_names_them():
 
 
 RUNS = 20
-# The first one in CI: its lines race in several ways, and the same is to be shown in every run.
+# Of the first one the lines race in several ways, and the same is to be shown in every run.
 AGAIN = (
     "own_arrival_counted", "box_written_again", "two_streams", "lock_on_a_pe",
     "the_last_block_adds",
@@ -68,14 +68,9 @@ def load():
         process.wait()
 
 
-@pytest.mark.parametrize(
-    ("name", "args"),
-    [
-        pytest.param(name, args, marks=[pytest.mark.slow] * (name != AGAIN[0] or bool(args)))
-        for name in AGAIN
-        for args in ((), ("fixed",))
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AGAIN)
+@pytest.mark.parametrize("args", [(), ("fixed",)])
 def test_the_verdict_is_the_same_in_every_run(run_cli, load, name, args):
     """The PEs, threads and elements that a report takes for examples may be others."""
     found = {verdict(check(run_cli, CORPUS / f"{name}.py", *args)[1]) for _ in range(RUNS)}

@@ -36,7 +36,7 @@ from gpushmem.ops import Op, roles
 from gpushmem.simt.base.layout import BLOCK, FIBER, LAUNCH, offset, view
 from gpushmem.simt.base.native import copy_bytes
 from gpushmem.simt.compiler.observer import ATOMIC, STORE, Observer
-from gpushmem.simt.compiler.primitives import fiber_word, launch_word, pause
+from gpushmem.simt.compiler.primitives import alone, fiber_word, launch_word, pause
 from gpushmem.simt.compiler.target import device
 
 __all__ = ["LINES", "OBSERVER", "OPERATIONS"]
@@ -123,9 +123,10 @@ def region(world):
 
 @device
 def interrupt():
-    """Let the other threads of the launch run."""
-    as_launch(launch_word()).progress += 1
-    pause()
+    """Let the other threads of the launch run, if there are any."""
+    if not alone():
+        as_launch(launch_word()).progress += 1
+        pause()
 
 
 @device
