@@ -52,7 +52,7 @@ def load(name: str) -> Any:
 
 
 def that_record() -> list[str]:
-    """The backends that can record, for the checker, what PEs do."""
+    """The backends that can perform operations late, and record what PEs do."""
     return [name for name in BACKENDS if about(name).records]
 
 
