@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from gpushmem.backends.cpu.weak.loads import acquires
+from gpushmem.ops import OPS
 from tests.conftest import ROOT
 
 PROGRAMS = ROOT / "tests/weak/programs"
@@ -29,6 +31,12 @@ def test_a_plain_load_may_give_what_was_seen_before_until_a_wait(run_cli):
     ]
     assert seen[0] >= 4  # of 16 words one in four
     assert seen[1] == 0
+
+
+def test_loads_after_an_operation_that_writes_local_memory_see_it():
+    acquiring = {name for name, op in OPS.items() if acquires(op)}
+    assert {"get", "gemm_block", "iget_warp", "signal_fetch", "quiet", "test"} <= acquiring
+    assert acquiring.isdisjoint({"p", "put_signal", "atomic_add", "my_pe"})
 
 
 def test_what_is_written_behind_an_array_is_reported_with_its_name(run_cli):

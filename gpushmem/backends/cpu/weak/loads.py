@@ -32,14 +32,15 @@ from gpushmem.backends.cpu.weak.pending import (
     as_world,
     ask,
 )
-from gpushmem.ops import Op, roles
+from gpushmem.ops import Op
+from gpushmem.ops.row import READS
 from gpushmem.simt.base.layout import BLOCK, FIBER, LAUNCH, offset, view
 from gpushmem.simt.base.native import copy_bytes
 from gpushmem.simt.compiler.observer import ATOMIC, STORE, Observer
 from gpushmem.simt.compiler.primitives import alone, fiber_word, launch_word, pause
 from gpushmem.simt.compiler.target import device
 
-__all__ = ["LINES", "OBSERVER", "OPERATIONS"]
+__all__ = ["LINES", "OBSERVER", "OPERATIONS", "acquires"]
 
 # Of a launch. Before them is one for numbers: `address` and `uses` are where symmetric memory
 # begins and ends, `epoch` is the last that was given, `value` the state of the dice, `left` the
@@ -214,9 +215,16 @@ def generate(call: Any) -> None:
 
 def generate_after(call: Any, result: Any, kind: int) -> None:
     """After one: what it has written to local memory, and what it orders, are seen."""
-    op = call.op
-    if op.waits or op.hears or op.facts.orders or op.named(roles.Target):
+    if acquires(call.op):
         call.run(acquire)
+
+
+def acquires(op: Op) -> bool:
+    """Whether a block's loads after an operation give what is there now."""
+    writes_here = any(
+        effect.how != READS and not op.arrays[effect.array].symmetric for effect in op.facts.effects
+    )
+    return bool(op.waits or op.hears or op.facts.orders or writes_here)
 
 
 OPERATIONS = hook.Observer(wants, generate, generate_after, group_calls=released)
