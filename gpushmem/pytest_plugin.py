@@ -123,7 +123,7 @@ def _need_records(backend: str | None) -> None:
     from gpushmem import settings  # noqa: PLC0415
     from gpushmem.backends import choice, registry  # noqa: PLC0415
 
-    if settings.get("GPUSHMEM_MEMORY") == "weak":
+    if settings.memory_is_weak():
         raise ArgumentError("run_pes: the checker needs no weak memory: unset GPUSHMEM_MEMORY")
     name, able = choice.choose(backend)[0], registry.that_record()
     if name not in able:

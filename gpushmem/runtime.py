@@ -53,7 +53,7 @@ from gpushmem.start import bootstrap as bootstraps
 
 def _has_gaps() -> bool:
     """Whether memory is left unused behind each array, to see what goes past its end."""
-    return settings.is_set("GPUSHMEM_CHECK") or settings.get("GPUSHMEM_MEMORY") == "weak"
+    return settings.is_set("GPUSHMEM_CHECK") or settings.memory_is_weak()
 
 
 def _join(name: str | None) -> Job:

@@ -230,6 +230,11 @@ def put(name: str, value: object) -> None:
     os.environ[SETTINGS[name].name] = str(value)
 
 
+def memory_is_weak() -> bool:
+    """Whether operations are to be performed late: `--memory weak`."""
+    return bool(get("GPUSHMEM_MEMORY") == "weak")
+
+
 @contextmanager
 def putting(**values: object) -> Iterator[None]:
     """Set variables, and give them back the values that they had."""

@@ -220,14 +220,14 @@ def _choose_seed(given: int | None) -> None:
     """Set the seed of a run whose memory is weak: the option, the variable, or any."""
     if given is None and settings.is_set("GPUSHMEM_SEED"):
         return
-    if settings.get("GPUSHMEM_MEMORY") == "weak":
+    if settings.memory_is_weak():
         seed = secrets.randbelow(settings.MOST) if given is None else given
         settings.put("GPUSHMEM_SEED", str(seed))
 
 
 def _check_memory(check: bool, chosen: str) -> None:
     """Reject weak memory where it would do nothing."""
-    if settings.get("GPUSHMEM_MEMORY") != "weak":
+    if not settings.memory_is_weak():
         return
     if check:
         raise click.UsageError("--check sees every order that is allowed: leave --memory weak out")
@@ -240,7 +240,7 @@ def _check_memory(check: bool, chosen: str) -> None:
 
 def _say_seed(code: int) -> None:
     """Say how to repeat a run that failed while memory was weak."""
-    if code and settings.get("GPUSHMEM_MEMORY") == "weak":
+    if code and settings.memory_is_weak():
         again = f"--memory weak --seed {settings.get('GPUSHMEM_SEED')}"
         click.echo(f"gpushmem: to repeat this order of operations: {again}", err=True)
 

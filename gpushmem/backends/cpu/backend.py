@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -25,8 +26,7 @@ from gpushmem.backends.cpu.inline import Inline
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.nodes import Registered
 from gpushmem.backends.cpu.teams import Teams
-from gpushmem.backends.cpu.weak.memory import weak_memory, weaken_kernels
-from gpushmem.backends.cpu.weak.poison import poison
+from gpushmem.backends.cpu.weak import weak_memory, weaken_kernels
 from gpushmem.backends.cpu.world import World
 from gpushmem.backends.host_arguments import checked
 from gpushmem.backends.hostcalls import check_buffer
@@ -115,14 +115,12 @@ class CpuBackend:
         self.synchronize()
         if self._weak is not None:
             self._weak.quiet()
-        if self._recorder is None:
+        with nullcontext() if self._recorder is None else self._recorder.meeting():
             self._meeting.meet(what, nbytes)
-            if self._weak is not None:
-                self._weak.check_ends(self.allocated())
-            return
-        with self._recorder.meeting():
-            self._meeting.meet(what, nbytes)
-        self._recorder.name_arrays()
+        if self._recorder is not None:
+            self._recorder.name_arrays()
+        if self._weak is not None:
+            self._weak.check_ends(self.allocated())
 
     @property
     def allocated(self) -> Callable[[], Sequence[Any]]:
@@ -168,7 +166,7 @@ class CpuBackend:
     def device_array(self, shape: Shape, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         array = np.empty(shape, dtype)
         if self._weak is not None:
-            poison(array)
+            self._weak.poison(array)
         self._arrays.note(array, "device memory")
         return array
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,8 +18,6 @@ from gpushmem.backends.cpu.access import BAD_SIGNAL_OP, EMPTY, UNALIGNED, error_
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.nodes import Registered
 from gpushmem.backends.cpu.teams import Teams
-from gpushmem.backends.cpu.weak.memory import WeakMemory
-from gpushmem.backends.cpu.weak.operations import ANY, BODIES
 from gpushmem.backends.cpu.world import World
 from gpushmem.backends.hostcalls import (
     check_contiguous,
@@ -35,10 +33,12 @@ from gpushmem.diagnosis.recording import written
 from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET, Op
 from gpushmem.ops.row import Effect
 
+if TYPE_CHECKING:
+    from gpushmem.backends.cpu.weak.memory import WeakMemory
+
 __all__ = ["Inline", "nbytes_of"]
 
 Array = np.ndarray[Any, Any]
-LATE = BODIES.keys() - {"get"} - {*ANY}  # what runs as a kernel where memory is weak
 SIGNAL_OPS = {SIGNAL_SET: OPS["atomic_set"], SIGNAL_ADD: OPS["atomic_add"]}
 
 
@@ -80,9 +80,7 @@ class Inline:
             **{name: getattr(teams, name) for name in OPS if name.startswith("team_")},
         }
         if weak is not None:
-            plain = {name: call for name, call in plain.items() if name not in LATE}
-            plain |= {"fence": weak.fence, "flush": weak.flush, "quiet": weak.quiet}
-            plain["barrier_all"] = partial(self._barrier_all, weak, meeting)
+            plain = weak.inline(plain)
         self.calls = {
             name: self._noted(OPS[name], self._sending(OPS[name], call))
             for name, call in plain.items()
@@ -122,10 +120,6 @@ class Inline:
         if written(op):
             call = partial(call, place=self._journal.place())
         return partial(call, **arguments)
-
-    def _barrier_all(self, weak: WeakMemory, meeting: Meeting) -> None:
-        weak.quiet()
-        meeting.join("barrier")
 
     # --- copies
 

@@ -52,7 +52,7 @@ from gpushmem.backends.cpu.hook import (
 from gpushmem.backends.cpu.inside import one_at_a_time
 from gpushmem.backends.cpu.multicast import multicast_array
 from gpushmem.backends.cpu.nodes import near_address
-from gpushmem.backends.cpu.weak.memory import body_of as weak_body
+from gpushmem.backends.cpu.weak import body_of as weak_body
 from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 from gpushmem.simt.base.native import (

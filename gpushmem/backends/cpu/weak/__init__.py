@@ -1,1 +1,43 @@
-"""Memory as weak as a GPU's: operations are performed late, and in any order that is allowed."""
+"""Memory as weak as a GPU's: operations are performed late, and in any order that is allowed.
+
+What does so is imported only where memory is weak.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpushmem import settings
+
+if TYPE_CHECKING:
+    from gpushmem.backends.cpu.weak.memory import WeakMemory
+    from gpushmem.backends.cpu.world import World
+    from gpushmem.ops import Op
+
+__all__ = ["body_of", "weak_memory", "weaken_kernels"]
+
+
+def weaken_kernels() -> None:
+    """Let operations of kernels that are compiled from now on be late, if memory is weak."""
+    if settings.memory_is_weak():
+        from gpushmem.backends.cpu.weak import memory  # noqa: PLC0415
+
+        memory.weaken_kernels()
+
+
+def weak_memory(world: World) -> WeakMemory | None:
+    """The weak memory of this PE, if it is weak."""
+    if not settings.memory_is_weak():
+        return None
+    from gpushmem.backends.cpu.weak.memory import WeakMemory  # noqa: PLC0415
+
+    return WeakMemory(world, settings.get("GPUSHMEM_SEED"))
+
+
+def body_of(op: Op) -> Any:
+    """The meaning of a row in kernels while memory is weak, if it is another one then."""
+    if not settings.memory_is_weak():
+        return None
+    from gpushmem.backends.cpu.weak import operations  # noqa: PLC0415
+
+    return operations.body_of(op)

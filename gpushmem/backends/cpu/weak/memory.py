@@ -6,14 +6,15 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from gpushmem import settings
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import hook
-from gpushmem.backends.cpu.weak import loads, operations
+from gpushmem.backends.cpu.weak import loads
+from gpushmem.backends.cpu.weak.operations import ANY, BODIES
 from gpushmem.backends.cpu.weak.pending import LINE, OF_KERNELS, WEAK, functions
 from gpushmem.backends.cpu.weak.poison import check_ends, mark_end, poison
 from gpushmem.backends.cpu.world import World
@@ -21,8 +22,9 @@ from gpushmem.simt.base import parking
 from gpushmem.simt.base.layout import new
 from gpushmem.simt.run.kernel import Running
 
-__all__ = ["WeakMemory", "is_weak", "weak_memory", "weaken_kernels"]
+__all__ = ["WeakMemory", "weaken_kernels"]
 
+IN_A_KERNEL = BODIES.keys() - {"get"} - {*ANY}  # operations that hosts perform so
 PAUSE = 5e-5  # seconds between two looks of a host that waits
 PLACES = 1 << 20  # orders in which blocks and threads start
 
@@ -33,21 +35,10 @@ def number_of(*parts: int) -> int:
     return int.from_bytes(digest, "little")
 
 
-def is_weak() -> bool:
-    """Whether memory is to be weak."""
-    return bool(settings.get("GPUSHMEM_MEMORY") == "weak")
-
-
 def weaken_kernels() -> None:
-    """Let operations of kernels that are compiled from now on be late, if memory is weak."""
-    if is_weak():
-        hook.observe_too(loads.OPERATIONS, loads.OBSERVER)
-        functions()
-
-
-def weak_memory(world: World) -> WeakMemory | None:
-    """The weak memory of this PE, if it is weak."""
-    return WeakMemory(world, settings.get("GPUSHMEM_SEED")) if is_weak() else None
+    """Let operations of kernels that are compiled from now on be late."""
+    hook.observe_too(loads.OPERATIONS, loads.OBSERVER)
+    functions()
 
 
 class WeakMemory:
@@ -86,6 +77,10 @@ class WeakMemory:
         return bool(self._record["n"][0])
 
     # --- contents of memory
+
+    def poison(self, array: np.ndarray[Any, Any]) -> None:
+        """An array has been allocated."""
+        poison(array)
 
     def fresh(self, array: np.ndarray[Any, Any], offset: int) -> None:
         """A symmetric array has been allocated."""
@@ -145,6 +140,16 @@ class WeakMemory:
 
     # --- operations of the host
 
+    def inline(self, calls: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+        """Those of `calls` that the host's thread performs itself, and how."""
+        here = {name: call for name, call in calls.items() if name not in IN_A_KERNEL}
+        here |= {"fence": self.fence, "flush": self.flush, "quiet": self.quiet}
+        return here | {"barrier_all": partial(self._barrier_all, calls["barrier_all"])}
+
+    def _barrier_all(self, call: Callable[[], None]) -> None:
+        self.quiet()
+        call()
+
     def fence(self) -> None:
         """The host's `fence`."""
         self._calls["fence"](self._address, 0)
@@ -169,8 +174,3 @@ class WeakMemory:
                 time.sleep(PAUSE)
         finally:
             self._waits(-1)
-
-
-def body_of(op: Any) -> Any:
-    """The meaning of a row in kernels, if it is another one."""
-    return operations.body_of(op) if is_weak() else None

@@ -62,6 +62,15 @@ as_fiber, as_launch = view(FIBER), view(LAUNCH)
 
 
 @device
+def weak():
+    """Address of the WEAK record of the calling thread's PE; plain loads and stores ask, too.
+
+    So, unlike `user_word`, it does not tell that the kernel calls operations.
+    """
+    return as_world(as_launch(launch_word()).user).weak
+
+
+@device
 def record(pe, nbytes):
     """A new PENDING record, with room for so many bytes, which it would copy from there."""
     entry = malloc(OWN + nbytes)
@@ -76,7 +85,7 @@ def record(pe, nbytes):
 def commit(entry, whole):
     """Perform what a record says, or hold it back; `whole`: for a warp or block."""
     fiber, launch = fiber_word(), launch_word()
-    own = as_world(as_launch(launch).user).weak
+    own = weak()
     if fiber != 0:
         as_fiber(fiber).clock += 1
     ask(as_weak(own).commit, (own, entry, fiber, launch, whole))
@@ -162,7 +171,7 @@ def _atomic(op: Op) -> Any:
 @device
 def force(address, nbytes, plain):
     """Perform this PE's pending operations on some bytes; if asked, its plain stores only."""
-    own = as_world(as_launch(launch_word()).user).weak
+    own = weak()
     ask(as_weak(own).force, (own, address, address + nbytes, plain))
 
 

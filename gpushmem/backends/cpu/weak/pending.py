@@ -589,7 +589,7 @@ def late(weak: int) -> int:
 # With the number of their words.
 OF_KERNELS: dict[str, tuple[Any, int]] = {
     "commit": (commit, 5), "left": (left, 3), "fence": (fence, 2), "flush": (flush, 2),
-    "settle": (settle, 2),    "force": (force, 4),
+    "settle": (settle, 2), "force": (force, 4),
 }  # fmt: skip
 OF_HOSTS = {"join": (join, 2), "host_idle": (host_idle, 2), "late": (late, 1)}
 OF_LAUNCHES = {"idle": idle, "leave": leave}
