@@ -8,9 +8,10 @@ import numpy as np
 
 from gpushmem.check.calls import Call
 from gpushmem.check.clock import Bit, Clock
+from gpushmem.check.conditions import CHANGES
 from gpushmem.ops.row import Op
 
-__all__ = ["LOCAL", "PLAIN", "SHARED_MEMORY", "Access"]
+__all__ = ["LOCAL", "PLAIN", "SHARED_MEMORY", "Access", "other_pe"]
 
 # A plain load or store, or a run of them. `space`: the PE whose heap it is in, or LOCAL, for memory
 # that is not symmetric, or SHARED_MEMORY, of the launch.
@@ -24,6 +25,12 @@ PLAIN = np.dtype(
     ]
 )  # fmt: skip
 LOCAL, SHARED_MEMORY = -1, -2
+
+
+def other_pe(space: Any, pe: int) -> int | None:
+    """The PE that a memory belongs to, unless it is this one, or the memory is not symmetric."""
+    kind, owner = space[:2]
+    return int(owner) if kind == "heap" and owner != pe else None
 
 
 class Access(NamedTuple):
@@ -49,10 +56,36 @@ class Access(NamedTuple):
     stamp: int  # none that comes after it has a smaller one
 
     @property
-    def away(self) -> bool:
-        """Whether it is a plain store to another PE's memory."""
-        plain_store = self.op is None and self.writes
-        return plain_store and self.space[0] == "heap" and self.space[1] != self.pe
+    def change(self) -> str:
+        """Of an atomic access, how it changes a word, if what it was is not returned."""
+        if not self.atomic or not self.writes or self.call is None or self.call.update is None:
+            return ""
+        how = self.call.update.how
+        return "" if how == "set" and self.call.op.returns.dtype is not None else how
+
+    def conflicts(self, other: Access) -> bool:
+        """Whether it matters which of two accesses to the same bytes comes first.
+
+        Atomic ones do not conflict, but where one sets a word and the other changes it: if that
+        comes first it is lost; and where one is atomic for too few threads.
+        """
+        if self.atomic and other.atomic:
+            both = self.change, other.change
+            lost = "set" in both and any(how in CHANGES for how in both)
+            return lost or self.too_narrow_for(other)
+        return self.writes or other.writes
+
+    def too_narrow_for(self, other: Access) -> bool:
+        """Whether one of two atomic accesses, by `numba.cuda`, is so on its own GPU only."""
+        narrow = any(access.op is None and access.atomic for access in (self, other))
+        return narrow and self.pe != other.pe
+
+    @property
+    def away(self) -> int | None:
+        """Of a plain store to another PE's memory, that PE."""
+        if self.op is not None or not self.writes:
+            return None
+        return other_pe(self.space, self.pe)
 
     @property
     def end(self) -> int:

@@ -1,24 +1,30 @@
 """Clocks: what somebody knows to be over.
 
 `times` has for a thread how far it has come, and for a block how often it has met: all before that
-is known, but for stores to other PEs' memory, of which it has times of their own. `masks` has a bit
-for each of many things, and those whose bit is set are known: the launches of a PE that have ended,
-and of the operations that a PE has called for another (or for itself) those that were called, that
-have read their sources, whose data have arrived, and whose data arrive before what is written to
-the same PE from now on.
+is known, but for stores to other PEs' memory, of which it has times of their own: of those that
+have arrived, that have been fenced, and that arrive before what is written to one PE. `masks` has a
+bit for each of many things, and those whose bit is set are known: the launches of a PE that have
+ended, and of the operations that a PE has called for another (or for itself) those that were
+called, that have read their sources, whose data have arrived, and whose data arrive before what is
+written to the same PE from now on.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["CALLED", "DONE", "ENDED", "FENCED", "READ", "UPDATED", "Bit", "Clock"]
+__all__ = ["CALLED", "DONE", "ENDED", "FENCED", "OUT", "READ", "UPDATED", "Bit", "Clock"]
 
 # What a mask is of: (one of these, PE, its target; the launch of an atomic operation of numba.cuda)
 CALLED, READ, DONE, FENCED, ENDED, UPDATED = range(6)
-# What ends a key of `Clock.times`: of what was stored to other PEs' memory; of loads, and of stores
-# that another PE need not see, but may overwrite.
-OUT, LOADS = "out", "loads"
+# What ends a key of `Clock.times`: of what was stored to other PEs' memory, and has arrived there,
+# or has been fenced (for what arrives before what is written to one PE see `_to`); of loads, and of
+# stores that another PE need not see, but may overwrite.
+OUT, SENT, LOADS = "out", "sent", "loads"
+
+
+def _to(pe: int) -> str:
+    return f"to {pe}"
 
 
 class Clock:
@@ -68,10 +74,10 @@ class Clock:
         """Set bits of the mask that a key names."""
         self.masks[key] = self.masks.get(key, 0) | bits
 
-    def time(self, key: tuple[Any, ...], away: bool, seen: bool) -> int:
+    def time(self, key: tuple[Any, ...], away: int | None, seen: bool) -> int:
         """Up to when it knows what a thread or a block did; see `Launch.over`."""
-        if away:
-            return self.times.get((*key, OUT), -1)
+        if away is not None:
+            return max(self.times.get((*key, OUT), -1), self.times.get((*key, _to(away)), -1))
         time = self.times.get(key, -1)
         return time if seen else max(time, self.times.get((*key, LOADS), -1))
 
@@ -85,22 +91,41 @@ class Clock:
         """`quiet` of a PE: all that is known to have been called is over."""
         for kind in (READ, DONE):
             self.know_of_calls(pe, kind)
-        self.send(pe)
+        self.stores_are(OUT, pe)
 
-    def send(self, pe: int) -> None:
-        """A fence, or more: what a PE stored to others' memory arrives before what follows."""
-        for key, time in list(self.times.items()):
-            if key[0] == pe and key[-1] not in (OUT, LOADS):
-                sent = (*key, OUT)
-                self.times[sent] = time
+    def fence(self, pe: int) -> None:
+        """What is known to have been called or stored by a PE is fenced."""
+        self.know_of_calls(pe, FENCED)
+        self.stores_are(SENT, pe)
 
-    def keep_fenced(self, pe: int) -> None:
+    def stores_are(self, what: str, pe: int) -> None:
+        """What a PE is known to have stored to others' memory: arrived, or fenced."""
+        self.times |= {(*key, what): time for key, time in self._of(pe)}
+
+    def before_writes_to(self, pe: int, target: int) -> None:
+        """What is known when something arrives that a PE writes to another, or to itself, now."""
+        self.put(DONE, pe, target, self.masks.get((FENCED, pe, target), 0))
+        for key, _ in self._of(pe):
+            sent, arrived = (*key, SENT), (*key, _to(target))
+            if sent in self.times:
+                self.times[arrived] = self.times[sent]
+        if target != pe:
+            self._keep_fenced(pe)
+
+    def _keep_fenced(self, pe: int) -> None:
         """What another PE learns: of what was stored before, only what was fenced is seen there."""
-        for key, time in list(self.times.items()):
-            if key[0] == pe and key[-1] not in (OUT, LOADS):
-                begun = (*key, LOADS)
-                self.times[begun] = max(time, self.times.get(begun, -1))
-                self.times[key] = self.times.get((*key, OUT), -1)
+        for key, time in self._of(pe):
+            begun = (*key, LOADS)
+            self.times[begun] = max(time, self.times.get(begun, -1))
+            self.times[key] = max(self.times.get((*key, how), -1) for how in (OUT, SENT))
+
+    def _of(self, pe: int) -> list[tuple[Any, int]]:
+        """The times of a PE's threads and blocks."""
+        return [
+            (key, time)
+            for key, time in self.times.items()
+            if key[0] == pe and not isinstance(key[-1], str)
+        ]
 
     def forget_threads(self) -> None:
         """Drop what follows from the end of launches that is known."""

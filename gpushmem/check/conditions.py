@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from gpushmem.check.clock import Bit, Clock
 from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE
 
-__all__ = ["CHANGES", "Known", "Write", "can_do_without", "holds"]
+__all__ = ["CHANGES", "Known", "Write", "can_do_without", "holds", "total"]
 
 HOLDS = {
     CMP_EQ: lambda a, b: a == b, CMP_NE: lambda a, b: a != b, CMP_GT: lambda a, b: a > b,
@@ -135,6 +135,21 @@ class Known:
 def holds(compare: int, number: int | None, value: int) -> bool:
     """Whether a word that was set may satisfy a condition."""
     return number is None or bool(HOLDS[compare](number, value))
+
+
+def total(sets: list[Write], changes: list[Write]) -> int | None:
+    """What a word is after these writes; None if that depends on their order."""
+    if len(sets) > 1 or len({write.how for write in changes}) > 1:
+        return None
+    start = sets[0] if sets else None
+    number = start.value if start else 0
+    for write in changes:
+        if start and start.after(write):
+            continue
+        if number is None or write.value is None or (start and not write.after(start)):
+            return None
+        number = CHANGES[write.how](number, write.value)
+    return number
 
 
 def can_do_without(

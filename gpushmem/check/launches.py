@@ -94,23 +94,23 @@ class Launch:
         return block.clocks[k], block.stamps[k]
 
     def over(
-        self, thread: int, when: int, clock: Clock, away: bool = False, seen: bool = False
+        self, thread: int, when: int, clock: Clock, away: int | None = None, seen: bool = False
     ) -> bool:
         """Whether a clock knows that what a thread did at some time is over.
 
-        `away`: what it has stored to another PE's memory, which has to be fenced, too. `seen`: what
+        `away`: the PE to whose memory it has stored, which has to be fenced, too. `seen`: what
         it has stored, and another PE reads.
         """
         if self.known_time(thread, clock, seen, away) > when:
             return True
         return self.all_over(thread // self.threads, when, clock, away, seen)
 
-    def known_time(self, thread: int, clock: Clock, seen: bool, away: bool = False) -> int:
+    def known_time(self, thread: int, clock: Clock, seen: bool, away: int | None = None) -> int:
         """Up to when a clock knows what a thread did; see `over`."""
         return clock.time((self.pe, self.number, thread), away, seen)
 
     def all_over(
-        self, block: int, when: int, clock: Clock, away: bool = False, seen: bool = False
+        self, block: int, when: int, clock: Clock, away: int | None = None, seen: bool = False
     ) -> bool:
         """The same of what all threads of a block did at that time."""
         key = self.pe, self.number, "block", block

@@ -42,6 +42,7 @@ __all__ = [
     "TEAM",
     "THREADFENCE",
     "UPDATE",
+    "VALUE",
     "Log",
     "Trace",
     "read",
@@ -88,10 +89,13 @@ END = 10
 SYNC = 11
 CALL = 12  # of the host, all PEs call: 0 before, 1 after
 TEAM = 13  # the PE is in a new team: its number, the number of its members' description
-HOST = 14  # reads or writes an array of this PE: address, bytes, how
+# Reads or writes an array of this PE: address, bytes, how; of a write, 1 and what all elements are
+# set to, or 0.
+HOST = 14
 UPDATE = 15  # by an atomic operation: address, what | used << 8, operand, expected, old
 THREADFENCE = 16  # scope
 CONTENTS = 17  # of an array of a wait: 0 for values, 1 for status, 2 for indices; index, number
+VALUE = 18  # of the HOST before it: the address of an element, what it is set to
 
 CALL_OF_WARP = 2
 

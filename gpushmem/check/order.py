@@ -23,11 +23,13 @@ import numpy as np
 from gpushmem.check import log
 from gpushmem.check.accesses import Access
 from gpushmem.check.calls import ROWS, Call, extent, gather, known_to_all, spread, threads_of
-from gpushmem.check.clock import CALLED, DONE, ENDED, FENCED, READ, Clock
+from gpushmem.check.clock import CALLED, DONE, ENDED, OUT, READ, UPDATED, Bit, Clock
+from gpushmem.check.conditions import Write
 from gpushmem.check.history import History
 from gpushmem.check.launches import Launch
 from gpushmem.check.log import CALL_OF_WARP, Trace
 from gpushmem.check.pes import Pe, unheard
+from gpushmem.check.waits import Update
 from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL, UPDATES
 from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.compiler.observer import STORE
@@ -78,7 +80,7 @@ class _Replay:
         self.waits.find_locks()
 
     def _pass(self, stores: Iterable[Any] = (), *, collect: bool) -> None:
-        self.waits.begin(stores)
+        self.waits.begin(stores, last=collect)
         for pe in self.pes.values():
             pe.reset()
         self.meetings: dict[Any, dict[int, Clock]] = defaultdict(dict)
@@ -161,14 +163,30 @@ class _Replay:
 
     def _host(self, pe: Pe, record: Any, words: list[int]) -> None:
         clock = pe.event(record)
-        address, nbytes, how = words[:3]
+        address, nbytes, how, valued, value = words[:5]
         space, start = pe.place(address, 0)
+        if how == STORE:
+            pe.writes += 1
+            self._host_wrote(pe, record, address, nbytes, value if valued else None)
         self._add(
             Access(
                 space, start, nbytes, 0, 1, how == STORE, False, pe.pe, 0, 0, 0, pe.time,
                 pe.site_of(record), None, None, None, clock.copy(), int(record["stamp"]),
             )
         )  # fmt: skip
+
+    def _value(self, pe: Pe, record: Any, words: list[int]) -> None:
+        self._host_wrote(pe, record, words[0], 1, words[1])
+
+    def _host_wrote(
+        self, pe: Pe, record: Any, address: int, nbytes: int, value: int | None
+    ) -> None:
+        """The host has written to memory where there may be words that PEs wait for."""
+        over = Bit(UPDATED, pe.pe, 0, pe.writes)
+        over.tell(pe.host)
+        by = Update("host's write", pe.site_of(record), pe.host.copy(), pe.pe, 0, 0, pe.time)
+        write = Write(over, "set", value, by.clock, by, int(record["stamp"]))
+        self.waits.wrote(pe.place(address, 0), nbytes, write)
 
     def _team(self, pe: Pe, record: Any, words: list[int]) -> None:
         pe.teams[words[0]] = pe.members[words[1]]
@@ -183,7 +201,7 @@ class _Replay:
         clock = pe.event(record)
         scope, thread = words[0], int(record["thread"])
         if scope == SYSTEM:
-            clock.send(pe.pe)
+            clock.stores_are(OUT, pe.pe)
         if scope:
             launch = pe.launches[int(record["launch"])]
             launch.release([thread], clock.copy(), scope == SYSTEM)
@@ -264,8 +282,7 @@ class _Replay:
         elif op.facts.orders == "flush":
             clock.know_of_calls(pe.pe, READ)
         elif op.facts.orders == "fence":
-            clock.know_of_calls(pe.pe, FENCED)
-            clock.send(pe.pe)
+            clock.fence(pe.pe)
         if op.facts.meets:
             self._arrive(pe, pe.teams.get(call.team), clock)
         if op.facts.orders and op.facts.orders != "flush" and int(record["launch"]):
@@ -308,10 +325,7 @@ class _Replay:
         reading = known.copy()
         arriving = reading.copy()
         if call.pe >= 0:
-            fenced = known.masks.get((FENCED, pe.pe, call.pe), 0)
-            arriving.put(DONE, pe.pe, call.pe, fenced)
-        if call.pe not in (-1, pe.pe):
-            arriving.keep_fenced(pe.pe)
+            arriving.before_writes_to(pe.pe, call.pe)
         told = arriving.copy()
         for kind in (CALLED, READ, DONE):
             call.mark(told, kind)
@@ -343,6 +357,6 @@ HANDLERS = {
     log.MET: _Replay._met, log.ARRIVED: _Replay._arrived, log.LEFT: _Replay._left,
     log.SUBMIT: _Replay._submit, log.BEGIN: _Replay._begin, log.END: _Replay._end,
     log.SYNC: _Replay._sync, log.CALL: _Replay._call, log.TEAM: _Replay._team,
-    log.HOST: _Replay._host, log.CONTENTS: _Replay._contents,
+    log.HOST: _Replay._host, log.CONTENTS: _Replay._contents, log.VALUE: _Replay._value,
     log.UPDATE: _Replay._update, log.THREADFENCE: _Replay._threadfence,
 }  # fmt: skip

@@ -38,6 +38,7 @@ class Pe:
         """Before the log is gone through again."""
         self.host = Clock()
         self.time = 0  # events of the host
+        self.writes = 0  # by it
         self.launches: dict[int, Launch] = {}
         self.bits: dict[int, int] = defaultdict(int)  # operations so far, by target
         self.current: dict[Any, Call] = {}  # the call that a thread is in

@@ -303,7 +303,8 @@ class _Launches:
             if others >> launch.number & 1 and not history.over(access, thread, launch.begun):
                 low = np.searchsorted(rows["low"], access.low - self._longest[k], "left")
                 part = rows[low : np.searchsorted(rows["low"], access.end, "left")]
-                meets = _conflicting(part, access.low, access.writes, access.atomic)
+                atomic = access.atomic and access.pe == self._pe
+                meets = _conflicting(part, access.low, access.writes, atomic)
                 yield launch, part[meets]
 
 
@@ -432,7 +433,7 @@ def _in_one_memory(
                 if (access.writes or not other.writes) and _covers(access, other):
                     live.drop(k)
                 continue
-            if (access.writes or other.writes) and not (access.atomic and other.atomic):
+            if access.conflicts(other):
                 element = _unordered(history, other, access)
                 if element is not None:
                     yield other, access, element
@@ -440,7 +441,9 @@ def _in_one_memory(
 
 
 def _covers(access: Access, other: Access) -> bool:
-    """Whether an access touches all bytes that another does."""
+    """Whether an access touches all bytes that another does, and conflicts with as much."""
+    if access.atomic and other.atomic and access.change != other.change:
+        return False
     same = access.stride == other.stride and access.start == other.start
     if same and access.size == other.size and access.times >= other.times:
         return access.atomic <= other.atomic
@@ -460,7 +463,7 @@ def _unordered(history: History, first: Access, second: Access) -> tuple[int, in
     """
     if first.call is not None and first.call is second.call:
         return None
-    if first.atomic and second.atomic:
+    if first.atomic and second.atomic and not first.conflicts(second):
         return None
     plain = first.op is None and second.op is None
     same = (first.pe, first.launch) == (second.pe, second.launch) and (plain or first is second)

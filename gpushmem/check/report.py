@@ -11,8 +11,10 @@ from gpushmem.check.calls import Call
 from gpushmem.check.clock import CALLED, Clock
 from gpushmem.check.history import History
 from gpushmem.check.log import BLOCK_BITS
+from gpushmem.check.missed import Missed
 from gpushmem.check.races import Race
 from gpushmem.check.waits import Update
+from gpushmem.ops import CMP_EQ
 from gpushmem.ops.row import RETURN
 from gpushmem.simt.base.gpu_model import LANES
 
@@ -21,13 +23,21 @@ __all__ = ["KINDS", "Problem", "problems", "text_of"]
 KINDS = {
     "race": "nothing orders two accesses to the same memory",
     "ordering": "an operation is used before it is sure to be over",
+    "scope": "an operation is atomic for fewer threads than use it",
+    "missed": "a value that is waited for may be replaced before it is seen",
     "bounds": "symmetric memory is accessed that belongs to no array",
 }
 
 
-def problems(history: History, found: list[Race], bounds: list[Outside]) -> list[Problem]:
+def problems(
+    history: History, found: list[Race], missed: list[Missed], bounds: list[Outside]
+) -> list[Problem]:
     """What is to be reported."""
-    return [_OutOfBounds(history, one) for one in bounds] + [_Race(history, one) for one in found]
+    return [
+        *(_OutOfBounds(history, one) for one in bounds),
+        *(_Race(history, one) for one in found),
+        *(_Missed(history, one) for one in missed),
+    ]
 
 
 def text_of(found: list[Problem]) -> str:
@@ -149,6 +159,39 @@ class _OutOfBounds(Problem):
         )
 
 
+class _Missed(Problem):
+    """A wait that may never end, in words."""
+
+    def __init__(self, history: History, missed: Missed) -> None:
+        self.history, self.missed, self.seen = history, missed, missed.seen
+        self.write, self.wait = missed.write, missed.wait
+        self.accesses = [(self.write, self.write.thread), (self.wait, self.wait.thread)]
+
+    def kind(self) -> str:
+        return "missed"
+
+    def what(self) -> str:
+        assert self.wait.op is not None
+        return f"{self.wait.op.name} may never end: its value may be replaced before it is seen"
+
+    def memory(self) -> str:
+        at = self.wait.start + self.missed.element * self.wait.size
+        return _of_heap(self.history, self.wait, at)
+
+    def cure(self) -> str:
+        waiting, writing = self.wait.pe, self.write.pe
+        if self.missed.unordered:
+            return f"missing: fence() between this write and that of {self.missed.unordered}"
+        call = self.wait.call
+        grows = ", or CMP_GE if values only grow" * (call is not None and call.compare == CMP_EQ)
+        if waiting == writing:
+            return f"missing: this write has to come after the wait{grows}"
+        return (
+            f"missing: PE {waiting} has to tell PE {writing}, before this write, that the wait has "
+            f"ended{grows}"
+        )
+
+
 def _named(array: dict[str, Any], owner: int, index: str = "") -> str:
     """An array, for people."""
     name = f"`{array['name'] or 'symmetric array'}{index}`"
@@ -156,6 +199,16 @@ def _named(array: dict[str, Any], owner: int, index: str = "") -> str:
         f"{name} on PE {owner} ({array['dtype']}, shape {tuple(array['shape'])}, allocated at "
         f"{array['where']})"
     )
+
+
+def _of_heap(history: History, access: Access, start: int) -> str:
+    """The element of an array that an access is to, for people."""
+    owner = access.space[1]
+    for array in reversed(history.pes[access.pe].arrays):
+        if array["array"] <= start < array["array"] + max(array["bytes"], 1):
+            index = (start - array["array"]) // array["item"]
+            return _named(array, owner, f"[{index}]")
+    return f"offset {start:#x} of the symmetric heap of PE {owner}"
 
 
 class _Race(Problem):
@@ -174,17 +227,23 @@ class _Race(Problem):
         self.seen = race.seen
 
     def kind(self) -> str:
+        if self.first.atomic and self.first.too_narrow_for(self.second):
+            return "scope"
         return "ordering" if self._half_ordered() else "race"
 
     def what(self) -> str:
         a, b = self.first, self.second
-        name = a.op.name if a.op else "a store" + " to another PE's memory" * a.away
+        name = a.op.name if a.op else "a store" + " to another PE's memory" * (a.away is not None)
         if self._half_ordered():
             if not a.writes:
                 return f"the source of {name} is changed before it has been read"
             if a.op and a.op.base == "get":
                 return f"what {name} fetches is used before it has arrived"
             return f"what {name} writes may arrive after it is {'written' if b.writes else 'read'}"
+        if a.atomic and b.atomic and a.too_narrow_for(b):
+            return "cuda.atomic is atomic for the threads of its own GPU only"
+        if a.atomic and b.atomic:
+            return "a word is set and changed in any order: the change may be lost"
         two = "two writes" if a.writes and b.writes else "a write and a read"
         return f"nothing orders {two} of the same memory"
 
@@ -195,11 +254,7 @@ class _Race(Problem):
             return f"shared memory of PE {space[1]}, byte {start & (1 << BLOCK_BITS) - 1}"
         if space[0] == "memory":
             return f"memory of PE {space[1]} that is not symmetric, address {start:#x}"
-        for array in reversed(self.history.pes[access.pe].arrays):
-            if array["array"] <= start < array["array"] + max(array["bytes"], 1):
-                index = (start - array["array"]) // array["item"]
-                return _named(array, space[1], f"[{index}]")
-        return f"offset {start:#x} of the symmetric heap of PE {space[1]}"
+        return _of_heap(self.history, access, start)
 
     def _element(self, access: Access) -> int:
         which = 0 if access is self.race.first else 1
@@ -220,7 +275,8 @@ class _Race(Problem):
         return launch.over(self.one, access.when, clock)
 
     def cure(self) -> str:
-        return f"missing: {self._missing_order() if self._half_ordered() else self._missing_sync()}"
+        half = self.kind() == "ordering"
+        return f"missing: {self._missing_order() if half else self._missing_sync()}"
 
     def _missing_order(self) -> str:
         """What would make sure of the end of the first."""
@@ -247,6 +303,11 @@ class _Race(Problem):
     def _missing_sync(self) -> str:
         """What would order the two."""
         a, b = self.first, self.second
+        if self.kind() == "scope":
+            narrow = a if a.op is None else b
+            return f"an operation of gpushmem, such as atomic_add, at {narrow.site}"
+        if b.op is not None and b.op.facts.waits_for and a.op is None and a.writes:
+            return f"p, atomic_set or signal_op instead of the store, as {b.op.name} waits for it"
         neighbour = self._neighbour()
         if neighbour is not None:
             return (

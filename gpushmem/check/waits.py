@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpushmem.check.accesses import SHARED_MEMORY
+from gpushmem.check.accesses import SHARED_MEMORY, other_pe
 from gpushmem.check.calls import Call
-from gpushmem.check.clock import CALLED, DONE, FENCED, UPDATED, Bit, Clock
+from gpushmem.check.clock import CALLED, UPDATED, Bit, Clock
 from gpushmem.check.conditions import CHANGES, Write
 from gpushmem.check.pes import Pe
-from gpushmem.check.words import Word
+from gpushmem.check.words import Replaced, Word
 from gpushmem.ops import CMP_EQ, SIGNAL_ADD
 from gpushmem.ops.row import DATA, READS, SIGNAL, UPDATES
 from gpushmem.simt.compiler.observer import ADD, AND, CAS, OR, OTHER, SET, XOR
@@ -21,15 +22,23 @@ from gpushmem.simt.compiler.observer import ADD, AND, CAS, OR, OTHER, SET, XOR
 __all__ = ["Update", "Waits"]
 
 HOW = {ADD: "add", OR: "or", AND: "and", XOR: "xor"}  # others set the word
+SETS = "set", "swap", "compare_swap", "p"
 INTEGER, TRUTH = 0, 1  # what a result is
+# Ends of names: one word is enough.
+ANY, SOME = ("_any", "_any_vector"), ("_some", "_some_vector")
+ONE_OF_SEVERAL = ANY + SOME
 
 
 class Update(NamedTuple):
-    """An atomic operation of numba.cuda, or a plain store, to a word that others look at."""
+    """A change of a word that others look at, but by an operation: plain, atomic, by a host."""
 
     what: str
     site: str
     clock: Clock  # what its thread knew, fenced or not
+    pe: int
+    launch: int
+    thread: int
+    when: int  # the thread's clock
 
 
 class Store(NamedTuple):
@@ -42,10 +51,9 @@ class Store(NamedTuple):
     where: Any
 
     @property
-    def away(self) -> bool:
-        """Whether it is to another PE's memory."""
-        space = self.where[0]
-        return space[0] == "heap" and space[1] != self.pe.pe
+    def away(self) -> int | None:
+        """The PE that it is to, if it is another one."""
+        return other_pe(self.where[0], self.pe.pe)
 
     def clock(self) -> tuple[Clock, int]:
         """What its thread knew, and since which stamp."""
@@ -62,6 +70,16 @@ class Store(NamedTuple):
         """Nothing: a clock that had it would have all that was done since the event before."""
 
 
+def _looked_at(call: Call, n: int, result: int) -> Iterable[int]:
+    """Which of the `n` words of a wait, or a test, its result is about."""
+    _, status, some = call.contents
+    if call.op.base.endswith(ANY):
+        return range(result, result + 1) if result >= 0 else ()
+    if call.op.base.endswith(SOME):
+        return some.values() if result else ()
+    return [k for k in range(n) if not status.get(k)]
+
+
 class Waits:
     """The words, and what was heard of their writes."""
 
@@ -70,21 +88,25 @@ class Waits:
         self.ordered: dict[Any, frozenset[Any]] = {}  # by each wait
         self.hears = False  # whether waits order anything yet
         self.sections: list[list[tuple[Bit, Write]]] = []  # of each lock
+        # Waits, the index and place of the word, and what may keep it from ending.
+        self.missed: list[tuple[Call, int, Any, Replaced]] = []
 
-    def begin(self, stores: Iterable[tuple[Any, Store, int, str]]) -> None:
+    def begin(self, stores: Iterable[tuple[Any, Store, int, str]], *, last: bool) -> None:
         """Before the log is gone through; `stores`, as they were when it was the last time."""
+        self._last = last
         for where, store, value, site in stores:
             self._store(where, store, value, site)
+        self._places: dict[Any, list[int]] = defaultdict(list)  # of the words there are so far
+        for space, start in sorted(self.words, key=lambda where: where[1]):
+            self._places[space].append(start)
         # Words that somebody changed who saw what they were: what knows of it, and what it saw.
         self.taken: dict[Any, list[tuple[Bit, int]]] = defaultdict(list)
 
     def _store(self, where: Any, store: Store, value: int, site: str) -> None:
         clock, stamp = store.clock()
-        if store.away:
-            pe, target = store.pe.pe, where[0][1]
-            clock.put(DONE, pe, target, clock.masks.get((FENCED, pe, target), 0))
-            clock.keep_fenced(pe)
-        by = Update("store", site, clock)
+        if store.away is not None:
+            clock.before_writes_to(store.pe.pe, store.away)
+        by = Update("store", site, clock, store.pe.pe, store.launch, store.thread, store.when)
         self.words[where].put(Write(store, "set", value, clock, by, stamp))
 
     def stores(self, pes: Iterable[Pe]) -> list[tuple[Any, Store, int, str]]:
@@ -142,24 +164,21 @@ class Waits:
         looked = [e for e in call.effects if e.effect.how == READS and e.effect.kind != DATA]
         if not looked or op.base.startswith("atomic_"):
             return
-        _, address, item, size, _, _ = looked[0]
-        compare, value = call.compare, call.value
-        values, status, some = call.contents
-        indices: Iterable[int] = [k for k in range(size // item) if not status.get(k)]
+        compare, value, values = call.compare, call.value, call.contents[0]
         if op.base == "signal_fetch":
             compare, value = CMP_EQ, result
-        elif op.base.endswith(("_any", "_any_vector")):
-            indices = range(result, result + 1) if result >= 0 else range(0)
-        elif not result and (truth == TRUTH or op.base.endswith(("_some", "_some_vector"))):
-            return
-        elif op.base.endswith(("_some", "_some_vector")):
-            indices = some.values()
-        for index in indices:
-            space, start = pe.place(address + index * item, int(call.record["launch"]))
+        _, address, item, size, _, _ = looked[0]
+        for index in _looked_at(call, size // item, result):
+            where = pe.place(address + index * item, int(call.record["launch"]))
             # Who knows this of the wait, comes after it.
             call.mark(clock, CALLED)
-            who = call.over(CALLED)
-            self._hear((space, start), who, index, clock, compare, values.get(index, value))
+            who, expected = call.over(CALLED), values.get(index, value)
+            if self._last and op.waits and not op.base.endswith(ONE_OF_SEVERAL):
+                replaced = self.words[where].replaced(who, clock, compare, expected)
+                if replaced is not None:
+                    self.missed.append((call, index, where, replaced))
+            if result or truth != TRUTH:  # it did not give up
+                self._hear(where, who, index, clock, compare, expected)
 
     def _fetch(self, call: Call, clock: Clock, old: int) -> None:
         """What an atomic operation, which saw this, lets its caller know."""
@@ -175,16 +194,26 @@ class Waits:
 
     # --- what is written
 
+    def wrote(self, where: Any, nbytes: int, write: Write) -> None:
+        """Something is written to memory where there may be words."""
+        space, start = where
+        places = self._places[space]
+        for k in range(bisect_left(places, start), bisect_left(places, start + nbytes)):
+            self.words[space, places[k]].put(write)
+
     def write(self, call: Call, effect: Any, where: Any, clock: Clock, over: Bit) -> None:
         """What a call writes to a word."""
-        how, value = "set", call.value
+        how, value = "set", call.value  # None: it may be anything
         if effect.kind == SIGNAL:
             how = "add" if call.compare == SIGNAL_ADD else "set"
         else:
             what = call.op.base.removeprefix("atomic_").removeprefix("fetch_")
             if what == "inc":
                 what, value = "add", 1
-            how = what if what in CHANGES else "set"
+            if what in CHANGES:
+                how = what
+            elif what not in SETS:
+                value = None
         if effect.how == UPDATES:
             clock = clock.copy()
             call.mark(clock, CALLED)
@@ -203,18 +232,20 @@ class Waits:
             self._hear(where, step, 0, clock, CMP_EQ, old)
         if what != CAS or old == expected:
             # Relaxed: others that see it know only what was fenced before.
-            away = where[0][0] == "heap" and where[0][1] != pe.pe
-            known = launch.released.get((thread, away), launch.begun).copy()
+            target = other_pe(where[0], pe.pe)
+            known = launch.released.get((thread, target is not None), launch.begun).copy()
+            if target is not None:
+                known.before_writes_to(pe.pe, target)
             for key, mask in clock.masks.items():
                 if key[0] == UPDATED:
                     known.know(key, mask)
             step.tell(known)
             value = operand if what != OTHER else None
-            by, stamp = (
-                Update("atomic operation", pe.site_of(record), clock.copy()),
-                record["stamp"],
-            )
-            write = Write(step, HOW.get(what, "set"), value, known, by, int(stamp))
+            by = Update(
+                "atomic operation", pe.site_of(record), clock.copy(), pe.pe, launch.number, thread,
+                int(record["clock"]),
+            )  # fmt: skip
+            write = Write(step, HOW.get(what, "set"), value, known, by, int(record["stamp"]))
             self.words[where].put(write)
             if what == CAS or (what == SET and used and old != operand):
                 self.taken[where].append((step, old))

@@ -16,13 +16,13 @@ import bisect
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpushmem.check.clock import CALLED, UPDATED, Bit, Clock
-from gpushmem.check.conditions import Known, Write, can_do_without, holds
+from gpushmem.check.conditions import Known, Write, can_do_without, holds, total
 from gpushmem.ops import CMP_EQ
 
-__all__ = ["Word"]
+__all__ = ["Replaced", "Word"]
 
 Masks = dict[Any, int]
 LAYERS = 8  # by how many waits one may be behind others of the same word
@@ -110,15 +110,26 @@ class Word:
 
         A clock that knows `who` is that of something that comes after the wait.
         """
-        if self._index is None:
-            self._index, self._puts = _Index(self.writes.values()), 0
-            self._known.clear()
-        hearing = _Hearing(self.writes, self._index, self._known_to(clock), who, clock)
+        hearing = self._hearing(who, clock)
         seen = frozenset(write.over for write in hearing.needed(compare, value))
         for over in seen:
             clock.join(self.writes[over].clock)
             over.tell(clock)
         return seen
+
+    def replaced(self, who: Bit, clock: Clock, compare: int, value: int) -> Replaced | None:
+        """The write that may keep a wait from ending, as its condition does not hold after that.
+
+        All that does not come after the wait may have arrived before its PE looks at the word; if
+        the condition does not hold then, the wait never ends.
+        """
+        return self._hearing(who, clock).replaced(compare, value)
+
+    def _hearing(self, who: Bit, clock: Clock) -> _Hearing:
+        if self._index is None:
+            self._index, self._puts = _Index(self.writes.values()), 0
+            self._known.clear()
+        return _Hearing(self.writes, self._index, self._known_to(clock), who, clock)
 
     def _known_to(self, clock: Clock) -> Known:
         """The writes that a clock knows; kept for those who listen later."""
@@ -146,6 +157,13 @@ def _those_in(
             yield writes[Bit._make((*key, bit.bit_length() - 1))]
 
 
+class Replaced(NamedTuple):
+    """A write that may keep a wait from ending."""
+
+    by: Write
+    write: Write | None  # that the wait is for, if a write sets the word to that
+
+
 class _Hearing:
     """A wait, and what is known of a word's writes when it returns."""
 
@@ -167,6 +185,25 @@ class _Hearing:
                 write, self._known.writes(write, possible), possible, compare, value
             )
         ]
+
+    def replaced(self, compare: int, value: int) -> Replaced | None:
+        """See `Word.replaced`; of a word that is changed, too, only if there is one result."""
+        possible = sorted(self._possible(self._unknown()), key=lambda write: write.stamp)
+        sets = self._known.sets + [write for write in possible if write.how == "set"]
+        last = [write for write in sets if not any(other.after(write) for other in sets)]
+        if self._index.only_set:
+            good = [write for write in sets if holds(compare, write.value, value)]
+            bad = [write for write in last if not holds(compare, write.value, value)]
+            return Replaced(bad[-1], good[-1]) if bad and good else None
+        changes = [write for write in possible if write.how != "set"]
+        if not changes:
+            return None
+        known = self._known.writes(changes[-1], possible)
+        every = [write for write in known if write.how != "set"] + changes
+        number = total(last, every)
+        if number is None or holds(compare, number, value):
+            return None
+        return Replaced(changes[-1], None)
 
     def _of_sets(self, compare: int, value: int) -> list[Write]:
         """Of a word that is only set: what comes before each set that satisfies the condition."""

@@ -46,16 +46,41 @@ def bit(k):
     return Bit(DONE, 0, 0, k)
 
 
-def found(writes, before, heard, later, compare, value):
+def found(*situation):
     """What `Word.hear` says."""
+    word, clock, compare, value = made(*situation)
+    return {over.bit for over in word.hear(WAIT, clock, compare, value)}
+
+
+def replaced(*situation):
+    """Whether a write may keep the wait from ending, as `Word.replaced` says."""
+    word, clock, compare, value = made(*situation)
+    return word.replaced(WAIT, clock, compare, value) is not None
+
+
+def made(writes, before, heard, later, compare, value):
+    """The word, the clock of who waits, and its condition."""
     word = Word()
     for k, (how, number) in enumerate(writes):
         clock = Clock(masks={(DONE, 0, 0): sum(1 << j for j in before[k])})
         if k in later:
             clock.put(CALLED, 9, 0, 1)
         word.put(Write(bit(k), how, number, clock, None))
-    clock = Clock(masks={(DONE, 0, 0): sum(1 << k for k in heard)})
-    return {over.bit for over in word.hear(WAIT, clock, compare, value)}
+    return word, Clock(masks={(DONE, 0, 0): sum(1 << k for k in heard)}), compare, value
+
+
+def ends(writes, before, heard, later, compare, value):
+    """Whether the condition holds, in each order, after all that need not come after the wait."""
+    some = [k for k in range(len(writes)) if k not in later]
+    made = set()
+    for order in permutations(some):
+        if any(order.index(j) > order.index(k) for k in order for j in before[k]):
+            continue
+        number = 0
+        for how, by in (writes[k] for k in order):
+            number = MADE[how](number, by)
+        made.add(HOLDS[compare](number, value))
+    return made
 
 
 def enumerated(writes, before, heard, later, compare, value):
@@ -105,6 +130,26 @@ def test_nothing_is_ordered_that_need_not_be(situation):
     truth = enumerated(*situation)
     assume(truth is not None)
     assert found(*situation) <= truth
+
+
+@settings(max_examples=300, deadline=None)
+@given(situations(["set"]))
+def test_a_wait_whose_value_is_replaced_may_never_end(situation):
+    assume(enumerated(*situation) is not None)
+    may_not_end = False in ends(*situation)
+    if HOLDS[situation[4]](0, situation[5]):  # it may have held before anything was written
+        assert replaced(*situation) <= may_not_end
+    else:
+        assert replaced(*situation) == may_not_end
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from([["add"], ["set", "add"], ["or"], ["set", "add", "or", "xor"]]), st.data())
+def test_a_wait_that_ends_in_every_order_is_not_said_to_miss_anything(hows, data):
+    situation = data.draw(situations(hows))
+    assume(enumerated(*situation) is not None)
+    if replaced(*situation):
+        assert False in ends(*situation)
 
 
 # --- long histories: each wait compared with one that looks at all writes

@@ -12,7 +12,7 @@ from gpushmem.errors import ArgumentError
 from gpushmem.ops import OPS
 from tests.pes import compile_first
 
-PES = [2, 3, 4, 8]
+PES = [3, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))]
 SOME_PES = [2, *(pytest.param(n, marks=pytest.mark.slow) for n in PES[1:])]
 BITS = ["int32", "int64", "uint32", "uint64"]
 NUMBERS = [*BITS, "float32", "float64"]

@@ -414,7 +414,7 @@ def test_nothing_is_moved_to_anywhere(run_pes):
     def body():
         shmem.init()
         me, other = shmem.my_pe(), 1 - shmem.my_pe()
-        whole, signal = shmem.full((4, 6), me), shmem.zeros(1, "uint64")
+        whole, signal = shmem.full((4, 6), me, "int64"), shmem.zeros(1, "uint64")
         arrays = [shmem.zeros(0, "int64"), shmem.zeros((0, 3), "int64"), whole[4:], whole[2:2],
                   whole[0, 6:]]  # fmt: skip
         last = shmem.empty(shmem.heap_stats().largest_free // 8, "int64")

@@ -16,7 +16,7 @@ from tests.conformance.test_ordering import in_pes
 from tests.conformance.test_rma import DTYPES, PAIR, THREADS, numbers, same
 from tests.pes import compile_first
 
-PES = [2, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8))]
+PES = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
 MOSTLY_3 = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
 FORMS = [name for name, op in OPS.items() if op.base == "put_signal"]
 FEW = ["uint8", "complex128"]

@@ -76,7 +76,7 @@ def test_every_pe_ends_with_the_same_bits(run_pes, algorithm):
     assert all(found == results[0] for found in results)
 
 
-@pytest.mark.parametrize("n_pes", PES)
+@pytest.mark.parametrize("n_pes", PES[1:])
 def test_the_norm_is_numpys(run_pes, n_pes):
     """Tolerances are some units in the last place of each dtype; bits are the same everywhere."""
 

@@ -112,11 +112,11 @@ def test_what_is_multiplied_may_be_part_of_larger_arrays(run_pes):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("all-gather", {"tile": (2, 3)}),
+        pytest.param("all-gather", {"tile": (2, 3)}, marks=pytest.mark.slow),
         ("all-gather", {"tile": (6, 5)}),  # two shards together, and one alone
         ("reduce-scatter", {"tile": (2, 3), "direct": True}),
-        ("reduce-scatter", {"tile": (2, 3), "direct": False}),
-        ("all-reduce", {"tile": (2, 3), "direct": True}),
+        pytest.param("reduce-scatter", {"tile": (2, 3), "direct": False}, marks=pytest.mark.slow),
+        pytest.param("all-reduce", {"tile": (2, 3), "direct": True}, marks=pytest.mark.slow),
         ("all-reduce", {"tile": (2, 3), "direct": False}),
     ],
 )

@@ -239,9 +239,6 @@ KERNELS = [
 ]  # fmt: skip
 QUICK = ("atomic_fetch_add", "iput", "signal_fetch")
 WRITTEN = 3  # by the callback, to where the result is awaited
-NO_RESULT = ("atomic_set", "atomic_inc", "atomic_add", "atomic_and", "atomic_or", "atomic_xor",
-             "iput", "iget", "collect", "alltoalls", "wait_until", "wait_until_all",
-             "wait_until_all_vector")  # fmt: skip
 
 
 def words_of(value):
@@ -304,9 +301,9 @@ def as_kernels(me, n, names):
         op = OPS[name]
         given = arguments_of(op, n)
         kernel = Kernel("uint64" if "signal" in op.base else "int64")
-        if op.base in ("test", "test_all", "test_all_vector"):
+        if op.result() == "bool":
             kernel.dtype = np.dtype(bool)
-        want = None if op.base in NO_RESULT else kernel.dtype.type(WRITTEN)
+        want = None if op.result() is None else kernel.dtype.type(WRITTEN)
         op.function(**given)  # loads it
         used = driver.memory_used(me)
         kernel.launches.clear()

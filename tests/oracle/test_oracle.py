@@ -19,7 +19,7 @@ SLOW = (
     "fp8_bindings", "laplace", "warning", "multithreads", "vectorize_decor", "fastmath", "inspect",
     "minmax", "powi", "gufunc_scalar", "vectorize_scalar_arg", "analysis", "ssa", "record_dtype",
     "make_function_to_jit_function", "cupy_bfloat16_interop", "debuginfo_types", "array",
-    "device_array_capture", "reduction", "cuda_array_interface",
+    "device_array_capture", "reduction", "cuda_array_interface", "array_args",
 )  # fmt: skip
 NAMES = [
     pytest.param(name, marks=[pytest.mark.slow] * (name.partition(".test_")[2] in SLOW))

@@ -40,7 +40,6 @@ from gpushmem.errors import ArgumentError, ArgumentTypeError, ShmemError
 from gpushmem.job.job import current
 from gpushmem.ops import Op
 from gpushmem.simt.base.embedding import Embedder, embed
-from gpushmem.simt.compiler.observer import LOAD, STORE
 from gpushmem.simt.compiler.target import adopt, simt_target
 from gpushmem.simt.grid import entry, sharing
 from gpushmem.simt.run import cores, scheduler
@@ -173,13 +172,13 @@ class CpuBackend:
     def to_host(self, native: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         self.synchronize()
         if self._recorder is not None:
-            self._recorder.accessed(native, LOAD)
+            self._recorder.read(native)
         return np.array(native)
 
     def from_host(self, native: np.ndarray[Any, Any], values: Any) -> None:
         self.synchronize()
         if self._recorder is not None:
-            self._recorder.accessed(native, STORE)
+            self._recorder.written(native, values)
         np.copyto(native, values, casting="unsafe")  # as assignment to a NumPy array does
 
     def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -16,13 +16,28 @@ from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import hook
 from gpushmem.backends.cpu.inline import nbytes_of
 from gpushmem.backends.cpu.world import World
-from gpushmem.check.log import BEGIN, CALL, DONE, EFFECT, END, HOST, OP, SUBMIT, SYNC, TEAM, Log
+from gpushmem.check.log import (
+    BEGIN,
+    CALL,
+    DONE,
+    EFFECT,
+    END,
+    HOST,
+    OP,
+    SUBMIT,
+    SYNC,
+    TEAM,
+    VALUE,
+    Log,
+)
 from gpushmem.check.recording import COMPARED, KIND_OF, PLACE
 from gpushmem.lines import assigned_name, line_of, user_frame
 from gpushmem.ops import Op
 from gpushmem.ops.team import Team
+from gpushmem.simt.compiler.observer import LOAD, STORE
 from gpushmem.simt.run.kernel import Running
 
+FEW = 64  # numbers
 __all__ = ["Recorder", "check_kernels", "recorder"]
 
 
@@ -156,9 +171,26 @@ class Recorder:
         self._log.append(DONE, launch, site, returned, clock=2)
         return result
 
-    def accessed(self, array: np.ndarray[Any, Any], how: int) -> None:
-        """The host reads or writes an array of its PE: `how` as `simt.compiler.observer` says."""
-        self._log.append(HOST, 0, self._site(), (address_of(array), array.nbytes, how))
+    def read(self, array: np.ndarray[Any, Any]) -> None:
+        """The host reads an array of its PE."""
+        self._log.append(HOST, 0, self._site(), (address_of(array), array.nbytes, LOAD))
+
+    def written(self, array: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
+        """The host writes an array of its PE.
+
+        PEs may wait for it: of integers the values are recorded, if all are equal or they are few.
+        """
+        site, words = self._site(), (address_of(array), array.nbytes, STORE)
+        numbers = (values.ravel() if array.dtype.kind in "iu" else values.ravel()[:0]).astype(
+            np.int64
+        )
+        if len(numbers) and (numbers == numbers[0]).all():
+            self._log.append(HOST, 0, site, (*words, 1, int(numbers[0])))
+            return
+        self._log.append(HOST, 0, site, words)
+        if len(numbers) == array.size <= FEW and array.flags.c_contiguous:
+            for k, number in enumerate(numbers.tolist()):
+                self._log.append(VALUE, 0, site, (words[0] + k * array.itemsize, number))
 
     def _new_teams(self, result: Any) -> None:
         """Record the teams that an operation has made."""

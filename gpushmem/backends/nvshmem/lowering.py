@@ -97,7 +97,7 @@ CALLS = {
     "reducescatter": Call("{ctype}_{op}_reducescatter{form}", PART),
 } | {
     name: Call(f"{{ctype}}_{name}", " ".join(op.params))
-    for name, op in OPS.items() if name.startswith("atomic_")
+    for name, op in OPS.items() if name.startswith("atomic_") and name not in composed.CHOICES
 } | {
     f"{verb}_{family}{form}": Call(
         f"{{ctype}}_{verb}_{family}{form}", WRITING if family == "some" else SEVERAL

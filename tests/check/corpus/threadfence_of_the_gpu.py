@@ -14,14 +14,13 @@ PES = 2
 @shmem.jit
 def kernel(dst, out, flag):
     other = 1 - shmem.my_pe()
-    there, its_flag = shmem.peer_array(dst, other), shmem.peer_array(flag, other)
-    there[0] = 5  # <- 1
+    shmem.peer_array(dst, other)[0] = 5  # <- 1
     if FIXED:
         cuda.threadfence_system()
     else:
         cuda.threadfence()
-    cuda.atomic.exch(its_flag, 0, 1)
-    while cuda.atomic.add(flag, 0, 0) == 0:
+    shmem.atomic_set(flag, 1, other)
+    while shmem.atomic_fetch(flag, 1 - other) == 0:
         pass
     out[0] = dst[0]  # <- 2
 

@@ -134,7 +134,7 @@ def signal(entry, signal, value, op, pe):
 
 
 SET, AND, OR, XOR = pending.SET, pending.AND, pending.OR, pending.XOR
-HOW = {
+HOW = {  # atomic operations that return nothing
     "set": device(lambda value: SET),
     "add": adding,
     "inc": adding,
@@ -145,11 +145,10 @@ HOW = {
 
 
 def _atomic(op: Op) -> Any:
-    """An atomic operation: one that returns nothing may be late, others follow what is pending."""
-    inner = atomics.BODIES[op.base]
-    if op.returns.dtype is not None:
-        return _after_own(op, inner)
-    how = HOW[op.base.removeprefix("atomic_")]
+    """An atomic operation: one of `HOW` may be late, others follow what is pending."""
+    how = HOW.get(op.base.removeprefix("atomic_"))
+    if how is None:
+        return _after_own(op, atomics.BODIES[op.base])
 
     @device
     def by(dst, value, pe):
@@ -176,7 +175,7 @@ def force(address, nbytes, plain):
 
 
 def _after_own(op: Op, inner: Any) -> Any:
-    """An atomic operation that returns a value comes after this PE's own on the element."""
+    """An atomic operation that is performed at once comes after this PE's own on the element."""
     call = device(inner)
 
     def fetch(dst, pe):

@@ -1,5 +1,3 @@
-# A good report: race, a plain store to a word that is waited for; missing: p or signal_op for it,
-# after fence(). Nothing of the data: the wait orders them in all but this.
 """A flag is a plain store through peer_array, for which the peer waits."""
 
 import sys

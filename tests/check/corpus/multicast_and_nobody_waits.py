@@ -1,4 +1,3 @@
-# A good report: race, the store at 1 and the read at 2; missing: PE 0 has to tell PE 1.
 """A store reaches all PEs of a team, and none of them waits for it."""
 
 import sys

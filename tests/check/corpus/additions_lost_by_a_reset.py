@@ -1,5 +1,3 @@
-# A good report: race, atomic_set and atomic_add in no order: additions may be lost, and a later
-# wait for the sum may never end; missing: a barrier between.
 """The owner sets a counter to 0 for the next round, when other PEs may have added to it."""
 
 import sys

@@ -1,5 +1,3 @@
-# A good report: race, put_signal and the read of the next step; missing: PE 0 has to tell PE 1.
-# The fixed program is right: the owner resets the flag before it lets the sender go on.
 """A flag is set to 1 in each step, and is not reset in between."""
 
 import sys

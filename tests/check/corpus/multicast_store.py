@@ -1,5 +1,3 @@
-# A good report: ordering, the store at 1 may arrive after it is read; missing: fence() or quiet()
-# before signal_op.
 """A store reaches all PEs of a team, then a signal, without a fence."""
 
 import sys

@@ -1,5 +1,3 @@
-# A good report: ordering, the store at 1 may arrive after it is read; missing: quiet() before
-# signal_op, as that is to another PE.
 """A store to one PE's memory, a fence, and a signal to another PE, which gets what was stored."""
 
 import sys

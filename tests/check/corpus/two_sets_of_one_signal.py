@@ -1,5 +1,3 @@
-# A good report: ordering, two settings of one signal may arrive in either order, so the wait at 2
-# may never end; missing: fence() between them.
 """A signal is set to 1 and to 2 without a fence: the last one to arrive may be the first."""
 
 import sys

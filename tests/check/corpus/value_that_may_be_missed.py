@@ -1,5 +1,3 @@
-# A good report: waiting, the value 1 for which 2 waits may be replaced before it is seen, by that
-# of 1; missing: wait for CMP_GE, or an acknowledgement.
 """A signal is set to the next step, when a slow PE may still wait for the last one."""
 
 import sys
