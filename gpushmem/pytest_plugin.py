@@ -100,18 +100,17 @@ def _checked(
     from gpushmem.check import command  # noqa: PLC0415  (heavy, for tests that are checked)
 
     _need_records(options.get("backend"))
-    known = command.Known(ignore)
-    failed = None
+    found, failed = command.Findings(command.Known(ignore)), None
     with command.recorded() as folder:
         try:
             results = _run(function, n_pes, *args, **{**options, "threads_per_pe": None})
         except ShmemError as error:
             failed = error
-        found = command.findings(folder, "text", known)
+        found.add(folder)
     for line in found.unchecked:
         warnings.warn(f"gpushmem check: {line}", stacklevel=2)
     if found.problems:
-        pytest.fail("\n".join([found.text, *([str(failed)] if failed else [])]), pytrace=False)
+        pytest.fail("\n".join([found.text(), *([str(failed)] if failed else [])]), pytrace=False)
     if failed is not None:
         raise failed.with_traceback(None)
     return results

@@ -8,17 +8,17 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpushmem import settings
 from gpushmem.check import bounds, log, missed, order, races, report, sarif
 from gpushmem.check.known import Known
 from gpushmem.job.pes import compact
 
-__all__ = ["EXIT_CODE", "Findings", "Known", "findings", "recorded"]
+__all__ = ["EXIT_CODE", "Findings", "Known", "recorded", "run_often"]
 
 EXIT_CODE = 66  # of a job in which something was found
 PREFIX, NEW = "gpushmem-check-", 60  # of the folders; seconds
@@ -39,6 +39,22 @@ def recorded() -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def run_often(run: Callable[[], int], runs: int, seed: int | None, found: Findings) -> int:
+    """Run a job, recorded, and add what is found; returns the exit code of the last run.
+
+    Several runs have different seeds. The one that fails is the last.
+    """
+    code = 0
+    for k in range(runs):
+        seeds = {"GPUSHMEM_SEED": (seed or 0) + k} if runs > 1 or seed is not None else {}
+        with recorded() as folder, settings.putting(**seeds):
+            code = run()
+            found.add(folder)
+        if code:
+            break
+    return code
+
+
 def _remove_old() -> None:
     """Remove the logs of jobs whose launchers were killed: nobody holds their lock any more."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
@@ -50,33 +66,55 @@ def _remove_old() -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-class Findings(NamedTuple):
-    """The result of a check."""
+class Findings:
+    """What has been found in a job, or in several runs of it."""
 
-    problems: int
-    text: str  # the report
-    ignored: list[str]  # what is to be said of known problems
-    unchecked: list[str]  # ... and of what could not be checked
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self._found: dict[Any, _Told] = {}
+        self.unchecked: list[str] = []  # what is to be said of what could not be checked
+
+    def add(self, folder: Path) -> None:
+        """Analyse the logs in a folder."""
+        traces = list(log.read(folder))
+        gc.disable()  # what is made is kept: looking for garbage would take a third of the time
+        try:
+            history = order.history(traces)
+        finally:
+            gc.enable()
+        found = report.problems(
+            history, races.races(history), missed.missed(history), bounds.outside(history)
+        )
+        for problem in self._known.without(history, found):
+            told = _Told(problem.text(), problem.data(), sarif.result(history, problem))
+            self._found.setdefault(problem.key(), told)
+        self.unchecked = _unchecked(traces) or self.unchecked
+
+    @property
+    def problems(self) -> int:
+        """How many there are."""
+        return len(self._found)
+
+    def text(self, form: str = "text") -> str:
+        """The report, as `text`, `json` or `sarif`."""
+        found = self._found.values()
+        if form == "json":
+            return json.dumps([told.data for told in found], indent=1)
+        if form == "sarif":
+            return json.dumps(sarif.log_of([told.result for told in found]), indent=1)
+        return report.text_of([told.text for told in found])
+
+    def remarks(self) -> list[str]:
+        """What is to be said of known problems, and of what could not be checked."""
+        return self._known.remarks() + self.unchecked
 
 
-def findings(folder: Path, form: str, known: Known) -> Findings:
-    """Analyse the logs in a folder, and report in a form: `text`, `json` or `sarif`."""
-    traces = list(log.read(folder))
-    gc.disable()  # what is made here is kept: looking for garbage would take a third of the time
-    try:
-        history = order.history(traces)
-    finally:
-        gc.enable()
-    every = report.problems(
-        history, races.races(history), missed.missed(history), bounds.outside(history)
-    )
-    found, ignored = known.split(history, every)
-    text = {
-        "text": lambda: report.text_of(found),
-        "json": lambda: json.dumps([problem.data() for problem in found], indent=1),
-        "sarif": lambda: json.dumps(sarif.log_of(history, found), indent=1),
-    }[form]()
-    return Findings(len(found), text, ignored, _unchecked(traces))
+class _Told(NamedTuple):
+    """A problem, in each form."""
+
+    text: str
+    data: dict[str, Any]
+    result: dict[str, Any]
 
 
 def _unchecked(traces: list[log.Trace]) -> list[str]:

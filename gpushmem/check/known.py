@@ -8,9 +8,10 @@ A line of the file is a kind and a pattern for the place of either access, such 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpushmem.check.history import History
 from gpushmem.check.report import KINDS, Problem
@@ -40,19 +41,27 @@ class Known:
     """What is not to be reported."""
 
     def __init__(self, path: Path | None) -> None:
-        self._rules = [] if path is None else list(_of_file(path))
+        self._rules = dict.fromkeys([] if path is None else _of_file(path), False)  # are they used
+        self._ignored: set[Any] = set()
 
-    def split(self, history: History, found: list[Problem]) -> tuple[list[Problem], list[str]]:
-        """Those that are not known, and what is to be said of the rules."""
-        rules = self._rules + [rule for path in history.files.values() for rule in _comments(path)]
-        matching = [[rule for rule in rules if rule.matches(problem)] for problem in found]
-        left = [problem for problem, its in zip(found, matching, strict=True) if not its]
-        used = {rule for its in matching for rule in its}
-        said = [f"nothing is ignored by {rule.where}" for rule in rules if rule not in used]
-        if len(left) < len(found):
-            n = len(found) - len(left)
-            said.append(f"{n} problem{'s' * (n != 1)} ignored")
-        return left, said
+    def without(self, history: History, found: list[Problem]) -> Iterator[Problem]:
+        """Those problems that are not known."""
+        for rule in [rule for path in history.files.values() for rule in _comments(path)]:
+            self._rules.setdefault(rule, False)
+        for problem in found:
+            matching = [rule for rule in self._rules if rule.matches(problem)]
+            self._rules |= dict.fromkeys(matching, True)
+            if matching:
+                self._ignored.add(problem.key())
+            else:
+                yield problem
+
+    def remarks(self) -> list[str]:
+        """What is to be said of the rules."""
+        unused = [rule for rule, used in self._rules.items() if not used]
+        said = [f"nothing is ignored by {rule.where}" for rule in unused]
+        n = len(self._ignored)
+        return said + [f"{n} problem{'s' * (n != 1)} ignored"] * bool(n)
 
 
 def _of_file(path: Path) -> list[_Rule]:

@@ -40,11 +40,11 @@ def problems(
     ]
 
 
-def text_of(found: list[Problem]) -> str:
-    """The report."""
+def text_of(found: list[str]) -> str:
+    """The report of these problems."""
     n = len(found)
     head = f"gpushmem check: {n} problem{'s' * (n != 1)} found\n\n" if n else ""
-    return head + "\n".join(problem.text() for problem in found)
+    return head + "\n".join(found)
 
 
 class Problem:
@@ -98,6 +98,10 @@ class Problem:
             "cure": self.cure(),
             "count": self.seen,
         }  # fmt: skip
+
+    def key(self) -> Any:
+        """What other runs of the job find is the same if this is."""
+        return self.kind(), tuple((access.site, _does(access)) for access, _ in self.accesses)
 
     # --- the parts
 

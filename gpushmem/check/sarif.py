@@ -13,21 +13,21 @@ from typing import Any
 from gpushmem.check.history import History
 from gpushmem.check.report import KINDS, Problem
 
-__all__ = ["log_of"]
+__all__ = ["log_of", "result"]
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def log_of(history: History, found: list[Problem]) -> dict[str, Any]:
-    """A SARIF log of one run."""
+def log_of(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """A SARIF log of these results."""
     rules = [{"id": kind, "shortDescription": {"text": text}} for kind, text in KINDS.items()]
     driver = {"name": "gpushmem", "version": version("gpushmem"), "rules": rules}
-    results = [_result(history, problem) for problem in found]
     run = {"tool": {"driver": driver}, "results": results}
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
 
-def _result(history: History, problem: Problem) -> dict[str, Any]:
+def result(history: History, problem: Problem) -> dict[str, Any]:
+    """A problem, as a result of a log."""
     data = problem.data()
     places = [_location(history, access) for access in data["accesses"]]
     return {

@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -106,6 +106,12 @@ class _As(click.ParamType):  # type: ignore[type-arg]
     help="File of known problems that --check is not to report.",
 )
 @click.option(
+    "--check-runs",
+    type=click.IntRange(1),
+    default=1,
+    help="Run the job so often, each time with other PEs and blocks first.  [default: 1]",
+)
+@click.option(
     "--memory",
     type=click.Choice(["native", "weak"]),
     help="cpu: weak: perform operations as late, and in any order, as a GPU may.",
@@ -113,7 +119,7 @@ class _As(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--seed",
     type=_As("GPUSHMEM_SEED", "integer"),
-    help="What is late, and in which order, with --memory weak.  [default: another in each run]",
+    help="What is late, and in which order, with --memory weak; who is first, with --check.",
 )
 @click.option("--tag-output", is_flag=True, help="Prefix each line of output with its PE.")
 @click.option("--verbose", is_flag=True, help="Print how the PEs found each other.")
@@ -133,6 +139,7 @@ def command(
     check: bool,
     check_format: str,
     check_ignore: Path | None,
+    check_runs: int,
     memory: str | None,
     seed: int | None,
     tag_output: bool,
@@ -187,9 +194,9 @@ def command(
     if check or check_ignore is not None:
         from gpushmem.check import command as checker  # noqa: PLC0415  (for those who check)
 
-        known = _usage(lambda: checker.Known(check_ignore))
-    with ExitStack() as checking:
-        folder = checking.enter_context(checker.recorded()) if check else None
+        found = checker.Findings(_usage(lambda: checker.Known(check_ignore)))
+
+    def run() -> int:
         try:
             local.check_room(n_pes, pipes=tag_output)
             what: Any = program
@@ -204,16 +211,17 @@ def command(
         summary = outcome.summary()
         if summary and (n_pes > 1 or outcome.code > 128):
             click.echo(f"gpushmem: {summary}", err=True)
-        code = outcome.code
-        _say_seed(code)
-        if folder is not None:
-            found = checker.findings(folder, check_format, known)
-            if found.text:
-                click.echo(found.text, err=check_format == "text")
-            for line in (*found.ignored, *found.unchecked):
-                click.echo(f"gpushmem check: {line}", err=True)
-            code = checker.EXIT_CODE if found.problems else code
-    _leave(code)
+        _say_seed(outcome.code)
+        return outcome.code
+
+    if not check:
+        _leave(run())
+    code = checker.run_often(run, check_runs, seed, found)
+    if text := found.text(check_format):
+        click.echo(text, err=check_format == "text")
+    for line in found.remarks():
+        click.echo(f"gpushmem check: {line}", err=True)
+    _leave(checker.EXIT_CODE if found.problems else code)
 
 
 def _choose_seed(given: int | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -15,6 +16,7 @@ from gpushmem import settings
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import hook
 from gpushmem.backends.cpu.inline import nbytes_of
+from gpushmem.backends.cpu.seeds import number_of, order_of
 from gpushmem.backends.cpu.world import World
 from gpushmem.check.log import (
     BEGIN,
@@ -38,6 +40,7 @@ from gpushmem.simt.compiler.observer import LOAD, STORE
 from gpushmem.simt.run.kernel import Running
 
 FEW = 64  # numbers
+HELD_UP, APART = 100, 0.002  # launches; seconds from the first PE to the second
 __all__ = ["Recorder", "check_kernels", "recorder"]
 
 
@@ -59,6 +62,7 @@ class Recorder:
     def __init__(self, folder: Path, world: World) -> None:
         self._world = world
         self._log = _log(folder, world.job.my_pe, world.board.address("stamp"))
+        self._seed = settings.get("GPUSHMEM_SEED") if settings.is_set("GPUSHMEM_SEED") else None
         self._teams = 0
         self._known: dict[int, Any] = {}
         self._live: list[tuple[int, int]] = []
@@ -87,6 +91,8 @@ class Recorder:
     @contextmanager
     def running(self, launch: Running, number: int) -> Iterator[None]:
         """A launch runs."""
+        if self._seed is not None:
+            self._hold_up(launch, self._seed, number)
         launch.observed = number, self._log.address
         self._log.append(BEGIN, number)
         try:
@@ -94,6 +100,15 @@ class Recorder:
         finally:
             self._log.flush(number, launch.places, PLACE)
             self._log.append(END, number)
+
+    def _hold_up(self, launch: Running, seed: int, number: int) -> None:
+        """Let PEs, blocks and threads begin in an order that the seed chooses."""
+        job = self._world.job
+        places = [number_of(seed, number, pe) for pe in range(job.n_pes)]
+        own = places[job.my_pe]
+        launch.launch["seed"] = order_of(own)
+        if number <= HELD_UP:
+            time.sleep(APART * sum(place < own for place in places))
 
     def returned(self, number: int) -> None:
         """The host has waited for one launch."""

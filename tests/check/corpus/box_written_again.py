@@ -14,7 +14,7 @@ def kernel(dst, src, out, flag, ack):
     other = 1 - shmem.my_pe()
     for step in range(1, 4):
         shmem.put_signal(dst, src, flag, step, shmem.SIGNAL_SET, other)  # <- 1
-        shmem.signal_wait_until(flag, shmem.CMP_GE, step)
+        shmem.signal_wait_until(flag, shmem.CMP_GE, step)  # <- 3
         out[0] += dst[0]  # <- 2
         if FIXED:
             shmem.signal_op(ack, step, shmem.SIGNAL_SET, other)

@@ -18,7 +18,7 @@ def kernel(box, src, out, flag, done):
                 shmem.put_signal(box, src, flag, step, shmem.SIGNAL_SET, pe)  # <- 1
             shmem.signal_wait_until(done, shmem.CMP_GE, 2 * step if FIXED else 2 * step - 1)
         else:
-            shmem.signal_wait_until(flag, shmem.CMP_GE, step)
+            shmem.signal_wait_until(flag, shmem.CMP_GE, step)  # <- 3
             out[step] = box[0]  # <- 2
             shmem.signal_op(done, 1, shmem.SIGNAL_ADD, 0)
 

@@ -14,7 +14,7 @@ def kernel(box, total, flag, taken):
     me, n = shmem.my_pe(), shmem.n_pes()
     for step in range(1, n):
         shmem.put_signal(box, total, flag, step, shmem.SIGNAL_SET, (me + 1) % n)  # <- 1
-        shmem.signal_wait_until(flag, shmem.CMP_GE, step)
+        shmem.signal_wait_until(flag, shmem.CMP_GE, step)  # <- 3
         total[0] += box[0]  # <- 2
         if FIXED:
             shmem.signal_op(taken, step, shmem.SIGNAL_SET, (me + n - 1) % n)

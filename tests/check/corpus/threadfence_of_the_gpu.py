@@ -20,8 +20,7 @@ def kernel(dst, out, flag):
     else:
         cuda.threadfence()
     shmem.atomic_set(flag, 1, other)
-    while shmem.atomic_fetch(flag, 1 - other) == 0:
-        pass
+    shmem.wait_until(flag, shmem.CMP_EQ, 1)
     out[0] = dst[0]  # <- 2
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import hook
+from gpushmem.backends.cpu.seeds import number_of, order_of
 from gpushmem.backends.cpu.weak import loads
 from gpushmem.backends.cpu.weak.operations import ANY, BODIES
 from gpushmem.backends.cpu.weak.pending import LINE, OF_KERNELS, WEAK, functions
@@ -26,13 +26,6 @@ __all__ = ["WeakMemory", "weaken_kernels"]
 
 IN_A_KERNEL = BODIES.keys() - {"get"} - {*ANY}  # operations that hosts perform so
 PAUSE = 5e-5  # seconds between two looks of a host that waits
-PLACES = 1 << 20  # orders in which blocks and threads start
-
-
-def number_of(*parts: int) -> int:
-    """A number, as good as random, that some numbers determine."""
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=6).digest()
-    return int.from_bytes(digest, "little")
 
 
 def weaken_kernels() -> None:
@@ -130,7 +123,7 @@ class WeakMemory:
         lines["address"][0], lines["uses"][0] = start, start + len(self._world.bytes)
         launch.observed = self._launches, address_of(lines)
         launch.launch["idle"] = self._calls["idle address"]
-        launch.launch["seed"] = 1 + seed % PLACES
+        launch.launch["seed"] = order_of(seed)
         launch.launch["leave"] = self._calls["leave address"]
         self._calls["join"](self._address, 1)
         try:
