@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpushmem import settings
-from gpushmem.check import bounds, log, order, races, report, sarif
+from gpushmem.check import bounds, log, order, races, report, sarif, unwritten
 from gpushmem.check.known import Known
 from gpushmem.job.pes import compact
 
@@ -67,7 +67,9 @@ def findings(folder: Path, form: str, known: Known) -> Findings:
         history = order.history(traces)
     finally:
         gc.enable()
-    every = report.problems(history, races.races(history), bounds.outside(history))
+    every = report.problems(
+        history, races.races(history), bounds.outside(history), unwritten.unwritten(history)
+    )
     found, ignored = known.split(history, every)
     text = {
         "text": lambda: report.text_of(found),

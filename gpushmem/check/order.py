@@ -160,14 +160,20 @@ class _Replay:
         clock.forget_threads()
 
     def _host(self, pe: Pe, record: Any, words: list[int]) -> None:
+        self._add(self._by_host(pe, record, words))
+
+    def _exposed(self, pe: Pe, record: Any, words: list[int]) -> None:
+        access = self._by_host(pe, record, words)
+        if self._collect:
+            self.history.exposed.append(access)
+
+    def _by_host(self, pe: Pe, record: Any, words: list[int]) -> Access:
         clock = pe.event(record)
-        address, nbytes, how = words[:3]
+        address, nbytes, how, stride, times = words[:5]
         space, start = pe.place(address, 0)
-        self._add(
-            Access(
-                space, start, nbytes, 0, 1, how == STORE, False, pe.pe, 0, 0, 0, pe.time,
-                pe.site_of(record), None, None, None, clock.copy(), int(record["stamp"]),
-            )
+        return Access(
+            space, start, nbytes, stride, times, how == STORE, False, pe.pe, 0, 0, 0, pe.time,
+            pe.site_of(record), None, None, None, clock.copy(), int(record["stamp"]),
         )  # fmt: skip
 
     def _team(self, pe: Pe, record: Any, words: list[int]) -> None:
@@ -343,6 +349,6 @@ HANDLERS = {
     log.MET: _Replay._met, log.ARRIVED: _Replay._arrived, log.LEFT: _Replay._left,
     log.SUBMIT: _Replay._submit, log.BEGIN: _Replay._begin, log.END: _Replay._end,
     log.SYNC: _Replay._sync, log.CALL: _Replay._call, log.TEAM: _Replay._team,
-    log.HOST: _Replay._host, log.CONTENTS: _Replay._contents,
+    log.HOST: _Replay._host, log.EXPOSED: _Replay._exposed, log.CONTENTS: _Replay._contents,
     log.UPDATE: _Replay._update, log.THREADFENCE: _Replay._threadfence,
 }  # fmt: skip

@@ -16,12 +16,27 @@ from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import hook
 from gpushmem.backends.cpu.inline import nbytes_of
 from gpushmem.backends.cpu.world import World
-from gpushmem.check.log import BEGIN, CALL, DONE, EFFECT, END, HOST, OP, SUBMIT, SYNC, TEAM, Log
+from gpushmem.check.log import (
+    BEGIN,
+    CALL,
+    DONE,
+    EFFECT,
+    END,
+    EXPOSED,
+    HOST,
+    OP,
+    SUBMIT,
+    SYNC,
+    TEAM,
+    Log,
+)
 from gpushmem.check.recording import COMPARED, KIND_OF, PLACE
 from gpushmem.lines import assigned_name, line_of, user_frame
 from gpushmem.ops import Op
 from gpushmem.ops.team import Team
+from gpushmem.simt.compiler.observer import STORE
 from gpushmem.simt.run.kernel import Running
+from gpushmem.size import span
 
 __all__ = ["Recorder", "check_kernels", "recorder"]
 
@@ -48,6 +63,7 @@ class Recorder:
         self._known: dict[int, Any] = {}
         self._live: list[tuple[int, int]] = []
         self._lists = 0  # of arrays, in the log
+        self._met = 0  # stamp of the last meeting
         self.allocated: Callable[[], Sequence[Any]] = list
 
     def mapped(self) -> None:
@@ -98,7 +114,7 @@ class Recorder:
     def meeting(self) -> Iterator[None]:
         """All PEs make this call, and wait for each other in it."""
         site = self._site()
-        self._log.append(CALL, 0, site, (0,))
+        self._met = self._log.append(CALL, 0, site, (0,))
         yield
         self._log.append(CALL, 0, site, (1,))
 
@@ -157,8 +173,15 @@ class Recorder:
         return result
 
     def accessed(self, array: np.ndarray[Any, Any], how: int) -> None:
-        """The host reads or writes an array of its PE: `how` as `simt.compiler.observer` says."""
-        self._log.append(HOST, 0, self._site(), (address_of(array), array.nbytes, how))
+        """The host reads or writes an array: `how` as `simt.compiler.observer` says."""
+        site = self._site()
+        for address, nbytes, stride, times in _pieces(array):
+            self._log.append(HOST, 0, site, (address, nbytes, how, stride, times))
+
+    def exposed(self, array: np.ndarray[Any, Any]) -> None:
+        """The host has an array, which it may write to unseen."""
+        start, end = span(array)
+        self._log.append(EXPOSED, 0, self._site(), (start, end - start, STORE, 0, 1))
 
     def _new_teams(self, result: Any) -> None:
         """Record the teams that an operation has made."""
@@ -181,19 +204,33 @@ class Recorder:
         return self._lists - 1
 
     def name_arrays(self) -> None:
-        """Write down which arrays there are."""
+        """Write down which arrays are new: allocated since the last meeting."""
         for a in self.allocated():
             if self._known.get(a.offset) is not a:
                 self._known[a.offset] = a
                 self._log.describe(
                     array=a.offset, bytes=a.nbytes, dtype=str(a.dtype), shape=a.shape,
                     item=a.dtype.itemsize, name=assigned_name(a.where), where=str(a.where),
+                    since=self._met,
                 )  # fmt: skip
 
     def close(self) -> None:
         """The PE's part of the job is over."""
-        self.name_arrays()
         self._log.end()
+
+
+def _pieces(array: np.ndarray[Any, Any]) -> Iterator[tuple[int, int, int, int]]:
+    """The memory of an array: address and bytes of pieces, bytes to the next one, how many."""
+    axes = [(abs(step), n) for n, step in zip(array.shape, array.strides, strict=True) if n > 1]
+    axes.sort()
+    nbytes = array.itemsize * (array.size > 0)
+    while axes and axes[0][0] == nbytes:
+        nbytes *= axes.pop(0)[1]
+    stride, times = axes.pop(0) if axes else (0, 1)
+    start = span(array)[0]
+    for index in np.ndindex(*(n for _, n in axes)):
+        offset = sum(k * step for k, (step, _) in zip(index, axes, strict=True))
+        yield start + offset, nbytes, stride, times
 
 
 def check_kernels() -> None:

@@ -267,7 +267,7 @@ class SimtBuilder(ir.IRBuilder):
         observe, self.simt_observe = self.simt_observe, None
         seen = observe is not None and pointer is not None
         if seen:
-            observe(self, pointer, observer.ATOMIC)
+            observe(self, pointer, observer.EXCHANGE if what == observer.SET else observer.ATOMIC)
         result = generate()
         if seen:
             _observe_update(self, pointer, what, operands, result)
@@ -340,7 +340,7 @@ def _observe(builder: SimtBuilder, pointer: Any, how: int, stored: Any = None) -
     nbytes = i64(pointer.type.pointee.get_abi_size(builder.simt_context.target_data))
     if seen.access is not None:
         _observe_access(builder, seen.access, pointer, nbytes, how, stored)
-    if seen.moved is not None and how != observer.ATOMIC:
+    if seen.moved is not None and how < observer.ATOMIC:
         pointer = _moved(builder, seen.moved, pointer, nbytes, how, stored)
     builder.simt_observe = observe
     return pointer
