@@ -410,8 +410,7 @@ class SimtLower(CUDALower):
         super().setup_function(fndesc)
         self.builder.__class__ = SimtBuilder
         self.builder.simt_context = self.context
-        own = self._is_user_code or getattr(self.func_ir.func_id.func, "simt_observed", False)
-        if observer.current() is not None and own:
+        if observer.current() is not None and self._is_observed:
             self.builder.simt_observe = _observe
 
     def lower_block(self, block: Any) -> None:
@@ -467,6 +466,13 @@ class SimtLower(CUDALower):
     @cached_property
     def _is_user_code(self) -> bool:
         return is_users(self.func_ir.func_id.modname)
+
+    @cached_property
+    def _is_observed(self) -> bool:
+        """Whether it accesses the user's memory: not code of operations, or of the engine."""
+        function = self.func_ir.func_id
+        marked = getattr(function.func, "simt_observed", False)
+        return self._is_user_code or marked or function.modname.startswith("numba.")
 
     def _site(self, inst: Any) -> ir.Value:
         text = f"{Path(inst.loc.filename).name}:{inst.loc.line} in {self.func_ir.func_id.func_name}"
