@@ -31,6 +31,7 @@ __all__ = ["Unwritten", "unwritten"]
 
 NEVER = np.iinfo(np.int64).max
 MOST_CELLS = 1 << 22
+SHORT = 8  # elements of a run, and cells of an element
 OFFSET, ALIGNED = (1 << BLOCK_BITS) - 1, 16
 WORK = 20_000  # comparisons of reads at one line with writes
 RUNS, ELEMENTS = 64, 4  # of the runs at a line, and of the elements of a run, as many are examined
@@ -164,10 +165,21 @@ class _Area:
         cells, real = self.of_each(start + stride * np.arange(count), size)
         return cells[real]
 
-    def of_each(self, starts: Any, size: int) -> tuple[Any, Any]:
+    def of_all(self, table: Any) -> tuple[Any, Any, Any]:
+        """Of short runs the elements: which run each is of, and its cells, as `of_each`."""
+        start, stride, count, size = table[:, :4].T
+        runs = np.repeat(np.arange(len(table)), count)
+        k = np.arange(len(runs)) - np.repeat(np.cumsum(count) - count, count)
+        return runs, *self.of_each(start[runs] + stride[runs] * k, size[runs])
+
+    def is_short(self, table: Any) -> Any:
+        """Which runs have few cells."""
+        return (table[:, 2] <= SHORT) & (table[:, 3] <= SHORT * self.cell)
+
+    def of_each(self, starts: Any, size: Any) -> tuple[Any, Any]:
         """The cells of elements: a row for each, and which of them are cells of it, and here."""
         first, last = self.at(starts), self.at(starts + size - 1)
-        cells = first[:, None] + np.arange(int((last - first).max()) + 1)
+        cells = first[:, None] + np.arange(int((last - first).max(initial=0)) + 1)
         real = (cells <= last[:, None]) & (cells >= 0) & (cells < self.n)
         return np.where(real, cells, 0), real
 
@@ -222,12 +234,9 @@ class _Memory:
         """What writes: numbers of rows, and operations; and what these write, in the same order."""
         others = [a for a in self._others if a.writes]
         rows = np.flatnonzero(self._rows["how"] != LOAD)
-        table = np.zeros((len(rows) + len(others), 7), np.int64)
-        for k, name in enumerate(("start", "stride", "count", "size", "stamp", "low", "end")):
-            table[: len(rows), k] = self._rows[name][rows]
-        for k, a in enumerate(others, len(rows)):
-            table[k] = a.start, a.stride, a.times, a.size, a.stamp, a.low, a.end
-        return table, rows, others
+        more = [(a.start, a.stride, a.times, a.size, a.stamp, a.low, a.end) for a in others]
+        tables = _table(self._rows[rows]), np.array(more, np.int64).reshape(-1, 7)
+        return np.concatenate(tables), rows, others
 
     @cached_property
     def _filled(self) -> int:
@@ -241,29 +250,42 @@ class _Memory:
     @cached_property
     def _first(self) -> Any:
         """The stamp of the first write to each cell; none after the last."""
-        first = np.full(self._area.n + 1, NEVER)
+        area, first = self._area, np.full(self._area.n + 1, NEVER)
         table, _, _ = self._writes
-        for start, stride, count, size, stamp, _, _ in table[np.argsort(-table[:, 4])].tolist():
-            first[self._area.of(start, stride, count, size)] = stamp
+        short = area.is_short(table)
+        long = table[~short]
+        for *run, stamp, _, _ in long[np.argsort(-long[:, 4])].tolist():
+            first[area.of(*run)] = stamp
+        runs, cells, real = area.of_all(table[short])
+        stamps = np.broadcast_to(table[short][runs, 4:5], cells.shape)
+        np.minimum.at(first, cells[real], stamps[real])
         return first
 
     def _late(self, rows: Any) -> Any:
         """Which runs have cells that nothing has written before they begin."""
-        area, stamps = self._area, rows["stamp"]
-        late = np.zeros(len(rows), bool)
-        thin = (rows["count"] > 1) & (np.abs(rows["stride"]) > rows["size"])
-        for k in np.flatnonzero(thin).tolist():
-            run = (int(rows[name][k]) for name in ("start", "stride", "count", "size"))
-            late[k] = np.any(self._first[area.of(*run)] >= stamps[k])
+        area, late, table = self._area, np.zeros(len(rows), bool), _table(rows)
+        thin = (table[:, 2] > 1) & (np.abs(table[:, 1]) > table[:, 3])
+        short = area.is_short(table)
+        for k in np.flatnonzero(thin & ~short).tolist():
+            late[k] = np.any(self._first[area.of(*table[k, :4].tolist())] >= table[k, 4])
+        some = np.flatnonzero(thin & short)
+        runs, cells, real = area.of_all(table[some])
+        unwritten = real & (self._first[cells] >= table[some][runs, 4:5])
+        late[some[runs[unwritten.any(axis=1)]]] = True
         dense = np.flatnonzero(~thin)
-        if len(dense):
-            low = area.at(np.maximum(rows["low"][dense], area.low))
-            end = area.at(np.minimum(rows["end"][dense], area.end) - 1) + 1
-            order = np.argsort(low)
-            pairs = np.stack([low[order], end[order]], axis=1).ravel()
-            dense = dense[order]
-            late[dense] = np.maximum.reduceat(self._first, pairs)[::2] >= stamps[dense]
+        late[dense] = self._latest(table[dense]) >= table[dense, 4]
         return late
+
+    def _latest(self, table: Any) -> Any:
+        """When the last cell of each run without gaps is first written."""
+        area, latest = self._area, np.zeros(len(table), np.int64)
+        low = area.at(np.maximum(table[:, 5], area.low))
+        end = area.at(np.minimum(table[:, 6], area.end) - 1) + 1
+        order = np.argsort(low)
+        if len(order):
+            pairs = np.stack([low, end], axis=1)[order].ravel()
+            latest[order] = np.maximum.reduceat(self._first, pairs)[::2]
+        return latest
 
     # --- one read
 
@@ -323,6 +345,12 @@ class _Memory:
         clock = history.clock_of(one, one.thread)
         known = history.over(write, thread, clock) or _is_called(write, clock)
         return not known and not history.excluded(one, one.thread, write, thread)
+
+
+def _table(rows: Any) -> Any:
+    """Of plain accesses what says where and when they are."""
+    names = "start", "stride", "count", "size", "stamp", "low", "end"
+    return np.stack([rows[name] for name in names], axis=1)
 
 
 def _fetches(access: Access) -> bool:
