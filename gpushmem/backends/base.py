@@ -78,6 +78,9 @@ class Backend(Protocol):
     def from_host(self, native: Any, values: Any) -> None:
         """Write `values`, broadcast, to a native array; waits for this PE's streams first."""
 
+    def expose(self, native: Any) -> None:
+        """The program has got the memory of a native array, and may use it from now on, unseen."""
+
     def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> Any:
         """Native array on the user's memory; raises `ArgumentError` if the device cannot use it.
 

@@ -14,13 +14,13 @@ from gpushmem.ops.row import Op
 __all__ = ["LOCAL", "PLAIN", "SHARED_MEMORY", "Access", "other_pe"]
 
 # A plain load or store, or a run of them. `space`: the PE whose heap it is in, or LOCAL, for memory
-# that is not symmetric, or SHARED_MEMORY, of the launch.
+# that is not symmetric, or SHARED_MEMORY, of the launch. `fetches`: whether what is there matters.
 PLAIN = np.dtype(
     [
         (name, "i8")
         for name in (
             "launch", "thread", "clock", "site", "space", "start", "stride", "count", "step",
-            "size", "how", "low", "end", "value", "valued",
+            "size", "how", "low", "end", "value", "valued", "stamp", "fetches",
         )
     ]
 )  # fmt: skip

@@ -60,6 +60,10 @@ class Call:
         self.contents: list[dict[int, int]] = [{}, {}, {}]  # values, status, indices of a wait
         self.bit = 0  # its number among those of its PE for the same target; a signal has the next
 
+    def place(self) -> tuple[Any, ...]:
+        """Its line, PE, launch, thread and the thread's clock: of each call another one."""
+        return self.site, self.by, *(int(self.record[n]) for n in ("launch", "thread", "clock"))
+
     def over(self, kind: int, signal: bool = False) -> Bit:
         """What a clock has that knows this of the call."""
         return Bit(kind, self.by, self.pe, self.bit + signal)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpushmem import settings
-from gpushmem.check import bounds, log, missed, order, races, report, sarif
+from gpushmem.check import bounds, log, missed, order, races, report, sarif, unwritten
 from gpushmem.check.known import Known
 from gpushmem.job.pes import compact
 
@@ -83,8 +83,9 @@ class Findings:
         finally:
             gc.enable()
         found = report.problems(
-            history, races.races(history), missed.missed(history), bounds.outside(history)
-        )
+            history, races.races(history), missed.missed(history), bounds.outside(history),
+            unwritten.unwritten(history),
+        )  # fmt: skip
         for problem in self._known.without(history, found):
             told = _Told(problem.text(), problem.data(), sarif.result(history, problem))
             self._found.setdefault(problem.key(), told)

@@ -29,6 +29,7 @@ class History:
                     self.files[Path(fact["path"]).name] = fact["path"]
         self.waits = Waits()
         self.accesses: list[Access] = []  # of operations and hosts
+        self.exposed: list[Access] = []  # by hosts: from then on unseen
 
     def access(self, pe: int, row: Any) -> Access:
         """One of them."""

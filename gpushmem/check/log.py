@@ -2,8 +2,9 @@
 
 Kernels and the host append to the same file, which is memory that they share, so nothing is lost
 when the PE is killed. `stamp` numbers the events of all PEs: one that another depends on has the
-smaller number. Plain loads and stores of kernels have no stamp; their `clock` tells between which
-events of their thread they took place (`recording`).
+smaller number. A run of plain loads and stores has the stamp of its first access; between which
+events of their threads the others took place, the `clock` tells (`recording`). A run of loads has
+the number that is next: it begins before all that write with this stamp or a larger one.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ __all__ = [
     "DONE",
     "EFFECT",
     "END",
+    "EXPOSED",
     "HOST",
     "LEFT",
     "LOG",
@@ -89,13 +91,12 @@ END = 10
 SYNC = 11
 CALL = 12  # of the host, all PEs call: 0 before, 1 after
 TEAM = 13  # the PE is in a new team: its number, the number of its members' description
-# Reads or writes an array of this PE: address, bytes, how; of a write, 1 and what all elements are
-# set to, or 0.
-HOST = 14
+HOST = 14  # reads or writes memory of this PE: address, bytes, how, to the next piece, pieces
 UPDATE = 15  # by an atomic operation: address, what | used << 8, operand, expected, old
 THREADFENCE = 16  # scope
 CONTENTS = 17  # of an array of a wait: 0 for values, 1 for status, 2 for indices; index, number
-VALUE = 18  # of the HOST before it: the address of an element, what it is set to
+EXPOSED = 18  # the host has an array, which it may write to unseen: as HOST
+VALUE = 19  # what the HOST before it sets integers to: address, bytes, number
 
 CALL_OF_WARP = 2
 
@@ -156,7 +157,7 @@ class Log:
             slots = slots[slots["count"] > 0]
             records = np.zeros(len(slots), RECORD)
             records["kind"], records["launch"] = ACCESS, launch
-            for name in ("thread", "clock", "site"):
+            for name in ("stamp", "thread", "clock", "site"):
                 records[name] = slots[name]
             for k, name in enumerate(("address", "stride", "count", "step", "nbytes", "how")):
                 records["words"][:, k] = slots[name]

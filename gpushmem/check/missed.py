@@ -37,9 +37,15 @@ def missed(history: History) -> list[Missed]:
     found: dict[Any, Missed] = {}
     for one in _all(history):
         key = one.write.site, one.wait.site
-        first = found.setdefault(key, one)
-        found[key] = first._replace(seen=first.seen + (first is not one))
+        other = found.get(key, one)
+        seen = 1 if other is one else other.seen + 1
+        found[key] = min(other, one, key=_place)._replace(seen=seen)
     return [found[key] for key in sorted(found)]
+
+
+def _place(one: Missed) -> tuple[Any, ...]:
+    """Where it is."""
+    return tuple((a.pe, a.launch, a.thread, a.when, a.start) for a in (one.write, one.wait))
 
 
 def _all(history: History) -> Iterator[Missed]:
@@ -64,9 +70,9 @@ def _all(history: History) -> Iterator[Missed]:
 def _is_unclear(history: History, where: Any, size: int) -> bool:
     """Whether there are writes to a word whose values are not known."""
     space, start = where
-    for access in history.accesses:
-        copied = access.op is not None and access.writes and not access.atomic
-        if copied and access.space == space and access.low < start + size and start < access.end:
+    copies = [a for a in history.accesses if a.op is not None and a.writes and not a.atomic]
+    for a in (*copies, *history.exposed):
+        if a.space == space and a.low < start + size and start < a.end:
             return True
     for pe in history.pes.values():
         rows = pe.plain

@@ -162,21 +162,29 @@ class _Replay:
         clock.forget_threads()
 
     def _host(self, pe: Pe, record: Any, words: list[int]) -> None:
-        clock = pe.event(record)
-        address, nbytes, how, valued, value = words[:5]
-        space, start = pe.place(address, 0)
-        if how == STORE:
+        access = self._by_host(pe, record, words)
+        self._add(access)
+        if access.writes:
             pe.writes += 1
-            self._host_wrote(pe, record, address, nbytes, value if valued else None)
-        self._add(
-            Access(
-                space, start, nbytes, 0, 1, how == STORE, False, pe.pe, 0, 0, 0, pe.time,
-                pe.site_of(record), None, None, None, clock.copy(), int(record["stamp"]),
-            )
+            for k in range(access.times):
+                self._host_wrote(pe, record, words[0] + k * words[3], words[1], None)
+
+    def _exposed(self, pe: Pe, record: Any, words: list[int]) -> None:
+        access = self._by_host(pe, record, words)
+        if self._collect:
+            self.history.exposed.append(access)
+
+    def _by_host(self, pe: Pe, record: Any, words: list[int]) -> Access:
+        clock = pe.event(record)
+        address, nbytes, how, stride, times = words[:5]
+        space, start = pe.place(address, 0)
+        return Access(
+            space, start, nbytes, stride, times, how == STORE, False, pe.pe, 0, 0, 0, pe.time,
+            pe.site_of(record), None, None, None, clock.copy(), int(record["stamp"]),
         )  # fmt: skip
 
     def _value(self, pe: Pe, record: Any, words: list[int]) -> None:
-        self._host_wrote(pe, record, words[0], 1, words[1])
+        self._host_wrote(pe, record, *words[:3])
 
     def _host_wrote(
         self, pe: Pe, record: Any, address: int, nbytes: int, value: int | None
@@ -357,6 +365,7 @@ HANDLERS = {
     log.MET: _Replay._met, log.ARRIVED: _Replay._arrived, log.LEFT: _Replay._left,
     log.SUBMIT: _Replay._submit, log.BEGIN: _Replay._begin, log.END: _Replay._end,
     log.SYNC: _Replay._sync, log.CALL: _Replay._call, log.TEAM: _Replay._team,
-    log.HOST: _Replay._host, log.CONTENTS: _Replay._contents, log.VALUE: _Replay._value,
+    log.HOST: _Replay._host, log.EXPOSED: _Replay._exposed, log.VALUE: _Replay._value,
+    log.CONTENTS: _Replay._contents,
     log.UPDATE: _Replay._update, log.THREADFENCE: _Replay._threadfence,
 }  # fmt: skip

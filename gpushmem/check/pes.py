@@ -14,7 +14,7 @@ from gpushmem.check.calls import Call
 from gpushmem.check.clock import Clock
 from gpushmem.check.launches import Launch
 from gpushmem.check.log import SHARED, Trace
-from gpushmem.simt.compiler.observer import VALUED
+from gpushmem.simt.compiler.observer import ATOMIC, LOAD, VALUED
 
 __all__ = ["Pe", "unheard"]
 
@@ -94,14 +94,15 @@ class Pe:
         """The loads and stores of its kernels: `PLAIN`."""
         records = self.trace.records[self.trace.records["kind"] == log.ACCESS]
         made = np.zeros(len(records), PLAIN)
-        for name in ("launch", "thread", "clock", "site"):
+        for name in ("stamp", "launch", "thread", "clock", "site"):
             made[name] = records[name]
         for k, name in enumerate(("start", "stride", "count", "step", "size", "how")):
             made[name] = records["words"][:, k]
         one = made["count"] == 1
         made["value"] = made["stride"]
         made["stride"][one] = 0
-        made["valued"], made["how"] = one & (made["how"] >= VALUED), made["how"] % VALUED
+        made["valued"], how = one & (made["how"] >= VALUED), made["how"] % VALUED
+        made["how"], made["fetches"] = np.minimum(how, ATOMIC), (how == LOAD) | (how == ATOMIC)
         self.place_all(made)
         reach = made["stride"] * (made["count"] - 1)
         made["low"] = made["start"] + np.minimum(reach, 0)

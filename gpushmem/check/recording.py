@@ -38,8 +38,8 @@ from gpushmem.ops import OPS, Op
 from gpushmem.ops.row import BLOCK, WARP
 from gpushmem.simt.base.layout import BLOCK as BLOCK_RECORD
 from gpushmem.simt.base.layout import FIBER, LAUNCH, THREAD, view
-from gpushmem.simt.base.native import atomic_add_word, c_function, i64
-from gpushmem.simt.compiler.observer import ADD, CAS, PLACE_BYTES, SET, Observer
+from gpushmem.simt.base.native import atomic_add_word, c_function, i64, load_acquire
+from gpushmem.simt.compiler.observer import ADD, CAS, LOAD, PLACE_BYTES, SET, VALUED, Observer
 from gpushmem.simt.compiler.primitives import (
     fiber_word,
     launch_word,
@@ -64,10 +64,10 @@ PLACE = np.dtype(
     {
         "names": [
             "thread", "clock", "address", "count", "stride", "step", "next_thread", "next",
-            "nbytes", "how", "site",
+            "nbytes", "how", "site", "stamp",
             "seen_thread", "seen_clock", "seen_address", "seen_old",  # of the last update
         ],
-        "formats": ["i8"] * 15,
+        "formats": ["i8"] * 16,
         "itemsize": PLACE_BYTES,
     }
 )  # fmt: skip
@@ -183,6 +183,16 @@ def whole(address):
 
 
 @device
+def stamp_of_run(how):
+    """The stamp of a run that begins; only those that write have one of their own."""
+    log = as_launch(launch_word()).log
+    if log == 0:
+        return 0
+    stamp = as_log(log).stamp
+    return load_acquire(stamp) if how % VALUED == LOAD else atomic_add_word(stamp, 1)
+
+
+@device
 def access(place, address, nbytes, how, value):
     run = as_place(place)
     address = whole(address)
@@ -206,6 +216,7 @@ def access(place, address, nbytes, how, value):
     run.thread, run.clock, run.address, run.count = thread, now, address, 1
     # Of one access, the place of the stride has what is stored.
     run.stride, run.step, run.nbytes, run.how, run.site = value, 0, nbytes, how, site_word()
+    run.stamp = stamp_of_run(how)
 
 
 @device
@@ -214,7 +225,7 @@ def end_run(place):
     address = append(ACCESS, run.site)
     if address != 0:
         record = as_record(address)
-        record.stamp, record.thread, record.clock = 0, run.thread, run.clock
+        record.stamp, record.thread, record.clock = run.stamp, run.thread, run.clock
         words = record.words
         words[0], words[1], words[2] = run.address, run.stride, run.count
         words[3], words[4], words[5] = run.step, run.nbytes, run.how

@@ -13,6 +13,7 @@ from gpushmem.check.history import History
 from gpushmem.check.log import BLOCK_BITS
 from gpushmem.check.missed import Missed
 from gpushmem.check.races import Race
+from gpushmem.check.unwritten import Unwritten
 from gpushmem.check.waits import Update
 from gpushmem.ops import CMP_EQ
 from gpushmem.ops.row import RETURN
@@ -26,15 +27,21 @@ KINDS = {
     "scope": "an operation is atomic for fewer threads than use it",
     "missed": "a value that is waited for may be replaced before it is seen",
     "bounds": "symmetric memory is accessed that belongs to no array",
+    "unwritten": "memory is read that nobody has written",
 }
 
 
 def problems(
-    history: History, found: list[Race], missed: list[Missed], bounds: list[Outside]
+    history: History,
+    found: list[Race],
+    missed: list[Missed],
+    bounds: list[Outside],
+    unwritten: list[Unwritten],
 ) -> list[Problem]:
     """What is to be reported."""
     return [
         *(_OutOfBounds(history, one) for one in bounds),
+        *(_Unwritten(history, one) for one in unwritten),
         *(_Race(history, one) for one in found),
         *(_Missed(history, one) for one in missed),
     ]
@@ -196,6 +203,37 @@ class _Missed(Problem):
         )
 
 
+class _Unwritten(Problem):
+    """A read of memory that is unwritten."""
+
+    def __init__(self, history: History, found: Unwritten) -> None:
+        self.history, self.access, self.array = history, found.access, found.array
+        self.place, self.seen = found.place, found.seen
+        self.accesses = [(found.access, found.thread)]
+
+    def kind(self) -> str:
+        return "unwritten"
+
+    def what(self) -> str:
+        return KINDS["unwritten"]
+
+    def memory(self) -> str:
+        owner = self.access.space[1]
+        if self.array is None:
+            return f"shared memory of PE {owner}, byte {self.place & (1 << BLOCK_BITS) - 1}"
+        return _of_array(self.array, owner, self.place)
+
+    def cure(self) -> str:
+        if self.array is None:
+            return "missing: a write before this: blocks start with unwritten shared memory"
+        return "missing: a write before this, or zeros() instead of empty()"
+
+
+def _of_array(array: dict[str, Any], owner: int, place: int) -> str:
+    """The element of an array that a byte is in, for people."""
+    return _named(array, owner, f"[{(place - array['array']) // array['item']}]")
+
+
 def _named(array: dict[str, Any], owner: int, index: str = "") -> str:
     """An array, for people."""
     name = f"`{array['name'] or 'symmetric array'}{index}`"
@@ -210,8 +248,7 @@ def _of_heap(history: History, access: Access, start: int) -> str:
     owner = access.space[1]
     for array in reversed(history.pes[access.pe].arrays):
         if array["array"] <= start < array["array"] + max(array["bytes"], 1):
-            index = (start - array["array"]) // array["item"]
-            return _named(array, owner, f"[{index}]")
+            return _of_array(array, owner, start)
     return f"offset {start:#x} of the symmetric heap of PE {owner}"
 
 

@@ -40,6 +40,10 @@ class Update(NamedTuple):
     thread: int
     when: int  # the thread's clock
 
+    def place(self) -> tuple[Any, ...]:
+        """As of a call."""
+        return self.site, self.pe, self.launch, self.thread, self.when
+
 
 class Store(NamedTuple):
     """A plain store to a word that others look at; what a clock has that knows it."""

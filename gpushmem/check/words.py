@@ -157,6 +157,11 @@ def _those_in(
             yield writes[Bit._make((*key, bit.bit_length() - 1))]
 
 
+def _first(writes: list[Write]) -> Write:
+    """One of them, the same in every run."""
+    return min(writes, key=lambda write: write.call.place())
+
+
 class Replaced(NamedTuple):
     """A write that may keep a wait from ending."""
 
@@ -188,13 +193,13 @@ class _Hearing:
 
     def replaced(self, compare: int, value: int) -> Replaced | None:
         """See `Word.replaced`; of a word that is changed, too, only if there is one result."""
-        possible = sorted(self._possible(self._unknown()), key=lambda write: write.stamp)
+        possible = list(self._possible(self._unknown()))
         sets = self._known.sets + [write for write in possible if write.how == "set"]
         last = [write for write in sets if not any(other.after(write) for other in sets)]
         if self._index.only_set:
             good = [write for write in sets if holds(compare, write.value, value)]
             bad = [write for write in last if not holds(compare, write.value, value)]
-            return Replaced(bad[-1], good[-1]) if bad and good else None
+            return Replaced(_first(bad), _first(good)) if bad and good else None
         changes = [write for write in possible if write.how != "set"]
         if not changes:
             return None
@@ -203,7 +208,7 @@ class _Hearing:
         number = total(last, every)
         if number is None or holds(compare, number, value):
             return None
-        return Replaced(changes[-1], None)
+        return Replaced(_first(changes), None)
 
     def _of_sets(self, compare: int, value: int) -> list[Write]:
         """Of a word that is only set: what comes before each set that satisfies the condition."""

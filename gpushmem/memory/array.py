@@ -228,7 +228,7 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """`np.asarray(a)`: a view of the same memory, if the host can access it (backend `cpu`)."""
-        view = self.native()
+        view = self._exposed()
         if not hasattr(view, "__array_interface__"):
             raise ShmemError(
                 f"an array of shape {self.shape} in a GPU's memory cannot be a NumPy array without "
@@ -243,7 +243,7 @@ class DeviceArray(NDArrayOperatorsMixin):
     @property
     def __array_interface__(self) -> dict[str, Any]:
         """NumPy's array interface, if the host can access the memory. Does not wait."""
-        return cast("dict[str, Any]", self.native().__array_interface__)
+        return cast("dict[str, Any]", self._exposed().__array_interface__)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -252,7 +252,7 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def __dlpack__(self, **options: Any) -> Any:
         """DLPack capsule of the memory, for `from_dlpack`; waits for this PE's streams."""
-        native = self.native()
+        native = self._exposed()
         self._backend.synchronize()
         return capsule(native, options)
 
@@ -284,6 +284,12 @@ class DeviceArray(NDArrayOperatorsMixin):
         if self._lifetime is not None:
             self._lifetime.check()
         return self._native
+
+    def _exposed(self) -> Any:
+        """Return the backend's array, for code that uses it in its own ways."""
+        native = self.native()
+        self._backend.expose(native)
+        return native
 
     def _view(self, native: Any) -> Any:
         return type(self)(native, self._backend, self._lifetime)
@@ -324,7 +330,7 @@ def _seen(value: Any, function: str) -> Any:
     """Return `value` as NumPy's `function` can read it; waits for this PE's streams."""
     if not isinstance(value, DeviceArray):
         return values_of(function, value)
-    native = value.native()
+    native = value._exposed()
     if not hasattr(native, "__array_interface__"):
         symbol = SYMBOLS.get(function)
         instead = f"a.numpy() {symbol} ..." if symbol else f"{function}(a.numpy())"

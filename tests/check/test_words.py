@@ -42,6 +42,15 @@ def situations(draw, adding):
     )
 
 
+class Written(NamedTuple):
+    """The call of a write."""
+
+    k: int
+
+    def place(self):
+        return (self.k,)
+
+
 def bit(k):
     return Bit(DONE, 0, 0, k)
 
@@ -65,7 +74,7 @@ def made(writes, before, heard, later, compare, value):
         clock = Clock(masks={(DONE, 0, 0): sum(1 << j for j in before[k])})
         if k in later:
             clock.put(CALLED, 9, 0, 1)
-        word.put(Write(bit(k), how, number, clock, None))
+        word.put(Write(bit(k), how, number, clock, Written(k)))
     return word, Clock(masks={(DONE, 0, 0): sum(1 << k for k in heard)}), compare, value
 
 

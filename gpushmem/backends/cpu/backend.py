@@ -116,8 +116,6 @@ class CpuBackend:
             self._weak.quiet()
         with nullcontext() if self._recorder is None else self._recorder.meeting():
             self._meeting.meet(what, nbytes)
-        if self._recorder is not None:
-            self._recorder.name_arrays()
         if self._weak is not None:
             self._weak.check_ends(self.allocated())
 
@@ -151,6 +149,8 @@ class CpuBackend:
     def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         array = self.world.array(offset, shape, dtype, self.my_pe)
         self._journal.forget(offset, array.nbytes)
+        if self._recorder is not None:
+            self._recorder.name_arrays()
         if self._weak is not None:
             self._weak.fresh(array, offset)
         return array
@@ -180,6 +180,10 @@ class CpuBackend:
         if self._recorder is not None:
             self._recorder.written(native, values)
         np.copyto(native, values, casting="unsafe")  # as assignment to a NumPy array does
+
+    def expose(self, native: np.ndarray[Any, Any]) -> None:
+        if self._recorder is not None:
+            self._recorder.exposed(native)
 
     def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         check_buffer(self.name, buffer, memory, self.world.holds)

@@ -24,6 +24,7 @@ from gpushmem.check.log import (
     DONE,
     EFFECT,
     END,
+    EXPOSED,
     HOST,
     OP,
     SUBMIT,
@@ -38,6 +39,7 @@ from gpushmem.ops import Op
 from gpushmem.ops.team import Team
 from gpushmem.simt.compiler.observer import LOAD, STORE
 from gpushmem.simt.run.kernel import Running
+from gpushmem.size import span
 
 FEW = 64  # numbers
 HELD_UP, APART = 100, 0.002  # launches; seconds from the first PE to the second
@@ -67,6 +69,7 @@ class Recorder:
         self._known: dict[int, Any] = {}
         self._live: list[tuple[int, int]] = []
         self._lists = 0  # of arrays, in the log
+        self._met = 0  # stamp of the last meeting
         self.allocated: Callable[[], Sequence[Any]] = list
 
     def mapped(self) -> None:
@@ -128,7 +131,7 @@ class Recorder:
     def meeting(self) -> Iterator[None]:
         """All PEs make this call, and wait for each other in it."""
         site = self._site()
-        self._log.append(CALL, 0, site, (0,))
+        self._met = self._log.append(CALL, 0, site, (0,))
         yield
         self._log.append(CALL, 0, site, (1,))
 
@@ -188,24 +191,32 @@ class Recorder:
 
     def read(self, array: np.ndarray[Any, Any]) -> None:
         """The host reads an array of its PE."""
-        self._log.append(HOST, 0, self._site(), (address_of(array), array.nbytes, LOAD))
+        self._accessed(array, LOAD)
 
     def written(self, array: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
         """The host writes an array of its PE.
 
         PEs may wait for it: of integers the values are recorded, if all are equal or they are few.
         """
-        site, words = self._site(), (address_of(array), array.nbytes, STORE)
-        numbers = (values.ravel() if array.dtype.kind in "iu" else values.ravel()[:0]).astype(
-            np.int64
-        )
-        if len(numbers) and (numbers == numbers[0]).all():
-            self._log.append(HOST, 0, site, (*words, 1, int(numbers[0])))
+        self._accessed(array, STORE)
+        if array.dtype.kind not in "iu" or not values.size or not array.flags.c_contiguous:
             return
-        self._log.append(HOST, 0, site, words)
-        if len(numbers) == array.size <= FEW and array.flags.c_contiguous:
-            for k, number in enumerate(numbers.tolist()):
-                self._log.append(VALUE, 0, site, (words[0] + k * array.itemsize, number))
+        site, start, item = self._site(), address_of(array), array.itemsize
+        if (values == values.flat[0]).all():
+            self._log.append(VALUE, 0, site, (start, array.nbytes, int(values.flat[0])))
+        elif values.size == array.size <= FEW:
+            for k, number in enumerate(values.ravel().tolist()):
+                self._log.append(VALUE, 0, site, (start + k * item, item, number))
+
+    def exposed(self, array: np.ndarray[Any, Any]) -> None:
+        """The host has an array, which it may write to unseen."""
+        start, end = span(array)
+        self._log.append(EXPOSED, 0, self._site(), (start, end - start, STORE, 0, 1))
+
+    def _accessed(self, array: np.ndarray[Any, Any], how: int) -> None:
+        site = self._site()
+        for address, nbytes, stride, times in _pieces(array):
+            self._log.append(HOST, 0, site, (address, nbytes, how, stride, times))
 
     def _new_teams(self, result: Any) -> None:
         """Record the teams that an operation has made."""
@@ -228,19 +239,33 @@ class Recorder:
         return self._lists - 1
 
     def name_arrays(self) -> None:
-        """Write down which arrays there are."""
+        """Write down which arrays are new: allocated since the last meeting."""
         for a in self.allocated():
             if self._known.get(a.offset) is not a:
                 self._known[a.offset] = a
                 self._log.describe(
                     array=a.offset, bytes=a.nbytes, dtype=str(a.dtype), shape=a.shape,
                     item=a.dtype.itemsize, name=assigned_name(a.where), where=str(a.where),
+                    since=self._met,
                 )  # fmt: skip
 
     def close(self) -> None:
         """The PE's part of the job is over."""
-        self.name_arrays()
         self._log.end()
+
+
+def _pieces(array: np.ndarray[Any, Any]) -> Iterator[tuple[int, int, int, int]]:
+    """The memory of an array: address and bytes of pieces, bytes to the next one, how many."""
+    axes = [(abs(step), n) for n, step in zip(array.shape, array.strides, strict=True) if n > 1]
+    axes.sort()
+    nbytes = array.itemsize * (array.size > 0)
+    while axes and axes[0][0] == nbytes:
+        nbytes *= axes.pop(0)[1]
+    stride, times = axes.pop(0) if axes else (0, 1)
+    start = span(array)[0]
+    for index in np.ndindex(*(n for _, n in axes)):
+        offset = sum(k * step for k, (step, _) in zip(index, axes, strict=True))
+        yield start + offset, nbytes, stride, times
 
 
 def check_kernels() -> None:

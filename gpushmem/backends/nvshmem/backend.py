@@ -217,6 +217,9 @@ class NvshmemBackend:
         self.synchronize()
         self._device.write(native, values)
 
+    def expose(self, native: GpuArray) -> None:
+        """Nothing to do: nobody looks."""
+
     def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> GpuArray:
         check_not_on_heap(memory, self._holds)
         on_gpu = hasattr(buffer, "__cuda_array_interface__")

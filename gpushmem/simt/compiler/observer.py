@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 __all__ = [
-    "ADD", "AND", "ATOMIC", "CAS", "LOAD", "OR", "OTHER", "PLACE_BYTES", "SET", "STORE", "VALUED",
-    "XOR", "Observer", "compiled_with", "current", "name", "observe",
+    "ADD", "AND", "ATOMIC", "CAS", "EXCHANGE", "LOAD", "OR", "OTHER", "PLACE_BYTES", "SET",
+    "STORE", "VALUED", "XOR", "Observer", "compiled_with", "current", "name", "observe",
 ]  # fmt: skip
 
 PLACE_BYTES = 128  # what an observer has for each load and store of a kernel, zero at first
@@ -38,7 +38,7 @@ class Observer(NamedTuple):
     moved: Any = None
 
 
-LOAD, STORE, ATOMIC = range(3)  # `how` of an access
+LOAD, STORE, ATOMIC, EXCHANGE = range(4)  # `how` of an access; the last one is atomic, too
 VALUED = 4  # added to it
 # `what` an atomic operation does: another one, ...
 OTHER, ADD, SET, CAS, OR, AND, XOR = range(7)

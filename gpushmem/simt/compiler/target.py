@@ -267,7 +267,7 @@ class SimtBuilder(ir.IRBuilder):
         observe, self.simt_observe = self.simt_observe, None
         seen = observe is not None and pointer is not None
         if seen:
-            observe(self, pointer, observer.ATOMIC)
+            observe(self, pointer, observer.EXCHANGE if what == observer.SET else observer.ATOMIC)
         result = generate()
         if seen:
             _observe_update(self, pointer, what, operands, result)
@@ -340,7 +340,7 @@ def _observe(builder: SimtBuilder, pointer: Any, how: int, stored: Any = None) -
     nbytes = i64(pointer.type.pointee.get_abi_size(builder.simt_context.target_data))
     if seen.access is not None:
         _observe_access(builder, seen.access, pointer, nbytes, how, stored)
-    if seen.moved is not None and how != observer.ATOMIC:
+    if seen.moved is not None and how < observer.ATOMIC:
         pointer = _moved(builder, seen.moved, pointer, nbytes, how, stored)
     builder.simt_observe = observe
     return pointer
@@ -410,8 +410,7 @@ class SimtLower(CUDALower):
         super().setup_function(fndesc)
         self.builder.__class__ = SimtBuilder
         self.builder.simt_context = self.context
-        own = self._is_user_code or getattr(self.func_ir.func_id.func, "simt_observed", False)
-        if observer.current() is not None and own:
+        if observer.current() is not None and self._is_observed:
             self.builder.simt_observe = _observe
 
     def lower_block(self, block: Any) -> None:
@@ -467,6 +466,13 @@ class SimtLower(CUDALower):
     @cached_property
     def _is_user_code(self) -> bool:
         return is_users(self.func_ir.func_id.modname)
+
+    @cached_property
+    def _is_observed(self) -> bool:
+        """Whether it accesses the user's memory: not code of operations, or of the engine."""
+        function = self.func_ir.func_id
+        marked = getattr(function.func, "simt_observed", False)
+        return self._is_user_code or marked or function.modname.startswith("numba.")
 
     def _site(self, inst: Any) -> ir.Value:
         text = f"{Path(inst.loc.filename).name}:{inst.loc.line} in {self.func_ir.func_id.func_name}"

@@ -36,7 +36,7 @@ from gpushmem.ops import Op
 from gpushmem.ops.row import READS
 from gpushmem.simt.base.layout import BLOCK, FIBER, LAUNCH, offset, view
 from gpushmem.simt.base.native import copy_bytes
-from gpushmem.simt.compiler.observer import ATOMIC, STORE, Observer
+from gpushmem.simt.compiler.observer import ATOMIC, EXCHANGE, STORE, Observer
 from gpushmem.simt.compiler.primitives import alone, fiber_word, launch_word, pause
 from gpushmem.simt.compiler.target import device
 
@@ -170,7 +170,7 @@ def symmetric(address, nbytes, how, value_at):
 
 @device
 def access(place, address, nbytes, how, value):
-    if how == ATOMIC:
+    if how in (ATOMIC, EXCHANGE):
         synchronized()
         log = as_launch(launch_word()).log
         if log != 0 and as_line(log).address <= address < as_line(log).uses:

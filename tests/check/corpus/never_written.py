@@ -1,4 +1,3 @@
-# A good report: memory that was never written (allocated at 1) is read at 2.
 """A sum is added up in memory that was allocated without zeros."""
 
 import sys
@@ -13,12 +12,12 @@ PES = 2
 @shmem.jit
 def kernel(total, src):
     for k in range(src.size):
-        total[0] += src[k]  # <- 2
+        total[0] += src[k]  # <- 1
 
 
 shmem.init()
 src = shmem.ones(8, dtype="float32")
 make = shmem.zeros if FIXED else shmem.empty
-total = make(1, dtype="float32")  # <- 1
+total = make(1, dtype="float32")
 kernel[1, 1](total, src)
 shmem.finalize()
