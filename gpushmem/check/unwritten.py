@@ -90,9 +90,7 @@ def _memories(history: History) -> Iterator[_Memory]:
 
 
 def _arrays(history: History, owner: Pe, accesses: list[Access]) -> Iterator[_Memory]:
-    parts = {
-        pe.pe: pe.plain[pe.plain["space"] == owner.pe] for pe in history.pes.values()
-    }  # fmt: skip
+    parts = {pe.pe: pe.plain[pe.plain["space"] == owner.pe] for pe in history.pes.values()}
     rows = np.concatenate(list(parts.values()))
     pes = np.repeat(list(parts), [len(part) for part in parts.values()])
     low, end, stamp = (np.ascontiguousarray(rows[name]) for name in ("low", "end", "stamp"))

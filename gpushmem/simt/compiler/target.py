@@ -410,7 +410,7 @@ class SimtLower(CUDALower):
         super().setup_function(fndesc)
         self.builder.__class__ = SimtBuilder
         self.builder.simt_context = self.context
-        if observer.current() is not None and self._is_observed:
+        if self._is_observed:
             self.builder.simt_observe = _observe
 
     def lower_block(self, block: Any) -> None:
@@ -469,10 +469,15 @@ class SimtLower(CUDALower):
 
     @cached_property
     def _is_observed(self) -> bool:
-        """Whether it accesses the user's memory: not code of operations, or of the engine."""
-        function = self.func_ir.func_id
-        marked = getattr(function.func, "simt_observed", False)
-        return self._is_user_code or marked or function.modname.startswith("numba.")
+        """Whether an observer sees its accesses: it is not code of operations, or of the engine.
+
+        It is the user's, or Numba's; but what moves accesses calls Numba's functions itself.
+        """
+        seen, function = observer.current(), self.func_ir.func_id
+        if seen is None:
+            return False
+        numbas = seen.moved is None and function.modname.startswith("numba.")
+        return self._is_user_code or numbas or getattr(function.func, "simt_observed", False)
 
     def _site(self, inst: Any) -> ir.Value:
         text = f"{Path(inst.loc.filename).name}:{inst.loc.line} in {self.func_ir.func_id.func_name}"
