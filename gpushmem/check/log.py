@@ -37,6 +37,7 @@ __all__ = [
     "MET",
     "OP",
     "RECORD",
+    "REFUSED",
     "SUBMIT",
     "SYNC",
     "TEAM",
@@ -65,6 +66,7 @@ MOST = 1 << 23  # records: 800 MB, of which what is not written takes no room
 SHARED, BLOCK_BITS = 1 << 62, 24
 PHASE = 32  # bits of a clock below the meetings of the block
 HEADER = mmap.PAGESIZE
+SIGN = 1 << 63
 
 
 # Kinds of records, and the words that each has. 0: not written, as the PE was killed.
@@ -76,7 +78,7 @@ OP = 2  # number of the row, effects << 8 | scope, pe, team, comparison or signa
 # plus its rows << 8, and of one row the bytes without gaps, the stride, the size; row to row.
 EFFECT = 3
 # An operation has returned: number of the row, result, what that is (0 a number, 1 a truth, 2
-# neither).
+# neither, REFUSED: it has raised an error, of the host's).
 DONE = 4
 MET = 5  # a barrier of the block: number of the block, its meetings so far
 ARRIVED = 6  # at a barrier of a warp or the grid: 0 or 1, mask of lanes
@@ -94,6 +96,7 @@ THREADFENCE = 16  # scope
 CONTENTS = 17  # of an array of a wait: 0 for values, 1 for status, 2 for indices; index, number
 
 CALL_OF_WARP = 2
+REFUSED = 3
 
 
 class Log:
@@ -124,10 +127,12 @@ class Log:
     def append(
         self, kind: int, launch: int = 0, site: int = 0, words: tuple[int, ...] = (), clock: int = 0
     ) -> int:
-        """Append a record of the host; returns its stamp."""
+        """Append a record of the host; returns its stamp. Of words the lower 64 bits are kept."""
         index = _add(self.address, 1)
         stamp = _add(int(self._log["stamp"][0]), 1)
-        words = (*words, 0, 0, 0, 0, 0, 0)[:6]
+        words = tuple(
+            (word + SIGN) % (2 * SIGN) - SIGN for word in (*words, 0, 0, 0, 0, 0, 0)[:6]
+        )
         if index < MOST:
             self._records[index] = (stamp, kind, launch, 0, clock, site, words)
         return stamp

@@ -10,7 +10,7 @@ from numba.core.errors import TypingError
 import gpushmem as shmem
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import OPS
-from tests.pes import compile_first
+from tests.pes import compile_first, repeated
 
 PES = [2, 3, 4, 8]
 SOME_PES = [2, *(pytest.param(n, marks=pytest.mark.slow) for n in PES[1:])]
@@ -131,7 +131,7 @@ def test_all_pes_at_once(run_pes, op, dtype):
 @pytest.mark.parametrize("n_pes", SOME_PES)
 @pytest.mark.parametrize(("op", "dtype"), [row for row in ROWS if row.values[0] in ADDING])
 def test_no_addition_is_lost(run_pes, op, dtype, n_pes):
-    rounds = 300_000
+    rounds = repeated(300_000)
     scope = {"shmem": shmem}
     exec(
         f"""def kernel(dst, value, target):
@@ -221,7 +221,7 @@ def test_kernels_hosts_and_cuda_atomics_agree(run_pes):
 )
 def test_cuda_atomics_are_atomic_between_pes(run_pes, dtype):
     """A PE adds to its own element with `cuda.atomic` while its neighbour adds from outside."""
-    rounds = 300_000
+    rounds = repeated(300_000)
 
     @shmem.jit
     def both(x):

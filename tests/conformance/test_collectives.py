@@ -20,7 +20,7 @@ from gpushmem.backends.cpu.rounds import TEXT_BYTES
 from gpushmem.backends.cpu.world import BOX_BYTES
 from gpushmem.ops import OPS
 from tests import gpus, pes
-from tests.pes import compile_first
+from tests.pes import compile_first, repeated
 
 PES = [1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
 THREADS = (1, 32, 96)  # that call: a thread, a warp, a block
@@ -478,7 +478,7 @@ def in_a_row(team, kinds, sizes, delays, dst, src, wrong):  # noqa: PLR0912
 @pytest.mark.parametrize("n_pes", [3, 8, pytest.param(2, marks=pytest.mark.slow)])
 def test_many_in_a_row(run_pes, n_pes, kinds):
     """Whatever follows whatever, and whoever is late: data of one round is never in another."""
-    rounds, ints = 5000 if n_pes < 8 else 500, np.zeros(1, np.int64)
+    rounds, ints = repeated(5000 if n_pes < 8 else 500, 100), np.zeros(1, np.int64)
     compile_first(in_a_row, shmem.TEAM_WORLD, ints, ints, ints, ints, ints, ints)
     among = {"mixed": range(KINDS), "broadcast": [0]}.get(kinds, [0, 0, 0, 1, 5, 7])
 

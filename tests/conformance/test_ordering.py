@@ -12,6 +12,7 @@ import pytest
 from numba import cuda
 
 import gpushmem as shmem
+from tests import pes
 from tests.pes import compile_first
 
 PES = [2, 3, pytest.param(4, marks=pytest.mark.slow)]
@@ -19,6 +20,8 @@ PES = [2, 3, pytest.param(4, marks=pytest.mark.slow)]
 ROUNDS = {2: 100_000, 3: 30_000, 4: 20_000}
 if os.environ.get("GPUSHMEM_MEMORY") == "weak":  # each round is in an order of its own: few will do
     ROUNDS = {2: 500, 3: 300, 4: 200}
+if pes.CHECKED:
+    ROUNDS = dict.fromkeys(ROUNDS, 100)
 W = 12  # elements of a message
 POISON = -7
 

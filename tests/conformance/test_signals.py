@@ -14,7 +14,7 @@ from gpushmem.errors import ArgumentError, SymmetryError
 from gpushmem.ops import OPS, host
 from tests.conformance.test_ordering import in_pes
 from tests.conformance.test_rma import DTYPES, PAIR, THREADS, numbers, same
-from tests.pes import compile_first
+from tests.pes import compile_first, repeated
 
 PES = [2, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 8))]
 MOSTLY_3 = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
@@ -190,7 +190,7 @@ def test_one_call_waits_for_several_signals(run_pes, n_pes):
 @pytest.mark.parametrize("n_pes", PES)
 def test_kernels_and_hosts_of_all_pes_add_to_one_signal(run_pes, n_pes):
     """Nothing is lost, and the sum wraps around at 2**64."""
-    rounds, start = 20_000, 2**64 - 1000
+    rounds, start = repeated(20_000, 200), 2**64 - 1000
 
     @shmem.jit
     def add(signal, value):

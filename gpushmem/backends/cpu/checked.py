@@ -16,7 +16,20 @@ from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import hook
 from gpushmem.backends.cpu.inline import nbytes_of
 from gpushmem.backends.cpu.world import World
-from gpushmem.check.log import BEGIN, CALL, DONE, EFFECT, END, HOST, OP, SUBMIT, SYNC, TEAM, Log
+from gpushmem.check.log import (
+    BEGIN,
+    CALL,
+    DONE,
+    EFFECT,
+    END,
+    HOST,
+    OP,
+    REFUSED,
+    SUBMIT,
+    SYNC,
+    TEAM,
+    Log,
+)
 from gpushmem.check.recording import COMPARED, KIND_OF, PLACE
 from gpushmem.lines import assigned_name, line_of, user_frame
 from gpushmem.ops import Op
@@ -147,7 +160,11 @@ class Recorder:
                     stride * array.itemsize, array.itemsize,
                 )  # fmt: skip
                 self._log.append(EFFECT, launch, site, words, clock=1)
-        result = run()
+        try:
+            result = run()
+        except BaseException:
+            self._log.append(DONE, launch, site, (number, 0, REFUSED), clock=2)
+            raise
         kind = 2
         if isinstance(result, int | np.integer | np.bool_):
             kind = int(op.result() == "bool")
