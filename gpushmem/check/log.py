@@ -130,9 +130,7 @@ class Log:
         """Append a record of the host; returns its stamp. Of words the lower 64 bits are kept."""
         index = _add(self.address, 1)
         stamp = _add(int(self._log["stamp"][0]), 1)
-        words = tuple(
-            (word + SIGN) % (2 * SIGN) - SIGN for word in (*words, 0, 0, 0, 0, 0, 0)[:6]
-        )
+        words = tuple((word + SIGN) % (2 * SIGN) - SIGN for word in (*words, 0, 0, 0, 0, 0, 0)[:6])
         if index < MOST:
             self._records[index] = (stamp, kind, launch, 0, clock, site, words)
         return stamp
