@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,7 +54,7 @@ RECORD = np.dtype(
         ("stamp", "i8"),
         ("kind", "i8"),
         ("launch", "i8"),  # number of the launch; 0: the host
-        ("thread", "i8"),  # number of the thread in the launch
+        ("thread", "i8"),  # number of the thread in the launch, or of the host's threads
         ("clock", "i8"),  # of the thread: meetings of its block << 32 | its own events
         ("site", "i8"),  # address of a text, or, of the host, minus a number of `lines`
         ("words", "i8", 6),  # as the kind says
@@ -117,6 +118,7 @@ class Log:
         self._texts: dict[int, str] = {}
         self._read = 0  # records whose sites are known
         self.launches = 0
+        self._threads: dict[int, int] = {}  # of the host: by their ident
         self._side = open(folder / f"pe{pe}.json", "w", encoding="utf-8")  # noqa: SIM115
 
     def describe(self, **facts: Any) -> None:
@@ -131,8 +133,9 @@ class Log:
         index = _add(self.address, 1)
         stamp = _add(int(self._log["stamp"][0]), 1)
         words = tuple((word + SIGN) % (2 * SIGN) - SIGN for word in (*words, 0, 0, 0, 0, 0, 0)[:6])
+        thread = 0 if launch else self._threads.setdefault(get_ident(), len(self._threads))
         if index < MOST:
-            self._records[index] = (stamp, kind, launch, 0, clock, site, words)
+            self._records[index] = (stamp, kind, launch, thread, clock, site, words)
         return stamp
 
     def line(self, text: str, path: str) -> int:

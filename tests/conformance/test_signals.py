@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from numba import cuda
 from numba.core.errors import TypingError
 
 import gpushmem as shmem
@@ -58,7 +59,9 @@ def test_data_and_signal_go_to_the_right_place(run_pes, form, dtype, n_pes):
         right = (shmem.my_pe() + 1) % shmem.n_pes()
         put_signal(dst[d : d + n], src[s : s + n], signal[1:], value, op, right)
         shmem.quiet()
-        got[0] = shmem.signal_wait_until(signal[1:], shmem.CMP_EQ, awaited)
+        seen = shmem.signal_wait_until(signal[1:], shmem.CMP_EQ, awaited)
+        if cuda.threadIdx.x == 0:
+            got[0] = seen
 
     words = np.zeros(3, np.uint64)
     some = numbers(0, dtype)
