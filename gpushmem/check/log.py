@@ -91,7 +91,9 @@ END = 10
 SYNC = 11
 CALL = 12  # of the host, all PEs call: 0 before, 1 after
 TEAM = 13  # the PE is in a new team: its number, the number of its members' description
-HOST = 14  # reads or writes an array of this PE: address, bytes, how
+# Reads or writes an array of this PE: address, bytes, how; if all elements are set to one number:
+# their size, and the number.
+HOST = 14
 UPDATE = 15  # by an atomic operation: address, what | used << 8, operand, expected, old
 THREADFENCE = 16  # scope
 CONTENTS = 17  # of an array of a wait: 0 for values, 1 for status, 2 for indices; index, number

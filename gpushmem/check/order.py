@@ -162,8 +162,10 @@ class _Replay:
 
     def _host(self, pe: Pe, record: Any, words: list[int]) -> None:
         clock = pe.event(record)
-        address, nbytes, how = words[:3]
+        address, nbytes, how, item, value, _ = words
         space, start = pe.place(address, 0)
+        if how == STORE and item:
+            self.waits.filled(pe, record, (space, start), nbytes, value, clock.copy())
         self._add(
             Access(
                 space, start, nbytes, 0, 1, how == STORE, False, pe.pe, 0, 0, 0, pe.time,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -62,6 +63,20 @@ class Store(NamedTuple):
         """Nothing: a clock that had it would have all that was done since the event before."""
 
 
+class Filled(NamedTuple):
+    """A word that the host has set together with others; what a clock has that knows it."""
+
+    pe: int
+    when: int
+
+    def known(self, clock: Clock) -> bool:
+        """Whether a clock knows that it is over."""
+        return clock.times.get(("host", self.pe), -1) > self.when
+
+    def tell(self, clock: Clock) -> None:
+        """Nothing, as of a `Store`."""
+
+
 class Waits:
     """The words, and what was heard of their writes."""
 
@@ -75,6 +90,9 @@ class Waits:
         """Before the log is gone through; `stores`, as they were when it was the last time."""
         for where, store, value, site in stores:
             self._store(where, store, value, site)
+        self._starts: dict[Any, list[int]] = defaultdict(list)  # of the words that are known by now
+        for space, start in sorted(self.words):
+            self._starts[space].append(start)
         # Words that somebody changed who saw what they were: what knows of it, and what it saw.
         self.taken: dict[Any, list[tuple[Bit, int]]] = defaultdict(list)
 
@@ -86,6 +104,20 @@ class Waits:
             clock.keep_fenced(pe)
         by = Update("store", site, clock)
         self.words[where].put(Write(store, "set", value, clock, by, stamp))
+
+    def filled(
+        self, pe: Pe, record: Any, where: Any, nbytes: int, value: int, clock: Clock
+    ) -> None:
+        """What the host sets the words to that are in an array."""
+        (space, start), stamp = where, int(record["stamp"])
+        starts = self._starts[space]
+        first, last = (bisect.bisect_left(starts, place) for place in (start, start + nbytes))
+        for at in starts[first:last]:
+            word = self.words[space, at]
+            # The first 0 changes nothing.
+            if value or any(write.stamp < stamp for write in word.writes.values()):
+                by = Update("store", pe.site_of(record), clock)
+                word.put(Write(Filled(pe.pe, pe.time), "set", value, clock, by, stamp))
 
     def stores(self, pes: Iterable[Pe]) -> list[tuple[Any, Store, int, str]]:
         """Plain stores to what others look at: the word, the store, the value, and its line."""

@@ -86,7 +86,7 @@ def barriers_compiled():
 
 @pytest.mark.parametrize("n_pes", PES)
 def test_barriers_in_kernels(run_pes, barriers_compiled, n_pes):
-    turns = repeated(300, 10)
+    turns = repeated(300, 3)
 
     def body():
         shmem.init()
@@ -184,7 +184,7 @@ def test_a_host_does_not_overtake_kernels(run_pes, n_pes):
     def body():
         shmem.init()
         dst, src, wrong = (shmem.zeros(1, "int64") for _ in range(3))
-        for k in range(300):
+        for k in range(repeated(300, 20)):
             twice[1, 1](dst, src, k, wrong)
             shmem.barrier_all()
         result = int(wrong.numpy()[0])

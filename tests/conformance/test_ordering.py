@@ -468,6 +468,7 @@ def store_buffering(x, turn, one, got, seen, rounds):
         got[k] = write * N_READS + read
 
 
+@pytest.mark.gpushmem_check(False)  # its accesses are in no order: that is what it is about
 @pytest.mark.parametrize("n_pes", PES)
 def test_who_writes_quiets_and_reads_is_seen_or_sees(run_pes, n_pes):
     """`quiet` completes: of two PEs that write, then quiet, then read the other's, one sees it."""
@@ -651,6 +652,7 @@ def grow_and_look(x, one, done, looked, wrong, seen, rounds):
         shmem.barrier_all()
 
 
+@pytest.mark.gpushmem_check(False)  # its accesses are in no order: that is what it is about
 @pytest.mark.parametrize("n_pes", PES)
 def test_one_element_is_never_seen_to_go_back(run_pes, n_pes):
     """Values that are written to an element one after the other, fenced, are seen in that order.

@@ -179,7 +179,7 @@ class CpuBackend:
     def from_host(self, native: np.ndarray[Any, Any], values: Any) -> None:
         self.synchronize()
         if self._recorder is not None:
-            self._recorder.accessed(native, STORE)
+            self._recorder.accessed(native, STORE, values)
         np.copyto(native, values, casting="unsafe")  # as assignment to a NumPy array does
 
     def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

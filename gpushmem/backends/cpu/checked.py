@@ -173,9 +173,12 @@ class Recorder:
         self._log.append(DONE, launch, site, returned, clock=2)
         return result
 
-    def accessed(self, array: np.ndarray[Any, Any], how: int) -> None:
+    def accessed(self, array: np.ndarray[Any, Any], how: int, values: Any = None) -> None:
         """The host reads or writes an array of its PE: `how` as `simt.compiler.observer` says."""
-        self._log.append(HOST, 0, self._site(), (address_of(array), array.nbytes, how))
+        filled = () if array.dtype.kind not in "iu" else _only_number(np.asarray(values))
+        item = array.itemsize if filled else 0
+        words = address_of(array), array.nbytes, how, item, *filled
+        self._log.append(HOST, 0, self._site(), words)
 
     def _new_teams(self, result: Any) -> None:
         """Record the teams that an operation has made."""
@@ -211,6 +214,13 @@ class Recorder:
         """The PE's part of the job is over."""
         self.name_arrays()
         self._log.end()
+
+
+def _only_number(values: np.ndarray[Any, Any]) -> tuple[int, ...]:
+    """The number that all values are, if so."""
+    if values.size and values.dtype.kind in "biu" and (values == values.flat[0]).all():
+        return (int(values.flat[0]),)
+    return ()
 
 
 def check_kernels() -> None:
