@@ -546,7 +546,7 @@ def sums(teams, turns, delays, dst, src, wrong):
         wrong[b] += me != shmem.team_translate_pe(shmem.TEAM_WORLD, shmem.my_pe(), team)
 
 
-TURNS = 400
+TURNS = repeated(400, 20)
 
 
 def row_and_column(n_pes, size):
@@ -601,12 +601,15 @@ def test_two_streams_each_on_a_team(run_pes, sums_compiled, n_pes):
 @pytest.mark.parametrize("n_pes", [4, 6])
 def test_rows_and_columns_in_turn(run_pes, n_pes):
     """The sum of the rows' sums, down the columns, is the sum of all."""
+    turns = repeated(500, 20)
 
     @shmem.jit
     def grid_sum(row, column, x, wrong):
         n = shmem.n_pes()
-        for k in range(1, 500):
-            x[0] = k * (shmem.my_pe() + 1)
+        for k in range(1, turns):
+            if cuda.threadIdx.x == 0:
+                x[0] = k * (shmem.my_pe() + 1)
+            cuda.syncwarp()
             shmem.reduce_warp(row, x, x, "sum")
             shmem.reduce_warp(column, x, x, "sum")
             if x[0] != k * n * (n + 1) // 2:

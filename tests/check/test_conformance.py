@@ -1,0 +1,31 @@
+"""No false alarms: the jobs of the conformance suite and of the ready kernels' tests, checked."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import PLAIN, ROOT
+
+MODULES = [
+    path
+    for folder in ("conformance", "kernels")
+    for path in sorted((ROOT / "tests" / folder).glob("test_*.py"))
+    if "run_pes" in path.read_text()
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_programs_that_are_right_have_no_problem(path):
+    """A test fails if its job ends well and has a problem; see `run_checked` of tests/pes.py."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "0", "--gpushmem-check", "--timeout", "400", path],
+        cwd=ROOT, env=PLAIN, text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    jobs = int(re.search(r"(\d+) jobs were checked", done.stdout)[1])
+    print(f"{path.name}: {jobs} jobs")
+    assert jobs > 0
