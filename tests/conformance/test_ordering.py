@@ -13,7 +13,7 @@ from numba import cuda
 
 import gpushmem as shmem
 from tests import pes
-from tests.pes import compile_first
+from tests.pes import compile_first, repeated
 
 PES = [2, 3, pytest.param(4, marks=pytest.mark.slow)]
 # More PEs than cores take turns, which takes time.
@@ -705,7 +705,7 @@ def queue(next_, data, ready, order, wrong, rounds):
 @pytest.mark.parametrize("n_pes", PES)
 def test_tickets_are_handed_out_once_and_in_order(run_pes, n_pes):
     """`atomic_fetch_add` gives every caller another number: with data and signals, a queue."""
-    rounds = ROUNDS[n_pes]
+    rounds = repeated(ROUNDS[n_pes])
     numbers, words = np.zeros(1, np.int64), np.zeros(1, np.uint64)
     compile_first(queue, numbers, numbers, words, numbers, numbers, rounds)
 
