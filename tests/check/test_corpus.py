@@ -171,3 +171,28 @@ def test_a_call_that_is_refused_has_done_nothing(run_cli, tmp_path):
     path.write_text(REFUSED)
     done = run_cli("run", "--backend", "cpu", "--check", "-n", 1, path, code=0)
     assert done.stderr == ""
+
+
+HOST_THREADS = """
+import threading, time
+import gpushmem as shmem
+
+shmem.init()
+word = shmem.zeros(1, "uint64")
+if shmem.my_pe() == 0:
+    thread = threading.Thread(target=shmem.barrier_all)
+    thread.start()
+    time.sleep(0.3)  # it waits for the other PE, which waits for this
+    shmem.signal_op(word, 1, shmem.SIGNAL_SET, 1)
+    thread.join()
+else:
+    shmem.signal_wait_until(word, shmem.CMP_EQ, 1)
+    shmem.barrier_all()
+shmem.finalize()
+"""
+
+
+def test_several_threads_of_a_host_call_operations(run_cli, tmp_path):
+    path = tmp_path / "threads.py"
+    path.write_text(HOST_THREADS)
+    run_cli("run", "--backend", "cpu", "--check", "-n", 2, path, code=0)
