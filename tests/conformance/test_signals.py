@@ -230,6 +230,7 @@ def test_signals_are_compared_as_unsigned_at_both_ends(run_pes, high):
         for seen in (high, high + 5):
             for value in (0, high + 1, high + 5, 2**63, 2**64 - 1):
                 shmem.signal_op(signal, seen, shmem.SIGNAL_SET, 0)
+                shmem.quiet()
                 for name, method in compare.items():
                     cmp = getattr(shmem, f"CMP_{name}")
                     holds = getattr(seen, method)(value)
@@ -341,6 +342,7 @@ def test_the_host_waits_for_what_a_kernel_of_another_pe_writes(run_pes, dtype, n
                     kind = {"k": np.uint64, None: type(None)}.get(result, np.int64)
                     assert type(got) is kind, name
                 shmem.barrier_all()
+        assert shmem.test_some(flags, indices, None, shmem.CMP_GE, k) == 2 * (me > 0)
         return indices.tolist()
 
     results = in_pes(run_pes, n_pes, body)
