@@ -175,9 +175,9 @@ class Recorder:
 
     def accessed(self, array: np.ndarray[Any, Any], how: int, values: Any = None) -> None:
         """The host reads or writes an array of its PE: `how` as `simt.compiler.observer` says."""
-        filled = () if array.dtype.kind not in "iu" else _only_number(np.asarray(values))
-        item = array.itemsize if filled else 0
-        words = address_of(array), array.nbytes, how, item, *filled
+        number = _only_number(array.dtype, np.asarray(values))
+        filled = () if number is None else (array.itemsize, number)
+        words = address_of(array), array.nbytes, how, *filled
         self._log.append(HOST, 0, self._site(), words)
 
     def _new_teams(self, result: Any) -> None:
@@ -216,11 +216,11 @@ class Recorder:
         self._log.end()
 
 
-def _only_number(values: np.ndarray[Any, Any]) -> tuple[int, ...]:
-    """The number that all values are, if so."""
-    if values.size and values.dtype.kind in "biu" and (values == values.flat[0]).all():
-        return (int(values.flat[0]),)
-    return ()
+def _only_number(dtype: np.dtype[Any], values: np.ndarray[Any, Any]) -> int | None:
+    """The whole number that all elements are which are set to these values, if it is one."""
+    if dtype.kind not in "iu" or values.dtype.kind not in "biu" or not values.size:
+        return None
+    return int(values.flat[0].astype(dtype)) if (values == values.flat[0]).all() else None
 
 
 def check_kernels() -> None:
