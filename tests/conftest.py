@@ -46,6 +46,15 @@ def pytest_unconfigure():
         shutil.rmtree(os.environ["GPUSHMEM_CACHE_DIR"], ignore_errors=True)
 
 
+def pytest_configure(config):
+    pes.CHECKED = config.getoption("gpushmem_check", default=False)
+
+
+def pytest_terminal_summary(terminalreporter):
+    if pes.CHECKED:  # of this process: with xdist its workers have run them
+        terminalreporter.write_line(f"{pes.checked_jobs} jobs were checked")
+
+
 def pytest_collection_modifyitems(items):
     """GPUSHMEM_BACKEND=nvshmem pytest -m gpu: the tests of what every backend does, on GPUs."""
     if pes.BACKEND != "cpu":
@@ -59,6 +68,21 @@ def threads_of_xdist():
 
     others = {thread.ident for thread in threading.enumerate()} - {threading.main_thread().ident}
     parking._helpers.update(others)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def with_the_checker():
+    """If jobs are checked, all that is compiled in this process is compiled with the checker.
+
+    So all is recorded, also what tests with the mark `gpushmem_check(False)` do.
+    """
+    if not pes.CHECKED:
+        yield
+        return
+    from gpushmem.check import command
+
+    with command.recorded():
+        yield
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -89,13 +113,16 @@ def machine(request, tmp_path_factory, worker_id):
 
 
 @pytest.fixture
-def run_pes():
+def run_pes(request):
     """`run_pes(n, function, *args)`: run it in n real PEs, return the list of what they returned.
 
     `function` may be a closure; what it returns is pickled. Options: `timeout` in seconds,
     `heap_size` in bytes. A PE that fails or a job that hangs fails the test with every PE's output.
+    With `pytest --gpushmem-check` so does a problem that the checker finds in a job that ends well,
+    but in tests with the mark `gpushmem_check(False)`, which say why.
     """
-    return pes.run_pes
+    unchecked = request.node.get_closest_marker("gpushmem_check")
+    return pes.run_checked if pes.CHECKED and not unchecked else pes.run_pes
 
 
 @pytest.fixture

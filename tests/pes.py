@@ -15,6 +15,8 @@ from tests import gpus
 
 DEFAULT_HEAP = 64 << 20
 BACKEND = os.environ.get("GPUSHMEM_BACKEND") or "cpu"  # of the PEs that tests run in
+CHECKED = False  # whether jobs are checked: pytest --gpushmem-check
+checked_jobs = 0
 
 
 def run_pes(n, function, *args, timeout=150, heap_size=DEFAULT_HEAP):
@@ -46,6 +48,25 @@ def run_pes(n, function, *args, timeout=150, heap_size=DEFAULT_HEAP):
     finally:
         for fd in outputs:
             os.close(fd)
+
+
+def run_checked(n, function, *args, **options):
+    """The same under the checker: a job that ends well, but has a problem, fails, too."""
+    global checked_jobs  # noqa: PLW0603
+    from gpushmem.check import command
+
+    with command.recorded() as folder:
+        results = run_pes(n, function, *args, **options)
+        found = command.findings(folder, "text", command.Known(None))
+    checked_jobs += 1
+    if found.problems or found.unchecked:
+        pytest.fail("\n".join([found.text, *found.unchecked]), pytrace=False)
+    return results
+
+
+def repeated(n, if_checked=30):
+    """How often a test repeats something: seldom where all that happens is recorded."""
+    return min(n, if_checked) if CHECKED else n
 
 
 @cache

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Iterable
+from functools import reduce
 from typing import Any, NamedTuple
 
 from gpushmem.check.clock import Bit, Clock
@@ -187,8 +188,35 @@ def can_do_without(
     return False
 
 
+def _by_or(start: int, numbers: list[int], value: int) -> bool:
+    """Whether `start` and some of the numbers, or-ed, make `value`: all that add no other bit."""
+    return reduce(operator.or_, (n for n in numbers if n | value == value), start) == value
+
+
+def _by_and(start: int, numbers: list[int], value: int) -> bool:
+    """The same for and: all that take no bit of it away."""
+    return reduce(operator.and_, (n for n in numbers if n & value == value), start) == value
+
+
+def _by_xor(start: int, numbers: list[int], value: int) -> bool:
+    """The same for xor: by elimination, as of linear equations."""
+    basis: list[int] = []
+    for number in numbers:
+        left = reduce(lambda n, one: min(n, n ^ one), basis, number & ALL_BITS)
+        if left:
+            basis.append(left)
+    return reduce(lambda n, one: min(n, n ^ one), basis, (start ^ value) & ALL_BITS) == 0
+
+
+ALL_BITS = (1 << 64) - 1
+BITWISE = {"or": _by_or, "and": _by_and, "xor": _by_xor}
+
+
 def _reachable(compare: int, start: int, steps: list[Write], value: int, rounds: int) -> bool:
     """Whether the start, changed by some of the steps, satisfies the condition."""
+    made_equal = BITWISE.get(steps[0].how) if steps and rounds == 1 and compare == CMP_EQ else None
+    if made_equal is not None:
+        return made_equal(start, [step.value or 0 for step in steps], value)
     made = {start}
     for step in steps * rounds:
         made |= {CHANGES[step.how](number, step.value) for number in made}

@@ -16,6 +16,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +40,7 @@ __all__ = [
     "MET",
     "OP",
     "RECORD",
+    "REFUSED",
     "SUBMIT",
     "SYNC",
     "TEAM",
@@ -55,7 +57,7 @@ RECORD = np.dtype(
         ("stamp", "i8"),
         ("kind", "i8"),
         ("launch", "i8"),  # number of the launch; 0: the host
-        ("thread", "i8"),  # number of the thread in the launch
+        ("thread", "i8"),  # number of the thread in the launch, or of the host's threads
         ("clock", "i8"),  # of the thread: meetings of its block << 32 | its own events
         ("site", "i8"),  # address of a text, or, of the host, minus a number of `lines`
         ("words", "i8", 6),  # as the kind says
@@ -68,6 +70,7 @@ MOST = 1 << 23  # records: 800 MB, of which what is not written takes no room
 SHARED, BLOCK_BITS = 1 << 62, 24
 PHASE = 32  # bits of a clock below the meetings of the block
 HEADER = mmap.PAGESIZE
+SIGN = 1 << 63
 
 
 # Kinds of records, and the words that each has. 0: not written, as the PE was killed.
@@ -79,7 +82,7 @@ OP = 2  # number of the row, effects << 8 | scope, pe, team, comparison or signa
 # plus its rows << 8, and of one row the bytes without gaps, the stride, the size; row to row.
 EFFECT = 3
 # An operation has returned: number of the row, result, what that is (0 a number, 1 a truth, 2
-# neither).
+# neither, REFUSED: it has raised an error, of the host's).
 DONE = 4
 MET = 5  # a barrier of the block: number of the block, its meetings so far
 ARRIVED = 6  # at a barrier of a warp or the grid: 0 or 1, mask of lanes
@@ -99,6 +102,7 @@ EXPOSED = 18  # the host has an array, which it may write to unseen: as HOST
 VALUE = 19  # what the HOST before it sets integers to: address, bytes, number
 
 CALL_OF_WARP = 2
+REFUSED = 3
 
 
 class Log:
@@ -119,6 +123,7 @@ class Log:
         self._texts: dict[int, str] = {}
         self._read = 0  # records whose sites are known
         self.launches = 0
+        self._threads: dict[int, int] = {}  # of the host: by their ident
         self._side = open(folder / f"pe{pe}.json", "w", encoding="utf-8")  # noqa: SIM115
 
     def describe(self, **facts: Any) -> None:
@@ -129,12 +134,13 @@ class Log:
     def append(
         self, kind: int, launch: int = 0, site: int = 0, words: tuple[int, ...] = (), clock: int = 0
     ) -> int:
-        """Append a record of the host; returns its stamp."""
+        """Append a record of the host; returns its stamp. Of words the lower 64 bits are kept."""
         index = _add(self.address, 1)
         stamp = _add(int(self._log["stamp"][0]), 1)
-        words = (*words, 0, 0, 0, 0, 0, 0)[:6]
+        words = tuple((word + SIGN) % (2 * SIGN) - SIGN for word in (*words, 0, 0, 0, 0, 0, 0)[:6])
+        thread = 0 if launch else self._threads.setdefault(get_ident(), len(self._threads))
         if index < MOST:
-            self._records[index] = (stamp, kind, launch, 0, clock, site, words)
+            self._records[index] = (stamp, kind, launch, thread, clock, site, words)
         return stamp
 
     def line(self, text: str, path: str) -> int:

@@ -28,7 +28,7 @@ from gpushmem.check.conditions import Write
 from gpushmem.check.history import History
 from gpushmem.check.launches import Launch
 from gpushmem.check.log import CALL_OF_WARP, Trace
-from gpushmem.check.pes import Pe, unheard
+from gpushmem.check.pes import Pe, refused, unheard
 from gpushmem.check.waits import Update
 from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL, UPDATES
 from gpushmem.simt.base.gpu_model import LANES
@@ -58,7 +58,8 @@ class _Replay:
         events: list[tuple[int, int, int]] = []
         for pe in self.pes.values():
             records = pe.trace.records
-            places = np.flatnonzero((records["kind"] > log.ACCESS) & ~unheard(pe, records))
+            left_out = unheard(pe, records) | refused(records)
+            places = np.flatnonzero((records["kind"] > log.ACCESS) & ~left_out)
             stamps = records["stamp"][places].tolist()
             events += ((stamp, pe.pe, k) for stamp, k in zip(stamps, places.tolist(), strict=True))
         events.sort()

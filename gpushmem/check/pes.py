@@ -16,7 +16,7 @@ from gpushmem.check.launches import Launch
 from gpushmem.check.log import SHARED, Trace
 from gpushmem.simt.compiler.observer import ATOMIC, LOAD, VALUED
 
-__all__ = ["Pe", "unheard"]
+__all__ = ["Pe", "refused", "unheard"]
 
 
 class Pe:
@@ -108,6 +108,25 @@ class Pe:
         made["low"] = made["start"] + np.minimum(reach, 0)
         made["end"] = made["start"] + np.maximum(reach, 0) + made["size"]
         return made
+
+
+def refused(records: Any) -> Any:
+    """Which records are of calls that ended with an error: what they had to do was not done.
+
+    In a kernel nothing more is recorded of such a call: the launch ends.
+    """
+    places = np.flatnonzero(np.isin(records["kind"], (log.OP, log.EFFECT, log.CONTENTS, log.DONE)))
+    places = places[np.lexsort((records["thread"][places], records["launch"][places]))]
+    kinds, results = records["kind"][places], records["words"][places, 2]
+    call = np.cumsum(kinds == log.OP)
+    launch = np.zeros(call.max(initial=0) + 1, np.int64)
+    launch[call] = records["launch"][places]
+    bad = np.isin(launch, records["launch"][records["kind"] == log.END])
+    bad[call[kinds == log.DONE]] = False
+    bad[call[(kinds == log.DONE) & (results == log.REFUSED)]] = True
+    found = np.zeros(len(records), bool)
+    found[places] = bad[call]
+    return found
 
 
 def unheard(pe: Pe, records: Any) -> Any:

@@ -203,7 +203,10 @@ class Waits:
         space, start = where
         places = self._places[space]
         for k in range(bisect_left(places, start), bisect_left(places, start + nbytes)):
-            self.words[space, places[k]].put(write)
+            word = self.words[space, places[k]]
+            # The first 0 changes nothing.
+            if write.value != 0 or any(w.stamp < write.stamp for w in word.writes.values()):
+                word.put(write)
 
     def write(self, call: Call, effect: Any, where: Any, clock: Clock, over: Bit) -> None:
         """What a call writes to a word."""

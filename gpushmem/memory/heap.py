@@ -35,8 +35,8 @@ class Heap:
 
     @property
     def largest_free(self) -> int:
-        """Bytes of the largest free block."""
-        return self._by_size[-1][0] if self._by_size else 0
+        """Bytes of the largest free block: what can be allocated in one piece."""
+        return max(0, self._by_size[-1][0] - self.gap) if self._by_size else 0
 
     def blocks(self) -> list[tuple[int, int]]:
         """Allocated blocks as (offset, bytes), by offset."""

@@ -139,3 +139,61 @@ def test_a_pe_that_is_killed_leaves_what_it_did(run_cli, tmp_path):
     code, found = check(run_cli, path)
     assert code == 66
     assert {a["line"] for a in found[0]["accesses"]} == set(marked(path))
+
+
+REFUSED = """
+import gpushmem as shmem
+
+@shmem.jit
+def move(dst, src, n):
+    shmem.iput(dst, src, 3, 1, n, 0)
+
+def in_kernel(*args):
+    move[1, 1](*args)
+    shmem.synchronize()
+
+shmem.init()
+x, y = shmem.zeros(10), shmem.zeros(10)
+for call in (in_kernel, lambda dst, src, n: shmem.iput(dst, src, 3, 1, n, 0)):
+    for n in (5, 5, 2**62):
+        try:
+            call(x, y, n)
+        except shmem.ArgumentError as error:
+            assert "outside of an array of 10" in str(error)
+            continue
+        raise SystemExit("not refused")
+shmem.finalize()
+"""
+
+
+def test_a_call_that_is_refused_has_done_nothing(run_cli, tmp_path):
+    """Neither outside of its array, nor before the same call again; of any number of bytes."""
+    path = tmp_path / "refused.py"
+    path.write_text(REFUSED)
+    done = run_cli("run", "--backend", "cpu", "--check", "-n", 1, path, code=0)
+    assert done.stderr == ""
+
+
+HOST_THREADS = """
+import threading, time
+import gpushmem as shmem
+
+shmem.init()
+word = shmem.zeros(1, "uint64")
+if shmem.my_pe() == 0:
+    thread = threading.Thread(target=shmem.barrier_all)
+    thread.start()
+    time.sleep(0.3)  # it waits for the other PE, which waits for this
+    shmem.signal_op(word, 1, shmem.SIGNAL_SET, 1)
+    thread.join()
+else:
+    shmem.signal_wait_until(word, shmem.CMP_EQ, 1)
+    shmem.barrier_all()
+shmem.finalize()
+"""
+
+
+def test_several_threads_of_a_host_call_operations(run_cli, tmp_path):
+    path = tmp_path / "threads.py"
+    path.write_text(HOST_THREADS)
+    run_cli("run", "--backend", "cpu", "--check", "-n", 2, path, code=0)

@@ -1,14 +1,17 @@
 """What a wait must have seen: compared with all orders of the writes there are."""
 
-from itertools import permutations
+from functools import reduce
+from itertools import combinations, permutations
 from typing import NamedTuple
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpushmem.check.clock import CALLED, DONE, Bit, Clock
-from gpushmem.check.conditions import HOLDS, Write, can_do_without
+from gpushmem.check.conditions import BITWISE, HOLDS, Write, can_do_without
 from gpushmem.check.words import Word
+from gpushmem.ops import CMP_EQ
 
 WAIT = Bit(CALLED, 9, 0, 0)
 MADE = {
@@ -159,6 +162,24 @@ def test_a_wait_that_ends_in_every_order_is_not_said_to_miss_anything(hows, data
     assume(enumerated(*situation) is not None)
     if replaced(*situation):
         assert False in ends(*situation)
+
+
+@pytest.mark.parametrize("how", ["or", "xor"])
+def test_of_many_bits_each_is_needed(how):
+    """Of as many PEs, each with its own bit, all must have come before the wait for all bits."""
+    n = 40
+    writes, nothing = [(how, 1 << k) for k in range(n)], [set()] * n
+    assert found(writes, nothing, set(), set(), CMP_EQ, 2**n - 1) == set(range(n))
+
+
+@given(
+    st.sampled_from(["or", "and", "xor"]), st.integers(0, 15), st.integers(0, 15),
+    st.lists(st.integers(0, 15), max_size=5),
+)  # fmt: skip
+def test_what_bits_can_become(how, start, value, numbers):
+    subsets = (some for n in range(len(numbers) + 1) for some in combinations(numbers, n))
+    truth = any(reduce(MADE[how], some, start) == value for some in subsets)
+    assert BITWISE[how](start, numbers, value) == truth
 
 
 # --- long histories: each wait compared with one that looks at all writes

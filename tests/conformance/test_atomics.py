@@ -10,7 +10,7 @@ from numba.core.errors import TypingError
 import gpushmem as shmem
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import OPS
-from tests.pes import compile_first
+from tests.pes import compile_first, repeated
 
 PES = [3, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))]
 SOME_PES = [2, *(pytest.param(n, marks=pytest.mark.slow) for n in PES[1:])]
@@ -86,7 +86,7 @@ def expected(op, values, dtype):
 @pytest.mark.parametrize(("op", "dtype"), ROWS)
 def test_all_pes_at_once(run_pes, op, dtype):
     """Threads of every PE and every host change one element of PE 1; nothing is lost."""
-    n, n_pes = 64, 3
+    n, n_pes = repeated(64, 16), 3
     kernel = kernel_of(op)
     on_host = compile(call_of(op, "shmem."), "host", "eval")
 
@@ -131,7 +131,7 @@ def test_all_pes_at_once(run_pes, op, dtype):
 @pytest.mark.parametrize("n_pes", SOME_PES)
 @pytest.mark.parametrize(("op", "dtype"), [row for row in ROWS if row.values[0] in ADDING])
 def test_no_addition_is_lost(run_pes, op, dtype, n_pes):
-    rounds = 300_000
+    rounds = repeated(300_000)
     scope = {"shmem": shmem}
     exec(
         f"""def kernel(dst, value, target):
@@ -165,7 +165,7 @@ def test_no_addition_is_lost(run_pes, op, dtype, n_pes):
     ],
 )
 def test_a_lock_of_compare_and_swap_lets_in_one_at_a_time(run_pes, n_pes, dtype):
-    rounds = 100
+    rounds = repeated(100, 10)
 
     @shmem.jit
     def work(lock, total, wrong):
@@ -201,18 +201,20 @@ def test_kernels_hosts_and_cuda_atomics_agree(run_pes):
             shmem.atomic_add(x, 1, shmem.my_pe())
             cuda.atomic.add(x, 0, 1)
 
+    adding = repeated(100, 2)
+
     def body():
         shmem.init()
         x = shmem.zeros(1, "int64")
-        both[4, 64](x, 100)
-        for _ in range(1000):
+        both[4, 64](x, adding)
+        for _ in range(10 * adding):
             shmem.atomic_inc(x, shmem.my_pe())
         shmem.barrier_all()
         total = int(x.numpy()[0])
         shmem.finalize()
         return total
 
-    assert run_pes(2, body) == [4 * 64 * 200 + 1000] * 2
+    assert run_pes(2, body) == [(4 * 64 * 2 + 10) * adding] * 2
 
 
 @pytest.mark.parametrize(
@@ -221,7 +223,7 @@ def test_kernels_hosts_and_cuda_atomics_agree(run_pes):
 )
 def test_cuda_atomics_are_atomic_between_pes(run_pes, dtype):
     """A PE adds to its own element with `cuda.atomic` while its neighbour adds from outside."""
-    rounds = 300_000
+    rounds = repeated(300_000)
 
     @shmem.jit
     def both(x):

@@ -8,7 +8,7 @@ from numba import cuda
 
 import gpushmem as shmem
 from tests.conformance.test_collectives import PES, THREADS, teams_of
-from tests.pes import compile_first
+from tests.pes import compile_first, repeated
 
 
 @shmem.jit
@@ -86,10 +86,12 @@ def barriers_compiled():
 
 @pytest.mark.parametrize("n_pes", PES)
 def test_barriers_in_kernels(run_pes, barriers_compiled, n_pes):
+    turns = repeated(300, 3)
+
     def body():
         shmem.init()
         late = np.random.default_rng(shmem.my_pe())
-        delays = np.where(late.random(300) < 0.1, late.integers(0, 20_000, 300), 0)
+        delays = np.where(late.random(turns) < 0.1, late.integers(0, 20_000, turns), 0)
         wrong = np.zeros(2, np.int64)
         for members in teams_of(n_pes):
             table = shmem.full(n_pes, -1, dtype="int64")
@@ -98,7 +100,7 @@ def test_barriers_in_kernels(run_pes, barriers_compiled, n_pes):
                     continue
                 for scope, threads in enumerate(THREADS):
                     if shmem.my_pe() in members.pes:
-                        barriers[1, threads](kind, scope, members.team, 300, delays, table, wrong)
+                        barriers[1, threads](kind, scope, members.team, turns, delays, table, wrong)
         shmem.finalize()
         return int(wrong[0])
 
@@ -182,7 +184,7 @@ def test_a_host_does_not_overtake_kernels(run_pes, n_pes):
     def body():
         shmem.init()
         dst, src, wrong = (shmem.zeros(1, "int64") for _ in range(3))
-        for k in range(300):
+        for k in range(repeated(300, 20)):
             twice[1, 1](dst, src, k, wrong)
             shmem.barrier_all()
         result = int(wrong.numpy()[0])

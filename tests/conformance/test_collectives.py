@@ -20,7 +20,7 @@ from gpushmem.backends.cpu.rounds import TEXT_BYTES
 from gpushmem.backends.cpu.world import BOX_BYTES
 from gpushmem.ops import OPS
 from tests import gpus, pes
-from tests.pes import compile_first
+from tests.pes import compile_first, repeated
 
 PES = [1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
 THREADS = (1, 32, 96)  # that call: a thread, a warp, a block
@@ -478,7 +478,7 @@ def in_a_row(team, kinds, sizes, delays, dst, src, wrong):  # noqa: PLR0912
 @pytest.mark.parametrize("n_pes", [3, 8, pytest.param(2, marks=pytest.mark.slow)])
 def test_many_in_a_row(run_pes, n_pes, kinds):
     """Whatever follows whatever, and whoever is late: data of one round is never in another."""
-    rounds, ints = 5000 if n_pes < 8 else 500, np.zeros(1, np.int64)
+    rounds, ints = repeated(5000 if n_pes < 8 else 500, 100), np.zeros(1, np.int64)
     compile_first(in_a_row, shmem.TEAM_WORLD, ints, ints, ints, ints, ints, ints)
     among = {"mixed": range(KINDS), "broadcast": [0]}.get(kinds, [0, 0, 0, 1, 5, 7])
 
@@ -546,7 +546,7 @@ def sums(teams, turns, delays, dst, src, wrong):
         wrong[b] += me != shmem.team_translate_pe(shmem.TEAM_WORLD, shmem.my_pe(), team)
 
 
-TURNS = 400
+TURNS = repeated(400, 20)
 
 
 def row_and_column(n_pes, size):
@@ -601,12 +601,15 @@ def test_two_streams_each_on_a_team(run_pes, sums_compiled, n_pes):
 @pytest.mark.parametrize("n_pes", [4, 6])
 def test_rows_and_columns_in_turn(run_pes, n_pes):
     """The sum of the rows' sums, down the columns, is the sum of all."""
+    turns = repeated(500, 20)
 
     @shmem.jit
     def grid_sum(row, column, x, wrong):
         n = shmem.n_pes()
-        for k in range(1, 500):
-            x[0] = k * (shmem.my_pe() + 1)
+        for k in range(1, turns):
+            if cuda.threadIdx.x == 0:
+                x[0] = k * (shmem.my_pe() + 1)
+            cuda.syncwarp()
             shmem.reduce_warp(row, x, x, "sum")
             shmem.reduce_warp(column, x, x, "sum")
             if x[0] != k * n * (n + 1) // 2:

@@ -12,13 +12,16 @@ import pytest
 from numba import cuda
 
 import gpushmem as shmem
-from tests.pes import compile_first
+from tests import pes
+from tests.pes import compile_first, repeated
 
 PES = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))]
 # More PEs than cores take turns, which takes time.
 ROUNDS = {2: 100_000, 3: 30_000, 4: 20_000}
 if os.environ.get("GPUSHMEM_MEMORY") == "weak":  # each round is in an order of its own: few will do
     ROUNDS = {2: 500, 3: 300, 4: 200}
+if pes.CHECKED:
+    ROUNDS = dict.fromkeys(ROUNDS, 100)
 W = 12  # elements of a message
 POISON = -7
 
@@ -465,6 +468,7 @@ def store_buffering(x, turn, one, got, seen, rounds):
         got[k] = write * N_READS + read
 
 
+@pytest.mark.gpushmem_check(False)  # its accesses are in no order: that is what it is about
 @pytest.mark.parametrize("n_pes", PES)
 def test_who_writes_quiets_and_reads_is_seen_or_sees(run_pes, n_pes):
     """`quiet` completes: of two PEs that write, then quiet, then read the other's, one sees it."""
@@ -648,6 +652,7 @@ def grow_and_look(x, one, done, looked, wrong, seen, rounds):
         shmem.barrier_all()
 
 
+@pytest.mark.gpushmem_check(False)  # its accesses are in no order: that is what it is about
 @pytest.mark.parametrize("n_pes", PES)
 def test_one_element_is_never_seen_to_go_back(run_pes, n_pes):
     """Values that are written to an element one after the other, fenced, are seen in that order.
@@ -700,7 +705,7 @@ def queue(next_, data, ready, order, wrong, rounds):
 @pytest.mark.parametrize("n_pes", PES)
 def test_tickets_are_handed_out_once_and_in_order(run_pes, n_pes):
     """`atomic_fetch_add` gives every caller another number: with data and signals, a queue."""
-    rounds = ROUNDS[n_pes]
+    rounds = repeated(ROUNDS[n_pes])
     numbers, words = np.zeros(1, np.int64), np.zeros(1, np.uint64)
     compile_first(queue, numbers, numbers, words, numbers, numbers, rounds)
 

@@ -226,6 +226,7 @@ def test_elements_at_odd_addresses_are_moved_as_others_are(run_pes):
                     shmem.put(dst[1:6], src[2:], right)
                     shmem.iput(strided, src, 2, 3, 2, right)
                     shmem.p(dst[8:], mine[0], right)
+                    shmem.quiet()
                     shmem.get(fetched[1:], dst[1:6], right)
                     got.copy_from(shmem.g(dst[8:], right))
                 else:
@@ -259,6 +260,8 @@ def test_fields_of_packed_records_are_moved_as_arrays_are(run_pes):
         for put in (shmem.put, move[1, 1]):
             records.copy_from(numbers(0, PACKED)[:3])
             put(second, value, 0)
+            shmem.synchronize()
+            shmem.quiet()
             expected = numbers(0, PACKED)[:3]
             expected["x"][1] = -2.5
             assert same(records.numpy(), expected)
@@ -334,6 +337,8 @@ def test_arrays_with_gaps_are_refused_with_a_hint(run_pes, name):
                         operation(*args)
         for part in (np.s_[1:3], np.s_[2, 1:4], np.s_[1:2, 2:5], np.s_[3:]):  # these have none
             move[1, 1](whole[part], other[part], signal)
+            shmem.synchronize()
+            shmem.quiet()
             assert (whole[part].numpy() == 1).all()
         assert whole.numpy().sum() == 3 * 6
         shmem.finalize()
@@ -349,6 +354,7 @@ def test_the_first_element_of_arrays_with_gaps_is_reached_by_kernels_and_hosts(r
         shmem.p(x[:, 1], 5, 0)
         shmem.atomic_add(x[1:, 2], 7, 0)
         got[0] = shmem.g(x[::-1, 3], 0)
+        shmem.quiet()
 
     @shmem.jit
     def column(x):
@@ -357,6 +363,7 @@ def test_the_first_element_of_arrays_with_gaps_is_reached_by_kernels_and_hosts(r
     @shmem.jit
     def of_whole(x):
         shmem.peer_array(x, 0)[1:, 1][0] = 3
+        shmem.quiet()
 
     def body():
         shmem.init()
@@ -369,6 +376,7 @@ def test_the_first_element_of_arrays_with_gaps_is_reached_by_kernels_and_hosts(r
         np.testing.assert_array_equal(x.numpy(), expected)
         shmem.p(x[:, 1], 6, 0)
         shmem.atomic_add(x[1:, 2], 7, 0)
+        shmem.quiet()
         assert shmem.g(x[::-1, 3], 0) == 11
         expected[0, 1], expected[1, 2] = 6, 20
         np.testing.assert_array_equal(x.numpy(), expected)

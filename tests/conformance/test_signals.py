@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 import pytest
+from numba import cuda
 from numba.core.errors import TypingError
 
 import gpushmem as shmem
@@ -14,7 +15,7 @@ from gpushmem.errors import ArgumentError, SymmetryError
 from gpushmem.ops import OPS, host
 from tests.conformance.test_ordering import in_pes
 from tests.conformance.test_rma import DTYPES, PAIR, THREADS, numbers, same
-from tests.pes import compile_first
+from tests.pes import compile_first, repeated
 
 PES = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
 MOSTLY_3 = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
@@ -58,7 +59,9 @@ def test_data_and_signal_go_to_the_right_place(run_pes, form, dtype, n_pes):
         right = (shmem.my_pe() + 1) % shmem.n_pes()
         put_signal(dst[d : d + n], src[s : s + n], signal[1:], value, op, right)
         shmem.quiet()
-        got[0] = shmem.signal_wait_until(signal[1:], shmem.CMP_EQ, awaited)
+        seen = shmem.signal_wait_until(signal[1:], shmem.CMP_EQ, awaited)
+        if cuda.threadIdx.x == 0:
+            got[0] = seen
 
     words = np.zeros(3, np.uint64)
     some = numbers(0, dtype)
@@ -190,7 +193,7 @@ def test_one_call_waits_for_several_signals(run_pes, n_pes):
 @pytest.mark.parametrize("n_pes", PES)
 def test_kernels_and_hosts_of_all_pes_add_to_one_signal(run_pes, n_pes):
     """Nothing is lost, and the sum wraps around at 2**64."""
-    rounds, start = 20_000, 2**64 - 1000
+    rounds, start = repeated(20_000, 200), 2**64 - 1000
 
     @shmem.jit
     def add(signal, value):
@@ -227,6 +230,7 @@ def test_signals_are_compared_as_unsigned_at_both_ends(run_pes, high):
         for seen in (high, high + 5):
             for value in (0, high + 1, high + 5, 2**63, 2**64 - 1):
                 shmem.signal_op(signal, seen, shmem.SIGNAL_SET, 0)
+                shmem.quiet()
                 for name, method in compare.items():
                     cmp = getattr(shmem, f"CMP_{name}")
                     holds = getattr(seen, method)(value)
@@ -338,6 +342,7 @@ def test_the_host_waits_for_what_a_kernel_of_another_pe_writes(run_pes, dtype, n
                     kind = {"k": np.uint64, None: type(None)}.get(result, np.int64)
                     assert type(got) is kind, name
                 shmem.barrier_all()
+        assert shmem.test_some(flags, indices, None, shmem.CMP_GE, k) == 2 * (me > 0)
         return indices.tolist()
 
     results = in_pes(run_pes, n_pes, body)

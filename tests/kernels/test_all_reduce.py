@@ -8,6 +8,7 @@ from gpushmem.kernels.all_reduce_norm import reference
 from numba import cuda
 
 import gpushmem as shmem
+from tests.pes import repeated
 
 SIZES = (0, 1, 7, 33, 1000)
 SHAPES = ((1, 1), (2, 4), (3, 32))  # blocks, threads
@@ -133,7 +134,7 @@ def check(x, call, wrong):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_thousands_of_calls_without_a_barrier_while_pes_are_held_up(run_pes, algorithm):
-    calls = 2000
+    calls = repeated(2000)
 
     def body():
         shmem.init()
@@ -154,7 +155,7 @@ def test_thousands_of_calls_without_a_barrier_while_pes_are_held_up(run_pes, alg
 
 def test_thousands_of_norms_without_a_barrier_while_pes_are_held_up(run_pes):
     """Each call adds a number of its own to the residual: small whole ones, exact in floats."""
-    calls = 2000
+    calls = repeated(2000)
 
     @shmem.jit
     def fill(x, call, turns):

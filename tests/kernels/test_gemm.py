@@ -6,6 +6,7 @@ from gpushmem.kernels import AllGatherGemm, GemmAllReduce, GemmReduceScatter, ge
 from numba import cuda
 
 import gpushmem as shmem
+from tests.pes import repeated
 
 # One element's error: that of products of normal numbers with k up to 70, summed over 8 PEs.
 TOLERANCE = {"float16": 0.25, "float32": 1e-4, "float64": 1e-12}
@@ -121,7 +122,7 @@ def test_what_is_multiplied_may_be_part_of_larger_arrays(run_pes):
     ],
 )
 def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, name, options):
-    calls, m, n = 2000, 3, 5
+    calls, m, n = repeated(2000), 3, 5
 
     @shmem.jit
     def fill_and_dawdle(a, call, turns):

@@ -6,6 +6,7 @@ from gpushmem.kernels.jacobi import Jacobi, cut, reference, smallest_faces
 from numba import cuda
 
 import gpushmem as shmem
+from tests.pes import repeated
 
 BLOCKS_AND_THREADS = [(1, 1), (2, 4), (3, 32)]
 # By the number of PEs, shapes and grids: they do not divide, and have parts of 1 and 2 cells.
@@ -127,7 +128,7 @@ def many_calls(periodic, blocks, threads, calls):
 def test_many_calls_without_a_barrier_while_pes_are_held_up(
     run_pes, n_pes, periodic, blocks, threads
 ):
-    run_pes(n_pes, many_calls, periodic, blocks, threads, 2000, timeout=120)
+    run_pes(n_pes, many_calls, periodic, blocks, threads, repeated(2000), timeout=120)
 
 
 def test_cells_that_were_changed_reach_the_neighbours(run_pes):

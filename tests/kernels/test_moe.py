@@ -9,6 +9,7 @@ from gpushmem.kernels.moe_parts import through_int8
 from numba import cuda
 
 import gpushmem as shmem
+from tests.pes import repeated
 
 SIZES = "tokens", "hidden", "experts", "top_k"
 LAUNCHES = [(1, 1), (2, 4), (3, 32)]
@@ -314,7 +315,7 @@ def test_many_exchanges_without_a_barrier_while_pes_are_held_up(run_pes, form):
     def make(*sizes):
         return ExpertParallel(**named(sizes, "float32"), form=form)
 
-    assert run_pes(3, many_calls, make, apply, 2000, timeout=120) == [0, 0, 0]
+    assert run_pes(3, many_calls, make, apply, repeated(2000), timeout=120) == [0, 0, 0]
 
 
 def test_many_layers_without_a_barrier_while_pes_are_held_up(run_pes):
@@ -343,7 +344,7 @@ def test_many_layers_without_a_barrier_while_pes_are_held_up(run_pes):
         hold_up()
         plan(x, chosen, weights, *plan.matrices, out=out)
 
-    assert run_pes(3, many_calls, make, apply, 2000, timeout=120) == [0, 0, 0]
+    assert run_pes(3, many_calls, make, apply, repeated(2000), timeout=120) == [0, 0, 0]
 
 
 def test_two_teams_at_once(run_pes):

@@ -86,6 +86,13 @@ def test_freeing_in_any_order_makes_one_block_again(order):
     assert heap.used == 0
 
 
+def test_the_largest_free_block_can_be_allocated_behind_gaps_too():
+    heap = Heap(1 << 16, gap=256)
+    heap.alloc(1000)
+    heap.alloc(heap.largest_free)
+    assert heap.largest_free == 0
+
+
 def test_the_best_fitting_hole_is_taken_and_the_lowest_among_equals():
     heap = Heap(100 * 256)
     blocks = [heap.alloc(n * 256) for n in (4, 1, 2, 1, 8, 1, 2, 1)]

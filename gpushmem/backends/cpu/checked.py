@@ -27,6 +27,7 @@ from gpushmem.check.log import (
     EXPOSED,
     HOST,
     OP,
+    REFUSED,
     SUBMIT,
     SYNC,
     TEAM,
@@ -41,7 +42,7 @@ from gpushmem.simt.compiler.observer import LOAD, STORE
 from gpushmem.simt.run.kernel import Running
 from gpushmem.size import span
 
-FEW = 64  # numbers
+FEW, MOST_PIECES = 64, 4096  # numbers of which each is recorded; parts of a strided array
 HELD_UP, APART = 100, 0.002  # launches; seconds from the first PE to the second
 __all__ = ["Recorder", "check_kernels", "recorder"]
 
@@ -180,7 +181,11 @@ class Recorder:
                     stride * array.itemsize, array.itemsize,
                 )  # fmt: skip
                 self._log.append(EFFECT, launch, site, words, clock=1)
-        result = run()
+        try:
+            result = run()
+        except BaseException:
+            self._log.append(DONE, launch, site, (number, 0, REFUSED), clock=2)
+            raise
         kind = 2
         if isinstance(result, int | np.integer | np.bool_):
             kind = int(op.result() == "bool")
@@ -199,14 +204,18 @@ class Recorder:
         PEs may wait for it: of integers the values are recorded, if all are equal or they are few.
         """
         self._accessed(array, STORE)
-        if array.dtype.kind not in "iu" or not values.size or not array.flags.c_contiguous:
+        if array.dtype.kind not in "iu" or not values.size:
             return
-        site, start, item = self._site(), address_of(array), array.itemsize
+        site, values = self._site(), np.asarray(values).astype(array.dtype)
         if (values == values.flat[0]).all():
-            self._log.append(VALUE, 0, site, (start, array.nbytes, int(values.flat[0])))
-        elif values.size == array.size <= FEW:
+            for address, nbytes, stride, times in _pieces(array):
+                for k in range(min(times, MOST_PIECES)):
+                    written = address + k * stride, nbytes, int(values.flat[0])
+                    self._log.append(VALUE, 0, site, written)
+        elif values.size == array.size <= FEW and array.flags.c_contiguous:
             for k, number in enumerate(values.ravel().tolist()):
-                self._log.append(VALUE, 0, site, (start + k * item, item, number))
+                written = address_of(array) + k * array.itemsize, array.itemsize, number
+                self._log.append(VALUE, 0, site, written)
 
     def exposed(self, array: np.ndarray[Any, Any]) -> None:
         """The host has an array, which it may write to unseen."""
