@@ -55,12 +55,13 @@ def run_checked(n, function, *args, **options):
     global checked_jobs  # noqa: PLW0603
     from gpushmem.check import command
 
+    found = command.Findings(command.Known(None))
     with command.recorded() as folder:
         results = run_pes(n, function, *args, **options)
-        found = command.findings(folder, "text", command.Known(None))
+        found.add(folder)
     checked_jobs += 1
     if found.problems or found.unchecked:
-        pytest.fail("\n".join([found.text, *found.unchecked]), pytrace=False)
+        pytest.fail("\n".join([found.text(), *found.unchecked]), pytrace=False)
     return results
 
 

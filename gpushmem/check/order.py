@@ -30,7 +30,7 @@ from gpushmem.check.launches import Launch
 from gpushmem.check.log import CALL_OF_WARP, Trace
 from gpushmem.check.pes import Pe, refused, unheard
 from gpushmem.check.waits import Update
-from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL, UPDATES
+from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL
 from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.compiler.observer import STORE
 
@@ -316,9 +316,7 @@ class _Replay:
         completion = facts.completion
         if completion is None or completion.source == RETURN:
             call.mark(clock, READ)
-        fetches = op.returns.dtype is not None and any(
-            e.effect.how == UPDATES for e in call.effects
-        )
+        fetches = op.returns.dtype is not None
         local = facts.meets or op.waits or call.pe < 0
         if local or fetches or (completion is not None and completion.data == RETURN):
             call.mark(clock, DONE)
