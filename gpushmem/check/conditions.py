@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from gpushmem.check.clock import Bit, Clock
 from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE
 
-__all__ = ["CHANGES", "Known", "Write", "can_do_without", "holds", "total"]
+__all__ = ["CHANGES", "Known", "Write", "can_do_without", "fails", "holds", "total"]
 
 HOLDS = {
     CMP_EQ: lambda a, b: a == b, CMP_NE: lambda a, b: a != b, CMP_GT: lambda a, b: a > b,
@@ -25,6 +25,7 @@ HOLDS = {
 }  # fmt: skip
 
 
+NARROW = 1 << 31  # less than this is the same number in words of all widths
 CHANGES = {"add": operator.add, "or": operator.or_, "and": operator.and_, "xor": operator.xor}
 
 
@@ -138,8 +139,15 @@ def holds(compare: int, number: int | None, value: int) -> bool:
     return number is None or bool(HOLDS[compare](number, value))
 
 
+def fails(compare: int, number: int | None, value: int) -> bool:
+    """Whether a word that was set does not satisfy a condition, whether it is signed or not."""
+    if compare not in (CMP_EQ, CMP_NE) and number is not None and (number < 0) != (value < 0):
+        return False
+    return not holds(compare, number, value)
+
+
 def total(sets: list[Write], changes: list[Write]) -> int | None:
-    """What a word is after these writes; None if that depends on their order."""
+    """What a word is after these writes; None if that depends on their order, or on its width."""
     if len(sets) > 1 or len({write.how for write in changes}) > 1:
         return None
     start = sets[0] if sets else None
@@ -150,7 +158,7 @@ def total(sets: list[Write], changes: list[Write]) -> int | None:
         if number is None or write.value is None or (start and not write.after(start)):
             return None
         number = CHANGES[write.how](number, write.value)
-    return number
+    return None if number is None or abs(number) >= NARROW else number
 
 
 def can_do_without(

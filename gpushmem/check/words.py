@@ -19,7 +19,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from gpushmem.check.clock import CALLED, UPDATED, Bit, Clock
-from gpushmem.check.conditions import Known, Write, can_do_without, holds, total
+from gpushmem.check.conditions import Known, Write, can_do_without, fails, holds, total
 from gpushmem.ops import CMP_EQ
 
 __all__ = ["Replaced", "Word"]
@@ -198,7 +198,7 @@ class _Hearing:
         last = [write for write in sets if not any(other.after(write) for other in sets)]
         if self._index.only_set:
             good = [write for write in sets if holds(compare, write.value, value)]
-            bad = [write for write in last if not holds(compare, write.value, value)]
+            bad = [write for write in last if fails(compare, write.value, value)]
             return Replaced(_first(bad), _first(good)) if bad and good else None
         changes = [write for write in possible if write.how != "set"]
         if not changes:
@@ -206,7 +206,7 @@ class _Hearing:
         known = self._known.writes(changes[-1], possible)
         every = [write for write in known if write.how != "set"] + changes
         number = total(last, every)
-        if number is None or holds(compare, number, value):
+        if not fails(compare, number, value):
             return None
         return Replaced(_first(changes), None)
 

@@ -217,6 +217,8 @@ def test_kernels_hosts_and_cuda_atomics_agree(run_pes):
     assert run_pes(2, body) == [(4 * 64 * 2 + 10) * adding] * 2
 
 
+@pytest.mark.cpu_backend
+@pytest.mark.gpushmem_check(False)  # reports it: PTX promises it for the threads of one GPU only
 @pytest.mark.parametrize(
     "dtype",
     [pytest.param(each, marks=[pytest.mark.slow] * (each not in SOME)) for each in NUMBERS],
