@@ -428,7 +428,7 @@ def _in_one_memory(
             assert other is not None
             if least is None:
                 least = history.least_clock_of(access)
-            before = history.all_over(other, least)
+            before = _in_program_order(other, access) or history.all_over(other, least)
             if before:
                 if (access.writes or not other.writes) and _covers(access, other):
                     live.drop(k)
@@ -438,6 +438,15 @@ def _in_one_memory(
                 if element is not None:
                     yield other, access, element
         live.add(access)
+
+
+def _in_program_order(first: Access, second: Access) -> bool:
+    """Whether one thread makes two plain accesses, one after the other."""
+    threads = [(access.op, access.pe, access.launch, access.thread) for access in (first, second)]
+    return (
+        threads[0] == threads[1] and first.op is None and first.when <= second.when
+        and _alone(first) and _alone(second)
+    )  # fmt: skip
 
 
 def _covers(access: Access, other: Access) -> bool:
