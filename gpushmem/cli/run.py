@@ -215,13 +215,15 @@ def command(
         return outcome.code
 
     if not check:
-        _leave(run())
-    code = checker.run_often(run, check_runs, seed, found)
-    if text := found.text(check_format):
-        click.echo(text, err=check_format == "text")
-    for line in found.remarks():
-        click.echo(f"gpushmem check: {line}", err=True)
-    _leave(checker.EXIT_CODE if found.problems else code)
+        code = run()
+    else:
+        code = checker.run_often(run, check_runs, seed, found)
+        if text := found.text(check_format):
+            click.echo(text, err=check_format == "text")
+        for line in found.remarks():
+            click.echo(f"gpushmem check: {line}", err=True)
+        code = checker.EXIT_CODE if found.problems else code
+    _leave(code)
 
 
 def _choose_seed(given: int | None) -> None:
