@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from gpushmem.check.clock import Bit, Clock
 from gpushmem.check.conditions import CHANGES
 from gpushmem.ops.row import Op
 
-__all__ = ["LOCAL", "PLAIN", "SHARED_MEMORY", "Access", "other_pe"]
+__all__ = ["LOCAL", "PLAIN", "SHARED_MEMORY", "Access", "as_one", "other_pe"]
 
 # A plain load or store, or a run of them. `space`: the PE whose heap it is in, or LOCAL, for memory
 # that is not symmetric, or SHARED_MEMORY, of the launch. `fetches`: whether what is there matters.
@@ -25,6 +26,20 @@ PLAIN = np.dtype(
     ]
 )  # fmt: skip
 LOCAL, SHARED_MEMORY = -1, -2
+
+
+Found = TypeVar("Found", bound=Any)
+
+
+def as_one(found: Iterable[Found], key: Any, place: Any) -> list[Found]:
+    """Those with one key as one: the first by its place, with how many there are as `seen`."""
+    made: dict[Any, Found] = {}
+    for one in found:
+        name = key(one)
+        other = made.get(name)
+        first = one if other is None else min(other, one, key=place)
+        made[name] = first._replace(seen=1 if other is None else other.seen + 1)
+    return [made[name] for name in sorted(made)]
 
 
 def other_pe(space: Any, pe: int) -> int | None:

@@ -11,10 +11,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpushmem import settings
 from gpushmem.check import bounds, log, missed, order, races, report, sarif, unwritten
+from gpushmem.check.history import History
 from gpushmem.check.known import Known
 from gpushmem.job.pes import compact
 
@@ -66,12 +67,20 @@ def _remove_old() -> None:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-class Findings:
-    """What has been found in a job, or in several runs of it."""
+# What is kept of a problem, by the form of the report.
+FORMS: dict[str, Callable[[History, report.Problem], Any]] = {
+    "text": lambda _, problem: problem.text(),
+    "json": lambda _, problem: problem.data(),
+    "sarif": sarif.result,
+}
 
-    def __init__(self, known: Known) -> None:
-        self._known = known
-        self._found: dict[Any, _Told] = {}
+
+class Findings:
+    """What has been found in a job, or in several runs of it; `form` is that of the report."""
+
+    def __init__(self, known: Known, form: str = "text") -> None:
+        self._known, self._form = known, form
+        self._found: dict[Any, Any] = {}
         self.unchecked: list[str] = []  # what is to be said of what could not be checked
 
     def add(self, folder: Path) -> None:
@@ -87,8 +96,9 @@ class Findings:
             unwritten.unwritten(history),
         )  # fmt: skip
         for problem in self._known.without(history, found):
-            told = _Told(problem.text(), problem.data(), sarif.result(history, problem))
-            self._found.setdefault(problem.key(), told)
+            key = problem.key()
+            if key not in self._found:
+                self._found[key] = FORMS[self._form](history, problem)
         self.unchecked = _unchecked(traces) or self.unchecked
 
     @property
@@ -96,26 +106,16 @@ class Findings:
         """How many there are."""
         return len(self._found)
 
-    def text(self, form: str = "text") -> str:
-        """The report, as `text`, `json` or `sarif`."""
-        found = self._found.values()
-        if form == "json":
-            return json.dumps([told.data for told in found], indent=1)
-        if form == "sarif":
-            return json.dumps(sarif.log_of([told.result for told in found]), indent=1)
-        return report.text_of([told.text for told in found])
+    def text(self) -> str:
+        """The report."""
+        found = [*self._found.values()]
+        if self._form == "text":
+            return report.text_of(found)
+        return json.dumps(sarif.log_of(found) if self._form == "sarif" else found, indent=1)
 
     def remarks(self) -> list[str]:
         """What is to be said of known problems, and of what could not be checked."""
         return self._known.remarks() + self.unchecked
-
-
-class _Told(NamedTuple):
-    """A problem, in each form."""
-
-    text: str
-    data: dict[str, Any]
-    result: dict[str, Any]
 
 
 def _unchecked(traces: list[log.Trace]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpushmem.check.accesses import Access
+from gpushmem.check.accesses import Access, as_one
 from gpushmem.check.calls import Call
 from gpushmem.check.conditions import Write
 from gpushmem.check.history import History
@@ -34,13 +34,7 @@ class Missed(NamedTuple):
 
 def missed(history: History) -> list[Missed]:
     """All of them, those of the same two lines as one."""
-    found: dict[Any, Missed] = {}
-    for one in _all(history):
-        key = one.write.site, one.wait.site
-        other = found.get(key, one)
-        seen = 1 if other is one else other.seen + 1
-        found[key] = min(other, one, key=_place)._replace(seen=seen)
-    return [found[key] for key in sorted(found)]
+    return as_one(_all(history), lambda one: (one.write.site, one.wait.site), _place)
 
 
 def _place(one: Missed) -> tuple[Any, ...]:

@@ -167,8 +167,9 @@ class _Replay:
         self._add(access)
         if access.writes:
             pe.writes += 1
-            for k in range(access.times):
-                self._host_wrote(pe, record, words[0] + k * words[3], words[1], None)
+            address, nbytes, _, stride, times, _ = words
+            parts = [address + k * stride for k in range(times)]
+            self._host_wrote(pe, record, parts, nbytes, None)
 
     def _exposed(self, pe: Pe, record: Any, words: list[int]) -> None:
         access = self._by_host(pe, record, words)
@@ -185,17 +186,19 @@ class _Replay:
         )  # fmt: skip
 
     def _value(self, pe: Pe, record: Any, words: list[int]) -> None:
-        self._host_wrote(pe, record, *words[:3])
+        address, nbytes, value = words[:3]
+        self._host_wrote(pe, record, [address], nbytes, value)
 
     def _host_wrote(
-        self, pe: Pe, record: Any, address: int, nbytes: int, value: int | None
+        self, pe: Pe, record: Any, parts: list[int], nbytes: int, value: int | None
     ) -> None:
         """The host has written to memory where there may be words that PEs wait for."""
         over = Bit(UPDATED, pe.pe, 0, pe.writes)
         over.tell(pe.host)
         by = Update("host's write", pe.site_of(record), pe.host.copy(), pe.pe, 0, 0, pe.time)
         write = Write(over, "set", value, by.clock, by, int(record["stamp"]))
-        self.waits.wrote(pe.place(address, 0), nbytes, write)
+        for address in parts:
+            self.waits.wrote(pe.place(address, 0), nbytes, write)
 
     def _team(self, pe: Pe, record: Any, words: list[int]) -> None:
         pe.teams[words[0]] = pe.members[words[1]]

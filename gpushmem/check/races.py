@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpushmem.check.accesses import SHARED_MEMORY, Access
+from gpushmem.check.accesses import SHARED_MEMORY, Access, as_one
 from gpushmem.check.clock import ENDED, Clock
 from gpushmem.check.history import History
 from gpushmem.check.launches import Launch
@@ -42,14 +42,8 @@ def races(history: History) -> list[Race]:
 
     In an order, and each with an example, that do not depend on the order in which they are found.
     """
-    found: dict[Any, Race] = {}
-    for first, second, element in _all(history):
-        race = Race(first, second, element, 1)
-        key = tuple(sorted(_kind(a) for a in (first, second)))
-        other = found.get(key, race)
-        seen = 1 if other is race else other.seen + 1
-        found[key] = min(other, race, key=_place)._replace(seen=seen)
-    return [found[key] for key in sorted(found)]
+    every = (Race(*one, seen=1) for one in _all(history))
+    return as_one(every, lambda race: tuple(sorted(_kind(a) for a in race[:2])), _place)
 
 
 def _place(race: Race) -> tuple[Any, ...]:
@@ -472,7 +466,7 @@ def _unordered(history: History, first: Access, second: Access) -> tuple[int, in
     """
     if first.call is not None and first.call is second.call:
         return None
-    if first.atomic and second.atomic and not first.conflicts(second):
+    if not first.conflicts(second):
         return None
     plain = first.op is None and second.op is None
     same = (first.pe, first.launch) == (second.pe, second.launch) and (plain or first is second)

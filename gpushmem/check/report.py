@@ -220,7 +220,7 @@ class _Unwritten(Problem):
     def memory(self) -> str:
         owner = self.access.space[1]
         if self.array is None:
-            return f"shared memory of PE {owner}, byte {self.place & (1 << BLOCK_BITS) - 1}"
+            return _of_block(owner, self.place)
         return _of_array(self.array, owner, self.place)
 
     def cure(self) -> str:
@@ -241,6 +241,11 @@ def _named(array: dict[str, Any], owner: int, index: str = "") -> str:
         f"{name} on PE {owner} ({array['dtype']}, shape {tuple(array['shape'])}, allocated at "
         f"{array['where']})"
     )
+
+
+def _of_block(owner: int, place: int) -> str:
+    """A byte of a block's shared memory, for people."""
+    return f"shared memory of PE {owner}, byte {place & (1 << BLOCK_BITS) - 1}"
 
 
 def _of_heap(history: History, access: Access, start: int) -> str:
@@ -292,7 +297,7 @@ class _Race(Problem):
         access = self.second if self.second.size <= self.first.size else self.first
         space, start = access.space, access.start + access.stride * self._element(access)
         if space[0] == "shared":
-            return f"shared memory of PE {space[1]}, byte {start & (1 << BLOCK_BITS) - 1}"
+            return _of_block(space[1], start)
         if space[0] == "memory":
             return f"memory of PE {space[1]} that is not symmetric, address {start:#x}"
         return _of_heap(self.history, access, start)

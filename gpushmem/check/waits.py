@@ -100,9 +100,7 @@ class Waits:
         self._last = last
         for where, store, value, site in stores:
             self._store(where, store, value, site)
-        self._places: dict[Any, list[int]] = defaultdict(list)  # of the words there are so far
-        for space, start in sorted(self.words, key=lambda where: where[1]):
-            self._places[space].append(start)
+        self._places = self._by_space()
         # Words that somebody changed who saw what they were: what knows of it, and what it saw.
         self.taken: dict[Any, list[tuple[Bit, int]]] = defaultdict(list)
 
@@ -113,12 +111,16 @@ class Waits:
         by = Update("store", site, clock, store.pe.pe, store.launch, store.thread, store.when)
         self.words[where].put(Write(store, "set", value, clock, by, stamp))
 
+    def _by_space(self) -> dict[Any, list[int]]:
+        """Where the words are that there are so far, in order."""
+        places: dict[Any, list[int]] = defaultdict(list)
+        for space, start in sorted(self.words, key=lambda where: where[1]):
+            places[space].append(start)
+        return places
+
     def stores(self, pes: Iterable[Pe]) -> list[tuple[Any, Store, int, str]]:
         """Plain stores to what others look at: the word, the store, the value, and its line."""
-        words: dict[Any, list[int]] = defaultdict(list)
-        for space, start in self.words:
-            words[space].append(start)
-        found = []
+        words, found = self._by_space(), []
         for pe in pes:
             rows = pe.plain
             for number in np.unique(rows["space"]).tolist():

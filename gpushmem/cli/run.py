@@ -194,7 +194,7 @@ def command(
     if check or check_ignore is not None:
         from gpushmem.check import command as checker  # noqa: PLC0415  (for those who check)
 
-        found = checker.Findings(_usage(lambda: checker.Known(check_ignore)))
+        found = checker.Findings(_usage(lambda: checker.Known(check_ignore)), check_format)
 
     def run() -> int:
         try:
@@ -218,7 +218,7 @@ def command(
         code = run()
     else:
         code = checker.run_often(run, check_runs, seed, found)
-        if text := found.text(check_format):
+        if text := found.text():
             click.echo(text, err=check_format == "text")
         for line in found.remarks():
             click.echo(f"gpushmem check: {line}", err=True)

@@ -196,19 +196,20 @@ class Recorder:
 
     def read(self, array: np.ndarray[Any, Any]) -> None:
         """The host reads an array of its PE."""
-        self._accessed(array, LOAD)
+        self._accessed(array, LOAD, self._site())
 
     def written(self, array: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
         """The host writes an array of its PE.
 
         PEs may wait for it: of integers the values are recorded, if all are equal or they are few.
         """
-        self._accessed(array, STORE)
+        site = self._site()
+        pieces = self._accessed(array, STORE, site)
         if array.dtype.kind not in "iu" or not values.size:
             return
-        site, values = self._site(), np.asarray(values).astype(array.dtype)
+        values = np.asarray(values).astype(array.dtype)
         if (values == values.flat[0]).all():
-            for address, nbytes, stride, times in _pieces(array):
+            for address, nbytes, stride, times in pieces:
                 for k in range(min(times, MOST_PIECES)):
                     written = address + k * stride, nbytes, int(values.flat[0])
                     self._log.append(VALUE, 0, site, written)
@@ -222,10 +223,14 @@ class Recorder:
         start, end = span(array)
         self._log.append(EXPOSED, 0, self._site(), (start, end - start, STORE, 0, 1))
 
-    def _accessed(self, array: np.ndarray[Any, Any], how: int) -> None:
-        site = self._site()
-        for address, nbytes, stride, times in _pieces(array):
+    def _accessed(
+        self, array: np.ndarray[Any, Any], how: int, site: int
+    ) -> list[tuple[int, int, int, int]]:
+        """The host accesses an array; returns its pieces."""
+        pieces = [*_pieces(array)]
+        for address, nbytes, stride, times in pieces:
             self._log.append(HOST, 0, site, (address, nbytes, how, stride, times))
+        return pieces
 
     def _new_teams(self, result: Any) -> None:
         """Record the teams that an operation has made."""
