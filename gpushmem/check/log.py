@@ -74,8 +74,8 @@ SIGN = 1 << 63
 
 
 # Kinds of records, and the words that each has. 0: not written, as the PE was killed.
-# Address, bytes from one to the next (of one: the value that is stored), how many, threads to the
-# next, size, how.
+# Address, bytes from one to the next, how many, size << 1 | threads to the next, how, the integer
+# that all store, if `how` says so.
 ACCESS = 1
 OP = 2  # number of the row, effects << 8 | scope, pe, team, comparison or signal's op, value
 # Of the OP before it: number of the effect, address, bytes, stride, size; of a matrix the number
@@ -165,8 +165,10 @@ class Log:
             records["kind"], records["launch"] = ACCESS, launch
             for name in ("stamp", "thread", "clock", "site"):
                 records[name] = slots[name]
-            for k, name in enumerate(("address", "stride", "count", "step", "nbytes", "how")):
-                records["words"][:, k] = slots[name]
+            words = records["words"]
+            for k, name in enumerate(("address", "stride", "count", "nbytes", "how", "value")):
+                words[:, k] = slots[name]
+            words[:, 3] = slots["nbytes"] << 1 | slots["step"]
             start = _add(self.address, len(records))
             room = self._records[start : start + len(records)]
             room[:] = records[: len(room)]

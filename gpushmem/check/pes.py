@@ -96,12 +96,10 @@ class Pe:
         made = np.zeros(len(records), PLAIN)
         for name in ("stamp", "launch", "thread", "clock", "site"):
             made[name] = records[name]
-        for k, name in enumerate(("start", "stride", "count", "step", "size", "how")):
+        for k, name in enumerate(("start", "stride", "count", "size", "how", "value")):
             made[name] = records["words"][:, k]
-        one = made["count"] == 1
-        made["value"] = made["stride"]
-        made["stride"][one] = 0
-        made["valued"], how = one & (made["how"] >= VALUED), made["how"] % VALUED
+        made["step"], made["size"] = made["size"] & 1, made["size"] >> 1
+        made["valued"], how = made["how"] >= VALUED, made["how"] % VALUED
         made["how"], made["fetches"] = np.minimum(how, ATOMIC), (how == LOAD) | (how == ATOMIC)
         self.place_all(made)
         reach = made["stride"] * (made["count"] - 1)

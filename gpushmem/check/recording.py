@@ -47,7 +47,7 @@ from gpushmem.simt.compiler.primitives import (
     site_word,
     thread_word,
 )
-from gpushmem.simt.compiler.target import device
+from gpushmem.simt.compiler.target import device, inlined
 
 __all__ = [
     "COMPARED",
@@ -60,14 +60,15 @@ __all__ = [
     "wants",
 ]
 
+# Of a run: the access that continues it, unless it has `most` already; then its first one. Of an
+# update: the last that did nothing, with what was there as `value`.
 PLACE = np.dtype(
     {
         "names": [
-            "thread", "clock", "address", "count", "stride", "step", "next_thread", "next",
-            "nbytes", "how", "site", "stamp",
-            "seen_thread", "seen_clock", "seen_address", "seen_old",  # of the last update
+            "next", "next_thread", "clock", "count", "most", "stride", "step", "value",
+            "thread", "address", "nbytes", "how", "site", "stamp",
         ],
-        "formats": ["i8"] * 16,
+        "formats": ["i8"] * 14,
         "itemsize": PLACE_BYTES,
     }
 )  # fmt: skip
@@ -77,6 +78,7 @@ RECORD_BYTES = RECORD.itemsize
 
 SHARED, BLOCK_BITS, PHASE = log.SHARED, log.BLOCK_BITS, log.PHASE
 FAR = 1 << 20  # bytes between accesses of one run, less: it is in one memory
+FOREVER = 1 << 62
 COMPARED = "cmp", "cond", "op"  # arguments of which an operation has one at most, if a number
 KIND_OF = {name: k for k, name in enumerate(OPS)}
 
@@ -108,20 +110,23 @@ def advance():
 
 
 @device
-def block_number():
-    """The number of the calling thread's block in its launch."""
-    thread = as_thread(thread_word())
-    bid, gdim = thread.bid, thread.gdim
-    return types.intp(bid[0] + gdim[0] * (bid[1] + gdim[1] * bid[2]))
+def thread_number():
+    """The number of the calling thread in its launch."""
+    return as_thread(thread_word()).number
 
 
 @device
-def thread_number():
-    """The number of the calling thread in its launch."""
-    thread = as_thread(thread_word())
-    tid, bdim = thread.tid, thread.bdim
-    t = tid[0] + bdim[0] * (tid[1] + bdim[1] * tid[2])
-    return types.intp(block_number() * (bdim[0] * bdim[1] * bdim[2]) + t)
+def threads_of_block():
+    """How many threads a block has."""
+    bdim = as_thread(thread_word()).bdim
+    return types.intp(bdim[0] * bdim[1] * bdim[2])
+
+
+@device
+def threads_to_come(thread):
+    """How many threads its block has from this one on."""
+    threads = threads_of_block()
+    return threads - thread % threads
 
 
 STACK, ABOVE = 1 << 18, 4096  # bytes that are the thread's own in any case
@@ -178,7 +183,9 @@ def whole(address):
     """An address that says of shared memory whose it is."""
     here = as_thread(thread_word())
     if 0 <= address - here.shared < as_launch(launch_word()).shared_bytes:
-        return address + SHARED - here.shared + (block_number() << BLOCK_BITS)
+        return (
+            address + SHARED - here.shared + (thread_number() // threads_of_block() << BLOCK_BITS)
+        )
     return address
 
 
@@ -192,30 +199,43 @@ def stamp_of_run(how):
     return load_acquire(stamp) if how % VALUED == LOAD else atomic_add_word(stamp, 1)
 
 
-@device
+@inlined
 def access(place, address, nbytes, how, value):
     run = as_place(place)
-    address = whole(address)
-    thread, now = thread_number(), clock()
-    if run.count > 1:
-        if thread == run.next_thread and address == run.next and now == run.clock:
-            run.count += 1
-            run.next += run.stride
-            run.next_thread += run.step
-            return
-    elif run.count == 1 and now == run.clock:
-        step, stride = thread - run.thread, address - run.address
-        if 0 <= step <= 1 and -FAR < stride < FAR:
-            run.count, run.step, run.stride = 2, step, stride
+    other = (address ^ run.next) | (thread_number() ^ run.next_thread) | (clock() ^ run.clock)
+    if other == 0 and run.count != run.most:
+        run.count += 1
+        run.next += run.stride
+        run.next_thread += run.step
+        if how >= VALUED and value != run.value:
+            run.how = how - VALUED
+    else:
+        turn(place, address, nbytes, how, value)
+
+
+@device
+def turn(place, address, nbytes, how, value):
+    """An access that is the second of a run, which says how it goes on, or the first of another."""
+    run = as_place(place)
+    thread, now, there = thread_number(), clock(), whole(address)
+    if run.count == 1 and now == run.clock:
+        step, stride, most = thread - run.thread, address - run.next, FOREVER
+        if step == 1 and there != address:  # the next block has another memory there
+            most = threads_to_come(run.thread)
+        one_memory = there - run.address == stride
+        if 0 <= step <= 1 and -FAR < stride < FAR and one_memory and most > 1:
+            run.count, run.most, run.step, run.stride = 2, most, step, stride
             run.next, run.next_thread = address + stride, thread + step
+            if how >= VALUED and value != run.value:
+                run.how = how - VALUED
             return
     if on_stack(address):
         return
     if run.count > 0:
         end_run(place)
-    run.thread, run.clock, run.address, run.count = thread, now, address, 1
-    # Of one access, the place of the stride has what is stored.
-    run.stride, run.step, run.nbytes, run.how, run.site = value, 0, nbytes, how, site_word()
+    run.thread, run.clock, run.address, run.value = thread, now, there, value
+    run.next, run.count, run.most = address, 1, 1
+    run.stride, run.step, run.nbytes, run.how, run.site = 0, 0, nbytes, how, site_word()
     run.stamp = stamp_of_run(how)
 
 
@@ -228,7 +248,7 @@ def end_run(place):
         record.stamp, record.thread, record.clock = run.stamp, run.thread, run.clock
         words = record.words
         words[0], words[1], words[2] = run.address, run.stride, run.count
-        words[3], words[4], words[5] = run.step, run.nbytes, run.how
+        words[3], words[4], words[5] = run.nbytes << 1 | run.step, run.how, run.value
 
 
 @device
@@ -246,16 +266,16 @@ def updated(place, address, what, operand, expected, old, used):
             return
         run, thread, now = as_place(place), thread_number(), clock()
         if (
-            run.seen_thread == thread + 1
-            and run.seen_clock == now
-            and run.seen_address == address
-            and run.seen_old == old
+            run.thread == thread + 1
+            and run.clock == now
+            and run.address == address
+            and run.value == old
         ):
             return
-        run.seen_thread, run.seen_address, run.seen_old = thread + 1, address, old
+        run.thread, run.address, run.value = thread + 1, address, old
     advance()
     if nothing:
-        as_place(place).seen_clock = clock()
+        as_place(place).clock = clock()
     event(UPDATE, whole(address), what | used << 8, operand, expected, old, 0)
 
 

@@ -127,14 +127,15 @@ class Waits:
                 if number == SHARED_MEMORY:
                     continue
                 space = pe.space(number, 0)
-                here = (rows["space"] == number) & np.isin(rows["start"], words[space])
-                for row in rows[here & (rows["valued"] != 0)]:
-                    launch, thread, when = (int(row[k]) for k in ("launch", "thread", "clock"))
-                    where = space, int(row["start"])
-                    store = Store(pe, launch, thread, when, where)
-                    found.append(
-                        (where, store, int(row["value"]), pe.sites.get(int(row["site"]), "?"))
-                    )
+                low, end = (np.searchsorted(words[space], rows[k]) for k in ("low", "end"))
+                here = (rows["space"] == number) & (rows["valued"] != 0) & (low < end)
+                for row, first, last in zip(rows[here], low[here], end[here], strict=True):
+                    launch, when, value = (int(row[k]) for k in ("launch", "clock", "value"))
+                    site = pe.sites.get(int(row["site"]), "?")
+                    for word in words[space][first:last]:
+                        for thread in _threads(row, word):
+                            store = Store(pe, launch, thread, when, (space, word))
+                            found.append(((space, word), store, value, site))
         return found
 
     def find_locks(self) -> None:
@@ -259,3 +260,14 @@ class Waits:
             if what == CAS or (what == SET and used and old != operand):
                 self.taken[where].append((step, old))
         step.tell(clock)
+
+
+def _threads(row: Any, word: int) -> Iterable[int]:
+    """The threads of a run of stores that store to a word."""
+    start, stride, count, thread, step = (
+        int(row[k]) for k in ("start", "stride", "count", "thread", "step")
+    )
+    if stride == 0:
+        return range(thread, thread + (count if step else 1)) if word == start else ()
+    element, rest = divmod(word - start, stride)
+    return () if rest or not 0 <= element < count else (thread + element * step,)

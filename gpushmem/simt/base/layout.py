@@ -29,6 +29,7 @@ THREAD = _struct(
     ("bid", "i4", 3),
     ("bdim", "i4", 3),
     ("gdim", "i4", 3),
+    ("number", "i8"),  # in its launch; in loops for an observer only
     ("shared", "i8"),  # this block's shared arrays, static ones first
     ("dynamic_shared", "i8"),  # bytes of dynamic shared memory
     ("user", "i8"),  # the launch's `user` word: the embedder's own data

@@ -80,6 +80,7 @@ __all__ = [
     "compiling",
     "device",
     "exceptions",
+    "inlined",
     "replaced",
     "simt_target",
 ]
@@ -419,11 +420,15 @@ class SimtLower(CUDALower):
         super().lower_block(block)
 
     def lower_expr(self, resty: Any, expr: Any) -> Any:
-        over = self.typeof(expr.value.name) if expr.op == "iternext" else None
-        counting = isinstance(over, types.RangeIteratorType) and over.yield_type.signed
-        self.builder.simt_counting = counting
+        steps = expr.op in ("getiter", "iternext")
+        over = self.typeof(expr.value.name) if steps else None
+        if not isinstance(over, types.RangeType | types.RangeIteratorType):
+            return super().lower_expr(resty, expr)
+        builder = self.builder
+        observe, builder.simt_observe = builder.simt_observe, None  # the counter is the thread's
+        builder.simt_counting = expr.op == "iternext" and over.yield_type.signed
         value = super().lower_expr(resty, expr)
-        self.builder.simt_counting = False
+        builder.simt_counting, builder.simt_observe = False, observe
         return value
 
     def delvar(self, name: str) -> None:
@@ -903,6 +908,11 @@ def device(py_func: Any) -> SimtDispatcher:
     if isinstance(py_func, CUDADispatcher):
         return _device_function(py_func.py_func, _options(py_func.targetoptions))
     return _device_function(py_func, ())
+
+
+def inlined(py_func: Any) -> SimtDispatcher:
+    """The same, for a function whose code is to be in each of its callers."""
+    return _device_function(py_func, (("forceinline", True),))
 
 
 def _options(options: dict[str, Any]) -> tuple[Any, ...]:

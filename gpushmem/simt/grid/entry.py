@@ -365,6 +365,8 @@ class _Loops(_Entry):
 
         def nest(level: int) -> None:
             if level == len(counters):
+                if observer.current() is not None:
+                    store_field(builder, THREAD, thread, "number", _number(builder, thread))
                 failed = self.run_thread(builder, thread, args, site, ("alwaysinline",))
                 with builder.if_then(failed, likely=False):
                     builder.branch(done)
@@ -378,6 +380,19 @@ class _Loops(_Entry):
         nest(0)
         builder.branch(done)
         builder.position_at_end(done)
+
+
+def _number(builder: ir.IRBuilder, thread: ir.Value) -> ir.Value:
+    """The number of a thread in its launch."""
+    number = i64(0)
+    for index, extent in (("bid", "gdim"), ("tid", "bdim")):
+        for axis in (2, 1, 0):
+            at, length = (
+                builder.zext(load_field(builder, THREAD, thread, field, axis), i64)
+                for field in (index, extent)
+            )
+            number = builder.add(builder.mul(number, length), at)
+    return number
 
 
 class _Blocks(_Loops):

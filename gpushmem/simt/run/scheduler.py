@@ -167,6 +167,7 @@ def start_thread(launch_address: int, block_address: int, t: int) -> None:
     gx, gy = launch.gdim[0], launch.gdim[1]
     thread.tid[0], thread.tid[1], thread.tid[2] = t % bx, t // bx % by, t // (bx * by)
     b = block.index
+    thread.number = b * (bx * by * launch.bdim[2]) + t
     thread.bid[0], thread.bid[1], thread.bid[2] = b % gx, b // gx % gy, b // (gx * gy)
     for axis in range(3):
         thread.bdim[axis] = launch.bdim[axis]

@@ -194,11 +194,7 @@ def unlock(weak: int) -> None:
 @njit
 def thread_number(fiber: int) -> int:
     """The number of a fiber's thread in its launch."""
-    thread, number = as_fiber(fiber).thread, 0
-    for at, dim in ((thread.bid, thread.gdim), (thread.tid, thread.bdim)):
-        for axis in range(2, -1, -1):
-            number = number * dim[axis] + at[axis]
-    return number
+    return int(as_fiber(fiber).thread.number)
 
 
 @njit
