@@ -29,18 +29,19 @@ def best_of(repeats, *functions):
     return best
 
 
-def row(what, ours, against, peer, aim, speed):
+def row(what, ours, against, peer, aim, speed, shown=None):
     """One row of `report`: the times in seconds or None, `speed` the ratio or None."""
+    shown = shown or seconds
     return {
-        "what": what, "ours": seconds(ours), "against": against, "peer": seconds(peer),
+        "what": what, "ours": shown(ours), "against": against, "peer": shown(peer),
         "ratio": "" if speed is None else f"{speed:.2f}x", "aim": aim,
     }  # fmt: skip
 
 
-def slowdowns(name, against, aim, times):
+def slowdowns(name, against, aim, times, shown=None):
     """Report (what, ours, peer), with the median and the worst of the ratios, against an aim."""
     ratios = [ours / peer for _, ours, peer in times]
-    rows = [row(what, ours, against, peer, "", ours / peer) for what, ours, peer in times]
+    rows = [row(what, ours, against, peer, "", ours / peer, shown) for what, ours, peer in times]
     for what, ratio in (("median", median(ratios)), ("worst", max(ratios))):
         rows.append(row(what, None, against, None, aim, ratio))
     report(name, rows)
@@ -53,6 +54,10 @@ def seconds(t):
         if t * scale >= 1:
             return f"{t * scale:.3g} {unit}"
     return f"{t * 1e9:.3g} ns"
+
+
+def size(nbytes):
+    return "" if nbytes is None else f"{nbytes / 1e6:.3g} MB"
 
 
 def machine():

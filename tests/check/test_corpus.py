@@ -62,6 +62,18 @@ def test_the_program_without_the_bug_is_accepted(run_cli, path):
     assert check(run_cli, path, "fixed") == (0, [])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.timeout(600)
+def test_each_of_twenty_seeds_gives_the_same_verdict(run_cli, path):
+    verdicts = set()
+    for seed in range(1, 21):
+        _, found = check(run_cli, path, options=("--seed", seed))
+        lines = [tuple(sorted(a["line"] for a in one["accesses"])) for one in found]
+        verdicts.add(tuple(sorted(lines)))
+    assert len(verdicts) == 1
+
+
 def test_the_report_names_memory_lines_and_the_missing_operation(run_cli):
     path = CORPUS / "fence_before_flag.py"
     text = run_cli("run", "--backend", "cpu", "--check", "-n", 2, path, code=66).stderr
