@@ -64,6 +64,10 @@ class Call:
         """Its line, PE, launch, thread and the thread's clock: of each call another one."""
         return self.site, self.by, *(int(self.record[n]) for n in ("launch", "thread", "clock"))
 
+    def who(self) -> tuple[int, int, int]:
+        """The PE, launch and thread that make it."""
+        return self.by, int(self.record["launch"]), int(self.record["thread"])
+
     def over(self, kind: int, signal: bool = False) -> Bit:
         """What a clock has that knows this of the call."""
         return Bit(kind, self.by, self.pe, self.bit + signal)

@@ -92,8 +92,8 @@ class Findings:
         finally:
             gc.enable()
         found = report.problems(
-            history, races.races(history), missed.missed(history), bounds.outside(history),
-            unwritten.unwritten(history),
+            history, races.races(history), missed.missed(history), missed.apart(history),
+            bounds.outside(history), unwritten.unwritten(history),
         )  # fmt: skip
         for problem in self._known.without(history, found):
             key = problem.key()

@@ -38,6 +38,7 @@ class Launch:
         self.stamp = 0
         self.site = "?"  # of the host's line
         self.live = 0  # which of the PE's lists says what arrays there were
+        self.resident = False  # whether all blocks are sure to run at the same time
         self.blocks: dict[int, Block] = {}
         self.past: dict[int, tuple[list[int], list[Clock], list[int]]] = {}  # thread -> its events
         self.groups: dict[Any, list[Any]] = {}  # meetings of warps and the grid
@@ -60,6 +61,16 @@ class Launch:
         if thread not in block.own:
             block.own[thread] = block.clocks[-1].copy()
         return block.own[thread]
+
+    def has_begun(self, block: int, clock: Clock) -> bool:
+        """Whether a clock knows anything of a block."""
+        for key in clock.times:
+            if key[:2] == (self.pe, self.number):
+                if key[2:4] == ("block", block):
+                    return True
+                if key[2] != "block" and key[2] // self.threads == block:
+                    return True
+        return False
 
     def event(self, thread: int, when: int) -> Clock:
         """The clock of a thread at an event: what it did before, it knows."""

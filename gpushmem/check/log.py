@@ -87,7 +87,9 @@ DONE = 4
 MET = 5  # a barrier of the block: number of the block, its meetings so far
 ARRIVED = 6  # at a barrier of a warp or the grid: 0 or 1, mask of lanes
 LEFT = 7  # ... has left it, or a call of the whole warp: CALL_OF_WARP
-SUBMIT = 8  # by the host: the launch, threads per block, its stream, which arrays there are
+# By the host: the launch, threads per block, its stream, which arrays there are, whether all blocks
+# are sure to run at the same time.
+SUBMIT = 8
 BEGIN = 9  # of a launch
 END = 10
 # The host has waited for all launches with smaller numbers, for this one, or for this stream.

@@ -1,8 +1,13 @@
-"""Waits that may never end: what they wait for may be replaced before it is seen.
+"""Waits that may never end: what they wait for may be replaced before it is seen, or not come.
 
 A wait is sure to end if its condition holds when all has been written that does not come after it:
 until then its PE need not have looked. This is looked at for waits for one word, or for each of
 several; not for those that one of several words can end.
+
+What a block of the same launch is to write comes if that block runs. A GPU begins a block when
+there is room, so a block that waits may keep the other from its place, unless the launch is
+collective or the wait comes after something that the other has done.
+Source: CUDA C++ Programming Guide, "Thread Hierarchy": blocks may run in any order, or in series.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from gpushmem.check.history import History
 from gpushmem.check.waits import Update
 from gpushmem.simt.compiler.observer import STORE
 
-__all__ = ["Missed", "missed"]
+__all__ = ["Apart", "Missed", "apart", "missed"]
 
 
 class Missed(NamedTuple):
@@ -32,18 +37,41 @@ class Missed(NamedTuple):
     seen: int
 
 
+class Apart(NamedTuple):
+    """A write, and a wait for it in a block that may keep that of the write from running."""
+
+    write: Access
+    wait: Access
+    element: int
+    seen: int
+
+
 def missed(history: History) -> list[Missed]:
     """All of them, those of the same two lines as one."""
-    return as_one(_all(history), lambda one: (one.write.site, one.wait.site), _place)
+    return as_one(_all(history), _lines, _place)
 
 
-def _place(one: Missed) -> tuple[Any, ...]:
+def apart(history: History) -> list[Apart]:
+    """All of them, those of the same two lines as one."""
+    by_call = _by_call(history)
+    found = [
+        Apart(_write(by_call, write, where, by_call[id(call)].size), by_call[id(call)], element, 1)
+        for call, element, where, write in history.waits.apart
+    ]
+    return as_one(found, _lines, _place)
+
+
+def _lines(one: Missed | Apart) -> tuple[str, str]:
+    return one.write.site, one.wait.site
+
+
+def _place(one: Missed | Apart) -> tuple[Any, ...]:
     """Where it is."""
     return tuple((a.pe, a.launch, a.thread, a.when, a.start) for a in (one.write, one.wait))
 
 
 def _all(history: History) -> Iterator[Missed]:
-    by_call = {id(a.call): a for a in history.accesses if a.call is not None and a.atomic}
+    by_call = _by_call(history)
     unclear: dict[Any, bool] = {}
     for call, element, where, (by, wanted) in history.waits.missed:
         wait = by_call[id(call)]
@@ -51,10 +79,7 @@ def _all(history: History) -> Iterator[Missed]:
             unclear[where] = _is_unclear(history, where, wait.size)
         if unclear[where]:
             continue
-        if isinstance(by.call, Update):
-            write = _of_update(by, where, wait.size)
-        else:
-            write = by_call[id(by.call)]
+        write = _write(by_call, by, where, wait.size)
         unordered = ""
         if wanted is not None and isinstance(wanted.call, Call) and not by.after(wanted):
             unordered = wanted.call.site if wanted.call.by == write.pe else ""
@@ -77,9 +102,17 @@ def _is_unclear(history: History, where: Any, size: int) -> bool:
     return False
 
 
-def _of_update(write: Write, where: Any, size: int) -> Access:
+def _by_call(history: History) -> dict[int, Access]:
+    """What operations do to words that are waited for, by their calls."""
+    return {id(a.call): a for a in history.accesses if a.call is not None and a.atomic}
+
+
+def _write(by_call: dict[int, Access], write: Write, where: Any, size: int) -> Access:
+    """A write to a word, of this size."""
     space, start = where
     by = write.call
+    if not isinstance(by, Update):
+        return by_call[id(by)]
     return Access(
         space, start, size, 0, 1, True, True, by.pe, by.launch, by.thread, 0, by.when, by.site,
         None, None, None, by.clock, write.stamp,

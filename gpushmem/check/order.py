@@ -106,10 +106,10 @@ class _Replay:
     # --- launches and the host
 
     def _submit(self, pe: Pe, record: Any, words: list[int]) -> None:
-        number, threads, stream, live = words[:4]
+        number, threads, stream, live, resident = words[:5]
         clock = pe.event(record)
         pe.launches[number] = launch = Launch(pe.pe, number, threads, stream, clock.copy())
-        launch.site, launch.live = pe.site_of(record), live
+        launch.site, launch.live, launch.resident = pe.site_of(record), live, bool(resident)
 
     def _begin(self, pe: Pe, record: Any, words: list[int]) -> None:
         launch = pe.launches[int(record["launch"])]

@@ -11,7 +11,7 @@ from gpushmem.check.calls import Call
 from gpushmem.check.clock import CALLED, Clock
 from gpushmem.check.history import History
 from gpushmem.check.log import BLOCK_BITS
-from gpushmem.check.missed import Missed
+from gpushmem.check.missed import Apart, Missed
 from gpushmem.check.races import Race
 from gpushmem.check.unwritten import Unwritten
 from gpushmem.check.waits import Update
@@ -26,6 +26,7 @@ KINDS = {
     "ordering": "an operation is used before it is sure to be over",
     "scope": "an operation is atomic for fewer threads than use it",
     "missed": "a value that is waited for may be replaced before it is seen",
+    "resident": "a block waits for another, which may not run at the same time",
     "bounds": "symmetric memory is accessed that belongs to no array",
     "unwritten": "memory is read that nobody has written",
 }
@@ -35,6 +36,7 @@ def problems(
     history: History,
     found: list[Race],
     missed: list[Missed],
+    apart: list[Apart],
     bounds: list[Outside],
     unwritten: list[Unwritten],
 ) -> list[Problem]:
@@ -44,6 +46,7 @@ def problems(
         *(_Unwritten(history, one) for one in unwritten),
         *(_Race(history, one) for one in found),
         *(_Missed(history, one) for one in missed),
+        *(_Apart(history, one) for one in apart),
     ]
 
 
@@ -170,24 +173,57 @@ class _OutOfBounds(Problem):
         )
 
 
-class _Missed(Problem):
+class _Endless(Problem):
     """A wait that may never end, in words."""
 
-    def __init__(self, history: History, missed: Missed) -> None:
-        self.history, self.missed, self.seen = history, missed, missed.seen
-        self.write, self.wait = missed.write, missed.wait
+    def __init__(self, history: History, found: Missed | Apart) -> None:
+        self.history, self.element, self.seen = history, found.element, found.seen
+        self.write, self.wait = found.write, found.wait
         self.accesses = [(self.write, self.write.thread), (self.wait, self.wait.thread)]
+
+    def what(self) -> str:
+        assert self.wait.op is not None
+        return f"{self.wait.op.name} may never end: {self.why()}"
+
+    def why(self) -> str:
+        """Why it may not."""
+        raise NotImplementedError
+
+    def memory(self) -> str:
+        at = self.wait.start + self.element * self.wait.size
+        return _of_heap(self.history, self.wait, at)
+
+
+class _Apart(_Endless):
+    """A wait for a block that may not run."""
+
+    def kind(self) -> str:
+        return "resident"
+
+    def why(self) -> str:
+        threads = self.history.pes[self.write.pe].launches[self.write.launch].threads
+        return f"block {self.write.thread // threads} may not run at the same time"
+
+    def cure(self) -> str:
+        name = self.history.pes[self.write.pe].launch_facts[self.write.launch]["kernel"]
+        return (
+            f"missing: @gpushmem.jit(collective=True) for kernel {name}: all its blocks then run "
+            "at the same time"
+        )
+
+
+class _Missed(_Endless):
+    """A wait for what may be replaced."""
+
+    def __init__(self, history: History, missed: Missed) -> None:
+        super().__init__(history, missed)
+        self.missed = missed
 
     def kind(self) -> str:
         return "missed"
 
-    def what(self) -> str:
-        assert self.wait.op is not None
-        return f"{self.wait.op.name} may never end: its value may be replaced before it is seen"
-
-    def memory(self) -> str:
-        at = self.wait.start + self.missed.element * self.wait.size
-        return _of_heap(self.history, self.wait, at)
+    def why(self) -> str:
+        return "its value may be replaced before it is seen"
 
     def cure(self) -> str:
         waiting, writing = self.wait.pe, self.write.pe

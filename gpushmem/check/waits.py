@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +43,10 @@ class Update(NamedTuple):
     def place(self) -> tuple[Any, ...]:
         """As of a call."""
         return self.site, self.pe, self.launch, self.thread, self.when
+
+    def who(self) -> tuple[int, int, int]:
+        """As of a call."""
+        return self.pe, self.launch, self.thread
 
 
 class Store(NamedTuple):
@@ -94,6 +98,8 @@ class Waits:
         self.sections: list[list[tuple[Bit, Write]]] = []  # of each lock
         # Waits, the index and place of the word, and what may keep it from ending.
         self.missed: list[tuple[Call, int, Any, Replaced]] = []
+        # ... and the write of another block that it is for, which may not run at the same time.
+        self.apart: list[tuple[Call, int, Any, Write]] = []
 
     def begin(self, stores: Iterable[tuple[Any, Store, int, str]], *, last: bool) -> None:
         """Before the log is gone through; `stores`, as they were when it was the last time."""
@@ -184,8 +190,28 @@ class Waits:
                 replaced = self.words[where].replaced(who, clock, compare, expected)
                 if replaced is not None:
                     self.missed.append((call, index, where, replaced))
+            if self._last and op.waits:
+                for write in self._of_other_blocks(pe, call, where, self.ordered.get((who, index))):
+                    self.apart.append((call, index, where, write))
             if result or truth != TRUTH:  # it did not give up
                 self._hear(where, who, index, clock, compare, expected)
+
+    def _of_other_blocks(
+        self, pe: Pe, call: Call, where: Any, needed: Iterable[Any] | None
+    ) -> Iterator[Write]:
+        """The writes among these by blocks of the same launch that may not have begun."""
+        _, number, thread = call.who()
+        launch = pe.launches.get(number)
+        if launch is None or launch.resident:
+            return
+        clock = launch.clock(thread)
+        for over in needed or ():
+            write = self.words[where].writes[over]
+            *by, other = write.call.who()
+            block = other // launch.threads
+            others = by == [pe.pe, number] and block != thread // launch.threads
+            if others and not launch.has_begun(block, clock):
+                yield write
 
     def _fetch(self, call: Call, clock: Clock, old: int) -> None:
         """What an atomic operation, which saw this, lets its caller know."""

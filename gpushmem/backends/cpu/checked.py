@@ -88,7 +88,7 @@ class Recorder:
         """The host has queued a launch; returns a number for it."""
         number = self._log.launch_number()
         self._log.describe(launch=number, kernel=launch.name)
-        words = number, launch.shape.threads, stream, self._live_now()
+        words = number, launch.shape.threads, stream, self._live_now(), int(launch.meets)
         self._log.append(SUBMIT, 0, self._site(), words)
         return number
 
