@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness import size, slowdowns
+from harness import row, size, slowdowns
 
 ROOT = Path(__file__).parent.parent
 PES, AIM = 2, "6"
@@ -54,12 +54,16 @@ def analysed(folder):
 
 def main(names):
     names = names or [p.stem for p in sorted((ROOT / "examples").glob("*.py"))]
-    sizes = []
-    for name in names:
-        if name != "train_digits" or len(names) == 1:
-            written, grown, in_use = recorded(ROOT / "examples" / f"{name}.py")
-            sizes += [(f"{name}, log", written, in_use), (f"{name}, analysis", grown, in_use)]
-    slowdowns("check-memory", "symmetric memory in use", AIM, sizes, size)
+    if len(names) > 1:
+        names.remove("train_digits")
+    found = {name: recorded(ROOT / "examples" / f"{name}.py") for name in names}
+    logs = [(f"{name}, log", written, in_use) for name, (written, _, in_use) in found.items()]
+    against = "symmetric memory in use"
+    analyses = [
+        row(f"{name}, analysis", grown, against, in_use, "", grown / in_use, size)
+        for name, (_, grown, in_use) in found.items()
+    ]
+    slowdowns("check-memory", against, "median 6", logs, size, analyses)
 
 
 if __name__ == "__main__":

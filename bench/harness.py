@@ -38,13 +38,13 @@ def row(what, ours, against, peer, aim, speed, shown=None):
     }  # fmt: skip
 
 
-def slowdowns(name, against, aim, times, shown=None):
-    """Report (what, ours, peer), with the median and the worst of the ratios, against an aim."""
+def slowdowns(name, against, aim, times, shown=None, more=()):
+    """Report (what, ours, peer), with the median and the worst of the ratios, and `more` rows."""
     ratios = [ours / peer for _, ours, peer in times]
     rows = [row(what, ours, against, peer, "", ours / peer, shown) for what, ours, peer in times]
     for what, ratio in (("median", median(ratios)), ("worst", max(ratios))):
         rows.append(row(what, None, against, None, aim, ratio))
-    report(name, rows)
+    report(name, [*rows, *more])
 
 
 def seconds(t):

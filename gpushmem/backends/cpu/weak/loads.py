@@ -38,7 +38,7 @@ from gpushmem.simt.base.layout import BLOCK, FIBER, LAUNCH, offset, view
 from gpushmem.simt.base.native import copy_bytes
 from gpushmem.simt.compiler.observer import ATOMIC, EXCHANGE, STORE, Observer
 from gpushmem.simt.compiler.primitives import alone, fiber_word, launch_word, pause
-from gpushmem.simt.compiler.target import device
+from gpushmem.simt.compiler.target import device, inlined
 
 __all__ = ["LINES", "OBSERVER", "OPERATIONS", "acquires"]
 
@@ -130,7 +130,7 @@ def interrupt():
         pause()
 
 
-@device
+@inlined
 def moved(address, nbytes, how, value_at):
     """The address at which a load or store takes place; a value that is stored is at `value_at`."""
     log = as_launch(launch_word()).log
@@ -168,7 +168,7 @@ def symmetric(address, nbytes, how, value_at):
     return remembered(address)
 
 
-@device
+@inlined
 def access(place, address, nbytes, how, value):
     if how in (ATOMIC, EXCHANGE):
         synchronized()
