@@ -73,9 +73,9 @@ class _Replay:
         self._pass(collect=False)
         self.waits.hears, stores = True, self.waits.stores(self.pes.values())
         for _ in range(PASSES):
-            before = dict(self.waits.ordered)
+            before = dict(self.waits.heard)
             self._pass(stores, collect=False)
-            if self.waits.ordered == before:
+            if self.waits.heard == before:
                 break
         self._pass(stores, collect=True)
         self.waits.find_locks()
