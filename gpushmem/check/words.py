@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, NamedTuple
 
-from gpushmem.check.clock import Bit, Clock
+from gpushmem.check.clock import ENDED, Bit, Clock
 from gpushmem.check.conditions import Known, Write, fails, first_to_hold, holds, some_without, total
 from gpushmem.ops import CMP_EQ
 
@@ -72,10 +72,13 @@ class _Index:
 
 
 def _common(clocks: list[Clock]) -> list[Masks]:
-    """Of each clock, the masks of what it and all after it know."""
+    """Of each clock, which operations and updates it and all after it know.
+
+    Not which launches have ended: who knows that knows all that was known at their ends.
+    """
     made: list[Masks] = []
     for clock in reversed(clocks):
-        masks = clock.masks
+        masks = {key: bits for key, bits in clock.masks.items() if key[0] != ENDED}
         if made:
             masks = {key: bits & made[-1].get(key, 0) for key, bits in masks.items()}
         made.append({key: bits for key, bits in masks.items() if bits})
