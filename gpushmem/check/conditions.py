@@ -8,6 +8,7 @@ may order less than it does, never more.
 
 from __future__ import annotations
 
+import bisect
 import copy
 import operator
 from collections.abc import Iterable
@@ -17,7 +18,16 @@ from typing import Any, NamedTuple
 from gpushmem.check.clock import Bit, Clock
 from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE
 
-__all__ = ["CHANGES", "Known", "Write", "can_do_without", "fails", "holds", "total"]
+__all__ = [
+    "CHANGES",
+    "Known",
+    "Write",
+    "fails",
+    "first_to_hold",
+    "holds",
+    "some_without",
+    "total",
+]
 
 HOLDS = {
     CMP_EQ: lambda a, b: a == b, CMP_NE: lambda a, b: a != b, CMP_GT: lambda a, b: a > b,
@@ -116,6 +126,10 @@ class Known:
             total = write.value if value is None else CHANGES[how](value, write.value)
             self._sum = Write(_Sum(), how, total, self._clock, None)
 
+    def numbers(self) -> list[int | None]:
+        """What the word, which is only set, may be."""
+        return [write.value for write in self.sets] or [0]
+
     def changes(self) -> list[Write]:
         """The changes after which the word was not set again, one by one."""
         found, rest = [], self._changes
@@ -124,10 +138,14 @@ class Known:
             found.append(write)
         return sorted(found, key=lambda write: write.stamp)
 
+    def came_after(self, write: Write) -> bool:
+        """Whether one of them arrives after a write in every run."""
+        return bool(write.over.known(self._clock))
+
     def writes(self, left_out: Write, possible: list[Write]) -> list[Write]:
         """The writes after which the word was not set again; if they can be, changes as one."""
         total = self._sum
-        if total is None or not self._adds_up or left_out.over.known(self._clock):
+        if total is None or not self._adds_up or self.came_after(left_out):
             return self.sets + self.changes()
         if any(write.how != total.how for write in possible):
             return self.sets + self.changes()
@@ -161,12 +179,33 @@ def total(sets: list[Write], changes: list[Write]) -> int | None:
     return None if number is None or abs(number) >= NARROW else number
 
 
-def can_do_without(
+def some_without(
     left_out: Write, certain: list[Write], possible: list[Write], compare: int, value: int
-) -> bool:
-    """Whether the condition can hold before this write has arrived."""
+) -> list[Write] | None:
+    """The first of the possible writes with which the condition can hold before one has arrived.
+
+    None: it can hold with none of them.
+    """
     others = [w for w in possible if w is not left_out and not w.after(left_out)]
     sure = [w for w in certain if not w.after(left_out)]
+    n = first_to_hold(sure, others, compare, value)
+    return None if n is None else others[:n]
+
+
+def first_to_hold(sure: list[Write], others: list[Write], compare: int, value: int) -> int | None:
+    """How many of the other writes, the first ones, can make the condition hold; None: all cannot.
+
+    What can be done with some of them can be done with more.
+    """
+    if not may_hold(sure, others, compare, value):
+        return None
+    return bisect.bisect_left(
+        range(len(others)), True, key=lambda n: may_hold(sure, others[:n], compare, value)
+    )
+
+
+def may_hold(sure: list[Write], others: list[Write], compare: int, value: int) -> bool:
+    """Whether the condition can hold after some writes, and none, some or all of the others."""
     sets = [w for w in sure if w.how == "set"]
     starts: list[tuple[Write | None, int | None]] = [(w, w.value) for w in sets]
     starts += [(w, w.value) for w in others if w.how == "set"]
@@ -220,11 +259,31 @@ ALL_BITS = (1 << 64) - 1
 BITWISE = {"or": _by_or, "and": _by_and, "xor": _by_xor}
 
 
+def _by_add(compare: int, start: int, numbers: list[int], value: int) -> bool | None:
+    """The same for add, and any comparison; None if that takes a search."""
+    least, most = (start + sum(n for n in numbers if (n > 0) == up) for up in (False, True))
+    if compare == CMP_NE:
+        return any(n != value for n in (start, least, most))
+    if compare != CMP_EQ:
+        return any(HOLDS[compare](n, value) for n in (least, most))
+    if not least <= value <= most:
+        return False
+    if len(set(numbers)) == 1:
+        return value == start or (value - start) % numbers[0] == 0
+    return None
+
+
 def _reachable(compare: int, start: int, steps: list[Write], value: int, rounds: int) -> bool:
     """Whether the start, changed by some of the steps, satisfies the condition."""
-    made_equal = BITWISE.get(steps[0].how) if steps and rounds == 1 and compare == CMP_EQ else None
-    if made_equal is not None:
-        return made_equal(start, [step.value or 0 for step in steps], value)
+    if steps and rounds == 1:
+        numbers = [step.value or 0 for step in steps]
+        how = steps[0].how
+        if how == "add":
+            found = _by_add(compare, start, numbers, value)
+            if found is not None:
+                return found
+        elif compare == CMP_EQ:
+            return BITWISE[how](start, numbers, value)
     made = {start}
     for step in steps * rounds:
         made |= {CHANGES[step.how](number, step.value) for number in made}

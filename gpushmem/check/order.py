@@ -73,9 +73,9 @@ class _Replay:
         self._pass(collect=False)
         self.waits.hears, stores = True, self.waits.stores(self.pes.values())
         for _ in range(PASSES):
-            before = dict(self.waits.ordered)
+            before = dict(self.waits.heard)
             self._pass(stores, collect=False)
-            if self.waits.ordered == before:
+            if self.waits.heard == before:
                 break
         self._pass(stores, collect=True)
         self.waits.find_locks()
@@ -114,13 +114,10 @@ class _Replay:
     def _begin(self, pe: Pe, record: Any, words: list[int]) -> None:
         launch = pe.launches[int(record["launch"])]
         launch.begun, launch.stamp = launch.submitted.copy(), int(record["stamp"])
-        for other in pe.launches.values():
-            after = other.number < launch.number and other.ended is not None
+        for other in pe.ended_before(launch.number, launch.begun):
             # The default stream, 0, waits for all others, and they for it; -1 is none of them.
-            if (
-                after
-                and -1 not in (launch.stream, other.stream)
-                and (launch.stream == other.stream or 0 in (launch.stream, other.stream))
+            if -1 not in (launch.stream, other.stream) and (
+                launch.stream == other.stream or 0 in (launch.stream, other.stream)
             ):
                 launch.begun.join(other.ended or Clock())
         launch.begun.forget_threads()
@@ -133,16 +130,16 @@ class _Replay:
             for clock in block.own.values():
                 launch.ended.join(clock)
         launch.ended.put(ENDED, pe.pe, 0, 1 << launch.number)
+        pe.ended |= 1 << launch.number
         launch.ended.forget_threads()
 
     def _sync(self, pe: Pe, record: Any, words: list[int]) -> None:
         clock = pe.event(record)
         before, one, stream = words[:3]
-        for launch in pe.launches.values():
+        for launch in pe.ended_before(pe.ended.bit_length(), clock):
             waited = launch.number == one or (launch.number < before and launch.stream >= 0)
-            waited |= stream != 0 and launch.stream == stream
-            if launch.ended is not None and waited:
-                clock.join(launch.ended)
+            if waited or (stream != 0 and launch.stream == stream):
+                clock.join(launch.ended or Clock())
         clock.forget_threads()
 
     def _call(self, pe: Pe, record: Any, words: list[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from gpushmem.check import log
 from gpushmem.check.accesses import LOCAL, PLAIN, SHARED_MEMORY
 from gpushmem.check.calls import Call
-from gpushmem.check.clock import Clock
+from gpushmem.check.clock import ENDED, Clock
 from gpushmem.check.launches import Launch
 from gpushmem.check.log import SHARED, Trace
 from gpushmem.simt.compiler.observer import ATOMIC, LOAD, VALUED
@@ -40,6 +41,7 @@ class Pe:
         self.time = 0  # events of the host
         self.writes = 0  # by it
         self.launches: dict[int, Launch] = {}
+        self.ended = 0  # a bit for each launch
         self.bits: dict[int, int] = defaultdict(int)  # operations so far, by target
         self.current: dict[Any, Call] = {}  # the call that a thread is in
         self.met: dict[Any, int] = defaultdict(int)  # collectives so far, by the members of a team
@@ -59,6 +61,18 @@ class Pe:
             self.host.times["host", self.pe] = self.time
             return self.host
         return self.launches[launch].event(int(record["thread"]), int(record["clock"]))
+
+    def ended_before(self, number: int, clock: Clock) -> Iterator[Launch]:
+        """The launches with smaller numbers that have ended, and of which a clock does not know it.
+
+        The last one first: a clock that is told of its end may know of the ends of others.
+        """
+        key = ENDED, self.pe, 0
+        mask = (1 << number) - 1
+        while left := self.ended & mask & ~clock.masks.get(key, 0):
+            number = left.bit_length() - 1
+            mask = (1 << number) - 1
+            yield self.launches[number]
 
     def place_all(self, made: np.ndarray[Any, Any]) -> None:
         """As `place`, for the addresses in `start` of PLAINs."""

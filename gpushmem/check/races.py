@@ -410,28 +410,30 @@ def _in_one_memory(
     history: History, accesses: list[Access]
 ) -> Iterator[tuple[Access, Access, tuple[int, int]]]:
     """The races of accesses to one memory."""
-    live = _Live()
+    reads, writes = _Live(), _Live()
     for access in sorted(accesses, key=lambda access: access.stamp):
         if access.writes and access.step and access.times > 1:
             element = _unordered(history, access, access)
             if element is not None:
                 yield access, access, element
         least = None
-        for k in live.overlapping(access):
-            other = live.all[k]
-            assert other is not None
-            if least is None:
-                least = history.least_clock_of(access)
-            before = _in_program_order(other, access) or history.all_over(other, least)
-            if before:
-                if (access.writes or not other.writes) and _covers(access, other):
-                    live.drop(k)
-                continue
-            if access.conflicts(other):
-                element = _unordered(history, other, access)
-                if element is not None:
-                    yield other, access, element
-        live.add(access)
+        for live in (writes, reads) if access.writes else (writes,):
+            for k in live.overlapping(access):
+                other = live.all[k]
+                assert other is not None
+                if least is None:
+                    least = history.least_clock_of(access)
+                if _in_program_order(other, access) or history.all_over(other, least):
+                    if access.writes and _covers(access, other):
+                        live.drop(k)
+                elif access.conflicts(other):
+                    element = _unordered(history, other, access)
+                    if element is not None:
+                        yield other, access, element
+        if access.writes:
+            writes.add(access)
+        else:
+            reads.add(access)
 
 
 def _in_program_order(first: Access, second: Access) -> bool:

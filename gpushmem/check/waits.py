@@ -14,7 +14,7 @@ from gpushmem.check.calls import Call
 from gpushmem.check.clock import CALLED, UPDATED, Bit, Clock
 from gpushmem.check.conditions import CHANGES, Write
 from gpushmem.check.pes import Pe
-from gpushmem.check.words import Replaced, Word
+from gpushmem.check.words import Heard, Replaced, Word
 from gpushmem.ops import CMP_EQ, SIGNAL_ADD
 from gpushmem.ops.row import DATA, READS, SIGNAL, UPDATES
 from gpushmem.simt.compiler.observer import ADD, AND, CAS, OR, OTHER, SET, XOR
@@ -93,7 +93,7 @@ class Waits:
 
     def __init__(self) -> None:
         self.words: dict[Any, Word] = defaultdict(Word)
-        self.ordered: dict[Any, frozenset[Any]] = {}  # by each wait
+        self.heard: dict[Any, Heard] = {}  # by each wait
         self.hears = False  # whether waits order anything yet
         self.sections: list[list[tuple[Bit, Write]]] = []  # of each lock
         # Waits, the index and place of the word, and what may keep it from ending.
@@ -166,7 +166,7 @@ class Waits:
     ) -> None:
         word = self.words[where]
         if self.hears:
-            self.ordered[who, index] = word.hear(who, clock, compare, value)
+            self.heard[who, index] = word.hear(who, clock, compare, value)
 
     def hear(self, pe: Pe, call: Call, clock: Clock, words: list[int]) -> None:
         """What a wait, or a test, lets its caller know."""

@@ -13,13 +13,14 @@ most are the last ones in the log: the `_Index` tells from where on all do.
 from __future__ import annotations
 
 import bisect
+import heapq
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, NamedTuple
 
-from gpushmem.check.clock import CALLED, UPDATED, Bit, Clock
-from gpushmem.check.conditions import Known, Write, can_do_without, fails, holds, total
+from gpushmem.check.clock import ENDED, Bit, Clock
+from gpushmem.check.conditions import Known, Write, fails, first_to_hold, holds, some_without, total
 from gpushmem.ops import CMP_EQ
 
 __all__ = ["Replaced", "Word"]
@@ -44,33 +45,40 @@ class _Index:
         self._with_value: dict[int | None, list[int]] = defaultdict(list)
         for k, write in enumerate(ordered):
             self._with_value[write.value].append(k)
-        self._waits = _common([write.clock for write in ordered])
+        self.common = _common([write.clock for write in ordered])
 
     def agrees(self, write: Write) -> bool:
         """Whether what is said of the writes still holds when this replaces one of them."""
         place, masks = self.place.get(write.over), write.clock.masks
         return place is not None and all(
-            masks.get(key, 0) & bits == bits for key, bits in self._waits[place].items()
+            masks.get(key, 0) & bits == bits for key, bits in self.common[place].items()
         )
 
     def all_after(self, who: Bit) -> int:
         """From which place on all writes come after a wait."""
         key, bit = who[:3], who.bit
         return bisect.bisect_left(
-            self._waits, True, key=lambda masks: bool(masks.get(key, 0) >> bit & 1)
+            self.common, True, key=lambda masks: bool(masks.get(key, 0) >> bit & 1)
         )
 
     def equal(self, value: int, first: int, end: int) -> Iterator[int]:
         """The places, of those from `first` to `end`, whose writes may set the word to a value."""
-        for places in (self._with_value.get(value, []), self._with_value.get(None, [])):
-            yield from places[bisect.bisect_left(places, first) : bisect.bisect_left(places, end)]
+        yield from heapq.merge(
+            *(
+                places[bisect.bisect_left(places, first) : bisect.bisect_left(places, end)]
+                for places in (self._with_value.get(value, []), self._with_value.get(None, []))
+            )
+        )
 
 
 def _common(clocks: list[Clock]) -> list[Masks]:
-    """Of each clock, which waits and updates it and all after it know."""
+    """Of each clock, which operations and updates it and all after it know.
+
+    Not which launches have ended: who knows that knows all that was known at their ends.
+    """
     made: list[Masks] = []
     for clock in reversed(clocks):
-        masks = {key: bits for key, bits in clock.masks.items() if key[0] in (CALLED, UPDATED)}
+        masks = {key: bits for key, bits in clock.masks.items() if key[0] != ENDED}
         if made:
             masks = {key: bits & made[-1].get(key, 0) for key, bits in masks.items()}
         made.append({key: bits for key, bits in masks.items() if bits})
@@ -105,17 +113,20 @@ class Word:
         while self._known and self._known[-1].has(write.over):
             self._known.pop()
 
-    def hear(self, who: Bit, clock: Clock, compare: int, value: int) -> frozenset[Any]:
-        """Let `clock` know what a wait that returned must have seen; returns the writes.
+    def hear(self, who: Bit, clock: Clock, compare: int, value: int) -> Heard:
+        """Let `clock` know what a wait that returned must have seen.
 
         A clock that knows `who` is that of something that comes after the wait.
         """
         hearing = self._hearing(who, clock)
         seen = frozenset(write.over for write in hearing.needed(compare, value))
+        known = hearing.known_by_all(compare, value)
         for over in seen:
             clock.join(self.writes[over].clock)
             over.tell(clock)
-        return seen
+        for key, bits in known.items():
+            clock.know(key, bits)
+        return Heard(seen, known)
 
     def replaced(self, who: Bit, clock: Clock, compare: int, value: int) -> Replaced | None:
         """The write that may keep a wait from ending, as its condition does not hold after that.
@@ -162,6 +173,13 @@ def _first(writes: list[Write]) -> Write:
     return min(writes, key=lambda write: write.call.place())
 
 
+class Heard(NamedTuple):
+    """What a wait has heard."""
+
+    writes: frozenset[Any]  # that it must have seen
+    known: Masks  # by each of the writes of which it must have seen one
+
+
 class Replaced(NamedTuple):
     """A write that may keep a wait from ending."""
 
@@ -183,13 +201,29 @@ class _Hearing:
         if self._index.only_set:
             return self._of_sets(compare, value)
         possible = list(self._possible(self._unknown()))
+        needed, left = [], possible
+        while left:
+            *left, one = left
+            # What is not left has been seen to be unneeded: let it do.
+            kept = {write.over for write in left}
+            ordered = sorted(possible, key=lambda write: write.over in kept)
+            certain = self._known.writes(one, possible)
+            enough = some_without(one, certain, ordered, compare, value)
+            if enough is None:
+                needed.append(one)
+            else:
+                left = self._before(enough, left)
+        return needed
+
+    def _before(self, some: list[Write], writes: list[Write]) -> list[Write]:
+        """Those that are among some of them, or come before one of these."""
+        overs, clock = {write.over for write in some}, Clock()
+        for write in some:
+            clock.join(write.clock)
         return [
-            write
-            for write in possible
-            if not can_do_without(
-                write, self._known.writes(write, possible), possible, compare, value
-            )
-        ]
+            w for w in writes
+            if w.over in overs or w.over.known(clock) or self._known.came_after(w)
+        ]  # fmt: skip
 
     def replaced(self, compare: int, value: int) -> Replaced | None:
         """See `Word.replaced`; of a word that is changed, too, only if there is one result."""
@@ -209,6 +243,21 @@ class _Hearing:
         if not fails(compare, number, value):
             return None
         return Replaced(_first(changes), None)
+
+    def known_by_all(self, compare: int, value: int) -> Masks:
+        """What those writes know of which one at least has come before the wait."""
+        index, known = self._index, self._known
+        if index.only_set:
+            if any(holds(compare, number, value) for number in known.numbers()):
+                return {}
+            first = next(self._satisfying(compare, value), None)
+            return {} if first is None else index.common[index.place[first.over]]
+        possible = list(self._possible(self._unknown()))
+        if not possible:
+            return {}
+        certain = known.writes(possible[-1], possible)
+        n = first_to_hold(certain, possible, compare, value)
+        return index.common[index.place[possible[n - 1].over]] if n else {}
 
     def _of_sets(self, compare: int, value: int) -> list[Write]:
         """Of a word that is only set: what comes before each set that satisfies the condition."""

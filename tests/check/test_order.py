@@ -6,6 +6,7 @@ from gpushmem.check import log, order
 from gpushmem.check.recording import KIND_OF
 from gpushmem.ops import CMP_GE, SIGNAL_ADD
 
+TURNS = order.PASSES + 6
 STRIDE, HEAP = 1 << 20, 1 << 32
 
 
@@ -38,7 +39,7 @@ def wait(stamp, pe, value):
 
 def heard(*traces):
     """By how many writes each wait is sure to have been preceded."""
-    return [len(writes) for writes in order.history(traces).waits.ordered.values()]
+    return [len(one.writes) for one in order.history(traces).waits.heard.values()]
 
 
 def test_a_write_that_came_later_could_have_come_first():
@@ -55,6 +56,16 @@ def test_a_write_that_depends_on_the_wait_could_not():
     first = trace(1, 3, *add(1, 1, 0))
     late = trace(2, 3, *wait(20, 2, 1), *add(25, 2, 0))
     assert heard(waiting, first, late) == [1, 1]
+
+
+def test_many_turns_of_unfenced_signals_are_in_order():
+    """Each PE adds when the other has: more often than the logs are gone through."""
+    events = [], []
+    for k in range(2 * TURNS):
+        one, other = k % 2, 1 - k % 2
+        events[one].extend(add(10 * k, one, other))
+        events[other].extend(wait(10 * k + 5, other, k // 2 + 1))
+    assert heard(*(trace(pe, 2, *every) for pe, every in enumerate(events))) == [1] * 2 * TURNS
 
 
 def test_waits_do_not_prove_each_other():
