@@ -109,20 +109,16 @@ class _Replay:
         number, threads, stream, live = words[:4]
         clock = pe.event(record)
         pe.launches[number] = launch = Launch(pe.pe, number, threads, stream, clock.copy())
+        pe.queues[stream].append(launch)
         launch.site, launch.live = pe.site_of(record), live
 
     def _begin(self, pe: Pe, record: Any, words: list[int]) -> None:
         launch = pe.launches[int(record["launch"])]
         launch.begun, launch.stamp = launch.submitted.copy(), int(record["stamp"])
-        for other in pe.launches.values():
-            after = other.number < launch.number and other.ended is not None
-            # The default stream, 0, waits for all others, and they for it; -1 is none of them.
-            if (
-                after
-                and -1 not in (launch.stream, other.stream)
-                and (launch.stream == other.stream or 0 in (launch.stream, other.stream))
-            ):
-                launch.begun.join(other.ended or Clock())
+        streams = {launch.stream, 0} if launch.stream else set(pe.queues)
+        # The default stream, 0, waits for all others, and they for it; -1 is none of them.
+        for stream in streams - {-1} if launch.stream != -1 else ():
+            pe.join_ended(launch.begun, stream, launch.number)
         launch.begun.forget_threads()
 
     def _end(self, pe: Pe, record: Any, words: list[int]) -> None:
@@ -138,11 +134,13 @@ class _Replay:
     def _sync(self, pe: Pe, record: Any, words: list[int]) -> None:
         clock = pe.event(record)
         before, one, stream = words[:3]
-        for launch in pe.launches.values():
-            waited = launch.number == one or (launch.number < before and launch.stream >= 0)
-            waited |= stream != 0 and launch.stream == stream
-            if launch.ended is not None and waited:
-                clock.join(launch.ended)
+        if one in pe.launches and pe.launches[one].ended is not None:
+            clock.join(pe.launches[one].ended or Clock())
+        for queue in pe.queues:
+            if stream != 0 and queue == stream:
+                pe.join_ended(clock, queue)
+            elif queue >= 0:
+                pe.join_ended(clock, queue, before)
         clock.forget_threads()
 
     def _call(self, pe: Pe, record: Any, words: list[int]) -> None:

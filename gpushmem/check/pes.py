@@ -11,7 +11,7 @@ import numpy as np
 from gpushmem.check import log
 from gpushmem.check.accesses import LOCAL, PLAIN, SHARED_MEMORY
 from gpushmem.check.calls import Call
-from gpushmem.check.clock import Clock
+from gpushmem.check.clock import ENDED, Clock
 from gpushmem.check.launches import Launch
 from gpushmem.check.log import SHARED, Trace
 from gpushmem.simt.compiler.observer import ATOMIC, LOAD, VALUED
@@ -40,6 +40,7 @@ class Pe:
         self.time = 0  # events of the host
         self.writes = 0  # by it
         self.launches: dict[int, Launch] = {}
+        self.queues: dict[int, list[Launch]] = defaultdict(list)  # those of each stream
         self.bits: dict[int, int] = defaultdict(int)  # operations so far, by target
         self.current: dict[Any, Call] = {}  # the call that a thread is in
         self.met: dict[Any, int] = defaultdict(int)  # collectives so far, by the members of a team
@@ -50,6 +51,18 @@ class Pe:
         text = self.sites.get(int(record["site"]), "?")
         launch = self.launches.get(int(record["launch"]))
         return launch.site if launch is not None and ":" not in text else text
+
+    def join_ended(self, clock: Clock, stream: int, before: int | None = None) -> None:
+        """Let a clock know of the launches of a stream that have ended: what the last one knows.
+
+        `before`: only of those with smaller numbers.
+        """
+        last = True
+        for launch in reversed(self.queues[stream]):
+            if launch.ended is not None and (before is None or launch.number < before):
+                if last or not clock.has(ENDED, self.pe, 0, launch.number):
+                    clock.join(launch.ended)
+                last = False
 
     def event(self, record: Any) -> Clock:
         """The clock of who made a record, at this event."""

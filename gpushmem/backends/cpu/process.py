@@ -83,6 +83,11 @@ class ProcessRecorder:
 
     # --- launches
 
+    @property
+    def launches(self) -> int:
+        """How many there have been, with what else was queued."""
+        return self._log.launches
+
     def submitted(self, launch: Running, stream: int) -> int:
         """The host has queued a launch; returns a number for it."""
         return self._submit(launch.name, launch.shape.threads, stream, self._site())
