@@ -19,7 +19,7 @@ from gpushmem.check.history import History
 from gpushmem.check.known import Known
 from gpushmem.job.pes import compact
 
-__all__ = ["EXIT_CODE", "Findings", "Known", "recorded", "run_often"]
+__all__ = ["EXIT_CODE", "Findings", "Known", "problems", "recorded", "run_often"]
 
 EXIT_CODE = 66  # of a job in which something was found
 PREFIX, NEW = "gpushmem-check-", 60  # of the folders; seconds
@@ -75,6 +75,19 @@ FORMS: dict[str, Callable[[History, report.Problem], Any]] = {
 }
 
 
+def problems(traces: list[log.Trace]) -> tuple[History, list[report.Problem]]:
+    """What is wrong with a job that was recorded."""
+    gc.disable()  # what is made is kept: looking for garbage would take a third of the time
+    try:
+        history = order.history(traces)
+    finally:
+        gc.enable()
+    return history, report.problems(
+        history, races.races(history), missed.missed(history), missed.apart(history),
+        bounds.outside(history), unwritten.unwritten(history),
+    )  # fmt: skip
+
+
 class Findings:
     """What has been found in a job, or in several runs of it; `form` is that of the report."""
 
@@ -86,15 +99,7 @@ class Findings:
     def add(self, folder: Path) -> None:
         """Analyse the logs in a folder."""
         traces = list(log.read(folder))
-        gc.disable()  # what is made is kept: looking for garbage would take a third of the time
-        try:
-            history = order.history(traces)
-        finally:
-            gc.enable()
-        found = report.problems(
-            history, races.races(history), missed.missed(history), missed.apart(history),
-            bounds.outside(history), unwritten.unwritten(history),
-        )  # fmt: skip
+        history, found = problems(traces)
         for problem in self._known.without(history, found):
             key = problem.key()
             if key not in self._found:

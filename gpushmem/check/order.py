@@ -174,11 +174,12 @@ class _Replay:
             self.history.exposed.append(access)
 
     def _by_host(self, pe: Pe, record: Any, words: list[int]) -> Access:
-        clock = pe.event(record)
+        clock, launch = pe.event(record), int(record["launch"])  # of a copy that it has queued
+        when = int(record["clock"]) if launch else pe.time
         address, nbytes, how, stride, times = words[:5]
         space, start = pe.place(address, 0)
         return Access(
-            space, start, nbytes, stride, times, how == STORE, False, pe.pe, 0, 0, 0, pe.time,
+            space, start, nbytes, stride, times, how == STORE, False, pe.pe, launch, 0, 0, when,
             pe.site_of(record), None, None, None, clock.copy(), int(record["stamp"]),
         )  # fmt: skip
 
@@ -190,9 +191,11 @@ class _Replay:
         self, pe: Pe, record: Any, parts: list[int], nbytes: int, value: int | None
     ) -> None:
         """The host has written to memory where there may be words that PEs wait for."""
-        over = Bit(UPDATED, pe.pe, 0, pe.writes)
-        over.tell(pe.host)
-        by = Update("host's write", pe.site_of(record), pe.host.copy(), pe.pe, 0, 0, pe.time)
+        over, launch = Bit(UPDATED, pe.pe, 0, pe.writes), int(record["launch"])
+        clock = pe.launches[launch].clock(0) if launch else pe.host
+        over.tell(clock)
+        when = int(record["clock"]) if launch else pe.time
+        by = Update("host's write", pe.site_of(record), clock.copy(), pe.pe, launch, 0, when)
         write = Write(over, "set", value, by.clock, by, int(record["stamp"]))
         for address in parts:
             self.waits.wrote(pe.place(address, 0), nbytes, write)

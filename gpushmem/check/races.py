@@ -482,12 +482,24 @@ def _unordered(history: History, first: Access, second: Access) -> tuple[int, in
             or history.excluded(first, one, second, two)
         )
 
+    if same and _are_of_same_threads(first, second):
+        return None
     if _alone(first) and _alone(second) and ordered(first.thread, second.thread):
         return None
     for i, j in _overlaps(first, second):
         if not ordered(first.thread + i * first.step, second.thread + j * second.step):
             return i, j
     return None
+
+
+def _are_of_same_threads(first: Access, second: Access) -> bool:
+    """Whether what one thread accesses in one run, no other one accesses in the other run."""
+    return (
+        first.step == second.step == 1
+        and first.stride == second.stride
+        and abs(first.stride) >= max(first.size, second.size)
+        and second.start - first.start == first.stride * (second.thread - first.thread)
+    )
 
 
 def _alone(access: Access) -> bool:

@@ -125,6 +125,8 @@ class Problem:
         block, lane = divmod(thread, threads)
         if facts["kernel"].endswith(" on the host"):
             return f"PE {access.pe}, the host,"
+        if facts.get("work"):
+            return f"PE {access.pe}, {facts['kernel']},"
         each = f"block {block}" if access.op and access.op.scope == "block" else (
             f"block {block}, thread {lane}"
         )  # fmt: skip

@@ -191,13 +191,14 @@ class Waits:
                 if replaced is not None:
                     self.missed.append((call, index, where, replaced))
             if self._last and op.waits:
-                for write in self._of_other_blocks(pe, call, where, self.ordered.get((who, index))):
+                heard = self.heard.get((who, index))
+                for write in self._of_other_blocks(pe, call, where, heard.writes if heard else ()):
                     self.apart.append((call, index, where, write))
             if result or truth != TRUTH:  # it did not give up
                 self._hear(where, who, index, clock, compare, expected)
 
     def _of_other_blocks(
-        self, pe: Pe, call: Call, where: Any, needed: Iterable[Any] | None
+        self, pe: Pe, call: Call, where: Any, needed: Iterable[Any]
     ) -> Iterator[Write]:
         """The writes among these by blocks of the same launch that may not have begun."""
         _, number, thread = call.who()
@@ -205,7 +206,7 @@ class Waits:
         if launch is None or launch.resident:
             return
         clock = launch.clock(thread)
-        for over in needed or ():
+        for over in needed:
             write = self.words[where].writes[over]
             *by, other = write.call.who()
             block = other // launch.threads

@@ -1,13 +1,15 @@
 """Run numba-cuda's own tests, on the engine or on Numba's CUDA simulator, and count.
 
-Usage: python -m tests.oracle [--simulator] [--save FILE] [PATTERN ...]
+Usage: python -m tests.oracle [--simulator | --check] [--save FILE] [PATTERN ...]
 
 Every module of `numba.cuda.tests.cudapy` and `.doc_examples` whose name contains a PATTERN runs in
 a process of its own, forked by a `Runner`. Exit code 1 if an applicable test fails; see
-`applicability`.
+`applicability`. With --check, a test fails in which the checker finds a problem that is not in
+`problems`.
 """
 
 import argparse
+import bisect
 import json
 import os
 import subprocess
@@ -21,7 +23,10 @@ from pathlib import Path
 
 import numba.cuda
 
+from gpushmem.check import log
+from gpushmem.check.command import problems
 from tests.oracle.applicability import why_not
+from tests.oracle.problems import why_wrong
 
 ROOT = Path(__file__).parent.parent.parent
 TESTS = Path(numba.cuda.__file__).parent / "tests"
@@ -42,8 +47,11 @@ def modules(patterns=()):
 class Runner:
     """A process that has loaded Numba, and forks a process for each module (`one.serve`)."""
 
-    def __init__(self, simulator=False):
+    def __init__(self, simulator=False, check=False):
         env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1" if simulator else "0"}
+        self.check = check
+        if check:  # the process of a module puts its own folder there
+            env |= {"GPUSHMEM_CHECK": os.devnull, "GPUSHMEM_THREADS": "1"}
         self.process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "tests.oracle.one"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT,
@@ -63,17 +71,21 @@ class Runner:
             print(json.dumps(order), file=self.process.stdin, flush=True)
             answer = self.process.stdout.readline()
             assert answer, "the process that forks numba-cuda's tests has ended"
-            return outcomes_of(name, int(answer), *(f.read_text(errors="replace") for f in files))
+            out, err = (f.read_text(errors="replace") for f in files)
+            outcomes = outcomes_of(name, int(answer), out, err)
+            if self.check:
+                note_problems(outcomes, out, Path(folder))
+            return outcomes
 
 
 class Runners:
     """Several runners, a thread for each."""
 
-    def __init__(self, n, simulator=False):
+    def __init__(self, n, simulator=False, check=False):
         self.stack, self.own = ExitStack(), threading.local()
 
         def begin():
-            self.own.runner = self.stack.enter_context(Runner(simulator))
+            self.own.runner = self.stack.enter_context(Runner(simulator, check))
 
         self.pool = ThreadPoolExecutor(n, initializer=begin)
 
@@ -105,6 +117,26 @@ def outcomes_of(name, code, out, err):
     return outcomes
 
 
+def note_problems(outcomes, out, folder):
+    """Let tests fail in which the checker has found a problem that is not a known one."""
+    first = {}  # the number of a test's first launch
+    for line in out.splitlines():
+        if line.startswith('{"test"'):
+            entry = json.loads(line)
+            test = entry["test"].removeprefix("numba.cuda.tests.")
+            first.setdefault(test, entry["launches"])
+    tests, starts = list(first), list(first.values())
+    traces = list(log.read(folder))
+    for problem in problems(traces)[1]:
+        launch = max(access.launch for access, _ in problem.accesses)
+        test = tests[bisect.bisect_left(starts, launch) - 1]
+        if why_wrong(test, problem.text()) is None:
+            before = outcomes[test][1] if outcomes[test][0] == "failed" else ""
+            outcomes[test] = "failed", f"{before}\n{problem.text()}"
+    if any(trace.lost for trace in traces):
+        outcomes["checker"] = "failed", "the log was full"
+
+
 def judge(outcomes, simulator=False):
     """Sort outcomes into passed, failed, skipped and not applicable: {test: (verdict, why)}."""
     verdicts = {}
@@ -119,13 +151,16 @@ def judge(outcomes, simulator=False):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--simulator", action="store_true", help="on Numba's CUDA simulator")
+    on = parser.add_mutually_exclusive_group()
+    on.add_argument("--simulator", action="store_true", help="on Numba's CUDA simulator")
+    on.add_argument("--check", action="store_true", help="on the engine, with the checker")
     parser.add_argument("--save", type=Path, help="write counts and verdicts as JSON")
     parser.add_argument("patterns", nargs="*")
     args = parser.parse_args()
     verdicts = {}
     names = modules(args.patterns)
-    with Runners(len(os.sched_getaffinity(0)), args.simulator) as runners:
+    n = len(os.sched_getaffinity(0))
+    with Runners(n, args.simulator, args.check) as runners:
         for name, future in [(name, runners.submit(name)) for name in names]:
             judged = judge(future.result(), args.simulator)
             verdicts |= judged

@@ -3,7 +3,8 @@
 Usage: python -m tests.oracle.one [MODULE [TEST ...]], on the engine, or on Numba's CUDA simulator
 if NUMBA_ENABLE_CUDASIM=1. Without a module, forks a process for each that is named on standard
 input, with Numba loaded: a line is a JSON list of the module, the files for its output and its
-errors, and the most seconds it may run. The answer to a line is the exit code.
+errors, and the most seconds it may run. The answer to a line is the exit code. If GPUSHMEM_CHECK is
+set, what the module does is recorded, in the folder of its output.
 """
 
 import json
@@ -22,13 +23,15 @@ WRITE = os.O_WRONLY | os.O_CREAT
 class Outcomes(unittest.TestResult):
     """Writes a line for each test when it starts and when it ends."""
 
-    def __init__(self, out):
+    def __init__(self, out, recorder=None):
         super().__init__()
-        self.out = out
+        self.out, self.recorder = out, recorder
 
     def note(self, test, outcome, detail=""):
         self.noted = outcome
         line = {"test": test.id(), "outcome": outcome, "detail": detail[-3000:]}
+        if self.recorder is not None:
+            line["launches"] = self.recorder.launches  # before it
         print(json.dumps(line), file=self.out, flush=True)
 
     def startTest(self, test):
@@ -87,9 +90,30 @@ def run(module, *names):
         oracle_site.enter()
     loader = unittest.TestLoader()
     suite = loader.loadTestsFromNames([f"{module}.{name}" for name in names] or [module])
-    suite.run(Outcomes(out))
+    recorder = witness_of_this() if ENGINE else None
+    if recorder is not None:
+        suite = checkable(suite)
+    suite.run(Outcomes(out, recorder))
+    if recorder is not None:
+        recorder.end()
     out.flush()
     os._exit(0)
+
+
+def checkable(suite):
+    """The tests of a suite that can be checked."""
+    from tests.oracle.problems import takes_too_long
+
+    if not isinstance(suite, unittest.TestSuite):
+        return unittest.TestSuite([] if takes_too_long(suite.id()) else [suite])
+    return unittest.TestSuite([checkable(part) for part in suite])
+
+
+def witness_of_this():
+    """Who records what this process does, if it is checked."""
+    from gpushmem.simt.run import witness
+
+    return witness.present()
 
 
 def serve():
@@ -101,6 +125,8 @@ def serve():
             for fd, path, flags in ((0, os.devnull, os.O_RDONLY), (1, out, WRITE), (2, err, WRITE)):
                 os.dup2(os.open(path, flags), fd)
             signal.alarm(seconds)
+            if "GPUSHMEM_CHECK" in os.environ:
+                os.environ["GPUSHMEM_CHECK"] = str(Path(out).parent)
             run(module)
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 

@@ -1,12 +1,9 @@
-"""What the host of a PE that is checked records: its operations, launches and waits for them."""
+"""What the host of a PE that is checked records: besides launches, its operations and arrays."""
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,7 @@ from gpushmem import settings
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import hook
 from gpushmem.backends.cpu.inline import nbytes_of
-from gpushmem.backends.cpu.seeds import number_of, order_of
+from gpushmem.backends.cpu.process import ProcessRecorder, of_pe, process_recorder
 from gpushmem.backends.cpu.world import World
 from gpushmem.check.log import (
     BEGIN,
@@ -28,22 +25,18 @@ from gpushmem.check.log import (
     HOST,
     OP,
     REFUSED,
-    SUBMIT,
-    SYNC,
     TEAM,
     VALUE,
-    Log,
 )
-from gpushmem.check.recording import COMPARED, KIND_OF, PLACE
-from gpushmem.lines import assigned_name, line_of, user_frame
+from gpushmem.check.recording import COMPARED, KIND_OF
+from gpushmem.lines import assigned_name
 from gpushmem.ops import Op
 from gpushmem.ops.team import Team
 from gpushmem.simt.compiler.observer import LOAD, STORE
-from gpushmem.simt.run.kernel import Running
+from gpushmem.simt.run import witness
 from gpushmem.size import span
 
 FEW, MOST_PIECES = 64, 4096  # numbers of which each is recorded; parts of a strided array
-HELD_UP, APART = 100, 0.002  # launches; seconds from the first PE to the second
 __all__ = ["Recorder", "check_kernels", "recorder"]
 
 
@@ -53,78 +46,24 @@ def recorder(world: World) -> Recorder | None:
     return Recorder(Path(folder), world) if folder else None
 
 
-@cache
-def _log(folder: Path, pe: int, stamp: int) -> Log:
-    """The PE's log: one, however often it calls `init`."""
-    return Log(folder, pe, stamp)
-
-
-class Recorder:
+class Recorder(ProcessRecorder):
     """Appends to the PE's log what its host does."""
 
     def __init__(self, folder: Path, world: World) -> None:
+        super().__init__(folder)
         self._world = world
-        self._log = _log(folder, world.job.my_pe, world.board.address("stamp"))
-        self._seed = settings.get("GPUSHMEM_SEED") if settings.is_set("GPUSHMEM_SEED") else None
         self._teams = 0
         self._known: dict[int, Any] = {}
         self._live: list[tuple[int, int]] = []
         self._lists = 0  # of arrays, in the log
         self._met = 0  # stamp of the last meeting
         self.allocated: Callable[[], Sequence[Any]] = list
+        of_pe[:] = [self]
 
     def mapped(self) -> None:
         """The heap has been mapped."""
         world = self._world
         self._log.describe(heap=world.heap, stride=world.stride, n_pes=world.job.n_pes)
-
-    def _site(self) -> int:
-        line = line_of(user_frame(sys._getframe(2)))
-        return self._log.line(str(line), line.file)
-
-    # --- launches
-
-    def submitted(self, launch: Running, stream: int) -> int:
-        """The host has queued a launch; returns a number for it."""
-        number = self._log.launch_number()
-        self._log.describe(launch=number, kernel=launch.name)
-        words = number, launch.shape.threads, stream, self._live_now(), int(launch.meets)
-        self._log.append(SUBMIT, 0, self._site(), words)
-        return number
-
-    @contextmanager
-    def running(self, launch: Running, number: int) -> Iterator[None]:
-        """A launch runs."""
-        if self._seed is not None:
-            self._hold_up(launch, self._seed, number)
-        launch.observed = number, self._log.address
-        self._log.append(BEGIN, number)
-        try:
-            yield
-        finally:
-            self._log.flush(number, launch.places, PLACE)
-            self._log.append(END, number)
-
-    def _hold_up(self, launch: Running, seed: int, number: int) -> None:
-        """Let PEs, blocks and threads begin in an order that the seed chooses."""
-        job = self._world.job
-        places = [number_of(seed, number, pe) for pe in range(job.n_pes)]
-        own = places[job.my_pe]
-        launch.launch["seed"] = order_of(own)
-        if number <= HELD_UP:
-            time.sleep(APART * sum(place < own for place in places))
-
-    def returned(self, number: int) -> None:
-        """The host has waited for one launch."""
-        self._log.append(SYNC, 0, self._site(), (0, number))
-
-    def waited_for(self, stream: int) -> None:
-        """The host has waited for a stream."""
-        self._log.append(SYNC, 0, self._site(), (0, 0, stream))
-
-    def synchronized(self) -> None:
-        """The host has waited for all it has submitted."""
-        self._log.append(SYNC, 0, self._site(), (self._log.launches + 1,))
 
     # --- operations of the host
 
@@ -140,9 +79,8 @@ class Recorder:
         self, op: Op, arguments: dict[str, Any], run: Callable[[], Any], stream: int
     ) -> Callable[[], Any]:
         """An operation that the host queues on a stream; as a launch of one thread."""
-        site, number = self._site(), self._log.launch_number()
-        self._log.describe(launch=number, kernel=op.name)
-        self._log.append(SUBMIT, 0, site, (number, 1, stream, self._live_now()))
+        site = self._site()
+        number = self._submit(op.name, 1, stream, site)
 
         def queued() -> Any:
             self._log.append(BEGIN, number)
@@ -265,7 +203,8 @@ class Recorder:
 
     def close(self) -> None:
         """The PE's part of the job is over."""
-        self._log.end()
+        self.end()
+        of_pe.clear()
 
 
 def _pieces(array: np.ndarray[Any, Any]) -> Iterator[tuple[int, int, int, int]]:
@@ -284,4 +223,6 @@ def _pieces(array: np.ndarray[Any, Any]) -> Iterator[tuple[int, int, int, int]]:
 
 def check_kernels() -> None:
     """Let kernels be checked, if the job is; raises `ShmemError` if it is too late for that."""
-    hook.check(settings.is_set("GPUSHMEM_CHECK"))
+    on = settings.is_set("GPUSHMEM_CHECK")
+    hook.check(on)
+    witness.provide(process_recorder if on else None)

@@ -12,6 +12,7 @@ Source: CUDA Driver API reference, 12.x; the section on API synchronization beha
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import time
 from collections.abc import Callable
@@ -36,7 +37,10 @@ from gpushmem.simt.base.gpu_model import (
     SM_COUNT,
     SM_THREADS,
 )
+from gpushmem.simt.run import witness
+from gpushmem.simt.run.kernel import Running
 from gpushmem.simt.run.stream import Device, Stream
+from gpushmem.simt.run.witness import Work
 
 __all__ = ["CoreDevice", "Driver"]
 
@@ -74,6 +78,7 @@ class Event:
 
     done: Flag = field(default_factory=Flag)
     time: float = 0.0
+    number: int = 0  # by which the witness knows it
 
     def __post_init__(self) -> None:
         self.done.set()
@@ -119,10 +124,12 @@ class Driver:
         self.device = Device()
         self._pid = os.getpid()
         self._current = [CONTEXT]
-        self._memory: dict[int, np.ndarray[Any, Any]] = {}  # device, pinned and managed
+        self._memory: dict[int, Any] = {}  # device, pinned and managed
+        self._spent: list[mmap.mmap] = []  # freed; its addresses are not used again
         self._device_bytes: dict[int, int] = {}
         self._pinned: dict[int, int] = {}  # host address -> bytes
         self._streams: dict[int, Stream] = {}
+        self._last: dict[int, int] = {}  # stream -> what the witness has seen last
         self._events: dict[int, Event] = {}
         self._handles = iter(range(16, 2**62))
 
@@ -180,8 +187,11 @@ class Driver:
 
     def _allocate(self, nbytes: int) -> int:
         # Aligned to 256 bytes, in pieces of 512, as CUDA's is: programs write a little too far.
-        memory = np.empty(-(-max(nbytes, 1) // 512) * 512 + 512, np.uint8)
-        address = -(-address_of(memory) // 256) * 256
+        room = -(-max(nbytes, 1) // 512) * 512 + 512
+        memory: Any = np.empty(room, np.uint8)
+        if witness.present() is not None:
+            memory = mmap.mmap(-1, room, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        address = -(-address_of(np.frombuffer(memory, np.uint8)) // 256) * 256
         self._memory[address] = memory
         return address
 
@@ -194,7 +204,14 @@ class Driver:
         self._free_later(int(pointer))
 
     def _free_later(self, address: int) -> None:
-        self.device.default.submit(lambda: self._memory.pop(address, None))
+        self.device.default.submit(lambda: self._free(address))
+
+    def _free(self, address: int) -> None:
+        memory = self._memory.pop(address, None)
+        if isinstance(memory, mmap.mmap):
+            # A witness would take what has its addresses next for the same array.
+            memory.madvise(mmap.MADV_DONTNEED)
+            self._spent.append(memory)
 
     def cuMemGetInfo(self) -> tuple[int, int]:
         memory = psutil.virtual_memory()
@@ -245,9 +262,11 @@ class Driver:
         dst, src = int(dst), int(src)
         if stage:
             data = ctypes.string_at(src, nbytes)
-            self.queue(stream).submit(lambda: ctypes.memmove(dst, data, nbytes))
+            work = Work("a copy", 0, dst, nbytes, lambda: data)
+            self._queue(stream, work, lambda: ctypes.memmove(dst, data, nbytes))
         else:
-            self.queue(stream).submit(lambda: ctypes.memmove(dst, src, nbytes))
+            work = Work("a copy", src, dst, nbytes, lambda: ctypes.string_at(src, nbytes))
+            self._queue(stream, work, lambda: ctypes.memmove(dst, src, nbytes))
         if wait:
             self.cuStreamSynchronize(stream)
 
@@ -275,7 +294,8 @@ class Driver:
 
     def cuMemsetD8Async(self, pointer: Any, byte: int, count: int, stream: Any) -> None:
         address = int(pointer)
-        self.queue(stream).submit(lambda: ctypes.memset(address, byte, count))
+        work = Work("memset", 0, address, count, lambda: bytes([byte]))
+        self._queue(stream, work, lambda: ctypes.memset(address, byte, count))
 
     # --- streams
 
@@ -285,12 +305,61 @@ class Driver:
             raise CudaDriverError(
                 "CUDA initialized before forking: start processes with 'spawn', or fork first"
             )
-        handle = int(getattr(stream, "handle", stream) or 0)
-        if handle in (0, LEGACY, PER_THREAD):
+        handle = self._number(stream)
+        if handle == 0:
             return self.device.default
         if handle not in self._streams:
             raise fail("INVALID_HANDLE", f"there is no stream {handle:#x} on the CPU engine")
         return self._streams[handle]
+
+    def launch(self, stream: Any, launch: Running, run: Callable[[], None]) -> None:
+        """Queue a launch, which `run()` runs."""
+        queue, seen = self.queue(stream), witness.present()
+        if seen is None:
+            queue.submit(run)
+            return
+        with self.device.lock:  # numbers are in the order of the queue
+            number = self._last[self._number(stream)] = seen.submitted(launch, self._number(stream))
+
+            def run_seen() -> None:
+                with seen.running(launch, number):
+                    run()
+
+            queue.submit(run_seen)
+
+    def _queue(self, stream: Any, work: Work, run: Callable[[], object]) -> int:
+        """Queue other work; returns the number by which the witness knows it, 0 without one."""
+        queue, seen = self.queue(stream), witness.present()
+        if seen is None:
+            queue.submit(run)
+            return 0
+        with self.device.lock:
+            number, begins = seen.queues(work, self._number(stream))
+            self._last[self._number(stream)] = number
+
+            def run_seen() -> None:
+                begins()
+                run()
+
+            queue.submit(run_seen)
+        return number
+
+    def _number(self, stream: Any) -> int:
+        """The number of a stream, 0 for the default one."""
+        handle = int(getattr(stream, "handle", stream) or 0)
+        return 0 if handle in (LEGACY, PER_THREAD) else handle
+
+    def _returned(self, number: int) -> None:
+        """The host has waited for what a witness knows by this number."""
+        seen = witness.present()
+        if seen is not None and number:
+            seen.returned(number)
+
+    def end(self) -> None:
+        """The program is over."""
+        seen = witness.present()
+        if seen is not None:
+            seen.end()
 
     def cuStreamCreate(self, flags: int) -> StreamHandle:
         handle = StreamHandle(next(self._handles))
@@ -301,10 +370,23 @@ class Driver:
         del self._streams[int(stream)]
 
     def cuStreamSynchronize(self, stream: Any) -> None:
-        self._wait(self.queue(stream).synchronize)
+        self._wait(lambda: self.synchronize(stream))
+
+    def synchronize(self, stream: Any) -> None:
+        """Wait for a stream; raises the error of a launch that failed."""
+        last = self._last.get(self._number(stream), 0)
+        try:
+            self.queue(stream).synchronize()
+        finally:
+            self._returned(last)
 
     def cuCtxSynchronize(self) -> None:
+        last = self._last.copy()
         self._wait(self.device.synchronize)
+        for stream, number in last.items():
+            self._returned(number)
+            if self._last[stream] == number:
+                del self._last[stream]
 
     def _wait(self, synchronize: Callable[[], None]) -> None:
         try:
@@ -316,7 +398,8 @@ class Driver:
         address = ctypes.c_int64.from_address(callback.getPtr()).value
         function = CALLBACK(address)
         handle = int(stream)
-        self.queue(stream).submit(lambda: function(handle, 0, data))
+        work = Work("a callback", tells_host=True)
+        self._queue(stream, work, lambda: function(handle, 0, data))
 
     # --- events
 
@@ -337,17 +420,23 @@ class Driver:
             record.time = time.perf_counter()
             done.set()
 
-        self.queue(stream).submit(reach)
+        record.number = self._queue(stream, Work("an event"), reach)
 
     def cuEventQuery(self, event: Any) -> None:
+        number = self._events[int(event)].number
         if not self._events[int(event)].done.is_set():
             raise CudaAPIError(Code.CUDA_ERROR_NOT_READY, "CUDA_ERROR_NOT_READY")
+        self._returned(number)
 
     def cuEventSynchronize(self, event: Any) -> None:
+        number = self._events[int(event)].number
         self._events[int(event)].done.wait()
+        self._returned(number)
 
     def cuStreamWaitEvent(self, stream: Any, event: Any, flags: int) -> None:
-        self.queue(stream).submit(self._events[int(event)].done.wait)
+        awaited = self._events[int(event)]
+        self.queue(stream).submit(awaited.done.wait)
+        self._queue(stream, Work("a wait", after=awaited.number), lambda: None)
 
     def cuEventElapsedTime(self, start: Any, end: Any) -> float:
         """Milliseconds between two events that have occurred."""

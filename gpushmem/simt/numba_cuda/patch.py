@@ -166,23 +166,24 @@ class SimtKernel(_Kernel):
             limit = self.max_threads_per_block
             if shape.threads > limit:
                 raise ArgumentError(f"{shape.threads} threads; launch_bounds allows {limit}")
-            work = self._work(shape, pack_scalars(scalars), after)
+            running, run = self._work(shape, pack_scalars(scalars), after)
         except ArgumentError as error:
             raise CUDAError(f"CUDA_ERROR_INVALID_VALUE: {error}") from error
         engine = _engine[-1]
-        engine.queue(stream).submit(work)
+        engine.launch(stream, running, run)
         if self.debug:
             try:
-                engine.queue(stream).synchronize()
+                engine.synchronize(stream)
             except KernelFailure as failure:
                 self._raise(failure)
         for write_back in after:
             write_back()
 
-    def _work(self, shape: Any, packed: Any, keep: Any) -> Callable[[], None]:
-        """The work to queue on the stream."""
+    def _work(self, shape: Any, packed: Any, keep: Any) -> tuple[Running, Callable[[], None]]:
+        """A launch, and what is to be queued on the stream to run it."""
         if not self.entry.embedded:
-            return Running(self.name, self.entry, shape, packed, keep=keep)
+            running = Running(self.name, self.entry, shape, packed, keep=keep)
+            return running, running
         embedder = embedder_of(self.name)
         running = Running(self.name, self.entry, shape, packed, embedder.user, keep)
 
@@ -194,7 +195,7 @@ class SimtKernel(_Kernel):
                     raise
                 raise embedder.explain(failure) from None
 
-        return work
+        return running, work
 
     def _raise(self, failure: KernelFailure) -> None:
         if failure.__cause__ is None:
@@ -308,6 +309,7 @@ def patch_numba_cuda() -> Iterator[None]:
             yield
             engine.cuCtxSynchronize()
         finally:
+            engine.end()
             _engine.pop()
 
 

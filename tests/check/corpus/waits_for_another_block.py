@@ -1,9 +1,10 @@
-"""A block waits for a block of the same launch, which may have no room to run until it has ended."""
+"""A block waits for another of its launch, which may have no room until this one has ended."""
 
 import sys
 
-import gpushmem as shmem
 from numba import cuda
+
+import gpushmem as shmem
 
 FIXED = "fixed" in sys.argv
 
