@@ -1,0 +1,77 @@
+"""What is recorded of loads and stores: runs, each by one thread or by consecutive threads."""
+
+import numpy as np
+import pytest
+
+from gpushmem.check import log
+from gpushmem.check.accesses import SHARED_MEMORY
+from gpushmem.check.pes import Pe
+from gpushmem.simt.compiler.observer import LOAD, STORE
+
+PROGRAM = """
+import numpy as np
+from numba import cuda
+
+import gpushmem as shmem
+
+
+@shmem.jit
+def loop(x, y):
+    for k in range(1, x.size):
+        y[k] = x[k - 1] + 1
+
+
+@shmem.jit
+def blocks(x, y):
+    t, b = cuda.threadIdx.x, cuda.blockIdx.x
+    y[cuda.grid(1)] = 7
+    if b == 1:
+        y[12 + t] = t
+    shared = cuda.shared.array(4, np.int64)
+    shared[t] = x[0]
+
+
+shmem.init()
+x, y = shmem.zeros(16, "int64"), shmem.zeros(16, "int64")
+{}(x, y)
+shmem.finalize()
+"""
+
+
+@pytest.fixture
+def accesses(run_cli, tmp_path):
+    """`accesses(launch)`: the runs of a job whose PE makes this launch, loads first."""
+
+    def recorded(launch):
+        path = tmp_path / "program.py"
+        path.write_text(PROGRAM.format(launch))
+        env = {"GPUSHMEM_CHECK": str(tmp_path)}
+        run_cli("run", "--backend", "cpu", "-n", 1, path, code=0, env=env)
+        (trace,) = log.read(tmp_path)
+        rows = Pe(trace).plain
+        return rows[np.lexsort((rows["stamp"], rows["how"]))]
+
+    return recorded
+
+
+def test_a_loop_is_two_runs_and_its_counter_is_not_recorded(accesses):
+    rows = accesses("loop[1, 1]")
+    assert rows["how"].tolist() == [LOAD, STORE]
+    assert rows["count"].tolist() == [15, 15]
+    assert rows["stride"].tolist() == [8, 8]
+    assert rows["step"].tolist() == [0, 0]
+
+
+def test_threads_of_all_blocks_are_one_run_but_in_shared_memory(accesses):
+    rows = accesses("blocks[3, 4]")
+    stores = rows[rows["how"] == STORE]
+    shared = stores["space"] == SHARED_MEMORY
+    everywhere, own = stores[~shared]
+    fields = "count", "stride", "step", "thread", "valued", "value"
+    assert [everywhere[f] for f in fields] == [12, 8, 1, 0, 1, 7]
+    assert [own[f] for f in fields[:-1]] == [4, 8, 1, 4, 0]  # with different values
+    assert stores[shared]["count"].tolist() == [4, 4, 4]
+    assert stores[shared]["thread"].tolist() == [0, 4, 8]
+    assert len(set(stores[shared]["start"].tolist())) == 3
+    (loads,) = rows[rows["how"] == LOAD]
+    assert [loads[f] for f in fields[:3]] == [12, 0, 1]
