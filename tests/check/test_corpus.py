@@ -16,7 +16,7 @@ SAMPLE = {
     "fence_before_flag", "source_changed_too_early", "shared_memory", "quiet_for_a_third_pe",
     "two_streams", "box_written_again", "flag_between_blocks", "lock_on_a_pe",
     "one_element_too_many", "halo_nobody_fills",
-    "fence_for_a_third_pe", "flag_of_one_gpu", "additions_lost_by_a_reset",
+    "fence_for_a_third_pe", "flag_of_one_gpu", "additions_lost_by_a_reset", "event_of_numba_cuda",
 }  # fmt: skip
 PROGRAMS = [
     pytest.param(path, marks=[] if path.stem in SAMPLE else [pytest.mark.slow], id=path.stem)
