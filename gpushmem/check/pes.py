@@ -30,6 +30,7 @@ class Pe:
         # Where the heaps are mapped: this PE's address, bytes from one to the next, how many.
         self.heaps = {(f["heap"], f["stride"], f["n_pes"]) for f in facts if "heap" in f}
         self.arrays = [f for f in facts if "array" in f]
+        self.memories = [f for f in facts if "memory" in f]  # that are not symmetric
         self.live = [f["live"] for f in facts if "live" in f]  # arrays, as (offset, bytes)
         self.members = {f["members"]: tuple(f["pes"]) for f in facts if "members" in f}
         self.launch_facts = {f["launch"]: f for f in facts if "launch" in f}

@@ -286,6 +286,17 @@ def _of_block(owner: int, place: int) -> str:
     return f"shared memory of PE {owner}, byte {place & (1 << BLOCK_BITS) - 1}"
 
 
+def _of_device(history: History, owner: int, start: int) -> str:
+    """A byte of memory that is not symmetric, for people."""
+    for memory in reversed(history.pes[owner].memories):
+        if memory["memory"] <= start < memory["memory"] + max(memory["bytes"], 1):
+            return (
+                f"byte {start - memory['memory']} of `{memory['name'] or 'device array'}` on PE "
+                f"{owner} ({memory['bytes']} bytes, allocated at {memory['where']})"
+            )
+    return f"memory of PE {owner} that is not symmetric, address {start:#x}"
+
+
 def _of_heap(history: History, access: Access, start: int) -> str:
     """The element of an array that an access is to, for people."""
     owner = access.space[1]
@@ -337,7 +348,7 @@ class _Race(Problem):
         if space[0] == "shared":
             return _of_block(space[1], start)
         if space[0] == "memory":
-            return f"memory of PE {space[1]} that is not symmetric, address {start:#x}"
+            return _of_device(self.history, space[1], start)
         return _of_heap(self.history, access, start)
 
     def _element(self, access: Access) -> int:

@@ -17,7 +17,7 @@ SAMPLE = {
     "two_streams", "box_written_again", "flag_between_blocks", "lock_on_a_pe",
     "one_element_too_many", "halo_nobody_fills",
     "fence_for_a_third_pe", "flag_of_one_gpu", "additions_lost_by_a_reset",
-    "waits_for_another_block",
+    "waits_for_another_block", "event_of_numba_cuda",
 }  # fmt: skip
 PROGRAMS = [
     pytest.param(path, marks=[] if path.stem in SAMPLE else [pytest.mark.slow], id=path.stem)

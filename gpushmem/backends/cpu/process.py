@@ -22,7 +22,7 @@ from gpushmem.backends.cpu.seeds import number_of, order_of
 from gpushmem.check.log import BEGIN, END, HOST, SUBMIT, SYNC, VALUE, Log
 from gpushmem.check.recording import PLACE
 from gpushmem.job.job import current
-from gpushmem.lines import line_of, user_frame
+from gpushmem.lines import assigned_name, line_of, user_frame
 from gpushmem.simt.compiler.observer import LOAD, STORE
 from gpushmem.simt.run.kernel import Running
 
@@ -159,6 +159,13 @@ class ProcessRecorder:
                 self._log.append(SYNC, 0, site, (0, number))
 
         return number, reached
+
+    def got_memory(self, address: int, nbytes: int) -> None:
+        """The host has allocated memory of the device, or pinned memory."""
+        where = line_of(user_frame(sys._getframe(1)))
+        self._log.describe(
+            memory=address, bytes=nbytes, name=assigned_name(where), where=str(where)
+        )
 
     def end(self) -> None:
         """What has been recorded is complete; more may follow."""

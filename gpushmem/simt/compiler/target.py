@@ -642,7 +642,8 @@ class SimtCodegen(codegen.Codegen):
 
     def magic_tuple(self) -> tuple[Any, ...]:
         """All that the code depends on besides its source: the key of the on-disk cache."""
-        return llvm.llvm_version_info, llvm.get_host_cpu_name(), sources_digest()
+        machine = llvm.llvm_version_info, llvm.get_host_cpu_name()
+        return *machine, sources_digest(), observer.name()
 
 
 def _no_blas() -> None:

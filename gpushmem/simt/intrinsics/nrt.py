@@ -16,6 +16,7 @@ from numba.cuda.memory_management.nrt import _nrt_mstats
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.simt.base.native import i8p, i64
+from gpushmem.simt.compiler import observer
 from gpushmem.simt.intrinsics.machine import implements
 
 __all__ = ["allocation_stats"]
@@ -71,7 +72,8 @@ def decref(builder: Any, info: ir.Value) -> None:
     with builder.if_then(cgutils.is_not_null(builder, info)):
         before = builder.atomic_rmw("sub", _field(builder, info, 0), i64(1), "acq_rel")
         with builder.if_then(builder.icmp_signed("==", before, i64(1))):
-            _c(builder, "free", ir.VoidType(), info)
+            if observer.current() is None:  # it would take the next array there for this one
+                _c(builder, "free", ir.VoidType(), info)
             _count(builder, FREED)
 
 

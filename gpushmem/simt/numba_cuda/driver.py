@@ -189,9 +189,12 @@ class Driver:
         # Aligned to 256 bytes, in pieces of 512, as CUDA's is: programs write a little too far.
         room = -(-max(nbytes, 1) // 512) * 512 + 512
         memory: Any = np.empty(room, np.uint8)
-        if witness.present() is not None:
+        seen = witness.present()
+        if seen is not None:
             memory = mmap.mmap(-1, room, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         address = -(-address_of(np.frombuffer(memory, np.uint8)) // 256) * 256
+        if seen is not None:
+            seen.got_memory(address, nbytes)
         self._memory[address] = memory
         return address
 

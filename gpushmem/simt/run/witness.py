@@ -35,6 +35,9 @@ class Witness(Protocol):
     def queues(self, work: Work, stream: int) -> tuple[int, Callable[[], None]]:
         """The host queues a work; returns its number, and what is called when it is its turn."""
 
+    def got_memory(self, address: int, nbytes: int) -> None:
+        """The host has allocated memory; nothing else gets these addresses any more."""
+
     def returned(self, number: int) -> None:
         """The host has waited for what has this number."""
 
