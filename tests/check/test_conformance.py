@@ -8,10 +8,11 @@ import pytest
 
 from tests.conftest import PLAIN, ROOT
 
+PATTERNS = "conformance/test_*.py", "kernels/test_gemm.py", "kernels/test_jacobi.py"
 MODULES = [
     path
-    for folder in ("conformance", "kernels")
-    for path in sorted((ROOT / "tests" / folder).glob("test_*.py"))
+    for pattern in PATTERNS
+    for path in sorted((ROOT / "tests").glob(pattern))
     if "run_pes" in path.read_text()
 ]
 
