@@ -50,8 +50,19 @@ def pytest_configure(config):
     pes.CHECKED = config.getoption("gpushmem_check", default=False)
 
 
+def pytest_sessionfinish(session):
+    if pes.CHECKED and hasattr(session.config, "workeroutput"):  # of a worker of xdist
+        session.config.workeroutput["checked_jobs"] = pes.checked_jobs
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """A worker of xdist has ended: without its output if it was killed."""
+    pes.checked_jobs += getattr(node, "workeroutput", {}).get("checked_jobs", 0)
+
+
 def pytest_terminal_summary(terminalreporter):
-    if pes.CHECKED:  # of this process: with xdist its workers have run them
+    if pes.CHECKED:
         terminalreporter.write_line(f"{pes.checked_jobs} jobs were checked")
 
 

@@ -223,6 +223,9 @@ def _pairs(history: History, pe: int, a: Any, others: Any, same: bool) -> Found:
         one = writers[i]
         part = b[low[i] : high[i]]
         meets = _conflicting(part, one["low"], True, one["how"] == ATOMIC)
+        meets &= ~_interleaved(
+            part["start"], part["stride"], part["size"], one["start"], one["stride"], one["size"]
+        )
         if one["step"] == 0 and same:
             meets &= (part["thread"] != one["thread"]) | (part["step"] != 0)
         if same:  # each pair of writes once
@@ -243,6 +246,14 @@ def _pairs(history: History, pe: int, a: Any, others: Any, same: bool) -> Found:
             element = _unordered(history, *accesses)
             if element is not None:
                 yield *accesses, element
+
+
+def _interleaved(starts: Any, strides: Any, sizes: Any, start: int, stride: int, size: int) -> Any:
+    """Which runs have their elements between those of another one; of one element: stride 0."""
+    step = np.maximum(np.abs(strides), abs(stride))
+    gap = (starts - start) % np.maximum(step, 1)
+    alike = (strides == 0) | (stride == 0) | (np.abs(strides) == abs(stride))
+    return alike & (step > 0) & (gap >= size) & (step - gap >= sizes)
 
 
 def _conflicting(rows: Any, low: int, writes: bool, atomic: bool) -> Any:
@@ -378,32 +389,36 @@ class _Live:
 
     def __init__(self) -> None:
         self.all: list[Access | None] = []
-        self._low, self._end = np.zeros((2, 64), np.int64)
+        self._places = np.zeros((64, 5), np.int64)  # first byte, end, start, stride, size
 
     def add(self, access: Access) -> None:
-        if len(self.all) == len(self._low):
+        if len(self.all) == len(self._places):
             self._compact()
-        self._low[len(self.all)], self._end[len(self.all)] = access.low, access.end
+        stride = access.stride if access.times > 1 else 0
+        place = access.low, access.end, access.start, stride, access.size
+        self._places[len(self.all)] = place
         self.all.append(access)
 
     def overlapping(self, access: Access) -> list[int]:
-        n = len(self.all)
-        both = (self._low[:n] < access.end) & (self._end[:n] > access.low)
-        found: list[int] = np.flatnonzero(both).tolist()
+        """Those that touch the same bytes, and some that may not."""
+        low, end = self._places[: len(self.all), :2].T
+        near = np.flatnonzero((low < access.end) & (end > access.low))
+        start, stride, size = self._places[near, 2:].T
+        own = access.stride if access.times > 1 else 0
+        between = _interleaved(start, stride, size, access.start, own, access.size)
+        found: list[int] = near[~between].tolist()
         return found
 
     def drop(self, index: int) -> None:
         self.all[index] = None
-        self._low[index], self._end[index] = 0, 0
+        self._places[index] = 0
 
     def _compact(self) -> None:
         kept = [k for k, access in enumerate(self.all) if access is not None]
         self.all = [self.all[k] for k in kept]
-        size = max(64, 2 * len(kept))
-        for name in ("_low", "_end"):
-            fresh = np.zeros(size, np.int64)
-            fresh[: len(kept)] = getattr(self, name)[kept]
-            setattr(self, name, fresh)
+        fresh = np.zeros((max(64, 2 * len(kept)), 5), np.int64)
+        fresh[: len(kept)] = self._places[kept]
+        self._places = fresh
 
 
 def _in_one_memory(

@@ -19,13 +19,14 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, NamedTuple
 
-from gpushmem.check.clock import ENDED, Bit, Clock
+from gpushmem.check.clock import CALLED, DONE, UPDATED, Bit, Clock
 from gpushmem.check.conditions import Known, Write, fails, first_to_hold, holds, some_without, total
 from gpushmem.ops import CMP_EQ
 
 __all__ = ["Replaced", "Word"]
 
 Masks = dict[Any, int]
+COMMON = CALLED, DONE, UPDATED  # in what all of several writes know
 LAYERS = 8  # by how many waits one may be behind others of the same word
 
 
@@ -72,13 +73,10 @@ class _Index:
 
 
 def _common(clocks: list[Clock]) -> list[Masks]:
-    """Of each clock, which operations and updates it and all after it know.
-
-    Not which launches have ended: who knows that knows all that was known at their ends.
-    """
+    """Of each clock, what was called, has arrived or was updated, as it and all after it know."""
     made: list[Masks] = []
     for clock in reversed(clocks):
-        masks = {key: bits for key, bits in clock.masks.items() if key[0] != ENDED}
+        masks = {key: bits for key, bits in clock.masks.items() if key[0] in COMMON}
         if made:
             masks = {key: bits & made[-1].get(key, 0) for key, bits in masks.items()}
         made.append({key: bits for key, bits in masks.items() if bits})

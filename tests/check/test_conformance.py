@@ -1,4 +1,4 @@
-"""No false alarms: the jobs of the conformance suite, checked."""
+"""No false alarms: the jobs of the conformance suite and of the ready kernels, checked."""
 
 import re
 import subprocess
@@ -8,11 +8,23 @@ import pytest
 
 from tests.conftest import PLAIN, ROOT
 
+PATTERNS = "conformance/test_*.py", "kernels/test_gemm.py", "kernels/test_jacobi.py"
 MODULES = [
     path
-    for path in sorted((ROOT / "tests" / "conformance").glob("test_*.py"))
+    for pattern in PATTERNS
+    for path in sorted((ROOT / "tests").glob(pattern))
     if "run_pes" in path.read_text()
 ]
+
+
+def checked(path, *options):
+    """How many jobs of a module were checked; a problem in one fails its test, and this one."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--gpushmem-check", "--timeout", "400", *options, path],
+        cwd=ROOT, env=PLAIN, text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return int(re.search(r"(\d+) jobs were checked", done.stdout)[1])
 
 
 @pytest.mark.slow
@@ -20,11 +32,12 @@ MODULES = [
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
 def test_programs_that_are_right_have_no_problem(path):
     """A test fails if its job ends well and has a problem; see `run_checked` of tests/pes.py."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n", "0", "--gpushmem-check", "--timeout", "400", path],
-        cwd=ROOT, env=PLAIN, text=True, capture_output=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
-    jobs = int(re.search(r"(\d+) jobs were checked", done.stdout)[1])
+    jobs = checked(path, "-n", "0")
     print(f"{path.name}: {jobs} jobs")
     assert jobs > 0
+
+
+@pytest.mark.slow
+def test_jobs_of_workers_are_counted():
+    path = ROOT / "tests" / "conformance" / "test_pes.py"
+    assert checked(path, "-n", "2", "-k", "accessible") == 3
