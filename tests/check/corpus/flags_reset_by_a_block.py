@@ -8,7 +8,8 @@ import gpushmem as shmem
 
 FIXED = "fixed" in sys.argv
 
-PES, THREADS = 2, 4
+PES = 2
+THREADS = 4
 
 
 @shmem.jit
