@@ -14,29 +14,28 @@ from tests.check.test_corpus import CORPUS
 from tests.conftest import ROOT
 
 SEEDS = 20
-SAMPLE, FEW = {"fence_before_flag"}, 12  # in CI
+SAMPLE, FEW = {"fence_before_flag", "threads_write_then_block_sends"}, 12  # in CI
 # Right in several ways: what is there at the end depends on which PE was first.
 OPEN = {
     "counter_read_by_get", "fetching_atomic_is_no_fence", "flag_by_swap", "lock", "lock_on_a_pe",
     "loser_writes_too", "reserved_is_not_written", "source_of_put_signal_nbi", "the_last_one_adds",
     "tickets_from_nowhere", "wait_until_any",
 }  # fmt: skip
-# The same with each seed, most since the numbers in them are: the checker finds them all.
-HIDDEN = {
-    "a_block_call_is_no_barrier", "answers_in_one_box", "argument_of_a_slow_pe",
-    "atomic_and_plain_increments", "both_halves_in_one_buffer", "counter_of_two_gpus",
-    "data_after_a_test_that_failed", "fence_of_one_warp_for_all", "filled_by_threads_then_reduced",
-    "flag_between_blocks", "flag_of_one_gpu", "flag_stored_to_a_peer", "gradients_of_the_next_step",
-    "host_polls_once", "host_sync_is_no_barrier", "hosts", "index_of_nothing", "last_block_sums",
-    "lock_given_back_unfenced", "lock_of_another_name", "marked_while_exchanged",
-    "no_barrier_at_the_end", "not_the_last_block", "one_barrier_per_step", "one_slot_too_few",
-    "own_part_of_a_gather", "own_stores_without_quiet", "packed_again_while_fetched",
-    "product_before_the_barrier", "product_of_a_tile", "quiet_for_a_third_pe",
-    "reset_after_the_acknowledgement", "reversed_in_place", "strided_exchange",
-    "sum_in_place_and_get", "sum_seen_by_another_block", "the_last_block_adds",
-    "threads_write_then_block_sends", "time_is_over", "total_before_all_have_added",
-    "unpacked_while_packed",
+# The same with each seed: weak memory does not do what would show the bug.
+COLLECTIVES = {  # they move their data when all threads and PEs have called, and have not gone on
+    "argument_of_a_slow_pe", "filled_by_threads_then_reduced", "marked_while_exchanged",
+    "strided_exchange", "sum_in_place_and_get",
 }  # fmt: skip
+GROUPS = {"a_block_call_is_no_barrier"}  # no thread returns from a call before all have called
+OWN_STORES = {  # they are visible at once, also where a fence is missing or too narrow
+    "flag_between_blocks", "last_block_sums", "lock_given_back_unfenced",
+    "own_stores_without_quiet", "the_last_block_adds",
+}  # fmt: skip
+ONE_PIECE = {  # cuda.atomic and plain stores of a number are as good as atomic operations
+    "counter_of_two_gpus", "flag_of_one_gpu", "flag_stored_to_a_peer",
+}  # fmt: skip
+HOSTS = {"host_polls_once"}  # threads of kernels are interrupted, hosts are not
+HIDDEN = COLLECTIVES | GROUPS | OWN_STORES | ONE_PIECE | HOSTS
 # Wrong with each seed: what nobody has written is poison.
 POISONED = {
     "allocated_again", "halo_nobody_fills", "last_bin_of_a_histogram", "never_written",

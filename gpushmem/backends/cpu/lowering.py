@@ -53,6 +53,7 @@ from gpushmem.backends.cpu.inside import one_at_a_time
 from gpushmem.backends.cpu.multicast import multicast_array
 from gpushmem.backends.cpu.nodes import near_address
 from gpushmem.backends.cpu.weak import body_of as weak_body
+from gpushmem.backends.cpu.weak import by_any_thread
 from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 from gpushmem.simt.base.native import (
@@ -213,15 +214,17 @@ def _taking_a_tuple(body: Any) -> Any:
 def _once(op: Op, label: str, body: Any) -> Any:
     """All threads of the scope call with the same arguments; the last one calls `body` for all."""
     group_of, name = GROUPS[op.scope], op.name
+    first, last = by_any_thread(op, body) or (nothing_yet, for_all(body))
 
     @device
     def call(given):
         group, what = group_of(), text_word(name)
+        first(group, given)
         mark = digest_of(label, given)
         if mark_of(group) != mark:
             begin_call(group, what, mark, words_of(label, given))
         if arrive_in_call(group, what):
-            body(given)
+            last(group, given)
             release(group)
 
     @device
@@ -240,6 +243,21 @@ def _once(op: Op, label: str, body: Any) -> Any:
 @device
 def nothing_more():
     pass
+
+
+@device
+def nothing_yet(group, given):
+    pass
+
+
+def for_all(body: Any) -> Any:
+    """What the last thread to arrive does for its group."""
+
+    @device
+    def act(group, given):
+        body(given)
+
+    return act
 
 
 def _chosen(row: Op, bodies: dict[str, Any]) -> Any:

@@ -48,6 +48,7 @@ GROUP = _struct(
     ("first", "i8"),  # FIBER of the first to arrive
     ("mark", "i8"),  # of the call it is in; 0: none, or a barrier
     ("words", "i8"),  # address of what `mark` is made of, see `groups`
+    ("acted", "i8"),  # an embedder's own: which thread acts in the call
 )
 
 WARP = _struct(

@@ -131,7 +131,7 @@ def take_block(launch_address: int) -> int:
 def start_group(address: int, n: int) -> None:
     group = as_group(address)
     group.arrived, group.alive, group.generation, group.votes = 0, n, 0, 0
-    group.size, group.mark = n, 0
+    group.size, group.mark, group.acted = n, 0, 0
 
 
 @njit

@@ -26,6 +26,6 @@ def kernel(request, answer, got, asked, answered):
 
 shmem.init()
 request, answer = shmem.ones(3, dtype="int32"), shmem.zeros(3, dtype="int32")
-got = shmem.zeros(1, dtype="int32")
+got = shmem.ones(1, dtype="int32")
 kernel[1, 1](request, answer, got, shmem.zeros(3, dtype="uint64"), shmem.zeros(1, dtype="uint64"))
 shmem.finalize()

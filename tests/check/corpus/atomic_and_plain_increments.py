@@ -12,10 +12,11 @@ PES = 2
 @shmem.jit
 def kernel(hits):
     me = shmem.my_pe()
-    if me == 0 and not FIXED:
-        hits[0] += 1  # <- 2
-    else:
-        shmem.atomic_inc(hits, 0)  # <- 1
+    for _ in range(4):
+        if me == 0 and not FIXED:
+            hits[0] += 1  # <- 2
+        else:
+            shmem.atomic_inc(hits, 0)  # <- 1
 
 
 shmem.init()

@@ -27,6 +27,6 @@ def kernel(dst, src, out, flag):
 
 
 shmem.init()
-src, dst, out = (shmem.zeros(64, dtype="float32") for _ in range(3))
+src, dst, out = (shmem.ones(64, dtype="float32") for _ in range(3))
 kernel[1, 64](dst, src, out, shmem.zeros(1, dtype="uint64"))
 shmem.finalize()

@@ -17,18 +17,18 @@ def compute(gradient, step):
 
 
 @shmem.jit
-def send(there, gradient):
-    shmem.put_nbi_block(there, gradient, 1 - shmem.my_pe())  # <- 1
+def send(there, gradient, step):
+    shmem.put_nbi_block(there[32 * step :], gradient, 1 - shmem.my_pe())  # <- 1
     shmem.quiet()
 
 
 shmem.init()
-gradient, there = shmem.zeros(32, dtype="float32"), shmem.zeros(32, dtype="float32")
+gradient, there = shmem.zeros(32, dtype="float32"), shmem.zeros(96, dtype="float32")
 first, second = shmem.stream(), shmem.stream()
 for step in range(3):
     compute[1, 32, first](gradient, step)
     first.synchronize()
-    send[1, 32, second](there, gradient)
+    send[1, 32, second](there, gradient, step)
     if FIXED:
         second.synchronize()
 shmem.finalize()

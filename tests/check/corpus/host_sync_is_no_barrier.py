@@ -14,5 +14,5 @@ shmem.iput(dst, src, 2, 1, 4, 1 - shmem.my_pe())  # <- 1
 if FIXED:
     shmem.quiet()
 shmem.sync_all()
-dst.numpy()  # <- 2
+src.copy_from(dst.numpy())  # <- 2
 shmem.finalize()

@@ -13,5 +13,5 @@ src, dst = shmem.ones(4, dtype="float32"), shmem.zeros(4, dtype="float32")
 shmem.put(dst, src, 1 - shmem.my_pe())  # <- 1
 if FIXED:
     shmem.barrier_all()
-dst.numpy()  # <- 2
+src.copy_from(dst.numpy())  # <- 2
 shmem.finalize()

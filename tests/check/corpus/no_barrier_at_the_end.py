@@ -18,20 +18,19 @@ def fill(arg, step):
 
 
 @shmem.jit
-def add(total, arg):
+def add(total, arg, step):
     i = cuda.threadIdx.x
     shmem.sync_all_block()
-    total[i] = 0
     for pe in range(shmem.n_pes()):
-        total[i] += shmem.peer_array(arg, pe)[i]  # <- 1
+        total[32 * step + i] += shmem.peer_array(arg, pe)[i]  # <- 1
     if FIXED:
         cuda.syncthreads()
         shmem.sync_all_block()
 
 
 shmem.init()
-arg, total = shmem.zeros(32, dtype="float32"), shmem.zeros(32, dtype="float32")
+arg, total = shmem.zeros(32, dtype="float32"), shmem.zeros(64, dtype="float32")
 for step in range(2):
     fill[1, 32](arg, step)
-    add[1, 32](total, arg)
+    add[1, 32](total, arg, step)
 shmem.finalize()

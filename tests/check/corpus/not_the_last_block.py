@@ -15,7 +15,7 @@ BLOCKS = 4
 @shmem.jit(collective=True)
 def kernel(parts, count, total):
     if cuda.threadIdx.x == 0:
-        parts[cuda.blockIdx.x] = 1.0  # <- 1
+        parts[cuda.blockIdx.x] = 1.0 + cuda.blockIdx.x  # <- 1
         cuda.threadfence()
         if cuda.atomic.add(count, 0, 1) == (BLOCKS - 1 if FIXED else BLOCKS // 2):
             for b in range(BLOCKS):

@@ -13,9 +13,9 @@ PES = 2
 def kernel(dst, src, out):
     other = 1 - shmem.my_pe()
     for step in range(3):
-        shmem.put(dst, src, other)  # <- 1
+        shmem.put(dst, src[step:], other)  # <- 1
         shmem.barrier_all()
-        out[step] = dst[step]  # <- 2
+        out[step] = dst[0]  # <- 2
         if FIXED:
             shmem.sync_all()
 

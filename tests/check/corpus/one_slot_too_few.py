@@ -13,12 +13,12 @@ PES = 2
 def kernel(slots, src, out, sent, taken):
     depth = 3 if FIXED else 2
     for step in range(6):
-        slot = 4 * (step % depth)
+        slot = 6 * (step % depth)
         shmem.fence()
         if shmem.my_pe() == 0:
             if step > 2:
                 shmem.signal_wait_until(taken, shmem.CMP_GE, step - 2)
-            shmem.put_signal(slots[slot:], src, sent, step + 1, shmem.SIGNAL_SET, 1)  # <- 1
+            shmem.put_signal(slots[slot:], src[step:], sent, step + 1, shmem.SIGNAL_SET, 1)  # <- 1
         else:
             shmem.signal_wait_until(sent, shmem.CMP_GE, step + 1)
             out[step] = slots[slot]  # <- 2
@@ -26,7 +26,7 @@ def kernel(slots, src, out, sent, taken):
 
 
 shmem.init()
-src, slots = shmem.ones(4, dtype="float32"), shmem.zeros(12, dtype="float32")
+src, slots = shmem.ones(6, dtype="float32"), shmem.zeros(18, dtype="float32")
 sent, taken = shmem.zeros(1, dtype="uint64"), shmem.zeros(1, dtype="uint64")
 kernel[1, 1](slots, src, shmem.zeros(6, dtype="float32"), sent, taken)
 shmem.finalize()

@@ -23,10 +23,10 @@ def kernel(face, ghost, ready):
             shmem.signal_op(ready, step, shmem.SIGNAL_SET, other)
             shmem.signal_wait_until(ready, shmem.CMP_GE, step)
         cuda.syncthreads()
-        shmem.get_block(ghost, face[at : at + 32], other)  # <- 1
+        shmem.get_block(ghost[32 * step - 32 : 32 * step], face[at : at + 32], other)  # <- 1
 
 
 shmem.init()
-face, ghost = shmem.zeros(64, dtype="float32"), shmem.zeros(32, dtype="float32")
+face, ghost = shmem.zeros(64, dtype="float32"), shmem.zeros(96, dtype="float32")
 kernel[1, 32](face, ghost, shmem.zeros(1, dtype="uint64"))
 shmem.finalize()

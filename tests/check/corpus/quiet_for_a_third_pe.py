@@ -25,7 +25,7 @@ def kernel(dst, src, out, flag):
 
 
 shmem.init()
-src = shmem.full(64, shmem.my_pe(), dtype="float32")
+src = shmem.full(64, 1 + shmem.my_pe(), dtype="float32")
 dst = shmem.zeros(64, dtype="float32")
 flag = shmem.zeros(1, dtype="uint64")
 kernel[1, 1](dst, src, shmem.zeros(64, dtype="float32"), flag)

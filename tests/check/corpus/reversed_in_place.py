@@ -21,5 +21,5 @@ def kernel(a):
 
 
 shmem.init()
-kernel[1, 64](shmem.zeros(64, dtype="int32"))
+kernel[1, 64](shmem.ones(64, dtype="int32"))
 shmem.finalize()

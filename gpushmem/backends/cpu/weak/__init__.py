@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpushmem.backends.cpu.world import World
     from gpushmem.ops import Op
 
-__all__ = ["body_of", "weak_memory", "weaken_kernels"]
+__all__ = ["body_of", "by_any_thread", "weak_memory", "weaken_kernels"]
 
 
 def weaken_kernels() -> None:
@@ -41,3 +41,12 @@ def body_of(op: Op) -> Any:
     from gpushmem.backends.cpu.weak import operations  # noqa: PLC0415
 
     return operations.body_of(op)
+
+
+def by_any_thread(op: Op, body: Any) -> tuple[Any, Any] | None:
+    """What threads do before they meet in a call of their warp or block, and the last one then."""
+    if not settings.memory_is_weak():
+        return None
+    from gpushmem.backends.cpu.weak import operations  # noqa: PLC0415
+
+    return operations.by_any_thread(op, body)

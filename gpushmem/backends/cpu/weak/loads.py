@@ -7,7 +7,9 @@ once and replaced whenever a thread of it acquires; in each launch one word in f
 the word. After MOST loads the memory is read again: a loop that polls a plain load ends at some
 time, on a GPU as well.
 
-Threads are interrupted at loads and stores, and at operations, wherever the dice say so.
+Threads are interrupted at loads and stores, and at operations, wherever the dice say so; now and
+then for so long that another PE, or another block, comes before. The more often a PE has taken such
+a nap the rarer they become, so that they cost little; one PE in four hardly takes any.
 
 A plain store to another PE's memory is pending like a `p`, but this PE's loads, stores and atomic
 operations of the same bytes come after it, and all that follows a system-wide fence.
@@ -22,7 +24,15 @@ from typing import Any
 import numpy as np
 
 from gpushmem.backends.cpu import hook
-from gpushmem.backends.cpu.weak.operations import commit, force, record, released, roll
+from gpushmem.backends.cpu.weak.operations import (
+    ROLLED,
+    commit,
+    force,
+    record,
+    released,
+    roll,
+    weak,
+)
 from gpushmem.backends.cpu.weak.pending import (
     LINE,
     OWN,
@@ -35,7 +45,7 @@ from gpushmem.backends.cpu.weak.pending import (
 from gpushmem.ops import Op
 from gpushmem.ops.row import READS
 from gpushmem.simt.base.layout import BLOCK, FIBER, LAUNCH, offset, view
-from gpushmem.simt.base.native import copy_bytes
+from gpushmem.simt.base.native import copy_bytes, monotonic_ns
 from gpushmem.simt.compiler.observer import ATOMIC, EXCHANGE, STORE, Observer
 from gpushmem.simt.compiler.primitives import alone, fiber_word, launch_word, pause
 from gpushmem.simt.compiler.target import device, inlined
@@ -44,7 +54,7 @@ __all__ = ["LINES", "OBSERVER", "OPERATIONS", "acquires"]
 
 # Of a launch. Before them is one for numbers: `address` and `uses` are where symmetric memory
 # begins and ends, `epoch` is the last that was given, `value` the state of the dice, `left` the
-# number of accesses to the next interruption.
+# number of accesses to the next interruption, `nap` how many threads nap.
 LINES = 1024
 MOST = 100
 SYSTEM = 2  # scope of a fence
@@ -124,10 +134,28 @@ def region(world):
 
 @device
 def interrupt():
-    """Let the other threads of the launch run, if there are any."""
-    if not alone():
+    """Let the other threads of the launch run, if there are any; now and then, for a while."""
+    own = as_weak(weak())
+    if roll() & ((1 << min(1 + own.naps // 4, ROLLED)) - 1) == 0:
+        own.naps += 1
+        nap()
+    elif not alone():
         as_launch(launch_word()).progress += 1
         pause()
+
+
+@device
+def nap():
+    """Do nothing while others go on, PEs and blocks that have not begun; the PE is not idle."""
+    launch, own, began = as_launch(launch_word()), weak(), monotonic_ns()
+    ask(as_weak(own).nap, (own, 0))
+    launch.timed += 1
+    as_line(launch.log).nap += 1
+    while ask(as_weak(own).nap, (own, began)) != 0:
+        pause()
+    as_line(launch.log).nap -= 1
+    launch.timed -= 1
+    launch.progress += 1
 
 
 @inlined
@@ -139,7 +167,8 @@ def moved(address, nbytes, how, value_at):
     numbers = as_line(log)
     numbers.left -= 1
     if numbers.left < 0:
-        numbers.left = roll() & ((1 << (roll() & OFTEN)) - 1)
+        bits = min(roll() & OFTEN, as_weak(weak()).naps // 2)
+        numbers.left = roll() & ((1 << bits) - 1)
         interrupt()
     if address < numbers.address or address >= numbers.uses:
         return address
@@ -199,7 +228,7 @@ def warp_met(mask):
 @device
 def interrupted():
     """Let the other threads of the launch run, now and then."""
-    if roll() & 7 == 0:
+    if roll() & ((1 << min(3, as_weak(weak()).naps // 2)) - 1) == 0:
         interrupt()
 
 
@@ -214,7 +243,11 @@ def generate(call: Any) -> None:
 
 
 def generate_after(call: Any, result: Any, kind: int) -> None:
-    """After one: what it has written to local memory, and what it orders, are seen."""
+    """After one: what it has written to local memory, and what it orders, are seen.
+
+    Others may have been waiting for it, and be faster than what follows.
+    """
+    call.run(interrupted)
     if acquires(call.op):
         call.run(acquire)
 

@@ -25,6 +25,7 @@ from gpushmem.simt.run.kernel import Running
 __all__ = ["WeakMemory", "weaken_kernels"]
 
 IN_A_KERNEL = BODIES.keys() - {"get"} - {*ANY}  # operations that hosts perform so
+RESTED = 32  # naps that one PE in four is said to have taken at the start
 PAUSE = 5e-5  # seconds between two looks of a host that waits
 
 
@@ -44,6 +45,7 @@ class WeakMemory:
         self._address = address_of(record)
         me = world.job.my_pe
         record["seed"] = number_of(seed, me)
+        record["naps"] = RESTED * (record["seed"] & 3 == 0)
         record["my_pe"], record["n_pes"] = me, world.job.n_pes
         record["pes"], record["turns"] = address_of(world.board.pes), address_of(self._turns)
         record["performed"] = world.board.address("performed")

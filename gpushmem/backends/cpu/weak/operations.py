@@ -41,8 +41,8 @@ from gpushmem.backends.cpu.weak.pending import (
     ask,
 )
 from gpushmem.ops import SIGNAL_ADD, SIGNAL_SET
-from gpushmem.ops.row import THREAD, Op
-from gpushmem.simt.base.layout import FIBER, LAUNCH, view
+from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
+from gpushmem.simt.base.layout import FIBER, GROUP, LAUNCH, view
 from gpushmem.simt.base.native import copy_bytes, full_fence, i64, intrinsic, malloc, release_fence
 from gpushmem.simt.compiler.primitives import (
     begin_wait,
@@ -56,9 +56,15 @@ from gpushmem.simt.compiler.primitives import (
 )
 from gpushmem.simt.compiler.target import device
 
-__all__ = ["ANY", "BODIES", "body_of", "commit", "force", "record", "released", "roll"]
+__all__ = [
+    "ANY", "BODIES", "ROLLED", "body_of", "by_any_thread", "commit", "force", "record", "released",
+    "roll", "weak",
+]  # fmt: skip
 
-as_fiber, as_launch = view(FIBER), view(LAUNCH)
+as_fiber, as_group, as_launch = view(FIBER), view(GROUP), view(LAUNCH)
+SCOPES = THREAD, WARP, BLOCK  # as `pending.commit` numbers them
+ROLLED = 16
+AHEAD = 2  # a group's `acted`: its call has been performed before all threads have arrived
 
 
 @device
@@ -82,13 +88,13 @@ def record(pe, nbytes):
 
 
 @device
-def commit(entry, whole):
-    """Perform what a record says, or hold it back; `whole`: for a warp or block."""
+def commit(entry, scope):
+    """Perform what a record says, or hold it back; `scope`: of whose call it is, see SCOPES."""
     fiber, launch = fiber_word(), launch_word()
     own = weak()
     if fiber != 0:
         as_fiber(fiber).clock += 1
-    ask(as_weak(own).commit, (own, entry, fiber, launch, whole))
+    ask(as_weak(own).commit, (own, entry, fiber, launch, scope))
 
 
 # --- updates of one element
@@ -227,22 +233,22 @@ def copy_of(dst, src, pe, late):
 
 
 def _put(op: Op) -> Any:
-    late, whole = op.nbi, int(op.scope != THREAD)
+    late, scope = op.nbi, SCOPES.index(op.scope)
 
     def put(dst, src, pe):
-        commit(copy_of(dst, src, pe, late), whole)
+        commit(copy_of(dst, src, pe, late), scope)
 
     return put
 
 
 def _put_signal(op: Op) -> Any:
-    late, whole = op.nbi, int(op.scope != THREAD)
+    late, scope = op.nbi, SCOPES.index(op.scope)
     notify = signal
 
     def put_signal(dst, src, signal, value, op, pe):
         entry = copy_of(dst, src, pe, late)
         notify(entry, signal, value, op, pe)
-        commit(entry, whole)
+        commit(entry, scope)
 
     return put_signal
 
@@ -259,7 +265,7 @@ def _signal_op(op: Op) -> Any:
 
 
 def _get(op: Op) -> Any:
-    whole = int(op.scope != THREAD)
+    scope = SCOPES.index(op.scope)
 
     def get(dst, src, pe):
         n, have = size_of(dst), size_of(src)
@@ -269,13 +275,13 @@ def _get(op: Op) -> Any:
         it = as_pending(entry)
         it.target, it.source, it.nbytes = address_of(dst), source, n * itemsize_of(dst)
         it.borrows = TO
-        commit(entry, whole)
+        commit(entry, scope)
 
     return get if op.nbi else None
 
 
 def _iput(op: Op) -> Any:
-    whole = int(op.scope != THREAD)
+    scope = SCOPES.index(op.scope)
 
     def iput(dst, src, dst_stride, src_stride, nelems, pe):
         check_strides(dst, src, dst_stride, src_stride, nelems)
@@ -286,7 +292,7 @@ def _iput(op: Op) -> Any:
         it.target, it.nbytes, it.count = target, size, nelems
         it.target_step, it.source_step = dst_stride * size, size
         copy_strided(dst, entry + OWN, 1, address_of(src), src_stride, nelems)
-        commit(entry, whole)
+        commit(entry, scope)
 
     return iput
 
@@ -356,15 +362,45 @@ def _barrier(op: Op) -> Any:
     return barrier if "team" in op.params else barrier_all
 
 
+# --- calls of a warp or block
+
+
+def by_any_thread(op: Op, body: Any) -> tuple[Any, Any] | None:
+    """What a thread does before it arrives at a call of its group, and the last one when all have.
+
+    The first thread to call acts for all before the others have called, or the last one, as the
+    dice say: what threads have written without a barrier since is not included, or is overwritten.
+    Calls that order something, or that PEs meet in, count for all threads: so they wait for them.
+    """
+    if op.facts.orders or op.facts.meets:
+        return None
+
+    @device
+    def first(group, given):
+        it = as_group(group)
+        if it.acted == 0:
+            it.acted = 1 + (roll() & 1)
+            if it.acted == AHEAD:
+                body(given)
+
+    @device
+    def last(group, given):
+        if as_group(group).acted != AHEAD:
+            body(given)
+        as_group(group).acted = 0
+
+    return first, last
+
+
 # --- waits
 
 
 @device
 def roll():
-    """A random number, 0 or more."""
+    """A random number, 0 or more, of ROLLED bits."""
     dice = as_line(as_launch(launch_word()).log)
     dice.value = dice.value * 6364136223846793005 + 1442695040888963407
-    return (dice.value >> 40) & 0xFFFF
+    return (dice.value >> 40) & ((1 << ROLLED) - 1)
 
 
 @device

@@ -13,10 +13,10 @@ After PATIENCE they are in any case: a host may wait for something that nobody h
 
 Which may come next: of two operations to one PE with a `fence` between, the first. `fence` numbers
 the fences of a PE; it gives its number to the pending operations that it covers, and an operation
-knows how many fences were before it. A fence, flush or quiet covers the calling thread's own
-operations, those of whole warps and blocks, and those of other threads that have since done what
-others can synchronise with (`synced`); threads that have not
-cannot have synchronised with the caller.
+knows how many fences were before it. A fence, flush or quiet covers the operations of the calling
+thread and of its warp, those of whole blocks, and those of other threads and warps that have since
+done what others can synchronise with (`synced`); who has not cannot have synchronised with the
+caller.
 
 All here is compiled once, as C functions whose addresses kernels find in the WEAK record; a lock
 serialises the launches of a PE.
@@ -34,7 +34,8 @@ from numba import njit, types
 
 from gpushmem.backends.cpu.world import WORLD
 from gpushmem.job.board import PE
-from gpushmem.simt.base.layout import BLOCK, FIBER, GROUP, LAUNCH, offset, view
+from gpushmem.simt.base.gpu_model import LANES
+from gpushmem.simt.base.layout import BLOCK, FIBER, GROUP, LAUNCH, WARP, offset, view
 from gpushmem.simt.base.native import (
     atomic_add_word,
     c_function,
@@ -78,6 +79,7 @@ WEAK = np.dtype(
         ("since", "i8"),
         ("turns", "i8"),  # address of the turns of all PEs at that time
         ("host", "i8"),  # the last generation in which the host polled
+        ("naps", "i8"),  # that threads have taken
         ("heap", "i8"),  # address of this PE's segment, and its end
         ("heap_end", "i8"),
         # Addresses of the functions below.
@@ -87,6 +89,7 @@ WEAK = np.dtype(
         ("flush", "i8"),
         ("force", "i8"),
         ("settle", "i8"),
+        ("nap", "i8"),
     ],
     align=True,
 )
@@ -113,26 +116,29 @@ PENDING = np.dtype(
         ("hash", "i8"),
         ("before", "i8"),  # fences before it
         ("fenced", "i8"),  # number of the first fence that covers it; 0: none has
-        ("fiber", "i8"),  # that called it; 0: covered by all
+        ("scope", "i8"),  # who called it: a thread, a warp, a block
+        ("fiber", "i8"),  # ... a thread of it; 0: covered by all
         ("thread", "i8"),  # ... for this thread
-        ("clock", "i8"),  # ... that was `synced` so often
+        ("clock", "i8"),  # ... they were `synced` so often
         ("launch", "i8"),
     ],
     align=True,
 )
 # What a launch remembers of loads, see `loads`.
-LINE = np.dtype([(name, "i8") for name in ("address", "epoch", "uses", "value", "left")])
+LINE = np.dtype([(name, "i8") for name in ("address", "epoch", "uses", "value", "left", "nap")])
 NOTHING, SET, ADD, AND, OR, XOR, FLOAT_ADD = range(7)  # `what`
 FROM, TO = 1, 2
+ONE_THREAD, WHOLE_BLOCK = 0, 2  # `scope`; 1: a warp
 OWN = PENDING.itemsize  # where the data of an operation are that has copied them
 MOST = 256  # operations held back at once; what is more is performed at once
 PATIENCE = 250_000_000  # nanoseconds
+NAP, LONG_NAP = 500_000, 10_000_000
 SYNCED = 32  # bits of a clock below what others could synchronise with
 CALLS = (1 << SYNCED) - 1
 
 as_weak, as_pending, as_fiber, as_launch = map(view, (WEAK, PENDING, FIBER, LAUNCH))
 as_line = view(LINE)
-as_group, ALL = view(GROUP), offset(BLOCK, "all")
+as_group, as_warp, ALL = view(GROUP), view(WARP), offset(BLOCK, "all")
 as_pe, as_world = view(PE), view(WORLD)
 PE_BYTES = PE.itemsize
 word = types.intp
@@ -205,12 +211,27 @@ def synced(fiber: int) -> int:
 
 
 @njit
+def all_synced(scope: int, fiber: int) -> int:
+    """The same of all lanes of a thread's warp, and which live, in one number; or of it alone."""
+    if scope == ONE_THREAD:
+        return synced(fiber)
+    warp = as_warp(as_fiber(fiber).warp)
+    number = int(warp.living) << (SYNCED - 1)
+    for lane in range(LANES):
+        if warp.living >> lane & 1 != 0:
+            number += synced(warp.fibers[lane])
+    return number
+
+
+@njit
 def covered(entry: int, fiber: int) -> bool:
     """Whether a fence, flush or quiet of a thread covers an operation."""
     it = as_pending(entry)
     if it.fiber == 0 or thread_number(it.fiber) != it.thread:  # that thread has ended
         return True
-    return it.fiber == fiber or synced(it.fiber) != it.clock
+    if fiber != 0 and it.scope != ONE_THREAD and as_fiber(fiber).warp == as_fiber(it.fiber).warp:
+        return True
+    return it.fiber == fiber or all_synced(it.scope, it.fiber) != it.clock
 
 
 @njit
@@ -333,15 +354,15 @@ def rarity(n: int) -> int:
     return 2 if n < 2 else 4 if n < 4 else 16 if n < 16 else 64
 
 
-def commit(weak: int, entry: int, fiber: int, launch: int, whole: int) -> int:
-    """An operation has been called: perform it, or hold it back. `whole`: by a warp or block."""
+def commit(weak: int, entry: int, fiber: int, launch: int, scope: int) -> int:
+    """An operation has been called, by a thread, a warp or a block: perform it, or hold it back."""
     w, it = as_weak(weak), as_pending(entry)
     lock(weak)
     w.calls += 1
     it.call, it.before, it.fenced, it.next = w.calls, w.fences, 0, 0
-    it.launch, it.fiber, it.clock = launch, 0, 0
-    if whole == 0 and fiber != 0:
-        it.fiber, it.thread, it.clock = fiber, thread_number(fiber), synced(fiber)
+    it.launch, it.scope, it.fiber, it.clock = launch, scope, 0, 0
+    if scope != WHOLE_BLOCK and fiber != 0:
+        it.fiber, it.thread, it.clock = fiber, thread_number(fiber), all_synced(scope, fiber)
     it.hash = hash_of(w.seed + (0 if fiber != 0 else w.calls), launch, fiber)
     late = it.hash % rarity(w.n) == 0 or predecessor(weak, entry) != 0
     if late and w.n < MOST:
@@ -488,13 +509,13 @@ def stepped(weak: int) -> None:
 
 
 @njit
-def all_idle(weak: int) -> bool:
-    """Whether all PEs have been idle twice since anything was last performed."""
+def all_idle(weak: int, times: int, but: int) -> bool:
+    """Whether all PEs but one have been idle so often since anything was last performed."""
     w = as_weak(weak)
     for pe in range(w.n_pes):
         record = as_pe(w.pes + pe * PE_BYTES)
-        lives = record.ended == 0 and record.initialised == 1
-        if lives and record.turns < as_word(w.turns + 8 * pe).v + 2:
+        lives = record.ended == 0 and record.initialised == 1 and pe != but
+        if lives and record.turns < as_word(w.turns + 8 * pe).v + times:
             return False
     return True
 
@@ -507,7 +528,7 @@ def look(weak: int) -> None:
         return
     if load_acquire(w.performed) != w.known:
         refresh(weak)
-    elif all_idle(weak) or monotonic_ns() - w.since > PATIENCE:
+    elif all_idle(weak, 2, -1) or monotonic_ns() - w.since > PATIENCE:
         again = True
         while again and w.first != 0:
             chosen = next_one(weak)
@@ -516,11 +537,23 @@ def look(weak: int) -> None:
         refresh(weak)
 
 
+def nap(weak: int, began: int) -> int:
+    """Whether a thread that began to nap at some time, now if that is 0, goes on to."""
+    lock(weak)
+    if began == 0:
+        refresh(weak)
+    others = all_idle(weak, 8, as_weak(weak).my_pe)
+    unlock(weak)
+    slept = monotonic_ns() - began
+    return int(began == 0 or slept < NAP or (slept < LONG_NAP and not others))
+
+
 def idle(launch: int) -> None:
-    """A launch has had a turn in which no thread moved."""
+    """A launch has had a turn in which no thread moved: it is idle, if none naps."""
     weak = as_world(as_launch(launch).user).weak
     lock(weak)
-    if as_launch(launch).stepped != as_weak(weak).generation:
+    naps = as_line(as_launch(launch).log).nap != 0
+    if not naps and as_launch(launch).stepped != as_weak(weak).generation:
         as_launch(launch).stepped = as_weak(weak).generation
         stepped(weak)
     look(weak)
@@ -585,7 +618,7 @@ def late(weak: int) -> int:
 # With the number of their words.
 OF_KERNELS: dict[str, tuple[Any, int]] = {
     "commit": (commit, 5), "left": (left, 3), "fence": (fence, 2), "flush": (flush, 2),
-    "settle": (settle, 2), "force": (force, 4),
+    "settle": (settle, 2), "force": (force, 4), "nap": (nap, 2),
 }  # fmt: skip
 OF_HOSTS = {"join": (join, 2), "host_idle": (host_idle, 2), "late": (late, 1)}
 OF_LAUNCHES = {"idle": idle, "leave": leave}
