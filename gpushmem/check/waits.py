@@ -191,21 +191,20 @@ class Waits:
                 if replaced is not None:
                     self.missed.append((call, index, where, replaced))
             if self._last and op.waits:
-                heard = self.heard.get((who, index))
-                for write in self._of_other_blocks(pe, call, where, heard.writes if heard else ()):
+                seen = self.heard[who, index].writes if (who, index) in self.heard else ()
+                for write in self._of_other_blocks(pe, call, where, clock, seen):
                     self.apart.append((call, index, where, write))
             if result or truth != TRUTH:  # it did not give up
                 self._hear(where, who, index, clock, compare, expected)
 
     def _of_other_blocks(
-        self, pe: Pe, call: Call, where: Any, needed: Iterable[Any]
+        self, pe: Pe, call: Call, where: Any, clock: Clock, needed: Iterable[Any]
     ) -> Iterator[Write]:
         """The writes among these by blocks of the same launch that may not have begun."""
         _, number, thread = call.who()
         launch = pe.launches.get(number)
         if launch is None or launch.resident:
             return
-        clock = launch.clock(thread)
         for over in needed:
             write = self.words[where].writes[over]
             *by, other = write.call.who()

@@ -1,5 +1,8 @@
 """What is recorded of loads and stores: runs, each by one thread or by consecutive threads."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -7,6 +10,7 @@ from gpushmem.check import log
 from gpushmem.check.accesses import SHARED_MEMORY
 from gpushmem.check.pes import Pe
 from gpushmem.simt.compiler.observer import LOAD, STORE
+from tests.conftest import PLAIN
 
 PROGRAM = """
 import numpy as np
@@ -28,7 +32,7 @@ def blocks(x, y):
     if b == 1:
         y[12 + t] = t
     shared = cuda.shared.array(4, np.int64)
-    shared[t] = x[0]
+    shared[0] = x[0]  # the next block has another one, at the same address
 
 
 shmem.init()
@@ -54,7 +58,35 @@ def accesses(run_cli, tmp_path):
     return recorded
 
 
-def test_a_loop_is_two_runs_and_its_counter_is_not_recorded(accesses):
+PLACES = """
+import numpy as np
+from numba.cuda.typing.typeof import Purpose, typeof
+
+from gpushmem.backends.cpu import hook
+from gpushmem.simt.run.kernel import Kernel
+
+
+def loop(x, y):
+    for k in range(1, x.size):
+        y[k] = x[k - 1] + 1
+
+
+hook.check(True)
+array = typeof(np.zeros(1), Purpose.argument)
+print(Kernel(loop).compile((array, array)).observed)
+"""
+
+
+def test_the_counter_of_a_loop_is_not_looked_at(tmp_path):
+    path = tmp_path / "places.py"
+    path.write_text(PLACES)
+    done = subprocess.run(
+        [sys.executable, path], check=True, capture_output=True, text=True, env=PLAIN
+    )
+    assert int(done.stdout) == 2  # a load and a store
+
+
+def test_a_loop_is_two_runs(accesses):
     rows = accesses("loop[1, 1]")
     assert rows["how"].tolist() == [LOAD, STORE]
     assert rows["count"].tolist() == [15, 15]

@@ -398,9 +398,10 @@ def by_any_thread(op: Op, body: Any) -> tuple[Any, Any] | None:
 @device
 def roll():
     """A random number, 0 or more, of ROLLED bits; 1 in a launch of numba.cuda, without dice."""
-    if as_launch(launch_word()).log == 0:
+    log = as_launch(launch_word()).log
+    if log == 0:
         return 1
-    dice = as_line(as_launch(launch_word()).log)
+    dice = as_line(log)
     dice.value = dice.value * 6364136223846793005 + 1442695040888963407
     return (dice.value >> 40) & ((1 << ROLLED) - 1)
 
