@@ -53,9 +53,8 @@ def analysed(folder):
 
 
 def main(names):
-    names = names or [p.stem for p in sorted((ROOT / "examples").glob("*.py"))]
-    if len(names) > 1:
-        names.remove("train_digits")
+    examples = {p.stem for p in (ROOT / "examples").glob("*.py")} - {"train_digits"}
+    names = names or sorted(examples)
     found = {name: recorded(ROOT / "examples" / f"{name}.py") for name in names}
     logs = [(f"{name}, log", written, in_use) for name, (written, _, in_use) in found.items()]
     against = "symmetric memory in use"

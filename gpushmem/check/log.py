@@ -69,13 +69,15 @@ MOST = 1 << 23  # records: 800 MB, of which what is not written takes no room
 # Shared memory has addresses of its own: the number of the block and the offset, from SHARED on.
 SHARED, BLOCK_BITS = 1 << 62, 24
 PHASE = 32  # bits of a clock below the meetings of the block
+ROWS, HOW = 32, 4  # bits of words of an ACCESS, see there
 HEADER = mmap.PAGESIZE
 SIGN = 1 << 63
 
 
 # Kinds of records, and the words that each has. 0: not written, as the PE was killed.
-# Address, bytes from one to the next, how many, size << 1 | threads to the next, how, the integer
-# that all store, if `how` says so.
+# Address, bytes from one to the next, how many; rows of them << ROWS | size << 2 | threads to the
+# next row << 1 | threads to the next; bytes to the next row << HOW | how; the integer that all
+# store, if `how` says so.
 ACCESS = 1
 OP = 2  # number of the row, effects << 8 | scope, pe, team, comparison or signal's op, value
 # Of the OP before it: number of the effect, address, bytes, stride, size; of a matrix the number
@@ -162,20 +164,29 @@ class Log:
         """Append the accesses that a launch which has ended has in its places."""
         if places is not None:
             slots = places.view(slot)
-            slots = slots[slots["count"] > 0]
-            records = np.zeros(len(slots), RECORD)
-            records["kind"], records["launch"] = ACCESS, launch
-            for name in ("stamp", "thread", "clock", "site"):
-                records[name] = slots[name]
-            words = records["words"]
-            for k, name in enumerate(("address", "stride", "count", "nbytes", "how", "value")):
-                words[:, k] = slots[name]
-            words[:, 3] = slots["nbytes"] << 1 | slots["step"]
-            start = _add(self.address, len(records))
-            room = self._records[start : start + len(records)]
-            room[:] = records[: len(room)]
+            rows = {name: slots[name] for name in ("rows", "pitch", "turn")}
+            self._append_runs(launch, slots["first"], **rows)
+            self._append_runs(launch, slots["run"], slots["run"]["most"] > 0)
             places[:] = 0
         self._note_sites()
+
+    def _append_runs(
+        self, launch: int, runs: Any, rows: Any, pitch: Any = 0, turn: Any = 0
+    ) -> None:
+        """Append runs of accesses, of each as many rows as there are."""
+        records = np.zeros(len(runs), RECORD)
+        records["kind"], records["launch"] = ACCESS, launch
+        for name in ("stamp", "thread", "clock", "site"):
+            records[name] = runs[name]
+        words = records["words"]
+        words[:, 0], words[:, 1], words[:, 5] = runs["address"], runs["stride"], runs["value"]
+        words[:, 2] = runs["most"] - runs["left"]
+        words[:, 3] = rows.astype("i8") << ROWS | runs["nbytes"] << 2 | turn << 1 | runs["step"]
+        words[:, 4] = pitch << HOW | runs["how"]
+        records = records[rows > 0]
+        start = _add(self.address, len(records))
+        room = self._records[start : start + len(records)]
+        room[:] = records[: len(room)]
 
     def _note_sites(self) -> None:
         """Write down the texts of sites that are new: they go with this process."""

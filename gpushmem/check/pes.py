@@ -17,6 +17,8 @@ from gpushmem.check.launches import Launch
 from gpushmem.check.log import SHARED, Trace
 from gpushmem.simt.compiler.observer import ATOMIC, LOAD, VALUED
 
+SIZE, HOWS = (1 << log.ROWS - 2) - 1, (1 << log.HOW) - 1
+
 __all__ = ["Pe", "refused", "unheard"]
 
 
@@ -104,6 +106,17 @@ class Pe:
                 return ("heap", owner), (address - heap) % stride
         return ("memory", self.pe), address
 
+    @staticmethod
+    def _rows(made: Any, words: Any) -> Any:
+        """Each row on its own, of several equal ones the first."""
+        rows, turn, pitch = words[:, 3] >> log.ROWS, words[:, 3] >> 1 & 1, words[:, 4] >> log.HOW
+        rows = np.where((pitch == 0) & (turn == 0), 1, rows)
+        k = np.arange(rows.sum()) - np.repeat(np.cumsum(rows) - rows, rows)
+        made = np.repeat(made, rows)
+        made["start"] += k * np.repeat(pitch, rows)
+        made["thread"] += k * np.repeat(turn, rows)
+        return made
+
     @cached_property
     def plain(self) -> np.ndarray[Any, Any]:
         """The loads and stores of its kernels: `PLAIN`."""
@@ -111,11 +124,14 @@ class Pe:
         made = np.zeros(len(records), PLAIN)
         for name in ("stamp", "launch", "thread", "clock", "site"):
             made[name] = records[name]
-        for k, name in enumerate(("start", "stride", "count", "size", "how", "value")):
-            made[name] = records["words"][:, k]
-        made["step"], made["size"] = made["size"] & 1, made["size"] >> 1
-        made["valued"], how = made["how"] >= VALUED, made["how"] % VALUED
+        words = records["words"]
+        for k, name in enumerate(("start", "stride", "count")):
+            made[name] = words[:, k]
+        made["size"], made["step"] = (words[:, 3] >> 2) & SIZE, words[:, 3] & 1
+        how, made["value"] = words[:, 4] & HOWS, words[:, 5]
+        made["valued"], how = how >= VALUED, how % VALUED
         made["how"], made["fetches"] = np.minimum(how, ATOMIC), (how == LOAD) | (how == ATOMIC)
+        made = self._rows(made, words)
         self.place_all(made)
         reach = made["stride"] * (made["count"] - 1)
         made["low"] = made["start"] + np.minimum(reach, 0)

@@ -7,6 +7,9 @@ advances the clock, so an access with a smaller clock was made before it.
 Plain accesses are recorded in runs. Each load and store of the program has a place in its launch
 (`PLACE`), with the run that it is in: either of one thread, at addresses a stride apart, or of
 consecutive threads with one access each. What does not continue the run is the first of another.
+Runs that are alike and begin at one pitch are rows of one record. The access that continues a run
+is known by a `key`, its address plus multiples of the thread's number and clock, modulo 2**64: two
+accesses of a place that nothing else tells apart have the same one once in 2**64 times.
 """
 
 from __future__ import annotations
@@ -37,8 +40,8 @@ from gpushmem.check.log import (
 from gpushmem.ops import OPS, Op
 from gpushmem.ops.row import BLOCK, WARP
 from gpushmem.simt.base.layout import BLOCK as BLOCK_RECORD
-from gpushmem.simt.base.layout import FIBER, LAUNCH, THREAD, view
-from gpushmem.simt.base.native import atomic_add_word, c_function, i64, load_acquire
+from gpushmem.simt.base.layout import FIBER, LAUNCH, SPREAD, THREAD, offset, view
+from gpushmem.simt.base.native import atomic_add_word, c_function, copy_bytes, i64, load_acquire
 from gpushmem.simt.compiler.observer import ADD, CAS, LOAD, PLACE_BYTES, SET, VALUED, Observer
 from gpushmem.simt.compiler.primitives import (
     fiber_word,
@@ -60,25 +63,37 @@ __all__ = [
     "wants",
 ]
 
-# Of a run: the access that continues it, unless it has `most` already; then its first one. Of an
-# update: the last that did nothing, with what was there as `value`.
+# The `key` of the access that continues a run, what that of the next one is more, and how many may
+# come, of how many; then its first access. Of an update: the last that did nothing, with what was
+# there as `value`.
+RUN = np.dtype(
+    [
+        (name, "i8")
+        for name in (
+            "next", "more", "left", "most", "address", "thread", "clock", "stride", "step",
+            "nbytes", "how", "value", "site", "stamp",
+        )
+    ]
+)  # fmt: skip
+# The run that goes on; the first of those before it, how many these are, and how far apart.
 PLACE = np.dtype(
     {
-        "names": [
-            "next", "next_thread", "clock", "count", "most", "stride", "step", "value",
-            "thread", "address", "nbytes", "how", "site", "stamp",
-        ],
-        "formats": ["i8"] * 14,
+        "names": ["run", "first", "rows", "pitch", "turn"],
+        "formats": [RUN, RUN, "i8", "i8", "i8"],
         "itemsize": PLACE_BYTES,
     }
-)  # fmt: skip
-as_log, as_record, as_place = view(LOG), view(RECORD), view(PLACE)
+)
+FIRST = offset(PLACE, "first")
+as_log, as_record, as_run, as_place = map(view, (LOG, RECORD, RUN, PLACE))
 as_fiber, as_launch, as_thread, as_block = map(view, (FIBER, LAUNCH, THREAD, BLOCK_RECORD))
-RECORD_BYTES = RECORD.itemsize
+RECORD_BYTES, RUN_BYTES = RECORD.itemsize, RUN.itemsize
 
-SHARED, BLOCK_BITS, PHASE = log.SHARED, log.BLOCK_BITS, log.PHASE
+SHARED, BLOCK_BITS, PHASE, ROWS, HOW = (
+    log.SHARED, log.BLOCK_BITS, log.PHASE, log.ROWS, log.HOW,
+)  # fmt: skip
 FAR = 1 << 20  # bytes between accesses of one run, less: it is in one memory
 FOREVER = 1 << 62
+OF_CLOCK = -0x3D4D51C2D82B14B1  # odd; THREAD.mark is `number` * SPREAD + `clock` * OF_CLOCK
 COMPARED = "cmp", "cond", "op"  # arguments of which an operation has one at most, if a number
 KIND_OF = {name: k for k, name in enumerate(OPS)}
 
@@ -101,12 +116,25 @@ def clock():
     return as_fiber(fiber).clock if fiber != 0 else 0
 
 
+@inlined
+def later(by):
+    """Advance the calling thread's clock."""
+    as_fiber(fiber_word()).clock += by
+    as_thread(thread_word()).mark += by * OF_CLOCK
+
+
 @device
 def advance():
     """Begin an event of the calling thread."""
-    as_fiber(fiber_word()).clock += 1
+    later(1)
     if as_fiber(fiber_word()).clock < 0:  # never: but the threads of this kernel are fibers now
         pause()
+
+
+@inlined
+def key(address):
+    """A number that tells apart who accesses what between which events; modulo 2**64."""
+    return address + as_thread(thread_word()).mark
 
 
 @device
@@ -201,12 +229,10 @@ def stamp_of_run(how):
 
 @inlined
 def access(place, address, nbytes, how, value):
-    run = as_place(place)
-    other = (address ^ run.next) | (thread_number() ^ run.next_thread) | (clock() ^ run.clock)
-    if other == 0 and run.count != run.most:
-        run.count += 1
-        run.next += run.stride
-        run.next_thread += run.step
+    run = as_run(place)
+    if key(address) == run.next and run.left != 0:
+        run.left -= 1
+        run.next += run.more
         if how >= VALUED and value != run.value:
             run.how = how - VALUED
     else:
@@ -216,39 +242,68 @@ def access(place, address, nbytes, how, value):
 @device
 def turn(place, address, nbytes, how, value):
     """An access that is the second of a run, which says how it goes on, or the first of another."""
-    run = as_place(place)
-    thread, now, there = thread_number(), clock(), whole(address)
-    if run.count == 1 and now == run.clock:
-        step, stride, most = thread - run.thread, address - run.next, FOREVER
+    run = as_run(place)
+    thread, now, there, this = thread_number(), clock(), whole(address), key(address)
+    if run.most == 1 and now == run.clock:
+        step, more, most = thread - run.thread, this - run.next, FOREVER
+        stride = more - step * SPREAD
         if step == 1 and there != address:  # the next block has another memory there
             most = threads_to_come(run.thread)
         one_memory = there - run.address == stride
         if 0 <= step <= 1 and -FAR < stride < FAR and one_memory and most > 1:
-            run.count, run.most, run.step, run.stride = 2, most, step, stride
-            run.next, run.next_thread = address + stride, thread + step
+            run.most, run.left, run.step, run.stride = most, most - 2, step, stride
+            run.next, run.more = this + more, more
             if how >= VALUED and value != run.value:
                 run.how = how - VALUED
             return
     if on_stack(address):
         return
-    if run.count > 0:
+    if run.most > 0:
         end_run(place)
     run.thread, run.clock, run.address, run.value = thread, now, there, value
-    run.next, run.count, run.most = address, 1, 1
+    run.next, run.left, run.most = this, 0, 1
     run.stride, run.step, run.nbytes, run.how, run.site = 0, 0, nbytes, how, site_word()
     run.stamp = stamp_of_run(how)
 
 
 @device
 def end_run(place):
-    run = as_place(place)
-    address = append(ACCESS, run.site)
+    """The run is one more row of those before it, or the first of others."""
+    run, first, rows = as_run(place), as_run(place + FIRST), as_place(place)
+    pitch, turn = run.address - first.address, run.thread - first.thread
+    if rows.rows > 0 and are_alike(place, place + FIRST):
+        if rows.rows == 1 and 0 <= turn <= 1 and -FAR < pitch < FAR:
+            rows.pitch, rows.turn, rows.rows = pitch, turn, 2
+            return
+        if rows.rows > 1 and pitch == rows.rows * rows.pitch and turn == rows.rows * rows.turn:
+            rows.rows += 1
+            return
+    end_rows(place)
+    copy_bytes(place + FIRST, place, RUN_BYTES)
+    rows.rows = 1
+
+
+@device
+def are_alike(one, other):
+    """Whether two runs differ in where they begin, and in who accesses, at most."""
+    run, first = as_run(one), as_run(other)
+    same = run.most - run.left == first.most - first.left and run.clock == first.clock
+    same = same and run.stride == first.stride and run.step == first.step
+    same = same and run.how == first.how and run.site == first.site
+    return same and run.nbytes == first.nbytes and (run.how < VALUED or run.value == first.value)
+
+
+@device
+def end_rows(place):
+    run, rows = as_run(place + FIRST), as_place(place)
+    address = append(ACCESS, run.site) if rows.rows > 0 else 0
     if address != 0:
         record = as_record(address)
         record.stamp, record.thread, record.clock = run.stamp, run.thread, run.clock
         words = record.words
-        words[0], words[1], words[2] = run.address, run.stride, run.count
-        words[3], words[4], words[5] = run.nbytes << 1 | run.step, run.how, run.value
+        words[0], words[1], words[2] = run.address, run.stride, run.most - run.left
+        words[3] = rows.rows << ROWS | run.nbytes << 2 | rows.turn << 1 | run.step
+        words[4], words[5] = rows.pitch << HOW | run.how, run.value
 
 
 @device
@@ -264,7 +319,7 @@ def updated(place, address, what, operand, expected, old, used):
         # A loop that polls sees the same many times, and a failure that nobody looks at is nothing.
         if used == 0:
             return
-        run, thread, now = as_place(place), thread_number(), clock()
+        run, thread, now = as_run(place), thread_number(), clock()
         if (
             run.thread == thread + 1
             and run.clock == now
@@ -275,7 +330,7 @@ def updated(place, address, what, operand, expected, old, used):
         run.thread, run.address, run.value = thread + 1, address, old
     advance()
     if nothing:
-        as_place(place).clock = clock()
+        as_run(place).clock = clock()
     event(UPDATE, whole(address), what | used << 8, operand, expected, old, 0)
 
 
@@ -288,9 +343,8 @@ def fences(scope):
 @device
 def block_met():
     block = as_block(as_fiber(fiber_word()).block)
-    fiber = as_fiber(fiber_word())
-    met = fiber.clock >> PHASE
-    fiber.clock += 1 << PHASE
+    met = clock() >> PHASE
+    later(1 << PHASE)
     if block.phase == met:  # the first to go on
         block.phase = met + 1
         event(MET, block.index, met + 1, 0, 0, 0, 0)
@@ -358,10 +412,9 @@ def contents(which, address, count, itemsize):
 @device
 def whole_block_called():
     """After a call of the whole block: what follows has another clock."""
-    fiber = as_fiber(fiber_word())
-    block = as_block(fiber.block)
-    met = fiber.clock >> PHASE
-    fiber.clock += 1 << PHASE
+    block = as_block(as_fiber(fiber_word()).block)
+    met = clock() >> PHASE
+    later(1 << PHASE)
     if block.phase == met:
         block.phase = met + 1
 

@@ -35,6 +35,29 @@ def blocks(x, y):
     shared[0] = x[0]  # the next block has another one, at the same address
 
 
+@shmem.jit
+def table(x, y):
+    for i in range(1 + cuda.threadIdx.x):  # other lines of other rows, and once more
+        for row in range(i, i + 3):
+            for k in range(3):
+                y[4 * row + k] = x[k] + k
+        cuda.syncthreads()
+
+
+@shmem.jit
+def rows_of_threads(x, y):
+    for k in range(3):
+        y[4 * cuda.grid(1) + k] = x[k] + k
+
+
+@shmem.jit
+def rows_of_zeros(x, y):
+    for value in range(2):
+        for row in range(4):
+            for k in range(3):
+                y[4 * row + k] = value
+
+
 shmem.init()
 x, y = shmem.zeros(16, "int64"), shmem.zeros(16, "int64")
 {}(x, y)
@@ -44,15 +67,19 @@ shmem.finalize()
 
 @pytest.fixture
 def accesses(run_cli, tmp_path):
-    """`accesses(launch)`: the runs of a job whose PE makes this launch, loads first."""
+    """`accesses(launch)`: the runs of a job whose PE makes this launch, loads first.
 
-    def recorded(launch):
+    `written`: as how many records they are in the log.
+    """
+
+    def recorded(launch, written=None):
         path = tmp_path / "program.py"
         path.write_text(PROGRAM.format(launch))
         env = {"GPUSHMEM_CHECK": str(tmp_path)}
         run_cli("run", "--backend", "cpu", "-n", 1, path, code=0, env=env)
         (trace,) = log.read(tmp_path)
         rows = Pe(trace).plain
+        assert written in (None, np.sum(trace.records["kind"] == log.ACCESS))
         return rows[np.lexsort((rows["stamp"], rows["how"]))]
 
     return recorded
@@ -107,3 +134,40 @@ def test_threads_of_all_blocks_are_one_run_but_in_shared_memory(accesses):
     assert len(set(stores[shared]["start"].tolist())) == 3
     (loads,) = rows[rows["how"] == LOAD]
     assert [loads[f] for f in fields[:3]] == [12, 0, 1]
+
+
+def starts(rows):
+    return (rows["start"] - rows["start"].min()).tolist()
+
+
+def test_rows_of_a_table_are_one_record(accesses):
+    rows = accesses("table[1, 1]", written=4)  # the last row, of each, is still apart at the end
+    loads, stores = rows[rows["how"] == LOAD], rows[rows["how"] == STORE]
+    assert starts(loads) == [0, 0]  # the same row, so it counts once
+    assert starts(stores) == [0, 32, 64]
+    assert stores["count"].tolist() == [3, 3, 3]
+    assert stores["thread"].tolist() == [0, 0, 0]
+
+
+def test_rows_end_at_a_barrier(accesses):
+    stores = accesses("table[1, 2]", written=8)
+    stores = stores[stores["how"] == STORE]
+    assert starts(stores) == [0, 32, 64, 0, 32, 64, 32, 64, 96]
+    assert stores["thread"].tolist() == [0, 0, 0, 1, 1, 1, 1, 1, 1]
+    assert len(set(stores["clock"].tolist())) == 2
+
+
+def test_rows_of_consecutive_threads_are_one_record(accesses):
+    rows = accesses("rows_of_threads[2, 2]", written=4)
+    for how, pitch in (LOAD, 0), (STORE, 32):
+        part = rows[rows["how"] == how]
+        assert starts(part) == [pitch * k for k in range(4)]
+        assert part["thread"].tolist() == [0, 1, 2, 3]
+        assert part["count"].tolist() == [3, 3, 3, 3]
+
+
+def test_rows_of_other_values_are_other_records(accesses):
+    rows = accesses("rows_of_zeros[1, 1]", written=3)
+    assert rows["value"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert starts(rows) == [0, 32, 64, 96] * 2
+    assert rows["valued"].all()

@@ -29,13 +29,19 @@ THREAD = _struct(
     ("bid", "i4", 3),
     ("bdim", "i4", 3),
     ("gdim", "i4", 3),
-    ("number", "i8"),  # in its launch; in loops for an observer only
+    # For an observer, and in loops only if there is one: its number in the launch; the launch's
+    # `places`; and the observer's own, which a thread may change: at first `number` * SPREAD.
+    ("number", "i8"),
+    ("places", "i8"),
+    ("mark", "i8"),
     ("shared", "i8"),  # this block's shared arrays, static ones first
     ("dynamic_shared", "i8"),  # bytes of dynamic shared memory
     ("user", "i8"),  # the launch's `user` word: the embedder's own data
     ("launch", "i8"),
     ("fiber", "i8"),  # 0 in a kernel that never waits
 )
+
+SPREAD = -0x61C8864680B583EB  # odd, so no two threads have the same multiple
 
 GROUP = _struct(
     # Threads that meet: a grid, a block, or a warp of it.

@@ -2,7 +2,8 @@
 
 An observer is given before the first kernel is compiled, and its device functions are compiled into
 all of them. The threads of a kernel are then fibers or plain loops, never loops between barriers.
-`FIBER.clock` and `BLOCK.phase` are the observer's own, 0 when a thread or block starts.
+`FIBER.clock` and `BLOCK.phase` are the observer's own, 0 when a thread or block starts, and
+`THREAD.mark`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ __all__ = [
     "STORE", "VALUED", "XOR", "Observer", "compiled_with", "current", "name", "observe",
 ]  # fmt: skip
 
-PLACE_BYTES = 128  # what an observer has for each load and store of a kernel, zero at first
+PLACE_BYTES = 256  # what an observer has for each load and store of a kernel, zero at first
 
 
 class Observer(NamedTuple):

@@ -368,9 +368,8 @@ def _constant(builder: ir.IRBuilder, name: str) -> ir.GlobalVariable:
 
 def observer_place(builder: ir.IRBuilder) -> ir.Value:
     """Address of memory of the launch that is the observer's, for the access that is lowered."""
-    launch = builder.inttoptr(thread_field(builder, "launch"), i8p)
     start = builder.load(_constant(builder, f"{OBSERVED}{next(_serial)}"))
-    return builder.add(load_field(builder, LAUNCH, launch, "places"), start)
+    return builder.add(thread_field(builder, "places"), start)
 
 
 OBSERVED = "simt.observed."

@@ -27,7 +27,7 @@ from gpushmem.artifacts.shape import MAX_THREADS
 from gpushmem.errors import BackendUnavailable
 from gpushmem.simt.base import fiber, printing
 from gpushmem.simt.base.externals import suppliers, supply
-from gpushmem.simt.base.layout import LAUNCH, THREAD
+from gpushmem.simt.base.layout import LAUNCH, SPREAD, THREAD
 from gpushmem.simt.base.native import i8p, i64
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.primitives import (
@@ -349,7 +349,7 @@ class _Loops(_Entry):
         thread = builder.bitcast(builder.alloca(area, name="thread"), i8p)
         store_field(builder, THREAD, thread, "launch", builder.ptrtoint(launch, i64))
         store_field(builder, THREAD, thread, "fiber", i64(0))
-        for word in ("user", "shared", "dynamic_shared"):
+        for word in ("user", "shared", "dynamic_shared", "places"):
             store_field(builder, THREAD, thread, word, load_field(builder, LAUNCH, launch, word))
         bounds: dict[Any, tuple[ir.Value, ir.Value]] = {}
         for extent, limit in (("bdim", MAX_THREADS), ("gdim", MAX_DIM)):
@@ -366,7 +366,10 @@ class _Loops(_Entry):
         def nest(level: int) -> None:
             if level == len(counters):
                 if observer.current() is not None:
-                    store_field(builder, THREAD, thread, "number", _number(builder, thread))
+                    number = _number(builder, thread)
+                    store_field(builder, THREAD, thread, "number", number)
+                    mark = builder.mul(number, i64(SPREAD))
+                    store_field(builder, THREAD, thread, "mark", mark)
                 failed = self.run_thread(builder, thread, args, site, ("alwaysinline",))
                 with builder.if_then(failed, likely=False):
                     builder.branch(done)

@@ -22,7 +22,18 @@ from numba import njit, types
 
 from gpushmem.simt.base import fiber as fibers
 from gpushmem.simt.base.gpu_model import LANES
-from gpushmem.simt.base.layout import BLOCK, FIBER, GROUP, LAUNCH, POOL, THREAD, WARP, offset, view
+from gpushmem.simt.base.layout import (
+    BLOCK,
+    FIBER,
+    GROUP,
+    LAUNCH,
+    POOL,
+    SPREAD,
+    THREAD,
+    WARP,
+    offset,
+    view,
+)  # fmt: skip
 from gpushmem.simt.base.native import (
     c_function,
     call_address,
@@ -168,6 +179,7 @@ def start_thread(launch_address: int, block_address: int, t: int) -> None:
     thread.tid[0], thread.tid[1], thread.tid[2] = t % bx, t // bx % by, t // (bx * by)
     b = block.index
     thread.number = b * (bx * by * launch.bdim[2]) + t
+    thread.mark, thread.places = thread.number * SPREAD, launch.places
     thread.bid[0], thread.bid[1], thread.bid[2] = b % gx, b // gx % gy, b // (gx * gy)
     for axis in range(3):
         thread.bdim[axis] = launch.bdim[axis]
