@@ -38,10 +38,18 @@ from gpushmem.check.log import (
     UPDATE,
 )
 from gpushmem.ops import OPS, Op
-from gpushmem.ops.row import BLOCK, WARP
+from gpushmem.ops.row import BLOCK, READS, WARP
+from gpushmem.ops.row import THREAD as THREAD_SCOPE
 from gpushmem.simt.base.layout import BLOCK as BLOCK_RECORD
 from gpushmem.simt.base.layout import FIBER, LAUNCH, SPREAD, THREAD, offset, view
-from gpushmem.simt.base.native import atomic_add_word, c_function, copy_bytes, i64, load_acquire
+from gpushmem.simt.base.native import (
+    atomic_add_word,
+    c_function,
+    compare_swap_word,
+    copy_bytes,
+    i64,
+    load_acquire,
+)
 from gpushmem.simt.compiler.observer import ADD, CAS, LOAD, PLACE_BYTES, SET, VALUED, Observer
 from gpushmem.simt.compiler.primitives import (
     fiber_word,
@@ -94,6 +102,9 @@ SHARED, BLOCK_BITS, PHASE, ROWS, HOW = (
 FAR = 1 << 20  # bytes between accesses of one run, less: it is in one memory
 FOREVER = 1 << 62
 OF_CLOCK = -0x3D4D51C2D82B14B1  # odd; THREAD.mark is `number` * SPREAD + `clock` * OF_CLOCK
+EVENTS_OF_CALL = 2  # its clock advances at the call, and at the return
+# Operations that change nothing if what they return is, or is not, this argument.
+CHANGES_NOTHING = {"atomic_compare_swap": ("cond", "!="), "atomic_swap": ("value", "==")}
 COMPARED = "cmp", "cond", "op"  # arguments of which an operation has one at most, if a number
 KIND_OF = {name: k for k, name in enumerate(OPS)}
 
@@ -431,6 +442,61 @@ def warp_called():
     event(LEFT, CALL_OF_WARP, 0, 0, 0, 0, 0)
 
 
+@device
+def may_be_repeated():
+    """A call begins that may change nothing."""
+    here = as_launch(launch_word()).log
+    as_fiber(fiber_word()).call = as_log(here).n if here != 0 else 0
+
+
+@device
+def forget_repeated(changes_nothing):
+    """A call that changes nothing, and sees what the one before it saw, has not been.
+
+    Its records are at the end of the log, unless another thread has appended some. A loop that
+    polls with such calls would fill the log: this way each value that it sees is there once.
+    """
+    place, fiber = as_launch(launch_word()).log, as_fiber(fiber_word())
+    if place == 0 or changes_nothing == 0:
+        fiber.poll = 0
+        return
+    here, first, before = as_log(place), fiber.call, fiber.poll - 1
+    end = here.n
+    fiber.poll = first + 1
+    if before < 0 or end > here.most or before + end - first > first:
+        return
+    records = here.records
+    for k in range(end - first):
+        if not is_again(
+            records + (before + k) * RECORD_BYTES, records + (first + k) * RECORD_BYTES
+        ):
+            return
+    last = as_record(records + (before + end - first - 1) * RECORD_BYTES)
+    again = last.kind == DONE and last.clock + EVENTS_OF_CALL == clock()
+    if again and compare_swap_word(place, end, first) == end:
+        later(-EVENTS_OF_CALL)
+        fiber.poll = before + 1
+
+
+@device
+def is_again(one, other):
+    """Whether the calling thread has made two records that differ in when alone."""
+    old, new, me = as_record(one), as_record(other), thread_number()
+    launch = as_launch(launch_word()).number
+    same = old.launch == launch and new.launch == launch and old.thread == me and new.thread == me
+    same = same and old.kind == new.kind and old.site == new.site
+    for k in range(6):
+        same = same and old.words[k] == new.words[k]
+    return same
+
+
+def polls(op: Op) -> bool:
+    """Whether calls of an operation may change nothing, so that a loop may repeat them."""
+    reads = all(effect.how == READS or effect.array == "indices" for effect in op.facts.effects)
+    given = op.scope == THREAD_SCOPE and op.returns.dtype is not None and not op.waits
+    return given and (reads or op.base in CHANGES_NOTHING)
+
+
 def group_called(op: Op) -> Any:
     """What each thread does after a call of its group: what follows has another clock."""
     return whole_block_called if op.scope == BLOCK else warp_called
@@ -443,8 +509,10 @@ def wants(op: Op) -> bool:
 
 def generate(call: Any) -> None:
     """Record a call of an operation, with its effects, before it is performed."""
-    call.run(own_event)
     op, zero = call.op, i64(0)
+    if polls(op):
+        call.run(may_be_repeated)
+    call.run(own_event)
     pe = call.integer("pe") if "pe" in call.values else i64(-1)
     team = call.integer("team") if "team" in call.values else i64(-1)
     compare = zero
@@ -488,3 +556,11 @@ def generate_after(call: Any, result: Any, kind: int) -> None:
         call.run(contents, which, place, result, call.itemsize("indices"))
     words = i64(KIND_OF[call.op.name]), result, i64(kind), i64(0), i64(0), i64(0)
     call.run(event, i64(DONE), *words)
+    if polls(call.op):
+        nothing, wanted = i64(1), CHANGES_NOTHING.get(call.op.base)
+        if wanted is not None:
+            name, predicate = wanted
+            integer = isinstance(call.argtypes[name], types.Integer)
+            seen = call.builder.icmp_signed(predicate, result, call.integer(name))
+            nothing = call.builder.zext(seen, nothing.type) if integer else i64(0)
+        call.run(forget_repeated, nothing)

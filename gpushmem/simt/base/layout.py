@@ -100,7 +100,9 @@ FIBER = _struct(
     ("wanted", "i8"),
     ("width", "i8"),  # bytes of the compared value, negative if it is signed
     ("waits", "i8"),  # how many waits it has begun
-    ("clock", "i8"),  # an observer's own
+    ("clock", "i8"),  # an observer's own, as are the next two
+    ("call", "i8"),
+    ("poll", "i8"),
     ("thread", THREAD),
 )
 

@@ -2,8 +2,8 @@
 
 An observer is given before the first kernel is compiled, and its device functions are compiled into
 all of them. The threads of a kernel are then fibers or plain loops, never loops between barriers.
-`FIBER.clock` and `BLOCK.phase` are the observer's own, 0 when a thread or block starts, and
-`THREAD.mark`.
+`FIBER.clock`, `FIBER.poll` and `BLOCK.phase` are the observer's own, 0 when a thread or block
+starts, and so are `FIBER.call` and `THREAD.mark`.
 """
 
 from __future__ import annotations
