@@ -404,6 +404,9 @@ def _several(typ: Any, size: Any) -> Any:
     raise Unfit("a thread needs memory, of a size known when it runs, after a barrier")
 
 
+SMALL = 100  # statements of a function that is inlined also where an observer's code is in it
+
+
 class SimtLower(CUDALower):
     """Lowering that tells the builder which user line it is at."""
 
@@ -413,6 +416,8 @@ class SimtLower(CUDALower):
         self.builder.simt_context = self.context
         if self._is_observed:
             self.builder.simt_observe = _observe
+            if sum(len(block.body) for block in self.func_ir.blocks.values()) <= SMALL:
+                self.function.attributes.add("alwaysinline")  # it has become too large for LLVM
 
     def lower_block(self, block: Any) -> None:
         # Numba makes no difference between blocks; polling loops are left through their latches.
