@@ -49,7 +49,9 @@ class Clock:
             if times.get(key, -1) < time:
                 times[key] = time
         for key, mask in other.masks.items():
-            masks[key] = masks.get(key, 0) | mask
+            mine = masks.get(key, 0)
+            if mine is not mask:  # copies of a clock share what they have not changed
+                masks[key] = mine | mask
 
     def meet(self, other: Clock) -> None:
         """Know only what `other` knows, too."""
