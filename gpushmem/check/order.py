@@ -36,7 +36,7 @@ from gpushmem.simt.compiler.observer import STORE
 
 __all__ = ["history"]
 
-PASSES = 64
+PASSES = 64  # at most, until waits order nothing new
 SYSTEM = 2  # scope of a fence
 
 
@@ -77,6 +77,8 @@ class _Replay:
             self._pass(stores, collect=False)
             if self.waits.heard == before:
                 break
+        else:
+            self.history.passes = PASSES
         self._pass(stores, collect=True)
         self.waits.find_locks()
 
