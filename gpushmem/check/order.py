@@ -242,10 +242,11 @@ class _Replay:
         clock = pe.event(record)
         self._keep(pe, record)
         launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
-        met = launch.groups.setdefault(self._group(launch, thread, words), [Clock(), False])
-        if met[1]:  # they have left the meeting before
-            met[:] = [Clock(), False]
-        met[0].join(clock)
+        group = self._group(launch, thread, words)
+        launch.came[group, thread] += 1  # some may be at the next meeting before others have left
+        meeting = launch.groups[group, launch.came[group, thread]]
+        meeting.clock.join(clock)
+        meeting.came[thread] = int(record["clock"])
 
     def _contents(self, pe: Pe, record: Any, words: list[int]) -> None:
         which, index, number = words[:3]
@@ -255,9 +256,12 @@ class _Replay:
         clock = pe.event(record)
         launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
         if words[0] != CALL_OF_WARP:  # of that it knows already, see `spread`
-            met = launch.groups[self._group(launch, thread, words)]
-            met[1] = True
-            clock.join(met[0])
+            group = self._group(launch, thread, words)
+            meeting = launch.groups[group, launch.came[group, thread]]
+            if group == "grid" and not meeting.left:
+                launch.met_as_grid(meeting)
+            meeting.left = True
+            clock.join(meeting.clock)
         self._keep(pe, record)
 
     def _group(self, launch: Launch, thread: int, words: list[int]) -> Any:
