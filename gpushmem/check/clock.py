@@ -1,19 +1,19 @@
 """Clocks: what somebody knows to be over.
 
-`times` has for a thread how far it has come, and for a block how often it has met: all before that
-is known, but for stores to other PEs' memory, of which it has times of their own: of those that
-have arrived, that have been fenced, and that arrive before what is written to one PE. `masks` has a
-bit for each of many things, and those whose bit is set are known: the launches of a PE that have
-ended, and of the operations that a PE has called for another (or for itself) those that were
-called, that have read their sources, whose data have arrived, and whose data arrive before what is
-written to the same PE from now on.
+`times` has for a thread how far it has come, and for a block or a grid how often it has met: all
+before that is known, but for stores to other PEs' memory, of which it has times of their own: of
+those that have arrived, that have been fenced, and that arrive before what is written to one PE.
+`masks` has a bit for each of many things, and those whose bit is set are known: the launches of a
+PE that have ended, and of the operations that a PE has called for another (or for itself) those
+that were called, that have read their sources, whose data have arrived, and whose data arrive
+before what is written to the same PE from now on.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["CALLED", "DONE", "ENDED", "FENCED", "OUT", "READ", "UPDATED", "Bit", "Clock"]
+__all__ = ["CALLED", "DONE", "ENDED", "FENCED", "OUT", "READ", "SENT", "UPDATED", "Bit", "Clock"]
 
 # What a mask is of: (one of these, PE, its target; the launch of an atomic operation of numba.cuda)
 CALLED, READ, DONE, FENCED, ENDED, UPDATED = range(6)
@@ -49,7 +49,9 @@ class Clock:
             if times.get(key, -1) < time:
                 times[key] = time
         for key, mask in other.masks.items():
-            masks[key] = masks.get(key, 0) | mask
+            mine = masks.get(key, 0)
+            if mine is not mask:  # copies of a clock share what they have not changed
+                masks[key] = mine | mask
 
     def meet(self, other: Clock) -> None:
         """Know only what `other` knows, too."""

@@ -104,7 +104,7 @@ class Findings:
             key = problem.key()
             if key not in self._found:
                 self._found[key] = FORMS[self._form](history, problem)
-        self.unchecked = _unchecked(traces) or self.unchecked
+        self.unchecked = _unchecked(history, traces) or self.unchecked
 
     @property
     def problems(self) -> int:
@@ -123,9 +123,16 @@ class Findings:
         return self._known.remarks() + self.unchecked
 
 
-def _unchecked(traces: list[log.Trace]) -> list[str]:
-    full = [trace.pe for trace in traces if trace.lost]
-    return [
-        f"not all was checked: the log of {compact(full)} was full after {log.MOST} records; "
-        "check a smaller problem, or fewer steps"
-    ] * bool(full)
+def _unchecked(history: History, traces: list[log.Trace]) -> list[str]:
+    full, said = [trace.pe for trace in traces if trace.lost], []
+    if full:
+        said.append(
+            f"not all was checked: the log of {compact(full)} was full after {log.MOST} records; "
+            "check a smaller problem, or fewer steps"
+        )
+    if history.passes:
+        said.append(
+            f"not all was checked: {history.passes} passes over the logs were too few to learn "
+            "what waits order, so a problem that is reported may be none; check fewer steps"
+        )
+    return said

@@ -71,13 +71,13 @@ class Known:
         self._changes: Any = None  # of that, too: (the last, the others)
         self._sum: Write | None = None
         self._adds_up = True
-        self._clock, self._set_clock = Clock(), Clock()  # of all, of the sets
+        self._set_clock, self._change_clock = Clock(), Clock()  # of the sets, of the others
 
     def with_more(self, writes: Iterable[Write]) -> Known:
         """These and more, in time that depends on how many more."""
         made = copy.copy(self)
         made.bits = self.bits.copy()
-        made._clock, made._set_clock = self._clock.copy(), self._set_clock.copy()
+        made._set_clock, made._change_clock = self._set_clock.copy(), self._change_clock.copy()
         for write in writes:
             made._add(write)
         return made
@@ -96,11 +96,12 @@ class Known:
             key = write.over[:3]
             self.bits[key] = self.bits.get(key, 0) | 1 << write.over.bit
         replaced = write.over.known(self._set_clock)
-        self._clock.join(write.clock)
         if write.how == "set":
             self._set_clock.join(write.clock)
             self._set(write, replaced)
-        elif not replaced:
+            return
+        self._change_clock.join(write.clock)
+        if not replaced:
             self._change(write)
 
     def _set(self, write: Write, replaced: bool) -> None:
@@ -124,7 +125,7 @@ class Known:
         if self._adds_up:
             assert write.value is not None
             total = write.value if value is None else CHANGES[how](value, write.value)
-            self._sum = Write(_Sum(), how, total, self._clock, None)
+            self._sum = Write(_Sum(), how, total, self._change_clock, None)
 
     def numbers(self) -> list[int | None]:
         """What the word, which is only set, may be."""
@@ -140,7 +141,7 @@ class Known:
 
     def came_after(self, write: Write) -> bool:
         """Whether one of them arrives after a write in every run."""
-        return bool(write.over.known(self._clock))
+        return any(write.over.known(c) for c in (self._set_clock, self._change_clock))
 
     def writes(self, left_out: Write, possible: list[Write]) -> list[Write]:
         """The writes after which the word was not set again; if they can be, changes as one."""

@@ -28,6 +28,7 @@ class History:
                 if fact.get("path"):
                     self.files[Path(fact["path"]).name] = fact["path"]
         self.waits = Waits()
+        self.passes = 0  # over the logs, if they were too few to learn all that waits order
         self.accesses: list[Access] = []  # of operations and hosts
         self.exposed: list[Access] = []  # by hosts: from then on unseen
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import bisect
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from gpushmem.check.clock import ENDED, Clock
+from gpushmem.check.clock import ENDED, OUT, SENT, Clock
 from gpushmem.check.log import PHASE
 
 __all__ = ["Block", "Launch"]
+
+GRID = "grid", 0  # ends the key of a clock's time for the meetings of the grid
 
 
 class Block:
@@ -27,6 +30,14 @@ class Block:
         self.stamps.append(stamp)
 
 
+class Meeting:
+    """A meeting of a warp, or of the grid: what those know who came, and when each did."""
+
+    def __init__(self) -> None:
+        self.clock, self.left = Clock(), False
+        self.came: dict[int, int] = {}
+
+
 class Launch:
     """A launch."""
 
@@ -41,7 +52,9 @@ class Launch:
         self.resident = False  # whether all blocks are sure to run at the same time
         self.blocks: dict[int, Block] = {}
         self.past: dict[int, tuple[list[int], list[Clock], list[int]]] = {}  # thread -> its events
-        self.groups: dict[Any, list[Any]] = {}  # meetings of warps and the grid
+        self.groups: dict[Any, Meeting] = defaultdict(Meeting)  # of warps, and of the grid
+        self.came: dict[Any, int] = defaultdict(int)  # how often, by group and thread
+        self.grids: list[dict[int, int]] = []  # when each thread came to each meeting of the grid
         self.updates = 0  # atomic operations of numba.cuda so far
         self.released: dict[tuple[int, bool], Clock] = {}  # what threads have fenced; for whom
 
@@ -66,11 +79,21 @@ class Launch:
         """Whether a clock knows anything of a block."""
         for key in clock.times:
             if key[:2] == (self.pe, self.number):
-                if key[2:4] == ("block", block):
+                if key[2:4] in (("block", block), GRID):
                     return True
-                if key[2] != "block" and key[2] // self.threads == block:
+                if key[2] not in ("block", "grid") and key[2] // self.threads == block:
                     return True
         return False
+
+    def met_as_grid(self, meeting: Meeting) -> None:
+        """Let those who were there know of the meeting of all threads, instead of each thread."""
+        self.grids.append(meeting.came)
+        clock, own = meeting.clock, (self.pe, self.number)
+        for key in [k for k in clock.times if len(k) == 3 and k[:2] == own]:
+            # What was fenced is told of as that of the thread.
+            if not any((*key, how) in clock.times for how in (OUT, SENT)):
+                del clock.times[key]
+        clock.times[own + GRID] = len(self.grids)
 
     def event(self, thread: int, when: int) -> Clock:
         """The clock of a thread at an event: what it did before, it knows."""
@@ -118,7 +141,9 @@ class Launch:
 
     def known_time(self, thread: int, clock: Clock, seen: bool, away: int | None = None) -> int:
         """Up to when a clock knows what a thread did; see `over`."""
-        return clock.time((self.pe, self.number, thread), away, seen)
+        time = clock.time((self.pe, self.number, thread), away, seen)
+        met = clock.time((self.pe, self.number, *GRID), away, seen) if self.grids else 0
+        return max(time, self.grids[met - 1].get(thread, -1)) if met > 0 else time
 
     def all_over(
         self, block: int, when: int, clock: Clock, away: int | None = None, seen: bool = False

@@ -36,7 +36,7 @@ from gpushmem.simt.compiler.observer import STORE
 
 __all__ = ["history"]
 
-PASSES = 64
+PASSES = 64  # at most, until waits order nothing new
 SYSTEM = 2  # scope of a fence
 
 
@@ -77,6 +77,8 @@ class _Replay:
             self._pass(stores, collect=False)
             if self.waits.heard == before:
                 break
+        else:
+            self.history.passes = PASSES
         self._pass(stores, collect=True)
         self.waits.find_locks()
 
@@ -240,10 +242,11 @@ class _Replay:
         clock = pe.event(record)
         self._keep(pe, record)
         launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
-        met = launch.groups.setdefault(self._group(launch, thread, words), [Clock(), False])
-        if met[1]:  # they have left the meeting before
-            met[:] = [Clock(), False]
-        met[0].join(clock)
+        group = self._group(launch, thread, words)
+        launch.came[group, thread] += 1  # some may be at the next meeting before others have left
+        meeting = launch.groups[group, launch.came[group, thread]]
+        meeting.clock.join(clock)
+        meeting.came[thread] = int(record["clock"])
 
     def _contents(self, pe: Pe, record: Any, words: list[int]) -> None:
         which, index, number = words[:3]
@@ -253,9 +256,12 @@ class _Replay:
         clock = pe.event(record)
         launch, thread = pe.launches[int(record["launch"])], int(record["thread"])
         if words[0] != CALL_OF_WARP:  # of that it knows already, see `spread`
-            met = launch.groups[self._group(launch, thread, words)]
-            met[1] = True
-            clock.join(met[0])
+            group = self._group(launch, thread, words)
+            meeting = launch.groups[group, launch.came[group, thread]]
+            if group == "grid" and not meeting.left:
+                launch.met_as_grid(meeting)
+            meeting.left = True
+            clock.join(meeting.clock)
         self._keep(pe, record)
 
     def _group(self, launch: Launch, thread: int, words: list[int]) -> Any:

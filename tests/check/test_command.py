@@ -7,7 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from gpushmem.check.command import recorded
+from gpushmem.check import order
+from gpushmem.check.command import Findings, Known, recorded
 
 KILLED = """
 import os, signal
@@ -36,3 +37,17 @@ def test_the_next_job_removes_what_a_killed_one_left(tmp_path, monkeypatch):
             assert running.exists()
             assert mine.exists()
     assert not any(tmp_path.iterdir())
+
+
+def test_too_few_passes_over_the_logs_are_told(monkeypatch):
+    """The program needs three: in the third one waits order nothing new."""
+    program = Path(__file__).parent / "corpus" / "flag_between_blocks.py"
+    with recorded() as folder:
+        run = [sys.executable, "-m", "gpushmem", "run", "--backend", "cpu", "-n", "1"]
+        subprocess.run([*run, program, "fixed"], check=True)
+        for passes, few in ((2, True), (3, False)):
+            monkeypatch.setattr(order, "PASSES", passes)
+            found = Findings(Known(None))
+            found.add(folder)
+            said = "not all was checked: 2 passes over the logs were too few to learn what waits"
+            assert [line[: len(said)] for line in found.remarks()] == [said] * few

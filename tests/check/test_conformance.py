@@ -8,7 +8,8 @@ import pytest
 
 from tests.conftest import PLAIN, ROOT
 
-PATTERNS = "conformance/test_*.py", "kernels/test_gemm.py", "kernels/test_jacobi.py"
+KERNELS = "gemm", "jacobi", "all_reduce", "moe"
+PATTERNS = "conformance/test_*.py", *(f"kernels/test_{name}.py" for name in KERNELS)
 MODULES = [
     path
     for pattern in PATTERNS

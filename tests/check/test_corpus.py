@@ -18,6 +18,7 @@ SAMPLE = {
     "one_element_too_many", "halo_nobody_fills",
     "fence_for_a_third_pe", "flag_of_one_gpu", "additions_lost_by_a_reset",
     "waits_for_another_block", "event_of_numba_cuda",
+    "neighbours_in_a_grid",
 }  # fmt: skip
 PROGRAMS = [
     pytest.param(path, marks=[] if path.stem in SAMPLE else [pytest.mark.slow], id=path.stem)

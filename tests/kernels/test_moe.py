@@ -1,5 +1,7 @@
 """Mixture of experts: dispatch and combine around experts that are known, and the fused layer."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from gpushmem.kernels import ExpertParallel, MoE, expert_ffn, route
@@ -9,7 +11,7 @@ from gpushmem.kernels.moe_parts import through_int8
 from numba import cuda
 
 import gpushmem as shmem
-from tests.pes import repeated
+from tests.pes import repeated, some_of
 
 SIZES = "tokens", "hidden", "experts", "top_k"
 LAUNCHES = [(1, 1), (2, 4), (3, 32)]
@@ -110,30 +112,26 @@ def every_form(few):
     shmem.init()
     n, me = shmem.n_pes(), shmem.my_pe()
     times = [np.float32(e + 1) for e in range(9)]
-    for number, (*sizes, capacity, way) in enumerate(CASES):
-        for form in ("low_latency", "throughput"):
-            for wire in (None, "int8"):
-                dtypes = some_for(form, wire) if few else ALL
-                for k, (blocks, threads) in enumerate(LAUNCHES):
-                    dtype = dtypes[(number + k) % len(dtypes)]
-                    options = {"capacity": capacity, "form": form, "wire": wire}
-                    with ExpertParallel(
-                        **named(sizes, dtype), **options, blocks=blocks, threads=threads
-                    ) as plan:
-                        for call in range(3):
-                            inputs = inputs_of(n, call, *sizes, dtype, way)
-                            got = around(
-                                plan, *inputs, lambda e, rows: rows * times[e].astype(rows.dtype)
-                            )
-                            xs = [through_int8(x) if wire else x for x in inputs[0]]
-                            expected, dropped = reference(
-                                xs,
-                                *inputs[1:],
-                                lambda e, rows: rows * times[e].astype(rows.dtype),
-                                capacity,
-                            )
-                            np.testing.assert_array_equal(got, expected[me], str((sizes, options)))
-                            assert plan.dropped() == dropped[me]
+    cases = product(
+        enumerate(CASES), ("low_latency", "throughput"), (None, "int8"), enumerate(LAUNCHES)
+    )
+    for (number, case), form, wire, (k, (blocks, threads)) in some_of([*cases], 5):
+        *sizes, capacity, way = case
+        dtypes = some_for(form, wire) if few else ALL
+        dtype = dtypes[(number + k) % len(dtypes)]
+        options = {"capacity": capacity, "form": form, "wire": wire}
+        with ExpertParallel(
+            **named(sizes, dtype), **options, blocks=blocks, threads=threads
+        ) as plan:
+            for call in range(3):
+                inputs = inputs_of(n, call, *sizes, dtype, way)
+                got = around(plan, *inputs, lambda e, rows: rows * times[e].astype(rows.dtype))
+                xs = [through_int8(x) if wire else x for x in inputs[0]]
+                expected, dropped = reference(
+                    xs, *inputs[1:], lambda e, rows: rows * times[e].astype(rows.dtype), capacity
+                )
+                np.testing.assert_array_equal(got, expected[me], str((sizes, options)))
+                assert plan.dropped() == dropped[me]
     shmem.finalize()
 
 
@@ -141,35 +139,36 @@ def every_layer(dtypes):
     shmem.init()
     n, me = shmem.n_pes(), shmem.my_pe()
     rng = np.random.default_rng(0)
-    for number, (*sizes, capacity, way) in enumerate(CASES):
+    tiles = (512, 256), (4, 1), (5, 5)
+    cases = product(enumerate(CASES), enumerate(LAUNCHES), tiles)
+    for (number, case), (k, (blocks, threads)), (tile, enough) in some_of([*cases], 5):
+        *sizes, capacity, way = case
         hidden, experts = sizes[1:3]
         inner = 2 * hidden + 1
-        for k, (blocks, threads) in enumerate(LAUNCHES):
-            dtype = dtypes[(number + k) % len(dtypes)]
-            activation = ("silu", "relu")[(number + k) % 2]
-            w1 = (rng.normal(size=(experts, hidden, inner)) / 64).astype(dtype)
-            w2 = (rng.normal(size=(experts, inner, hidden)) / 64).astype(dtype)
-            for tile, enough in ((512, 256), (4, 1), (5, 5)):
-                with MoE(
-                    **named(sizes, dtype), inner=inner, activation=activation,
-                    capacity=capacity, tile=tile, enough=enough, blocks=blocks, threads=threads,
-                ) as plan:  # fmt: skip
-                    mine = slice(plan.first_expert, plan.first_expert + plan.local_experts)
-                    matrices = [shmem.to_device(w[mine]) for w in (w1, w2)]
-                    for call in range(2):
-                        inputs = inputs_of(n, call, *sizes, dtype, way)
-                        arrays = [shmem.to_device(a[me]) for a in inputs]
-                        out = shmem.device_array(inputs[0][me].shape, dtype)
-                        plan(*arrays, *matrices, out=out)
-                        wide = [[a.astype("float64") for a in inputs[0]], *inputs[1:]]
-                        expected, dropped = layer(
-                            *wide, w1.astype("float64"), w2.astype("float64"), activation, capacity
-                        )
-                        scale = np.abs(expected[me]).max(initial=1e-3)
-                        np.testing.assert_allclose(
-                            out.numpy() / scale, expected[me] / scale, atol=TOLERANCE[dtype]
-                        )
-                        assert plan.dropped() == dropped[me]
+        dtype = dtypes[(number + k) % len(dtypes)]
+        activation = ("silu", "relu")[(number + k) % 2]
+        w1 = (rng.normal(size=(experts, hidden, inner)) / 64).astype(dtype)
+        w2 = (rng.normal(size=(experts, inner, hidden)) / 64).astype(dtype)
+        with MoE(
+            **named(sizes, dtype), inner=inner, activation=activation,
+            capacity=capacity, tile=tile, enough=enough, blocks=blocks, threads=threads,
+        ) as plan:  # fmt: skip
+            mine = slice(plan.first_expert, plan.first_expert + plan.local_experts)
+            matrices = [shmem.to_device(w[mine]) for w in (w1, w2)]
+            for call in range(2):
+                inputs = inputs_of(n, call, *sizes, dtype, way)
+                arrays = [shmem.to_device(a[me]) for a in inputs]
+                out = shmem.device_array(inputs[0][me].shape, dtype)
+                plan(*arrays, *matrices, out=out)
+                wide = [[a.astype("float64") for a in inputs[0]], *inputs[1:]]
+                expected, dropped = layer(
+                    *wide, w1.astype("float64"), w2.astype("float64"), activation, capacity
+                )
+                scale = np.abs(expected[me]).max(initial=1e-3)
+                np.testing.assert_allclose(
+                    out.numpy() / scale, expected[me] / scale, atol=TOLERANCE[dtype]
+                )
+                assert plan.dropped() == dropped[me]
     shmem.finalize()
 
 
