@@ -1,13 +1,22 @@
 """The list of pending operations: nothing comes before what a fence has put before it."""
 
 import ctypes
+import time
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu.weak.pending import OF_KERNELS, OWN, PENDING, SET, WEAK, functions
+from gpushmem.backends.cpu.weak.pending import (
+    OF_KERNELS,
+    OWN,
+    PATIENCE,
+    PENDING,
+    SET,
+    WEAK,
+    functions,
+)
 from gpushmem.job.board import PE
 from gpushmem.simt.base.layout import LAUNCH, new
 
@@ -113,4 +122,16 @@ def test_nothing_held_back_is_performed_while_a_pe_moves():
         assert memory.calls["host_idle"](memory.address, 1) == held  # PEs 1 and 2 have no turns
     while memory.idle():
         pass
+    assert memory.words[:20].all()
+
+
+def test_naps_do_not_put_off_what_has_waited_for_long():
+    memory = Memory(seed=1)
+    for number in range(20):
+        memory.call(number, 1)
+    assert memory.record["n"][0]
+    end = time.monotonic() + 2 * PATIENCE / 1e9
+    while time.monotonic() < end:
+        memory.calls["nap"](memory.address, 0)
+        memory.calls["late"](memory.address)
     assert memory.words[:20].all()

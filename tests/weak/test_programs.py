@@ -24,19 +24,28 @@ def test_host_operations_are_late_until_quiet(run_cli):
     assert all(0 < number < 20 for numbers in late for number in numbers)
 
 
-def test_a_plain_load_may_give_what_was_seen_before_until_a_wait(run_cli):
+@pytest.mark.parametrize("way", ["load", "g", "get", "iget"])
+def test_a_read_may_give_what_was_seen_before_until_a_wait(run_cli, way):
     seen = [
-        int(weak(run_cli, 2, "stale_load", *args, seed=5).stdout.split()[-1])
+        int(weak(run_cli, 2, "stale_load", way, *args, seed=5).stdout.split()[-1])
         for args in ((), ("fixed",))
     ]
     assert seen[0] >= 4  # of 16 words one in four
     assert seen[1] == 0
 
 
-def test_loads_after_an_operation_that_writes_local_memory_see_it():
+def test_loads_after_an_operation_that_others_are_heard_by_see_what_is_there():
     acquiring = {name for name, op in OPS.items() if acquires(op)}
-    assert {"get", "gemm_block", "iget_warp", "signal_fetch", "quiet", "test"} <= acquiring
-    assert acquiring.isdisjoint({"p", "put_signal", "atomic_add", "my_pe"})
+    assert {"gemm_block", "signal_fetch", "atomic_fetch", "quiet", "test"} <= acquiring
+    assert acquiring.isdisjoint({"p", "put_signal", "atomic_add", "my_pe", "g", "get_nbi", "iget"})
+
+
+@pytest.mark.parametrize("way", ["get", "iget"])
+def test_what_a_get_writes_to_symmetric_memory_is_loaded(run_cli, way):
+    for seed in range(4):
+        assert (
+            weak(run_cli, 2, "loads_what_it_gets", way, seed=seed).stdout.split() == ["right"] * 2
+        )
 
 
 def test_what_is_written_behind_an_array_is_reported_with_its_name(run_cli):

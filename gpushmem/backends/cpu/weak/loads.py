@@ -1,11 +1,8 @@
 """What weak memory does to plain loads and stores of kernels, and when threads synchronise.
 
-A plain load of symmetric memory may give what the thread's block has seen there before, until a
-thread of the block does something that acquires: a wait, a test, an atomic operation, a fence, a
-barrier. `lines` remember words by address, and by the *epoch* of the block, a number that is used
-once and replaced whenever a thread of it acquires; in each launch one word in four. A store forgets
-the word. After MOST loads the memory is read again: a loop that polls a plain load ends at some
-time, on a GPU as well.
+A plain load of symmetric memory may give what the thread's block has seen there before (`seen`),
+until a thread of the block does something that acquires: a wait, a test, an atomic operation, a
+fence, a barrier. `g` and `get` acquire nothing. A store forgets the word.
 
 Threads are interrupted at loads and stores, and at operations, wherever the dice say so; now and
 then for so long that another PE, or another block, comes before. The more often a PE has taken such
@@ -13,15 +10,11 @@ a nap the rarer they become, so that they cost little; one PE in four hardly tak
 
 A plain store to another PE's memory is pending like a `p`, but this PE's loads, stores and atomic
 operations of the same bytes come after it, and all that follows a system-wide fence.
-
-Each launch has lines of its own, whose address is in its LAUNCH (`log`, an observer's own).
 """
 
 from __future__ import annotations
 
 from typing import Any
-
-import numpy as np
 
 from gpushmem.backends.cpu import hook
 from gpushmem.backends.cpu.weak.operations import (
@@ -34,7 +27,6 @@ from gpushmem.backends.cpu.weak.operations import (
     weak,
 )
 from gpushmem.backends.cpu.weak.pending import (
-    LINE,
     OWN,
     as_line,
     as_pending,
@@ -42,34 +34,21 @@ from gpushmem.backends.cpu.weak.pending import (
     as_world,
     ask,
 )
+from gpushmem.backends.cpu.weak.seen import acquire, forget, may_be_old, remembered
 from gpushmem.ops import Op
 from gpushmem.ops.row import READS
-from gpushmem.simt.base.layout import BLOCK, FIBER, LAUNCH, offset, view
+from gpushmem.simt.base.layout import LAUNCH, view
 from gpushmem.simt.base.native import copy_bytes, monotonic_ns
 from gpushmem.simt.compiler.observer import ATOMIC, EXCHANGE, STORE, Observer
 from gpushmem.simt.compiler.primitives import alone, fiber_word, launch_word, pause
 from gpushmem.simt.compiler.target import device, inlined
 
-__all__ = ["LINES", "OBSERVER", "OPERATIONS", "acquires"]
+__all__ = ["OBSERVER", "OPERATIONS", "acquires"]
 
-# Of a launch. Before them is one for numbers: `address` and `uses` are where symmetric memory
-# begins and ends, `epoch` is the last that was given, `value` the state of the dice, `left` the
-# number of accesses to the next interruption, `nap` how many threads nap.
-LINES = 1024
-MOST = 100
 SYSTEM = 2  # scope of a fence
 OFTEN = 7  # bits, at most, of the number of accesses from one interruption to the next
-LINE_BYTES, VALUE = LINE.itemsize, offset(LINE, "value")
-as_block, as_fiber, as_launch = map(view, (BLOCK, FIBER, LAUNCH))
-as_number = view(np.dtype([("v", "i8")]))
-
-
-@device
-def acquire():
-    """What the calling thread's block loads from now on is what is there now."""
-    fiber = fiber_word()
-    if fiber != 0:
-        as_block(as_fiber(fiber).block).phase = 0
+FETCHING = "g", "get", "iget"  # they tell what was there, and order nothing
+as_launch = view(LAUNCH)
 
 
 @device
@@ -77,42 +56,6 @@ def synchronized():
     """The calling thread has done what others may synchronise with, and may have with others."""
     released()
     acquire()
-
-
-@device
-def line_of(word):
-    """The line of a word's address."""
-    return as_launch(launch_word()).log + LINE_BYTES * (1 + ((word >> 3) & (LINES - 1)))
-
-
-@device
-def epoch():
-    """The epoch of the calling thread's block."""
-    block = as_block(as_fiber(fiber_word()).block)
-    if block.phase == 0:
-        last = as_line(as_launch(launch_word()).log)
-        last.epoch += 1
-        block.phase = last.epoch
-    return block.phase
-
-
-@device
-def may_be_old(address):
-    """Whether loads of a word may give what was there before: one in four, as the seed says."""
-    return ((address >> 3) + as_launch(launch_word()).seed) & 3 == 0
-
-
-@device
-def remembered(address):
-    """The address of what a load at `address` gives: a copy of the word, as seen before or now."""
-    word = address & ~7
-    at = line_of(word)
-    line, now = as_line(at), epoch()
-    if line.address != word or line.epoch != now or line.uses >= MOST:
-        line.address, line.epoch, line.uses = word, now, 0
-        line.value = as_number(word).v
-    line.uses += 1
-    return at + VALUE + (address & 7)
 
 
 @device
@@ -183,9 +126,7 @@ def symmetric(address, nbytes, how, value_at):
     own = as_world(world).heap <= address < as_world(world).heap + stride
     if how == STORE:
         if fiber != 0:
-            for word in (address & ~7, (address + nbytes - 1) & ~7):
-                if may_be_old(word):
-                    as_line(line_of(word)).address = 0
+            forget(address, nbytes)
         if own:
             return address
         stored_to_peer(address, nbytes, value_at, world)
@@ -254,6 +195,8 @@ def generate_after(call: Any, result: Any, kind: int) -> None:
 
 def acquires(op: Op) -> bool:
     """Whether a block's loads after an operation give what is there now."""
+    if op.base in FETCHING:
+        return False
     writes_here = any(
         effect.how != READS and not op.arrays[effect.array].symmetric for effect in op.facts.effects
     )

@@ -13,7 +13,7 @@ import numpy as np
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import hook
 from gpushmem.backends.cpu.seeds import number_of, order_of
-from gpushmem.backends.cpu.weak import loads
+from gpushmem.backends.cpu.weak import loads, seen
 from gpushmem.backends.cpu.weak.operations import ANY, BODIES
 from gpushmem.backends.cpu.weak.pending import LINE, OF_KERNELS, WEAK, functions
 from gpushmem.backends.cpu.weak.poison import check_ends, mark_end, poison
@@ -24,7 +24,7 @@ from gpushmem.simt.run.kernel import Running
 
 __all__ = ["WeakMemory", "weaken_kernels"]
 
-IN_A_KERNEL = BODIES.keys() - {"get"} - {*ANY}  # operations that hosts perform so
+IN_A_KERNEL = BODIES.keys() - {*loads.FETCHING} - {*ANY}  # operations that hosts perform so
 RESTED = 32  # naps that one PE in four is said to have taken at the start
 PAUSE = 5e-5  # seconds between two looks of a host that waits
 
@@ -118,7 +118,7 @@ class WeakMemory:
     def running(self, launch: Running) -> Iterator[None]:
         """A launch runs."""
         self._launches += 1
-        lines = np.zeros(1 + loads.LINES, LINE)
+        lines = np.zeros(1 + seen.LINES, LINE)
         seed = number_of(int(self._record["seed"][0]), self._launches)
         lines["value"][0] = seed
         start = self._world.region

@@ -20,8 +20,10 @@ from gpushmem.backends.cpu.access import (
     aligned,
     as_world,
     check_strides,
+    copy_element,
     copy_strided,
     itemsize_of,
+    load_element,
     reach,
     remote,
     remote_element,
@@ -40,6 +42,7 @@ from gpushmem.backends.cpu.weak.pending import (
     as_weak,
     ask,
 )
+from gpushmem.backends.cpu.weak.seen import as_seen, copy_as_seen, forget
 from gpushmem.ops import SIGNAL_ADD, SIGNAL_SET
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 from gpushmem.simt.base.layout import FIBER, GROUP, LAUNCH, view
@@ -264,20 +267,44 @@ def _signal_op(op: Op) -> Any:
     return signal_op
 
 
+def _g(op: Op) -> Any:
+    def g(src, pe):
+        return load_element(src, as_seen(remote_element(src, pe), itemsize_of(src)))
+
+    return g
+
+
 def _get(op: Op) -> Any:
-    scope = SCOPES.index(op.scope)
+    scope, late = SCOPES.index(op.scope), op.nbi
 
     def get(dst, src, pe):
         n, have = size_of(dst), size_of(src)
         fail_if(have < n, TOO_SMALL, n, have, address_of(dst), address_of(src))
-        source = remote(address_of(src), n * itemsize_of(dst), pe)
-        entry = record(pe, 0)
-        it = as_pending(entry)
-        it.target, it.source, it.nbytes = address_of(dst), source, n * itemsize_of(dst)
-        it.borrows = TO
-        commit(entry, scope)
+        nbytes = n * itemsize_of(dst)
+        source = remote(address_of(src), nbytes, pe)
+        if late:
+            entry = record(pe, 0)
+            it = as_pending(entry)
+            it.target, it.source, it.nbytes = address_of(dst), source, nbytes
+            it.borrows = TO
+            commit(entry, scope)
+        else:
+            copy_as_seen(address_of(dst), source, nbytes)
 
-    return get if op.nbi else None
+    return get
+
+
+def _iget(op: Op) -> Any:
+    def iget(dst, src, dst_stride, src_stride, nelems, pe):
+        check_strides(dst, src, dst_stride, src_stride, nelems)
+        size, target = itemsize_of(dst), address_of(dst)
+        source = remote(address_of(src), reach(src_stride, nelems) * size, pe)
+        for i in range(nelems):
+            at = target + i * dst_stride * size
+            copy_element(dst, at, as_seen(source + i * src_stride * size, size))
+            forget(at, size)
+
+    return iget
 
 
 def _iput(op: Op) -> Any:
@@ -427,9 +454,10 @@ def _any(op: Op) -> Any:
 
 ANY = [f"{what}_any{form}" for what in ("wait_until", "test") for form in ("", "_vector")]
 BODIES: dict[str, Callable[[Op], Any]] = {
-    "p": _p, "put": _put, "put_signal": _put_signal, "signal_op": _signal_op, "get": _get,
-    "iput": _iput, "fence": _fence, "flush": _flush, "quiet": _quiet, "barrier": _barrier,
-    "barrier_all": _barrier, **dict.fromkeys(atomics.BODIES, _atomic), **dict.fromkeys(ANY, _any),
+    "p": _p, "put": _put, "put_signal": _put_signal, "signal_op": _signal_op, "iput": _iput,
+    "g": _g, "get": _get, "iget": _iget, "fence": _fence, "flush": _flush, "quiet": _quiet,
+    "barrier": _barrier, "barrier_all": _barrier, **dict.fromkeys(atomics.BODIES, _atomic),
+    **dict.fromkeys(ANY, _any),
 }  # fmt: skip
 
 

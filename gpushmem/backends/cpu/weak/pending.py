@@ -393,9 +393,16 @@ def append(weak: int, entry: int) -> None:
 
 @njit
 def refresh(weak: int) -> None:
-    """Begin to watch the PEs' turns anew."""
+    """Begin to wait anew, for the PEs' turns and for PATIENCE."""
     w = as_weak(weak)
     w.known, w.since = load_acquire(w.performed), monotonic_ns()
+    watch(weak)
+
+
+@njit
+def watch(weak: int) -> None:
+    """Begin to watch the PEs' turns anew."""
+    w = as_weak(weak)
     for pe in range(w.n_pes):
         as_word(w.turns + 8 * pe).v = as_pe(w.pes + pe * PE_BYTES).turns
 
@@ -541,7 +548,7 @@ def nap(weak: int, began: int) -> int:
     """Whether a thread that began to nap at some time, now if that is 0, goes on to."""
     lock(weak)
     if began == 0:
-        refresh(weak)
+        watch(weak)  # PATIENCE goes on: who polls naps again and again
     others = all_idle(weak, 8, as_weak(weak).my_pe)
     unlock(weak)
     slept = monotonic_ns() - began
