@@ -92,7 +92,7 @@ def _assigned_name(file: str, number: int, column: int) -> str | None:
     for node in ast.walk(tree) if tree else ():  # the innermost comes last
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr):
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            if node.lineno <= number <= (node.end_lineno or 0):
+            if _is_at(node, number, column):
                 name = _target_of((number, column), target, node.value)
                 found = ast.unparse(name).strip("()")
     return found
@@ -110,10 +110,15 @@ def _target_of(call_at: tuple[int, int], target: ast.expr, value: ast.expr | Non
     """For `a, b = f(), g()`: the target assigned from the call at a given line and column."""
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         for name, call in zip(target.elts, value.elts, strict=False):
-            start, end = (call.lineno, call.col_offset), (call.end_lineno, call.end_col_offset)
-            if start <= call_at < end:  # type: ignore[operator]
+            if _is_at(call, *call_at):
                 return name
     return target
+
+
+def _is_at(node: ast.stmt | ast.expr, number: int, column: int) -> bool:
+    """Whether a line and a column are in a piece of source; of column -1, whether the line is."""
+    start, end = (node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0)
+    return start[0] <= number <= end[0] if column < 0 else start <= (number, column) < end
 
 
 def is_users(module: str) -> bool:

@@ -29,6 +29,8 @@ def test_the_name_a_line_assigns_to():
 def test_several_on_a_line():
     first, second = made(), made()
     assert [assigned_name(line) for line in (first, second)] == ["first", "second"]
+    third = made(); fourth = made()  # noqa: E702  # fmt: skip
+    assert [assigned_name(line) for line in (third, fourth)] == ["third", "fourth"]
 
 
 def test_no_source():

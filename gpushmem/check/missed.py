@@ -19,6 +19,7 @@ import numpy as np
 
 from gpushmem.check.accesses import Access, as_one
 from gpushmem.check.calls import Call
+from gpushmem.check.clock import CALLED, Bit
 from gpushmem.check.conditions import Write
 from gpushmem.check.history import History
 from gpushmem.check.waits import Update
@@ -54,10 +55,10 @@ def missed(history: History) -> list[Missed]:
 def apart(history: History) -> list[Apart]:
     """All of them, those of the same two lines as one."""
     by_call = _by_call(history)
-    found = [
-        Apart(_write(by_call, write, where, by_call[id(call)].size), by_call[id(call)], element, 1)
-        for call, element, where, write in history.waits.apart
-    ]
+    found = []
+    for call, element, where, write in history.waits.apart:
+        wait = by_call[_name(call)]
+        found.append(Apart(_write(by_call, write, where, wait.size), wait, element, 1))
     return as_one(found, _lines, _place)
 
 
@@ -74,7 +75,7 @@ def _all(history: History) -> Iterator[Missed]:
     by_call = _by_call(history)
     unclear: dict[Any, bool] = {}
     for call, element, where, (by, wanted) in history.waits.missed:
-        wait = by_call[id(call)]
+        wait = by_call[_name(call)]
         if where not in unclear:
             unclear[where] = _is_unclear(history, where, wait.size)
         if unclear[where]:
@@ -102,17 +103,22 @@ def _is_unclear(history: History, where: Any, size: int) -> bool:
     return False
 
 
-def _by_call(history: History) -> dict[int, Access]:
+def _by_call(history: History) -> dict[Bit, Access]:
     """What operations do to words that are waited for, by their calls."""
-    return {id(a.call): a for a in history.accesses if a.call is not None and a.atomic}
+    return {_name(a.call): a for a in history.accesses if a.call is not None and a.atomic}
 
 
-def _write(by_call: dict[int, Access], write: Write, where: Any, size: int) -> Access:
+def _name(call: Call) -> Bit:
+    """What a call has to itself, each time that the logs are gone through."""
+    return call.over(CALLED)
+
+
+def _write(by_call: dict[Bit, Access], write: Write, where: Any, size: int) -> Access:
     """A write to a word, of this size."""
     space, start = where
     by = write.call
     if not isinstance(by, Update):
-        return by_call[id(by)]
+        return by_call[_name(by)]
     return Access(
         space, start, size, 0, 1, True, True, by.pe, by.launch, by.thread, 0, by.when, by.site,
         None, None, None, by.clock, write.stamp,

@@ -3,8 +3,9 @@
 import numpy as np
 
 from gpushmem.check import log, order
+from gpushmem.check.missed import missed
 from gpushmem.check.recording import KIND_OF
-from gpushmem.ops import CMP_GE, SIGNAL_ADD
+from gpushmem.ops import CMP_EQ, CMP_GE, SIGNAL_ADD, SIGNAL_SET
 
 TURNS = order.PASSES + 6
 STRIDE, HEAP = 1 << 20, 1 << 32
@@ -19,19 +20,19 @@ def trace(pe, n_pes, *events):
     return log.Trace(pe, records, facts, 0)
 
 
-def add(stamp, pe, to):
-    """Add 1 to the signal at the start of a heap."""
+def add(stamp, pe, to, how=SIGNAL_ADD, value=1):
+    """Add 1 to the signal at the start of a heap, or set it."""
     return [
-        (stamp, log.OP, KIND_OF["signal_op"], 1 << 8, to, -1, SIGNAL_ADD, 1),
+        (stamp, log.OP, KIND_OF["signal_op"], 1 << 8, to, -1, how, value),
         (stamp + 1, log.EFFECT, 0, HEAP + pe * STRIDE, 8, 8, 8),
         (stamp + 2, log.DONE, KIND_OF["signal_op"]),
     ]
 
 
-def wait(stamp, pe, value):
-    """Wait for the PE's own signal to be this or more."""
+def wait(stamp, pe, value, compare=CMP_GE):
+    """Wait for the PE's own signal to be this, or more."""
     return [
-        (stamp, log.OP, KIND_OF["signal_wait_until"], 1 << 8, -1, -1, CMP_GE, value),
+        (stamp, log.OP, KIND_OF["signal_wait_until"], 1 << 8, -1, -1, compare, value),
         (stamp + 1, log.EFFECT, 0, HEAP + pe * STRIDE, 8, 8, 8),
         (stamp + 2, log.DONE, KIND_OF["signal_wait_until"], value),
     ]
@@ -75,3 +76,10 @@ def test_waits_do_not_prove_each_other():
     ]
     waiting = [trace(0, 4, *wait(10, 0, 1)), trace(1, 4, *wait(60, 1, 1))]
     assert heard(*waiting, *senders) == [0, 0]
+
+
+def test_a_write_that_came_after_a_wait_could_keep_it_from_ending():
+    waiting = trace(0, 2, *wait(10, 0, 1, CMP_EQ))
+    both = trace(1, 2, *add(1, 1, 0, SIGNAL_SET), *add(20, 1, 0, SIGNAL_SET, 2))
+    (found,) = missed(order.history([waiting, both]))
+    assert (found.write.pe, found.write.stamp, found.wait.pe) == (1, 20, 0)
