@@ -27,6 +27,7 @@ from gpushmem.errors import (
 )
 from gpushmem.job.ending import failed, note_exceptions, tell_the_others
 from gpushmem.job.job import Job
+from gpushmem.job.job import current as current_job
 from gpushmem.job.peers import Peers
 from gpushmem.lines import user_line
 from gpushmem.memory.array import (
@@ -556,7 +557,9 @@ def tuning() -> Tuning:
 
     Not collective; the same on all PEs.
     """
-    return registry.about(current("tuning").backend.name).tuning
+    found = registry.about(current("tuning").backend.name).tuning
+    job = current_job()
+    return found if job is None or job.n_nodes == 1 else found.over_a_network()
 
 
 @public

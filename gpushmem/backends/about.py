@@ -7,7 +7,7 @@ Each backend's package has an `ABOUT`, and imports nothing heavy for it. Code is
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["About", "Tuning"]
 
@@ -29,6 +29,10 @@ class Tuning:
     piece_bytes: int
     tile: tuple[int, int]
     product_rows: int
+
+    def over_a_network(self) -> Tuning:
+        """The same with blocks of whole warps, which operations between nodes need."""
+        return replace(self, threads=-(-self.threads // 32) * 32)
 
 
 def _nothing() -> list[str]:

@@ -195,6 +195,51 @@ def test_what_only_one_node_can_do_is_refused(run_cli, tmp_path):
     assert not any(said.values()), said
 
 
+FEW = """
+import json
+import gpushmem as shmem
+
+@shmem.jit
+def block(x, pe):
+    shmem.put_block(x, x, pe)
+
+@shmem.jit
+def warp(x, pe):
+    shmem.put_warp(x, x, pe)
+
+def attempt(kernel, threads, pe):
+    try:
+        kernel[1, threads](x, pe)
+        shmem.synchronize()
+    except shmem.KernelError as error:
+        return str(error)
+    return ""
+
+shmem.init()
+x = shmem.zeros(4)
+calls = [(kernel, n, pe) for kernel in (block, warp) for n in (31, 32, 40, 64) for pe in (1, 3)]
+said = [(kernel.__name__, n, pe, attempt(kernel, n, pe)) for kernel, n, pe in calls]
+shmem.barrier_all()
+if shmem.my_pe() == 0:
+    print(json.dumps([shmem.tuning().threads, said]))
+shmem.finalize()
+"""
+
+
+def test_a_part_of_a_warp_cannot_send_to_another_node(run_cli, tmp_path):
+    path = program(tmp_path, FEW)
+    threads, said = said_by(run_cli, path)
+    assert (threads, [error for *_, error in said]) == (1, [""] * 16)
+    threads, said = said_by(run_cli, path, "--nodes", 2)
+    assert threads == 32
+    refused = [(name, n, pe) for name, n, pe, error in said if error]
+    assert refused == [("block", 31, 3), ("warp", 31, 3), ("warp", 40, 3)]
+    words = [
+        error.partition("warp has ")[2].partition(" threads")[0] for *_, error in said if error
+    ]
+    assert words == ["31 of 32", "31 of 32", "8 of 32"]
+
+
 def test_nodes_are_equal_and_pretended_by_the_cpu_backend_only(run_cli, tmp_path):
     path = program(tmp_path, "import gpushmem as shmem; shmem.init()")
     done = run_cli("run", "-n", 4, "--nodes", 3, path, code=1)

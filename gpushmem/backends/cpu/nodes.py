@@ -17,6 +17,7 @@ from gpushmem.artifacts.arguments import address_of as address_on_host
 from gpushmem.backends.cpu.access import (
     FAR,
     FAR_TEAM,
+    FEW,
     UNREGISTERED,
     address_of,
     as_world,
@@ -30,15 +31,18 @@ from gpushmem.backends.cpu.rounds import as_team, pe_of
 from gpushmem.backends.cpu.world import World
 from gpushmem.ops import Op
 from gpushmem.ops.roles import Target
-from gpushmem.simt.base.layout import view
+from gpushmem.ops.row import BLOCK, WARP
+from gpushmem.simt.base.gpu_model import LANES
+from gpushmem.simt.base.layout import THREAD, view
 from gpushmem.simt.base.native import i64
 from gpushmem.simt.compiler.observer import Observer
-from gpushmem.simt.compiler.primitives import fail_if, user_word
+from gpushmem.simt.compiler.primitives import fail_if, thread_word, user_word
 from gpushmem.simt.compiler.target import device
 from gpushmem.size import span
 
 __all__ = ["Registered", "generate", "guarded", "near_address", "wants"]
 
+as_thread = view(THREAD)
 as_number = view(np.dtype([("value", "i8")]))
 
 
@@ -139,6 +143,15 @@ def check_team(team):
         fail_if(is_far(pe), FAR_TEAM, pe, 0, 0, 0)
 
 
+@device
+def check_warp(pe, whole_block):
+    thread = as_thread(thread_word())
+    threads = thread.bdim[0] * thread.bdim[1] * thread.bdim[2]
+    mine = min(LANES, threads - thread.number % threads // LANES * LANES)
+    wrong = mine < LANES and (threads < LANES or not whole_block)
+    fail_if(wrong and 0 <= pe < as_world(user_word()).n_pes and is_far(pe), FEW, pe, mine, 0, 0)
+
+
 def wants(op: Op) -> bool:
     """Whether calls of an operation are checked."""
     return bool(op.arrays)
@@ -155,6 +168,8 @@ def generate(call: Any) -> None:
             words = call.address(effect.array), call.nbytes(effect), call.integer("pe")
             is_target = issubclass(op.roles[effect.array], Target)
             call.run(check_local, *words, i64(int(is_target)))
+    if op.scope in (BLOCK, WARP) and "pe" in call.values:
+        call.run(check_warp, call.integer("pe"), i64(int(op.scope == BLOCK)))
     if op.base == "multicast_array":
         call.run(check_team, call.integer("team"))
 
