@@ -13,7 +13,11 @@ import gpushmem as shmem
 from tests.conformance.test_collective_errors import said
 from tests.pes import compile_first
 
-pytestmark = pytest.mark.checked
+WEAK = os.environ.get("GPUSHMEM_MEMORY") == "weak"
+pytestmark = [
+    pytest.mark.checked,
+    pytest.mark.skipif(WEAK, reason="names the threads that come first with native memory"),
+]
 
 FULL = 0xFFFFFFFF
 WORLD = shmem.TEAM_WORLD
@@ -124,9 +128,6 @@ def expected(case):
     )
 
 
-@pytest.mark.skipif(
-    os.environ.get("GPUSHMEM_MEMORY") == "weak", reason="names the threads that come first"
-)
 def test_threads_that_do_not_make_one_call(alone):
     """Each is an error that names both threads and lines; nothing is done, and the job goes on."""
     dst, src, signal = shmem.zeros(128, "int64"), shmem.ones(64, "int64"), shmem.zeros(1, "uint64")
