@@ -12,10 +12,11 @@ __all__ = ["KernelName"]
 class KernelName(types.Dummy):
     """Type of a name without a value, which the compiler resolves.
 
-    If it can be called, its `label` is what errors call that.
+    If it can be called, its `label` is what errors call that; and it `polls` if what a call returns
+    may have been written by other threads, which have to run if a loop waits for it.
     """
 
-    label = ""
+    label, polls = "", False
 
 
 register_model(KernelName)(OpaqueModel)

@@ -40,8 +40,10 @@ class Operation(KernelName, types.Callable):
         op: Op,
         lower: Callable[[], Any],
         check: Callable[[Op, dict[str, Any]], Any] | None = None,
-    ) -> None:
+        *, polls: bool = False,
+    ) -> None:  # fmt: skip
         self.op, self.label, self._lower, self._check = op, op.name, lower, check
+        self.polls = polls
         self._callee: Any = None
         super().__init__(op.name)
 

@@ -261,3 +261,39 @@ def test_what_cannot_be_waited_for_is_refused(run_pes):
         shmem.finalize()
 
     run_pes(1, body)
+
+
+POLLING = """
+from numba import cuda
+import gpushmem as shmem
+
+@shmem.jit(collective=True)
+def kernel(flag, out):
+    if cuda.grid(1) == 0:
+        while {}:
+            pass
+        out[0] = 1
+    elif cuda.grid(1) == cuda.gridsize(1) - 1:
+        shmem.atomic_set(flag, 1, 0)
+
+shmem.init()
+for shape in (1, 2), (3, 1):
+    flag, out = shmem.zeros(1, "uint64"), shmem.zeros(1)
+    kernel[shape](flag, out)
+    print(out.numpy()[0])
+"""
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "shmem.g(flag, 0) == 0", "shmem.atomic_fetch(flag, 0) == 0",
+        "shmem.atomic_compare_swap(flag, 1, 2, 0) != 1", "not shmem.test(flag, shmem.CMP_EQ, 1)",
+        "shmem.signal_fetch(flag) == 0",
+    ],
+)  # fmt: skip
+def test_a_loop_that_polls_lets_other_threads_run(run_cli, tmp_path, loop):
+    path = tmp_path / "polling.py"
+    path.write_text(POLLING.format(loop))
+    done = run_cli("run", "--backend", "cpu", "-n", 1, path, timeout=60, code=0)
+    assert done.stdout.split() == ["1.0", "1.0"]

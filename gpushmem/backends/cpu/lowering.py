@@ -311,7 +311,8 @@ def install() -> None:
             driver.initialization_error += INSTEAD
         for op in OPS.values():
             if op.kernel:
-                operation = Operation(op, partial(lowering_of, op))
+                polls = op.hears and op.name not in waits.BODIES  # those let others run themselves
+                operation = Operation(op, partial(lowering_of, op), polls=polls)
                 bind(op.function, operation)
                 if op.base in collectives.REDUCING:
                     _ = operation.meaning  # Numba must know intrinsics before it compiles

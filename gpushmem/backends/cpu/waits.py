@@ -406,5 +406,3 @@ for name in OPS:
         BODIES[name] = waiting(name)
     elif name.startswith("test_"):
         BODIES[name] = looking_once(name)
-for name, body in BODIES.items():
-    body.hands_over = OPS[name].hears  # see `polling`

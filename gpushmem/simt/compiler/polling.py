@@ -4,8 +4,8 @@ A GPU's threads all make progress, so CUDA programs wait with loops such as
 `while flag[0] == 0: pass` or `while cuda.atomic.cas(lock, 0, 0, 1) != 0: pass`. Fibers take turns:
 such loops must yield to the other threads. A loop polls if its end depends on memory at a place
 that the loop does not change: an element of an array at an index that stays the same, an atomic
-operation, or a device function whose arguments stay the same. A binary search also ends by what it
-reads, but reads another place each time.
+operation or one of an embedder's that `polls`, or a device function whose arguments stay the same.
+A binary search also ends by what it reads, but reads another place each time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from numba import cuda
 from numba.cuda import types
 from numba.cuda.core import ir
 from numba.cuda.core.analysis import compute_cfg_from_blocks
+
+from gpushmem.artifacts.kernel_name import KernelName
 
 __all__ = ["polling_latches"]
 
@@ -78,9 +80,9 @@ class _Loop:
             function = self.typemap.get(value.func.name)
             if isinstance(function, types.Function):
                 return function.typing_key in ATOMICS
+            if isinstance(function, KernelName):
+                return function.polls
             if isinstance(function, types.Dispatcher):
-                if getattr(function.dispatcher.py_func, "hands_over", False):
-                    return False  # as `poll` does, and records what it waits for
                 arrays = [isinstance(self.typemap.get(a.name), types.Array) for a in value.args]
                 return any(arrays) and all(self._unchanging(a.name) for a in value.args)
         return False
