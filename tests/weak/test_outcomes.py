@@ -34,10 +34,9 @@ OWN_STORES = {  # they are visible at once, also where a fence is missing or too
 ONE_PIECE = {  # cuda.atomic and plain stores of a number are as good as atomic operations
     "counter_of_two_gpus", "flag_of_one_gpu", "flag_stored_to_a_peer",
 }  # fmt: skip
-HOSTS = {
-    "copy_from_and_a_put",
-    "host_polls_once",
-}  # threads of kernels are interrupted, hosts are not
+HOSTS = {  # threads of kernels are interrupted, hosts are not
+    "copy_from_and_a_put", "host_polls_once",
+}  # fmt: skip
 ROOM = {"waits_for_another_block"}  # all blocks of small grids run at the same time
 HIDDEN = COLLECTIVES | GROUPS | OWN_STORES | ONE_PIECE | HOSTS | ROOM
 # Wrong with each seed: what nobody has written is poison.

@@ -100,6 +100,12 @@ def is_far(pe):
 
 
 @device
+def is_on_another(pe):
+    """Whether an operation's `pe`, which has not been checked yet, is one of another node."""
+    return 0 <= pe < as_world(user_word()).n_pes and is_far(pe)
+
+
+@device
 def near_address(array, pe):
     """Address of a symmetric array on `pe`; 0 if that is on another node."""
     address = remote(address_of(array), size_of(array) * itemsize_of(array), pe)
@@ -130,8 +136,7 @@ def can_be_sent(start, end):
 
 @device
 def check_local(address, nbytes, pe, is_target):
-    far = 0 <= pe < as_world(user_word()).n_pes and nbytes > 0 and is_far(pe)
-    wrong = far and not can_be_sent(address, address + nbytes)
+    wrong = nbytes > 0 and is_on_another(pe) and not can_be_sent(address, address + nbytes)
     fail_if(wrong, UNREGISTERED, pe, address, nbytes, is_target)
 
 
@@ -149,7 +154,7 @@ def check_warp(pe, whole_block):
     threads = thread.bdim[0] * thread.bdim[1] * thread.bdim[2]
     mine = min(LANES, threads - thread.number % threads // LANES * LANES)
     wrong = mine < LANES and (threads < LANES or not whole_block)
-    fail_if(wrong and 0 <= pe < as_world(user_word()).n_pes and is_far(pe), FEW, pe, mine, 0, 0)
+    fail_if(wrong and is_on_another(pe), FEW, pe, mine, 0, 0)
 
 
 def wants(op: Op) -> bool:
