@@ -17,7 +17,7 @@ import gpushmem as shmem
 def poll(word, status, indices, begun):
     shmem.signal_op(begun, 1, shmem.SIGNAL_SET, 0)
     while {}:
-        pass
+        {}
 
 
 @shmem.jit
@@ -53,9 +53,9 @@ LOOPS = {
 def calls(run_cli, tmp_path):
     """`calls(loop, operation)`: how often PE 1 calls it, as its log says, and the log's stamps."""
 
-    def recorded(loop, operation, value=3):
+    def recorded(loop, operation, value=3, body="pass"):
         path = tmp_path / "program.py"
-        path.write_text(PROGRAM.format(loop, value))
+        path.write_text(PROGRAM.format(loop, body, value))
         run_cli(
             "run", "--backend", "cpu", "-n", 2, path, code=0, env={"GPUSHMEM_CHECK": str(tmp_path)}
         )
@@ -78,4 +78,10 @@ def test_what_a_loop_sees_is_recorded_once(calls, operation):
 def test_swaps_that_change_the_word_are_all_recorded(calls):
     loop = "shmem.atomic_swap(word, shmem.signal_fetch(word) + 1, 1) < 50"
     seen, _ = calls(loop, "atomic_swap", value=99)
+    assert seen > 40
+
+
+def test_swaps_that_see_the_same_and_change_it_are_all_recorded(calls):
+    loop = "shmem.atomic_swap(word, 9, 1) == 7 and status[0] < 50"
+    seen, _ = calls(loop, "atomic_swap", body="word[0] = 7; status[0] += 1")
     assert seen > 40
