@@ -142,35 +142,35 @@ def check(types: dict[str, str], release: str = "this release") -> None:
 
     `types` are a module's `struct_types`, their text by name; `release` is for the message.
     """
-    found = {}
-    for name, text in types.items():
-        structure = re.sub(r"^struct\.|\.\d+$", "", name)
-        if structure in STRUCTURES:
-            found[structure] = _split(text)
+    text_of = {re.sub(r"^struct\.|\.\d+$", "", name): text for name, text in types.items()}
     known = " and ".join(RELEASES)
-    for structure in ("nvshmemi_device_host_state_v1", "gpu_coll_env_params_v2"):
-        if structure not in found:
+    found: dict[str, list[str]] = {}
+    for structure in ("gpu_coll_env_params_v2", "nvshmemi_device_host_state_v1"):
+        if structure not in text_of:
             raise ShmemError(f"NVSHMEM {release} has no {structure}: gpushmem knows {known}")
-    wrong = [_difference(found, one) for one in RELEASES]
-    if all(wrong):
-        raise ShmemError(f"NVSHMEM {release}'s {wrong[-1]}: gpushmem knows {known}")
+        found[structure] = _split(text_of[structure])
+    _, difference = max(_difference(found, one) for one in RELEASES)
+    if difference:
+        raise ShmemError(f"NVSHMEM {release}'s {difference}: gpushmem knows {known}")
 
 
-def _difference(found: dict[str, list[str]], release: str) -> str:
-    """The first structure and field that is not as in `release`."""
+def _difference(found: dict[str, list[str]], release: str) -> tuple[int, str]:
+    """How many fields are as in `release` before the first that is not, which is told."""
+    alike = 0
     for structure, kinds in found.items():
         fields = _fields(structure, release)
         for (kind, name, count), is_kind in zip(fields, kinds, strict=False):
             wanted = KINDS[kind][1] if kind in KINDS else f"%struct.{kind}"
             wanted = f"[{count} x {wanted}]" if count else wanted
             if is_kind != wanted:
-                return f"{structure} has {is_kind} for {name}, in {release} {wanted}"
+                return alike, f"{structure} has {is_kind} for {name}, in {release} {wanted}"
+            alike += 1
         if len(kinds) != len(fields):
-            return (
-                f"{structure} has {len(kinds)} fields, in {release} it has {len(fields)}, "
-                f"the last of them {fields[-1][1]}"
+            last = fields[-1][1]
+            return alike, (
+                f"{structure} has {len(kinds)} fields, in {release} {len(fields)} up to {last}"
             )
-    return ""
+    return alike + 1, ""
 
 
 def _split(text: str) -> list[str]:
