@@ -32,6 +32,10 @@ BACKENDS = {
         "gpushmem.backends.nvshmem", 2,
         "Runs kernels on GPUs; NVSHMEM moves the data.",
     ),
+    "nvshmem-cpu": Entry(
+        "gpushmem.backends.nvshmem_cpu", 0,
+        "Runs kernels with NVSHMEM's own device code on this machine's cores.",
+    ),
     "null": Entry(
         "gpushmem.backends.null", 0,
         "One PE, host operations in NumPy, and no kernels.",

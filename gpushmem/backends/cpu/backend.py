@@ -37,7 +37,7 @@ from gpushmem.diagnosis.interrupts import Interrupts
 from gpushmem.diagnosis.journal import Journal
 from gpushmem.diagnosis.termination import Watch
 from gpushmem.errors import ArgumentError, ArgumentTypeError, ShmemError
-from gpushmem.job.job import current
+from gpushmem.job.job import Job, current
 from gpushmem.ops import Op
 from gpushmem.simt.base.embedding import Embedder, embed
 from gpushmem.simt.compiler.target import adopt, simt_target
@@ -68,15 +68,15 @@ class CpuBackend:
         assert job is not None  # see `runtime`
         if job.n_nodes > 1:
             hook.separate()
-        lowering.install()
+        self._install()
         self.my_pe, self.n_pes = job.my_pe, job.n_pes
         store.speak(job.my_pe == 0)
         self.heap_bytes = heap_bytes
-        self.world = World(job, heap_bytes)
+        self.world = World(job, heap_bytes, self._more_bytes(job))
         self._recorder, self._weak = recorder(self.world), weak_memory(self.world)
         self._meeting = Meeting(self.world, self._weak.wait_idle if self._weak else None)
         self._device = Device()
-        self._teams = Teams(self.world, self._meeting)
+        self._teams = self._make_teams()
         self._journal = Journal()
         self.world.native["journal"] = self._journal.address
         self._arrays, self._asking = Arrays(), Asking()
@@ -96,6 +96,7 @@ class CpuBackend:
             self.meet("init", heap_bytes)
             self.world.map_heap()
             self._arrays.heap = self.world.heap
+            self._mapped()
             if self._recorder is not None:
                 self._recorder.mapped()
             if self._weak is not None:
@@ -106,6 +107,23 @@ class CpuBackend:
         self._interrupts = Interrupts(self._accountant, self.world.board)
         self._runs = self.world.board.pes["kernel"][self.my_pe : self.my_pe + 1]
         embed(Embedder(self.world.native, self._explain, self._tell))
+
+    # --- what a backend on top of this one has of its own
+
+    @staticmethod
+    def _install() -> None:
+        """Give the operations their meaning in kernels."""
+        lowering.install()
+
+    def _more_bytes(self, job: Job) -> int:
+        """Symmetric memory that it needs beside the heap."""
+        return 0
+
+    def _make_teams(self) -> Teams:
+        return Teams(self.world, self._meeting)
+
+    def _mapped(self) -> None:
+        """All PEs' memory has been mapped."""
 
     # --- meeting
 
@@ -340,6 +358,11 @@ def warm_up(n_pes: int | None) -> None:
     if settings.get("GPUSHMEM_NODES") > 1:
         hook.separate()
     lowering.install()
+    prepare(n_pes)
+
+
+def prepare(n_pes: int | None) -> None:
+    """Prepare the engine."""
     scheduler.addresses()
     meeting.native()
     entry.warm_up()

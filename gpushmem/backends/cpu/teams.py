@@ -26,11 +26,13 @@ LONGEST = 40  # characters of a list of members in the name of a call, which a b
 class Teams:
     """The table of teams of one PE. All members of a team use the same row of their tables."""
 
+    first = len(PREDEFINED)  # the first row for teams that are made
+
     def __init__(self, world: World, meeting: Meeting) -> None:
         self._world, self._meeting = world, meeting
         self._table, self._most = world.teams, world.job.max_teams
-        if self._most < len(PREDEFINED):
-            raise ArgumentError(f"GPUSHMEM_MAX_TEAMS must be {len(PREDEFINED)} or more")
+        if self._most < self.first:
+            raise ArgumentError(f"GPUSHMEM_MAX_TEAMS must be {self.first} or more")
         everyone = range(world.job.n_pes)
         # The team of all counts its rounds on from one `init` to the next: the others may be ahead.
         self._enter(TEAM_WORLD, everyone)
@@ -151,7 +153,7 @@ class Teams:
 
     def _free_row(self, first: int) -> int:
         free = (self._table["n_pes"] == 0).nonzero()[0]
-        return next((int(row) for row in free if row >= first), self._most)
+        return next((int(row) for row in free if row >= max(first, self.first)), self._most)
 
     def _clear(self, team: int) -> None:
         """Reset the lines of a row: no round has taken place."""

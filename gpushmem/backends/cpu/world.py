@@ -91,6 +91,7 @@ WORLD = np.dtype(
         ("registered", "i8"),  # address of a number of ranges, and the ranges (start, end)
         ("mapped", "i8"),  # the lowest address that is memory of this process
         ("far", "i8"),  # the last PE of which an array was null
+        ("own", "i8"),  # of a backend made on top of this one
     ],
     align=True,
 )
@@ -107,10 +108,11 @@ PROT_NONE, PROT_READ_WRITE = 0, 3
 class World:
     """The mapped memory of a job. `heap_bytes` must be the same on every PE."""
 
-    def __init__(self, job: Job, heap_bytes: int) -> None:
+    def __init__(self, job: Job, heap_bytes: int, more_bytes: int = 0) -> None:
+        """Size the memory; a segment has `more_bytes` after its heap, on a page of their own."""
         self.job = job
         self.board = job.board
-        self.stride = _whole(heap_bytes, PAGE)
+        self.stride = _whole(heap_bytes, PAGE) + _whole(more_bytes, PAGE)
         self.heap_bytes = heap_bytes
         n = job.n_pes
         rows = job.max_teams + 1

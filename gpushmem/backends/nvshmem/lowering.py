@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -37,7 +38,7 @@ from gpushmem.backends.nvshmem.device_calls import (
 from gpushmem.ops import OPS, constants, roles
 from gpushmem.ops.row import BLOCK, Op
 
-__all__ = ["CALLS", "CORE", "install"]
+__all__ = ["CALLS", "CORE", "check", "install", "meanings"]
 
 
 class Call(NamedTuple):
@@ -252,30 +253,40 @@ CORE: dict[str, Any] = {}
 
 def install() -> None:
     """Give every row of the operation table its meaning in kernels on GPUs."""
-    if CORE:
-        return
+    if not _installed:
+        _installed.append(True)
+        for name, meaning in meanings().items():
+            op = OPS[name]
+            registry.register_global(op.function, Operation(op, partial(_same, meaning), check))
+
+
+_installed: list[bool] = []
+
+
+def meanings() -> dict[str, Any]:
+    """What Numba is to call for each row of the operation table."""
     rows = [op for op in OPS.values() if op.kernel]
-    for op in rows:
+    for op in rows if not CORE else ():
         if op.base in CALLS:
             row = CALLS[op.base]
             CORE[op.name] = _intrinsic(op, _definition(op, row), "{op}" in row.name)
         elif op.base in elements.DEFINITIONS:
             CORE[op.name] = _intrinsic(op, elements.DEFINITIONS[op.base])
-    for op in rows:
-        parameters = inspect.signature(op.function).parameters
-        # Intrinsics cannot have optional arguments.
-        optional = any(
-            parameters[name].default is not inspect.Parameter.empty for name in op.params
-        )
-        meaning = _overloaded(op) if optional or op.name not in CORE else CORE[op.name]
-        _bind(op, meaning)
+    return {op.name: _overloaded(op) if _is_composed(op) else CORE[op.name] for op in rows}
 
 
-def _bind(op: Op, meaning: Any) -> None:
-    registry.register_global(op.function, Operation(op, lambda: meaning, _check))
+def _is_composed(op: Op) -> bool:
+    """Whether a row is a function in Python: intrinsics cannot have optional arguments."""
+    parameters = inspect.signature(op.function).parameters
+    optional = any(parameters[name].default is not inspect.Parameter.empty for name in op.params)
+    return optional or op.name not in CORE
 
 
-def _check(op: Op, given: dict[str, Any]) -> None:
+def _same(meaning: Any) -> Any:
+    return meaning
+
+
+def check(op: Op, given: dict[str, Any]) -> None:
     """Raise for calls that NVSHMEM has no function for."""
     _words(op, given)
     if op.base in CALLS and "timeout_ns" not in given:

@@ -103,6 +103,9 @@ FIBER = _struct(
     ("clock", "i8"),  # an observer's own, as are the next two
     ("call", "i8"),
     ("poll", "i8"),
+    ("looked", "i8"),  # where a function of a bitcode library has looked last, ...
+    ("saw", "i8"),  # what it saw there,
+    ("looks", "i8"),  # ... and how often it has looked
     ("thread", THREAD),
 )
 

@@ -81,13 +81,15 @@ __all__ = [
     "device",
     "exceptions",
     "inlined",
+    "observe_access",
     "replaced",
     "simt_target",
 ]
 
 OPERATIONS = "gpushmem.ops."  # the embedder's operations, bound at `init`
 SHIM = "shim"  # the entry for all of numba-cuda's wrappers of CUDA C++ functions
-SHIM_HEADER = "\n#include <cuda_"
+# How sources begin whose functions are intrinsics: CUDA's small floats; NVSHMEM, if embedded.
+SHIM_HEADERS = ("\n#include <cuda_", "#define __NVSHMEM_NUMBA_SUPPORT__")
 THREAD_ARG, SITE_ARG = 1, 2  # argument 0 is the slot for the result
 
 # Object that kernels refer to -> its meaning on this target; see `bind`.
@@ -333,7 +335,7 @@ def _is_memory(pointer: Any) -> bool:
     return not isinstance(pointer, AllocaInstr | ir.Argument | ir.Constant | ir.GlobalVariable)
 
 
-def _observe(builder: SimtBuilder, pointer: Any, how: int, stored: Any = None) -> Any:
+def observe_access(builder: SimtBuilder, pointer: Any, how: int, stored: Any = None) -> Any:
     """Let the observer see an access, not those of its own code; returns where it takes place."""
     seen = observer.current()
     assert seen is not None
@@ -415,7 +417,7 @@ class SimtLower(CUDALower):
         self.builder.__class__ = SimtBuilder
         self.builder.simt_context = self.context
         if self._is_observed:
-            self.builder.simt_observe = _observe
+            self.builder.simt_observe = observe_access
             if sum(len(block.body) for block in self.func_ir.blocks.values()) <= SMALL:
                 self.function.attributes.add("alwaysinline")  # it has become too large for LLVM
 
@@ -562,8 +564,8 @@ class SimtLibrary(codegen.CodeLibrary):
 
     def add_linking_file(self, path: Any) -> None:
         source = path._data if isinstance(path, CUSource) else None
-        if isinstance(source, io.StringIO) and source.getvalue().startswith(SHIM_HEADER):
-            return  # numba-cuda's own shims, which are intrinsics here
+        if isinstance(source, io.StringIO) and source.getvalue().startswith(SHIM_HEADERS):
+            return  # shims of numba-cuda's, and of the embedder's, which are intrinsics here
         raise NotImplementedError(
             f"linking {path}: the CPU engine runs Python kernels; it has no compiler for CUDA C++ "
             "or PTX"
@@ -687,6 +689,9 @@ class SimtContext(CUDATargetContext):
     @property
     def call_conv(self) -> Any:
         return SimtCallConv(self)
+
+    def call_internal(self, builder: Any, fndesc: Any, sig: Any, args: Any) -> ir.Value:
+        return self.call_conv.call_internal(builder, fndesc, sig, args)
 
     def get_ufunc_info(self, ufunc_key: Any) -> Any:
         try:

@@ -10,6 +10,7 @@ Source: Itanium C++ ABI, "Mangling".
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -18,7 +19,7 @@ from llvmlite import ir
 from gpushmem.simt.compiler.target import INTRINSICS, SHIM
 from gpushmem.simt.intrinsics import fp8, halves
 
-__all__ = ["shim"]
+__all__ = ["foreign", "shim"]
 
 # C++ class -> format
 CLASSES = {
@@ -60,8 +61,14 @@ def _store(builder: Any, value: ir.Value, pointer: ir.Value) -> None:
     builder.store(value, builder.bitcast(pointer, value.type.as_pointer()))
 
 
+# Shims that an embedder generates, by name.
+foreign: dict[str, Callable[..., ir.Value]] = {}
+
+
 def shim(name: str, builder: Any, *args: ir.Value) -> ir.Value:
     """Generate the code of the shim `name`; returns its status, 0."""
+    if name in foreign:
+        return foreign[name](builder, *args)
     function, types, fmt = _parse(name)
     module: Any = halves if fmt in ("half", "bfloat") else fp8
     if function == "new" and module is halves:

@@ -166,7 +166,7 @@ def start_thread(launch_address: int, block_address: int, t: int) -> None:
     address = pool.free
     fiber = as_fiber(address)
     pool.free = fiber.next_free
-    fiber.what = fiber.clock = fiber.poll = 0
+    fiber.what = fiber.clock = fiber.poll = fiber.looked = fiber.looks = 0
     fiber.block = block_address
     fiber.warp = block_address + WARPS + t // LANES * WARP_BYTES
     fiber.lane = t % LANES

@@ -1,0 +1,28 @@
+"""The `nvshmem-cpu` backend: kernels run on this machine's cores, with NVSHMEM's own device code.
+
+It is the cpu backend with other operations in kernels: those of the nvshmem backend, which call
+NVSHMEM's device functions. These are translated from the bitcode that NVSHMEM installs.
+"""
+
+from gpushmem.backends import cpu, nvshmem
+from gpushmem.backends.about import About
+from gpushmem.backends.nvshmem import versions
+
+
+def _missing() -> str | None:
+    lacking = versions.lacking(versions.installed)
+    if not lacking:
+        return None
+    return f"backend nvshmem-cpu cannot be used here: {', '.join(lacking)}: {versions.INSTALL}"
+
+
+ABOUT = About(
+    backend="gpushmem.backends.nvshmem_cpu.backend:NvshmemCpuBackend",
+    tuning=nvshmem.TUNING,
+    shares_memory=True,
+    records=True,
+    warm_up="gpushmem.backends.nvshmem_cpu.backend:warm_up",
+    missing=_missing,
+    needs=(*cpu.ABOUT.needs, "packages"),
+    lacking=versions.lacking,
+)

@@ -1,0 +1,82 @@
+"""The `nvshmem-cpu` backend; see `CpuBackend`, on which it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gpushmem.artifacts.arguments import address_of
+from gpushmem.backends.cpu import backend, teams
+from gpushmem.backends.nvshmem_cpu import lowering
+from gpushmem.backends.nvshmem_cpu.functions import OWN
+from gpushmem.backends.nvshmem_cpu.state import FIRST_TEAM, DeviceState, internal_bytes
+from gpushmem.job.job import Job
+
+__all__ = ["NvshmemCpuBackend", "warm_up"]
+
+LONG = 8
+
+
+class NvshmemCpuBackend(backend.CpuBackend):
+    """One PE, whose kernels run NVSHMEM's device code."""
+
+    name = "nvshmem-cpu"
+
+    def __init__(self, heap_bytes: int) -> None:
+        super().__init__(heap_bytes)
+        for name in ("barrier_all", "sync_all"):  # kernels meet by NVSHMEM's own means
+            del self._inline.calls[name]
+
+    @staticmethod
+    def _install() -> None:
+        lowering.install()
+
+    def _more_bytes(self, job: Job) -> int:
+        return internal_bytes(job.n_pes, job.max_teams, job.n_nodes) + _words_bytes(job)
+
+    def _make_teams(self) -> Teams:
+        return Teams(self.world, self._meeting)
+
+    def _mapped(self) -> None:
+        world, job = self.world, self.world.job
+        heaps = [world.region + pe * world.stride for pe in range(job.n_pes)]
+        near = [heap if pe in job.node else 0 for pe, heap in enumerate(heaps)]
+        more = self._more_bytes(job)
+        internal = world.stride - (-(-more // 4096) * 4096)
+        self.state = DeviceState(
+            job.my_pe, job.n_pes, near, world.stride, job.node, job.max_teams, internal
+        )
+        self._teams.state = self.state
+        own = self._own = np.zeros(1, OWN)
+        own["state"] = self.state.address
+        own["words"] = world.heap + internal + more - _words_bytes(job)
+        world.native["own"] = address_of(own)
+
+
+class Teams(teams.Teams):
+    """Teams which NVSHMEM's device code knows, too."""
+
+    first = FIRST_TEAM
+    state: Any = None  # from when the heap has been mapped
+
+    def _enter(self, team: int, pes: Sequence[int]) -> None:
+        super()._enter(team, pes)
+        if self.state is not None:
+            self.state.add_team(team, pes)
+
+    def team_destroy(self, team: int) -> None:
+        super().team_destroy(team)
+        self.state.remove_team(int(team))
+
+
+def _words_bytes(job: Job) -> int:
+    """What `collect` needs: see `composed.workspace`."""
+    return job.max_teams * (job.n_pes + 1) * LONG
+
+
+def warm_up(n_pes: int | None) -> None:
+    """Prepare what the PEs need, in the process they will be forked from."""
+    lowering.install()
+    backend.prepare(n_pes)

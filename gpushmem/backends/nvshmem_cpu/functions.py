@@ -1,0 +1,100 @@
+"""NVSHMEM's device functions as the engine calls them: from the bitcode that NVSHMEM installs."""
+
+from __future__ import annotations
+
+import re
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import nvidia
+from llvmlite import ir
+from numba import types
+
+from gpushmem.backends.cpu.access import as_world
+from gpushmem.backends.nvshmem import shims
+from gpushmem.backends.nvshmem_cpu import layout
+from gpushmem.backends.nvshmem_cpu.layout import STATE
+from gpushmem.errors import BackendUnavailable
+from gpushmem.simt.base.layout import view
+from gpushmem.simt.base.native import i8p, i64
+from gpushmem.simt.bitcode import leaves
+from gpushmem.simt.bitcode.library import Bitcode
+from gpushmem.simt.bitcode.source import Facts
+from gpushmem.simt.compiler.primitives import user_word
+from gpushmem.simt.compiler.target import INTRINSICS, call_device, device
+from gpushmem.simt.intrinsics.shims import foreign
+
+__all__ = ["OWN", "digest", "install"]
+
+import numpy as np
+
+# What kernels find by `WORLD.own`.
+OWN = np.dtype([("state", "i8"), ("words", "i8")])  # see `DeviceState`; memory for `collect`
+as_own = view(OWN)
+FILE = "libnvshmem_device_sm_80.bc"
+VARIABLE = "nvshmemi_device_state_d"
+CALL = re.compile(r"(?P<result>retval = )?(?P<name>nvshmemx?_\w+)\((?P<arguments>[^;]*)\);")
+# The proxy carries what goes to other nodes: the code for other transports is left out.
+KNOWN = {(VARIABLE, STATE.fields["selected_device_transport"][1]): 0}
+
+
+@cache
+def library() -> Bitcode:
+    """The library, for GPUs of the oldest architecture that numba-cuda and NVSHMEM share."""
+    for folder in nvidia.__path__:
+        path = Path(folder, "nvshmem", "lib", FILE)
+        if path.exists():
+            made = Bitcode(path, Facts(KNOWN, frozenset({VARIABLE})))
+            layout.check(made.types())
+            return made
+    raise BackendUnavailable(f"NVSHMEM is installed without its bitcode, nvshmem/lib/{FILE}")
+
+
+def install() -> None:
+    """Make the engine find NVSHMEM's functions by the names that the bindings' shims have."""
+    leaves.places[VARIABLE] = _state
+    for symbol, (_, text) in shims._texts().items():
+        called = CALL.search(text.partition("{")[2])
+        if called is not None:
+            foreign[symbol] = partial(_shim, called["name"], called["result"] is not None)
+    for name, function, pointers in (
+        ("gpushmem_ptr", "nvshmem_ptr", (0,)), ("gpushmem_mc_ptr", "nvshmemx_mc_ptr", (1,)),
+    ):  # fmt: skip
+        INTRINSICS[name] = partial(_pointer, function, pointers)
+    INTRINSICS["gpushmem_words"] = _words
+
+
+def _shim(name: str, has_result: bool, builder: Any, result: Any, *arguments: Any) -> ir.Value:
+    """A shim's code: a call of the function, with the values that the arguments point to."""
+    value = library().call(builder, name, [builder.load(a) for a in arguments])
+    if has_result:
+        kind = result.type.pointee
+        if isinstance(kind, ir.IntType) and kind.width != value.type.width:
+            value = (builder.zext if kind.width > value.type.width else builder.trunc)(value, kind)
+        builder.store(value, result)
+    return ir.IntType(32)(0)
+
+
+def _pointer(name: str, pointers: tuple[int, ...], builder: Any, *arguments: Any) -> ir.Value:
+    """A function that takes and returns addresses as integers."""
+    given = [builder.inttoptr(a, i8p) if k in pointers else a for k, a in enumerate(arguments)]
+    return builder.ptrtoint(library().call(builder, name, given), i64)
+
+
+@device
+def state():
+    return as_own(as_world(user_word()).own).state
+
+
+@device
+def words():
+    return as_own(as_world(user_word()).own).words
+
+
+def _state(builder: Any) -> ir.Value:
+    return builder.inttoptr(call_device(builder, state, types.intp(), []), i8p)
+
+
+def _words(builder: Any) -> ir.Value:
+    return call_device(builder, words, types.intp(), [])

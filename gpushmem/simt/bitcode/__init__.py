@@ -1,0 +1,1 @@
+"""Device functions from LLVM bitcode for NVIDIA's GPUs, as code for this machine."""

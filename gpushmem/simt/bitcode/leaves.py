@@ -1,0 +1,597 @@
+"""What a GPU's code calls that is not code: each `Leaf` of a translation, as the engine's.
+
+Memory orders are kept. Relaxed and volatile accesses are atomic ones of LLVM, `monotonic`, so they
+are neither torn nor repeated nor left out; acquiring loads, releasing stores and fences are LLVM's;
+scopes make no difference here, other than for an observer. A load of 16 bytes is two of 8, as PTX
+has it: "vector accesses are performed as a set of equivalent scalar accesses". A thread that loads
+again and again what does not change lets the others run (`look`).
+
+Sources: PTX ISA 8.5, sections 8 (memory consistency model) and 9.7; NVVM IR specification.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils
+from numba.cuda import types
+from numba.cuda.core import callconv
+
+from gpushmem.errors import BackendUnavailable
+from gpushmem.simt.base.layout import LAUNCH, THREAD
+from gpushmem.simt.base.native import i8p, i64, monotonic_ns
+from gpushmem.simt.bitcode.translate import Leaf
+from gpushmem.simt.compiler import observer
+from gpushmem.simt.compiler.primitives import (
+    PAUSE,
+    as_fiber,
+    fail_if,
+    fiber_word,
+    load_field,
+    pause,
+    place,
+    poll,
+    text_word,
+)
+from gpushmem.simt.compiler.target import (
+    INTRINSICS,
+    SimtBuilder,
+    call_device,
+    device,
+    observe_access,
+    simt_target,
+)
+from gpushmem.simt.intrinsics import machine
+from gpushmem.simt.intrinsics.atomics import update
+from gpushmem.simt.intrinsics.halves import narrow, widen
+
+__all__ = ["ASSERTED", "define", "places"]
+
+i1, i16, i32 = (ir.IntType(n) for n in (1, 16, 32))
+RESERVED = 1024  # bytes of shared memory that CUDA keeps in each block
+Generate = Callable[..., Any]
+ASSERTED = 66  # failure code: an assertion of the library's; beside the engine's own
+# Variable of a library that is elsewhere -> generates its address.
+places: dict[str, Callable[[Any], Any]] = {}
+WORDS = {"float": ir.FloatType(), "double": ir.DoubleType(), "half": ir.HalfType(), "ptr": i8p,
+         "void": ir.VoidType()}  # fmt: skip
+
+
+def typed(text: str) -> Any:
+    """llvmlite's type of LLVM's text."""
+    text = text.strip()
+    if text in WORDS:
+        return WORDS[text]
+    if text[0] == "i":
+        return ir.IntType(int(text[1:]))
+    return ir.LiteralStructType([typed(part) for part in text.strip("{} ").split(",")])
+
+
+def define(module: ir.Module, leaf: Leaf) -> None:
+    """Add the function of a leaf to a module.
+
+    It is called as a function of C; what does the work follows the calling convention of kernels.
+    If that fails, the failure is known to the launch, and the thread ends here.
+    """
+    generate = generator(leaf)
+    result, arguments = typed(leaf.result), [typed(a) for a in leaf.arguments]
+    name = leaf.name.strip('"')
+    slot = result if not isinstance(result, ir.VoidType) else i64
+    inner = ir.Function(
+        module,
+        ir.FunctionType(callconv.int32_t, [slot.as_pointer(), i8p, i8p, *arguments]),
+        f"{name}.body",
+    )
+    builder = SimtBuilder(inner.append_basic_block("entry"))
+    builder.simt_context = simt_target.target_context
+    value = generate(builder, *inner.args[3:])
+    if value is not None and not isinstance(result, ir.VoidType):
+        builder.store(value, inner.args[0])
+    builder.ret(callconv.int32_t(0))
+
+    outer = ir.Function(module, ir.FunctionType(result, [i8p, i8p, *arguments]), name)
+    outer.attributes.add("alwaysinline")
+    inner.attributes.add("alwaysinline")
+    builder = ir.IRBuilder(outer.append_basic_block("entry"))
+    place = builder.alloca(slot)
+    status = builder.call(inner, [place, *outer.args])
+    with builder.if_then(builder.icmp_signed("!=", status, status.type(0)), likely=False):
+        _leave(builder, outer.args[0])
+    if isinstance(result, ir.VoidType):
+        builder.ret_void()
+    else:
+        builder.ret(builder.load(place))
+
+
+def _leave(builder: ir.IRBuilder, thread: ir.Value) -> None:
+    """End the thread, which is a fiber: the reference to `PAUSE` makes it one."""
+    launch = builder.inttoptr(load_field(builder, THREAD, thread, "launch"), i8p)
+    end = load_field(builder, LAUNCH, launch, "end_thread")
+    kind = ir.FunctionType(ir.VoidType(), [i64])
+    builder.call(builder.inttoptr(end, kind.as_pointer()), [builder.ptrtoint(thread, i64)])
+    switch = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(ir.VoidType(), [i8p, i64]), PAUSE
+    )
+    builder.call(switch, [thread, i64(0)])  # which is never reached
+
+
+def generator(leaf: Leaf) -> Generate:
+    """The generator of a leaf's code; raises `BackendUnavailable` if there is none."""
+    for pattern, make in PATTERNS:
+        match = pattern.fullmatch(leaf.what)
+        if match is not None:
+            made = make(leaf, *match.groups())
+            if made is not None:
+                return made
+    plain = INTRINSICS.get(leaf.what)
+    if plain is not None:
+        return plain
+    shown = leaf.what.replace("\\0A", " ").replace("\\09", " ")
+    raise BackendUnavailable(
+        f"the CPU engine does not know `{' '.join(shown.split())}` ({leaf.detail or 'NVVM'}), "
+        "which a function of a bitcode library uses"
+    )
+
+
+# --- memory
+
+
+@device
+def look(address, width, value):
+    """After a load that may be one of a loop's: let the others run if nothing has changed."""
+    fiber = as_fiber(fiber_word())
+    fiber.looks += 1
+    if (fiber.looked == address and fiber.saw == value) or fiber.looks & 15 == 0:
+        if fiber.what == 0:
+            poll(text_word("a function of NVSHMEM"), address, width)
+        else:  # the operation has said what it waits for
+            pause()
+    fiber.looked, fiber.saw = address, value
+
+
+def _looked(builder: Any, pointer: Any, value: Any) -> None:
+    word = value
+    if isinstance(value.type, ir.PointerType):
+        word = builder.ptrtoint(value, i64)
+    elif not isinstance(value.type, ir.IntType):
+        word = builder.bitcast(value, i32 if isinstance(value.type, ir.FloatType) else i64)
+    width = word.type.width // 8
+    if word.type.width < i64.width:
+        word = builder.zext(word, i64)
+    words = [builder.ptrtoint(pointer, i64), i64(width), word]
+    call_device(builder, look, types.void(types.intp, types.intp, types.intp), words)
+
+
+ORDERS = {"": None, "weak": None, "volatile": "monotonic", "relaxed": "monotonic",
+          "acquire": "acquire", "release": "release", "mmio": "monotonic"}  # fmt: skip
+FLOATS = {"float": i32, "double": i64, "half": i16}
+
+
+def _at(builder: Any, pointer: Any, kind: Any, offset: int = 0) -> Any:
+    """A pointer that an observer takes for one to memory, whatever it comes from."""
+    address = builder.ptrtoint(pointer, i64)
+    if offset:
+        address = builder.add(address, i64(offset))
+    observe, builder.simt_observe = builder.simt_observe, None
+    made = builder.inttoptr(address, kind.as_pointer())
+    builder.simt_observe = observe
+    return made
+
+
+def _loaded(builder: Any, pointer: Any, kind: Any, order: str | None, offset: int = 0) -> Any:
+    place = _at(builder, pointer, kind, offset)
+    if order is None:
+        return _seen(builder).load(place)
+    word = _word_of(kind)
+    place = builder.bitcast(place, word.as_pointer())
+    load = partial(ir.IRBuilder.load_atomic, builder, place, order, word.width // 8)
+    value = _seen(builder)._as_one(place, load)
+    return _as(builder, value, kind)
+
+
+def _stored(
+    builder: Any, value: Any, pointer: Any, order: str | None, offset: int = 0
+) -> None:
+    place = _at(builder, pointer, value.type, offset)
+    if order is None:
+        _seen(builder).store(value, place)
+        return
+    word = _word_of(value.type)
+    place = builder.bitcast(place, word.as_pointer())
+    bits = _as(builder, value, word)
+    store = partial(ir.IRBuilder.store_atomic, builder, bits, place, order, word.width // 8)
+    _seen(builder)._as_one(place, store)
+
+
+def _word_of(kind: Any) -> Any:
+    if isinstance(kind, ir.IntType):
+        return kind
+    return i64 if isinstance(kind, ir.PointerType | ir.DoubleType) else (
+        i32 if isinstance(kind, ir.FloatType) else i16
+    )  # fmt: skip
+
+
+def _as(builder: Any, value: Any, kind: Any) -> Any:
+    if value.type == kind:
+        return value
+    if isinstance(kind, ir.PointerType):
+        return builder.inttoptr(value, kind)
+    if isinstance(value.type, ir.PointerType):
+        return builder.ptrtoint(value, kind)
+    return builder.bitcast(value, kind)
+
+
+def _seen(builder: Any) -> Any:
+    """The builder, whose accesses an observer sees if there is one."""
+    if observer.current() is not None:
+        builder.simt_observe = observe_access
+    return builder
+
+
+def _plain(leaf: Leaf, volatile: str | None, what: str) -> Generate:
+    """Loads and stores of C++, also volatile ones."""
+    order = "monotonic" if volatile else None
+
+    def load(builder: Any, pointer: Any) -> Any:
+        value = _loaded(builder, pointer, typed(leaf.result), order)
+        if volatile:
+            _looked(builder, pointer, value)
+        return value
+
+    def store(builder: Any, pointer: Any, value: Any) -> None:
+        _stored(builder, value, pointer, order)
+
+    return load if what == "load" else store
+
+
+def _access(
+    leaf: Leaf, what: str, order: str, scope: str | None, many: str | None, letter: str, bits: str
+) -> Generate | None:
+    """Loads and stores of PTX."""
+    if order not in ORDERS:
+        return None
+    n, word = int(many or 1), ir.IntType(int(bits))
+    # Two neighbours are one word of 8 bytes where they fit: data and flag of NVSHMEM's LL protocol.
+    joined = n == 4 and word == i32
+
+    def load(builder: Any, pointer: Any) -> Any:
+        if joined:
+            pairs = [_loaded(builder, pointer, i64, ORDERS[order], 8 * k) for k in range(2)]
+            values = [
+                builder.trunc(builder.lshr(pair, i64(32 * half)), i32)
+                for pair in pairs for half in range(2)
+            ]  # fmt: skip
+        else:
+            values = [
+                _loaded(builder, pointer, word, ORDERS[order], k * word.width // 8)
+                for k in range(n)
+            ]
+        if ORDERS[order] is not None:
+            _looked(builder, pointer, values[-1])
+        wanted = typed(leaf.result)
+        if n == 1:
+            return _as(builder, values[0], wanted)
+        return cgutils.pack_struct(builder, values)
+
+    def store(builder: Any, pointer: Any, *values: Any) -> None:
+        if joined:
+            wide = [builder.zext(value, i64) for value in values]
+            for k in range(2):
+                pair = builder.or_(wide[2 * k], builder.shl(wide[2 * k + 1], i64(32)))
+                _stored(builder, pair, pointer, ORDERS[order], 8 * k)
+            return
+        for k, value in enumerate(values):
+            if value.type != word and isinstance(value.type, ir.IntType):
+                value = builder.trunc(value, word)
+            _stored(builder, value, pointer, ORDERS[order], k * word.width // 8)
+
+    return load if what == "ld" else store
+
+
+ATOMICS = {"add": "add", "and": "and", "or": "or", "xor": "xor", "exch": "xchg", "max": "max",
+           "min": "min", "inc": "uinc_wrap", "dec": "udec_wrap"}  # fmt: skip
+
+
+def _atomic(
+    leaf: Leaf, op: str, order: str, letter: str, bits: str
+) -> Generate | None:
+    """Atomic operations of PTX and NVVM."""
+    memory_order = {"acquire": "acquire", "release": "release", "acq_rel": "acq_rel"}.get(
+        order, "monotonic"
+    )
+    kind: Any = ir.IntType(int(bits))
+    if letter == "f":
+        kind = ir.FloatType() if bits == "32" else ir.DoubleType()
+
+    def swap(builder: Any, pointer: Any, expected: Any, value: Any) -> Any:
+        place = _at(builder, pointer, kind)
+        failing = "acquire" if memory_order in ("acquire", "acq_rel") else "monotonic"
+        both = _seen(builder).cmpxchg(place, expected, value, memory_order, failing)
+        old = builder.extract_value(both, 0)
+        _looked(builder, pointer, old)
+        return old
+
+    if op == "cas":
+        return swap
+    which = ATOMICS.get(op)
+    if which is None:
+        return None
+    if letter == "f":
+        which = "f" + which
+    elif letter == "u" and op in ("max", "min"):
+        which = "u" + which
+
+    def change(builder: Any, pointer: Any, value: Any) -> Any:
+        place = _at(builder, pointer, kind)
+        old = _seen(builder).atomic_rmw(which, place, value, memory_order)
+        _looked(builder, pointer, old)
+        return old
+
+    return change
+
+
+def _rmw(leaf: Leaf, op: str) -> Generate:
+    """Atomic operations of C++ that LLVM knows."""
+
+    def change(builder: Any, pointer: Any, value: Any) -> Any:
+        place = _at(builder, pointer, value.type)
+        old = _seen(builder).atomic_rmw(op, place, value, leaf.detail)
+        _looked(builder, pointer, old)
+        return old
+
+    return change
+
+
+def _cas(leaf: Leaf) -> Generate:
+    def change(builder: Any, pointer: Any, expected: Any, value: Any) -> Any:
+        place = _at(builder, pointer, value.type)
+        both = _seen(builder).cmpxchg(place, expected, value, leaf.detail, "monotonic")
+        _looked(builder, pointer, builder.extract_value(both, 0))
+        return both
+
+    return change
+
+
+SCOPES = {"cta": "llvm.nvvm.membar.cta", "block": "llvm.nvvm.membar.cta",
+          "gpu": "llvm.nvvm.membar.gl", "device": "llvm.nvvm.membar.gl",
+          "sys": "llvm.nvvm.membar.sys", "gl": "llvm.nvvm.membar.gl"}  # fmt: skip
+
+
+def _fence(leaf: Leaf, scope: str) -> Generate | None:
+    return INTRINSICS.get(SCOPES.get(scope, ""))
+
+
+def _cpp_fence(leaf: Leaf) -> Generate | None:
+    return _fence(leaf, leaf.detail.split()[1])
+
+
+# --- threads
+
+
+def _barrier(leaf: Leaf) -> Generate:
+    """Barriers of the whole block, number 0."""
+
+    def meet(builder: Any, number: Any, count: Any = None) -> None:
+        INTRINSICS["llvm.nvvm.barrier0"](builder)
+
+    return meet
+
+
+def _laneid(leaf: Leaf) -> Generate:
+    return machine.laneid
+
+
+MODES = {"idx": 0, "up": 1, "down": 2, "bfly": 3}
+VOTES = {"all": 0, "any": 1, "uni": 2, "ballot": 3}
+
+
+def _shuffle(leaf: Leaf, mode: str, letter: str) -> Generate:
+    def exchange(builder: Any, mask: Any, value: Any, lane: Any, clamp: Any) -> Any:
+        kind = value.type
+        both = machine.shuffle(builder, mask, i32(MODES[mode]), _as(builder, value, i32), lane, clamp)
+        return _as(builder, builder.extract_value(both, 0), kind)
+
+    return exchange
+
+
+def _vote(leaf: Leaf, mode: str) -> Generate:
+    def vote(builder: Any, mask: Any, predicate: Any) -> Any:
+        both = machine.vote(builder, mask, i32(VOTES[mode]), predicate)
+        return builder.extract_value(both, 0 if mode == "ballot" else 1)
+
+    return vote
+
+
+def _match_all(leaf: Leaf, bits: str) -> Generate:
+    return machine.match_all
+
+
+def _redux(leaf: Leaf) -> Generate:
+    """The sum of the lanes' values: by five exchanges, in the lanes of a full mask."""
+
+    def total(builder: Any, value: Any, mask: Any) -> Any:
+        for distance in (16, 8, 4, 2, 1):
+            both = machine.shuffle(builder, mask, i32(3), value, i32(distance), i32(31))
+            value = builder.add(value, builder.extract_value(both, 0))
+        return value
+
+    return total
+
+
+def _globaltimer(leaf: Leaf) -> Generate:
+    def read(builder: Any) -> Any:
+        return call_device(builder, clock, types.intp(), [])
+
+    return read
+
+
+@device
+def clock():
+    return monotonic_ns()
+
+
+def _gridid(leaf: Leaf) -> Generate:
+    """A number of the launch: its address, which no other has at the same time."""
+    return lambda builder: machine.thread_field(builder, "launch")
+
+
+def _zero(leaf: Leaf) -> Generate:
+    return lambda builder, *args: typed(leaf.result)(0)
+
+
+def _nothing(leaf: Leaf) -> Generate:
+    return lambda builder, *args: None
+
+
+# --- arithmetic
+
+
+def _bfind(leaf: Leaf) -> Generate:
+    """How far the highest bit that is set is from the top; all ones if none is."""
+
+    def find(builder: Any, value: Any) -> Any:
+        zeros = builder.ctlz(value, i1(0))
+        none = builder.icmp_unsigned("==", value, i32(0))
+        return builder.select(none, i32(-1), zeros)
+
+    return find
+
+
+def _funnel(leaf: Leaf) -> Generate:
+    """The lower word of two, as one, shifted to the right."""
+
+    def shift(builder: Any, low: Any, high: Any, by: Any) -> Any:
+        both = builder.or_(builder.zext(low, i64), builder.shl(builder.zext(high, i64), i64(32)))
+        by = builder.zext(builder.and_(by, i32(31)), i64)
+        return builder.trunc(builder.lshr(both, by), i32)
+
+    return shift
+
+
+def _reserved(leaf: Leaf) -> Generate:
+    """The part of a block's shared memory that CUDA keeps for cooperative groups."""
+
+    def find(builder: Any) -> Any:
+        statement = {"shared": f"simt.shared.reserved.{RESERVED}.16"}
+        return builder.ptrtoint(place(builder, RESERVED, 16, statement), i64)
+
+    return find
+
+
+def _pair(leaf: Leaf) -> Generate:
+    return lambda builder, first, second: cgutils.pack_struct(builder, [first, second])
+
+
+def _half(leaf: Leaf, op: str, fmt: str) -> Generate:
+    """Sums and products of 16-bit floats."""
+    kind = "half" if fmt == "f16" else "bfloat"
+
+    def compute(builder: Any, a: Any, b: Any) -> Any:
+        method = builder.fadd if op == "add" else builder.fmul
+        return narrow(kind, builder, method(widen(kind, builder, a), widen(kind, builder, b)))
+
+    return compute
+
+
+def _add_half(leaf: Leaf, fmt: str) -> Generate:
+    def add(builder: Any, pointer: Any, value: Any) -> Any:
+        compute = _half(leaf, "add", fmt)
+        place = _at(builder, pointer, i16)
+        return update(builder, place, lambda old: (compute(builder, old, value), i1(1)))
+
+    return add
+
+
+def _compare_halves(leaf: Leaf, op: str, fmt: str) -> Generate:
+    kind = "half" if fmt == "f16" else "bfloat"
+    yes = {"f16": 1, "f32": 0xFFFFFFFF}
+
+    def compare(builder: Any, a: Any, b: Any) -> Any:
+        sign = {"lt": "<", "gt": ">"}[op]
+        found = builder.fcmp_ordered(sign, widen(kind, builder, a), widen(kind, builder, b))
+        result = typed(leaf.result)
+        return builder.select(found, result(yes[fmt]), result(0))
+
+    return compare
+
+
+# --- the C library of CUDA
+
+
+@device
+def fail_asserted(text, file, line, function):
+    fail_if(True, ASSERTED, text, file, line, function)
+
+
+def _assert(leaf: Leaf) -> Generate:
+    def fail(builder: Any, text: Any, file: Any, line: Any, function: Any, size: Any) -> None:
+        words = [builder.ptrtoint(p, i64) for p in (text, file, function)]
+        args = [words[0], words[1], builder.zext(line, i64), words[2]]
+        call_device(builder, fail_asserted, types.void(*[types.intp] * 4), args)
+
+    return fail
+
+
+def _printf(leaf: Leaf) -> Generate:
+    """Print what is packed as C passes it: integers of 4 or 8 bytes, pointers, doubles."""
+    formats = leaf.detail.split()
+    fields = [i64 if "l" in f or "z" in f or f[-1] in "ps" else
+              ir.DoubleType() if f[-1] in "feg" else i32 for f in formats]  # fmt: skip
+
+    def show(builder: Any, text: Any, packed: Any) -> Any:
+        kind = ir.LiteralStructType(fields)
+        source = builder.bitcast(packed, kind.as_pointer())
+        return machine.vprintf(builder, text, builder.bitcast(source, i8p))
+
+    return show
+
+
+def _address(leaf: Leaf, variable: str) -> Generate:
+    return places[variable]
+
+
+PATTERNS: list[tuple[re.Pattern[str], Callable[..., Generate | None]]] = [
+    (re.compile(pattern), make)
+    for pattern, make in (
+        (r"(volatile )?(load|store)", _plain),
+        (r"(ld|st)(?:\.(volatile|weak|relaxed|acquire|release|mmio|))??(?:\.relaxed)?"
+         r"(?:\.(cta|gpu|sys|cs))?(?:\.global)?(?:\.L1::no_allocate)?(?:\.v([24]))?"
+         r"\.([bus])(8|16|32|64)\s.*", lambda leaf, what, order, *rest: _access(
+             leaf, what, order or "", *rest)),
+        (r"atom\.(\w+)\.(\w+)\.(?:cta|gpu|sys)\.([usbf])(32|64) .*", _atomic),
+        (r"llvm\.nvvm\.atomic\.(\w+)\.gen\.([if])\.(?:cta|gpu|sys)\.[if](32|64)\.p0",
+         lambda leaf, op, letter, bits: _atomic(
+             leaf, op, "relaxed", "u" if op in ("max", "min") and letter == "i" else letter, bits)),
+        (r"rmw (\w+)", _rmw),
+        (r"cas", _cas),
+        (r"fence\.acq_rel\.(\w+);", _fence),
+        (r"fence", _cpp_fence),
+        (r"llvm\.nvvm\.barrier\.cta\.sync\.aligned\.all|bar\.sync \$0, \$1;", _barrier),
+        (r"mov\.u32\s+\$0,\s+%laneid;", _laneid),
+        (r"mov\.u32\s+\$0,\s+%smid;", _zero),
+        (r"mov\.u64\s+\$0,\s+%globaltimer;", _globaltimer),
+        (r"mov\.u64\s+\$0,\s+%gridid;", _gridid),
+        (r"llvm\.nvvm\.shfl\.sync\.(\w+)\.([if])32", _shuffle),
+        (r"llvm\.nvvm\.vote\.(\w+)\.sync", _vote),
+        (r"llvm\.nvvm\.match\.all\.sync\.i(32|64)p", _match_all),
+        (r"llvm\.nvvm\.redux\.sync\.add", _redux),
+        (r"isspacep\.local \$0, \$1;", _zero),
+        (r"\{.*%reserved_smem_offset_1;.*", _reserved),
+        (r"bfind\.shiftamt\.u32 \$0, \$1;", _bfind),
+        (r"mov\.b64 \$0, \$2;.*mov\.b64 \$1, \$3;", _pair),
+        (r"\{(add|mul)\.(f16) .*", _half),
+        (r"\{.*0x(3f80|8000)U;.*fma\.rn\.bf16 .*", lambda leaf, one: _half(
+            leaf, "add" if one == "3f80" else "mul", "bf16")),
+        (r"\{ atom\.add\.noftz\.(f16) .*", _add_half),
+        (r"shf\.r\.wrap\.b32 .*", _funnel),
+        (r"\{.*setp\.(lt|gt)\.(f16) .*", _compare_halves),
+        (r"\{.*set\.(lt|gt)\.f32\.(f32) .*", _compare_halves),
+        (r"__assertfail", _assert),
+        (r"printf", _printf),
+        (r"address of (\w+)", _address),
+    )
+]  # fmt: skip

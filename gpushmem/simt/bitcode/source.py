@@ -1,0 +1,199 @@
+"""A library of device functions in LLVM bitcode: what a function needs of it, as LLVM's text.
+
+The text is what LLVM prints, without what says nothing on a CPU: address spaces, attributes of
+functions, metadata. Loads of a constant that the embedder knows (`Facts`) are replaced by it, and
+LLVM removes the branches that are then never taken.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import re
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from gpushmem import store
+from gpushmem.errors import BackendUnavailable
+
+__all__ = ["Facts", "Source"]
+
+NAME = r'"[^"]+"|[\w.$-]+'
+REFERENCE = re.compile(rf"@({NAME})")
+TYPE_NAME = re.compile(rf"%((?:struct|union|class)\.[\w.$-]+|{NAME})")
+# A definition or declaration in a module's text; the name begins with @ or %.
+PART = re.compile(
+    rf"^define [^@\n]*(@(?:{NAME}))\([^\n]*\n(?:[^}}\n][^\n]*\n|\n)*\}}$"
+    rf"|^declare [^@\n]*(@(?:{NAME}))\([^\n]*$"
+    rf"|^([@%](?:{NAME})) = [^\n]*$",
+    re.MULTILINE,
+)
+ERASED = [
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r",? ![\w.]+ !\d+", ""),  # metadata
+        (r"(?<=[)\w]) #\d+", ""),  # attributes of functions
+        (rf"addrspacecast \(ptr(?: addrspace\(\d\))? (@(?:{NAME})) to ptr(?: addrspace\(\d\))?\)",
+         r"\1"),
+        (r" addrspace\(\d\)", ""),
+        (r"= addrspacecast ptr", "= bitcast ptr"),
+        (r"\b(?:dso_local|local_unnamed_addr|unnamed_addr|fastcc|internal|externally_initialized"
+         r"|private) ", ""),
+    )
+]  # fmt: skip
+DROPPED = re.compile(r"\s*(?:tail |notail )?call void @llvm\.experimental\.noalias\.scope\.decl")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the embedder knows of a library's global variables, by their names.
+
+    `known`: (variable, offset) -> the integer that is there as long as the process lives.
+    `places`: the variables that are elsewhere, whose addresses the embedder's code gives.
+    """
+
+    known: dict[tuple[str, int], int] = field(default_factory=dict)
+    places: frozenset[str] = frozenset()
+
+
+class Source:
+    """A bitcode file."""
+
+    def __init__(self, path: Path, facts: Facts) -> None:
+        self.path, self.facts = path, facts
+        self._loads = [
+            (re.compile(
+                rf"= load (i\d+), ptr getelementptr inbounds(?: nuw)? \(i8, ptr @{name}, "
+                rf"i64 {offset}\), align \d+"
+            ), rf"= add \1 0, {value}")
+            for (name, offset), value in facts.known.items()
+        ]  # fmt: skip
+
+    @cached_property
+    def texts(self) -> dict[str, bytes]:
+        """Its functions, variables and structures, by name, as compressed text of LLVM.
+
+        Made once: it takes a dozen seconds for the largest library there is.
+        """
+        how = Path(__file__).read_bytes(), tuple(sorted(self.facts.known.items()))
+        name = store.key("bitcode", self.digest, llvm.llvm_version_info, *how)
+        return store.get_or_build(name, self._split, pickle.dumps, pickle.loads)
+
+    def types(self) -> dict[str, str]:
+        """Its structures: the definition of each, by name."""
+        return {
+            name[1:]: zlib.decompress(text).decode().partition(" = type ")[2]
+            for name, text in self.texts.items() if name[0] == "%"
+        }  # fmt: skip
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest of the file."""
+        return hashlib.sha256(self._read()).hexdigest()
+
+    def _read(self) -> bytes:
+        try:
+            return self.path.read_bytes()
+        except OSError as error:
+            raise BackendUnavailable(f"cannot read {self.path}: {error.strerror}") from error
+
+    def _split(self) -> dict[str, bytes]:
+        try:
+            text = str(llvm.parse_bitcode(self._read(), llvm.create_context()))
+        except RuntimeError as error:
+            raise BackendUnavailable(f"{self.path} is not LLVM bitcode: {error}") from error
+        parts = {unquoted(m[1] or m[2] or m[3]): m[0] for m in PART.finditer(text)}
+        for name, part in parts.items():
+            if any(f"@{of} to ptr), i64 {at})" in part for of, at in self.facts.known):
+                parts[name] = self._specialised(name, parts)
+        return {name: zlib.compress(part.encode(), 1) for name, part in parts.items()}
+
+    def _specialised(self, name: str, parts: dict[str, str]) -> str:
+        """A function without the branches that known loads never take."""
+        text = erased(parts[name])
+        for load, value in self._loads:
+            text = load.sub(value, text)
+        others = {f"@{unquoted(n)}" for n in REFERENCE.findall(text)} - {name}
+        context = [part for key, part in parts.items() if key[0] == "%"]
+        context += [_declared(other, erased(parts[other])) for other in others]
+        module = _module("\n".join([*context, text]), name[1:])
+        return str(module.get_function(name[1:]))
+
+    def needed_by(self, name: str) -> str:
+        """A module of the function and of all that it needs, as text."""
+        if f"@{name}" not in self.texts:
+            raise BackendUnavailable(f"{self.path} has no function {name}")
+        found: dict[str, str] = {}
+        todo = [name]
+        while todo:
+            wanted = todo.pop()
+            if wanted in found:
+                continue
+            found[wanted] = text = self._text(wanted)
+            todo.extend(unquoted(n) for n in dict.fromkeys(REFERENCE.findall(text)))
+        body = "\n".join(reversed(found.values()))
+        return str(_module("\n".join([*self._types_in(body), body]), name))
+
+    def _text(self, name: str) -> str:
+        """A function or variable."""
+        if name in self.facts.places:
+            return f"@{name} = external global i8"
+        if f"@{name}" not in self.texts:
+            raise BackendUnavailable(f"{self.path} refers to {name} and does not have it")
+        return erased(zlib.decompress(self.texts[f"@{name}"]).decode())
+
+    def _types_in(self, text: str) -> Iterable[str]:
+        """The definitions of the structures that a text names."""
+        found: dict[str, str] = {}
+        todo = [text]
+        while todo:
+            for name in dict.fromkeys(TYPE_NAME.findall(todo.pop())):
+                name = unquoted(name)
+                if f"%{name}" in self.texts and name not in found:
+                    found[name] = zlib.decompress(self.texts[f"%{name}"]).decode()
+                    todo.append(found[name].partition("=")[2])
+        return found.values()
+
+
+def unquoted(name: str) -> str:
+    """A name as LLVM writes it, without the quotes."""
+    return name.replace('"', "")
+
+
+def erased(text: str) -> str:
+    """A definition without what says nothing on a CPU."""
+    lines = [line for line in text.strip().splitlines() if not DROPPED.match(line)]
+    text = "\n".join(line for line in lines if not line.startswith(";"))
+    for pattern, replacement in ERASED:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def _declared(name: str, text: str) -> str:
+    """A declaration of what a text defines."""
+    if text.startswith("define"):
+        return text.partition("\n")[0].replace("define", "declare", 1).removesuffix("{")
+    return text if text.startswith("declare") else f"{name} = external global i8"
+
+
+def _module(text: str, root: str) -> Any:
+    """The module without the branches that are never taken, and what only these need."""
+    module = llvm.parse_assembly(text, llvm.create_context())
+    for value in [*module.functions, *module.global_variables]:
+        if not value.is_declaration and value.name != root:
+            value.linkage = "internal"
+    machine = llvm.Target.from_default_triple().create_target_machine()
+    passes = llvm.create_new_module_pass_manager()
+    for add in (
+        passes.add_sccp_pass, passes.add_simplify_cfg_pass, passes.add_dead_code_elimination_pass,
+        passes.add_global_dead_code_eliminate_pass,
+    ):  # fmt: skip
+        add()
+    passes.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(1)))
+    return module

@@ -1,0 +1,293 @@
+"""From LLVM's text of GPU functions to functions that the engine's kernels can call.
+
+Every function gets the two hidden arguments of the calling convention, `thread` and `site`, in
+front of its own. What is NVIDIA's becomes a call of a function with the same arguments, which
+`leaves` generates: intrinsics of NVVM, inline assembly, calls of the C library of CUDA; so do loads
+that are volatile, in which a thread may wait, atomic instructions, and, where kernels are observed,
+all other accesses to memory. All else stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gpushmem.simt.bitcode.source import NAME, unquoted
+
+__all__ = ["HIDDEN", "Leaf", "Translation", "translate"]
+
+HIDDEN = "ptr %simt.thread, ptr %simt.site"
+LLVMS_OWN = re.compile(r"llvm\.(?!nvvm\.)")
+TYPE = r"(?:\{[^}]*\}|<[^>]*>|\[[^\]]*\]|%[\w.$-]+|\w+)"
+CALL = re.compile(
+    r"(?P<to>%[\w.$-]+ = )?(?:tail |notail |musttail )?call (?P<flags>(?:nnan |ninf |nsz |arcp |"
+    r"contract |afn |reassoc |fast )*)(?P<attributes>(?:noundef |zeroext |signext |nonnull |"
+    rf"(?:range|align|dereferenceable)\([^)]*\) |align \d+ )*)(?P<type>{TYPE})(?P<more> \([^)]*\))? "
+    rf"(?:@(?P<name>{NAME})|asm (?P<how>[a-z ]*)\"(?P<text>[^\"]*)\", \"(?P<constraints>[^\"]*)\")"
+    r"\((?P<args>.*)\)$"
+)
+DEFINE = re.compile(rf"^define (?P<before>[^@]*)@(?P<name>{NAME})\((?P<args>.*)\)(?P<after>[^)]*)\{{$")
+LOAD = re.compile(
+    rf"(?P<to>%[\w.$-]+) = load (?P<volatile>volatile )?(?P<type>{TYPE}), "
+    r"ptr (?P<pointer>.+), align (?P<align>\d+)$"
+)
+STORE = re.compile(
+    rf"store (?P<volatile>volatile )?(?P<type>{TYPE}) (?P<value>.+), "
+    r"ptr (?P<pointer>.+), align (?P<align>\d+)$"
+)
+RMW = re.compile(
+    rf"(?P<to>%[\w.$-]+) = atomicrmw (?:volatile )?(?P<op>\w+) ptr (?P<pointer>.+), "
+    rf"(?P<type>{TYPE}) (?P<value>\S+) (?:syncscope\(\"\w*\"\) )?(?P<order>\w+), align \d+$"
+)
+CMPXCHG = re.compile(
+    r"(?P<to>%[\w.$-]+) = cmpxchg (?:weak )?(?:volatile )?ptr (?P<pointer>.+), "
+    rf"(?P<type>{TYPE}) (?P<expected>\S+), {TYPE} (?P<value>\S+) "
+    r"(?:syncscope\(\"\w*\"\) )?(?P<order>\w+) \w+, align \d+$"
+)
+FENCE = re.compile(r"fence (?:syncscope\(\"(?P<scope>\w*)\"\) )?(?P<order>\w+)$")
+PLACED = r"getelementptr (?:inbounds )?(?:nuw )?\(i8, ptr @{name}, i64 (\d+)\)"
+RESULT = re.compile(r"(%[\w.$-]+) = (alloca|getelementptr|bitcast) ")
+
+
+class Leaf(NamedTuple):
+    """A function that `leaves` generates.
+
+    `what` is the intrinsic's name, the text of the assembly, or one of "load", "store",
+    "volatile load", "volatile store", "rmw OP", "cas", "fence", "address of VARIABLE", "printf".
+    """
+
+    what: str
+    result: str  # LLVM's types
+    arguments: tuple[str, ...]
+    detail: str = ""  # constraints of assembly, alignment of an access, fields of what is printed
+
+    @property
+    def name(self) -> str:
+        """Its name in a module: the same for equal leaves."""
+        return f'"simt.leaf {self.what}|{self.detail}|{self.result}|{",".join(self.arguments)}"'.replace(
+            "\\", "/"
+        )
+
+
+class Signature(NamedTuple):
+    """A function that kernels can call, by LLVM's types."""
+
+    result: str
+    arguments: tuple[str, ...]
+
+
+@dataclass
+class Translation:
+    """A module of functions for this machine: LLVM's text of it, and what it calls."""
+
+    text: str
+    signature: Signature
+    leaves: list[Leaf] = field(default_factory=list)
+    local_bytes: int = 0
+
+
+def translate(text: str, root: str, places: frozenset[str], observed: bool) -> Translation:
+    """Translate a module, of which kernels call the function `root`."""
+    translator = _Translator(text, places, observed)
+    lines = [*translator.lines()]
+    leaves = list(translator.leaves)
+    declared = [
+        f"declare {leaf.result} @{leaf.name}({', '.join([HIDDEN, *leaf.arguments])})"
+        for leaf in leaves
+    ]
+    return Translation(
+        "\n".join([*lines, *declared]), translator.signatures[root], leaves, translator.local_bytes
+    )
+
+
+class _Translator:
+    def __init__(self, text: str, places: frozenset[str], observed: bool) -> None:
+        self.text, self.observed = text, observed
+        self.places = [(name, re.compile(PLACED.format(name=name))) for name in places]
+        self.leaves: dict[Leaf, None] = {}
+        self.signatures: dict[str, Signature] = {}
+        self.local_bytes = 0
+        self.types = dict(re.findall(r"^(%[\w.$-]+) = type <?\{ (.*) \}>?$", text, re.MULTILINE))
+        self.constants = dict(re.findall(rf"^@({NAME}) = .*? c\"(.*)\\00\"", text, re.MULTILINE))
+
+    def lines(self) -> list[str]:
+        """The module's lines."""
+        made: list[str] = []
+        body: list[str] | None = None
+        for line in self.text.splitlines():
+            if line.startswith("define "):
+                body = [line]
+            elif line == "}" and body is not None:
+                made.extend(self._function(body))
+                made.append(line)
+                body = None
+            elif body is not None:
+                body.append(line)
+            elif line.startswith("declare "):
+                if LLVMS_OWN.match(unquoted(line.partition("@")[2])):
+                    made.append(_without_groups(line))
+            elif line.startswith("@"):
+                if not any(line.startswith(f"@{name} ") for name, _ in self.places):
+                    made.append(re.sub(r" = (?:internal|private) ", " = private ", line))
+            elif not line.startswith((";", "source_filename", "attributes ", "!")):
+                made.append(line)
+        return made
+
+    def _function(self, body: list[str]) -> list[str]:
+        head = DEFINE.match(body[0])
+        assert head is not None, body[0]
+        arguments = split(head["args"])
+        result = head["before"].split()[-1] if not head["before"].rstrip().endswith("}") else (
+            "{" + head["before"].partition("{")[2].strip()
+        )  # fmt: skip
+        name = unquoted(head["name"])
+        self.signatures[name] = Signature(result, tuple(a.split()[0] for a in arguments))
+        stack = self._stack(body)
+        self.places_used: dict[tuple[str, int], str] = {}
+        inner = [self._line(line, stack) for line in body[1:]]
+        first = []
+        for (variable, offset), register in self.places_used.items():
+            leaf = self._leaf(f"address of {variable}", "ptr", ())
+            base = f"%simt.of.{variable}"
+            if not any(line.startswith(f"  {base} =") for line in first):
+                first.append(f"  {base} = call ptr @{leaf}({HIDDEN})")
+            first.append(f"  {register} = getelementptr i8, ptr {base}, i64 {offset}")
+        before = re.sub(r"^(?:internal|private) ", "", head["before"])
+        return [
+            f"define linkonce_odr {before}@{head['name']}({', '.join([HIDDEN, *arguments])}) {{",
+            *first, *inner,
+        ]  # fmt: skip
+
+    def _stack(self, body: list[str]) -> set[str]:
+        """The registers that point to the function's own variables."""
+        found: set[str] = set()
+        for line in body:
+            match = RESULT.match(line.strip())
+            if match is None:
+                continue
+            if match[2] == "alloca":
+                found.add(match[1])
+                sizes = [int(n) for n in re.findall(r"\[(\d+) x", line)]
+                self.local_bytes += 64 * max(sizes, default=1)
+            elif any(re.search(rf"{re.escape(r)}(?![\w.$-])", line.partition(" = ")[2])
+                     for r in re.findall(r"%[\w.$-]+", line.partition("ptr ")[2])[:1]
+                     if r in found):  # fmt: skip
+                found.add(match[1])
+        return found
+
+    def _line(self, line: str, stack: set[str]) -> str:
+        text = line.strip()
+        for name, pattern in self.places:
+            text = pattern.sub(lambda m, name=name: self._place(name, int(m[1])), text)
+            if f"@{name}" in text:
+                text = re.sub(rf"@{name}\b", lambda m, name=name: self._place(name, 0), text)
+        for pattern, method in (
+            (CALL, self._call), (LOAD, self._load), (STORE, self._store), (RMW, self._rmw),
+            (CMPXCHG, self._cmpxchg), (FENCE, self._fence),
+        ):  # fmt: skip
+            match = pattern.match(text)
+            if match is not None:
+                text = method(match, stack) or text
+                break
+        return f"  {_without_groups(text)}" if not text.endswith(":") else text
+
+    def _place(self, variable: str, offset: int) -> str:
+        return self.places_used.setdefault((variable, offset), f"%simt.of.{variable}.{offset}")
+
+    def _leaf(self, what: str, result: str, arguments: tuple[str, ...], detail: str = "") -> str:
+        leaf = Leaf(what, result, arguments, detail)
+        self.leaves[leaf] = None
+        return leaf.name
+
+    def _call(self, match: re.Match[str], stack: set[str]) -> str | None:
+        to, args, typ = match["to"] or "", match["args"], match["type"]
+        name = unquoted(match["name"] or "")
+        if LLVMS_OWN.match(name):
+            return None
+        given = [HIDDEN, *filter(None, [args])]
+        if match["text"] is None and name in self._defined:
+            return f"{to}call {match['flags']}{match['attributes']}{typ} @{match['name']}({', '.join(given)})"
+        what, detail = (name, "") if match["text"] is None else (match["text"], match["constraints"])
+        if name == "vprintf":
+            what, detail = "printf", self._printed(args)
+        kinds = tuple(_type(a) for a in split(args))
+        return f"{to}call {typ} @{self._leaf(what, typ, kinds, detail)}({', '.join(given)})"
+
+    @property
+    def _defined(self) -> set[str]:
+        if not hasattr(self, "_names"):
+            found = re.findall(rf"^define [^@\n]*@({NAME})\(", self.text, re.MULTILINE)
+            self._names = {unquoted(name) for name in found}
+        return self._names
+
+    def _printed(self, args: str) -> str:
+        """The types of what is printed, of which LLVM shows a pointer only: by the format."""
+        constant = re.search(rf"@({NAME})", args)
+        text = self.constants.get(constant[1], "") if constant else ""
+        return " ".join(re.findall(r"%[-+ #0-9.]*(?:hh|h|ll|l|z)?[a-zA-Z]", text))
+
+    def _load(self, match: re.Match[str], stack: set[str]) -> str | None:
+        pointer, typ = match["pointer"], match["type"]
+        volatile = match["volatile"] is not None
+        if pointer in stack or not (volatile or self._is_seen(pointer)):
+            return None
+        leaf = self._leaf("volatile load" if volatile else "load", typ, ("ptr",), match["align"])
+        return f"{match['to']} = call {typ} @{leaf}({HIDDEN}, ptr {pointer})"
+
+    def _store(self, match: re.Match[str], stack: set[str]) -> str | None:
+        pointer, typ = match["pointer"], match["type"]
+        volatile = match["volatile"] is not None
+        if pointer in stack or not (volatile or self._is_seen(pointer)):
+            return None
+        what = "volatile store" if volatile else "store"
+        leaf = self._leaf(what, "void", ("ptr", typ), match["align"])
+        return f"call void @{leaf}({HIDDEN}, ptr {pointer}, {typ} {match['value']})"
+
+    def _is_seen(self, pointer: str) -> bool:
+        """Whether an observer sees plain accesses by this pointer."""
+        return self.observed and not pointer.startswith("%simt.of.")
+
+    def _rmw(self, match: re.Match[str], stack: set[str]) -> str:
+        typ = match["type"]
+        leaf = self._leaf(f"rmw {match['op']}", typ, ("ptr", typ), match["order"])
+        return f"{match['to']} = call {typ} @{leaf}({HIDDEN}, ptr {match['pointer']}, {typ} {match['value']})"
+
+    def _cmpxchg(self, match: re.Match[str], stack: set[str]) -> str:
+        typ = match["type"]
+        both = f"{{ {typ}, i1 }}"
+        leaf = self._leaf("cas", both, ("ptr", typ, typ), match["order"])
+        given = f"{HIDDEN}, ptr {match['pointer']}, {typ} {match['expected']}, {typ} {match['value']}"
+        return f"{match['to']} = call {both} @{leaf}({given})"
+
+    def _fence(self, match: re.Match[str], stack: set[str]) -> str:
+        leaf = self._leaf("fence", "void", (), f"{match['order']} {match['scope'] or 'sys'}")
+        return f"call void @{leaf}({HIDDEN})"
+
+
+def _without_groups(line: str) -> str:
+    """A line without numbers of groups of attributes."""
+    return re.sub(r"(?<=[)\w}]) #\d+", "", line)
+
+
+def _type(argument: str) -> str:
+    """The type of an argument as it is given: attributes and value follow."""
+    match = re.match(TYPE, argument)
+    assert match is not None
+    return match[0]
+
+
+def split(text: str) -> list[str]:
+    """A list at its outer commas."""
+    parts, depth, start = [], 0, 0
+    for k, char in enumerate(text):
+        if char in "([{<":
+            depth += 1
+        elif char in ")]}>":
+            depth -= 1
+        elif char == "," and not depth:
+            parts.append(text[start:k].strip())
+            start = k + 1
+    rest = text[start:].strip()
+    return [*parts, rest] if rest else parts
