@@ -33,12 +33,12 @@ os.environ.setdefault("GPUSHMEM_CUBLASDX", "0")
 from tests import gpus, pes
 from tests.forks import Forks
 
-if pes.BACKEND != "cpu":
+if pes.ON_GPUS:
     gpus.prepare()
 ROOT = Path(__file__).parent.parent
 # Unbuffered output would mix the PEs' lines in their middle.
 PLAIN = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
-FORKED = ("run", "compile") if pes.BACKEND == "cpu" else ()  # commands; see `run_cli`
+FORKED = () if pes.ON_GPUS else ("run", "compile")  # commands; see `run_cli`
 
 
 def pytest_unconfigure():

@@ -15,23 +15,24 @@ from tests import gpus
 
 DEFAULT_HEAP = 64 << 20
 BACKEND = os.environ.get("GPUSHMEM_BACKEND") or "cpu"  # of the PEs that tests run in
+ON_GPUS = BACKEND == "nvshmem"
 CHECKED = False  # whether jobs are checked: pytest --gpushmem-check
 checked_jobs = 0
 
 
 def run_pes(n, function, *args, timeout=150, heap_size=DEFAULT_HEAP):
     """Run `function(*args)` in `n` PEs; return their results, or fail with all they printed."""
-    if BACKEND == "cpu":
-        compile_what_many_need()
-    else:
+    if ON_GPUS:
         gpus.need(n)
+    else:
+        compile_what_many_need()
     outputs = [os.memfd_create("output") for _ in range(n)]
 
     def body():
         for fd in (1, 2):
             os.dup2(outputs[job.current().my_pe], fd)
         own_streams()
-        if BACKEND != "cpu":
+        if ON_GPUS:
             gpus.forbid_waits()
         return function(*args)
 
@@ -99,7 +100,7 @@ def compile_first(function, *examples):
     `function` is a kernel or an operation, which then is compiled as the host calls it. PEs that
     are new processes compile for themselves.
     """
-    if BACKEND != "cpu":
+    if ON_GPUS:
         return
     from numba.cuda.typing.typeof import Purpose, typeof
 
@@ -108,7 +109,7 @@ def compile_first(function, *examples):
     from gpushmem.ops import OPS
     from gpushmem.simt.run import kernel as simt
 
-    local.preload("cpu")
+    local.preload(BACKEND)
     if isinstance(function, Kernel):
         prepared = function._prepared.setdefault("cpu", simt.Kernel(function.py_func, cache=True))
         prepared.compile(tuple(typeof(example, Purpose.argument) for example in examples))

@@ -27,14 +27,14 @@ OFTEN = [(path, 3) for path in EXAMPLES if path.stem != "train_digits"]
     ],
 )
 def test_example_runs(run_cli, path, n_pes):
-    if pes.BACKEND != "cpu":
+    if pes.ON_GPUS:
         gpus.need_one_each(n_pes)
     done = run_cli("run", "-n", n_pes, path, timeout=150, code=0)
     assert done.stderr == ""
 
 
 def test_training_does_not_depend_on_the_number_of_pes(run_cli):
-    if pes.BACKEND != "cpu":
+    if pes.ON_GPUS:
         gpus.need_one_each(3)
 
     def lines(n_pes):
