@@ -32,10 +32,11 @@ from gpushmem.simt.compiler.primitives import LANE_MEETING, POLLING
 from gpushmem.simt.run.kernel import running
 from gpushmem.simt.run.waits import Wait, unstarted, waits
 
-__all__ = ["MEMBER", "Accountant", "Waiting"]
+__all__ = ["CALL", "MEMBER", "Accountant", "Waiting"]
 
 LAUNCHER = str(Path(__file__).parents[1] / "start")
 MOST = 50  # waits in an account; the rest is counted
+CALL = -17  # it waits in call `wanted` of the team whose record is at `address`
 MEMBER = -16  # in a waiting thread's record: it waits for the PE whose number is `wanted`
 
 
@@ -59,6 +60,9 @@ class Meeting(Protocol):
 
     def team_at(self, address: int) -> int:
         """The team in whose lines an address is."""
+
+    def called_less(self, address: int, calls: int) -> tuple[int, list[int]]:
+        """The team whose record is at an address, and its PEs that have begun fewer `calls`."""
 
 
 class Accountant:
@@ -128,6 +132,10 @@ class Accountant:
         if wait.compare == MEMBER:
             team = self._meeting.team_at(wait.address)
             return {"for": wait.wanted, "team": self._team(team, self._meeting.pes(team))}
+        if wait.compare == CALL:
+            team, behind = self._meeting.called_less(wait.address, wait.wanted)
+            about = {"team": self._team(team, self._meeting.pes(team))}
+            return about | {"for": behind[0]} if behind else about
         if wait.address == 0:
             return {}
         condition: dict[str, Any] = {"seen": _number(wait.address, wait.width)}

@@ -18,7 +18,7 @@ from numba import njit, types
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.rounds import arrived, as_number, as_team, post, say
-from gpushmem.backends.cpu.world import LINE_OF, World
+from gpushmem.backends.cpu.world import LINE_OF, TEAM, World
 from gpushmem.diagnosis.account import Waiting
 from gpushmem.errors import CollectiveMismatch
 from gpushmem.job.pes import compact
@@ -277,6 +277,12 @@ class Meeting:
         """The team in whose lines an address is."""
         lines, boxes = self._world.teams["lines"], self._world.teams["boxes"]
         return int(((lines <= address) & (address < boxes)).argmax())
+
+    def called_less(self, address: int, calls: int) -> tuple[int, list[int]]:
+        """The team whose record is at an address, and its PEs that have begun fewer `calls`."""
+        team = (address - address_of(self._world.teams)) // TEAM.itemsize
+        records = {pe: self._world.record(team, pe) for pe in self.pes(team)}
+        return team, [pe for pe, record in records.items() if record["calls"] < calls]
 
     def lines(self, team: int, number: int) -> np.ndarray[Any, Any]:
         """The lines of a round in which all members write to this PE."""

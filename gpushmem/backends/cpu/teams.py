@@ -168,5 +168,7 @@ class Teams:
         self._world.ranks[team, pes] = range(len(pes))
         my_pe = pes.index(self._world.job.my_pe)
         values = {"my_pe": my_pe, "n_pes": len(pes), "unchecked": 0, "inside": 0, "launch": 0}
+        if team != TEAM_WORLD:
+            values["calls"] = 0
         for field, value in values.items():
             self._table[field][team] = value

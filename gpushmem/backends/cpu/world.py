@@ -43,6 +43,7 @@ TEAM = np.dtype(
         ("ranks", "i8"),  # ... and of the numbers of the job's PEs in the team; -1: not a member
         ("round", "i8"),  # number of the last round, see `rounds`
         ("said", "i8", 4),  # what this PE sent the others in it, see `LINE_OF`
+        ("calls", "i8"),  # calls begun of what waits by other means than rounds
         ("unchecked", "i8"),  # whether it is not yet known that all of them sent the same
         ("inside", "i8"),  # FIBER of the thread of this PE that is in a collective; 0: none
         ("launch", "i8"),  # ... and its LAUNCH
@@ -139,6 +140,12 @@ class World:
         self.native["pes"] = address_of(self.board.pes)
         self.native["cached"] = _last_cache() * 3 // 4
         self.native["teams"], self.native["max_teams"] = address_of(self.teams), job.max_teams
+
+    def record(self, team: int, pe: int) -> Any:
+        """The record that a PE has of a team."""
+        span = int(self.teams["span"][0])
+        start = pe * span + team * TEAM.itemsize
+        return self.control[start : start + TEAM.itemsize].view(TEAM)[0]
 
     def memory(self, address: int, nbytes: int) -> np.ndarray[Any, Any]:
         """Bytes of the control memory at an address, to read and write."""

@@ -16,7 +16,7 @@ from gpushmem.backends.nvshmem.device_calls import call, intrinsic
 from gpushmem.ops.roles import Timeout
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 
-__all__ = ["body_of"]
+__all__ = ["body_of", "parameters_of"]
 
 Core = dict[str, Any]  # name of a row -> its intrinsic
 Given = dict[str, Any]  # parameter -> type of the argument
@@ -84,12 +84,12 @@ def never(given):
 def _wait(op: Op, core: Core, given: Given) -> Callable[..., Any]:
     timeout = given["timeout_ns"]
     if timeout is None or isinstance(timeout, types.NoneType | types.Omitted):
-        return with_signature(op.base, _parameters(op), _forever(core[op.name]))
+        return with_signature(op.base, parameters_of(op), _forever(core[op.name]))
     family = op.base.removesuffix("_vector").rpartition("_")[2]
     test = "test" if op.base == "signal_wait_until" else op.base.replace("wait_until", "test")
     hopeless = none_counts if family in ANSWERS else never
     body = _timed(core[test], ANSWERS.get(family, False), hopeless)
-    return with_signature(op.base, _parameters(op), body)
+    return with_signature(op.base, parameters_of(op), body)
 
 
 def _forever(wait: Any) -> Any:
@@ -215,7 +215,7 @@ CHOICES = {
 ASKING = ("team_n_pes", "team_my_pe", "team_translate_pe", "n_pes")
 
 
-def _parameters(op: Op) -> list[inspect.Parameter]:
+def parameters_of(op: Op) -> list[inspect.Parameter]:
     """The parameters of the operation in kernels: without `stream`."""
     parameters = inspect.signature(op.function).parameters.values()
     return [parameter for parameter in parameters if parameter.name in op.params]
@@ -234,4 +234,4 @@ def body_of(op: Op, core: Core) -> Callable[..., Any]:
             )
         return choice(op, core, dict(zip(op.params, given, strict=True)))
 
-    return with_signature(op.base, _parameters(op), choose)
+    return with_signature(op.base, parameters_of(op), choose)

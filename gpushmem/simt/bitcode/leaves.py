@@ -19,7 +19,6 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 from numba.cuda import types
-from numba.cuda.core import callconv
 
 from gpushmem.errors import BackendUnavailable
 from gpushmem.simt.base.layout import LAUNCH, THREAD
@@ -29,8 +28,10 @@ from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.primitives import (
     PAUSE,
     as_fiber,
+    as_launch,
     fail_if,
     fiber_word,
+    launch_word,
     load_field,
     pause,
     place,
@@ -39,6 +40,7 @@ from gpushmem.simt.compiler.primitives import (
 )
 from gpushmem.simt.compiler.target import (
     INTRINSICS,
+    THREAD_ARG,
     SimtBuilder,
     call_device,
     device,
@@ -62,7 +64,7 @@ WORDS = {"float": ir.FloatType(), "double": ir.DoubleType(), "half": ir.HalfType
 
 
 def typed(text: str) -> Any:
-    """llvmlite's type of LLVM's text."""
+    """Llvmlite's type of LLVM's text."""
     text = text.strip()
     if text in WORDS:
         return WORDS[text]
@@ -74,41 +76,39 @@ def typed(text: str) -> Any:
 def define(module: ir.Module, leaf: Leaf) -> None:
     """Add the function of a leaf to a module.
 
-    It is called as a function of C; what does the work follows the calling convention of kernels.
-    If that fails, the failure is known to the launch, and the thread ends here.
+    It has the arguments of the calling convention, and returns as a function of C. If what it
+    calls fails, that is known to the launch, and the thread ends here.
     """
     generate = generator(leaf)
-    result, arguments = typed(leaf.result), [typed(a) for a in leaf.arguments]
-    name = leaf.name.strip('"')
-    slot = result if not isinstance(result, ir.VoidType) else i64
-    inner = ir.Function(
-        module,
-        ir.FunctionType(callconv.int32_t, [slot.as_pointer(), i8p, i8p, *arguments]),
-        f"{name}.body",
-    )
-    builder = SimtBuilder(inner.append_basic_block("entry"))
-    builder.simt_context = simt_target.target_context
-    value = generate(builder, *inner.args[3:])
-    if value is not None and not isinstance(result, ir.VoidType):
-        builder.store(value, inner.args[0])
-    builder.ret(callconv.int32_t(0))
-
-    outer = ir.Function(module, ir.FunctionType(result, [i8p, i8p, *arguments]), name)
-    outer.attributes.add("alwaysinline")
-    inner.attributes.add("alwaysinline")
-    builder = ir.IRBuilder(outer.append_basic_block("entry"))
-    place = builder.alloca(slot)
-    status = builder.call(inner, [place, *outer.args])
-    with builder.if_then(builder.icmp_signed("!=", status, status.type(0)), likely=False):
-        _leave(builder, outer.args[0])
-    if isinstance(result, ir.VoidType):
+    arguments = [typed(a) for a in leaf.arguments]
+    builder = _begin(module, leaf.name.strip('"'), typed(leaf.result), arguments)
+    large = leaf.what.startswith(LARGE)
+    builder.function.attributes.add("noinline" if large else "alwaysinline")
+    value = generate(builder, *builder.function.args[3:])
+    if leaf.result == "void":
         builder.ret_void()
     else:
-        builder.ret(builder.load(place))
+        builder.ret(value)
 
 
-def _leave(builder: ir.IRBuilder, thread: ir.Value) -> None:
+# Leaves that are called: they wait, or end the thread.
+LARGE = (
+    "llvm.nvvm.barrier", "bar.sync", "llvm.nvvm.bar.warp", "llvm.nvvm.shfl", "llvm.nvvm.vote",
+    "llvm.nvvm.match", "llvm.nvvm.redux", "activemask", "nanosleep", "__assertfail", "printf",
+)  # fmt: skip
+
+
+def _begin(module: ir.Module, name: str, result: Any, arguments: list[Any]) -> SimtBuilder:
+    kind = ir.FunctionType(result, [i8p, i8p, i8p, *arguments])
+    builder = SimtBuilder(ir.Function(module, kind, name).append_basic_block("entry"))
+    builder.simt_context = simt_target.target_context
+    builder.simt_leave = lambda code: _leave(builder)
+    return builder
+
+
+def _leave(builder: ir.IRBuilder) -> None:
     """End the thread, which is a fiber: the reference to `PAUSE` makes it one."""
+    thread = builder.function.args[THREAD_ARG]
     launch = builder.inttoptr(load_field(builder, THREAD, thread, "launch"), i8p)
     end = load_field(builder, LAUNCH, launch, "end_thread")
     kind = ir.FunctionType(ir.VoidType(), [i64])
@@ -117,6 +117,7 @@ def _leave(builder: ir.IRBuilder, thread: ir.Value) -> None:
         builder.module, ir.FunctionType(ir.VoidType(), [i8p, i64]), PAUSE
     )
     builder.call(switch, [thread, i64(0)])  # which is never reached
+    builder.unreachable()
 
 
 def generator(leaf: Leaf) -> Generate:
@@ -142,15 +143,23 @@ def generator(leaf: Leaf) -> Generate:
 
 @device
 def look(address, width, value):
-    """After a load that may be one of a loop's: let the others run if nothing has changed."""
+    """After a load that may be one of a loop's: let the others run if nothing has changed.
+
+    A thread that has said what it waits for waits; others poll. One that looks at several places in
+    turn polls now and then.
+    """
     fiber = as_fiber(fiber_word())
+    same = fiber.looked == address and fiber.saw == value
+    fiber.looked, fiber.saw = address, value
     fiber.looks += 1
-    if (fiber.looked == address and fiber.saw == value) or fiber.looks & 15 == 0:
+    if same and fiber.what != 0:
+        pause()
+    elif same or fiber.looks & 15 == 0:
         if fiber.what == 0:
             poll(text_word("a function of NVSHMEM"), address, width)
-        else:  # the operation has said what it waits for
+        else:
+            as_launch(launch_word()).polls += 1
             pause()
-    fiber.looked, fiber.saw = address, value
 
 
 def _looked(builder: Any, pointer: Any, value: Any) -> None:
@@ -163,7 +172,21 @@ def _looked(builder: Any, pointer: Any, value: Any) -> None:
     if word.type.width < i64.width:
         word = builder.zext(word, i64)
     words = [builder.ptrtoint(pointer, i64), i64(width), word]
-    call_device(builder, look, types.void(types.intp, types.intp, types.intp), words)
+    ir.IRBuilder.call(builder, _look(builder.module), [*builder.function.args[:3], *words])
+
+
+def _look(module: ir.Module) -> ir.Function:
+    """The module's function that calls `look`."""
+    if LOOK not in module.globals:
+        builder = _begin(module, LOOK, ir.VoidType(), [i64] * 3)
+        builder.function.attributes.add("noinline")
+        words = types.void(types.intp, types.intp, types.intp)
+        call_device(builder, look, words, list(builder.function.args[3:]))
+        builder.ret_void()
+    return module.globals[LOOK]
+
+
+LOOK = "simt.leaf.look"
 
 
 ORDERS = {"": None, "weak": None, "volatile": "monotonic", "relaxed": "monotonic",

@@ -63,14 +63,14 @@ class Bitcode:
         declared = builder.module.globals.get(name)
         if declared is None:
             declared = ir.Function(
-                builder.module, ir.FunctionType(result, [i8p, i8p, *kinds]), name
+                builder.module, ir.FunctionType(result, [i8p, i8p, i8p, *kinds]), name
             )
         given = [
             builder.bitcast(value, i8p) if isinstance(kind, ir.PointerType) else value
             for value, kind in zip(arguments, kinds, strict=True)
         ]
         thread, site = builder.function.args[THREAD_ARG], builder.function.args[SITE_ARG]
-        hidden = thread, builder.simt_site or site
+        hidden = i8p(None), thread, builder.simt_site or site
         return ir.IRBuilder.call(builder, declared, [*hidden, *given])
 
     def _library(self, name: str) -> tuple[Translation, SimtLibrary]:

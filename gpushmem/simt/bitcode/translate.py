@@ -1,7 +1,7 @@
 """From LLVM's text of GPU functions to functions that the engine's kernels can call.
 
-Every function gets the two hidden arguments of the calling convention, `thread` and `site`, in
-front of its own. What is NVIDIA's becomes a call of a function with the same arguments, which
+Every function gets the hidden arguments of the calling convention in front of its own: none for the
+result, `thread` and `site`. What is NVIDIA's becomes a call of a function with the same arguments, which
 `leaves` generates: intrinsics of NVVM, inline assembly, calls of the C library of CUDA; so do loads
 that are volatile, in which a thread may wait, atomic instructions, and, where kernels are observed,
 all other accesses to memory. All else stays as it is.
@@ -10,7 +10,6 @@ all other accesses to memory. All else stays as it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from gpushmem.simt.bitcode.source import NAME, unquoted
 
 __all__ = ["HIDDEN", "Leaf", "Translation", "translate"]
 
-HIDDEN = "ptr %simt.thread, ptr %simt.site"
+HIDDEN = "ptr %simt.none, ptr %simt.thread, ptr %simt.site"
 LLVMS_OWN = re.compile(r"llvm\.(?!nvvm\.)")
 TYPE = r"(?:\{[^}]*\}|<[^>]*>|\[[^\]]*\]|%[\w.$-]+|\w+)"
 CALL = re.compile(
