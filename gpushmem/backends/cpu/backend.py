@@ -62,13 +62,9 @@ class CpuBackend:
     name = "cpu"
 
     def __init__(self, heap_bytes: int) -> None:
-        check_kernels()
-        weaken_kernels()
         job = current()
         assert job is not None  # see `runtime`
-        if job.n_nodes > 1:
-            hook.separate()
-        self._install()
+        self.install(job.n_nodes)
         self.my_pe, self.n_pes = job.my_pe, job.n_pes
         store.speak(job.my_pe == 0)
         self.heap_bytes = heap_bytes
@@ -111,8 +107,12 @@ class CpuBackend:
     # --- what a backend on top of this one has of its own
 
     @staticmethod
-    def _install() -> None:
+    def install(n_nodes: int) -> None:
         """Give the operations their meaning in kernels."""
+        check_kernels()
+        weaken_kernels()
+        if n_nodes > 1:
+            hook.separate()
         lowering.install()
 
     def _more_bytes(self, job: Job) -> int:
@@ -353,11 +353,7 @@ class CpuBackend:
 
 def warm_up(n_pes: int | None) -> None:
     """Prepare what the PEs need, in the process they will be forked from."""
-    check_kernels()
-    weaken_kernels()
-    if settings.get("GPUSHMEM_NODES") > 1:
-        hook.separate()
-    lowering.install()
+    CpuBackend.install(settings.get("GPUSHMEM_NODES"))
     prepare(n_pes)
 
 

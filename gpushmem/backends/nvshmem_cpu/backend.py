@@ -8,7 +8,10 @@ from typing import Any
 import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
+from gpushmem import settings
 from gpushmem.backends.cpu import backend, teams
+from gpushmem.backends.cpu.checked import check_kernels
+from gpushmem.backends.cpu.weak import weaken_kernels
 from gpushmem.backends.nvshmem_cpu import lowering
 from gpushmem.backends.nvshmem_cpu.functions import OWN
 from gpushmem.backends.nvshmem_cpu.state import FIRST_TEAM, DeviceState, internal_bytes
@@ -30,7 +33,9 @@ class NvshmemCpuBackend(backend.CpuBackend):
             del self._inline.calls[name]
 
     @staticmethod
-    def _install() -> None:
+    def install(n_nodes: int) -> None:
+        check_kernels()
+        weaken_kernels(inside=True)
         lowering.install()
 
     def _more_bytes(self, job: Job) -> int:
@@ -78,5 +83,5 @@ def _words_bytes(job: Job) -> int:
 
 def warm_up(n_pes: int | None) -> None:
     """Prepare what the PEs need, in the process they will be forked from."""
-    lowering.install()
+    NvshmemCpuBackend.install(settings.get("GPUSHMEM_NODES"))
     backend.prepare(n_pes)

@@ -212,7 +212,9 @@ def _loaded(builder: Any, pointer: Any, kind: Any, order: str | None, offset: in
     word = _word_of(kind)
     place = builder.bitcast(place, word.as_pointer())
     load = partial(ir.IRBuilder.load_atomic, builder, place, order, word.width // 8)
-    value = _seen(builder)._as_one(place, load)
+    value = _seen(builder)._as_one(place, load, observer.RELAXED)
+    if order == "acquire":
+        _tell(builder, GPU)
     return _as(builder, value, kind)
 
 
@@ -227,7 +229,18 @@ def _stored(
     place = builder.bitcast(place, word.as_pointer())
     bits = _as(builder, value, word)
     store = partial(ir.IRBuilder.store_atomic, builder, bits, place, order, word.width // 8)
-    _seen(builder)._as_one(place, store)
+    if order == "release":
+        _tell(builder, GPU)
+    _seen(builder)._as_one(place, store, observer.RELAXED)
+
+
+GPU, SYSTEM = 1, 2  # scopes
+
+
+def _tell(builder: Any, scope: int) -> None:
+    """Tell the observer of a fence, or of an access that orders as one does."""
+    if observer.moves():
+        machine.tell(builder, "fences", (types.intp, i64(scope)))
 
 
 def _word_of(kind: Any) -> Any:
@@ -250,7 +263,7 @@ def _as(builder: Any, value: Any, kind: Any) -> Any:
 
 def _seen(builder: Any) -> Any:
     """The builder, whose accesses an observer sees if there is one."""
-    if observer.current() is not None:
+    if observer.moves():
         builder.simt_observe = observe_access
     return builder
 

@@ -43,7 +43,7 @@ class Bitcode:
 
     def function(self, name: str) -> Translation:
         """A function for this machine; raises `BackendUnavailable` if that cannot be."""
-        observed = observer.current() is not None
+        observed = observer.moves()
         key = store.key("bitcode function", self._source.digest, name, observed, sources_digest(),
                         tuple(sorted(self._source.facts.known.items())))  # fmt: skip
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 __all__ = [
-    "ADD", "AND", "ATOMIC", "CAS", "EXCHANGE", "LOAD", "OR", "OTHER", "PLACE_BYTES", "SET",
-    "STORE", "VALUED", "XOR", "Observer", "compiled_with", "current", "name", "observe",
+    "ADD", "AND", "ATOMIC", "CAS", "EXCHANGE", "LOAD", "OR", "OTHER", "PLACE_BYTES",
+    "RELAXED", "SET",
+    "STORE", "VALUED", "XOR", "Observer", "compiled_with", "current", "moves", "name", "observe",
 ]  # fmt: skip
 
 PLACE_BYTES = 256  # what an observer has for each load and store of a kernel, zero at first
@@ -41,6 +42,9 @@ class Observer(NamedTuple):
 
 LOAD, STORE, ATOMIC, EXCHANGE = range(4)  # `how` of an access; the last one is atomic, too
 VALUED = 4  # added to it
+# Added to ATOMIC, for loads and stores that are atomic and order nothing: volatile and relaxed ones
+# of bitcode libraries.
+RELAXED = 8
 # `what` an atomic operation does: another one, ...
 OTHER, ADD, SET, CAS, OR, AND, XOR = range(7)
 _current: list[Observer | None] = [None]
@@ -50,6 +54,12 @@ compiled_with: set[str] = set()  # names of the observers of this process's kern
 def current() -> Observer | None:
     """The observer of kernels that are being compiled."""
     return _current[0]
+
+
+def moves() -> bool:
+    """Whether the present observer moves accesses: bitcode libraries are observed by these alone."""
+    seen = current()
+    return seen is not None and seen.moved is not None
 
 
 def name() -> str:

@@ -270,7 +270,7 @@ class SimtBuilder(ir.IRBuilder):
         observe, self.simt_observe = self.simt_observe, None
         seen = observe is not None and pointer is not None
         if seen:
-            observe(self, pointer, observer.EXCHANGE if what == observer.SET else observer.ATOMIC)
+            observe(self, pointer, SEEN_AS.get(what, observer.ATOMIC))
         result = generate()
         if seen:
             _observe_update(self, pointer, what, operands, result)
@@ -322,6 +322,7 @@ class SimtBuilder(ir.IRBuilder):
         return super().addrspacecast(value, typ, *rest, **kwargs)
 
 
+SEEN_AS = {observer.SET: observer.EXCHANGE, observer.RELAXED: observer.ATOMIC | observer.RELAXED}
 UPDATES = {
     "add": observer.ADD, "sub": observer.ADD, "xchg": observer.SET, "or": observer.OR,
     "and": observer.AND, "xor": observer.XOR,
@@ -383,7 +384,7 @@ def _observe_update(
     """Let the observer see what an atomic operation did."""
     seen = observer.current()
     assert seen is not None
-    if seen.updated is None:
+    if seen.updated is None or what == observer.RELAXED:
         return
     old = builder.extract_value(result, 0) if what == observer.CAS else result
     if not isinstance(getattr(old, "type", None), ir.IntType):

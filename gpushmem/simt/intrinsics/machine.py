@@ -30,7 +30,7 @@ from gpushmem.simt.compiler.primitives import (
 from gpushmem.simt.compiler.target import INTRINSICS, call_device
 from gpushmem.simt.intrinsics import synchronization
 
-__all__ = ["implements"]
+__all__ = ["implements", "laneid", "match_all", "shuffle", "tell", "vote", "vprintf"]
 
 i1, i32 = ir.IntType(1), ir.IntType(32)
 SHARED_SPACE = 3
@@ -106,7 +106,7 @@ def generic_address(builder: Any, value: ir.Value) -> ir.Value:
 def _membar(scope: int, name: str) -> None:
     @implements(name)
     def membar(builder: Any) -> None:
-        _tell(builder, "fences", (types.intp, i64(scope)))
+        tell(builder, "fences", (types.intp, i64(scope)))
         builder.fence("seq_cst")
 
 
@@ -138,7 +138,7 @@ def _wide(builder: Any, value: ir.Value) -> tuple[Any, ir.Value]:
 INTRINSICS["observer's place"] = observer_place
 
 
-def _tell(builder: Any, what: str, *args: tuple[Any, ir.Value]) -> None:
+def tell(builder: Any, what: str, *args: tuple[Any, ir.Value]) -> None:
     """Tell the observer, if there is one."""
     seen = observer.current()
     if seen is not None:
@@ -149,7 +149,7 @@ def _tell(builder: Any, what: str, *args: tuple[Any, ir.Value]) -> None:
 @implements("llvm.nvvm.barrier0")
 def barrier(builder: Any) -> None:
     _meet(builder, synchronization.syncthreads)
-    _tell(builder, "block_met")
+    tell(builder, "block_met")
 
 
 def _counting(op: str) -> None:
@@ -157,7 +157,7 @@ def _counting(op: str) -> None:
     def counting(builder: Any, predicate: ir.Value) -> ir.Value:
         function = synchronization.BLOCK_REDUCTIONS[op]
         result = builder.trunc(_meet(builder, function, _wide(builder, predicate)), i32)
-        _tell(builder, "block_met")
+        tell(builder, "block_met")
         return result
 
 
@@ -172,9 +172,9 @@ def grid_handle(builder: Any, which: ir.Value) -> ir.Value:
 
 @implements("cudaCGSynchronize")
 def grid_sync(builder: Any, handle: ir.Value, flags: ir.Value) -> ir.Value:
-    _tell(builder, "grid_meets")
+    tell(builder, "grid_meets")
     result = builder.trunc(_meet(builder, synchronization.grid_sync), i32)
-    _tell(builder, "grid_met")
+    tell(builder, "grid_met")
     return result
 
 
@@ -183,9 +183,9 @@ def grid_sync(builder: Any, handle: ir.Value, flags: ir.Value) -> ir.Value:
 
 @implements("llvm.nvvm.bar.warp.sync")
 def syncwarp(builder: Any, mask: ir.Value) -> None:
-    _tell(builder, "warp_meets", _wide(builder, mask))
+    tell(builder, "warp_meets", _wide(builder, mask))
     _meet(builder, synchronization.syncwarp, _wide(builder, mask))
-    _tell(builder, "warp_met", _wide(builder, mask))
+    tell(builder, "warp_met", _wide(builder, mask))
 
 
 @implements("llvm.nvvm.shfl.sync.i32")

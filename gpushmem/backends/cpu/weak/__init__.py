@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 __all__ = ["body_of", "by_any_thread", "weak_memory", "weaken_kernels"]
 
 
-def weaken_kernels() -> None:
-    """Let operations of kernels that are compiled from now on be late, if memory is weak."""
+def weaken_kernels(inside: bool = False) -> None:
+    """Let operations of kernels that are compiled from now on be late, if memory is weak.
+
+    With `inside`, operations are as late as their own loads and stores.
+    """
     if settings.memory_is_weak():
         from gpushmem.backends.cpu.weak import memory  # noqa: PLC0415
 
-        memory.weaken_kernels()
+        memory.weaken_kernels(inside)
 
 
 def weak_memory(world: World) -> WeakMemory | None:

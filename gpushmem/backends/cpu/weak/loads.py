@@ -39,11 +39,11 @@ from gpushmem.ops import Op
 from gpushmem.ops.row import READS
 from gpushmem.simt.base.layout import LAUNCH, view
 from gpushmem.simt.base.native import copy_bytes, monotonic_ns
-from gpushmem.simt.compiler.observer import ATOMIC, EXCHANGE, STORE, Observer
+from gpushmem.simt.compiler.observer import ATOMIC, RELAXED, STORE, Observer
 from gpushmem.simt.compiler.primitives import alone, fiber_word, launch_word, pause
 from gpushmem.simt.compiler.target import device, inlined
 
-__all__ = ["OBSERVER", "OPERATIONS", "acquires"]
+__all__ = ["INSIDE", "OBSERVER", "OPERATIONS", "acquires"]
 
 SYSTEM = 2  # scope of a fence
 OFTEN = 7  # bits, at most, of the number of accesses from one interruption to the next
@@ -140,8 +140,11 @@ def symmetric(address, nbytes, how, value_at):
 
 @inlined
 def access(place, address, nbytes, how, value):
-    if how in (ATOMIC, EXCHANGE):
-        synchronized()
+    if how & ATOMIC != 0:
+        if how & RELAXED == 0:
+            synchronized()
+        elif fiber_word() != 0:
+            forget(address, nbytes)
         log = as_launch(launch_word()).log
         if log != 0 and as_line(log).address <= address < as_line(log).uses:
             force(address, nbytes, 1)
@@ -203,6 +206,12 @@ def acquires(op: Op) -> bool:
     return bool(op.waits or op.hears or op.facts.orders or writes_here)
 
 
+def interrupts_again(call: Any, result: Any, kind: int) -> None:
+    """After an operation, of which all accesses are seen."""
+    call.run(interrupted)
+
+
+INSIDE = hook.Observer(wants, generate, interrupts_again)
 OPERATIONS = hook.Observer(wants, generate, generate_after, group_calls=released)
 OBSERVER = Observer(
     "weak", access=access, moved=moved, fences=fences,

@@ -29,9 +29,9 @@ RESTED = 32  # naps that one PE in four is said to have taken at the start
 PAUSE = 5e-5  # seconds between two looks of a host that waits
 
 
-def weaken_kernels() -> None:
-    """Let operations of kernels that are compiled from now on be late."""
-    hook.observe_too(loads.OPERATIONS, loads.OBSERVER)
+def weaken_kernels(inside: bool) -> None:
+    """Let accesses of kernels that are compiled from now on be late; of operations, the `inside`."""
+    hook.observe_too(loads.INSIDE if inside else loads.OPERATIONS, loads.OBSERVER)
     functions()
 
 
