@@ -44,7 +44,7 @@ from gpushmem.simt.compiler.primitives import (
     text_word,
     thread_word,
 )
-from gpushmem.simt.compiler.target import bind, call_device, device
+from gpushmem.simt.compiler.target import bind, call_device, device, made_of
 
 __all__ = ["install"]
 
@@ -57,6 +57,7 @@ def install() -> None:
         return
     _installed.append(True)
     functions.install()
+    made_of.append(f"NVSHMEM {functions.library().digest}")
     for name, meaning in lowering.meanings().items():
         op = OPS[name]
         operation = Operation(op, partial(_around, op, meaning), lowering.check, polls=op.hears)

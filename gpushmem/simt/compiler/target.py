@@ -81,6 +81,7 @@ __all__ = [
     "device",
     "exceptions",
     "inlined",
+    "made_of",
     "observe_access",
     "replaced",
     "simt_target",
@@ -107,6 +108,10 @@ def bind(name: Any, meaning: Any) -> None:
     """
     names[name] = meaning
     fixed.add(name)
+
+
+# What the embedder's operations are made of, if that is not in this package: part of a kernel's name.
+made_of: list[str] = []
 
 
 def adopt(cls: type, function_of: Callable[[Any], Any]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from gpushmem import store
 from gpushmem.artifacts.fingerprint import fingerprint, name_of
 from gpushmem.simt.compiler import observer
-from gpushmem.simt.compiler.target import simt_target
+from gpushmem.simt.compiler.target import made_of, simt_target
 from gpushmem.simt.grid.entry import Entry, freeze, thaw
 
 __all__ = ["compiled", "machine"]
@@ -40,6 +40,8 @@ def compiled(
     """
     if observer.name():
         options = options | {"observer": observer.name()}
+    if made_of:
+        options = options | {"operations": tuple(made_of)}
     key = fingerprint(py_func, argtypes, options, machine())
     if key is None:
         return build()
