@@ -2,6 +2,8 @@
 
 import ctypes
 import re
+import subprocess
+import sys
 import threading
 import time
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 
 from gpushmem.artifacts.arguments import address_of
+from gpushmem.backends.nvshmem_cpu.layout import STATE
 from gpushmem.errors import ArgumentError, KernelError, SymmetryError
 from tests.nvshmem_cpu import writer
 from tests.nvshmem_cpu.writer import ALL, HEAP, Channel
@@ -37,6 +40,11 @@ def until_failed(channel):
     return channel.errors[0]
 
 
+def large(dtype):
+    """A number whose bytes differ."""
+    return np.array([0x1122334455667788], "i8").view(dtype)[0].item()
+
+
 # --- what requests do
 
 
@@ -44,8 +52,9 @@ def until_failed(channel):
 def test_p_writes_one_element(channel, dtype):
     wanted = np.zeros(HEAP, np.uint8).view(dtype)
     for k in (0, 1, 5):
-        wanted[k] = 97 + k
-        channel.p(1, k * wanted.itemsize, 97 + k, dtype)
+        value = large(dtype) - k
+        wanted[k] = value
+        channel.p(1, k * wanted.itemsize, value, dtype)
     channel.quiet()
     assert np.array_equal(channel.on(1, dtype), wanted)
     assert not channel.on(0).any()
@@ -68,12 +77,12 @@ def test_put_and_get_copy(channel, nbytes):
 
 
 def test_g_reads_into_the_buffers_of_the_proxy(channel):
-    channel.on(1)[3] = 0x1122334455667788
+    channel.on(1)[3] = large("i8")
     for field in ("proxy_channel_g_buf", "proxy_channel_g_coalescing_buf"):
         near = channel.fields[field]
         channel.get(1, 24, near, 8, writer.G)
         channel.quiet_pe(1)
-        assert ctypes.c_int64.from_address(near).value == 0x1122334455667788
+        assert ctypes.c_int64.from_address(near).value == large("i8")
 
 
 @pytest.mark.parametrize(
@@ -100,11 +109,11 @@ def test_atomic_operations(channel, what, value, result, dtype):
 
 @pytest.mark.parametrize("dtype", ["i4", "i8", "f4", "f8"])
 def test_compare_and_swap(channel, dtype):
-    element, value = channel.on(1, dtype), 2**30 + 7
+    element, value = channel.on(1, dtype), large(dtype)
     swap = writer.COMPARE_SWAP
     assert channel.fetch(swap, 1, 0, value, 1, dtype, counter=0) == 0
     assert channel.fetch(swap, 1, 0, value, 0, dtype, counter=1) == 0
-    assert channel.fetch(swap, 1, 0, 5, value, dtype, counter=2) == np.array(value, dtype)
+    assert channel.fetch(swap, 1, 0, 5, value, dtype, counter=2) == value
     assert element[0] == 5
 
 
@@ -426,6 +435,14 @@ def test_registered_memory_can_be_sent_until_it_is_not():
         assert "neither symmetric nor registered" in str(until_failed(channel))
 
 
+def test_refusals_name_arrays():
+    with Channel() as channel:
+        other = np.zeros(2)
+        channel.arrays.note(other, "the device array")
+        channel.put(1, 0, address_of(other), 16)
+        assert re.search("; it is the device array .*float64", str(until_failed(channel)))
+
+
 def test_a_global_exit():
     with Channel() as channel:
         at = [channel.fields[f"global_exit_{name}"] for name in ("code", "request_state")]
@@ -467,6 +484,15 @@ def test_a_request_that_is_not_finished_does_not_keep_the_thread():
         ctypes.c_int64.from_address(address).value = writer.P << 16 | 1  # its first word
         time.sleep(0.01)
     assert channel.errors == []
+
+
+def test_a_process_ends_without_stopping_its_proxy():
+    program = "from tests.nvshmem_cpu.writer import Channel; Channel(ring_log=22).__enter__()"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_the_device_state_has_the_fields():
+    assert Channel().fields.keys() <= set(STATE.names)
 
 
 def test_an_idle_proxy_rests():

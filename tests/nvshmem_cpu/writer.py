@@ -8,6 +8,7 @@ from numba import types
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.nvshmem_cpu.proxy import Proxy
+from gpushmem.diagnosis.arrays import Arrays
 from gpushmem.simt.base.layout import view
 from gpushmem.simt.base.native import (
     atomic_add_word,
@@ -31,17 +32,19 @@ as_channel = view(CHANNEL)
 as_word = view(np.dtype([("v", "i8")]))
 
 
-def send(channel, words, n):
-    """Write a request of `n` words, the first one last; return where it ends."""
+def send(channel, words, n, last):
+    """Write a request of `n` words from its first or its second on; return where it ends."""
     it = as_channel(channel)
     at = atomic_add_word(it.issue, 8 * n)
     while load_acquire(it.complete) + it.size < at + 8 * n:
         sched_yield()
-    for k in range(n):
-        place = at + 8 * ((k + 1) % n)
+    for k in range(last, last + n):
+        place = at + 8 * (k % n)
         flag = 1 - ((place >> it.log) & 1)
-        value = as_word(words + 8 * ((k + 1) % n)).v
+        value = as_word(words + 8 * (k % n)).v
         store_release(it.ring + (place & (it.size - 1)), value | flag)
+        if place % 7 == 0:
+            sched_yield()
     return at + 8 * n
 
 
@@ -69,7 +72,7 @@ def add_often(address, times):
 @cache
 def functions():
     signatures = {
-        send: word(word, word, word), wait_for: types.void(word, word),
+        send: word(word, word, word, word), wait_for: types.void(word, word),
         ask_for: word(word, word), add_often: types.void(word, word),
     }  # fmt: skip
     made = {}
@@ -91,9 +94,9 @@ class Channel:
     def __init__(self, n_pes=3, seed=None, ring_log=12, segments=None, me=0):
         if segments is None:
             segments = np.zeros((n_pes, HEAP), np.uint8)
-        self.segments, self.errors, self.me = segments, [], me
+        self.segments, self.errors, self.arrays = segments, [], Arrays()
         bases = [address_of(segment) for segment in segments]
-        self.proxy = Proxy(bases, HEAP, me, self.errors.append, seed, ring_log)
+        self.proxy = Proxy(bases, HEAP, me, self.arrays, self.errors.append, seed, ring_log)
         self.fields, self.calls = self.proxy.fields(), functions()
         self.record = np.zeros(1, CHANNEL)
         self.record["issue"] = self.fields["proxy_channels_issue"]
@@ -113,8 +116,10 @@ class Channel:
         return self.segments[pe].view(dtype)
 
     def send(self, *words):
+        """Write a request; where NVSHMEM does, its first word comes last."""
         given = np.array([word & 0xFFFFFFFFFFFFFF00 for word in words], np.uint64)
-        return self.calls["send"](address_of(self.record), address_of(given), len(words))
+        last = words[0] >> 16 & 0xFF in (PUT, GET, G)
+        return self.calls["send"](address_of(self.record), address_of(given), len(words), last)
 
     def _first(self, op, offset):
         return offset << 24 | op << 16 | 1 << 8

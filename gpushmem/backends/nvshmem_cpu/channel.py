@@ -60,7 +60,7 @@ CUT = 2000  # value of `failed`: the end came before a request was written to it
 BATCH = 64  # requests before the loop looks at the rest
 PUBLISH = 1024  # bytes read before `complete` is told
 SPINS, YIELDS = 64, 256  # idle turns before the core is offered to others; before sleeping
-LONGEST = 1000  # microseconds of sleep
+LONGEST = 2000  # microseconds of sleep
 TIMER_SLACK = 29  # prctl
 
 STOP, QUIET_ISSUE, CST_ISSUE = (offset(PROXY, f) for f in ("stop", "quiet_issue", "cst_issue"))
@@ -255,7 +255,7 @@ def back_off(proxy: int, idle: int, since: int) -> None:
     """Wait a little: longer the longer there has been nothing to do."""
     if idle > YIELDS:
         longest = SLOT // 2000 if as_proxy(proxy).live > 0 else LONGEST
-        usleep(types.uintc(min(longest, 1 + (monotonic_ns() - since) // 8000)))
+        usleep(types.uintc(min(longest, 1 + (monotonic_ns() - since) // 16_000)))
     elif idle > SPINS:
         sched_yield()
 

@@ -22,20 +22,23 @@ are performed. A fetching atomic operation is performed late as well, and its ca
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu.access import TRAPS, error_of
+from gpushmem.backends.cpu.access import TRAPS, explain
 from gpushmem.backends.cpu.seeds import number_of
 from gpushmem.backends.nvshmem_cpu import channel
 from gpushmem.backends.nvshmem_cpu.adapter import ENTRY, EXIT, MOST, NO_SUCH_ATOMIC, PROXY
 from gpushmem.backends.nvshmem_cpu.channel import AMO, CUT
+from gpushmem.diagnosis.arrays import Arrays
 from gpushmem.errors import KernelError, ShmemError
 from gpushmem.simt.base.layout import new, offset
 from gpushmem.simt.base.parking import help_others
+from gpushmem.simt.run.kernel import KernelFailure
 
 __all__ = ["Proxy"]
 
@@ -43,7 +46,6 @@ RING_LOG = 22  # the device code has been compiled for a ring of this size
 G_BUF_LOG = 14  # bytes for values that are fetched, 16 each, beside which 32 times 8 bytes ...
 WARP_OF_VALUES = 16  # ... so as many times this: for those that a warp fetches together
 FULL = 2  # `proxy` of the device state
-TIMEOUT_BYTES = 64
 
 OPERATIONS = {1: "put", 2: "p", 3: "put_signal", 4: "get", 5: "g", 6: "fence", 8: "quiet"}
 ATOMICS = {
@@ -65,17 +67,17 @@ class Proxy:
         bases: Sequence[int],
         heap_bytes: int,
         my_pe: int,
+        arrays: Arrays,
         fail: Callable[[ShmemError], None],
         seed: int | None = None,
         ring_log: int = RING_LOG,
     ) -> None:
-        self._fail, self._ranges = fail, Ranges()
+        self._arrays, self._fail, self._ranges = arrays, fail, Ranges()
         self._bases, self._epochs = np.array(bases, np.int64), np.zeros(len(bases), np.int64)
         self._entries = np.zeros(MOST + 1, ENTRY)
         self._ring = np.zeros(1 << ring_log - 3, np.int64)
         self._g_buf = np.zeros(1 << G_BUF_LOG, np.uint8)
         self._g_coalescing = np.zeros(WARP_OF_VALUES << G_BUF_LOG, np.uint8)
-        self._timeout = np.zeros(TIMEOUT_BYTES, np.uint8)
         for memory in (self._g_buf, self._g_coalescing):
             self._ranges.add(address_of(memory), address_of(memory) + memory.nbytes)
         self._record = record = new(PROXY)
@@ -97,7 +99,6 @@ class Proxy:
             "proxy": FULL,
             "proxy_ops_are_ordered": 0,
             "atomics_complete_on_quiet": 0,
-            "timeout": address_of(self._timeout),
             "proxy_channels_buf": address_of(self._ring),
             "proxy_channel_buf_size": self._ring.nbytes,
             "proxy_channel_buf_logsize": int(self._record["log"][0]),
@@ -153,12 +154,14 @@ class Proxy:
     def start(self) -> None:
         """Begin."""
         channel.run()
+        atexit.register(self.stop)  # the loop must not outlive the memory that it works on
         self._thread.start()
 
     def stop(self) -> None:
         """Do what has been asked for, and end."""
         self._record["stop"] = 1
         self._thread.join()
+        atexit.unregister(self.stop)
 
     def _run(self) -> None:
         help_others()
@@ -177,7 +180,8 @@ class Proxy:
         if code == EXIT:
             return KernelError(f"a kernel has called nvshmem_global_exit({values[0]})")
         if code in TRAPS:
-            return error_of(code, str(name), *values)
+            failure = KernelFailure("", code, "", (), (), tuple(values), None)
+            return explain(failure, str(name), self._arrays)
         if code == NO_SUCH_ATOMIC:
             return KernelError(f"{name}: there is none of {values[0]} bytes for PEs that are far")
         return KernelError(f"the proxy does not know NVSHMEM's request {values[0]}")
