@@ -69,11 +69,18 @@ def add_often(address, times):
         atomic_add_word(address, 1)
 
 
+def see(first, second):
+    """What is at the first address when there is something new at the second."""
+    while load_acquire(second) == 0:
+        sched_yield()
+    return load_acquire(first)
+
+
 @cache
 def functions():
     signatures = {
         send: word(word, word, word, word), wait_for: types.void(word, word),
-        ask_for: word(word, word), add_often: types.void(word, word),
+        ask_for: word(word, word), add_often: types.void(word, word), see: word(word, word),
     }  # fmt: skip
     made = {}
     for function, signature in signatures.items():

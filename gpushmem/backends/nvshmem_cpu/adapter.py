@@ -50,6 +50,8 @@ PROXY = np.dtype(
         ("quiet_ack", "i8"),
         ("cst_ack", "i8"),
         # The loop's own.
+        ("host_issue", "i8"),  # as `quiet_issue` and `quiet_ack`, for the host
+        ("host_ack", "i8"),
         ("processed", "i8"),  # bytes of the ring that have been read
         ("live", "i8"),  # ENTRYs that have not been performed
         ("requests", "i8"),  # read

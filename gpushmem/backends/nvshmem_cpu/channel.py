@@ -65,6 +65,7 @@ TIMER_SLACK = 29  # prctl
 
 STOP, QUIET_ISSUE, CST_ISSUE = (offset(PROXY, f) for f in ("stop", "quiet_issue", "cst_issue"))
 COMPLETE, QUIET_ACK, CST_ACK = (offset(PROXY, f) for f in ("complete", "quiet_ack", "cst_ack"))
+HOST_ISSUE, HOST_ACK = offset(PROXY, "host_issue"), offset(PROXY, "host_ack")
 PROCESSED = offset(PROXY, "processed")
 prctl = types.ExternalFunction("prctl", int_(int_, word, word, word, word))
 
@@ -243,10 +244,12 @@ def acknowledge(proxy: int) -> bool:
     if asked > it.cst_ack:
         store_release(proxy + CST_ACK, asked)
         answered = True
-    asked = load_acquire(proxy + QUIET_ISSUE)
-    if it.quiet_ack < asked <= it.processed and not hasten(proxy, ALL_PES, asked):
-        store_release(proxy + QUIET_ACK, asked)
-        answered = True
+    for issue, ack in ((QUIET_ISSUE, QUIET_ACK), (HOST_ISSUE, HOST_ACK)):
+        asked = load_acquire(proxy + issue)
+        news = load_acquire(proxy + ack) < asked <= it.processed
+        if news and not hasten(proxy, ALL_PES, asked):
+            store_release(proxy + ack, asked)
+            answered = True
     return answered
 
 

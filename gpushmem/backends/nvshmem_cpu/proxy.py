@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -45,6 +46,7 @@ __all__ = ["Proxy"]
 RING_LOG = 22  # the device code has been compiled for a ring of this size
 G_BUF_LOG = 14  # bytes for values that are fetched, 16 each, beside which 32 times 8 bytes ...
 WARP_OF_VALUES = 16  # ... so as many times this: for those that a warp fetches together
+PAUSE = 2e-5  # seconds between two looks of a host that waits
 FULL = 2  # `proxy` of the device state
 
 OPERATIONS = {1: "put", 2: "p", 3: "put_signal", 4: "get", 5: "g", 6: "fence", 8: "quiet"}
@@ -90,6 +92,7 @@ class Proxy:
         record["entries"] = address_of(self._entries)
         if seed is not None:
             record["late"], record["seed"] = 1, number_of(seed, my_pe)
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="gpushmem-proxy", daemon=True)
 
     def fields(self) -> dict[str, int]:
@@ -148,8 +151,16 @@ class Proxy:
         self._record["registered"] = self._ranges.address
 
     def unregister(self, start: int, end: int) -> None:
-        """It may no longer."""
+        """It may no longer, when what has been asked for is done."""
+        self.quiet()
         self._ranges.remove(start, end)
+
+    def quiet(self) -> None:
+        """Return when all that has been asked for is done, or the proxy has ended."""
+        with self._lock:
+            asked = self._record["host_issue"][0] = self._record["issue"][0]
+        while self._record["host_ack"][0] < asked and self._thread.is_alive():
+            time.sleep(PAUSE)
 
     def start(self) -> None:
         """Begin."""
