@@ -1,0 +1,380 @@
+"""What the proxy's requests become, and when it is done.
+
+A request becomes one ENTRY or more: a copy, or an update of a word. Without a seed it is performed
+at once. With one it goes into a table; a copy of some words becomes two entries, and a signal after
+its data is one of its own. Each has a hash, of the seed and of the request's number, that says when
+it is *due*; of those that are, the smallest hash is first, unless another entry must come before it
+(`may`). Whoever waits for entries makes them due soon, one after the other (`hasten`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit
+
+from gpushmem.backends.cpu.access import BAD_PE, NOT_SYMMETRIC, UNALIGNED, UNREGISTERED
+from gpushmem.backends.cpu.weak.pending import mixed
+from gpushmem.simt.base.layout import offset, view
+from gpushmem.simt.base.native import (
+    copy_bytes,
+    full_fence,
+    i64,
+    intrinsic,
+    load_acquire,
+    monotonic_ns,
+    store_release,
+    word,
+)
+
+__all__ = [
+    "ALL_PES", "COPY", "ENTRY", "EXIT", "MOST", "NO_SUCH_ATOMIC", "PROXY", "SLOT", "UNKNOWN",
+    "as_entry", "as_proxy", "as_word", "atomic", "copy", "count_fence", "enter", "finish_one",
+    "hasten", "new_entry", "refuse", "remote",
+]  # fmt: skip
+
+# What the device code reads and writes; the first words, up to the gap, it writes itself.
+PROXY = np.dtype(
+    [
+        ("issue", "i8"),  # bytes of the ring given to writers
+        ("complete_local", "i8"),
+        ("quiet_issue", "i8"),
+        ("cst_issue", "i8"),
+        ("g_buf_head", "i8"),
+        ("exit_state", "i4"),
+        ("exit_code", "i4"),
+        ("gap", "i8", 8),
+        ("complete", "i8"),  # bytes of the ring that may be written again
+        ("quiet_ack", "i8"),
+        ("cst_ack", "i8"),
+        # The loop's own.
+        ("host_issue", "i8"),  # as `quiet_issue` and `quiet_ack`, for the host
+        ("host_ack", "i8"),
+        ("processed", "i8"),  # bytes of the ring that have been read
+        ("live", "i8"),  # ENTRYs that have not been performed
+        ("requests", "i8"),  # read
+        ("performed", "i8"),  # ENTRYs
+        ("stop", "i8"),
+        ("failed", "i8"),  # why the loop has ended: a failure code
+        ("values", "i8", 4),  # ... and its numbers
+        ("op", "i8"),  # ... of a request of this kind; `amo` tells which atomic operation
+        ("amo", "i8"),
+        ("ring", "i8"),
+        ("mask", "i8"),
+        ("log", "i8"),
+        ("g_buf", "i8"),
+        ("g_mask", "i8"),
+        ("g_log", "i8"),
+        ("bases", "i8"),  # addresses of the segments of all PEs
+        ("n_pes", "i8"),
+        ("my_pe", "i8"),
+        ("heap_bytes", "i8"),
+        ("registered", "i8"),  # address of a table: of how many ranges, their starts and ends
+        ("late", "i8"),  # whether there is a seed
+        ("seed", "i8"),
+        ("epochs", "i8"),  # fences so far, for each PE
+        ("entries", "i8"),  # MOST ENTRYs, and one that is being made
+    ],
+    align=True,
+)
+ENTRY = np.dtype(
+    [
+        ("live", "i8"),
+        ("pe", "i8"),
+        ("what", "i8"),  # COPY, or an update of a word
+        ("target", "i8"),
+        ("source", "i8"),  # 0: `value`
+        ("nbytes", "i8"),
+        ("value", "i8"),
+        ("compare", "i8"),
+        ("result", "i8"),  # address for what the word held, and then `flag`; 0: nowhere
+        ("flag", "i8"),
+        ("request", "i8"),  # its number
+        ("position", "i8"),  # ... and place in the ring
+        ("epoch", "i8"),  # fences before it
+        ("hash", "i8"),
+        ("due", "i8"),  # nanoseconds
+    ],
+    align=True,
+)
+MOST = 64  # entries that are late at once
+EXIT, UNKNOWN, NO_SUCH_ATOMIC = 1000, 1001, 1002  # values of `failed`, beside those of kernels
+
+ALL_PES = 1 << 15  # in place of a PE
+COPY, SET, ADD, AND, OR, XOR, FETCH, COMPARE, FLOAT_ADD, NO = range(10)  # `what`
+# The vendor's atomic operations, by their number (nvshmem_common_transport.h of NVSHMEM 3.8).
+UPDATES = (
+    NO, NO, ADD, SET, ADD, AND, OR, XOR, SET, SET,
+    ADD, NO, FETCH, ADD, ADD, AND, OR, XOR, SET, COMPARE,
+)  # fmt: skip
+INC, FETCH_INC = 2, 13
+FLOAT = 0x80  # added to the number
+
+SOON, LATER = 200_000, 3_000_000  # nanoseconds by which entries are late
+SLOT = 50_000  # ... between two that are waited for
+
+as_proxy, as_entry = view(PROXY), view(ENTRY)
+as_word = view(np.dtype([("v", "i8")]))
+as_half, as_quarter = view(np.dtype([("v", "i4")])), view(np.dtype([("v", "i2")]))
+ENTRY_BYTES = ENTRY.itemsize
+LIVE, PERFORMED = offset(PROXY, "live"), offset(PROXY, "performed")
+VALUE = offset(ENTRY, "value")
+
+
+@intrinsic
+def update(typingctx: Any, address: Any, what: Any, nbytes: Any, value: Any, compare: Any) -> Any:
+    """Change a word as `what` says, atomically; return what it held."""
+    kinds = {SET: "xchg", ADD: "add", AND: "and", OR: "or", XOR: "xor", FLOAT_ADD: "fadd"}
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        address, what, nbytes, value, compare = args
+        held = builder.alloca(i64)
+
+        def narrow(number: Any, size: int) -> Any:
+            return number if size == 8 else builder.trunc(number, ir.IntType(8 * size))
+
+        def changed(code: int, size: int) -> Any:
+            kind = ir.IntType(8 * size)
+            new = narrow(value, size)
+            if code == FLOAT_ADD:
+                kind = ir.FloatType() if size == 4 else ir.DoubleType()
+                new = builder.bitcast(new, kind)
+            place = builder.inttoptr(address, kind.as_pointer())
+            if code == COMPARE:
+                old = builder.cmpxchg(place, narrow(compare, size), new, "seq_cst", "seq_cst")
+                return builder.extract_value(old, 0)
+            if code == FETCH:
+                return builder.load_atomic(place, "seq_cst", size)
+            old = builder.atomic_rmw(kinds[code], place, new, "seq_cst")
+            return builder.bitcast(old, ir.IntType(8 * size)) if code == FLOAT_ADD else old
+
+        for code in (SET, ADD, AND, OR, XOR, FETCH, COMPARE, FLOAT_ADD):
+            for size in (4, 8) if code == FLOAT_ADD else (2, 4, 8):
+                one = builder.and_(
+                    builder.icmp_signed("==", what, i64(code)),
+                    builder.icmp_signed("==", nbytes, i64(size)),
+                )
+                with builder.if_then(one):
+                    old = changed(code, size)
+                    builder.store(old if size == 8 else builder.zext(old, i64), held)
+        return builder.load(held)
+
+    return word(word, word, word, word, word), codegen
+
+
+# --- what may be asked for
+
+
+@njit
+def refuse(proxy: int, code: int, a: int, b: int, c: int, d: int) -> bool:
+    """Note what is wrong."""
+    it = as_proxy(proxy)
+    it.failed = code
+    it.values[0], it.values[1], it.values[2], it.values[3] = a, b, c, d
+    return False
+
+
+@njit
+def remote(proxy: int, pe: int, start: int, nbytes: int) -> int:
+    """Address of a range of a PE's heap; 0 if there is none."""
+    it = as_proxy(proxy)
+    if not 0 <= pe < it.n_pes:
+        refuse(proxy, BAD_PE, pe, it.n_pes - 1, 0, 0)
+        return 0
+    if start + nbytes > it.heap_bytes:
+        refuse(proxy, NOT_SYMMETRIC, as_word(it.bases + 8 * it.my_pe).v + start, nbytes, 0, 0)
+        return 0
+    return as_word(it.bases + 8 * pe).v + start
+
+
+@njit
+def can_reach(proxy: int, start: int, end: int) -> bool:
+    """Whether the adapter knows this local memory."""
+    it = as_proxy(proxy)
+    heap = as_word(it.bases + 8 * it.my_pe).v
+    if heap <= start and end <= heap + it.heap_bytes:
+        return True
+    table = it.registered
+    for k in range(load_acquire(table)):
+        low, high = load_acquire(table + 8 + 16 * k), load_acquire(table + 16 + 16 * k)
+        if low <= start and end <= high:
+            return True
+    return False
+
+
+# --- entries
+
+
+@njit
+def new_entry(proxy: int, pe: int, what: int, target: int, nbytes: int) -> int:
+    """The entry that is being made."""
+    it = as_proxy(proxy)
+    entry = it.entries + MOST * ENTRY_BYTES
+    e = as_entry(entry)
+    e.pe, e.what, e.target, e.nbytes = pe, what, target, nbytes
+    e.source = e.value = e.compare = e.result = 0
+    e.request, e.position = it.requests, it.processed
+    return entry
+
+
+@njit
+def copy_word(target: int, source: int, nbytes: int) -> None:
+    """Copy bytes; a number in one piece."""
+    aligned = (target | source) & (nbytes - 1) == 0
+    if nbytes == 8 and aligned:
+        as_word(target).v = as_word(source).v
+    elif nbytes == 4 and aligned:
+        as_half(target).v = as_half(source).v
+    elif nbytes == 2 and aligned:
+        as_quarter(target).v = as_quarter(source).v
+    else:
+        copy_bytes(target, source, nbytes)
+
+
+@njit
+def perform(proxy: int, entry: int) -> None:
+    """Do what an entry says."""
+    e = as_entry(entry)
+    if e.what == COPY:
+        source = e.source if e.source != 0 else entry + VALUE
+        copy_word(e.target, source, e.nbytes)
+        full_fence()
+    else:
+        held = update(e.target, e.what, e.nbytes, e.value, e.compare)
+        if e.result != 0:
+            store_release(e.result, held)
+            store_release(e.result + 8, e.flag)
+    store_release(proxy + PERFORMED, as_proxy(proxy).performed + 1)
+
+
+@njit
+def enter(proxy: int, entry: int, salt: int) -> None:
+    """Perform an entry, or, with a seed, put it into the table."""
+    it = as_proxy(proxy)
+    if it.late == 0:
+        perform(proxy, entry)
+        return
+    if it.live == MOST:
+        finish_one(proxy, 0)
+    e = as_entry(entry)
+    e.hash = mixed(mixed(it.seed + e.request) + salt)
+    e.epoch = as_word(it.epochs + 8 * e.pe).v
+    lateness = 0 if e.hash & 2 == 0 else SOON if e.hash & 1 == 0 or e.result != 0 else LATER
+    e.due, e.live = monotonic_ns() + lateness, 1
+    place = it.entries
+    while as_entry(place).live != 0:
+        place += ENTRY_BYTES
+    copy_bytes(place, entry, ENTRY_BYTES)
+    store_release(proxy + LIVE, it.live + 1)
+
+
+@njit
+def may(proxy: int, entry: int) -> bool:
+    """Whether nothing that is late must come before an entry."""
+    it, e = as_proxy(proxy), as_entry(entry)
+    for k in range(MOST):
+        other = as_entry(it.entries + k * ENTRY_BYTES)
+        if other.live == 0 or other.pe != e.pe:
+            continue
+        if other.epoch < e.epoch:
+            return False
+        if e.what != COPY and other.what == COPY and other.request == e.request:
+            return False
+        updates = COPY not in (e.what, other.what)
+        if updates and other.target == e.target and other.request < e.request:
+            return False
+    return True
+
+
+@njit
+def finish_one(proxy: int, now: int) -> bool:
+    """Perform the next entry that is due, or, if `now` is 0, the next one; False: there is none."""
+    it, chosen = as_proxy(proxy), 0
+    for k in range(MOST):
+        entry = it.entries + k * ENTRY_BYTES
+        e = as_entry(entry)
+        if e.live == 0 or (now != 0 and e.due > now):
+            continue
+        if (chosen == 0 or e.hash < as_entry(chosen).hash) and may(proxy, entry):
+            chosen = entry
+    if chosen == 0:
+        return False
+    perform(proxy, chosen)
+    as_entry(chosen).live = 0
+    store_release(proxy + LIVE, it.live - 1)
+    return True
+
+
+@njit
+def hasten(proxy: int, pe: int, position: int) -> bool:
+    """Make what precedes a position, for a PE or all, due soon; whether there is anything."""
+    it, found = as_proxy(proxy), False
+    if it.live == 0:
+        return False
+    now = monotonic_ns()
+    for k in range(MOST):
+        e = as_entry(it.entries + k * ENTRY_BYTES)
+        if e.live != 0 and e.position < position and pe in (e.pe, ALL_PES):
+            found = True
+            e.due = min(e.due, now + ((e.hash >> 8) & 7) * SLOT)
+    return found
+
+
+@njit
+def count_fence(proxy: int, pe: int) -> None:
+    """What is entered from now on for a PE, or all, comes after what has been."""
+    it = as_proxy(proxy)
+    for k in range(it.n_pes):
+        if pe in (k, ALL_PES):
+            as_word(it.epochs + 8 * k).v += 1
+
+
+# --- requests
+
+
+@njit
+def copy(proxy: int, pe: int, far: int, near: int, nbytes: int, is_target: bool) -> bool:
+    """Enter a copy between a PE's heap, from an offset on, and local memory."""
+    start = remote(proxy, pe, far, nbytes)
+    if start == 0:
+        return False
+    if not can_reach(proxy, near, near + nbytes):
+        return refuse(proxy, UNREGISTERED, pe, near, nbytes, int(is_target))
+    it = as_proxy(proxy)
+    first = nbytes
+    if it.late != 0 and nbytes > 8:
+        words = (nbytes - 1) // 8
+        first = 8 * (1 + mixed(it.seed ^ it.requests) % words) - (start & 7)
+    done = 0
+    for size in (first, nbytes - first):
+        if size > 0:
+            target, source = (near, start) if is_target else (start, near)
+            entry = new_entry(proxy, pe, COPY, target + done, size)
+            as_entry(entry).source = source + done
+            enter(proxy, entry, done)
+            done += size
+    return True
+
+
+@njit
+def atomic(proxy: int, pe: int, far: int, nbytes: int, amo: int, value: int) -> int:
+    """Make the entry of an update of a word; 0: it is refused."""
+    start = remote(proxy, pe, far, nbytes)
+    if start == 0:
+        return 0
+    kind = amo & ~FLOAT
+    what = UPDATES[kind] if kind < len(UPDATES) else NO
+    if amo & FLOAT != 0 and what == ADD:
+        what = NO if nbytes == 2 else FLOAT_ADD
+    if what == NO or nbytes not in (2, 4, 8):
+        refuse(proxy, NO_SUCH_ATOMIC, nbytes, 0, 0, 0)
+        return 0
+    if start % nbytes != 0:
+        it = as_proxy(proxy)
+        refuse(proxy, UNALIGNED, as_word(it.bases + 8 * it.my_pe).v + far, nbytes, 0, 0)
+        return 0
+    entry = new_entry(proxy, pe, what, start, nbytes)
+    as_entry(entry).value = 1 if kind in (INC, FETCH_INC) else value
+    return entry

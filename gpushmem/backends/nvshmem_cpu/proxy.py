@@ -1,0 +1,229 @@
+"""NVSHMEM's proxy: a thread that does what kernels ask of PEs whose memory is not mapped.
+
+The vendor's device code writes such requests into a `channel`; on a GPU its host library
+passes them to a network adapter. Here the thread is the adapter, too: it reads and writes the
+peers' segments, which this process has mapped, though the device code does not know it. What is
+local must be memory that an adapter could reach: symmetric, or registered.
+
+*Orders.* Without a seed requests are performed in the order of the channel, each as soon as it is
+read. With one they come late and in any order that the channel leaves open, which is the order of
+no transport: on the InfiniBand of NVSHMEM 3.4.5 (`transport_ib_common.cpp`, `ibrc.cpp`) requests to
+a PE go in turn to several queue pairs, if so configured, and what one queue holds back another does
+not; an atomic operation is a message that the peer's own proxy thread performs, after what comes
+in behind it; and reads need not wait for writes. Its `fence` waits for all queues to that PE, and
+`put_signal` fences between data and signal. So promised are: what precedes a fence in the channel,
+whoever wrote it, comes before what follows it, for each PE by itself; a signal comes after the
+data of its own `put_signal`, and of nothing else; a quiet is answered when all before it has been
+performed. Beyond that, only updates of one word come in the order of the channel: the device code
+of 3.8 sends those of one target through one queue (`ibgda_get_amo_qp`). An aligned word of a
+`put` is never seen in part, the `put` as a whole may be. Get and put read their source when they
+are performed. A fetching atomic operation is performed late as well, and its caller waits.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gpushmem.artifacts.arguments import address_of
+from gpushmem.backends.cpu.access import TRAPS, explain
+from gpushmem.backends.cpu.seeds import number_of
+from gpushmem.backends.nvshmem_cpu import channel
+from gpushmem.backends.nvshmem_cpu.adapter import ENTRY, EXIT, MOST, NO_SUCH_ATOMIC, PROXY
+from gpushmem.backends.nvshmem_cpu.channel import AMO, CUT
+from gpushmem.diagnosis.arrays import Arrays
+from gpushmem.errors import KernelError, ShmemError
+from gpushmem.simt.base.layout import new, offset
+from gpushmem.simt.base.parking import help_others
+from gpushmem.simt.run.kernel import KernelFailure
+
+__all__ = ["Proxy"]
+
+RING_LOG = 22  # the device code has been compiled for a ring of this size
+G_BUF_LOG = 14  # bytes for values that are fetched, 16 each, beside which 32 times 8 bytes ...
+WARP_OF_VALUES = 16  # ... so as many times this: for those that a warp fetches together
+PAUSE = 2e-5  # seconds between two looks of a host that waits
+FULL = 2  # `proxy` of the device state
+
+OPERATIONS = {1: "put", 2: "p", 3: "put_signal", 4: "get", 5: "g", 6: "fence", 8: "quiet"}
+ATOMICS = {
+    3: "atomic_set", 4: "atomic_add", 5: "atomic_and", 6: "atomic_or", 7: "atomic_xor",
+    8: "signal_op", 9: "signal_op", 10: "signal_op", 12: "atomic_fetch", 13: "atomic_fetch_inc",
+    14: "atomic_fetch_add", 15: "atomic_fetch_and", 16: "atomic_fetch_or", 17: "atomic_fetch_xor",
+    18: "atomic_swap", 19: "atomic_compare_swap",
+}  # fmt: skip
+
+
+class Proxy:
+    """The proxy of one PE. `bases` are the addresses at which it has mapped the segments of all.
+
+    `fail` is called in the proxy's thread, which then ends, with the error of a refused request.
+    """
+
+    def __init__(
+        self,
+        bases: Sequence[int],
+        heap_bytes: int,
+        my_pe: int,
+        arrays: Arrays,
+        fail: Callable[[ShmemError], None],
+        seed: int | None = None,
+        ring_log: int = RING_LOG,
+    ) -> None:
+        self._arrays, self._fail, self._ranges = arrays, fail, Ranges()
+        self._bases, self._epochs = np.array(bases, np.int64), np.zeros(len(bases), np.int64)
+        self._entries = np.zeros(MOST + 1, ENTRY)
+        self._ring = np.zeros(1 << ring_log - 3, np.int64)
+        self._g_buf = np.zeros(1 << G_BUF_LOG, np.uint8)
+        self._g_coalescing = np.zeros(WARP_OF_VALUES << G_BUF_LOG, np.uint8)
+        for memory in (self._g_buf, self._g_coalescing):
+            self._ranges.add(address_of(memory), address_of(memory) + memory.nbytes)
+        self._record = record = new(PROXY)
+        record["ring"], record["mask"] = address_of(self._ring), (1 << ring_log) - 1
+        record["log"], record["g_log"] = ring_log, G_BUF_LOG
+        record["g_buf"], record["g_mask"] = address_of(self._g_buf), (1 << G_BUF_LOG) - 1
+        record["bases"], record["epochs"] = address_of(self._bases), address_of(self._epochs)
+        record["n_pes"], record["my_pe"] = len(bases), my_pe
+        record["heap_bytes"], record["registered"] = heap_bytes, self._ranges.address
+        record["entries"] = address_of(self._entries)
+        if seed is not None:
+            record["late"], record["seed"] = 1, number_of(seed, my_pe)
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="gpushmem-proxy", daemon=True)
+
+    def fields(self) -> dict[str, int]:
+        """The fields of the vendor's device state that are about the proxy."""
+        at = {name: self.address + offset(PROXY, name) for name in PROXY.names or ()}
+        return {
+            "proxy": FULL,
+            "proxy_ops_are_ordered": 0,
+            "atomics_complete_on_quiet": 0,
+            "proxy_channels_buf": address_of(self._ring),
+            "proxy_channel_buf_size": self._ring.nbytes,
+            "proxy_channel_buf_logsize": int(self._record["log"][0]),
+            "proxy_channel_g_buf": address_of(self._g_buf),
+            "proxy_channel_g_buf_size": self._g_buf.nbytes,
+            "proxy_channel_g_buf_log_size": G_BUF_LOG,
+            "proxy_channel_g_buf_head_ptr": at["g_buf_head"],
+            "proxy_channel_g_coalescing_buf": address_of(self._g_coalescing),
+            "proxy_channels_issue": at["issue"],
+            "proxy_channels_complete": at["complete"],
+            "proxy_channels_complete_local_ptr": at["complete_local"],
+            "proxy_channels_quiet_issue": at["quiet_issue"],
+            "proxy_channels_quiet_ack": at["quiet_ack"],
+            "proxy_channels_cst_issue": at["cst_issue"],
+            "proxy_channels_cst_ack": at["cst_ack"],
+            "global_exit_request_state": at["exit_state"],
+            "global_exit_code": at["exit_code"],
+        }
+
+    @property
+    def address(self) -> int:
+        """Address of the PROXY record."""
+        return address_of(self._record)
+
+    @property
+    def pending(self) -> bool:
+        """Whether requests are not performed, or a quiet not answered.
+
+        While it is not, and no kernel of this PE moves, the proxy does not move either.
+        """
+        it = self._record[0]  # what is passed on is looked at where it comes from first
+        return bool(
+            it["processed"] != it["issue"]
+            or it["live"] != 0
+            or it["quiet_ack"] < it["quiet_issue"]
+            or it["cst_ack"] < it["cst_issue"]
+        )
+
+    @property
+    def performed(self) -> int:
+        """How much has been performed: copies, and updates of words."""
+        return int(self._record["performed"][0])
+
+    def register(self, start: int, end: int) -> None:
+        """Memory of this process may be sent from, and received to."""
+        self._ranges.add(start, end)
+        self._record["registered"] = self._ranges.address
+
+    def unregister(self, start: int, end: int) -> None:
+        """It may no longer, when what has been asked for is done."""
+        self.quiet()
+        self._ranges.remove(start, end)
+
+    def quiet(self) -> None:
+        """Return when all that has been asked for is done, or the proxy has ended."""
+        with self._lock:
+            asked = self._record["host_issue"][0] = self._record["issue"][0]
+        while self._record["host_ack"][0] < asked and self._thread.is_alive():
+            time.sleep(PAUSE)
+
+    def start(self) -> None:
+        """Begin."""
+        channel.run()
+        atexit.register(self.stop)  # the loop must not outlive the memory that it works on
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Do what has been asked for, and end."""
+        self._record["stop"] = 1
+        self._thread.join()
+        atexit.unregister(self.stop)
+
+    def _run(self) -> None:
+        help_others()
+        channel.run()(self.address)
+        error = self._error()
+        if error is not None:
+            self._fail(error)
+
+    def _error(self) -> ShmemError | None:
+        record = self._record[0]
+        code, values = int(record["failed"]), record["values"].tolist()
+        if code in (0, CUT):
+            return None
+        op, amo = int(record["op"]), int(record["amo"]) & 0x7F
+        name = ATOMICS.get(amo, f"atomic operation {amo}") if op == AMO else OPERATIONS.get(op)
+        if code == EXIT:
+            return KernelError(f"a kernel has called nvshmem_global_exit({values[0]})")
+        if code in TRAPS:
+            failure = KernelFailure("", code, "", (), (), tuple(values), None)
+            return explain(failure, str(name), self._arrays)
+        if code == NO_SUCH_ATOMIC:
+            return KernelError(f"{name}: there is none of {values[0]} bytes for PEs that are far")
+        return KernelError(f"the proxy does not know NVSHMEM's request {values[0]}")
+
+
+class Ranges:
+    """Ranges of addresses, in a table that a thread may read while it changes."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, int] | None] = []
+        self._tables = [np.zeros(1 + 2 * 64, np.int64)]  # the last; earlier ones may be being read
+
+    @property
+    def address(self) -> int:
+        """Address of the table: the number of rows, then start and end of each."""
+        return address_of(self._tables[-1])
+
+    def add(self, start: int, end: int) -> None:
+        """Add a range."""
+        row = self._rows.index(None) if None in self._rows else len(self._rows)
+        self._rows[row : row + 1] = [(start, end)]
+        table = self._tables[-1]
+        if 2 + 2 * row > len(table):
+            self._tables.append(np.append(table, np.zeros(len(table) - 1, np.int64)))
+            table = self._tables[-1]
+        table[1 + 2 * row] = start
+        table[2 + 2 * row] = end
+        table[0] = len(self._rows)
+
+    def remove(self, start: int, end: int) -> None:
+        """Remove one that has been added."""
+        row = self._rows.index((start, end))
+        self._rows[row] = None
+        self._tables[-1][2 + 2 * row] = 0
