@@ -45,7 +45,7 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -82,7 +82,7 @@ class Watch:
     """The watch of the calling PE, from `init` to `finalize`."""
 
     def __init__(
-        self, job: Job, accountant: Accountant, asking: Asking, late: Late | None = None
+        self, job: Job, accountant: Accountant, asking: Asking, late: Sequence[Late] = ()
     ) -> None:
         self._pe, self._board, self._accountant = job.my_pe, job.board, accountant
         self._asking, self._late = asking, late
@@ -138,8 +138,7 @@ class Watch:
 
     def _looks(self) -> tuple[Callable[[], None], ...]:
         looks = self._hear, self._answer, self._asking.look, self._publish, self._neighbours
-        late = () if self._late is None else (self._late.late,)
-        return *looks, *late, self._judge
+        return *looks, *(each.late for each in self._late), self._judge
 
     def _hear(self) -> None:
         """When there is a verdict, end the waits of this PE."""
@@ -295,7 +294,7 @@ class Over:
 class Stillness:
     """Whether this PE's threads have moved, from one look to the next."""
 
-    def __init__(self, asking: Asking, late: Late | None) -> None:
+    def __init__(self, asking: Asking, late: Sequence[Late]) -> None:
         self._asking, self._late = asking, late
         self.number = 0  # while the PE is still: counts how often it has become so
         self.quiet_since = 0  # monotonic nanoseconds, while nothing but polls happens; else 0
@@ -317,7 +316,7 @@ class Stillness:
             natives = None if movers.alarmed() or not all_at_rest() else movers.natives()
             polls = [int(word["polls"]) for _, word in words]
             still = None if natives is None else (quiet, polls, natives)
-        if moves() != before or (self._late is not None and self._late.pending):
+        if moves() != before or any(each.pending for each in self._late):
             quiet = still = None
         if not self._quiet.look(quiet, turns):
             self.quiet_since = 0

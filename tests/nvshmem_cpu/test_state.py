@@ -68,6 +68,7 @@ STATE_OF, PARAMS_OF = TYPES
         (STATE_OF, "ptr, ptr }", "ptr, ptr, i64 }", "has 51 fields, in 3.7 50 up to unicast"),
         (STATE_OF, ", ptr, ptr }", ", ptr }", "has 49 fields, in 3.7 50 up to unicast_le_ids_"),
         (PARAMS_OF, "416", "417", r"has \[417 x i8\] for padding, in 3.7 \[416 x i8\]"),
+        (PARAMS_OF, "[416 x i8]", "i8, [414 x i8]", r"has \[414 x i8\] for padding, in 3.8"),
         (PARAMS_OF, "[416 x i8]", "i8, [415 x i8]", "state_v1 has 50 fields, in 3.8 55 up to"),
         (STATE_OF, "host_state_v1", "host_state_v2", "has no nvshmemi_device_host_state_v1"),
     ],
@@ -139,10 +140,11 @@ def headers(tmp_path_factory):
     include = installed("nvshmem", "include")
     compiler = shutil.which("g++") or pytest.skip("there is no g++")
     offsets = [
-        f"offsetof({structure}, {name})"
+        text.format(structure, name)
         for structure in STRUCTURES
         for name in layout(structure).names
-    ] + [f"(long)sizeof({structure})" for structure in STRUCTURES]
+        for text in ("offsetof({}, {})", "(long)sizeof((({0} *)0)->{1})", "(long)sizeof({0})")
+    ]
     place = tmp_path_factory.mktemp("headers")
     source = SOURCE.replace("OFFSETS", ", ".join(offsets))
     (place / "headers.cc").write_text(source)
@@ -161,10 +163,11 @@ def headers(tmp_path_factory):
 
 def test_the_layouts_are_those_of_the_headers(headers):
     wanted = [
-        layout(structure).fields[name][1]
+        number
         for structure in STRUCTURES
-        for name in layout(structure).names
-    ] + [layout(structure).itemsize for structure in STRUCTURES]
+        for kind, offset, *_ in (layout(structure).fields[name] for name in layout(structure).names)
+        for number in (offset, kind.itemsize, layout(structure).itemsize)
+    ]
     assert [headers.offset(k) for k in range(len(wanted))] == wanted
 
 
@@ -263,9 +266,25 @@ def test_heaps_of_other_nodes_are_not_mapped(job):
         assert (state.fields["node_mype"], state.fields["node_npes"]) == (pe % 3, 3)
 
 
-def test_all_parameters_of_collectives_are_set():
-    unset = set(layouts.COLLECTIVES.names) - set(DEFAULTS) - {"version", "padding"}
-    assert not unset
+def test_words_that_kernels_change_are_zero_and_apart(job):
+    fields = job(2).states[0].fields
+    names = (
+        "test_wait_any_start_idx_ptr",
+        "global_exit_request_state",
+        "global_exit_code",
+        "region_active_count",
+    )
+    words = [int(fields[name]) for name in names]
+    assert len({word // 8 for word in words}) == 4
+    assert [ctypes.c_int64.from_address(word).value for word in words] == [0] * 4
+
+
+def test_parameters_of_collectives(job):
+    others = {"version", "padding", "fcollect_ll_supported"}
+    assert set(layouts.COLLECTIVES.names) - set(DEFAULTS) == others
+    one, two = (job(4, k).states[0].fields["gpu_coll_env_params_var"] for k in (1, 2))
+    assert {name: one[name] for name in DEFAULTS} == DEFAULTS
+    assert (one["fcollect_ll_supported"], two["fcollect_ll_supported"]) == (True, False)
 
 
 @pytest.mark.parametrize("n_pes", [1, 2, 3, 8, 64])
@@ -315,6 +334,7 @@ def test_the_predefined_teams(job):
     assert [[int(two.team(4, k)[flag]) for flag in flags] for k in teams] == [
         [0, 0, 0], [1, 1, 0], [1, 1, 0], [0, 0, 1], [1, 1, 0], [0, 0, 0], [1, 1, 0],
     ]  # fmt: skip
+    assert {int(two.team(4, k)["ll_flag"]) for k in teams} == {1}
     assert two.team(4, WORLD)["team_node"] == NODE
     assert two.team(4, WORLD)["team_same_mype_node"] == SAME_PLACE
 

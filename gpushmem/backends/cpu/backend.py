@@ -35,7 +35,7 @@ from gpushmem.diagnosis.arrays import Arrays
 from gpushmem.diagnosis.asking import Asking
 from gpushmem.diagnosis.interrupts import Interrupts
 from gpushmem.diagnosis.journal import Journal
-from gpushmem.diagnosis.termination import Watch
+from gpushmem.diagnosis.termination import Late, Watch
 from gpushmem.errors import ArgumentError, ArgumentTypeError, ShmemError
 from gpushmem.job.job import Job, current
 from gpushmem.ops import Op
@@ -77,7 +77,8 @@ class CpuBackend:
         self.world.native["journal"] = self._journal.address
         self._arrays, self._asking = Arrays(), Asking()
         self._accountant = Accountant(job, self._meeting, self._journal, self._arrays, self._asking)
-        self._watch = Watch(job, self._accountant, self._asking, self._weak)
+        self._late: list[Late] = [] if self._weak is None else [self._weak]
+        self._watch = Watch(job, self._accountant, self._asking, self._late)
         self._host_calls = HostCalls(self.world.native, self._run, self._recorder)
         self._registered = Registered(self.world)
         self._inline = Inline(
@@ -125,13 +126,17 @@ class CpuBackend:
     def _mapped(self) -> None:
         """All PEs' memory has been mapped."""
 
+    def _quiet(self) -> None:
+        """Wait until what has been called has been performed."""
+        if self._weak is not None:
+            self._weak.quiet()
+
     # --- meeting
 
     def meet(self, what: str, nbytes: int = -1) -> None:
         # A kernel of this PE may be in a barrier_all of its own; one PE must not be there twice.
         self.synchronize()
-        if self._weak is not None:
-            self._weak.quiet()
+        self._quiet()
         with nullcontext() if self._recorder is None else self._recorder.meeting():
             self._meeting.meet(what, nbytes)
         if self._weak is not None:

@@ -28,7 +28,7 @@ from gpushmem.simt.compiler.target import call_device, device
 
 __all__ = [
     "OBSERVERS", "Call", "Observer", "check", "group_called", "group_calls", "is_observed",
-    "is_separated", "observe_too", "observed", "separate",
+    "is_separated", "observe_too", "observed", "observers_of", "separate",
 ]  # fmt: skip
 
 
@@ -162,7 +162,7 @@ def observe_too(of_operations: Observer, of_accesses: Any) -> None:
 
 def group_calls(op: Op) -> Any:
     """What each thread does before a call of its warp or block; None if nothing."""
-    return next((o.group_calls for o in _wanting(op) if o.group_calls is not None), None)
+    return next((o.group_calls for o in observers_of(op) if o.group_calls is not None), None)
 
 
 def separate() -> None:
@@ -179,7 +179,7 @@ def is_separated() -> bool:
 
 def group_called(op: Op) -> Any:
     """What each thread does after it."""
-    return next((o.group_called(op) for o in _wanting(op) if o.group_called is not None), None)
+    return next((o.group_called(op) for o in observers_of(op) if o.group_called is not None), None)
 
 
 SEPARATOR = Observer(nodes.wants, nodes.generate)
@@ -188,18 +188,19 @@ CHECKER = Observer(
 )
 
 
-def _wanting(op: Op) -> list[Observer]:
+def observers_of(op: Op) -> list[Observer]:
+    """The observers of a row."""
     return [observer for observer in OBSERVERS if observer.wants(op)]
 
 
 def is_observed(op: Op) -> bool:
     """Whether a row has an observer."""
-    return bool(_wanting(op))
+    return bool(observers_of(op))
 
 
 def observed(op: Op, parameters: Iterable[str], inner: Any) -> Any:
     """`inner`, which takes a row's arguments as a tuple, after the code of the row's observers."""
-    wanting, names = _wanting(op), tuple(parameters)
+    wanting, names = observers_of(op), tuple(parameters)
     if not wanting:
         return inner
 

@@ -7,15 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.artifacts.arguments import address_of
 from gpushmem import settings
-from gpushmem.backends.cpu import backend, teams
+from gpushmem.artifacts.arguments import address_of
+from gpushmem.backends.cpu import backend, hook, teams
 from gpushmem.backends.cpu.checked import check_kernels
 from gpushmem.backends.cpu.weak import weaken_kernels
 from gpushmem.backends.nvshmem_cpu import lowering
 from gpushmem.backends.nvshmem_cpu.functions import OWN
+from gpushmem.backends.nvshmem_cpu.proxy import Proxy
 from gpushmem.backends.nvshmem_cpu.state import FIRST_TEAM, DeviceState, internal_bytes
+from gpushmem.errors import ShmemError
+from gpushmem.job.board import FAILED
 from gpushmem.job.job import Job
+from gpushmem.size import span
 
 __all__ = ["NvshmemCpuBackend", "warm_up"]
 
@@ -26,6 +30,7 @@ class NvshmemCpuBackend(backend.CpuBackend):
     """One PE, whose kernels run NVSHMEM's device code."""
 
     name = "nvshmem-cpu"
+    _proxy: Proxy | None = None  # of a job of several nodes
 
     def __init__(self, heap_bytes: int) -> None:
         super().__init__(heap_bytes)
@@ -36,13 +41,16 @@ class NvshmemCpuBackend(backend.CpuBackend):
     def install(n_nodes: int) -> None:
         check_kernels()
         weaken_kernels(inside=True)
+        if n_nodes > 1:
+            hook.separate()
         lowering.install()
 
     def _more_bytes(self, job: Job) -> int:
         return internal_bytes(job.n_pes, job.max_teams, job.n_nodes) + _words_bytes(job)
 
     def _make_teams(self) -> Teams:
-        return Teams(self.world, self._meeting)
+        self._teams_of_nvshmem = Teams(self.world, self._meeting)
+        return self._teams_of_nvshmem
 
     def _mapped(self) -> None:
         world, job = self.world, self.world.job
@@ -53,11 +61,42 @@ class NvshmemCpuBackend(backend.CpuBackend):
         self.state = DeviceState(
             job.my_pe, job.n_pes, near, world.stride, job.node, job.max_teams, internal
         )
-        self._teams.state = self.state
+        self._teams_of_nvshmem.state = self.state
         own = self._own = np.zeros(1, OWN)
         own["state"] = self.state.address
         own["words"] = world.heap + internal + more - _words_bytes(job)
         world.native["own"] = address_of(own)
+        if job.n_nodes > 1:
+            seed = settings.get("GPUSHMEM_SEED") if self._weak is not None else None
+            self._proxy = Proxy(heaps, world.stride, job.my_pe, self._arrays, self._fail, seed)
+            self.state.set(**self._proxy.fields())
+            self._late.append(self._proxy)
+            self._proxy.start()
+
+    def _fail(self, error: ShmemError) -> None:
+        """The proxy refuses a request, and ends: so does the job."""
+        self.world.board.claim(FAILED, self.my_pe, str(error))
+
+    def _quiet(self) -> None:
+        super()._quiet()
+        if self._proxy is not None:
+            self._proxy.quiet()
+
+    def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        made = super().register(buffer, memory)
+        if self._proxy is not None:
+            self._proxy.register(*span(memory))
+        return made
+
+    def unregister(self, native: np.ndarray[Any, Any]) -> None:
+        super().unregister(native)
+        if self._proxy is not None:
+            self._proxy.unregister(*span(native))
+
+    def close(self) -> None:
+        if self._proxy is not None:
+            self._proxy.stop()
+        super().close()
 
 
 class Teams(teams.Teams):

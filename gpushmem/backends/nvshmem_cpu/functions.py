@@ -7,6 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import nvidia
 from llvmlite import ir
 from numba import types
@@ -16,7 +17,7 @@ from gpushmem.backends.nvshmem import shims
 from gpushmem.backends.nvshmem_cpu import layout
 from gpushmem.backends.nvshmem_cpu.layout import STATE
 from gpushmem.errors import BackendUnavailable
-from gpushmem.simt.base.layout import view
+from gpushmem.simt.base.layout import offset, view
 from gpushmem.simt.base.native import i8p, i64
 from gpushmem.simt.bitcode import leaves
 from gpushmem.simt.bitcode.library import Bitcode
@@ -25,9 +26,7 @@ from gpushmem.simt.compiler.primitives import user_word
 from gpushmem.simt.compiler.target import INTRINSICS, call_device, device
 from gpushmem.simt.intrinsics.shims import foreign
 
-__all__ = ["OWN", "digest", "install"]
-
-import numpy as np
+__all__ = ["OWN", "install", "library"]
 
 # What kernels find by `WORLD.own`.
 OWN = np.dtype([("state", "i8"), ("words", "i8")])  # see `DeviceState`; memory for `collect`
@@ -36,7 +35,7 @@ FILE = "libnvshmem_device_sm_80.bc"
 VARIABLE = "nvshmemi_device_state_d"
 CALL = re.compile(r"(?P<result>retval = )?(?P<name>nvshmemx?_\w+)\((?P<arguments>[^;]*)\);")
 # The proxy carries what goes to other nodes: the code for other transports is left out.
-KNOWN = {(VARIABLE, STATE.fields["selected_device_transport"][1]): 0}
+KNOWN = {(VARIABLE, offset(STATE, "selected_device_transport")): 0}
 
 
 @cache

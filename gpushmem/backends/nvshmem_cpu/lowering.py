@@ -7,44 +7,43 @@ waits for while it is in one of NVSHMEM's loops. Nothing of this synchronises th
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from numba import types
 from numba.core import cgutils
+from numba.cuda.extending import _Intrinsic as Intrinsic
 
-from gpushmem.backends import argument_types
 from gpushmem.backends.calls import Operation
 from gpushmem.backends.code import with_signature
 from gpushmem.backends.cpu import hook
 from gpushmem.backends.cpu.access import (
     EMPTY,
     TOO_SMALL,
-    address_of,
     aligned,
+    as_world,
     remote,
 )
 from gpushmem.backends.cpu.collectives import team_at
 from gpushmem.backends.cpu.rounds import as_team
-from gpushmem.backends.cpu.waits import width_of
 from gpushmem.backends.nvshmem import lowering
 from gpushmem.backends.nvshmem.composed import parameters_of
 from gpushmem.backends.nvshmem_cpu import functions
 from gpushmem.diagnosis.account import CALL
 from gpushmem.ops import OPS, TEAM_WORLD
-from gpushmem.ops.roles import Element, Remote
+from gpushmem.ops.roles import Element, Remote, Timeout
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 from gpushmem.simt.base.layout import THREAD as THREAD_RECORD
 from gpushmem.simt.base.layout import view
-from gpushmem.simt.base.native import intrinsic
+from gpushmem.simt.base.native import i64, intrinsic
 from gpushmem.simt.compiler.primitives import (
     begin_wait,
     end_wait,
     fail_if,
-    text_word,
     thread_word,
+    user_word,
 )
-from gpushmem.simt.compiler.target import bind, call_device, device, made_of
+from gpushmem.simt.compiler.target import bind, device, made_of
 
 __all__ = ["install"]
 
@@ -62,8 +61,7 @@ def install() -> None:
         op = OPS[name]
         operation = Operation(op, partial(_around, op, meaning), lowering.check, polls=op.hears)
         bind(op.function, operation)
-        if "op" in op.params and op.facts.meets:
-            _ = operation.meaning  # Numba must know intrinsics before it compiles
+        _ = operation.meaning  # Numba must know intrinsics before it compiles
 
 
 _installed: list[bool] = []
@@ -84,95 +82,98 @@ WIDTHS = {THREAD: 1, WARP: 32, BLOCK: 1024}
 
 
 def _around(op: Op, meaning: Any) -> Any:
-    """A row's meaning, with what this backend does around it; the meaning itself if nothing."""
-    if op.facts.meets and "op" in op.params:
-        return _chosen(op, meaning)
-    return _surrounded(op, meaning, parameters_of(op))
+    """A row's meaning, with what this backend does around it."""
+    if isinstance(meaning, Intrinsic):
+        return _inside_intrinsic(op, meaning)
+    parameters = parameters_of(op)
+    names = [parameter.name for parameter in parameters]
 
+    @intrinsic
+    def begin(typingctx: Any, given: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            values = cgutils.unpack_tuple(builder, args[0])
+            _begin(_call(op, names, given, values, context, builder))
+            return context.get_dummy_value()
 
-def _surrounded(op: Op, meaning: Any, parameters: list[Any]) -> Any:
-    steps = [step for step in (_checked(op), _told(op, parameters)) if step is not None]
-    waits = _waiting(op)
-    if not steps and waits is None:
-        return meaning
-    before = _all_of(steps)
+        return types.void(given), codegen
+
+    @intrinsic
+    def end(typingctx: Any, given: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            values = cgutils.unpack_tuple(builder, args[0])
+            _end(_call(op, names, given, values, context, builder))
+            return context.get_dummy_value()
+
+        return types.void(given), codegen
 
     @device
     def call(given):
-        before(given)
-        return meaning(*given)
-
-    @device
-    def wait(given):
-        before(given)
-        waits(given)
+        begin(given)
         result = meaning(*given)
-        end_wait()
+        end(given)
         return result
 
-    return device(with_signature(op.name, parameters, call if waits is None else wait))
+    return device(with_signature(op.name, parameters, call))
 
 
-def _all_of(steps: list[Any]) -> Any:
-    """A device function that calls all of `steps`, two at most."""
-    if len(steps) == 1:
-        return steps[0]
-    first, second = steps or (nothing, nothing)
+def _inside_intrinsic(op: Op, meaning: Any) -> Any:
+    """The same for an intrinsic, which can return records and arrays."""
+    names = [name for name, role in op.roles.items() if role is not Timeout]
 
-    @device
-    def both(given):
-        first(given)
-        second(given)
-
-    return both
-
-
-@device
-def nothing(given):
-    pass
-
-
-def _chosen(op: Op, meaning: Any) -> Any:
-    """A reduction, whose argument `op` must stay a literal."""
-
-    @cache
-    def with_op(which: str) -> Any:
-        @device
-        def reduce(team, dst, src):
-            meaning(team, dst, src, which)
-
-        return _surrounded(op, reduce, ["team", "dst", "src"])
-
-    @intrinsic(prefer_literal=True)
-    def choose(typingctx: Any, team: Any, dst: Any, src: Any, op_: Any) -> Any:
-        which = argument_types.literal_reduction(op.name, op_)
-        types_ = tuple(map(types.unliteral, (team, dst, src)))
-        with_op(which).compile_device(types_)  # so that its errors are found here
+    def define(typingctx: Any, *given: Any) -> Any:
+        signature, generate = meaning._defn(typingctx, *given)
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            return call_device(builder, with_op(which), types.void(*types_), args[:-1])
+            call = _call(op, names, sig.args, args, context, builder)
+            _begin(call)
+            result = generate(context, builder, sig, args)
+            _end(call)
+            return result
 
-        return types.void(*types_, op_), codegen
+        return signature, codegen
 
-    return choose
+    definition = with_signature(op.name, ["typingctx", *names], lambda given: define(*given))
+
+    made = Intrinsic(f"{op.name}_on_cpu", definition, meaning._prefer_literal)
+    made._register()
+    return made
 
 
-# --- notes
+def _call(op: Op, names: Any, given: Any, values: Any, context: Any, builder: Any) -> hook.Call:
+    types_ = dict(zip(names, given, strict=False))
+    return hook.Call(op, types_, dict(zip(names, values, strict=False)), context, builder)
 
 
-def _told(op: Op, parameters: list[Any]) -> Any:
-    """What the observers of a row add: once for a warp or a block."""
-    if not hook.is_observed(op):
-        return None
-    names = [p if isinstance(p, str) else p.name for p in parameters]
-    tell, width = hook.observed(op, names, nothing), WIDTHS[op.scope]
+def _begin(call: hook.Call) -> None:
+    """Before the operation."""
+    op = call.op
+    _check(call)
+    observers = hook.observers_of(op)
+    if observers:
+        first = call.run(leads, i64(WIDTHS[op.scope]), returns=types.boolean)
+        with call.builder.if_then(first):
+            for observer in observers:
+                observer.generate(call)
+    if op.facts.meets:
+        team = call.integer("team") if "team" in call.values else i64(int(TEAM_WORLD))
+        _says(call, meets, team, i64(WIDTHS[op.scope]))
+    elif _waits(call):
+        array = op.facts.waits_for
+        words = call.address(array), call.integer("cmp"), call.integer("value")
+        _says(call, begin_wait, *words, _width(call, array))
 
-    @device
-    def told(given):
-        if leads(width):
-            tell(given)
 
-    return told
+def _end(call: hook.Call) -> None:
+    """After it."""
+    if call.op.facts.meets or _waits(call):
+        call.run(end_wait)
+
+
+def _waits(call: hook.Call) -> bool:
+    """Whether the call waits for one word, for as long as it takes."""
+    timeout = call.argtypes.get("timeout_ns")
+    forever = timeout is None or isinstance(timeout, types.NoneType | types.Omitted)
+    return call.op.base in ("signal_wait_until", "wait_until") and forever
 
 
 # --- checks of arguments
@@ -194,6 +195,12 @@ def check_sizes(dst, src, at_dst, at_src):
 
 
 @device
+def note_far(pe):
+    """The array may be null: then who uses it is told of which PE it was."""
+    as_world(user_word()).far = pe
+
+
+@device
 def check_team(team):
     team_at(team)
 
@@ -203,31 +210,10 @@ def check_aligned(address, nbytes):
     aligned(address, nbytes)
 
 
-def _checked(op: Op) -> Any:
-    """The checks of a row's arguments, as the cpu backend makes them; None if it has none."""
-    if not ("pe" in op.params or "team" in op.params or op.facts.waits_for):
-        return None
-    names = op.params
-
-    @intrinsic
-    def check(typingctx: Any, given: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            types_ = dict(zip(names, given, strict=False))
-            values = dict(zip(names, cgutils.unpack_tuple(builder, args[0]), strict=False))
-            _check(hook.Call(op, types_, values, context, builder))
-            return context.get_dummy_value()
-
-        return types.void(given), codegen
-
-    @device
-    def checked(given):
-        check(given)
-
-    return checked
-
-
 def _check(call: hook.Call) -> None:
     op = call.op
+    if op.base == "peer_array" and hook.is_separated():
+        call.run(note_far, call.integer("pe"))
     if "team" in call.values:
         call.run(check_team, call.integer("team"))
     if {"dst", "src"} <= call.values.keys() and op.base in ("put", "get", "put_signal"):
@@ -247,31 +233,23 @@ def _check(call: hook.Call) -> None:
 # --- what a thread waits for
 
 
-def _waiting(op: Op) -> Any:
-    """What a thread says before it waits in a row; None if it does not wait, or for no word."""
-    if op.facts.meets:
-        return _meeting(op)
-    if not op.waits or op.base not in ("signal_wait_until", "wait_until"):
-        return None
-    name = op.name
-
-    @device
-    def waits(given):
-        array, cmp, value = given[0], given[1], given[2]
-        begin_wait(text_word(name), address_of(array), cmp, types.intp(value), width_of(array))
-
-    return waits
+@device
+def meets(what, number, width):
+    """Say that the thread is in a call of a team, which its first thread counts."""
+    record = team_at(number)
+    team = as_team(record)
+    if leads(width):
+        team.calls += 1
+    begin_wait(what, record, CALL, team.calls, 8)
 
 
-def _meeting(op: Op) -> Any:
-    name, width, of_team = op.name, WIDTHS[op.scope], "team" in op.params
+def _says(call: hook.Call, function: Any, *words: Any) -> None:
+    """Call a function of the operation's name and of words."""
+    name = call.context.insert_const_string(call.builder.module, call.op.name)
+    call.run(function, call.builder.ptrtoint(name, i64), *words)
 
-    @device
-    def meets(given):
-        record = team_at(given[0] if of_team else TEAM_WORLD)
-        team = as_team(record)
-        if leads(width):
-            team.calls += 1
-        begin_wait(text_word(name), record, CALL, team.calls, 8)
 
-    return meets
+def _width(call: hook.Call, array: str) -> Any:
+    """Bytes of an element, negative if it is signed: how a report has to read it."""
+    dtype = call.argtypes[array].dtype
+    return i64(-dtype.bitwidth // 8 if dtype.signed else dtype.bitwidth // 8)

@@ -145,6 +145,9 @@ class Proxy:
         """How much has been performed: copies, and updates of words."""
         return int(self._record["performed"][0])
 
+    def late(self) -> None:
+        """Nothing: it performs what waits by itself."""
+
     def register(self, start: int, end: int) -> None:
         """Memory of this process may be sent from, and received to."""
         self._ranges.add(start, end)

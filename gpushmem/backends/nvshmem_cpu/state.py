@@ -20,6 +20,8 @@ and 3.8. What fields mean to the device code, where it decides something by them
 | `region_active_count` | 3.8 reads it before each put through the proxy; 0: no region is open |
 | `global_exit_request_state`, `global_exit_code` | 2 and the code: a kernel wants to end the job |
 | `tma_policy` | 0: no copies by TMA, which sm_80 has not |
+| `fcollect_ll_supported` | small gathers fuse data and flags; not over a network: there a thread |
+| | sends what others may not have written yet, which takes a slow network (3.7 does so always) |
 
 It reads neither `timeout`, nor `atomics_sync`, nor `peer_heap_base_remote` (with the proxy).
 """
@@ -64,7 +66,6 @@ DEFAULTS = {
     "reduce_maxloc_algo": 1,
     "fcollect_ll128_threshold": 0,
     "reduce_nvls_threshold": 2048,
-    "fcollect_ll_supported": 1,
 }
 SYNC = 27648  # SYNC_SIZE: longs that NVSHMEM takes for a flag of each PE
 
@@ -167,6 +168,7 @@ class DeviceState:
         )
         collectives = self.fields["gpu_coll_env_params_var"]
         collectives["version"] = (2 << 16) + COLLECTIVES.itemsize
+        collectives["fcollect_ll_supported"] = all_mapped
         for name, value in DEFAULTS.items():
             collectives[name] = value
 

@@ -40,7 +40,7 @@ class TeamRecord:
             "stride": stride,
             "size": len(members),
             "team_idx": number,
-            "ll_flag": 1,  # the memory that flags are looked for in holds zeros
+            "ll_flag": 1,
             "team_node": INVALID,
             "team_same_mype_node": INVALID,
             "team_dups": [number] + [INVALID] * 127,  # duplicates serve multicast alone

@@ -37,6 +37,7 @@ from gpushmem.simt.compiler.primitives import (
     place,
     poll,
     text_word,
+    thread_field,
 )
 from gpushmem.simt.compiler.target import (
     INTRINSICS,
@@ -218,9 +219,7 @@ def _loaded(builder: Any, pointer: Any, kind: Any, order: str | None, offset: in
     return _as(builder, value, kind)
 
 
-def _stored(
-    builder: Any, value: Any, pointer: Any, order: str | None, offset: int = 0
-) -> None:
+def _stored(builder: Any, value: Any, pointer: Any, order: str | None, offset: int = 0) -> None:
     place = _at(builder, pointer, value.type, offset)
     if order is None:
         _seen(builder).store(value, place)
@@ -321,9 +320,9 @@ def _access(
                 _stored(builder, pair, pointer, ORDERS[order], 8 * k)
             return
         for k, value in enumerate(values):
-            if value.type != word and isinstance(value.type, ir.IntType):
-                value = builder.trunc(value, word)
-            _stored(builder, value, pointer, ORDERS[order], k * word.width // 8)
+            wide = value.type != word and isinstance(value.type, ir.IntType)
+            narrow_ = builder.trunc(value, word) if wide else value
+            _stored(builder, narrow_, pointer, ORDERS[order], k * word.width // 8)
 
     return load if what == "ld" else store
 
@@ -332,9 +331,7 @@ ATOMICS = {"add": "add", "and": "and", "or": "or", "xor": "xor", "exch": "xchg",
            "min": "min", "inc": "uinc_wrap", "dec": "udec_wrap"}  # fmt: skip
 
 
-def _atomic(
-    leaf: Leaf, op: str, order: str, letter: str, bits: str
-) -> Generate | None:
+def _atomic(leaf: Leaf, op: str, order: str, letter: str, bits: str) -> Generate | None:
     """Atomic operations of PTX and NVVM."""
     memory_order = {"acquire": "acquire", "release": "release", "acq_rel": "acq_rel"}.get(
         order, "monotonic"
@@ -428,7 +425,9 @@ VOTES = {"all": 0, "any": 1, "uni": 2, "ballot": 3}
 def _shuffle(leaf: Leaf, mode: str, letter: str) -> Generate:
     def exchange(builder: Any, mask: Any, value: Any, lane: Any, clamp: Any) -> Any:
         kind = value.type
-        both = machine.shuffle(builder, mask, i32(MODES[mode]), _as(builder, value, i32), lane, clamp)
+        both = machine.shuffle(
+            builder, mask, i32(MODES[mode]), _as(builder, value, i32), lane, clamp
+        )
         return _as(builder, builder.extract_value(both, 0), kind)
 
     return exchange
@@ -472,7 +471,7 @@ def clock():
 
 def _gridid(leaf: Leaf) -> Generate:
     """A number of the launch: its address, which no other has at the same time."""
-    return lambda builder: machine.thread_field(builder, "launch")
+    return lambda builder: thread_field(builder, "launch")
 
 
 def _zero(leaf: Leaf) -> Generate:

@@ -153,8 +153,7 @@ class Source:
         found: dict[str, str] = {}
         todo = [text]
         while todo:
-            for name in dict.fromkeys(TYPE_NAME.findall(todo.pop())):
-                name = unquoted(name)
+            for name in dict.fromkeys(map(unquoted, TYPE_NAME.findall(todo.pop()))):
                 if f"%{name}" in self.texts and name not in found:
                     found[name] = zlib.decompress(self.texts[f"%{name}"]).decode()
                     todo.append(found[name].partition("=")[2])

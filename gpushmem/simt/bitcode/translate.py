@@ -1,16 +1,17 @@
 """From LLVM's text of GPU functions to functions that the engine's kernels can call.
 
 Every function gets the hidden arguments of the calling convention in front of its own: none for the
-result, `thread` and `site`. What is NVIDIA's becomes a call of a function with the same arguments, which
-`leaves` generates: intrinsics of NVVM, inline assembly, calls of the C library of CUDA; so do loads
-that are volatile, in which a thread may wait, atomic instructions, and, where kernels are observed,
-all other accesses to memory. All else stays as it is.
+result, `thread` and `site`. What is NVIDIA's becomes a call of a function with the same arguments,
+which `leaves` generates: intrinsics of NVVM, inline assembly, calls of the C library of CUDA; so do
+loads that are volatile, in which a thread may wait, atomic instructions, and, where accesses are
+moved (`observer.moves`), all others to memory. All else stays as it is.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from gpushmem.simt.bitcode.source import NAME, unquoted
@@ -23,11 +24,14 @@ TYPE = r"(?:\{[^}]*\}|<[^>]*>|\[[^\]]*\]|%[\w.$-]+|\w+)"
 CALL = re.compile(
     r"(?P<to>%[\w.$-]+ = )?(?:tail |notail |musttail )?call (?P<flags>(?:nnan |ninf |nsz |arcp |"
     r"contract |afn |reassoc |fast )*)(?P<attributes>(?:noundef |zeroext |signext |nonnull |"
-    rf"(?:range|align|dereferenceable)\([^)]*\) |align \d+ )*)(?P<type>{TYPE})(?P<more> \([^)]*\))? "
+    rf"(?:range|align|dereferenceable)\([^)]*\) |align \d+ )*)"
+    rf"(?P<type>{TYPE})(?P<more> \([^)]*\))? "
     rf"(?:@(?P<name>{NAME})|asm (?P<how>[a-z ]*)\"(?P<text>[^\"]*)\", \"(?P<constraints>[^\"]*)\")"
     r"\((?P<args>.*)\)$"
 )
-DEFINE = re.compile(rf"^define (?P<before>[^@]*)@(?P<name>{NAME})\((?P<args>.*)\)(?P<after>[^)]*)\{{$")
+DEFINE = re.compile(
+    rf"^define (?P<before>[^@]*)@(?P<name>{NAME})\((?P<args>.*)\)(?P<after>[^)]*)\{{$"
+)
 LOAD = re.compile(
     rf"(?P<to>%[\w.$-]+) = load (?P<volatile>volatile )?(?P<type>{TYPE}), "
     r"ptr (?P<pointer>.+), align (?P<align>\d+)$"
@@ -65,9 +69,8 @@ class Leaf(NamedTuple):
     @property
     def name(self) -> str:
         """Its name in a module: the same for equal leaves."""
-        return f'"simt.leaf {self.what}|{self.detail}|{self.result}|{",".join(self.arguments)}"'.replace(
-            "\\", "/"
-        )
+        parts = self.what, self.detail, self.result, ",".join(self.arguments)
+        return f'"simt.leaf {"|".join(parts)}"'.replace("\\", "/")
 
 
 class Signature(NamedTuple):
@@ -146,7 +149,7 @@ class _Translator:
         stack = self._stack(body)
         self.places_used: dict[tuple[str, int], str] = {}
         inner = [self._line(line, stack) for line in body[1:]]
-        first = []
+        first: list[str] = []
         for (variable, offset), register in self.places_used.items():
             leaf = self._leaf(f"address of {variable}", "ptr", ())
             base = f"%simt.of.{variable}"
@@ -179,9 +182,8 @@ class _Translator:
     def _line(self, line: str, stack: set[str]) -> str:
         text = line.strip()
         for name, pattern in self.places:
-            text = pattern.sub(lambda m, name=name: self._place(name, int(m[1])), text)
-            if f"@{name}" in text:
-                text = re.sub(rf"@{name}\b", lambda m, name=name: self._place(name, 0), text)
+            text = pattern.sub(partial(self._placed, name), text)
+            text = re.sub(rf"@{name}\b", partial(self._placed, name), text)
         for pattern, method in (
             (CALL, self._call), (LOAD, self._load), (STORE, self._store), (RMW, self._rmw),
             (CMPXCHG, self._cmpxchg), (FENCE, self._fence),
@@ -192,7 +194,9 @@ class _Translator:
                 break
         return f"  {_without_groups(text)}" if not text.endswith(":") else text
 
-    def _place(self, variable: str, offset: int) -> str:
+    def _placed(self, variable: str, match: re.Match[str]) -> str:
+        """The register that has an address in a variable which is elsewhere."""
+        offset = int(match[1]) if match.re.groups else 0
         return self.places_used.setdefault((variable, offset), f"%simt.of.{variable}.{offset}")
 
     def _leaf(self, what: str, result: str, arguments: tuple[str, ...], detail: str = "") -> str:
@@ -207,19 +211,20 @@ class _Translator:
             return None
         given = [HIDDEN, *filter(None, [args])]
         if match["text"] is None and name in self._defined:
-            return f"{to}call {match['flags']}{match['attributes']}{typ} @{match['name']}({', '.join(given)})"
-        what, detail = (name, "") if match["text"] is None else (match["text"], match["constraints"])
+            how = match["flags"] + match["attributes"]
+            return f"{to}call {how}{typ} @{match['name']}({', '.join(given)})"
+        what, detail = (
+            (name, "") if match["text"] is None else (match["text"], match["constraints"])
+        )
         if name == "vprintf":
             what, detail = "printf", self._printed(args)
         kinds = tuple(_type(a) for a in split(args))
         return f"{to}call {typ} @{self._leaf(what, typ, kinds, detail)}({', '.join(given)})"
 
-    @property
+    @cached_property
     def _defined(self) -> set[str]:
-        if not hasattr(self, "_names"):
-            found = re.findall(rf"^define [^@\n]*@({NAME})\(", self.text, re.MULTILINE)
-            self._names = {unquoted(name) for name in found}
-        return self._names
+        found = re.findall(rf"^define [^@\n]*@({NAME})\(", self.text, re.MULTILINE)
+        return {unquoted(name) for name in found}
 
     def _printed(self, args: str) -> str:
         """The types of what is printed, of which LLVM shows a pointer only: by the format."""
@@ -251,13 +256,16 @@ class _Translator:
     def _rmw(self, match: re.Match[str], stack: set[str]) -> str:
         typ = match["type"]
         leaf = self._leaf(f"rmw {match['op']}", typ, ("ptr", typ), match["order"])
-        return f"{match['to']} = call {typ} @{leaf}({HIDDEN}, ptr {match['pointer']}, {typ} {match['value']})"
+        given = f"{HIDDEN}, ptr {match['pointer']}, {typ} {match['value']}"
+        return f"{match['to']} = call {typ} @{leaf}({given})"
 
     def _cmpxchg(self, match: re.Match[str], stack: set[str]) -> str:
         typ = match["type"]
         both = f"{{ {typ}, i1 }}"
         leaf = self._leaf("cas", both, ("ptr", typ, typ), match["order"])
-        given = f"{HIDDEN}, ptr {match['pointer']}, {typ} {match['expected']}, {typ} {match['value']}"
+        given = (
+            f"{HIDDEN}, ptr {match['pointer']}, {typ} {match['expected']}, {typ} {match['value']}"
+        )
         return f"{match['to']} = call {both} @{leaf}({given})"
 
     def _fence(self, match: re.Match[str], stack: set[str]) -> str:

@@ -57,7 +57,7 @@ def current() -> Observer | None:
 
 
 def moves() -> bool:
-    """Whether the present observer moves accesses: bitcode libraries are observed by these alone."""
+    """Whether the present observer moves accesses: only such ones see bitcode libraries'."""
     seen = current()
     return seen is not None and seen.moved is not None
 

@@ -110,7 +110,7 @@ def bind(name: Any, meaning: Any) -> None:
     fixed.add(name)
 
 
-# What the embedder's operations are made of, if that is not in this package: part of a kernel's name.
+# What the embedder's operations contain that is not of this package: part of a kernel's name.
 made_of: list[str] = []
 
 

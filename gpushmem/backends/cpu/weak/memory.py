@@ -30,7 +30,7 @@ PAUSE = 5e-5  # seconds between two looks of a host that waits
 
 
 def weaken_kernels(inside: bool) -> None:
-    """Let accesses of kernels that are compiled from now on be late; of operations, the `inside`."""
+    """Let operations of kernels compiled from now on be late: as wholes, or from the `inside`."""
     hook.observe_too(loads.INSIDE if inside else loads.OPERATIONS, loads.OBSERVER)
     functions()
 
