@@ -48,9 +48,17 @@ class Product(NamedTuple):
 
 def has(capability: Any) -> bool:
     """Whether cuBLASDx is installed and supports a compute capability (None: unknown)."""
-    if capability is None or not versions.cublasdx():
+    if capability is None or _without or not versions.cublasdx():
         return False
     return tuple(capability[:2]) in CAPABILITIES
+
+
+_without: list[bool] = []
+
+
+def do_without() -> None:
+    """Let kernels be compiled without it: it is code for GPUs, in no form that others can read."""
+    _without[:] = [True]
 
 
 @cache

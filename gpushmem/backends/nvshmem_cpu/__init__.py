@@ -4,8 +4,8 @@ It is the cpu backend with other operations in kernels: those of the nvshmem bac
 NVSHMEM's device functions. These are translated from the bitcode that NVSHMEM installs.
 """
 
-from gpushmem.backends import cpu, nvshmem
-from gpushmem.backends.about import About
+from gpushmem.backends import cpu
+from gpushmem.backends.about import About, Tuning
 from gpushmem.backends.nvshmem import versions
 
 
@@ -16,9 +16,12 @@ def _missing() -> str | None:
     return f"backend nvshmem-cpu cannot be used here: {', '.join(lacking)}: {versions.INSTALL}"
 
 
+# Whole warps, which NVSHMEM's block operations need, and otherwise little: every thread is a fiber.
+TUNING = Tuning(threads=32, blocks=2, piece_bytes=64 << 10, tile=(64, 64), product_rows=0)
+
 ABOUT = About(
     backend="gpushmem.backends.nvshmem_cpu.backend:NvshmemCpuBackend",
-    tuning=nvshmem.TUNING,
+    tuning=TUNING,
     shares_memory=True,
     records=True,
     warm_up="gpushmem.backends.nvshmem_cpu.backend:warm_up",

@@ -26,7 +26,7 @@ from gpushmem.backends.cpu.access import (
 )
 from gpushmem.backends.cpu.collectives import team_at
 from gpushmem.backends.cpu.rounds import as_team
-from gpushmem.backends.nvshmem import lowering
+from gpushmem.backends.nvshmem import lowering, mathdx
 from gpushmem.backends.nvshmem.composed import parameters_of
 from gpushmem.backends.nvshmem_cpu import functions
 from gpushmem.diagnosis.account import CALL
@@ -56,6 +56,7 @@ def install() -> None:
         return
     _installed.append(True)
     functions.install()
+    mathdx.do_without()
     made_of.append(f"NVSHMEM {functions.library().digest}")
     for name, meaning in lowering.meanings().items():
         op = OPS[name]
