@@ -13,17 +13,18 @@ from llvmlite import ir
 from numba import types
 
 from gpushmem.backends.cpu.access import as_world
+from gpushmem.backends.cpu.world import WORLD
 from gpushmem.backends.nvshmem import shims
 from gpushmem.backends.nvshmem_cpu import layout
 from gpushmem.backends.nvshmem_cpu.layout import STATE
 from gpushmem.errors import BackendUnavailable
-from gpushmem.simt.base.layout import offset, view
+from gpushmem.simt.base.layout import THREAD, offset, view
 from gpushmem.simt.base.native import i8p, i64
 from gpushmem.simt.bitcode import leaves
 from gpushmem.simt.bitcode.library import Bitcode
 from gpushmem.simt.bitcode.source import Facts
-from gpushmem.simt.compiler.primitives import user_word
-from gpushmem.simt.compiler.target import INTRINSICS, call_device, device
+from gpushmem.simt.compiler.primitives import load_field, user_word
+from gpushmem.simt.compiler.target import INTRINSICS, THREAD_ARG, call_device, device
 from gpushmem.simt.intrinsics.shims import foreign
 
 __all__ = ["OWN", "install", "library"]
@@ -62,6 +63,7 @@ def install() -> None:
     ):  # fmt: skip
         INTRINSICS[name] = partial(_pointer, function, pointers)
     INTRINSICS["gpushmem_words"] = _words
+    INTRINSICS["polling loop"] = leaves.unseen_polls
 
 
 def _shim(name: str, has_result: bool, builder: Any, result: Any, *arguments: Any) -> ir.Value:
@@ -82,17 +84,19 @@ def _pointer(name: str, pointers: tuple[int, ...], builder: Any, *arguments: Any
 
 
 @device
-def state():
-    return as_own(as_world(user_word()).own).state
-
-
-@device
 def words():
     return as_own(as_world(user_word()).own).words
 
 
 def _state(builder: Any) -> ir.Value:
-    return builder.inttoptr(call_device(builder, state, types.intp(), []), i8p)
+    """Where the state is: read from memory that does not change while a kernel runs."""
+    place: Any = builder.function.args[THREAD_ARG]
+    for struct, name in ((THREAD, "user"), (WORLD, "own"), (OWN, "state")):
+        place = builder.inttoptr(load_field(builder, struct, place, name), i8p)
+        load = next(i for i in reversed(builder.block.instructions) if i.opname == "load")
+        load.set_metadata("invariant.load", builder.module.add_metadata([]))
+    vars(builder.module)["simt_embedded"] = True
+    return place
 
 
 def _words(builder: Any) -> ir.Value:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
+import llvmlite.binding as llvm
 from llvmlite import ir
 from numba.core import cgutils
 from numba.cuda import types
@@ -41,6 +42,7 @@ from gpushmem.simt.compiler.primitives import (
 )
 from gpushmem.simt.compiler.target import (
     INTRINSICS,
+    SITE_ARG,
     THREAD_ARG,
     SimtBuilder,
     call_device,
@@ -52,7 +54,7 @@ from gpushmem.simt.intrinsics import machine
 from gpushmem.simt.intrinsics.atomics import update
 from gpushmem.simt.intrinsics.halves import narrow, widen
 
-__all__ = ["ASSERTED", "define", "places"]
+__all__ = ["ASSERTED", "define", "places", "typed", "unseen_polls"]
 
 i1, i16, i32 = (ir.IntType(n) for n in (1, 16, 32))
 RESERVED = 1024  # bytes of shared memory that CUDA keeps in each block
@@ -189,6 +191,60 @@ def _look(module: ir.Module) -> ir.Function:
 
 LOOK = "simt.leaf.look"
 
+
+# --- polling loops
+
+
+def unseen_polls(builder: Any) -> None:
+    """Let other threads run, in a loop that reads memory until it changes, unseen by the optimiser.
+
+    As on a GPU, it may take out of the loop what nothing in the loop changes.
+    """
+    name = "simt.leaf.polls"
+    declared = builder.module.globals.get(name)
+    if declared is None:
+        kind = ir.FunctionType(ir.VoidType(), [i8p, i8p, i8p])
+        declared = ir.Function(builder.module, kind, name)
+    builder.simt_context.active_code_library.add_linking_library(_polls())
+    hidden = [i8p(None), builder.function.args[THREAD_ARG], builder.function.args[SITE_ARG]]
+    ir.IRBuilder.call(builder, declared, hidden)
+
+
+@device
+def poll_now_and_then():
+    fiber = as_fiber(fiber_word())
+    fiber.looks += 1
+    if fiber.looks & 15 == 0:
+        poll(text_word("a loop that reads memory"), 0, 8)
+
+
+@cache
+def _polls() -> Any:
+    """The function that does so: of memory, it changes none that others can."""
+    context = simt_target.target_context
+    library = context.codegen().create_library("bitcode.polls")
+    module = library.create_ir_module("bitcode.polls")
+    with context.push_code_library(library):
+        builder = _begin(module, "simt.leaf.polls.inside", ir.VoidType(), [])
+        call_device(builder, poll_now_and_then, types.void(), [])
+        builder.ret_void()
+    library.add_ir_module(module)
+    library.finalize()
+    library.bitcode.insert(0, llvm.parse_assembly(POLLS, llvm.create_context()).as_bitcode())
+    return library
+
+
+POLLS = """
+declare void @simt.leaf.polls.inside(ptr, ptr, ptr)
+define linkonce_odr void @simt.leaf.polls(ptr %none, ptr %thread, ptr %site) #0 {
+  call void @simt.leaf.polls.inside(ptr %none, ptr %thread, ptr %site)
+  ret void
+}
+attributes #0 = { noinline optnone nounwind willreturn memory(inaccessiblemem: readwrite) }
+"""
+
+
+# --- accesses
 
 ORDERS = {"": None, "weak": None, "volatile": "monotonic", "relaxed": "monotonic",
           "acquire": "acquire", "release": "release", "mmio": "monotonic"}  # fmt: skip

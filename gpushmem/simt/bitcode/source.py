@@ -22,11 +22,12 @@ import llvmlite.binding as llvm
 from gpushmem import store
 from gpushmem.errors import BackendUnavailable
 
-__all__ = ["Facts", "Source"]
+__all__ = ["NAME", "NO_METADATA", "Facts", "Source", "unquoted"]
 
 NAME = r'"[^"]+"|[\w.$-]+'
 REFERENCE = re.compile(rf"@({NAME})")
 TYPE_NAME = re.compile(rf"%((?:struct|union|class)\.[\w.$-]+|{NAME})")
+NO_METADATA = "!0 = !{}"
 # A definition or declaration in a module's text; the name begins with @ or %.
 PART = re.compile(
     rf"^define [^@\n]*(@(?:{NAME}))\([^\n]*\n(?:[^}}\n][^\n]*\n|\n)*\}}$"
@@ -37,7 +38,8 @@ PART = re.compile(
 ERASED = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r",? ![\w.]+ !\d+", ""),  # metadata
+        (r"!invariant\.load !\d+", "!invariant.load !0"),
+        (r",? !(?!invariant)[\w.]+ !\d+", ""),  # other metadata
         (r"(?<=[)\w]) #\d+", ""),  # attributes of functions
         (rf"addrspacecast \(ptr(?: addrspace\(\d\))? (@(?:{NAME})) to ptr(?: addrspace\(\d\))?\)",
          r"\1"),
@@ -183,7 +185,7 @@ def _declared(name: str, text: str) -> str:
 
 def _module(text: str, root: str) -> Any:
     """The module without the branches that are never taken, and what only these need."""
-    module = llvm.parse_assembly(text, llvm.create_context())
+    module = llvm.parse_assembly(f"{text}\n{NO_METADATA}", llvm.create_context())
     for value in [*module.functions, *module.global_variables]:
         if not value.is_declaration and value.name != root:
             value.linkage = "internal"

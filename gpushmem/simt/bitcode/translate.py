@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import NamedTuple
 
-from gpushmem.simt.bitcode.source import NAME, unquoted
+from gpushmem.simt.bitcode.source import NAME, NO_METADATA, unquoted
 
 __all__ = ["HIDDEN", "Leaf", "Translation", "translate"]
 
@@ -100,7 +100,7 @@ def translate(text: str, root: str, places: frozenset[str], observed: bool) -> T
         for leaf in leaves
     ]
     return Translation(
-        "\n".join([*lines, *declared]), translator.signatures[root], leaves, translator.local_bytes
+        "\n".join([*lines, *declared, NO_METADATA]), translator.signatures[root], leaves, translator.local_bytes
     )
 
 
@@ -235,7 +235,9 @@ class _Translator:
     def _load(self, match: re.Match[str], stack: set[str]) -> str | None:
         pointer, typ = match["pointer"], match["type"]
         volatile = match["volatile"] is not None
-        if pointer in stack or not (volatile or self._is_seen(pointer)):
+        if pointer.startswith("%simt.of."):  # memory that is constant on a GPU
+            return f"{match[0]}, !invariant.load !0"
+        if pointer in stack or not (volatile or self.observed):
             return None
         leaf = self._leaf("volatile load" if volatile else "load", typ, ("ptr",), match["align"])
         return f"{match['to']} = call {typ} @{leaf}({HIDDEN}, ptr {pointer})"
@@ -243,15 +245,11 @@ class _Translator:
     def _store(self, match: re.Match[str], stack: set[str]) -> str | None:
         pointer, typ = match["pointer"], match["type"]
         volatile = match["volatile"] is not None
-        if pointer in stack or not (volatile or self._is_seen(pointer)):
+        if pointer in stack or not (volatile or self.observed):
             return None
         what = "volatile store" if volatile else "store"
         leaf = self._leaf(what, "void", ("ptr", typ), match["align"])
         return f"call void @{leaf}({HIDDEN}, ptr {pointer}, {typ} {match['value']})"
-
-    def _is_seen(self, pointer: str) -> bool:
-        """Whether an observer sees plain accesses by this pointer."""
-        return self.observed and not pointer.startswith("%simt.of.")
 
     def _rmw(self, match: re.Match[str], stack: set[str]) -> str:
         typ = match["type"]
