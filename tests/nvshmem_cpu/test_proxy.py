@@ -15,7 +15,7 @@ from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.nvshmem_cpu.layout import STATE
 from gpushmem.errors import ArgumentError, KernelError, SymmetryError
 from tests.nvshmem_cpu import writer
-from tests.nvshmem_cpu.writer import ALL, HEAP, Channel
+from tests.nvshmem_cpu.writer import ALL, HEAP, Channel, in_time
 
 SEEDS = range(24)
 FAR = 1 << 20  # an offset outside of the heap
@@ -234,7 +234,7 @@ def outcome(seed, act, first, second):
         channel.proxy.quiet()
         assert channel.on(1)[first // 8] == 5
     assert channel.errors == []
-    return seen.result()
+    return in_time(seen.result())
 
 
 def outcomes(act, first=DATA, second=SIGNAL):
