@@ -460,6 +460,14 @@ def test_registered_memory_can_be_sent_until_it_is_not(gone):
         assert "neither symmetric nor registered" in str(until_failed(channel))
 
 
+def test_refusals_name_addresses():
+    for offset in (-8, HEAP, FAR):
+        with Channel() as channel:
+            channel.p(1, offset, 1)
+            address = address_of(channel.on(0)) + offset
+            assert f"8 bytes at {address:#x} is not on" in str(until_failed(channel))
+
+
 def test_refusals_name_arrays():
     with Channel() as channel:
         other = np.zeros(2)
