@@ -4,7 +4,7 @@ import ctypes
 from functools import cache
 
 import numpy as np
-from numba import types
+from numba import njit, types
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.nvshmem_cpu.proxy import Proxy
@@ -15,12 +15,14 @@ from gpushmem.simt.base.native import (
     c_function,
     compare_swap_word,
     load_acquire,
+    monotonic_ns,
     sched_yield,
     store_release,
     word,
 )
 
 HEAP = 1 << 16
+LIMIT = 30_000_000_000  # nanoseconds
 PUT, P, PUT_SIGNAL, GET, G, FENCE, AMO, QUIET = range(1, 9)
 SET, ADD, AND, OR, XOR, SIGNAL, SIGNAL_SET, SIGNAL_ADD = range(3, 11)
 FETCH, FETCH_INC, FETCH_ADD, FETCH_AND, FETCH_OR, FETCH_XOR, SWAP, COMPARE_SWAP = range(12, 20)
@@ -32,12 +34,23 @@ as_channel = view(CHANNEL)
 as_word = view(np.dtype([("v", "i8")]))
 
 
+@njit
+def wait_for(address, value):
+    """Wait until a word is a value, or greater; not 0 if that takes too long."""
+    start = monotonic_ns()
+    while load_acquire(address) < value:
+        if monotonic_ns() > start + LIMIT:
+            return -1
+        sched_yield()
+    return 0
+
+
 def send(channel, words, n, last):
     """Write a request of `n` words from its first or its second on; return where it ends."""
     it = as_channel(channel)
     at = atomic_add_word(it.issue, 8 * n)
-    while load_acquire(it.complete) + it.size < at + 8 * n:
-        sched_yield()
+    if wait_for(it.complete, at + 8 * n - it.size) != 0:
+        return -1
     for k in range(last, last + n):
         place = at + 8 * (k % n)
         flag = 1 - ((place >> it.log) & 1)
@@ -46,12 +59,6 @@ def send(channel, words, n, last):
         if place % 7 == 0:
             sched_yield()
     return at + 8 * n
-
-
-def wait_for(address, value):
-    """Wait until a word is a value, or greater."""
-    while load_acquire(address) < value:
-        sched_yield()
 
 
 def ask_for(issue, asked):
@@ -71,15 +78,13 @@ def add_often(address, times):
 
 def see(first, second):
     """What is at the first address when there is something new at the second."""
-    while load_acquire(second) == 0:
-        sched_yield()
-    return load_acquire(first)
+    return -1 if wait_for(second, 1) != 0 else load_acquire(first)
 
 
 @cache
 def functions():
     signatures = {
-        send: word(word, word, word, word), wait_for: types.void(word, word),
+        send: word(word, word, word, word), wait_for.py_func: word(word, word),
         ask_for: word(word, word), add_often: types.void(word, word), see: word(word, word),
     }  # fmt: skip
     made = {}
@@ -88,6 +93,12 @@ def functions():
         compiled = c_function(signature, function)
         made[function.__name__] = compiled.callable(result, *[ctypes.c_int64] * len(signature.args))
     return made
+
+
+def in_time(answer):
+    """An answer of one of them."""
+    assert answer != -1, "the proxy does not go on"
+    return answer
 
 
 def number(value, dtype="i8"):
@@ -126,7 +137,11 @@ class Channel:
         """Write a request; where NVSHMEM does, its first word comes last."""
         given = np.array([word & 0xFFFFFFFFFFFFFF00 for word in words], np.uint64)
         last = words[0] >> 16 & 0xFF in (PUT, GET, G)
-        return self.calls["send"](address_of(self.record), address_of(given), len(words), last)
+        places = address_of(self.record), address_of(given)
+        return in_time(self.calls["send"](*places, len(words), last))
+
+    def wait_for(self, address, value):
+        in_time(self.calls["wait_for"](address, value))
 
     def _first(self, op, offset):
         return offset << 24 | op << 16 | 1 << 8
@@ -165,7 +180,7 @@ class Channel:
         size = self.fields["proxy_channel_g_buf_size"]
         element = self.fields["proxy_channel_g_buf"] + counter * 16 % size
         self.amo(what, pe, offset, value, compare, dtype, counter)
-        self.calls["wait_for"](element + 8, counter * 16 // size * 2 + 1)
+        self.wait_for(element + 8, counter * 16 // size * 2 + 1)
         memory = (ctypes.c_char * 8).from_address(element)
         return np.frombuffer(memory, dtype, 1)[0].item()
 
@@ -183,9 +198,9 @@ class Channel:
         """The quiet that ends a blocking operation."""
         op = QP + QUIET
         end = self.send(1 << 32 | op << 16, DEFAULT << 32 | pe << 16 | op << 8)
-        self.calls["wait_for"](self.fields["proxy_channels_complete"], end)
+        self.wait_for(self.fields["proxy_channels_complete"], end)
 
     def quiet(self, what="quiet"):
         at = [self.fields[f"proxy_channels_{name}"] for name in ("issue", f"{what}_issue")]
         end = self.calls["ask_for"](*at)
-        self.calls["wait_for"](self.fields[f"proxy_channels_{what}_ack"], end)
+        self.wait_for(self.fields[f"proxy_channels_{what}_ack"], end)

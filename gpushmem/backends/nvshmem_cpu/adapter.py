@@ -103,6 +103,7 @@ MOST = 64  # entries that are late at once
 EXIT, UNKNOWN, NO_SUCH_ATOMIC = 1000, 1001, 1002  # values of `failed`, beside those of kernels
 
 ALL_PES = 1 << 15  # in place of a PE
+OFFSET_BITS = 40  # of an offset in a request
 COPY, SET, ADD, AND, OR, XOR, FETCH, COMPARE, FLOAT_ADD, NO = range(10)  # `what`
 # The vendor's atomic operations, by their number (nvshmem_common_transport.h of NVSHMEM 3.8).
 UPDATES = (
@@ -183,7 +184,9 @@ def remote(proxy: int, pe: int, start: int, nbytes: int) -> int:
     if not 0 <= pe < it.n_pes:
         refuse(proxy, BAD_PE, pe, it.n_pes - 1, 0, 0)
         return 0
-    if start + nbytes > it.heap_bytes:
+    if start >= 1 << OFFSET_BITS - 1:
+        start -= 1 << OFFSET_BITS
+    if start < 0 or start + nbytes > it.heap_bytes:
         refuse(proxy, NOT_SYMMETRIC, as_word(it.bases + 8 * it.my_pe).v + start, nbytes, 0, 0)
         return 0
     return as_word(it.bases + 8 * pe).v + start

@@ -22,7 +22,6 @@ are performed. A fetching atomic operation is performed late as well, and its ca
 
 from __future__ import annotations
 
-import atexit
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -168,14 +167,12 @@ class Proxy:
     def start(self) -> None:
         """Begin."""
         channel.run()
-        atexit.register(self.stop)  # the loop must not outlive the memory that it works on
         self._thread.start()
 
     def stop(self) -> None:
         """Do what has been asked for, and end."""
         self._record["stop"] = 1
         self._thread.join()
-        atexit.unregister(self.stop)
 
     def _run(self) -> None:
         help_others()
