@@ -206,7 +206,8 @@ def unseen_polls(builder: Any) -> None:
         kind = ir.FunctionType(ir.VoidType(), [i8p, i8p, i8p])
         declared = ir.Function(builder.module, kind, name)
     builder.simt_context.active_code_library.add_linking_library(_polls())
-    hidden = [i8p(None), builder.function.args[THREAD_ARG], builder.function.args[SITE_ARG]]
+    site = builder.simt_site or builder.function.args[SITE_ARG]
+    hidden = [i8p(None), builder.function.args[THREAD_ARG], site]
     ir.IRBuilder.call(builder, declared, hidden)
 
 

@@ -51,6 +51,7 @@ CMPXCHG = re.compile(
 )
 FENCE = re.compile(r"fence (?:syncscope\(\"(?P<scope>\w*)\"\) )?(?P<order>\w+)$")
 PLACED = r"getelementptr (?:inbounds )?(?:nuw )?\(i8, ptr @{name}, i64 (\d+)\)"
+SMALL = 100  # lines of a function that is inlined where a kernel calls it; those it calls are not
 RESULT = re.compile(r"(%[\w.$-]+) = (alloca|getelementptr|bitcast) ")
 
 
@@ -92,7 +93,7 @@ class Translation:
 
 def translate(text: str, root: str, places: frozenset[str], observed: bool) -> Translation:
     """Translate a module, of which kernels call the function `root`."""
-    translator = _Translator(text, places, observed)
+    translator = _Translator(text, root, places, observed)
     lines = [*translator.lines()]
     leaves = list(translator.leaves)
     declared = [
@@ -105,8 +106,8 @@ def translate(text: str, root: str, places: frozenset[str], observed: bool) -> T
 
 
 class _Translator:
-    def __init__(self, text: str, places: frozenset[str], observed: bool) -> None:
-        self.text, self.observed = text, observed
+    def __init__(self, text: str, root: str, places: frozenset[str], observed: bool) -> None:
+        self.text, self.root, self.observed = text, root, observed
         self.places = [(name, re.compile(PLACED.format(name=name))) for name in places]
         self.leaves: dict[Leaf, None] = {}
         self.signatures: dict[str, Signature] = {}
@@ -157,8 +158,10 @@ class _Translator:
                 first.append(f"  {base} = call ptr @{leaf}({HIDDEN})")
             first.append(f"  {register} = getelementptr i8, ptr {base}, i64 {offset}")
         before = re.sub(r"^(?:internal|private) ", "", head["before"])
+        how = " alwaysinline" if name == self.root and len(body) <= SMALL else ""
+        given = ", ".join([HIDDEN, *arguments])
         return [
-            f"define linkonce_odr {before}@{head['name']}({', '.join([HIDDEN, *arguments])}) {{",
+            f"define linkonce_odr {before}@{head['name']}({given}){how or ' noinline'} {{",
             *first, *inner,
         ]  # fmt: skip
 
