@@ -87,7 +87,7 @@ SETTINGS = {
         Setting(
             "GPUSHMEM_BACKEND", None, str,
             "backend that `init` uses; default: nvshmem where it can be used, else cpu; "
-            "`gpushmem run --backend`: cpu, nvshmem, null",
+            "`gpushmem run --backend`: cpu, nvshmem, nvshmem-cpu, null",
         ),
         Setting(
             "GPUSHMEM_HEAP_SIZE", "1G", parse_size,

@@ -77,6 +77,9 @@ ROOMS = {
     "simt/base": ["artifacts", "store", "errors"],
     "simt/compiler": ["simt/base", "artifacts", "lines"],
     "simt/intrinsics": ["simt/compiler", "simt/base", "artifacts"],
+    "simt/bitcode": [
+        "simt/intrinsics", "simt/compiler", "simt/base", "artifacts", "store", "errors",
+    ],
     "simt/grid": [
         "simt/intrinsics", "simt/compiler", "simt/base", "artifacts", "store", "errors",
     ],
@@ -98,6 +101,10 @@ ROOMS = {
     ],
     "backends/nvshmem": [
         "backends", "artifacts", "job", "ops", "store", "settings", "size", "errors",
+    ],
+    "backends/nvshmem_cpu": [
+        "backends", "backends/nvshmem", "diagnosis", "simt/bitcode", "simt/intrinsics", "simt/run",
+        "simt/compiler", "simt/base", "artifacts", "job", "ops", "settings", "size", "errors",
     ],
     "start/launch": [
         "gpushmem", "diagnosis", "job", "ops", "backends", "backends/nvshmem", "settings",

@@ -54,8 +54,8 @@ class About:
     backend: str  # "module:class", a `base.Backend`
     tuning: Tuning
     shares_memory: bool  # PEs share the memory of a `Job`; else they are `Peers`
-    # It can perform operations late (`--memory weak`), and record what PEs do (`--check`).
-    records: bool = False
+    records: bool = False  # it can record what PEs do (`--check`)
+    is_late: bool = False  # it can perform operations late (`--memory weak`)
     warm_up: str | None = None  # called with n_pes before PEs are forked; None: new processes
     missing: Callable[[], str | None] = _none_missing  # why it cannot be used, and what to do
     reasons: Callable[[], list[str]] = _nothing  # why not to take it unless asked, in few words

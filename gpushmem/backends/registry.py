@@ -8,7 +8,7 @@ from typing import Any
 
 from gpushmem.backends.about import About
 
-__all__ = ["BACKENDS", "Entry", "about", "load", "that_record", "unasked"]
+__all__ = ["BACKENDS", "Entry", "about", "load", "that_are_late", "that_record", "unasked"]
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,13 @@ def load(name: str) -> Any:
 
 
 def that_record() -> list[str]:
-    """The backends that can perform operations late, and record what PEs do."""
+    """The backends that can record what PEs do."""
     return [name for name in BACKENDS if about(name).records]
+
+
+def that_are_late() -> list[str]:
+    """The backends that can perform operations late."""
+    return [name for name in BACKENDS if about(name).is_late]
 
 
 def unasked() -> list[str]:

@@ -241,7 +241,7 @@ def _check_memory(check: bool, chosen: str) -> None:
         return
     if check:
         raise click.UsageError("--check sees every order that is allowed: leave --memory weak out")
-    if chosen not in (able := registry.that_record()):
+    if chosen not in (able := registry.that_are_late()):
         raise click.UsageError(
             f"--memory weak: the {chosen} backend performs no operation late; add --backend "
             f"{' or '.join(able)}"

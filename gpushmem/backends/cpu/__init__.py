@@ -13,6 +13,7 @@ ABOUT = About(
     tuning=TUNING,
     shares_memory=True,
     records=True,
+    is_late=True,
     warm_up="gpushmem.backends.cpu.backend:warm_up",
     found="it needs no GPU",
     needs=("platform", "calls"),
