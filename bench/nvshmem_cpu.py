@@ -31,14 +31,14 @@ def measure():
     @shmem.jit
     def elements(x, flag, n):
         if shmem.my_pe() == 0:
-            for i in range(n):
+            for _ in range(n):
                 shmem.p(x, 1.0, 1)
             shmem.quiet()
 
     @shmem.jit
     def block_puts(x, flag, n):
         if shmem.my_pe() == 0:
-            for i in range(n):
+            for _ in range(n):
                 shmem.put_block(x, x, 1)
             shmem.quiet()
 
@@ -55,17 +55,17 @@ def measure():
 
     @shmem.jit
     def barriers(x, flag, n):
-        for i in range(n):
+        for _ in range(n):
             shmem.barrier_all()
 
     @shmem.jit
     def block_barriers(x, flag, n):
-        for i in range(n):
+        for _ in range(n):
             shmem.barrier_all_block()
 
     @shmem.jit
     def sums(x, flag, n):
-        for i in range(n):
+        for _ in range(n):
             shmem.reduce_block(shmem.TEAM_WORLD, x, x, "sum")
             cuda.syncthreads()
 

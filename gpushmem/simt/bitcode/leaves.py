@@ -27,6 +27,7 @@ from gpushmem.simt.base.native import i8p, i64, monotonic_ns
 from gpushmem.simt.bitcode.translate import Leaf
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.primitives import (
+    ASSERTED,
     PAUSE,
     as_fiber,
     as_launch,
@@ -54,12 +55,11 @@ from gpushmem.simt.intrinsics import machine
 from gpushmem.simt.intrinsics.atomics import update
 from gpushmem.simt.intrinsics.halves import narrow, widen
 
-__all__ = ["ASSERTED", "define", "places", "typed", "unseen_polls"]
+__all__ = ["define", "places", "typed", "unseen_polls"]
 
 i1, i16, i32 = (ir.IntType(n) for n in (1, 16, 32))
 RESERVED = 1024  # bytes of shared memory that CUDA keeps in each block
 Generate = Callable[..., Any]
-ASSERTED = 66  # failure code: an assertion of the library's; beside the engine's own
 # Variable of a library that is elsewhere -> generates its address.
 places: dict[str, Callable[[Any], Any]] = {}
 WORDS = {"float": ir.FloatType(), "double": ir.DoubleType(), "half": ir.HalfType(), "ptr": i8p,

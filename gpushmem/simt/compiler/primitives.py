@@ -30,6 +30,7 @@ from gpushmem.simt.base.native import i8p, i64, intrinsic, release_fence
 from gpushmem.simt.compiler.target import SITE_ARG, THREAD_ARG, device
 
 __all__ = [
+    "ASSERTED",
     "LOOKS",
     "alone",
     "begin_wait",
@@ -51,6 +52,9 @@ __all__ = [
 ]
 
 PAUSE = "simt_switch"  # a kernel that refers to this symbol runs on fibers
+# Failure code, beside those of `groups`: an assertion of a bitcode library. The values are addresses
+# of its text and of the file's name, the line, and the address of the function's name.
+ASSERTED = 68
 
 as_fiber, as_launch, as_thread = view(FIBER), view(LAUNCH), view(THREAD)
 # FIBER.compare of a thread that polls, or waits for lanes (`wanted`: a mask); see also `groups`

@@ -25,6 +25,7 @@ from gpushmem.simt.base.gpu_model import MAX_SHARED, SM_BLOCKS, SM_COUNT, SM_THR
 from gpushmem.simt.base.layout import LAUNCH, POOL, new
 from gpushmem.simt.base.parking import Parked
 from gpushmem.simt.compiler import observer
+from gpushmem.simt.compiler.primitives import ASSERTED
 from gpushmem.simt.compiler.target import exceptions
 from gpushmem.simt.grid import entry as entries
 from gpushmem.simt.grid import sharing
@@ -303,6 +304,10 @@ class KernelFailure(KernelError):
             return "the launch was cancelled"
         if self.code == scheduler.NO_MEMORY:
             return "no memory for the stacks of the kernel's threads: launch smaller blocks"
+        if self.code == ASSERTED:
+            text, file, line, function = self.values[:4]
+            where = f"{Path(_text(file)).name}:{line} in {_text(function)}"
+            return f"assertion `{_text(text)}` failed ({where})"
         return repr(self.__cause__) if self.__cause__ else f"trap {self.code} {self.values}"
 
 

@@ -1,0 +1,58 @@
+"""A sample of the suite of every backend, with NVSHMEM's device code inside.
+
+All of it: GPUSHMEM_BACKEND=nvshmem-cpu pytest -m gpu; with GPUSHMEM_NODES=2 PEs of two nodes,
+with GPUSHMEM_MEMORY=weak late accesses.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import ROOT
+
+SAMPLE = [
+    "tests/conformance/test_rma.py::test_all_dtypes_and_layouts[put-some-2]",
+    "tests/conformance/test_ordering.py::test_who_sees_the_message_after_a_fence_sees_the_data",
+    "tests/conformance/test_signals.py::test_the_host_tests_and_answers_with_numpy_scalars",
+]
+
+
+@pytest.mark.timeout(600)
+def test_a_sample_of_the_suite():
+    env = os.environ | {"GPUSHMEM_BACKEND": "nvshmem-cpu"}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "gpu",
+        "-n",
+        "0",
+    ]
+    done = subprocess.run(
+        [*command, *SAMPLE],
+        env=env,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=580,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout
+
+
+@pytest.mark.parametrize("options", [(), ("--nodes", 2), ("--nodes", 2, "--memory", "weak")])
+def test_an_example(run_cli, options):
+    done = run_cli(
+        "run", "--backend", "nvshmem-cpu", "-n", 4, *options, ROOT / "examples/ring.py",
+        timeout=170, code=0,
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert done.stdout.count("\n") >= 1
