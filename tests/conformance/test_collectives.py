@@ -618,8 +618,10 @@ def test_rows_and_columns_in_turn(run_pes, n_pes):
             if cuda.threadIdx.x == 0:
                 x[0] = k * (shmem.my_pe() + 1)
             cuda.syncwarp()
-            shmem.reduce_warp(row, x, x, "sum")
-            shmem.reduce_warp(column, x, x, "sum")
+            for team in (row, column):
+                if READY_FIRST:
+                    shmem.sync_warp(team)
+                shmem.reduce_warp(team, x, x, "sum")
             if x[0] != k * n * (n + 1) // 2:
                 cuda.atomic.add(wrong, 0, 1)
             cuda.syncwarp()
@@ -670,6 +672,7 @@ def test_more_than_the_caches_keep(run_pes, n_pes):
         for base in (1, 2, 3, 4, 0):
             src.copy_from(values(me))
             dst.copy_from(-1)
+            shmem.barrier_all()  # `dst` may be written before this PE calls
             large[1, 1](base, dst, src)
             got = dst.numpy() if base else src.numpy()
             np.testing.assert_array_equal(
