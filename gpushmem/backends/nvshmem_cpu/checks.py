@@ -129,7 +129,7 @@ def check(call: hook.Call) -> None:
     """Add checks of a call's arguments."""
     if call.op.base == "g":  # a check is a way out of a loop, which keeps its loads in the loop
         return
-    if "team" in call.values:
+    if call.op.facts.meets and "team" in call.values:
         call.run(check_team, call.integer("team"))
     for name, role in call.op.roles.items():
         if role in NUMBERS:
@@ -173,7 +173,8 @@ def _check_waited(call: hook.Call) -> None:
             call.run(check_own, call.address(name), nbytes)
         elif issubclass(role, Counted) and isinstance(call.argtypes[name], types.Array):
             call.run(check_length, waited, call.count(name))
-    if isinstance(call.argtypes.get("timeout_ns"), types.Integer):
+    timeout = call.argtypes.get("timeout_ns")
+    if isinstance(timeout, types.Integer) and timeout.signed:
         call.run(check_limit, call.integer("timeout_ns"))
 
 

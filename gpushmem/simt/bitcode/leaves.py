@@ -54,7 +54,7 @@ from gpushmem.simt.intrinsics import machine
 from gpushmem.simt.intrinsics.atomics import update
 from gpushmem.simt.intrinsics.halves import narrow, widen
 
-__all__ = ["ASSERTED", "define", "places", "typed", "unseen_polls"]
+__all__ = ["ASSERTED", "define", "now", "places", "typed", "unseen_polls"]
 
 i1, i16, i32 = (ir.IntType(n) for n in (1, 16, 32))
 RESERVED = 1024  # bytes of shared memory that CUDA keeps in each block
@@ -515,10 +515,12 @@ def _redux(leaf: Leaf) -> Generate:
 
 
 def _globaltimer(leaf: Leaf) -> Generate:
-    def read(builder: Any) -> Any:
-        return call_device(builder, clock, types.intp(), [])
+    return now
 
-    return read
+
+def now(builder: Any) -> Any:
+    """What `%globaltimer` shows."""
+    return call_device(builder, clock, types.intp(), [])
 
 
 @device

@@ -101,10 +101,7 @@ def translate(text: str, root: str, places: frozenset[str], observed: bool) -> T
         for leaf in leaves
     ]
     return Translation(
-        "\n".join([*lines, *declared, NO_METADATA]),
-        translator.signatures[root],
-        leaves,
-        translator.local_bytes,
+        "\n".join([*lines, *declared, NO_METADATA]), translator.signatures[root], leaves, translator.local_bytes
     )
 
 
