@@ -643,10 +643,10 @@ def broadcast(team: Team, dst: Symmetric, src: Symmetric, root: int = 0, *, stre
     OpenSHMEM 1.5: shmem_broadcast.
 
     All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` must
-    be symmetric and contiguous and have the same dtype. They must not overlap. On return `dst` has
-    the result and `src` may be changed; other PEs may still be in the call. One call per PE: by one
-    thread, one warp or one block of one kernel, or by the host, which first waits for its PE's
-    kernels.
+    be symmetric and contiguous and have the same dtype. They must not overlap. `dst` may be written
+    from when the first PE of the team calls. On return it has the result and `src` may be changed;
+    other PEs may still be in the call. One call per PE: by one thread, one warp or one block of one
+    kernel, or by the host, which first waits for its PE's kernels.
     """
 def broadcast_warp(team: Team, dst: Symmetric, src: Symmetric, root: int = 0) -> None:
     """As `broadcast`, in kernels, by all threads of a warp with the same arguments."""
@@ -660,10 +660,10 @@ def fcollect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) 
     shmem_fcollect.
 
     All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` must
-    be symmetric and contiguous and have the same dtype. They must not overlap. On return `dst` has
-    the result and `src` may be changed; other PEs may still be in the call. One call per PE: by one
-    thread, one warp or one block of one kernel, or by the host, which first waits for its PE's
-    kernels.
+    be symmetric and contiguous and have the same dtype. They must not overlap. `dst` may be written
+    from when the first PE of the team calls. On return it has the result and `src` may be changed;
+    other PEs may still be in the call. One call per PE: by one thread, one warp or one block of one
+    kernel, or by the host, which first waits for its PE's kernels.
     """
 def fcollect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
     """As `fcollect`, in kernels, by all threads of a warp with the same arguments."""
@@ -677,10 +677,10 @@ def collect(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) -
     shmem_collect.
 
     All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` must
-    be symmetric and contiguous and have the same dtype. They must not overlap. On return `dst` has
-    the result and `src` may be changed; other PEs may still be in the call. One call per PE: by one
-    thread, one warp or one block of one kernel, or by the host, which first waits for its PE's
-    kernels.
+    be symmetric and contiguous and have the same dtype. They must not overlap. `dst` may be written
+    from when the first PE of the team calls. On return it has the result and `src` may be changed;
+    other PEs may still be in the call. One call per PE: by one thread, one warp or one block of one
+    kernel, or by the host, which first waits for its PE's kernels.
     """
 def collect_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
     """As `collect`, in kernels, by all threads of a warp with the same arguments."""
@@ -694,10 +694,10 @@ def alltoall(team: Team, dst: Symmetric, src: Symmetric, *, stream: Any = None) 
     shmem_alltoall.
 
     All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` must
-    be symmetric and contiguous and have the same dtype. They must not overlap. On return `dst` has
-    the result and `src` may be changed; other PEs may still be in the call. One call per PE: by one
-    thread, one warp or one block of one kernel, or by the host, which first waits for its PE's
-    kernels.
+    be symmetric and contiguous and have the same dtype. They must not overlap. `dst` may be written
+    from when the first PE of the team calls. On return it has the result and `src` may be changed;
+    other PEs may still be in the call. One call per PE: by one thread, one warp or one block of one
+    kernel, or by the host, which first waits for its PE's kernels.
     """
 def alltoall_warp(team: Team, dst: Symmetric, src: Symmetric) -> None:
     """As `alltoall`, in kernels, by all threads of a warp with the same arguments."""
@@ -712,10 +712,10 @@ def alltoalls(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_s
     shmem_alltoalls.
 
     All PEs of `team` call, in the same order as the team's other collectives. `dst` and `src` must
-    be symmetric and contiguous and have the same dtype. They must not overlap. On return `dst` has
-    the result and `src` may be changed; other PEs may still be in the call. One call per PE: by one
-    thread, one warp or one block of one kernel, or by the host, which first waits for its PE's
-    kernels.
+    be symmetric and contiguous and have the same dtype. They must not overlap. `dst` may be written
+    from when the first PE of the team calls. On return it has the result and `src` may be changed;
+    other PEs may still be in the call. One call per PE: by one thread, one warp or one block of one
+    kernel, or by the host, which first waits for its PE's kernels.
     """
 def alltoalls_warp(team: Team, dst: Symmetric, src: Symmetric, dst_stride: int, src_stride: int, nelems: int) -> None:
     """As `alltoalls`, in kernels, by all threads of a warp with the same arguments."""
@@ -735,9 +735,10 @@ def reduce(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream: Any =
     NVSHMEM's, which has no products of complex numbers, and "maxloc" only in `reduce_block`, of two
     float64. All PEs of `team` call, in the same order as the team's other collectives. `dst` and
     `src` must be symmetric and contiguous and have the same dtype. They must not overlap, but may
-    be the same array. On return `dst` has the result and `src` may be changed; other PEs may still
-    be in the call. One call per PE: by one thread, one warp or one block of one kernel, or by the
-    host, which first waits for its PE's kernels.
+    be the same array. `dst` may be written from when the first PE of the team calls. On return it
+    has the result and `src` may be changed; other PEs may still be in the call. One call per PE: by
+    one thread, one warp or one block of one kernel, or by the host, which first waits for its PE's
+    kernels.
     """
 def reduce_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     """As `reduce`, in kernels, by all threads of a warp with the same arguments."""
@@ -758,9 +759,10 @@ def reducescatter(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream
     NVSHMEM's, which has no products of complex numbers, and "maxloc" only in `reduce_block`, of two
     float64. All PEs of `team` call, in the same order as the team's other collectives. `dst` and
     `src` must be symmetric and contiguous and have the same dtype. They must not overlap, but `dst`
-    may be the caller's part of `src`. On return `dst` has the result and `src` may be changed;
-    other PEs may still be in the call. One call per PE: by one thread, one warp or one block of one
-    kernel, or by the host, which first waits for its PE's kernels.
+    may be the caller's part of `src`. `dst` may be written from when the first PE of the team
+    calls. On return it has the result and `src` may be changed; other PEs may still be in the call.
+    One call per PE: by one thread, one warp or one block of one kernel, or by the host, which first
+    waits for its PE's kernels.
     """
 def reducescatter_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     """As `reducescatter`, in kernels, by all threads of a warp with the same arguments."""

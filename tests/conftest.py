@@ -141,7 +141,7 @@ def alone():
     """One PE: this process."""
     import gpushmem as shmem
 
-    if pes.BACKEND != "cpu":
+    if pes.ON_GPUS:
         gpus.need()
     shmem.init(heap_size="16M")
     yield

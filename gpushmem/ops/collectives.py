@@ -46,7 +46,8 @@ def sync_all() -> None:
 COLLECTIVE = f"""\
 All PEs of `team` call, in the same order as the team's other collectives. `dst`
 and `src` must be symmetric and contiguous and have the same dtype. They must not overlap{{but}}.
-On return `dst` has the result and `src` may be changed; other PEs may still be in the call.
+`dst` may be written from when the first PE of the team calls. On return it has the result and `src`
+may be changed; other PEs may still be in the call.
 {TOGETHER}"""
 APART, IN_PLACE, PART_IN_PLACE = (
     COLLECTIVE.format(but=but)

@@ -1,8 +1,9 @@
 """Collectives: every row, scope, dtype and size, on teams of all shapes, compared with NumPy.
 
 Data is different for every PE and element. Before a call `dst` is poison, also around the place
-where the result belongs; nothing but the result may have changed. There are no barriers between the
-calls, and PEs come late at random: whoever returns may use its `src` and `dst` at once.
+where the result belongs; nothing but the result may have changed. PEs come late at random: whoever
+returns may use its `src` and `dst` at once. On the cpu backend there are no barriers between the
+calls, since nobody writes to the `dst` of a PE that has not called.
 """
 
 import functools
@@ -25,6 +26,7 @@ from tests.pes import compile_first, repeated
 PES = [1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
 THREADS = (1, 32, 96)  # that call: a thread, a warp, a block
 THREAD, WARP, BLOCK, HOST, STREAM = range(5)  # where a call is made
+READY_FIRST = pes.BACKEND != "cpu"  # `dst` may be written before the PE calls
 AROUND = 8  # elements after the result that must stay as they are
 PAIR = np.dtype([("a", "i1"), ("b", "f8"), ("c", "i2", 3)])
 FOUND = np.dtype([("v", "f8"), ("i", "i8")])
@@ -234,6 +236,8 @@ class Buffers:
         src = dst if in_place else self.src[: mine.size]
         dst.copy_from(wanted)
         src.copy_from(mine)
+        if READY_FIRST:
+            shmem.barrier(members.team)
         call(
             where, base, op, members.team, dst[dst_start : dst_start + nbytes],
             src[src_start : src_start + sources[rank].size], more,
@@ -533,12 +537,16 @@ def sums(teams, turns, delays, dst, src, wrong):
             src[b, i] = value(k, shmem.my_pe(), i)
         for _ in range(delays[b, k]):
             cuda.atomic.add(wrong, teams.size, 1)
+        if READY_FIRST:
+            shmem.sync(team)
         shmem.reduce(team, dst[b], src[b], "sum")
         for i in range(src.shape[1]):
             total = 0
             for rank in range(n):
                 total += value(k, shmem.team_translate_pe(team, rank, shmem.TEAM_WORLD), i)
             wrong[b] += dst[b, i] != total
+        if READY_FIRST:
+            shmem.sync(team)
         shmem.broadcast(team, dst[b], src[b], k % n)
         root = shmem.team_translate_pe(team, k % n, shmem.TEAM_WORLD)
         for i in range(src.shape[1]):
@@ -610,8 +618,10 @@ def test_rows_and_columns_in_turn(run_pes, n_pes):
             if cuda.threadIdx.x == 0:
                 x[0] = k * (shmem.my_pe() + 1)
             cuda.syncwarp()
-            shmem.reduce_warp(row, x, x, "sum")
-            shmem.reduce_warp(column, x, x, "sum")
+            for team in (row, column):
+                if READY_FIRST:
+                    shmem.sync_warp(team)
+                shmem.reduce_warp(team, x, x, "sum")
             if x[0] != k * n * (n + 1) // 2:
                 cuda.atomic.add(wrong, 0, 1)
             cuda.syncwarp()
@@ -662,6 +672,7 @@ def test_more_than_the_caches_keep(run_pes, n_pes):
         for base in (1, 2, 3, 4, 0):
             src.copy_from(values(me))
             dst.copy_from(-1)
+            shmem.barrier_all()  # `dst` may be written before this PE calls
             large[1, 1](base, dst, src)
             got = dst.numpy() if base else src.numpy()
             np.testing.assert_array_equal(

@@ -352,17 +352,17 @@ def test_the_host_waits_for_what_a_kernel_of_another_pe_writes(run_pes, dtype, n
 def test_the_host_tests_and_answers_with_numpy_scalars(run_pes):
     def body():
         x = shmem.array(np.array([3, 5, 3], np.int16))
-        indices, other = np.full(3, -1, np.int32), np.array([3, 3, 3], np.int16)
+        indices, other = np.full(3, -1, np.int64), np.array([3, 3, 3], np.int16)
         answers = [
             shmem.test(x, shmem.CMP_EQ, 3), shmem.test(x, shmem.CMP_LT, 3),
             shmem.test_all(x, None, shmem.CMP_EQ, 3), shmem.test_any(x, None, shmem.CMP_GT, 3),
             shmem.test_any(x, None, shmem.CMP_GT, 5),
             shmem.test_some(x, indices, None, shmem.CMP_EQ, 3),
             shmem.test_some_vector(x, indices, None, shmem.CMP_NE, other),
-            shmem.test_all_vector(x, np.array([0, 1, 0]), shmem.CMP_EQ, other),
+            shmem.test_all_vector(x, np.array([0, 1, 0], np.int32), shmem.CMP_EQ, other),
             shmem.test_any_vector(x, None, shmem.CMP_NE, other),
-            shmem.wait_until_any(x, np.ones(3, int), shmem.CMP_EQ, 3),
-            shmem.wait_until_some(x, indices, np.ones(3, int), shmem.CMP_EQ, 3),
+            shmem.wait_until_any(x, np.ones(3, np.int32), shmem.CMP_EQ, 3),
+            shmem.wait_until_some(x, indices, np.ones(3, np.int32), shmem.CMP_EQ, 3),
             shmem.wait_until_all(x[3:], None, shmem.CMP_EQ, 3),
         ]  # fmt: skip
         return [(type(a).__name__, a if a is None else a.item()) for a in answers], indices.tolist()
@@ -502,7 +502,7 @@ def refusals(word, ints, floats, small, far, src):
         (lambda: shmem.signal_wait_until(word, 9, 0), "signal_wait_until: there is no comp"),
         (lambda: shmem.test_some(small, np.zeros(4, int), None, -1, 0), "no comparison -1"),
         (lambda: shmem.wait_until(floats, cmp, 0), "ivar must be an array of int16"),
-        (lambda: shmem.wait_until_any(small, np.zeros(3, int), cmp, 0),
+        (lambda: shmem.wait_until_any(small, np.zeros(3, np.int32), cmp, 0),
          "4 elements are to be compared, but status, indices or value has 3"),
         (lambda: shmem.wait_until_all_vector(small, None, cmp, 3), "value must be an array of int"),
         (lambda: shmem.wait_until_all(small[::2], None, cmp, 3), "ivars is not contiguous"),

@@ -14,7 +14,7 @@ from gpushmem.errors import ArgumentError
 from gpushmem.simt.run.kernel import Kernel, running
 from tests.conformance.test_ordering import in_pes
 from tests.conformance.test_signals import compiled_calls
-from tests.pes import compile_first
+from tests.pes import BACKEND, compile_first
 
 PES = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 8))]
 MS = 1_000_000
@@ -94,7 +94,8 @@ def test_a_wait_ends_when_it_is_true_or_late(run_pes, wait):
                 for timeout in (0, 30 * MS) if late else (0, LONG):
                     indices = np.full(2, -9)
                     got, seconds = timed(wait, name, flags, indices, vector, 1, timeout)
-                    assert got == wanted, (name, state, timeout)
+                    either = BACKEND != "cpu" and "any" in name and state == [1, 1]  # NVSHMEM's
+                    assert got in ([0, 1] if either else [wanted]), (name, state, timeout)
                     if late:
                         assert timeout / 1e9 <= seconds < timeout / 1e9 + SLACK, name
                         assert indices.tolist() == [-9, -9]
@@ -108,7 +109,7 @@ def test_a_wait_ends_when_it_is_true_or_late(run_pes, wait):
 
 def test_nothing_to_wait_for_is_told_at_once(run_pes):
     def body():
-        flags, none = shmem.zeros(2, "uint64"), np.ones(2, int)
+        flags, none = shmem.zeros(2, "uint64"), np.ones(2, np.int32)
         waits = (
             (shmem.wait_until_all, (flags, none), True), (shmem.wait_until_any, (flags, none), -1),
             (shmem.wait_until_some, (flags, np.zeros(2, int), none), 0),

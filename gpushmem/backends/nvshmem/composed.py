@@ -16,10 +16,13 @@ from gpushmem.backends.nvshmem.device_calls import call, intrinsic
 from gpushmem.ops.roles import Timeout
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 
-__all__ = ["body_of", "parameters_of"]
+__all__ = ["CLOCK", "body_of", "parameters_of"]
 
 Core = dict[str, Any]  # name of a row -> its intrinsic
 Given = dict[str, Any]  # parameter -> type of the argument
+
+
+CLOCK = "mov.u64 $0, %globaltimer;"
 
 
 @intrinsic
@@ -28,7 +31,7 @@ def nanoseconds(typingctx: Any) -> Any:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = ir.FunctionType(ir.IntType(64), [])
-        read = ir.InlineAsm(kind, "mov.u64 $0, %globaltimer;", "=l", side_effect=True)
+        read = ir.InlineAsm(kind, CLOCK, "=l", side_effect=True)
         return builder.call(read, [])
 
     return types.int64(), codegen

@@ -21,11 +21,12 @@ from numba.cuda.models import register_model
 from gpushmem.backends.nvshmem.device_calls import Value, call, intrinsic
 from gpushmem.ops import OPS
 
-__all__ = ["make"]
+__all__ = ["INSTRUCTION", "STORES", "make"]
 
 MULTIMEM = (9, 0)  # the compute capability from which on there is `multimem.st`
 # Width in bytes -> the instruction's type, and the constraint of the register.
 STORES = {4: ("u32", "r"), 8: ("u64", "l")}
+INSTRUCTION = "multimem.st.relaxed.sys.global.{} [$0], $1;"
 team_n_pes, team_translate_pe, peer_array = (
     OPS[name].function for name in ("team_n_pes", "team_translate_pe", "peer_array")
 )
@@ -92,7 +93,7 @@ def store(typingctx: Any, array: Any, address: Any, index: Any, value: Any) -> A
         bits = builder.load(builder.bitcast(slot, word.as_pointer()))
         place = builder.add(address, builder.mul(index, index.type(nbytes)))
         kind = ir.FunctionType(ir.VoidType(), [place.type, word])
-        text = f"multimem.st.relaxed.sys.global.{typ} [$0], $1;"
+        text = INSTRUCTION.format(typ)
         builder.call(ir.InlineAsm(kind, text, f"l,{register}", side_effect=True), [place, bits])
         return context.get_dummy_value()
 

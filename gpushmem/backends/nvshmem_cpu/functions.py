@@ -14,7 +14,7 @@ from numba import types
 
 from gpushmem.backends.cpu.access import as_world
 from gpushmem.backends.cpu.world import WORLD
-from gpushmem.backends.nvshmem import shims
+from gpushmem.backends.nvshmem import composed, multicast, shims
 from gpushmem.backends.nvshmem_cpu import layout
 from gpushmem.backends.nvshmem_cpu.layout import STATE
 from gpushmem.errors import BackendUnavailable
@@ -63,6 +63,9 @@ def install() -> None:
     ):  # fmt: skip
         INTRINSICS[name] = partial(_pointer, function, pointers)
     INTRINSICS["gpushmem_words"] = _words
+    INTRINSICS[composed.CLOCK] = leaves.now
+    for kind, _ in multicast.STORES.values():
+        INTRINSICS[multicast.INSTRUCTION.format(kind)] = _store_on_all
     INTRINSICS["polling loop"] = leaves.unseen_polls
 
 
@@ -81,6 +84,11 @@ def _pointer(name: str, pointers: tuple[int, ...], builder: Any, *arguments: Any
     """A function that takes and returns addresses as integers."""
     given = [builder.inttoptr(a, i8p) if k in pointers else a for k, a in enumerate(arguments)]
     return builder.ptrtoint(library().call(builder, name, given), i64)
+
+
+def _store_on_all(builder: Any, address: ir.Value, value: ir.Value) -> None:
+    """Compiled, but never run: no memory here has an address that reaches all PEs."""
+    builder.store(value, builder.inttoptr(address, value.type.as_pointer()))
 
 
 @device

@@ -18,20 +18,17 @@ from gpushmem.backends.calls import Operation
 from gpushmem.backends.code import with_signature
 from gpushmem.backends.cpu import hook
 from gpushmem.backends.cpu.access import (
-    EMPTY,
-    TOO_SMALL,
-    aligned,
     as_world,
-    remote,
 )
 from gpushmem.backends.cpu.collectives import team_at
 from gpushmem.backends.cpu.rounds import as_team
 from gpushmem.backends.nvshmem import lowering, mathdx
 from gpushmem.backends.nvshmem.composed import parameters_of
 from gpushmem.backends.nvshmem_cpu import functions
+from gpushmem.backends.nvshmem_cpu.checks import check
 from gpushmem.diagnosis.account import CALL
 from gpushmem.ops import OPS, TEAM_WORLD
-from gpushmem.ops.roles import Element, Remote, Timeout
+from gpushmem.ops.roles import Timeout
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 from gpushmem.simt.base.layout import THREAD as THREAD_RECORD
 from gpushmem.simt.base.layout import view
@@ -39,7 +36,6 @@ from gpushmem.simt.base.native import i64, intrinsic
 from gpushmem.simt.compiler.primitives import (
     begin_wait,
     end_wait,
-    fail_if,
     thread_word,
     user_word,
 )
@@ -148,7 +144,9 @@ def _call(op: Op, names: Any, given: Any, values: Any, context: Any, builder: An
 def _begin(call: hook.Call) -> None:
     """Before the operation."""
     op = call.op
-    _check(call)
+    if op.base == "peer_array" and hook.is_separated():
+        call.run(note_far, call.integer("pe"))
+    check(call)
     observers = hook.observers_of(op)
     if observers:
         first = call.run(leads, i64(WIDTHS[op.scope]), returns=types.boolean)
@@ -177,63 +175,10 @@ def _waits(call: hook.Call) -> bool:
     return call.op.base in ("signal_wait_until", "wait_until") and forever
 
 
-# --- checks of arguments. They are inlined: a call might change memory, for all that is known then,
-# and the optimiser would not do to NVSHMEM's loads what it does on GPUs.
-
-far = inlined(remote.py_func)
-
-
-@inlined
-def check_remote(address, nbytes, pe):
-    far(address, nbytes, pe)
-
-
-@inlined
-def check_count(first, n):
-    fail_if(n < 1, EMPTY, first, 0, 0, 0)
-
-
-@inlined
-def check_sizes(dst, src, at_dst, at_src):
-    fail_if(dst < src, TOO_SMALL, dst, src, at_dst, at_src)
-
-
 @device
 def note_far(pe):
     """The array may be null: then who uses it is told of which PE it was."""
     as_world(user_word()).far = pe
-
-
-@inlined
-def check_team(team):
-    team_at(team)
-
-
-@inlined
-def check_aligned(address, nbytes):
-    aligned(address, nbytes)
-
-
-def _check(call: hook.Call) -> None:
-    op = call.op
-    if op.base == "g":  # a check is a way out of a loop, which keeps its loads in the loop
-        return
-    if op.base == "peer_array" and hook.is_separated():
-        call.run(note_far, call.integer("pe"))
-    if "team" in call.values:
-        call.run(check_team, call.integer("team"))
-    if {"dst", "src"} <= call.values.keys() and op.base in ("put", "get", "put_signal"):
-        counts = [call.count(name) for name in (("dst", "src"), ("src", "dst"))[op.base == "get"]]
-        addresses = [call.address(name) for name in ("dst", "src")]
-        call.run(check_sizes, *counts, *addresses)
-    for effect in op.facts.effects:
-        array = effect.array
-        if effect.extent == "0":
-            call.run(check_count, call.address(array), call.count(array))
-            if effect.kind != "data" and not op.base.startswith(("p", "g")):
-                call.run(check_aligned, call.address(array), call.itemsize(array))
-        if issubclass(op.arrays[array], Remote | Element) and "pe" in call.values:
-            call.run(check_remote, call.address(array), call.nbytes(effect), call.integer("pe"))
 
 
 # --- what a thread waits for

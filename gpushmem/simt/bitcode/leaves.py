@@ -55,7 +55,7 @@ from gpushmem.simt.intrinsics import machine
 from gpushmem.simt.intrinsics.atomics import update
 from gpushmem.simt.intrinsics.halves import narrow, widen
 
-__all__ = ["define", "places", "typed", "unseen_polls"]
+__all__ = ["define", "now", "places", "typed", "unseen_polls"]
 
 i1, i16, i32 = (ir.IntType(n) for n in (1, 16, 32))
 RESERVED = 1024  # bytes of shared memory that CUDA keeps in each block
@@ -377,9 +377,9 @@ def _access(
                 _stored(builder, pair, pointer, ORDERS[order], 8 * k)
             return
         for k, value in enumerate(values):
-            wide = value.type != word and isinstance(value.type, ir.IntType)
-            narrow_ = builder.trunc(value, word) if wide else value
-            _stored(builder, narrow_, pointer, ORDERS[order], k * word.width // 8)
+            fits = value.type == word or not isinstance(value.type, ir.IntType)
+            part = value if fits else builder.trunc(value, word)
+            _stored(builder, part, pointer, ORDERS[order], k * word.width // 8)
 
     return load if what == "ld" else store
 
@@ -515,10 +515,12 @@ def _redux(leaf: Leaf) -> Generate:
 
 
 def _globaltimer(leaf: Leaf) -> Generate:
-    def read(builder: Any) -> Any:
-        return call_device(builder, clock, types.intp(), [])
+    return now
 
-    return read
+
+def now(builder: Any) -> Any:
+    """What `%globaltimer` shows."""
+    return call_device(builder, clock, types.intp(), [])
 
 
 @device

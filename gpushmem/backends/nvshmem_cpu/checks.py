@@ -1,0 +1,210 @@
+"""Checks of arguments that NVSHMEM takes on trust, with the cpu backend's errors.
+
+They are inlined: a call might change memory, for all that is known then, and the optimiser would
+not do to NVSHMEM's loads what it does on GPUs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numba import types
+
+from gpushmem.backends.cpu import hook
+from gpushmem.backends.cpu.access import (
+    BAD_COMPARISON,
+    BAD_ROOT,
+    BAD_SIGNAL_OP,
+    BAD_STRIDE,
+    BAD_TIMEOUT,
+    EMPTY,
+    NO_ROOM,
+    NOT_DIVISIBLE,
+    OUTSIDE,
+    TOO_SHORT,
+    TOO_SMALL,
+    aligned,
+    as_world,
+    reach,
+    remote,
+)
+from gpushmem.backends.cpu.collectives import team_at
+from gpushmem.backends.cpu.rounds import as_team
+from gpushmem.ops import CMP_EQ, CMP_GE, SIGNAL_ADD, SIGNAL_SET
+from gpushmem.ops.roles import Comparison, Counted, Element, Own, Remote, SignalOp
+from gpushmem.ops.row import DATA, Effect
+from gpushmem.simt.compiler.primitives import fail_if, user_word
+from gpushmem.simt.compiler.target import inlined
+
+__all__ = ["check"]
+
+
+far = inlined(remote.py_func)
+
+
+@inlined
+def check_remote(address, nbytes, pe):
+    far(address, nbytes, pe)
+
+
+@inlined
+def check_own(address, nbytes):
+    far(address, nbytes, as_world(user_word()).my_pe)
+
+
+@inlined
+def check_count(first, n):
+    fail_if(n < 1, EMPTY, first, 0, 0, 0)
+
+
+@inlined
+def check_sizes(dst, src, at_dst, at_src):
+    fail_if(dst < src, TOO_SMALL, dst, src, at_dst, at_src)
+
+
+@inlined
+def check_team(team):
+    team_at(team)
+
+
+@inlined
+def check_aligned(address, nbytes):
+    aligned(address, nbytes)
+
+
+@inlined
+def check_comparison(cmp):
+    fail_if(cmp < CMP_EQ or cmp > CMP_GE, BAD_COMPARISON, cmp, 0, 0, 0)
+
+
+@inlined
+def check_signal_op(op):
+    if op != SIGNAL_SET:
+        fail_if(op != SIGNAL_ADD, BAD_SIGNAL_OP, op, 0, 0, 0)
+
+
+@inlined
+def check_limit(timeout_ns):
+    fail_if(timeout_ns < 0, BAD_TIMEOUT, timeout_ns, 0, 0, 0)
+
+
+@inlined
+def check_length(n, length):
+    fail_if(length < n, TOO_SHORT, n, length, 0, 0)
+
+
+@inlined
+def check_strides(dst_stride, src_stride, n):
+    bad = dst_stride < 1 or src_stride < 1 or n < 0
+    fail_if(bad, BAD_STRIDE, dst_stride, src_stride, n, 0)
+
+
+@inlined
+def check_reach(stride, n, have, address):
+    need = reach(stride, n)
+    fail_if(need > have, OUTSIDE, need - 1, have, address, 0)
+
+
+@inlined
+def members(team):
+    return as_team(team_at(team)).n_pes
+
+
+@inlined
+def check_root(root, n):
+    fail_if(root < 0 or root >= n, BAD_ROOT, root, n - 1, 0, 0)
+
+
+@inlined
+def check_parts(n, parts):
+    fail_if(n % parts != 0, NOT_DIVISIBLE, n, parts, 0, 0)
+
+
+@inlined
+def check_room(have, need, address):
+    fail_if(have < need, NO_ROOM, have, need, address, 0)
+
+
+def check(call: hook.Call) -> None:
+    """Add checks of a call's arguments."""
+    if call.op.base == "g":  # a check is a way out of a loop, which keeps its loads in the loop
+        return
+    if call.op.facts.meets and "team" in call.values:
+        call.run(check_team, call.integer("team"))
+    for name, role in call.op.roles.items():
+        if role in NUMBERS:
+            call.run(NUMBERS[role], call.integer(name))
+    _check_copy(call)
+    _check_waited(call)
+    for effect in call.op.facts.effects:
+        _check_effect(call, effect)
+    if call.op.facts.meets and call.op.arrays:
+        _check_collective(call)
+
+
+NUMBERS = {Comparison: check_comparison, SignalOp: check_signal_op}
+
+
+def _check_copy(call: hook.Call) -> None:
+    base = call.op.base
+    if base in ("put", "get", "put_signal"):
+        counts = [call.count(name) for name in (("dst", "src"), ("src", "dst"))[base == "get"]]
+        addresses = [call.address(name) for name in ("dst", "src")]
+        call.run(check_sizes, *counts, *addresses)
+    elif base in ("iput", "iget"):
+        _check_strides(call, call.integer("nelems"))
+
+
+def _check_strides(call: hook.Call, n: Any) -> None:
+    strides = {name: call.integer(f"{name}_stride") for name in ("src", "dst")}
+    call.run(check_strides, strides["dst"], strides["src"], n)
+    for name, stride in strides.items():
+        call.run(check_reach, stride, n, call.count(name), call.address(name))
+
+
+def _check_waited(call: hook.Call) -> None:
+    """Arrays that the caller waits for, and those that are as long."""
+    waited = None
+    for name, role in call.op.arrays.items():
+        if issubclass(role, Own) and call.op.base != "signal_fetch":  # as `g`
+            waited = call.count(name)
+            call.run(check_aligned, call.address(name), call.itemsize(name))
+            nbytes = call.builder.mul(waited, call.itemsize(name))
+            call.run(check_own, call.address(name), nbytes)
+        elif issubclass(role, Counted) and isinstance(call.argtypes[name], types.Array):
+            call.run(check_length, waited, call.count(name))
+    timeout = call.argtypes.get("timeout_ns")
+    if isinstance(timeout, types.Integer) and timeout.signed:
+        call.run(check_limit, call.integer("timeout_ns"))
+
+
+def _check_effect(call: hook.Call, effect: Effect) -> None:
+    """An element, and what is on another PE."""
+    array, base = effect.array, call.op.base
+    if effect.extent == "0":
+        call.run(check_count, call.address(array), call.count(array))
+        if effect.kind != DATA and base != "p":
+            call.run(check_aligned, call.address(array), call.itemsize(array))
+    if issubclass(call.op.arrays[array], Remote | Element) and "pe" in call.values:
+        call.run(check_remote, call.address(array), call.nbytes(effect), call.integer("pe"))
+
+
+def _check_collective(call: hook.Call) -> None:
+    base, src = call.op.base, call.count("src")
+    n = call.run(members, call.integer("team"), returns=types.intp)
+    if base == "broadcast":
+        call.run(check_root, call.integer("root"), n)
+    if base in ("alltoall", "reducescatter"):
+        call.run(check_parts, src, n)
+    if base == "alltoalls":
+        _check_strides(call, call.builder.mul(n, call.integer("nelems")))
+    else:
+        need = src
+        if base == "fcollect":
+            need = call.builder.mul(src, n)
+        elif base == "reducescatter":
+            need = call.builder.sdiv(src, n)
+        call.run(check_room, call.count("dst"), need, call.address("dst"))
+    for name in ("dst", "src"):
+        nbytes = call.builder.mul(call.count(name), call.itemsize(name))
+        call.run(check_own, call.address(name), nbytes)
