@@ -5,6 +5,7 @@ with GPUSHMEM_MEMORY=weak late accesses.
 """
 
 import os
+import re
 import subprocess
 import sys
 
@@ -44,8 +45,7 @@ def test_a_sample_of_the_suite():
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert " passed" in done.stdout
-    assert "skipped" not in done.stdout
+    assert re.match(r"\.{9,} ", done.stdout)  # none is skipped
 
 
 @pytest.mark.parametrize("options", [(), ("--nodes", 2), ("--nodes", 2, "--memory", "weak")])

@@ -52,8 +52,8 @@ __all__ = [
 ]
 
 PAUSE = "simt_switch"  # a kernel that refers to this symbol runs on fibers
-# Failure code, beside those of `groups`: an assertion of a bitcode library. The values: addresses of
-# its text and of the file's name, the line, and the address of the function's name.
+# Failure code, beside those of `groups`: an assertion of a bitcode library. The values: the address
+# of its text and of the file's name, the line, and the address of the function's name.
 ASSERTED = 68
 
 as_fiber, as_launch, as_thread = view(FIBER), view(LAUNCH), view(THREAD)
