@@ -27,6 +27,7 @@ PES = [1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
 THREADS = (1, 32, 96)  # that call: a thread, a warp, a block
 THREAD, WARP, BLOCK, HOST, STREAM = range(5)  # where a call is made
 READY_FIRST = pes.BACKEND != "cpu"  # `dst` may be written before the PE calls
+NANS = pes.BACKEND == "cpu"  # see `test_nan_wins`
 SEGMENT = 1 << 15  # bytes that NVSHMEM's reductions of more take in rounds
 SCRATCH = 1 << 18  # bytes that it has for reductions of parts
 AROUND = 8  # elements after the result that must stay as they are
@@ -115,7 +116,8 @@ def numbers(pe, dtype):
         return rng.integers(0, 2, n).astype(bool)
     if dtype.kind == "f":
         values = rng.normal(size=n).astype(dtype)
-        values[pe::101] = np.nan
+        if NANS:
+            values[pe::101] = np.nan
         return values
     if dtype.kind == "c":  # exact, whichever way they are multiplied
         return (rng.integers(-3, 4, n) + 1j * rng.integers(-3, 4, n)).astype(dtype)
@@ -258,6 +260,28 @@ def may_be_in_place(members, n, dtype):
     """Not of several rounds: see `test_large_reductions_in_place`."""
     others = max(1, len(members.pes) - 1)
     return pes.BACKEND == "cpu" or n * np.dtype(dtype).itemsize <= SEGMENT // others
+
+
+@pytest.mark.xfail(
+    pes.BACKEND != "cpu",
+    reason="perform_gpu_rdxn takes `op1 > op2 ? op1 : op2`, which is op2 if op1 is NaN",
+    strict=True,
+)
+def test_nan_wins(run_pes):
+    """Whichever PE has it."""
+    compile_for("reduce", "max", "float64")
+
+    def body():
+        shmem.init()
+        me, n_pes = shmem.my_pe(), shmem.n_pes()
+        dst, src = shmem.zeros(n_pes), shmem.ones(n_pes)
+        src[me] = np.nan
+        shmem.barrier_all()
+        call(THREAD, "reduce", "max", shmem.TEAM_WORLD, dst, src, [])
+        assert np.isnan(dst.numpy()).all(), dst.numpy()
+        shmem.finalize()
+
+    run_pes(3, body)
 
 
 def fits(members, n, dtype):
