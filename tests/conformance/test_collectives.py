@@ -27,6 +27,9 @@ PES = [1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
 THREADS = (1, 32, 96)  # that call: a thread, a warp, a block
 THREAD, WARP, BLOCK, HOST, STREAM = range(5)  # where a call is made
 READY_FIRST = pes.BACKEND != "cpu"  # `dst` may be written before the PE calls
+NANS = pes.BACKEND == "cpu"  # see `test_nan_wins`
+SEGMENT = 1 << 15  # bytes that NVSHMEM's reductions of more take in rounds
+SCRATCH = 1 << 18  # bytes that it has for reductions of parts
 AROUND = 8  # elements after the result that must stay as they are
 PAIR = np.dtype([("a", "i1"), ("b", "f8"), ("c", "i2", 3)])
 FOUND = np.dtype([("v", "f8"), ("i", "i8")])
@@ -113,7 +116,8 @@ def numbers(pe, dtype):
         return rng.integers(0, 2, n).astype(bool)
     if dtype.kind == "f":
         values = rng.normal(size=n).astype(dtype)
-        values[pe::101] = np.nan
+        if NANS:
+            values[pe::101] = np.nan
         return values
     if dtype.kind == "c":  # exact, whichever way they are multiplied
         return (rng.integers(-3, 4, n) + 1j * rng.integers(-3, 4, n)).astype(dtype)
@@ -244,8 +248,84 @@ class Buffers:
         )  # fmt: skip
         wanted[dst_start : dst_start + nbytes : step] = result
         names = (base, op, self.dtype, where, members, n, starts, in_place)
-        assert alike(dst.numpy(), wanted), names
+        got = dst.numpy()
+        if READY_FIRST and op in ("sum", "prod") and got.dtype.kind == "f":  # in NVSHMEM's order
+            exact, slack = wanted, 32 * np.finfo(got.dtype).eps
+            wanted = np.where(np.isclose(got, exact, slack, slack, equal_nan=True), got, exact)
+        assert alike(got, wanted), names
         assert in_place or alike(src.numpy(), mine), names
+
+
+def may_be_in_place(members, n, dtype):
+    """Not of several rounds: see `test_large_reductions_in_place`."""
+    others = max(1, len(members.pes) - 1)
+    return pes.BACKEND == "cpu" or n * np.dtype(dtype).itemsize <= SEGMENT // others
+
+
+@pytest.mark.xfail(
+    pes.BACKEND != "cpu",
+    reason="perform_gpu_rdxn takes `op1 > op2 ? op1 : op2`, which is op2 if op1 is NaN",
+    strict=True,
+)
+def test_nan_wins(run_pes):
+    """Whichever PE has it."""
+    compile_for("reduce", "max", "float64")
+
+    def body():
+        shmem.init()
+        me, n_pes = shmem.my_pe(), shmem.n_pes()
+        dst, src = shmem.zeros(n_pes), shmem.ones(n_pes)
+        src[me] = np.nan
+        shmem.barrier_all()
+        call(THREAD, "reduce", "max", shmem.TEAM_WORLD, dst, src, [])
+        assert np.isnan(dst.numpy()).all(), dst.numpy()
+        shmem.finalize()
+
+    run_pes(3, body)
+
+
+def fits(members, n, dtype):
+    """See `test_large_reductions_of_parts`."""
+    nbytes = n * len(members.pes) * np.dtype(dtype).itemsize
+    return pes.BACKEND == "cpu" or len(members.pes) == 1 or nbytes <= SCRATCH
+
+
+@pytest.mark.xfail(
+    pes.BACKEND != "cpu",
+    reason="nvshmemi_reducescatter_allpush_threadgroup asserts that src has room in its memory",
+    strict=True,
+)
+def test_large_reductions_of_parts(run_pes):
+    compile_for("reducescatter", "max", "int32")
+
+    def body():
+        shmem.init()
+        n = SCRATCH // 4
+        dst, src = shmem.zeros(n, "int32"), shmem.full(2 * n, shmem.my_pe(), "int32")
+        call(BLOCK, "reducescatter", "max", shmem.TEAM_WORLD, dst, src, [])
+        assert np.all(dst.numpy() == 1)
+        shmem.finalize()
+
+    run_pes(2, body)
+
+
+@pytest.mark.xfail(
+    pes.BACKEND != "cpu",
+    reason="gpu_rdxn_segment_threadgroup sends what it has added up already, if dst is src",
+    strict=True,
+)
+def test_large_reductions_in_place(run_pes):
+    compile_for("reduce", "sum", "int64")
+
+    def body():
+        shmem.init()
+        n = SEGMENT // 8
+        x = shmem.full(n, 10 ** shmem.my_pe(), "int64")
+        call(BLOCK, "reduce", "sum", shmem.TEAM_WORLD, x, x, [])
+        assert np.all(x.numpy() == 111), np.unique(x.numpy())
+        shmem.finalize()
+
+    run_pes(3, body)
 
 
 @pytest.mark.parametrize("n_pes", PES)
@@ -265,6 +345,8 @@ def test_all_dtypes_sizes_and_teams(run_pes, base, op, dtypes, n_pes):
         # Copies see sizes only, in the same way: of all sizes, two see how they are divided.
         few = ["int8", PAIR] if base in ("broadcast", "alltoalls") else []
         chosen = COPIED if dtypes == "all" else ["float64", *few]
+        if pes.BACKEND != "cpu" and base == "alltoalls":  # NVSHMEM has no iput of odd widths
+            chosen = [dtype for dtype in chosen if dtype is not PAIR]
     else:
         chosen = REDUCTIONS[op][1 if dtypes == "all" else 2]
         if dtypes == "some" and base == "reducescatter":  # folds as reduce does
@@ -290,8 +372,10 @@ def test_all_dtypes_sizes_and_teams(run_pes, base, op, dtypes, n_pes):
                     if late.random() < 0.2:
                         time.sleep(late.random() / 1000)
                     starts = (3, 5) if case % 2 else (0, 0)
+                    if base == "reducescatter" and not fits(members, n, dtype):
+                        continue
                     buffers.check(case, (s + t) % 3, base, op, members, n, starts)
-                    if base == "reduce":
+                    if base == "reduce" and may_be_in_place(members, n, dtype):
                         buffers.check(case, s % 3, base, op, members, n, starts[:1] * 2, True)
             shmem.free(buffers.dst)
             shmem.free(buffers.src)
@@ -328,6 +412,7 @@ def test_calls_of_the_host(run_pes, where):
 FLOATS = ["float16", "float32", "float64", "complex64", "complex128"]
 
 
+@pytest.mark.cpu_backend  # NVSHMEM adds in another order on each PE
 @pytest.mark.parametrize(
     ("n_pes", "dtypes"),
     [
@@ -359,6 +444,12 @@ def test_every_pe_gets_the_same_bits(run_pes, n_pes, dtypes):
     assert all(other == first for other in others)
 
 
+@pytest.mark.xfail(
+    pes.BACKEND != "cpu",
+    reason="nvshmemi_reducescatter_allpush_threadgroup reads the part of PE 2, and of those after "
+    "it, when dst has been written",
+    strict=True,
+)
 def test_parts_of_reducescatter_may_stay_in_place(run_pes):
     """`dst` may be the caller's own part of `src`: nobody else reads that part."""
     sizes, dtype, n_pes = [1, 49, 8193, 40_000], "int8", 3
@@ -669,7 +760,7 @@ def test_more_than_the_caches_keep(run_pes, n_pes):
         firsts = np.concatenate([part[0] for part in parts])
         wanted = [None, np.concatenate([part[me] for part in parts]), firsts, values(1), firsts]
         src, dst = shmem.zeros(n + 1, "i4")[1:], shmem.zeros(n + 3, "i4")[3:]
-        for base in (1, 2, 3, 4, 0):
+        for base in (1, 2, 3, 4, 0)[: 4 if READY_FIRST else 5]:  # NVSHMEM's sum cannot be in place
             src.copy_from(values(me))
             dst.copy_from(-1)
             shmem.barrier_all()  # `dst` may be written before this PE calls

@@ -280,7 +280,7 @@ def test_what_is_sent_is_what_the_formula_says(run_pes, algorithm):
 
     def body():
         shmem.init()
-        plan = AllReduce(size=3 * 32 * 5, dtype="float32", algorithm=algorithm)
+        plan = AllReduce(size=3 * 32 * 5, dtype="float32", algorithm=algorithm, blocks=1)
         x = np.random.default_rng(shmem.my_pe()).normal(size=plan.size)
         x = shmem.to_device(x.astype("float32"))
         boxes = [a for a in plan._workspace if a.dtype == np.float32]

@@ -138,7 +138,8 @@ def test_dtypes_that_only_torch_has(alone):
 def test_arguments_of_operations_that_may_be_host_memory(alone):
     flags = shmem.array(np.array([0, 5, 5], "int64"))
     found = torch.full((3,), -1)
-    n = shmem.test_some(flags, found, torch.tensor([0, 1, 0]), shmem.CMP_EQ, 5)
+    status = torch.tensor([0, 1, 0], dtype=torch.int32)
+    n = shmem.test_some(flags, found, status, shmem.CMP_EQ, 5)
     assert (n, found.tolist()) == (1, [2, -1, -1])
     shmem.p(flags, torch.tensor(9), 0)
     assert flags[0] == 9
