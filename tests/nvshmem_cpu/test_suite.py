@@ -48,7 +48,14 @@ def test_a_sample_of_the_suite():
     assert re.match(r"\.{9,} ", done.stdout)  # none is skipped
 
 
-@pytest.mark.parametrize("options", [(), ("--nodes", 2), ("--nodes", 2, "--memory", "weak")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        pytest.param(("--nodes", 2), marks=pytest.mark.slow),
+        ("--nodes", 2, "--memory", "weak"),
+    ],
+)
 def test_an_example(run_cli, options):
     done = run_cli(
         "run", "--backend", "nvshmem-cpu", "-n", 4, *options, ROOT / "examples/ring.py",

@@ -1,5 +1,10 @@
 """Functions of LLVM bitcode for GPUs, called from kernels: instructions, memory, failures."""
 
+import os
+import sys
+import traceback
+from functools import wraps
+
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
@@ -11,6 +16,28 @@ from gpushmem.simt.base.native import i8p, intrinsic
 from gpushmem.simt.bitcode.library import Bitcode
 from gpushmem.simt.bitcode.source import Facts
 from tests.simt.conftest import launch
+
+
+def apart(test):
+    """Run a test in a copy of this process: what it registers with Numba goes with that."""
+
+    @wraps(test)
+    def run(*args, **kwargs):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                test(*args, **kwargs)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    return run
+
 
 KINDS = {"i32": types.int32, "i64": types.int64, "i16": types.int16}
 HEAD = 'target triple = "nvptx64-nvidia-cuda"\n'
@@ -74,6 +101,7 @@ define {result} @f({names}) {{
          ("i16", "i16", "i16"), [0x3C00, 0x4000], 1),
     ],
 )  # fmt: skip
+@apart
 def test_instructions(tmp_path, text, constraints, kinds, args, wanted):
     result, *arguments = kinds
     body = asm(text, constraints, result, *arguments)
@@ -110,6 +138,7 @@ def test_instructions(tmp_path, text, constraints, kinds, args, wanted):
          ("i32", "ptr", "i32", "i32"), [7, 8], [7, 9], [9, 8], 7),
     ],
 )  # fmt: skip
+@apart
 def test_memory(tmp_path, text, constraints, kinds, before, args, after, returned):
     result, *arguments = kinds
     bitcode = library(tmp_path, asm(text, constraints, result, *arguments, effects="sideeffect"))
@@ -125,6 +154,7 @@ def test_memory(tmp_path, text, constraints, kinds, before, args, after, returne
     assert returned is None or out[0] == returned
 
 
+@apart
 def test_a_loop_that_waits_lets_the_other_threads_run(tmp_path):
     text = """
 define i64 @f(ptr %flag) {
@@ -149,6 +179,7 @@ done:
     assert out[0] == 5
 
 
+@apart
 def test_threads_of_a_block_meet(tmp_path):
     text = """
 declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)
@@ -169,6 +200,7 @@ define void @f() {
     assert out.tolist() == [*range(1, 64), 0]
 
 
+@apart
 def test_an_assertion_names_its_text_and_the_users_line(tmp_path):
     text = """
 @text = private constant [6 x i8] c"x > 0\\00"
@@ -196,6 +228,7 @@ holds:
         launch(kernel, 1, 4, np.array([1, 1, 0, 1], np.int32))
 
 
+@apart
 def test_branches_that_a_known_constant_never_takes_are_left_out(tmp_path):
     text = """
 @state = addrspace(4) externally_initialized constant [4 x i32] zeroinitializer, align 8
@@ -224,6 +257,7 @@ here:
     assert out[0] == 3
 
 
+@apart
 def test_assembly_that_is_not_known_is_named(tmp_path):
     bitcode = library(tmp_path, asm("vadd4.u32.u32.u32 $0, $1, $1, $1;", "=r,r", "i32", "i32"))
     function = caller(bitcode, "f", "i32", "i32")
@@ -235,6 +269,7 @@ def test_assembly_that_is_not_known_is_named(tmp_path):
         launch(kernel, 1, 1, np.zeros(1, np.int64))
 
 
+@apart
 def test_what_a_library_does_not_have_is_named(tmp_path):
     bitcode = library(tmp_path, "define void @f() {\n  ret void\n}")
     with pytest.raises(BackendUnavailable, match=r"library\.bc has no function g"):

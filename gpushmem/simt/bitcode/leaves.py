@@ -2,9 +2,9 @@
 
 Memory orders are kept. Relaxed and volatile accesses are atomic ones of LLVM, `monotonic`, so they
 are neither torn nor repeated nor left out; acquiring loads, releasing stores and fences are LLVM's;
-scopes make no difference here, other than for an observer. A load of 16 bytes is two of 8, as PTX
-has it: "vector accesses are performed as a set of equivalent scalar accesses". A thread that loads
-again and again what does not change lets the others run (`look`).
+scopes make no difference here, other than for an observer. A load of 16 bytes is two of 8: PTX
+promises nothing of vectors as wholes. A thread that loads again and again what does not change lets
+the others run (`look`).
 
 Sources: PTX ISA 8.5, sections 8 (memory consistency model) and 9.7; NVVM IR specification.
 """

@@ -1,0 +1,147 @@
+"""Data and what tells of them, in the way that the argument names; fails if old data are seen."""
+
+import sys
+
+import numpy as np
+from numba import cuda
+
+import gpushmem as shmem
+
+N, ROUNDS = 24, 12
+
+
+@shmem.jit
+def look(data, value, wrong):
+    for i in range(cuda.threadIdx.x, N, cuda.blockDim.x):
+        if data[i] != value:
+            cuda.atomic.add(wrong, 0, 1)
+
+
+def by_thread(send):
+    """PE 0 sends in each round, by one thread; PE 1 answers when it has looked."""
+
+    @shmem.jit
+    def kernel(data, src, flag, wrong):
+        for k in range(1, ROUNDS + 1):
+            if shmem.my_pe() == 0:
+                for i in range(N):
+                    src[i] = k
+                send(data, src, flag, k)
+                shmem.signal_wait_until(flag, shmem.CMP_GE, k)
+            else:
+                shmem.signal_wait_until(flag, shmem.CMP_GE, k)
+                look(data, k, wrong)
+                shmem.signal_op(flag, k, shmem.SIGNAL_SET, 0)
+
+    return kernel, 1
+
+
+def by_block(send):
+    """The same by a block of 32 threads, of which one waits."""
+
+    @shmem.jit
+    def kernel(data, src, flag, wrong):
+        for k in range(1, ROUNDS + 1):
+            if shmem.my_pe() == 0:
+                for i in range(cuda.threadIdx.x, N, 32):
+                    src[i] = k
+                cuda.syncthreads()
+                send(data, src, flag, k)
+            if cuda.threadIdx.x == 0:
+                shmem.signal_wait_until(flag, shmem.CMP_GE, k)
+            cuda.syncthreads()
+            if shmem.my_pe() == 1:
+                look(data, k, wrong)
+                cuda.syncthreads()
+                if cuda.threadIdx.x == 0:
+                    shmem.signal_op(flag, k, shmem.SIGNAL_SET, 0)
+
+    return kernel, 32
+
+
+def all_together(share):
+    """All PEs call `share` with their number of the round, by a block, and look at the result."""
+
+    @shmem.jit
+    def kernel(data, src, flag, wrong):
+        for k in range(1, ROUNDS + 1):
+            for i in range(cuda.threadIdx.x, N, 32):
+                src[i] = k
+            cuda.syncthreads()
+            share(data, src, k)
+            cuda.syncthreads()
+            look(data, k, wrong)
+            shmem.barrier_all_block()
+
+    return kernel, 32
+
+
+@shmem.jit
+def put_signal(data, src, flag, k):
+    shmem.put_signal(data, src, flag, k, shmem.SIGNAL_SET, 1)
+
+
+@shmem.jit
+def put_signal_block(data, src, flag, k):
+    shmem.put_signal_block(data, src, flag, k, shmem.SIGNAL_SET, 1)
+
+
+@shmem.jit
+def put_fence(data, src, flag, k):
+    shmem.put(data, src, 1)
+    shmem.fence()
+    shmem.signal_op(flag, k, shmem.SIGNAL_SET, 1)
+
+
+@shmem.jit
+def put_quiet(data, src, flag, k):
+    shmem.put_nbi(data, src, 1)
+    shmem.quiet()
+    shmem.signal_op(flag, k, shmem.SIGNAL_ADD if k < 0 else shmem.SIGNAL_SET, 1)
+
+
+@shmem.jit
+def put_barrier_block(data, src, k):
+    shmem.put_block(data, src, 1 - shmem.my_pe())
+    shmem.barrier_all_block()
+
+
+@shmem.jit
+def put_barrier(data, src, k):
+    shmem.put_block(data, src, 1 - shmem.my_pe())
+    if cuda.threadIdx.x == 0:
+        shmem.barrier_all()
+
+
+@shmem.jit
+def broadcast(data, src, k):
+    shmem.broadcast_block(shmem.TEAM_WORLD, data, src, 0)
+
+
+@shmem.jit
+def reduce(data, src, k):
+    shmem.reduce_block(shmem.TEAM_WORLD, data, src, "max")
+
+
+@shmem.jit
+def alltoall(data, src, k):
+    shmem.alltoall_block(shmem.TEAM_WORLD, data, src)
+
+
+WAYS = {
+    "put_signal": by_thread(put_signal), "put_signal_block": by_block(put_signal_block),
+    "fence": by_thread(put_fence), "quiet": by_thread(put_quiet),
+    "barrier": all_together(put_barrier), "barrier_block": all_together(put_barrier_block),
+    "broadcast": all_together(broadcast), "reduce": all_together(reduce),
+    "alltoall": all_together(alltoall),
+}  # fmt: skip
+
+kernel, threads = WAYS[sys.argv[1]]
+with shmem.session():
+    data, src = shmem.zeros(N, np.int64), shmem.zeros(N, np.int64)
+    flag, wrong = shmem.zeros(1, np.uint64), shmem.zeros(1, np.int64)
+    kernel[1, threads](data, src, flag, wrong)
+    shmem.synchronize()
+    found = int(wrong.numpy()[0])
+if found:
+    sys.exit(f"old data seen {found} times")
