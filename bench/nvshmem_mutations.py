@@ -3,7 +3,8 @@
 python bench/nvshmem_mutations.py [WAY ...]
 
 For each way of tests/nvshmem_cpu/programs/messages.py, two PEs, with weak memory: first as it is,
-with all SEEDS; then without one fence of a function that the way uses, until a seed shows it.
+with all SEEDS, odd ones on two nodes; then without one fence of a function that the way uses, until
+a seed shows it. Hours: each fence is another kernel.
 """
 
 import json
@@ -52,8 +53,10 @@ def job(way, seed, mutant):
         return replace(found, text="\n".join(lines))
 
     Bitcode.function = changed
-    options = ["--backend", "nvshmem-cpu", "--memory", "weak", "--seed", str(seed)]
-    main(["run", *options, "--timeout", str(LIMIT), "-n", "2", str(PROGRAM), way])
+    nodes = str(1 + int(seed) % 2)  # fences of the proxy's path are executed with two
+    options = ["--backend", "nvshmem-cpu", "--memory", "weak", "--seed", seed, "--nodes", nodes]
+    sys.argv[1:] = ["run", *options, "--timeout", str(LIMIT), "-n", "2", str(PROGRAM), way]
+    main()
 
 
 def run(way, seed, mutant=""):

@@ -10,7 +10,7 @@ import gpushmem as shmem
 N, ROUNDS = 24, 12
 
 
-@shmem.jit
+@shmem.jit(device=True)
 def look(data, value, wrong):
     for i in range(cuda.threadIdx.x, N, cuda.blockDim.x):
         if data[i] != value:
@@ -76,54 +76,54 @@ def all_together(share):
     return kernel, 32
 
 
-@shmem.jit
+@shmem.jit(device=True)
 def put_signal(data, src, flag, k):
     shmem.put_signal(data, src, flag, k, shmem.SIGNAL_SET, 1)
 
 
-@shmem.jit
+@shmem.jit(device=True)
 def put_signal_block(data, src, flag, k):
     shmem.put_signal_block(data, src, flag, k, shmem.SIGNAL_SET, 1)
 
 
-@shmem.jit
+@shmem.jit(device=True)
 def put_fence(data, src, flag, k):
     shmem.put(data, src, 1)
     shmem.fence()
     shmem.signal_op(flag, k, shmem.SIGNAL_SET, 1)
 
 
-@shmem.jit
+@shmem.jit(device=True)
 def put_quiet(data, src, flag, k):
     shmem.put_nbi(data, src, 1)
     shmem.quiet()
     shmem.signal_op(flag, k, shmem.SIGNAL_ADD if k < 0 else shmem.SIGNAL_SET, 1)
 
 
-@shmem.jit
+@shmem.jit(device=True)
 def put_barrier_block(data, src, k):
     shmem.put_block(data, src, 1 - shmem.my_pe())
     shmem.barrier_all_block()
 
 
-@shmem.jit
+@shmem.jit(device=True)
 def put_barrier(data, src, k):
     shmem.put_block(data, src, 1 - shmem.my_pe())
     if cuda.threadIdx.x == 0:
         shmem.barrier_all()
 
 
-@shmem.jit
+@shmem.jit(device=True)
 def broadcast(data, src, k):
     shmem.broadcast_block(shmem.TEAM_WORLD, data, src, 0)
 
 
-@shmem.jit
+@shmem.jit(device=True)
 def reduce(data, src, k):
     shmem.reduce_block(shmem.TEAM_WORLD, data, src, "max")
 
 
-@shmem.jit
+@shmem.jit(device=True)
 def alltoall(data, src, k):
     shmem.alltoall_block(shmem.TEAM_WORLD, data, src)
 
