@@ -357,13 +357,22 @@ def reach(stride, n):
 
 
 @device
-def check_strides(dst, src, dst_stride, src_stride, n):
+def check_numbers(dst_stride, src_stride, n):
     bad = dst_stride < 1 or src_stride < 1 or n < 0
     fail_if(bad, BAD_STRIDE, dst_stride, src_stride, n, 0)
-    have, need = size_of(src), reach(src_stride, n)
-    fail_if(need > have, OUTSIDE, need - 1, have, address_of(src), 0)
-    have, need = size_of(dst), reach(dst_stride, n)
-    fail_if(need > have, OUTSIDE, need - 1, have, address_of(dst), 0)
+
+
+@device
+def check_reach(stride, n, have, address):
+    need = reach(stride, n)
+    fail_if(need > have, OUTSIDE, need - 1, have, address, 0)
+
+
+@device
+def check_strides(dst, src, dst_stride, src_stride, n):
+    check_numbers(dst_stride, src_stride, n)
+    check_reach(src_stride, n, size_of(src), address_of(src))
+    check_reach(dst_stride, n, size_of(dst), address_of(dst))
 
 
 @device

@@ -10,22 +10,19 @@ from typing import Any
 
 from numba import types
 
-from gpushmem.backends.cpu import hook
+from gpushmem.backends.cpu import access, hook
 from gpushmem.backends.cpu.access import (
     BAD_COMPARISON,
     BAD_ROOT,
     BAD_SIGNAL_OP,
-    BAD_STRIDE,
     BAD_TIMEOUT,
     EMPTY,
     NO_ROOM,
     NOT_DIVISIBLE,
-    OUTSIDE,
     TOO_SHORT,
     TOO_SMALL,
     aligned,
     as_world,
-    reach,
     remote,
 )
 from gpushmem.backends.cpu.collectives import team_at
@@ -39,7 +36,9 @@ from gpushmem.simt.compiler.target import inlined
 __all__ = ["check"]
 
 
-far = inlined(remote.py_func)
+far, check_strides, check_reach = (
+    inlined(function.py_func) for function in (remote, access.check_numbers, access.check_reach)
+)
 
 
 @inlined
@@ -91,18 +90,6 @@ def check_limit(timeout_ns):
 @inlined
 def check_length(n, length):
     fail_if(length < n, TOO_SHORT, n, length, 0, 0)
-
-
-@inlined
-def check_strides(dst_stride, src_stride, n):
-    bad = dst_stride < 1 or src_stride < 1 or n < 0
-    fail_if(bad, BAD_STRIDE, dst_stride, src_stride, n, 0)
-
-
-@inlined
-def check_reach(stride, n, have, address):
-    need = reach(stride, n)
-    fail_if(need > have, OUTSIDE, need - 1, have, address, 0)
 
 
 @inlined

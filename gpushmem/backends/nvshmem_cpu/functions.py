@@ -100,9 +100,9 @@ def _state(builder: Any) -> ir.Value:
     """Where the state is: read from memory that does not change while a kernel runs."""
     place: Any = builder.function.args[THREAD_ARG]
     for struct, name in ((THREAD, "user"), (WORLD, "own"), (OWN, "state")):
-        place = builder.inttoptr(load_field(builder, struct, place, name), i8p)
-        load = next(i for i in reversed(builder.block.instructions) if i.opname == "load")
-        load.set_metadata("invariant.load", builder.module.add_metadata([]))
+        word: Any = load_field(builder, struct, place, name)
+        word.set_metadata("invariant.load", builder.module.add_metadata([]))
+        place = builder.inttoptr(word, i8p)
     vars(builder.module)["simt_embedded"] = True
     return place
 

@@ -7,6 +7,7 @@ waits for while it is in one of NVSHMEM's loops. Nothing of this synchronises th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,9 +18,7 @@ from numba.cuda.extending import _Intrinsic as Intrinsic
 from gpushmem.backends.calls import Operation
 from gpushmem.backends.code import with_signature
 from gpushmem.backends.cpu import hook
-from gpushmem.backends.cpu.access import (
-    as_world,
-)
+from gpushmem.backends.cpu.access import as_world
 from gpushmem.backends.cpu.collectives import team_at
 from gpushmem.backends.cpu.rounds import as_team
 from gpushmem.backends.nvshmem import lowering, mathdx
@@ -85,23 +84,18 @@ def _around(op: Op, meaning: Any) -> Any:
     parameters = parameters_of(op)
     names = [parameter.name for parameter in parameters]
 
-    @intrinsic
-    def begin(typingctx: Any, given: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            values = cgutils.unpack_tuple(builder, args[0])
-            _begin(_call(op, names, given, values, context, builder))
-            return context.get_dummy_value()
+    def step(generate: Callable[[hook.Call], None]) -> Any:
+        def generated(typingctx: Any, given: Any) -> Any:
+            def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+                values = cgutils.unpack_tuple(builder, args[0])
+                generate(_call(op, names, given, values, context, builder))
+                return context.get_dummy_value()
 
-        return types.void(given), codegen
+            return types.void(given), codegen
 
-    @intrinsic
-    def end(typingctx: Any, given: Any) -> Any:
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            values = cgutils.unpack_tuple(builder, args[0])
-            _end(_call(op, names, given, values, context, builder))
-            return context.get_dummy_value()
+        return intrinsic(generated)
 
-        return types.void(given), codegen
+    begin, end = step(_begin), step(_end)
 
     @device
     def call(given):
@@ -130,7 +124,6 @@ def _inside_intrinsic(op: Op, meaning: Any) -> Any:
         return signature, codegen
 
     definition = with_signature(op.name, ["typingctx", *names], lambda given: define(*given))
-
     made = Intrinsic(f"{op.name}_on_cpu", definition, meaning._prefer_literal)
     made._register()
     return made

@@ -248,8 +248,8 @@ attributes #0 = { noinline optnone nounwind willreturn memory(inaccessiblemem: r
 # --- accesses
 
 ORDERS = {"": None, "weak": None, "volatile": "monotonic", "relaxed": "monotonic",
-          "acquire": "acquire", "release": "release", "mmio": "monotonic"}  # fmt: skip
-FLOATS = {"float": i32, "double": i64, "half": i16}
+          "acquire": "acquire", "release": "release", "acq_rel": "acq_rel",
+          "mmio": "monotonic"}  # fmt: skip
 
 
 def _at(builder: Any, pointer: Any, kind: Any, offset: int = 0) -> Any:
@@ -290,7 +290,7 @@ def _stored(builder: Any, value: Any, pointer: Any, order: str | None, offset: i
     _seen(builder)._as_one(place, store, observer.RELAXED)
 
 
-GPU, SYSTEM = 1, 2  # scopes
+GPU = 1  # a scope
 
 
 def _tell(builder: Any, scope: int) -> None:
@@ -388,25 +388,36 @@ ATOMICS = {"add": "add", "and": "and", "or": "or", "xor": "xor", "exch": "xchg",
            "min": "min", "inc": "uinc_wrap", "dec": "udec_wrap"}  # fmt: skip
 
 
-def _atomic(leaf: Leaf, op: str, order: str, letter: str, bits: str) -> Generate | None:
-    """Atomic operations of PTX and NVVM."""
-    memory_order = {"acquire": "acquire", "release": "release", "acq_rel": "acq_rel"}.get(
-        order, "monotonic"
-    )
-    kind: Any = ir.IntType(int(bits))
-    if letter == "f":
-        kind = ir.FloatType() if bits == "32" else ir.DoubleType()
+def _changing(op: str, order: str) -> Generate:
+    """LLVM's `atomicrmw`."""
 
-    def swap(builder: Any, pointer: Any, expected: Any, value: Any) -> Any:
-        place = _at(builder, pointer, kind)
-        failing = "acquire" if memory_order in ("acquire", "acq_rel") else "monotonic"
-        both = _seen(builder).cmpxchg(place, expected, value, memory_order, failing)
-        old = builder.extract_value(both, 0)
+    def change(builder: Any, pointer: Any, value: Any) -> Any:
+        old = _seen(builder).atomic_rmw(op, _at(builder, pointer, value.type), value, order)
         _looked(builder, pointer, old)
         return old
 
+    return change
+
+
+def _swapping(order: str, failing: str, whole: bool) -> Generate:
+    """LLVM's `cmpxchg`: all that it returns, or what was there."""
+
+    def swap(builder: Any, pointer: Any, expected: Any, value: Any) -> Any:
+        place = _at(builder, pointer, value.type)
+        both = _seen(builder).cmpxchg(place, expected, value, order, failing)
+        old = builder.extract_value(both, 0)
+        _looked(builder, pointer, old)
+        return both if whole else old
+
+    return swap
+
+
+def _atomic(leaf: Leaf, op: str, order: str, letter: str) -> Generate | None:
+    """Atomic operations of PTX and NVVM."""
+    memory_order = ORDERS.get(order) or "monotonic"
     if op == "cas":
-        return swap
+        failing = "acquire" if memory_order in ("acquire", "acq_rel") else "monotonic"
+        return _swapping(memory_order, failing, whole=False)
     which = ATOMICS.get(op)
     if which is None:
         return None
@@ -414,36 +425,16 @@ def _atomic(leaf: Leaf, op: str, order: str, letter: str, bits: str) -> Generate
         which = "f" + which
     elif letter == "u" and op in ("max", "min"):
         which = "u" + which
-
-    def change(builder: Any, pointer: Any, value: Any) -> Any:
-        place = _at(builder, pointer, kind)
-        old = _seen(builder).atomic_rmw(which, place, value, memory_order)
-        _looked(builder, pointer, old)
-        return old
-
-    return change
+    return _changing(which, memory_order)
 
 
 def _rmw(leaf: Leaf, op: str) -> Generate:
     """Atomic operations of C++ that LLVM knows."""
-
-    def change(builder: Any, pointer: Any, value: Any) -> Any:
-        place = _at(builder, pointer, value.type)
-        old = _seen(builder).atomic_rmw(op, place, value, leaf.detail)
-        _looked(builder, pointer, old)
-        return old
-
-    return change
+    return _changing(op, leaf.detail)
 
 
 def _cas(leaf: Leaf) -> Generate:
-    def change(builder: Any, pointer: Any, expected: Any, value: Any) -> Any:
-        place = _at(builder, pointer, value.type)
-        both = _seen(builder).cmpxchg(place, expected, value, leaf.detail, "monotonic")
-        _looked(builder, pointer, builder.extract_value(both, 0))
-        return both
-
-    return change
+    return _swapping(leaf.detail, "monotonic", whole=True)
 
 
 SCOPES = {"cta": "llvm.nvvm.membar.cta", "block": "llvm.nvvm.membar.cta",
@@ -535,10 +526,6 @@ def _gridid(leaf: Leaf) -> Generate:
 
 def _zero(leaf: Leaf) -> Generate:
     return lambda builder, *args: typed(leaf.result)(0)
-
-
-def _nothing(leaf: Leaf) -> Generate:
-    return lambda builder, *args: None
 
 
 # --- arithmetic
@@ -656,10 +643,10 @@ PATTERNS: list[tuple[re.Pattern[str], Callable[..., Generate | None]]] = [
          r"(?:\.(cta|gpu|sys|cs))?(?:\.global)?(?:\.L1::no_allocate)?(?:\.v([24]))?"
          r"\.([bus])(8|16|32|64)\s.*", lambda leaf, what, order, *rest: _access(
              leaf, what, order or "", *rest)),
-        (r"atom\.(\w+)\.(\w+)\.(?:cta|gpu|sys)\.([usbf])(32|64) .*", _atomic),
-        (r"llvm\.nvvm\.atomic\.(\w+)\.gen\.([if])\.(?:cta|gpu|sys)\.[if](32|64)\.p0",
-         lambda leaf, op, letter, bits: _atomic(
-             leaf, op, "relaxed", "u" if op in ("max", "min") and letter == "i" else letter, bits)),
+        (r"atom\.(\w+)\.(\w+)\.(?:cta|gpu|sys)\.([usbf])(?:32|64) .*", _atomic),
+        (r"llvm\.nvvm\.atomic\.(\w+)\.gen\.([if])\.(?:cta|gpu|sys)\.[if](?:32|64)\.p0",
+         lambda leaf, op, letter: _atomic(
+             leaf, op, "relaxed", "u" if op in ("max", "min") and letter == "i" else letter)),
         (r"rmw (\w+)", _rmw),
         (r"cas", _cas),
         (r"fence\.acq_rel\.(\w+);", _fence),

@@ -88,11 +88,16 @@ class Source:
         return store.get_or_build(name, self._split, pickle.dumps, pickle.loads)
 
     def types(self) -> dict[str, str]:
-        """Its structures: the definition of each, by name."""
-        return {
-            name[1:]: zlib.decompress(text).decode().partition(" = type ")[2]
-            for name, text in self.texts.items() if name[0] == "%"
-        }  # fmt: skip
+        """Its structures: the definition of each, by name; kept for who needs no more."""
+        name = store.key("types of bitcode", self.digest, llvm.llvm_version_info)
+
+        def build() -> dict[str, str]:
+            return {
+                name[1:]: zlib.decompress(text).decode().partition(" = type ")[2]
+                for name, text in self.texts.items() if name[0] == "%"
+            }  # fmt: skip
+
+        return store.get_or_build(name, build, pickle.dumps, pickle.loads)
 
     @cached_property
     def digest(self) -> str:
@@ -123,7 +128,7 @@ class Source:
             text = load.sub(value, text)
         others = {f"@{unquoted(n)}" for n in REFERENCE.findall(text)} - {name}
         context = [part for key, part in parts.items() if key[0] == "%"]
-        context += [_declared(other, erased(parts[other])) for other in others]
+        context += [_declared(other, parts[other]) for other in others]
         module = _module("\n".join([*context, text]), name[1:])
         return str(module.get_function(name[1:]))
 
@@ -178,9 +183,10 @@ def erased(text: str) -> str:
 
 def _declared(name: str, text: str) -> str:
     """A declaration of what a text defines."""
-    if text.startswith("define"):
-        return text.partition("\n")[0].replace("define", "declare", 1).removesuffix("{")
-    return text if text.startswith("declare") else f"{name} = external global i8"
+    head = erased(text.partition("\n")[0])
+    if head.startswith("define"):
+        return head.replace("define", "declare", 1).removesuffix("{")
+    return head if head.startswith("declare") else f"{name} = external global i8"
 
 
 def _module(text: str, root: str) -> Any:

@@ -25,8 +25,8 @@ CALL = re.compile(
     r"(?P<to>%[\w.$-]+ = )?(?:tail |notail |musttail )?call (?P<flags>(?:nnan |ninf |nsz |arcp |"
     r"contract |afn |reassoc |fast )*)(?P<attributes>(?:noundef |zeroext |signext |nonnull |"
     rf"(?:range|align|dereferenceable)\([^)]*\) |align \d+ )*)"
-    rf"(?P<type>{TYPE})(?P<more> \([^)]*\))? "
-    rf"(?:@(?P<name>{NAME})|asm (?P<how>[a-z ]*)\"(?P<text>[^\"]*)\", \"(?P<constraints>[^\"]*)\")"
+    rf"(?P<type>{TYPE})(?: \([^)]*\))? "
+    rf"(?:@(?P<name>{NAME})|asm [a-z ]*\"(?P<text>[^\"]*)\", \"(?P<constraints>[^\"]*)\")"
     r"\((?P<args>.*)\)$"
 )
 DEFINE = re.compile(
@@ -34,11 +34,11 @@ DEFINE = re.compile(
 )
 LOAD = re.compile(
     rf"(?P<to>%[\w.$-]+) = load (?P<volatile>volatile )?(?P<type>{TYPE}), "
-    r"ptr (?P<pointer>.+), align (?P<align>\d+)$"
+    r"ptr (?P<pointer>.+), align \d+$"
 )
 STORE = re.compile(
     rf"store (?P<volatile>volatile )?(?P<type>{TYPE}) (?P<value>.+), "
-    r"ptr (?P<pointer>.+), align (?P<align>\d+)$"
+    r"ptr (?P<pointer>.+), align \d+$"
 )
 RMW = re.compile(
     rf"(?P<to>%[\w.$-]+) = atomicrmw (?:volatile )?(?P<op>\w+) ptr (?P<pointer>.+), "
@@ -65,7 +65,7 @@ class Leaf(NamedTuple):
     what: str
     result: str  # LLVM's types
     arguments: tuple[str, ...]
-    detail: str = ""  # constraints of assembly, alignment of an access, fields of what is printed
+    detail: str = ""  # constraints of assembly, order of an atomic, fields of what is printed
 
     @property
     def name(self) -> str:
@@ -113,7 +113,6 @@ class _Translator:
         self.leaves: dict[Leaf, None] = {}
         self.signatures: dict[str, Signature] = {}
         self.local_bytes = 0
-        self.types = dict(re.findall(r"^(%[\w.$-]+) = type <?\{ (.*) \}>?$", text, re.MULTILINE))
         self.constants = dict(re.findall(rf"^@({NAME}) = .*? c\"(.*)\\00\"", text, re.MULTILINE))
 
     def lines(self) -> list[str]:
@@ -243,7 +242,7 @@ class _Translator:
             return f"{match[0]}, !invariant.load !0"
         if pointer in stack or not (volatile or self.observed):
             return None
-        leaf = self._leaf("volatile load" if volatile else "load", typ, ("ptr",), match["align"])
+        leaf = self._leaf("volatile load" if volatile else "load", typ, ("ptr",))
         return f"{match['to']} = call {typ} @{leaf}({HIDDEN}, ptr {pointer})"
 
     def _store(self, match: re.Match[str], stack: set[str]) -> str | None:
@@ -252,7 +251,7 @@ class _Translator:
         if pointer in stack or not (volatile or self.observed):
             return None
         what = "volatile store" if volatile else "store"
-        leaf = self._leaf(what, "void", ("ptr", typ), match["align"])
+        leaf = self._leaf(what, "void", ("ptr", typ))
         return f"call void @{leaf}({HIDDEN}, ptr {pointer}, {typ} {match['value']})"
 
     def _rmw(self, match: re.Match[str], stack: set[str]) -> str:
