@@ -11,6 +11,9 @@ import sys
 
 import pytest
 
+from gpushmem.backends import choice
+from gpushmem.backends.nvshmem import versions
+from gpushmem.start.launch import local
 from tests.conftest import ROOT
 
 SAMPLE = [
@@ -18,6 +21,12 @@ SAMPLE = [
     "tests/conformance/test_ordering.py::test_who_sees_the_message_after_a_fence_sees_the_data",
     "tests/conformance/test_signals.py::test_the_host_tests_and_answers_with_numpy_scalars",
 ]
+
+
+def test_without_nvshmem_nothing_is_loaded_before_init_says_so(monkeypatch):
+    monkeypatch.setattr(versions, "installed", lambda package: None)
+    assert not local.preload("nvshmem-cpu")
+    assert "nvshmem4py is not installed" in choice.unusable("nvshmem-cpu")
 
 
 @pytest.mark.timeout(600)

@@ -99,13 +99,14 @@ def _how(code: int) -> str:
 def preload(backend: str, n_pes: int | None = None) -> bool:
     """Import and compile what so many PEs (None: many) need, once, before they are forked.
 
-    Returns whether PEs of this backend can be forked; for those that cannot, does nothing.
+    Returns whether PEs of this backend can be forked; for those that cannot, does nothing. A
+    backend whose packages are missing is left to the PEs too: their `init` says which.
     """
-    warm_up = registry.about(backend).warm_up
-    if warm_up is None:
+    about = registry.about(backend)
+    if about.warm_up is None or about.missing() is not None:
         return False
     gpushmem.jit  # noqa: B018  (names are loaded when first used: this loads what kernels need)
-    registry.load(warm_up)(n_pes)
+    registry.load(about.warm_up)(n_pes)
     return True
 
 
