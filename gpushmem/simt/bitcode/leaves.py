@@ -85,8 +85,8 @@ def define(module: ir.Module, leaf: Leaf) -> None:
     generate = generator(leaf)
     arguments = [typed(a) for a in leaf.arguments]
     builder = _begin(module, leaf.name.strip('"'), typed(leaf.result), arguments)
-    large = leaf.what.startswith(LARGE)
-    builder.function.attributes.add("noinline" if large else "alwaysinline")
+    called = observer.moves() or leaf.what.startswith(LARGE)
+    builder.function.attributes.add("noinline" if called else "alwaysinline")
     value = generate(builder, *builder.function.args[3:])
     if leaf.result == "void":
         builder.ret_void()
@@ -94,7 +94,7 @@ def define(module: ir.Module, leaf: Leaf) -> None:
         builder.ret(value)
 
 
-# Leaves that are called: they wait, or end the thread.
+# Leaves that are called: they wait, or end the thread. Where accesses are moved, all are.
 LARGE = (
     "llvm.nvvm.barrier", "bar.sync", "llvm.nvvm.bar.warp", "llvm.nvvm.shfl", "llvm.nvvm.vote",
     "llvm.nvvm.match", "llvm.nvvm.redux", "activemask", "nanosleep", "__assertfail", "printf",

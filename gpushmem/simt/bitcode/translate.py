@@ -52,6 +52,7 @@ CMPXCHG = re.compile(
 FENCE = re.compile(r"fence (?:syncscope\(\"(?P<scope>\w*)\"\) )?(?P<order>\w+)$")
 PLACED = r"getelementptr (?:inbounds )?(?:nuw )?\(i8, ptr @{name}, i64 (\d+)\)"
 SMALL = 100  # lines of a function that is inlined where a kernel calls it; those it calls are not
+LARGE = 2000  # lines of a function that is not optimised again: it would take seconds
 RESULT = re.compile(r"(%[\w.$-]+) = (alloca|getelementptr|bitcast) ")
 
 
@@ -158,10 +159,13 @@ class _Translator:
                 first.append(f"  {base} = call ptr @{leaf}({HIDDEN})")
             first.append(f"  {register} = getelementptr i8, ptr {base}, i64 {offset}")
         before = re.sub(r"^(?:internal|private) ", "", head["before"])
-        how = " alwaysinline" if name == self.root and len(body) <= SMALL else ""
+        inlined = name == self.root and len(body) <= SMALL
+        how = "alwaysinline" if inlined else "noinline"
+        if len(body) > LARGE:
+            how += " optnone"
         given = ", ".join([HIDDEN, *arguments])
         return [
-            f"define linkonce_odr {before}@{head['name']}({given}){how or ' noinline'} {{",
+            f"define linkonce_odr {before}@{head['name']}({given}) {how} {{",
             *first, *inner,
         ]  # fmt: skip
 
