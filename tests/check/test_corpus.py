@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.pes import BACKEND
+
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "tests" / "check" / "corpus"
 # In CI: one of each way in which accesses are ordered; all: pytest -m slow tests/check
@@ -30,7 +32,7 @@ def check(run_cli, path, *args, options=()):
     """Run a program under the checker; exit code, and what was found."""
     pes = re.search(r"^PES = (\d)", path.read_text(), re.MULTILINE)[1]
     done = run_cli(
-        "run", "--backend", "cpu", "--check", "--check-format", "json", *options, "-n", pes, path,
+        "run", "--backend", BACKEND, "--check", "--check-format", "json", *options, "-n", pes, path,
         *args,
     )  # fmt: skip
     assert done.returncode in (0, 66), done.stderr

@@ -27,8 +27,9 @@ from gpushmem.simt.compiler.primitives import user_word
 from gpushmem.simt.compiler.target import call_device, device
 
 __all__ = [
-    "OBSERVERS", "Call", "Observer", "check", "group_called", "group_calls", "is_observed",
-    "is_separated", "observe_too", "observed", "observers_of", "separate",
+    "OBSERVERS", "Call", "Observer", "check", "generate", "generate_after", "group_called",
+    "group_calls", "is_followed", "is_observed", "is_separated", "observe_too", "observed",
+    "observers_of", "separate",
 ]  # fmt: skip
 
 
@@ -198,6 +199,11 @@ def is_observed(op: Op) -> bool:
     return bool(observers_of(op))
 
 
+def is_followed(op: Op) -> bool:
+    """Whether an observer of a row adds code after it."""
+    return any(observer.after for observer in observers_of(op))
+
+
 def observed(op: Op, parameters: Iterable[str], inner: Any) -> Any:
     """`inner`, which takes a row's arguments as a tuple, after the code of the row's observers."""
     wanting, names = observers_of(op), tuple(parameters)
@@ -212,8 +218,7 @@ def observed(op: Op, parameters: Iterable[str], inner: Any) -> Any:
     @intrinsic
     def before(typingctx: Any, given: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            for observer in wanting:
-                observer.generate(call_of(given, context, builder, args))
+            generate(call_of(given, context, builder, args))
             return context.get_dummy_value()
 
         return types.void(given), codegen
@@ -221,14 +226,7 @@ def observed(op: Op, parameters: Iterable[str], inner: Any) -> Any:
     @intrinsic
     def after(typingctx: Any, given: Any, result: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            number, kind = i64(0), 2
-            if isinstance(result, types.Integer | types.Boolean):
-                kind = int(isinstance(result, types.Boolean))
-                number = context.cast(builder, args[1], result, types.intp)
-            for observer in wanting:
-                if observer.after is not None:
-                    call = call_of(given, context, builder, args)
-                    observer.after(call, number, kind)
+            generate_after(call_of(given, context, builder, args), result, args[1])
             return context.get_dummy_value()
 
         return types.void(given, result), codegen
@@ -245,4 +243,21 @@ def observed(op: Op, parameters: Iterable[str], inner: Any) -> Any:
         after(given, result)
         return result
 
-    return seen_after if any(observer.after for observer in wanting) else seen
+    return seen_after if is_followed(op) else seen
+
+
+def generate(call: Call) -> None:
+    """Generate what observers add before an operation."""
+    for observer in observers_of(call.op):
+        observer.generate(call)
+
+
+def generate_after(call: Call, kind_of_result: Any, result: ir.Value) -> None:
+    """Generate what they add after it; its result has a type of Numba's."""
+    number, kind = i64(0), 2
+    if isinstance(kind_of_result, types.Integer | types.Boolean):
+        kind = int(isinstance(kind_of_result, types.Boolean))
+        number = call.context.cast(call.builder, result, kind_of_result, types.intp)
+    for observer in observers_of(call.op):
+        if observer.after is not None:
+            observer.after(call, number, kind)

@@ -23,6 +23,7 @@ ABOUT = About(
     backend="gpushmem.backends.nvshmem_cpu.backend:NvshmemCpuBackend",
     tuning=TUNING,
     shares_memory=True,
+    records=True,
     is_late=True,
     warm_up="gpushmem.backends.nvshmem_cpu.backend:warm_up",
     missing=_missing,

@@ -12,7 +12,7 @@ from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import backend, hook, teams
 from gpushmem.backends.cpu.checked import check_kernels
 from gpushmem.backends.cpu.weak import weaken_kernels
-from gpushmem.backends.nvshmem_cpu import lowering
+from gpushmem.backends.nvshmem_cpu import bindings, lowering  # noqa: F401  (bindings before all else)
 from gpushmem.backends.nvshmem_cpu.functions import OWN
 from gpushmem.backends.nvshmem_cpu.proxy import Proxy
 from gpushmem.backends.nvshmem_cpu.state import FIRST_TEAM, DeviceState, internal_bytes

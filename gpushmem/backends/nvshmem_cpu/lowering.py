@@ -32,6 +32,7 @@ from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 from gpushmem.simt.base.layout import THREAD as THREAD_RECORD
 from gpushmem.simt.base.layout import view
 from gpushmem.simt.base.native import i64, intrinsic
+from gpushmem.simt.compiler.groups import arrive_in_call, block_group, release, warp_group
 from gpushmem.simt.compiler.primitives import (
     begin_wait,
     end_wait,
@@ -75,6 +76,7 @@ def leads(width):
 
 
 WIDTHS = {THREAD: 1, WARP: 32, BLOCK: 1024}
+GROUPS = {WARP: warp_group, BLOCK: block_group}
 
 
 def _around(op: Op, meaning: Any) -> Any:
@@ -84,24 +86,29 @@ def _around(op: Op, meaning: Any) -> Any:
     parameters = parameters_of(op)
     names = [parameter.name for parameter in parameters]
 
-    def step(generate: Callable[[hook.Call], None]) -> Any:
-        def generated(typingctx: Any, given: Any) -> Any:
-            def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-                values = cgutils.unpack_tuple(builder, args[0])
-                generate(_call(op, names, given, values, context, builder))
-                return context.get_dummy_value()
+    @intrinsic
+    def begin(typingctx: Any, given: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            values = cgutils.unpack_tuple(builder, args[0])
+            _begin(_call(op, names, given, values, context, builder))
+            return context.get_dummy_value()
 
-            return types.void(given), codegen
+        return types.void(given), codegen
 
-        return intrinsic(generated)
+    @intrinsic
+    def end(typingctx: Any, given: Any, result: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            values = cgutils.unpack_tuple(builder, args[0])
+            _end(_call(op, names, given, values, context, builder), result, args[1])
+            return context.get_dummy_value()
 
-    begin, end = step(_begin), step(_end)
+        return types.void(given, result), codegen
 
     @device
     def call(given):
         begin(given)
         result = meaning(*given)
-        end(given)
+        end(given, result)
         return result
 
     return device(with_signature(op.name, parameters, call))
@@ -118,7 +125,7 @@ def _inside_intrinsic(op: Op, meaning: Any) -> Any:
             call = _call(op, names, sig.args, args, context, builder)
             _begin(call)
             result = generate(context, builder, sig, args)
-            _end(call)
+            _end(call, sig.return_type, result)
             return result
 
         return signature, codegen
@@ -140,12 +147,9 @@ def _begin(call: hook.Call) -> None:
     if op.base == "peer_array" and hook.is_separated():
         call.run(note_far, call.integer("pe"))
     check(call)
-    observers = hook.observers_of(op)
-    if observers:
-        first = call.run(leads, i64(WIDTHS[op.scope]), returns=types.boolean)
-        with call.builder.if_then(first):
-            for observer in observers:
-                observer.generate(call)
+    if hook.is_observed(op):
+        _gather(call)
+        _by_first(call, partial(hook.generate, call))
     if op.facts.meets:
         team = call.integer("team") if "team" in call.values else i64(int(TEAM_WORLD))
         _says(call, meets, team, i64(WIDTHS[op.scope]))
@@ -155,10 +159,44 @@ def _begin(call: hook.Call) -> None:
         _says(call, begin_wait, *words, _width(call, array))
 
 
-def _end(call: hook.Call) -> None:
-    """After it."""
-    if call.op.facts.meets or _waits(call):
+def _end(call: hook.Call, kind: Any, result: Any) -> None:
+    """After it; its result is of a type of Numba's."""
+    op = call.op
+    if op.facts.meets or _waits(call):
         call.run(end_wait)
+    if hook.is_followed(op):
+        _gather(call)
+        _by_first(call, partial(hook.generate_after, call, kind, result))
+        _gather(call)
+        if _gathers(op):
+            call.run(hook.group_called(op))
+
+
+def _by_first(call: hook.Call, generate: Callable[[], None]) -> None:
+    """Generate code for the first thread of the call's group."""
+    if call.op.scope == THREAD:
+        generate()
+    else:
+        first = call.run(leads, i64(WIDTHS[call.op.scope]), returns=types.boolean)
+        with call.builder.if_then(first):
+            generate()
+
+
+def _gather(call: hook.Call) -> None:
+    """Let the threads of the call's group wait for each other, if an observer wants them to."""
+    if _gathers(call.op):
+        call.run(gather, call.run(GROUPS[call.op.scope], returns=types.intp), _name(call))
+
+
+def _gathers(op: Op) -> bool:
+    """Whether an observer has to know when all are in the call, and when none is any more."""
+    return op.scope != THREAD and hook.group_called(op) is not None
+
+
+@device
+def gather(group, what):
+    if arrive_in_call(group, what):
+        release(group)
 
 
 def _waits(call: hook.Call) -> bool:
@@ -189,8 +227,13 @@ def meets(what, number, width):
 
 def _says(call: hook.Call, function: Any, *words: Any) -> None:
     """Call a function of the operation's name and of words."""
-    name = call.context.insert_const_string(call.builder.module, call.op.name)
-    call.run(function, call.builder.ptrtoint(name, i64), *words)
+    call.run(function, _name(call), *words)
+
+
+def _name(call: hook.Call) -> Any:
+    """The address of the operation's name."""
+    text = call.context.insert_const_string(call.builder.module, call.op.name)
+    return call.builder.ptrtoint(text, i64)
 
 
 def _width(call: hook.Call, array: str) -> Any:

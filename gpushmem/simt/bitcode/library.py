@@ -7,6 +7,7 @@ needs; a kernel's code contains it, so a kernel from the store needs no library.
 from __future__ import annotations
 
 import pickle
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,8 @@ def _linkable(name: str, translation: Translation) -> SimtLibrary:
     context = simt_target.target_context
     library = context.codegen().create_library(f"bitcode.{name}")
     module = library.create_ir_module(f"bitcode.{name}.leaves")
-    with context.push_code_library(library):
+    seen = nullcontext() if observer.moves() else observer.unseen()
+    with context.push_code_library(library), seen:
         for leaf in translation.leaves:
             leaves.define(module, leaf)
     library.add_ir_module(module)

@@ -8,12 +8,15 @@ starts, and so are `FIBER.call` and `THREAD.mark`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 __all__ = [
     "ADD", "AND", "ATOMIC", "CAS", "EXCHANGE", "LOAD", "OR", "OTHER", "PLACE_BYTES",
     "RELAXED", "SET",
     "STORE", "VALUED", "XOR", "Observer", "compiled_with", "current", "moves", "name", "observe",
+    "unseen",
 ]  # fmt: skip
 
 PLACE_BYTES = 256  # what an observer has for each load and store of a kernel, zero at first
@@ -66,6 +69,17 @@ def name() -> str:
     """The name of the present observer, "" if there is none."""
     seen = current()
     return "" if seen is None else seen.name
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """What is compiled meanwhile is not observed."""
+    seen = _current[0]
+    _current[0] = None
+    try:
+        yield
+    finally:
+        _current[0] = seen
 
 
 def observe(observer: Observer | None) -> None:
