@@ -81,7 +81,8 @@ ROOMS = {
         "simt/intrinsics", "simt/compiler", "simt/base", "artifacts", "store", "errors",
     ],
     "simt/grid": [
-        "simt/intrinsics", "simt/compiler", "simt/base", "artifacts", "store", "errors",
+        "simt/bitcode", "simt/intrinsics", "simt/compiler", "simt/base", "artifacts", "store",
+        "errors",
     ],
     "simt/run": ["simt/grid", "simt/compiler", "simt/base", "artifacts", "settings", "errors"],
     "simt/numba_cuda": [

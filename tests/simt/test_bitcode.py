@@ -279,3 +279,71 @@ def test_what_a_library_does_not_have_is_named(tmp_path):
     (tmp_path / "text").write_text("no bitcode")
     with pytest.raises(BackendUnavailable, match="text is not LLVM bitcode"):
         Bitcode(tmp_path / "text").function("f")
+
+
+# --- functions that are declared with `cuda.declare_device`
+
+ROTATED = """
+define double @twice(double %x) {
+  %y = fmul double %x, 2.0
+  ret double %y
+}
+define i32 @lane_of(ptr %result, ptr, ptr, i64 %n, i64, ptr %x, i64, i64) {
+  %lane = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+  %wide = zext i32 %lane to i64
+  %last = sub i64 %n, 1
+  %at = sub i64 %last, %wide
+  %place = getelementptr double, ptr %x, i64 %at
+  %found = load double, ptr %place
+  store double %found, ptr %result
+  ret i32 0
+}
+declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()
+"""
+
+
+@pytest.mark.parametrize("suffix", [".bc", ".cu", ".ltoir"])
+@apart
+def test_declared_functions_come_from_bitcode_beside_their_files(tmp_path, suffix):
+    library(tmp_path, ROTATED)
+    link = str(tmp_path / f"library{suffix}")
+    twice = cuda.declare_device("twice", "float64(float64)", link=link, abi="c")
+    from_the_end = cuda.declare_device("lane_of", "float64(float64[::1])", link=[link])
+
+    def kernel(x, y):
+        i = cuda.threadIdx.x
+        y[i] = twice(from_the_end(x))
+
+    x, y = np.arange(4.0), np.zeros(4)
+    launch(kernel, 1, 4, x, y)
+    assert y.tolist() == [6, 4, 2, 0]
+
+
+def kernel_of(times):
+    def kernel(x):
+        x[0] = times(x[0])
+
+    return kernel
+
+
+@apart
+def test_equal_names_in_two_files_are_two_functions(tmp_path):
+    declared = []
+    for name, factor in (("one", "2.0"), ("two", "3.0")):
+        (tmp_path / name).mkdir()
+        library(tmp_path / name, ROTATED.replace("2.0", factor))
+        link = str(tmp_path / name / "library.cu")
+        declared.append(cuda.declare_device("twice", "float64(float64)", link=link))
+    x = np.ones(1)
+    for k, wanted in ((0, 2), (1, 6), (0, 12)):
+        launch(kernel_of(declared[k]), 1, 1, x)
+        assert x[0] == wanted
+
+
+@apart
+def test_a_declaration_that_does_not_fit_the_bitcode_is_refused(tmp_path):
+    library(tmp_path, ROTATED)
+    link = str(tmp_path / "library.cu")
+    twice = cuda.declare_device("twice", "float64(float64, int32, int32)", link=link)
+    with pytest.raises(BackendUnavailable, match=r"twice takes 1 arguments in .*, not the 3 of"):
+        launch(lambda x: twice(x[0], 1, 2), 1, 1, np.ones(1))

@@ -136,4 +136,6 @@ def set_on_all(target, index, value):
                 copy = peer_array(array, team_translate_pe(team, rank, 0))
                 copy[index] = value
 
-    return at_once if _has_instruction(target.array, index, value) else one_by_one
+    chosen = at_once if _has_instruction(target.array, index, value) else one_by_one
+    vars(chosen)["simt_observed"] = True  # where a checker looks: its stores are the user's
+    return chosen

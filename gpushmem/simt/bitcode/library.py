@@ -30,7 +30,7 @@ class Bitcode:
     """A bitcode library."""
 
     def __init__(self, path: Path, facts: Facts | None = None) -> None:
-        self._source = Source(path, facts or Facts())
+        self.path, self._source = path, Source(path, facts or Facts())
         self._linked: dict[tuple[str, str], tuple[Translation, SimtLibrary]] = {}
 
     @property

@@ -89,6 +89,7 @@ __all__ = [
 
 OPERATIONS = "gpushmem.ops."  # the embedder's operations, bound at `init`
 SHIM = "shim"  # the entry for all of numba-cuda's wrappers of CUDA C++ functions
+DECLARED = "declared"  # gives the symbol of a function declared with these files
 # How sources begin whose functions are intrinsics: CUDA's small floats; NVSHMEM, if embedded.
 SHIM_HEADERS = ("\n#include <cuda_", "#define __NVSHMEM_NUMBA_SUPPORT__")
 THREAD_ARG, SITE_ARG = 1, 2  # argument 0 is the slot for the result
@@ -564,7 +565,7 @@ class SimtLibrary(codegen.CodeLibrary):
         self.use_cooperative |= library.use_cooperative
         if isinstance(library, SimtLibrary):
             self.callees[library] = None
-        else:  # of a function declared with `declare_device`
+        else:  # of a function declared with `declare_device` while we compiled
             for path in library._linking_files:
                 self.add_linking_file(path)
 
@@ -751,6 +752,7 @@ class SimtTypingContext(CUDATypingContext):
         if self._lookup_global(function) is not None:
             return
         name, sig = function.name, function.sig
+        name = INTRINSICS[DECLARED](name, simt_target.files_of(function))
         template = make_concrete_template(name, function, [sig])
         self.insert_user_function(function, template)
         context = simt_target.target_context
@@ -762,6 +764,13 @@ class SimtTypingContext(CUDATypingContext):
 
 class SimtTarget:
     """Our contexts, made on first use."""
+
+    gpus: Any = None  # numba-cuda's own, while we compile
+
+    def files_of(self, function: compiler.ExternFunction) -> set[Any]:
+        """The files that a function was declared with, to numba-cuda's own context."""
+        versions = self.gpus._defns[function].versions if self.gpus is not None else []
+        return {file for _, found in versions for lib in found.libs for file in lib._linking_files}
 
     @cached_property
     def typing_context(self) -> SimtTypingContext:
@@ -819,8 +828,10 @@ def compiling() -> Iterator[None]:
         (dispatcher, "compile_cuda"): _compile_cuda,
         (dispatcher, "get_current_device"): _Device,
     }
-    with cuda_lock, core_lock, replaced(ours):
-        yield
+    with cuda_lock, core_lock:
+        simt_target.gpus = simt_target.gpus or vars(cuda_target).get("_targetctx")
+        with replaced(ours):
+            yield
 
 
 def compile_function(

@@ -29,6 +29,7 @@ from gpushmem.simt.base import fiber, printing
 from gpushmem.simt.base.externals import suppliers, supply
 from gpushmem.simt.base.layout import LAUNCH, SPREAD, THREAD
 from gpushmem.simt.base.native import i8p, i64
+from gpushmem.simt.bitcode import declared as _declared  # noqa: F401  (it fills INTRINSICS)
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.primitives import (
     DYNAMIC_START,

@@ -1,0 +1,62 @@
+"""Functions declared with `cuda.declare_device`, taken from bitcode.
+
+On a GPU numba-cuda links the files that the declaration names: CUDA C++, PTX, LTO-IR, objects. A
+CPU cannot run these, but the LLVM bitcode that clang makes of the same source (`clang++ -x cuda
+--cuda-device-only --cuda-gpu-arch=sm_80 -emit-llvm -c filter.cu -o filter.bc`): a function that is
+declared with "filter.cu" is looked for in "filter.bc", beside it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from llvmlite import ir
+
+from gpushmem.errors import BackendUnavailable
+from gpushmem.simt.compiler.target import DECLARED, INTRINSICS, SITE_ARG
+
+__all__ = ["find"]
+
+i32 = ir.IntType(32)
+
+
+@cache
+def _library(path: Path, modified: int) -> Any:
+    from gpushmem.simt.bitcode.library import Bitcode  # noqa: PLC0415  (few programs need it)
+
+    return Bitcode(path)
+
+
+def find(name: str, files: Iterable[Any]) -> str:
+    """The symbol by which kernels call a declared function: its name if there is no bitcode."""
+    for file in files:
+        path = Path(file).with_suffix(".bc") if isinstance(file, str | os.PathLike) else None
+        if path is not None and path.exists():
+            symbol = f"{name} of {path}"
+            library = _library(path.resolve(), path.stat().st_mtime_ns)
+            INTRINSICS[symbol] = partial(_call, library, name)
+            return symbol
+    return name
+
+
+def _call(library: Any, name: str, builder: Any, result: Any, *given: Any) -> ir.Value:
+    """A call by Numba's convention, in which the result is stored and a status returned, or C's."""
+    arguments = given[SITE_ARG:]
+    takes = len(library.function(name).signature.arguments)
+    if takes == len(arguments) + 1:
+        return library.call(builder, name, [result, *arguments])
+    if takes != len(arguments):
+        raise BackendUnavailable(
+            f"{name} takes {takes} arguments in {library.path}, not the {len(arguments)} of its "
+            "declaration"
+        )
+    value = library.call(builder, name, [*arguments])
+    builder.store(value, builder.bitcast(result, value.type.as_pointer()))
+    return i32(0)
+
+
+INTRINSICS[DECLARED] = find
