@@ -22,6 +22,8 @@ SAMPLE = {
     "waits_for_another_block", "event_of_numba_cuda",
     "neighbours_in_a_grid",
 }  # fmt: skip
+# On nvshmem-cpu kernels that wait are cooperative launches, as on GPUs: all blocks are there.
+ACCEPTED = {"nvshmem-cpu": {"waits_for_another_block"}}.get(BACKEND, set())
 PROGRAMS = [
     pytest.param(path, marks=[] if path.stem in SAMPLE else [pytest.mark.slow], id=path.stem)
     for path in sorted(CORPUS.glob("*.py"))
@@ -52,6 +54,9 @@ def marked(path, *marks):
 
 @pytest.mark.parametrize("path", PROGRAMS)
 def test_the_bug_is_found_at_its_lines_and_nothing_else(run_cli, path):
+    if path.stem in ACCEPTED:
+        assert check(run_cli, path) == (0, [])
+        return
     code, found = check(run_cli, path)
     assert code == 66
     pairs = [{a["line"].partition(" in ")[0] for a in one["accesses"]} for one in found]
