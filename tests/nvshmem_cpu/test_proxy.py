@@ -445,14 +445,14 @@ def test_registered_memory_can_be_sent_until_it_is_not(gone):
     ends = [(address_of(a), address_of(a) + a.nbytes) for a in arrays]
     with Channel() as channel:
         for low, high in ends:
-            channel.proxy.register(low, high)
+            channel.ranges.add(low, high)
         for k, (low, _) in enumerate(ends):
             channel.put(1, 16 * k, low, 16)
         channel.quiet()
         assert channel.on(1)[:200].tolist() == np.repeat(np.arange(1, 101), 2).tolist()
         for k in (50, 51, 60):
-            channel.proxy.unregister(*ends[k])
-        channel.proxy.register(*ends[51])
+            channel.ranges.remove(*ends[k])
+        channel.ranges.add(*ends[51])
         channel.put(1, 0, ends[51][0], 16)
         channel.put(1, 0, ends[99][0], 16)
         channel.quiet()

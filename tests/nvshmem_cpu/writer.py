@@ -7,6 +7,7 @@ import numpy as np
 from numba import njit, types
 
 from gpushmem.artifacts.arguments import address_of
+from gpushmem.backends.cpu.ranges import Ranges
 from gpushmem.backends.nvshmem_cpu.proxy import Proxy
 from gpushmem.diagnosis.arrays import Arrays
 from gpushmem.simt.base.layout import view
@@ -112,9 +113,11 @@ class Channel:
     def __init__(self, n_pes=3, seed=None, ring_log=12, segments=None, me=0):
         if segments is None:
             segments = np.zeros((n_pes, HEAP), np.uint8)
-        self.segments, self.errors, self.arrays = segments, [], Arrays()
+        self.segments, self.errors, self.arrays, self.ranges = segments, [], Arrays(), Ranges()
         bases = [address_of(segment) for segment in segments]
-        self.proxy = Proxy(bases, HEAP, me, self.arrays, self.errors.append, seed, ring_log)
+        self.proxy = Proxy(
+            bases, HEAP, me, self.arrays, self.ranges, self.errors.append, seed, ring_log
+        )
         self.fields, self.calls = self.proxy.fields(), functions()
         self.record = np.zeros(1, CHANNEL)
         self.record["issue"] = self.fields["proxy_channels_issue"]

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushmem.artifacts.arguments import address_of
+from gpushmem.backends.cpu.updates import SET
 from gpushmem.backends.cpu.weak.pending import (
     OF_KERNELS,
     OWN,
     PATIENCE,
     PENDING,
-    SET,
     WEAK,
     functions,
 )

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from gpushmem.artifacts.arguments import address_of as address_on_host
 from gpushmem.backends.cpu.access import (
     FAR,
     FAR_TEAM,
@@ -27,6 +26,7 @@ from gpushmem.backends.cpu.access import (
     size_of,
 )
 from gpushmem.backends.cpu.collectives import team_at
+from gpushmem.backends.cpu.ranges import Ranges, held
 from gpushmem.backends.cpu.rounds import as_team, pe_of
 from gpushmem.backends.cpu.world import World
 from gpushmem.ops import Op
@@ -43,7 +43,7 @@ from gpushmem.size import span
 __all__ = ["Registered", "generate", "guarded", "near_address", "wants"]
 
 as_thread = view(THREAD)
-as_number = view(np.dtype([("value", "i8")]))
+is_registered = device(held)
 
 
 class Registered:
@@ -51,26 +51,17 @@ class Registered:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._ranges: list[tuple[int, int]] = []
-        self._tables: list[Any] = []  # kernels may be reading an earlier one
+        self.ranges = Ranges()
         world.native["mapped"] = lowest_address()
-        self._publish()
+        world.native["registered"] = self.ranges.address
 
     def add(self, memory: np.ndarray[Any, Any]) -> None:
         """The memory has been registered."""
-        self._ranges.append(span(memory))
-        self._publish()
+        self.ranges.add(*span(memory))
 
     def remove(self, memory: np.ndarray[Any, Any]) -> None:
-        """It is so no longer; this PE's streams have ended."""
-        self._ranges.remove(span(memory))
-        self._tables.clear()
-        self._publish()
-
-    def _publish(self) -> None:
-        words = [len(self._ranges), *(word for ends in self._ranges for word in ends)]
-        self._tables.append(np.array(words, np.int64))
-        self._world.native["registered"] = address_on_host(self._tables[-1])
+        """It is so no longer."""
+        self.ranges.remove(*span(memory))
 
     def check(self, op: Op, name: str, array: Any, pe: int) -> None:
         """Raise if an operation's local array cannot be sent to, or received from, a PE."""
@@ -78,7 +69,7 @@ class Registered:
         if pe in job.node or not 0 <= pe < job.n_pes or not array.size:
             return
         low, high = span(array)
-        if self._world.holds(array) or any(a <= low and high <= b for a, b in self._ranges):
+        if self._world.holds(array) or self.ranges.hold(low, high):
             return
         is_target = issubclass(op.roles[name], Target)
         raise error_of(UNREGISTERED, op.name, pe, low, high - low, is_target)
@@ -126,12 +117,7 @@ def can_be_sent(start, end):
     world = as_world(user_word())
     if world.heap <= start and end <= world.heap + world.heap_bytes:
         return True
-    table = world.registered
-    for k in range(as_number(table).value):
-        low, high = table + 8 + 16 * k, table + 16 + 16 * k
-        if as_number(low).value <= start and end <= as_number(high).value:
-            return True
-    return False
+    return is_registered(world.registered, start, end)
 
 
 @device

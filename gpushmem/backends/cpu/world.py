@@ -89,7 +89,7 @@ WORLD = np.dtype(
         # For kernels of a job of several nodes (`nodes`):
         ("node", "i8"),  # the first PE of this node
         ("next_node", "i8"),  # ... and of the next one
-        ("registered", "i8"),  # address of a number of ranges, and the ranges (start, end)
+        ("registered", "i8"),  # address of `ranges.Ranges`
         ("mapped", "i8"),  # the lowest address that is memory of this process
         ("far", "i8"),  # the last PE of which an array was null
         ("own", "i8"),  # of a backend made on top of this one

@@ -9,24 +9,31 @@ it is *due*; of those that are, the smallest hash is first, unless another entry
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
 from numba import njit
 
 from gpushmem.backends.cpu.access import BAD_PE, NOT_SYMMETRIC, UNALIGNED, UNREGISTERED
+from gpushmem.backends.cpu.ranges import held
+from gpushmem.backends.cpu.updates import (
+    ADD,
+    AND,
+    COMPARE,
+    FETCH,
+    FLOAT_ADD,
+    NOTHING,
+    OR,
+    SET,
+    XOR,
+    copy_piece,
+    update_word,
+)  # fmt: skip
 from gpushmem.backends.cpu.weak.pending import mixed
 from gpushmem.simt.base.layout import offset, view
 from gpushmem.simt.base.native import (
     copy_bytes,
     full_fence,
-    i64,
-    intrinsic,
-    load_acquire,
     monotonic_ns,
     store_release,
-    word,
 )
 
 __all__ = [
@@ -71,7 +78,7 @@ PROXY = np.dtype(
         ("n_pes", "i8"),
         ("my_pe", "i8"),
         ("heap_bytes", "i8"),
-        ("registered", "i8"),  # address of a table: of how many ranges, their starts and ends
+        ("registered", "i8"),  # address of `ranges.Ranges`
         ("late", "i8"),  # whether there is a seed
         ("seed", "i8"),
         ("epochs", "i8"),  # fences so far, for each PE
@@ -104,11 +111,11 @@ EXIT, UNKNOWN, NO_SUCH_ATOMIC = 1000, 1001, 1002  # values of `failed`, beside t
 
 ALL_PES = 1 << 15  # in place of a PE
 OFFSET_BITS = 40  # of an offset in a request
-COPY, SET, ADD, AND, OR, XOR, FETCH, COMPARE, FLOAT_ADD, NO = range(10)  # `what`
+COPY = -1  # `what`, beside updates
 # The vendor's atomic operations, by their number (nvshmem_common_transport.h of NVSHMEM 3.8).
 UPDATES = (
-    NO, NO, ADD, SET, ADD, AND, OR, XOR, SET, SET,
-    ADD, NO, FETCH, ADD, ADD, AND, OR, XOR, SET, COMPARE,
+    NOTHING, NOTHING, ADD, SET, ADD, AND, OR, XOR, SET, SET,
+    ADD, NOTHING, FETCH, ADD, ADD, AND, OR, XOR, SET, COMPARE,
 )  # fmt: skip
 INC, FETCH_INC = 2, 13
 FLOAT = 0x80  # added to the number
@@ -118,51 +125,9 @@ SLOT = 50_000  # ... between two that are waited for
 
 as_proxy, as_entry = view(PROXY), view(ENTRY)
 as_word = view(np.dtype([("v", "i8")]))
-as_half, as_quarter = view(np.dtype([("v", "i4")])), view(np.dtype([("v", "i2")]))
 ENTRY_BYTES = ENTRY.itemsize
 LIVE, PERFORMED = offset(PROXY, "live"), offset(PROXY, "performed")
 VALUE = offset(ENTRY, "value")
-
-
-@intrinsic
-def update(typingctx: Any, address: Any, what: Any, nbytes: Any, value: Any, compare: Any) -> Any:
-    """Change a word as `what` says, atomically; return what it held."""
-    kinds = {SET: "xchg", ADD: "add", AND: "and", OR: "or", XOR: "xor", FLOAT_ADD: "fadd"}
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        address, what, nbytes, value, compare = args
-        held = builder.alloca(i64)
-
-        def narrow(number: Any, size: int) -> Any:
-            return number if size == 8 else builder.trunc(number, ir.IntType(8 * size))
-
-        def changed(code: int, size: int) -> Any:
-            kind = ir.IntType(8 * size)
-            new = narrow(value, size)
-            if code == FLOAT_ADD:
-                kind = ir.FloatType() if size == 4 else ir.DoubleType()
-                new = builder.bitcast(new, kind)
-            place = builder.inttoptr(address, kind.as_pointer())
-            if code == COMPARE:
-                old = builder.cmpxchg(place, narrow(compare, size), new, "seq_cst", "seq_cst")
-                return builder.extract_value(old, 0)
-            if code == FETCH:
-                return builder.load_atomic(place, "seq_cst", size)
-            old = builder.atomic_rmw(kinds[code], place, new, "seq_cst")
-            return builder.bitcast(old, ir.IntType(8 * size)) if code == FLOAT_ADD else old
-
-        for code in (SET, ADD, AND, OR, XOR, FETCH, COMPARE, FLOAT_ADD):
-            for size in (4, 8) if code == FLOAT_ADD else (2, 4, 8):
-                one = builder.and_(
-                    builder.icmp_signed("==", what, i64(code)),
-                    builder.icmp_signed("==", nbytes, i64(size)),
-                )
-                with builder.if_then(one):
-                    old = changed(code, size)
-                    builder.store(old if size == 8 else builder.zext(old, i64), held)
-        return builder.load(held)
-
-    return word(word, word, word, word, word), codegen
 
 
 # --- what may be asked for
@@ -192,6 +157,9 @@ def remote(proxy: int, pe: int, start: int, nbytes: int) -> int:
     return as_word(it.bases + 8 * pe).v + start
 
 
+is_registered = njit(held)
+
+
 @njit
 def can_reach(proxy: int, start: int, end: int) -> bool:
     """Whether the adapter knows this local memory."""
@@ -199,12 +167,7 @@ def can_reach(proxy: int, start: int, end: int) -> bool:
     heap = as_word(it.bases + 8 * it.my_pe).v
     if heap <= start and end <= heap + it.heap_bytes:
         return True
-    table = it.registered
-    for k in range(load_acquire(table)):
-        low, high = load_acquire(table + 8 + 16 * k), load_acquire(table + 16 + 16 * k)
-        if low <= start and end <= high:
-            return True
-    return False
+    return is_registered(it.registered, start, end)
 
 
 # --- entries
@@ -223,29 +186,15 @@ def new_entry(proxy: int, pe: int, what: int, target: int, nbytes: int) -> int:
 
 
 @njit
-def copy_word(target: int, source: int, nbytes: int) -> None:
-    """Copy bytes; a number in one piece."""
-    aligned = (target | source) & (nbytes - 1) == 0
-    if nbytes == 8 and aligned:
-        as_word(target).v = as_word(source).v
-    elif nbytes == 4 and aligned:
-        as_half(target).v = as_half(source).v
-    elif nbytes == 2 and aligned:
-        as_quarter(target).v = as_quarter(source).v
-    else:
-        copy_bytes(target, source, nbytes)
-
-
-@njit
 def perform(proxy: int, entry: int) -> None:
     """Do what an entry says."""
     e = as_entry(entry)
     if e.what == COPY:
         source = e.source if e.source != 0 else entry + VALUE
-        copy_word(e.target, source, e.nbytes)
+        copy_piece(e.target, source, e.nbytes)
         full_fence()
     else:
-        held = update(e.target, e.what, e.nbytes, e.value, e.compare)
+        held = update_word(e.target, e.what, e.nbytes, e.value, e.compare)
         if e.result != 0:
             store_release(e.result, held)
             store_release(e.result + 8, e.flag)
@@ -368,10 +317,10 @@ def atomic(proxy: int, pe: int, far: int, nbytes: int, amo: int, value: int) -> 
     if start == 0:
         return 0
     kind = amo & ~FLOAT
-    what = UPDATES[kind] if kind < len(UPDATES) else NO
+    what = UPDATES[kind] if kind < len(UPDATES) else NOTHING
     if amo & FLOAT != 0 and what == ADD:
-        what = NO if nbytes == 2 else FLOAT_ADD
-    if what == NO or nbytes not in (2, 4, 8):
+        what = NOTHING if nbytes == 2 else FLOAT_ADD
+    if what == NOTHING or nbytes not in (2, 4, 8):
         refuse(proxy, NO_SUCH_ATOMIC, nbytes, 0, 0, 0)
         return 0
     if start % nbytes != 0:

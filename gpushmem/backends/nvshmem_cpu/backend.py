@@ -19,7 +19,6 @@ from gpushmem.backends.nvshmem_cpu.state import FIRST_TEAM, DeviceState, interna
 from gpushmem.errors import ShmemError
 from gpushmem.job.board import FAILED
 from gpushmem.job.job import Job
-from gpushmem.size import span
 
 __all__ = ["NvshmemCpuBackend", "warm_up"]
 
@@ -68,7 +67,15 @@ class NvshmemCpuBackend(backend.CpuBackend):
         world.native["own"] = address_of(own)
         if job.n_nodes > 1:
             seed = settings.get("GPUSHMEM_SEED") if self._weak is not None else None
-            self._proxy = Proxy(heaps, world.stride, job.my_pe, self._arrays, self._fail, seed)
+            self._proxy = Proxy(
+                heaps,
+                world.stride,
+                job.my_pe,
+                self._arrays,
+                self._registered.ranges,
+                self._fail,
+                seed,
+            )
             self.state.set(**self._proxy.fields())
             self._late.append(self._proxy)
             self._proxy.start()
@@ -82,16 +89,10 @@ class NvshmemCpuBackend(backend.CpuBackend):
         if self._proxy is not None:
             self._proxy.quiet()
 
-    def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        made = super().register(buffer, memory)
-        if self._proxy is not None:
-            self._proxy.register(*span(memory))
-        return made
-
     def unregister(self, native: np.ndarray[Any, Any]) -> None:
-        super().unregister(native)
         if self._proxy is not None:
-            self._proxy.unregister(*span(native))
+            self._proxy.quiet()  # what has been asked for may need it
+        super().unregister(native)
 
     def close(self) -> None:
         if self._proxy is not None:

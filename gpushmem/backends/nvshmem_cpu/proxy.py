@@ -30,6 +30,7 @@ import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.access import TRAPS, explain
+from gpushmem.backends.cpu.ranges import Ranges
 from gpushmem.backends.cpu.seeds import number_of
 from gpushmem.backends.nvshmem_cpu import channel
 from gpushmem.backends.nvshmem_cpu.adapter import ENTRY, EXIT, MOST, NO_SUCH_ATOMIC, PROXY
@@ -69,25 +70,26 @@ class Proxy:
         heap_bytes: int,
         my_pe: int,
         arrays: Arrays,
+        ranges: Ranges,
         fail: Callable[[ShmemError], None],
         seed: int | None = None,
         ring_log: int = RING_LOG,
     ) -> None:
-        self._arrays, self._fail, self._ranges = arrays, fail, Ranges()
+        self._arrays, self._fail = arrays, fail
         self._bases, self._epochs = np.array(bases, np.int64), np.zeros(len(bases), np.int64)
         self._entries = np.zeros(MOST + 1, ENTRY)
         self._ring = np.zeros(1 << ring_log - 3, np.int64)
         self._g_buf = np.zeros(1 << G_BUF_LOG, np.uint8)
         self._g_coalescing = np.zeros(WARP_OF_VALUES << G_BUF_LOG, np.uint8)
         for memory in (self._g_buf, self._g_coalescing):
-            self._ranges.add(address_of(memory), address_of(memory) + memory.nbytes)
+            ranges.add(address_of(memory), address_of(memory) + memory.nbytes)
         self._record = record = new(PROXY)
         record["ring"], record["mask"] = address_of(self._ring), (1 << ring_log) - 1
         record["log"], record["g_log"] = ring_log, G_BUF_LOG
         record["g_buf"], record["g_mask"] = address_of(self._g_buf), (1 << G_BUF_LOG) - 1
         record["bases"], record["epochs"] = address_of(self._bases), address_of(self._epochs)
         record["n_pes"], record["my_pe"] = len(bases), my_pe
-        record["heap_bytes"], record["registered"] = heap_bytes, self._ranges.address
+        record["heap_bytes"], record["registered"] = heap_bytes, ranges.address
         record["entries"] = address_of(self._entries)
         if seed is not None:
             record["late"], record["seed"] = 1, number_of(seed, my_pe)
@@ -147,16 +149,6 @@ class Proxy:
     def late(self) -> None:
         """Nothing: it performs what waits by itself."""
 
-    def register(self, start: int, end: int) -> None:
-        """Memory of this process may be sent from, and received to."""
-        self._ranges.add(start, end)
-        self._record["registered"] = self._ranges.address
-
-    def unregister(self, start: int, end: int) -> None:
-        """It may no longer, when what has been asked for is done."""
-        self.quiet()
-        self._ranges.remove(start, end)
-
     def quiet(self) -> None:
         """Return when all that has been asked for is done, or the proxy has ended."""
         with self._lock:
@@ -196,34 +188,3 @@ class Proxy:
         if code == NO_SUCH_ATOMIC:
             return KernelError(f"{name}: there is none of {values[0]} bytes for PEs that are far")
         return KernelError(f"the proxy does not know NVSHMEM's request {values[0]}")
-
-
-class Ranges:
-    """Ranges of addresses, in a table that a thread may read while it changes."""
-
-    def __init__(self) -> None:
-        self._rows: list[tuple[int, int] | None] = []
-        self._tables = [np.zeros(1 + 2 * 64, np.int64)]  # the last; earlier ones may be being read
-
-    @property
-    def address(self) -> int:
-        """Address of the table: the number of rows, then start and end of each."""
-        return address_of(self._tables[-1])
-
-    def add(self, start: int, end: int) -> None:
-        """Add a range."""
-        row = self._rows.index(None) if None in self._rows else len(self._rows)
-        self._rows[row : row + 1] = [(start, end)]
-        table = self._tables[-1]
-        if 2 + 2 * row > len(table):
-            self._tables.append(np.append(table, np.zeros(len(table) - 1, np.int64)))
-            table = self._tables[-1]
-        table[1 + 2 * row] = start
-        table[2 + 2 * row] = end
-        table[0] = len(self._rows)
-
-    def remove(self, start: int, end: int) -> None:
-        """Remove one that has been added."""
-        row = self._rows.index((start, end))
-        self._rows[row] = None
-        self._tables[-1][2 + 2 * row] = 0

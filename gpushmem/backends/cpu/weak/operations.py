@@ -30,10 +30,9 @@ from gpushmem.backends.cpu.access import (
     size_of,
     store_element,
 )
-from gpushmem.backends.cpu.weak import pending
+from gpushmem.backends.cpu.updates import ADD, AND, FLOAT_ADD, NOTHING, OR, SET, XOR
 from gpushmem.backends.cpu.weak.pending import (
     FROM,
-    NOTHING,
     OWN,
     SYNCED,
     TO,
@@ -119,7 +118,7 @@ def word_of(typingctx: Any, value: Any) -> Any:
 @intrinsic
 def adding(typingctx: Any, value: Any) -> Any:
     """How a number of this type is added."""
-    what = pending.FLOAT_ADD if isinstance(value, types.Float) else pending.ADD
+    what = FLOAT_ADD if isinstance(value, types.Float) else ADD
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return context.get_constant(types.intp, what)
@@ -138,11 +137,10 @@ def update(entry, address, what, width, value):
 def signal(entry, signal, value, op, pe):
     address = aligned(remote_element(signal, pe), itemsize_of(signal))
     fail_if(op not in (SIGNAL_SET, SIGNAL_ADD), BAD_SIGNAL_OP, op, 0, 0, 0)
-    what = pending.SET if op == SIGNAL_SET else pending.ADD
+    what = SET if op == SIGNAL_SET else ADD
     update(entry, address, what, 8, types.intp(value))
 
 
-SET, AND, OR, XOR = pending.SET, pending.AND, pending.OR, pending.XOR
 HOW = {  # atomic operations that return nothing
     "set": device(lambda value: SET),
     "add": adding,

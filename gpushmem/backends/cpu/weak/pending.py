@@ -32,6 +32,7 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 
+from gpushmem.backends.cpu.updates import NOTHING, copy_piece, update_word
 from gpushmem.backends.cpu.world import WORLD
 from gpushmem.job.board import PE
 from gpushmem.simt.base.gpu_model import LANES
@@ -53,8 +54,7 @@ from gpushmem.simt.base.native import (
 )
 
 __all__ = [
-    "ADD", "AND", "FLOAT_ADD", "NOTHING", "OR", "PENDING", "SET", "WEAK", "XOR", "as_pending",
-    "as_weak", "ask", "functions",
+    "PENDING", "WEAK", "as_pending", "as_weak", "ask", "functions",
 ]  # fmt: skip
 
 WEAK = np.dtype(
@@ -105,7 +105,7 @@ PENDING = np.dtype(
         ("target_step", "i8"),
         ("source_step", "i8"),
         # Then an update of `width` bytes.
-        ("what", "i8"),
+        ("what", "i8"),  # of `updates`
         ("address", "i8"),
         ("width", "i8"),
         ("value", "i8"),
@@ -126,7 +126,6 @@ PENDING = np.dtype(
 )
 # What a launch remembers of loads, see `loads`.
 LINE = np.dtype([(name, "i8") for name in ("address", "epoch", "uses", "value", "left", "nap")])
-NOTHING, SET, ADD, AND, OR, XOR, FLOAT_ADD = range(7)  # `what`
 FROM, TO = 1, 2
 ONE_THREAD, WHOLE_BLOCK = 0, 2  # `scope`; 1: a warp
 OWN = PENDING.itemsize  # where the data of an operation are that has copied them
@@ -155,32 +154,6 @@ def ask(typingctx: Any, function: Any, words: Any) -> Any:
         return builder.call(builder.inttoptr(args[0], signature.as_pointer()), given)
 
     return types.intp(types.intp, types.UniTuple(types.intp, len(words))), codegen
-
-
-@intrinsic
-def update_word(typingctx: Any, address: Any, what: Any, width: Any, value: Any) -> Any:
-    """Change a word as `what` says; atomic, and what was written before is visible with it."""
-    kinds = {SET: "xchg", ADD: "add", AND: "and", OR: "or", XOR: "xor", FLOAT_ADD: "fadd"}
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        address, what, width, value = args
-        for code, kind in kinds.items():
-            for nbytes in (4, 8) if code == FLOAT_ADD else (1, 2, 4, 8):
-                one = builder.and_(
-                    builder.icmp_signed("==", what, i64(code)),
-                    builder.icmp_signed("==", width, i64(nbytes)),
-                )
-                with builder.if_then(one):
-                    word_type = ir.IntType(8 * nbytes)
-                    number = value if nbytes == 8 else builder.trunc(value, word_type)
-                    if code == FLOAT_ADD:
-                        word_type = ir.FloatType() if nbytes == 4 else ir.DoubleType()
-                        number = builder.bitcast(number, word_type)
-                    pointer = builder.inttoptr(address, word_type.as_pointer())
-                    builder.atomic_rmw(kind, pointer, number, "seq_cst")
-        return context.get_dummy_value()
-
-    return types.void(word, word, word, word), codegen
 
 
 # --- the list
@@ -250,15 +223,6 @@ def predecessor(weak: int, entry: int) -> int:
 
 
 @njit
-def copy_piece(target: int, source: int, nbytes: int) -> None:
-    """Copy, a number in one piece."""
-    if nbytes == 8 and (target | source) & 7 == 0:
-        as_word(target).v = as_word(source).v
-    else:
-        copy_bytes(target, source, nbytes)
-
-
-@njit
 def perform(weak: int, entry: int) -> None:
     """Do what an operation does."""
     it = as_pending(entry)
@@ -270,7 +234,7 @@ def perform(weak: int, entry: int) -> None:
             source += it.source_step
         full_fence()
     if it.what != NOTHING:
-        update_word(it.address, it.what, it.width, it.value)
+        update_word(it.address, it.what, it.width, it.value, 0)
     atomic_add_word(as_weak(weak).performed, 1)
 
 
