@@ -13,6 +13,7 @@ import pytest
 from llvmlite import binding
 
 from gpushmem.artifacts.arguments import address_of
+from gpushmem.backends.nvshmem import versions
 from gpushmem.backends.nvshmem_cpu import layout as layouts
 from gpushmem.backends.nvshmem_cpu.layout import STATE, STRUCTURES, TEAM, check, layout
 from gpushmem.backends.nvshmem_cpu.state import (
@@ -27,6 +28,8 @@ from gpushmem.errors import ShmemError
 
 WORLD, SHARED, NODE, SAME_PLACE, SAME_GPU, LEADERS, MULTICAST = range(FIRST_TEAM)
 HEAP = 1 << 20  # bytes before the internal memory
+PACKAGES = "nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12"
+RELEASE = next(filter(None, map(versions.installed, PACKAGES)), "3.8.0").rpartition(".")[0]
 TYPES = {  # of libnvshmem_device_sm_80.bc of 3.7.2
     "struct.nvshmemi_device_host_state_v1.1": "%struct.nvshmemi_device_host_state_v1.1 = type { "
     "i32, i32, i32, i32, i32, i32, i32, i32, i32, i8, i8, ptr, i64, ptr, ptr, i8, i8, i32, ptr, "
@@ -142,7 +145,7 @@ def headers(tmp_path_factory):
     offsets = [
         text.format(structure, name)
         for structure in STRUCTURES
-        for name in layout(structure).names
+        for name in layout(structure, RELEASE).names
         for text in ("offsetof({}, {})", "(long)sizeof((({0} *)0)->{1})", "(long)sizeof({0})")
     ]
     place = tmp_path_factory.mktemp("headers")
@@ -164,9 +167,9 @@ def headers(tmp_path_factory):
 def test_the_layouts_are_those_of_the_headers(headers):
     wanted = [
         number
-        for structure in STRUCTURES
-        for kind, offset, *_ in (layout(structure).fields[name] for name in layout(structure).names)
-        for number in (offset, kind.itemsize, layout(structure).itemsize)
+        for made in (layout(structure, RELEASE) for structure in STRUCTURES)
+        for kind, offset, *_ in (made.fields[name] for name in made.names)
+        for number in (offset, kind.itemsize, made.itemsize)
     ]
     assert [headers.offset(k) for k in range(len(wanted))] == wanted
 

@@ -660,7 +660,7 @@ PATTERNS: list[tuple[re.Pattern[str], Callable[..., Generate | None]]] = [
         (r"llvm\.nvvm\.vote\.(\w+)\.sync", _vote),
         (r"llvm\.nvvm\.match\.all\.sync\.i(32|64)p", _match_all),
         (r"llvm\.nvvm\.redux\.sync\.add", _redux),
-        (r"isspacep\.local \$0, \$1;", _zero),
+        (r"isspacep\.local \$0, \$1;|llvm\.nvvm\.isspacep\.local", _zero),
         (r"\{.*%reserved_smem_offset_1;.*", _reserved),
         (r"bfind\.shiftamt\.u32 \$0, \$1;", _bfind),
         (r"mov\.b64 \$0, \$2;.*mov\.b64 \$1, \$3;", _pair),
