@@ -52,6 +52,35 @@ def by_thread(send):
     return kernel, 2
 
 
+def fetching(complete):
+    """PE 0 gets what PE 1 has written, by one thread, and all threads 0 call `complete`."""
+
+    @shmem.jit
+    def kernel(data, src, flag, wrong, reader):
+        for k in range(1, ROUNDS + 1):
+            there, here = data[k % 2 : N + k % 2], src[k % 2 : N + k % 2]
+            if cuda.threadIdx.x == 1:
+                read(there, reader)
+            elif shmem.my_pe() == 1:
+                for i in range(N):
+                    here[i] = k
+                shmem.quiet()
+                shmem.signal_op(flag, k, shmem.SIGNAL_SET, 0)
+                complete()
+                shmem.signal_wait_until(flag, shmem.CMP_GE, k)
+            else:
+                shmem.signal_wait_until(flag, shmem.CMP_GE, k)
+                shmem.get_nbi(there, here, 1)
+                complete()
+                for i in range(N):
+                    if there[i] != k:
+                        wrong[0] += 1
+                shmem.signal_op(flag, k, shmem.SIGNAL_SET, 1)
+            cuda.syncthreads()
+
+    return kernel, 2
+
+
 def by_block(send):
     """The same by a block of 32 threads, of which one waits."""
 
@@ -140,28 +169,14 @@ def swap(data, src, flag, k):
     shmem.atomic_swap(flag, k, 1)
 
 
-@shmem.jit
-def fetching(data, src, flag, wrong, reader):
-    """PE 0 gets what PE 1 has written."""
-    for k in range(1, ROUNDS + 1):
-        there, here = data[k % 2 : N + k % 2], src[k % 2 : N + k % 2]
-        if cuda.threadIdx.x == 1:
-            read(there, reader)
-        elif shmem.my_pe() == 1:
-            for i in range(N):
-                here[i] = k
-            shmem.quiet()
-            shmem.signal_op(flag, k, shmem.SIGNAL_SET, 0)
-            shmem.signal_wait_until(flag, shmem.CMP_GE, k)
-        else:
-            shmem.signal_wait_until(flag, shmem.CMP_GE, k)
-            shmem.get_nbi(there, here, 1)
-            shmem.quiet()
-            for i in range(N):
-                if there[i] != k:
-                    wrong[0] += 1
-            shmem.signal_op(flag, k, shmem.SIGNAL_SET, 1)
-        cuda.syncthreads()
+@shmem.jit(device=True)
+def quiet():
+    shmem.quiet()
+
+
+@shmem.jit(device=True)
+def barrier():
+    shmem.barrier_all()
 
 
 @shmem.jit(device=True)
@@ -195,7 +210,8 @@ def alltoall(data, src, k):
 WAYS = {
     "put_signal": by_thread(put_signal), "put_signal_block": by_block(put_signal_block),
     "fence": by_thread(put_fence), "quiet": by_thread(put_quiet), "p": by_thread(elements),
-    "atomic_add": by_thread(add), "atomic_swap": by_thread(swap), "get": (fetching, 2),
+    "atomic_add": by_thread(add), "atomic_swap": by_thread(swap), "get": fetching(quiet),
+    "get_barrier": fetching(barrier),
     "barrier": all_together(put_barrier), "barrier_block": all_together(put_barrier_block),
     "broadcast": all_together(broadcast), "reduce": all_together(reduce),
     "alltoall": all_together(alltoall),
