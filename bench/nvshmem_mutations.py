@@ -1,99 +1,154 @@
-"""Whether the programs find what is broken in NVSHMEM: with one fence after another taken out.
+"""Whether the programs find what is broken in NVSHMEM: fences taken out, stores moved up.
 
 python bench/nvshmem_mutations.py [WAY ...]
 
-For each way of tests/nvshmem_cpu/programs/messages.py, two PEs, with weak memory: first as it is,
-with all SEEDS, odd ones on two nodes; then without one fence of a function that the way uses, until
-a seed shows it. Hours: each fence is another kernel.
+The ways are those of tests/nvshmem_cpu/programs/messages.py: two PEs with weak memory, on one node
+and on two. First as they are, which tells what sites (see `mutants`) each executes; then with one
+executed site after another changed, until a job shows it. Half an hour.
 """
 
 import json
-import os
+import mmap
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import mutants
 from harness import report, row
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = ROOT / "tests/nvshmem_cpu/programs/messages.py"
 WAYS = (
-    "put_signal", "put_signal_block", "fence", "quiet", "barrier", "barrier_block", "broadcast",
-    "reduce", "alltoall",
+    "put_signal", "put_signal_block", "fence", "quiet", "p", "atomic_add", "atomic_swap", "get",
+    "get_barrier", "barrier", "barrier_block", "broadcast", "reduce", "alltoall",
 )  # fmt: skip
-SEEDS = 4
-FENCES = "simt.leaf llvm.nvvm.membar", "simt.leaf fence"
+TRIES = 4
+NODES = 1, 2
+MARKS = 1 << 16  # bytes for a job's sites
 LIMIT = 20  # seconds of a job that waits
+OLD = "old data seen"
+CHANGES = {"fence": "fences taken out", "store": "stores moved"}
 
 
-def job(way, seed, mutant):
-    """In a process of its own: run the program with NVSHMEM's functions as `mutant` says."""
+def job(way, seed, nodes, change, seen):
+    """In a process of its own: run the program with one of NVSHMEM's functions changed.
+
+    If none is, the file `seen` gets a line for each function: name, its first mark, its sites; its
+    first bytes are the marks, which all PEs share.
+    """
+    import ctypes
     from dataclasses import replace
 
     from gpushmem.cli import main
     from gpushmem.simt.bitcode.library import Bitcode
     from gpushmem.simt.compiler.target import made_of
 
-    name, _, number = mutant.partition(" ")
-    function, seen = Bitcode.function, os.environ["SEEN"]
-    if mutant:
-        made_of.append(f"mutant {mutant}")
+    name, *which = json.loads(change)
+    function, places = Bitcode.function, {}
+    if name:
+        made_of.append(f"mutant {change}")
+    elif seen:
+        with open(seen, "r+b") as file:
+            marks = (ctypes.c_char * MARKS).from_buffer(mmap.mmap(file.fileno(), MARKS))
+        made_of.append(f"marks at {ctypes.addressof(marks)}")
 
     def changed(self, wanted):
         found = function(self, wanted)
-        lines = found.text.splitlines()
-        calls = [(k, text) for k, text in enumerate(lines) if " call " in text]
-        fences = [k for k, text in calls if any(map(text.__contains__, FENCES))]
-        if not mutant:
-            with open(seen, "a") as file:
-                file.write(json.dumps([wanted, len(fences)]) + "\n")
-        elif wanted == name:
-            del lines[fences[int(number)]]
-        return replace(found, text="\n".join(lines))
+        if wanted == name:
+            return replace(found, text=mutants.mutant(found.text, *which))
+        if name or not seen:
+            return found
+        sites = mutants.sites(found.text)
+        at, _ = places.setdefault(wanted, (sum(n for _, n in places.values()), len(sites)))
+        with open(seen, "a") as lines:
+            lines.write(json.dumps([wanted, at, [site[1:] for site in sites]]) + "\n")
+        return replace(found, text=mutants.marked(found.text, ctypes.addressof(marks) + at))
 
     Bitcode.function = changed
-    nodes = str(1 + int(seed) % 2)  # fences of the proxy's path are executed with two
     options = ["--backend", "nvshmem-cpu", "--memory", "weak", "--seed", seed, "--nodes", nodes]
     sys.argv[1:] = ["run", *options, "--timeout", str(LIMIT), "-n", "2", str(PROGRAM), way]
     main()
 
 
-def run(way, seed, mutant=""):
-    """Exit code of a job, and the functions that it has compiled with their numbers of fences."""
-    with tempfile.NamedTemporaryFile() as seen:
-        return _run(way, seed, mutant, Path(seen.name))
+def run(way, seed, nodes, change=("",), seen=""):
+    """How a job ends, "" if all is well; `change`: a function, and which mutant of it."""
+    words = way, str(seed), str(nodes), json.dumps(change), seen
+    command = [sys.executable, __file__, "job", *words]
+    done = subprocess.run(command, capture_output=True, cwd=ROOT, check=False, text=True)
+    if done.returncode == 0:
+        return ""
+    return OLD if OLD in done.stderr else "hangs" if done.returncode == 124 else done.stderr
 
 
-def _run(way, seed, mutant, seen):
-    env = os.environ | {"SEEN": str(seen)}
-    if not mutant:
-        env["GPUSHMEM_CACHE"] = "0" if seed == 1 else "1"
-    command = [sys.executable, __file__, "job", way, str(seed), mutant]
-    done = subprocess.run(command, capture_output=True, env=env, cwd=ROOT, check=False)
-    return done.returncode, dict(map(json.loads, seen.read_text().splitlines()))
+def executed(way, nodes):
+    """The sites that a way executes, of those that there are: [(function, kind, number), ...]."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.truncate(MARKS)
+        said = run(way, 1, nodes, seen=file.name)
+        assert not said, (way, nodes, said)
+        marks, lines = file.read(MARKS), {*file.read().decode().splitlines()}
+    functions = [*map(json.loads, lines)]
+    assert len(functions) == len({name for name, *_ in functions})  # PEs agree on the marks' places
+    all_sites = {(name, *s): at + k for name, at, sites in functions for k, s in enumerate(sites)}
+    return [site for site, at in all_sites.items() if marks[at]], [*all_sites]
+
+
+def baseline(ways):
+    """The runs, (way, nodes), in which each site is executed: none for a site that is not."""
+    runs = {}
+    for way in ways:
+        for nodes in NODES:
+            done, there = executed(way, nodes)
+            for site in there:
+                runs.setdefault(site, []).extend([(way, nodes)] * (site in done))
+            print(f"{way} on {nodes} nodes: {len(done)} sites", flush=True)
+    return runs
+
+
+def shown_by(site, runs):
+    """How the first job ends that shows a mutant, with its way, nodes and seed; or None.
+
+    There are TRIES, and one of each run. Unchanged, the job ends well.
+    """
+    for k in range(max(TRIES, len(runs))):
+        seed, (way, nodes) = 1 + k // len(runs), runs[k % len(runs)]
+        said = run(way, seed, nodes, site)
+        if said:
+            assert not run(way, seed, nodes), (way, seed, nodes)
+            return said, way, nodes, seed
+    return None
+
+
+def translated(name):
+    """The text of a function, as weak memory has it."""
+    from gpushmem.backends.cpu.weak.loads import OBSERVER
+    from gpushmem.backends.nvshmem_cpu.functions import library
+    from gpushmem.simt.compiler.observer import observe
+
+    observe(OBSERVER)
+    return library().function(name).text
 
 
 def main(ways):
+    runs = baseline(ways)
     rows = []
-    for way in ways:
-        code, functions = run(way, 1)
-        codes = {code, *(run(way, seed)[0] for seed in range(2, SEEDS + 1))}
-        assert codes == {0}, (way, codes)
-        mutants = []
-        for name, n in functions.items():
-            for number in range(n):
-                seeds = range(1, SEEDS + 1)
-                by = next((s for s in seeds if run(way, s, f"{name} {number}")[0]), None)
-                print(f"{way}: {name} without fence {number}: {by or 'not found'}", flush=True)
-                mutants.append(by)
-        found = sum(by is not None for by in mutants)
-        rows.append(row(way, found, "fences taken out", len(mutants), "", None, str))
-    report("nvshmem-mutations", rows)
+    for name, kind in sorted({site[:2] for site in runs}):
+        there = [site for site in runs if site[:2] == (name, kind)]
+        tried = [s for s in there if runs[s] and mutants.mutant(translated(name), *s[1:])]
+        found = 0
+        for site in tried:
+            by = shown_by(site, runs[site])
+            found += by is not None
+            print(*site, by or f"not found: {runs[site]}", flush=True)
+        done = sum(map(bool, (runs[site] for site in there)))
+        what = f"{name}: {CHANGES[kind]}, {done} of {len(there)} executed"
+        rows.append(row(what, found, "tried", len(tried), "", None, str))
+    report("nvshmem-mutations", [r for r in rows if r["peer"] != "0"])
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["job"]:
-        job(sys.argv[2], sys.argv[3], sys.argv[4])
+        job(*sys.argv[2:])
     else:
         main(sys.argv[1:] or WAYS)

@@ -42,6 +42,13 @@ def test_old_data_are_seen_after(run_cli, name):
     assert {*seen(run(run_cli, name, *weak, backend="cpu"))} == {"7"}
 
 
+def test_old_data_are_seen_after_a_barrier(run_cli):
+    """Its last access is a relaxed load: what the block has read meanwhile may be seen again."""
+    weak = ("--memory", "weak", "--seed", 1)
+    assert "sees old" in run(run_cli, "barrier_then_data", *weak)
+    assert "sees old" not in run(run_cli, "barrier_then_data", *weak, backend="cpu")
+
+
 def test_wait_until_any_takes_turns(run_cli):
     """H3: the search begins one element further in each call."""
     found = run(run_cli, "wait_until_any_of_all", n_pes=1)
