@@ -15,7 +15,14 @@ from llvmlite import binding
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.nvshmem import versions
 from gpushmem.backends.nvshmem_cpu import layout as layouts
-from gpushmem.backends.nvshmem_cpu.layout import STATE, STRUCTURES, TEAM, check, layout
+from gpushmem.backends.nvshmem_cpu.layout import (
+    RELEASES,
+    STATE,
+    STRUCTURES,
+    TEAM,
+    check,
+    layout,
+)
 from gpushmem.backends.nvshmem_cpu.state import (
     DEFAULTS,
     FIRST_TEAM,
@@ -246,7 +253,7 @@ def test_a_state_is_read_where_it_says(job):
 def test_versions_and_constants_are_those_of_the_headers(job, headers):
     state, team = job(2).states[0], job(2).team(0, WORLD)
     timeout = np.frombuffer(ctypes.string_at(int(state.fields["timeout"]), 4), np.int32)[0]
-    assert [headers.initial(k) for k in range(10)] == [
+    found = [
         state.fields["version"],
         state.fields["gpu_coll_env_params_var"]["version"],
         timeout,
@@ -258,6 +265,10 @@ def test_versions_and_constants_are_those_of_the_headers(job, headers):
         job(4, 2).states[0].fields["job_connectivity"],
         state.fields["pe_dist"],
     ]
+    wanted = [headers.initial(k) for k in range(10)]
+    if RELEASE != RELEASES[-1]:  # a version contains the structure's size: here that of the latest
+        found[:6], wanted[:6] = ([n >> 16 for n in some[:6]] for some in (found, wanted))
+    assert found == wanted
 
 
 def test_heaps_of_other_nodes_are_not_mapped(job):
