@@ -266,7 +266,7 @@ def test_versions_and_constants_are_those_of_the_headers(job, headers):
         state.fields["pe_dist"],
     ]
     wanted = [headers.initial(k) for k in range(10)]
-    if RELEASE != RELEASES[-1]:  # a version contains the structure's size: here that of the latest
+    if RELEASES[-1] != RELEASE:  # a version contains the structure's size: here that of the latest
         found[:6], wanted[:6] = ([n >> 16 for n in some[:6]] for some in (found, wanted))
     assert found == wanted
 
