@@ -388,23 +388,28 @@ ATOMICS = {"add": "add", "and": "and", "or": "or", "xor": "xor", "exch": "xchg",
            "min": "min", "inc": "uinc_wrap", "dec": "udec_wrap"}  # fmt: skip
 
 
-def _changing(op: str, order: str) -> Generate:
-    """LLVM's `atomicrmw`."""
+def _changing(op: str, order: str, orders: bool) -> Generate:
+    """LLVM's `atomicrmw`; `orders`: whether it does, on a GPU, order other accesses."""
+    seen_as = observer.OTHER if orders else observer.RELAXED
 
     def change(builder: Any, pointer: Any, value: Any) -> Any:
-        old = _seen(builder).atomic_rmw(op, _at(builder, pointer, value.type), value, order)
+        place = _at(builder, pointer, value.type)
+        generate = partial(INTRINSICS["atomicrmw"], builder, op, place, value, order)
+        old = _seen(builder)._as_one(place, generate, seen_as)
         _looked(builder, pointer, old)
         return old
 
     return change
 
 
-def _swapping(order: str, failing: str, whole: bool) -> Generate:
+def _swapping(order: str, failing: str, orders: bool, whole: bool) -> Generate:
     """LLVM's `cmpxchg`: all that it returns, or what was there."""
+    seen_as = observer.OTHER if orders else observer.RELAXED
 
     def swap(builder: Any, pointer: Any, expected: Any, value: Any) -> Any:
         place = _at(builder, pointer, value.type)
-        both = _seen(builder).cmpxchg(place, expected, value, order, failing)
+        generate = partial(ir.IRBuilder.cmpxchg, builder, place, expected, value, order, failing)
+        both = _seen(builder)._as_one(place, generate, seen_as)
         old = builder.extract_value(both, 0)
         _looked(builder, pointer, old)
         return both if whole else old
@@ -415,9 +420,10 @@ def _swapping(order: str, failing: str, whole: bool) -> Generate:
 def _atomic(leaf: Leaf, op: str, order: str, letter: str) -> Generate | None:
     """Atomic operations of PTX and NVVM."""
     memory_order = ORDERS.get(order) or "monotonic"
+    orders = memory_order != "monotonic"
     if op == "cas":
         failing = "acquire" if memory_order in ("acquire", "acq_rel") else "monotonic"
-        return _swapping(memory_order, failing, whole=False)
+        return _swapping(memory_order, failing, orders, whole=False)
     which = ATOMICS.get(op)
     if which is None:
         return None
@@ -425,16 +431,16 @@ def _atomic(leaf: Leaf, op: str, order: str, letter: str) -> Generate | None:
         which = "f" + which
     elif letter == "u" and op in ("max", "min"):
         which = "u" + which
-    return _changing(which, memory_order)
+    return _changing(which, memory_order, orders)
 
 
 def _rmw(leaf: Leaf, op: str) -> Generate:
-    """Atomic operations of C++ that LLVM knows."""
-    return _changing(op, leaf.detail)
+    """CUDA's atomic functions, which order nothing, whatever LLVM's text says of them."""
+    return _changing(op, leaf.detail, orders=False)
 
 
 def _cas(leaf: Leaf) -> Generate:
-    return _swapping(leaf.detail, "monotonic", whole=True)
+    return _swapping(leaf.detail, "monotonic", orders=False, whole=True)
 
 
 SCOPES = {"cta": "llvm.nvvm.membar.cta", "block": "llvm.nvvm.membar.cta",
