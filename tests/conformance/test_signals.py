@@ -15,7 +15,7 @@ from gpushmem.errors import ArgumentError, SymmetryError
 from gpushmem.ops import OPS, host
 from tests.conformance.test_ordering import in_pes
 from tests.conformance.test_rma import DTYPES, PAIR, THREADS, numbers, same
-from tests.pes import compile_first, repeated
+from tests.pes import compile_first, repeated, to_send
 
 PES = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
 MOSTLY_3 = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
@@ -71,7 +71,7 @@ def test_data_and_signal_go_to_the_right_place(run_pes, form, dtype, n_pes):
     def body():
         me = shmem.my_pe()
         left, right = (me - 1) % n_pes, (me + 1) % n_pes
-        src, signal = shmem.to_device(numbers(100 + me, dtype)), shmem.zeros(3, "uint64")
+        src, signal = to_send(numbers(100 + me, dtype)), shmem.zeros(3, "uint64")
         got = shmem.to_device(np.zeros(1, np.uint64))
         before, after, total = numbers(me, dtype), numbers(100 + left, dtype), 0
         dst = shmem.array(before)
