@@ -19,7 +19,7 @@ PES = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))]
 # More PEs than cores take turns, which takes time.
 ROUNDS = {2: 100_000, 3: 30_000, 4: 20_000}
 if pes.NODES > 1:
-    ROUNDS = {2: 5000, 3: 1000, 4: 500}
+    ROUNDS = {2: 2000, 3: 500, 4: 300}
 if os.environ.get("GPUSHMEM_MEMORY") == "weak":  # each round is in an order of its own: few will do
     ROUNDS = {2: 500, 3: 300, 4: 200}
 if pes.CHECKED:

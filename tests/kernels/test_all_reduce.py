@@ -114,7 +114,7 @@ def test_the_norm_is_numpys(run_pes, n_pes):
 
     results = run_pes(n_pes, body, timeout=150)
     assert all(bits == results[0] for bits in results)
-    assert len(results[0]) == (4 + 2) * 5 * 2 * 2
+    assert len(results[0]) == (len(ALGORITHMS) + 2) * 5 * 2 * 2
 
 
 @shmem.jit
