@@ -18,7 +18,8 @@ DEFAULT_HEAP = 64 << 20
 BACKEND = os.environ.get("GPUSHMEM_BACKEND") or "cpu"  # of the PEs that tests run in
 ON_GPUS = BACKEND == "nvshmem"
 NODES = int(os.environ.get("GPUSHMEM_NODES") or 1)  # that they are on, where it divides the PEs
-CALLED = BACKEND != "cpu" and os.environ.get("GPUSHMEM_MEMORY") == "weak"  # for each access
+# Each access to memory is a call: large copies would take minutes.
+CALLED = BACKEND != "cpu" and os.environ.get("GPUSHMEM_MEMORY") == "weak"
 CHECKED = False  # whether jobs are checked: pytest --gpushmem-check
 checked_jobs = 0
 

@@ -513,7 +513,7 @@ def refusals(word, ints, floats, small, far, src):
         (lambda: shmem.signal_op(word, 1, add, None), "there is no PE None"),
         (lambda: shmem.put_signal(ints, src[:, 1], word, 1, add, 0), "put_signal: src is not cont"),
         (lambda: shmem.put_signal(ints[1:], src, word, 1, add, 0),
-         "put_signal: the target has 3 elements, 4 are to be copied"),
+         "put_signal: the target has 3 elements, (4 are|the source 4)"),
         (lambda: shmem.put_signal(floats, src, word, 1, add, 0), "put_signal: dst is float64, src"),
         (lambda: shmem.signal_op(odd, 1, add, 0), f"signal_op.*{unaligned}"),
         (lambda: shmem.signal_fetch(odd), f"signal_fetch.*{unaligned}"),
