@@ -143,7 +143,8 @@ def alone():
 
     if pes.ON_GPUS:
         gpus.need()
-    shmem.init(heap_size="16M")
+    with pes.on_nodes(1):
+        shmem.init(heap_size="16M")
     yield
     shmem.finalize()
 

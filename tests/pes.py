@@ -2,6 +2,7 @@
 
 import inspect
 import os
+from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
@@ -16,6 +17,9 @@ from tests import gpus
 DEFAULT_HEAP = 64 << 20
 BACKEND = os.environ.get("GPUSHMEM_BACKEND") or "cpu"  # of the PEs that tests run in
 ON_GPUS = BACKEND == "nvshmem"
+NODES = int(os.environ.get("GPUSHMEM_NODES") or 1)  # that they are on, where it divides the PEs
+# Each access to memory is a call: large copies would take minutes.
+CALLED = BACKEND != "cpu" and os.environ.get("GPUSHMEM_MEMORY") == "weak"
 CHECKED = False  # whether jobs are checked: pytest --gpushmem-check
 checked_jobs = 0
 
@@ -37,9 +41,10 @@ def run_pes(n, function, *args, timeout=150, heap_size=DEFAULT_HEAP):
         return function(*args)
 
     try:
-        outcome, results = collect(
-            n, body, backend=BACKEND, keep=outputs, heap_size=heap_size, limit=timeout
-        )
+        with on_nodes(n):
+            outcome, results = collect(
+                n, body, backend=BACKEND, keep=outputs, heap_size=heap_size, limit=timeout
+            )
         if outcome.code:
             printed = "".join(f"--- PE {pe}\n{_read(fd).decode()}" for pe, fd in enumerate(outputs))
             gpus.skip_if_forbidden(printed)
@@ -64,6 +69,54 @@ def run_checked(n, function, *args, **options):
     if found.problems or found.unchecked:
         pytest.fail("\n".join([found.text(), *found.unchecked]), pytrace=False)
     return results
+
+
+def nodes_of(n):
+    """The number of nodes of a job of `n` PEs: each PE is one where they cannot be divided."""
+    return n if n % NODES else NODES
+
+
+def options(n):
+    """Those of the command that runs a job of `n` PEs."""
+    return ("--nodes", nodes_of(n)) if NODES > 1 else ()
+
+
+@contextmanager
+def on_nodes(n):
+    """Within, a job of `n` PEs may be made.
+
+    All that this process compiles is for PEs on several nodes, if GPUSHMEM_NODES says so: they may
+    be on one, too.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if NODES > 1:
+            local.preload(BACKEND)  # while the variable is as the user has set it
+            patch.setenv("GPUSHMEM_NODES", str(nodes_of(n)))
+        yield
+
+
+def on_several_nodes(why):
+    """A mark for a test, or a case of one, that needs PEs whose memory is mapped."""
+    return pytest.mark.skipif(NODES > 1, reason=f"several nodes: {why}")
+
+
+def sendable(array):
+    """Device memory that may be sent to, or received from, all PEs."""
+    import gpushmem as shmem
+
+    return shmem.register(array) if NODES > 1 and array.size else array
+
+
+def to_send(values):
+    """The same, with a copy of `values`."""
+    import gpushmem as shmem
+
+    return sendable(shmem.to_device(values))
+
+
+def whole_warps(n_threads):
+    """Threads of a block: NVSHMEM sends over a network with whole warps only."""
+    return -(-n_threads // 32) * 32 if NODES > 1 else n_threads
 
 
 def repeated(n, if_checked=30):

@@ -29,7 +29,7 @@ OFTEN = [(path, 3) for path in EXAMPLES if path.stem != "train_digits"]
 def test_example_runs(run_cli, path, n_pes):
     if pes.ON_GPUS:
         gpus.need_one_each(n_pes)
-    done = run_cli("run", "-n", n_pes, path, timeout=150, code=0)
+    done = run_cli("run", "-n", n_pes, *pes.options(n_pes), path, timeout=150, code=0)
     assert done.stderr == ""
 
 
@@ -39,7 +39,7 @@ def test_training_does_not_depend_on_the_number_of_pes(run_cli):
 
     def lines(n_pes):
         path = ROOT / "examples/train_digits.py"
-        done = run_cli("run", "-n", n_pes, path, timeout=150, code=0)
+        done = run_cli("run", "-n", n_pes, *pes.options(n_pes), path, timeout=150, code=0)
         assert done.stderr == ""
         found = re.findall(r"epoch +(\d+)  loss (\S+)  test accuracy (\S+)%", done.stdout)
         assert [int(epoch) for epoch, _, _ in found] == list(range(1, 16))

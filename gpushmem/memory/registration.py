@@ -124,6 +124,8 @@ class Registrations:
                 f"register: {type(buffer).__name__} is not an array: it has neither "
                 "__array_interface__ nor __dlpack__; numpy.asarray(it) may share its memory"
             )
+        if isinstance(buffer, DeviceArray):
+            memory = memory.view(buffer.dtype)  # the interface has no name for bfloat16
         for refused, why in REFUSED:
             if refused(memory):
                 raise ArgumentError(f"register: {_words(buffer, memory)}: {why}")

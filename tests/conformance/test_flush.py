@@ -7,6 +7,7 @@ from numba import cuda
 import gpushmem as shmem
 from gpushmem.ops import OPS
 from gpushmem.ops.row import FLUSH, QUIET, Completion
+from tests.pes import sendable
 
 PES = [1, 2, 3]
 SCOPES = {"": 1, "_warp": 32, "_block": 96}  # form: threads of a block
@@ -66,7 +67,7 @@ def test_a_source_changed_after_it_does_not_change_what_arrives(run_pes, form, n
 @pytest.mark.parametrize("on_stream", [False, True])
 def test_on_the_host_and_on_a_stream(run_pes, on_stream, n_pes):
     def body(dst, me, right):
-        src = shmem.device_array(N, "int64")
+        src = sendable(shmem.device_array(N, "int64"))
         stream = shmem.stream() if on_stream else None
         for row, values in enumerate(sent(me)):
             src.copy_from(values)

@@ -13,11 +13,13 @@ from numba import cuda
 
 import gpushmem as shmem
 from tests import pes
-from tests.pes import compile_first, repeated
+from tests.pes import compile_first, repeated, sendable, to_send, whole_warps
 
 PES = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))]
 # More PEs than cores take turns, which takes time.
 ROUNDS = {2: 100_000, 3: 30_000, 4: 20_000}
+if pes.NODES > 1:
+    ROUNDS = {2: 2000, 3: 500, 4: 300}
 if os.environ.get("GPUSHMEM_MEMORY") == "weak":  # each round is in an order of its own: few will do
     ROUNDS = {2: 500, 3: 300, 4: 200}
 if pes.CHECKED:
@@ -90,8 +92,20 @@ def by_iput(row, src, pe):
 @shmem.jit(device=True)
 def by_store(row, src, pe):
     there = shmem.peer_array(row, pe)
+    if there.ctypes.data == 0:  # on another node
+        by_p(row, src, pe)
+        return
     for i in range(src.size):
         there[i] = src[i]
+
+
+@shmem.jit(device=True)
+def store(place, value, pe):
+    there = shmem.peer_array(place, pe)
+    if there.ctypes.data == 0:
+        shmem.p(place, value, pe)
+    else:
+        there[0] = value
 
 
 SENDS = {"p": by_p, "put": by_put, "put_nbi": by_put_nbi, "iput": by_iput, "store": by_store}
@@ -389,9 +403,10 @@ def strided_in_block(row, src, pe):
     shmem.iput_block(row, src, 1, 1, src.size, pe)
 
 
-GROUPS = {"each thread": (each_its_part, 8), "put_block": (shmem.put_block, 8),
-          "put_nbi_block": (shmem.put_nbi_block, 40), "put_warp": (shmem.put_warp, 32),
-          "iput_block": (strided_in_block, 8)}  # fmt: skip
+GROUPS = {"each thread": (each_its_part, 8), "put_block": (shmem.put_block, whole_warps(8)),
+          "put_nbi_block": (shmem.put_nbi_block, whole_warps(40)),
+          "put_warp": (shmem.put_warp, 32),
+          "iput_block": (strided_in_block, whole_warps(8))}  # fmt: skip
 
 
 @pytest.mark.parametrize("n_pes", PES)
@@ -454,7 +469,7 @@ def store_buffering(x, turn, one, got, seen, rounds):
         elif write == 3:
             shmem.atomic_add(place, 1, mine)
         else:
-            shmem.peer_array(x, mine)[k, me] = 1
+            store(x[k, me : me + 1], 1, mine)
         shmem.quiet()
         if read == 0:
             seen[k] = shmem.g(there, theirs)
@@ -481,8 +496,8 @@ def test_who_writes_quiets_and_reads_is_seen_or_sees(run_pes, n_pes):
     def body():
         x, turn = shmem.zeros((rounds + 1, 2), "uint64"), shmem.zeros(1, "uint64")
         got = shmem.to_device(np.zeros(rounds + 1, np.int64))
-        seen = shmem.to_device(np.ones(rounds + 1, np.uint64))
-        one = shmem.to_device(np.ones(1, np.uint64))
+        seen = to_send(np.ones(rounds + 1, np.uint64))
+        one = to_send(np.ones(1, np.uint64))
         if shmem.my_pe() < 2:
             store_buffering[1, 1](x, turn, one, got, seen, rounds)
         return seen.numpy(), got.numpy()
@@ -570,7 +585,8 @@ def test_who_is_told_by_who_was_told_sees_what_the_first_wrote(run_pes, n_pes):
             shmem.zeros(2, "uint64"),
         )
         wrong = shmem.to_device(np.zeros((len(RELAYED), len(TOLD)), np.int64))
-        relay[1, 1](data, src, told, shmem.device_array(W, "int64"), wrong, rounds)
+        fetched = sendable(shmem.device_array(W, "int64"))
+        relay[1, 1](data, src, told, fetched, wrong, rounds)
         return wrong.numpy()
 
     assert named(in_pes(run_pes, n_pes, body), RELAYED, TOLD) == {}
@@ -596,7 +612,7 @@ def grow(way, place, k, one):
     elif way == 3:
         shmem.atomic_set(place, k, 1)
     elif way == 4:
-        shmem.peer_array(place, 1)[0] = k
+        store(place, k, 1)
     elif way == 5:
         shmem.signal_op(place, 1, shmem.SIGNAL_ADD, 1)
     else:
@@ -665,7 +681,7 @@ def test_one_element_is_never_seen_to_go_back(run_pes, n_pes):
 
     def body():
         x, done, looked = (shmem.zeros(n, "uint64") for n in ((WAYS, 8), 1, 1))
-        one = shmem.to_device(np.zeros(2, np.uint64))
+        one = to_send(np.zeros(2, np.uint64))
         wrong = shmem.to_device(np.zeros((WAYS, len(SEEN_BY)), np.uint64))
         seen = shmem.to_device(np.zeros(WAYS, np.uint64))
         grow_and_look[1, 1](x, one, done, looked, wrong, seen, rounds)
@@ -771,8 +787,11 @@ def meet_and_fetch(data, other, src, told, fetched, wrong, rounds):
                 fetched[i] = shmem.g(row[i:], right)
         else:
             there = shmem.peer_array(row, right)
-            for i in range(row.size):
-                fetched[i] = there[i]
+            if there.ctypes.data == 0:
+                shmem.get(fetched, row, right)
+            else:
+                for i in range(row.size):
+                    fetched[i] = there[i]
         for i in range(row.size):
             if fetched[i] != 1000 * k + 100 * right + i:
                 wrong[meeting, how, 0] += 1
@@ -797,7 +816,7 @@ def test_who_has_met_the_others_sees_what_they_wrote_before(run_pes, n_pes):
 
     def body():
         data, other = shmem.full((2, W), POISON), shmem.full((2, W), POISON)
-        src, fetched = shmem.zeros(W, "int64"), shmem.device_array(W, "int64")
+        src, fetched = shmem.zeros(W, "int64"), sendable(shmem.device_array(W, "int64"))
         told = shmem.zeros(2, "uint64")
         wrong = shmem.to_device(np.zeros((len(MEETINGS), len(FETCHES), 2), np.int64))
         meet_and_fetch[1, 1](data, other, src, told, fetched, wrong, rounds)

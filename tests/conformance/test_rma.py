@@ -8,7 +8,7 @@ from numba.core.errors import TypingError
 import gpushmem as shmem
 from gpushmem.errors import ArgumentError, SymmetryError
 from gpushmem.ops import OPS
-from tests.pes import BACKEND, compile_first
+from tests.pes import BACKEND, CALLED, compile_first, to_send
 
 PES = [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4, 8))]
 PAIR = np.dtype([("a", "i1"), ("b", "f8"), ("c", "i2", 3)])
@@ -84,7 +84,7 @@ def test_all_dtypes_and_layouts(run_pes, name, dtypes, n_pes):
         me, right = shmem.my_pe(), (shmem.my_pe() + 1) % n_pes
         putting = op.base in ("put", "iput")
         there, here = numbers(me, dtype), numbers(me + 100, dtype)
-        symmetric, local = shmem.array(there), shmem.to_device(here)
+        symmetric, local = shmem.array(there), to_send(here)
         dst, src = (symmetric, local) if putting else (local, symmetric)
         d, s, ds, ss, n = layout
         if not on_host:
@@ -458,7 +458,7 @@ def test_nothing_is_moved_to_anywhere(run_pes):
 @pytest.mark.parametrize("shift", [0, 1, 63])
 def test_large_copies(run_pes, shift):
     """More than the caches keep: another way of copying, up to any byte and from any byte on."""
-    n = (24 << 20) + 77
+    n = (1 << 16 if CALLED else 24 << 20) + 77
 
     @shmem.jit
     def move(there, back, src, pe):
@@ -470,7 +470,7 @@ def test_large_copies(run_pes, shift):
     def body():
         shmem.init()
         me = shmem.my_pe()
-        src = shmem.to_device(np.random.default_rng(me).integers(0, 255, n, np.uint8))
+        src = to_send(np.random.default_rng(me).integers(0, 255, n, np.uint8))
         there, back = shmem.full(n + 200, 255, np.uint8), shmem.full(n + 2, 254, np.uint8)
         move[1, 1](there, back, src, 1 - me)
         shmem.barrier_all()

@@ -10,7 +10,7 @@ from numba.core.errors import TypingError
 
 import gpushmem as shmem
 from gpushmem.errors import ArgumentError, SymmetryError, TeamError
-from tests.pes import BACKEND, compile_first
+from tests.pes import BACKEND, compile_first, nodes_of, on_several_nodes
 
 PES = [1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
 WORLD, INVALID = shmem.TEAM_WORLD, shmem.TEAM_INVALID
@@ -61,12 +61,14 @@ def compiled():
 def test_predefined_teams(run_pes, n_pes):
     def body():
         shmem.init()
-        me, teams = shmem.my_pe(), (WORLD, shmem.TEAM_SHARED, shmem.TEAM_NODE)
+        me, size = shmem.my_pe(), n_pes // nodes_of(n_pes)
+        node = range(me // size * size, me // size * size + size)
+        teams = {WORLD: range(n_pes), shmem.TEAM_SHARED: node, shmem.TEAM_NODE: node}
         assert all(teams)
         assert not INVALID
-        for team in teams:
-            for other in teams:
-                assert told(team, other) == of_members(range(n_pes), n_pes, me)
+        for team, pes in teams.items():
+            for other, others in teams.items():
+                assert told(team, other) == of_members(pes, n_pes, me, others)
             assert told(team, INVALID)[2:] == [-1] * (n_pes + 4)
             shmem.barrier(team)
             with pytest.raises(ArgumentError, match=f"team_destroy: {team!r} is predefined"):
@@ -540,6 +542,8 @@ def test_each_init_starts_afresh(run_pes):
 
 # --- memory of other PEs
 
+NEAR = on_several_nodes("no PE's memory is another's to store to")
+
 
 @shmem.jit
 def through_peers(x, plane, got):
@@ -559,7 +563,7 @@ def through_peers(x, plane, got):
         got[4 + t] = shmem.peer_array(x[4:], (me - 1) % n)[t]
 
 
-@pytest.mark.parametrize("n_pes", [1, 3])
+@pytest.mark.parametrize("n_pes", [1, pytest.param(3, marks=NEAR)])
 def test_peer_arrays_in_kernels(run_pes, n_pes):
     compile_first(through_peers, np.zeros(1, int), np.zeros((1, 1), int), np.zeros(1, int))
 
@@ -582,7 +586,7 @@ def test_peer_arrays_in_kernels(run_pes, n_pes):
         assert got.tolist() == [100 * leftmost, *(1000 * left + np.arange(1, 8)), -7]
 
 
-@pytest.mark.parametrize("n_pes", [1, 3])
+@pytest.mark.parametrize("n_pes", [1, pytest.param(3, marks=NEAR)])
 def test_peer_arrays_on_the_host(run_pes, n_pes):
     def body():
         shmem.init()
@@ -629,6 +633,7 @@ def after(values, x, plane):
     x[1], x[3:5], plane[1, 2], plane[2], plane[0, :2] = values[:5]
 
 
+@NEAR
 @pytest.mark.parametrize("on_host", [False, True])
 def test_multicast_arrays_reach_the_team_and_nobody_else(run_pes, on_host):
     n_pes = 5

@@ -1,5 +1,6 @@
 """Waits with `timeout_ns`: every operation, in kernels, on the host and on streams."""
 
+import os
 import time
 
 import numpy as np
@@ -150,7 +151,8 @@ def test_without_a_timeout_waits_return_what_they_did(run_pes):
     lowering.install()
     types = [typeof(a, Purpose.argument) for a in (np.zeros(1, np.uint64), np.zeros(1, int))]
     code = [Kernel(k.py_func).compile(tuple(types)).assembly() for k in (none, some)]
-    assert ["clock_gettime" in text for text in code] == [False, True]
+    if os.environ.get("GPUSHMEM_MEMORY") != "weak":  # whose accesses look at the clock
+        assert ["clock_gettime" in text for text in code] == [False, True]
 
 
 @pytest.mark.host_memory

@@ -10,7 +10,7 @@ from numba.core.errors import TypingError
 
 import gpushmem as shmem
 from gpushmem.errors import ArgumentError, SymmetryError
-from tests.pes import BACKEND, compile_first
+from tests.pes import BACKEND, compile_first, options, sendable
 
 PES = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
 DTYPES = ["int16", "int32", "int64", "uint16", "uint32", "uint64"]
@@ -157,7 +157,7 @@ def test_waiting_for_all_pes_and_seeing_what_they_sent(run_pes, n_pes, dtype):
     def body():
         shmem.init()
         data = shmem.zeros((2, n_pes, n), "int64")
-        flags, src = shmem.zeros(n_pes, dtype), shmem.device_array(n, "int64")
+        flags, src = shmem.zeros(n_pes, dtype), sendable(shmem.device_array(n, "int64"))
         indices, seen, wrong = np.zeros(n_pes, int), np.zeros(n_pes, np.int32), np.zeros(1, int)
         exchange[1, 1](data, src, flags, indices, seen, wrong)
         shmem.barrier_all()
@@ -296,5 +296,5 @@ for shape in (1, 2), (3, 1):
 def test_a_loop_that_polls_lets_other_threads_run(run_cli, tmp_path, loop):
     path = tmp_path / "polling.py"
     path.write_text(POLLING.format(loop))
-    done = run_cli("run", "--backend", "cpu", "-n", 1, path, timeout=60, code=0)
+    done = run_cli("run", "--backend", "cpu", "-n", 1, *options(1), path, timeout=60, code=0)
     assert done.stdout.split() == ["1.0", "1.0"]

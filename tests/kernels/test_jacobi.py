@@ -6,9 +6,9 @@ from gpushmem.kernels.jacobi import Jacobi, cut, reference, smallest_faces
 from numba import cuda
 
 import gpushmem as shmem
-from tests.pes import repeated, some_of
+from tests.pes import repeated, some_of, whole_warps
 
-BLOCKS_AND_THREADS = [(1, 1), (2, 4), (3, 32)]
+BLOCKS_AND_THREADS = [(n, whole_warps(threads)) for n, threads in ((1, 1), (2, 4), (3, 32))]
 # By the number of PEs, shapes and grids: they do not divide, and have parts of 1 and 2 cells.
 GRIDS = {
     1: [((5, 7), (1, 1)), ((1, 1), (1, 1)), ((3, 4, 5), (1, 1, 1))],
@@ -102,7 +102,9 @@ def many_calls(periodic, blocks, threads, calls):
     shmem.init()
     shape, me = (7, 6), shmem.my_pe()
     rng = np.random.default_rng(me)
-    plan = Jacobi(shape=shape, dtype="float64", periodic=periodic, blocks=blocks, threads=threads)
+    plan = Jacobi(
+        shape=shape, dtype="float64", periodic=periodic, blocks=blocks, threads=whole_warps(threads)
+    )
     field = reference(some_field(shape, "float64"), 0, periodic)
     u, sink = plan.scatter(field), shmem.to_device(np.zeros(1, "int64"))
     log = shmem.device_array((calls, *u.shape), "float64")
@@ -135,7 +137,9 @@ def test_cells_that_were_changed_reach_the_neighbours(run_pes):
     def body():
         shmem.init()
         shape, me = (8, 5), shmem.my_pe()
-        with Jacobi(shape=shape, grid=(2, 2), dtype="float32", blocks=2, threads=2) as plan:
+        with Jacobi(
+            shape=shape, grid=(2, 2), dtype="float32", blocks=2, threads=whole_warps(2)
+        ) as plan:
             owner = np.full([n + 2 for n in shape], -1, "float32")
             for pe in range(4):
                 own = plan._part(pe)

@@ -11,10 +11,10 @@ from gpushmem.kernels.moe_parts import through_int8
 from numba import cuda
 
 import gpushmem as shmem
-from tests.pes import repeated, some_of
+from tests.pes import repeated, sendable, some_of, to_send, whole_warps
 
 SIZES = "tokens", "hidden", "experts", "top_k"
-LAUNCHES = [(1, 1), (2, 4), (3, 32)]
+LAUNCHES = [(blocks, whole_warps(threads)) for blocks, threads in ((1, 1), (2, 4), (3, 32))]
 # PEs, and whether with few dtypes.
 PES = [(1, True), (3, True)]
 PES += [pytest.param(n, False, marks=pytest.mark.slow) for n in (1, 2, 3, 4, 5, 8)]
@@ -83,7 +83,7 @@ def check_received(plan, received, xs, choices):
 def around(plan, xs, choices, weights, expert):
     """Dispatch, apply `expert(e, rows)` to what has come, combine; returns this PE's result."""
     me = plan.my_pe
-    arrays = (shmem.to_device(a[me]) for a in (xs, choices, weights))
+    arrays = (to_send(a[me]) for a in (xs, choices, weights))
     x, chosen, weight = arrays
     out = shmem.to_device(np.full(xs[me].shape, np.nan, xs[me].dtype))
     received = plan.dispatch(x, chosen)
@@ -93,7 +93,7 @@ def around(plan, xs, choices, weights, expert):
     for (local, source), count in np.ndenumerate(counts):
         place = slice(starts[local, source], starts[local, source] + count)
         made[place] = expert(plan.first_expert + local, rows[place])
-    plan.combine(shmem.to_device(made), weight, out=out)
+    plan.combine(to_send(made), weight, out=out)
     return out.numpy()
 
 
@@ -157,7 +157,7 @@ def every_layer(dtypes):
             matrices = [shmem.to_device(w[mine]) for w in (w1, w2)]
             for call in range(2):
                 inputs = inputs_of(n, call, *sizes, dtype, way)
-                arrays = [shmem.to_device(a[me]) for a in inputs]
+                arrays = [to_send(a[me]) for a in inputs]
                 out = shmem.device_array(inputs[0][me].shape, dtype)
                 plan(*arrays, *matrices, out=out)
                 wide = [[a.astype("float64") for a in inputs[0]], *inputs[1:]]
@@ -222,7 +222,7 @@ def test_int8_is_off_by_half_a_step(run_pes):
         x[7], x[8, 1:] = 0, 0
         plan = ExpertParallel(tokens=50, hidden=67, experts=2, top_k=1, dtype="f4", wire="int8")
         chosen = np.full((50, 1), 1 - shmem.my_pe(), "i4")
-        rows, starts, counts = plan.dispatch(*map(shmem.to_device, (x, chosen)))
+        rows, starts, counts = plan.dispatch(*map(to_send, (x, chosen)))
         assert counts.numpy()[0, 1 - shmem.my_pe()] == 50
         got = rows.numpy()[starts.numpy()[0, 1 - shmem.my_pe()] :][:50]
         largest = np.abs(x).max(axis=1, keepdims=True)
@@ -281,7 +281,7 @@ def many_calls(make, apply, calls):
     rng = np.random.default_rng(me)
     tokens, hidden, experts, top_k = 6, 5, 4, 2
     plan = make(tokens, hidden, experts, top_k)
-    x, out = (shmem.device_array((tokens, hidden), "float32") for _ in range(2))
+    x, out = (sendable(shmem.device_array((tokens, hidden), "float32")) for _ in range(2))
     chosen, weights = (shmem.device_array((tokens, top_k), kind) for kind in ("int32", "float32"))
     wrong = shmem.to_device(np.zeros(1, "int64"))
     pause = shmem.to_device(np.zeros(1, "int64"))
@@ -384,10 +384,12 @@ def test_the_experts_networks_as_a_launch_of_their_own(run_pes):
         w1, w2 = (rng.normal(size=(5, *shape)).astype("f4") / 8 for shape in ((6, 9), (9, 6)))
         plan = ExpertParallel(tokens=20, hidden=6, experts=5, top_k=2, dtype="f4", form=form)
         mine = slice(plan.first_expert, plan.first_expert + plan.local_experts)
-        x, chosen, weights = (shmem.to_device(a[plan.my_pe]) for a in inputs)
+        x, chosen, weights = (to_send(a[plan.my_pe]) for a in inputs)
         out = shmem.device_array(x.shape, "f4")
         received = plan.dispatch(x, chosen)
-        y, hidden = (shmem.device_array(s, "f4") for s in (received.rows.shape, (2, most, 9)))
+        y, hidden = (
+            sendable(shmem.device_array(s, "f4")) for s in (received.rows.shape, (2, most, 9))
+        )
         matrices = [shmem.to_device(w[mine]) for w in (w1, w2)]
         expert_ffn(received, *matrices, out=y, hidden=hidden, threads=2)
         plan.combine(y, weights, out=out)

@@ -3,6 +3,7 @@
 import gc
 import weakref
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -192,6 +193,12 @@ def test_device_arrays_can_be_registered(alone):
     assert b.numpy().tolist() == [1, 5, 3]
     with pytest.raises(ArgumentError, match="a DeviceArray is already device memory"):
         shmem.register(shmem.peer_array(a, 0))
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, [("a", "i1"), ("b", "f8")]])
+def test_device_arrays_are_registered_with_their_dtype(alone, dtype):
+    b = shmem.to_device(np.ones(3, dtype))
+    assert shmem.register(b).dtype == b.dtype == dtype
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 10), (2, 6), (0, 3), (9, 10), (4, 8)])

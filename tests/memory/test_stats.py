@@ -10,6 +10,7 @@ import pytest
 import gpushmem as shmem
 from gpushmem.errors import ArgumentError, NotInitializedError, ShmemError, SymmetryError
 from gpushmem.memory.stats import HeapStats
+from tests.pes import sendable
 
 
 def line_of(marker):
@@ -221,7 +222,7 @@ def test_bytes_and_views_of_them(run_pes):
         words = raw.view("int32").reshape(3, 4)
         words.copy_from(1000 * me + np.arange(12).reshape(3, 4))
         shmem.barrier_all()
-        got = shmem.device_array(48, "uint8")
+        got = sendable(shmem.device_array(48, "uint8"))
         shmem.get(got, raw, (me + 1) % n)
         result = got.view("int32").numpy().tolist(), words[1:].view(np.int64).shape, raw.shape
         shmem.free(words)

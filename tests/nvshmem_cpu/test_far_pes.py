@@ -126,6 +126,47 @@ with shmem.session(heap_size="1M") as world:
 """
 
 
+STRIDED = """
+import numpy as np
+import gpushmem as shmem
+
+@shmem.jit
+def copies(dst, back, src, pe):
+    shmem.iput(dst[0], src, 2, 3, 5, pe)
+    shmem.iput_warp(dst[1], src, 2, 3, 5, pe)
+    shmem.iput_block(dst[2], src, 2, 3, 5, pe)
+    shmem.barrier_all_block()
+    shmem.iget(back[0], dst, 1, 2, 15, pe)
+    shmem.iget_warp(back[1], dst, 1, 2, 15, pe)
+    shmem.iget_block(back[2], dst, 1, 2, 15, pe)
+
+with shmem.session(heap_size="4M") as world:
+    me, pe, k = world.my_pe, 1 - world.my_pe, np.arange(15)
+    src = shmem.array(k + 50 * me)
+    dst, back = shmem.full((3, 10), 99), shmem.zeros((3, 15), "int64")
+    copies[1, 64](dst, back, src, pe)
+    wanted = np.full((3, 10), 99)
+    wanted[:, ::2] = 3 * k[:5] + 50 * pe
+    assert np.array_equal(dst.numpy(), wanted), dst.numpy()
+    mine = np.tile(3 * k[:5] + 50 * me, (3, 3))
+    assert np.array_equal(back.numpy(), mine), back.numpy()
+"""
+
+MANY = """
+import gpushmem as shmem
+
+@shmem.jit
+def add(x, pe, n):
+    for _ in range(n):
+        shmem.atomic_add(x, 1, pe)
+
+with shmem.session(heap_size="4M"):
+    x = shmem.zeros(1, "int64")
+    add[1, 1](x, 1 - shmem.my_pe(), 20_000)
+    shmem.barrier_all()
+    assert x.numpy()[0] == 20_000, x.numpy()
+"""
+
 WEAK = "--memory", "weak", "--seed", 3
 
 
@@ -138,6 +179,16 @@ def run(run_cli, tmp_path, text, *options, n=2, code=0):
 
 def test_all_kinds_of_operations(run_cli, tmp_path):
     run(run_cli, tmp_path, ALL_KINDS, *WEAK, n=4)
+
+
+@pytest.mark.slow
+def test_strided_copies(run_cli, tmp_path):
+    """NVSHMEM has none over a network: elements go one by one."""
+    run(run_cli, tmp_path, STRIDED)
+
+
+def test_the_stack_does_not_grow_with_the_number_of_requests(run_cli, tmp_path):
+    run(run_cli, tmp_path, MANY)
 
 
 def test_weak_memory_shows_what_a_fence_is_for(run_cli, tmp_path):

@@ -39,8 +39,10 @@ def test_pytorch_is_loaded_by_who_uses_it_only():
 
 
 @pytest.mark.timeout(600)
-def test_a_sample_of_the_suite():
-    env = os.environ | {"GPUSHMEM_BACKEND": "nvshmem-cpu"}
+@pytest.mark.parametrize("n_nodes", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_a_sample_of_the_suite(n_nodes):
+    """On several nodes: jobs of 2 and 3 PEs, of which each is a node, and one PE."""
+    env = os.environ | {"GPUSHMEM_BACKEND": "nvshmem-cpu", "GPUSHMEM_NODES": n_nodes}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0",
                "-m", "gpu or not slow"]  # fmt: skip
     done = subprocess.run(

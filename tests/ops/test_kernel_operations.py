@@ -11,6 +11,7 @@ import gpushmem as shmem
 from gpushmem.ops import OPS
 from gpushmem.ops.roles import Pe, Remote
 from gpushmem.ops.row import declare, reads, updates, writes
+from tests.pes import sendable, to_send
 
 PES = [1, 2, 3, 8]
 POISON = -7
@@ -63,7 +64,7 @@ def test_put_goes_to_the_right_pe_and_place(run_pes, n_pes, nbi, scope):
     def body():
         me = shmem.my_pe()
         dst = shmem.full(n + 20, POISON, dtype="int64")
-        src = shmem.to_device(marked(n, me))
+        src = to_send(marked(n, me))
         send[1, threads_of(scope)](dst, src)
         shmem.barrier_all()
         return dst.numpy()
@@ -88,7 +89,7 @@ def test_get_fetches_from_the_right_pe_and_place(run_pes, n_pes, nbi, scope):
     @started
     def body():
         src = shmem.array(marked(n + 10, shmem.my_pe()))
-        dst = shmem.device_array(n, "int64")
+        dst = sendable(shmem.device_array(n, "int64"))
         dst.copy_from(POISON)
         fetch[1, threads_of(scope)](dst, src)
         got = dst.numpy()

@@ -12,7 +12,8 @@ from numba.cuda import cgutils, types
 
 from gpushmem.backends.code import contiguous, with_signature
 from gpushmem.backends.nvshmem import gemm, multicast
-from gpushmem.backends.nvshmem.device_calls import call, intrinsic
+from gpushmem.backends.nvshmem.device_calls import Value, call, data_of, intrinsic
+from gpushmem.ops import OPS
 from gpushmem.ops.roles import Timeout
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 
@@ -62,6 +63,30 @@ def workspace(typingctx: Any, first: Any, count: Any) -> Any:
         return contiguous(context, builder, result, start, args[1:])
 
     return result(types.intp, types.intp), codegen
+
+
+@intrinsic
+def is_mapped(typingctx: Any, array: Any, pe: Any) -> Any:
+    """Whether loads and stores reach a symmetric array on `pe`."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        values = [Value(array, args[0]), Value(types.intp, args[1])]
+        address = call(context, builder, "gpushmem_ptr", values)
+        return builder.icmp_unsigned("!=", address, address.type(0))
+
+    return types.boolean(array, types.intp), codegen
+
+
+@intrinsic
+def element(typingctx: Any, array: Any, index: Any) -> Any:
+    """One element of a contiguous array, counted row by row, as an array."""
+    result = types.Array(array.dtype, 1, "C")
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        start = builder.gep(data_of(context, builder, Value(array, args[0])), args[1:])
+        return contiguous(context, builder, result, start, [args[1].type(1)])
+
+    return result(array, types.intp), codegen
 
 
 # --- waits: without a timeout NVSHMEM's own, otherwise tests until the time is over
@@ -118,7 +143,7 @@ def _timed(test: Any, nothing: int, hopeless: Any) -> Any:
     return timed
 
 
-# --- collectives. Everywhere member `(me + k) % n` comes k-th, so not all send to one at once.
+# --- strided copies
 
 
 @cuda.jit(device=True)
@@ -138,6 +163,64 @@ def for_block():
 
 # Scope -> synchronises its threads.
 TOGETHER = {THREAD: for_thread, WARP: for_warp, BLOCK: for_block}
+
+
+@cuda.jit(device=True)
+def place():
+    """The thread's number in its block, and the threads of the block."""
+    at, size = cuda.threadIdx, cuda.blockDim
+    return at.x + size.x * (at.y + size.y * at.z), size.x * size.y * size.z
+
+
+@cuda.jit(device=True)
+def in_warp():
+    thread, n = place()
+    return thread % 32, min(32, n - thread // 32 * 32)
+
+
+@cuda.jit(device=True)
+def only():
+    return 0, 1
+
+
+# Scope -> the thread's number, and that of threads.
+SHARES = {THREAD: only, WARP: in_warp, BLOCK: place}
+
+
+# NVSHMEM has strided copies for mapped PEs only: between others elements go one by one.
+
+
+def _iput(op: Op, core: Core, given: Given) -> Callable[..., Any]:
+    near, p, share, together = core[op.name], core["p"], SHARES[op.scope], TOGETHER[op.scope]
+
+    def iput(dst, src, dst_stride, src_stride, nelems, pe):
+        if is_mapped(dst, pe):
+            near(dst, src, dst_stride, src_stride, nelems, pe)
+            return
+        first, step = share()
+        for i in range(first, nelems, step):
+            p(element(dst, i * dst_stride), element(src, i * src_stride)[0], pe)
+        together()
+
+    return iput
+
+
+def _iget(op: Op, core: Core, given: Given) -> Callable[..., Any]:
+    near, g, share, together = core[op.name], core["g"], SHARES[op.scope], TOGETHER[op.scope]
+
+    def iget(dst, src, dst_stride, src_stride, nelems, pe):
+        if is_mapped(src, pe):
+            near(dst, src, dst_stride, src_stride, nelems, pe)
+            return
+        first, step = share()
+        for i in range(first, nelems, step):
+            element(dst, i * dst_stride)[0] = g(element(src, i * src_stride), pe)
+        together()
+
+    return iget
+
+
+# --- collectives. Everywhere member `(me + k) % n` comes k-th, so not all send to one at once.
 
 
 def _broadcast(op: Op, core: Core, given: Given) -> Callable[..., Any]:
@@ -184,7 +267,8 @@ def _collect(op: Op, core: Core, given: Given) -> Callable[..., Any]:
 
 def _alltoalls(op: Op, core: Core, given: Given) -> Callable[..., Any]:
     team_n_pes, team_my_pe, translate, _ = (core[name] for name in ASKING)
-    iput, sync, barrier = (core[name + op.form] for name in ("iput", "sync", "barrier"))
+    sync, barrier = (core[name + op.form] for name in ("sync", "barrier"))
+    iput = cuda.jit(device=True)(_iput(OPS[f"iput{op.form}"], core, given))
 
     def alltoalls(team, dst, src, dst_stride, src_stride, nelems):
         n, me = team_n_pes(team), team_my_pe(team)
@@ -211,6 +295,8 @@ CHOICES = {
     "broadcast": _broadcast,
     "collect": _collect,
     "alltoalls": _alltoalls,
+    "iput": _iput,
+    "iget": _iget,
     "pe_accessible": _pe_accessible,
     "multicast_array": _multicast,
     "gemm": gemm.choose,

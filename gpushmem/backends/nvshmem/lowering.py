@@ -277,6 +277,8 @@ def meanings() -> dict[str, Any]:
 
 def _is_composed(op: Op) -> bool:
     """Whether a row is a function in Python: intrinsics cannot have optional arguments."""
+    if op.base in composed.CHOICES:
+        return True
     parameters = inspect.signature(op.function).parameters
     optional = any(parameters[name].default is not inspect.Parameter.empty for name in op.params)
     return optional or op.name not in CORE

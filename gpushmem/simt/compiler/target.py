@@ -274,7 +274,7 @@ class SimtBuilder(ir.IRBuilder):
     ) -> Any:
         """What is generated here is one atomic access to `pointer`, or none at all if None."""
         observe, self.simt_observe = self.simt_observe, None
-        seen = observe is not None and pointer is not None
+        seen = observe is not None and pointer is not None and _is_memory(pointer)
         if seen:
             observe(self, pointer, SEEN_AS.get(what, observer.ATOMIC))
         result = generate()
