@@ -57,7 +57,8 @@ def held(ranges: int, start: int, end: int) -> bool:
     """The same in code to be compiled; `ranges` is their `address`."""
     table = load_acquire(ranges)
     for k in range(load_acquire(table)):
-        low, high = load_acquire(table + 8 + 16 * k), load_acquire(table + 16 + 16 * k)
-        if low <= start and end <= high:
+        row = table + 8 + 16 * k
+        low, high = load_acquire(row), load_acquire(row + 8)
+        if low <= start and end <= high and load_acquire(row) == low:  # not half of another range
             return True
     return False

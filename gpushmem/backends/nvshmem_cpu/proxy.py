@@ -51,6 +51,7 @@ FULL = 2  # `proxy` of the device state
 
 OPERATIONS = {1: "put", 2: "p", 3: "put_signal", 4: "get", 5: "g", 6: "fence", 8: "quiet"}
 ATOMICS = {
+    2: "atomic_inc",
     3: "atomic_set", 4: "atomic_add", 5: "atomic_and", 6: "atomic_or", 7: "atomic_xor",
     8: "signal_op", 9: "signal_op", 10: "signal_op", 12: "atomic_fetch", 13: "atomic_fetch_inc",
     14: "atomic_fetch_add", 15: "atomic_fetch_and", 16: "atomic_fetch_or", 17: "atomic_fetch_xor",

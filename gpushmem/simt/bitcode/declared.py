@@ -32,15 +32,18 @@ def _library(path: Path, modified: int) -> Any:
 
 
 def find(name: str, files: Iterable[Any]) -> str:
-    """The symbol by which kernels call a declared function: its name if there is no bitcode."""
-    for file in files:
-        path = Path(file).with_suffix(".bc") if isinstance(file, str | os.PathLike) else None
-        if path is not None and path.exists():
+    """The symbol by which kernels call a declared function: its name if no files are linked.
+
+    A symbol that stands for nothing says which file is missing, in the engine's error.
+    """
+    paths = [Path(f).with_suffix(".bc") for f in files if isinstance(f, str | os.PathLike)]
+    for path in paths:
+        if path.exists():
             symbol = f"{name} of {path}"
             library = _library(path.resolve(), path.stat().st_mtime_ns)
             INTRINSICS[symbol] = partial(_call, library, name)
             return symbol
-    return name
+    return f"{name} (for a CPU from {paths[0]}, which is not there)" if paths else name
 
 
 def _call(library: Any, name: str, builder: Any, result: Any, *given: Any) -> ir.Value:

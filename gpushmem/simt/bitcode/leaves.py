@@ -22,7 +22,7 @@ from numba.core import cgutils
 from numba.cuda import types
 
 from gpushmem.errors import BackendUnavailable
-from gpushmem.simt.base.layout import LAUNCH, THREAD
+from gpushmem.simt.base.layout import LAUNCH, THREAD, view
 from gpushmem.simt.base.native import i8p, i64, monotonic_ns
 from gpushmem.simt.bitcode.translate import Leaf
 from gpushmem.simt.compiler import observer
@@ -40,6 +40,7 @@ from gpushmem.simt.compiler.primitives import (
     poll,
     text_word,
     thread_field,
+    thread_word,
 )
 from gpushmem.simt.compiler.target import (
     INTRINSICS,
@@ -59,6 +60,7 @@ __all__ = ["define", "now", "places", "typed", "unseen_polls"]
 
 i1, i16, i32 = (ir.IntType(n) for n in (1, 16, 32))
 RESERVED = 1024  # bytes of shared memory that CUDA keeps in each block
+as_thread = view(THREAD)
 Generate = Callable[..., Any]
 # Variable of a library that is elsewhere -> generates its address.
 places: dict[str, Callable[[Any], Any]] = {}
@@ -71,9 +73,14 @@ def typed(text: str) -> Any:
     text = text.strip()
     if text in WORDS:
         return WORDS[text]
-    if text[0] == "i":
+    if re.fullmatch(r"i\d+", text):
         return ir.IntType(int(text[1:]))
-    return ir.LiteralStructType([typed(part) for part in text.strip("{} ").split(",")])
+    if re.fullmatch(r"\{[^{}]*\}", text):
+        return ir.LiteralStructType([typed(part) for part in text.strip("{} ").split(",")])
+    raise BackendUnavailable(
+        f"the CPU engine cannot load, store, pass or return values of LLVM's type {text}, as a "
+        "function of a bitcode library does"
+    )
 
 
 def define(module: ir.Module, leaf: Leaf) -> None:
@@ -170,7 +177,7 @@ def _looked(builder: Any, pointer: Any, value: Any) -> None:
     if isinstance(value.type, ir.PointerType):
         word = builder.ptrtoint(value, i64)
     elif not isinstance(value.type, ir.IntType):
-        word = builder.bitcast(value, i32 if isinstance(value.type, ir.FloatType) else i64)
+        word = builder.bitcast(value, _word_of(value.type))
     width = word.type.width // 8
     if word.type.width < i64.width:
         word = builder.zext(word, i64)
@@ -249,7 +256,7 @@ attributes #0 = { noinline optnone nounwind willreturn memory(inaccessiblemem: r
 
 ORDERS = {"": None, "weak": None, "volatile": "monotonic", "relaxed": "monotonic",
           "acquire": "acquire", "release": "release", "acq_rel": "acq_rel",
-          "mmio": "monotonic"}  # fmt: skip
+          "mmio": "monotonic", "mmio.relaxed": "monotonic"}  # fmt: skip
 
 
 def _at(builder: Any, pointer: Any, kind: Any, offset: int = 0) -> Any:
@@ -440,7 +447,8 @@ def _rmw(leaf: Leaf, op: str) -> Generate:
 
 
 def _cas(leaf: Leaf) -> Generate:
-    return _swapping(leaf.detail, "monotonic", orders=False, whole=True)
+    order, failing = leaf.detail.split()
+    return _swapping(order, failing, orders=False, whole=True)
 
 
 SCOPES = {"cta": "llvm.nvvm.membar.cta", "block": "llvm.nvvm.membar.cta",
@@ -459,10 +467,21 @@ def _cpp_fence(leaf: Leaf) -> Generate | None:
 # --- threads
 
 
+@device
+def check_barrier(number, count):
+    bdim = as_thread(thread_word()).bdim
+    whole = number == 0 and (count == 0 or count == bdim[0] * bdim[1] * bdim[2])
+    text = text_word("a barrier of the whole block, number 0")
+    fail_if(not whole, ASSERTED, text, text_word("PTX"), 0, text_word("bar.sync"))
+
+
 def _barrier(leaf: Leaf) -> Generate:
-    """Barriers of the whole block, number 0."""
+    """Barriers of the whole block, number 0; others end the thread."""
 
     def meet(builder: Any, number: Any, count: Any = None) -> None:
+        threads = i32(0) if count is None else count
+        words = [builder.zext(word, i64) for word in (number, threads)]
+        call_device(builder, check_barrier, types.void(types.intp, types.intp), words)
         INTRINSICS["llvm.nvvm.barrier0"](builder)
 
     return meet
@@ -499,10 +518,17 @@ def _match_all(leaf: Leaf, bits: str) -> Generate:
     return machine.match_all
 
 
+@device
+def check_mask(mask):
+    text = text_word("a mask of all lanes")
+    fail_if(mask != -1, ASSERTED, text, text_word("PTX"), 0, text_word("redux.sync"))
+
+
 def _redux(leaf: Leaf) -> Generate:
-    """The sum of the lanes' values: by five exchanges, in the lanes of a full mask."""
+    """The sum of all lanes' values, by five exchanges; another mask ends the thread."""
 
     def total(builder: Any, value: Any, mask: Any) -> Any:
+        call_device(builder, check_mask, types.void(types.intp), [builder.sext(mask, i64)])
         for distance in (16, 8, 4, 2, 1):
             both = machine.shuffle(builder, mask, i32(3), value, i32(distance), i32(31))
             value = builder.add(value, builder.extract_value(both, 0))
@@ -626,8 +652,8 @@ def _assert(leaf: Leaf) -> Generate:
 def _printf(leaf: Leaf) -> Generate:
     """Print what is packed as C passes it: integers of 4 or 8 bytes, pointers, doubles."""
     formats = leaf.detail.split()
-    fields = [i64 if "l" in f or "z" in f or f[-1] in "ps" else
-              ir.DoubleType() if f[-1] in "feg" else i32 for f in formats]  # fmt: skip
+    fields = [ir.DoubleType() if f[-1] in "aAeEfFgG" else
+              i64 if "l" in f or "z" in f or f[-1] in "ps" else i32 for f in formats]  # fmt: skip
 
     def show(builder: Any, text: Any, packed: Any) -> Any:
         kind = ir.LiteralStructType(fields)
@@ -645,7 +671,7 @@ PATTERNS: list[tuple[re.Pattern[str], Callable[..., Generate | None]]] = [
     (re.compile(pattern), make)
     for pattern, make in (
         (r"(volatile )?(load|store)", _plain),
-        (r"(ld|st)(?:\.(volatile|weak|relaxed|acquire|release|mmio|))??(?:\.relaxed)?"
+        (r"(ld|st)(?:\.(volatile|weak|relaxed|acquire|release|mmio\.relaxed|mmio))?"
          r"(?:\.(cta|gpu|sys|cs))?(?:\.global)?(?:\.L1::no_allocate)?(?:\.v([24]))?"
          r"\.([bus])(8|16|32|64)\s.*", lambda leaf, what, order, *rest: _access(
              leaf, what, order or "", *rest)),

@@ -45,11 +45,12 @@ class Bitcode:
     def function(self, name: str) -> Translation:
         """A function for this machine; raises `BackendUnavailable` if that cannot be."""
         observed = observer.moves()
+        facts = self._source.facts
         key = store.key("bitcode function", self._source.digest, name, observed, sources_digest(),
-                        tuple(sorted(self._source.facts.known.items())))  # fmt: skip
+                        llvm.llvm_version_info, tuple(sorted(facts.known.items())),
+                        tuple(sorted(facts.places)))  # fmt: skip
 
         def build() -> Translation:
-            facts = self._source.facts
             return translate(self._source.needed_by(name), name, facts.places, observed)
 
         return store.get_or_build(key, build, pickle.dumps, pickle.loads)

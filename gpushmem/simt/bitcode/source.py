@@ -46,10 +46,13 @@ ERASED = [
         (r" addrspace\(\d\)", ""),
         (r"= addrspacecast ptr", "= bitcast ptr"),
         (r"\b(?:dso_local|local_unnamed_addr|unnamed_addr|fastcc|internal|externally_initialized"
-         r"|private) ", ""),
+         r"|private|linkonce_odr|linkonce|weak_odr|weak) ", ""),
+        (r",? comdat(?:\([^)]*\))?", ""),
     )
 ]  # fmt: skip
-DROPPED = re.compile(r"\s*(?:tail |notail )?call void @llvm\.experimental\.noalias\.scope\.decl")
+DROPPED = re.compile(
+    r"\s*(?:#dbg_|(?:tail |notail )?call void @llvm\.(?:experimental\.noalias\.scope\.decl|dbg\.))"
+)
 
 
 @dataclass(frozen=True)

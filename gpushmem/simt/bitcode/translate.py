@@ -12,8 +12,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
+from gpushmem.errors import BackendUnavailable
 from gpushmem.simt.bitcode.source import NAME, NO_METADATA, unquoted
 
 __all__ = ["HIDDEN", "Leaf", "Translation", "translate"]
@@ -24,7 +25,8 @@ TYPE = r"(?:\{[^}]*\}|<[^>]*>|\[[^\]]*\]|%[\w.$-]+|\w+)"
 CALL = re.compile(
     r"(?P<to>%[\w.$-]+ = )?(?:tail |notail |musttail )?call (?P<flags>(?:nnan |ninf |nsz |arcp |"
     r"contract |afn |reassoc |fast )*)(?P<attributes>(?:noundef |zeroext |signext |nonnull |"
-    rf"(?:range|align|dereferenceable)\([^)]*\) |align \d+ )*)"
+    r"noalias |inreg |(?:range|align|dereferenceable|dereferenceable_or_null|nofpclass)\([^)]*\) |"
+    r"align \d+ )*)"
     rf"(?P<type>{TYPE})(?: \([^)]*\))? "
     rf"(?:@(?P<name>{NAME})|asm [a-z ]*\"(?P<text>[^\"]*)\", \"(?P<constraints>[^\"]*)\")"
     r"\((?P<args>.*)\)$"
@@ -33,11 +35,11 @@ DEFINE = re.compile(
     rf"^define (?P<before>[^@]*)@(?P<name>{NAME})\((?P<args>.*)\)(?P<after>[^)]*)\{{$"
 )
 LOAD = re.compile(
-    rf"(?P<to>%[\w.$-]+) = load (?P<volatile>volatile )?(?P<type>{TYPE}), "
+    rf"(?P<to>%[\w.$-]+) = load (?P<volatile>volatile )?(?!atomic )(?P<type>{TYPE}), "
     r"ptr (?P<pointer>.+), align \d+$"
 )
 STORE = re.compile(
-    rf"store (?P<volatile>volatile )?(?P<type>{TYPE}) (?P<value>.+), "
+    rf"store (?P<volatile>volatile )?(?!atomic )(?P<type>{TYPE}) (?P<value>.+), "
     r"ptr (?P<pointer>.+), align \d+$"
 )
 RMW = re.compile(
@@ -47,12 +49,20 @@ RMW = re.compile(
 CMPXCHG = re.compile(
     r"(?P<to>%[\w.$-]+) = cmpxchg (?:weak )?(?:volatile )?ptr (?P<pointer>.+), "
     rf"(?P<type>{TYPE}) (?P<expected>\S+), {TYPE} (?P<value>\S+) "
-    r"(?:syncscope\(\"\w*\"\) )?(?P<order>\w+) \w+, align \d+$"
+    r"(?:syncscope\(\"\w*\"\) )?(?P<order>\w+ \w+), align \d+$"
+)
+# What no pattern matches must not be one of these.
+UNKNOWN = re.compile(
+    r"(?:%[\w.$-]+ = )?(?:tail |notail |musttail )?"
+    r"(?:call|invoke|callbr|atomicrmw|cmpxchg|fence|load|store|va_arg) "
 )
 FENCE = re.compile(r"fence (?:syncscope\(\"(?P<scope>\w*)\"\) )?(?P<order>\w+)$")
 PLACED = r"getelementptr (?:inbounds )?(?:nuw )?\(i8, ptr @{name}, i64 (\d+)\)"
 SMALL = 100  # lines of a function that is inlined where a kernel calls it; those it calls are not
 LARGE = 2000  # lines of a function that is not optimised again: it would take seconds
+VARIABLE = re.compile(r"@(?!llvm\.)\S+ = [a-z_ ]*\bglobal ")  # in device or shared memory
+INVARIANT = "!invariant.load !0"
+POINTER = re.compile(r"ptr (%[\w.$-]+)")
 RESULT = re.compile(r"(%[\w.$-]+) = (alloca|getelementptr|bitcast) ")
 
 
@@ -134,6 +144,8 @@ class _Translator:
                     made.append(_without_groups(line))
             elif line.startswith("@"):
                 if not any(line.startswith(f"@{name} ") for name, _ in self.places):
+                    if VARIABLE.match(line):
+                        self._refuse(f"variables of a library (`{line}`)")
                     made.append(re.sub(r" = (?:internal|private) ", " = private ", line))
             elif not line.startswith((";", "source_filename", "attributes ", "!")):
                 made.append(line)
@@ -178,13 +190,22 @@ class _Translator:
                 continue
             if match[2] == "alloca":
                 found.add(match[1])
-                sizes = [int(n) for n in re.findall(r"\[(\d+) x", line)]
-                self.local_bytes += 64 * max(sizes, default=1)
-            elif any(re.search(rf"{re.escape(r)}(?![\w.$-])", line.partition(" = ")[2])
-                     for r in re.findall(r"%[\w.$-]+", line.partition("ptr ")[2])[:1]
-                     if r in found):  # fmt: skip
-                found.add(match[1])
+                self.local_bytes += self._size(line.partition("alloca ")[2].partition(", align")[0])
+            else:
+                pointer = POINTER.search(line)
+                if pointer is not None and pointer[1] in found:
+                    found.add(match[1])
         return found
+
+    def _size(self, kind: str) -> int:
+        """At most so many bytes a type of LLVM's has."""
+        array = re.fullmatch(r"\[(\d+) x (.*)\]", kind)
+        if array is not None:
+            return int(array[1]) * self._size(array[2])
+        known = re.search(rf"^{re.escape(kind)} = type (.*)$", self.text, re.MULTILINE)
+        kind = known[1] if kind.startswith("%") and known is not None else kind
+        inside = re.fullmatch(r"<?\{(.*)\}>?", kind)
+        return 16 if inside is None else sum(self._size(part) for part in split(inside[1].strip()))
 
     def _line(self, line: str, stack: set[str]) -> str:
         text = line.strip()
@@ -199,7 +220,16 @@ class _Translator:
             if match is not None:
                 text = method(match, stack) or text
                 break
+        else:
+            if UNKNOWN.match(text) and not LLVMS_OWN.search(text) and INVARIANT not in text:
+                self._refuse(f"LLVM's instruction `{text}`")
         return f"  {_without_groups(text)}" if not text.endswith(":") else text
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise BackendUnavailable(
+            f"the CPU engine does not know {what}, which {self.root}, a function of a bitcode "
+            "library, needs"
+        )
 
     def _placed(self, variable: str, match: re.Match[str]) -> str:
         """The register that has an address in a variable which is elsewhere."""
@@ -236,14 +266,14 @@ class _Translator:
     def _printed(self, args: str) -> str:
         """The types of what is printed, of which LLVM shows a pointer only: by the format."""
         constant = re.search(rf"@({NAME})", args)
-        text = self.constants.get(constant[1], "") if constant else ""
+        text = self.constants.get(constant[1], "").replace("%%", "") if constant else ""
         return " ".join(re.findall(r"%[-+ #0-9.]*(?:hh|h|ll|l|z)?[a-zA-Z]", text))
 
     def _load(self, match: re.Match[str], stack: set[str]) -> str | None:
         pointer, typ = match["pointer"], match["type"]
         volatile = match["volatile"] is not None
         if pointer.startswith("%simt.of."):  # memory that is constant on a GPU
-            return f"{match[0]}, !invariant.load !0"
+            return f"{match[0]}, {INVARIANT}"
         if pointer in stack or not (volatile or self.observed):
             return None
         leaf = self._leaf("volatile load" if volatile else "load", typ, ("ptr",))
