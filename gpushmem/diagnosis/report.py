@@ -149,7 +149,7 @@ def _wait(pe: int, wait: Account, notes: Journals, n_pes: int) -> Told:
         about, writers = _about(pe, wait["object"], notes, n_pes)
     condition = _condition(wait)
     if wait["host"]:
-        who, condition = f"host, in {condition}", ""
+        who, condition = f"host, in {condition.removeprefix('is in ')}", ""
     return Told(who, wait["seconds"], condition, tuple(about), tuple(writers))
 
 

@@ -167,6 +167,29 @@ with shmem.session(heap_size="4M"):
     assert x.numpy()[0] == 20_000, x.numpy()
 """
 
+CUT_OFF = """
+import gpushmem as shmem
+from numba import cuda
+
+@shmem.jit
+def send(x):
+    if cuda.threadIdx.x == 0:
+        for i in range(1 << 60):
+            shmem.p(x, i, 1)
+    else:
+        shmem.p(x, 1, 99)
+
+with shmem.session(heap_size="4M") as world:
+    x = shmem.zeros(64, "int64")
+    if world.my_pe == 0:
+        try:
+            send[1, 2](x)
+            shmem.synchronize()
+        except shmem.ShmemError as error:
+            print(error)
+    shmem.barrier_all()
+"""
+
 WEAK = "--memory", "weak", "--seed", 3
 
 
@@ -201,3 +224,11 @@ def test_weak_memory_shows_what_a_fence_is_for(run_cli, tmp_path):
 def test_memory_that_is_not_registered_is_refused(run_cli, tmp_path):
     done = run(run_cli, tmp_path, UNREGISTERED, code=1)
     assert "put: PE 1 is on another node, and src (32 bytes at" in done.stderr
+
+
+@pytest.mark.slow  # it waits for ten seconds without a move
+def test_a_request_that_an_error_has_cut_off_is_a_deadlock(run_cli, tmp_path):
+    done = run(run_cli, tmp_path, CUT_OFF, code=None)
+    assert "there is no PE 99" in done.stdout
+    assert done.returncode != 0
+    assert "PEs 0, 1: host, in barrier_all, for" in done.stderr

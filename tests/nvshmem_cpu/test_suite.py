@@ -73,3 +73,44 @@ def test_an_example(run_cli, options):
     )  # fmt: skip
     assert done.stderr == ""
     assert done.stdout.count("\n") >= 1
+
+
+TURNS = """
+import gpushmem as shmem
+from gpushmem.simt.compiler.target import made_of
+
+@shmem.jit
+def kernel(x):
+    shmem.barrier_all()
+    x[0] = shmem.my_pe() + 1
+
+def body():
+    with shmem.session():
+        x = shmem.zeros(1)
+        kernel[1, 1](x)
+        shmem.barrier_all()
+        return x.numpy()[0], len(made_of)
+
+if __name__ == "__main__":
+    for backend, n in ("nvshmem-cpu", 1), ("cpu", 0), ("nvshmem-cpu", 1):
+        assert shmem.spawn(body, 2, backend=backend) == [(1, n), (2, n)]
+    shmem.init(backend="cpu")
+    kernel[1, 1](shmem.zeros(1))
+    shmem.finalize()
+    try:
+        shmem.init(backend="nvshmem-cpu")
+    except shmem.ShmemError as error:
+        print(error)
+"""
+
+
+def test_backends_of_one_process_take_turns_until_one_has_compiled_a_kernel(tmp_path):
+    path = tmp_path / "turns.py"
+    path.write_text(TURNS)
+    done = subprocess.run(
+        [sys.executable, path], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(
+        "kernels have been compiled for backend cpu in this process, and cannot be used on backend "
+        "nvshmem-cpu"
+    ), done.stdout

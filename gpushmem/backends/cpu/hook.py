@@ -29,7 +29,7 @@ from gpushmem.simt.compiler.target import call_device, device
 __all__ = [
     "OBSERVERS", "Call", "Observer", "check", "generate", "generate_after", "group_called",
     "group_calls", "is_followed", "is_observed", "is_separated", "observe_too", "observed",
-    "observers_of", "separate",
+    "observers_of", "separate", "take_over",
 ]  # fmt: skip
 
 
@@ -152,6 +152,25 @@ def check(on: bool) -> None:
     elif CHECKER in OBSERVERS:
         OBSERVERS.remove(CHECKER)
         observe(nodes.guarded(None) if is_separated() else None)
+
+
+_whose: list[str] = []
+
+
+def take_over(backend: str) -> bool:
+    """Let kernels that are compiled from now on have a backend's operations; False if they do.
+
+    Raises `ShmemError` if kernels have been compiled with those of another: these stay as they are.
+    """
+    if _whose == [backend]:
+        return False
+    if _whose and compiled_with:
+        raise ShmemError(
+            f"kernels have been compiled for backend {_whose[0]} in this process, and cannot be "
+            f"used on backend {backend}: launch kernels only in PEs (spawn, run_pes)"
+        )
+    _whose[:] = [backend]
+    return True
 
 
 def observe_too(of_operations: Observer, of_accesses: Any) -> None:

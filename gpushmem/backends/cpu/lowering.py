@@ -48,6 +48,7 @@ from gpushmem.backends.cpu.hook import (
     is_observed,
     is_separated,
     observed,
+    take_over,
 )
 from gpushmem.backends.cpu.inside import one_at_a_time
 from gpushmem.backends.cpu.multicast import multicast_array
@@ -72,7 +73,7 @@ from gpushmem.simt.compiler.groups import (
     warp_group,
 )
 from gpushmem.simt.compiler.primitives import fail_if, text_word, user_word
-from gpushmem.simt.compiler.target import bind, call_device, device
+from gpushmem.simt.compiler.target import bind, call_device, device, made_of
 
 __all__ = ["BODIES", "install"]
 
@@ -300,20 +301,26 @@ INSTEAD = """
 
 Kernels of numba.cuda.jit need a GPU. On gpushmem's cpu backend decorate them with gpushmem.jit
 instead, or run them with gpushmem.simt.numba_cuda (docs/numba-cuda.md)"""
-_installed = False
 
 
 def install() -> None:
     """Give every row of the operation table its meaning in kernels on this backend."""
-    global _installed  # noqa: PLW0603
-    if not _installed:
-        if driver.initialization_error is not None:  # numba-cuda's error for its own kernels
-            driver.initialization_error += INSTEAD
-        for op in OPS.values():
-            if op.kernel:
-                polls = op.hears and op.name not in waits.BODIES  # those let others run themselves
-                operation = Operation(op, partial(lowering_of, op), polls=polls)
-                bind(op.function, operation)
-                if op.base in collectives.REDUCING:
-                    _ = operation.meaning  # Numba must know intrinsics before it compiles
-        _installed = True
+    if take_over("cpu"):
+        made_of.clear()
+        for function, operation in _operations().items():
+            bind(function, operation)
+
+
+@cache
+def _operations() -> dict[Any, Operation]:
+    """The operation of each function of the table."""
+    if driver.initialization_error is not None:  # numba-cuda's error for its own kernels
+        driver.initialization_error += INSTEAD
+    made = {}
+    for op in OPS.values():
+        if op.kernel:
+            polls = op.hears and op.name not in waits.BODIES  # those let others run themselves
+            made[op.function] = operation = Operation(op, partial(lowering_of, op), polls=polls)
+            if op.base in collectives.REDUCING:
+                _ = operation.meaning  # Numba must know intrinsics before it compiles
+    return made

@@ -24,7 +24,7 @@ from gpushmem.simt.bitcode import leaves
 from gpushmem.simt.bitcode.library import Bitcode
 from gpushmem.simt.bitcode.source import Facts
 from gpushmem.simt.compiler.primitives import load_field, user_word
-from gpushmem.simt.compiler.target import INTRINSICS, THREAD_ARG, call_device, device
+from gpushmem.simt.compiler.target import INTRINSICS, THREAD_ARG, call_device, device, made_of
 from gpushmem.simt.intrinsics.shims import foreign
 
 __all__ = ["OWN", "install", "library"]
@@ -66,7 +66,12 @@ def install() -> None:
     INTRINSICS[composed.CLOCK] = leaves.now
     for kind, _ in multicast.STORES.values():
         INTRINSICS[multicast.INSTRUCTION.format(kind)] = _store_on_all
-    INTRINSICS["polling loop"] = leaves.unseen_polls
+    INTRINSICS["polling loop"] = partial(_polls, INTRINSICS["polling loop"])
+
+
+def _polls(cpus: Any, builder: Any) -> None:
+    """In kernels of the cpu backend, if this process has had one, polls are seen."""
+    (leaves.unseen_polls if made_of else cpus)(builder)
 
 
 def _shim(name: str, has_result: bool, builder: Any, result: Any, *arguments: Any) -> ir.Value:

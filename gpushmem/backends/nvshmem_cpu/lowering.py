@@ -8,7 +8,7 @@ waits for while it is in one of NVSHMEM's loops. Nothing of this synchronises th
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from numba import types
@@ -48,20 +48,24 @@ as_thread = view(THREAD_RECORD)
 
 def install() -> None:
     """Give every row of the operation table its meaning in kernels on this backend."""
-    if _installed:
-        return
-    _installed.append(True)
+    if hook.take_over("nvshmem-cpu"):
+        made_of[:] = [f"NVSHMEM {functions.library().digest}"]
+        for function, operation in _operations().items():
+            bind(function, operation)
+
+
+@cache
+def _operations() -> dict[Any, Operation]:
+    """The operation of each function of the table."""
     functions.install()
     mathdx.do_without()
-    made_of.append(f"NVSHMEM {functions.library().digest}")
+    made = {}
     for name, meaning in lowering.meanings().items():
         op = OPS[name]
         operation = Operation(op, partial(_around, op, meaning), lowering.check, polls=op.hears)
-        bind(op.function, operation)
+        made[op.function] = operation
         _ = operation.meaning  # Numba must know intrinsics before it compiles
-
-
-_installed: list[bool] = []
+    return made
 
 
 # --- around a call

@@ -47,6 +47,7 @@ RING_LOG = 22  # the device code has been compiled for a ring of this size
 G_BUF_LOG = 14  # bytes for values that are fetched, 16 each, beside which 32 times 8 bytes ...
 WARP_OF_VALUES = 16  # ... so as many times this: for those that a warp fetches together
 PAUSE = 2e-5  # seconds between two looks of a host that waits
+STUCK = 10  # seconds without a move
 FULL = 2  # `proxy` of the device state
 
 OPERATIONS = {1: "put", 2: "p", 3: "put_signal", 4: "get", 5: "g", 6: "fence", 8: "quiet"}
@@ -95,6 +96,7 @@ class Proxy:
         if seed is not None:
             record["late"], record["seed"] = 1, number_of(seed, my_pe)
         self._lock = threading.Lock()
+        self._done: tuple[tuple[int, ...], float] = (), 0.0
         self._thread = threading.Thread(target=self._run, name="gpushmem-proxy", daemon=True)
 
     def fields(self) -> dict[str, int]:
@@ -132,15 +134,25 @@ class Proxy:
     def pending(self) -> bool:
         """Whether requests are not performed, or a quiet not answered.
 
-        While it is not, and no kernel of this PE moves, the proxy does not move either.
+        While it is not, and no kernel of this PE moves, the proxy does not move either. Nor does it
+        if a kernel has ended with an error in the middle of a request, which is never whole.
         """
         it = self._record[0]  # what is passed on is looked at where it comes from first
-        return bool(
+        waits = bool(
             it["processed"] != it["issue"]
             or it["live"] != 0
             or it["quiet_ack"] < it["quiet_issue"]
             or it["cst_ack"] < it["cst_issue"]
         )
+        return waits and self._moves()
+
+    def _moves(self) -> bool:
+        """Whether it has done anything in the last STUCK seconds in which this was asked."""
+        it, now = self._record[0], time.monotonic()
+        done = tuple(int(it[name]) for name in ("processed", "performed", "quiet_ack", "cst_ack"))
+        if done != self._done[0]:
+            self._done = done, now
+        return now - self._done[1] < STUCK
 
     @property
     def performed(self) -> int:
@@ -151,10 +163,10 @@ class Proxy:
         """Nothing: it performs what waits by itself."""
 
     def quiet(self) -> None:
-        """Return when all that has been asked for is done, or the proxy has ended."""
+        """Return when all that has been asked for is done, or the proxy has ended, or is stuck."""
         with self._lock:
             asked = self._record["host_issue"][0] = self._record["issue"][0]
-        while self._record["host_ack"][0] < asked and self._thread.is_alive():
+        while self._record["host_ack"][0] < asked and self._thread.is_alive() and self._moves():
             time.sleep(PAUSE)
 
     def start(self) -> None:
