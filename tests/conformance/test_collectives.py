@@ -246,6 +246,8 @@ class Buffers:
             where, base, op, members.team, dst[dst_start : dst_start + nbytes],
             src[src_start : src_start + sources[rank].size], more,
         )  # fmt: skip
+        if base == "broadcast" and pes.NODES > 1:
+            shmem.barrier(members.team)  # the root's puts may be pending
         wanted[dst_start : dst_start + nbytes : step] = result
         names = (base, op, self.dtype, where, members, n, starts, in_place)
         got = dst.numpy()
