@@ -24,7 +24,7 @@ from gpushmem.ops.row import Effect
 from gpushmem.simt.base.native import i64, intrinsic
 from gpushmem.simt.compiler.observer import compiled_with, current, observe
 from gpushmem.simt.compiler.primitives import user_word
-from gpushmem.simt.compiler.target import call_device, device
+from gpushmem.simt.compiler.target import call_device, device, made_of
 
 __all__ = [
     "OBSERVERS", "Call", "Observer", "check", "generate", "generate_after", "group_called",
@@ -154,22 +154,26 @@ def check(on: bool) -> None:
         observe(nodes.guarded(None) if is_separated() else None)
 
 
-_whose: list[str] = []
+_whose: list[str] = []  # operations kernels are compiled with: a backend's; what is in `made_of`
 
 
-def take_over(backend: str) -> bool:
+def take_over(backend: str, *made: str) -> bool:
     """Let kernels that are compiled from now on have a backend's operations; False if they do.
 
-    Raises `ShmemError` if kernels have been compiled with those of another: these stay as they are.
+    `made` goes into `made_of`, until another backend takes over. Raises `ShmemError` if kernels
+    have been compiled with those of another: these stay as they are.
     """
-    if _whose == [backend]:
+    if _whose[:1] == [backend]:
         return False
     if _whose and compiled_with:
         raise ShmemError(
             f"kernels have been compiled for backend {_whose[0]} in this process, and cannot be "
             f"used on backend {backend}: launch kernels only in PEs (spawn, run_pes)"
         )
-    _whose[:] = [backend]
+    for mark in _whose[1:]:
+        made_of.remove(mark)
+    made_of.extend(made)
+    _whose[:] = [backend, *made]
     return True
 
 

@@ -73,7 +73,7 @@ from gpushmem.simt.compiler.groups import (
     warp_group,
 )
 from gpushmem.simt.compiler.primitives import fail_if, text_word, user_word
-from gpushmem.simt.compiler.target import bind, call_device, device, made_of
+from gpushmem.simt.compiler.target import bind, call_device, device
 
 __all__ = ["BODIES", "install"]
 
@@ -306,7 +306,6 @@ instead, or run them with gpushmem.simt.numba_cuda (docs/numba-cuda.md)"""
 def install() -> None:
     """Give every row of the operation table its meaning in kernels on this backend."""
     if take_over("cpu"):
-        made_of.clear()
         for function, operation in _operations().items():
             bind(function, operation)
 

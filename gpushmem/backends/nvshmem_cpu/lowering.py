@@ -39,7 +39,7 @@ from gpushmem.simt.compiler.primitives import (
     thread_word,
     user_word,
 )
-from gpushmem.simt.compiler.target import bind, device, inlined, made_of
+from gpushmem.simt.compiler.target import bind, device, inlined
 
 __all__ = ["install"]
 
@@ -48,8 +48,7 @@ as_thread = view(THREAD_RECORD)
 
 def install() -> None:
     """Give every row of the operation table its meaning in kernels on this backend."""
-    if hook.take_over("nvshmem-cpu"):
-        made_of[:] = [f"NVSHMEM {functions.library().digest}"]
+    if hook.take_over("nvshmem-cpu", f"NVSHMEM {functions.library().digest}"):
         for function, operation in _operations().items():
             bind(function, operation)
 
