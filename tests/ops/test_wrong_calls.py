@@ -75,6 +75,7 @@ def refusal(op, given):
     return str(error.value)
 
 
+@pytest.mark.cpu_backend
 @pytest.mark.parametrize(
     "op",
     [
@@ -101,6 +102,7 @@ def test_a_wrong_call_gives_one_short_error(op):
         assert len(said) < LONGEST, said
 
 
+@pytest.mark.cpu_backend
 def test_right_calls_of_the_sweep_are_taken():
     """What `test_a_wrong_call_gives_one_short_error` changes one argument of is right itself."""
     lowering.install()
