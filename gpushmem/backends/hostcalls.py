@@ -135,7 +135,8 @@ def check_copy(name: str, dst: Any, src: Any, which: str, have: int, want: int) 
         raise ArgumentError(f"{name}: dst must be an array, not {type(dst).__name__}")
     if dst.dtype != src.dtype:
         raise ArgumentError(
-            f"{name}: dst is {dst.dtype}, src is {src.dtype}; they must have the same dtype"
+            f"{name}: dst is an array of {dst.dtype}, src of {src.dtype}; "
+            "they must have the same dtype"
         )
     if have < want:
         raise ArgumentError(

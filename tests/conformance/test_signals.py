@@ -514,7 +514,7 @@ def refusals(word, ints, floats, small, far, src):
         (lambda: shmem.put_signal(ints, src[:, 1], word, 1, add, 0), "put_signal: src is not cont"),
         (lambda: shmem.put_signal(ints[1:], src, word, 1, add, 0),
          "put_signal: the target has 3 elements, (4 are|the source 4)"),
-        (lambda: shmem.put_signal(floats, src, word, 1, add, 0), "put_signal: dst is float64, src"),
+        (lambda: shmem.put_signal(floats, src, word, 1, add, 0), "dst is an array of float64, src"),
         (lambda: shmem.signal_op(odd, 1, add, 0), f"signal_op.*{unaligned}"),
         (lambda: shmem.signal_fetch(odd), f"signal_fetch.*{unaligned}"),
         (lambda: shmem.signal_wait_until(odd, cmp, 0), f"signal_wait_until.*{unaligned}"),

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from gpushmem.backends.nvshmem_cpu import ABOUT
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(ABOUT.missing() is not None, reason="needs NVSHMEM")
 
@@ -219,6 +220,12 @@ def test_weak_memory_shows_what_a_fence_is_for(run_cli, tmp_path):
     without, with_fence = json.loads(done.stdout)
     assert without > 0
     assert with_fence == 0
+
+
+def test_quiet_of_the_host_and_the_end_of_a_pe_wait_for_the_proxy(run_cli, tmp_path):
+    text = (ROOT / "tests/weak/programs/sent_at_the_end.py").read_text()
+    done = run(run_cli, tmp_path, text.replace("argv[1]", repr(str(tmp_path))), *WEAK)
+    assert done.stdout.split() == ["old", "0"]
 
 
 def test_memory_that_is_not_registered_is_refused(run_cli, tmp_path):

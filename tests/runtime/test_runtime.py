@@ -366,7 +366,7 @@ def test_host_operations_refuse_what_does_not_fit(alone):
             r"\(ndarray \(5,\)\) is not on the symmetric heap",
         ),
         (lambda: shmem.g(b, 0), SymmetryError, "not on the symmetric heap"),
-        (lambda: shmem.put(a, doubles, 0), ArgumentError, "dst is float32, src is float64"),
+        (lambda: shmem.put(a, doubles, 0), ArgumentError, "float32, src of float64"),
         (lambda: shmem.put(a[::2], b[:2], 0), ArgumentError, "remote array is not contiguous"),
         (lambda: shmem.p(a[4:], 1, 0), ArgumentError, "has no element 0"),
         (lambda: shmem.put_block(a, b, 0), ShmemError, "inside kernels only"),
@@ -553,7 +553,7 @@ def test_arrays_that_do_not_match_are_typing_errors(alone):
         shmem.put(a, b, 0)
 
     a = shmem.zeros((4, 4), "float32")
-    with pytest.raises(TypingError, match="dst is an array of float32, src of float64"):
+    with pytest.raises(TypingError, match="float32, src of float64"):
         mixed[1, 1](a, shmem.zeros(4))
     with pytest.raises(TypingError, match=r"src is not contiguous"):
         mixed[1, 1](a, a[:, 1])

@@ -340,6 +340,50 @@ def test_equal_names_in_two_files_are_two_functions(tmp_path):
         assert x[0] == wanted
 
 
+HELPED = """
+define double @scaled(double %x) {
+  %y = call double @help(double %x)
+  ret double %y
+}
+define internal double @help(double %x) noinline {
+  %y = fmul double %x, 2.0
+  ret double %y
+}
+"""
+
+
+@apart
+def test_a_kernel_calls_two_files_whose_helpers_have_the_same_name(tmp_path):
+    declared = []
+    for name, factor in (("one", "2.0"), ("two", "3.0")):
+        (tmp_path / name).mkdir()
+        text = HELPED.replace("2.0", factor).replace("scaled", f"scaled_{name}")
+        library(tmp_path / name, text)
+        link = str(tmp_path / name / "library.cu")
+        declared.append(cuda.declare_device(f"scaled_{name}", "float64(float64)", link=link))
+    one, two = declared
+
+    def kernel(x):
+        x[0] = one(x[0])
+        x[1] = two(x[1])
+
+    x = np.ones(2)
+    launch(kernel, 1, 1, x)
+    assert x.tolist() == [2, 3]
+
+
+@apart
+def test_bitcode_that_is_older_than_the_linked_file_is_warned_of(tmp_path):
+    library(tmp_path, ROTATED)
+    link = tmp_path / "library.cu"
+    link.write_text("")
+    modified = link.stat().st_mtime
+    os.utime(tmp_path / "library.bc", (modified - 60, modified - 60))
+    twice = cuda.declare_device("twice", "float64(float64)", link=str(link))
+    with pytest.warns(UserWarning, match=r"library\.bc is older than .*library\.cu"):
+        launch(kernel_of(twice), 1, 1, np.ones(1))
+
+
 @apart
 def test_a_declaration_that_does_not_fit_the_bitcode_is_refused(tmp_path):
     library(tmp_path, ROTATED)

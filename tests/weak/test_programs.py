@@ -55,6 +55,10 @@ def test_what_is_written_behind_an_array_is_reported_with_its_name(run_cli):
     assert "to repeat this order of operations: --memory weak --seed 1" in done.stderr
 
 
+def test_what_is_late_is_sent_before_quiet_returns_and_before_a_pe_ends(run_cli, tmp_path):
+    assert weak(run_cli, 2, "sent_at_the_end", tmp_path, seed=3).stdout.split() == ["old", "0"]
+
+
 def test_a_deadlock_is_found_when_nothing_is_pending(run_cli):
     done = weak(run_cli, 2, "never_signalled", code=1)
     assert "no PE can go on" in done.stderr

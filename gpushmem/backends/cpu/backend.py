@@ -235,6 +235,7 @@ class CpuBackend:
 
     def settle(self, what: str) -> None:
         self.synchronize()
+        self._quiet()  # others may wait for what this PE has sent
         self._meeting.settle(what)
 
     def kernel(self, py_func: Callable[..., Any], options: dict[str, Any]) -> Kernel:

@@ -9,6 +9,7 @@ declared with "filter.cu" is looked for in "filter.bc", beside it.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable
 from functools import cache, partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from gpushmem.simt.compiler.target import DECLARED, INTRINSICS, SITE_ARG
 __all__ = ["find"]
 
 i32 = ir.IntType(32)
+SAME = 1.0  # seconds between two files that were made together
 
 
 @cache
@@ -36,9 +38,15 @@ def find(name: str, files: Iterable[Any]) -> str:
 
     A symbol that stands for nothing says which file is missing, in the engine's error.
     """
-    paths = [Path(f).with_suffix(".bc") for f in files if isinstance(f, str | os.PathLike)]
-    for path in paths:
+    linked = [Path(f) for f in files if isinstance(f, str | os.PathLike)]
+    paths = [path.with_suffix(".bc") for path in linked]
+    for path, of in zip(paths, linked, strict=True):
         if path.exists():
+            if of.exists() and of.stat().st_mtime > path.stat().st_mtime + SAME:
+                warnings.warn(
+                    f"{path} is older than {of}, whose functions it has for a CPU: make it again",
+                    stacklevel=2,
+                )
             symbol = f"{name} of {path}"
             library = _library(path.resolve(), path.stat().st_mtime_ns)
             INTRINSICS[symbol] = partial(_call, library, name)

@@ -38,6 +38,11 @@ class Bitcode:
         """A digest of the file."""
         return self._source.digest
 
+    @property
+    def _suffix(self) -> str:
+        """What the names of its functions end with in kernels, which may call several libraries."""
+        return f" of {self.digest[:16]}"
+
     def types(self) -> dict[str, str]:
         """The library's structures, as LLVM's text, by name."""
         return self._source.types()
@@ -51,7 +56,8 @@ class Bitcode:
                         tuple(sorted(facts.places)))  # fmt: skip
 
         def build() -> Translation:
-            return translate(self._source.needed_by(name), name, facts.places, observed)
+            needed = self._source.needed_by(name)
+            return translate(needed, name, facts.places, observed, self._suffix)
 
         return store.get_or_build(key, build, pickle.dumps, pickle.loads)
 
@@ -62,10 +68,11 @@ class Bitcode:
         result, *kinds = map(
             leaves.typed, (translation.signature.result, *translation.signature.arguments)
         )
-        declared = builder.module.globals.get(name)
+        symbol = name + self._suffix
+        declared = builder.module.globals.get(symbol)
         if declared is None:
             declared = ir.Function(
-                builder.module, ir.FunctionType(result, [i8p, i8p, i8p, *kinds]), name
+                builder.module, ir.FunctionType(result, [i8p, i8p, i8p, *kinds]), symbol
             )
         given = [
             builder.bitcast(value, i8p) if isinstance(kind, ir.PointerType) else value

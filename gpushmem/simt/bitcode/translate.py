@@ -102,9 +102,14 @@ class Translation:
     local_bytes: int = 0
 
 
-def translate(text: str, root: str, places: frozenset[str], observed: bool) -> Translation:
-    """Translate a module, of which kernels call the function `root`."""
-    translator = _Translator(text, root, places, observed)
+def translate(
+    text: str, root: str, places: frozenset[str], observed: bool, suffix: str = ""
+) -> Translation:
+    """Translate a module, of which kernels call the function `root`.
+
+    `suffix` is added to the names of functions: another library may have others of these names.
+    """
+    translator = _Translator(text, root, places, observed, suffix)
     lines = [*translator.lines()]
     leaves = list(translator.leaves)
     declared = [
@@ -118,8 +123,10 @@ def translate(text: str, root: str, places: frozenset[str], observed: bool) -> T
 
 
 class _Translator:
-    def __init__(self, text: str, root: str, places: frozenset[str], observed: bool) -> None:
-        self.text, self.root, self.observed = text, root, observed
+    def __init__(
+        self, text: str, root: str, places: frozenset[str], observed: bool, suffix: str
+    ) -> None:
+        self.text, self.root, self.observed, self.suffix = text, root, observed, suffix
         self.places = [(name, re.compile(PLACED.format(name=name))) for name in places]
         self.leaves: dict[Leaf, None] = {}
         self.signatures: dict[str, Signature] = {}
@@ -177,7 +184,7 @@ class _Translator:
             how += " optnone"
         given = ", ".join([HIDDEN, *arguments])
         return [
-            f"define linkonce_odr {before}@{head['name']}({given}) {how} {{",
+            f'define linkonce_odr {before}@"{name}{self.suffix}"({given}) {how} {{',
             *first, *inner,
         ]  # fmt: skip
 
@@ -249,7 +256,7 @@ class _Translator:
         given = [HIDDEN, *filter(None, [args])]
         if match["text"] is None and name in self._defined:
             how = match["flags"] + match["attributes"]
-            return f"{to}call {how}{typ} @{match['name']}({', '.join(given)})"
+            return f'{to}call {how}{typ} @"{name}{self.suffix}"({", ".join(given)})'
         what, detail = (
             (name, "") if match["text"] is None else (match["text"], match["constraints"])
         )
