@@ -622,14 +622,11 @@ def grow(way, place, k, one):
 
 
 @shmem.jit(device=True)
-def read(how, place, one, pe):
+def read(how, place, pe):
     if how == 0:
         return shmem.g(place, pe)
     if how == 1:
         return shmem.atomic_fetch(place, pe)
-    if how == 2:
-        shmem.get(one[:1], place, pe)
-        return one[0]
     return shmem.signal_fetch(place)
 
 
@@ -653,9 +650,9 @@ def grow_and_look(x, one, done, looked, wrong, seen, rounds):
         else:
             last = one[1]  # 0
             while shmem.signal_fetch(done) <= way:
-                how = (state >> 33) % (4 if me == 1 else 3)
+                how = (state >> 33) % (3 if me == 1 else 2)
                 state = delayed(state)
-                value = read(how, place, one, 1)
+                value = read(how, place, 1)
                 if value < last:
                     wrong[way, how] += 1
                 if value != last:
