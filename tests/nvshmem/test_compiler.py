@@ -224,3 +224,16 @@ def test_the_compilers_of_a_toolkit_without_packages_are_in_keys(monkeypatch):
         path, size = found[name]
         assert name.lower() in path.lower()
         assert size > 0
+
+
+def test_a_put_of_nothing_is_only_its_signal():
+    """NVSHMEM would send 0 bytes, which an adapter takes for 2 GiB."""
+
+    def send(dst, src, signal, pe):
+        shmem.put_signal(dst, src, signal, 1, shmem.SIGNAL_SET, pe)
+
+    types_of_it = F32, F32, types.uint64[::1], types.int32
+    called = compiler.compile_kernel(send, types_of_it, {}, SM_90).shims
+    assert len(called) == 2
+    assert any("put32_signal" in name for name in called)
+    assert any("signal_op" in name for name in called)

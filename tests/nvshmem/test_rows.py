@@ -74,7 +74,7 @@ def _compile(name, all_dtypes):
         assert bool(calls) == (op.base not in kernels.OWN), f"{op.name} of {dtype}"
 
 
-BOTH = ("broadcast", "iput", "iget", "signal_fetch")  # in Python, around NVSHMEM's function
+BOTH = ("broadcast", "iput", "iget", "put_signal", "signal_fetch")  # around NVSHMEM's function
 
 
 def test_every_row_is_lowered_in_one_way():

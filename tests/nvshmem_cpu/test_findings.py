@@ -63,10 +63,11 @@ def test_wait_until_any_takes_turns(run_cli):
     assert found == "finds 0 1 2 0 1 2\n"
 
 
-def test_blocks_of_less_than_a_warp_add_up_wrongly(run_cli):
-    """M3, without a network: there is no error."""
+def test_sums_by_blocks_of_less_than_a_warp_are_refused(run_cli):
+    """M3, without a network: NVSHMEM's are wrong, without an error."""
     assert run(run_cli, "sum_by_few_threads", args=[32]) == "sums 2\n"
-    assert run(run_cli, "sum_by_few_threads", args=[16]) in ("sums 0\n", "sums 1\n")
+    said = run(run_cli, "sum_by_few_threads", args=[16], code=1)
+    assert "reduce_block: the block has 16 threads: NVSHMEM sums by whole warps" in said
 
 
 def test_a_network_does_not_know_device_memory(run_cli):

@@ -38,8 +38,8 @@ SMALL = 1 << 20  # bytes that always stay in the caches
     BAD_PE, NOT_SYMMETRIC, TOO_SMALL, BAD_SIGNAL_OP, BAD_COMPARISON, EMPTY, TOO_SHORT, BAD_STRIDE,
     OUTSIDE, BAD_TEAM, BAD_ROOT, NOT_DIVISIBLE, MISMATCH, ENDED,
     NOT_ALLOCATED, NO_ROOM, ELSEWHERE, UNALIGNED, BAD_TIMEOUT, BAD_SHAPES, NOT_BY_ROWS, NO_MEMORY,
-    TWICE, FAR, FAR_TEAM, UNREGISTERED, FEW,
-) = range(2, 29)  # fmt: skip
+    TWICE, FAR, FAR_TEAM, UNREGISTERED, FEW, SMALL_BLOCK,
+) = range(2, 30)  # fmt: skip
 
 
 def _shapes(a: int, b: int, rows: int, columns: int, *_: int) -> str:
@@ -132,6 +132,11 @@ TRAPS: dict[int, tuple[type[ShmemError], str | Callable[..., str]]] = {
         "PE {0} is on another node, and the calling warp has {1} of 32 threads: over a network "
         "NVSHMEM needs whole warps. Launch blocks of a multiple of 32 threads, or call the "
         "operation of one thread",
+    ),
+    SMALL_BLOCK: (
+        KernelError,
+        "the block has {0} threads: NVSHMEM sums by whole warps, and wrongly in blocks of fewer "
+        "than {1}. Launch at least that many, or call the operation of one thread",
     ),
     APART: (KernelError, calls.apart),
     UNLIKE: (KernelError, calls.unlike),

@@ -19,6 +19,7 @@ from gpushmem.backends.cpu.access import (
     EMPTY,
     NO_ROOM,
     NOT_DIVISIBLE,
+    SMALL_BLOCK,
     TOO_SHORT,
     TOO_SMALL,
     aligned,
@@ -29,13 +30,17 @@ from gpushmem.backends.cpu.collectives import team_at
 from gpushmem.backends.cpu.rounds import as_team
 from gpushmem.ops import CMP_EQ, CMP_GE, SIGNAL_ADD, SIGNAL_SET
 from gpushmem.ops.roles import Comparison, Counted, Element, Own, Remote, SignalOp
-from gpushmem.ops.row import DATA, Effect
-from gpushmem.simt.compiler.primitives import fail_if, user_word
+from gpushmem.ops.row import BLOCK, DATA, Effect
+from gpushmem.simt.base.gpu_model import LANES
+from gpushmem.simt.base.layout import THREAD, view
+from gpushmem.simt.base.native import i64
+from gpushmem.simt.compiler.primitives import fail_if, thread_word, user_word
 from gpushmem.simt.compiler.target import inlined
 
 __all__ = ["check"]
 
 
+as_thread = view(THREAD)
 far, check_strides, check_reach = (
     inlined(function.py_func) for function in (remote, access.check_numbers, access.check_reach)
 )
@@ -108,6 +113,13 @@ def check_parts(n, parts):
 
 
 @inlined
+def check_threads(least):
+    bdim = as_thread(thread_word()).bdim
+    threads = bdim[0] * bdim[1] * bdim[2]
+    fail_if(threads < least, SMALL_BLOCK, threads, least, 0, 0)
+
+
+@inlined
 def check_room(have, need, address):
     fail_if(have < need, NO_ROOM, have, need, address, 0)
 
@@ -174,9 +186,14 @@ def _check_effect(call: hook.Call, effect: Effect) -> None:
         call.run(check_remote, call.address(array), call.nbytes(effect), call.integer("pe"))
 
 
+SUMMING = ("reduce", "reducescatter")
+
+
 def _check_collective(call: hook.Call) -> None:
     base, src = call.op.base, call.count("src")
     n = call.run(members, call.integer("team"), returns=types.intp)
+    if base in SUMMING and call.op.scope == BLOCK:
+        call.run(check_threads, i64(LANES))
     if base == "broadcast":
         call.run(check_root, call.integer("root"), n)
     if base in ("alltoall", "reducescatter"):
