@@ -23,7 +23,7 @@ _HOME = {
         "set_timeout", "stream", "synchronize", "to_device", "tuning", "unregister", "zeros",
     ),
     "gpushmem.backends.about": ("Tuning",),
-    "gpushmem.kernel": ("jit",),
+    "gpushmem.kernel": ("jit", "preload"),
     "gpushmem.start.launch.spawn": ("spawn",),
     "gpushmem.memory.array": ("DeviceArray", "MulticastArray", "SymmetricArray"),
     "gpushmem.memory.stats": ("HeapStats",),

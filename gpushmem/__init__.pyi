@@ -22,7 +22,7 @@ from gpushmem.runtime import (
     unregister as unregister, zeros as zeros,
 )
 from gpushmem.backends.about import Tuning as Tuning
-from gpushmem.kernel import jit as jit
+from gpushmem.kernel import jit as jit, preload as preload
 from gpushmem.start.launch.spawn import spawn as spawn
 from gpushmem.memory.array import (
     DeviceArray as DeviceArray, MulticastArray as MulticastArray,

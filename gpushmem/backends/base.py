@@ -128,5 +128,8 @@ class Backend(Protocol):
         among the arguments it takes its turn there, and returns nothing.
         """
 
+    def preload(self, op: Op, arguments: dict[str, Any]) -> None:
+        """Compile and load what `call` needs with arguments of these types, and call nothing."""
+
     def close(self) -> None:
         """Give everything back; no PE uses the heap any more."""

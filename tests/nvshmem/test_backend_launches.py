@@ -332,8 +332,9 @@ def test_launches_in_a_graph():
 def held():
     _, n = host.init()
     stream, x = shmem.stream(), shmem.zeros(4)
+    launch = one[1, 1, stream].bind(x)  # to load it would wait
     driver.hold(stream)
-    one[1, 1, stream](x)
+    launch()
     assert driver.launches() == []
     shmem.set_timeout(0.2)
     for call in (
@@ -357,9 +358,10 @@ def not_waited_for(me, n):
     stream, x = shmem.stream(), shmem.to_device(np.arange(3.0))
     y = shmem.full(3, POISON, np.float64)
     shmem.atomic_add(y, 0, me)
+    launch = one[1, 1, stream].bind(x)
     driver.clear()
     driver.hold(stream)
-    one[1, 1, stream](x)
+    launch()
     shmem.set_timeout(2)
     shmem.put(y[1:], x[:2], (me + 1) % n)
     assert shmem.g(y[2:], (me + 1) % n) == 1

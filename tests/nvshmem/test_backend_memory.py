@@ -38,8 +38,8 @@ def three_times():
         shmem.put(y, x, (me + 1) % n)
         shmem.barrier_all()
         assert y.numpy().tolist() == own((me - 1) % n + 10 * round_, 5).tolist()
-        used.append(driver.memory_used(me % 2))
         shmem.finalize()
+        used.append(driver.memory_used(me % 2))
         with pytest.raises(SymmetryError, match="used after finalize"):
             x.numpy()
     shmem.finalize()  # a second time: nothing
@@ -49,8 +49,8 @@ def three_times():
 @pytest.mark.parametrize("n", SIZES)
 def test_init_and_finalize_again(n):
     for used in host.run(n, three_times):
-        assert used[2] - used[0] < 1 << 14, "the heap was given back each time"
-        assert used[1] < used[0] - (1 << 18)
+        assert used[2] - used[0] < 1 << 18, "the heap was given back each time"
+        assert used[0] < 80 << 20, "what NVSHMEM takes suits the heap"
 
 
 def heap_too_large():
@@ -63,7 +63,7 @@ def heap_too_large():
 
 
 def test_a_heap_that_the_gpu_has_not():
-    env = {"EMULATION_MEMORY": 1 << 28, "NVSHMEM_SYMMETRIC_SIZE": "32G"}
+    env = {"EMULATION_MEMORY": 1 << 30, "NVSHMEM_SYMMETRIC_SIZE": "32G"}
     assert host.run(1, heap_too_large, **env) == [False]
 
 
@@ -383,6 +383,8 @@ def interfaces(me, n):
     del array
     assert (driver.view(address, (3, 6), np.float32) == model[1:]).all(), "the capsule keeps it"
     del capsule
+    assert (driver.view(address, (3, 6), np.float32) == model[1:]).all(), "a kernel may use it yet"
+    shmem.synchronize()
     with pytest.raises(ValueError, match="no device may use"):
         driver.view(address, (3, 6), np.float32)
 

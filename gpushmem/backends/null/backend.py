@@ -124,6 +124,9 @@ class NullBackend:
 
     # --- host side of the operations
 
+    def preload(self, op: Op, arguments: dict[str, Any]) -> None:
+        checked(op, arguments)  # there is nothing to compile
+
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
         given = checked(op, arguments)
         stream = given.pop("stream", None)

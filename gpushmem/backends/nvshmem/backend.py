@@ -275,6 +275,17 @@ class NvshmemBackend:
 
     # --- host side of the operations
 
+    def preload(self, op: Op, arguments: dict[str, Any]) -> None:
+        native = {name: _as_native(value) for name, value in arguments.items()}
+        arguments = checked(op, native, COPIED)
+        stream = arguments.pop("stream", None)
+        if self._answer(op) is None:
+            self._host_calls.preload(op, arguments, stream)
+
+    def _answer(self, op: Op) -> Callable[..., Any] | None:
+        """What does an operation that is neither queued by NVSHMEM nor run as a kernel."""
+        return getattr(self, f"_{op.name}", None) or getattr(self._teams, op.name, None)
+
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
         native = {name: _as_native(value) for name, value in arguments.items()}
         arguments = checked(op, native, COPIED)
@@ -286,7 +297,7 @@ class NvshmemBackend:
                 "a PE for each GPU, or MPS (nvidia-cuda-mps-control -d) with "
                 "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
             )
-        answer = getattr(self, f"_{op.name}", None) or getattr(self._teams, op.name, None)
+        answer = self._answer(op)
         if answer is not None:
             return answer(**arguments)
         if op.facts.meets:

@@ -334,7 +334,8 @@ CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext ctx)
 {
     CHECK(known(&ctx));
     CHECK(ctx->sticky);
-    return idle();
+    CHECK(idle());
+    return would_wait("cuCtxSynchronize", ctx, ALL_STREAMS);
 }
 
 CUresult CUDAAPI cuCtxSynchronize(void) { return cuCtxSynchronize_v2(NULL); }
