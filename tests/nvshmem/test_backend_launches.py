@@ -271,6 +271,22 @@ def test_collective_launches_of_pes_that_share_a_gpu():
     assert shared[1] == alone[1]
 
 
+def with_a_gpu_of_its_own():
+    """As under `srun --gpus-per-task=1`: each process sees one GPU, and calls it number 0."""
+    me, _ = host.meet()
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(me)
+    shmem.init("nvshmem", heap_size=host.HEAP)
+    found = resident.__wrapped__(me, 3)
+    shmem.finalize()
+    return found
+
+
+def test_a_gpu_is_whole_for_a_pe_that_sees_no_other():
+    (alone,) = host.run(1, resident)
+    for found in host.run(3, with_a_gpu_of_its_own, EMULATION_DEVICES=3):
+        assert found == alone
+
+
 @host.job
 def devices(me, n):
     one[1, 1](shmem.zeros(1))

@@ -31,10 +31,12 @@ from gpushmem.errors import (
     ShmemError,
     WaitTimeout,
 )
+from gpushmem.memory.heap import Heap
 
-__all__ = ["Device", "Stream", "check"]
+__all__ = ["Device", "Registered", "Stream", "check"]
 
 PIECE = 4 << 20  # bytes of one copy; the pinned memory has room for two
+SLAB = 32 << 20  # bytes of the first block of registered memory
 KEPT = 1 << 30  # bytes of freed memory above which an allocation waits for the GPU
 HOST, DEVICE = driver.CUmemorytype.CU_MEMORYTYPE_HOST, driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
 MAX_PITCH = 2**31 - 1  # bytes between the rows of a copy
@@ -260,14 +262,19 @@ class OutOfMemory(ShmemError):
 
 
 class Allocator(Protocol):
-    """Where ordinary device memory comes from. `free` is called when the GPU is idle."""
+    """Where ordinary device memory comes from."""
 
-    def alloc(self, nbytes: int) -> int: ...
-    def free(self, address: int) -> None: ...
-    def holds(self, start: int, end: int) -> bool: ...
+    def alloc(self, nbytes: int) -> int:
+        """Return the address of so many bytes; raises `OutOfMemory`."""
+
+    def free(self, address: int) -> None:
+        """Take back what `alloc` returned; the GPU is idle."""
+
+    def holds(self, start: int, end: int) -> bool:
+        """Whether these are bytes from which NVSHMEM can send to PEs on other machines."""
 
 
-class Unregistered:
+class Unregistered(Allocator):
     """Memory of CUDA's, one call for each array."""
 
     def alloc(self, nbytes: int) -> int:
@@ -280,8 +287,41 @@ class Unregistered:
         check(driver.cuMemFree(address), "freeing device memory")
 
     def holds(self, start: int, end: int) -> bool:
-        """Whether NVSHMEM can send from these bytes to PEs on other machines."""
         return False
+
+
+class Registered(Allocator):
+    """Memory that network adapters know: a few large blocks, each registered as a whole.
+
+    `register(address, nbytes)` tells NVSHMEM. Each block is at least twice the one before; they
+    stay to the end of the process.
+    """
+
+    def __init__(self, register: Callable[[int, int], None]) -> None:
+        self._register, self._source = register, Unregistered()
+        self._slabs: list[tuple[int, Heap]] = []  # address, books
+        self._lock = threading.Lock()
+
+    def alloc(self, nbytes: int) -> int:  # noqa: D102
+        with self._lock:
+            for start, heap in self._slabs:
+                if nbytes <= heap.largest_free:
+                    return start + heap.alloc(nbytes)
+            last = self._slabs[-1][1].total if self._slabs else SLAB // 2
+            size = max(2 * last, -(-nbytes // SLAB) * SLAB)
+            start = self._source.alloc(size)
+            self._register(start, size)
+            self._slabs.append((start, Heap(size, alignment=512)))
+            return start + self._slabs[-1][1].alloc(nbytes)
+
+    def free(self, address: int) -> None:  # noqa: D102
+        with self._lock:
+            for start, heap in self._slabs:
+                if start <= address < start + heap.total:
+                    heap.free(address - start)
+
+    def holds(self, start: int, end: int) -> bool:  # noqa: D102
+        return any(at <= start and end <= at + heap.total for at, heap in self._slabs)
 
 
 class Memory:
