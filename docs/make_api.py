@@ -217,7 +217,7 @@ HOST = {
     "Arrays": ["DeviceArray", "SymmetricArray", "MulticastArray"],
     "Kernels": ["jit", "gpushmem.kernel:Kernel", "gpushmem.kernel:Launch", "preload", "tuning",
                 "Tuning"],
-    "Streams and waiting": ["stream", "synchronize", "set_timeout"],
+    "Streams and waiting": ["stream", "wait_stream", "synchronize", "set_timeout"],
     "Teams": ["Team"],
 }  # fmt: skip
 CONSTANTS = """

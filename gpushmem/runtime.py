@@ -574,6 +574,19 @@ def stream() -> Any:
 
 
 @public
+def wait_stream(stream: Any, other: Any) -> bool:
+    """Let what is queued on `stream` from now on wait for what is queued on `other` so far.
+
+    Both are anything that launches take as a stream. Returns whether they are two streams; if they
+    are one, as two wrappers of it are, nothing is done. On a GPU the host does not wait. In a CUDA
+    graph's capture only streams of the same capture are ordered: what comes before the graph's
+    launches is for who launches it. Not collective. PyTorch: `Stream.wait_stream`; CUDA:
+    cudaEventRecord, cudaStreamWaitEvent.
+    """
+    return bool(current("wait_stream").backend.wait_stream(stream, other))
+
+
+@public
 def tuning() -> Tuning:
     """How kernels that communicate are best launched on the backend in use: blocks, threads, sizes.
 

@@ -94,6 +94,9 @@ class Backend(Protocol):
     def stream(self) -> Any:
         """Make a stream: an object with `synchronize()`, which launches and operations take."""
 
+    def wait_stream(self, stream: Any, other: Any) -> bool:
+        """Order `stream` after `other`, whatever launches take as one; False: they are the same."""
+
     def synchronize(self) -> None:
         """Wait for all streams of this PE; raises the error of a kernel that failed."""
 

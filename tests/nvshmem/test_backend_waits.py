@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from gpushmem.kernels import Plan
 
 import gpushmem as shmem
 from gpushmem.errors import WaitTimeout
@@ -71,7 +72,7 @@ def beside_the_default_stream(me, n, names):
 
 
 def test_operations_wait_for_no_kernel_of_the_default_stream():
-    host.run(2, beside_the_default_stream, [*BY_NVSHMEM, *QUICK])
+    host.run(2, beside_the_default_stream, [*BY_NVSHMEM, *QUICK], limit=120)
 
 
 @pytest.mark.slow
@@ -105,7 +106,7 @@ def own_is_held(me, n, names):
 
 
 def test_waits_for_an_operation_end_with_the_timeout():
-    host.run(1, own_is_held, [*BY_NVSHMEM, *QUICK])
+    host.run(1, own_is_held, [*BY_NVSHMEM, *QUICK], limit=120)
 
 
 @host.job
@@ -201,7 +202,95 @@ def defined_again(me, n):
 
 
 def test_code_that_nvshmem_knows_stays_loaded():
-    host.run(1, defined_again)
+    host.run(1, defined_again, limit=120)
+
+
+# --- streams
+
+
+class Wrapped:
+    """A stream as PyTorch gives them: a new object each time."""
+
+    def __init__(self, stream):
+        self.cuda_stream = stream.__cuda_stream__()[1] if stream else 0
+
+
+@host.job
+def ordered(me, n):
+    a, b, x = shmem.stream(), shmem.stream(), shmem.zeros(4)
+    on = {stream: one[1, 1, stream].bind(x) for stream in (a, b, 0)}
+    for first, second in ((a, b), (a, 0), (0, b)):
+        driver.clear()
+        driver.hold(first)
+        on[first]()
+        assert shmem.wait_stream(second, Wrapped(first))
+        on[second]()
+        assert driver.launches() == []
+        driver.let_go(first)
+        handles = [launch.stream for launch in driver.launches()]
+        assert len(set(handles)) == len(handles) == 2
+        if first:
+            assert handles[0] == first.__cuda_stream__()[1]
+    driver.hold(a)
+    on[a]()
+    for same in ((a, Wrapped(a)), (0, Wrapped(0)), (None, 0), (Wrapped(b), Wrapped(b))):
+        assert not shmem.wait_stream(*same)
+    driver.clear()
+    on[b]()
+    assert len(driver.launches()) == 1
+    driver.let_go(a)
+
+
+def test_one_stream_waits_for_another():
+    host.run(1, ordered)
+
+
+@shmem.jit
+def step(x, team, epochs):
+    x[0] += 1
+
+
+class Steps(Plan):
+    """A plan of one small kernel."""
+
+    def __call__(self, x, *, stream=0):
+        self.launch(step, stream, x)
+
+
+@host.job
+def planned(me, n):
+    from cuda.core import Device
+
+    plan, x = Steps(), shmem.zeros(4)
+    a, b = shmem.stream(), shmem.stream()
+    plan(x)
+    driver.hold(a)  # nobody waits for all streams
+    plan(x, stream=Wrapped(b))
+    bound = plan._bound[step][1]
+    for _ in range(3):
+        plan(x, stream=Wrapped(b))
+        assert plan._bound[step][1] is bound, "another wrapper of the same stream"
+    plan(x, stream=Wrapped(a))
+    driver.clear()
+    plan(x, stream=b)
+    assert driver.launches() == [], "on b, behind what waits on a"
+    driver.let_go(a)
+    assert [launch.stream for launch in driver.launches()][1:] == [b.__cuda_stream__()[1]]
+    driver.clear()
+    builder = Device().create_graph_builder()
+    builder.begin_building()
+    plan(x, stream=builder)
+    plan(x, stream=Wrapped(builder.stream))
+    graph = builder.end_building().complete()
+    plan(x)
+    assert len(driver.launches()) == 1
+    graph.launch(Device().create_stream())
+    assert len(driver.launches()) == 3
+    plan.free()
+
+
+def test_plans_on_streams_that_others_wrap():
+    host.run(1, planned)
 
 
 # --- freeing

@@ -62,3 +62,14 @@ def test_what_is_preloaded_is_not_called(alone):
     for wrong in (count, shmem.put_block, shmem.zeros, 5):
         with pytest.raises(ArgumentError, match=r"preload takes kernel\[grid, block\]"):
             shmem.preload(wrong, x)
+
+
+def test_streams_wait_for_each_other(alone):
+    x, a, b = shmem.zeros(1), shmem.stream(), shmem.stream()
+    count[1, 1, a](x, 1)
+    assert shmem.wait_stream(b, a)
+    count[1, 1, b](x, 2)
+    assert shmem.wait_stream(0, b)
+    assert not shmem.wait_stream(a, a)
+    assert not shmem.wait_stream(0, 0)
+    assert x.numpy()[0] == 3

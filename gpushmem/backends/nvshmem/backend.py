@@ -295,6 +295,9 @@ class NvshmemBackend:
     def stream(self) -> Stream:
         return self._device.new_stream()
 
+    def wait_stream(self, stream: Any, other: Any) -> bool:
+        return self._device.wait_stream(stream, other)
+
     def synchronize(self) -> None:
         self._device.synchronize()
 

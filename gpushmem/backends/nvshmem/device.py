@@ -140,6 +140,28 @@ class Device:
             )
         return CudaStream.from_handle(handle) if handle else LEGACY_DEFAULT_STREAM
 
+    def wait_stream(self, stream: Any, other: Any) -> bool:
+        """Order a stream after another by an event, unless just one of them is being captured.
+
+        Returns False, having done nothing, if they are the same.
+        """
+        later, earlier = self.stream_of(stream), self.stream_of(other)
+        if int(later.handle) == int(earlier.handle):
+            return False
+        if self._captured(later) == self._captured(earlier):
+            untimed = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
+            event = check(driver.cuEventCreate(untimed), "wait_stream")
+            check(driver.cuEventRecord(event, earlier.handle), "wait_stream")
+            check(driver.cuStreamWaitEvent(later.handle, event, 0), "wait_stream")
+            check(driver.cuEventDestroy(event), "wait_stream")  # it goes when it is not needed
+        return True
+
+    def _captured(self, stream: CudaStream) -> bool:
+        if int(stream.handle) == int(LEGACY_DEFAULT_STREAM.handle):
+            return False  # it cannot be, and must not be asked while others are
+        status = check(driver.cuStreamIsCapturing(stream.handle), "wait_stream")
+        return bool(status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
     def wait(self, stream: CudaStream, what: str) -> None:
         """Wait until a stream is done; Ctrl-C ends the wait, and so does the timeout.
 
