@@ -448,6 +448,28 @@ def test_the_timeout_of_the_launcher_ends_the_job(tmp_path):
     assert err.endswith("run the script on the cpu backend for a report; all PEs were ended\n")
 
 
+DEAD_PE = """
+import os, sys
+import gpushmem as shmem
+from gpushmem.backends.nvshmem import backend
+
+backend.NOTICE, backend.LAST = 0.2, 0.6
+shmem.init(heap_size="1M")
+shmem.barrier_all()
+if shmem.my_pe() == 1:
+    os._exit(0)  # as one that mpirun does not see die
+"""
+
+
+def test_a_pe_ends_though_another_has_died(tmp_path):
+    path = tmp_path / "dead.py"
+    path.write_text(DEAD_PE)
+    words = ("-m", "gpushmem", "run", "-n", 2, path)
+    _, err = run(sys.executable, *words)
+    assert "PE 0 waits for the other PEs to end, at most 0.6 s" in err
+    assert "PE 0: the other PEs have not ended within 0.6 s; one may have died" in err
+
+
 def failing():
     host.init()
     x = shmem.zeros(4)

@@ -177,6 +177,21 @@ def test_a_first_launch_may_wait_for_all_kernels():
     host.run(1, first_launches)
 
 
+def loading(asked):
+    from cuda.bindings import driver as cuda
+
+    host.init()
+    _, mode = cuda.cuModuleGetLoadingMode()
+    shmem.finalize()
+    return mode.name
+
+
+@pytest.mark.parametrize("asked", ["", "LAZY"])
+def test_code_is_loaded_eagerly_unless_the_user_wants_it_otherwise(asked):
+    (mode,) = host.run(1, loading, asked, CUDA_MODULE_LOADING=asked)
+    assert mode == f"CU_MODULE_{asked or 'EAGER'}_LOADING"
+
+
 @host.job
 def defined_again(me, n):
     """A kernel that goes with its function stays loaded, as NVSHMEM knows its code."""

@@ -113,7 +113,7 @@ class Nvshmem:
                 "may have died. This process ends without NVSHMEM's finalize"
             )
             sys.stdout.flush()
-            os._exit(1)  # a return would wait for the thread, or for NVSHMEM's own
+            os._exit(0)  # a return might wait for NVSHMEM's threads; this PE has not failed
 
     def _finalize(self) -> None:
         with suppress(Exception):  # the process ends; there is nothing left to do

@@ -39,6 +39,10 @@ TRANSPORTS: dict[str, dict[str, str]] = {
     "libfabric": {REMOTE: "libfabric", IBGDA: "0"},
 }
 
+# Loading code may wait for all kernels: CUDA is to load NVSHMEM's own when it starts, and not when
+# the host first calls an operation that is one.
+LOADING = {"CUDA_MODULE_LOADING": "EAGER"}
+
 _put: dict[str, str] = {}  # variables that `apply` has set in this process
 
 
@@ -80,7 +84,7 @@ def apply(heap_bytes: int) -> None:
     conflict = _conflict(told, heap_bytes)
     if conflict:
         raise ArgumentError(conflict)
-    for name, text in told.items():
+    for name, text in (told | LOADING).items():
         if _users(name) is None:
             os.environ[name] = _put[name] = text
 

@@ -56,6 +56,7 @@ CUresult CUDAAPI cuInit(unsigned flags)
     if (owner)
         return initialised();
     choose_visible(emulation_devices());
+    choose_loading();
     REQUIRE(count, NO_DEVICE);
     sms = setting("EMULATION_SMS", 132);
     REQUIRE(initialise_memory() == 0, OUT_OF_MEMORY);

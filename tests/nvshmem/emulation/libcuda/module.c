@@ -182,11 +182,12 @@ static CUresult load(CUlibrary *library, const void *code)
 
 /* ---- the interface ---- */
 
-/* As it was when CUDA started; LAZY is the default. */
-static bool eager(void)
+static bool is_eager;
+
+void choose_loading(void)
 {
     const char *mode = getenv("CUDA_MODULE_LOADING");
-    return mode && !strcmp(mode, "EAGER");
+    is_eager = mode && !strcmp(mode, "EAGER");
 }
 
 /* "Kernel loading may require context synchronization" (CUDA's guide, lazy loading). */
@@ -204,7 +205,7 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_o
 {
     CHECK(initialised());
     CHECK(load(library, code));
-    if (!eager() || !stack_top)
+    if (!is_eager || !stack_top)
         return CUDA_SUCCESS;
     for (struct CUkern_st *kernel = (*library)->kernels; kernel; kernel = kernel->next)
         CHECK(load_kernel("cuLibraryLoadData", kernel));
@@ -315,6 +316,6 @@ CUresult CUDAAPI cuModuleGetGlobal(CUdeviceptr *address, size_t *bytes, CUmodule
 
 CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 {
-    *mode = eager() ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
+    *mode = is_eager ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
     return CUDA_SUCCESS;
 }

@@ -166,6 +166,7 @@ void add_node(CUgraph graph, struct op *op);
 
 /* module.c */
 struct CUkern_st *kernel_of(const void *handle);
+void choose_loading(void); /* when CUDA starts: LAZY unless CUDA_MODULE_LOADING says EAGER */
 CUresult load_kernel(const char *call, struct CUkern_st *kernel); /* where that is not done yet */
 
 /* launch.c */
