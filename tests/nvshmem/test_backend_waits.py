@@ -173,8 +173,9 @@ def first_launches(me, n):
     driver.let_go(stream)
 
 
-def test_a_first_launch_may_wait_for_all_kernels():
-    host.run(1, first_launches)
+@pytest.mark.parametrize("loading", ["EAGER", "LAZY"])
+def test_a_first_launch_may_wait_for_all_kernels(loading):
+    host.run(1, first_launches, CUDA_MODULE_LOADING=loading)
 
 
 def loading(asked):

@@ -30,9 +30,11 @@ from gpushmem.backends.hostcalls import (
 )
 from gpushmem.backends.nvshmem import transport
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
-from gpushmem.backends.nvshmem.device import Device, Registered, Stream, check
+from gpushmem.backends.nvshmem.blocks import Registered
+from gpushmem.backends.nvshmem.device import Device, Stream
 from gpushmem.backends.nvshmem.hostcalls import COPIED, SCRATCH, HostCalls, as_gpu
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
+from gpushmem.backends.nvshmem.status import check
 from gpushmem.backends.nvshmem.teams import Teams
 from gpushmem.errors import (
     ArgumentError,

@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import cycle
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from cuda.bindings import driver
@@ -24,39 +24,17 @@ from cuda.core import Device as CudaDevice
 from cuda.core import Stream as CudaStream
 
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
-from gpushmem.errors import (
-    ArgumentError,
-    BackendUnavailable,
-    KernelError,
-    ShmemError,
-    WaitTimeout,
-)
-from gpushmem.memory.heap import Heap
+from gpushmem.backends.nvshmem.blocks import Allocator, Memory, OutOfMemory, Unregistered
+from gpushmem.backends.nvshmem.status import check
+from gpushmem.errors import ArgumentError, BackendUnavailable, WaitTimeout
 
-__all__ = ["Device", "Registered", "Stream", "check"]
+__all__ = ["Device", "Stream"]
 
 PIECE = 4 << 20  # bytes of one copy; the pinned memory has room for two
-SLAB = 32 << 20  # bytes of the first block of registered memory
 KEPT = 1 << 30  # bytes of freed memory above which an allocation waits for the GPU
 HOST, DEVICE = driver.CUmemorytype.CU_MEMORYTYPE_HOST, driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
 MAX_PITCH = 2**31 - 1  # bytes between the rows of a copy
 EAGER = 200e-6  # seconds of a wait that poll without sleeping
-
-
-def check(returned: tuple[Any, ...], what: str) -> Any:
-    """The values that a call of the CUDA driver returned; raises `ShmemError` for its errors."""
-    status, *values = returned
-    if status != driver.CUresult.CUDA_SUCCESS:
-        _, name = driver.cuGetErrorName(status)
-        _, text = driver.cuGetErrorString(status)
-        said = f"{(name or b'?').decode()}: {(text or b'').decode()}"
-        if b"LAUNCH" in (name or b"") or b"ILLEGAL" in (name or b"") or b"ASSERT" in (name or b""):
-            raise KernelError(
-                f"{what}: a kernel of this PE failed ({said}). The GPU says no more; the cpu "
-                "backend names the line: run it there, with debug=True"
-            )
-        raise ShmemError(f"{what}: {said}")
-    return values[0] if len(values) == 1 else values
 
 
 class Stream:
@@ -277,87 +255,6 @@ class Device:
         else:
             returned = driver.cuMemcpyHtoDAsync(piece.device, half, piece.nbytes, stream)
         check(returned, "a copy")
-
-
-class OutOfMemory(ShmemError):
-    """The GPU has not so much memory left."""
-
-
-class Allocator(Protocol):
-    """Where ordinary device memory comes from."""
-
-    def alloc(self, nbytes: int) -> int:
-        """Return the address of so many bytes; raises `OutOfMemory`."""
-
-    def free(self, address: int) -> None:
-        """Take back what `alloc` returned; the GPU is idle."""
-
-    def holds(self, start: int, end: int) -> bool:
-        """Whether these are bytes from which NVSHMEM can send to PEs on other machines."""
-
-
-class Unregistered(Allocator):
-    """Memory of CUDA's, one call for each array."""
-
-    def alloc(self, nbytes: int) -> int:
-        status, address = driver.cuMemAlloc(nbytes)
-        if status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
-            raise OutOfMemory(f"{nbytes} bytes of device memory: the GPU has not so much left")
-        return int(check((status, address), f"allocating {nbytes} bytes"))
-
-    def free(self, address: int) -> None:
-        check(driver.cuMemFree(address), "freeing device memory")
-
-    def holds(self, start: int, end: int) -> bool:
-        return False
-
-
-class Registered(Allocator):
-    """Memory that network adapters know: a few large blocks, each registered as a whole.
-
-    `register(address, nbytes)` tells NVSHMEM. Each block is at least twice the one before; they
-    stay to the end of the process.
-    """
-
-    def __init__(self, register: Callable[[int, int], None]) -> None:
-        self._register, self._source = register, Unregistered()
-        self._slabs: list[tuple[int, Heap]] = []  # address, books
-        self._lock = threading.Lock()
-
-    def alloc(self, nbytes: int) -> int:  # noqa: D102
-        with self._lock:
-            for start, heap in self._slabs:
-                if nbytes <= heap.largest_free:
-                    return start + heap.alloc(nbytes)
-            last = self._slabs[-1][1].total if self._slabs else SLAB // 2
-            size = max(2 * last, -(-nbytes // SLAB) * SLAB)
-            start = self._source.alloc(size)
-            self._register(start, size)
-            self._slabs.append((start, Heap(size, alignment=512)))
-            return start + self._slabs[-1][1].alloc(nbytes)
-
-    def free(self, address: int) -> None:  # noqa: D102
-        with self._lock:
-            for start, heap in self._slabs:
-                if start <= address < start + heap.total:
-                    heap.free(address - start)
-
-    def holds(self, start: int, end: int) -> bool:  # noqa: D102
-        return any(at <= start and end <= at + heap.total for at, heap in self._slabs)
-
-
-class Memory:
-    """A block of ordinary device memory.
-
-    cuMemFree would wait for all kernels, and break a capture; the last reference may go in any
-    thread, at any time. So it is only noted, and freed after the next wait for the whole GPU.
-    """
-
-    def __init__(self, address: int, nbytes: int, freed: deque[tuple[int, int]]) -> None:
-        self._block, self._freed = (address, nbytes), freed
-
-    def __del__(self) -> None:
-        self._freed.append(self._block)
 
 
 class Piece(NamedTuple):

@@ -18,7 +18,8 @@ from gpushmem.artifacts.arguments import pack, types_of
 from gpushmem.artifacts.shape import LaunchShape
 from gpushmem.backends.nvshmem import aot
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
-from gpushmem.backends.nvshmem.device import Device, check
+from gpushmem.backends.nvshmem.device import Device
+from gpushmem.backends.nvshmem.status import check
 from gpushmem.errors import ArgumentError
 
 __all__ = ["Kernel", "Loader"]
