@@ -343,6 +343,20 @@ def test_arrays_are_freed_without_waiting():
 
 
 @host.job
+def nearly_full(me, n):
+    """What was freed is waited for when there is no room else; then there is none."""
+    for _ in range(5):
+        shmem.device_array(300 << 20, np.uint8)
+    with pytest.raises(shmem.HeapExhausted, match=f"{900 << 20} bytes"):
+        shmem.device_array(900 << 20, np.uint8)
+
+
+@pytest.mark.parametrize("pes_of_a_node", [1, 2])
+def test_a_full_gpu_is_waited_for(pes_of_a_node):
+    host.run(2, nearly_full, EMULATION_MEMORY=700 << 20, EMULATION_NODE_PES=pes_of_a_node)
+
+
+@host.job
 def kept_for_retry(me, n):
     """A wait that ends early frees nothing; the next one does."""
     before = driver.memory_used(me)

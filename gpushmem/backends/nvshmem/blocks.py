@@ -10,7 +10,7 @@ from typing import Protocol
 from cuda.bindings import driver
 
 from gpushmem.backends.nvshmem.status import check
-from gpushmem.errors import ShmemError
+from gpushmem.errors import HeapExhausted
 
 __all__ = ["Allocator", "Memory", "OutOfMemory", "Registered", "Unregistered"]
 
@@ -18,7 +18,7 @@ FIRST = 32 << 20  # bytes of the first registered block
 ALIGNMENT = 512  # bytes; as that of cuMemAlloc
 
 
-class OutOfMemory(ShmemError):
+class OutOfMemory(HeapExhausted):
     """The GPU has not so much memory left."""
 
 
@@ -74,8 +74,12 @@ class Registered(Allocator):
                 if address is not None:
                     return address
             last = self._blocks[-1].size if self._blocks else FIRST // 2
-            size = max(2 * last, -(-nbytes // FIRST) * FIRST)
-            start = self._source.alloc(size)
+            need = -(-nbytes // ALIGNMENT) * ALIGNMENT
+            size = max(2 * last, need)
+            try:
+                start = self._source.alloc(size)
+            except OutOfMemory:
+                start = self._source.alloc(size := need)
             self._register(start, size)
             self._blocks.append(Block(start, size))
             self._blocks[-1].take(nbytes)
