@@ -215,8 +215,9 @@ HOST = {
     ],
     "Other memory": ["device_array", "to_device", "register", "unregister", "on_device"],
     "Arrays": ["DeviceArray", "SymmetricArray", "MulticastArray"],
-    "Kernels": ["jit", "gpushmem.kernel:Kernel", "gpushmem.kernel:Launch", "tuning", "Tuning"],
-    "Streams and waiting": ["stream", "synchronize", "set_timeout"],
+    "Kernels": ["jit", "gpushmem.kernel:Kernel", "gpushmem.kernel:Launch", "preload", "tuning",
+                "Tuning"],
+    "Streams and waiting": ["stream", "wait_stream", "synchronize", "set_timeout"],
     "Teams": ["Team"],
 }  # fmt: skip
 CONSTANTS = """

@@ -20,10 +20,11 @@ _HOME = {
     "gpushmem.runtime": (
         "alloc_bytes", "array", "device_array", "empty", "finalize", "free", "full",
         "heap_stats", "init", "is_initialized", "on_device", "ones", "register", "session",
-        "set_timeout", "stream", "synchronize", "to_device", "tuning", "unregister", "zeros",
+        "set_timeout", "stream", "synchronize", "to_device", "tuning", "unregister",
+        "wait_stream", "zeros",
     ),
     "gpushmem.backends.about": ("Tuning",),
-    "gpushmem.kernel": ("jit",),
+    "gpushmem.kernel": ("jit", "preload"),
     "gpushmem.start.launch.spawn": ("spawn",),
     "gpushmem.memory.array": ("DeviceArray", "MulticastArray", "SymmetricArray"),
     "gpushmem.memory.stats": ("HeapStats",),

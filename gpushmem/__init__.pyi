@@ -19,10 +19,10 @@ from gpushmem.runtime import (
     is_initialized as is_initialized, on_device as on_device, ones as ones,
     register as register, session as session, set_timeout as set_timeout, stream as stream,
     synchronize as synchronize, to_device as to_device, tuning as tuning,
-    unregister as unregister, zeros as zeros,
+    unregister as unregister, wait_stream as wait_stream, zeros as zeros,
 )
 from gpushmem.backends.about import Tuning as Tuning
-from gpushmem.kernel import jit as jit
+from gpushmem.kernel import jit as jit, preload as preload
 from gpushmem.start.launch.spawn import spawn as spawn
 from gpushmem.memory.array import (
     DeviceArray as DeviceArray, MulticastArray as MulticastArray,

@@ -15,7 +15,7 @@ from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.memory.array import unwrap
 from gpushmem.memory.tensors import in_host_memory, memory_of
 
-__all__ = ["Kernel", "Launch", "jit", "launch_hooks"]
+__all__ = ["Kernel", "Launch", "jit", "launch_hooks", "preload"]
 
 Result = TypeVar("Result")
 launch_hooks: list[Callable[[Kernel, tuple[Any, ...]], None]] = []  # called before each launch
@@ -131,6 +131,29 @@ class Launch:
     def __repr__(self) -> str:
         config = ", ".join(map(shown, self.config))
         return f"<kernel {self.kernel.py_func.__name__}[{config}]>"
+
+
+@public
+def preload(call: Any, *args: Any, **kwargs: Any) -> None:
+    """Compile and load what a call with these arguments needs, without calling; not collective.
+
+    `call` is a launch, `kernel[grid, block]`, or a host operation, such as `gpushmem.atomic_add`;
+    the arguments are those of a later call, or others of the same types. Nothing is launched,
+    written or sent. On a GPU, loading code may wait for all kernels that run there (CUDA: lazy
+    loading; NVSHMEM waits for the device, too): a first launch, or the first call of an operation
+    that hosts run as a kernel, hangs if such a kernel waits for it. Preload it before, and it will
+    not wait. A bound launch (`kernel[grid, block].bind`) is loaded, too. Raises what the call would
+    raise for these arguments before it begins.
+    """
+    if isinstance(call, Launch):
+        kernel, backend = call.kernel, call.kernel._backend()
+        what = f"kernel {kernel.py_func.__name__}"
+        native = (
+            _copy_in(backend, memory_of(what, a)) if in_host_memory(a) else unwrap(a) for a in args
+        )
+        kernel._shown(kernel._prepare, backend, call.config, tuple(native))
+        return
+    runtime.preload(call, args, kwargs)
 
 
 def _for_users() -> tuple[type[Exception], ...]:

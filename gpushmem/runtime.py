@@ -6,6 +6,7 @@ import atexit
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from inspect import signature
 from numbers import Real
 from types import TracebackType
 from typing import Any
@@ -45,7 +46,7 @@ from gpushmem.memory.heap import Heap
 from gpushmem.memory.registration import Registrations
 from gpushmem.memory.stats import Allocated, HeapStats, holders, leak_report
 from gpushmem.memory.tensors import in_host_memory, memory_of
-from gpushmem.ops import TEAM_WORLD, Op, host
+from gpushmem.ops import OPS, TEAM_WORLD, Op, host
 from gpushmem.ops.roles import MulticastView, View
 from gpushmem.ops.team import Team
 from gpushmem.size import format_size, parse_size
@@ -315,12 +316,33 @@ def settle() -> None:
         _abandoned.backend.synchronize()
 
 
-def _host_call(op: Op, arguments: dict[str, Any]) -> Any:
+def _native(op: Op, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a host operation as backends take them."""
     runtime = current(op.name)
     for name in op.local:
         arguments[name] = runtime.registrations.local(op.name, name, arguments[name])
-    native = {name: memory_of(op.name, unwrap(value)) for name, value in arguments.items()}
-    result = runtime.backend.call(op, native)
+    return {name: memory_of(op.name, unwrap(value)) for name, value in arguments.items()}
+
+
+def preload(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Let the backend compile and load what a call of an operation needs: see `kernel.preload`."""
+    op = OPS.get(getattr(call, "__name__", ""))
+    if op is None or call is not op.function or not op.host:
+        raise ArgumentError(
+            "preload takes kernel[grid, block] or a host operation, and the arguments of a call; "
+            f"got {shown(call)}"
+        )
+    try:
+        bound = signature(op.function).bind(*args, **kwargs)
+    except TypeError as error:
+        raise ArgumentTypeError(f"preload: {op.name}: {error}") from None
+    bound.apply_defaults()
+    current("preload").backend.preload(op, _native(op, bound.arguments))
+
+
+def _host_call(op: Op, arguments: dict[str, Any]) -> Any:
+    runtime = current(op.name)
+    result = runtime.backend.call(op, _native(op, arguments))
     view = VIEWS.get(op.returns)
     return result if view is None else view(result, runtime.backend, arguments["array"])
 
@@ -549,6 +571,19 @@ def stream() -> Any:
     it, as in CUDA. Not collective; a stream is released with the last reference.
     """
     return current("stream").backend.stream()
+
+
+@public
+def wait_stream(stream: Any, other: Any) -> bool:
+    """Let what is queued on `stream` from now on wait for what is queued on `other` so far.
+
+    Both are anything that launches take as a stream. Returns whether they are two streams; if they
+    are one, as two wrappers of it are, nothing is done. On a GPU the host does not wait. In a CUDA
+    graph's capture only streams of the same capture are ordered: what comes before the graph's
+    launches is for who launches it. Not collective. PyTorch: `Stream.wait_stream`; CUDA:
+    cudaEventRecord, cudaStreamWaitEvent.
+    """
+    return bool(current("wait_stream").backend.wait_stream(stream, other))
 
 
 @public

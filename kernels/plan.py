@@ -135,10 +135,9 @@ class Plan:
         if not self.team:
             raise shmem.TeamError(f"{type(self).__name__}: this PE is not in the plan's team")
         if stream is not self._stream:
-            if self._stream is not None:
-                shmem.synchronize()
+            if self._stream is None or shmem.wait_stream(stream, self._stream):
+                self._bound.clear()
             self._stream = stream
-            self._bound.clear()
         args = tuple(self.on_device("x", x) if hasattr(x, "__dlpack__") else x for x in args)
         native = tuple(x.native() if isinstance(x, shmem.DeviceArray) else x for x in args)
         known, bound = self._bound.get(kernel, ((), None))

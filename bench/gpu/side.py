@@ -18,9 +18,9 @@ import gpushmem as shmem
 from gpushmem import runtime
 from gpushmem.artifacts.arguments import pack
 from gpushmem.backends.nvshmem.arrays import at
-from gpushmem.backends.nvshmem.device import check
 from gpushmem.backends.nvshmem.hostcalls import as_gpu
 from gpushmem.backends.nvshmem.kernels import Loaded
+from gpushmem.backends.nvshmem.status import check
 
 SIDES = ("ours", "theirs")
 CHECKED = 1 << 20  # bytes that are looked at, at each end

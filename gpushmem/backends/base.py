@@ -94,6 +94,9 @@ class Backend(Protocol):
     def stream(self) -> Any:
         """Make a stream: an object with `synchronize()`, which launches and operations take."""
 
+    def wait_stream(self, stream: Any, other: Any) -> bool:
+        """Order `stream` after `other`, whatever launches take as one; False: they are the same."""
+
     def synchronize(self) -> None:
         """Wait for all streams of this PE; raises the error of a kernel that failed."""
 
@@ -127,6 +130,9 @@ class Backend(Protocol):
         Arrays are native arrays, or NumPy arrays within memory that is registered. With a `stream`
         among the arguments it takes its turn there, and returns nothing.
         """
+
+    def preload(self, op: Op, arguments: dict[str, Any]) -> None:
+        """Compile and load what `call` needs with arguments of these types, and call nothing."""
 
     def close(self) -> None:
         """Give everything back; no PE uses the heap any more."""

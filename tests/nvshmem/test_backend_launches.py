@@ -271,6 +271,22 @@ def test_collective_launches_of_pes_that_share_a_gpu():
     assert shared[1] == alone[1]
 
 
+def with_a_gpu_of_its_own():
+    """As under `srun --gpus-per-task=1`: each process sees one GPU, and calls it number 0."""
+    me, _ = host.meet()
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(me)
+    shmem.init("nvshmem", heap_size=host.HEAP)
+    found = resident.__wrapped__(me, 3)
+    shmem.finalize()
+    return found
+
+
+def test_a_gpu_is_whole_for_a_pe_that_sees_no_other():
+    (alone,) = host.run(1, resident)
+    for found in host.run(3, with_a_gpu_of_its_own, EMULATION_DEVICES=3):
+        assert found == alone
+
+
 @host.job
 def devices(me, n):
     one[1, 1](shmem.zeros(1))
@@ -332,8 +348,9 @@ def test_launches_in_a_graph():
 def held():
     _, n = host.init()
     stream, x = shmem.stream(), shmem.zeros(4)
+    launch = one[1, 1, stream].bind(x)  # to load it would wait
     driver.hold(stream)
-    one[1, 1, stream](x)
+    launch()
     assert driver.launches() == []
     shmem.set_timeout(0.2)
     for call in (
@@ -357,9 +374,10 @@ def not_waited_for(me, n):
     stream, x = shmem.stream(), shmem.to_device(np.arange(3.0))
     y = shmem.full(3, POISON, np.float64)
     shmem.atomic_add(y, 0, me)
+    launch = one[1, 1, stream].bind(x)
     driver.clear()
     driver.hold(stream)
-    one[1, 1, stream](x)
+    launch()
     shmem.set_timeout(2)
     shmem.put(y[1:], x[:2], (me + 1) % n)
     assert shmem.g(y[2:], (me + 1) % n) == 1
@@ -428,6 +446,28 @@ def test_the_timeout_of_the_launcher_ends_the_job(tmp_path):
     _, err = run(sys.executable, *words, code=124)
     assert "PE 1: synchronize has waited for 0.5 s for this PE's GPU, longer than the" in err
     assert err.endswith("run the script on the cpu backend for a report; all PEs were ended\n")
+
+
+DEAD_PE = """
+import os, sys
+import gpushmem as shmem
+from gpushmem.backends.nvshmem import backend
+
+backend.NOTICE, backend.LAST = 0.2, 0.6
+shmem.init(heap_size="1M")
+shmem.barrier_all()
+if shmem.my_pe() == 1:
+    os._exit(0)  # as one that mpirun does not see die
+"""
+
+
+def test_a_pe_ends_though_another_has_died(tmp_path):
+    path = tmp_path / "dead.py"
+    path.write_text(DEAD_PE)
+    words = ("-m", "gpushmem", "run", "-n", 2, path)
+    _, err = run(sys.executable, *words)
+    assert "PE 0 waits for the other PEs to end, at most 0.6 s" in err
+    assert "PE 0: the other PEs have not ended within 0.6 s; one may have died" in err
 
 
 def failing():

@@ -38,8 +38,8 @@ def three_times():
         shmem.put(y, x, (me + 1) % n)
         shmem.barrier_all()
         assert y.numpy().tolist() == own((me - 1) % n + 10 * round_, 5).tolist()
-        used.append(driver.memory_used(me % 2))
         shmem.finalize()
+        used.append(driver.memory_used(me % 2))
         with pytest.raises(SymmetryError, match="used after finalize"):
             x.numpy()
     shmem.finalize()  # a second time: nothing
@@ -49,8 +49,8 @@ def three_times():
 @pytest.mark.parametrize("n", SIZES)
 def test_init_and_finalize_again(n):
     for used in host.run(n, three_times):
-        assert used[2] - used[0] < 1 << 14, "the heap was given back each time"
-        assert used[1] < used[0] - (1 << 18)
+        assert used[2] - used[0] < 1 << 18, "the heap was given back each time"
+        assert used[0] < 80 << 20, "what NVSHMEM takes suits the heap"
 
 
 def heap_too_large():
@@ -63,7 +63,7 @@ def heap_too_large():
 
 
 def test_a_heap_that_the_gpu_has_not():
-    env = {"EMULATION_MEMORY": 1 << 28, "NVSHMEM_SYMMETRIC_SIZE": "32G"}
+    env = {"EMULATION_MEMORY": 1 << 30, "NVSHMEM_SYMMETRIC_SIZE": "32G"}
     assert host.run(1, heap_too_large, **env) == [False]
 
 
@@ -383,6 +383,8 @@ def interfaces(me, n):
     del array
     assert (driver.view(address, (3, 6), np.float32) == model[1:]).all(), "the capsule keeps it"
     del capsule
+    assert (driver.view(address, (3, 6), np.float32) == model[1:]).all(), "a kernel may use it yet"
+    shmem.synchronize()
     with pytest.raises(ValueError, match="no device may use"):
         driver.view(address, (3, 6), np.float32)
 
@@ -580,3 +582,72 @@ def other_nodes(me, n):
 
 def test_pes_on_several_machines():
     host.run(4, other_nodes, EMULATION_NODE_PES=2)
+
+
+# --- PEs behind a network, whose adapters know no more memory than they are told of
+
+
+@host.job
+def sent_over_a_network(me, n):
+    far = (me + 2) % n
+    x = shmem.full(6, POISON)
+    kept = [shmem.to_device(own(me, 6)) for _ in range(3)]
+    shmem.put(x[:2], kept[0][2:4], far)
+    shmem.put(x[2:4], kept[2][4:6], far, stream=shmem.stream())
+    shmem.barrier_all()
+    assert x.numpy().tolist() == [*own(far, 6)[2:6], POISON, POISON]
+    large = shmem.device_array(40 << 20, np.uint8)  # more than the first block has
+    shmem.get(kept[1], x, far)
+    shmem.get(large[:48].view(np.int64), x, far)
+    assert kept[1].numpy().tolist() == [*own(me, 6)[2:6], POISON, POISON]
+    registered = shmem.register(kept[0])  # as programs for any backend do
+    shmem.put(x[4:], registered[:2], far)
+    shmem.barrier_all()
+    assert x.numpy()[4:].tolist() == own(far, 6)[:2].tolist()
+    shmem.unregister(registered)
+    shmem.put(x[4:], kept[0][:2], far)
+
+
+def test_device_arrays_are_sent_to_other_nodes():
+    host.run(4, sent_over_a_network, EMULATION_NODE_PES=2, EMULATION_DEVICES=4)
+
+
+@host.job
+def foreign_over_a_network(me, n):
+    from cuda.core import Device
+
+    buffer = Device().allocate(48, stream=Device().create_stream())
+    near, far = me ^ 1, (me + 2) % n
+
+    class Theirs:
+        __cuda_array_interface__ = {
+            "data": (int(buffer.handle), False), "shape": (6,), "typestr": "<i8", "version": 3
+        }  # fmt: skip
+
+    x, theirs = shmem.zeros(6, np.int64), Theirs()
+    shmem.put(x, theirs, near)
+    for call in (lambda: shmem.put(x, theirs, far), lambda: shmem.get(theirs, x, far)):
+        with pytest.raises(ArgumentError, match=rf"PE {far} is on another .*gpushmem.register\("):
+            call()
+    shmem.put(x[1:3], shmem.register(theirs)[1:3], far)
+    shmem.barrier_all()
+    shmem.unregister(theirs)
+
+
+def test_memory_of_other_libraries_is_refused_over_a_network():
+    host.run(4, foreign_over_a_network, EMULATION_NODE_PES=2, EMULATION_DEVICES=4)
+
+
+@host.job
+def reused(me, n):
+    """Blocks are used again, and more are taken only when these are full."""
+    before = driver.memory_used(me)
+    for _ in range(50):
+        shmem.to_device(np.zeros(1 << 20, np.uint8))
+    shmem.synchronize()
+    used = driver.memory_used(me) - before
+    assert used <= 32 << 20, used
+
+
+def test_registered_blocks_are_reused():
+    host.run(2, reused, EMULATION_NODE_PES=1)

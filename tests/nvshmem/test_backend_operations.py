@@ -347,6 +347,7 @@ def on_a_stream(me, n):
     """Each has a value of its own, however late the stream comes to it."""
     x, stream = shmem.full(4, POISON), shmem.stream()
     kernel = Kernel(np.int64)
+    shmem.preload(shmem.p, x, 0.5, n - 1, stream=stream)
     driver.hold(stream)
     for k in range(3):
         shmem.p(x[k:], 10 + k + 0.5, n - 1, stream=stream)

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.skipif(emulation.missing() is not None, reason=str(emul
 N = 8
 BYTES = N * 4
 
+SMALL = {"NVSHMEM_SYMMETRIC_SIZE": "64M", "NVSHMEM_CUMEM_GRANULARITY": 2 << 20}
+
 
 def job(function):
     """Make `function(nv, stream, me, n)` a PE's program, from init to finalize."""
@@ -91,15 +93,13 @@ def peers(nv, stream, me, n):
 
 
 def test_addresses_of_peers():
-    (found, teams, first, status), (_, _, second, _) = pes.run(
-        2, peers, env={"NVSHMEM_SYMMETRIC_SIZE": "64M"}
-    )
+    (found, teams, first, status), (_, _, second, _) = pes.run(2, peers, env=SMALL)
     assert (found, teams, status) == ([0, 1], [2, 2, 2, 1, 1], 2)
     assert first != second, "an address means nothing to another PE"
 
 
 def test_pretended_nodes_and_a_shared_device():
-    env = {"NVSHMEM_SYMMETRIC_SIZE": "64M", "EMULATION_NODE_PES": 2, "EMULATION_DEVICES": 1}
+    env = {**SMALL, "EMULATION_NODE_PES": 2, "EMULATION_DEVICES": 1}
     env["EMULATION_MPS"] = 0
     results = pes.run(4, peers, env=env)
     assert [found for found, *_ in results] == [[0, 1, None, None]] * 2 + [[None, None, 2, 3]] * 2

@@ -345,3 +345,96 @@ def test_what_is_not_there_says_so():
     )
     assert "ERROR_NOT_SUPPORTED" in done.stdout, done.stderr
     assert "cuMulticastCreate (12010) is not supported" in done.stderr
+
+
+# --- what waits
+
+
+def blocking_calls():
+    """Each call that CUDA lets wait, with the default stream held, a blocking one, and another."""
+    from cuda.bindings import driver as cuda
+
+    started()
+    memory, more = ok(cuda.cuMemAlloc(64)), ok(cuda.cuMemAlloc(64))
+    pinned = ok(cuda.cuMemHostAlloc(64, 0))
+    host = np.zeros(8)
+    at = host.ctypes.data
+    blocking = ok(cuda.cuStreamCreate(0))
+    beside = ok(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING))
+    default = {
+        "cuMemcpyDtoH": lambda: cuda.cuMemcpyDtoH(at, memory, 64),
+        "cuMemcpyHtoD": lambda: cuda.cuMemcpyHtoD(memory, at, 64),
+    }
+    whole = {
+        "cuCtxSynchronize": lambda: cuda.cuCtxSynchronize(),
+        "cuMemFree": lambda: cuda.cuMemFree(more),
+        "cuMemFreeHost": lambda: cuda.cuMemFreeHost(pinned),
+    }
+    found = []
+    for stream, name in ((0, "the default stream"), (blocking, "stream"), (beside, "stream")):
+        driver.hold(int(stream))
+        for call, do in (default | whole).items():
+            driver.forget_waits()
+            error = int(do()[0])
+            waits = driver.forget_waits()
+            if stream is beside and call in default:
+                assert (error, waits) == (0, [])
+            else:
+                assert error == int(cuda.CUresult.CUDA_ERROR_LAUNCH_TIMEOUT), call
+                assert waits[0].startswith(f"{call} waits for {name}"), waits
+                assert waits[0].endswith(", which is held")
+                found.append(call)
+        # Pinned memory's copies are asynchronous, others not.
+        assert int(cuda.cuMemcpyDtoHAsync(pinned, memory, 64, stream)[0]) == 0
+        assert int(cuda.cuMemcpyDtoHAsync(at, memory, 64, stream)[0])
+        assert "cuMemcpyDtoHAsync waits for" in driver.forget_waits()[0]
+        driver.let_go(int(stream))
+    for do in whole.values():
+        ok(do())
+    return found
+
+
+def test_calls_wait_as_those_of_cuda_do():
+    assert len(pes.run(1, blocking_calls)[0]) == 13
+
+
+def events_of_held_streams():
+    from cuda.bindings import driver as cuda
+
+    started()
+    memory = ok(cuda.cuMemAlloc(4))
+    streams = [ok(cuda.cuStreamCreate(1)) for _ in range(3)]
+    event = ok(cuda.cuEventCreate(0))
+    ok(cuda.cuMemsetD32(memory, 1, 1))
+    driver.hold(int(streams[0]))
+    ok(cuda.cuMemsetD32Async(memory, 2, 1, streams[0]))
+    ok(cuda.cuEventRecord(event, streams[0]))
+    ok(cuda.cuStreamWaitEvent(streams[1], event, 0))
+    ok(cuda.cuMemsetD32Async(memory, 3, 1, streams[1]))
+    seen = [driver.view(memory, 1, np.int32)[0]]
+    ready = [int(cuda.cuStreamQuery(stream)[0]) == 0 for stream in streams]
+    assert int(cuda.cuEventQuery(event)[0]) == int(cuda.CUresult.CUDA_ERROR_NOT_READY)
+    assert int(cuda.cuEventSynchronize(event)[0])
+    driver.forget_waits()
+    driver.let_go(int(streams[0]))
+    ok(cuda.cuEventSynchronize(event))
+    seen.append(driver.view(memory, 1, np.int32)[0])
+    return [int(value) for value in seen], ready
+
+
+def test_a_stream_that_waits_for_an_event_is_held_up():
+    assert pes.run(1, events_of_held_streams) == [([1, 3], [False, False, True])]
+
+
+def waits_passed_over():
+    from cuda.bindings import driver as cuda
+
+    started()
+    memory = ok(cuda.cuMemAlloc(4))
+    driver.hold(0)
+    cuda.cuMemFree(memory)
+
+
+def test_an_error_that_is_passed_over_fails_the_pe():
+    with pytest.raises(pes.PesFailed, match="cuMemFree waits for the default stream, which is"):
+        pes.run(1, waits_passed_over)

@@ -8,6 +8,7 @@ from gpushmem.backends.nvshmem import transport
 from gpushmem.errors import ArgumentError
 
 HEAP = 1 << 30
+GRANULE = "NVSHMEM_CUMEM_GRANULARITY"
 SIZE = str(HEAP + transport.BESIDE)
 
 
@@ -31,13 +32,24 @@ def environ(monkeypatch):
 
 
 def test_nothing_but_the_heap_is_told_by_default(environ):
-    assert environ() == {"NVSHMEM_SYMMETRIC_SIZE": SIZE}
+    assert environ() == {"NVSHMEM_SYMMETRIC_SIZE": SIZE, GRANULE: "134217728"}
+
+
+@pytest.mark.parametrize(
+    ("heap", "granule"),
+    [(1 << 20, 8 << 20), (1 << 30, 128 << 20), (4 << 30, None), (64 << 30, None)],
+)
+def test_small_heaps_are_made_of_small_granules(environ, heap, granule):
+    told = environ(heap)
+    assert told.get(GRANULE) == (granule and str(granule))
+    assert environ(heap, **{GRANULE: str(2 << 20)})[GRANULE] == str(2 << 20), "the user's counts"
 
 
 @pytest.mark.parametrize("name", transport.TRANSPORTS)
 def test_transports(environ, name):
     told = environ(GPUSHMEM_TRANSPORT=name)
     assert told.pop("NVSHMEM_SYMMETRIC_SIZE") == SIZE
+    del told[GRANULE]
     assert told == transport.TRANSPORTS[name]
 
 
@@ -118,5 +130,7 @@ def test_what_info_tells(environ):
     environ(NVSHMEM_SYMMETRIC_SIZE="4G", GPUSHMEM_TRANSPORT="ibgda")
     assert transport.chosen(HEAP) == {
         "transport": "ibgda", "heap": HEAP, "hca": None, "nic_map": None, "problem": None,
-        "variables": {"NVSHMEM_SYMMETRIC_SIZE": "4G", "NVSHMEM_IB_ENABLE_IBGDA": "1"},
+        "variables": {
+            "NVSHMEM_SYMMETRIC_SIZE": "4G", GRANULE: "134217728", "NVSHMEM_IB_ENABLE_IBGDA": "1"
+        },
     }  # fmt: skip

@@ -320,6 +320,18 @@ class CpuBackend:
         self._asking.note(op, arguments.get("pe"), answer)
         return answer
 
+    def wait_stream(self, stream: Any, other: Any) -> bool:
+        two = self._stream(stream) is not self._stream(other)
+        if two:
+            self.synchronize()
+        return two
+
+    def preload(self, op: Op, arguments: dict[str, Any]) -> None:
+        arguments = checked(op, arguments)
+        arguments.pop("stream", None)
+        if op.base not in self._inline.calls:
+            self._host_calls.prepare(op, arguments)
+
     def _do(self, op: Op, arguments: dict[str, Any]) -> Any:
         stream = arguments.pop("stream", None)
         if self._weak is not None and op.hears:

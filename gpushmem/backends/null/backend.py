@@ -111,6 +111,9 @@ class NullBackend:
     def stream(self) -> Stream:
         return Stream()
 
+    def wait_stream(self, stream: Any, other: Any) -> bool:
+        return (stream or None) is not (other or None)  # nothing is ever queued
+
     def kernel(self, py_func: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
         return py_func
 
@@ -123,6 +126,9 @@ class NullBackend:
         )
 
     # --- host side of the operations
+
+    def preload(self, op: Op, arguments: dict[str, Any]) -> None:
+        checked(op, arguments)  # there is nothing to compile
 
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
         given = checked(op, arguments)

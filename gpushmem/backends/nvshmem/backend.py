@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import os
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -27,9 +30,11 @@ from gpushmem.backends.hostcalls import (
 )
 from gpushmem.backends.nvshmem import transport
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
-from gpushmem.backends.nvshmem.device import Device, Stream, check
+from gpushmem.backends.nvshmem.blocks import Registered
+from gpushmem.backends.nvshmem.device import Device, Stream
 from gpushmem.backends.nvshmem.hostcalls import COPIED, SCRATCH, HostCalls, as_gpu
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
+from gpushmem.backends.nvshmem.status import check
 from gpushmem.backends.nvshmem.teams import Teams
 from gpushmem.errors import (
     ArgumentError,
@@ -41,7 +46,7 @@ from gpushmem.errors import (
 from gpushmem.job import ending, peers
 from gpushmem.job import job as jobs
 from gpushmem.job.board import TIMEOUT
-from gpushmem.ops import Op
+from gpushmem.ops import TEAM_SHARED, Op
 from gpushmem.ops.roles import Members, TeamHandle
 from gpushmem.size import span
 
@@ -50,6 +55,7 @@ __all__ = ["NvshmemBackend"]
 ALIGNMENT = 512  # bytes; of the heap, as that of an allocation
 # A PE's message in a meeting: the number of bytes, and the name of the call, cut to fit.
 SAYING = np.dtype([("nbytes", "i8"), ("what", "S120")])
+NOTICE, LAST = 10.0, 600.0  # seconds at exit until a PE says that it waits, and until it ends
 HOST_REGISTER = driver.CU_MEMHOSTREGISTER_PORTABLE | driver.CU_MEMHOSTREGISTER_DEVICEMAP
 
 
@@ -63,7 +69,6 @@ class Nvshmem:
         transport.apply(heap_bytes)
         n_gpus = Device.count()
         self.device = Device(there.local_pe % n_gpus)
-        self.sharing = len(range(self.device.number, there.n_local, n_gpus))
         unique_id = nvshmem.get_unique_id(empty=there.my_pe != 0)
         mine = unique_id._data.tobytes() + heap_bytes.to_bytes(8, "little")
         shared = there.broadcast(mine if there.my_pe == 0 else None)
@@ -84,14 +89,38 @@ class Nvshmem:
                 "NVSHMEM_DEBUG=INFO says more, and so may `gpushmem doctor`"
             ) from error
         there.close()
+        # Whether network adapters are between some PEs: then they must know what is sent from.
+        self.far = int(bindings.team_n_pes(int(TEAM_SHARED))) < there.n_pes
+        if self.far:
+            self.device.memory = Registered(_register)
         atexit.register(self._end)
 
-    @staticmethod
-    def _end() -> None:
-        """End NVSHMEM at exit, unless the process failed: it would wait for the others."""
-        if not ending.failed():
-            with suppress(Exception):  # the process ends; there is nothing left to do
-                nvshmem.finalize()
+    def _end(self) -> None:
+        """End NVSHMEM at exit, unless the process failed: it would wait for the others.
+
+        It would also wait for ever for one that has died, in C: so another thread does it.
+        """
+        if ending.failed():
+            return
+        ended = threading.Thread(target=self._finalize, daemon=True)
+        ended.start()
+        longest = self.device.timeout or LAST
+        ended.join(min(NOTICE, longest))
+        if ended.is_alive():
+            say(f"PE {self.peers.my_pe} waits for the other PEs to end, at most {longest:g} s")
+            ended.join(max(0.0, longest - NOTICE))
+        if ended.is_alive():
+            say(
+                f"PE {self.peers.my_pe}: the other PEs have not ended within {longest:g} s; one "
+                "may have died. This process ends without NVSHMEM's finalize"
+            )
+            sys.stdout.flush()
+            os._exit(0)  # a return might wait for NVSHMEM's threads; this PE has not failed
+
+    def _finalize(self) -> None:
+        with suppress(Exception):  # the process ends; there is nothing left to do
+            self.device.enter()
+            nvshmem.finalize()
 
 
 _nvshmem: Nvshmem | None = None
@@ -124,7 +153,9 @@ class NvshmemBackend:
         self._layout()
         self.meet("init", heap_bytes)
         self._take_heap()
-        loader = Loader(self._device, self._words, library.sharing)
+        self._far = library.far
+        self._registered: dict[int, int] = {}  # address -> end, of the user's memory
+        loader = Loader(self._device, self._words, self._sharing())
         self._loader = loader
         self._teams = Teams(self.synchronize)
         self._host_calls = HostCalls(
@@ -166,10 +197,22 @@ class NvshmemBackend:
     # --- meeting
 
     def meet(self, what: str, nbytes: int = -1) -> None:
+        said = self._exchange(what, (nbytes, what.encode()[:120]))
+        if (said != said[self.my_pe]).any():
+            calls = {pe: (what.decode(), n) for pe, (n, what) in enumerate(said.tolist())}
+            raise CollectiveMismatch(_disagreement(calls))
+
+    def _sharing(self) -> int:
+        """The number of PEs that use this PE's GPU, whatever the processes call it."""
+        said = self._exchange("init", (0, self._device.cuda.uuid.encode()))
+        return int((said == said[self.my_pe]).sum())
+
+    def _exchange(self, what: str, mine_: tuple[int, bytes]) -> np.ndarray[Any, Any]:
+        """What each PE says; collective, and waits for this PE's streams first."""
         self._device.synchronize(what)
         self._round ^= 1  # others may be one meeting ahead
         mine, all_ = self._said[self._round, self.n_pes :], self._said[self._round, : self.n_pes]
-        self._device.write(mine, np.array([(nbytes, what.encode()[:120])], SAYING))
+        self._device.write(mine, np.array([mine_], SAYING))
         stream = int(self._device.own.cuda.handle)
         if self.limited:
             for pe in range(self.n_pes):
@@ -180,10 +223,7 @@ class NvshmemBackend:
             n = SAYING.itemsize // 8
             bindings.uint64_fcollect_on_stream(0, all_.address, mine.address, n, stream)
         self._device.wait(self._device.own.cuda, what)
-        said = self._device.read(all_)
-        if (said != said[self.my_pe]).any():
-            calls = {pe: (what.decode(), n) for pe, (n, what) in enumerate(said.tolist())}
-            raise CollectiveMismatch(_disagreement(calls))
+        return self._device.read(all_)
 
     def set_timeout(self, seconds: float | None) -> None:
         self._device.timeout = seconds
@@ -227,16 +267,20 @@ class NvshmemBackend:
         if not on_gpu:
             status = driver.cuMemHostRegister(array.address, max(1, memory.nbytes), HOST_REGISTER)
             check(status, f"register: {memory.nbytes} bytes of host memory")
-        if _library().nvshmemx_buffer_register(array.address, memory.nbytes):
+        try:
+            if not self._device.memory.holds(*span(memory)):
+                _register(array.address, memory.nbytes)
+        except ArgumentError:
             if not on_gpu:
                 driver.cuMemHostUnregister(array.address)
-            raise ArgumentError(
-                f"register: NVSHMEM cannot register {memory.nbytes} bytes at {array.address:#x}"
-            )
+            raise
+        self._registered[array.address] = span(memory)[1]
         return array
 
     def unregister(self, native: GpuArray) -> None:
-        _library().nvshmemx_buffer_unregister(native.address)
+        del self._registered[native.address]
+        if not self._device.memory.holds(*span(native.layout)):
+            _library().nvshmemx_buffer_unregister(native.address)
         if not hasattr(native.owner, "__cuda_array_interface__"):
             check(driver.cuMemHostUnregister(native.address), "unregister")
 
@@ -252,6 +296,9 @@ class NvshmemBackend:
 
     def stream(self) -> Stream:
         return self._device.new_stream()
+
+    def wait_stream(self, stream: Any, other: Any) -> bool:
+        return self._device.wait_stream(stream, other)
 
     def synchronize(self) -> None:
         self._device.synchronize()
@@ -275,6 +322,17 @@ class NvshmemBackend:
 
     # --- host side of the operations
 
+    def preload(self, op: Op, arguments: dict[str, Any]) -> None:
+        native = {name: _as_native(value) for name, value in arguments.items()}
+        arguments = checked(op, native, COPIED)
+        stream = arguments.pop("stream", None)
+        if self._answer(op) is None:
+            self._host_calls.preload(op, arguments, stream)
+
+    def _answer(self, op: Op) -> Callable[..., Any] | None:
+        """What does an operation that is neither queued by NVSHMEM nor run as a kernel."""
+        return getattr(self, f"_{op.name}", None) or getattr(self._teams, op.name, None)
+
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
         native = {name: _as_native(value) for name, value in arguments.items()}
         arguments = checked(op, native, COPIED)
@@ -286,7 +344,9 @@ class NvshmemBackend:
                 "a PE for each GPU, or MPS (nvidia-cuda-mps-control -d) with "
                 "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
             )
-        answer = getattr(self, f"_{op.name}", None) or getattr(self._teams, op.name, None)
+        if self._far:
+            self._check_sendable(op, arguments)
+        answer = self._answer(op)
         if answer is not None:
             return answer(**arguments)
         if op.facts.meets:
@@ -295,6 +355,23 @@ class NvshmemBackend:
             if stream is None:
                 self.synchronize()
         return self._host_calls.run(op, arguments, stream)
+
+    def _check_sendable(self, op: Op, arguments: dict[str, Any]) -> None:
+        """Raise if an operation is to a PE behind a network that does not know its local memory."""
+        pe = arguments.get("pe")
+        if pe is None or not op.local or self._teams.is_near(pe):
+            return
+        for name in op.local:
+            array = as_gpu(arguments[name])
+            low, high = span(array.layout)
+            known = self._device.memory.holds(low, high) or self._holds(array.layout)
+            mine = any(at <= low and high <= end for at, end in self._registered.items())
+            if not (known or mine):
+                raise ArgumentError(
+                    f"{op.name}: PE {pe} is on another machine, and {name} is device memory of "
+                    "another library, which no network adapter reaches: pass "
+                    "gpushmem.register(it), the same memory"
+                )
 
     def _my_pe(self) -> int:
         return self.my_pe
@@ -355,6 +432,17 @@ def _disagreement(calls: dict[int, tuple[str, int]]) -> str:
         f"PEs met in different collective calls: {'; '.join(parts)}. Every PE must make the same "
         "collective calls in the same order"
     )
+
+
+def _register(address: int, nbytes: int) -> None:
+    """Tell NVSHMEM of local memory; raises `ArgumentError`."""
+    if _library().nvshmemx_buffer_register(address, nbytes):
+        raise ArgumentError(f"register: NVSHMEM cannot register {nbytes} bytes at {address:#x}")
+
+
+def say(text: str) -> None:
+    """Write a line to stderr."""
+    print(f"gpushmem: {text}", file=sys.stderr, flush=True)
 
 
 def _library() -> Any:

@@ -1,12 +1,21 @@
-"""The GPU of a PE: memory and streams."""
+"""The GPU of a PE: memory, copies and streams.
+
+A kernel may run until the host does something: a call of the driver that waits for kernels could
+wait for ever, and neither Ctrl-C nor a timeout would end it. So copies are asynchronous, through
+pinned memory, waits are polls (`Device.wait`), and memory is freed when the GPU is idle.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import math
+import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from itertools import cycle
+from typing import Any, NamedTuple
 
 import numpy as np
 from cuda.bindings import driver
@@ -15,35 +24,17 @@ from cuda.core import Device as CudaDevice
 from cuda.core import Stream as CudaStream
 
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
-from gpushmem.errors import (
-    ArgumentError,
-    BackendUnavailable,
-    KernelError,
-    ShmemError,
-    WaitTimeout,
-)
+from gpushmem.backends.nvshmem.blocks import Allocator, Memory, OutOfMemory, Unregistered
+from gpushmem.backends.nvshmem.status import check
+from gpushmem.errors import ArgumentError, BackendUnavailable, WaitTimeout
 
-__all__ = ["Device", "Stream", "check"]
+__all__ = ["Device", "Stream"]
 
+PIECE = 4 << 20  # bytes of one copy; the pinned memory has room for two
+KEPT = 1 << 30  # bytes of freed memory above which an allocation waits for the GPU
 HOST, DEVICE = driver.CUmemorytype.CU_MEMORYTYPE_HOST, driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
 MAX_PITCH = 2**31 - 1  # bytes between the rows of a copy
 EAGER = 200e-6  # seconds of a wait that poll without sleeping
-
-
-def check(returned: tuple[Any, ...], what: str) -> Any:
-    """The values that a call of the CUDA driver returned; raises `ShmemError` for its errors."""
-    status, *values = returned
-    if status != driver.CUresult.CUDA_SUCCESS:
-        _, name = driver.cuGetErrorName(status)
-        _, text = driver.cuGetErrorString(status)
-        said = f"{(name or b'?').decode()}: {(text or b'').decode()}"
-        if b"LAUNCH" in (name or b"") or b"ILLEGAL" in (name or b"") or b"ASSERT" in (name or b""):
-            raise KernelError(
-                f"{what}: a kernel of this PE failed ({said}). The GPU says no more; the cpu "
-                "backend names the line: run it there, with debug=True"
-            )
-        raise ShmemError(f"{what}: {said}")
-    return values[0] if len(values) == 1 else values
 
 
 class Stream:
@@ -77,6 +68,11 @@ class Device:
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         # For host calls; does not wait for the default stream.
         self.own = self.new_stream()
+        self.memory: Allocator = Unregistered()
+        self._freed: deque[tuple[int, int]] = deque()  # address, bytes: see `Memory`
+        self._copying = threading.RLock()  # holds whoever uses the pinned memory
+        portable = driver.CU_MEMHOSTALLOC_PORTABLE
+        self._pinned = int(check(driver.cuMemHostAlloc(2 * PIECE, portable), "init"))
 
     @staticmethod
     def count() -> int:
@@ -122,6 +118,28 @@ class Device:
             )
         return CudaStream.from_handle(handle) if handle else LEGACY_DEFAULT_STREAM
 
+    def wait_stream(self, stream: Any, other: Any) -> bool:
+        """Order a stream after another by an event, unless just one of them is being captured.
+
+        Returns False, having done nothing, if they are the same.
+        """
+        later, earlier = self.stream_of(stream), self.stream_of(other)
+        if int(later.handle) == int(earlier.handle):
+            return False
+        if self._captured(later) == self._captured(earlier):
+            untimed = driver.CUevent_flags.CU_EVENT_DISABLE_TIMING
+            event = check(driver.cuEventCreate(untimed), "wait_stream")
+            check(driver.cuEventRecord(event, earlier.handle), "wait_stream")
+            check(driver.cuStreamWaitEvent(later.handle, event, 0), "wait_stream")
+            check(driver.cuEventDestroy(event), "wait_stream")  # it goes when it is not needed
+        return True
+
+    def _captured(self, stream: CudaStream) -> bool:
+        if int(stream.handle) == int(LEGACY_DEFAULT_STREAM.handle):
+            return False  # it cannot be, and must not be asked while others are
+        status = check(driver.cuStreamIsCapturing(stream.handle), "wait_stream")
+        return bool(status != driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
     def wait(self, stream: CudaStream, what: str) -> None:
         """Wait until a stream is done; Ctrl-C ends the wait, and so does the timeout.
 
@@ -148,10 +166,17 @@ class Device:
                 pause = min(max(2 * pause, 20e-6), 1e-3)
 
     def synchronize(self, what: str = "synchronize") -> None:
-        """Wait until all streams of this PE are done."""
-        for stream in (LEGACY_DEFAULT_STREAM, *(s.cuda for s in list(self._streams))):
-            self.wait(stream, what)
-        check(driver.cuCtxSynchronize(), what)  # streams of other libraries, too
+        """Wait until all streams of this PE are done; then nobody uses what was freed before."""
+        over = [self._freed.popleft() for _ in range(len(self._freed))]
+        try:
+            for stream in (LEGACY_DEFAULT_STREAM, *(s.cuda for s in list(self._streams))):
+                self.wait(stream, what)
+            check(driver.cuCtxSynchronize(), what)  # streams of other libraries, too
+        except BaseException:
+            self._freed.extendleft(reversed(over))
+            raise
+        for address, _ in over:
+            self.memory.free(address)
 
     def stop(self, seconds: float) -> bool:
         """Whether all streams of this PE are done within so many seconds; none can be cancelled."""
@@ -167,52 +192,84 @@ class Device:
 
     # --- memory
 
-    def allocate(self, nbytes: int) -> Memory:
-        """Ordinary device memory, freed with the last reference."""
-        return Memory(nbytes)
-
     def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> GpuArray:
-        """An array in ordinary device memory."""
+        """An array in ordinary device memory, freed after the last reference."""
         self.enter()
-        memory = self.allocate(math.prod(shape) * dtype.itemsize)
-        return at(memory.address, shape, dtype, memory)
+        nbytes = max(1, math.prod(shape) * dtype.itemsize)
+        if sum(n for _, n in list(self._freed)) > KEPT:
+            self.synchronize("device_array")
+        try:
+            address = self.memory.alloc(nbytes)
+        except OutOfMemory:
+            self.synchronize("device_array")  # which frees what can be freed
+            address = self.memory.alloc(nbytes)
+        return at(address, shape, dtype, Memory(address, nbytes, self._freed))
 
     def read(self, array: GpuArray) -> np.ndarray[Any, Any]:
-        """A copy in host memory."""
-        self.enter()
+        """A copy in host memory; kernels are not waited for."""
         upward = _upward(array.layout)
         copy = np.empty(array.shape, array.dtype)
-        for theirs, ours in _blocks(array.layout[upward], copy):
-            if theirs.flags.c_contiguous:
-                returned = driver.cuMemcpyDtoH(_address(ours), _address(theirs), ours.nbytes)
-            else:
-                returned = driver.cuMemcpy2DUnaligned(_rows(theirs, ours, DEVICE, HOST))
-            check(returned, "numpy")
+        with self._copying:
+            self._ready("numpy")
+            last: tuple[Piece, int] | None = None
+            for piece, half in self._halves(array.layout[upward], copy):
+                self._queue(half, piece, to_host=True)
+                if last is not None:  # while the next piece is on its way
+                    ctypes.memmove(last[0].host, last[1], last[0].nbytes)
+                self.wait(self.own.cuda, "numpy")
+                last = piece, half
+            if last is not None:
+                ctypes.memmove(last[0].host, last[1], last[0].nbytes)
         return np.ascontiguousarray(copy[upward]) if array.shape else copy
 
     def write(self, array: GpuArray, values: Any) -> None:
-        """Copy `values`, broadcast, to the array."""
-        self.enter()
+        """Copy `values`, broadcast, to the array; kernels are not waited for."""
         upward = _upward(array.layout)
         copy = np.empty(array.shape, array.dtype)
         np.copyto(copy[upward], values, casting="unsafe")  # as assignment to a NumPy array does
-        for theirs, ours in _blocks(array.layout[upward], copy):
-            if theirs.flags.c_contiguous:
-                returned = driver.cuMemcpyHtoD(_address(theirs), _address(ours), ours.nbytes)
-            else:
-                returned = driver.cuMemcpy2DUnaligned(_rows(ours, theirs, HOST, DEVICE))
-            check(returned, "copy_from")
+        with self._copying:
+            self._ready("copy_from")
+            for piece, half in self._halves(array.layout[upward], copy):
+                ctypes.memmove(half, piece.host, piece.nbytes)  # the piece before is on its way
+                self.wait(self.own.cuda, "copy_from")
+                self._queue(half, piece, to_host=False)
+            self.wait(self.own.cuda, "copy_from")
+
+    def _ready(self, what: str) -> None:
+        """Wait for what may still use the pinned memory: a copy that Ctrl-C has interrupted."""
+        self.wait(self.own.cuda, what)
+
+    def _halves(
+        self, layout: np.ndarray[Any, Any], copy: np.ndarray[Any, Any]
+    ) -> Iterator[tuple[Piece, int]]:
+        """The pieces of a copy, with the half of the pinned memory that each is to use."""
+        return zip(_pieces(layout, copy), cycle((self._pinned, self._pinned + PIECE)), strict=False)
+
+    def _queue(self, half: int, piece: Piece, to_host: bool) -> None:
+        """Queue the copy of a piece between the GPU and the pinned memory."""
+        stream = self.own.cuda.handle
+        if piece.rows > 1:
+            returned = driver.cuMemcpy2DAsync(_rows(half, piece, to_host), stream)
+        elif to_host:
+            returned = driver.cuMemcpyDtoHAsync(half, piece.device, piece.nbytes, stream)
+        else:
+            returned = driver.cuMemcpyHtoDAsync(piece.device, half, piece.nbytes, stream)
+        check(returned, "a copy")
 
 
-class Memory:
-    """A block of ordinary device memory."""
+class Piece(NamedTuple):
+    """A part of a copy: `rows` of `width` bytes, `pitch` apart on the GPU, one behind the other."""
 
-    def __init__(self, nbytes: int) -> None:
-        self.address = int(check(driver.cuMemAlloc(max(1, nbytes)), f"allocating {nbytes} bytes"))
+    device: int
+    host: int
+    width: int
+    rows: int
+    pitch: int
 
-    def __del__(self) -> None:
-        if hasattr(self, "address"):
-            driver.cuMemFree(self.address)
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows."""
+        return self.width * self.rows
 
 
 def _handle_of(stream: Any) -> int | None:
@@ -241,24 +298,40 @@ def _blocks(layout: np.ndarray[Any, Any], copy: np.ndarray[Any, Any]) -> Iterato
         yield layout, copy
         return
     row = layout[0, ...]  # and not layout[0], which may be an element: that would be read
-    if row.flags.c_contiguous and row.nbytes <= layout.strides[0] <= MAX_PITCH:
+    fits = row.nbytes <= PIECE and row.nbytes <= layout.strides[0] <= MAX_PITCH
+    if row.flags.c_contiguous and fits:
         yield layout, copy
         return
     for i in range(layout.shape[0]):
         yield from _blocks(layout[i, ...], copy[i, ...])
 
 
-def _rows(
-    src: np.ndarray[Any, Any], dst: np.ndarray[Any, Any], kind: Any, to: Any
-) -> driver.CUDA_MEMCPY2D:
-    """A copy of rows, which are contiguous, between the host's memory and the device's."""
-    rows = driver.CUDA_MEMCPY2D()
-    rows.srcMemoryType, rows.dstMemoryType = kind, to
-    rows.srcHost = rows.srcDevice = _address(src)
-    rows.dstHost = rows.dstDevice = _address(dst)
-    rows.srcPitch, rows.dstPitch = src.strides[0], dst.strides[0]
-    rows.WidthInBytes, rows.Height = src[:1].nbytes, len(src)
-    return rows
+def _pieces(layout: np.ndarray[Any, Any], copy: np.ndarray[Any, Any]) -> Iterator[Piece]:
+    """A copy between an array in device memory and one of the host's, in pieces."""
+    for theirs, ours in _blocks(layout, copy):
+        device, host = _address(theirs), _address(ours)
+        if theirs.flags.c_contiguous:
+            for start in range(0, ours.nbytes, PIECE):
+                width = min(PIECE, ours.nbytes - start)
+                yield Piece(device + start, host + start, width, 1, width)
+        else:
+            width, pitch = ours[:1].nbytes, theirs.strides[0]
+            at_once = PIECE // width
+            for first in range(0, len(ours), at_once):
+                rows = min(at_once, len(ours) - first)
+                yield Piece(device + first * pitch, host + first * width, width, rows, pitch)
+
+
+def _rows(half: int, piece: Piece, to_host: bool) -> driver.CUDA_MEMCPY2D:
+    """A copy of rows between the GPU and pinned memory, where they follow each other."""
+    copy = driver.CUDA_MEMCPY2D()
+    copy.srcMemoryType, copy.dstMemoryType = (DEVICE, HOST) if to_host else (HOST, DEVICE)
+    copy.srcHost = copy.dstHost = half
+    copy.srcDevice = copy.dstDevice = piece.device
+    pitches = (piece.pitch, piece.width) if to_host else (piece.width, piece.pitch)
+    copy.srcPitch, copy.dstPitch = pitches
+    copy.WidthInBytes, copy.Height = piece.width, piece.rows
+    return copy
 
 
 def _address(array: np.ndarray[Any, Any]) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from cuda.core import Stream as CudaStream
 from numba.core.errors import NumbaError
 from nvshmem import bindings
 
@@ -29,6 +30,7 @@ from gpushmem.ops.roles import Stride, Value, Wanted
 __all__ = ["HostCalls"]
 
 ONE, BLOCK = shape_of(1, 1), shape_of(1, 256)
+ROOM = 65536  # bytes for copies of the host's arrays, at first
 SCRATCH, RESULT = 4096, 3840  # bytes of scratch memory; from RESULT on it holds results
 COPIED = ("indices", "status", "value", "cond")  # arguments that may be the host's arrays
 # dtype -> its name in NVSHMEM's functions on streams.
@@ -53,20 +55,18 @@ class HostCalls:
         self._device, self._loader, self._n_pes = device, loader, n_pes
         self._symmetric = symmetric  # raises unless an array is on the symmetric heap
         self._scratch = at(scratch, (SCRATCH,), np.dtype(np.uint8))
-        self._room = device.array((4096,), np.dtype(np.uint8))
+        self._room = device.array((ROOM,), np.dtype(np.uint8))
 
     def run(self, op: Op, arguments: dict[str, Any], stream: Any) -> Any:
         """Run the operation: on `stream`, or, if that is None, until it is complete."""
-        host = {k: v for k, v in arguments.items() if k in COPIED and isinstance(v, np.ndarray)}
-        arguments = {name: as_gpu(value) for name, value in arguments.items()}
-        given = hostcalls.kernel_arguments(op, arguments) | self._copies(host)
-        checks.check(op, given, self._n_pes, self._symmetric)
-        cuda = self._device.stream_of(self._device.own if stream is None else stream)
+        host = _of_the_host(arguments)
+        given, cuda = self._given(op, arguments, stream)
         direct = self._direct(op, given, stream)
         if direct is not None:
             result = direct(int(cuda.handle), **given)
         else:
-            result = self._in_a_kernel(op, given, cuda)
+            go, result = self._in_a_kernel(op, given, cuda)
+            go()
         if stream is not None and not host:
             return None
         self._device.wait(cuda, op.name)
@@ -74,8 +74,24 @@ class HostCalls:
             host["indices"][...] = self._device.read(given["indices"])
         return result() if result is not None and stream is None else None
 
+    def preload(self, op: Op, arguments: dict[str, Any], stream: Any) -> None:
+        """Load the kernel that `run` would launch for such arguments, if it would."""
+        given, cuda = self._given(op, arguments, stream)
+        if self._direct(op, given, stream) is None:
+            self._in_a_kernel(op, given, cuda)
+
+    def _given(
+        self, op: Op, arguments: dict[str, Any], stream: Any
+    ) -> tuple[dict[str, Any], CudaStream]:
+        """The arguments as kernels take them, checked; and the stream to use."""
+        copies = self._copies(_of_the_host(arguments))
+        arguments = {name: as_gpu(value) for name, value in arguments.items()}
+        given = hostcalls.kernel_arguments(op, arguments) | copies
+        checks.check(op, given, self._n_pes, self._symmetric)
+        return given, self._device.stream_of(self._device.own if stream is None else stream)
+
     def _copies(self, host: dict[str, Any]) -> dict[str, GpuArray]:
-        """Copies of host arrays in GPU memory, which is kept: freeing it would synchronise."""
+        """Copies of host arrays in GPU memory, which is kept."""
         at_byte, copies = 0, {}
         needed = sum(-(-array.nbytes // 16) * 16 for array in host.values())
         if needed > self._room.size:
@@ -200,7 +216,10 @@ class HostCalls:
 
     # --- as kernels
 
-    def _in_a_kernel(self, op: Op, given: dict[str, Any], stream: Any) -> Callable[[], Any]:
+    def _in_a_kernel(
+        self, op: Op, given: dict[str, Any], stream: Any
+    ) -> tuple[Callable[[], None], Callable[[], Any]]:
+        """A launch that does the operation, and what returns its result when that is over."""
         if op.named(Stride):
             dst, src, *strides = (given[name] for name in op.params[:-1])
             check_strided(op.name, dst.layout, src.layout, *strides)
@@ -218,12 +237,12 @@ class HostCalls:
         shape = BLOCK if row is not op else ONE
         try:
             kernel = self._kernel(row, tuple(others), reduction, dtype is not None)
-            kernel.prepare(self._loader, shape, stream, (result, *others.values()))()
+            go = kernel.prepare(self._loader, shape, stream, (result, *others.values()))
         except ShmemError:
             raise
         except (NumbaError, ValueError) as error:
             raise hostcalls.not_compiled(op, given, error) from None
-        return lambda: self._device.read(result)[0] if dtype is not None else None
+        return go, lambda: self._device.read(result)[0] if dtype is not None else None
 
     def _kernel(
         self, op: Op, params: tuple[str, ...], reduction: str | None, returns: bool
@@ -232,6 +251,11 @@ class HostCalls:
         if key not in self._kernels:
             self._kernels[key] = Kernel(hostcalls.host_kernel(op, params, reduction, returns), {})
         return self._kernels[key]
+
+
+def _of_the_host(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that are the host's arrays, and may be."""
+    return {k: v for k, v in arguments.items() if k in COPIED and isinstance(v, np.ndarray)}
 
 
 def _moving(name: str, src: Any) -> tuple[Callable[..., Any], int]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Any
 
+import numpy as np
 from cuda.bindings import driver
 from cuda.core import LaunchConfig, ObjectCode, launch
 from numba.cuda import types
@@ -16,8 +17,9 @@ from nvshmem import core as nvshmem
 from gpushmem.artifacts.arguments import pack, types_of
 from gpushmem.artifacts.shape import LaunchShape
 from gpushmem.backends.nvshmem import aot
-from gpushmem.backends.nvshmem.arrays import GpuArray
-from gpushmem.backends.nvshmem.device import Device, check
+from gpushmem.backends.nvshmem.arrays import GpuArray, at
+from gpushmem.backends.nvshmem.device import Device
+from gpushmem.backends.nvshmem.status import check
 from gpushmem.errors import ArgumentError
 
 __all__ = ["Kernel", "Loader"]
@@ -27,18 +29,24 @@ WORKSPACE = "gpushmem_workspace"  # see `device_calls.EXTRA`
 
 
 class Loaded:
-    """A kernel's machine code on the GPU."""
+    """A kernel's machine code on the GPU.
 
-    def __init__(self, code: bytes, about: dict[str, Any], workspace: int) -> None:
+    To load code may wait for all that runs on the GPU, so that is done here, not at a launch; and
+    NVSHMEM waits when it is told of code.
+    """
+
+    def __init__(self, code: bytes, about: dict[str, Any], device: Device, workspace: int) -> None:
         self._object = ObjectCode.from_cubin(code)
         self.kernel = self._object.get_kernel(about["entry"])
         self.cooperative = about["cooperative"]
+        function = check(driver.cuKernelGetFunction(driver.CUkernel(int(self.kernel.handle))), "")
+        check(driver.cuFuncLoad(function), "loading a kernel")
         self.shared = self.kernel.attributes.shared_size_bytes
         self._dynamic_shared = PLAIN_SHARED - self.shared  # what a launch may ask for
         if about["shims"]:
             nvshmem.library_init(nvshmem.NvshmemKernelObject.from_obj(self._object))
         if about["workspace"]:
-            self._tell(WORKSPACE, workspace)
+            self._tell(WORKSPACE, workspace, device)
 
     def allow_shared(self, nbytes: int, device: Device) -> None:
         """Allow launches `nbytes` of dynamic shared memory; the caller has checked the limit."""
@@ -48,15 +56,22 @@ class Loaded:
             check(driver.cuKernelSetAttribute(which, nbytes, kernel, device.number), "launch")
             self._dynamic_shared = nbytes
 
-    def _tell(self, name: str, value: int) -> None:
+    def _tell(self, name: str, value: int, device: Device) -> None:
         """Set a global variable of the code."""
         library = driver.CUlibrary(int(self._object.handle))
         address, _ = check(driver.cuLibraryGetGlobal(library, name.encode()), name)
-        check(driver.cuMemcpyHtoD(address, struct.pack("<Q", value), 8), name)
+        device.write(at(int(address), (1,), np.dtype(np.uint64)), value)
 
 
 class Loader:
-    """Makes kernels ready for one GPU."""
+    """Makes kernels ready for one GPU.
+
+    Code stays loaded to the end of the process: NVSHMEM keeps the address of its state in all code
+    that it was told of, and writes there; and to unload would wait for all kernels. What is defined
+    again, as by a function that is called again, is found here.
+    """
+
+    _loaded: dict[tuple[bytes, int], Loaded] = {}  # by code and workspace
 
     def __init__(self, device: Device, workspace: int, sharing: int) -> None:
         self.device, self.workspace = device, workspace
@@ -69,7 +84,11 @@ class Loader:
     ) -> Loaded:
         """The kernel for arguments of these types; raises Numba's errors."""
         found = aot.artifact(py_func, argtypes, options, self.arch)
-        return Loaded(found.code, found.about, self.workspace)
+        workspace = self.workspace if found.about["workspace"] else 0
+        key = blake2b(found.code).digest(), workspace
+        if key not in self._loaded:
+            self._loaded[key] = Loaded(found.code, found.about, self.device, workspace)
+        return self._loaded[key]
 
     def check_shared(self, name: str, loaded: Loaded, shape: LaunchShape) -> None:
         """Raise if a block needs more shared memory than this GPU has for one."""

@@ -82,6 +82,10 @@ class Teams:
             return -1
         return int(bindings.team_translate_pe(int(src_team), int(src_pe), int(dst_team)))
 
+    def is_near(self, pe: int) -> bool:
+        """Whether a PE's memory can be reached by loads and stores."""
+        return self.team_translate_pe(TEAM_WORLD, pe, TEAM_SHARED) >= 0
+
     def members(self, team: int) -> list[int]:
         """The members of a team, as PEs of the job."""
         n = self.team_n_pes(team)

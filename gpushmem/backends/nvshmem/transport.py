@@ -18,10 +18,13 @@ from gpushmem.size import parse_size
 __all__ = ["TRANSPORTS", "apply", "chosen", "variables", "without_ours"]
 
 REMOTE, IBGDA = "NVSHMEM_REMOTE_TRANSPORT", "NVSHMEM_IB_ENABLE_IBGDA"
-SIZE = "NVSHMEM_SYMMETRIC_SIZE"
+SIZE, GRANULE = "NVSHMEM_SYMMETRIC_SIZE", "NVSHMEM_CUMEM_GRANULARITY"
 # NVSHMEM adds room for its own teams and buffers; this is for the backend's allocations beside the
-# heap, and for the alignment (512 bytes) and granularity (2 MiB) of blocks.
+# heap, and for the alignment of blocks (512 bytes).
 BESIDE = 64 << 20
+# NVSHMEM takes GPU memory in granules, of 512 MiB if nothing is said; each is made known to every
+# peer and adapter. So a heap is at most some GRANULES of them, and wastes an eighth or less.
+LARGEST, SMALLEST, GRANULES = 512 << 20, 2 << 20, 8
 
 # With all of them, GPUs of one machine access each other directly if they can. With IBGDA the host
 # uses another transport: NVSHMEM's own choice, or NVSHMEM_REMOTE_TRANSPORT.
@@ -35,6 +38,10 @@ TRANSPORTS: dict[str, dict[str, str]] = {
     "ucx": {REMOTE: "ucx", IBGDA: "0"},
     "libfabric": {REMOTE: "libfabric", IBGDA: "0"},
 }
+
+# Loading code may wait for all kernels: CUDA is to load NVSHMEM's own when it starts, and not when
+# the host first calls an operation that is one.
+LOADING = {"CUDA_MODULE_LOADING": "EAGER"}
 
 _put: dict[str, str] = {}  # variables that `apply` has set in this process
 
@@ -57,16 +64,27 @@ def variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     return told
 
 
+def _memory(heap_bytes: int) -> dict[str, str]:
+    """The variables for a heap: its size, and what it is made of where that is small."""
+    size = heap_bytes + BESIDE
+    told, granule = {SIZE: str(size)}, LARGEST
+    while granule > SMALLEST and granule * GRANULES > size:
+        granule //= 2
+    if granule < LARGEST and _users(GRANULE) is None:
+        told[GRANULE] = str(granule)
+    return told
+
+
 def apply(heap_bytes: int) -> None:
     """Put NVSHMEM's variables into this process's environment; before NVSHMEM starts.
 
     Raises `ArgumentError` if the user's variables contradict the settings, naming them.
     """
-    told = {SIZE: str(heap_bytes + BESIDE), **variables()}
+    told = {**_memory(heap_bytes), **variables()}
     conflict = _conflict(told, heap_bytes)
     if conflict:
         raise ArgumentError(conflict)
-    for name, text in told.items():
+    for name, text in (told | LOADING).items():
         if _users(name) is None:
             os.environ[name] = _put[name] = text
 
@@ -80,7 +98,7 @@ def chosen(heap_bytes: int) -> dict[str, Any]:
     """The settings that would apply in this process, for `gpushmem info`."""
     told: dict[str, str] = {}
     try:
-        told = {SIZE: str(heap_bytes + BESIDE), **variables()}
+        told = {**_memory(heap_bytes), **variables()}
         problem = _conflict(told, heap_bytes)
     except ArgumentError as error:
         problem = str(error)

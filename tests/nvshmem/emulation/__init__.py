@@ -59,23 +59,27 @@ def environment(**more) -> dict[str, str]:
     return {**os.environ, **own, **{name: str(value) for name, value in more.items()}}
 
 
-class _Registered(dict):
-    """NVSHMEM's two functions for local buffers, which nvshmem4py has not: the books of them."""
+class _Library:
+    """NVSHMEM's two functions for local buffers, which nvshmem4py has not."""
 
     def nvshmemx_buffer_register(self, address, nbytes):
-        if address in self:
+        from tests.nvshmem.emulation.stream_ops import registered
+
+        ends = ((start, start + size) for start, size in registered.items())
+        if any(start < address + nbytes and address < end for start, end in ends):
             return 1
-        self[address] = nbytes
+        registered[address] = nbytes
         return 0
 
     def nvshmemx_buffer_unregister(self, address):
-        del self[address]
+        from tests.nvshmem.emulation.stream_ops import registered
+
+        del registered[address]
         return 0
 
 
 def _patch_backend(module):
-    registered = _Registered()
-    module._library = lambda: registered
+    module._library = _Library
 
 
 def _patch_versions(module):

@@ -110,7 +110,10 @@ def on_launch(kernel: Callable[[Launch], object] | None) -> None:
 
 
 def hold(stream) -> None:
-    """Let a stream, or its handle, put its work off from now on: it is never done."""
+    """Let a stream, or its handle, put its work off from now on: it is never done.
+
+    The default stream is 0. What waits for it fails, with a text: see `waits`.
+    """
     function("hold", ctypes.c_int, ctypes.c_size_t, ctypes.c_int)(_handle(stream), 1)
 
 
@@ -118,6 +121,28 @@ def let_go(stream) -> None:
     """Let a stream that was held do what it has put off, and all that follows at once."""
     result = function("hold", ctypes.c_int, ctypes.c_size_t, ctypes.c_int)(_handle(stream), 0)
     assert result == 0, f"CUresult {result}"
+
+
+def waits() -> list[str]:
+    """Return what would have waited for a held stream, a text each, since `forget_waits`."""
+    text, found = function("wait_text", ctypes.c_char_p, ctypes.c_uint), []
+    while (one := text(len(found))) is not None:
+        found.append(one.decode())
+    return found
+
+
+def forget_waits() -> list[str]:
+    """Return `waits()`, and forget them: a PE that ends with some has failed (pes.py)."""
+    found = waits()
+    function("clear_waits", None)()
+    return found
+
+
+def wait_for_device(call: str) -> str | None:
+    """Return the text if `call`, which waits for all streams of the device, would not return."""
+    if function("device_wait", ctypes.c_int, ctypes.c_char_p)(call.encode()):
+        return waits()[-1]
+    return None
 
 
 def _handle(stream) -> int:

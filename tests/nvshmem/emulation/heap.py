@@ -25,9 +25,13 @@ _move = function("move", _size, _size, _size)
 
 
 class Heap:
-    """This PE's view. `reachable` are the PEs whose memory it can address: itself among them."""
+    """This PE's view. `reachable` are the PEs whose memory it can address: itself among them.
 
-    def __init__(self, job: Job, reachable):
+    It grows by `granule` bytes of the device's memory, and never shrinks.
+    """
+
+    def __init__(self, job: Job, reachable, granule: int):
+        self.granule, self.charged = granule, 0
         self.job, self.reachable = job, tuple(reachable)
         # Elsewhere in each PE: an address is of use to its own PE only.
         hint = (2 << 44) + (job.me << 38)
@@ -50,7 +54,7 @@ class Heap:
         """Return the address of `n` bytes, the same on each PE; None where there is no room."""
         alignment = max(alignment, ALIGNMENT)
         offset = self._gap(n, alignment)
-        if offset is None or _charge(n):
+        if offset is None or not self._grow(offset + n):
             return None
         for pe in self.reachable:
             _add_range(self._address(pe, offset), n, self.job.host(pe, offset))
@@ -58,12 +62,20 @@ class Heap:
         self.job.bytes_at(self.job.me, offset, n)[: 16 << 20] = POISON
         return self.mine + offset
 
+    def _grow(self, end: int) -> bool:
+        more = -(-end // self.granule) * self.granule - self.charged
+        if more > 0:
+            if _charge(more):
+                return False
+            self.charged += more
+        return True
+
     def release(self, address: int) -> None:
         """Give back what `take` returned."""
         offset = self.start_of(address, "free")
         for pe in self.reachable:
             _remove_range(self._address(pe, offset))
-        _charge(-self.sizes.pop(offset))
+        del self.sizes[offset]
 
     def start_of(self, address: int, doing: str) -> int:
         """Return the offset of the allocation that starts at an address of this PE."""
@@ -127,3 +139,5 @@ class Heap:
         """Forget all addresses."""
         for offset in list(self.sizes):
             self.release(self.mine + offset)
+        _charge(-self.charged)
+        self.charged = 0

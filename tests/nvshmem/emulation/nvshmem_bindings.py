@@ -11,6 +11,7 @@ import functools
 import re
 
 from tests.nvshmem.emulation import atomics, collectives, stream_ops, world
+from tests.nvshmem.emulation.driver import host_address, wait_for_device
 from tests.nvshmem.emulation.errors import EmulationError
 from tests.nvshmem.emulation.job import new_file_name
 from tests.nvshmem.emulation.stream_ops import as_int
@@ -27,6 +28,7 @@ _REAL = (
 _attributes: dict[int, tuple[int, int, str]] = {}
 _error: list[type] = [RuntimeError]  # NVSHMEMError, which takes a status
 ready_libraries: dict[int, int] = {}  # handle: how often culibrary_init was called
+_states: dict[int, int] = {}  # handle: the address that NVSHMEM keeps, and writes its state to
 
 
 def _fail(status: int):
@@ -86,6 +88,7 @@ def n_pes():
 
 def _take(doing, n, alignment=1, zero=False):
     now = complete()
+    _write_states(doing)
     now.teams.meet(0, doing)
     address = now.heap.take(n, alignment) if n else None
     if address is not None and zero:
@@ -186,11 +189,31 @@ def _state_of(library, name):
     return None if int(error) else int(address)
 
 
+def _write_states(doing):
+    """As NVSHMEM, which copies its state to every library that it was told of."""
+    for library, address in _states.items():
+        try:
+            host_address(address, 1)
+        except ValueError:
+            raise EmulationError(
+                f"{doing}: library {library:#x} was unloaded, and NVSHMEM writes to it"
+            ) from None
+
+
 def culibrary_init(library):
-    """Fails, as NVSHMEM does, where the library's code has nothing of NVSHMEM in it."""
+    """Fails, as NVSHMEM does, where the library's code has nothing of NVSHMEM in it.
+
+    It copies with the default stream, and waits for the device.
+    """
     complete()
-    if _state_of(library, b"nvshmemi_device_lib_version_d") is None:
+    address = _state_of(library, b"nvshmemi_device_lib_version_d")
+    if address is None:
         return ERROR_INTERNAL
+    text = wait_for_device("nvshmemx_culibrary_init")
+    if text is not None:
+        raise EmulationError(text)
+    _states[as_int(library)] = address
+    _write_states("culibrary_init")
     ready_libraries[as_int(library)] = ready_libraries.get(as_int(library), 0) + 1
     return 0
 
@@ -199,6 +222,7 @@ def culibrary_finalize(library):
     if not ready_libraries.get(as_int(library)):
         return ERROR_INTERNAL
     ready_libraries[as_int(library)] -= 1
+    _states.pop(as_int(library), None)
     return 0
 
 

@@ -135,15 +135,28 @@ def _pe(module, name, args, env, limit, output, answer):
         function = importlib.import_module(module)
         for part in name.split("."):
             function = getattr(function, part)
-        os.write(answer, pickle.dumps(function(*args)))
+        result = function(*args)
+        _check_waits()
+        os.write(answer, pickle.dumps(result))
         code = 0
     except BaseException:
         traceback.print_exc()
+        from tests.nvshmem.emulation import driver
+
+        print("waited for a held stream:", driver.waits())
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         # What `atexit` would do is the parent's; a job's file is unlinked once all have mapped it.
         os._exit(code)
+
+
+def _check_waits():
+    """Fail if a call would have waited for ever, and its error was passed over."""
+    from tests.nvshmem.emulation import driver
+
+    found = driver.waits()
+    assert not found, f"on a GPU this PE would hang: {found}"
 
 
 def _wait(pids, limit):

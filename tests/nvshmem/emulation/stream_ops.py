@@ -70,6 +70,24 @@ def device_bytes(address, n: int, doing: str) -> np.ndarray:
     return np.frombuffer((ctypes.c_char * n).from_address(at), np.uint8)
 
 
+registered: dict[int, int] = {}  # local buffers that NVSHMEM knows: address, bytes
+
+
+def local_bytes(address: int, n: int, pe: int, doing: str) -> np.ndarray:
+    """Return this PE's side of a copy: for a PE of another node what a network adapter reaches."""
+    world, found = complete(), device_bytes(address, n, doing)
+    symmetric = 0 <= address - world.heap.mine < world.job.segment
+    known = any(
+        start <= address and address + n <= start + size for start, size in registered.items()
+    )
+    if pe not in world.heap.reachable and not symmetric and not known:
+        raise EmulationError(
+            f"{doing}: {n} bytes at {address:#x}, for PE {pe} of another node, are neither "
+            "symmetric nor registered: NVSHMEM would end the process"
+        )
+    return found
+
+
 def _copy(stream, to, come_from):
     # Looked up when it runs: a graph may run after the memory is gone.
     to(), come_from()
@@ -88,7 +106,7 @@ def putmem(dest, source, n, pe, stream):
         _copy(
             stream,
             lambda: world.heap.bytes_of(pe, dest, n, "put"),
-            lambda: device_bytes(source, n, "put"),
+            lambda: local_bytes(source, n, pe, "put"),
         )
 
 
@@ -99,7 +117,7 @@ def getmem(dest, source, n, pe, stream):
     if n:
         _copy(
             stream,
-            lambda: device_bytes(dest, n, "get"),
+            lambda: local_bytes(dest, n, pe, "get"),
             lambda: world.heap.bytes_of(pe, source, n, "get"),
         )
 

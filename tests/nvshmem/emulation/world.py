@@ -11,7 +11,6 @@ from tests.nvshmem.emulation.job import Job
 from tests.nvshmem.emulation.teams import Teams
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_GRANULARITY = 2 << 20
 
 
 @dataclass
@@ -28,11 +27,19 @@ _state: dict[str, World | None] = {"world": None}
 
 
 def symmetric_size() -> int:
-    """Return NVSHMEM_SYMMETRIC_SIZE in bytes, to whole pages of a GPU."""
+    """Return NVSHMEM_SYMMETRIC_SIZE in bytes, to whole granules."""
     text = os.environ.get("NVSHMEM_SYMMETRIC_SIZE", "1G").strip().upper()
     unit = _UNITS.get(text[-1:], 1)
     size = float(text[:-1] if text[-1:] in _UNITS else text) * unit
-    return -(-int(size) // _GRANULARITY) * _GRANULARITY
+    return -(-int(size) // granularity()) * granularity()
+
+
+def granularity() -> int:
+    """Return how many bytes of a GPU's memory NVSHMEM takes at a time."""
+    found = int(os.environ.get("NVSHMEM_CUMEM_GRANULARITY") or 512 << 20)
+    if found < 2 << 20 or found & (found - 1):
+        raise EmulationError(f"NVSHMEM_CUMEM_GRANULARITY={found}: a power of 2, from 2 MiB on")
+    return found
 
 
 def start(path: str, me: int, n: int) -> None:
@@ -65,7 +72,7 @@ def complete() -> World:
         # Devices of the same number on two nodes are two.
         devices = [(pe // per_node, device) for pe, device in enumerate(devices)]
         world.teams = Teams(job, devices, per_node)
-        world.heap = Heap(job, world.teams.members[2])
+        world.heap = Heap(job, world.teams.members[2], granularity())
         world.limited_mpg = len(set(devices)) < job.n and os.environ.get("EMULATION_MPS") == "0"
         job.barrier(0, range(job.n), "init")
     return world

@@ -22,39 +22,52 @@ static CUresult run_copy(struct op *op, bool dry)
     return CUDA_SUCCESS;
 }
 
-static CUresult copy(uintptr_t dst, int dst_side, uintptr_t src, int src_side, size_t n, CUstream stream)
+/* A copy of the host's pageable memory is not asynchronous, whatever its name. */
+static CUresult submit_copy(const char *call, CUstream handle, struct op *op)
+{
+    bool to_host = op->copy.dst_side == HOST_SIDE, from_host = op->copy.src_side == HOST_SIDE;
+    bool pageable = (to_host && !owner_of(op->copy.dst, 1)) || (from_host && !owner_of(op->copy.src, 1));
+    CUstream stream;
+    CHECK(stream_of(handle, &stream));
+    if (pageable && !stream->capture)
+        CHECK(would_wait_for(call, stream));
+    return submit(handle, op);
+}
+
+static CUresult copy(const char *call, uintptr_t dst, int dst_side, uintptr_t src, int src_side, size_t n, CUstream stream)
 {
     CONTEXT();
     struct op op = {run_copy, .copy = {dst, src, dst_side, src_side, n, n, n, 1}};
-    return submit(stream, &op);
+    return submit_copy(call, stream, &op);
 }
 
-/* What is not of a stream is of the legacy default stream, and forbidden while one captures. */
-static CUresult blocking(uintptr_t dst, int dst_side, uintptr_t src, int src_side, size_t n)
+/* What is not of a stream is of the legacy default stream, waited for, and forbidden while one captures. */
+static CUresult blocking(const char *call, uintptr_t dst, int dst_side, uintptr_t src, int src_side, size_t n)
 {
     CONTEXT();
     CHECK(idle());
-    return copy(dst, dst_side, src, src_side, n, CU_STREAM_LEGACY);
+    CHECK(would_wait(call, ctx, DEFAULT_STREAM));
+    return copy(call, dst, dst_side, src, src_side, n, CU_STREAM_LEGACY);
 }
 
 CUresult CUDAAPI cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t n)
 {
-    return blocking(dst, EITHER_SIDE, src, EITHER_SIDE, n);
+    return blocking("cuMemcpy", dst, EITHER_SIDE, src, EITHER_SIDE, n);
 }
 
 CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr dst, const void *src, size_t n)
 {
-    return blocking(dst, DEVICE_SIDE, (uintptr_t)src, HOST_SIDE, n);
+    return blocking("cuMemcpyHtoD", dst, DEVICE_SIDE, (uintptr_t)src, HOST_SIDE, n);
 }
 
 CUresult CUDAAPI cuMemcpyDtoH(void *dst, CUdeviceptr src, size_t n)
 {
-    return blocking((uintptr_t)dst, HOST_SIDE, src, DEVICE_SIDE, n);
+    return blocking("cuMemcpyDtoH", (uintptr_t)dst, HOST_SIDE, src, DEVICE_SIDE, n);
 }
 
 CUresult CUDAAPI cuMemcpyDtoD(CUdeviceptr dst, CUdeviceptr src, size_t n)
 {
-    return blocking(dst, DEVICE_SIDE, src, DEVICE_SIDE, n);
+    return blocking("cuMemcpyDtoD", dst, DEVICE_SIDE, src, DEVICE_SIDE, n);
 }
 
 CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t n)
@@ -64,22 +77,22 @@ CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CU
 
 CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream stream)
 {
-    return copy(dst, EITHER_SIDE, src, EITHER_SIDE, n, stream);
+    return copy("cuMemcpyAsync", dst, EITHER_SIDE, src, EITHER_SIDE, n, stream);
 }
 
 CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr dst, const void *src, size_t n, CUstream stream)
 {
-    return copy(dst, DEVICE_SIDE, (uintptr_t)src, HOST_SIDE, n, stream);
+    return copy("cuMemcpyHtoDAsync", dst, DEVICE_SIDE, (uintptr_t)src, HOST_SIDE, n, stream);
 }
 
 CUresult CUDAAPI cuMemcpyDtoHAsync(void *dst, CUdeviceptr src, size_t n, CUstream stream)
 {
-    return copy((uintptr_t)dst, HOST_SIDE, src, DEVICE_SIDE, n, stream);
+    return copy("cuMemcpyDtoHAsync", (uintptr_t)dst, HOST_SIDE, src, DEVICE_SIDE, n, stream);
 }
 
 CUresult CUDAAPI cuMemcpyDtoDAsync(CUdeviceptr dst, CUdeviceptr src, size_t n, CUstream stream)
 {
-    return copy(dst, DEVICE_SIDE, src, DEVICE_SIDE, n, stream);
+    return copy("cuMemcpyDtoDAsync", dst, DEVICE_SIDE, src, DEVICE_SIDE, n, stream);
 }
 
 CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext to, CUdeviceptr src, CUcontext from, size_t n, CUstream stream)
@@ -113,13 +126,14 @@ CUresult CUDAAPI cuMemcpy2DAsync(const CUDA_MEMCPY2D *m, CUstream stream)
     src += m->srcY * src_pitch + m->srcXInBytes;
     struct op op = {run_copy, .copy = {dst, src, side_of(m->dstMemoryType), side_of(m->srcMemoryType),
                                        dst_pitch, src_pitch, m->WidthInBytes, m->Height}};
-    return submit(stream, &op);
+    return submit_copy("cuMemcpy2DAsync", stream, &op);
 }
 
 CUresult CUDAAPI cuMemcpy2D(const CUDA_MEMCPY2D *m)
 {
     CONTEXT();
     CHECK(idle());
+    CHECK(would_wait("cuMemcpy2D", ctx, DEFAULT_STREAM));
     return cuMemcpy2DAsync(m, CU_STREAM_LEGACY);
 }
 

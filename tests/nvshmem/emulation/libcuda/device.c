@@ -56,6 +56,7 @@ CUresult CUDAAPI cuInit(unsigned flags)
     if (owner)
         return initialised();
     choose_visible(emulation_devices());
+    choose_loading();
     REQUIRE(count, NO_DEVICE);
     sms = setting("EMULATION_SMS", 132);
     REQUIRE(initialise_memory() == 0, OUT_OF_MEMORY);
@@ -334,7 +335,8 @@ CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext ctx)
 {
     CHECK(known(&ctx));
     CHECK(ctx->sticky);
-    return idle();
+    CHECK(idle());
+    return would_wait("cuCtxSynchronize", ctx, ALL_STREAMS);
 }
 
 CUresult CUDAAPI cuCtxSynchronize(void) { return cuCtxSynchronize_v2(NULL); }

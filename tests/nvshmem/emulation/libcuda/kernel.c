@@ -124,7 +124,12 @@ CUresult CUDAAPI cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction functi
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuFuncLoad(CUfunction function) { return CUDA_SUCCESS; }
+CUresult CUDAAPI cuFuncLoad(CUfunction function)
+{
+    struct CUkern_st *kernel = kernel_of(function);
+    REQUIRE(kernel, INVALID_HANDLE);
+    return load_kernel("cuFuncLoad", kernel);
+}
 
 CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction function, CUfunc_cache config) { return CUDA_SUCCESS; }
 

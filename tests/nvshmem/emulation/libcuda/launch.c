@@ -129,15 +129,13 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction funct
         cooperative |= id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && config->attrs[i].value.cooperative;
     }
     CHECK(check(config, kernel, cooperative));
+    CHECK(load_kernel("a first launch", kernel));
     struct launch *launch = new_launch(config, kernel, cooperative);
     launch->device = ctx->device;
     launch->replayed = stream->capture != NULL;
     struct op op = {run_launch, .launch = launch};
     CUresult result = read_params(launch, kernel, params, extra);
-    result = result ? result : submit(config->hStream, &op);
-    if (result || !(stream->capture || stream->held)) /* a graph keeps it */
-        free(launch);
-    return result;
+    return result ? result : submit(config->hStream, &op); /* graphs, and held streams, keep `launch` */
 }
 
 CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,

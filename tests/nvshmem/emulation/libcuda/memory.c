@@ -186,6 +186,7 @@ CUresult CUDAAPI cuMemFree(CUdeviceptr address)
     if (!address)
         return CUDA_SUCCESS;
     CHECK(idle());
+    CHECK(would_wait("cuMemFree", ctx, ALL_STREAMS));
     return release(address, starting_at(address, MANAGED) ? MANAGED : DEVICE_MEMORY);
 }
 
@@ -210,6 +211,7 @@ CUresult CUDAAPI cuMemFreeHost(void *pointer)
 {
     CONTEXT();
     CHECK(idle());
+    CHECK(would_wait("cuMemFreeHost", ctx, ALL_STREAMS));
     return release((uintptr_t)pointer, PINNED);
 }
 
@@ -228,6 +230,7 @@ CUresult CUDAAPI cuMemHostUnregister(void *pointer)
 {
     CONTEXT();
     CHECK(idle());
+    CHECK(would_wait("cuMemHostUnregister", ctx, ALL_STREAMS));
     struct allocation *a = starting_at((uintptr_t)pointer, REGISTERED);
     REQUIRE(a, HOST_MEMORY_NOT_REGISTERED);
     forget(a);

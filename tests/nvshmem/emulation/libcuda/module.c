@@ -182,17 +182,42 @@ static CUresult load(CUlibrary *library, const void *code)
 
 /* ---- the interface ---- */
 
+static bool is_eager;
+
+void choose_loading(void)
+{
+    const char *mode = getenv("CUDA_MODULE_LOADING");
+    is_eager = mode && !strcmp(mode, "EAGER");
+}
+
+/* "Kernel loading may require context synchronization" (CUDA's guide, lazy loading). */
+CUresult load_kernel(const char *call, struct CUkern_st *kernel)
+{
+    CONTEXT();
+    if (!kernel->loaded)
+        CHECK(would_wait(call, ctx, ALL_STREAMS));
+    kernel->loaded = true;
+    return CUDA_SUCCESS;
+}
+
 CUresult CUDAAPI cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jit, void **jit_values,
                                    unsigned n_jit, CUlibraryOption *options, void **values, unsigned n)
 {
     CHECK(initialised());
-    return load(library, code);
+    CHECK(load(library, code));
+    if (!is_eager || !stack_top)
+        return CUDA_SUCCESS;
+    for (struct CUkern_st *kernel = (*library)->kernels; kernel; kernel = kernel->next)
+        CHECK(load_kernel("cuLibraryLoadData", kernel));
+    return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuLibraryUnload(CUlibrary library)
 {
     CHECK(initialised());
     REQUIRE(lives(library, LIBRARY), INVALID_HANDLE);
+    if (stack_top)
+        CHECK(would_wait("cuLibraryUnload", stack_top, ALL_STREAMS));
     library->object.alive = 0;
     for (struct section *s = library->sections; s; s = s->next)
         for (int device = 0; device < MAX_DEVICES; device++)
@@ -291,6 +316,6 @@ CUresult CUDAAPI cuModuleGetGlobal(CUdeviceptr *address, size_t *bytes, CUmodule
 
 CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 {
-    *mode = CU_MODULE_LAZY_LOADING;
+    *mode = is_eager ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
     return CUDA_SUCCESS;
 }

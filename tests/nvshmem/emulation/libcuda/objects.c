@@ -42,3 +42,13 @@ bool any_stream(bool (*test)(struct capture *, CUstream), struct capture *c)
     unlock();
     return any;
 }
+
+CUstream next_stream(CUstream before)
+{
+    lock();
+    struct object *object = before ? before->object.next : objects;
+    while (object && !(object->kind == STREAM && object->alive))
+        object = object->next;
+    unlock();
+    return (CUstream)object;
+}

@@ -1,7 +1,9 @@
-/* Streams, which do everything at once and in order, and events. */
+/* Streams, which do everything at once and in order unless they are held, and events. */
 #include "stub.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 static unsigned long long last_stream;
@@ -26,6 +28,16 @@ CUresult check_not_captured(CUstream stream)
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
+static bool behind(CUstream stream);
+
+static CUresult put_off(CUstream stream, struct op *op)
+{
+    op->stream = stream;
+    stream->later = realloc(stream->later, (stream->n_later + 1) * sizeof *op);
+    stream->later[stream->n_later++] = *op;
+    return CUDA_SUCCESS;
+}
+
 CUresult submit(CUstream handle, struct op *op)
 {
     CHECK(stream_of(handle, &op->stream));
@@ -35,13 +47,57 @@ CUresult submit(CUstream handle, struct op *op)
         append(op->stream->capture, op);
         return CUDA_SUCCESS;
     }
-    if (op->stream->held) {
-        CUstream stream = op->stream;
-        stream->later = realloc(stream->later, (stream->n_later + 1) * sizeof *op);
-        stream->later[stream->n_later++] = *op;
-        return CUDA_SUCCESS;
+    return behind(op->stream) ? put_off(op->stream, op) : op->run(op, false);
+}
+
+static bool blocking(CUstream stream) { return !(stream->flags & CU_STREAM_NON_BLOCKING); }
+
+/* Whether one waits for the other's earlier work: the default stream and all that are blocking do. */
+static bool ordered(CUstream a, CUstream b)
+{
+    if (a == b)
+        return true;
+    bool legacy = a == a->ctx->legacy || b == b->ctx->legacy;
+    return a->ctx == b->ctx && legacy && blocking(a) && blocking(b);
+}
+
+/* A held stream that this one is ordered with, or one that waits for an event of a held one. */
+static CUstream held_up(CUstream stream)
+{
+    for (CUstream other = NULL; (other = next_stream(other));)
+        if (ordered(stream, other) && (other->held || (other == stream && other->n_later)))
+            return other;
+    return NULL;
+}
+
+static bool behind(CUstream stream) { return held_up(stream) || stream->n_later; }
+
+static CUresult run_wait(struct op *op, bool dry) { return CUDA_SUCCESS; }
+
+static bool stuck(CUstream stream)
+{
+    if (stream->later[0].run == run_wait)
+        return stream->later[0].event->pending;
+    for (CUstream other = NULL; (other = next_stream(other));)
+        if (other->held && ordered(stream, other))
+            return true;
+    return false;
+}
+
+/* Do what has been put off, as far as nothing holds it up any more. */
+static CUresult catch_up(void)
+{
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (CUstream stream = NULL; (stream = next_stream(stream));)
+            while (stream->n_later && !stuck(stream)) {
+                struct op op = stream->later[0];
+                memmove(stream->later, stream->later + 1, --stream->n_later * sizeof op);
+                moved = true;
+                CHECK(op.run(&op, false));
+            }
     }
-    return op->run(op, false);
+    return CUDA_SUCCESS;
 }
 
 /* From now on a stream puts its work off and is never done, until it is let go. */
@@ -51,11 +107,50 @@ EXPORT int emulation_hold(CUstream handle, int held)
     CUstream stream;
     CHECK(stream_of(handle, &stream));
     stream->held = held;
-    for (unsigned i = 0; !held && i < stream->n_later; i++)
-        CHECK(stream->later[i].run(&stream->later[i], false));
-    stream->n_later = held ? stream->n_later : 0;
+    return held ? CUDA_SUCCESS : catch_up();
+}
+
+/* ---- what would wait for a stream that is held ---- */
+
+static char *waits[1024];
+static unsigned n_waits;
+
+static CUresult note(const char *call, CUstream stream)
+{
+    char name[64], text[256];
+    snprintf(name, sizeof name, "stream %#llx", (unsigned long long)(uintptr_t)stream);
+    snprintf(text, sizeof text, "%s waits for %s, which is held", call,
+             stream == stream->ctx->legacy ? "the default stream" : name);
+    waits[n_waits++ % 1024] = strdup(text);
+    return CUDA_ERROR_LAUNCH_TIMEOUT;
+}
+
+const char *last_wait(void) { return n_waits ? waits[(n_waits - 1) % 1024] : "no stream is held"; }
+
+CUresult would_wait_for(const char *call, CUstream stream)
+{
+    CUstream held = held_up(stream);
+    return held ? note(call, held) : CUDA_SUCCESS;
+}
+
+CUresult would_wait(const char *call, CUcontext ctx, int which)
+{
+    for (CUstream stream = NULL; (stream = next_stream(stream));)
+        if (stream->ctx == ctx && (stream->held || stream->n_later)
+            && (which == ALL_STREAMS || ordered(stream, ctx->legacy)))
+            return note(call, stream);
     return CUDA_SUCCESS;
 }
+
+/* Of what NVSHMEM does: wait for all of the current device's streams. */
+EXPORT int emulation_device_wait(const char *call)
+{
+    CONTEXT();
+    return would_wait(call, ctx, ALL_STREAMS);
+}
+
+EXPORT const char *emulation_wait_text(unsigned i) { return i < n_waits ? waits[i % 1024] : NULL; }
+EXPORT void emulation_clear_waits(void) { n_waits = 0; }
 
 CUresult CUDAAPI cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
 {
@@ -91,14 +186,14 @@ CUresult CUDAAPI cuStreamDestroy(CUstream handle)
 CUresult CUDAAPI cuStreamSynchronize(CUstream handle)
 {
     STREAM_OF(handle);
-    REQUIRE(!stream->held, LAUNCH_TIMEOUT);
+    CHECK(would_wait_for("cuStreamSynchronize", stream));
     return check_not_captured(stream);
 }
 
 CUresult CUDAAPI cuStreamQuery(CUstream handle)
 {
     STREAM_OF(handle);
-    REQUIRE(!stream->held, NOT_READY);
+    REQUIRE(!behind(stream), NOT_READY);
     return check_not_captured(stream);
 }
 
@@ -197,6 +292,13 @@ CUresult CUDAAPI cuEventDestroy(CUevent event)
     return CUDA_SUCCESS;
 }
 
+static CUresult run_record(struct op *op, bool dry)
+{
+    op->event->pending &= dry;
+    op->event->milliseconds = now();
+    return CUDA_SUCCESS;
+}
+
 CUresult CUDAAPI cuEventRecordWithFlags(CUevent event, CUstream handle, unsigned flags)
 {
     STREAM_OF(handle);
@@ -204,9 +306,9 @@ CUresult CUDAAPI cuEventRecordWithFlags(CUevent event, CUstream handle, unsigned
     REQUIRE(!legacy_conflicts(stream), STREAM_CAPTURE_IMPLICIT);
     event->capture = stream->capture;
     event->stream = stream;
-    event->recorded = !stream->capture;
-    event->milliseconds = now();
-    return CUDA_SUCCESS;
+    event->recorded = event->pending = !stream->capture;
+    struct op op = {run_record, .event = event};
+    return stream->capture ? CUDA_SUCCESS : submit(handle, &op);
 }
 
 CUresult CUDAAPI cuEventRecord(CUevent event, CUstream handle)
@@ -222,12 +324,17 @@ static CUresult usable(CUevent event)
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuEventSynchronize(CUevent event) { return usable(event); }
+CUresult CUDAAPI cuEventSynchronize(CUevent event)
+{
+    CHECK(usable(event));
+    return event->pending ? note("cuEventSynchronize", event->stream) : CUDA_SUCCESS;
+}
 
 CUresult CUDAAPI cuEventQuery(CUevent event)
 {
     CHECK(usable(event));
-    return idle();
+    CHECK(idle());
+    return event->pending ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuEventElapsedTime(float *milliseconds, CUevent from, CUevent to)
@@ -247,7 +354,8 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flag
     REQUIRE(lives(event, EVENT), INVALID_HANDLE);
     if (!event->capture) {
         REQUIRE(!stream->capture || !event->recorded, STREAM_CAPTURE_ISOLATION);
-        return CUDA_SUCCESS;
+        struct op op = {run_wait, .event = event};
+        return event->pending ? put_off(stream, &op) : CUDA_SUCCESS;
     }
     REQUIRE(!stream->capture || stream->capture == event->capture, STREAM_CAPTURE_MERGE);
     stream->unjoined = !stream->capture || stream->unjoined;

@@ -4,6 +4,8 @@
  * handles live, which addresses a device may use, how large a launch may be. Nothing runs on a
  * device: a stream does its work at once, in order, in the thread that asks for it, and a kernel
  * is written into a log (launch.c) and shown to a callback, which may do what it would have done.
+ * A test may hold a stream, as a kernel does that does not end: calls that would wait for it fail
+ * with CUDA_ERROR_LAUNCH_TIMEOUT and a text (`would_wait`).
  *
  * Names with `emulation_` are for tests, through ctypes: see driver.py.
  */
@@ -53,7 +55,7 @@ struct CUstream_st {
     struct capture *capture; /* into which this stream's work is recorded, or NULL */
     bool unjoined;           /* forked into a capture, and not waited for since */
     bool held;               /* its work is put off: see emulation_hold */
-    struct op *later;
+    struct op *later;        /* what is put off, in order */
     unsigned n_later;
 };
 
@@ -62,6 +64,7 @@ struct CUevent_st {
     CUcontext ctx;
     unsigned flags;
     bool recorded;
+    bool pending; /* recorded in work that is put off */
     double milliseconds;
     struct capture *capture; /* recorded inside this capture */
     CUstream stream;
@@ -83,6 +86,7 @@ struct CUkern_st {
     char *name;
     unsigned n_params, registers, static_shared, local, max_threads;
     unsigned max_dynamic_shared;
+    bool loaded; /* its code is on the device */
     uint16_t *offsets, *sizes;
     unsigned param_bytes;
 };
@@ -131,6 +135,7 @@ void unlock(void);
 void *create(int kind, size_t size);
 bool lives(const void *handle, int kind);
 bool any_stream(bool (*test)(struct capture *, CUstream), struct capture *c);
+CUstream next_stream(CUstream before); /* of all that live; NULL before the first, after the last */
 
 /* memory.c */
 struct allocation *owner_of(uintptr_t address, size_t n);
@@ -144,6 +149,11 @@ CUresult stream_of(CUstream handle, CUstream *stream);
 CUresult submit(CUstream handle, struct op *op);
 CUresult idle(void); /* an error where a capture forbids calls that are not of a stream */
 CUresult check_not_captured(CUstream stream);
+enum { DEFAULT_STREAM, ALL_STREAMS };
+/* An error, and a text, where a call that waits for these streams would wait for a held one. */
+CUresult would_wait(const char *call, CUcontext ctx, int which);
+CUresult would_wait_for(const char *call, CUstream stream);
+const char *last_wait(void); /* the text */
 
 /* capture.c */
 void append(struct capture *capture, struct op *op);
@@ -156,6 +166,8 @@ void add_node(CUgraph graph, struct op *op);
 
 /* module.c */
 struct CUkern_st *kernel_of(const void *handle);
+void choose_loading(void); /* when CUDA starts: LAZY unless CUDA_MODULE_LOADING says EAGER */
+CUresult load_kernel(const char *call, struct CUkern_st *kernel); /* where that is not done yet */
 
 /* launch.c */
 int resident_blocks(const struct CUkern_st *kernel, int threads, size_t dynamic_shared);
