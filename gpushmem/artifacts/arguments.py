@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numba.cuda import types
 
+from gpushmem.artifacts.floats import SMALL
 from gpushmem.errors import ArgumentError
 
 __all__ = ["address_of", "as_numpy", "pack", "pack_scalars", "types_of"]
@@ -114,6 +115,11 @@ def _float(typ: Any, value: Any, values: Flat) -> str:
     return {16: "e6x", 32: "f4x", 64: "d"}[typ.bitwidth]
 
 
+def _small_float(typ: Any, value: Any, values: Flat) -> str:
+    values.append(np.asarray(value).tobytes())
+    return "8s"
+
+
 def _complex(typ: Any, value: Any, values: Flat) -> str:
     values += (value.real, value.imag)
     return {64: "f4xf4x", 128: "dd"}[typ.bitwidth]
@@ -153,6 +159,7 @@ FLATTEN: list[tuple[Any, Callable[[Any, Any, Flat], str]]] = [
     (types.EnumMember, _enum),
     (types.Integer, _integer),
     (types.Float, _float),
+    (SMALL, _small_float),
     (types.Complex, _complex),
     ((types.NPDatetime, types.NPTimedelta), _time),
     (types.Record, _record),

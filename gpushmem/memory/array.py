@@ -26,7 +26,7 @@ from gpushmem.errors import (
     ShmemError,
     SymmetryError,
 )
-from gpushmem.memory.asked import dtype_of
+from gpushmem.memory.asked import SMALL, dtype_of
 from gpushmem.memory.dlpack import capsule
 from gpushmem.memory.stats import Allocated
 from gpushmem.memory.tensors import values_of
@@ -242,7 +242,13 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """NumPy's array interface, if the host can access the memory. Does not wait."""
+        """NumPy's array interface, if the host can access the memory. Does not wait.
+
+        Not for bfloat16, 8-bit floats and records with them, which it cannot describe: NumPy then
+        uses `__array__`.
+        """
+        if self.dtype.kind == "V" or self.dtype in SMALL:
+            raise AttributeError(f"NumPy's array interface cannot describe {self.dtype}")
         return cast("dict[str, Any]", self._exposed().__array_interface__)
 
     @property

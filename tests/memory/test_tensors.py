@@ -130,7 +130,7 @@ def test_tensors_that_share_no_memory_say_what_to_pass(alone, reason):
 
 def test_dtypes_that_only_torch_has(alone):
     with pytest.raises(
-        TypeError, match=r"zeros: .qint8. is not a supported dtype; supported are bool, int8 to"
+        TypeError, match=r"zeros: torch.qint8 is not a supported dtype; supported are bool, int8 to"
     ):
         shmem.zeros(3, torch.qint8)
 
