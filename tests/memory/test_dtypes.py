@@ -61,9 +61,11 @@ def test_numpy_sees_their_dtype_and_shows_their_values(alone, name):
 @pytest.mark.parametrize("make", [
     lambda dtype: shmem.zeros(3, dtype), lambda dtype: shmem.zeros(3, np.dtype(dtype)),
     lambda dtype: shmem.zeros(3, [("a", dtype)]), lambda dtype: shmem.full(3, 1, dtype),
-    lambda dtype: shmem.array(np.zeros(3, dtype)), lambda dtype: shmem.to_device(np.zeros(3, dtype)),
-    lambda dtype: shmem.device_array(3, dtype), lambda dtype: shmem.zeros(3, "u1").view(dtype),
-    lambda dtype: shmem.register(np.zeros(3, dtype)), lambda dtype: AllReduce(size=3, dtype=dtype),
+    lambda dtype: shmem.array(np.zeros(3, dtype)), lambda dtype: shmem.device_array(3, dtype),
+    lambda dtype: shmem.to_device(np.zeros(3, dtype)),
+    lambda dtype: shmem.zeros(3, "u1").view(dtype),
+    lambda dtype: shmem.register(np.zeros(3, dtype)),
+    lambda dtype: AllReduce(size=3, dtype=dtype),
 ])  # fmt: skip
 def test_other_dtypes_of_ml_dtypes_are_refused_with_those_possible(alone, make, dtype):
     with pytest.raises(TypeError, match=rf"cannot have dtype .*{dtype}.* {POSSIBLE}"):
@@ -171,7 +173,7 @@ def test_reductions_of_8_bit_floats_are_refused(alone, name, op):
 
 @pytest.mark.cpu_backend
 def test_sums_of_bfloat16_are_rounded_after_each_step(run_pes):
-    """As NVSHMEM adds them; with one rounding at the end it would be 258, here it is (256 + 1) + 1."""
+    """As NVSHMEM adds them: (256 + 1) + 1 is 256; with one rounding at the end it were 258."""
 
     @shmem.jit
     def reduce(dst, src):
