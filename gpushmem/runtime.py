@@ -44,7 +44,7 @@ from gpushmem.memory.asked import dtype_of, nbytes_of, plain, shape_of
 from gpushmem.memory.heap import Heap
 from gpushmem.memory.registration import Registrations
 from gpushmem.memory.stats import Allocated, HeapStats, holders, leak_report
-from gpushmem.memory.tensors import in_gpu_memory, in_host_memory, is_tensor, memory_of
+from gpushmem.memory.tensors import in_gpu_memory, in_host_memory, memory_of
 from gpushmem.ops import TEAM_WORLD, Op, host
 from gpushmem.ops.roles import MulticastView, View
 from gpushmem.ops.team import Team
@@ -319,15 +319,10 @@ def _host_call(op: Op, arguments: dict[str, Any]) -> Any:
     runtime = current(op.name)
     for name in op.local:
         arguments[name] = runtime.registrations.local(op.name, name, arguments[name])
-    native = {name: _native(op, value) for name, value in arguments.items()}
+    native = {name: memory_of(op.name, unwrap(value)) for name, value in arguments.items()}
     result = runtime.backend.call(op, native)
     view = VIEWS.get(op.returns)
     return result if view is None else view(result, runtime.backend, arguments["array"])
-
-
-def _native(op: Op, value: Any) -> Any:
-    """An argument as backends take it; those on GPUs decide what to do with memory of GPUs."""
-    return value if is_tensor(value) and value.is_cuda else memory_of(op.name, unwrap(value))
 
 
 # Operations that return native arrays, on another PE's copy of their argument `array`.

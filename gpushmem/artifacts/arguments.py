@@ -99,10 +99,15 @@ def _array(typ: Any, value: Any, values: Flat) -> str:
 
 
 def as_numpy(value: Any) -> np.ndarray[Any, Any]:
-    """An array of another library, through the CUDA array interface."""
+    """An array of another library, through the CUDA array interface.
+
+    It has the dtype of `value`, if that is NumPy's: the interface has no bfloat16.
+    """
     interface = value.__cuda_array_interface__
     holder = type("Holder", (), {"__array_interface__": {**interface, "version": 3}})
-    return np.asarray(holder())
+    array, dtype = np.asarray(holder()), getattr(value, "dtype", None)
+    unnamed = isinstance(dtype, np.dtype) and array.dtype.kind == "V"
+    return array.view(dtype) if unnamed else array
 
 
 def _integer(typ: Any, value: Any, values: Flat) -> str:

@@ -29,7 +29,7 @@ from gpushmem.errors import (
 from gpushmem.memory.asked import SMALL, dtype_of
 from gpushmem.memory.dlpack import capsule
 from gpushmem.memory.stats import Allocated
-from gpushmem.memory.tensors import values_of
+from gpushmem.memory.tensors import GpuTensor, is_tensor, values_of
 
 __all__ = [
     "Allocation",
@@ -361,7 +361,9 @@ def unwrap(value: Any) -> Any:
     """Return the backend's object for a user's argument; converts the items of tuples."""
     if isinstance(value, tuple):
         return tuple(unwrap(v) for v in value)
-    return value.native() if isinstance(value, DeviceArray) else value
+    if isinstance(value, DeviceArray):
+        return value.native()
+    return GpuTensor("an argument", value) if is_tensor(value) and value.is_cuda else value
 
 
 class Allocation(Lifetime):

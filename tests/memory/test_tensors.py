@@ -6,8 +6,9 @@ import pytest
 from gpushmem.kernels import AllReduce
 
 import gpushmem as shmem
+from gpushmem.artifacts.arguments import as_numpy
 from gpushmem.errors import ArgumentError
-from gpushmem.memory.tensors import layout_of
+from gpushmem.memory.tensors import GpuTensor, layout_of
 
 torch = pytest.importorskip("torch")
 EXTENDED = ["bfloat16", "float8_e4m3fn", "float8_e5m2"]  # what NumPy itself has not
@@ -93,8 +94,11 @@ def test_the_layout_of_a_tensor_is_known_without_its_interfaces(dtype):
     found = layout_of("register", t)
     assert (found.dtype, found.shape) == (dtype, (2, 2))
     assert found.astype(float).tolist() == [[4, 6], [8, 10]]
+    seen = as_numpy(GpuTensor("put", t))
     t[0, 1] = 1
-    assert found[0, 1] == 1
+    for array in (found, seen):
+        assert array[0, 1] == 1
+        assert (array.dtype, array.shape, array.strides) == (found.dtype, t.shape, found.strides)
 
 
 @pytest.mark.parametrize("name", EXTENDED)
