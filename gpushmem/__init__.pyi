@@ -731,14 +731,15 @@ def reduce(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream: Any =
     and complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or
     "xor" (integers), or "maxloc" (records of two numbers, a value and its location: the result is
     the largest value; ties go to the smallest location). On the cpu backend elements are combined
-    in the order of the PEs' numbers, so every PE gets the same bits. On GPUs the order is
-    NVSHMEM's, which has no products of complex numbers, and "maxloc" only in `reduce_block`, of two
-    float64. All PEs of `team` call, in the same order as the team's other collectives. `dst` and
-    `src` must be symmetric and contiguous and have the same dtype. They must not overlap, but may
-    be the same array. `dst` may be written from when the first PE of the team calls. On return it
-    has the result and `src` may be changed; other PEs may still be in the call. One call per PE: by
-    one thread, one warp or one block of one kernel, or by the host, which first waits for its PE's
-    kernels.
+    in the order of the PEs' numbers, so every PE gets the same bits, and rounded to the dtype at
+    each step. On GPUs the order is NVSHMEM's, which has no products of complex numbers, and
+    "maxloc" only in `reduce_block`, of two float64; NVLink SHARP adds float16 and bfloat16 in
+    float32. 8-bit floats are not reduced. All PEs of `team` call, in the same order as the team's
+    other collectives. `dst` and `src` must be symmetric and contiguous and have the same dtype.
+    They must not overlap, but may be the same array. `dst` may be written from when the first PE of
+    the team calls. On return it has the result and `src` may be changed; other PEs may still be in
+    the call. One call per PE: by one thread, one warp or one block of one kernel, or by the host,
+    which first waits for its PE's kernels.
     """
 def reduce_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     """As `reduce`, in kernels, by all threads of a warp with the same arguments."""
@@ -755,14 +756,15 @@ def reducescatter(team: Team, dst: Symmetric, src: Symmetric, op: str, *, stream
     and complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or
     "xor" (integers), or "maxloc" (records of two numbers, a value and its location: the result is
     the largest value; ties go to the smallest location). On the cpu backend elements are combined
-    in the order of the PEs' numbers, so every PE gets the same bits. On GPUs the order is
-    NVSHMEM's, which has no products of complex numbers, and "maxloc" only in `reduce_block`, of two
-    float64. All PEs of `team` call, in the same order as the team's other collectives. `dst` and
-    `src` must be symmetric and contiguous and have the same dtype. They must not overlap, but `dst`
-    may be the caller's part of `src`. `dst` may be written from when the first PE of the team
-    calls. On return it has the result and `src` may be changed; other PEs may still be in the call.
-    One call per PE: by one thread, one warp or one block of one kernel, or by the host, which first
-    waits for its PE's kernels.
+    in the order of the PEs' numbers, so every PE gets the same bits, and rounded to the dtype at
+    each step. On GPUs the order is NVSHMEM's, which has no products of complex numbers, and
+    "maxloc" only in `reduce_block`, of two float64; NVLink SHARP adds float16 and bfloat16 in
+    float32. 8-bit floats are not reduced. All PEs of `team` call, in the same order as the team's
+    other collectives. `dst` and `src` must be symmetric and contiguous and have the same dtype.
+    They must not overlap, but `dst` may be the caller's part of `src`. `dst` may be written from
+    when the first PE of the team calls. On return it has the result and `src` may be changed; other
+    PEs may still be in the call. One call per PE: by one thread, one warp or one block of one
+    kernel, or by the host, which first waits for its PE's kernels.
     """
 def reducescatter_warp(team: Team, dst: Symmetric, src: Symmetric, op: str) -> None:
     """As `reducescatter`, in kernels, by all threads of a warp with the same arguments."""

@@ -45,7 +45,7 @@ from gpushmem.memory.asked import dtype_of, nbytes_of, plain, shape_of
 from gpushmem.memory.heap import Heap
 from gpushmem.memory.registration import Registrations
 from gpushmem.memory.stats import Allocated, HeapStats, holders, leak_report
-from gpushmem.memory.tensors import in_host_memory, memory_of
+from gpushmem.memory.tensors import in_gpu_memory, in_host_memory, memory_of
 from gpushmem.ops import OPS, TEAM_WORLD, Op, host
 from gpushmem.ops.roles import MulticastView, View
 from gpushmem.ops.team import Team
@@ -543,7 +543,7 @@ def on_device(array: Any, what: str = "on_device", name: str = "array") -> Any:
         return array
     if in_host_memory(array):
         return registrations.shared(what, name, array)
-    if hasattr(array, "__cuda_array_interface__"):
+    if in_gpu_memory(array):
         return array
     raise ArgumentError(f"{what}: {name} must be a device array, not {shown(array)}")
 

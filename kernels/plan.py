@@ -163,7 +163,7 @@ class Plan:
 
     def fits(self, what: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:
         """As `expect`, wherever the array's memory is."""
-        wanted = np.dtype(dtype)
+        wanted = dtype_of(f"{type(self).__name__}: dtype", dtype)
         if tuple(array.shape) != shape or dtype_name(array.dtype) != wanted.name:
             raise shmem.ArgumentError(
                 f"{type(self).__name__}: {what} has shape {tuple(array.shape)} and dtype "

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numba.cuda import types
 
+from gpushmem.artifacts.floats import SMALL
 from gpushmem.errors import ArgumentError
 
 __all__ = ["address_of", "as_numpy", "pack", "pack_scalars", "types_of"]
@@ -98,10 +99,15 @@ def _array(typ: Any, value: Any, values: Flat) -> str:
 
 
 def as_numpy(value: Any) -> np.ndarray[Any, Any]:
-    """An array of another library, through the CUDA array interface."""
+    """An array of another library, through the CUDA array interface.
+
+    It has the dtype of `value`, if that is NumPy's: the interface has no bfloat16.
+    """
     interface = value.__cuda_array_interface__
     holder = type("Holder", (), {"__array_interface__": {**interface, "version": 3}})
-    return np.asarray(holder())
+    array, dtype = np.asarray(holder()), getattr(value, "dtype", None)
+    unnamed = isinstance(dtype, np.dtype) and array.dtype.kind == "V"
+    return array.view(dtype) if unnamed else array
 
 
 def _integer(typ: Any, value: Any, values: Flat) -> str:
@@ -112,6 +118,11 @@ def _integer(typ: Any, value: Any, values: Flat) -> str:
 def _float(typ: Any, value: Any, values: Flat) -> str:
     values.append(float(value))
     return {16: "e6x", 32: "f4x", 64: "d"}[typ.bitwidth]
+
+
+def _small_float(typ: Any, value: Any, values: Flat) -> str:
+    values.append(np.asarray(value).tobytes())
+    return "8s"
 
 
 def _complex(typ: Any, value: Any, values: Flat) -> str:
@@ -153,6 +164,7 @@ FLATTEN: list[tuple[Any, Callable[[Any, Any, Flat], str]]] = [
     (types.EnumMember, _enum),
     (types.Integer, _integer),
     (types.Float, _float),
+    (SMALL, _small_float),
     (types.Complex, _complex),
     ((types.NPDatetime, types.NPTimedelta), _time),
     (types.Record, _record),

@@ -16,6 +16,7 @@ from typing import Any
 from numba.cuda import types
 from numba.cuda.core.errors import NumbaTypeError
 
+from gpushmem.artifacts.floats import FLOAT8
 from gpushmem.ops import Op, roles
 from gpushmem.ops.roles import of_role
 
@@ -62,7 +63,8 @@ def check_types(op: Op, given: Given) -> None:
         which, dtype = literal_reduction(op.name, given[name]), given["src"].dtype
         takes, called = REDUCTIONS[which]
         if not takes(dtype):
-            raise NumbaTypeError(f'{op.name}: "{which}" is of {called}, not of {dtype}')
+            hint = f"; {FEW_BITS}" if dtype in FLOAT8 else ""
+            raise NumbaTypeError(f'{op.name}: "{which}" is of {called}, not of {dtype}{hint}')
 
 
 def described(typ: Any) -> str:
@@ -178,6 +180,7 @@ def _is_number(*kinds: type) -> Any:
 
 
 real = (types.Integer, types.Float, type(types.bfloat16))
+FEW_BITS = "8-bit floats are moved, not reduced: convert them to float32 or bfloat16"
 
 
 def _is_pair(typ: Any) -> bool:

@@ -26,10 +26,10 @@ from gpushmem.errors import (
     ShmemError,
     SymmetryError,
 )
-from gpushmem.memory.asked import dtype_of
+from gpushmem.memory.asked import SMALL, dtype_of
 from gpushmem.memory.dlpack import capsule
 from gpushmem.memory.stats import Allocated
-from gpushmem.memory.tensors import values_of
+from gpushmem.memory.tensors import GpuTensor, is_tensor, values_of
 
 __all__ = [
     "Allocation",
@@ -242,7 +242,13 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """NumPy's array interface, if the host can access the memory. Does not wait."""
+        """NumPy's array interface, if the host can access the memory. Does not wait.
+
+        Not for bfloat16, 8-bit floats and records with them, which it cannot describe: NumPy then
+        uses `__array__`.
+        """
+        if self.dtype.kind == "V" or self.dtype in SMALL:
+            raise AttributeError(f"NumPy's array interface cannot describe {self.dtype}")
         return cast("dict[str, Any]", self._exposed().__array_interface__)
 
     @property
@@ -355,7 +361,9 @@ def unwrap(value: Any) -> Any:
     """Return the backend's object for a user's argument; converts the items of tuples."""
     if isinstance(value, tuple):
         return tuple(unwrap(v) for v in value)
-    return value.native() if isinstance(value, DeviceArray) else value
+    if isinstance(value, DeviceArray):
+        return value.native()
+    return GpuTensor("an argument", value) if is_tensor(value) and value.is_cuda else value
 
 
 class Allocation(Lifetime):

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from gpushmem.arguments import integer, shown, taking
 from gpushmem.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["dtype_of", "nbytes_of", "plain", "shape_of"]
+__all__ = ["SMALL", "dtype_of", "nbytes_of", "plain", "shape_of"]
 
 AXES = 32  # supported by all versions of NumPy
 LARGEST = 2**63 - 1  # bytes
-CODES = "?bBhHiIlLqQefdFDmM"
+CODES = "?bBhHiIlLqQefdFDmM"  # of NumPy's own
+SMALL = tuple(map(np.dtype, (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)))
 SUPPORTED = (
     "bool, int8 to int64, uint8 to uint64, float16 to float64, complex64, complex128, datetime64, "
-    "timedelta64, those of ml_dtypes (where it is installed) such as bfloat16, and records of these"
+    f"timedelta64, {', '.join(dtype.name for dtype in SMALL)}, and records of these"
 )
 
 
@@ -45,18 +45,14 @@ def nbytes_of(what: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
 
 
 def dtype_of(what: str, dtype: Any) -> np.dtype[Any]:
-    """Convert to a NumPy dtype; also accepts PyTorch dtypes and names of ml_dtypes."""
-    if type(dtype).__module__ == "torch":
-        dtype = str(dtype).rpartition(".")[2]
+    """Convert to a NumPy dtype; also takes PyTorch's dtypes, and names of ml_dtypes'."""
+    named = str(dtype).rpartition(".")[2] if type(dtype).__module__ == "torch" else dtype
     try:
-        found = np.dtype(dtype)
+        found = np.dtype(named)
     except Exception as error:
-        kind = _of_ml_dtypes(dtype)
-        if kind is None:
-            raise ArgumentTypeError(
-                f"{what}: {shown(dtype)} is not a supported dtype; supported are {SUPPORTED}"
-            ) from error
-        found = np.dtype(kind)
+        raise ArgumentTypeError(
+            f"{what}: {shown(dtype)} is not a supported dtype; supported are {SUPPORTED}"
+        ) from error
     return plain(what, found)
 
 
@@ -74,13 +70,6 @@ def _is_plain(dtype: np.dtype[Any]) -> bool:
         return _is_plain(dtype.base) and dtype.itemsize > 0
     if dtype.fields:
         return all(_is_plain(field[0]) for field in dtype.fields.values())
-    known = dtype.char in CODES or dtype.type.__module__.startswith("ml_dtypes")
+    # Codes are unique among NumPy's own.
+    known = dtype.char in CODES if dtype.type.__module__ == "numpy" else dtype in SMALL
     return known and dtype.isnative
-
-
-def _of_ml_dtypes(name: Any) -> Any:
-    """Look up a dtype name that NumPy knows only after ml_dtypes has been imported."""
-    if not isinstance(name, str) or importlib.util.find_spec("ml_dtypes") is None:
-        return None
-    kind = getattr(importlib.import_module("ml_dtypes"), name, None)
-    return kind if isinstance(kind, type) and issubclass(kind, np.generic) else None

@@ -16,11 +16,7 @@ from typing import Any
 
 __all__ = ["capsule"]
 
-CODES = {
-    "bfloat16": 4, "float8_e3m4": 7, "float8_e4m3": 8, "float8_e4m3b11fnuz": 9,
-    "float8_e4m3fn": 10, "float8_e4m3fnuz": 11, "float8_e5m2": 12, "float8_e5m2fnuz": 13,
-    "float8_e8m0fnu": 14,
-}  # fmt: skip
+CODES = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
 DTYPE = 20  # offset in a DLTensor
 TENSOR = {b"dltensor": 0, b"dltensor_versioned": 32}  # capsule name -> offset of the DLTensor
 

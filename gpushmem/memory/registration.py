@@ -16,7 +16,7 @@ from gpushmem.backends.base import Backend
 from gpushmem.errors import ArgumentError
 from gpushmem.memory.array import DeviceArray, Lifetime, is_symmetric
 from gpushmem.memory.asked import plain
-from gpushmem.memory.tensors import in_host_memory, memory_of
+from gpushmem.memory.tensors import in_gpu_memory, in_host_memory, layout_of, memory_of
 from gpushmem.size import span
 
 __all__ = ["Registrations"]
@@ -96,7 +96,7 @@ class Registrations:
         if isinstance(value, DeviceArray):
             return value
         memory = describe(what, value)
-        if hasattr(value, "__cuda_array_interface__"):
+        if in_gpu_memory(value):
             return value
         if memory is not None and any(_within(memory, r.memory) for r in self._live):
             return memory
@@ -124,8 +124,6 @@ class Registrations:
                 f"register: {type(buffer).__name__} is not an array: it has neither "
                 "__array_interface__ nor __dlpack__; numpy.asarray(it) may share its memory"
             )
-        if isinstance(buffer, DeviceArray):
-            memory = memory.view(buffer.dtype)  # the interface has no name for bfloat16
         for refused, why in REFUSED:
             if refused(memory):
                 raise ArgumentError(f"register: {_words(buffer, memory)}: {why}")
@@ -153,12 +151,11 @@ def describe(what: str, buffer: Any) -> Memory | None:
     if in_host_memory(buffer):
         return np.asarray(memory_of(what, buffer))
     with taking(f"{what}: {shown(buffer)}"):
-        if hasattr(buffer, "__cuda_array_interface__"):
-            interface = {**buffer.__cuda_array_interface__, "version": 3}
-            return np.asarray(type("Holder", (), {"__array_interface__": interface})())
+        if in_gpu_memory(buffer):
+            return layout_of(what, buffer)
         if isinstance(buffer, np.generic):  # a scalar: its array interface would be a copy
             return None
-        if hasattr(buffer, "__array_interface__"):
+        if isinstance(buffer, DeviceArray) or hasattr(buffer, "__array_interface__"):
             return np.asarray(buffer)
         return _through_dlpack(what, buffer) if hasattr(buffer, "__dlpack__") else None
 

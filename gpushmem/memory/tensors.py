@@ -15,7 +15,10 @@ from gpushmem.arguments import shown, taking
 from gpushmem.errors import ArgumentTypeError
 from gpushmem.memory.asked import dtype_of
 
-__all__ = ["dtype_name", "in_host_memory", "is_tensor", "memory_of", "values_of"]
+__all__ = [
+    "GpuTensor", "dtype_name", "in_gpu_memory", "in_host_memory", "is_tensor", "layout_of",
+    "memory_of", "values_of",
+]  # fmt: skip
 
 # Tensors that share no memory with NumPy, and the alternative to pass.
 REFUSED: list[tuple[Callable[[Any], bool], str]] = [
@@ -40,6 +43,49 @@ def is_tensor(value: Any) -> bool:
 def in_host_memory(value: Any) -> bool:
     """Whether `value` is a NumPy array, or a tensor that is not on a GPU."""
     return isinstance(value, np.ndarray) or (is_tensor(value) and not value.is_cuda)
+
+
+def in_gpu_memory(value: Any) -> bool:
+    """Whether `value` is an array in the memory of a GPU."""
+    if is_tensor(value):  # whose interface raises what is no `AttributeError`, for 8-bit floats
+        return bool(value.is_cuda)
+    return hasattr(value, "__cuda_array_interface__")
+
+
+class GpuTensor:
+    """A tensor in a GPU's memory, for backends: with a dtype of NumPy's, also where it has none.
+
+    Raises `ArgumentTypeError` for tensors that are not plain memory.
+    """
+
+    def __init__(self, what: str, tensor: Any) -> None:
+        for refused, why in REFUSED[1:]:
+            if refused(tensor):
+                raise ArgumentTypeError(f"{what}: this tensor {why.format(t=tensor)}")
+        self.tensor = tensor  # kept alive
+        self.dtype, self.shape = dtype_of(what, tensor.dtype), tuple(tensor.shape)
+        size = self.dtype.itemsize
+        self.__cuda_array_interface__ = {
+            "typestr": self.dtype.str if self.dtype.isbuiltin == 1 else f"|V{size}",
+            "shape": self.shape,
+            "strides": tuple(size * step for step in tensor.stride()),
+            "data": (tensor.data_ptr(), False),
+            "version": 3,
+        }
+
+
+def layout_of(what: str, value: Any) -> np.ndarray[Any, Any]:
+    """Return an array with the address, shape, strides and dtype of `value`, in a GPU's memory.
+
+    It must never be read or written. It keeps `value` alive.
+    """
+    seen = GpuTensor(what, value) if is_tensor(value) else value
+    about, dtype = {**seen.__cuda_array_interface__, "version": 3}, getattr(seen, "dtype", None)
+    if isinstance(dtype, np.dtype):  # the interface cannot describe all dtypes: as bytes, then
+        of_bytes = f"|V{dtype.itemsize}"
+        about |= {"typestr": of_bytes, "descr": [("", of_bytes)]}
+    layout = np.asarray(type("Holder", (), {"__array_interface__": about, "of": seen})())
+    return layout.view(dtype) if isinstance(dtype, np.dtype) else layout
 
 
 def dtype_name(dtype: Any) -> str:

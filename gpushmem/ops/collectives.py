@@ -58,8 +58,9 @@ REDUCING = """\
 complex numbers), "min" or "max" (integers and floats; NaN if there is one), "and", "or" or "xor"
 (integers), or "maxloc" (records of two numbers, a value and its location: the result is the largest
 value; ties go to the smallest location). On the cpu backend elements are combined in the order of
-the PEs' numbers, so every PE gets the same bits. On GPUs the order is NVSHMEM's, which has no
-products of complex numbers, and "maxloc" only in `reduce_block`, of two float64."""
+the PEs' numbers, so every PE gets the same bits, and rounded to the dtype at each step. On GPUs the
+order is NVSHMEM's, which has no products of complex numbers, and "maxloc" only in `reduce_block`,
+of two float64; NVLink SHARP adds float16 and bfloat16 in float32. 8-bit floats are not reduced."""
 
 
 @declare(

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from ml_dtypes import finfo
 from numba import cuda
 
 import gpushmem as shmem
@@ -35,8 +36,12 @@ PAIR = np.dtype([("a", "i1"), ("b", "f8"), ("c", "i2", 3)])
 FOUND = np.dtype([("v", "f8"), ("i", "i8")])
 FOUND_SMALL = np.dtype([("v", "i4"), ("i", "i4")])
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
-REAL = [*INTEGERS, "float16", "float32", "float64"]
+REAL = [*INTEGERS, "float16", "bfloat16", "float32", "float64"]
 NUMBERS = [*REAL, "complex64", "complex128"]
+
+
+def is_real(dtype):
+    return dtype.kind == "f" or dtype == "bfloat16"
 
 
 def maxloc(a, b):
@@ -46,16 +51,16 @@ def maxloc(a, b):
 
 # How two arrays are combined, the dtypes there are, and those that are always tested.
 REDUCTIONS = {
-    "sum": (np.add, NUMBERS, ["int8", "float16", "complex64"]),
+    "sum": (np.add, NUMBERS, ["int8", "bfloat16", "complex64"]),
     "prod": (np.multiply, NUMBERS, ["uint64"]),
     "min": (np.minimum, REAL, ["float32"]),
-    "max": (np.maximum, REAL, ["int32"]),
+    "max": (np.maximum, REAL, ["int32", "float16"]),
     "and": (np.bitwise_and, INTEGERS, ["uint32"]),
     "or": (np.bitwise_or, INTEGERS, ["int16"]),
     "xor": (np.bitwise_xor, INTEGERS, ["int64"]),
     "maxloc": (maxloc, [FOUND, FOUND_SMALL], [FOUND, FOUND_SMALL]),
 }
-COPIED = [*NUMBERS, "bool", PAIR]
+COPIED = [*NUMBERS, "bool", "float8_e4m3fn", "float8_e5m2", PAIR]
 COPIES = ("broadcast", "fcollect", "collect", "alltoall", "alltoalls")
 ROWS = [(base, None) for base in COPIES] + [
     (base, op) for base in ("reduce", "reducescatter") for op in REDUCTIONS
@@ -114,7 +119,7 @@ def numbers(pe, dtype):
         return found
     if dtype.kind == "b":
         return rng.integers(0, 2, n).astype(bool)
-    if dtype.kind == "f":
+    if is_real(dtype):
         values = rng.normal(size=n).astype(dtype)
         if NANS:
             values[pe::101] = np.nan
@@ -134,7 +139,7 @@ def poison(dtype):
 
 def alike(a, b):
     """Bit by bit, but that any NaN is as good as any other."""
-    if a.dtype.kind == "f" and np.array_equal(a, b, equal_nan=True):
+    if is_real(a.dtype) and np.array_equal(a, b, equal_nan=True):
         return True
     return a.tobytes() == b.tobytes()
 
@@ -251,9 +256,10 @@ class Buffers:
         wanted[dst_start : dst_start + nbytes : step] = result
         names = (base, op, self.dtype, where, members, n, starts, in_place)
         got = dst.numpy()
-        if READY_FIRST and op in ("sum", "prod") and got.dtype.kind == "f":  # in NVSHMEM's order
-            exact, slack = wanted, 32 * np.finfo(got.dtype).eps
-            wanted = np.where(np.isclose(got, exact, slack, slack, equal_nan=True), got, exact)
+        if READY_FIRST and op in ("sum", "prod") and is_real(got.dtype):  # in NVSHMEM's order
+            exact, slack = wanted.astype(float), 32 * float(finfo(got.dtype).eps)
+            near = np.isclose(got.astype(float), exact, slack, slack, equal_nan=True)
+            wanted = np.where(near, got, wanted)
         assert alike(got, wanted), names
         assert in_place or alike(src.numpy(), mine), names
 
@@ -345,7 +351,7 @@ def test_all_dtypes_sizes_and_teams(run_pes, base, op, dtypes, n_pes):
     """Scopes, sizes, teams and places are combined so that each size meets every scope and team."""
     if op is None:
         # Copies see sizes only, in the same way: of all sizes, two see how they are divided.
-        few = ["int8", PAIR] if base in ("broadcast", "alltoalls") else []
+        few = ["float8_e4m3fn", PAIR] if base in ("broadcast", "alltoalls") else []
         chosen = COPIED if dtypes == "all" else ["float64", *few]
         if pes.BACKEND != "cpu" and base == "alltoalls":  # NVSHMEM has no iput of odd widths
             chosen = [dtype for dtype in chosen if dtype is not PAIR]
@@ -411,14 +417,14 @@ def test_calls_of_the_host(run_pes, where):
     run_pes(n_pes, body)
 
 
-FLOATS = ["float16", "float32", "float64", "complex64", "complex128"]
+FLOATS = ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"]
 
 
 @pytest.mark.cpu_backend  # NVSHMEM adds in another order on each PE
 @pytest.mark.parametrize(
     ("n_pes", "dtypes"),
     [
-        (3, ["float16", "float64", "complex64"]),
+        (3, ["bfloat16", "float64", "complex64"]),
         (8, ["float64"]),
         *(pytest.param(n, FLOATS, marks=pytest.mark.slow) for n in (2, 3, 8)),
     ],

@@ -1,6 +1,5 @@
 """put, get, iput, iget, p and g: every scope and dtype; whole, sliced, strided, empty."""
 
-import ml_dtypes  # noqa: F401  (NumPy then knows "bfloat16")
 import numpy as np
 import pytest
 from numba.core.errors import TypingError
@@ -14,11 +13,12 @@ PES = [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4, 8))]
 PAIR = np.dtype([("a", "i1"), ("b", "f8"), ("c", "i2", 3)])
 DTYPES = [
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
-    "float32", "float64", "complex64", "complex128", "bfloat16", PAIR,
+    "float32", "float64", "complex64", "complex128", "bfloat16", "float8_e4m3fn", "float8_e5m2",
+    PAIR,
 ]  # fmt: skip
 # Copies see sizes only: one of each, and one that Numba has no arithmetic for.
-SOME_DTYPES = ["int8", "bfloat16", "float32", "int64", "complex128", PAIR]
-SHARED_DTYPES = ["int8", PAIR]  # of those that several threads share out, or that fetch
+SOME_DTYPES = ["float8_e4m3fn", "bfloat16", "float32", "int64", "complex128", PAIR]
+SHARED_DTYPES = ["float8_e5m2", PAIR]  # of those that several threads share out, or that fetch
 VALUES = ["bool", "float16", "complex64", *SOME_DTYPES]  # p and g take values
 THREADS = {"thread": 1, "warp": 32, "block": 96}
 ROWS = [
@@ -140,8 +140,8 @@ def test_single_elements(run_pes, dtype):
         shmem.finalize()
         wanted = numbers(me, dtype)[:3]
         wanted[1] = numbers((me - 1) % 3 + 100, dtype)[0]
-        assert (after == wanted).all()
-        assert got[0] == values[0]
+        assert same(after, wanted)
+        assert same(got, values)
 
     like = np.zeros(N, dtype)
     compile_first(swap, like, like, like, 0)

@@ -23,7 +23,7 @@ FORMS = [name for name, op in OPS.items() if op.base == "put_signal"]
 FEW = ["uint8", "complex128"]
 # As copies see sizes only, which test_rma tests, few; of the nbi forms the smallest.
 OFTEN = {form: FEW[:1] if OPS[form].nbi else FEW for form in FORMS}
-OFTEN["put_signal"] = ["uint8", "bfloat16", "int64", PAIR]
+OFTEN["put_signal"] = ["float8_e4m3fn", "bfloat16", "int64", PAIR]
 CASES = [
     pytest.param(form, dtype, marks=[pytest.mark.slow] * (dtype not in OFTEN[form]))
     for form in FORMS for dtype in DTYPES

@@ -6,7 +6,9 @@ import pytest
 from gpushmem.kernels import AllReduce
 
 import gpushmem as shmem
+from gpushmem.artifacts.arguments import as_numpy
 from gpushmem.errors import ArgumentError
+from gpushmem.memory.tensors import GpuTensor, layout_of
 
 torch = pytest.importorskip("torch")
 EXTENDED = ["bfloat16", "float8_e4m3fn", "float8_e5m2"]  # what NumPy itself has not
@@ -25,9 +27,10 @@ def test_kernels_take_tensors_as_they_take_arrays(alone):
     shmem.register(y)
     double[1, 1](x, y)
     assert y.tolist() == [0, 2, 4, 6, 4, 0, 6, 0]
-    half = torch.ones(2, dtype=torch.bfloat16)
-    double[1, 1](half, half)
-    assert half.tolist() == [2, 2]
+    for name in EXTENDED:
+        half = torch.ones(2).to(getattr(torch, name))
+        double[1, 1](half, half)
+        assert half.tolist() == [2, 2]
     with pytest.raises(ArgumentError, match="bind takes arrays of the device, not of the host"):
         double[1, 1].bind(x, y)
 
@@ -62,14 +65,53 @@ def test_dlpack_of_dtypes_that_numpy_has_not(alone, dtype):
     assert "dltensor" in repr(capsule)
 
 
-def test_a_registered_tensor_is_memory_of_operations_and_plans(run_pes):
+@pytest.mark.parametrize("name", ["float32", "float16", "int64", "bool", "complex64", *EXTENDED])
+def test_dtypes_of_torch_are_taken_wherever_dtypes_are(alone, name):
+    dtype, wanted = getattr(torch, name), np.dtype(name)
+    for a in (
+        shmem.zeros(3, dtype), shmem.ones(3, dtype), shmem.empty(3, dtype),
+        shmem.full(3, 1, dtype), shmem.array([1, 0, 1], dtype), shmem.device_array(3, dtype),
+        shmem.alloc_bytes(3 * wanted.itemsize).view(dtype),
+    ):  # fmt: skip
+        assert (a.dtype, a.shape) == (wanted, (3,))
+
+
+def test_plans_take_dtypes_of_torch(alone):
+    with AllReduce(size=8, dtype=torch.bfloat16) as plan:
+        x = shmem.full(8, 1.5, torch.bfloat16)
+        plan(x)
+        assert x.numpy().tolist() == [1.5] * 8
+        plan.expect("x", x, (8,), torch.bfloat16)
+        plan.fits("x", torch.zeros(8, dtype=torch.bfloat16), (8,), "bfloat16")
+        with pytest.raises(ArgumentError, match=r"and dtype bfloat16, the plan is for .* float32"):
+            plan.expect("x", x, (8,), torch.float32)
+
+
+@pytest.mark.parametrize("dtype", ["float32", *EXTENDED])
+def test_the_layout_of_a_tensor_is_known_without_its_interfaces(dtype):
+    """That of those on GPUs, whose interface has no 8-bit floats, is found in this way."""
+    t = torch.arange(12.0).reshape(3, 4).to(getattr(torch, dtype))[1:, ::2]
+    found = layout_of("register", t)
+    assert (found.dtype, found.shape) == (dtype, (2, 2))
+    assert found.astype(float).tolist() == [[4, 6], [8, 10]]
+    seen = as_numpy(GpuTensor("put", t))
+    t[0, 1] = 1
+    for array in (found, seen):
+        assert array[0, 1] == 1
+        assert (array.dtype, array.shape, array.strides) == (found.dtype, t.shape, found.strides)
+
+
+@pytest.mark.parametrize("name", EXTENDED)
+def test_a_registered_tensor_is_memory_of_operations_and_plans(run_pes, name):
+    dtype = getattr(torch, name)
+
     def body():
         shmem.init()
         me, n = shmem.my_pe(), shmem.n_pes()
-        t, half = torch.full((64,), 10.0**me), torch.full((4,), 1.0 + me, dtype=torch.bfloat16)
+        t, half = torch.full((64,), 10.0**me), torch.full((4,), 1.0 + me).to(dtype)
         shmem.register(t)
         handle = shmem.register(half)
-        there = shmem.zeros(4, torch.bfloat16)
+        there = shmem.zeros(4, dtype)
         shmem.put(there, half, (me + 1) % n)
         shmem.barrier_all()
         assert there.numpy().tolist() == [1.0 + (me - 1) % n] * 4
@@ -130,7 +172,7 @@ def test_tensors_that_share_no_memory_say_what_to_pass(alone, reason):
 
 def test_dtypes_that_only_torch_has(alone):
     with pytest.raises(
-        TypeError, match=r"zeros: .qint8. is not a supported dtype; supported are bool, int8 to"
+        TypeError, match=r"zeros: torch.qint8 is not a supported dtype; supported are bool, int8 to"
     ):
         shmem.zeros(3, torch.qint8)
 

@@ -24,7 +24,7 @@ INTS = [
 ]
 OWN = ("gemm",)  # rows that call nothing of NVSHMEM's
 COPIED = ("int8", "uint16", "int32", "int64", "float16", "float32", "float64", "complex64",
-          "complex128", "boolean", "bfloat16")  # fmt: skip
+          "complex128", "boolean", "bfloat16", "fp8_e4m3", "fp8_e5m2")  # fmt: skip
 
 
 def array_of(dtype):
@@ -34,7 +34,10 @@ def array_of(dtype):
 def dtype_of(name):
     from numba.cuda.types import bfloat16
 
-    return bfloat16 if name == "bfloat16" else getattr(types, name)
+    from gpushmem.artifacts.floats import FLOAT8
+
+    small = {"bfloat16": bfloat16, **{str(typ): typ for typ in FLOAT8}}
+    return small[name] if name in small else getattr(types, name)
 
 
 def dtypes_of(op, which=None):

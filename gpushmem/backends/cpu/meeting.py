@@ -45,7 +45,7 @@ ALIKE = "Every PE must make the same collective calls in the same order"
 
 DTYPES = (
     "", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
-    "__nv_bfloat16", "float32", "float64", "complex64", "complex128",
+    "__nv_bfloat16", "float32", "float64", "complex64", "complex128", "fp8_e4m3", "fp8_e5m2",
 )  # fmt: skip
 OTHER = 1 << 15  # from this number on: dtypes that have no name here, by a digest
 

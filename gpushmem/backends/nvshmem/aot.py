@@ -16,6 +16,8 @@ from gpushmem.ops import OPS
 __all__ = ["Artifact", "Built", "Resources", "artifact", "build", "needs_of"]
 
 fingerprint.fixed.update(op.function for op in OPS.values())
+# NVSHMEM's functions that need whole warps: always, and over a network.
+SUMS, GROUPS = re.compile(r"_reduce(?:scatter)?_block"), re.compile(r"_(?:warp|block)_")
 RESOURCES = {
     "registers": r"Used (\d+) registers",
     "stack": r"(\d+) bytes stack frame",
@@ -104,7 +106,9 @@ def _compile(
     linked = compiler.link(compiled, kind)
     about = {
         "entry": compiled.entry, "cooperative": compiled.cooperative,
-        "shims": bool(compiled.shims), "workspace": "gpushmem_words" in compiled.shims,
+        "shims": bool(compiled.shims), "sums": any(map(SUMS.search, compiled.shims)),
+        "groups": any(map(GROUPS.search, compiled.shims)),
+        "workspace": "gpushmem_words" in compiled.shims,
         "needs": asdict(needs_of(linked.log, compiled.entry)),
     }  # fmt: skip
     return Artifact(about, linked.code)

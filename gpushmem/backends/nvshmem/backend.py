@@ -155,7 +155,7 @@ class NvshmemBackend:
         self._take_heap()
         self._far = library.far
         self._registered: dict[int, int] = {}  # address -> end, of the user's memory
-        loader = Loader(self._device, self._words, self._sharing())
+        loader = Loader(self._device, self._words, self._sharing(), library.far)
         self._loader = loader
         self._teams = Teams(self.synchronize)
         self._host_calls = HostCalls(

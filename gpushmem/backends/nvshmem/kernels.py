@@ -24,6 +24,7 @@ from gpushmem.errors import ArgumentError
 
 __all__ = ["Kernel", "Loader"]
 
+LANES = 32  # threads of a warp
 PLAIN_SHARED = 48 << 10  # bytes of shared memory that a block can have by default
 WORKSPACE = "gpushmem_workspace"  # see `device_calls.EXTRA`
 
@@ -38,7 +39,8 @@ class Loaded:
     def __init__(self, code: bytes, about: dict[str, Any], device: Device, workspace: int) -> None:
         self._object = ObjectCode.from_cubin(code)
         self.kernel = self._object.get_kernel(about["entry"])
-        self.cooperative = about["cooperative"]
+        self.cooperative, self.sums = about["cooperative"], about["sums"]
+        self.groups = about["groups"]  # it calls operations of a warp or block
         function = check(driver.cuKernelGetFunction(driver.CUkernel(int(self.kernel.handle))), "")
         check(driver.cuFuncLoad(function), "loading a kernel")
         self.shared = self.kernel.attributes.shared_size_bytes
@@ -73,9 +75,10 @@ class Loader:
 
     _loaded: dict[tuple[bytes, int], Loaded] = {}  # by code and workspace
 
-    def __init__(self, device: Device, workspace: int, sharing: int) -> None:
+    def __init__(self, device: Device, workspace: int, sharing: int, far: bool) -> None:
         self.device, self.workspace = device, workspace
         self.sharing = sharing  # PEs that use this GPU
+        self.far = far  # some PEs are behind a network
         major, minor = device.cuda.compute_capability
         self.arch = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
 
@@ -100,6 +103,20 @@ class Loader:
                 f"({loaded.shared} static, {shape.dynamic_shared} dynamic); {limit} are possible"
             )
         loaded.allow_shared(shape.dynamic_shared, self.device)
+
+    def check_warps(self, name: str, loaded: Loaded, threads: int) -> None:
+        """Raise if NVSHMEM needs whole warps for what a kernel calls; it would not say so."""
+        cure = "launch blocks of a multiple of 32 threads, or call the operations of one thread"
+        if loaded.sums and threads < LANES:
+            raise ArgumentError(
+                f"kernel {name} calls reduce_block or reducescatter_block in blocks of {threads} "
+                f"threads: NVSHMEM sums by whole warps, and wrongly in blocks of fewer: {cure}"
+            )
+        if loaded.groups and self.far:
+            raise ArgumentError(
+                f"kernel {name} calls operations of a warp or block in blocks of {threads} "
+                f"threads; NVSHMEM needs whole warps where PEs are behind a network: {cure}"
+            )
 
     def check_resident(
         self, name: str, loaded: Loaded, shape: LaunchShape, collective: bool
@@ -149,6 +166,8 @@ class Kernel:
         if loaded is None:
             self._check_types(argtypes)
             loaded = self._loaded[key] = loader.load(self.py_func, argtypes, self.options)
+        if shape.threads % LANES:
+            loader.check_warps(self.name, loaded, shape.threads)
         if shape.dynamic_shared:
             loader.check_shared(self.name, loaded, shape)
         if self.collective or loaded.cooperative:
