@@ -1,0 +1,115 @@
+"""The machine code of every row has the loads, stores, loops and fences that the row asks for."""
+
+import re
+
+import pytest
+
+pytest.importorskip("nvshmem")
+
+from gpushmem.ops import OPS
+from tests.nvshmem import kernels
+from tests.nvshmem.machine import objects, reader, rows
+from tests.nvshmem.machine.objects import PTX, SASS
+
+ARCHS = ("sm_80", "sm_90a")
+LEFT_OUT = ("gemm",)  # accesses no other PE
+SAMPLE = (
+    "p", "g", "put", "put_signal", "signal_op", "signal_fetch", "signal_wait_until", "test",
+    "atomic_fetch", "atomic_add", "fence", "quiet", "sync_block", "peer_array",
+)  # fmt: skip
+ALL = {op.name: op for op in kernels.rows() if op.base not in LEFT_OUT}
+REDUCTIONS = [name for name, op in ALL.items() if op.base in rows.REDUCTIONS]
+OTHERS = [name for name in ALL if name not in REDUCTIONS]
+KINDS = (PTX, *([SASS] if reader.disassembler() else []))
+
+
+def gaps(functions, entries):
+    """Row -> what it asks for that is not there."""
+    found = {name: rows.missing(functions, entry, OPS[name]) for name, entry in entries.items()}
+    return {name: looks for name, looks in found.items() if looks}
+
+
+def known(names):
+    found = {name: set(rows.defects(OPS[name])) for name in names}
+    return {name: looks for name, looks in found.items() if looks}
+
+
+@pytest.fixture(scope="module")
+def sample(elsewhere):
+    return elsewhere.submit(objects.built, SAMPLE, "sm_90", KINDS).result()
+
+
+@pytest.mark.parametrize("kind", [PTX, SASS])
+def test_a_sample_has_what_it_asks_for(sample, kind):
+    if kind not in KINDS:
+        pytest.skip("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
+    code, entries = sample
+    assert gaps(objects.read(kind, code[kind]), entries) == known(SAMPLE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("names", [OTHERS, REDUCTIONS], ids=["others", "reductions"])
+def test_every_row_has_what_it_asks_for(elsewhere, names, arch):
+    code, entries = elsewhere.submit(objects.built, names, arch, KINDS).result()
+    for kind in KINDS:
+        assert gaps(objects.read(kind, code[kind]), entries) == known(names), kind
+
+
+def test_every_row_asks_for_something():
+    """All but those that access no memory of others, and order nothing."""
+    idle = {name for name, op in ALL.items() if rows.wanted(op) <= {rows.NO_LOCAL}}
+    assert {OPS[name].base for name in idle} == {
+        "my_pe", "n_pes", "pe_accessible", "team_my_pe", "team_n_pes", "team_translate_pe", "flush",
+    }  # fmt: skip
+
+
+# --- faults. In PTX, as if the functions had been written so.
+
+FAULTS = {
+    "fences are gone": (r"\b(membar|fence)\.(?!proxy)[\w.]+;", ""),
+    "fences reach this GPU only": (r"\b(membar|fence)\.(?!proxy)[\w.]+;", "membar.gl;"),
+    "nothing is volatile": (r"\b(ld|st)\.(volatile|relaxed\.sys)\b", r"\1"),
+    "volatile reaches this GPU only": (r"\b(ld|st)\.(volatile|relaxed\.sys)\b", r"\1.relaxed.gpu"),
+    "atomics are this GPU's": (r"\b(atom|red)((?:\.\w+)*?)\.sys\b", r"\1\2.gpu"),
+    "8 bytes are 4 and 4": (
+        r"\b((?:ld|st|atom|red)(?!\.param|\.const)(?:\.\w+)*\.[usb])64\b([^;]*;)",
+        r"\g<1>32\2\g<1>32\2",
+    ),
+    "loops do not load again": (r"(?<=:\n)\s*(ld\.(volatile|relaxed)[^;]*);", ""),
+}  # fmt: skip
+L = rows
+FOUND_BY = {
+    "fences are gone": {
+        "put_signal": {L.SIGNALLED}, "signal_wait_until": {L.ACQUIRED}, "test": {L.ACQUIRED_IF},
+        "fence": {L.FENCES}, "quiet": {L.FENCES},
+    },
+    "fences reach this GPU only": {
+        "put_signal": {L.SIGNALLED}, "fence": {L.FENCES}, "quiet": {L.FENCES},
+    },
+    "nothing is volatile": {
+        "signal_fetch": {L.LOADED, L.POLLED}, "test": {L.LOADED, L.POLLED},
+        "signal_wait_until": {L.LOADED, L.POLLED},
+    },
+    "volatile reaches this GPU only": {
+        "signal_fetch": {L.LOADED, L.POLLED}, "test": {L.LOADED, L.POLLED},
+        "signal_wait_until": {L.LOADED, L.POLLED},
+    },
+    "atomics are this GPU's": {"atomic_fetch": {L.LOADED, L.POLLED}, "atomic_add": {L.STORED}},
+    "8 bytes are 4 and 4": {
+        "signal_op": {L.STORED}, "signal_fetch": {L.LOADED, L.POLLED}, "test": {L.LOADED},
+        "atomic_fetch": {L.LOADED, L.POLLED}, "atomic_add": {L.STORED}, "peer_array": {L.ASSIGNED},
+    },
+    "loops do not load again": {"signal_fetch": {L.POLLED}, "signal_wait_until": {L.POLLED}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found(sample, fault):
+    code, entries = sample
+    changed, n = re.subn(*FAULTS[fault], code[PTX].decode(errors="ignore"))
+    assert n
+    found = gaps(reader.ptx(changed), entries)
+    for name, looks in FOUND_BY[fault].items():
+        assert looks <= found.get(name, set()), name
