@@ -113,3 +113,60 @@ def test_a_fault_is_found(sample, fault):
     found = gaps(reader.ptx(changed), entries)
     for name, looks in FOUND_BY[fault].items():
         assert looks <= found.get(name, set()), name
+
+
+# --- faults in shims. C++ of NVSHMEM's functions replaced by what looks as good; and by what is.
+
+MAPPED = "((uint64_t volatile*)nvshmem_ptr({}, *pe))"
+PLAIN = "((uint64_t*)nvshmem_ptr({}, *pe))"
+HALVES = "((uint32_t volatile*)nvshmem_ptr({}, *pe))"
+WAIT = "while (*(uint64_t volatile*)*sig_addr != *cmp_val); retval = *cmp_val;"
+COPY = f"for (int i = 0; i < *nelems; i++) {PLAIN.format('*dest')}[i] = ((uint64_t*)*source)[i];"
+SET = f"*{MAPPED.format('*sig_addr')} = *signal;"
+CALLS = {
+    "wait": ("signal_wait_until", "retval = nvshmem_signal_wait_until(*sig_addr, *cmp, *cmp_val);"),
+    "fetch": ("signal_fetch", "retval = nvshmem_signal_fetch(*sig_addr);"),
+    "atomic": ("uint64_atomic_fetch", "retval = nvshmem_uint64_atomic_fetch(*target, *pe);"),
+    "signal": ("signal_op", "nvshmemx_signal_op(*sig_addr, *signal, *sig_op, *pe);"),
+    "put": (
+        "put64_signal",
+        "nvshmem_put64_signal(*dest, *source, *nelems, *sig_addr, *signal, *sig_op, *pe);",
+    ),
+    "fence": ("fence", "nvshmem_fence();"),
+    "p": ("uint64_p", "nvshmem_uint64_p(*dest, *value, *pe);"),
+    "g": ("uint64_g", "retval = nvshmem_uint64_g(*source, *pe);"),
+}
+WRONG = {  # call -> what is written instead, the row, what is missing then
+    "wait": (WAIT, "signal_wait_until", {rows.ACQUIRED}),
+    "fetch": ("retval = **sig_addr;", "signal_fetch", {rows.LOADED, rows.POLLED, rows.ACQUIRED}),
+    "atomic": (f"retval = *{PLAIN.format('*target')};", "atomic_fetch", {rows.LOADED, rows.POLLED}),
+    "signal": (
+        f"{HALVES.format('*sig_addr')}[0] = *signal; "
+        f"{HALVES.format('*sig_addr')}[1] = *signal >> 32;",
+        "signal_op", {rows.STORED},
+    ),
+    "put": (f"{COPY} __threadfence(); {SET}", "put_signal", {rows.SIGNALLED}),
+    "fence": ("__threadfence();", "fence", {rows.FENCES}),
+}  # fmt: skip
+RIGHT = {
+    "wait": (f"{WAIT} __threadfence();", "signal_wait_until"),
+    "fetch": ("retval = *(uint64_t volatile*)*sig_addr; __threadfence();", "signal_fetch"),
+    "atomic": (f"retval = *{MAPPED.format('*target')};", "atomic_fetch"),
+    "signal": (f"*{MAPPED.format('*sig_addr')} = *signal;", "signal_op"),
+    "put": (f"{COPY} __threadfence_system(); {SET}", "put_signal"),
+    "fence": ("__threadfence_system();", "fence"),
+    "p": (f"*{MAPPED.format('*dest')} = *value;", "p"),
+    "g": (f"retval = *{MAPPED.format('*source')};", "g"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("texts", [WRONG, RIGHT], ids=["wrong", "right"])
+def test_a_faulty_shim_is_found(elsewhere, texts):
+    changes = [(*CALLS[call], text[0]) for call, text in texts.items()]
+    names = [text[1] for text in texts.values()]
+    code, entries = elsewhere.submit(objects.built, names, "sm_90", KINDS, changes).result()
+    wanted = {text[1]: text[2] for text in texts.values() if len(text) > 2}
+    for kind in KINDS:
+        assert gaps(objects.read(kind, code[kind]), entries) == wanted, kind
