@@ -136,10 +136,11 @@ CALLS = {
     "p": ("uint64_p", "nvshmem_uint64_p(*dest, *value, *pe);"),
     "g": ("uint64_g", "retval = nvshmem_uint64_g(*source, *pe);"),
 }
+UNHEARD = {rows.LOADED, rows.POLLED, rows.NOT_DEAF}
 WRONG = {  # call -> what is written instead, the row, what is missing then
     "wait": (WAIT, "signal_wait_until", {rows.ACQUIRED}),
-    "fetch": ("retval = **sig_addr;", "signal_fetch", {rows.LOADED, rows.POLLED, rows.ACQUIRED}),
-    "atomic": (f"retval = *{PLAIN.format('*target')};", "atomic_fetch", {rows.LOADED, rows.POLLED}),
+    "fetch": ("retval = **sig_addr;", "signal_fetch", {*UNHEARD, rows.ACQUIRED}),
+    "atomic": (f"retval = *{PLAIN.format('*target')};", "atomic_fetch", UNHEARD),
     "signal": (
         f"{HALVES.format('*sig_addr')}[0] = *signal; "
         f"{HALVES.format('*sig_addr')}[1] = *signal >> 32;",
