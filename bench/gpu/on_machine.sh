@@ -84,7 +84,7 @@ with_mps() {  # with_mps PES STEP SECONDS COMMAND...
 
 install() {
   mkdir -p "$WORK/site"
-  tar -C "$top" --exclude=./.git --exclude=./.gpu-kit --exclude=./.whl --exclude=./out -c . | tar -x -C "$WORK"
+  tar -C "$top" --exclude=./.git --exclude='./.venv*' --exclude=./.gpu-kit --exclude=./.whl --exclude=./out -c . | tar -x -C "$WORK"
   ln -sfn ../kernels "$WORK/gpushmem/kernels"
   local info version
   version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$WORK/gpushmem/__init__.py")
@@ -195,7 +195,7 @@ hour() {  # hour NAME [PES]
 }
 judge() {  # judge NAME PYTEST-ARGUMENTS...: every result in the log as it comes
   local name=$1; shift
-  GPUSHMEM_BACKEND=$BACKEND GPUSHMEM_TEST_PES=1,2 "$PYTHON" -m pytest -v -o cache_dir="$WORK/.pytest_cache" \
+  GPUSHMEM_BACKEND=$BACKEND GPUSHMEM_TEST_PES=1,2 "$PYTHON" -m pytest -vv -o cache_dir="$WORK/.pytest_cache" \
     --timeout 60 -ra --tb short --junitxml "$OUT/junit-$name$KEPT.xml" $MARKED "$@"
 }
 far() {
@@ -224,10 +224,12 @@ for name in "${steps[@]/first-hour/${hour[*]}}"; do for name in $name; do
       step "hello, 1 PE" 60 bash -c "hello 1"
       with_mps 2 "hello, 2 PEs, MPS" 60 bash -c "hello 2"
       step "hello, 2 PEs, no MPS" 30 bash -c "hello 2" ;;
-    ordering) step ordering 150 bash -c "judge ordering ${ORDERING:-tests/conformance/test_ordering.py}" ;;
+    ordering)
+      if [ "$found" -lt 2 ] && mps_on; then share 2; fi
+      step ordering "${ORDERING_LIMIT:-150}" bash -c "judge ordering ${ORDERING:-tests/conformance/test_ordering.py}"; mps_off ;;
     polls | busy | closures | loading | loading-host) step "$name" 45 bash -c "hour $name" ;;
     far) step far 60 bash -c far ;;
-    multicast) step multicast 60 bash -c "judge multicast tests -k multicast" ;;
+    multicast) step multicast 60 bash -c "judge multicast ${MULTICAST:--k multicast tests/conformance/test_teams.py tests/gpu}" ;;
     ibgda) step ibgda 60 bash -c ibgda ;;
     plans) step plans 120 bash -c "judge plans ${PLANS:-tests/kernels}" ;;
     tests)
