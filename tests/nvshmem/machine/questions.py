@@ -13,7 +13,10 @@ NETWORK = re.compile(r"nvshmemi_transfer_(?!syncapi_update_mem)")
 
 
 def walk(functions, entry, start, step):
-    """All (instruction, state before it) of paths from `entry`; and the states at the ends."""
+    """All (instruction, state before it) of paths from `entry`; and the states at the ends.
+
+    The instructions are in the order of the code, those of `entry` first.
+    """
     ends, met = {}, {}
 
     def visit(name, state):
@@ -39,7 +42,8 @@ def walk(functions, entry, start, step):
         return found
 
     last = visit(entry, start)
-    return [(instruction, state) for (_, _, state), instruction in met.items()], last
+    order = sorted(met.items(), key=lambda item: (item[0][0] != entry, item[0][:2]))
+    return [(instruction, state) for (_, _, state), instruction in order], last
 
 
 def is_plain(instruction, kind):

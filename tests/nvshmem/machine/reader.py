@@ -33,7 +33,8 @@ class Instruction(NamedTuple):
     @property
     def acquires(self):
         """Plain loads that follow are not older."""
-        return self.order in ("acquire", "acq_rel")
+        far = self.kind != FENCE or self.scope in (SYS, GPU)
+        return far and self.order in ("acquire", "acq_rel")
 
     @property
     def releases(self):

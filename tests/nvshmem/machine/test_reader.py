@@ -139,6 +139,7 @@ END = "\n$L_1:\n"
         (LOOK, {DIRTY}),
         (LOOK + FENCE, {FENCED}),
         (FENCE + LOOK, {DIRTY}),
+        (LOOK + "fence.acq_rel.cta;", {DIRTY}),
         (LOOK + MAYBE + FENCE + END, {DIRTY, FENCED}),
         (MAYBE + LOOK + FENCE + END, {NOTHING, FENCED}),
         ("ld.acquire.sys.u64 %a, [%b];", {FENCED}),

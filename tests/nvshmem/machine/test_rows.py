@@ -8,7 +8,7 @@ pytest.importorskip("nvshmem")
 
 from gpushmem.ops import OPS
 from tests.nvshmem import kernels
-from tests.nvshmem.machine import objects, reader, rows
+from tests.nvshmem.machine import objects, page, reader, rows
 from tests.nvshmem.machine.objects import PTX, SASS
 
 ARCHS = ("sm_80", "sm_90a")
@@ -55,6 +55,26 @@ def test_every_row_has_what_it_asks_for(elsewhere, names, arch):
     code, entries = elsewhere.submit(objects.built, names, arch, KINDS).result()
     for kind in KINDS:
         assert gaps(objects.read(kind, code[kind]), entries) == known(names), kind
+
+
+def test_the_page_has_what_is_seen(sample):
+    if SASS not in KINDS:
+        pytest.skip("nvdisasm is not installed: pip install nvidia-cuda-nvdisasm")
+    code, entries = sample
+    functions, text = objects.read(SASS, code[SASS]), page.PAGE.read_text()
+    for name in {*entries} & {*page.SHOWN}:
+        (line,) = re.findall(rf"^\| `{name}` \|.*", text, re.MULTILINE)
+        assert line.split(" | ")[2] == page.seen(functions, entries[name]), name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_page_is_what_the_script_writes(elsewhere):
+    """Run python -m tests.nvshmem.machine.page."""
+    *found, more = (elsewhere.submit(page.cells, a, page.SHOWN) for a in (*page.ARCHS, "sm_90a"))
+    cells = [each.result() for each in found]
+    assert page.page(cells) == page.PAGE.read_text()
+    assert more.result() == cells[-1]
 
 
 def test_every_row_asks_for_something():
