@@ -399,8 +399,8 @@ def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, valu
 def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: None = None) -> int:
     """Wait until one element of `ivars` (symmetric, own) satisfies `cmp`; return its index.
 
-    If several do, the lowest index is returned; if all are excluded, -1 (SIZE_MAX in C). OpenSHMEM
-    1.5: shmem_wait_until_any.
+    If several do, the index of any of them; if all are excluded, -1 (SIZE_MAX in C). NVSHMEM begins
+    its search elsewhere in each call. OpenSHMEM 1.5: shmem_wait_until_any.
 
     `status` is None or an integer array as long as `ivars`. Elements whose `status` is nonzero are
     excluded. On GPUs its dtype must be int32 or uint32. "Own" means on the calling PE. `cmp` is
@@ -478,9 +478,9 @@ def test_all_vector(ivars: Symmetric, status: Array | None, cmp: int, value: Arr
     """As `test_all`. Each `ivars[i]` is compared with `value[i]`; the lengths are equal."""
 
 def test_any(ivars: Symmetric, status: Array | None, cmp: int, value: int) -> int:
-    """Return the lowest index of `ivars` (symmetric, own) that satisfies `cmp`, or -1.
+    """Return the index of an element of `ivars` (symmetric, own) that satisfies `cmp`, or -1.
 
-    OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
+    If several do, any of them. OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
 
     `status` is None or an integer array as long as `ivars`. Elements whose `status` is nonzero are
     excluded. On GPUs its dtype must be int32 or uint32. "Own" means on the calling PE. `cmp` is

@@ -91,8 +91,8 @@ def wait_until_any(
 ) -> Index:
     """Wait until one element of `ivars` (symmetric, own) satisfies `cmp`; return its index.
 
-    If several do, the lowest index is returned; if all are excluded, -1 (SIZE_MAX in C).
-    OpenSHMEM 1.5: shmem_wait_until_any.
+    If several do, the index of any of them; if all are excluded, -1 (SIZE_MAX in C). NVSHMEM begins
+    its search elsewhere in each call. OpenSHMEM 1.5: shmem_wait_until_any.
     """
 
 
@@ -130,9 +130,9 @@ def test_all(ivars: Own, status: Status, cmp: Comparison, value: Wanted) -> Trut
 
 @declare_test()
 def test_any(ivars: Own, status: Status, cmp: Comparison, value: Wanted) -> Index:
-    """Return the lowest index of `ivars` (symmetric, own) that satisfies `cmp`, or -1.
+    """Return the index of an element of `ivars` (symmetric, own) that satisfies `cmp`, or -1.
 
-    OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
+    If several do, any of them. OpenSHMEM 1.5: shmem_test_any, which returns SIZE_MAX instead of -1.
     """
 
 

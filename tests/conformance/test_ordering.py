@@ -596,7 +596,7 @@ def test_who_is_told_by_who_was_told_sees_what_the_first_wrote(run_pes, n_pes):
 
 GROWN_BY = ["p", "put", "signal_op", "atomic_set", "store", "SIGNAL_ADD", "atomic_inc"]
 FIRST_ADDING = 5
-SEEN_BY = ["g", "atomic_fetch", "get", "signal_fetch"]
+SEEN_BY = ["g", "atomic_fetch", "signal_fetch"]
 WAYS = len(GROWN_BY)
 
 

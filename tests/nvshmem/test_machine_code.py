@@ -66,12 +66,8 @@ def g_by_hand(dst, src, pe):
     dst[cuda.threadIdx.x] = by_hand.uint64_g(ffi.from_buffer(src), pe)
 
 
-def wait(signal, value):
-    shmem.signal_wait_until(signal, shmem.CMP_GE, value)
-
-
-def wait_by_hand(signal, value):
-    by_hand.signal_wait_until(ffi.from_buffer(signal), shmem.CMP_GE, value)
+def wait_by_hand(out, signal, value):
+    out[0] = by_hand.signal_wait_until(ffi.from_buffer(signal), shmem.CMP_GE, value)
 
 
 def add(dst, value, pe):
@@ -103,17 +99,17 @@ def put_signal_block_by_hand(dst, src, signal, pe):
     )  # fmt: skip
 
 
-def ordered(dst, value, pe):
-    shmem.atomic_add(dst, value, pe)
+def ordered(dst, src, pe):
+    shmem.put(dst, src, pe)
     shmem.fence()
-    shmem.atomic_add(dst[1:], value, pe)
+    shmem.put(dst[1:], src, pe)
     shmem.quiet()
 
 
-def ordered_by_hand(dst, value, pe):
-    by_hand.int32_atomic_add(ffi.from_buffer(dst), value, pe)
+def ordered_by_hand(dst, src, pe):
+    by_hand.float_put(ffi.from_buffer(dst), ffi.from_buffer(src), src.size, pe)
     by_hand.fence()
-    by_hand.int32_atomic_add(ffi.from_buffer(dst[1:]), value, pe)
+    by_hand.float_put(ffi.from_buffer(dst[1:]), ffi.from_buffer(src), src.size, pe)
     by_hand.quiet()
 
 
@@ -131,13 +127,12 @@ def sync_by_hand(team):
 
 PAIRS = {
     "put": (put, put_by_hand, (F32, F32, PE)),
-    "signal_wait_until": (wait, wait_by_hand, (U64, types.uint64)),
     "atomic_add": (add, add_by_hand, (I32, types.int32, PE)),
     "put_block": (put_block, put_block_by_hand, (F32, F32, PE)),
     "put_nbi_warp": (put_nbi_warp, put_nbi_warp_by_hand, (F32, F32, PE)),
     "get": (get, get_by_hand, (F32, F32, PE)),
     "atomic_fetch_add": (fetch_add, fetch_add_by_hand, (I32, types.int32, PE)),
-    "fence, quiet": (ordered, ordered_by_hand, (I32, types.int32, PE)),
+    "fence, quiet": (ordered, ordered_by_hand, (F32, F32, PE)),
 }
 ARCH = compiler.Arch.of("sm_90")
 SMALLER = "put_signal_block"  # NVSHMEM writes its function for words another way than for floats
@@ -156,6 +151,7 @@ EXCEPTIONS = {
     "p": Weak(p_by_hand, (U64, types.uint64, PE), rows.STORED),
     "g": Weak(g_by_hand, (U64, U64, PE), rows.LOADED),
     "signal_fetch": Weak(signal_fetch_by_hand, (U64, U64), rows.ACQUIRED),
+    "signal_wait_until": Weak(wait_by_hand, (U64, U64, types.uint64), rows.ONCE),
     "barrier_block": Weak(barrier_by_hand, (PE,), rows.MEETING),
     "sync_block": Weak(sync_by_hand, (PE,), rows.RELEASED),
 }

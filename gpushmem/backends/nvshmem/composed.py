@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import cuda
 from numba.cuda import cgutils, types
@@ -13,7 +14,7 @@ from numba.cuda import cgutils, types
 from gpushmem.backends.code import contiguous, with_signature
 from gpushmem.backends.nvshmem import gemm, multicast
 from gpushmem.backends.nvshmem.device_calls import Value, call, data_of, intrinsic
-from gpushmem.ops import OPS
+from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LT, CMP_NE, OPS
 from gpushmem.ops.roles import Timeout
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 
@@ -112,7 +113,8 @@ def never(given):
 def _wait(op: Op, core: Core, given: Given) -> Callable[..., Any]:
     timeout = given["timeout_ns"]
     if timeout is None or isinstance(timeout, types.NoneType | types.Omitted):
-        return with_signature(op.base, parameters_of(op), _forever(core[op.name]))
+        forever = _for_signal(core) if op.base == "signal_wait_until" else _forever(core[op.name])
+        return with_signature(op.base, parameters_of(op), forever)
     family = op.base.removesuffix("_vector").rpartition("_")[2]
     test = "test" if op.base == "signal_wait_until" else op.base.replace("wait_until", "test")
     hopeless = none_counts if family in ANSWERS else never
@@ -126,6 +128,62 @@ def _forever(wait: Any) -> Any:
         return wait(*given[:TIMEOUT])
 
     return forever
+
+
+def _for_signal(core: Core) -> Any:
+    """NVSHMEM's own loads the word again after its fence: that may be of a later signal."""
+    look, acquire = core["signal_fetch"], _acquiring(core)
+
+    @cuda.jit(device=True)
+    def for_signal(given):
+        signal, cmp, wanted = given[0], given[1], np.uint64(given[2])
+        found = look(signal)
+        while not compares(found, cmp, wanted):
+            found = look(signal)
+        acquire(signal)
+        return found
+
+    return for_signal
+
+
+@cuda.jit(device=True)
+def compares(found, cmp, wanted):
+    if cmp == EQ:
+        return found == wanted
+    if cmp == NE:
+        return found != wanted
+    if cmp == GT:
+        return found > wanted
+    if cmp == GE:
+        return found >= wanted
+    if cmp == LT:
+        return found < wanted
+    return found <= wanted
+
+
+EQ, NE, GT, GE, LT = map(int, (CMP_EQ, CMP_NE, CMP_GT, CMP_GE, CMP_LT))
+
+
+def _acquiring(core: Core) -> Any:
+    """What follows a load of a signal that has come: a fence, and the network's writes."""
+    wait = core["signal_wait_until"]
+
+    @cuda.jit(device=True)
+    def acquire(signal):
+        wait(signal, GE, 0)  # which ends at once
+
+    return acquire
+
+
+def _signal_fetch(op: Op, core: Core, given: Given) -> Callable[..., Any]:
+    look, acquire = core["signal_fetch"], _acquiring(core)
+
+    def signal_fetch(signal):
+        found = look(signal)
+        acquire(signal)
+        return found
+
+    return signal_fetch
 
 
 def _timed(test: Any, nothing: int, hopeless: Any) -> Any:
@@ -294,6 +352,7 @@ def _multicast(op: Op, core: Core, given: Given) -> Callable[..., Any]:
 CHOICES = {
     "broadcast": _broadcast,
     "collect": _collect,
+    "signal_fetch": _signal_fetch,
     "alltoalls": _alltoalls,
     "iput": _iput,
     "iget": _iget,

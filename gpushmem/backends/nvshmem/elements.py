@@ -1,4 +1,8 @@
-"""Operations on one element of any dtype, which is moved as words of NVSHMEM's operations."""
+"""Operations on one element of any dtype, which is moved as words.
+
+Where the PE's memory is mapped, the words are loaded and stored (`ordering`), else NVSHMEM moves
+them.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from llvmlite import ir
 from numba.cuda import cgutils, types
 
 from gpushmem.backends.code import array_moved
+from gpushmem.backends.nvshmem import ordering
 from gpushmem.backends.nvshmem.device_calls import Value, call, data_of, itemsize_of
 
 __all__ = ["DEFINITIONS"]
@@ -31,21 +36,34 @@ class Words:
         words = self.builder.bitcast(base, self.pointer)
         return self.builder.gep(words, [ir.IntType(32)(index)])
 
-    def call(self, name: str, values: list[Value]) -> Any:
+    def address(self, base: Any, pe: Any) -> Any:
+        """Where the element at `base` is mapped on `pe`: an integer, 0 if it is not."""
+        word = self.builder.ptrtoint(base, ir.IntType(64))
+        given = [Value(types.uint64, word), Value(types.intp, pe)]
+        return call(self.context, self.builder, "gpushmem_ptr", given)
+
+    def call(self, name: str, *values: Value) -> Any:
         """NVSHMEM's `p` or `g` for words of this width."""
-        return call(self.context, self.builder, f"uint{self.bits}_{name}", values)
+        return call(self.context, self.builder, f"uint{self.bits}_{name}", [*values])
 
 
 def p(typingctx: Any, dst: Any, value: Any, pe: Any) -> Any:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        words = Words(context, builder, dst)
+        words, pe = Words(context, builder, dst), Value(types.intp, args[2])
         context.pack_value(builder, dst.dtype, args[1], words.element)
         target = data_of(context, builder, Value(dst, args[0]))
-        for i in range(words.n):
-            place = Value(types.voidptr, words.place(target, i))
-            word = Value(words.type, builder.load(words.place(words.element, i)))
-            words.call("p", [place, word, Value(types.intp, args[2])])
+        there = words.address(target, args[2])
+        values = [builder.load(words.place(words.element, i)) for i in range(words.n)]
+        with builder.if_else(cgutils.is_not_null(builder, there)) as (near, far):
+            with near:
+                for i, word in enumerate(values):
+                    at = builder.add(there, there.type(i * words.bits // 8))
+                    ordering.store(builder, at, word, words.bits)
+            with far:
+                for i, word in enumerate(values):
+                    place = Value(types.voidptr, words.place(target, i))
+                    words.call("p", place, Value(words.type, word), pe)
         return context.get_dummy_value()
 
     return types.void(dst, dst.dtype, types.intp), codegen
@@ -54,12 +72,19 @@ def p(typingctx: Any, dst: Any, value: Any, pe: Any) -> Any:
 def g(typingctx: Any, src: Any, pe: Any) -> Any:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        words = Words(context, builder, src)
+        words, pe = Words(context, builder, src), Value(types.intp, args[1])
         source = data_of(context, builder, Value(src, args[0]))
-        for i in range(words.n):
-            place = Value(types.voidptr, words.place(source, i))
-            word = words.call("g", [place, Value(types.intp, args[1])])
-            builder.store(word, words.place(words.element, i))
+        there = words.address(source, args[1])
+        with builder.if_else(cgutils.is_not_null(builder, there)) as (near, far):
+            with near:
+                for i in range(words.n):
+                    at = builder.add(there, there.type(i * words.bits // 8))
+                    word = ordering.load(builder, at, words.bits)
+                    builder.store(word, words.place(words.element, i))
+            with far:
+                for i in range(words.n):
+                    word = words.call("g", Value(types.voidptr, words.place(source, i)), pe)
+                    builder.store(word, words.place(words.element, i))
         return context.unpack_value(builder, src.dtype, words.element)
 
     return src.dtype(src, types.intp), codegen

@@ -4,8 +4,8 @@
 mode, `{unit}` the width in bits of the counted units, `{ctype}` NVSHMEM's name of the dtype, `{op}`
 the reduction. An argument is one of the operation's (of an array, the address), one computed from
 it, or, in upper case, one of `gpushmem.ops.constants`. Nothing is checked or converted when a
-kernel runs: the machine code is that of the bindings called by hand. Operations without such a
-function are written in Python, in `composed`.
+kernel runs: the machine code is that of the bindings called by hand, but for what `ordering` adds.
+Operations without such a function are written in Python, in `composed`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from numba.cuda.extending import overload
 from gpushmem.backends import argument_types
 from gpushmem.backends.calls import Operation
 from gpushmem.backends.code import with_signature
-from gpushmem.backends.nvshmem import composed, elements
+from gpushmem.backends.nvshmem import composed, elements, ordering
 from gpushmem.backends.nvshmem.device_calls import (
     Value,
     call,
@@ -203,7 +204,8 @@ def _code(op: Op, row: Call, name: str, result: Any) -> Callable[..., Any]:
         values = dict(zip(op.params, given, strict=False))
         site = Site(context, builder, values)
         taken = [site.argument(text) for text in row.arguments.split()]
-        returned = call(context, builder, name, taken)
+        with ordering.meeting(builder, op) if op.facts.meets else nullcontext():
+            returned = call(context, builder, name, taken)
         if result == types.void:
             return context.get_dummy_value()
         return context.cast(builder, returned, signature_of(name).return_type, result)

@@ -114,8 +114,6 @@ def check_room(have, need, address):
 
 def check(call: hook.Call) -> None:
     """Add checks of a call's arguments."""
-    if call.op.base == "g":  # a check is a way out of a loop, which keeps its loads in the loop
-        return
     if call.op.facts.meets and "team" in call.values:
         call.run(check_team, call.integer("team"))
     for name, role in call.op.roles.items():
@@ -153,7 +151,7 @@ def _check_waited(call: hook.Call) -> None:
     """Arrays that the caller waits for, and those that are as long."""
     waited = None
     for name, role in call.op.arrays.items():
-        if issubclass(role, Own) and call.op.base != "signal_fetch":  # as `g`
+        if issubclass(role, Own):
             waited = call.count(name)
             call.run(check_aligned, call.address(name), call.itemsize(name))
             nbytes = call.builder.mul(waited, call.itemsize(name))

@@ -14,7 +14,7 @@ from numba import types
 
 from gpushmem.backends.cpu.access import as_world
 from gpushmem.backends.cpu.world import WORLD
-from gpushmem.backends.nvshmem import composed, multicast, shims
+from gpushmem.backends.nvshmem import composed, multicast, ordering, shims
 from gpushmem.backends.nvshmem_cpu import layout
 from gpushmem.backends.nvshmem_cpu.layout import STATE
 from gpushmem.errors import BackendUnavailable
@@ -23,6 +23,7 @@ from gpushmem.simt.base.native import i8p, i64
 from gpushmem.simt.bitcode import leaves
 from gpushmem.simt.bitcode.library import Bitcode
 from gpushmem.simt.bitcode.source import Facts
+from gpushmem.simt.bitcode.translate import Leaf
 from gpushmem.simt.compiler.primitives import load_field, user_word
 from gpushmem.simt.compiler.target import INTRINSICS, THREAD_ARG, call_device, device, made_of
 from gpushmem.simt.intrinsics.shims import foreign
@@ -64,6 +65,8 @@ def install() -> None:
         INTRINSICS[name] = partial(_pointer, function, pointers)
     INTRINSICS["gpushmem_words"] = _words
     INTRINSICS[composed.CLOCK] = leaves.now
+    for text in (ordering.FENCE, *ordering.LOADS.values(), *ordering.STORES.values()):
+        INTRINSICS[text] = partial(_instruction, text)
     for kind, _ in multicast.STORES.values():
         INTRINSICS[multicast.INSTRUCTION.format(kind)] = _store_on_all
     INTRINSICS["polling loop"] = partial(_polls, INTRINSICS["polling loop"])
@@ -89,6 +92,18 @@ def _pointer(name: str, pointers: tuple[int, ...], builder: Any, *arguments: Any
     """A function that takes and returns addresses as integers."""
     given = [builder.inttoptr(a, i8p) if k in pointers else a for k, a in enumerate(arguments)]
     return builder.ptrtoint(library().call(builder, name, given), i64)
+
+
+def _instruction(text: str, builder: Any, *arguments: Any) -> Any:
+    """What a bitcode library would have as inline assembly; its addresses are integers."""
+    bits = re.search(r"u(\d+) ", text)
+    width = f"i{max(16, int(bits[1]))}" if bits else ""
+    if text.startswith("ld"):
+        leaf = Leaf(text, width, ("ptr",))
+    else:
+        leaf = Leaf(text, "void", ("ptr", width) if bits else ())
+    given = [builder.inttoptr(a, i8p) if k == 0 else a for k, a in enumerate(arguments)]
+    return leaves.generator(leaf)(builder, *given)
 
 
 def _store_on_all(builder: Any, address: ir.Value, value: ir.Value) -> None:

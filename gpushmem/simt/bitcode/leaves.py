@@ -182,7 +182,9 @@ def _looked(builder: Any, pointer: Any, value: Any) -> None:
     if word.type.width < i64.width:
         word = builder.zext(word, i64)
     words = [builder.ptrtoint(pointer, i64), i64(width), word]
-    ir.IRBuilder.call(builder, _look(builder.module), [*builder.function.args[:3], *words])
+    thread, site = builder.function.args[THREAD_ARG], builder.function.args[SITE_ARG]
+    hidden = [i8p(None), thread, builder.simt_site or site]
+    ir.IRBuilder.call(builder, _look(builder.module), [*hidden, *words])
 
 
 def _look(module: ir.Module) -> ir.Function:
@@ -190,6 +192,7 @@ def _look(module: ir.Module) -> ir.Function:
     if LOOK not in module.globals:
         builder = _begin(module, LOOK, ir.VoidType(), [i64] * 3)
         builder.function.attributes.add("noinline")
+        builder.function.linkage = "linkonce_odr"
         words = types.void(types.intp, types.intp, types.intp)
         call_device(builder, look, words, list(builder.function.args[3:]))
         builder.ret_void()
@@ -372,6 +375,8 @@ def _access(
         if ORDERS[order] is not None:
             _looked(builder, pointer, values[-1])
         wanted = typed(leaf.result)
+        if n == 1 and isinstance(wanted, ir.IntType) and wanted.width > word.width:
+            return (builder.sext if letter == "s" else builder.zext)(values[0], wanted)
         if n == 1:
             return _as(builder, values[0], wanted)
         return cgutils.pack_struct(builder, values)

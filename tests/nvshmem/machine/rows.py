@@ -68,6 +68,7 @@ def wanted(op):
         names.add(NOT_DEAF)
     if _own(op):
         names.add(ACQUIRED if one and op.result() != "bool" else ACQUIRED_IF)
+        names |= {ONCE} if one else set()
     if facts.orders in ("fence", "quiet", "barrier"):
         names.add(FENCES)
     if facts.meets:
@@ -96,6 +97,7 @@ POLLED = "in a loop it loads each time"
 NOT_DEAF = "no loop without a load"
 ACQUIRED = "a fence after the load, on every path"
 ACQUIRED_IF = "a fence after the load, on a path"
+ONCE = "no plain load of the element"
 FENCES = "a fence of the system"
 MEETING = "a fence after what the others said"
 RELEASED = "a fence before the others are told"
@@ -122,6 +124,11 @@ def _copied(functions, entry):
     return {reader.LOAD, reader.STORE} <= {kind for kind, width, *_ in found if width >= WIDTH}
 
 
+def _once(functions, entry):
+    found = questions.accesses(functions, entry)
+    return not any(a[:3] == (reader.LOAD, WIDTH, False) for a in found)
+
+
 def _assigned(functions, entry):
     found = questions.accesses(functions, entry)
     return (reader.STORE, WIDTH) in {(kind, width) for kind, width, *_ in found}
@@ -146,6 +153,7 @@ LOOKS = {
     NOT_DEAF: lambda functions, entry: not questions.is_deaf(functions[entry], WIDTH),
     ACQUIRED: lambda functions, entry: questions.heard(functions, entry) == {FENCED},
     ACQUIRED_IF: lambda functions, entry: FENCED in questions.heard(functions, entry),
+    ONCE: _once,
     FENCES: questions.is_fenced,
     MEETING: lambda functions, entry: DIRTY not in questions.heard(functions, entry),
     RELEASED: lambda functions, entry: questions.told(functions, entry) == {FENCED},
@@ -159,24 +167,14 @@ def missing(functions, entry, op):
     return {name for name in wanted(op) if not LOOKS[name](functions, entry)}
 
 
-# --- what is not there today. A defect that is mended has to go from here.
-
-C0 = "C0: g and p are plain accesses, which the linker takes out of loops"
-H1 = "H1: signal_fetch has no fence"
-H4 = "H4: no fence before NVSHMEM's flags in sync, and none after them in any collective"
-DEFECTS = {
-    ("p", STORED): C0, ("g", LOADED): C0, ("g", POLLED): C0, ("g", NOT_DEAF): C0,
-    ("signal_fetch", ACQUIRED): H1,
-}  # fmt: skip
+# --- what is not there
 
 
 def defects(op):
-    """What a row asks for that is known to be missing, with the defect."""
-    found = {look: why for (base, look), why in DEFECTS.items() if base == op.base}
-    if op.facts.meets:
-        found[MEETING] = H4
-    if op.base.startswith("sync"):
-        found[RELEASED] = H4
+    """What a row asks for that is known to be missing, with the defect; mended, it has to go."""
     if op.facts.orders == "barrier" and op.scope != THREAD:
-        found |= {FENCES: H4, RELEASED: H4}
-    return found
+        return {RELEASED: ELECTED}
+    return {}
+
+
+ELECTED = "thread 0 fences for its group, between two barriers of it: a path has no such fence"

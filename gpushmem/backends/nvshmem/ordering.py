@@ -1,0 +1,83 @@
+"""Order and accesses that NVSHMEM's device functions leave open, in the code around their calls.
+
+*Meetings.* NVSHMEM 3.8 tells other PEs of a `sync` by plain flags, and looks at theirs by relaxed
+loads. Neither side has a fence, so that what a PE stored before may come later, and what its block,
+or another one of the same multiprocessor, has read before may be seen again; the same holds for
+the way out of its barriers and collectives. A call in which PEs meet therefore stands between two
+fences of the system's scope (PTX ISA, "memory consistency model": a fence, then a relaxed store, is
+a release pattern; a relaxed load, then a fence, an acquire pattern). The threads of a warp or block
+synchronise before the first, which then covers what all of them have stored, and after the second.
+Barriers begin with a quiet, which has a fence.
+
+*Elements* of PEs that are mapped are loaded and stored as PTX's relaxed accesses of the system's
+scope. NVSHMEM's own `p` and `g` are plain ones, which the optimiser may take out of a loop that
+polls, and which may be answered by the first-level cache of a multiprocessor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from llvmlite import ir
+from numba.cuda import cgutils
+
+from gpushmem.ops.row import BLOCK, WARP, Op
+
+__all__ = ["FENCE", "LOADS", "STORES", "load", "meeting", "store"]
+
+FENCE = "fence.acq_rel.sys;"
+# Bits of an element -> the instruction; the constraint of its register, and that one's bits.
+KINDS = {8: ("u8", "h", 16), 16: ("u16", "h", 16), 32: ("u32", "r", 32), 64: ("u64", "l", 64)}
+LOADS = {bits: f"ld.relaxed.sys.global.{kind} $0, [$1];" for bits, (kind, *_) in KINDS.items()}
+STORES = {bits: f"st.relaxed.sys.global.{kind} [$0], $1;" for bits, (kind, *_) in KINDS.items()}
+# Functions of LLVM by which the threads of a group synchronise, and their argument: all lanes.
+TOGETHER: dict[str, tuple[str, list[Any]]] = {
+    WARP: ("llvm.nvvm.bar.warp.sync", [ir.IntType(32)(-1)]),
+    BLOCK: ("llvm.nvvm.barrier0", []),
+}
+
+
+def load(builder: Any, address: Any, bits: int) -> Any:
+    """The element at an address, an integer."""
+    _, register, width = KINDS[bits]
+    kind = ir.FunctionType(ir.IntType(width), [address.type])
+    found = _assembly(builder, kind, LOADS[bits], f"={register},l", address)
+    return found if width == bits else builder.trunc(found, ir.IntType(bits))
+
+
+def store(builder: Any, address: Any, value: Any, bits: int) -> None:
+    """Store an element, given as an integer, at an address."""
+    _, register, width = KINDS[bits]
+    word = value if width == bits else builder.zext(value, ir.IntType(width))
+    kind = ir.FunctionType(ir.VoidType(), [address.type, word.type])
+    _assembly(builder, kind, STORES[bits], f"l,{register}", address, word)
+
+
+@contextmanager
+def meeting(builder: Any, op: Op) -> Iterator[None]:
+    """Around the code of a call in which PEs meet."""
+    if op.facts.orders != "barrier":
+        _synchronise(builder, op.scope)
+        _fence(builder)
+    yield
+    _fence(builder)
+    _synchronise(builder, op.scope)
+
+
+def _fence(builder: Any) -> None:
+    _assembly(builder, ir.FunctionType(ir.VoidType(), []), FENCE, "")
+
+
+def _synchronise(builder: Any, scope: str) -> None:
+    if scope in TOGETHER:
+        name, given = TOGETHER[scope]
+        kind = ir.FunctionType(ir.VoidType(), [a.type for a in given])
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, name), given)
+
+
+def _assembly(builder: Any, kind: Any, text: str, registers: str, *given: Any) -> Any:
+    """An instruction that stays where it is, and across which no access to memory moves."""
+    constraints = ",".join(filter(None, [registers, "~{memory}"]))
+    return builder.call(ir.InlineAsm(kind, text, constraints, side_effect=True), given)
