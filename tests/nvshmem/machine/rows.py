@@ -64,7 +64,7 @@ def wanted(op):
         names.add(ASSIGNED)
     if _polls(op) or facts.waits_for:
         names.add(POLLED)
-    if _polls(op) and one:
+    if _polls(op) and one and READS in {how for how, _ in kinds}:
         names.add(NOT_DEAF)
     if _own(op):
         names.add(ACQUIRED if one and op.result() != "bool" else ACQUIRED_IF)
@@ -171,10 +171,13 @@ def missing(functions, entry, op):
 
 
 def defects(op):
-    """What a row asks for that is known to be missing, with the defect; mended, it has to go."""
+    """What a row asks for that is known to be missing, and why; what is mended has to go."""
     if op.facts.orders == "barrier" and op.scope != THREAD:
         return {RELEASED: ELECTED}
-    return {}
+    return {NOT_DEAF: OUTSIDE} if op.base == "g" else {}
 
 
 ELECTED = "thread 0 fences for its group, between two barriers of it: a path has no such fence"
+OUTSIDE = (
+    "NVSHMEM's own g, whose plain load is taken out of loops, is for addresses outside the heap"
+)

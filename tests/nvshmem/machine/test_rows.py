@@ -97,7 +97,10 @@ FAULTS = {
         r"\b((?:ld|st|atom|red)(?!\.param|\.const)(?:\.\w+)*\.[usb])64\b([^;]*;)",
         r"\g<1>32\2\g<1>32\2",
     ),
-    "loops do not load again": (r"(?<=:\n)\s*(ld\.(volatile|relaxed)[^;]*);", ""),
+    "loops do not load again": (
+        r"(?<=:\n)((?:\t(?!ld\.[vr]|@|bra)[^\n]*\n|\n|\s*//[^\n]*\n)*)\s*ld\.(volatile|relaxed)[^;]*;",
+        r"\1",
+    ),
 }  # fmt: skip
 L = rows
 FOUND_BY = {
@@ -121,7 +124,7 @@ FOUND_BY = {
         "signal_op": {L.STORED}, "signal_fetch": {L.LOADED, L.POLLED}, "test": {L.LOADED},
         "atomic_fetch": {L.LOADED, L.POLLED}, "atomic_add": {L.STORED}, "peer_array": {L.ASSIGNED},
     },
-    "loops do not load again": {"signal_fetch": {L.POLLED}, "signal_wait_until": {L.POLLED}},
+    "loops do not load again": {"signal_wait_until": {L.POLLED}, "test": {L.POLLED, L.NOT_DEAF}},
 }  # fmt: skip
 
 
@@ -159,7 +162,6 @@ CALLS = {
 UNHEARD = {rows.LOADED, rows.POLLED, rows.NOT_DEAF}
 WRONG = {  # call -> what is written instead, the row, what is missing then
     "wait": (WAIT, "signal_wait_until", {rows.ACQUIRED}),
-    "fetch": ("retval = **sig_addr;", "signal_fetch", {*UNHEARD, rows.ACQUIRED}),
     "atomic": (f"retval = *{PLAIN.format('*target')};", "atomic_fetch", UNHEARD),
     "signal": (
         f"{HALVES.format('*sig_addr')}[0] = *signal; "
