@@ -28,9 +28,9 @@ the host see, and that is never taken from this GPU's L1 cache; `MEMBAR.SC.SYS` 
 system, `CCTL.IVALL` empties the L1 cache, so that plain loads after it are not older. sm_90a is as
 sm_90.
 
-What is missing in `g` is where NVSHMEM's own `g` follows, for addresses outside the heap, as does the
-plain store of `p`. Plain accesses of atomics are the assembler's, for addresses in shared or local
-memory.
+What is missing in `g` is where NVSHMEM's own `g` follows, for addresses outside the heap, as does
+the plain store of `p`. Plain accesses of atomics are the assembler's, for addresses in shared or
+local memory.
 
 The table is made by `python -m tests.nvshmem.machine.page`, from what nvdisasm shows of the linked
 cubin; a test compares it. What each operation is asked for, and that it has it, is tested in
