@@ -6,6 +6,10 @@
 #                 machine instead of the carried one)
 #   info          the machine, `gpushmem info`, `gpushmem doctor`
 #   hello         examples/ring.py: 1 PE; 2 PEs with MPS; 2 PEs that share the GPU without
+#   first-hour    what may hang or be wrong on a GPU though nothing without one can show it, each by itself, in this
+#                 order: ordering (pytest: who sees what after what), polls, busy, closures, loading, loading-host
+#                 (bench/gpu/hour.py), far (the same, to another machine: ACROSS="srun -N 2 -n 2" or the like),
+#                 multicast (pytest), ibgda (ring.py over adapters), plans (pytest); each is a step, too
 #   tests         pytest -m gpu, with MPS if it can be started; TESTS: what pytest is given, TESTS_LIMIT: seconds
 #   bench         bench/gpu with 1 PE: operations, signals, copies, launches
 #   first         bench/gpu: from the start of a process to its first kernel's end
@@ -15,14 +19,17 @@
 #   tests-alone   pytest -m gpu without MPS
 #   sanitizer     compute-sanitizer's memcheck of the ring
 # A step has its own limit, and all have until LIMIT (seconds, default 570); none stops the next. What comes out is
-# in $OUT: log.txt, summary.txt, gpu.json, junit files. The GPU's settings stay as they are: MPS is a daemon that
-# is started without touching them, and stopped again. REHEARSE=1 PYTHON=... runs all of it without a GPU, on the
-# emulation of tests/nvshmem; then nothing is installed, and what needs results fails.
+# in $OUT as soon as a step ends: log.txt (as it runs), summary.txt, gpu.json, junit files. The GPU's settings stay as they are: MPS is a daemon that
+# is started without touching them, and stopped again. --rehearse (or REHEARSE=1), with PYTHON=..., runs all of it
+# without a GPU, on the emulation of tests/nvshmem, the first hour on the cpu backend; then nothing is installed, and
+# what needs results of the emulation fails.
 set -uo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 export OUT=${OUT:-$top/out} PYTHON=${PYTHON:-python3} REHEARSE=${REHEARSE:-}
 export WORK=${WORK:-/tmp/gpushmem-on-machine} PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-all=(info hello tests bench first bench-mps bench-shared examples)
+hour=(ordering polls busy closures loading loading-host far multicast ibgda plans)
+all=(info hello first-hour tests bench first bench-mps bench-shared examples)
+[ "${1:-}" != --rehearse ] || { export REHEARSE=1; shift; }
 steps=("${@:-${all[@]}}"); [ $# -gt 0 ] || steps=("${all[@]}")
 end=$((SECONDS + ${LIMIT:-570})); kept=${KEEP_NVSHMEM:+-kept}
 mkdir -p "$OUT"; OUT=$(cd "$OUT" && pwd)
@@ -36,7 +43,15 @@ step() {  # step NAME SECONDS COMMAND...: in the log; its end in the summary
   timeout -k 10 "$limit" "$@" >>"$LOG" 2>&1 </dev/null; code=$?
   case $code in 0) said=ok ;; 124 | 137) said="ran out of its $limit s" ;; *) said="failed, exit status $code" ;; esac
   echo "$name: $said, $((SECONDS - began)) s" | tee -a "$SUMMARY"
+  results
   [ $code = 0 ] || sed -n '/^===== /h;//!H;${x;p}' "$LOG" | tail -n 8 | cut -c1-200
+}
+
+results() {  # few files, at the top of $OUT, after every step: the machine may go away
+  local file
+  for file in gpu gpu-compile; do
+    [ ! -f "$OUT/bench$kept/$file.json" ] || cp "$OUT/bench$kept/$file.json" "$OUT/$file$kept.json"
+  done
 }
 
 # --- MPS: steps that are named ...-mps
@@ -69,7 +84,7 @@ with_mps() {  # with_mps PES STEP SECONDS COMMAND...
 
 install() {
   mkdir -p "$WORK/site"
-  tar -C "$top" --exclude=./.git --exclude=./.gpu-kit --exclude=./.whl --exclude=./out -c . | tar -x -C "$WORK"
+  tar -C "$top" --exclude=./.git --exclude='./.venv*' --exclude=./.gpu-kit --exclude=./.whl --exclude=./out -c . | tar -x -C "$WORK"
   ln -sfn ../kernels "$WORK/gpushmem/kernels"
   local info version
   version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$WORK/gpushmem/__init__.py")
@@ -171,14 +186,37 @@ examples() {
 sanitizer() {
   compute-sanitizer --target-processes all "$PYTHON" -m gpushmem run --backend nvshmem -n 1 --heap-size 64M examples/ring.py
 }
-export -f info run hello tests bench examples sanitizer
+# The first hour: on as many GPUs as there are, at most 2; a rehearsal on the cpu backend.
+export BACKEND=nvshmem MARKED="-m gpu"
+[ -z "$REHEARSE" ] || BACKEND=cpu MARKED=
+gpus() { [ -n "$REHEARSE" ] && echo 2 || nvidia-smi -L 2>/dev/null | grep -c ^GPU; }
+hour() {  # hour NAME [PES]
+  "$PYTHON" -m gpushmem run --backend "$BACKEND" -n "${2:-$PES}" --heap-size 64M bench/gpu/hour.py "$1"
+}
+judge() {  # judge NAME PYTEST-ARGUMENTS...: every result in the log as it comes
+  local name=$1; shift
+  GPUSHMEM_BACKEND=$BACKEND GPUSHMEM_TEST_PES=1,2 "$PYTHON" -m pytest -vv -o cache_dir="$WORK/.pytest_cache" \
+    --timeout 60 -ra --tb short --junitxml "$OUT/junit-$name$KEPT.xml" $MARKED "$@"
+}
+far() {
+  if [ -n "$REHEARSE" ]; then "$PYTHON" -m gpushmem run --backend cpu --nodes 2 -n 2 --heap-size 64M bench/gpu/hour.py far
+  elif [ -n "${ACROSS:-}" ]; then GPUSHMEM_BACKEND=nvshmem $ACROSS "$PYTHON" bench/gpu/hour.py far
+  else echo 'needs two machines: ACROSS="srun -N 2 -n 2"'; return 1; fi
+}
+ibgda() {
+  if [ -n "$REHEARSE" ]; then "$PYTHON" -m gpushmem run --backend cpu --nodes 2 -n 2 --heap-size 64M examples/ring.py
+  elif [ -e /dev/infiniband ]; then NVSHMEM_DISABLE_P2P=1 run 2 --transport ibgda --heap-size 64M examples/ring.py
+  else echo "needs adapters: there is no /dev/infiniband"; return 1; fi
+}
+export -f info run hello tests bench examples sanitizer hour judge far ibgda
 
 echo "$(date -u) $*" >>"$SUMMARY"
 printf '\n===== install\n' >>"$LOG"
 began=$SECONDS
 install >>"$LOG" 2>&1 && echo "install: ok, $((SECONDS - began)) s" | tee -a "$SUMMARY" || { echo "install: failed" | tee -a "$SUMMARY"; tail -n 20 "$LOG"; }
 cd "$WORK" || exit 1
-for name in "${steps[@]}"; do
+found=$(gpus); export PES=$((found > 1 ? 2 : 1))
+for name in "${steps[@]/first-hour/${hour[*]}}"; do for name in $name; do
   case $name in
     install) ;;
     info) step info 90 bash -c info ;;
@@ -186,6 +224,14 @@ for name in "${steps[@]}"; do
       step "hello, 1 PE" 60 bash -c "hello 1"
       with_mps 2 "hello, 2 PEs, MPS" 60 bash -c "hello 2"
       step "hello, 2 PEs, no MPS" 30 bash -c "hello 2" ;;
+    ordering)
+      if [ "$found" -lt 2 ] && mps_on; then share 2; fi
+      step ordering "${ORDERING_LIMIT:-150}" bash -c "judge ordering ${ORDERING:-tests/conformance/test_ordering.py}"; mps_off ;;
+    polls | busy | closures | loading | loading-host) step "$name" 45 bash -c "hour $name" ;;
+    far) step far 60 bash -c far ;;
+    multicast) step multicast 60 bash -c "judge multicast ${MULTICAST:--k multicast tests/conformance/test_teams.py tests/gpu}" ;;
+    ibgda) step ibgda 60 bash -c ibgda ;;
+    plans) step plans 120 bash -c "judge plans ${PLANS:-tests/kernels}" ;;
     tests)
       if mps_on; then share 8; else echo "tests: without MPS" | tee -a "$SUMMARY"; fi
       step tests "${TESTS_LIMIT:-240}" bash -c "tests tests"; mps_off ;;
@@ -204,10 +250,7 @@ for name in "${steps[@]}"; do
     sanitizer) step sanitizer 120 bash -c sanitizer ;;
     *) echo "there is no step $name" | tee -a "$SUMMARY" ;;
   esac
-done
-for file in gpu gpu-compile; do  # few files, at the top of $OUT
-  [ ! -f "$OUT/bench$kept/$file.json" ] || cp "$OUT/bench$kept/$file.json" "$OUT/$file$kept.json"
-done
+done; done
 rm -rf "$OUT/bench$kept"
 {
   echo; for file in "$OUT"/junit-*"$kept".xml; do

@@ -3,9 +3,12 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 
 from tests.nvshmem import emulation
@@ -56,7 +59,7 @@ def test_each_kernel_compiles_on_both_sides(compiled):
         name for name, (code, about) in theirs.items() if functions(code)[about["entry"]] in mine
     }
     # Where the two sides are the same machine code, there is nothing to measure.
-    assert same >= {"p", "g", "atomic_add", "atomic_fetch_add", "nothing"}
+    assert same >= {"atomic_add", "atomic_fetch_add", "nothing"}
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -93,17 +96,77 @@ def test_what_fails_is_told(compiled, tmp_path):
     run(BENCH, "ops", *more, status=1)
 
 
-def test_the_script_for_a_machine_goes_on_when_a_step_fails(tmp_path):
+def on_machine(folder, *steps, **more):
+    """Rehearse steps; what was said, and the summary."""
     env = os.environ | {
-        "REHEARSE": "1", "PYTHON": sys.executable, "OUT": str(tmp_path / "out"),
-        "WORK": str(tmp_path / "work"), "TESTS": "tests/nothing-here", "NVSHMEM_DEBUG": "",
+        "PYTHON": sys.executable, "OUT": str(folder / "out"), "WORK": str(folder / "work"),
+        "NVSHMEM_DEBUG": "", **more,
     }  # fmt: skip
     done = subprocess.run(
-        [BENCH / "on_machine.sh", "tests", "info"],
+        [BENCH / "on_machine.sh", "--rehearse", *steps],
         env=env, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    summary = (tmp_path / "out/summary.txt").read_text()
-    assert "tests: failed" in summary, done.stdout + done.stderr
-    assert "info: ok" in summary, done.stdout + done.stderr
-    assert done.stdout.endswith(summary)
+    return done.stdout + done.stderr, (folder / "out/summary.txt").read_text()
+
+
+def test_the_script_for_a_machine_goes_on_when_a_step_fails(tmp_path):
+    said, summary = on_machine(tmp_path, "tests", "info", TESTS="tests/nothing-here")
+    assert "tests: failed" in summary, said
+    assert "info: ok" in summary, said
+    assert said.endswith(summary)
     assert {file.name for file in (tmp_path / "out").iterdir()} >= {"log.txt", "info.json"}
+
+
+HANGS = """
+import time
+
+def test_something():
+    pass
+
+def test_that_hangs():
+    time.sleep(1000)
+"""
+
+
+def test_the_first_hour_goes_on_after_a_hang(tmp_path):
+    hangs = tmp_path / "test_hangs.py"
+    hangs.write_text(HANGS)
+    quick = tmp_path / "test_quick.py"
+    quick.write_text("def test_something():\n    pass\n")
+    more = {"ORDERING_LIMIT": "15", "MULTICAST": str(quick), "PLANS": str(quick)}
+    said, summary = on_machine(tmp_path, "first-hour", ORDERING=str(hangs), **more)
+    ends = [line.partition(",")[0] for line in summary.splitlines()[2:] if "junit" not in line]
+    assert [end for end in ends if end] == [
+        "ordering: ran out of its 15 s", "polls: ok", "busy: ok", "closures: ok", "loading: ok",
+        "loading-host: ok", "far: ok", "multicast: ok", "ibgda: ok", "plans: ok",
+    ], said  # fmt: skip
+    log = (tmp_path / "out/log.txt").read_text()
+    assert "test_something PASSED" in log  # what there was before the hang is kept
+
+
+def test_the_first_hour_has_what_was_done_when_it_is_cut_off(tmp_path):
+    out = tmp_path / "out"
+    (out / "bench").mkdir(parents=True)
+    (out / "bench/gpu.json").write_text("{}")  # as the step `bench` leaves it
+    (tmp_path / "test_hangs.py").write_text(HANGS)
+    env = os.environ | {
+        "PYTHON": sys.executable, "OUT": str(out), "WORK": str(tmp_path / "work"),
+        "ORDERING": str(tmp_path), "NVSHMEM_DEBUG": "",
+    }  # fmt: skip
+    script = subprocess.Popen(
+        [BENCH / "on_machine.sh", "--rehearse", "polls", "ordering"],
+        env=env, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+    until = time.monotonic() + 150
+    log = out / "log.txt"
+    while not (log.exists() and "test_something PASSED" in log.read_text()):
+        assert time.monotonic() < until, log.read_text()
+        assert script.poll() is None
+        time.sleep(0.2)
+    for process in psutil.Process(script.pid).children(recursive=True):
+        process.kill()
+    os.killpg(script.pid, signal.SIGKILL)
+    script.wait()
+    assert "polls: ok" in (out / "summary.txt").read_text()
+    assert "PE 0: done" in log.read_text()
+    assert (out / "gpu.json").exists()

@@ -1,0 +1,1 @@
+"""What a kernel's machine code contains, read from PTX and SASS."""
