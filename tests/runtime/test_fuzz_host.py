@@ -137,7 +137,8 @@ FUNCTIONS = {
     "register": ("any",), "unregister": ("any",), "stream": (), "set_timeout": ("any",),
     "synchronize": (), "is_initialized": (), "init": ("any", "any"),
     "session": ("any", "any"), "spawn": ("any", "any"), "jit": ("any",),
-    "on_device": ("any",), "tuning": (),
+    "on_device": ("any",), "tuning": (), "wait_stream": ("any", "any"),
+    "preload": ("any", "any", "any"),
 }  # fmt: skip
 LEFT_OUT = {"finalize"}  # the test's own last call
 BINARY = [
