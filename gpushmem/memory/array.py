@@ -363,7 +363,9 @@ def unwrap(value: Any) -> Any:
         return tuple(unwrap(v) for v in value)
     if isinstance(value, DeviceArray):
         return value.native()
-    return GpuTensor("an argument", value) if is_tensor(value) and value.is_cuda else value
+    if getattr(value, "is_cuda", False) and is_tensor(value):  # the first is the cheaper question
+        return GpuTensor("an argument", value)
+    return value
 
 
 class Allocation(Lifetime):

@@ -107,10 +107,10 @@ class Nvshmem:
         longest = self.device.timeout or LAST
         ended.join(min(NOTICE, longest))
         if ended.is_alive():
-            say(f"PE {self.peers.my_pe} waits for the other PEs to end, at most {longest:g} s")
+            _say(f"PE {self.peers.my_pe} waits for the other PEs to end, at most {longest:g} s")
             ended.join(max(0.0, longest - NOTICE))
         if ended.is_alive():
-            say(
+            _say(
                 f"PE {self.peers.my_pe}: the other PEs have not ended within {longest:g} s; one "
                 "may have died. This process ends without NVSHMEM's finalize"
             )
@@ -440,7 +440,7 @@ def _register(address: int, nbytes: int) -> None:
         raise ArgumentError(f"register: NVSHMEM cannot register {nbytes} bytes at {address:#x}")
 
 
-def say(text: str) -> None:
+def _say(text: str) -> None:
     """Write a line to stderr."""
     print(f"gpushmem: {text}", file=sys.stderr, flush=True)
 

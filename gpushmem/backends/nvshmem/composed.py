@@ -148,20 +148,17 @@ def _for_signal(core: Core) -> Any:
 
 @cuda.jit(device=True)
 def compares(found, cmp, wanted):
-    if cmp == EQ:
+    if cmp == CMP_EQ:
         return found == wanted
-    if cmp == NE:
+    if cmp == CMP_NE:
         return found != wanted
-    if cmp == GT:
+    if cmp == CMP_GT:
         return found > wanted
-    if cmp == GE:
+    if cmp == CMP_GE:
         return found >= wanted
-    if cmp == LT:
+    if cmp == CMP_LT:
         return found < wanted
     return found <= wanted
-
-
-EQ, NE, GT, GE, LT = map(int, (CMP_EQ, CMP_NE, CMP_GT, CMP_GE, CMP_LT))
 
 
 def _acquiring(core: Core) -> Any:
@@ -170,7 +167,7 @@ def _acquiring(core: Core) -> Any:
 
     @cuda.jit(device=True)
     def acquire(signal):
-        wait(signal, GE, 0)  # which ends at once
+        wait(signal, CMP_GE, 0)  # which ends at once
 
     return acquire
 

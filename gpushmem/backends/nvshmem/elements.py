@@ -36,11 +36,15 @@ class Words:
         words = self.builder.bitcast(base, self.pointer)
         return self.builder.gep(words, [ir.IntType(32)(index)])
 
-    def address(self, base: Any, pe: Any) -> Any:
+    def mapped(self, base: Any, pe: Any) -> Any:
         """Where the element at `base` is mapped on `pe`: an integer, 0 if it is not."""
         word = self.builder.ptrtoint(base, ir.IntType(64))
         given = [Value(types.uint64, word), Value(types.intp, pe)]
         return call(self.context, self.builder, "gpushmem_ptr", given)
+
+    def at(self, address: Any, index: int) -> Any:
+        """The address of word `index` of the element at an address."""
+        return self.builder.add(address, address.type(index * self.bits // 8))
 
     def call(self, name: str, *values: Value) -> Any:
         """NVSHMEM's `p` or `g` for words of this width."""
@@ -53,13 +57,12 @@ def p(typingctx: Any, dst: Any, value: Any, pe: Any) -> Any:
         words, pe = Words(context, builder, dst), Value(types.intp, args[2])
         context.pack_value(builder, dst.dtype, args[1], words.element)
         target = data_of(context, builder, Value(dst, args[0]))
-        there = words.address(target, args[2])
+        there = words.mapped(target, args[2])
         values = [builder.load(words.place(words.element, i)) for i in range(words.n)]
         with builder.if_else(cgutils.is_not_null(builder, there)) as (near, far):
             with near:
                 for i, word in enumerate(values):
-                    at = builder.add(there, there.type(i * words.bits // 8))
-                    ordering.store(builder, at, word, words.bits)
+                    ordering.store(builder, words.at(there, i), word, words.bits)
             with far:
                 for i, word in enumerate(values):
                     place = Value(types.voidptr, words.place(target, i))
@@ -74,12 +77,11 @@ def g(typingctx: Any, src: Any, pe: Any) -> Any:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         words, pe = Words(context, builder, src), Value(types.intp, args[1])
         source = data_of(context, builder, Value(src, args[0]))
-        there = words.address(source, args[1])
+        there = words.mapped(source, args[1])
         with builder.if_else(cgutils.is_not_null(builder, there)) as (near, far):
             with near:
                 for i in range(words.n):
-                    at = builder.add(there, there.type(i * words.bits // 8))
-                    word = ordering.load(builder, at, words.bits)
+                    word = ordering.load(builder, words.at(there, i), words.bits)
                     builder.store(word, words.place(words.element, i))
             with far:
                 for i in range(words.n):

@@ -41,8 +41,8 @@ class Loaded:
         self.kernel = self._object.get_kernel(about["entry"])
         self.cooperative, self.sums = about["cooperative"], about["sums"]
         self.groups = about["groups"]  # it calls operations of a warp or block
-        function = check(driver.cuKernelGetFunction(driver.CUkernel(int(self.kernel.handle))), "")
-        check(driver.cuFuncLoad(function), "loading a kernel")
+        kernel, what = driver.CUkernel(int(self.kernel.handle)), "loading a kernel"
+        check(driver.cuFuncLoad(check(driver.cuKernelGetFunction(kernel), what)), what)
         self.shared = self.kernel.attributes.shared_size_bytes
         self._dynamic_shared = PLAIN_SHARED - self.shared  # what a launch may ask for
         if about["shims"]:

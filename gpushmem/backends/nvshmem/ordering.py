@@ -25,13 +25,12 @@ from numba.cuda import cgutils
 
 from gpushmem.ops.row import BLOCK, WARP, Op
 
-__all__ = ["FENCE", "LOADS", "STORES", "load", "meeting", "store"]
+__all__ = ["FENCE", "KINDS", "LOAD", "STORE", "load", "meeting", "store"]
 
 FENCE = "fence.acq_rel.sys;"
 # Bits of an element -> the instruction; the constraint of its register, and that one's bits.
 KINDS = {8: ("u8", "h", 16), 16: ("u16", "h", 16), 32: ("u32", "r", 32), 64: ("u64", "l", 64)}
-LOADS = {bits: f"ld.relaxed.sys.global.{kind} $0, [$1];" for bits, (kind, *_) in KINDS.items()}
-STORES = {bits: f"st.relaxed.sys.global.{kind} [$0], $1;" for bits, (kind, *_) in KINDS.items()}
+LOAD, STORE = "ld.relaxed.sys.global.{} $0, [$1];", "st.relaxed.sys.global.{} [$0], $1;"
 # Functions of LLVM by which the threads of a group synchronise, and their argument: all lanes.
 TOGETHER: dict[str, tuple[str, list[Any]]] = {
     WARP: ("llvm.nvvm.bar.warp.sync", [ir.IntType(32)(-1)]),
@@ -41,18 +40,18 @@ TOGETHER: dict[str, tuple[str, list[Any]]] = {
 
 def load(builder: Any, address: Any, bits: int) -> Any:
     """The element at an address, an integer."""
-    _, register, width = KINDS[bits]
+    name, register, width = KINDS[bits]
     kind = ir.FunctionType(ir.IntType(width), [address.type])
-    found = _assembly(builder, kind, LOADS[bits], f"={register},l", address)
+    found = _assembly(builder, kind, LOAD.format(name), f"={register},l", address)
     return found if width == bits else builder.trunc(found, ir.IntType(bits))
 
 
 def store(builder: Any, address: Any, value: Any, bits: int) -> None:
     """Store an element, given as an integer, at an address."""
-    _, register, width = KINDS[bits]
+    name, register, width = KINDS[bits]
     word = value if width == bits else builder.zext(value, ir.IntType(width))
     kind = ir.FunctionType(ir.VoidType(), [address.type, word.type])
-    _assembly(builder, kind, STORES[bits], f"l,{register}", address, word)
+    _assembly(builder, kind, STORE.format(name), f"l,{register}", address, word)
 
 
 @contextmanager

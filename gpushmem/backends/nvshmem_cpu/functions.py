@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,8 @@ def install() -> None:
         INTRINSICS[name] = partial(_pointer, function, pointers)
     INTRINSICS["gpushmem_words"] = _words
     INTRINSICS[composed.CLOCK] = leaves.now
-    for text in (ordering.FENCE, *ordering.LOADS.values(), *ordering.STORES.values()):
-        INTRINSICS[text] = partial(_instruction, text)
+    for leaf in _instructions():
+        INTRINSICS[leaf.what] = partial(_instruction, leaf)
     for kind, _ in multicast.STORES.values():
         INTRINSICS[multicast.INSTRUCTION.format(kind)] = _store_on_all
     INTRINSICS["polling loop"] = partial(_polls, INTRINSICS["polling loop"])
@@ -94,14 +95,16 @@ def _pointer(name: str, pointers: tuple[int, ...], builder: Any, *arguments: Any
     return builder.ptrtoint(library().call(builder, name, given), i64)
 
 
-def _instruction(text: str, builder: Any, *arguments: Any) -> Any:
-    """What a bitcode library would have as inline assembly; its addresses are integers."""
-    bits = re.search(r"u(\d+) ", text)
-    width = f"i{max(16, int(bits[1]))}" if bits else ""
-    if text.startswith("ld"):
-        leaf = Leaf(text, width, ("ptr",))
-    else:
-        leaf = Leaf(text, "void", ("ptr", width) if bits else ())
+def _instructions() -> Iterator[Leaf]:
+    """What `ordering` adds to calls, as a bitcode library would have it."""
+    yield Leaf(ordering.FENCE, "void", ())
+    for name, _, bits in ordering.KINDS.values():
+        yield Leaf(ordering.LOAD.format(name), f"i{bits}", ("ptr",))
+        yield Leaf(ordering.STORE.format(name), "void", ("ptr", f"i{bits}"))
+
+
+def _instruction(leaf: Leaf, builder: Any, *arguments: Any) -> Any:
+    """Its code; the address, if it has one, is an integer."""
     given = [builder.inttoptr(a, i8p) if k == 0 else a for k, a in enumerate(arguments)]
     return leaves.generator(leaf)(builder, *given)
 

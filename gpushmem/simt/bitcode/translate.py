@@ -103,7 +103,7 @@ class Translation:
 
 
 def translate(
-    text: str, root: str, places: frozenset[str], observed: bool, suffix: str = ""
+    text: str, root: str, places: frozenset[str], observed: bool, suffix: str
 ) -> Translation:
     """Translate a module, of which kernels call the function `root`.
 
