@@ -363,9 +363,7 @@ def unwrap(value: Any) -> Any:
         return tuple(unwrap(v) for v in value)
     if isinstance(value, DeviceArray):
         return value.native()
-    if getattr(value, "is_cuda", False) and is_tensor(value):  # the first is the cheaper question
-        return GpuTensor("an argument", value)
-    return value
+    return GpuTensor("an argument", value) if is_tensor(value) and value.is_cuda else value
 
 
 class Allocation(Lifetime):
