@@ -399,8 +399,8 @@ def wait_until_all_vector(ivars: Symmetric, status: Array | None, cmp: int, valu
 def wait_until_any(ivars: Symmetric, status: Array | None, cmp: int, value: int, timeout_ns: int | None = None, *, stream: None = None) -> int:
     """Wait until one element of `ivars` (symmetric, own) satisfies `cmp`; return its index.
 
-    If several do, the index of any of them; if all are excluded, -1 (SIZE_MAX in C). NVSHMEM begins
-    its search elsewhere in each call. OpenSHMEM 1.5: shmem_wait_until_any.
+    If several do, the index of any of them; if all are excluded, -1 (SIZE_MAX in C). Each call of a
+    PE begins its search one element further, as in NVSHMEM. OpenSHMEM 1.5: shmem_wait_until_any.
 
     `status` is None or an integer array as long as `ivars`. Elements whose `status` is nonzero are
     excluded. On GPUs its dtype must be int32 or uint32. "Own" means on the calling PE. `cmp` is

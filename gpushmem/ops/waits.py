@@ -91,8 +91,8 @@ def wait_until_any(
 ) -> Index:
     """Wait until one element of `ivars` (symmetric, own) satisfies `cmp`; return its index.
 
-    If several do, the index of any of them; if all are excluded, -1 (SIZE_MAX in C). NVSHMEM begins
-    its search elsewhere in each call. OpenSHMEM 1.5: shmem_wait_until_any.
+    If several do, the index of any of them; if all are excluded, -1 (SIZE_MAX in C). Each call of a
+    PE begins its search one element further, as in NVSHMEM. OpenSHMEM 1.5: shmem_wait_until_any.
     """
 
 

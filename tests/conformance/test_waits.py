@@ -10,7 +10,7 @@ from numba.core.errors import TypingError
 
 import gpushmem as shmem
 from gpushmem.errors import ArgumentError, SymmetryError
-from tests.pes import BACKEND, compile_first, options, sendable
+from tests.pes import compile_first, options, sendable
 
 PES = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
 DTYPES = ["int16", "int32", "int64", "uint16", "uint32", "uint64"]
@@ -39,12 +39,12 @@ def test_every_comparison_of_every_dtype(run_pes, dtype):
     n = len(values)
 
     @shmem.jit
-    def look(x, cmp, value, vector, one, every, lowest, count, indices):
+    def look(x, cmp, value, vector, one, every, index, count, indices):
         one[0] = shmem.test(x[2:], cmp, value)
         every[0] = shmem.test_all(x, None, cmp, value)
         every[1] = shmem.test_all_vector(x, None, cmp, vector)
-        lowest[0] = shmem.test_any(x, None, cmp, value)
-        lowest[1] = shmem.test_any_vector(x, None, cmp, vector)
+        index[0] = shmem.test_any(x, None, cmp, value)
+        index[1] = shmem.test_any_vector(x, None, cmp, vector)
         count[0] = shmem.test_some(x, indices[0], None, cmp, value)
         count[1] = shmem.test_some_vector(x, indices[1], None, cmp, vector)
 
@@ -55,19 +55,36 @@ def test_every_comparison_of_every_dtype(run_pes, dtype):
         for name, compare in COMPARE.items():
             for value in values:
                 one, every = np.zeros(1, bool), np.zeros(2, bool)
-                lowest, count, indices = np.zeros(2, int), np.zeros(2, int), np.zeros((2, n), int)
+                index, count, indices = np.zeros(2, int), np.zeros(2, int), np.zeros((2, n), int)
                 cmp = getattr(shmem, f"CMP_{name}")
-                look[1, 1](x, cmp, value, vector, one, every, lowest, count, indices)
+                look[1, 1](x, cmp, value, vector, one, every, index, count, indices)
                 assert one[0] == compare(values[2], value)
                 for k, other in enumerate((value, vector)):
                     hits = np.flatnonzero(compare(values, other))
                     assert every[k] == (len(hits) == n)
-                    first = hits if BACKEND != "cpu" else hits[:1]  # NVSHMEM's is any of them
-                    assert lowest[k] in (first if len(hits) else [-1])
+                    assert index[k] in (hits if len(hits) else [-1])
                     assert indices[k][: count[k]].tolist() == hits.tolist()
         shmem.finalize()
 
     run_pes(1, body)
+
+
+def test_any_of_several_is_not_always_the_first(run_pes):
+    @shmem.jit
+    def look(x, waited, tested):
+        for i in range(waited.size):
+            waited[i] = shmem.wait_until_any(x, None, shmem.CMP_EQ, 1)
+        for i in range(tested.size):
+            tested[i] = shmem.test_any(x, None, shmem.CMP_EQ, 1)
+
+    def body():
+        shmem.init()
+        found = np.full((2, 99), -9)
+        look[1, 1](shmem.ones(3, "int32"), *found)
+        shmem.finalize()
+        return [{*map(int, row)} for row in found]
+
+    assert run_pes(1, body) == [[{0, 1, 2}, {0, 1, 2}]]
 
 
 def test_what_is_excluded_does_not_count(run_pes):

@@ -29,14 +29,14 @@ def seen(text):
 
 
 def test_g_in_a_loop_loads_again(run_cli):
-    """C0: NVSHMEM's own is a plain load, which the optimiser takes out of the loop."""
+    """NVSHMEM's own is a plain load, which the optimiser takes out of the loop."""
     assert run(run_cli, "g_in_a_loop") == "ended\n" * 2
     assert run(run_cli, "g_in_a_loop", *WEAK) == "ended\n" * 2
 
 
 @pytest.mark.parametrize("name", ["signal_fetch_then_data", "sync_then_a_peers_data"])
 def test_new_data_are_seen_after(run_cli, name):
-    """H1 and H4: NVSHMEM has no fence there, so loads might give what the block has seen."""
+    """NVSHMEM has no fence there, so loads might give what the block has seen."""
     assert {*seen(run(run_cli, name, *WEAK))} == {"7"}
 
 
@@ -58,20 +58,20 @@ def test_a_wait_returns_the_signal_that_it_has_seen(run_cli):
 
 
 def test_wait_until_any_takes_turns(run_cli):
-    """H3: the search begins one element further in each call."""
+    """The search begins one element further in each call."""
     found = run(run_cli, "wait_until_any_of_all", n_pes=1)
     assert found == "finds 0 1 2 0 1 2\n"
 
 
 def test_sums_by_blocks_of_less_than_a_warp_are_refused(run_cli):
-    """M3, without a network: NVSHMEM's are wrong, without an error."""
+    """Without a network: NVSHMEM's are wrong, without an error."""
     assert run(run_cli, "sum_by_few_threads", args=[32]) == "sums 2\n"
     said = run(run_cli, "sum_by_few_threads", args=[16], code=1)
     assert "reduce_block: the block has 16 threads: NVSHMEM sums by whole warps" in said
 
 
 def test_a_network_does_not_know_device_memory(run_cli):
-    """C1: on GPUs `device_array` is not registered, either."""
+    """On GPUs `device_array` is not registered, either."""
     said = run(run_cli, "put_from_device_memory", "--nodes", 2, code=1)
     assert "SymmetryError: PE 0, kernel send, " in said
     assert "PE 1 is on another node, and src (64 bytes at 0x" in said

@@ -47,6 +47,7 @@ __all__ = [
     "element_at",
     "excluded",
     "holds",
+    "looking_for_any",
     "looking_once",
     "waiting",
     "wanted_at",
@@ -239,16 +240,31 @@ def look_for_all(ivars, indices, status, cmp, value):
     return 1
 
 
+def looking_for_any(first: Any) -> Any:
+    """How to look for any: each time from the index `first()` on, taken modulo their number."""
+
+    @device
+    def look_for_any(ivars, indices, status, cmp, value):
+        """Answers the index of one that counts and compares; NO_CANDIDATE if none counts."""
+        n, answer = size_of(ivars), NO_CANDIDATE
+        i = first() % max(n, 1)
+        for _ in range(n):
+            if not excluded(status, i):
+                if holds(element_at(ivars, i), cmp, wanted_at(ivars, value, i)):
+                    return i
+                answer = max(answer, -1 - i)
+            i = i + 1 if i + 1 < n else 0
+        return answer
+
+    return look_for_any
+
+
 @device
-def look_for_any(ivars, indices, status, cmp, value):
-    """Answers the index of the first that counts and compares; NO_CANDIDATE if none counts."""
-    answer = NO_CANDIDATE
-    for i in range(size_of(ivars)):
-        if not excluded(status, i):
-            if holds(element_at(ivars, i), cmp, wanted_at(ivars, value, i)):
-                return i
-            answer = max(answer, -1 - i)
-    return answer
+def turn():
+    """One more in each call of this PE, as NVSHMEM begins; threads at once may have the same."""
+    world = as_world(user_word())
+    world.turn += 1
+    return world.turn - 1
 
 
 @device
@@ -332,7 +348,7 @@ def count(limit, answer):
 # Of each family: how to look, what a wait returns, what a test returns.
 FAMILIES = {
     "all": (look_for_all, all_hold, device(lambda answer: answer == 1)),
-    "any": (look_for_any, index, device(lambda answer: max(answer, -1))),
+    "any": (looking_for_any(turn), index, device(lambda answer: max(answer, -1))),
     "some": (look_for_some, count, device(lambda answer: max(answer, 0))),
 }
 

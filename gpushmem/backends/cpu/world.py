@@ -92,6 +92,7 @@ WORLD = np.dtype(
         ("registered", "i8"),  # address of `ranges.Ranges`
         ("mapped", "i8"),  # the lowest address that is memory of this process
         ("far", "i8"),  # the last PE of which an array was null
+        ("turn", "i8"),  # where `wait_until_any` begins to look
         ("own", "i8"),  # of a backend made on top of this one
     ],
     align=True,

@@ -431,18 +431,7 @@ def roll():
     return (dice.value >> 40) & ((1 << ROLLED) - 1)
 
 
-@device
-def look_anywhere(ivars, indices, status, cmp, value):
-    """Answers the index of any that counts and compares; see `waits.look_for_any`."""
-    n, answer = size_of(ivars), waits.NO_CANDIDATE
-    first = roll()
-    for k in range(n):
-        i = (first + k) % n
-        if not waits.excluded(status, i):
-            if waits.holds(waits.element_at(ivars, i), cmp, waits.wanted_at(ivars, value, i)):
-                return i
-            answer = max(answer, -1 - i)
-    return answer
+look_anywhere = waits.looking_for_any(roll)
 
 
 def _any(op: Op) -> Any:
