@@ -275,7 +275,7 @@ def test_kernels_run_on_a_node_for_each_pe(run_cli, run):
 
 def test_a_kernel_that_stores_to_all_says_that_it_needs_one_node(run_cli):
     done = run_cli("run", "-n", 4, "--nodes", 2, READY, "multicast", code=1)
-    assert "the algorithm 'multicast' stores to the memory of all members" in done.stderr
+    assert "the algorithm 'multicast' loads and stores in the memory of all members" in done.stderr
 
 
 @pytest.mark.slow
