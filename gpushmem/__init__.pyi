@@ -788,6 +788,31 @@ def multicast_array(array: Symmetric, team: Team) -> MulticastArray:
     be passed to a kernel: call this in the kernel. NVSHMEM 3: nvshmemx_mc_ptr.
     """
 
+def multimem_reduce(dst: Array, src: Symmetric, team: Team, op: str) -> None:
+    """Combine `src` of all PEs of `team`, element by element, to the first elements of `dst`.
+
+    Only the caller takes part: it loads what is in the others' memory. `src` is symmetric, `dst`
+    any memory that this PE can store to; both are contiguous and have the same dtype. `dst` may be
+    the caller's own `src`, or apart from it. On return `dst` is visible to the threads that called.
+
+    `op`, written as a literal in the call, is "sum" (numbers), "min" or "max" (integers and
+    floats), "and", "or" or "xor" (integers). Elements are combined in the order of the PEs in the
+    team, float16 and bfloat16 as float32, and rounded once. With NVLink SHARP, on compute
+    capability 9.0 and up, the switch combines, in an order of its own: for every `op` int32, int64,
+    uint32 and uint64; float16 and bfloat16, of which "min" and "max" may lose a NaN; and sums of
+    float32 and float64. Other elements, and memory without a multicast address, are loaded from one
+    PE after the other.
+
+    What the PEs wrote to `src`, the caller too, is included if it was made visible before: by
+    `sync` or a barrier of the team, or by `quiet` and a signal that the caller has waited for. All
+    PEs of `team` must be in TEAM_SHARED; the cpu backend raises `SymmetryError` for others. PTX
+    ISA: multimem.ld_reduce; NVSHMEM 3: nvshmemx_mc_ptr.
+    """
+def multimem_reduce_warp(dst: Array, src: Symmetric, team: Team, op: str) -> None:
+    """As `multimem_reduce`, by all threads of a warp with the same arguments."""
+def multimem_reduce_block(dst: Array, src: Symmetric, team: Team, op: str) -> None:
+    """As `multimem_reduce`, by all threads of a block with the same arguments."""
+
 def gemm_block(dst: Array, a: Array, b: Array, accumulate: bool) -> None:
     """Multiply matrices: `dst = a @ b`, with `accumulate` `dst += a @ b`.
 

@@ -3,7 +3,8 @@
     one shot     each PE sends all of its array to every other, and adds up what it has
     two shot     each PE adds up one part for all: parts go there, sums come back
     ring         parts travel round a ring, and are added to at each stop; then once more, as sums
-    multicast    as two shot, but a sum is sent once: the switch, or the backend, copies it
+    multicast    each PE loads the sums of one part from all, and stores them on all: the switch
+                 adds and copies; where there is none, the PE does
 
     two shot, 3 PEs, arrays of parts a b c:
 
@@ -27,11 +28,12 @@ What a PE sends, for n PEs and arrays of S bytes in P pieces:
     one shot      (n - 1) S          (n - 1) P
     two shot      2 (n - 1) S / n    2 (n - 1) P
     ring          2 (n - 1) S / n    2 (n - 1) P, one after the other
-    multicast     S                  (n - 1) P, and as many stores as elements in S / n
+    multicast     S / n              2 (n - 1) P, all of them signals; it loads S / n sums, too
 
 There are n - 1 additions for each element, on one PE; with one shot, on each. All PEs add up the
-addends of an element in the same order, so all end with the same bits. One shot and two shot are
-those of TensorRT-LLM and vLLM for NVLink, the multicast is NVLink SHARP's; the ring is that of
+addends of an element in the same order, or take one PE's sum, so all end with the same bits. One
+shot and two shot are
+those of TensorRT-LLM and vLLM for NVLink, the multicast is theirs for NVLink SHARP; the ring is of
 Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", J.
 Parallel Distrib. Comput. 69, 2009.
 """
@@ -44,6 +46,7 @@ import numpy as np
 from gpushmem.kernels.parts import (
     accumulate,
     begin,
+    complete,
     copy,
     end_at,
     member,
@@ -113,11 +116,18 @@ def two_shot(mine, boxes, signals, sums, summed, team, epoch):
 
 @shmem.jit(device=True)
 def multicast(mine, boxes, signals, sums, summed, team, epoch):
-    """As `two_shot`."""
+    """As `two_shot`; `boxes` (1, piece), for the others to load from, `signals` (n,)."""
     me, n = shmem.team_my_pe(team), shmem.team_n_pes(team)
-    sum_my_part(mine, boxes, signals, team, epoch)
-    everywhere = shmem.multicast_array(sums, team)
+    loaded = boxes[0][: mine.size]
+    copy(loaded, mine)
+    complete()
+    for k in range(1, n):
+        tell(signals[me:], epoch, member(team, (me + k) % n))
+    for k in range(1, n):
+        wait_for(signals[(me + k) % n :], epoch)
     first, last = part_of(mine.size, n, me)
+    shmem.multimem_reduce_block(mine[first:last], loaded[first:last], team, "sum")
+    everywhere = shmem.multicast_array(sums, team)
     for i in range(first + cuda.threadIdx.x, last, cuda.blockDim.x):
         everywhere[i] = mine[i]
     for k in range(1, n):
@@ -184,7 +194,7 @@ class AllReduce(Plan):
     `x` is any device array of that size; every PE ends with the same bits. `algorithm` is
     "one_shot", "two_shot", "ring" or "multicast" (see the module); by default what the size
     suggests. Each block has boxes for n pieces (of `tuning().piece_bytes`), twice. Numbers are
-    added in their dtype.
+    added in their dtype, but by "multicast" float16 and bfloat16 as float32.
     """
 
     def __init__(
@@ -234,15 +244,17 @@ def workspace(plan: Plan, algorithm: str, piece: int, dtype: Any) -> tuple[Any, 
         )
     if algorithm == "multicast" and not plan.reachable:
         raise shmem.ArgumentError(
-            f"{type(plan).__name__}: the algorithm 'multicast' stores to the memory of all members "
-            "of the team, and not all are in TEAM_SHARED; take another one"
+            f"{type(plan).__name__}: the algorithm 'multicast' loads and stores in the memory of "
+            "all members of the team, and not all are in TEAM_SHARED; take another one"
         )
     n, blocks, part = plan.n_pes, plan.blocks, part_size(piece, plan.n_pes)
-    shapes = {"one_shot": (n, piece), "ring": (max(1, 2 * (n - 1)), part)}
+    shapes = {
+        "one_shot": (n, piece), "ring": (max(1, 2 * (n - 1)), part), "multicast": (1, piece),
+    }  # fmt: skip
     shape = shapes.get(algorithm, (n, part))
     sums = piece if algorithm in ("two_shot", "multicast") else 0
     return (
-        plan.boxes(blocks, *shape, dtype=dtype), plan.signals(blocks, shape[0]),
+        plan.boxes(blocks, *shape, dtype=dtype), plan.signals(blocks, max(n, shape[0])),
         plan.boxes(blocks, sums, dtype=dtype), plan.signals(blocks, n),
     )  # fmt: skip
 
@@ -252,7 +264,7 @@ def traffic(algorithm: str, n: int, nbytes: int, pieces: int) -> tuple[int, int]
     if algorithm == "one_shot":
         return (n - 1) * nbytes, (n - 1) * pieces
     if algorithm == "multicast":
-        return nbytes, (n - 1) * pieces
+        return -(-nbytes // n), 2 * (n - 1) * pieces
     return 2 * (n - 1) * -(-nbytes // n), 2 * (n - 1) * pieces
 
 

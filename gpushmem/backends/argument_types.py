@@ -60,7 +60,7 @@ def check_types(op: Op, given: Given) -> None:
             _check_layout(op, name, typ)
     _check_alike(op, [(name, typ) for name, typ in arrays if op.arrays[name].moved])
     for name in op.named(roles.Reduction):
-        which, dtype = literal_reduction(op.name, given[name]), given["src"].dtype
+        which, dtype = literal_reduction(op, given[name]), given["src"].dtype
         takes, called = REDUCTIONS[which]
         if not takes(dtype):
             hint = f"; {FEW_BITS}" if dtype in FLOAT8 else ""
@@ -201,12 +201,14 @@ REDUCTIONS = {
 }
 
 
-def literal_reduction(name: str, op: Any) -> str:
-    """The reduction named by the argument `op`, which must be a literal."""
+def literal_reduction(row: Op, op: Any) -> str:
+    """The reduction named by the argument `op` of a row, which must be a literal."""
+    (name,) = row.named(roles.Reduction)
+    names = getattr(row.roles[name], "names", ())
     value = getattr(op, "literal_value", None)
-    if value not in REDUCTIONS:
+    if value not in names:
         raise NumbaTypeError(
-            f"{name}: op must be one of {', '.join(map(repr, REDUCTIONS))}, written in the "
+            f"{row.name}: op must be one of {', '.join(map(repr, names))}, written in the "
             f"call, not {described(op)}"
         )
     return str(value)

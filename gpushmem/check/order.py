@@ -30,6 +30,7 @@ from gpushmem.check.launches import Launch
 from gpushmem.check.log import CALL_OF_WARP, Trace
 from gpushmem.check.pes import Pe, refused, unheard
 from gpushmem.check.waits import Update
+from gpushmem.ops.roles import FromMembers
 from gpushmem.ops.row import DATA, READS, RETURN, SIGNAL
 from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.compiler.observer import STORE
@@ -348,14 +349,18 @@ class _Replay:
         for effect, address, _, size, stride, times in call.effects:
             role = op.arrays[effect.array]
             space, start = pe.place(address, launch)
+            spaces = [space]
             if call.pe >= 0 and role.symmetric and space[0] == "heap" and not op.waits:
-                space = "heap", call.pe
+                spaces = [("heap", call.pe)]
+            elif issubclass(role, FromMembers) and not op.facts.meets:
+                members = pe.teams.get(call.team, tuple(self.pes))
+                spaces = [("heap", member) for member in members]
             signal = effect.kind == SIGNAL and effect.how != READS
             local_read = effect.how == READS and not (call.pe >= 0 and role.symmetric)
             over = call.over(READ if local_read else DONE, signal)
             atomic = effect.kind != DATA or op.base in ("p", "g")
             now = told if signal else reading if effect.how == READS else arriving
-            if times:
+            for space in spaces if times else ():
                 self._add(
                     Access(
                         space, start, size, stride, times, effect.how != READS, atomic, pe.pe,
@@ -363,9 +368,9 @@ class _Replay:
                         over, now, call.stamp,
                     )
                 )  # fmt: skip
-            call.word = space, start
+            call.word = spaces[0], start
             if effect.how != READS and atomic:
-                self.waits.write(call, effect, (space, start), now, over)
+                self.waits.write(call, effect, call.word, now, over)
 
 
 HANDLERS = {

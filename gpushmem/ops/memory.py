@@ -1,9 +1,18 @@
-"""Other PEs' memory as arrays."""
+"""Other PEs' memory, of one or of all of a team: as arrays, and summed."""
 
 from __future__ import annotations
 
-from gpushmem.ops.roles import MulticastView, Pe, TeamHandle, View, Views
-from gpushmem.ops.row import declare
+from gpushmem.ops.roles import (
+    FromMembers,
+    MulticastView,
+    Pe,
+    Stored,
+    SwitchReduction,
+    TeamHandle,
+    View,
+    Views,
+)
+from gpushmem.ops.row import EVERY_SCOPE, declare, reads, writes
 
 
 @declare(on_host=True, stream=False)
@@ -24,4 +33,27 @@ def multicast_array(array: Views, team: TeamHandle) -> MulticastView:
     It can be assigned to (`m[i] = value`) but not read. All PEs of `team` must be in TEAM_SHARED;
     for others it raises `SymmetryError` on the host, and in kernels on the cpu backend. It cannot
     be passed to a kernel: call this in the kernel. NVSHMEM 3: nvshmemx_mc_ptr.
+    """
+
+
+@declare(reads("src"), writes("dst", "src"), scopes=EVERY_SCOPE)
+def multimem_reduce(dst: Stored, src: FromMembers, team: TeamHandle, op: SwitchReduction) -> None:
+    """Combine `src` of all PEs of `team`, element by element, to the first elements of `dst`.
+
+    Only the caller takes part: it loads what is in the others' memory. `src` is symmetric, `dst`
+    any memory that this PE can store to; both are contiguous and have the same dtype. `dst` may be
+    the caller's own `src`, or apart from it. On return `dst` is visible to the threads that called.
+
+    `op`, written as a literal in the call, is "sum" (numbers), "min" or "max" (integers and
+    floats), "and", "or" or "xor" (integers). Elements are combined in the order of the PEs in the
+    team, float16 and bfloat16 as float32, and rounded once. With NVLink SHARP, on compute
+    capability 9.0 and up, the switch combines, in an order of its own: for every `op` int32, int64,
+    uint32 and uint64; float16 and bfloat16, of which "min" and "max" may lose a NaN; and sums of
+    float32 and float64. Other elements, and memory without a multicast address, are loaded from one
+    PE after the other.
+
+    What the PEs wrote to `src`, the caller too, is included if it was made visible before: by
+    `sync` or a barrier of the team, or by `quiet` and a signal that the caller has waited for. All
+    PEs of `team` must be in TEAM_SHARED; the cpu backend raises `SymmetryError` for others. PTX
+    ISA: multimem.ld_reduce; NVSHMEM 3: nvshmemx_mc_ptr.
     """

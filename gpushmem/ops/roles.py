@@ -85,6 +85,10 @@ class ToMembers(Moved):
     stub, symmetric = "Symmetric", True
 
 
+class Stored(Moved):
+    """Memory that the calling PE stores to, symmetric or not; no network adapter does."""
+
+
 class Element(Array):
     """Symmetric; element 0 on `pe` is meant."""
 
@@ -223,9 +227,16 @@ class Members(Argument):
 
 
 class Reduction(Argument):
-    """One of `REDUCTIONS`, written in the call."""
+    """One of `names`, written in the call."""
 
     stub, words = "str", "a text written in the call"
+    names: ClassVar[tuple[str, ...]] = REDUCTIONS
+
+
+class SwitchReduction(Reduction):
+    """One that an NVLink switch computes for some dtypes."""
+
+    names = ("sum", "min", "max", "and", "or", "xor")
 
 
 class Flag(Argument):

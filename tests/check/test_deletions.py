@@ -16,6 +16,9 @@ NOT_NEEDED = {
     "kernels/moe_dispatch.py:dispatch_low_latency:end(epochs)": OTHER,
     "kernels/moe_dispatch.py:dispatch_throughput:end(epochs)": OTHER,
     "kernels/moe_dispatch.py:combine:end(epochs)": OTHER,
+    "kernels/all_reduce.py:multicast:complete()": (
+        "`tell` has a fence, which the checker takes for stores to the PE's own memory, too"
+    ),
     # Parts, for kernels of others, too.
     "kernels/parts.py:end:cuda.syncthreads()": "all threads have synchronised since `begin`",
     "kernels/parts.py:end_at:cuda.syncthreads()": "all threads have synchronised since `begin`",
@@ -49,6 +52,7 @@ def tree(tmp_path_factory):
     return Tree(tmp_path_factory.mktemp("tree"))
 
 
+@pytest.mark.timeout(600)  # some are in many runs
 @pytest.mark.parametrize(("deletion", "name"), list(every()))
 def test_what_lacks_an_order_is_refused(tree, deletion, name):
     said = []

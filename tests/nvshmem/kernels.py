@@ -3,7 +3,7 @@
 from numba import types
 
 from gpushmem.ops import OPS
-from gpushmem.ops.roles import REDUCTIONS
+from gpushmem.ops.roles import Reduction
 
 KERNEL = """
 def {name}({params}):
@@ -45,7 +45,7 @@ def dtypes_of(op, which=None):
     stated = next((role.dtypes for role in op.arrays.values()), ())
     if stated:
         return stated
-    if op.base in ("reduce", "reducescatter"):
+    if op.named(Reduction):
         integers = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
         floats = ("float16", "bfloat16", "float32", "float64")
         more = {"sum": (*floats, "complex64", "complex128"), "and": (), "or": (), "xor": ()}
@@ -104,9 +104,8 @@ def rows():
 
 def forms(op):
     """All that a row comes in: reduction, dtype, whether with a timeout."""
-    whiches = [None]
-    if op.base in ("reduce", "reducescatter"):
-        whiches = [which for which in REDUCTIONS if which != "maxloc"]
+    names = [name for role in op.roles.values() for name in getattr(role, "names", ())]
+    whiches = [which for which in names if which != "maxloc"] or [None]
     return [
         (which, dtype, timeout)
         for which in whiches

@@ -1,5 +1,7 @@
 """Kernels of all sorts become machine code: options, helpers, what numba-cuda links by itself."""
 
+import re
+
 import pytest
 
 pytest.importorskip("nvshmem")
@@ -9,7 +11,7 @@ from numba.cuda.typing.typeof import typeof
 
 import gpushmem as shmem
 from gpushmem import store
-from gpushmem.backends.nvshmem import aot, compiler, shims, versions
+from gpushmem.backends.nvshmem import aot, compiler, multimem, shims, versions
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import OPS
 from tests.nvshmem import kernels
@@ -141,6 +143,31 @@ def test_a_multicast_store_is_one_instruction_where_there_is_one(linked, arch, c
     argtypes = (F32, types.int64, types.float32, types.int64)
     ptx = linked(store, argtypes, compiler.Arch.of(arch), "ptx").code.decode(errors="replace")
     assert ptx.count("multimem.st.relaxed.sys.global.u32") == count
+
+
+@pytest.mark.parametrize("arch", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90"])
+@pytest.mark.parametrize("width", [2, pytest.param(4, marks=pytest.mark.slow), 8])
+def test_multimem_reduce_is_the_switchs_instruction_where_there_is_one(linked, arch, width):
+    """Each reduction of each dtype of this many bytes, of which one kernel calls all."""
+    kinds = [(of, kind) for of, kind in multimem.KINDS.items() if of[1].bitwidth == 8 * width]
+    dtypes = dict.fromkeys(dtype for (_, dtype), _ in kinds)
+    names = {dtype: f"a{k}" for k, dtype in enumerate(dtypes)}
+    lines = [
+        f"    shmem.multimem_reduce_block({names[dtype]}, {names[dtype]}, team, {op!r})\n"
+        for (op, dtype), _ in kinds
+    ]
+    scope = {"shmem": shmem}
+    exec(f"def kernel({', '.join(names.values())}, team):\n{''.join(lines)}", scope)
+    argtypes = (*map(kernels.array_of, dtypes), types.int64)
+    made = linked(scope["kernel"], argtypes, compiler.Arch.of(arch), "ptx")
+    found = re.findall(r"multimem\.(ld_reduce[.:\w]+) (\{?)", made.code.decode(errors="replace"))
+    texts = {f"ld_reduce.relaxed.sys.global.{kind.word}" for _, kind in kinds}
+    packs = {f"ld_reduce.relaxed.sys.global.{kind.pack}" for _, kind in kinds if kind.pack}
+    if arch == "sm_80":
+        assert not found
+    else:
+        assert {text for text, bracket in found if not bracket} == texts
+        assert {text for text, bracket in found if bracket} == packs
 
 
 def test_the_workspace_of_collect_is_read_when_the_kernel_runs(linked):

@@ -18,6 +18,7 @@ from gpushmem.backends.nvshmem import (
     device_calls,
     elements,
     lowering,
+    multimem,
     shims,
 )  # fmt: skip
 from gpushmem.ops import OPS
@@ -25,7 +26,8 @@ from tests.nvshmem import kernels
 
 SM_90 = compiler.Arch.of("sm_90")
 ARCHS = ("sm_80", "sm_90", "sm_100")
-REDUCTIONS = ("reduce", "reducescatter")
+REDUCTIONS = ("reduce", "reducescatter")  # by NVSHMEM
+COMBINING = (*REDUCTIONS, "multimem_reduce")
 
 
 @pytest.mark.parametrize("all_dtypes", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -57,7 +59,7 @@ def _sample(op):
     Of what waits, or tests, every fifth: with a timeout and without in turn.
     """
     forms = kernels.forms(op)
-    if op.base not in REDUCTIONS:
+    if op.base not in COMBINING:
         copied = {dtype for _, dtype, _ in forms} >= set(SIZES)
         waits = not {"ivar", "ivars"}.isdisjoint(op.params)
         several = forms[::5] if waits else forms
@@ -79,7 +81,7 @@ BOTH = ("broadcast", "iput", "iget", "put_signal", "signal_fetch")  # around NVS
 
 def test_every_row_is_lowered_in_one_way():
     lowering.install()
-    ways = (lowering.CALLS, elements.DEFINITIONS, composed.CHOICES)
+    ways = (lowering.CALLS, elements.DEFINITIONS, composed.CHOICES, multimem.NAMES)
     for op in kernels.rows():
         found = [way for way in ways if op.base in way]
         assert len(found) == (2 if op.base in BOTH else 1), op.name
@@ -145,7 +147,7 @@ def _link(arch, names):
     """Link the rows of these names; how many kernels there were, and are."""
     compiled = []
     for op in map(OPS.get, names):
-        which = "sum" if op.base in REDUCTIONS else None
+        which = "sum" if op.base in COMBINING else None
         for timeout in (False, True) if "timeout_ns" in op.params else (False,):
             dtypes = kernels.dtypes_of(op, which)
             dtype = "int32" if "int32" in dtypes else dtypes[0]

@@ -23,6 +23,7 @@ SAMPLE = (
     "wait_until_some",
     "reduce_warp",
     "gemm_block",
+    "multimem_reduce_block",
 )
 LONGEST = 400  # characters
 

@@ -99,6 +99,10 @@ def store_to_all(x, y, pe):
     shmem.multicast_array(x, shmem.TEAM_WORLD)[0] = 1  # team
 
 @shmem.jit
+def sum_of_all(x, y, pe):
+    shmem.multimem_reduce_warp(y, x[:2], shmem.TEAM_WORLD, "sum")  # sum
+
+@shmem.jit
 def put_block(x, y, pe):
     shmem.put_signal_nbi_block(x[1:], y, x.view(np.uint64), 1, shmem.SIGNAL_SET, pe)  # src
 
@@ -116,7 +120,7 @@ def from_local(x, y, pe):
     mine[0] = mine[1] = 1
     shmem.put(x, mine, pe)  # src kernel
 
-KERNELS = store, add, pass_on, store_to_all, put_block, iput, get, from_local
+KERNELS = store, add, pass_on, store_to_all, sum_of_all, put_block, iput, get, from_local
 HOST = {
     "put on the host": lambda x, y, pe: shmem.put(x, y, pe),
     "put on a stream": lambda x, y, pe: shmem.put(x, y, pe, stream=shmem.stream()),
@@ -138,7 +142,7 @@ with shmem.session(heap_size="4M") as world:
     near, far = 1, world.n_pes - 1
     for pe in (near, far) if world.my_pe == 0 else ():
         for kernel in KERNELS:
-            if kernel is not store_to_all or pe == far:
+            if kernel not in (store_to_all, sum_of_all) or pe == far:
                 said[f"{kernel.__name__} {pe}"] = attempt(lambda: kernel[1, 32](x, y, pe))
         for name, call in HOST.items():
             said[f"{name} {pe}"] = attempt(lambda: call(x, y, pe))
@@ -172,6 +176,7 @@ def test_what_only_one_node_can_do_is_refused(run_cli, tmp_path):
     words = {
         "far": "PE 3 is on another node: peer_array gives no address there; use put or get",
         "team": "multicast_array: PE 2 of the team is on another node",
+        "sum": "multimem_reduce_warp: PE 2 of the team is on another node",
         "src": "PE 3 is on another node, and src (",
         "dst": "PE 3 is on another node, and dst (",
     }
@@ -270,7 +275,7 @@ def test_kernels_run_on_a_node_for_each_pe(run_cli, run):
 
 def test_a_kernel_that_stores_to_all_says_that_it_needs_one_node(run_cli):
     done = run_cli("run", "-n", 4, "--nodes", 2, READY, "multicast", code=1)
-    assert "the algorithm 'multicast' stores to the memory of all members" in done.stderr
+    assert "the algorithm 'multicast' loads and stores in the memory of all members" in done.stderr
 
 
 @pytest.mark.slow

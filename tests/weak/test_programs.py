@@ -24,7 +24,7 @@ def test_host_operations_are_late_until_quiet(run_cli):
     assert all(0 < number < 20 for numbers in late for number in numbers)
 
 
-@pytest.mark.parametrize("way", ["load", "g", "get", "iget"])
+@pytest.mark.parametrize("way", ["load", "g", "get", "iget", "multimem_reduce"])
 def test_a_read_may_give_what_was_seen_before_until_a_wait(run_cli, way):
     seen = [
         int(weak(run_cli, 2, "stale_load", way, *args, seed=5).stdout.split()[-1])
@@ -37,7 +37,8 @@ def test_a_read_may_give_what_was_seen_before_until_a_wait(run_cli, way):
 def test_loads_after_an_operation_that_others_are_heard_by_see_what_is_there():
     acquiring = {name for name, op in OPS.items() if acquires(op)}
     assert {"gemm_block", "signal_fetch", "atomic_fetch", "quiet", "test"} <= acquiring
-    assert acquiring.isdisjoint({"p", "put_signal", "atomic_add", "my_pe", "g", "get_nbi", "iget"})
+    telling = {"g", "get_nbi", "iget", "multimem_reduce"}
+    assert acquiring.isdisjoint({"p", "put_signal", "atomic_add", "my_pe", *telling})
 
 
 @pytest.mark.parametrize("way", ["get", "iget"])

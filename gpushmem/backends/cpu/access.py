@@ -123,8 +123,8 @@ TRAPS: dict[int, tuple[type[ShmemError], str | Callable[..., str]]] = {
     ),
     FAR_TEAM: (
         SymmetryError,
-        "PE {0} of the team is on another node, and a store cannot reach it; use put. PEs that it "
-        "reaches are in TEAM_SHARED",
+        "PE {0} of the team is on another node, which loads and stores cannot reach; use get or "
+        "put. PEs that they reach are in TEAM_SHARED",
     ),
     UNREGISTERED: (SymmetryError, _unregistered),
     FEW: (

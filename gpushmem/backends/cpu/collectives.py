@@ -49,9 +49,9 @@ from gpushmem.backends.cpu.rounds import (
     say,
 )
 from gpushmem.backends.cpu.world import TEAM
+from gpushmem.backends.reductions import COMBINE
 from gpushmem.diagnosis.account import MEMBER
 from gpushmem.job.board import PE
-from gpushmem.ops.roles import REDUCTIONS
 from gpushmem.simt.base.native import copy_bytes, full_fence, intrinsic, load_acquire, store_release
 from gpushmem.simt.compiler.primitives import (
     LOOKS,
@@ -401,52 +401,12 @@ def alltoalls(team, dst, src, dst_stride, src_stride, nelems):
 # --- reductions
 
 
-def _sum(a, b):
-    return a + b
-
-
-def _prod(a, b):
-    return a * b
-
-
-def _min(a, b):
-    return a if a < b or a != a else b  # noqa: PLR0124  (NaN)
-
-
-def _max(a, b):
-    return a if a > b or a != a else b  # noqa: PLR0124
-
-
-def _and(a, b):
-    return a & b
-
-
-def _or(a, b):
-    return a | b
-
-
-def _xor(a, b):
-    return a ^ b
-
-
-def _maxloc(a, b):
-    return a if a[0] > b[0] or (a[0] == b[0] and a[1] <= b[1]) else b
-
-
-# How two elements are combined; `argument_types.REDUCTIONS` has the dtypes.
-OPERATIONS = {
-    "sum": _sum, "prod": _prod, "min": _min, "max": _max, "and": _and, "or": _or, "xor": _xor,
-    "maxloc": _maxloc,
-}  # fmt: skip
-assert tuple(OPERATIONS) == REDUCTIONS
-
-
 def _folder(op: str) -> Any:
     """Make two functions that combine arrays: those in boxes, and those of a team's members.
 
     Boxes are `step` bytes apart, from `base` on; `place` is where an array of a member is here.
     """
-    combine = device(OPERATIONS[op])
+    combine = device(COMBINE[op])
 
     @device
     def two(like, target, first, second, count):
@@ -534,5 +494,5 @@ BODIES = {
 }  # fmt: skip
 # Of these there is one for each value of `op`, the last argument.
 REDUCING = {
-    name: {op: _reducing(name, op) for op in OPERATIONS} for name in ("reduce", "reducescatter")
+    name: {op: _reducing(name, op) for op in COMBINE} for name in ("reduce", "reducescatter")
 }

@@ -22,7 +22,7 @@ from numba.extending import _Intrinsic as Intrinsic
 from gpushmem.backends import argument_types
 from gpushmem.backends.calls import Operation
 from gpushmem.backends.code import array_moved, with_signature
-from gpushmem.backends.cpu import atomics, collectives, waits
+from gpushmem.backends.cpu import atomics, collectives, multimem, waits
 from gpushmem.backends.cpu.access import (
     BAD_SIGNAL_OP,
     TOO_SMALL,
@@ -183,6 +183,9 @@ BODIES = {
     )
 } | atomics.BODIES | waits.BODIES | collectives.BODIES | {"peer_array": peer_array}  # fmt: skip
 
+# Of these there is one for each value of `op`.
+REDUCING = collectives.REDUCING | multimem.REDUCING
+
 device_put, device_signal_op = device(put), device(signal_op)
 
 GROUPS = {WARP: warp_group, BLOCK: block_group}
@@ -262,31 +265,31 @@ def for_all(body: Any) -> Any:
 
 
 def _chosen(row: Op, bodies: dict[str, Any]) -> Any:
-    """An operation whose argument `op`, a literal, selects one of `bodies`."""
+    """An operation whose last argument, the literal `op`, selects one of `bodies`."""
 
     @cache
     def meant(value: str) -> Any:
         return _in_scope(row, bodies[value], value)
 
-    @intrinsic(prefer_literal=True)
-    def choose(typingctx: Any, team: Any, dst: Any, src: Any, op: Any) -> Any:
-        value = argument_types.literal_reduction(row.name, op)
-        types_ = tuple(map(types.unliteral, (team, dst, src)))
+    def choose(typingctx: Any, *given: Any) -> Any:
+        value = argument_types.literal_reduction(row, given[-1])
+        types_ = tuple(map(types.unliteral, given[:-1]))
         meant(value).compile_device(types_)  # so that its errors are found here
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             return call_device(builder, meant(value), types.void(*types_), args[:-1])
 
-        return types.void(*types_, op), codegen
+        return types.void(*types_, given[-1]), codegen
 
-    return choose
+    definition = with_signature(row.name, ["typingctx", *row.params], lambda given: choose(*given))
+    return intrinsic(definition, prefer_literal=True)
 
 
 def lowering_of(op: Op) -> Any:
     """The meaning of a row of the table in kernels."""
-    if op.base in collectives.REDUCING:
-        return _chosen(op, collectives.REDUCING[op.base])
     late = weak_body(op)
+    if op.base in REDUCING:
+        return _chosen(op, late or REDUCING[op.base])
     if late is not None:
         return _in_scope(op, late)
     if op.base not in BODIES:
@@ -320,6 +323,6 @@ def _operations() -> dict[Any, Operation]:
         if op.kernel:
             polls = op.hears and op.name not in waits.BODIES  # those let others run themselves
             made[op.function] = operation = Operation(op, partial(lowering_of, op), polls=polls)
-            if op.base in collectives.REDUCING:
+            if op.base in REDUCING:
                 _ = operation.meaning  # Numba must know intrinsics before it compiles
     return made

@@ -143,6 +143,9 @@ def check_warp(pe, whole_block):
     fail_if(wrong and is_on_another(pe), FEW, pe, mine, 0, 0)
 
 
+NEAR_TEAMS = "multicast_array", "multimem_reduce"
+
+
 def wants(op: Op) -> bool:
     """Whether calls of an operation are checked."""
     return bool(op.arrays)
@@ -161,7 +164,7 @@ def generate(call: Any) -> None:
             call.run(check_local, *words, i64(int(is_target)))
     if op.scope in (BLOCK, WARP) and "pe" in call.values:
         call.run(check_warp, call.integer("pe"), i64(int(op.scope == BLOCK)))
-    if op.base == "multicast_array":
+    if op.base in NEAR_TEAMS:
         call.run(check_team, call.integer("team"))
 
 

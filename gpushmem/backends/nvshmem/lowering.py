@@ -27,7 +27,7 @@ from numba.cuda.extending import overload
 from gpushmem.backends import argument_types
 from gpushmem.backends.calls import Operation
 from gpushmem.backends.code import with_signature
-from gpushmem.backends.nvshmem import composed, elements, ordering
+from gpushmem.backends.nvshmem import composed, elements, multimem, ordering
 from gpushmem.backends.nvshmem.device_calls import (
     Value,
     call,
@@ -118,7 +118,7 @@ def _name(op: Op, row: Call, given: dict[str, Any]) -> str:
     words = {"form": op.form}
     pattern = row.name
     if "{op}" in pattern:
-        words["op"] = which = argument_types.literal_reduction(op.base, given["op"])
+        words["op"] = which = argument_types.literal_reduction(op, given["op"])
         pattern = _reduction(op, which, arrays[0], pattern)
     if "{unit}" in pattern:
         words["unit"] = str(8 * unit_of(itemsize_of(arrays[0])))
@@ -274,6 +274,8 @@ def meanings() -> dict[str, Any]:
             CORE[op.name] = _intrinsic(op, _definition(op, row), "{op}" in row.name)
         elif op.base in elements.DEFINITIONS:
             CORE[op.name] = _intrinsic(op, elements.DEFINITIONS[op.base])
+        elif op.base in multimem.NAMES:
+            CORE[op.name] = _intrinsic(op, multimem.definition(op), prefer_literal=True)
     return {op.name: _overloaded(op) if _is_composed(op) else CORE[op.name] for op in rows}
 
 

@@ -21,7 +21,7 @@ from numba.cuda.models import register_model
 from gpushmem.backends.nvshmem.device_calls import Value, call, intrinsic
 from gpushmem.ops import OPS
 
-__all__ = ["INSTRUCTION", "STORES", "make"]
+__all__ = ["INSTRUCTION", "STORES", "has_multimem", "make"]
 
 MULTIMEM = (9, 0)  # the compute capability from which on there is `multimem.st`
 # Width in bytes -> the instruction's type, and the constraint of the register.
@@ -100,13 +100,17 @@ def store(typingctx: Any, array: Any, address: Any, index: Any, value: Any) -> A
     return types.void(array, types.uint64, types.intp, array.dtype), codegen
 
 
-def _has_instruction(array: Any, index: Any, value: Any) -> bool:
-    """Whether an assignment can be one `multimem.st` where the hardware has it."""
+def has_multimem() -> bool:
+    """Whether what is compiled now is for GPUs that have `multimem` instructions."""
     flags = ConfigStack.top_or_none()
     capability = getattr(flags, "compute_capability", None) if isinstance(flags, Flags) else None
+    return capability is not None and tuple(capability[:2]) >= MULTIMEM
+
+
+def _has_instruction(array: Any, index: Any, value: Any) -> bool:
+    """Whether an assignment can be one `multimem.st` where the hardware has it."""
     return (
-        capability is not None
-        and tuple(capability[:2]) >= MULTIMEM
+        has_multimem()
         and array.ndim == 1
         and array.layout == "C"
         and isinstance(index, types.Integer)

@@ -29,7 +29,7 @@ from gpushmem.backends.cpu.access import (
 from gpushmem.backends.cpu.collectives import team_at
 from gpushmem.backends.cpu.rounds import as_team
 from gpushmem.ops import CMP_EQ, CMP_GE, SIGNAL_ADD, SIGNAL_SET
-from gpushmem.ops.roles import Comparison, Counted, Element, Own, Remote, SignalOp
+from gpushmem.ops.roles import Comparison, Counted, Element, FromMembers, Own, Remote, SignalOp
 from gpushmem.ops.row import BLOCK, DATA, Effect
 from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.base.layout import THREAD, view
@@ -126,16 +126,17 @@ def check_room(have, need, address):
 
 def check(call: hook.Call) -> None:
     """Add checks of a call's arguments."""
-    if call.op.facts.meets and "team" in call.values:
+    facts = call.op.facts
+    if (facts.meets or facts.effects) and "team" in call.values:
         call.run(check_team, call.integer("team"))
     for name, role in call.op.roles.items():
         if role in NUMBERS:
             call.run(NUMBERS[role], call.integer(name))
     _check_copy(call)
     _check_waited(call)
-    for effect in call.op.facts.effects:
+    for effect in facts.effects:
         _check_effect(call, effect)
-    if call.op.facts.meets and call.op.arrays:
+    if facts.meets and call.op.arrays:
         _check_collective(call)
 
 
@@ -144,7 +145,7 @@ NUMBERS = {Comparison: check_comparison, SignalOp: check_signal_op}
 
 def _check_copy(call: hook.Call) -> None:
     base = call.op.base
-    if base in ("put", "get", "put_signal"):
+    if base in ("put", "get", "put_signal", "multimem_reduce"):
         counts = [call.count(name) for name in (("dst", "src"), ("src", "dst"))[base == "get"]]
         addresses = [call.address(name) for name in ("dst", "src")]
         call.run(check_sizes, *counts, *addresses)
@@ -184,6 +185,8 @@ def _check_effect(call: hook.Call, effect: Effect) -> None:
             call.run(check_aligned, call.address(array), call.itemsize(array))
     if issubclass(call.op.arrays[array], Remote | Element) and "pe" in call.values:
         call.run(check_remote, call.address(array), call.nbytes(effect), call.integer("pe"))
+    if issubclass(call.op.arrays[array], FromMembers) and not call.op.facts.meets:
+        call.run(check_own, call.address(array), call.nbytes(effect))
 
 
 SUMMING = ("reduce", "reducescatter")

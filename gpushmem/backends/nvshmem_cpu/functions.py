@@ -15,7 +15,7 @@ from numba import types
 
 from gpushmem.backends.cpu.access import as_world
 from gpushmem.backends.cpu.world import WORLD
-from gpushmem.backends.nvshmem import composed, multicast, ordering, shims
+from gpushmem.backends.nvshmem import composed, multicast, multimem, ordering, shims
 from gpushmem.backends.nvshmem_cpu import layout
 from gpushmem.backends.nvshmem_cpu.layout import STATE
 from gpushmem.errors import BackendUnavailable
@@ -70,6 +70,8 @@ def install() -> None:
         INTRINSICS[leaf.what] = partial(_instruction, leaf)
     for kind, _ in multicast.STORES.values():
         INTRINSICS[multicast.INSTRUCTION.format(kind)] = _store_on_all
+    for text, found in multimem.TEXTS.items():
+        INTRINSICS[text] = partial(_load_from_all, found)
     INTRINSICS["polling loop"] = partial(_polls, INTRINSICS["polling loop"])
 
 
@@ -112,6 +114,11 @@ def _instruction(leaf: Leaf, builder: Any, *arguments: Any) -> Any:
 def _store_on_all(builder: Any, address: ir.Value, value: ir.Value) -> None:
     """Compiled, but never run: no memory here has an address that reaches all PEs."""
     builder.store(value, builder.inttoptr(address, value.type.as_pointer()))
+
+
+def _load_from_all(found: Any, builder: Any, address: ir.Value) -> ir.Value:
+    """The same: the value is never used."""
+    return ir.Constant(found, None)
 
 
 @device

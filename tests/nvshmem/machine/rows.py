@@ -14,12 +14,13 @@ from tests.nvshmem.machine.questions import DIRTY, FENCED, NOTHING
 WIDTH = 8  # bytes of the elements
 NONE_YET = {"any": "{} < 0", "some": "{} == 0", "all": "not {}", "test": "not {}"}
 FIXED = {"cmp": "0", "status": "None"}
-REDUCTIONS = ("reduce", "reducescatter")
+REDUCTIONS = ("reduce", "reducescatter")  # by NVSHMEM
+COMBINING = (*REDUCTIONS, "multimem_reduce")
 
 
 def probe(op):
     """The kernel of a row, and the types of its arguments."""
-    which = "sum" if op.base in REDUCTIONS else None
+    which = "sum" if op.base in COMBINING else None
     there = kernels.dtypes_of(op, which)
     dtype = next((name for name in ("uint64", "int64", "float64") if name in there), there[0])
     function, argtypes = kernels.kernel_of(op, dtype, which)

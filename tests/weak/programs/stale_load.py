@@ -8,7 +8,7 @@ from numba import cuda
 import gpushmem as shmem
 
 FIXED = "fixed" in sys.argv
-WAYS = "load", "g", "get", "iget"
+WAYS = "load", "g", "get", "iget", "multimem_reduce"
 WAY = next(k for k, way in enumerate(WAYS) if way in sys.argv)
 
 
@@ -20,6 +20,8 @@ def read(data, copy, i):
         return shmem.g(data[i:], 1)
     if WAY == 2:
         shmem.get(copy[i : i + 1], data[i : i + 1], 1)
+    elif WAY == 4:  # of PE 0 it has nothing
+        shmem.multimem_reduce(copy[i : i + 1], data[i : i + 1], shmem.TEAM_WORLD, "sum")
     else:
         shmem.iget(copy[i:], data[i:], 1, 1, 1, 1)
     return copy[i]

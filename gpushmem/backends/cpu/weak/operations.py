@@ -12,7 +12,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from gpushmem.backends.cpu import atomics, collectives, waits
+from gpushmem.backends.cpu import atomics, collectives, multimem, waits
 from gpushmem.backends.cpu.access import (
     BAD_SIGNAL_OP,
     TOO_SMALL,
@@ -305,6 +305,10 @@ def _iget(op: Op) -> Any:
     return iget
 
 
+def _multimem_reduce(op: Op) -> Any:
+    return multimem.reducing(as_seen, forget)
+
+
 def _iput(op: Op) -> Any:
     scope = SCOPES.index(op.scope)
 
@@ -442,8 +446,9 @@ def _any(op: Op) -> Any:
 ANY = [f"{what}_any{form}" for what in ("wait_until", "test") for form in ("", "_vector")]
 BODIES: dict[str, Callable[[Op], Any]] = {
     "p": _p, "put": _put, "put_signal": _put_signal, "signal_op": _signal_op, "iput": _iput,
-    "g": _g, "get": _get, "iget": _iget, "fence": _fence, "flush": _flush, "quiet": _quiet,
-    "barrier": _barrier, "barrier_all": _barrier, **dict.fromkeys(atomics.BODIES, _atomic),
+    "g": _g, "get": _get, "iget": _iget, "multimem_reduce": _multimem_reduce,
+    "fence": _fence, "flush": _flush, "quiet": _quiet, "barrier": _barrier,
+    "barrier_all": _barrier, **dict.fromkeys(atomics.BODIES, _atomic),
     **dict.fromkeys(ANY, _any),
 }  # fmt: skip
 
