@@ -32,10 +32,9 @@ What a PE sends, for n PEs and arrays of S bytes in P pieces:
 
 There are n - 1 additions for each element, on one PE; with one shot, on each. All PEs add up the
 addends of an element in the same order, or take one PE's sum, so all end with the same bits. One
-shot and two shot are
-those of TensorRT-LLM and vLLM for NVLink, the multicast is theirs for NVLink SHARP; the ring is of
-Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", J.
-Parallel Distrib. Comput. 69, 2009.
+shot and two shot are those of TensorRT-LLM and vLLM for NVLink, the multicast is theirs for NVLink
+SHARP; the ring is that of Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters
+of workstations", J. Parallel Distrib. Comput. 69, 2009.
 """
 
 from __future__ import annotations
