@@ -587,6 +587,26 @@ def wait_stream(stream: Any, other: Any) -> bool:
 
 
 @public
+def init_module(module: Any) -> None:
+    """Let kernels of another compiler call NVSHMEM's device functions; not collective.
+
+    `module` is code that is loaded on this PE's GPU, compiled with NVSHMEM's headers or linked with
+    its device library: an `ObjectCode` or `Kernel` of cuda.core, a `CUlibrary`, `CUmodule`,
+    `CUkernel` or `CUfunction` of cuda.bindings, or a kernel that Triton has loaded. NVSHMEM writes
+    its state there. On return its kernels may be launched, by whatever launches them, and use
+    symmetric arrays, whose addresses are in `a.__cuda_array_interface__`, for other PEs' copies in
+    that of `peer_array(a, pe)`. Kernels of `jit` need no such call.
+
+    The code must stay loaded to the end of the process, also after `finalize`: NVSHMEM keeps
+    writing there. `module` is kept alive; do not unload it. Call it for each PE and module, before
+    the first launch. It may wait for all kernels of this GPU, as `preload` does. Raises
+    `ArgumentError` for code in which NVSHMEM does not find its own, and `BackendUnavailable` on
+    backends other than "nvshmem". NVSHMEM 3: nvshmemx_cumodule_init, nvshmemx_culibrary_init.
+    """
+    current("init_module").backend.init_module(module)
+
+
+@public
 def tuning() -> Tuning:
     """How kernels that communicate are best launched on the backend in use: blocks, threads, sizes.
 

@@ -124,6 +124,12 @@ class Backend(Protocol):
         without kernels raises `ShmemError`.
         """
 
+    def init_module(self, module: Any) -> None:
+        """Let code of another compiler, loaded on the GPU, call NVSHMEM's device functions.
+
+        A backend without such code raises `hostcalls.no_modules`.
+        """
+
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
         """Host side of an operation; its `arguments`, by name, are not checked yet.
 

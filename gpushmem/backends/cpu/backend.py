@@ -29,7 +29,7 @@ from gpushmem.backends.cpu.teams import Teams
 from gpushmem.backends.cpu.weak import weak_memory, weaken_kernels
 from gpushmem.backends.cpu.world import World
 from gpushmem.backends.host_arguments import checked
-from gpushmem.backends.hostcalls import check_buffer
+from gpushmem.backends.hostcalls import check_buffer, no_modules
 from gpushmem.diagnosis.account import Accountant
 from gpushmem.diagnosis.arrays import Arrays
 from gpushmem.diagnosis.asking import Asking
@@ -260,6 +260,9 @@ class CpuBackend:
             self._submit(stream, kernel.prepare(shape, args, world))
 
         return checked
+
+    def init_module(self, module: Any) -> None:
+        raise no_modules(self.name)
 
     def _submit(self, stream: Any, launch: Running) -> None:
         """Queue a launch; synchronising raises its error, in terms of the operation that failed."""

@@ -14,7 +14,7 @@ import numpy as np
 from gpushmem.arguments import shown
 from gpushmem.backends.base import Shape
 from gpushmem.backends.host_arguments import checked
-from gpushmem.backends.hostcalls import check_buffer
+from gpushmem.backends.hostcalls import check_buffer, no_modules
 from gpushmem.backends.null.operations import OPERATIONS, Here
 from gpushmem.backends.null.teams import Teams
 from gpushmem.errors import (
@@ -124,6 +124,9 @@ class NullBackend:
             f"kernel {kernel.__name__}: the null backend runs no kernels: use the backend cpu "
             "(GPUSHMEM_BACKEND=cpu), or nvshmem on a GPU"
         )
+
+    def init_module(self, module: Any) -> None:
+        raise no_modules(self.name)
 
     # --- host side of the operations
 

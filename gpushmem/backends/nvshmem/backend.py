@@ -28,7 +28,7 @@ from gpushmem.backends.hostcalls import (
     not_symmetric,
     unreachable,
 )
-from gpushmem.backends.nvshmem import transport
+from gpushmem.backends.nvshmem import modules, transport
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.blocks import Registered
 from gpushmem.backends.nvshmem.device import Device, Stream
@@ -319,6 +319,9 @@ class NvshmemBackend:
         shape = shape_of(grid, block, dynamic_shared)
         cuda = self._device.stream_of(stream)
         return kernel.prepare(self._loader, shape, cuda, tuple(map(as_gpu, args)))
+
+    def init_module(self, module: Any) -> None:
+        modules.init_module(module, self._device)
 
     # --- host side of the operations
 

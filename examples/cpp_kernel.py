@@ -1,0 +1,87 @@
+"""Launch a CUDA C++ kernel between two Numba kernels, on the same symmetric arrays; on GPUs only.
+
+gpushmem run --backend nvshmem -n 2 examples/cpp_kernel.py
+"""
+
+import numpy as np
+from numba import cuda
+
+import gpushmem as shmem
+
+N = 1000
+PUT_RIGHT = r"""
+#include <nvshmem.h>
+
+extern "C" __global__ void put_right(float *dst, const float *src, size_t n, uint64_t *ready)
+{
+    int right = (nvshmem_my_pe() + 1) % nvshmem_n_pes();
+    nvshmemx_float_put_signal_block(dst, src, n, ready, 1, NVSHMEM_SIGNAL_SET, right);
+}
+"""
+
+
+@shmem.jit
+def fill(src):
+    i = cuda.grid(1)
+    if i < src.size:
+        src[i] = 1000 * shmem.my_pe() + i
+
+
+@shmem.jit
+def double(dst, ready):
+    i = cuda.threadIdx.x
+    if i == 0:
+        shmem.signal_wait_until(ready, shmem.CMP_EQ, 1)
+    cuda.syncthreads()
+    while i < dst.size:
+        dst[i] *= 2
+        i += cuda.blockDim.x
+
+
+def compiled(arch):
+    """The C++ as machine code for "sm_90", say; needs no GPU.
+
+    The macro makes NVSHMEM's headers contain the device functions: nothing has to be linked.
+    """
+    from cuda.core import Program, ProgramOptions
+    from cuda.pathfinder import find_nvidia_header_directory
+
+    headers = [find_nvidia_header_directory(name) for name in ("nvshmem", "cccl", "cudart")]
+    macro = "__NVSHMEM_NUMBA_SUPPORT__"
+    options = ProgramOptions(std="c++17", arch=arch, include_path=headers, define_macro=macro)
+    return Program(PUT_RIGHT, "c++", options).compile("cubin")
+
+
+def address(array):
+    return array.__cuda_array_interface__["data"][0]
+
+
+def main(world):
+    src, dst = shmem.empty(N, "float32"), shmem.empty(N, "float32")
+    ready = shmem.zeros(1, "uint64")
+    if not hasattr(src, "__cuda_array_interface__"):
+        if world.my_pe == 0:
+            print("cpp_kernel: the C++ kernel needs a GPU, and the backend nvshmem")
+        return
+
+    from cuda.core import Device, LaunchConfig, launch
+
+    arch = "sm_{}{}".format(*Device().compute_capability)
+    put_right = compiled(arch).get_kernel("put_right")
+    shmem.init_module(put_right)
+    stream = shmem.stream()
+    fill[4, 256, stream](src)
+    config = LaunchConfig(grid=1, block=256)
+    launch(stream, config, put_right, address(dst), address(src), N, address(ready))
+    double[1, 256, stream](dst, ready)
+    stream.synchronize()
+
+    left = (world.my_pe - 1) % world.n_pes
+    np.testing.assert_array_equal(dst.numpy(), 2 * (1000 * left + np.arange(N)))
+    print(f"PE {world.my_pe}: the C++ kernel of PE {left} has put {N} numbers here")
+    world.barrier()
+
+
+if __name__ == "__main__":
+    with shmem.session() as world:
+        main(world)
