@@ -1,4 +1,4 @@
-"""Launch a CUDA C++ kernel between two Numba kernels, on the same symmetric arrays; on GPUs only.
+"""Launch a CUDA C++ kernel between two Numba kernels, on the same symmetric arrays; needs a GPU.
 
 gpushmem run --backend nvshmem -n 2 examples/cpp_kernel.py
 """
@@ -9,7 +9,7 @@ from numba import cuda
 import gpushmem as shmem
 
 N = 1000
-PUT_RIGHT = r"""
+CPP = r"""
 #include <nvshmem.h>
 
 extern "C" __global__ void put_right(float *dst, const float *src, size_t n, uint64_t *ready)
@@ -28,6 +28,12 @@ def fill(src):
 
 
 @shmem.jit
+def put_right_in_python(dst, src, ready):
+    right = (shmem.my_pe() + 1) % shmem.n_pes()
+    shmem.put_signal_block(dst, src, ready, 1, shmem.SIGNAL_SET, right)
+
+
+@shmem.jit
 def double(dst, ready):
     i = cuda.threadIdx.x
     if i == 0:
@@ -39,7 +45,7 @@ def double(dst, ready):
 
 
 def compiled(arch):
-    """The C++ as machine code for "sm_90", say; needs no GPU.
+    """The C++ as machine code for "sm_90", say. This needs no GPU.
 
     The macro makes NVSHMEM's headers contain the device functions: nothing has to be linked.
     """
@@ -49,37 +55,33 @@ def compiled(arch):
     headers = [find_nvidia_header_directory(name) for name in ("nvshmem", "cccl", "cudart")]
     macro = "__NVSHMEM_NUMBA_SUPPORT__"
     options = ProgramOptions(std="c++17", arch=arch, include_path=headers, define_macro=macro)
-    return Program(PUT_RIGHT, "c++", options).compile("cubin")
+    return Program(CPP, "c++", options).compile("cubin")
 
 
-def address(array):
-    return array.__cuda_array_interface__["data"][0]
+def put_right(stream, dst, src, ready):
+    """Launch the C++ kernel."""
+    from cuda.core import Device, LaunchConfig, launch
+
+    kernel = compiled("sm_{}{}".format(*Device().compute_capability)).get_kernel("put_right")
+    shmem.init_module(kernel)
+    to, from_, signal = (a.__cuda_array_interface__["data"][0] for a in (dst, src, ready))
+    launch(stream, LaunchConfig(grid=1, block=256), kernel, to, from_, src.size, signal)
 
 
 def main(world):
     src, dst = shmem.empty(N, "float32"), shmem.empty(N, "float32")
-    ready = shmem.zeros(1, "uint64")
-    if not hasattr(src, "__cuda_array_interface__"):
-        if world.my_pe == 0:
-            print("cpp_kernel: the C++ kernel needs a GPU, and the backend nvshmem")
-        return
-
-    from cuda.core import Device, LaunchConfig, launch
-
-    arch = "sm_{}{}".format(*Device().compute_capability)
-    put_right = compiled(arch).get_kernel("put_right")
-    shmem.init_module(put_right)
-    stream = shmem.stream()
+    ready, stream = shmem.zeros(1, "uint64"), shmem.stream()
     fill[4, 256, stream](src)
-    config = LaunchConfig(grid=1, block=256)
-    launch(stream, config, put_right, address(dst), address(src), N, address(ready))
+    if hasattr(src, "__cuda_array_interface__"):
+        put_right(stream, dst, src, ready)
+    else:
+        if world.my_pe == 0:
+            print("no GPU: a Numba kernel takes the place of the one in C++")
+        put_right_in_python[1, 256, stream](dst, src, ready)
     double[1, 256, stream](dst, ready)
-    stream.synchronize()
 
     left = (world.my_pe - 1) % world.n_pes
     np.testing.assert_array_equal(dst.numpy(), 2 * (1000 * left + np.arange(N)))
-    print(f"PE {world.my_pe}: the C++ kernel of PE {left} has put {N} numbers here")
-    world.barrier()
 
 
 if __name__ == "__main__":
