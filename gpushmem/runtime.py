@@ -560,8 +560,12 @@ def unregister(array: Any) -> None:
 
 
 @public
-def stream() -> Any:
+def stream(priority: int = 0) -> Any:
     """Create a stream: work submitted to it runs in order, concurrently with other streams.
+
+    On a GPU blocks of a stream with a lower number as `priority` are started before waiting blocks
+    of others; the range, -5 to 0 on current GPUs, is that of CUDA's cuCtxGetStreamPriorityRange.
+    Without a GPU it has no effect. Raises `ArgumentError` for a number outside of it.
 
     Pass it to launches, `kernel[grid, block, stream](...)`, and to operations, `stream=`, which
     then return immediately, without a result. `s.synchronize()` waits for the stream and raises the
@@ -570,7 +574,7 @@ def stream() -> Any:
     without a stream use the default stream (0). It waits for all other streams, and they wait for
     it, as in CUDA. Not collective; a stream is released with the last reference.
     """
-    return current("stream").backend.stream()
+    return current("stream").backend.stream(integer("stream: priority", priority))
 
 
 @public

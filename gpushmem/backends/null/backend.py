@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.arguments import shown
-from gpushmem.backends.base import Shape
+from gpushmem.arguments import integer, shown
+from gpushmem.artifacts.shape import PRIORITIES
+from gpushmem.backends.base import Config, Shape
 from gpushmem.backends.host_arguments import checked
 from gpushmem.backends.hostcalls import check_buffer, no_modules
 from gpushmem.backends.null.operations import OPERATIONS, Here
@@ -108,7 +109,8 @@ class NullBackend:
 
     # --- kernels: none
 
-    def stream(self) -> Stream:
+    def stream(self, priority: int) -> Stream:
+        integer("stream: priority", priority, *PRIORITIES)
         return Stream()
 
     def wait_stream(self, stream: Any, other: Any) -> bool:
@@ -118,7 +120,7 @@ class NullBackend:
         return py_func
 
     def prepare(
-        self, kernel: Callable[..., Any], config: tuple[Any, ...], args: tuple[Any, ...]
+        self, kernel: Callable[..., Any], config: Config, args: tuple[Any, ...]
     ) -> Callable[[], None]:
         raise ShmemError(
             f"kernel {kernel.__name__}: the null backend runs no kernels: use the backend cpu "
