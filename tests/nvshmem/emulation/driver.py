@@ -61,7 +61,8 @@ class Launch:
 
 def _read(pointer) -> Launch:
     raw = pointer.contents
-    data = ctypes.string_at(ctypes.addressof(raw) + ctypes.sizeof(_Launch), raw.n_bytes)
+    end = _Launch.replayed.offset + _Launch.replayed.size
+    data = ctypes.string_at(ctypes.addressof(raw) + end, raw.n_bytes)
     at = [(raw.offsets[i], raw.sizes[i]) for i in range(raw.n_params)]
     return Launch(
         raw.name.decode(), tuple(raw.grid), tuple(raw.block), tuple(raw.cluster),

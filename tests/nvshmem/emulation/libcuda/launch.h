@@ -12,7 +12,7 @@ struct launch {
     uint32_t cluster[3];
     uint32_t dynamic_shared, cooperative, dependent, n_params, n_bytes;
     int32_t carveout, device, replayed; /* `replayed`: out of a graph */
-    unsigned char bytes[];    /* of the parameters, each at its offset */
+    unsigned char bytes[];              /* of the parameters, each at its offset */
 };
 
 #endif
