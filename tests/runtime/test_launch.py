@@ -62,6 +62,38 @@ def test_attributes_of_a_launch_have_no_effect_without_a_gpu(alone):
     assert repr(count.configure(2, 1, cluster=2)) == "<kernel count[2, 1, 0, 0, 2, False]>"
 
 
+def test_a_dependent_launch_may_wait_for_the_one_before(run_pes):
+    def body():
+        from llvmlite import ir
+        from numba.cuda import types
+        from numba.cuda.extending import intrinsic
+
+        @intrinsic
+        def wait_for_the_one_before(typingctx):
+            def codegen(context, builder, sig, args):
+                nothing = ir.FunctionType(ir.VoidType(), [])
+                text = "griddepcontrol.wait;"
+                builder.call(ir.InlineAsm(nothing, text, "~{memory}", side_effect=True), [])
+                return context.get_dummy_value()
+
+            return types.none(), codegen
+
+        @shmem.jit
+        def add(x):
+            wait_for_the_one_before()
+            x[0] += 1
+
+        shmem.init()
+        x, stream = shmem.zeros(1), shmem.stream()
+        for _ in range(3):
+            add.configure(1, 1, stream, programmatic_stream_serialization=True)(x)
+        result = x.numpy()[0]
+        shmem.finalize()
+        return result
+
+    assert run_pes(1, body) == [3]
+
+
 @pytest.mark.parametrize(
     ("grid", "cluster", "said"),
     [
