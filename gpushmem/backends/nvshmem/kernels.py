@@ -26,7 +26,7 @@ from gpushmem.errors import ArgumentError
 
 __all__ = ["Kernel", "Loader"]
 
-CARVEOUT, PDL = "shared_memory_carveout", "programmatic_stream_serialization"
+PDL = "programmatic_stream_serialization"
 LANES = 32  # threads of a warp
 PLAIN_SHARED = 48 << 10  # bytes of shared memory that a block can have by default
 WORKSPACE = "gpushmem_workspace"  # see `device_calls.EXTRA`
@@ -54,7 +54,8 @@ class Loaded:
         kernel, what = driver.CUkernel(int(self.kernel.handle)), "loading a kernel"
         check(driver.cuFuncLoad(check(driver.cuKernelGetFunction(kernel), what)), what)
         which = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-        check(driver.cuKernelSetAttribute(which, carveout, kernel, device.number), what)
+        if carveout != -1:  # which is the driver's default
+            check(driver.cuKernelSetAttribute(which, carveout, kernel, device.number), what)
         self.shared = self.kernel.attributes.shared_size_bytes
         self._dynamic_shared = PLAIN_SHARED - self.shared  # what a launch may ask for
         if about["shims"]:
@@ -174,8 +175,8 @@ class Kernel:
 
     def __init__(self, py_func: Callable[..., Any], options: dict[str, Any]) -> None:
         self.py_func, self.name = py_func, py_func.__name__
-        self.options = {k: v for k, v in options.items() if k not in ("collective", CARVEOUT)}
-        self.carveout = carveout(options.get(CARVEOUT, -1))
+        self.options = aot.code_options(options)
+        self.carveout = carveout(options.get("shared_memory_carveout", -1))
         self.collective = bool(options.get("collective"))
         self._loaded: dict[tuple[Any, ...], Loaded] = {}
 
@@ -192,8 +193,8 @@ class Kernel:
         loaded = self._loaded.get(key)
         if loaded is None:
             self._check_types(argtypes)
-            load = loader.load(self.py_func, argtypes, self.options, self.carveout)
-            loaded = self._loaded[key] = load
+            loaded = loader.load(self.py_func, argtypes, self.options, self.carveout)
+            self._loaded[key] = loaded
         if shape.threads % LANES:
             loader.check_warps(self.name, loaded, shape.threads)
         if shape.dynamic_shared:
