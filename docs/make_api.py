@@ -215,8 +215,8 @@ HOST = {
     ],
     "Other memory": ["device_array", "to_device", "register", "unregister", "on_device"],
     "Arrays": ["DeviceArray", "SymmetricArray", "MulticastArray"],
-    "Kernels": ["jit", "gpushmem.kernel:Kernel", "gpushmem.kernel:Launch", "preload", "tuning",
-                "Tuning"],
+    "Kernels": ["jit", "gpushmem.kernel:Kernel", "gpushmem.kernel:Launch", "preload",
+                "init_module", "tuning", "Tuning"],
     "Streams and waiting": ["stream", "wait_stream", "synchronize", "set_timeout"],
     "Teams": ["Team"],
 }  # fmt: skip

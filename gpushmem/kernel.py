@@ -10,7 +10,7 @@ import numpy as np
 
 from gpushmem import runtime
 from gpushmem.arguments import public, shown
-from gpushmem.backends.base import Backend, DeviceFunction
+from gpushmem.backends.base import Backend, Config, DeviceFunction
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.memory.array import unwrap
 from gpushmem.memory.tensors import in_host_memory, memory_of
@@ -54,6 +54,36 @@ class Kernel:
             )
         return Launch(self, config)
 
+    @public
+    def configure(
+        self,
+        grid: Any,
+        block: Any,
+        stream: Any = 0,
+        dynamic_shared_bytes: int = 0,
+        *,
+        cluster: Any = None,
+        programmatic_stream_serialization: bool = False,
+    ) -> Launch:
+        """Return `kernel[grid, block, stream, dynamic_shared_bytes]` with further attributes.
+
+        `cluster`, an integer or a tuple of up to three, makes thread block clusters of so many
+        blocks, 8 at most; `grid` counts blocks, and must be divisible by it. With
+        `programmatic_stream_serialization` the kernel may begin before the one before it on the
+        stream has ended, and must then call `griddepcontrol.wait` before it uses what that
+        writes (CUDA: programmatic dependent launch). The names are those of cuda.core's
+        `LaunchConfig`, in which `grid` counts clusters. On GPUs both need compute capability 9.0,
+        and the latter cuda-core 1.2. Without a GPU they are checked and have no effect. Raises
+        `ArgumentError` at the launch. Numba: `Dispatcher.configure`; CUDA: cuLaunchKernelEx.
+        """
+        if not isinstance(programmatic_stream_serialization, bool):
+            raise ArgumentError(
+                f"kernel {self.py_func.__name__}: programmatic_stream_serialization must be True "
+                f"or False, not {shown(programmatic_stream_serialization)}"
+            )
+        more = cluster, programmatic_stream_serialization
+        return Launch(self, Config(grid, block, stream, dynamic_shared_bytes, *more))
+
     def __repr__(self) -> str:
         return f"<kernel {self.py_func.__name__}>"
 
@@ -76,7 +106,7 @@ class Kernel:
             prepared = self._prepared[backend.name] = backend.kernel(self.py_func, self.options)
         for hook in launch_hooks:
             hook(self, native)
-        return backend.prepare(prepared, config, native)
+        return backend.prepare(prepared, Config(*config), native)
 
     def _launch(self, config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
         backend = self._backend()
@@ -188,7 +218,9 @@ def jit(func: Any = None, *, device: bool = False, **options: Any) -> Any:
     """Make a kernel of a Python function, or with `device=True` a function kernels can call.
 
     The function is written for `numba.cuda`. Options are those of `numba.cuda.jit`: `fastmath`
-    and `debug` (index checks) count on every backend, others where they mean something. With
+    and `debug` (index checks) count on every backend, others where they mean something, such as
+    `shared_memory_carveout`: the percentage of a multiprocessor's L1 cache to be used as shared
+    memory, "MaxShared" or "MaxL1", on GPUs. With
     `collective=True` all blocks of a launch run at the same time, which is needed if blocks wait
     for other blocks (NVSHMEM 3: nvshmemx_collective_launch): a grid that is too large for that
     raises `ArgumentError` at the launch; the message says how many blocks are possible. The kernel

@@ -560,8 +560,12 @@ def unregister(array: Any) -> None:
 
 
 @public
-def stream() -> Any:
+def stream(priority: int = 0) -> Any:
     """Create a stream: work submitted to it runs in order, concurrently with other streams.
+
+    On a GPU blocks of a stream with a lower number as `priority` are started before waiting blocks
+    of others; the range, -5 to 0 on current GPUs, is that of CUDA's cuCtxGetStreamPriorityRange.
+    Without a GPU it has no effect. Raises `ArgumentError` for a number outside of it.
 
     Pass it to launches, `kernel[grid, block, stream](...)`, and to operations, `stream=`, which
     then return immediately, without a result. `s.synchronize()` waits for the stream and raises the
@@ -570,7 +574,7 @@ def stream() -> Any:
     without a stream use the default stream (0). It waits for all other streams, and they wait for
     it, as in CUDA. Not collective; a stream is released with the last reference.
     """
-    return current("stream").backend.stream()
+    return current("stream").backend.stream(integer("stream: priority", priority))
 
 
 @public
@@ -584,6 +588,26 @@ def wait_stream(stream: Any, other: Any) -> bool:
     cudaEventRecord, cudaStreamWaitEvent.
     """
     return bool(current("wait_stream").backend.wait_stream(stream, other))
+
+
+@public
+def init_module(module: Any) -> None:
+    """Let kernels of another compiler call NVSHMEM's device functions; not collective.
+
+    `module` is code that is loaded on this PE's GPU, compiled with NVSHMEM's headers or linked with
+    its device library: an `ObjectCode` or `Kernel` of cuda.core, a `CUlibrary`, `CUmodule`,
+    `CUkernel` or `CUfunction` of cuda.bindings, or a kernel that Triton has loaded. NVSHMEM writes
+    its state there. On return its kernels may be launched, by whatever launches them, and use
+    symmetric arrays, whose addresses are in `a.__cuda_array_interface__`, for other PEs' copies in
+    that of `peer_array(a, pe)`. Kernels of `jit` need no such call.
+
+    The code must stay loaded to the end of the process, also after `finalize`: NVSHMEM keeps
+    writing there. `module` is kept alive; do not unload it. Call it for each PE and module, before
+    the first launch. It may wait for all kernels of this GPU, as `preload` does. Raises
+    `ArgumentError` for code in which NVSHMEM does not find its own, and `BackendUnavailable` on
+    backends other than "nvshmem". NVSHMEM 3: nvshmemx_cumodule_init, nvshmemx_culibrary_init.
+    """
+    current("init_module").backend.init_module(module)
 
 
 @public

@@ -101,7 +101,7 @@ ROOMS = {
         "job", "lines", "ops", "store", "settings", "size", "arguments", "errors",
     ],
     "backends/nvshmem": [
-        "backends", "artifacts", "job", "ops", "store", "settings", "size", "errors",
+        "backends", "artifacts", "job", "ops", "store", "settings", "size", "arguments", "errors",
     ],
     "backends/nvshmem_cpu": [
         "backends", "backends/nvshmem", "diagnosis", "simt/bitcode", "simt/intrinsics", "simt/run",

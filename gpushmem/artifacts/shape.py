@@ -1,4 +1,4 @@
-"""A launch's grid and block, checked against CUDA's limits."""
+"""A launch's shape and other attributes, checked against CUDA's limits."""
 
 from __future__ import annotations
 
@@ -9,19 +9,28 @@ from typing import Any
 from gpushmem.arguments import integer, shown
 from gpushmem.errors import ArgumentError
 
-__all__ = ["AXES", "LIMITS", "MAX_THREADS", "LaunchShape", "shape_of"]
+__all__ = [
+    "AXES", "CLUSTERS", "LIMITS", "MAX_THREADS", "PRIORITIES", "LaunchShape", "carveout",
+    "shape_of",
+]  # fmt: skip
 
 MAX_THREADS = 1024  # in a block
 AXES = ("x", "y", "z")
-LIMITS = {"grid": (2**31 - 1, 65535, 65535), "block": (1024, 1024, 64)}
+MAX_CLUSTER = 8  # blocks of a cluster, on every GPU that has clusters
+CLUSTERS = (9, 0)  # the compute capability from which on there are clusters, and dependent launches
+LIMITS = {
+    "grid": (2**31 - 1, 65535, 65535), "block": (1024, 1024, 64), "cluster": (MAX_CLUSTER,) * 3,
+}  # fmt: skip
+PRIORITIES = -5, 0  # of streams: the highest and the lowest, of current GPUs
+CARVEOUTS = {"default": -1, "maxl1": 0, "maxshared": 100}  # Numba's names
 
 Dim = tuple[int, ...]
 
 
 class LaunchShape:
-    """A checked launch configuration: grid, block, dynamic shared bytes."""
+    """A checked launch configuration: grid, block, dynamic shared bytes, blocks of a cluster."""
 
-    def __init__(self, grid: Any, block: Any, dynamic_shared: int = 0) -> None:
+    def __init__(self, grid: Any, block: Any, dynamic_shared: int = 0, cluster: Any = None) -> None:
         self.grid, self.block = _dim("grid", grid), _dim("block", block)
         self.dynamic_shared = integer("dynamic shared memory", dynamic_shared)
         self.threads = math.prod(self.block)
@@ -34,16 +43,44 @@ class LaunchShape:
             raise ArgumentError(
                 f"dynamic shared memory must be 0 bytes or more, not {self.dynamic_shared}"
             )
+        self.cluster = None if cluster is None else self._clusters(cluster)
+
+    def _clusters(self, cluster: Any) -> Dim:
+        sizes = _dim("cluster", cluster)
+        if math.prod(sizes) > MAX_CLUSTER:
+            raise ArgumentError(
+                f"a cluster of {' x '.join(map(str, sizes))} has {math.prod(sizes)} blocks; at "
+                f"most {MAX_CLUSTER} are possible"
+            )
+        for axis, blocks, size in zip(AXES, self.grid, sizes, strict=True):
+            if blocks % size:
+                raise ArgumentError(
+                    f"grid dimension {axis} is {blocks}, which is not divisible by the cluster's "
+                    f"{size}: the grid counts blocks"
+                )
+        return sizes
 
 
-def shape_of(grid: Any, block: Any, dynamic_shared: int = 0) -> LaunchShape:
+def carveout(value: Any) -> int:
+    """The percentage of shared memory for an argument of `jit`, -1 for CUDA's default."""
+    if isinstance(value, str) and value.lower() in CARVEOUTS:
+        return CARVEOUTS[value.lower()]
+    if isinstance(value, int) and -1 <= value <= 100:
+        return int(value)
+    raise ArgumentError(
+        "jit: shared_memory_carveout must be 0 to 100 (percent), -1 or 'default', 'MaxL1' or "
+        f"'MaxShared', not {shown(value)}"
+    )
+
+
+def shape_of(grid: Any, block: Any, dynamic_shared: int = 0, cluster: Any = None) -> LaunchShape:
     """Check a launch configuration; raises `ArgumentError` naming the value and the limit."""
     try:
-        return _shape_of(grid, block, dynamic_shared)
+        return _shape_of(grid, block, dynamic_shared, cluster)
     except ArgumentError:
         raise
     except Exception:  # noqa: BLE001  (a list, say, which cannot be remembered)
-        return LaunchShape(grid, block, dynamic_shared)
+        return LaunchShape(grid, block, dynamic_shared, cluster)
 
 
 _shape_of = lru_cache(maxsize=1024, typed=True)(LaunchShape)

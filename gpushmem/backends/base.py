@@ -12,17 +12,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from gpushmem.ops import Op
 
-__all__ = ["GAP", "Backend", "DeviceFunction", "Shape"]
+__all__ = ["GAP", "Backend", "Config", "DeviceFunction", "Shape"]
 
 GAP = 256  # bytes between symmetric arrays, where what goes past their ends is to be seen
 
 Shape = tuple[int, ...]
+
+
+class Config(NamedTuple):
+    """A launch configuration, as it was given."""
+
+    grid: Any
+    block: Any
+    stream: Any = 0
+    dynamic_shared: Any = 0  # bytes
+    cluster: Any = None
+    programmatic_stream_serialization: bool = False
 
 
 class DeviceFunction:
@@ -91,8 +102,11 @@ class Backend(Protocol):
     def unregister(self, native: Any) -> None:
         """Undo `register`. No stream of this PE uses the memory any more."""
 
-    def stream(self) -> Any:
-        """Make a stream: an object with `synchronize()`, which launches and operations take."""
+    def stream(self, priority: int) -> Any:
+        """Make a stream: an object with `synchronize()`, which launches and operations take.
+
+        Raises `ArgumentError` for a priority that there is not.
+        """
 
     def wait_stream(self, stream: Any, other: Any) -> bool:
         """Order `stream` after `other`, whatever launches take as one; False: they are the same."""
@@ -115,13 +129,16 @@ class Backend(Protocol):
         Raises `ArgumentError` for options of `jit` that are not known.
         """
 
-    def prepare(
-        self, kernel: Any, config: tuple[Any, ...], args: tuple[Any, ...]
-    ) -> Callable[[], None]:
+    def prepare(self, kernel: Any, config: Config, args: tuple[Any, ...]) -> Callable[[], None]:
         """Make a launch, to be called any number of times; it keeps the arguments alive.
 
-        `config` is grid, block, stream (0 for the default one), dynamic shared bytes. A backend
-        without kernels raises `ShmemError`.
+        A backend without kernels raises `ShmemError`.
+        """
+
+    def init_module(self, module: Any) -> None:
+        """Let code of another compiler, loaded on the GPU, call NVSHMEM's device functions.
+
+        A backend without such code raises `hostcalls.no_modules`.
         """
 
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:

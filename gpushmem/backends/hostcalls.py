@@ -16,13 +16,21 @@ import numpy as np
 from numba import cuda
 
 from gpushmem.backends.code import with_signature
-from gpushmem.errors import ArgumentError, SymmetryError
+from gpushmem.errors import ArgumentError, BackendUnavailable, SymmetryError
 from gpushmem.ops import Op
 from gpushmem.ops.roles import Reduction
 from gpushmem.ops.row import ON_THE_HOST
 from gpushmem.ops.team import Team
 
 Array = np.ndarray[Any, Any]
+
+
+def no_modules(backend: str) -> BackendUnavailable:
+    """The error of a backend that runs no code of other compilers."""
+    return BackendUnavailable(
+        f"init_module: the backend {backend} runs no machine code of GPUs: use the backend "
+        "nvshmem, on a GPU"
+    )
 
 
 def host_kernel(op: Op, params: tuple[str, ...], reduction: str | None, returns: bool) -> Any:

@@ -140,13 +140,9 @@ def _in_a_pe(
     job = current()
     first = job.my_pe * len(work) // job.n_pes if job is not None else 0
     return [
-        aot.build(kernel.py_func, types, _options(kernel), arch, kinds)
+        aot.build(kernel.py_func, types, aot.code_options(kernel.options), arch, kinds)
         for kernel, types, arch in work[first:] + work[:first]
     ]
-
-
-def _options(kernel: Kernel) -> dict[str, Any]:
-    return {name: value for name, value in kernel.options.items() if name != "collective"}
 
 
 def _launched_by(run: Any) -> list[Wanted]:

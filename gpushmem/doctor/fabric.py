@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from gpushmem.doctor import nvshmem
-from gpushmem.doctor.check import ENV, INSTALL, NO_GPU, Finding, check, na, ok, problem
+from gpushmem.doctor.check import ENV, INSTALL, NO_GPU, Finding, check, na, ok, problem, warning
 from gpushmem.doctor.gpus import driver_version
-from gpushmem.doctor.network import Port, ports
+from gpushmem.doctor.network import ROCE_HEADERS, ROCE_MTUS, Port, ports
 from gpushmem.doctor.software import library
 from gpushmem.doctor.system import System
+
+MTU_SOURCE = "https://github.com/torvalds/linux/blob/master/include/rdma/ib_addr.h"
 
 
 def _usable(system: System) -> list[Port]:
@@ -53,6 +55,29 @@ def _described(found: list[Port]) -> str:
     told = [f"{port.name} {port.state} {port.link_layer}" for port in found[:4]]
     more = f", {len(found) - 4} more" if len(found) > 4 else ""
     return ", ".join(told) + more
+
+
+@check("mtu", "MTU of RoCE ports", "nvshmem", MTU_SOURCE)
+def mtu(system: System, n_pes: int) -> Finding:
+    """The payload of a RoCE packet is 256, 512, 1024, 2048 or 4096 bytes: the largest that fits the
+    interface's MTU with 96 bytes of headers, so 1024 with Ethernet's usual 1500. Large messages are
+    fastest with 4096, and both ends of a connection use the smaller of theirs.
+    """
+    if driver_version(system) is None:
+        return na(NO_GPU)
+    found = [(port, port.packet) for port in _usable(system) if port.link_layer == "Ethernet"]
+    known = [(port, size) for port, size in found if size is not None]
+    if not known:
+        return na("no RoCE port" if not found else "unknown")
+    told = ", ".join(f"{port.name}: MTU {port.mtu}, packets of {size}" for port, size in known[:4])
+    best = max(ROCE_MTUS)
+    if min(size for _, size in known) < best:
+        return warning(
+            told,
+            f"Set an MTU of {best + ROCE_HEADERS} or more, usually 9000 (ip link set INTERFACE mtu "
+            "9000), on all nodes and switch ports.",
+        )
+    return ok(told)
 
 
 @check("transport", "Transport between nodes", "nvshmem", ENV)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 
 from gpushmem import settings
 from gpushmem.doctor import nvshmem
 from gpushmem.doctor.check import ENV, NO_GPU, Finding, check, na, ok, problem, warning
 from gpushmem.doctor.gpus import gpus
-from gpushmem.doctor.machine import cgroup_value, cores, kernel, limit, memory
+from gpushmem.doctor.machine import cgroup_value, cores, kernel, left_behind, limit, memory
 from gpushmem.doctor.system import PROBES, System
 from gpushmem.errors import ArgumentError
 from gpushmem.size import format_size
@@ -17,6 +18,12 @@ PAGE = "docs/architecture.md"
 MAPPINGS = 2 * 16384 + 8192  # fiber stacks with their guard pages, plus libraries
 SHM = "/dev/shm"  # noqa: S108
 PLATFORM = ("Linux", "x86_64")
+OMPI_FAQ = "https://docs.open-mpi.org/en/main/tuning-apps/networking/shared-memory.html"
+SHM_NEEDED = 32 << 20  # bytes: below that NCCL's and MPI's own files do not fit
+# Files of NCCL, NVSHMEM, UCX, Open MPI, MPICH, PSM and PyTorch.
+LEFT = re.compile(
+    r"nccl-|nvshmem|ucx_shm|vader_segment|sm_segment|osc_sm|mpich_shar|Intel_MPI|psm[23]_shm|torch_"
+)
 
 
 def _heap(system: System) -> int:
@@ -72,6 +79,31 @@ def heaps(system: System, n_pes: int) -> Finding:
             "unless only a part of the heaps is used.",
         )
     return ok(told)
+
+
+@check("shm", "Shared memory of other libraries", "both", OMPI_FAQ)
+def left_files(system: System, n_pes: int) -> Finding:
+    """NCCL, MPI libraries, UCX and PyTorch share memory through files in /dev/shm, which stay when
+    a job is killed, and take memory of the node. Reported are the files of this user that no
+    process seen from here has mapped. /dev/shm also has to have room for new ones: containers often
+    limit it to 64 MiB.
+    """
+    room = system.room(system.path(SHM))
+    files = [name for name in system.names(SHM) if LEFT.match(name)]
+    free = f"{format_size(room[1])} of {format_size(room[0])} free" if room else "unknown"
+    left = left_behind(system, SHM, files)
+    if left:
+        names, nbytes = sorted(left), format_size(sum(left.values()))
+        told = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+        return warning(
+            f"{len(left)} files of {nbytes} that no process uses: {told}; {free}",
+            "Remove them from /dev/shm, unless a job is just starting, or runs in a container.",
+        )
+    if room and room[1] < SHM_NEEDED:
+        return warning(
+            free, "Enlarge it (docker run --shm-size=1g), or remove files that nobody needs."
+        )
+    return ok(f"{free}; {len(files)} files of such libraries")
 
 
 @check("gpu_memory", "GPU memory for the heaps", "nvshmem", ENV)

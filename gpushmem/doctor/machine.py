@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from gpushmem.doctor.system import System
 
-__all__ = ["Cores", "Memory", "cgroup_value", "cores", "kernel", "limit", "memory", "numbers"]
+__all__ = [
+    "Cores", "Memory", "cgroup_value", "cores", "kernel", "left_behind", "limit", "memory",
+    "numbers",
+]  # fmt: skip
 
 UNLIMITED = 1 << 60  # cgroup version 1 writes almost 2**63 for no limit
 
@@ -124,3 +128,22 @@ def kernel(system: System) -> tuple[int, ...]:
     release = system.read("/proc/sys/kernel/osrelease") or ""
     parts = release.split("-")[0].split(".")[:2]
     return tuple(int(part) for part in parts if part.isdecimal())
+
+
+def left_behind(system: System, folder: str, names: list[str]) -> dict[str, int]:
+    """Return those of the files that are this user's and no process has mapped, with their bytes.
+
+    Processes of the same user show what they have mapped.
+    """
+    mine = {}
+    for name in names:
+        about = system.status(f"{folder}/{name}")
+        if about is not None and about[0] == os.getuid():
+            mine[name] = about[1]
+    if not mine:
+        return {}
+    maps = (system.read(f"/proc/{pid}/maps") for pid in system.names("/proc") if pid.isdecimal())
+    used = {
+        line.rpartition(f" {folder}/")[2] for text in maps if text for line in text.splitlines()
+    }
+    return {name: nbytes for name, nbytes in mine.items() if name not in used}

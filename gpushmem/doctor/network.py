@@ -7,10 +7,20 @@ from dataclasses import dataclass
 
 from gpushmem.doctor.system import System
 
-__all__ = ["Interface", "Port", "bootstrap_interface", "interfaces", "ports"]
+__all__ = [
+    "ROCE_HEADERS",
+    "ROCE_MTUS",
+    "Interface",
+    "Port",
+    "bootstrap_interface",
+    "interfaces",
+    "ports",
+]
 
 INFINIBAND = "/sys/class/infiniband"
 NET = "/sys/class/net"
+# Linux's iboe_get_mtu (include/rdma/ib_addr.h).
+ROCE_MTUS, ROCE_HEADERS = (256, 512, 1024, 2048, 4096), 96
 # Bridges and tunnels of containers and virtual machines: they do not reach another machine.
 VIRTUAL = re.compile(
     r"docker|virbr|veth|br-|cni|flannel|cali|podman|lxc|lxd|tun|tap|kube|ifb|dummy"
@@ -27,6 +37,14 @@ class Port:
     link_layer: str  # InfiniBand, or Ethernet: RoCE
     rate: str
     gids: int = 0  # how many addresses it has
+    mtu: int | None = None  # bytes; of the Ethernet interface that a RoCE port belongs to
+
+    @property
+    def packet(self) -> int | None:
+        """The largest payload of a RoCE packet in bytes: a power of two that fits, with headers."""
+        if self.mtu is None:
+            return None
+        return max((size for size in ROCE_MTUS if size + ROCE_HEADERS <= self.mtu), default=0)
 
     @property
     def name(self) -> str:
@@ -54,7 +72,16 @@ def _port(system: System, device: str, number: int) -> Port:
         system.read(f"{folder}/link_layer") or "unknown",
         system.read(f"{folder}/rate") or "unknown",
         _gids(system, folder),
+        _mtu(system, folder),
     )
+
+
+def _mtu(system: System, folder: str) -> int | None:
+    """The smallest MTU of the interfaces that a port's addresses belong to."""
+    devices = f"{folder}/gid_attrs/ndevs"
+    names = {system.read(f"{devices}/{index}") for index in system.names(devices)}
+    sizes = [system.number(f"{NET}/{name}/mtu") for name in names if name]
+    return min((size for size in sizes if size), default=None)
 
 
 def _gids(system: System, folder: str) -> int:

@@ -13,9 +13,11 @@ __all__ = [
     "RANKS",
     "Library",
     "cuda_packages",
+    "header_version",
     "launchers",
     "library",
     "nvshmem4py",
+    "nvshmem_packages",
     "ranks",
     "versions",
 ]
@@ -81,6 +83,11 @@ class Library:
     version: str | None
     files: tuple[str, ...]
 
+    def bitcode(self) -> dict[int, str]:
+        """Return the device library's files as LLVM bitcode, by architecture: 90 is sm_90."""
+        matches = (re.fullmatch(r"libnvshmem_device_sm_(\d+)\.bc", file) for file in self.files)
+        return {int(match[1]): match[0] for match in matches if match}
+
     def plugin(self, kind: str, name: str) -> str | None:
         """Return the file of a plugin: `plugin("bootstrap", "mpi")`; None if it is missing."""
         start = f"nvshmem_{kind}_{name}.so"
@@ -99,6 +106,22 @@ def library(system: System) -> Library | None:
         if any(file.startswith("libnvshmem_host") for file in files):
             return Library(folder, None, tuple(files))
     return None
+
+
+def nvshmem_packages(system: System) -> dict[str, str]:
+    """Return the installed packages of NVSHMEM's library, with their versions."""
+    return {name: v for name, v in system.packages.items() if NVSHMEM.fullmatch(name)}
+
+
+def header_version(system: System, found: Library) -> str | None:
+    """Return the version in the headers beside a library; None if it cannot be found."""
+    folder = found.folder.rpartition("/")[0]
+    text = system.read(f"{folder}/include/non_abi/nvshmem_version.h") or ""
+    parts = [
+        re.search(rf"NVSHMEM_VENDOR_{part}_VERSION (\d+)", text, re.ASCII)
+        for part in ("MAJOR", "MINOR", "PATCH")
+    ]
+    return ".".join(part[1] for part in parts if part) if all(parts) else None
 
 
 def launchers(system: System) -> dict[str, str | None]:

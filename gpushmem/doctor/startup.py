@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from gpushmem import settings
 from gpushmem.backends.nvshmem import transport, versions
 from gpushmem.doctor import nvshmem
-from gpushmem.doctor.check import ENV, FAQ, NO_GPU, Finding, check, na, ok, problem, warning
-from gpushmem.doctor.gpus import driver_version
+from gpushmem.doctor.check import (
+    ENV,
+    FAQ,
+    INSTALL,
+    NO_GPU,
+    Finding,
+    check,
+    na,
+    ok,
+    problem,
+    warning,
+)
+from gpushmem.doctor.gpus import driver_version, gpus
 from gpushmem.doctor.network import bootstrap_interface, interfaces
-from gpushmem.doctor.software import library, nvshmem4py, ranks
+from gpushmem.doctor.software import (
+    header_version,
+    library,
+    nvshmem4py,
+    nvshmem_packages,
+    ranks,
+)
 from gpushmem.doctor.system import System
 from gpushmem.errors import ArgumentError
 
+DEVICE = "libnvshmem_device"
+CAPABILITY = re.compile(r"\d{1,3}\.\d", re.ASCII).fullmatch
 SETTINGS_PAGE = "docs/settings.md"
 
 
@@ -40,6 +62,61 @@ def installed(system: System, n_pes: int) -> Finding:
         return problem(", ".join(wrong), versions.INSTALL)
     (name, version), *_ = bindings.items()
     return ok(f"{name} {version}, library {found.version or 'in ' + found.folder}")
+
+
+@check("nvshmem_files", "NVSHMEM's library and headers", "nvshmem", INSTALL)
+def files(system: System, n_pes: int) -> Finding:
+    """Host library and headers are of one version: NVSHMEM refuses kernels that were compiled with
+    another. The packages nvidia-nvshmem-cu12 and -cu13 install into the same folder, where the
+    later one replaces the files of the other; PyTorch may have brought one of them.
+    """
+    found = library(system)
+    if driver_version(system) is None or found is None:
+        return na(NO_GPU if driver_version(system) is None else "no NVSHMEM library: see nvshmem")
+    packages = nvshmem_packages(system)
+    both = " and ".join(f"{name} {version}" for name, version in sorted(packages.items()))
+    if len(packages) > 1:
+        return problem(
+            f"{both} are both installed, in one folder",
+            "Uninstall both, then install the one for the CUDA version of your other packages.",
+        )
+    headers = header_version(system, found)
+    if headers is None:
+        return ok(f"library {found.version or 'in ' + found.folder}; headers' version unknown")
+    if found.version and found.version.split(".")[:3] != headers.split("."):
+        return problem(
+            f"the headers in {found.folder.rpartition('/')[0]}/include are of {headers}, "
+            f"the library of {found.version}",
+            f"pip install --force-reinstall {both.replace(' ', '==')}",
+        )
+    return ok(f"both {headers}")
+
+
+@check("bitcode", "NVSHMEM's bitcode for the GPUs", "nvshmem", INSTALL)
+def bitcode(system: System, n_pes: int) -> Finding:
+    """NVSHMEM's library has its device functions as LLVM bitcode for the GPUs' architecture: that
+    file, or that of a lower minor version. Triton and other compilers link it; kernels of `jit` do
+    without.
+    """
+    found, every = library(system), gpus(system)
+    wanted = sorted({gpu.compute for gpu in every if gpu.compute and CAPABILITY(gpu.compute)})
+    if not wanted or found is None:
+        return na(NO_GPU if not every else "unknown")
+    there = found.bitcode()
+    lacking = [text for text in wanted if not _fitting(text, there)]
+    if lacking and f"{DEVICE}.bc" not in found.files:
+        return warning(
+            f"none for compute capability {', '.join(lacking)} in {found.folder}; there is "
+            + (", ".join(f"sm_{arch}" for arch in sorted(there)) or "none"),
+            "Install a newer NVSHMEM (pip install -U nvidia-nvshmem-cu13) to use Triton with it.",
+        )
+    return ok(", ".join(f"{there.get(_fitting(text, there), DEVICE + '.bc')}" for text in wanted))
+
+
+def _fitting(capability: str, there: Iterable[int]) -> int:
+    """The newest architecture not above a compute capability, of the same major version; or 0."""
+    major, minor = map(int, capability.split("."))
+    return max((arch for arch in there if 10 * major <= arch <= 10 * major + minor), default=0)
 
 
 @check("interface", "Interface of the bootstrap", "nvshmem", ENV)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -130,6 +131,14 @@ class System:
     def exists(self, path: str) -> bool:
         """Whether a file, folder or device exists."""
         return self.path(path).exists()
+
+    def status(self, path: str) -> tuple[int, int] | None:
+        """Return the owner of a regular file and the bytes that it takes; None if there is none."""
+        try:
+            found = self.path(path).lstat()
+        except OSError:
+            return None
+        return (found.st_uid, 512 * found.st_blocks) if stat.S_ISREG(found.st_mode) else None
 
     def variable(self, name: str) -> str:
         """Return an environment variable's text; empty if it is not set."""

@@ -22,7 +22,7 @@ import gpushmem as shmem
 def twice(x):
     return 2 * x
 
-@shmem.jit
+@shmem.jit(shared_memory_carveout="MaxShared")
 def double(dst, src, factor):
     i = cuda.grid(1)
     if i < dst.size:

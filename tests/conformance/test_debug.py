@@ -6,13 +6,14 @@ import pytest
 import gpushmem as shmem
 from gpushmem import runtime
 from gpushmem.artifacts.arguments import address_of
+from gpushmem.backends.base import Config
 from gpushmem.errors import KernelError, SymmetryError
 
 
 def launch(kernel, *natives):
     """Launch on native arrays, as a program with a pointer of its own would."""
     backend = runtime.current().backend
-    backend.prepare(backend.kernel(kernel.py_func, {"debug": True}), (1, 1), natives)()
+    backend.prepare(backend.kernel(kernel.py_func, {"debug": True}), Config(1, 1), natives)()
     backend.synchronize()
 
 

@@ -45,6 +45,7 @@ CLOSED_DRIVER = (
 )
 ZERO = "0000:0000:0000:0000:0000:0000:0000:0000"
 NVSHMEM_LIB = "/opt/nvshmem/lib"
+VERSION_H = "/opt/nvshmem/include/non_abi/nvshmem_version.h"
 
 
 def port(device, state="4: ACTIVE", layer="InfiniBand", number=1):
@@ -58,14 +59,22 @@ def port(device, state="4: ACTIVE", layer="InfiniBand", number=1):
         f"{folder}/gids/4": ZERO,
     }
     if layer == "Ethernet":
+        files[f"{folder}/gid_attrs/ndevs/3"] = "eth1"
+        files["/sys/class/net/eth1/mtu"] = "9000"
         files[f"{folder}/gids/3"] = "0000:0000:0000:0000:0000:ffff:0a00:0001"
     return files
 
 
-def nvidia_smi(n):
+def version_h(*version):
+    """NVSHMEM's header that says its version."""
+    names = zip(("MAJOR", "MINOR", "PATCH", "PACKAGE"), (*version, 0), strict=True)
+    return "\n".join(f"#define NVSHMEM_VENDOR_{name}_VERSION {n}" for name, n in names)
+
+
+def nvidia_smi(n, compute="9.0"):
     """What nvidia-smi prints for n GPUs."""
     name = "NVIDIA H100 80GB HBM3"
-    rows = [f"{k}, {name}, 81559, GPU-{k:08x}-aaaa, 9.0, Disabled\n" for k in range(n)]
+    rows = [f"{k}, {name}, 81559, GPU-{k:08x}-aaaa, {compute}, Disabled\n" for k in range(n)]
     query = "index,name,memory.total,uuid,compute_cap,mig.mode.current"
     return {
         "nvidia-smi -L": "".join(f"GPU {k}: {name}\n" for k in range(n)),
@@ -117,6 +126,8 @@ class Machines:
             for name in names
         ))  # fmt: skip
         usual |= {f"{NVSHMEM_LIB}/{file}": "" for file in lib}
+        usual |= {f"{NVSHMEM_LIB}/libnvshmem_device_sm_{arch}.bc": "" for arch in (80, 89, 90)}
+        usual[VERSION_H] = version_h(3, 7, 2)
         installed = {
             "nvshmem4py-cu13": "0.4.1", "nvidia-nvshmem-cu13": "3.7.2", "cffi": "2.0",
             "nvidia-cuda-runtime": "13.0.96", "numba-cuda": "0.30.4", "cuda-core": "1.2.2",

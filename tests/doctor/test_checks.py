@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from gpushmem.doctor.check import VERDICTS
 from gpushmem.doctor.checks import CHECKS, run, summary
-from tests.doctor.machines import CLOSED_DRIVER, NVSHMEM_LIB, Machines, limits, port
+from tests.doctor.machines import (
+    CLOSED_DRIVER,
+    NVSHMEM_LIB,
+    VERSION_H,
+    Machines,
+    limits,
+    nvidia_smi,
+    port,
+    version_h,
+)
 
 DRIVER = "/proc/driver/nvidia/version"
 IB = port("mlx5_0", state="1: DOWN")
@@ -19,6 +28,11 @@ BRIDGE = {
     "/sys/class/net/virbr0/operstate": "up", "/sys/class/net/virbr0/flags": "0x1003",
     "/sys/class/net/virbr0/ifindex": "0",
 }  # fmt: skip
+MTU = "/sys/class/net/eth1/mtu"
+SHARED = {f"/dev/shm/{name}": "x" for name in ("nccl-aBc123", "vader_segment.n.1", "mine")}
+USER = "/proc/77/maps"
+MAPPED = "7f0000-7f1000 rw-s 00000000 00:1a 5  /dev/shm/"
+USED = {USER: f"{MAPPED}vader_segment.n.1", "/proc/5/maps": f"x\n{MAPPED}nccl-aBc123"}
 IPOIB = {"/sys/class/net/ib0/operstate": "up", "/sys/class/net/ib0/ifindex": "9"}
 
 
@@ -39,7 +53,7 @@ def test_without_a_gpu_only_the_cpu_backends_checks_apply(machines):
         applies = row.verdict != "not applicable"
         assert applies == (row.concerns in {"cpu", "both"}), row
     told = summary(system, rows, 2)
-    assert told[0] == "cpu backend: this machine can run 2 PEs (8 checks)."
+    assert told[0] == "cpu backend: this machine can run 2 PEs (9 checks)."
     assert told[1].startswith("No GPU found")
 
 
@@ -181,6 +195,39 @@ CASES = [
         "nvshmem", {"packages": FITTING | {"nvidia-nvshmem-cu13": "3.7", "nvshmem4py-cu13": "0.5"}},
         "problem", "nvshmem4py-cu13 0.5 is installed",
     ),
+    ("nvshmem_files", {}, "ok", "both 3.7.2"),
+    ("nvshmem_files", {"files": {VERSION_H: None}}, "ok", "library 3.7.2; headers' version unk"),
+    (
+        "nvshmem_files", {"files": {VERSION_H: version_h(3, 4, 5)}}, "problem",
+        "/opt/nvshmem/include are of 3.4.5, the library of 3.7.2 "
+        "pip install --force-reinstall nvidia-nvshmem-cu13==3.7.2",
+    ),
+    (
+        "nvshmem_files",
+        {"packages": {"nvidia-nvshmem-cu12": "3.4.5", "nvidia-nvshmem-cu13": "3.7.2"}},
+        "problem", "nvidia-nvshmem-cu12 3.4.5 and nvidia-nvshmem-cu13 3.7.2 are both installed",
+    ),
+    ("bitcode", {}, "ok", "libnvshmem_device_sm_90.bc"),
+    ("bitcode", {"programs": nvidia_smi(1, "8.6")}, "ok", "libnvshmem_device_sm_80.bc"),
+    ("bitcode", {"programs": nvidia_smi(1, "12.0")}, "warning", "none for compute capability 12.0"),
+    ("bitcode", {"programs": nvidia_smi(1, "10.3")}, "warning", "there is sm_80, sm_89, sm_90"),
+    ("bitcode", {"programs": nvidia_smi(1, "8.9")}, "ok", "libnvshmem_device_sm_89.bc"),
+    (
+        "bitcode",
+        {"programs": nvidia_smi(1, "7.0"), "files": {f"{NVSHMEM_LIB}/libnvshmem_device.bc": ""}},
+        "ok", "libnvshmem_device.bc",
+    ),
+    ("mtu", {}, "ok", "mlx5_1:1: MTU 9000, packets of 4096"),
+    ("mtu", {"files": {MTU: "4192"}}, "ok", "MTU 4192, packets of 4096"),
+    ("mtu", {"files": {MTU: "4191"}}, "warning", "MTU 4191, packets of 2048"),
+    ("mtu", {"files": {MTU: "1500"}}, "warning", "packets of 1024 Set an MTU of 4192 or more"),
+    ("mtu", {"files": {MTU: None}}, "not applicable", "unknown"),
+    ("mtu", {"files": port("mlx5_1", "1: DOWN", "Ethernet")}, "not applicable", "no RoCE port"),
+    ("shm", {}, "ok", "8 GiB of 8 GiB free; 0 files of such libraries"),
+    ("shm", {"files": SHARED | USED}, "ok", "2 files of such libraries"),
+    ("shm", {"files": SHARED}, "warning", "that no process uses: nccl-aBc123, vader_segment.n.1"),
+    ("shm", {"files": SHARED | USED | {USER: None}}, "warning", "1 files of "),
+    ("shm", {"room": lambda path: (64 << 20, 1 << 20)}, "warning", "1 MiB of 64 MiB free"),
     ("interface", {}, "ok", "eth0"),
     ("interface", {"files": BRIDGE}, "warning", "UID_SOCK_IFNAME=eth0"),
     ("interface", {"files": BRIDGE | IPOIB}, "ok", "ib0"),

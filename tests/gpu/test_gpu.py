@@ -591,3 +591,33 @@ def test_a_second_process_compiles_nothing(tmp_path):
             check=False,
         )
         assert done.returncode == 0, done.stderr
+
+
+@shmem.jit(shared_memory_carveout="MaxShared")
+def count_blocks(x):
+    if cuda.threadIdx.x == 0:
+        x[cuda.blockIdx.x] += 1
+
+
+def attributes_of_launches(me, n):
+    x, stream = shmem.zeros(16, "int64"), shmem.stream(priority=-1)
+    launches = (
+        count_blocks.configure(16, 32, stream, cluster=8),
+        count_blocks.configure(16, 32, stream, cluster=(2, 1, 1)),
+        count_blocks.configure(16, 32, stream, programmatic_stream_serialization=True),
+    )
+    for launch in launches:
+        try:
+            launch(x)
+        except shmem.ArgumentError as error:  # an older GPU
+            return str(error)
+        stream.synchronize()
+    assert x.numpy().tolist() == [len(launches)] * 16
+    return ""
+
+
+def test_attributes_of_launches(run_pes):
+    (refused,) = run_pes(1, job(attributes_of_launches))
+    if refused:
+        assert "need compute capability 9.0" in refused
+        pytest.skip(refused)

@@ -288,6 +288,70 @@ def test_a_gpu_is_whole_for_a_pe_that_sees_no_other():
 
 
 @host.job
+def attributes(me, n):
+    x = shmem.zeros(4)
+    one[4, 32](x)
+    launch = last()
+    assert (launch.cluster, launch.dependent, launch.carveout) == ((0, 0, 0), False, -1)
+    one.configure((4, 6), 32, cluster=(2, 3))(x)
+    launch = last()
+    assert (launch.grid, launch.cluster, launch.dependent) == ((4, 6, 1), (2, 3, 1), False)
+    one.configure(4, 32, shmem.stream(), 64, programmatic_stream_serialization=True).bind(x)()
+    launch = last()
+    assert (launch.shared, launch.cluster, launch.dependent) == (64, (0, 0, 0), True)
+    for percent in ("MaxShared", 30, "default"):
+        shmem.jit(one.py_func, shared_memory_carveout=percent)[1, 1](x)
+        assert last().carveout == {"MaxShared": 100, "default": -1}.get(percent, percent)
+    one[1, 1](x)
+    assert last().carveout == -1
+    for cluster, match in (
+        (3, "grid dimension x is 4, which is not divisible by the cluster's 3"),
+        ((2, 2, 4), r"a cluster of 2 x 2 x 4 has 16 blocks; at most 8 are possible"),
+    ):
+        with pytest.raises(ArgumentError, match=match):
+            one.configure(4, 32, cluster=cluster)(x)
+    for value in ("much", 101):
+        with pytest.raises(ArgumentError, match="shared_memory_carveout must be 0 to 100"):
+            shmem.jit(one.py_func, shared_memory_carveout=value)[1, 1](x)
+    assert driver.launches() == []
+
+    most = {}
+    for cluster in (None, 3):
+        with pytest.raises(ArgumentError, match="launch fewer") as error:
+            together.configure(3000, 1024, cluster=cluster)(x)
+        most[cluster] = int(re.search(r"at most (\d+) fit", str(error.value))[1])
+    together.configure(most[3], 1024, cluster=3)(x)
+    launch = last()
+    assert launch.cooperative
+    assert launch.cluster == (3, 1, 1)
+    assert most[3] < most[None], "clusters do not fill a GPC"
+
+
+def test_attributes_of_launches():
+    host.run(1, attributes, limit=120)
+
+
+@host.job
+def priorities(me, n):
+    from cuda.bindings import driver as cuda
+
+    found = []
+    for priority in (0, -1, -5):
+        stream = shmem.stream(priority=priority)
+        found.append(int(cuda.cuStreamGetPriority(stream.__cuda_stream__()[1])[1]))
+    assert found == [0, -1, -5]
+    for wrong in (1, -6):
+        with pytest.raises(ArgumentError, match=f"stream: priority must be -5 to 0, not {wrong}"):
+            shmem.stream(priority=wrong)
+    with pytest.raises(ArgumentError, match="stream: priority must be an integer, not 'high'"):
+        shmem.stream("high")
+
+
+def test_priorities_of_streams():
+    host.run(1, priorities)
+
+
+@host.job
 def devices(me, n):
     one[1, 1](shmem.zeros(1))
     return last().device

@@ -134,11 +134,11 @@ FUNCTIONS = {
     "empty": ("shape", "dtype"), "zeros": ("shape", "dtype"), "ones": ("shape", "dtype"),
     "full": ("shape", "Scalar", "dtype"), "array": ("Array", "dtype"), "alloc_bytes": ("int",),
     "free": ("any",), "heap_stats": (), "device_array": ("shape", "dtype"), "to_device": ("Array",),
-    "register": ("any",), "unregister": ("any",), "stream": (), "set_timeout": ("any",),
+    "register": ("any",), "unregister": ("any",), "stream": ("any",), "set_timeout": ("any",),
     "synchronize": (), "is_initialized": (), "init": ("any", "any"),
     "session": ("any", "any"), "spawn": ("any", "any"), "jit": ("any",),
     "on_device": ("any",), "tuning": (), "wait_stream": ("any", "any"),
-    "preload": ("any", "any", "any"),
+    "preload": ("any", "any", "any"), "init_module": ("any",),
 }  # fmt: skip
 LEFT_OUT = {"finalize"}  # the test's own last call
 BINARY = [
@@ -226,6 +226,7 @@ def other(rng, pool):
         (lambda: fill[1, 1, many[0], many[1]](pool.arrays["f8"], 1.0), (), {}),
         (launch, tuple(many[:2]), {}), (fill, tuple(many[:2]), {}),
         (lambda: fill[many[0]], (), {}),
+        (lambda: fill.configure(1, 1, cluster=many[0])(pool.arrays["f8"], 1.0), (), {}),
         (plan, (), sizes), (plan, tuple(sizes.values()), {}),
         (plan, (), sizes | {rng.choice(["blocks", "threads", "tile", "foo"]): many[0]}),
         (pool.plan, tuple(many[:rng.choice([0, 1, 2, 3])]), {}),

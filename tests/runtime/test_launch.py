@@ -45,6 +45,85 @@ def test_a_launch_is_called_any_number_of_times(alone):
     assert x.numpy()[0] == 126
 
 
+def test_attributes_of_a_launch_have_no_effect_without_a_gpu(alone):
+    x, stream = shmem.zeros(1), shmem.stream(priority=-5)
+    for launch in (
+        count.configure(1, 1), count.configure((4, 2), 1, stream, 16, cluster=(2, 2)),
+        count.configure(8, 1, cluster=8), count.configure(1, 1, cluster=1),
+        count.configure(1, 1, programmatic_stream_serialization=True),
+    ):  # fmt: skip
+        x.copy_from(0)
+        launch(x, 1)
+        launch.bind(x, 1)()
+        assert x.numpy()[0] > 0
+    for percent in (-1, 0, 100, "maxl1", "MaxShared", "default"):
+        shmem.jit(count.py_func, shared_memory_carveout=percent)[1, 1](x, 1)
+    shmem.preload(count.configure(2, 1, cluster=2), x, 1)
+    assert repr(count.configure(2, 1, cluster=2)) == "<kernel count[2, 1, 0, 0, 2, False]>"
+
+
+def test_a_dependent_launch_may_wait_for_the_one_before(run_pes):
+    def body():
+        from llvmlite import ir
+        from numba.cuda import types
+        from numba.cuda.extending import intrinsic
+
+        @intrinsic
+        def wait_for_the_one_before(typingctx):
+            def codegen(context, builder, sig, args):
+                nothing = ir.FunctionType(ir.VoidType(), [])
+                text = "griddepcontrol.wait;"
+                builder.call(ir.InlineAsm(nothing, text, "~{memory}", side_effect=True), [])
+                return context.get_dummy_value()
+
+            return types.none(), codegen
+
+        @shmem.jit
+        def add(x):
+            wait_for_the_one_before()
+            x[0] += 1
+
+        shmem.init()
+        x, stream = shmem.zeros(1), shmem.stream()
+        for _ in range(3):
+            add.configure(1, 1, stream, programmatic_stream_serialization=True)(x)
+        result = x.numpy()[0]
+        shmem.finalize()
+        return result
+
+    assert run_pes(1, body) == [3]
+
+
+@pytest.mark.parametrize(
+    ("grid", "cluster", "said"),
+    [
+        (5, 2, "grid dimension x is 5, which is not divisible by the cluster's 2: the grid counts"),
+        ((4, 3), (2, 2), "grid dimension y is 3, which is not divisible by the cluster's 2"),
+        (16, 16, "cluster dimension x is 16; it must be 1 to 8"),
+        ((4, 4, 4), (2, 4, 2), "a cluster of 2 x 4 x 2 has 16 blocks; at most 8 are possible"),
+        (4, 0, "cluster dimension x is 0; it must be 1 to 8"),
+        (4, "2", "cluster must be an int or a tuple of up to 3 ints, not '2'"),
+        (4, (1, 1, 1, 1), "cluster must have 1 to 3 dimensions, not 4"),
+    ],
+)
+def test_clusters_are_checked_without_a_gpu(alone, grid, cluster, said):
+    with pytest.raises(ArgumentError, match=said):
+        count.configure(grid, 1, cluster=cluster)(shmem.zeros(1), 1)
+
+
+def test_attributes_of_other_kinds_are_refused(alone):
+    with pytest.raises(ArgumentError, match="serialization must be True or False, not 1"):
+        count.configure(1, 1, programmatic_stream_serialization=1)
+    with pytest.raises(ArgumentError, match="unexpected keyword argument 'clusters'"):
+        count.configure(1, 1, clusters=2)
+    with pytest.raises(ArgumentError, match="stream: priority must be -5 to 0, not 1"):
+        shmem.stream(1)
+    for value in (101, -2, "most", None, 0.5):
+        kernel = shmem.jit(count.py_func, shared_memory_carveout=value)
+        with pytest.raises(ArgumentError, match=r"jit: shared_memory_carveout must be 0 to 100 \("):
+            kernel[1, 1](shmem.zeros(1), 1)
+
+
 def test_what_is_preloaded_is_not_called(alone):
     x, y = shmem.zeros(4), shmem.ones(4)
     for launch in (count[1, 1], count[1, 1, shmem.stream()]):

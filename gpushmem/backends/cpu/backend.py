@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from gpushmem import settings, store
-from gpushmem.arguments import shown
+from gpushmem.arguments import integer, shown
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.artifacts.shape import shape_of
-from gpushmem.backends.base import DeviceFunction, Shape
+from gpushmem.artifacts.shape import PRIORITIES, carveout, shape_of
+from gpushmem.backends.base import Config, DeviceFunction, Shape
 from gpushmem.backends.cpu import hook, lowering, meeting
 from gpushmem.backends.cpu.access import (
     ENDED,
@@ -29,7 +29,7 @@ from gpushmem.backends.cpu.teams import Teams
 from gpushmem.backends.cpu.weak import weak_memory, weaken_kernels
 from gpushmem.backends.cpu.world import World
 from gpushmem.backends.host_arguments import checked
-from gpushmem.backends.hostcalls import check_buffer
+from gpushmem.backends.hostcalls import check_buffer, no_modules
 from gpushmem.diagnosis.account import Accountant
 from gpushmem.diagnosis.arrays import Arrays
 from gpushmem.diagnosis.asking import Asking
@@ -53,7 +53,10 @@ __all__ = ["CpuBackend", "warm_up"]
 OPTIONS = {"fastmath", "debug", "cache", "collective"}
 adopt(DeviceFunction, lambda function: function.py_func)
 
-IGNORED = {"opt", "lineinfo", "max_registers", "launch_bounds", "inline", "forceinline", "lto"}
+CARVEOUT = "shared_memory_carveout"
+IGNORED = {
+    "opt", "lineinfo", "max_registers", "launch_bounds", "inline", "forceinline", "lto", CARVEOUT,
+}  # fmt: skip
 
 
 class CpuBackend:
@@ -219,7 +222,8 @@ class CpuBackend:
 
     # --- kernels
 
-    def stream(self) -> Stream:
+    def stream(self, priority: int) -> Stream:
+        integer("stream: priority", priority, *PRIORITIES)
         stream = self._device.stream()
         if self._recorder is not None:
             stream.waited = partial(self._recorder.waited_for, id(stream))
@@ -243,14 +247,13 @@ class CpuBackend:
         if unknown:
             known = ", ".join(sorted([*OPTIONS, *IGNORED, "device"]))
             raise ArgumentError(f"jit has no option {', '.join(sorted(unknown))}; it has {known}")
+        carveout(options.get(CARVEOUT, -1))
         chosen = {"cache": True} | {k: v for k, v in options.items() if k in OPTIONS}
         return Kernel(py_func, **chosen)
 
-    def prepare(
-        self, kernel: Kernel, config: tuple[Any, ...], args: tuple[Any, ...]
-    ) -> Callable[[], None]:
-        grid, block, stream, dynamic_shared = (*config, 0, 0)[:4]
-        shape = shape_of(grid, block, dynamic_shared)
+    def prepare(self, kernel: Kernel, config: Config, args: tuple[Any, ...]) -> Callable[[], None]:
+        stream = config.stream
+        shape = shape_of(config.grid, config.block, config.dynamic_shared, config.cluster)
         if not kernel.options.get("debug"):
             launch = kernel.prepare(shape, args, self.world.native)
             return partial(self._submit, stream, launch)
@@ -260,6 +263,9 @@ class CpuBackend:
             self._submit(stream, kernel.prepare(shape, args, world))
 
         return checked
+
+    def init_module(self, module: Any) -> None:
+        raise no_modules(self.name)
 
     def _submit(self, stream: Any, launch: Running) -> None:
         """Queue a launch; synchronising raises its error, in terms of the operation that failed."""

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.arguments import shown
-from gpushmem.backends.base import Shape
+from gpushmem.arguments import integer, shown
+from gpushmem.artifacts.shape import PRIORITIES
+from gpushmem.backends.base import Config, Shape
 from gpushmem.backends.host_arguments import checked
-from gpushmem.backends.hostcalls import check_buffer
+from gpushmem.backends.hostcalls import check_buffer, no_modules
 from gpushmem.backends.null.operations import OPERATIONS, Here
 from gpushmem.backends.null.teams import Teams
 from gpushmem.errors import (
@@ -108,7 +109,8 @@ class NullBackend:
 
     # --- kernels: none
 
-    def stream(self) -> Stream:
+    def stream(self, priority: int) -> Stream:
+        integer("stream: priority", priority, *PRIORITIES)
         return Stream()
 
     def wait_stream(self, stream: Any, other: Any) -> bool:
@@ -118,12 +120,15 @@ class NullBackend:
         return py_func
 
     def prepare(
-        self, kernel: Callable[..., Any], config: tuple[Any, ...], args: tuple[Any, ...]
+        self, kernel: Callable[..., Any], config: Config, args: tuple[Any, ...]
     ) -> Callable[[], None]:
         raise ShmemError(
             f"kernel {kernel.__name__}: the null backend runs no kernels: use the backend cpu "
             "(GPUSHMEM_BACKEND=cpu), or nvshmem on a GPU"
         )
+
+    def init_module(self, module: Any) -> None:
+        raise no_modules(self.name)
 
     # --- host side of the operations
 

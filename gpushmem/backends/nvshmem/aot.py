@@ -13,11 +13,12 @@ from gpushmem.artifacts import fingerprint
 from gpushmem.backends.nvshmem import versions
 from gpushmem.ops import OPS
 
-__all__ = ["Artifact", "Built", "Resources", "artifact", "build", "needs_of"]
+__all__ = ["Artifact", "Built", "Resources", "artifact", "build", "code_options", "needs_of"]
 
 fingerprint.fixed.update(op.function for op in OPS.values())
 # NVSHMEM's functions that need whole warps: always, and over a network.
 SUMS, GROUPS = re.compile(r"_reduce(?:scatter)?_block"), re.compile(r"_(?:warp|block)_")
+OF_LAUNCHES = "collective", "shared_memory_carveout"  # options of `jit`
 RESOURCES = {
     "registers": r"Used (\d+) registers",
     "stack": r"(\d+) bytes stack frame",
@@ -71,6 +72,11 @@ class Built:
     entry: str
     code: dict[str, bytes]
     needs: Resources
+
+
+def code_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Those of the options of `jit` that the machine code depends on."""
+    return {name: value for name, value in options.items() if name not in OF_LAUNCHES}
 
 
 def artifact(

@@ -19,7 +19,7 @@ from nvshmem import core as nvshmem
 
 from gpushmem import settings, store
 from gpushmem.artifacts.shape import shape_of
-from gpushmem.backends.base import Shape
+from gpushmem.backends.base import Config, Shape
 from gpushmem.backends.host_arguments import checked
 from gpushmem.backends.hostcalls import (
     check_contiguous,
@@ -28,7 +28,7 @@ from gpushmem.backends.hostcalls import (
     not_symmetric,
     unreachable,
 )
-from gpushmem.backends.nvshmem import transport
+from gpushmem.backends.nvshmem import modules, transport
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.blocks import Registered
 from gpushmem.backends.nvshmem.device import Device, Stream
@@ -294,8 +294,8 @@ class NvshmemBackend:
 
     # --- kernels
 
-    def stream(self) -> Stream:
-        return self._device.new_stream()
+    def stream(self, priority: int) -> Stream:
+        return self._device.new_stream(priority)
 
     def wait_stream(self, stream: Any, other: Any) -> bool:
         return self._device.wait_stream(stream, other)
@@ -312,13 +312,14 @@ class NvshmemBackend:
     def kernel(self, py_func: Callable[..., Any], options: dict[str, Any]) -> Kernel:
         return Kernel(py_func, options)
 
-    def prepare(
-        self, kernel: Kernel, config: tuple[Any, ...], args: tuple[Any, ...]
-    ) -> Callable[[], None]:
-        grid, block, stream, dynamic_shared = (*config, 0, 0)[:4]
-        shape = shape_of(grid, block, dynamic_shared)
-        cuda = self._device.stream_of(stream)
-        return kernel.prepare(self._loader, shape, cuda, tuple(map(as_gpu, args)))
+    def prepare(self, kernel: Kernel, config: Config, args: tuple[Any, ...]) -> Callable[[], None]:
+        shape = shape_of(config.grid, config.block, config.dynamic_shared, config.cluster)
+        dependent = config.programmatic_stream_serialization
+        cuda, native = self._device.stream_of(config.stream), tuple(map(as_gpu, args))
+        return kernel.prepare(self._loader, shape, cuda, native, dependent)
+
+    def init_module(self, module: Any) -> None:
+        modules.init_module(module, self._device)
 
     # --- host side of the operations
 

@@ -26,7 +26,7 @@ from nvshmem.bindings.device.numba import _numbast as bindings
 
 from gpushmem.artifacts.refusal import as_kernel_error
 from gpushmem.backends.base import DeviceFunction
-from gpushmem.backends.nvshmem import gemm, lowering, mathdx, shims
+from gpushmem.backends.nvshmem import aot, gemm, lowering, mathdx, shims
 from gpushmem.errors import ArgumentError
 
 __all__ = ["Arch", "Compiled", "Linked", "compile_kernel", "link", "link_all"]
@@ -103,7 +103,7 @@ def compile_kernel(
     """Compile a kernel for arguments of Numba types; raises Numba's errors."""
     unknown = options.keys() - OPTIONS - IGNORED
     if unknown:
-        known = ", ".join(sorted([*OPTIONS, *IGNORED, "collective", "device"]))
+        known = ", ".join(sorted([*OPTIONS, *IGNORED, *aot.OF_LAUNCHES, "device"]))
         raise ArgumentError(f"jit has no option {', '.join(sorted(unknown))}; it has {known}")
     lowering.install()
     cc = (*arch.capability, arch.suffix)

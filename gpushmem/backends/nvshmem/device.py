@@ -23,6 +23,7 @@ from cuda.core import LEGACY_DEFAULT_STREAM, StreamOptions
 from cuda.core import Device as CudaDevice
 from cuda.core import Stream as CudaStream
 
+from gpushmem.arguments import integer
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.blocks import Allocator, Memory, OutOfMemory, Unregistered
 from gpushmem.backends.nvshmem.status import check
@@ -94,10 +95,13 @@ class Device:
 
     # --- streams
 
-    def new_stream(self) -> Stream:
-        """A stream that does not wait for the default one."""
+    def new_stream(self, priority: int = 0) -> Stream:
+        """A stream that does not wait for the default one; raises for a priority there is not."""
         self.enter()
-        stream = Stream(self, self.cuda.create_stream(options=StreamOptions(nonblocking=True)))
+        least, greatest = check(driver.cuCtxGetStreamPriorityRange(), "stream")
+        integer("stream: priority", priority, greatest, least)
+        options = StreamOptions(nonblocking=True, priority=priority)
+        stream = Stream(self, self.cuda.create_stream(options=options))
         self._streams.add(stream)
         return stream
 

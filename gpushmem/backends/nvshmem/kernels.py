@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from hashlib import blake2b
+from operator import floordiv
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from numba.cuda import types
 from numba.cuda.typing.typeof import Purpose, typeof
 from nvshmem import core as nvshmem
 
+from gpushmem.arguments import taking
 from gpushmem.artifacts.arguments import pack, types_of
-from gpushmem.artifacts.shape import LaunchShape
+from gpushmem.artifacts.shape import CLUSTERS, LaunchShape, carveout
 from gpushmem.backends.nvshmem import aot
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.device import Device
@@ -24,6 +26,7 @@ from gpushmem.errors import ArgumentError
 
 __all__ = ["Kernel", "Loader"]
 
+PDL = "programmatic_stream_serialization"
 LANES = 32  # threads of a warp
 PLAIN_SHARED = 48 << 10  # bytes of shared memory that a block can have by default
 WORKSPACE = "gpushmem_workspace"  # see `device_calls.EXTRA`
@@ -36,13 +39,23 @@ class Loaded:
     NVSHMEM waits when it is told of code.
     """
 
-    def __init__(self, code: bytes, about: dict[str, Any], device: Device, workspace: int) -> None:
+    def __init__(
+        self,
+        code: bytes,
+        about: dict[str, Any],
+        device: Device,
+        workspace: int,
+        carveout: int = -1,
+    ) -> None:
         self._object = ObjectCode.from_cubin(code)
         self.kernel = self._object.get_kernel(about["entry"])
         self.cooperative, self.sums = about["cooperative"], about["sums"]
         self.groups = about["groups"]  # it calls operations of a warp or block
         kernel, what = driver.CUkernel(int(self.kernel.handle)), "loading a kernel"
         check(driver.cuFuncLoad(check(driver.cuKernelGetFunction(kernel), what)), what)
+        which = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        if carveout != -1:  # which is the driver's default
+            check(driver.cuKernelSetAttribute(which, carveout, kernel, device.number), what)
         self.shared = self.kernel.attributes.shared_size_bytes
         self._dynamic_shared = PLAIN_SHARED - self.shared  # what a launch may ask for
         if about["shims"]:
@@ -73,7 +86,7 @@ class Loader:
     again, as by a function that is called again, is found here.
     """
 
-    _loaded: dict[tuple[bytes, int], Loaded] = {}  # by code and workspace
+    _loaded: dict[tuple[bytes, int, int], Loaded] = {}  # by code, workspace, and carve-out
 
     def __init__(self, device: Device, workspace: int, sharing: int, far: bool) -> None:
         self.device, self.workspace = device, workspace
@@ -83,14 +96,15 @@ class Loader:
         self.arch = f"sm_{major}{minor}" + ("a" if major >= 9 else "")
 
     def load(
-        self, py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any]
-    ) -> Loaded:
+        self, py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any],
+        carveout: int = -1,
+    ) -> Loaded:  # fmt: skip
         """The kernel for arguments of these types; raises Numba's errors."""
         found = aot.artifact(py_func, argtypes, options, self.arch)
         workspace = self.workspace if found.about["workspace"] else 0
-        key = blake2b(found.code).digest(), workspace
+        key = blake2b(found.code).digest(), workspace, carveout
         if key not in self._loaded:
-            self._loaded[key] = Loaded(found.code, found.about, self.device, workspace)
+            self._loaded[key] = Loaded(found.code, found.about, self.device, workspace, carveout)
         return self._loaded[key]
 
     def check_shared(self, name: str, loaded: Loaded, shape: LaunchShape) -> None:
@@ -103,6 +117,16 @@ class Loader:
                 f"({loaded.shared} static, {shape.dynamic_shared} dynamic); {limit} are possible"
             )
         loaded.allow_shared(shape.dynamic_shared, self.device)
+
+    def check_attributes(self, name: str, shape: LaunchShape, dependent: bool) -> None:
+        """Raise if this GPU has no clusters, or no dependent launches, as are asked for."""
+        major, minor = self.device.cuda.compute_capability
+        if (major, minor) < CLUSTERS:
+            what = "clusters" if shape.cluster else "programmatic_stream_serialization"
+            raise ArgumentError(
+                f"kernel {name}: {what} need compute capability {CLUSTERS[0]}.{CLUSTERS[1]}; this "
+                f"GPU has {major}.{minor}"
+            )
 
     def check_warps(self, name: str, loaded: Loaded, threads: int) -> None:
         """Raise if NVSHMEM needs whole warps for what a kernel calls; it would not say so."""
@@ -119,15 +143,17 @@ class Loader:
             )
 
     def check_resident(
-        self, name: str, loaded: Loaded, shape: LaunchShape, collective: bool
-    ) -> None:
+        self, name: str, loaded: Loaded, shape: LaunchShape, config: LaunchConfig, stream: Any,
+        collective: bool,
+    ) -> None:  # fmt: skip
         """Raise unless all blocks of the grid can run at once."""
         sharing = self.sharing if collective else 1
-        properties = self.device.cuda.properties
-        per_sm = loaded.kernel.occupancy.max_active_blocks_per_multiprocessor(
-            shape.threads, shape.dynamic_shared
-        )
+        properties, occupancy = self.device.cuda.properties, loaded.kernel.occupancy
+        per_sm = occupancy.max_active_blocks_per_multiprocessor(shape.threads, shape.dynamic_shared)
         blocks, limit = math.prod(shape.grid), per_sm * properties.multiprocessor_count
+        if shape.cluster:
+            clusters = occupancy.max_active_clusters(config, stream=stream)
+            limit = min(limit, clusters * math.prod(shape.cluster))
         if blocks * sharing > limit:
             does = "is launched collectively" if collective else "waits for others"
             shared = f", which {sharing} PEs share," if sharing > 1 else ""
@@ -149,13 +175,15 @@ class Kernel:
 
     def __init__(self, py_func: Callable[..., Any], options: dict[str, Any]) -> None:
         self.py_func, self.name = py_func, py_func.__name__
-        self.options = {k: v for k, v in options.items() if k != "collective"}
+        self.options = aot.code_options(options)
+        self.carveout = carveout(options.get("shared_memory_carveout", -1))
         self.collective = bool(options.get("collective"))
         self._loaded: dict[tuple[Any, ...], Loaded] = {}
 
     def prepare(
-        self, loader: Loader, shape: LaunchShape, stream: Any, args: tuple[Any, ...]
-    ) -> Callable[[], None]:
+        self, loader: Loader, shape: LaunchShape, stream: Any, args: tuple[Any, ...],
+        dependent: bool = False,
+    ) -> Callable[[], None]:  # fmt: skip
         """Make a launch with these arguments, which it keeps alive; it returns at once."""
         expected = self.py_func.__code__.co_argcount
         if len(args) != expected:
@@ -165,17 +193,17 @@ class Kernel:
         loaded = self._loaded.get(key)
         if loaded is None:
             self._check_types(argtypes)
-            loaded = self._loaded[key] = loader.load(self.py_func, argtypes, self.options)
+            loaded = loader.load(self.py_func, argtypes, self.options, self.carveout)
+            self._loaded[key] = loaded
         if shape.threads % LANES:
             loader.check_warps(self.name, loaded, shape.threads)
         if shape.dynamic_shared:
             loader.check_shared(self.name, loaded, shape)
-        if self.collective or loaded.cooperative:
-            loader.check_resident(self.name, loaded, shape, self.collective)
-        config = LaunchConfig(
-            grid=shape.grid, block=shape.block, shmem_size=shape.dynamic_shared,
-            is_cooperative=self.collective or loaded.cooperative,
-        )  # fmt: skip
+        if shape.cluster or dependent:
+            loader.check_attributes(self.name, shape, dependent)
+        config = self._config(shape, self.collective or loaded.cooperative, dependent)
+        if config.is_cooperative:
+            loader.check_resident(self.name, loaded, shape, config, stream, self.collective)
         values = tuple(a.layout if isinstance(a, GpuArray) else a for a in args)
         words = pack(argtypes, values).view("int64").tolist()  # read as far as needed
 
@@ -184,6 +212,17 @@ class Kernel:
 
         vars(go)["keeps"] = args
         return go
+
+    def _config(self, shape: LaunchShape, cooperative: bool, dependent: bool) -> LaunchConfig:
+        """The launch's configuration; in cuda.core's the grid counts clusters, if there are any."""
+        cluster = shape.cluster
+        grid = tuple(map(floordiv, shape.grid, cluster)) if cluster else shape.grid
+        more = {PDL: True} if dependent else {}  # which cuda-core has from 1.2 on
+        with taking(f"kernel {self.name}"):
+            return LaunchConfig(
+                grid=grid, cluster=cluster, block=shape.block, shmem_size=shape.dynamic_shared,
+                is_cooperative=cooperative, **more,
+            )  # fmt: skip
 
     def _check_types(self, argtypes: tuple[Any, ...]) -> None:
         for number, typ in enumerate(argtypes, 1):

@@ -114,6 +114,10 @@ for _scope, _name in enumerate(("cta", "gl", "sys")):
     _membar(_scope, f"llvm.nvvm.membar.{_name}")
 
 
+for _point in ("wait", "launch_dependents"):  # launches on a stream run one after the other
+    INTRINSICS[f"griddepcontrol.{_point};"] = lambda builder: None
+
+
 # Loads and stores with a hint for a GPU's caches.
 for _bits in (8, 16, 32, 64):
     for _hint in ("ca", "cg", "cs", "lu", "cv"):

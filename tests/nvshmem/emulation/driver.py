@@ -20,10 +20,13 @@ class _Launch(ctypes.Structure):
         ("library", ctypes.c_uint64),
         ("grid", ctypes.c_uint32 * 3),
         ("block", ctypes.c_uint32 * 3),
+        ("cluster", ctypes.c_uint32 * 3),
         ("dynamic_shared", ctypes.c_uint32),
         ("cooperative", ctypes.c_uint32),
+        ("dependent", ctypes.c_uint32),
         ("n_params", ctypes.c_uint32),
         ("n_bytes", ctypes.c_uint32),
+        ("carveout", ctypes.c_int32),
         ("device", ctypes.c_int32),
         ("replayed", ctypes.c_int32),
     ]
@@ -36,8 +39,11 @@ class Launch:
     name: str
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
+    cluster: tuple[int, int, int]  # zeros: there are none
     shared: int
     cooperative: bool
+    dependent: bool  # programmatic stream serialization
+    carveout: int  # of the kernel, in percent
     stream: int
     device: int
     library: int
@@ -55,11 +61,13 @@ class Launch:
 
 def _read(pointer) -> Launch:
     raw = pointer.contents
-    data = ctypes.string_at(ctypes.addressof(raw) + ctypes.sizeof(_Launch), raw.n_bytes)
+    end = _Launch.replayed.offset + _Launch.replayed.size
+    data = ctypes.string_at(ctypes.addressof(raw) + end, raw.n_bytes)
     at = [(raw.offsets[i], raw.sizes[i]) for i in range(raw.n_params)]
     return Launch(
-        raw.name.decode(), tuple(raw.grid), tuple(raw.block), raw.dynamic_shared,
-        bool(raw.cooperative), raw.stream, raw.device, raw.library, bool(raw.replayed),
+        raw.name.decode(), tuple(raw.grid), tuple(raw.block), tuple(raw.cluster),
+        raw.dynamic_shared, bool(raw.cooperative), bool(raw.dependent), raw.carveout, raw.stream,
+        raw.device, raw.library, bool(raw.replayed),
         [data[offset : offset + size] for offset, size in at],
     )  # fmt: skip
 

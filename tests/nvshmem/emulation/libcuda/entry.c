@@ -55,7 +55,7 @@ static const struct { const char *name; void *function; int since; } FUNCTIONS[]
     E(cuFuncGetAttribute), E(cuFuncSetAttribute), E(cuKernelGetFunction), E(cuKernelGetLibrary),
     E(cuKernelGetName), E(cuFuncGetName), E(cuFuncGetModule), E(cuKernelGetParamInfo),
     E(cuFuncGetParamInfo), E(cuFuncIsLoaded), E(cuFuncLoad), E(cuFuncSetCacheConfig),
-    E(cuOccupancyMaxActiveBlocksPerMultiprocessor),
+    E(cuOccupancyMaxActiveBlocksPerMultiprocessor), E(cuOccupancyMaxActiveClusters),
     E(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags), E(cuOccupancyMaxPotentialBlockSize),
     E(cuOccupancyMaxPotentialBlockSizeWithFlags), E(cuOccupancyAvailableDynamicSMemPerBlock),
     E(cuLaunchKernel), E(cuLaunchKernelEx), E(cuLaunchCooperativeKernel),

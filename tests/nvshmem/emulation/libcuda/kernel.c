@@ -25,7 +25,7 @@ static CUresult attribute_of(int *value, CUfunction_attribute which, const struc
         *value = kernel->max_dynamic_shared;
         break;
     case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
-        *value = -1;
+        *value = kernel->carveout;
         break;
     default:
         REQUIRE(which >= 0 && which < CU_FUNC_ATTRIBUTE_MAX, INVALID_VALUE);
@@ -40,6 +40,10 @@ static CUresult set_attribute(CUfunction_attribute which, int value, struct CUke
     if (which == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) {
         REQUIRE(value >= 0 && value + (int)kernel->static_shared <= SHARED_LIMIT, INVALID_VALUE);
         kernel->max_dynamic_shared = value;
+    }
+    if (which == CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT) {
+        REQUIRE(value >= -1 && value <= 100, INVALID_VALUE);
+        kernel->carveout = value;
     }
     return CUDA_SUCCESS;
 }
@@ -197,5 +201,24 @@ CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfuncti
     size_t each = SHARED_PER_SM / blocks - 1024;
     each = each > SHARED_LIMIT ? SHARED_LIMIT : each;
     *bytes = each > kernel->static_shared ? each - kernel->static_shared : 0;
+    return CUDA_SUCCESS;
+}
+
+/* A cluster is within one GPC, here of 16 multiprocessors. */
+CUresult CUDAAPI cuOccupancyMaxActiveClusters(int *clusters, CUfunction function, const CUlaunchConfig *config)
+{
+    CONTEXT();
+    struct CUkern_st *kernel = kernel_of(function);
+    REQUIRE(kernel, INVALID_HANDLE);
+    unsigned size = 0;
+    for (unsigned i = 0; i < config->numAttrs; i++)
+        if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
+            const CUlaunchAttributeValue *value = &config->attrs[i].value;
+            size = value->clusterDim.x * value->clusterDim.y * value->clusterDim.z;
+        }
+    REQUIRE(size, INVALID_CLUSTER_SIZE);
+    int threads = config->blockDimX * config->blockDimY * config->blockDimZ;
+    int blocks = resident_blocks(kernel, threads, config->sharedMemBytes);
+    *clusters = n_sms() / 16 * (16 * blocks / size) + n_sms() % 16 * blocks / size;
     return CUDA_SUCCESS;
 }

@@ -83,6 +83,41 @@ static CUresult read_params(struct launch *launch, const struct CUkern_st *kerne
     return CUDA_SUCCESS;
 }
 
+/* What the attributes of a launch say. */
+struct asked {
+    bool cooperative, dependent;
+    unsigned cluster[3]; /* zeros: there are none */
+};
+
+static CUresult read_attributes(struct asked *asked, const CUlaunchConfig *config)
+{
+    for (unsigned i = 0; i < config->numAttrs; i++) {
+        const CUlaunchAttributeValue *value = &config->attrs[i].value;
+        switch (config->attrs[i].id) {
+        case CU_LAUNCH_ATTRIBUTE_IGNORE:
+            break;
+        case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+            asked->cooperative = value->cooperative;
+            break;
+        case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
+            asked->dependent = value->programmaticStreamSerializationAllowed;
+            break;
+        case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+            asked->cluster[0] = value->clusterDim.x;
+            asked->cluster[1] = value->clusterDim.y;
+            asked->cluster[2] = value->clusterDim.z;
+            REQUIRE(value->clusterDim.x && value->clusterDim.y && value->clusterDim.z, INVALID_VALUE);
+            REQUIRE(value->clusterDim.x * value->clusterDim.y * value->clusterDim.z <= 8, INVALID_CLUSTER_SIZE);
+            REQUIRE(config->gridDimX % value->clusterDim.x == 0 && config->gridDimY % value->clusterDim.y == 0 &&
+                    config->gridDimZ % value->clusterDim.z == 0, INVALID_VALUE);
+            break;
+        default:
+            return CUDA_ERROR_NOT_SUPPORTED;
+        }
+    }
+    return CUDA_SUCCESS;
+}
+
 static CUresult check(const CUlaunchConfig *c, const struct CUkern_st *kernel, bool cooperative)
 {
     REQUIRE(c->gridDimX && c->gridDimY && c->gridDimZ, INVALID_VALUE);
@@ -100,7 +135,7 @@ static CUresult check(const CUlaunchConfig *c, const struct CUkern_st *kernel, b
     return CUDA_SUCCESS;
 }
 
-static struct launch *new_launch(const CUlaunchConfig *c, const struct CUkern_st *kernel, bool cooperative)
+static struct launch *new_launch(const CUlaunchConfig *c, const struct CUkern_st *kernel, const struct asked *asked)
 {
     unsigned bytes = kernel->param_bytes;
     for (unsigned i = 0; i < kernel->n_params; i++)
@@ -110,7 +145,8 @@ static struct launch *new_launch(const CUlaunchConfig *c, const struct CUkern_st
     *launch = (struct launch){
         kernel->name, kernel->offsets, kernel->sizes, 0, (uintptr_t)kernel->library,
         {c->gridDimX, c->gridDimY, c->gridDimZ}, {c->blockDimX, c->blockDimY, c->blockDimZ},
-        c->sharedMemBytes, cooperative, kernel->n_params, bytes};
+        {asked->cluster[0], asked->cluster[1], asked->cluster[2]},
+        c->sharedMemBytes, asked->cooperative, asked->dependent, kernel->n_params, bytes, kernel->carveout};
     return launch;
 }
 
@@ -122,15 +158,11 @@ CUresult CUDAAPI cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction funct
     CUstream stream;
     CHECK(stream_of(config->hStream, &stream));
     REQUIRE(stream->ctx == ctx, INVALID_HANDLE);
-    bool cooperative = false;
-    for (unsigned i = 0; i < config->numAttrs; i++) {
-        CUlaunchAttributeID id = config->attrs[i].id;
-        REQUIRE(id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE || id == CU_LAUNCH_ATTRIBUTE_IGNORE, NOT_SUPPORTED);
-        cooperative |= id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && config->attrs[i].value.cooperative;
-    }
-    CHECK(check(config, kernel, cooperative));
+    struct asked asked = {0};
+    CHECK(read_attributes(&asked, config));
+    CHECK(check(config, kernel, asked.cooperative));
     CHECK(load_kernel("a first launch", kernel));
-    struct launch *launch = new_launch(config, kernel, cooperative);
+    struct launch *launch = new_launch(config, kernel, &asked);
     launch->device = ctx->device;
     launch->replayed = stream->capture != NULL;
     struct op op = {run_launch, .launch = launch};

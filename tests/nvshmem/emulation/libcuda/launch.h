@@ -9,9 +9,10 @@ struct launch {
     const uint16_t *offsets, *sizes; /* of each parameter, as the cubin says */
     uint64_t stream, library;
     uint32_t grid[3], block[3];
-    uint32_t dynamic_shared, cooperative, n_params, n_bytes;
-    int32_t device, replayed; /* `replayed`: out of a graph */
-    unsigned char bytes[];    /* of the parameters, each at its offset */
+    uint32_t cluster[3];
+    uint32_t dynamic_shared, cooperative, dependent, n_params, n_bytes;
+    int32_t carveout, device, replayed; /* `replayed`: out of a graph */
+    unsigned char bytes[];              /* of the parameters, each at its offset */
 };
 
 #endif

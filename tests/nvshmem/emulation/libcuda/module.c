@@ -110,6 +110,7 @@ static void add_kernel(CUlibrary library, const char *name)
     kernel->max_threads = 1024;
     kernel->registers = 32;
     kernel->max_dynamic_shared = STATIC_SHARED_LIMIT;
+    kernel->carveout = -1;
     kernel->next = library->kernels;
     library->kernels = kernel;
     library->n_kernels++;

@@ -86,6 +86,7 @@ struct CUkern_st {
     char *name;
     unsigned n_params, registers, static_shared, local, max_threads;
     unsigned max_dynamic_shared;
+    int carveout; /* percent; -1: as the driver likes */
     bool loaded; /* its code is on the device */
     uint16_t *offsets, *sizes;
     unsigned param_bytes;
