@@ -81,11 +81,11 @@ class Backend(Protocol):
     def expose(self, native: Any) -> None:
         """The program has got the memory of a native array, and may use it from now on, unseen."""
 
-    def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> Any:
+    def register(self, buffer: Any, memory: np.ndarray[Any, Any], on_gpu: bool) -> Any:
         """Native array on the user's memory; raises `ArgumentError` if the device cannot use it.
 
-        `memory` describes it, C-contiguous and writable: shape, dtype, address. It can be read
-        unless `buffer`, the user's object, has a `__cuda_array_interface__`.
+        `memory` describes it, C-contiguous and writable: shape, dtype, address; it can be read
+        unless it is in a GPU's memory, `on_gpu`. `buffer` is the user's object.
         """
 
     def unregister(self, native: Any) -> None:

@@ -68,7 +68,8 @@ class Registrations:
                 "it directly"
             )
         memory = self._registrable(buffer)
-        made = Registration(buffer, memory, self._backend.register(buffer, memory))
+        native = self._backend.register(buffer, memory, in_gpu_memory(buffer))
+        made = Registration(buffer, memory, native)
         self._live.append(made)
         return DeviceArray(made.native, self._backend, made)
 

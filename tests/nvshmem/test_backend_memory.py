@@ -506,6 +506,49 @@ def test_registered_memory_of_the_gpu():
     host.run(1, registered_on_the_gpu)
 
 
+def cuda_tensor(array):
+    """A tensor on the GPU, whatever PyTorch was built for: with the address of `array`."""
+    import torch
+
+    class CudaTensor(torch.Tensor):
+        @staticmethod
+        def __new__(cls, dtype):
+            return torch.Tensor._make_wrapper_subclass(cls, array.shape, dtype=dtype, device="cuda")
+
+        @classmethod
+        def __torch_dispatch__(cls, function, *_):
+            raise NotImplementedError(function)
+
+        def data_ptr(self):
+            return array.__cuda_array_interface__["data"][0]
+
+    return CudaTensor(getattr(torch, array.dtype.name))
+
+
+@host.job
+def registered_small_floats(me, n):
+    for name in ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float32"):
+        there = shmem.to_device(own(me, 4) % 9).numpy().astype(name)
+        y = shmem.to_device(there)
+        tensor = cuda_tensor(y)
+        if name.startswith("float8"):  # what is asked of tensors must not be this
+            with pytest.raises(KeyError):
+                hasattr(tensor, "__cuda_array_interface__")
+        registered = shmem.register(tensor)
+        assert registered.dtype == there.dtype
+        x = shmem.zeros(4, name)
+        shmem.put(x, tensor, me)
+        shmem.put(x[2:], registered[:2], me)
+        shmem.quiet()
+        assert x.numpy().tolist() == [*there[:2].tolist(), *there[:2].tolist()]
+        shmem.unregister(tensor)
+
+
+def test_registered_small_floats_of_the_gpu():
+    pytest.importorskip("torch")
+    host.run(1, registered_small_floats)
+
+
 # --- memory of others
 
 

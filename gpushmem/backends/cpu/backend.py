@@ -208,8 +208,10 @@ class CpuBackend:
         if self._recorder is not None:
             self._recorder.exposed(native)
 
-    def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        check_buffer(self.name, buffer, memory, self.world.holds)
+    def register(
+        self, buffer: Any, memory: np.ndarray[Any, Any], on_gpu: bool
+    ) -> np.ndarray[Any, Any]:
+        check_buffer(self.name, buffer, memory, on_gpu, self.world.holds)
         self._arrays.note(memory, "registered memory")
         self._registered.add(memory)
         return memory

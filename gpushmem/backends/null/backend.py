@@ -99,8 +99,8 @@ class NullBackend:
     def expose(self, native: Array) -> None:
         """Nothing to do: nobody looks."""
 
-    def register(self, buffer: Any, memory: Array) -> Array:
-        check_buffer(self.name, buffer, memory, self._here.holds)
+    def register(self, buffer: Any, memory: Array, on_gpu: bool) -> Array:
+        check_buffer(self.name, buffer, memory, on_gpu, self._here.holds)
         return memory
 
     def unregister(self, native: Array) -> None:

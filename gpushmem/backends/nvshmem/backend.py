@@ -154,7 +154,8 @@ class NvshmemBackend:
         self.meet("init", heap_bytes)
         self._take_heap()
         self._far = library.far
-        self._registered: dict[int, int] = {}  # address -> end, of the user's memory
+        # Of the user's memory: address -> end, and whether it is a GPU's.
+        self._registered: dict[int, tuple[int, bool]] = {}
         loader = Loader(self._device, self._words, self._sharing(), library.far)
         self._loader = loader
         self._teams = Teams(self.synchronize)
@@ -260,9 +261,8 @@ class NvshmemBackend:
     def expose(self, native: GpuArray) -> None:
         """Nothing to do: nobody looks."""
 
-    def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> GpuArray:
+    def register(self, buffer: Any, memory: np.ndarray[Any, Any], on_gpu: bool) -> GpuArray:
         check_not_on_heap(memory, self._holds)
-        on_gpu = hasattr(buffer, "__cuda_array_interface__")
         array = GpuArray(memory, buffer)
         if not on_gpu:
             status = driver.cuMemHostRegister(array.address, max(1, memory.nbytes), HOST_REGISTER)
@@ -274,14 +274,14 @@ class NvshmemBackend:
             if not on_gpu:
                 driver.cuMemHostUnregister(array.address)
             raise
-        self._registered[array.address] = span(memory)[1]
+        self._registered[array.address] = span(memory)[1], on_gpu
         return array
 
     def unregister(self, native: GpuArray) -> None:
-        del self._registered[native.address]
+        _, on_gpu = self._registered.pop(native.address)
         if not self._device.memory.holds(*span(native.layout)):
             _library().nvshmemx_buffer_unregister(native.address)
-        if not hasattr(native.owner, "__cuda_array_interface__"):
+        if not on_gpu:
             check(driver.cuMemHostUnregister(native.address), "unregister")
 
     def _check_symmetric(self, name: str, array: Any) -> None:
@@ -365,7 +365,7 @@ class NvshmemBackend:
             array = as_gpu(arguments[name])
             low, high = span(array.layout)
             known = self._device.memory.holds(low, high) or self._holds(array.layout)
-            mine = any(at <= low and high <= end for at, end in self._registered.items())
+            mine = any(at <= low and high <= end for at, (end, _) in self._registered.items())
             if not (known or mine):
                 raise ArgumentError(
                     f"{op.name}: PE {pe} is on another machine, and {name} is device memory of "
