@@ -45,6 +45,7 @@ class Backend(Protocol):
     """
 
     name: str  # in the registry
+    on_gpu: bool  # whether its memory is a GPU's
     my_pe: int
     n_pes: int
     heap_bytes: int
@@ -90,6 +91,26 @@ class Backend(Protocol):
 
     def unregister(self, native: Any) -> None:
         """Undo `register`. No stream of this PE uses the memory any more."""
+
+    def locate(self, memory: np.ndarray[Any, Any], owner: Any) -> tuple[Any, int] | None:
+        """Native array on memory that is in a segment, of this PE or another, and its offset there.
+
+        `memory` describes that of `owner`, an array of another library. None if it is elsewhere.
+        """
+
+    # A user's buffer becomes symmetric: the PEs meet between `check_external` and `claim`.
+
+    def check_external(self, what: str, memory: np.ndarray[Any, Any], on_gpu: bool) -> None:
+        """Raise `ArgumentError` if a buffer, as for `register`, cannot be symmetric memory."""
+
+    def claim(self, memory: np.ndarray[Any, Any], alloc: Callable[[int, int], int]) -> int:
+        """Find the offset for a buffer: from `alloc(nbytes, alignment)`, or outside of the heap."""
+
+    def attach(self, memory: np.ndarray[Any, Any], offset: int) -> Any:
+        """Native array on the buffer's memory at `offset`, from `claim`, with its contents."""
+
+    def detach(self, memory: np.ndarray[Any, Any], offset: int) -> None:
+        """Undo `attach`: the buffer is ordinary memory again, with its contents."""
 
     def stream(self) -> Any:
         """Make a stream: an object with `synchronize()`, which launches and operations take."""

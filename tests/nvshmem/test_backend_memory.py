@@ -100,7 +100,7 @@ def allocations(me, n):
     shmem.free(b)
     with pytest.raises(SymmetryError, match=r"offset 0x100 was used after free"):
         b.numpy()
-    with pytest.raises(ShmemError, match="free that one"):
+    with pytest.raises(ShmemError, match="pass that one"):
         shmem.free(c[1:])
     with pytest.raises(SymmetryError, match="not a symmetric array"):
         shmem.free(shmem.to_device([1]))
@@ -547,6 +547,146 @@ def registered_small_floats(me, n):
 def test_registered_small_floats_of_the_gpu():
     pytest.importorskip("torch")
     host.run(1, registered_small_floats)
+
+
+# --- the user's memory as symmetric memory
+
+
+GRANULE = 2 << 20
+SMALL_GRANULES = {"NVSHMEM_CUMEM_GRANULARITY": GRANULE}
+
+
+def virtual(nbytes, handle_type="posix_fd", rdma=True):
+    from cuda.core import Device, VirtualMemoryResource, VirtualMemoryResourceOptions
+
+    options = VirtualMemoryResourceOptions(handle_type=handle_type, gpu_direct_rdma=rdma)
+    return VirtualMemoryResource(Device(), options).allocate(nbytes)
+
+
+class Theirs:
+    """Elements of a buffer of cuda.core, as another library has them."""
+
+    def __init__(self, buffer, dtype, start=0, n=None):
+        dtype = np.dtype(dtype)
+        n = buffer.size // dtype.itemsize - start if n is None else n
+        self.buffer, self.address = buffer, int(buffer.handle) + start * dtype.itemsize
+        self.dtype, self.shape = dtype, (n,)
+        self.__cuda_array_interface__ = {
+            "data": (self.address, False), "shape": (n,), "version": 3,
+            "typestr": dtype.str if dtype.isbuiltin == 1 else f"|V{dtype.itemsize}",
+        }  # fmt: skip
+
+    def seen(self):
+        return driver.view(self.address, self.shape, self.dtype)
+
+
+@host.job
+def symmetric_buffers(me, n):
+    right, left = (me + 1) % n, (me - 1) % n
+    used = shmem.heap_stats().used
+    theirs = Theirs(virtual(2 * GRANULE), np.int64, n=1000)
+    theirs.seen()[:] = own(me, 1000)
+    a = shmem.register_symmetric(theirs)
+    assert isinstance(a, shmem.SymmetricArray)
+    assert (a.shape, a.dtype) == ((1000,), np.int64)
+    assert a.__cuda_array_interface__["data"][0] != theirs.address
+    assert (a.numpy() == own(me, 1000)).all()
+    shmem.barrier_all()
+    stats = shmem.heap_stats()
+    assert (stats.used, stats.allocations[-1].nbytes) == (used, 8000)
+    assert "test_backend_memory.py" in str(stats)
+    shmem.put(a[4:], shmem.to_device(own(me, 3)), right)
+    shmem.barrier_all()
+    assert theirs.seen()[4:7].tolist() == own(left, 3).tolist()
+    theirs.seen()[9] = 7 * me
+    shmem.barrier_all()
+    assert shmem.g(a[9:], left) == 7 * left
+    assert (shmem.peer_array(a, left)[9] == 7 * left).all()
+    shmem.reduce(shmem.TEAM_WORLD, a[20:22], a[:2], "sum")
+    total = sum(1000 * pe for pe in range(n))
+    assert theirs.seen()[20:22].tolist() == [total, total + n]
+    for again in (theirs, a):
+        with pytest.raises(ArgumentError, match=r"symmetric already|is device memory"):
+            shmem.register_symmetric(again)
+    with pytest.raises(ArgumentError, match="use unregister_symmetric"):
+        shmem.free(a)
+    shmem.unregister_symmetric(a)
+    with pytest.raises(SymmetryError, match="used after unregister_symmetric"):
+        a.numpy()
+    assert theirs.seen()[4:7].tolist() == own(left, 3).tolist(), "its contents are kept"
+    b = shmem.register_symmetric(theirs)
+    shmem.put(b, shmem.to_device(own(me, 3)), right)
+    shmem.barrier_all()
+    assert theirs.seen()[:3].tolist() == own(left, 3).tolist()
+    return theirs  # left to finalize
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_symmetric_buffers(n):
+    host.run(n, ended_symmetric_buffers, EMULATION_DEVICES=4, **SMALL_GRANULES)
+
+
+def ended_symmetric_buffers():
+    theirs = symmetric_buffers.__wrapped__(*host.init())
+    shmem.finalize()
+    theirs.seen()[:] = 5  # it is ordinary memory again
+
+
+@host.job
+def symmetric_tensors(me, n):
+    theirs = Theirs(virtual(GRANULE), "float8_e5m2", n=64)
+    theirs.seen()[:] = 2
+    a = shmem.register_symmetric(cuda_tensor(theirs))
+    assert a.dtype == "float8_e5m2"
+    shmem.p(a[3:], 4, (me + 1) % n)
+    shmem.barrier_all()
+    assert theirs.seen()[:5].astype(float).tolist() == [2, 2, 2, 4, 2]
+
+
+def test_symmetric_tensors_of_8_bit_floats():
+    pytest.importorskip("torch")
+    host.run(2, symmetric_tensors, EMULATION_DEVICES=2, **SMALL_GRANULES)
+
+
+@host.job
+def refused_buffers(me, n):
+    from cuda.core import Device
+
+    pool = Device().allocate(GRANULE, stream=Device().create_stream())
+    large = virtual(2 * GRANULE)
+    for wrong, says in (
+        (np.zeros(GRANULE), "is in host memory: pass one on GPU"),
+        (Theirs(pool, "i8"), "not allocated by CUDA's virtual memory .*VirtualMemoryResource"),
+        (
+            Theirs(large, "i8", start=1),
+            rf"are bytes 8 to {2 * GRANULE} of an allocation of .*begin",
+        ),
+        (Theirs(large, "i8", n=0), "the buffer is empty"),
+        (Theirs(virtual(GRANULE, rdma=False), "i8"), "gpuDirectRDMACapable=0, NVSHMEM's heap with"),
+        (Theirs(virtual(GRANULE, "fabric"), "i8"), "allocated with handle type .*use the same"),
+        (shmem.zeros(4), "is device memory of gpushmem's"),
+    ):
+        with pytest.raises(ArgumentError, match=f"register_symmetric: .*{says}"):
+            shmem.register_symmetric(wrong)
+    with pytest.raises(CollectiveMismatch, match="PE 1: register_symmetric of 8008 bytes"):
+        shmem.register_symmetric(Theirs(large, "i8", n=1000 + me))
+    shmem.unregister_symmetric(shmem.register_symmetric(Theirs(large, "i8")))
+
+
+def test_buffers_that_nvshmem_does_not_take():
+    host.run(2, refused_buffers, EMULATION_DEVICES=2, **SMALL_GRANULES)
+
+
+@host.job
+def buffers_of_part_of_a_granule(me, n):
+    says = rf"an allocation of {GRANULE}: .* in multiples of 8388608 bytes, here 8388608; NVSHMEM"
+    with pytest.raises(ArgumentError, match=says):
+        shmem.register_symmetric(Theirs(virtual(GRANULE), "i8"))
+    shmem.register_symmetric(Theirs(virtual(4 * GRANULE), "i8", n=10))
+
+
+def test_granules_of_the_heap():
+    host.run(1, buffers_of_part_of_a_granule)
 
 
 # --- memory of others

@@ -138,7 +138,8 @@ FUNCTIONS = {
     "synchronize": (), "is_initialized": (), "init": ("any", "any"),
     "session": ("any", "any"), "spawn": ("any", "any"), "jit": ("any",),
     "on_device": ("any",), "tuning": (), "wait_stream": ("any", "any"),
-    "preload": ("any", "any", "any"),
+    "preload": ("any", "any", "any"), "register_symmetric": ("any",),
+    "unregister_symmetric": ("any",),
 }  # fmt: skip
 LEFT_OUT = {"finalize"}  # the test's own last call
 BINARY = [

@@ -13,6 +13,7 @@ from gpushmem import settings, store
 from gpushmem.arguments import shown
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.artifacts.shape import shape_of
+from gpushmem.backends import pages
 from gpushmem.backends.base import DeviceFunction, Shape
 from gpushmem.backends.cpu import hook, lowering, meeting
 from gpushmem.backends.cpu.access import (
@@ -60,6 +61,7 @@ class CpuBackend:
     """One PE on the CPU; see `backends.base.Backend` for what each method promises."""
 
     name = "cpu"
+    on_gpu = False
 
     def __init__(self, heap_bytes: int) -> None:
         job = current()
@@ -218,6 +220,29 @@ class CpuBackend:
 
     def unregister(self, native: np.ndarray[Any, Any]) -> None:
         self._registered.remove(native)
+
+    def locate(
+        self, memory: np.ndarray[Any, Any], owner: Any
+    ) -> tuple[np.ndarray[Any, Any], int] | None:
+        offset = self.world.offset(memory)
+        return None if offset is None else (memory, offset)
+
+    def check_external(self, what: str, memory: np.ndarray[Any, Any], on_gpu: bool) -> None:
+        pages.check(what, self.name, memory, on_gpu)
+
+    def claim(self, memory: np.ndarray[Any, Any], alloc: Callable[[int, int], int]) -> int:
+        return alloc(memory.nbytes, pages.PAGE)
+
+    def attach(self, memory: np.ndarray[Any, Any], offset: int) -> np.ndarray[Any, Any]:
+        native = self.symmetric(offset, memory.shape, memory.dtype)
+        pages.share(memory, native)
+        if self._recorder is not None:
+            self._recorder.written(native, memory)
+        self.expose(native)
+        return native
+
+    def detach(self, memory: np.ndarray[Any, Any], offset: int) -> None:
+        pages.separate(memory)
 
     # --- kernels
 

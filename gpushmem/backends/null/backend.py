@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpushmem.arguments import shown
+from gpushmem.backends import pages
 from gpushmem.backends.base import Shape
 from gpushmem.backends.host_arguments import checked
 from gpushmem.backends.hostcalls import check_buffer
@@ -44,6 +45,7 @@ class NullBackend:
 
     name = "null"
     my_pe, n_pes = 0, 1
+    on_gpu = False
 
     def __init__(self, heap_bytes: int) -> None:
         found = peers.current()
@@ -105,6 +107,23 @@ class NullBackend:
 
     def unregister(self, native: Array) -> None:
         """Nothing to do."""
+
+    def locate(self, memory: Array, owner: Any) -> tuple[Array, int] | None:
+        return (memory, self._here.offset(memory)) if self._here.holds(memory) else None
+
+    def check_external(self, what: str, memory: Array, on_gpu: bool) -> None:
+        pages.check(what, self.name, memory, on_gpu)
+
+    def claim(self, memory: Array, alloc: Callable[[int, int], int]) -> int:
+        return alloc(memory.nbytes, pages.PAGE)
+
+    def attach(self, memory: Array, offset: int) -> Array:
+        native = self.symmetric(offset, memory.shape, memory.dtype)
+        pages.share(memory, native)
+        return native
+
+    def detach(self, memory: Array, offset: int) -> None:
+        pages.separate(memory)
 
     # --- kernels: none
 

@@ -32,6 +32,7 @@ from gpushmem.backends.nvshmem import transport
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.blocks import Registered
 from gpushmem.backends.nvshmem.device import Device, Stream
+from gpushmem.backends.nvshmem.external import check_external
 from gpushmem.backends.nvshmem.hostcalls import COPIED, SCRATCH, HostCalls, as_gpu
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
 from gpushmem.backends.nvshmem.status import check
@@ -137,6 +138,7 @@ class NvshmemBackend:
     """One PE on a GPU; see `backends.base.Backend` for what each method promises."""
 
     name = "nvshmem"
+    on_gpu = True
     allocated: Callable[[], Sequence[Any]]
 
     def __init__(self, heap_bytes: int) -> None:
@@ -156,6 +158,7 @@ class NvshmemBackend:
         self._far = library.far
         # Of the user's memory: address -> end, and whether it is a GPU's.
         self._registered: dict[int, tuple[int, bool]] = {}
+        self._external: dict[int, int] = {}  # address -> bytes, of the user's symmetric memory
         loader = Loader(self._device, self._words, self._sharing(), library.far)
         self._loader = loader
         self._teams = Teams(self.synchronize)
@@ -284,13 +287,38 @@ class NvshmemBackend:
         if not on_gpu:
             check(driver.cuMemHostUnregister(native.address), "unregister")
 
+    def locate(self, memory: np.ndarray[Any, Any], owner: Any) -> tuple[GpuArray, int] | None:
+        native = GpuArray(memory, owner)
+        return (native, self.heap_offset(native)) if self._holds(memory) else None
+
+    def check_external(self, what: str, memory: np.ndarray[Any, Any], on_gpu: bool) -> None:
+        check_external(what, memory, on_gpu, self._heap, self._device.number)
+
+    def claim(self, memory: np.ndarray[Any, Any], alloc: Callable[[int, int], int]) -> int:
+        address = int(bindings.buffer_register_symmetric(span(memory)[0], memory.nbytes, 0))
+        if not address:
+            raise ShmemError(
+                f"register_symmetric: NVSHMEM cannot map {memory.nbytes} bytes, and has ended its "
+                "heap; NVSHMEM_DEBUG=INFO says more. The job cannot go on"
+            )
+        self._external[address] = memory.nbytes
+        return address - self._heap
+
+    def attach(self, memory: np.ndarray[Any, Any], offset: int) -> GpuArray:
+        return self.symmetric(offset, memory.shape, memory.dtype)
+
+    def detach(self, memory: np.ndarray[Any, Any], offset: int) -> None:
+        address = self._heap + offset
+        bindings.buffer_unregister_symmetric(address, self._external.pop(address))
+
     def _check_symmetric(self, name: str, array: Any) -> None:
         if not isinstance(array, GpuArray) or not self._holds(array.layout):
             raise not_symmetric(name, array)
 
     def _holds(self, memory: np.ndarray[Any, Any]) -> bool:
         low, high = span(memory)
-        return self._heap <= low and high <= self._heap + self.heap_bytes
+        blocks = ((self._heap, self.heap_bytes), *self._external.items())
+        return any(start <= low and high <= start + size for start, size in blocks)
 
     # --- kernels
 
