@@ -10,7 +10,7 @@ from functools import partial
 from inspect import signature
 from numbers import Real
 from types import TracebackType
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -43,7 +43,7 @@ from gpushmem.memory.array import (
     unwrap,
 )
 from gpushmem.memory.asked import dtype_of, nbytes_of, plain, shape_of
-from gpushmem.memory.foreign import Attachment, Known
+from gpushmem.memory.foreign import Attachment, Known, library_of, whose
 from gpushmem.memory.heap import Heap
 from gpushmem.memory.registration import Registrations
 from gpushmem.memory.stats import Allocated, HeapStats, holders, leak_report
@@ -85,11 +85,13 @@ class Runtime:
         backend.allocated = lambda: sorted(a.made for a in list(self.allocations.values()))
 
     def allocate(
-        self, what: str, shape: Any, dtype: Any, fill: Callable[[Any], None] | None
-    ) -> SymmetricArray:
+        self, what: str, shape: Any, dtype: Any, fill: Callable[[Any], None] | None, like: Any
+    ) -> Any:
         """Collective: agree on the size, allocate and fill; returns when all PEs have filled."""
         shape, dtype = shape_of(what, shape), dtype_of(what, dtype)
-        nbytes = nbytes_of(what, shape, dtype)
+        nbytes, library = nbytes_of(what, shape, dtype), library_of(what, like)
+        if library is not None:
+            library.check(what, self.backend.on_gpu, dtype, nbytes)
         self.backend.meet(what, nbytes)
         offset = self._block(what, nbytes)
         made = Allocated(offset, nbytes, shape, dtype, user_line())
@@ -105,7 +107,7 @@ class Runtime:
             raise
         if fill is not None:
             self.backend.meet(f"{what} (filled)")
-        return array
+        return array if library is None else library.share(array)
 
     def _block(self, what: str, nbytes: int, alignment: int = 1) -> int:
         try:
@@ -397,10 +399,13 @@ def preload(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 def _host_call(op: Op, arguments: dict[str, Any]) -> Any:
     runtime = current(op.name)
-    view = VIEWS.get(op.returns)
-    array = None if view is None else runtime.known(op.name, arguments["array"])
+    view, given = VIEWS.get(op.returns), arguments.get("array")
+    array = None if view is None else runtime.known(op.name, given)
     result = runtime.backend.call(op, _native(op, arguments))
-    return result if view is None else view(result, runtime.backend, array)
+    if view is None:
+        return result
+    seen, library = view(result, runtime.backend, array), whose(given)
+    return library.share(seen) if library and isinstance(seen, DeviceArray) else seen
 
 
 # Operations that return native arrays, on another PE's copy of their argument `array`.
@@ -432,8 +437,12 @@ def _heap_bytes(*asked: str | int | None) -> int:
 # --- symmetric arrays
 
 
+@overload
+def empty(shape: Any, dtype: Any = ..., *, like: None = None) -> SymmetricArray: ...
+@overload
+def empty(shape: Any, dtype: Any = ..., *, like: Any) -> Any: ...
 @public
-def empty(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
+def empty(shape: Any, dtype: Any = np.float64, *, like: Any = None) -> Any:
     """Allocate a symmetric array, contents undefined. Collective over all PEs.
 
     `shape` (an integer or a tuple) and `dtype` are as in NumPy. Every PE must request the same
@@ -441,33 +450,51 @@ def empty(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
     allocated in multiples of 256 bytes. Waits for this PE's streams. On return every PE has
     allocated the array, at the same offset. Raises `HeapExhausted` if no free block is large
     enough, naming the lines that hold most of the heap. OpenSHMEM 1.5: shmem_malloc.
+
+    `like` is None for a `SymmetricArray`, or the library whose array is to be returned, `torch`,
+    `numpy` (without a GPU) or `cupy` (with one), or an array of it. Such an array, and slices of
+    it, are taken wherever symmetric arrays are: in kernels, operations and `free`. It uses the
+    memory without waiting for kernels. Raises `ArgumentError` if the library has no arrays of this
+    dtype or in this memory.
     """
-    return current("empty").allocate("empty", shape, dtype, None)
+    return current("empty").allocate("empty", shape, dtype, None, like)
 
 
+@overload
+def zeros(shape: Any, dtype: Any = ..., *, like: None = None) -> SymmetricArray: ...
+@overload
+def zeros(shape: Any, dtype: Any = ..., *, like: Any) -> Any: ...
 @public
-def zeros(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
+def zeros(shape: Any, dtype: Any = np.float64, *, like: Any = None) -> Any:
     """Allocate a symmetric array of zeros, complete on all PEs on return; otherwise as `empty`."""
-    return _filled("zeros", shape, 0, dtype)
+    return _filled("zeros", shape, 0, dtype, like)
 
 
+@overload
+def ones(shape: Any, dtype: Any = ..., *, like: None = None) -> SymmetricArray: ...
+@overload
+def ones(shape: Any, dtype: Any = ..., *, like: Any) -> Any: ...
 @public
-def ones(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
+def ones(shape: Any, dtype: Any = np.float64, *, like: Any = None) -> Any:
     """Allocate a symmetric array of ones, complete on all PEs on return; otherwise as `empty`."""
-    return _filled("ones", shape, 1, dtype)
+    return _filled("ones", shape, 1, dtype, like)
 
 
+@overload
+def full(shape: Any, fill_value: Any, dtype: Any = ..., *, like: None = None) -> SymmetricArray: ...
+@overload
+def full(shape: Any, fill_value: Any, dtype: Any = ..., *, like: Any) -> Any: ...
 @public
-def full(shape: Any, fill_value: Any, dtype: Any = None) -> SymmetricArray:
+def full(shape: Any, fill_value: Any, dtype: Any = None, *, like: Any = None) -> Any:
     """Allocate a symmetric array filled with `fill_value`, which may differ between PEs.
 
     `dtype` defaults to that of `fill_value`, as in NumPy. Otherwise as `empty`. On return the array
     is filled on every PE.
     """
-    return _filled("full", shape, fill_value, dtype)
+    return _filled("full", shape, fill_value, dtype, like)
 
 
-def _filled(what: str, shape: Any, value: Any, dtype: Any) -> SymmetricArray:
+def _filled(what: str, shape: Any, value: Any, dtype: Any, like: Any) -> Any:
     runtime, shape = current(what), shape_of(what, shape)
     value = on_host(f"{what}: fill_value", value)
     dtype = dtype_of(what, value.dtype if dtype is None else dtype)
@@ -475,11 +502,15 @@ def _filled(what: str, shape: Any, value: Any, dtype: Any) -> SymmetricArray:
     with taking(f"{what}: fill_value"):  # fail before anything is allocated
         np.broadcast_to(value, shape)
         value = value.astype(dtype)
-    return runtime.allocate(what, shape, dtype, lambda array: array.copy_from(value))
+    return runtime.allocate(what, shape, dtype, lambda array: array.copy_from(value), like)
 
 
+@overload
+def array(values: Any, dtype: Any = ..., *, like: None = None) -> SymmetricArray: ...
+@overload
+def array(values: Any, dtype: Any = ..., *, like: Any) -> Any: ...
 @public
-def array(values: Any, dtype: Any = None) -> SymmetricArray:
+def array(values: Any, dtype: Any = None, *, like: Any = None) -> Any:
     """Allocate a symmetric array with this PE's `values` in it; otherwise as `empty`.
 
     `values` is anything `numpy.asarray` accepts, or a PyTorch tensor. Every PE must pass the same
@@ -487,7 +518,7 @@ def array(values: Any, dtype: Any = None) -> SymmetricArray:
     """
     runtime, values = current("array"), _numbers("array", values, dtype)
     return runtime.allocate(
-        "array", values.shape, values.dtype, lambda array: array.copy_from(values)
+        "array", values.shape, values.dtype, lambda array: array.copy_from(values), like
     )
 
 
@@ -508,7 +539,10 @@ def alloc_bytes(nbytes: int) -> SymmetricArray:
     nbytes = integer("alloc_bytes: nbytes", nbytes)
     if nbytes < 0:
         raise ArgumentError(f"alloc_bytes: cannot allocate {nbytes} bytes: give 0 or more")
-    return current("alloc_bytes").allocate("alloc_bytes", nbytes, np.uint8, None)
+    array: SymmetricArray = current("alloc_bytes").allocate(
+        "alloc_bytes", nbytes, np.uint8, None, None
+    )
+    return array
 
 
 @public

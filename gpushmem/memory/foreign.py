@@ -23,7 +23,7 @@ from gpushmem.memory.stats import Allocated
 from gpushmem.memory.tensors import in_gpu_memory, in_host_memory, is_tensor
 from gpushmem.size import span
 
-__all__ = ["Attachment", "Known", "Library", "library_of"]
+__all__ = ["Attachment", "Known", "Library", "library_of", "whose"]
 
 
 # Values that are no arrays of other libraries.
@@ -71,7 +71,8 @@ class Known:
         if found is None:
             return self._of_buffers(memory, value)
         native, offset = found
-        allocation = self._holding(offset)
+        low, high = (offset + end - memory.__array_interface__["data"][0] for end in span(memory))
+        allocation = self._holding(low, high)
         if allocation is None:
             raise SymmetryError(
                 f"{what}: {shown(value)} is symmetric memory at offset {offset:#x} that was freed"
@@ -80,12 +81,12 @@ class Known:
             return SymmetricArray(native, self._backend, allocation)
         return DeviceArray(native, self._backend, allocation)  # of another PE
 
-    def _holding(self, offset: int) -> Allocation | None:
-        exact = self._allocations.get(offset)
-        if exact is not None:
-            return exact
-        for found in list(self._allocations.values()):
-            if found.made.offset <= offset < found.made.offset + found.made.nbytes:
+    def _holding(self, low: int, high: int) -> Allocation | None:
+        exact = self._allocations.get(
+            low
+        )  # nearly always: a search takes long where there are many
+        for found in (exact,) if exact is not None else list(self._allocations.values()):
+            if found.made.offset <= low and high <= found.made.offset + found.made.nbytes:
                 return found
         return None
 
@@ -118,11 +119,13 @@ class Library(NamedTuple):
     unreachable: Callable[[bool], str | None]  # why it cannot share memory, of a GPU or not
     has: Callable[[np.dtype[Any]], bool]  # whether it has a dtype
 
-    def check(self, what: str, on_gpu: bool, dtype: np.dtype[Any]) -> None:
-        """Raise `ArgumentError` if it cannot have an array of this dtype on the same memory."""
+    def check(self, what: str, on_gpu: bool, dtype: np.dtype[Any], nbytes: int) -> None:
+        """Raise `ArgumentError` if it cannot have such an array on the same memory."""
         why = self.unreachable(on_gpu)
         if why is None and not self.has(dtype):
             why = f"it has no dtype {dtype}"
+        if why is None and not nbytes and self.name != "numpy":
+            why = "its arrays without elements have no address, by which they are recognised"
         if why is not None:
             raise ArgumentError(f"{what}: like={self.name} is not possible: {why}")
 
@@ -161,18 +164,22 @@ def library_of(what: str, like: Any) -> Library | None:
     """Return the library that `like` is, or is an array of; None for gpushmem itself."""
     if like is None or isinstance(like, DeviceArray):
         return None
-    name = None
-    if isinstance(like, ModuleType):
-        name = like.__name__
-    elif is_tensor(like):
-        name = "torch"
-    elif isinstance(like, np.ndarray):
-        name = "numpy"
-    elif type(like).__module__.startswith("cupy"):
-        name = "cupy"
-    if name not in LIBRARIES:
+    found = LIBRARIES.get(like.__name__) if isinstance(like, ModuleType) else whose(like)
+    if found is None:
         raise ArgumentTypeError(
             f"{what}: like must be {', '.join(LIBRARIES)}, or an array of one of these, not "
             f"{shown(like)}"
         )
-    return LIBRARIES[name]
+    return found
+
+
+def whose(array: Any) -> Library | None:
+    """Return the library that an array is of; None for gpushmem itself, and any other."""
+    for name, is_one in (
+        ("torch", is_tensor),
+        ("numpy", lambda value: isinstance(value, np.ndarray)),
+        ("cupy", lambda value: type(value).__module__.partition(".")[0] == "cupy"),
+    ):
+        if is_one(array):
+            return LIBRARIES[name]
+    return None

@@ -121,6 +121,7 @@ def test_buffers_of_numpy_and_torch(alone, dtype):
             assert (a.dtype, a.nbytes) == (wanted, PAGE)
             shmem.p(a[3:], 1, 0)
             shmem.put(a[:3], shmem.ones(3, wanted), 0)
+            shmem.quiet()
             assert [complex(x) for x in buffer[:5]] == [1, 1, 1, 1, 0]
             buffer[:4] = 0
             assert not a.numpy().view(np.uint8).any()
@@ -209,7 +210,7 @@ def test_statistics_and_reports_name_it(alone):
     buffer = pages(3)
     a = shmem.register_symmetric(buffer)
     stats = shmem.heap_stats()
-    assert stats.used == 3 * PAGE
+    assert 3 * PAGE <= stats.used <= 3 * PAGE + 512
     (made,) = stats.allocations
     assert (made.nbytes, made.shape, made.dtype) == (3 * PAGE, buffer.shape, buffer.dtype)
     assert "test_symmetric_buffers.py" in str(stats)
@@ -274,9 +275,9 @@ def test_what_ends_a_registration(alone):
 
 
 def test_a_heap_without_room(alone):
-    buffer = pages((16 << 20) // PAGE)
-    held = shmem.empty(3)
-    with pytest.raises(HeapExhausted, match=r"register_symmetric: .*16777216 bytes"):
+    buffer = pages((16 << 20) // PAGE - 1)
+    held = shmem.empty(PAGE)
+    with pytest.raises(HeapExhausted, match=rf"register_symmetric: .*{buffer.nbytes} bytes"):
         shmem.register_symmetric(buffer)
     shmem.free(held)
     shmem.unregister_symmetric(shmem.register_symmetric(buffer))

@@ -413,6 +413,40 @@ def test_arrays_of_other_libraries(n):
     host.run(n, foreign_sources)
 
 
+@host.job
+def tensors_of_the_heap(me, n):
+    import torch
+
+    for name in ("float32", "float8_e4m3fn"):
+        x = shmem.zeros((2, 3), name)
+        tensor, part = cuda_tensor(x), cuda_tensor(x[1])
+        shmem.put(part, shmem.to_device(np.array([1, 2, me], name)), (me + 1) % n)
+        shmem.barrier_all()
+        assert x.numpy().tolist() == [[0, 0, 0], [1, 2, (me - 1) % n]]
+        shmem.put(x[0], part, me)
+        shmem.quiet()
+        assert x.numpy()[0].tolist() == [1, 2, (me - 1) % n]
+        with pytest.raises(ArgumentError, match="on the symmetric heap already"):
+            shmem.register(tensor)
+        with pytest.raises(ShmemError, match=r"view at offset .* pass that one"):
+            shmem.free(part)
+        shmem.barrier_all()
+        shmem.free(tensor)
+        for use in (lambda t: shmem.put(t, t, me), shmem.free):
+            with pytest.raises(SymmetryError, match=r"is symmetric memory at offset .* was freed"):
+                use(tensor)
+    for like, says in ((torch, "PyTorch .* was built without CUDA"), (np, "numpy.. copies")):
+        if like is np or torch.version.cuda is None:
+            with pytest.raises(ArgumentError, match=f"like={like.__name__} is not .*{says}"):
+                shmem.zeros(3, like=like)
+    assert not shmem.heap_stats().allocations
+
+
+def test_tensors_of_the_heap():
+    pytest.importorskip("torch")
+    host.run(2, tensors_of_the_heap)
+
+
 # --- registered memory
 
 
@@ -510,6 +544,8 @@ def cuda_tensor(array):
     """A tensor on the GPU, whatever PyTorch was built for: with the address of `array`."""
     import torch
 
+    address = array.__cuda_array_interface__["data"][0]
+
     class CudaTensor(torch.Tensor):
         @staticmethod
         def __new__(cls, dtype):
@@ -520,7 +556,7 @@ def cuda_tensor(array):
             raise NotImplementedError(function)
 
         def data_ptr(self):
-            return array.__cuda_array_interface__["data"][0]
+            return address
 
     return CudaTensor(getattr(torch, array.dtype.name))
 
