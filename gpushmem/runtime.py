@@ -81,7 +81,6 @@ class Runtime:
         self.allocations: dict[int, Allocation] = {}
         self.known = Known(backend, self.allocations)
         self.registrations = Registrations(backend, self.known.overlaps)
-        self._attached: list[Attachment] = []  # whose buffers must outlive their pages' exchange
         backend.allocated = lambda: sorted(a.made for a in list(self.allocations.values()))
 
     def allocate(
@@ -134,7 +133,7 @@ class Runtime:
         except BaseException:
             self._forget(attachment, "a failed registration")
             raise
-        self._attached.append(attachment)
+        self.known.buffers.append(attachment)
         self.backend.meet(f"{what} (done)")
         return SymmetricArray(attachment.native, self.backend, attachment)
 
@@ -151,7 +150,7 @@ class Runtime:
 
     def _end_attachment(self, attachment: Attachment, why: str) -> None:
         self.backend.detach(attachment.memory, attachment.made.offset)
-        self._attached.remove(attachment)
+        self.known.buffers.remove(attachment)
         self._forget(attachment, why)
 
     def _forget(self, allocation: Allocation, why: str) -> None:
@@ -182,7 +181,7 @@ class Runtime:
             self.backend.meet("finalize")
         finally:
             self.registrations.close()
-            for attachment in list(self._attached):
+            for attachment in list(self.known.buffers):
                 self._end_attachment(attachment, "finalize")
             self.forget_arrays("finalize")
             self.backend.close()

@@ -92,11 +92,11 @@ class Backend(Protocol):
     def unregister(self, native: Any) -> None:
         """Undo `register`. No stream of this PE uses the memory any more."""
 
-    def locate(self, memory: np.ndarray[Any, Any], owner: Any) -> tuple[Any, int] | None:
-        """Native array on memory that is in a segment, of this PE or another, and its offset there.
+    def locate(self, start: int, end: int) -> tuple[int, bool] | None:
+        """Offset of addresses in a segment, and whether it is this PE's; None: in no segment."""
 
-        `memory` describes that of `owner`, an array of another library. None if it is elsewhere.
-        """
+    def adopt(self, memory: np.ndarray[Any, Any], owner: Any) -> Any:
+        """Native array on memory in a segment, of `owner`, which another library made."""
 
     # A user's buffer becomes symmetric: the PEs meet between `check_external` and `claim`.
 

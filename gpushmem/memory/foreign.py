@@ -26,8 +26,8 @@ from gpushmem.size import span
 __all__ = ["Attachment", "Known", "Library", "library_of", "whose"]
 
 
-# Values that are no arrays of other libraries.
-OTHERS = (DeviceArray, int, float, str, type(None))
+# Types of values that are no arrays of other libraries.
+PLAIN = frozenset({DeviceArray, SymmetricArray, int, float, complex, bool, str, type(None)})
 
 
 class Attachment(Allocation):
@@ -52,60 +52,56 @@ class Known:
 
     def __init__(self, backend: Backend, allocations: dict[int, Allocation]) -> None:
         self._backend, self._allocations = backend, allocations
+        self.buffers: list[Attachment] = []  # kept also when the session ends with an error
 
     def __call__(self, what: str, value: Any) -> Any:
         """Return `value` as an array of gpushmem if its memory is symmetric, else unchanged.
 
         Raises `SymmetryError` if it was symmetric and has been freed.
         """
-        if isinstance(value, OTHERS):
-            return value
         if isinstance(value, tuple):
+            if PLAIN.issuperset(map(type, value)):  # quick, because each launch does this
+                return value
             return tuple(self(what, item) for item in value)
+        if type(value) in PLAIN:
+            return value
         with taking(what):
             is_array = in_host_memory(value) or in_gpu_memory(value)
         memory = describe(what, value) if is_array else None
         if memory is None:
             return value
-        found = self._backend.locate(memory, value)
+        start, end = span(memory)
+        found = self._backend.locate(start, end)
         if found is None:
-            return self._of_buffers(memory, value)
-        native, offset = found
-        low, high = (offset + end - memory.__array_interface__["data"][0] for end in span(memory))
-        allocation = self._holding(low, high)
+            return self._part_of_buffer(memory, start, end, value)
+        offset, is_own = found
+        allocation = self._holding(offset, offset + end - start)
         if allocation is None:
             raise SymmetryError(
                 f"{what}: {shown(value)} is symmetric memory at offset {offset:#x} that was freed"
             )
-        if self._backend.heap_offset(native) == offset:
-            return SymmetricArray(native, self._backend, allocation)
-        return DeviceArray(native, self._backend, allocation)  # of another PE
+        kind = SymmetricArray if is_own else DeviceArray
+        return kind(self._backend.adopt(memory, value), self._backend, allocation)
 
     def _holding(self, low: int, high: int) -> Allocation | None:
-        exact = self._allocations.get(
-            low
-        )  # nearly always: a search takes long where there are many
+        # A search takes long where there are many, and nearly always this is it.
+        exact = self._allocations.get(low)
         for found in (exact,) if exact is not None else list(self._allocations.values()):
             if found.made.offset <= low and high <= found.made.offset + found.made.nbytes:
                 return found
         return None
 
-    def _of_buffers(self, memory: Memory, value: Any) -> Any:
-        start, end = span(memory)
-        for found in self.buffers():
+    def _part_of_buffer(self, memory: Memory, start: int, end: int, value: Any) -> Any:
+        for found in self.buffers:
             low, high = span(found.memory)
             if low <= start and end <= high and in_host_memory(value):
                 return SymmetricArray(found.part(memory), self._backend, found)
         return value
 
-    def buffers(self) -> list[Attachment]:
-        """Return the user's buffers that are symmetric memory."""
-        return [a for a in list(self._allocations.values()) if isinstance(a, Attachment)]
-
     def overlaps(self, start: int, end: int) -> bool:
-        """Whether some bytes are of such a buffer."""
+        """Whether some bytes are of a buffer that is symmetric memory."""
         return any(
-            low < end and start < high for low, high in (span(b.memory) for b in self.buffers())
+            low < end and start < high for low, high in (span(b.memory) for b in self.buffers)
         )
 
 

@@ -221,11 +221,11 @@ class CpuBackend:
     def unregister(self, native: np.ndarray[Any, Any]) -> None:
         self._registered.remove(native)
 
-    def locate(
-        self, memory: np.ndarray[Any, Any], owner: Any
-    ) -> tuple[np.ndarray[Any, Any], int] | None:
-        offset = self.world.offset(memory)
-        return None if offset is None else (memory, offset)
+    def locate(self, start: int, end: int) -> tuple[int, bool] | None:
+        return self.world.locate(start, end)
+
+    def adopt(self, memory: np.ndarray[Any, Any], owner: Any) -> np.ndarray[Any, Any]:
+        return memory
 
     def check_external(self, what: str, memory: np.ndarray[Any, Any], on_gpu: bool) -> None:
         pages.check(what, self.name, memory, on_gpu)

@@ -28,7 +28,6 @@ from gpushmem.errors import ShmemError
 from gpushmem.job.job import Job
 from gpushmem.job.limits import within_limits
 from gpushmem.simt.base.layout import new
-from gpushmem.size import span
 
 __all__ = ["LINE", "LINE_OF", "TEAM", "WORLD", "World"]
 
@@ -203,13 +202,12 @@ class World:
         end = high + (array.itemsize if array.size else 0)
         return self.heap <= low and end <= self.heap + self.heap_bytes
 
-    def offset(self, array: np.ndarray[Any, Any]) -> int | None:
-        """Offset in its segment of an array on the heap of any PE; None if it is elsewhere."""
-        low, high = span(array)
-        pe, start = divmod(low - self.region, self.stride)
-        if not 0 <= pe < self.job.n_pes or start + high - low > self.heap_bytes:
+    def locate(self, start: int, end: int) -> tuple[int, bool] | None:
+        """Offset of addresses on the heap of a PE, and whether it is this one; None: elsewhere."""
+        pe, offset = divmod(start - self.region, self.stride)
+        if not 0 <= pe < self.job.n_pes or offset + end - start > self.heap_bytes:
             return None
-        return address_of(array) - self.region - pe * self.stride
+        return offset, pe == self.job.my_pe
 
     def release_heap(self) -> None:
         """Give this PE's heap memory back to the system; other PEs must have stopped using it.

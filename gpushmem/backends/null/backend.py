@@ -26,7 +26,7 @@ from gpushmem.errors import (
 )
 from gpushmem.job import peers
 from gpushmem.ops import Op
-from gpushmem.size import format_size
+from gpushmem.size import format_size, span
 
 __all__ = ["NullBackend", "Stream"]
 
@@ -108,8 +108,12 @@ class NullBackend:
     def unregister(self, native: Array) -> None:
         """Nothing to do."""
 
-    def locate(self, memory: Array, owner: Any) -> tuple[Array, int] | None:
-        return (memory, self._here.offset(memory)) if self._here.holds(memory) else None
+    def locate(self, start: int, end: int) -> tuple[int, bool] | None:
+        low, high = span(self._here.heap)
+        return (start - low, True) if low <= start and end <= high else None
+
+    def adopt(self, memory: Array, owner: Any) -> Array:
+        return memory
 
     def check_external(self, what: str, memory: Array, on_gpu: bool) -> None:
         pages.check(what, self.name, memory, on_gpu)

@@ -287,9 +287,12 @@ class NvshmemBackend:
         if not on_gpu:
             check(driver.cuMemHostUnregister(native.address), "unregister")
 
-    def locate(self, memory: np.ndarray[Any, Any], owner: Any) -> tuple[GpuArray, int] | None:
-        native = GpuArray(memory, owner)
-        return (native, self.heap_offset(native)) if self._holds(memory) else None
+    def locate(self, start: int, end: int) -> tuple[int, bool] | None:
+        # Other PEs' memory is GPU memory like any: nothing has to be known of it.
+        return (start - self._heap, True) if self._held(start, end) else None
+
+    def adopt(self, memory: np.ndarray[Any, Any], owner: Any) -> GpuArray:
+        return GpuArray(memory, owner)
 
     def check_external(self, what: str, memory: np.ndarray[Any, Any], on_gpu: bool) -> None:
         check_external(what, memory, on_gpu, self._heap, self._device.number)
@@ -316,7 +319,9 @@ class NvshmemBackend:
             raise not_symmetric(name, array)
 
     def _holds(self, memory: np.ndarray[Any, Any]) -> bool:
-        low, high = span(memory)
+        return self._held(*span(memory))
+
+    def _held(self, low: int, high: int) -> bool:
         blocks = ((self._heap, self.heap_bytes), *self._external.items())
         return any(start <= low and high <= start + size for start, size in blocks)
 
