@@ -1,7 +1,7 @@
 """The user's buffers as symmetric memory: what NVSHMEM takes, checked before it is called.
 
 A buffer that it does not take is not a mere error: `nvshmemx_buffer_register_symmetric` then tears
-down the whole heap (NVSHMEM 3.4, `mmap_mem`). It maps the allocation from its beginning, whatever
+down the whole heap (NVSHMEM 3.5, `mmap_mem`). It maps the allocation from its beginning, whatever
 the address given, and in whole granules of its heap.
 """
 
