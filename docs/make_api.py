@@ -213,7 +213,10 @@ HOST = {
         "empty", "zeros", "ones", "full", "array", "alloc_bytes", "free", "heap_stats",
         "HeapStats",
     ],
-    "Other memory": ["device_array", "to_device", "register", "unregister", "on_device"],
+    "Other memory": [
+        "device_array", "to_device", "register", "unregister", "register_symmetric",
+        "unregister_symmetric", "on_device",
+    ],
     "Arrays": ["DeviceArray", "SymmetricArray", "MulticastArray"],
     "Kernels": ["jit", "gpushmem.kernel:Kernel", "gpushmem.kernel:Launch", "preload",
                 "init_module", "tuning", "Tuning"],

@@ -20,8 +20,8 @@ _HOME = {
     "gpushmem.runtime": (
         "alloc_bytes", "array", "device_array", "empty", "finalize", "free", "full",
         "heap_stats", "init", "init_module", "is_initialized", "on_device", "ones", "register",
-        "session", "set_timeout", "stream", "synchronize", "to_device", "tuning", "unregister",
-        "wait_stream", "zeros",
+        "register_symmetric", "session", "set_timeout", "stream", "synchronize", "to_device",
+        "tuning", "unregister", "unregister_symmetric", "wait_stream", "zeros",
     ),
     "gpushmem.backends.about": ("Tuning",),
     "gpushmem.kernel": ("jit", "preload"),

@@ -98,6 +98,12 @@ class Kernel:
         found: Backend = runtime.current(f"kernel {self.py_func.__name__}").backend
         return found
 
+    def _known(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments, those in symmetric memory as arrays of gpushmem."""
+        what = f"kernel {self.py_func.__name__}"
+        found: tuple[Any, ...] = runtime.current(what).known(what, args)
+        return found
+
     def _prepare(
         self, backend: Backend, config: tuple[Any, ...], native: tuple[Any, ...]
     ) -> Callable[[], None]:
@@ -111,6 +117,7 @@ class Kernel:
     def _launch(self, config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
         backend = self._backend()
         what = f"kernel {self.py_func.__name__}"
+        args = self._known(args)
         host = {k: memory_of(what, a) for k, a in enumerate(args) if in_host_memory(a)}
         device = {k: _copy_in(backend, a) for k, a in host.items()}
         native = tuple(device.get(k, unwrap(a)) for k, a in enumerate(args))
@@ -150,6 +157,7 @@ class Launch:
         and tensors in host memory are refused: they are copied at every launch.
         """
         kernel = self.kernel
+        args = kernel._known(args)
         if any(map(in_host_memory, args)):
             raise ArgumentError(
                 f"kernel {kernel.py_func.__name__}: bind takes arrays of the device, not of the "
@@ -179,7 +187,8 @@ def preload(call: Any, *args: Any, **kwargs: Any) -> None:
         kernel, backend = call.kernel, call.kernel._backend()
         what = f"kernel {kernel.py_func.__name__}"
         native = (
-            _copy_in(backend, memory_of(what, a)) if in_host_memory(a) else unwrap(a) for a in args
+            _copy_in(backend, memory_of(what, a)) if in_host_memory(a) else unwrap(a)
+            for a in kernel._known(args)
         )
         kernel._shown(kernel._prepare, backend, call.config, tuple(native))
         return

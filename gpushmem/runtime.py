@@ -6,10 +6,11 @@ import atexit
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from inspect import signature
 from numbers import Real
 from types import TracebackType
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -42,6 +43,7 @@ from gpushmem.memory.array import (
     unwrap,
 )
 from gpushmem.memory.asked import dtype_of, nbytes_of, plain, shape_of
+from gpushmem.memory.foreign import Attachment, Known, library_of, whose
 from gpushmem.memory.heap import Heap
 from gpushmem.memory.registration import Registrations
 from gpushmem.memory.stats import Allocated, HeapStats, holders, leak_report
@@ -77,20 +79,20 @@ class Runtime:
         self.backend = backend
         self.heap = Heap(backend.heap_bytes, gap=GAP if _has_gaps() else 0)
         self.allocations: dict[int, Allocation] = {}
-        self.registrations = Registrations(backend)
+        self.known = Known(backend, self.allocations)
+        self.registrations = Registrations(backend, self.known.overlaps)
         backend.allocated = lambda: sorted(a.made for a in list(self.allocations.values()))
 
     def allocate(
-        self, what: str, shape: Any, dtype: Any, fill: Callable[[Any], None] | None
-    ) -> SymmetricArray:
+        self, what: str, shape: Any, dtype: Any, fill: Callable[[Any], None] | None, like: Any
+    ) -> Any:
         """Collective: agree on the size, allocate and fill; returns when all PEs have filled."""
         shape, dtype = shape_of(what, shape), dtype_of(what, dtype)
-        nbytes = nbytes_of(what, shape, dtype)
+        nbytes, library = nbytes_of(what, shape, dtype), library_of(what, like)
+        if library is not None:
+            library.check(what, self.backend.on_gpu, dtype, nbytes)
         self.backend.meet(what, nbytes)
-        try:
-            offset = self.heap.alloc(nbytes)
-        except HeapExhausted as error:
-            raise HeapExhausted(f"{what}: {error}{holders(self.stats().allocations)}") from None
+        offset = self._block(what, nbytes)
         made = Allocated(offset, nbytes, shape, dtype, user_line())
         allocation = self.allocations[offset] = Allocation(made, self.free)
         try:
@@ -100,21 +102,72 @@ class Runtime:
             if fill is not None:
                 fill(array)
         except BaseException:  # for example a fill value that does not fit the dtype
-            self.heap.free(offset)
-            self.allocations.pop(offset).released_by = "a failed allocation"
+            self._forget(allocation, "a failed allocation")
             raise
         if fill is not None:
             self.backend.meet(f"{what} (filled)")
-        return array
+        return array if library is None else library.share(array)
 
-    def free(self, array: SymmetricArray) -> None:
+    def _block(self, what: str, nbytes: int, alignment: int = 1) -> int:
+        try:
+            return self.heap.alloc(nbytes, alignment)
+        except HeapExhausted as error:
+            raise HeapExhausted(f"{what}: {error}{holders(self.stats().allocations)}") from None
+
+    def attach(self, buffer: Any) -> SymmetricArray:
+        """Collective: make a user's buffer symmetric memory."""
+        what = "register_symmetric"
+        memory = self.registrations.registrable(what, buffer)
+        if self.known(what, buffer) is not buffer or isinstance(buffer, DeviceArray):
+            raise ArgumentError(
+                f"{what}: {shown(buffer)} is device memory of gpushmem's: use empty"
+            )
+        self.backend.check_external(what, memory, in_gpu_memory(buffer))
+        self.backend.meet(what, memory.nbytes)
+        offset = self.backend.claim(memory, partial(self._block, what))
+        made = Allocated(offset, memory.nbytes, memory.shape, memory.dtype, user_line())
+        attachment = Attachment(made, self.detach, buffer, memory)
+        self.allocations[offset] = attachment
+        try:
+            attachment.native = self.backend.attach(memory, offset)
+        except BaseException:
+            self._forget(attachment, "a failed registration")
+            raise
+        self.known.buffers.append(attachment)
+        self.backend.meet(f"{what} (done)")
+        return SymmetricArray(attachment.native, self.backend, attachment)
+
+    def detach(self, array: Any) -> None:
+        """Collective: wait until every PE is done with a buffer, then end what `attach` began."""
+        what = "unregister_symmetric"
+        array = self.known(what, array)
+        attachment = getattr(array, "allocation", None)
+        if not isinstance(attachment, Attachment):
+            raise ArgumentError(f"{what}: {shown(array)} is not registered by register_symmetric")
+        made = reject_view(array, what).allocation.made
+        self.backend.meet(f"{what} at {made.offset:#x}", made.nbytes)
+        self._end_attachment(attachment, what)
+
+    def _end_attachment(self, attachment: Attachment, why: str) -> None:
+        self.backend.detach(attachment.memory, attachment.made.offset)
+        self.known.buffers.remove(attachment)
+        self._forget(attachment, why)
+
+    def _forget(self, allocation: Allocation, why: str) -> None:
+        made = allocation.made
+        if self.heap.holds(made.offset):
+            self.heap.free(made.offset)
+        self.allocations.pop(made.offset).released_by = why
+        self.backend.released(made.offset, made.nbytes)
+
+    def free(self, array: Any) -> None:
         """Collective: wait until every PE is done with the array, then release its memory."""
-        reject_view(array)
+        array = reject_view(self.known("free", array), "free")
+        if isinstance(array.allocation, Attachment):
+            raise ArgumentError("free: this is a registered buffer: use unregister_symmetric")
         made = array.allocation.made
         self.backend.meet(f"free at {made.offset:#x}", made.nbytes)
-        self.heap.free(made.offset)
-        self.allocations.pop(made.offset).released_by = "free"
-        self.backend.released(made.offset, made.nbytes)
+        self._forget(array.allocation, "free")
 
     def stats(self) -> HeapStats:
         """Return the current state of the heap."""
@@ -128,6 +181,8 @@ class Runtime:
             self.backend.meet("finalize")
         finally:
             self.registrations.close()
+            for attachment in list(self.known.buffers):
+                self._end_attachment(attachment, "finalize")
             self.forget_arrays("finalize")
             self.backend.close()
             self.backend.allocated = list  # drop the reference to this runtime
@@ -319,6 +374,7 @@ def settle() -> None:
 def _native(op: Op, arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a host operation as backends take them."""
     runtime = current(op.name)
+    arguments = {name: runtime.known(op.name, value) for name, value in arguments.items()}
     for name in op.local:
         arguments[name] = runtime.registrations.local(op.name, name, arguments[name])
     return {name: memory_of(op.name, unwrap(value)) for name, value in arguments.items()}
@@ -342,9 +398,13 @@ def preload(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 
 def _host_call(op: Op, arguments: dict[str, Any]) -> Any:
     runtime = current(op.name)
+    view, given = VIEWS.get(op.returns), arguments.get("array")
+    array = None if view is None else runtime.known(op.name, given)
     result = runtime.backend.call(op, _native(op, arguments))
-    view = VIEWS.get(op.returns)
-    return result if view is None else view(result, runtime.backend, arguments["array"])
+    if view is None:
+        return result
+    seen, library = view(result, runtime.backend, array), whose(given)
+    return library.share(seen) if library and isinstance(seen, DeviceArray) else seen
 
 
 # Operations that return native arrays, on another PE's copy of their argument `array`.
@@ -376,8 +436,12 @@ def _heap_bytes(*asked: str | int | None) -> int:
 # --- symmetric arrays
 
 
+@overload
+def empty(shape: Any, dtype: Any = ..., *, like: None = None) -> SymmetricArray: ...
+@overload
+def empty(shape: Any, dtype: Any = ..., *, like: Any) -> Any: ...
 @public
-def empty(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
+def empty(shape: Any, dtype: Any = np.float64, *, like: Any = None) -> Any:
     """Allocate a symmetric array, contents undefined. Collective over all PEs.
 
     `shape` (an integer or a tuple) and `dtype` are as in NumPy. Every PE must request the same
@@ -385,33 +449,51 @@ def empty(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
     allocated in multiples of 256 bytes. Waits for this PE's streams. On return every PE has
     allocated the array, at the same offset. Raises `HeapExhausted` if no free block is large
     enough, naming the lines that hold most of the heap. OpenSHMEM 1.5: shmem_malloc.
+
+    `like` is None for a `SymmetricArray`, or the library whose array is to be returned, `torch`,
+    `numpy` (without a GPU) or `cupy` (with one), or an array of it. Such an array, and slices of
+    it, are taken wherever symmetric arrays are: in kernels, operations and `free`. It uses the
+    memory without waiting for kernels. Raises `ArgumentError` if the library has no arrays of this
+    dtype or in this memory.
     """
-    return current("empty").allocate("empty", shape, dtype, None)
+    return current("empty").allocate("empty", shape, dtype, None, like)
 
 
+@overload
+def zeros(shape: Any, dtype: Any = ..., *, like: None = None) -> SymmetricArray: ...
+@overload
+def zeros(shape: Any, dtype: Any = ..., *, like: Any) -> Any: ...
 @public
-def zeros(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
+def zeros(shape: Any, dtype: Any = np.float64, *, like: Any = None) -> Any:
     """Allocate a symmetric array of zeros, complete on all PEs on return; otherwise as `empty`."""
-    return _filled("zeros", shape, 0, dtype)
+    return _filled("zeros", shape, 0, dtype, like)
 
 
+@overload
+def ones(shape: Any, dtype: Any = ..., *, like: None = None) -> SymmetricArray: ...
+@overload
+def ones(shape: Any, dtype: Any = ..., *, like: Any) -> Any: ...
 @public
-def ones(shape: Any, dtype: Any = np.float64) -> SymmetricArray:
+def ones(shape: Any, dtype: Any = np.float64, *, like: Any = None) -> Any:
     """Allocate a symmetric array of ones, complete on all PEs on return; otherwise as `empty`."""
-    return _filled("ones", shape, 1, dtype)
+    return _filled("ones", shape, 1, dtype, like)
 
 
+@overload
+def full(shape: Any, fill_value: Any, dtype: Any = ..., *, like: None = None) -> SymmetricArray: ...
+@overload
+def full(shape: Any, fill_value: Any, dtype: Any = ..., *, like: Any) -> Any: ...
 @public
-def full(shape: Any, fill_value: Any, dtype: Any = None) -> SymmetricArray:
+def full(shape: Any, fill_value: Any, dtype: Any = None, *, like: Any = None) -> Any:
     """Allocate a symmetric array filled with `fill_value`, which may differ between PEs.
 
     `dtype` defaults to that of `fill_value`, as in NumPy. Otherwise as `empty`. On return the array
     is filled on every PE.
     """
-    return _filled("full", shape, fill_value, dtype)
+    return _filled("full", shape, fill_value, dtype, like)
 
 
-def _filled(what: str, shape: Any, value: Any, dtype: Any) -> SymmetricArray:
+def _filled(what: str, shape: Any, value: Any, dtype: Any, like: Any) -> Any:
     runtime, shape = current(what), shape_of(what, shape)
     value = on_host(f"{what}: fill_value", value)
     dtype = dtype_of(what, value.dtype if dtype is None else dtype)
@@ -419,11 +501,15 @@ def _filled(what: str, shape: Any, value: Any, dtype: Any) -> SymmetricArray:
     with taking(f"{what}: fill_value"):  # fail before anything is allocated
         np.broadcast_to(value, shape)
         value = value.astype(dtype)
-    return runtime.allocate(what, shape, dtype, lambda array: array.copy_from(value))
+    return runtime.allocate(what, shape, dtype, lambda array: array.copy_from(value), like)
 
 
+@overload
+def array(values: Any, dtype: Any = ..., *, like: None = None) -> SymmetricArray: ...
+@overload
+def array(values: Any, dtype: Any = ..., *, like: Any) -> Any: ...
 @public
-def array(values: Any, dtype: Any = None) -> SymmetricArray:
+def array(values: Any, dtype: Any = None, *, like: Any = None) -> Any:
     """Allocate a symmetric array with this PE's `values` in it; otherwise as `empty`.
 
     `values` is anything `numpy.asarray` accepts, or a PyTorch tensor. Every PE must pass the same
@@ -431,7 +517,7 @@ def array(values: Any, dtype: Any = None) -> SymmetricArray:
     """
     runtime, values = current("array"), _numbers("array", values, dtype)
     return runtime.allocate(
-        "array", values.shape, values.dtype, lambda array: array.copy_from(values)
+        "array", values.shape, values.dtype, lambda array: array.copy_from(values), like
     )
 
 
@@ -452,18 +538,56 @@ def alloc_bytes(nbytes: int) -> SymmetricArray:
     nbytes = integer("alloc_bytes: nbytes", nbytes)
     if nbytes < 0:
         raise ArgumentError(f"alloc_bytes: cannot allocate {nbytes} bytes: give 0 or more")
-    return current("alloc_bytes").allocate("alloc_bytes", nbytes, np.uint8, None)
+    array: SymmetricArray = current("alloc_bytes").allocate(
+        "alloc_bytes", nbytes, np.uint8, None, None
+    )
+    return array
 
 
 @public
-def free(array: SymmetricArray) -> None:
+def free(array: Any) -> None:
     """Release the memory of a symmetric array. Collective; waits for this PE's streams.
 
-    `array` is the result of an allocation, or a view that starts at the same address. Using it, or
-    a view of it, afterwards raises `SymmetryError`, and so does freeing it twice. OpenSHMEM 1.5:
+    `array` is the result of an allocation, or a view that starts at the same address, one of
+    another library too (`like=`). Using it, or a view of it, afterwards raises `SymmetryError`, and
+    so does freeing it twice; other libraries use their views without asking. OpenSHMEM 1.5:
     shmem_free.
     """
     current("free").free(array)
+
+
+@public
+def register_symmetric(buffer: Any) -> SymmetricArray:
+    """Make existing memory symmetric: a target of other PEs. Collective over all PEs.
+
+    `buffer` is an array as for `register`, contiguous and writable. Every PE must pass the same
+    number of bytes, else every PE raises `CollectiveMismatch`. Returns a symmetric array of the
+    buffer's shape and dtype on the same memory, with its contents: what either is given, the other
+    has. On return this holds on every PE. Waits for this PE's streams.
+
+    Without a GPU `buffer` is in host memory, starts at a page and consists of whole pages, as
+    `numpy.frombuffer(mmap.mmap(-1, n * mmap.PAGESIZE), dtype)` does, and takes as much of the heap.
+    On a GPU it is the beginning of an allocation of CUDA's virtual memory management, on this PE's
+    GPU, of the handle type of NVSHMEM's heap, and at least as long as the buffer in whole granules
+    of that heap; it takes nothing of the heap. Others raise `ArgumentError`, and so do buffers of
+    which a part is registered or symmetric already.
+
+    The array keeps `buffer` alive until `unregister_symmetric`, which `finalize` does for all. A
+    forked child shares the memory. NVSHMEM 3: nvshmemx_buffer_register_symmetric.
+    """
+    return current("register_symmetric").attach(buffer)
+
+
+@public
+def unregister_symmetric(array: Any) -> None:
+    """End a registration of `register_symmetric`. Collective; waits for this PE's streams.
+
+    `array` is the argument or the result of it. On return the buffer is ordinary memory again, with
+    its contents, and private to this process; using the symmetric array, or a view of it, raises
+    `SymmetryError`. As for `free`, what PEs have sent to it must have arrived before they call.
+    Raises `ArgumentError` for anything else. NVSHMEM 3: nvshmemx_buffer_unregister_symmetric.
+    """
+    current("unregister_symmetric").detach(array)
 
 
 @public
@@ -538,11 +662,12 @@ def on_device(array: Any, what: str = "on_device", name: str = "array") -> Any:
     in host memory that is registered, or a part of one, a device array is returned. Raises
     `ArgumentError` for others, naming the function `what` and the argument `name`.
     """
-    registrations = current(what).registrations
+    runtime = current(what)
+    array = runtime.known(f"{what}: {name}", array)
     if isinstance(array, DeviceArray):
         return array
     if in_host_memory(array):
-        return registrations.shared(what, name, array)
+        return runtime.registrations.shared(what, name, array)
     if in_gpu_memory(array):
         return array
     raise ArgumentError(f"{what}: {name} must be a device array, not {shown(array)}")

@@ -56,6 +56,7 @@ class Backend(Protocol):
     """
 
     name: str  # in the registry
+    on_gpu: bool  # whether its memory is a GPU's
     my_pe: int
     n_pes: int
     heap_bytes: int
@@ -92,15 +93,35 @@ class Backend(Protocol):
     def expose(self, native: Any) -> None:
         """The program has got the memory of a native array, and may use it from now on, unseen."""
 
-    def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> Any:
+    def register(self, buffer: Any, memory: np.ndarray[Any, Any], on_gpu: bool) -> Any:
         """Native array on the user's memory; raises `ArgumentError` if the device cannot use it.
 
-        `memory` describes it, C-contiguous and writable: shape, dtype, address. It can be read
-        unless `buffer`, the user's object, has a `__cuda_array_interface__`.
+        `memory` describes it, C-contiguous and writable: shape, dtype, address; it can be read
+        unless it is in a GPU's memory, `on_gpu`. `buffer` is the user's object.
         """
 
     def unregister(self, native: Any) -> None:
         """Undo `register`. No stream of this PE uses the memory any more."""
+
+    def locate(self, start: int, end: int) -> tuple[int, bool] | None:
+        """Offset of addresses in a segment, and whether it is this PE's; None: in no segment."""
+
+    def adopt(self, memory: np.ndarray[Any, Any], owner: Any) -> Any:
+        """Native array on memory in a segment, of `owner`, which another library made."""
+
+    # A user's buffer becomes symmetric: the PEs meet between `check_external` and `claim`.
+
+    def check_external(self, what: str, memory: np.ndarray[Any, Any], on_gpu: bool) -> None:
+        """Raise `ArgumentError` if a buffer, as for `register`, cannot be symmetric memory."""
+
+    def claim(self, memory: np.ndarray[Any, Any], alloc: Callable[[int, int], int]) -> int:
+        """Find the offset for a buffer: from `alloc(nbytes, alignment)`, or outside of the heap."""
+
+    def attach(self, memory: np.ndarray[Any, Any], offset: int) -> Any:
+        """Native array on the buffer's memory at `offset`, from `claim`, with its contents."""
+
+    def detach(self, memory: np.ndarray[Any, Any], offset: int) -> None:
+        """Undo `attach`: the buffer is ordinary memory again, with its contents."""
 
     def stream(self, priority: int) -> Any:
         """Make a stream: an object with `synchronize()`, which launches and operations take.

@@ -173,10 +173,10 @@ def check_strided(
 
 
 def check_buffer(
-    backend: str, buffer: Any, memory: Array, on_heap: Callable[[Array], bool]
+    backend: str, buffer: Any, memory: Array, on_gpu: bool, on_heap: Callable[[Array], bool]
 ) -> None:
     """Raise for a buffer that a backend without GPUs cannot register."""
-    if hasattr(buffer, "__cuda_array_interface__"):
+    if on_gpu:
         raise ArgumentError(
             f"register: this {type(buffer).__name__} is in a GPU's memory, which the {backend} "
             "backend does not reach: register a copy in host memory"

@@ -404,7 +404,7 @@ class SymmetricArray(DeviceArray):
         return self._backend.heap_offset(self.native())
 
     def __enter__(self) -> SymmetricArray:
-        return reject_view(self)
+        return reject_view(self, "free")
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if error is None:
@@ -447,13 +447,13 @@ class MulticastArray:
         return f"MulticastArray(shape={self.shape}, dtype={self.dtype}, {len(self._copies)} PEs)"
 
 
-def reject_view(array: Any) -> SymmetricArray:
-    """Return `array` if it is a whole allocation; raises for anything else, for `free`."""
+def reject_view(array: Any, what: str) -> SymmetricArray:
+    """Return `array` if it starts an allocation; raises for anything else, for `free`."""
     if not isinstance(array, SymmetricArray):
-        raise SymmetryError(f"free: not a symmetric array but {type(array).__name__}")
+        raise SymmetryError(f"{what}: not a symmetric array but {type(array).__name__}")
     if array.offset != array.allocation.made.offset:
         raise ShmemError(
-            f"free: this is a view at offset {array.offset:#x} of the array at "
-            f"{array.allocation.made.offset:#x}; free that one"
+            f"{what}: this is a view at offset {array.offset:#x} of the array at "
+            f"{array.allocation.made.offset:#x}; pass that one"
         )
     return array

@@ -8,6 +8,7 @@ equal sequences give equal offsets. Nothing here touches the memory itself.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from itertools import islice
 
 from gpushmem.errors import ArgumentError, HeapExhausted, SymmetryError
 from gpushmem.size import format_size
@@ -42,22 +43,35 @@ class Heap:
         """Allocated blocks as (offset, bytes), by offset."""
         return sorted(self._allocated.items())
 
-    def alloc(self, nbytes: int) -> int:
-        """Allocate at least `nbytes` and return the offset; raises `HeapExhausted`."""
+    def alloc(self, nbytes: int, alignment: int = 1) -> int:
+        """Allocate at least `nbytes` and return the offset; raises `HeapExhausted`.
+
+        The offset is a multiple of `alignment`, a power of two, and of that of the heap.
+        """
         if nbytes < 0:
             raise ArgumentError(f"cannot allocate {nbytes} bytes: give 0 or more")
+        alignment = max(alignment, self.alignment)
         need = max(1, -(-(nbytes + self.gap) // self.alignment)) * self.alignment
-        at = bisect_left(self._by_size, (need, -1))
-        if at == len(self._by_size):
+        large_enough = bisect_left(self._by_size, (need, -1))
+        for size, hole in islice(self._by_size, large_enough, None):
+            offset = -(-hole // alignment) * alignment
+            if offset + need <= hole + size:
+                break
+        else:
             raise HeapExhausted(self._explain(nbytes, need))
-        size, offset = self._by_size[at]
-        self._remove_hole(offset, size)
-        if size > need:
-            self._add_hole(offset + need, size - need)
+        self._remove_hole(hole, size)
+        if offset > hole:
+            self._add_hole(hole, offset - hole)
+        if hole + size > offset + need:
+            self._add_hole(offset + need, hole + size - offset - need)
         self._allocated[offset] = need
         self.used += need
         self.peak = max(self.peak, self.used)
         return offset
+
+    def holds(self, offset: int) -> bool:
+        """Whether a block starts at `offset`."""
+        return offset in self._allocated
 
     def free(self, offset: int) -> int:
         """Release a block and return its size; raises `SymmetryError` if `offset` has none."""

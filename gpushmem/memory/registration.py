@@ -56,8 +56,8 @@ class Registration(Lifetime):
 class Registrations:
     """The registered buffers of this PE."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, is_symmetric: Callable[[int, int], bool]) -> None:
+        self._backend, self._is_symmetric = backend, is_symmetric
         self._live: list[Registration] = []
 
     def add(self, buffer: Any) -> DeviceArray:
@@ -67,8 +67,9 @@ class Registrations:
                 f"register: a {type(buffer).__name__} is already device memory, and symmetric: use "
                 "it directly"
             )
-        memory = self._registrable(buffer)
-        made = Registration(buffer, memory, self._backend.register(buffer, memory))
+        memory = self.registrable("register", buffer)
+        native = self._backend.register(buffer, memory, in_gpu_memory(buffer))
+        made = Registration(buffer, memory, native)
         self._live.append(made)
         return DeviceArray(made.native, self._backend, made)
 
@@ -117,23 +118,26 @@ class Registrations:
         native = there.view(memory.dtype).reshape(memory.shape)
         return DeviceArray(native, self._backend, whole)
 
-    def _registrable(self, buffer: Any) -> Memory:
-        memory = describe("register", buffer)
+    def registrable(self, what: str, buffer: Any) -> Memory:
+        """Return the memory of `buffer` if it can be registered by function `what`."""
+        memory = describe(what, buffer)
         if memory is None:
             raise ArgumentError(
-                f"register: {type(buffer).__name__} is not an array: it has neither "
+                f"{what}: {type(buffer).__name__} is not an array: it has neither "
                 "__array_interface__ nor __dlpack__; numpy.asarray(it) may share its memory"
             )
         for refused, why in REFUSED:
             if refused(memory):
-                raise ArgumentError(f"register: {_words(buffer, memory)}: {why}")
-        plain("register", memory.dtype)
+                raise ArgumentError(f"{what}: {_words(buffer, memory)}: {why}")
+        plain(what, memory.dtype)
         start, end = span(memory)
+        if self._is_symmetric(start, end):
+            raise ArgumentError(f"{what}: {_range(memory)}, or some of them, are symmetric already")
         for other in self._live:
             low, high = span(other.memory)
             if start < high and low < end:
                 raise ArgumentError(
-                    f"register: {_range(memory)} overlap {_range(other.memory)}, which are already "
+                    f"{what}: {_range(memory)} overlap {_range(other.memory)}, which are already "
                     "registered: unregister those first, or use slices of them"
                 )
         return memory

@@ -21,18 +21,18 @@ class HeapMachine(RuleBasedStateMachine):
         self.held = {}
         self.most = 0
 
-    @rule(nbytes=st.integers(0, TOTAL // 2))
-    def alloc(self, nbytes):
+    @rule(nbytes=st.integers(0, TOTAL // 2), alignment=st.sampled_from([1, 256, 4096]))
+    def alloc(self, nbytes, alignment):
         free_before = self.heap.largest_free
         try:
-            offset = self.heap.alloc(nbytes)
+            offset = self.heap.alloc(nbytes, alignment)
         except HeapExhausted:
-            assert max(nbytes, 1) > free_before
+            assert max(nbytes, 1) > free_before - max(0, alignment - 256)
             with pytest.raises(HeapExhausted):
-                self.twin.alloc(nbytes)
+                self.twin.alloc(nbytes, alignment)
             return
-        assert offset == self.twin.alloc(nbytes)
-        assert offset % 256 == 0
+        assert offset == self.twin.alloc(nbytes, alignment)
+        assert offset % max(256, alignment) == 0
         self.held[offset] = nbytes
         self.most = max(self.most, sum(size for _, size in self.heap.blocks()))
 

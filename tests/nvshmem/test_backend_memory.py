@@ -100,7 +100,7 @@ def allocations(me, n):
     shmem.free(b)
     with pytest.raises(SymmetryError, match=r"offset 0x100 was used after free"):
         b.numpy()
-    with pytest.raises(ShmemError, match="free that one"):
+    with pytest.raises(ShmemError, match="pass that one"):
         shmem.free(c[1:])
     with pytest.raises(SymmetryError, match="not a symmetric array"):
         shmem.free(shmem.to_device([1]))
@@ -413,6 +413,40 @@ def test_arrays_of_other_libraries(n):
     host.run(n, foreign_sources)
 
 
+@host.job
+def tensors_of_the_heap(me, n):
+    import torch
+
+    for name in ("float32", "float8_e4m3fn"):
+        x = shmem.zeros((2, 3), name)
+        tensor, part = cuda_tensor(x), cuda_tensor(x[1])
+        shmem.put(part, shmem.to_device(np.array([1, 2, me], name)), (me + 1) % n)
+        shmem.barrier_all()
+        assert x.numpy().tolist() == [[0, 0, 0], [1, 2, (me - 1) % n]]
+        shmem.put(x[0], part, me)
+        shmem.quiet()
+        assert x.numpy()[0].tolist() == [1, 2, (me - 1) % n]
+        with pytest.raises(ArgumentError, match="on the symmetric heap already"):
+            shmem.register(tensor)
+        with pytest.raises(ShmemError, match=r"view at offset .* pass that one"):
+            shmem.free(part)
+        shmem.barrier_all()
+        shmem.free(tensor)
+        for use in (lambda t: shmem.put(t, t, me), shmem.free):
+            with pytest.raises(SymmetryError, match=r"is symmetric memory at offset .* was freed"):
+                use(tensor)
+    for like, says in ((torch, "PyTorch .* was built without CUDA"), (np, "numpy.. copies")):
+        if like is np or torch.version.cuda is None:
+            with pytest.raises(ArgumentError, match=f"like={like.__name__} is not .*{says}"):
+                shmem.zeros(3, like=like)
+    assert not shmem.heap_stats().allocations
+
+
+def test_tensors_of_the_heap():
+    pytest.importorskip("torch")
+    host.run(2, tensors_of_the_heap)
+
+
 # --- registered memory
 
 
@@ -504,6 +538,191 @@ def registered_on_the_gpu(me, n):
 
 def test_registered_memory_of_the_gpu():
     host.run(1, registered_on_the_gpu)
+
+
+def cuda_tensor(array):
+    """A tensor on the GPU, whatever PyTorch was built for: with the address of `array`."""
+    import torch
+
+    address = array.__cuda_array_interface__["data"][0]
+
+    class CudaTensor(torch.Tensor):
+        @staticmethod
+        def __new__(cls, dtype):
+            return torch.Tensor._make_wrapper_subclass(cls, array.shape, dtype=dtype, device="cuda")
+
+        @classmethod
+        def __torch_dispatch__(cls, function, *_):
+            raise NotImplementedError(function)
+
+        def data_ptr(self):
+            return address
+
+    return CudaTensor(getattr(torch, array.dtype.name))
+
+
+@host.job
+def registered_small_floats(me, n):
+    for name in ("float8_e4m3fn", "float8_e5m2", "bfloat16", "float32"):
+        there = shmem.to_device(own(me, 4) % 9).numpy().astype(name)
+        y = shmem.to_device(there)
+        tensor = cuda_tensor(y)
+        if name.startswith("float8"):  # what is asked of tensors must not be this
+            with pytest.raises(KeyError):
+                hasattr(tensor, "__cuda_array_interface__")
+        registered = shmem.register(tensor)
+        assert registered.dtype == there.dtype
+        x = shmem.zeros(4, name)
+        shmem.put(x, tensor, me)
+        shmem.put(x[2:], registered[:2], me)
+        shmem.quiet()
+        assert x.numpy().tolist() == [*there[:2].tolist(), *there[:2].tolist()]
+        shmem.unregister(tensor)
+
+
+def test_registered_small_floats_of_the_gpu():
+    pytest.importorskip("torch")
+    host.run(1, registered_small_floats)
+
+
+# --- the user's memory as symmetric memory
+
+
+GRANULE = 2 << 20
+SMALL_GRANULES = {"NVSHMEM_CUMEM_GRANULARITY": GRANULE}
+
+
+def virtual(nbytes, handle_type="posix_fd", rdma=True):
+    from cuda.core import Device, VirtualMemoryResource, VirtualMemoryResourceOptions
+
+    options = VirtualMemoryResourceOptions(handle_type=handle_type, gpu_direct_rdma=rdma)
+    return VirtualMemoryResource(Device(), options).allocate(nbytes)
+
+
+class Theirs:
+    """Elements of a buffer of cuda.core, as another library has them."""
+
+    def __init__(self, buffer, dtype, start=0, n=None):
+        dtype = np.dtype(dtype)
+        n = buffer.size // dtype.itemsize - start if n is None else n
+        self.buffer, self.address = buffer, int(buffer.handle) + start * dtype.itemsize
+        self.dtype, self.shape = dtype, (n,)
+        self.__cuda_array_interface__ = {
+            "data": (self.address, False), "shape": (n,), "version": 3,
+            "typestr": dtype.str if dtype.isbuiltin == 1 else f"|V{dtype.itemsize}",
+        }  # fmt: skip
+
+    def seen(self):
+        return driver.view(self.address, self.shape, self.dtype)
+
+
+@host.job
+def symmetric_buffers(me, n):
+    right, left = (me + 1) % n, (me - 1) % n
+    used = shmem.heap_stats().used
+    theirs = Theirs(virtual(2 * GRANULE), np.int64, n=1000)
+    theirs.seen()[:] = own(me, 1000)
+    a = shmem.register_symmetric(theirs)
+    assert isinstance(a, shmem.SymmetricArray)
+    assert (a.shape, a.dtype) == ((1000,), np.int64)
+    assert a.__cuda_array_interface__["data"][0] != theirs.address
+    assert (a.numpy() == own(me, 1000)).all()
+    shmem.barrier_all()
+    stats = shmem.heap_stats()
+    assert (stats.used, stats.allocations[-1].nbytes) == (used, 8000)
+    assert "test_backend_memory.py" in str(stats)
+    shmem.put(a[4:], shmem.to_device(own(me, 3)), right)
+    shmem.barrier_all()
+    assert theirs.seen()[4:7].tolist() == own(left, 3).tolist()
+    theirs.seen()[9] = 7 * me
+    shmem.barrier_all()
+    assert shmem.g(a[9:], left) == 7 * left
+    assert (shmem.peer_array(a, left)[9] == 7 * left).all()
+    shmem.reduce(shmem.TEAM_WORLD, a[20:22], a[:2], "sum")
+    total = sum(1000 * pe for pe in range(n))
+    assert theirs.seen()[20:22].tolist() == [total, total + n]
+    for again in (theirs, a):
+        with pytest.raises(ArgumentError, match=r"symmetric already|is device memory"):
+            shmem.register_symmetric(again)
+    with pytest.raises(ArgumentError, match="use unregister_symmetric"):
+        shmem.free(a)
+    shmem.unregister_symmetric(a)
+    with pytest.raises(SymmetryError, match="used after unregister_symmetric"):
+        a.numpy()
+    assert theirs.seen()[4:7].tolist() == own(left, 3).tolist(), "its contents are kept"
+    b = shmem.register_symmetric(theirs)
+    shmem.put(b, shmem.to_device(own(me, 3)), right)
+    shmem.barrier_all()
+    assert theirs.seen()[:3].tolist() == own(left, 3).tolist()
+    return theirs  # left to finalize
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_symmetric_buffers(n):
+    host.run(n, ended_symmetric_buffers, EMULATION_DEVICES=4, **SMALL_GRANULES)
+
+
+def ended_symmetric_buffers():
+    theirs = symmetric_buffers.__wrapped__(*host.init())
+    shmem.finalize()
+    theirs.seen()[:] = 5  # it is ordinary memory again
+
+
+@host.job
+def symmetric_tensors(me, n):
+    theirs = Theirs(virtual(GRANULE), "float8_e5m2", n=64)
+    theirs.seen()[:] = 2
+    a = shmem.register_symmetric(cuda_tensor(theirs))
+    assert a.dtype == "float8_e5m2"
+    shmem.p(a[3:], 4, (me + 1) % n)
+    shmem.barrier_all()
+    assert theirs.seen()[:5].astype(float).tolist() == [2, 2, 2, 4, 2]
+
+
+def test_symmetric_tensors_of_8_bit_floats():
+    pytest.importorskip("torch")
+    host.run(2, symmetric_tensors, EMULATION_DEVICES=2, **SMALL_GRANULES)
+
+
+@host.job
+def refused_buffers(me, n):
+    from cuda.core import Device
+
+    pool = Device().allocate(GRANULE, stream=Device().create_stream())
+    large = virtual(2 * GRANULE)
+    for wrong, says in (
+        (np.zeros(GRANULE), "is in host memory: pass one on GPU"),
+        (Theirs(pool, "i8"), "not allocated by CUDA's virtual memory .*VirtualMemoryResource"),
+        (
+            Theirs(large, "i8", start=1),
+            rf"are bytes 8 to {2 * GRANULE} of an allocation of .*begin",
+        ),
+        (Theirs(large, "i8", n=0), "the buffer is empty"),
+        (Theirs(virtual(GRANULE, rdma=False), "i8"), "gpuDirectRDMACapable=0, NVSHMEM's heap with"),
+        (Theirs(virtual(GRANULE, "fabric"), "i8"), "allocated with handle type .*use the same"),
+        (shmem.zeros(4), "is device memory of gpushmem's"),
+    ):
+        with pytest.raises(ArgumentError, match=f"register_symmetric: .*{says}"):
+            shmem.register_symmetric(wrong)
+    with pytest.raises(CollectiveMismatch, match="PE 1: register_symmetric of 8008 bytes"):
+        shmem.register_symmetric(Theirs(large, "i8", n=1000 + me))
+    shmem.unregister_symmetric(shmem.register_symmetric(Theirs(large, "i8")))
+
+
+def test_buffers_that_nvshmem_does_not_take():
+    host.run(2, refused_buffers, EMULATION_DEVICES=2, **SMALL_GRANULES)
+
+
+@host.job
+def buffers_of_part_of_a_granule(me, n):
+    says = rf"an allocation of {GRANULE}: .* in multiples of 8388608 bytes, here 8388608; NVSHMEM"
+    with pytest.raises(ArgumentError, match=says):
+        shmem.register_symmetric(Theirs(virtual(GRANULE), "i8"))
+    shmem.register_symmetric(Theirs(virtual(4 * GRANULE), "i8", n=10))
+
+
+def test_granules_of_the_heap():
+    host.run(1, buffers_of_part_of_a_granule)
 
 
 # --- memory of others

@@ -211,10 +211,14 @@ def test_atomics():
 
 @job
 def registered(nv, stream, me, n):
-    from cuda.core import Device
+    from cuda.core import Device, VirtualMemoryResource, VirtualMemoryResourceOptions
 
     array(nv, [0])  # nvshmem.core has nowhere to register one before its first buffer
-    own = Device().allocate(BYTES, stream=stream)
+    with pytest.raises(EmulationError, match="no more heap"):
+        nv.register_external_buffer(Device().allocate(BYTES, stream=stream))
+    nv.barrier_all(stream=stream)
+    options = VirtualMemoryResourceOptions(handle_type="posix_fd", gpu_direct_rdma=True)
+    own = VirtualMemoryResource(Device(), options).allocate(2 << 20)
     mine = view(own.handle, N, np.int32)
     mine[:] = me
     symmetric = nv.register_external_buffer(own)
@@ -231,7 +235,7 @@ def registered(nv, stream, me, n):
 
 
 def test_registered_buffers():
-    pes.run(2, registered)
+    pes.run(2, registered, env=SMALL)
 
 
 @job

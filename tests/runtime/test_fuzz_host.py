@@ -138,8 +138,10 @@ FUNCTIONS = {
     "synchronize": (), "is_initialized": (), "init": ("any", "any"),
     "session": ("any", "any"), "spawn": ("any", "any"), "jit": ("any",),
     "on_device": ("any",), "tuning": (), "wait_stream": ("any", "any"),
-    "preload": ("any", "any", "any"), "init_module": ("any",),
+    "preload": ("any", "any", "any"), "init_module": ("any",), "register_symmetric": ("any",),
+    "unregister_symmetric": ("any",),
 }  # fmt: skip
+LIKES = {"empty", "zeros", "ones", "full", "array"}
 LEFT_OUT = {"finalize"}  # the test's own last call
 BINARY = [
     operator.eq, operator.ne, operator.lt, operator.ge, operator.add, operator.mul, operator.iadd,
@@ -195,7 +197,8 @@ def function(rng, pool):
     given = [pool.any(rng) if rng.random() < 0.6 else pool.right(rng, k) for k in FUNCTIONS[name]]
     if rng.random() < 0.05:
         given.append(pool.any(rng))
-    return getattr(shmem, name), tuple(given), {}
+    likes = name in LIKES and rng.random() < 0.3
+    return getattr(shmem, name), tuple(given), {"like": pool.any(rng)} if likes else {}
 
 
 def method(rng, pool):
@@ -257,7 +260,7 @@ def attempt(rng, pool, call, args, kwargs):
     finally:
         shmem.set_timeout(None)
     known = [*pool.arrays.values(), *args, *kwargs.values()]
-    if isinstance(result, shmem.SymmetricArray) and call in MAKERS:
+    if call in MAKERS and result is not None:  # an array of any library
         shmem.free(result)
     elif call is shmem.register and result is not None:
         shmem.unregister(result)

@@ -13,6 +13,7 @@ from gpushmem import settings, store
 from gpushmem.arguments import integer, shown
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.artifacts.shape import PRIORITIES, carveout, shape_of
+from gpushmem.backends import pages
 from gpushmem.backends.base import Config, DeviceFunction, Shape
 from gpushmem.backends.cpu import hook, lowering, meeting
 from gpushmem.backends.cpu.access import (
@@ -63,6 +64,7 @@ class CpuBackend:
     """One PE on the CPU; see `backends.base.Backend` for what each method promises."""
 
     name = "cpu"
+    on_gpu = False
 
     def __init__(self, heap_bytes: int) -> None:
         job = current()
@@ -211,14 +213,39 @@ class CpuBackend:
         if self._recorder is not None:
             self._recorder.exposed(native)
 
-    def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        check_buffer(self.name, buffer, memory, self.world.holds)
+    def register(
+        self, buffer: Any, memory: np.ndarray[Any, Any], on_gpu: bool
+    ) -> np.ndarray[Any, Any]:
+        check_buffer(self.name, buffer, memory, on_gpu, self.world.holds)
         self._arrays.note(memory, "registered memory")
         self._registered.add(memory)
         return memory
 
     def unregister(self, native: np.ndarray[Any, Any]) -> None:
         self._registered.remove(native)
+
+    def locate(self, start: int, end: int) -> tuple[int, bool] | None:
+        return self.world.locate(start, end)
+
+    def adopt(self, memory: np.ndarray[Any, Any], owner: Any) -> np.ndarray[Any, Any]:
+        return memory
+
+    def check_external(self, what: str, memory: np.ndarray[Any, Any], on_gpu: bool) -> None:
+        pages.check(what, self.name, memory, on_gpu)
+
+    def claim(self, memory: np.ndarray[Any, Any], alloc: Callable[[int, int], int]) -> int:
+        return alloc(memory.nbytes, pages.PAGE)
+
+    def attach(self, memory: np.ndarray[Any, Any], offset: int) -> np.ndarray[Any, Any]:
+        native = self.symmetric(offset, memory.shape, memory.dtype)
+        pages.share(memory, native)
+        if self._recorder is not None:
+            self._recorder.written(native, memory)
+        self.expose(native)
+        return native
+
+    def detach(self, memory: np.ndarray[Any, Any], offset: int) -> None:
+        pages.separate(memory)
 
     # --- kernels
 

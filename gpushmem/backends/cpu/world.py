@@ -203,6 +203,13 @@ class World:
         end = high + (array.itemsize if array.size else 0)
         return self.heap <= low and end <= self.heap + self.heap_bytes
 
+    def locate(self, start: int, end: int) -> tuple[int, bool] | None:
+        """Offset of addresses on the heap of a PE, and whether it is this one; None: elsewhere."""
+        pe, offset = divmod(start - self.region, self.stride)
+        if not 0 <= pe < self.job.n_pes or offset + end - start > self.heap_bytes:
+            return None
+        return offset, pe == self.job.my_pe
+
     def release_heap(self) -> None:
         """Give this PE's heap memory back to the system; other PEs must have stopped using it.
 

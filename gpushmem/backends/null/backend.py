@@ -13,6 +13,7 @@ import numpy as np
 
 from gpushmem.arguments import integer, shown
 from gpushmem.artifacts.shape import PRIORITIES
+from gpushmem.backends import pages
 from gpushmem.backends.base import Config, Shape
 from gpushmem.backends.host_arguments import checked
 from gpushmem.backends.hostcalls import check_buffer, no_modules
@@ -26,7 +27,7 @@ from gpushmem.errors import (
 )
 from gpushmem.job import peers
 from gpushmem.ops import Op
-from gpushmem.size import format_size
+from gpushmem.size import format_size, span
 
 __all__ = ["NullBackend", "Stream"]
 
@@ -45,6 +46,7 @@ class NullBackend:
 
     name = "null"
     my_pe, n_pes = 0, 1
+    on_gpu = False
 
     def __init__(self, heap_bytes: int) -> None:
         found = peers.current()
@@ -100,12 +102,33 @@ class NullBackend:
     def expose(self, native: Array) -> None:
         """Nothing to do: nobody looks."""
 
-    def register(self, buffer: Any, memory: Array) -> Array:
-        check_buffer(self.name, buffer, memory, self._here.holds)
+    def register(self, buffer: Any, memory: Array, on_gpu: bool) -> Array:
+        check_buffer(self.name, buffer, memory, on_gpu, self._here.holds)
         return memory
 
     def unregister(self, native: Array) -> None:
         """Nothing to do."""
+
+    def locate(self, start: int, end: int) -> tuple[int, bool] | None:
+        low, high = span(self._here.heap)
+        return (start - low, True) if low <= start and end <= high else None
+
+    def adopt(self, memory: Array, owner: Any) -> Array:
+        return memory
+
+    def check_external(self, what: str, memory: Array, on_gpu: bool) -> None:
+        pages.check(what, self.name, memory, on_gpu)
+
+    def claim(self, memory: Array, alloc: Callable[[int, int], int]) -> int:
+        return alloc(memory.nbytes, pages.PAGE)
+
+    def attach(self, memory: Array, offset: int) -> Array:
+        native = self.symmetric(offset, memory.shape, memory.dtype)
+        pages.share(memory, native)
+        return native
+
+    def detach(self, memory: Array, offset: int) -> None:
+        pages.separate(memory)
 
     # --- kernels: none
 

@@ -32,6 +32,7 @@ from gpushmem.backends.nvshmem import modules, transport
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.blocks import Registered
 from gpushmem.backends.nvshmem.device import Device, Stream
+from gpushmem.backends.nvshmem.external import check_external
 from gpushmem.backends.nvshmem.hostcalls import COPIED, SCRATCH, HostCalls, as_gpu
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
 from gpushmem.backends.nvshmem.status import check
@@ -137,6 +138,7 @@ class NvshmemBackend:
     """One PE on a GPU; see `backends.base.Backend` for what each method promises."""
 
     name = "nvshmem"
+    on_gpu = True
     allocated: Callable[[], Sequence[Any]]
 
     def __init__(self, heap_bytes: int) -> None:
@@ -154,7 +156,9 @@ class NvshmemBackend:
         self.meet("init", heap_bytes)
         self._take_heap()
         self._far = library.far
-        self._registered: dict[int, int] = {}  # address -> end, of the user's memory
+        # Of the user's memory: address -> end, and whether it is a GPU's.
+        self._registered: dict[int, tuple[int, bool]] = {}
+        self._external: dict[int, int] = {}  # address -> bytes, of the user's symmetric memory
         loader = Loader(self._device, self._words, self._sharing(), library.far)
         self._loader = loader
         self._teams = Teams(self.synchronize)
@@ -260,9 +264,8 @@ class NvshmemBackend:
     def expose(self, native: GpuArray) -> None:
         """Nothing to do: nobody looks."""
 
-    def register(self, buffer: Any, memory: np.ndarray[Any, Any]) -> GpuArray:
+    def register(self, buffer: Any, memory: np.ndarray[Any, Any], on_gpu: bool) -> GpuArray:
         check_not_on_heap(memory, self._holds)
-        on_gpu = hasattr(buffer, "__cuda_array_interface__")
         array = GpuArray(memory, buffer)
         if not on_gpu:
             status = driver.cuMemHostRegister(array.address, max(1, memory.nbytes), HOST_REGISTER)
@@ -274,23 +277,53 @@ class NvshmemBackend:
             if not on_gpu:
                 driver.cuMemHostUnregister(array.address)
             raise
-        self._registered[array.address] = span(memory)[1]
+        self._registered[array.address] = span(memory)[1], on_gpu
         return array
 
     def unregister(self, native: GpuArray) -> None:
-        del self._registered[native.address]
+        _, on_gpu = self._registered.pop(native.address)
         if not self._device.memory.holds(*span(native.layout)):
             _library().nvshmemx_buffer_unregister(native.address)
-        if not hasattr(native.owner, "__cuda_array_interface__"):
+        if not on_gpu:
             check(driver.cuMemHostUnregister(native.address), "unregister")
+
+    def locate(self, start: int, end: int) -> tuple[int, bool] | None:
+        # Other PEs' memory is GPU memory like any: nothing has to be known of it.
+        return (start - self._heap, True) if self._held(start, end) else None
+
+    def adopt(self, memory: np.ndarray[Any, Any], owner: Any) -> GpuArray:
+        return GpuArray(memory, owner)
+
+    def check_external(self, what: str, memory: np.ndarray[Any, Any], on_gpu: bool) -> None:
+        check_external(what, memory, on_gpu, self._heap, self._device.number)
+
+    def claim(self, memory: np.ndarray[Any, Any], alloc: Callable[[int, int], int]) -> int:
+        address = int(bindings.buffer_register_symmetric(span(memory)[0], memory.nbytes, 0))
+        if not address:
+            raise ShmemError(
+                f"register_symmetric: NVSHMEM cannot map {memory.nbytes} bytes, and has ended its "
+                "heap; NVSHMEM_DEBUG=INFO says more. The job cannot go on"
+            )
+        self._external[address] = memory.nbytes
+        return address - self._heap
+
+    def attach(self, memory: np.ndarray[Any, Any], offset: int) -> GpuArray:
+        return self.symmetric(offset, memory.shape, memory.dtype)
+
+    def detach(self, memory: np.ndarray[Any, Any], offset: int) -> None:
+        address = self._heap + offset
+        bindings.buffer_unregister_symmetric(address, self._external.pop(address))
 
     def _check_symmetric(self, name: str, array: Any) -> None:
         if not isinstance(array, GpuArray) or not self._holds(array.layout):
             raise not_symmetric(name, array)
 
     def _holds(self, memory: np.ndarray[Any, Any]) -> bool:
-        low, high = span(memory)
-        return self._heap <= low and high <= self._heap + self.heap_bytes
+        return self._held(*span(memory))
+
+    def _held(self, low: int, high: int) -> bool:
+        blocks = ((self._heap, self.heap_bytes), *self._external.items())
+        return any(start <= low and high <= start + size for start, size in blocks)
 
     # --- kernels
 
@@ -366,7 +399,7 @@ class NvshmemBackend:
             array = as_gpu(arguments[name])
             low, high = span(array.layout)
             known = self._device.memory.holds(low, high) or self._holds(array.layout)
-            mine = any(at <= low and high <= end for at, end in self._registered.items())
+            mine = any(at <= low and high <= end for at, (end, _) in self._registered.items())
             if not (known or mine):
                 raise ArgumentError(
                     f"{op.name}: PE {pe} is on another machine, and {name} is device memory of "

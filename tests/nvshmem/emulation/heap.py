@@ -24,6 +24,13 @@ _host = function("host", _size, _size, _size)
 _move = function("move", _size, _size, _size)
 
 
+def _is_virtual(address: int) -> bool:
+    from cuda.bindings import driver
+
+    status, handle = driver.cuMemRetainAllocationHandle(address)
+    return int(status) == 0 and int(driver.cuMemRelease(handle)[0]) == 0
+
+
 class Heap:
     """This PE's view. `reachable` are the PEs whose memory it can address: itself among them.
 
@@ -112,11 +119,16 @@ class Heap:
         """Give a buffer of this process a symmetric address too; 0 where that cannot be.
 
         Its bytes move into the job's file, and so are the same by either address. The buffer must
-        be a whole allocation.
+        be the beginning of an allocation of virtual memory, as large as it is in whole granules:
+        with another NVSHMEM would end its heap.
         """
+        n = -(-n // self.granule) * self.granule
         before = _host(buffer, n)
-        whole = before and not _host(buffer, n + 1) and not _host(buffer - 1, 2)
-        address = self.take(n) if whole else None
+        if not before or _host(buffer - 1, 2) or not _is_virtual(buffer):
+            raise EmulationError(
+                f"buffer_register_symmetric: {n} bytes at {buffer:#x}: no more heap"
+            )
+        address = self.take(n)
         if address is None:
             return 0
         offset = address - self.mine

@@ -538,6 +538,12 @@ EXPORT int emulation_remove_range(uintptr_t address)
     return CUDA_SUCCESS;
 }
 
+bool is_foreign(uintptr_t address)
+{
+    struct allocation *a = owner_of(address, 1);
+    return a && a->kind == FOREIGN;
+}
+
 /* Let the allocation of `address` have its bytes from there on at `host`; return where they were. */
 EXPORT uintptr_t emulation_move(uintptr_t address, uintptr_t host)
 {

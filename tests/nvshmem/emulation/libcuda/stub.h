@@ -36,7 +36,7 @@ struct object {
     int kind, alive;
     struct object *next;
 };
-enum { STREAM = 1, EVENT, LIBRARY, KERNEL, GRAPH, GRAPH_EXEC, POOL, USER_OBJECT };
+enum { STREAM = 1, EVENT, LIBRARY, KERNEL, GRAPH, GRAPH_EXEC, POOL, USER_OBJECT, VIRTUAL };
 
 struct CUctx_st {
     int device, references, alive, primary, flags;
@@ -144,6 +144,13 @@ void *as_host(uintptr_t address, size_t n, int side); /* NULL where `side` may n
 CUresult allocate(CUdeviceptr *address, size_t n, int device, int kind);
 int initialise_memory(void);
 enum { DEVICE_MEMORY, PINNED, REGISTERED, MANAGED, FOREIGN };
+
+/* memory.c, for virtual.c and Python */
+EXPORT int emulation_add_range(uintptr_t address, size_t size, uintptr_t host);
+EXPORT int emulation_remove_range(uintptr_t address);
+EXPORT uintptr_t emulation_reserve(size_t size, uintptr_t hint);
+EXPORT int emulation_charge(int64_t n);
+bool is_foreign(uintptr_t address); /* memory that Python added */
 
 /* stream.c */
 CUresult stream_of(CUstream handle, CUstream *stream);
