@@ -75,7 +75,7 @@ ROOMS = {
     "store.py": ["disk"],
     "artifacts": ["store", "lines", "arguments", "errors"],
     "simt/base": ["artifacts", "store", "errors"],
-    "simt/compiler": ["simt/base", "artifacts", "lines"],
+    "simt/compiler": ["simt/base", "artifacts", "store", "lines"],
     "simt/intrinsics": ["simt/compiler", "simt/base", "artifacts"],
     "simt/bitcode": [
         "simt/intrinsics", "simt/compiler", "simt/base", "artifacts", "store", "errors",

@@ -33,7 +33,7 @@ from gpushmem.artifacts.extensions import extensions
 from gpushmem.artifacts.toolchain import toolchain
 from gpushmem.lines import is_users
 
-__all__ = ["adopted", "fingerprint", "fixed", "name_of"]
+__all__ = ["adopted", "digest_of", "fingerprint", "fixed", "name_of"]
 
 # Packages whose names mean the same in every process, as those of this one and Numba's do.
 KNOWN = {"builtins", "cmath", "math", "numpy", "operator", "_operator"}
@@ -82,6 +82,14 @@ def fingerprint(
             describe_options(options, reading),
         )  # fmt: skip
         return hashlib.sha256(repr(description).encode()).digest()
+    except Exception:  # noqa: BLE001  (Unknown, or an error of users' objects)
+        return None
+
+
+def digest_of(types: tuple[Any, ...]) -> bytes | None:
+    """A digest of Numba types; None if one is not known."""
+    try:
+        return hashlib.sha256(repr(describe(types, Reading())).encode()).digest()
     except Exception:  # noqa: BLE001  (Unknown, or an error of users' objects)
         return None
 
@@ -181,7 +189,7 @@ def _(value: type, reading: Reading) -> Description:
         return *named, tuple((name, describe(m.value, reading)) for name, m in members)
     if issubclass(value, tuple) and hasattr(value, "_fields"):
         return *named, tuple(value._fields)
-    if issubclass(value, BaseException):  # its status code is made of its name
+    if issubclass(value, BaseException | python.NoneType):  # one's status code is made of its name
         return named
     return _by_name(value)
 

@@ -50,6 +50,7 @@ from gpushmem.simt.base.native import (
     i64,
     load_acquire,
 )
+from gpushmem.simt.compiler.kept import kept
 from gpushmem.simt.compiler.observer import ADD, CAS, LOAD, PLACE_BYTES, SET, VALUED, Observer
 from gpushmem.simt.compiler.primitives import (
     fiber_word,
@@ -238,7 +239,7 @@ def stamp_of_run(how):
     return load_acquire(stamp) if how % VALUED == LOAD else atomic_add_word(stamp, 1)
 
 
-@inlined
+@kept(forceinline=True)
 def access(place, address, nbytes, how, value):
     run = as_run(place)
     if key(address) == run.next and run.left != 0:
@@ -317,7 +318,7 @@ def end_rows(place):
         words[4], words[5] = rows.pitch << HOW | run.how, run.value
 
 
-@device
+@kept
 def updated(place, address, what, operand, expected, old, used):
     if on_stack(address):
         return
@@ -345,13 +346,13 @@ def updated(place, address, what, operand, expected, old, used):
     event(UPDATE, whole(address), what | used << 8, operand, expected, old, 0)
 
 
-@device
+@kept
 def fences(scope):
     advance()
     event(THREADFENCE, scope, 0, 0, 0, 0, 0)
 
 
-@device
+@kept
 def block_met():
     block = as_block(as_fiber(fiber_word()).block)
     met = clock() >> PHASE
@@ -361,25 +362,25 @@ def block_met():
         event(MET, block.index, met + 1, 0, 0, 0, 0)
 
 
-@device
+@kept
 def warp_meets(mask):
     advance()
     event(ARRIVED, 0, mask, 0, 0, 0, 0)
 
 
-@device
+@kept
 def warp_met(mask):
     advance()
     event(LEFT, 0, mask, 0, 0, 0, 0)
 
 
-@device
+@kept
 def grid_meets():
     advance()
     event(ARRIVED, 1, 0, 0, 0, 0, 0)
 
 
-@device
+@kept
 def grid_met():
     advance()
     event(LEFT, 1, 0, 0, 0, 0, 0)

@@ -48,6 +48,7 @@ from gpushmem.backends.cpu.hook import (
     is_observed,
     is_separated,
     observed,
+    observers_of,
     take_over,
 )
 from gpushmem.backends.cpu.inside import one_at_a_time
@@ -55,6 +56,7 @@ from gpushmem.backends.cpu.multicast import multicast_array
 from gpushmem.backends.cpu.nodes import near_address
 from gpushmem.backends.cpu.weak import body_of as weak_body
 from gpushmem.backends.cpu.weak import by_any_thread
+from gpushmem.lines import is_users
 from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 from gpushmem.simt.base.native import (
@@ -72,6 +74,7 @@ from gpushmem.simt.compiler.groups import (
     release,
     warp_group,
 )
+from gpushmem.simt.compiler.kept import KeptDispatcher
 from gpushmem.simt.compiler.primitives import fail_if, text_word, user_word
 from gpushmem.simt.compiler.target import bind, call_device, device
 
@@ -196,13 +199,15 @@ def _in_scope(op: Op, body: Any, which: str = "") -> Any:
     if isinstance(body, Intrinsic):
         return body
     parameters = inspect.signature(body).parameters
+    ours = not any(is_users(observer.generate.__module__) for observer in observers_of(op))
+    made = partial(KeptDispatcher, label=f"cpu {op.name} {which}") if ours else device
     if op.scope == THREAD and not op.facts.meets and not is_observed(op):
-        return device(body)
+        return made(body)
     inner = one_at_a_time(op, body) if op.facts.meets else _taking_a_tuple(body)
     inner = observed(op, parameters, inner)
     if op.scope != THREAD:
         inner = _once(op, f"{op.name}:{which}:{' '.join(parameters)}", inner)
-    return device(with_signature(op.name, parameters.values(), inner))
+    return made(with_signature(op.name, parameters.values(), inner))
 
 
 def _taking_a_tuple(body: Any) -> Any:

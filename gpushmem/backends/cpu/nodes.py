@@ -35,6 +35,7 @@ from gpushmem.ops.row import BLOCK, WARP
 from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.base.layout import THREAD, view
 from gpushmem.simt.base.native import i64
+from gpushmem.simt.compiler.kept import KeptDispatcher, kept
 from gpushmem.simt.compiler.observer import Observer
 from gpushmem.simt.compiler.primitives import fail_if, thread_word, user_word
 from gpushmem.simt.compiler.target import device
@@ -168,22 +169,22 @@ def generate(call: Any) -> None:
         call.run(check_team, call.integer("team"))
 
 
-@device
+@kept
 def access(place, address, nbytes, how, value):
     check_mapped(address)
 
 
-@device
+@kept
 def fences(scope):
     pass
 
 
-@device
+@kept
 def warp(mask):
     pass
 
 
-@device
+@kept
 def nothing():
     pass
 
@@ -197,9 +198,9 @@ def guarded(observer: Observer | None) -> Observer:
         return UNSEEN
     seen = observer.access
 
-    @device
     def both(place, address, nbytes, how, value):
         check_mapped(address)
         seen(place, address, nbytes, how, value)
 
-    return observer._replace(name=f"{observer.name}, nodes", access=both)
+    name = f"{observer.name}, nodes"
+    return observer._replace(name=name, access=KeptDispatcher(both, f"{name}: access"))

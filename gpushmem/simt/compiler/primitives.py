@@ -340,7 +340,7 @@ def place(builder: ir.IRBuilder, nbytes: int, align: int, statement: Any = None)
     undefined global here, whose name carries size and alignment. A `statement` that is lowered
     several times places its array once.
     """
-    name = f"simt.shared.{next(_serial)}.{nbytes}.{align}"
+    name = f"{SHARED}{next(_serial)}.{nbytes}.{align}"
     if statement is not None:
         name = statement.setdefault("shared", name)
     return _in_area(builder, name)
@@ -376,6 +376,6 @@ def observer_place(builder: ir.IRBuilder) -> ir.Value:
     return builder.add(thread_field(builder, "places"), start)
 
 
-OBSERVED = "simt.observed."
+SHARED, OBSERVED = "simt.shared.", "simt.observed."
 DYNAMIC_START = "simt.dynamic"
 _serial = itertools.count()

@@ -620,6 +620,18 @@ class SimtLibrary(codegen.CodeLibrary):
                 todo.extend(library.callees)
         return list(found)
 
+    def linked(self) -> Any:
+        """One LLVM module with all that it calls, in a context of its own."""
+        context = llvm.create_context()
+        whole, *parts = (
+            llvm.parse_bitcode(part, context)
+            for library in self.everything()
+            for part in library.bitcode
+        )
+        for part in parts:
+            whole.link_in(part)
+        return whole
+
 
 def _define(function: ir.Function) -> None:
     """Give a body to an intrinsic that Numba calls from a helper function of its own."""

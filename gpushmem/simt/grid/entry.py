@@ -35,6 +35,7 @@ from gpushmem.simt.compiler.primitives import (
     DYNAMIC_START,
     OBSERVED,
     PAUSE,
+    SHARED,
     load_field,
     record_failure,
     store_field,
@@ -146,13 +147,13 @@ def _build_fitting(
     if has_barriers(py_func) and observer.current() is None:
         try:
             cres = compile_function(py_func, args, return_type, pipeline=FissionCompiler, **options)
-            body = _link(cres.library)
+            body = cres.library.linked()
             if not _waits(body):
                 return cres, _build(cres, body, _Blocks, report)
         except Unfit:
             pass
     cres = compile_function(py_func, args, return_type, **options)
-    body = _link(cres.library)
+    body = cres.library.linked()
     return cres, _build(cres, body, _Fibers if _waits(body) else _Loops, report)
 
 
@@ -234,22 +235,11 @@ def warm_up() -> None:
     _codegen()
 
 
-def _link(library: Any) -> Any:
-    """One LLVM module with all that a library calls, in a context of its own."""
-    context = llvm.create_context()
-    parts = [
-        llvm.parse_bitcode(part, context) for lib in library.everything() for part in lib.bitcode
-    ]
-    for part in parts[1:]:
-        parts[0].link_in(part)
-    return parts[0]
-
-
 def _placements(module: Any) -> tuple[dict[str, int], int]:
     """Offsets of the static shared arrays: name of the constant -> offset; total bytes."""
     at, starts = 0, {}
     for gv in module.global_variables:
-        if gv.name.startswith("simt.shared."):
+        if gv.name.startswith(SHARED):
             nbytes, align = map(int, gv.name.split(".")[-2:])
             at = -(-at // align) * align
             starts[gv.name] = at

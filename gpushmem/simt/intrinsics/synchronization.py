@@ -30,6 +30,7 @@ from gpushmem.simt.compiler.groups import (
     check_lanes,
     release,
 )
+from gpushmem.simt.compiler.kept import KeptDispatcher, kept
 from gpushmem.simt.compiler.primitives import (
     LANE_MEETING,
     as_fiber,
@@ -70,7 +71,7 @@ SYNC, VOTE, MATCH_ANY, MATCH_ALL, SHUFFLE, ACTIVE = range(6)
 # --- blocks and grids
 
 
-@device
+@kept
 def syncthreads():
     if arrive_at_block(text_word("syncthreads")):
         release(block_group())
@@ -78,7 +79,6 @@ def syncthreads():
 
 
 def _block_reduction(name: str, result: Any) -> Any:
-    @device
     def reduction(predicate):
         address = block_group()
         group = as_group(address)
@@ -90,7 +90,7 @@ def _block_reduction(name: str, result: Any) -> Any:
             release(address)
         return group.result
 
-    return reduction
+    return KeptDispatcher(reduction, f"{__name__}.{name}")
 
 
 @device
@@ -116,7 +116,7 @@ BLOCK_REDUCTIONS = {
 }
 
 
-@device
+@kept
 def grid_sync():
     group = launch_word() + EVERYONE
     if arrive(group, text_word("grid.sync")):
@@ -124,13 +124,13 @@ def grid_sync():
     return 0
 
 
-@device
+@kept
 def nanosleep(ns):
     poll(text_word("nanosleep"), 0, 8)
     return 0
 
 
-@device
+@kept
 def look_again():
     poll(text_word("a loop that reads memory"), 0, 8)
     return 0
@@ -229,7 +229,7 @@ def equals(warp_address, lanes, value):
     return bits
 
 
-@device
+@kept
 def syncwarp(mask):
     if gather(text_word("syncwarp"), SYNC, mask, 0, 0):
         fiber = as_fiber(fiber_word())
@@ -237,7 +237,7 @@ def syncwarp(mask):
     return 0
 
 
-@device
+@kept
 def vote(mask, mode, predicate):
     # mode 0: all, 1: any, 2: all the same, 3: ballot
     if gather(text_word("vote_sync"), VOTE, mask, predicate, mode):
@@ -257,7 +257,7 @@ def vote(mask, mode, predicate):
     return as_fiber(fiber_word()).result
 
 
-@device
+@kept
 def match_any(mask, value):
     if gather(text_word("match_any_sync"), MATCH_ANY, mask, value, 0):
         fiber = as_fiber(fiber_word())
@@ -270,7 +270,7 @@ def match_any(mask, value):
     return as_fiber(fiber_word()).result
 
 
-@device
+@kept
 def match_all(mask, value):
     if gather(text_word("match_all_sync"), MATCH_ALL, mask, value, 0):
         fiber = as_fiber(fiber_word())
@@ -296,7 +296,7 @@ def source_lane(mode, lane, argument):
     return source if 0 <= source < LANES else lane
 
 
-@device
+@kept
 def shuffle(mask, mode, value, argument):
     if gather(text_word("shfl_sync"), SHUFFLE, mask, value, argument):
         fiber = as_fiber(fiber_word())
@@ -332,7 +332,7 @@ def waits_begun(warp_address):
     return count
 
 
-@device
+@kept
 def activemask():
     fiber = as_fiber(fiber_word())
     address = fiber.warp

@@ -39,9 +39,10 @@ from gpushmem.ops import Op
 from gpushmem.ops.row import READS
 from gpushmem.simt.base.layout import LAUNCH, view
 from gpushmem.simt.base.native import copy_bytes, monotonic_ns
+from gpushmem.simt.compiler.kept import kept
 from gpushmem.simt.compiler.observer import ATOMIC, RELAXED, STORE, Observer
 from gpushmem.simt.compiler.primitives import alone, fiber_word, launch_word, pause
-from gpushmem.simt.compiler.target import device, inlined
+from gpushmem.simt.compiler.target import device
 
 __all__ = ["INSIDE", "OBSERVER", "OPERATIONS", "acquires"]
 
@@ -51,7 +52,7 @@ FETCHING = "g", "get", "iget", "multimem_reduce"  # they tell what was there, an
 as_launch = view(LAUNCH)
 
 
-@device
+@kept
 def synchronized():
     """The calling thread has done what others may synchronise with, and may have with others."""
     released()
@@ -101,7 +102,7 @@ def nap():
     launch.progress += 1
 
 
-@inlined
+@kept(forceinline=True)
 def moved(address, nbytes, how, value_at):
     """The address at which a load or store takes place; a value that is stored is at `value_at`."""
     log = as_launch(launch_word()).log
@@ -138,7 +139,7 @@ def symmetric(address, nbytes, how, value_at):
     return remembered(address)
 
 
-@inlined
+@kept(forceinline=True)
 def access(place, address, nbytes, how, value):
     if how & ATOMIC != 0:
         if how & RELAXED == 0:
@@ -150,7 +151,7 @@ def access(place, address, nbytes, how, value):
             force(address, nbytes, 1)
 
 
-@device
+@kept
 def fences(scope):
     synchronized()
     world = as_launch(launch_word()).user
@@ -159,12 +160,12 @@ def fences(scope):
         ask(as_weak(weak).settle, (weak, fiber_word()))
 
 
-@device
+@kept
 def warp_meets(mask):
     released()
 
 
-@device
+@kept
 def warp_met(mask):
     acquire()
 

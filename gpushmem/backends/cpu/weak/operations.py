@@ -46,6 +46,7 @@ from gpushmem.ops import SIGNAL_ADD, SIGNAL_SET
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 from gpushmem.simt.base.layout import FIBER, GROUP, LAUNCH, view
 from gpushmem.simt.base.native import copy_bytes, full_fence, i64, intrinsic, malloc, release_fence
+from gpushmem.simt.compiler.kept import kept
 from gpushmem.simt.compiler.primitives import (
     begin_wait,
     end_wait,
@@ -329,7 +330,7 @@ def _iput(op: Op) -> Any:
 # --- order
 
 
-@device
+@kept
 def released():
     """The calling thread does what others may synchronise with."""
     fiber = fiber_word()

@@ -16,6 +16,7 @@ from gpushmem.backends.cpu.access import copy_one
 from gpushmem.backends.cpu.weak.pending import LINE, as_line
 from gpushmem.simt.base.layout import BLOCK, FIBER, LAUNCH, offset, view
 from gpushmem.simt.base.native import copy_bytes
+from gpushmem.simt.compiler.kept import kept
 from gpushmem.simt.compiler.primitives import fiber_word, launch_word
 from gpushmem.simt.compiler.target import device
 
@@ -32,7 +33,7 @@ as_block, as_fiber, as_launch = map(view, (BLOCK, FIBER, LAUNCH))
 as_number = view(np.dtype([("v", "i8")]))
 
 
-@device
+@kept
 def acquire():
     """What the calling thread's block loads from now on is what is there now."""
     fiber = fiber_word()

@@ -1,0 +1,142 @@
+"""Device functions of an embedder that are kept in the store, each with all that it calls.
+
+An operation of an embedder is dozens of small functions. They are compiled for the first kernel
+that calls it with arguments of some types; other kernels, of this process and of others, find their
+code in the store, as one LLVM module. In there everything but the function itself is internal, so
+that no name means two things where several of these modules are linked.
+"""
+
+from __future__ import annotations
+
+import pickle
+from contextlib import suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+from llvmlite.binding import Linkage
+from numba.cuda.compiler import CUDACompileResult
+from numba.cuda.core.funcdesc import ExternalFunctionDescriptor
+
+from gpushmem import store
+from gpushmem.artifacts.extensions import extensions
+from gpushmem.artifacts.fingerprint import digest_of
+from gpushmem.artifacts.toolchain import toolchain
+from gpushmem.simt.compiler.primitives import OBSERVED, SHARED
+from gpushmem.simt.compiler.target import (
+    SimtCallConv,
+    SimtDispatcher,
+    SimtLibrary,
+    compile_function,
+    compiling,
+    exceptions,
+    made_of,
+    simt_target,
+)
+
+__all__ = ["KeptDispatcher", "kept"]
+
+
+class Code(NamedTuple):
+    """A function with all that it calls: what a `SimtLibrary` knows of it."""
+
+    signature: Any
+    name: str
+    bitcode: bytes
+    exceptions: dict[int, Any]  # those that it may raise, by status code
+    embedded: bool
+    cooperative: bool
+    local_bytes: int
+    const_bytes: int
+
+
+class KeptDispatcher(SimtDispatcher):
+    """A device function whose meaning is given by `label`, and by the source of its package."""
+
+    def __init__(self, py_func: Any, label: str, **options: Any) -> None:
+        super().__init__(py_func, options)
+        self.label = label
+
+    def compile_device(self, args: Any, return_type: Any = None) -> Any:
+        """Compile for Numba types `args`, or take what has been kept."""
+        with compiling():  # before the store's own lock, as kernels do
+            if args not in self.overloads:
+                types = digest_of(args)
+                if types is None:
+                    return super().compile_device(args)
+                made = _linkable(self._code(args, types))
+                self.overloads[args] = made
+                made.target_context.insert_user_function(
+                    made.entry_point, made.fndesc, [made.library]
+                )
+            return self.overloads[args]
+
+    def _code(self, args: Any, types: bytes) -> Code:
+        machine, known = simt_target.target_context.codegen().magic_tuple(), extensions()
+        name = store.key("function", self.label, types, known, toolchain(), machine, *made_of)
+
+        def build() -> Code:
+            return _merged(compile_function(self.py_func, args, **self.targetoptions), name)
+
+        return store.get_or_build(name, build, _dump, pickle.loads, keep=known is not None)
+
+
+def kept(py_func: Any = None, **options: Any) -> Any:
+    """Compile a function of a module for calls from kernels, as `device` does, and keep it."""
+    if py_func is None:
+        return partial(kept, **options)
+    return KeptDispatcher(py_func, f"{py_func.__module__}.{py_func.__qualname__}", **options)
+
+
+def _merged(cres: Any, key: str) -> Code:
+    """What was compiled as one module, in which all names are its own."""
+    libraries = cres.library.everything()
+    module = cres.library.linked()
+    entry = module.get_function(cres.fndesc.llvm_func_name)
+    entry.name = f"{entry.name}.{key[:16]}"
+    for value in [*module.functions, *module.global_variables]:
+        if value.is_declaration:
+            for prefix in (SHARED, OBSERVED):  # places, which `entry` tells apart by their names
+                if value.name.startswith(prefix):
+                    value.name = f"{prefix}{key[:16]}.{value.name.removeprefix(prefix)}"
+        elif value.name != entry.name:
+            value.linkage = Linkage.internal
+    if any(library.referenced_objects for library in libraries):
+        raise AssertionError(f"{cres.fndesc.qualname} refers to an object of this process")
+    return Code(
+        signature=cres.signature,
+        name=entry.name,
+        bitcode=module.as_bitcode(),
+        exceptions={code: exceptions[code] for lib in libraries for code in lib.codes},
+        embedded=any(library.embedded for library in libraries),
+        cooperative=cres.library.use_cooperative,
+        local_bytes=sum(library.local_bytes for library in libraries),
+        const_bytes=sum(library.const_bytes for library in libraries),
+    )
+
+
+def _linkable(code: Code) -> Any:
+    """The result of compiling it, as Numba calls functions."""
+    context, signature = simt_target.target_context, code.signature
+    exceptions.update(code.exceptions)
+    library = SimtLibrary(context.codegen(), code.name)
+    library.bitcode.append(code.bitcode)
+    library.codes |= code.exceptions.keys()
+    library.embedded, library.use_cooperative = code.embedded, code.cooperative
+    library.local_bytes, library.const_bytes = code.local_bytes, code.const_bytes
+    described = ExternalFunctionDescriptor(
+        code.name, signature.return_type, signature.args, SimtCallConv(context)
+    )
+    known = dict.fromkeys(CUDACompileResult._fields) | {
+        "signature": signature,
+        "library": library,
+        "fndesc": described,
+        "target_context": context,
+        "objectmode": False,
+    }
+    return CUDACompileResult(**known)
+
+
+def _dump(code: Code) -> bytes | None:
+    with suppress(Exception):  # a type that cannot be pickled, for example
+        return pickle.dumps(code)
+    return None

@@ -1,0 +1,150 @@
+"""Device functions that are kept in the store, for other kernels and processes."""
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import gpushmem as shmem
+from gpushmem import store
+from gpushmem.simt.compiler import kept, target
+from gpushmem.simt.compiler.kept import KeptDispatcher
+from gpushmem.simt.grid import entry
+
+pytestmark = pytest.mark.cpu_backend
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch, tmp_path):
+    """What other runs have compiled is not to be found."""
+    monkeypatch.setenv("GPUSHMEM_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(store, "_objects", {})
+
+
+def compiled_here(do):
+    """The names of the functions that this process compiles while `do()` runs."""
+    names = []
+
+    def compiling(py_func, *args, **options):
+        names.append(py_func.__name__)
+        return compile_function(py_func, *args, **options)
+
+    compile_function = target.compile_function
+    for module in (target, kept, entry):
+        module.compile_function = compiling
+    do()
+    shmem.synchronize()
+    return names
+
+
+def one_after_the_other(*calls):
+    """Let PE k do `calls[k]`, PE 0 first; returns what its call returns."""
+    for pe, call in enumerate(calls):
+        if pe == shmem.my_pe():
+            result = call()
+        shmem.barrier_all()
+    return result
+
+
+def test_another_kernel_of_another_process_compiles_itself_alone(run_pes):
+    @shmem.jit
+    def first(a, signal):
+        shmem.put_signal(a, a[2:], signal, 1, shmem.SIGNAL_SET, 0)
+        shmem.wait_until(signal, shmem.CMP_GE, 0)
+        cuda.syncthreads()
+
+    @shmem.jit
+    def second(a, signal):
+        cuda.syncthreads()
+        shmem.wait_until(signal, shmem.CMP_GE, 0)
+        shmem.put_signal(a, a[2:], signal, 1, shmem.SIGNAL_SET, 0)
+
+    def body():
+        shmem.init()
+        a, signal = shmem.zeros(4), shmem.zeros(1, "uint64")
+        names = one_after_the_other(
+            lambda: compiled_here(lambda: first[1, 2](a, signal)),
+            lambda: compiled_here(lambda: second[1, 2](a, signal)),
+        )
+        shmem.finalize()
+        return names
+
+    all_of_them, itself = run_pes(2, body)
+    assert {"first", "put_signal", "wait_until", "syncthreads"} <= {*all_of_them}
+    assert {*itself} == {"second"}  # twice: first as loops between barriers
+
+
+def test_functions_of_two_processes_do_not_mix(run_pes):
+    """Of one name and one number, as these are: the second has what the first would have had."""
+
+    def adding(k):
+        def inner(x):
+            return x + k
+
+        inner = target.device(inner)
+
+        def function(x):
+            return inner(x)
+
+        return KeptDispatcher(function, f"adding {k}")
+
+    def body():
+        shmem.init()
+        functions = adding(1), adding(100)
+        mine, other = functions if shmem.my_pe() == 0 else functions[::-1]
+
+        @shmem.jit(cache=False)
+        def alone(x):
+            x[0] = mine(x[0])
+
+        @shmem.jit(cache=False)
+        def both(x):
+            x[0] = mine(x[0])
+            x[1] = other(x[1])
+
+        x = shmem.zeros(2, "int64")
+        alone[1, 1](x)
+        shmem.barrier_all()
+        names = compiled_here(lambda: both[1, 1](x))
+        result = x.numpy().tolist(), {*names}
+        shmem.finalize()
+        return result
+
+    assert run_pes(2, body) == [([2, 100], {"both"}), ([200, 1], {"both"})]
+
+
+def test_their_shared_arrays_are_apart(run_pes):
+    def having(value):
+        def function(x, writes):
+            here = cuda.shared.array(1, np.int64)
+            if writes:
+                here[0] = value
+            else:
+                x[0] = here[0]
+
+        return KeptDispatcher(function, f"having {value}")
+
+    def body():
+        shmem.init()
+        functions = having(1), having(2)
+        mine, other = functions if shmem.my_pe() == 0 else functions[::-1]
+
+        @shmem.jit(cache=False)
+        def alone(x, writes):
+            mine(x, writes)
+
+        @shmem.jit(cache=False)
+        def both(x, writes, reads):
+            mine(x, writes)
+            other(x, writes)
+            mine(x, reads)
+            other(x[1:], reads)
+
+        x = shmem.zeros(2, "int64")
+        alone[1, 1](x, True)
+        shmem.barrier_all()
+        names = compiled_here(lambda: both[1, 1](x, True, False))
+        result = x.numpy().tolist(), {*names}
+        shmem.finalize()
+        return result
+
+    assert run_pes(2, body) == [([1, 2], {"both"}), ([2, 1], {"both"})]
