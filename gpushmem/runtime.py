@@ -141,7 +141,7 @@ class Runtime:
         """Collective: wait until every PE is done with a buffer, then end what `attach` began."""
         what = "unregister_symmetric"
         array = self.known(what, array)
-        attachment = getattr(array, "allocation", None)
+        attachment = array.allocation if isinstance(array, SymmetricArray) else None
         if not isinstance(attachment, Attachment):
             raise ArgumentError(f"{what}: {shown(array)} is not registered by register_symmetric")
         made = reject_view(array, what).allocation.made
