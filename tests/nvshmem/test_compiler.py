@@ -170,6 +170,16 @@ def test_multimem_reduce_is_the_switchs_instruction_where_there_is_one(linked, a
         assert {text for text, bracket in found if bracket} == packs
 
 
+def test_multimem_reduce_is_compiled_for_one_architecture_after_another(linked):
+    def kernel(a, team):
+        shmem.multimem_reduce(a, a, team, "xor")
+
+    argtypes = (types.int64[::1], types.int64)
+    for name, count in ("sm_80", 0), ("sm_90", 1):
+        code = linked(kernel, argtypes, compiler.Arch.of(name), "ptx").code
+        assert (code.count(b"multimem.ld_reduce") > 0) == count, name
+
+
 def test_the_workspace_of_collect_is_read_when_the_kernel_runs(linked):
     function, argtypes = kernels.kernel_of(OPS["collect"], "int32")
     ptx = linked(function, argtypes, kind="ptx").code.decode(errors="replace")

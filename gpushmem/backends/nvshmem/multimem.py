@@ -256,12 +256,14 @@ def definition(row: Op) -> Callable[..., Any]:
     def define(typingctx: Any, *given: Any) -> Any:
         op = literal_reduction(row, given[-1])
         *arrays, team = map(types.unliteral, given[:-1])
-        function = _reducing(row.scope, op, given[0].dtype, has_multimem())
-        callee = typingctx.resolve_value_type(function)
-        signature = callee.get_call_type(typingctx, (*arrays, team), {})
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            made = context.get_function(callee, signature)
+            # Chosen here: what is typed is typed once for all architectures.
+            function = _reducing(row.scope, op, given[0].dtype, has_multimem())
+            callee = typingctx.resolve_value_type(function)
+            made = context.get_function(
+                callee, callee.get_call_type(typingctx, (*arrays, team), {})
+            )
             made(builder, args[:-1])
             context.add_linking_libs(getattr(made, "libs", ()))
             return context.get_dummy_value()

@@ -126,7 +126,8 @@ def _ptx_instruction(words):
 
 # --- SASS
 
-SASS_KINDS = {"LD": LOAD, "LDG": LOAD, "LDL": LOAD, "LDS": LOAD, "LDC": LOAD, "ULDC": LOAD,
+SASS_KINDS = {"LD": LOAD, "LDG": LOAD, "LDGMC": LOAD, "LDL": LOAD, "LDS": LOAD, "LDC": LOAD,
+              "ULDC": LOAD,
               "ST": STORE, "STG": STORE, "STL": STORE, "STS": STORE,
               "ATOM": ATOMIC, "ATOMG": ATOMIC, "ATOMS": ATOMIC, "RED": ATOMIC, "REDG": ATOMIC,
               "MEMBAR": FENCE, "BAR": BARRIER, "BRA": BRANCH, "BRX": BRANCH, "JMP": BRANCH,
@@ -199,7 +200,8 @@ def _sass_instruction(guard, opcode, rest):
         return Instruction(opcode, kind, falls=falls)
     wide = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "F16": 2, "64": 8, "128": 16}
     width = next((wide[part] for part in parts if part in wide), 4)
-    space = SASS_SPACES.get(base.removeprefix("U")[-1], "global") if len(base) > 2 else "global"
+    of = base.removeprefix("U").removesuffix("MC")  # LDGMC is global
+    space = SASS_SPACES.get(of[-1], "global") if len(of) > 2 else "global"
     strong = "STRONG" in parts or "MMIO" in parts
     return Instruction(opcode, kind, space, width, strong, scope)
 
