@@ -94,15 +94,11 @@ class Kernel:
         except _for_users() as error:
             raise error.with_traceback(None)  # noqa: B904
 
-    def _backend(self) -> Backend:
-        found: Backend = runtime.current(f"kernel {self.py_func.__name__}").backend
-        return found
-
-    def _known(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments, those in symmetric memory as arrays of gpushmem."""
+    def _taken(self, args: tuple[Any, ...]) -> tuple[Backend, tuple[Any, ...]]:
+        """The backend; and the arguments, those in symmetric memory as arrays of gpushmem."""
         what = f"kernel {self.py_func.__name__}"
-        found: tuple[Any, ...] = runtime.current(what).known(what, args)
-        return found
+        running = runtime.current(what)
+        return running.backend, running.known(what, args)
 
     def _prepare(
         self, backend: Backend, config: tuple[Any, ...], native: tuple[Any, ...]
@@ -115,9 +111,8 @@ class Kernel:
         return backend.prepare(prepared, Config(*config), native)
 
     def _launch(self, config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
-        backend = self._backend()
+        backend, args = self._taken(args)
         what = f"kernel {self.py_func.__name__}"
-        args = self._known(args)
         host = {k: memory_of(what, a) for k, a in enumerate(args) if in_host_memory(a)}
         device = {k: _copy_in(backend, a) for k, a in host.items()}
         native = tuple(device.get(k, unwrap(a)) for k, a in enumerate(args))
@@ -157,14 +152,14 @@ class Launch:
         and tensors in host memory are refused: they are copied at every launch.
         """
         kernel = self.kernel
-        args = kernel._known(args)
+        backend, args = kernel._taken(args)
         if any(map(in_host_memory, args)):
             raise ArgumentError(
                 f"kernel {kernel.py_func.__name__}: bind takes arrays of the device, not of the "
                 "host: pass what gpushmem.register or to_device returns"
             )
         native = tuple(map(unwrap, args))
-        return kernel._shown(kernel._prepare, kernel._backend(), self.config, native)
+        return kernel._shown(kernel._prepare, backend, self.config, native)
 
     def __repr__(self) -> str:
         config = ", ".join(map(shown, self.config))
@@ -184,11 +179,10 @@ def preload(call: Any, *args: Any, **kwargs: Any) -> None:
     raise for these arguments before it begins.
     """
     if isinstance(call, Launch):
-        kernel, backend = call.kernel, call.kernel._backend()
+        kernel, (backend, args) = call.kernel, call.kernel._taken(args)
         what = f"kernel {kernel.py_func.__name__}"
         native = (
-            _copy_in(backend, memory_of(what, a)) if in_host_memory(a) else unwrap(a)
-            for a in kernel._known(args)
+            _copy_in(backend, memory_of(what, a)) if in_host_memory(a) else unwrap(a) for a in args
         )
         kernel._shown(kernel._prepare, backend, call.config, tuple(native))
         return

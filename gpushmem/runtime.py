@@ -371,13 +371,17 @@ def settle() -> None:
         _abandoned.backend.synchronize()
 
 
-def _native(op: Op, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a host operation as backends take them."""
-    runtime = current(op.name)
-    arguments = {name: runtime.known(op.name, value) for name, value in arguments.items()}
-    for name in op.local:
-        arguments[name] = runtime.registrations.local(op.name, name, arguments[name])
-    return {name: memory_of(op.name, unwrap(value)) for name, value in arguments.items()}
+def _known(op: Op, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a host operation, those in symmetric memory as arrays of gpushmem."""
+    known = current(op.name).known
+    return {name: known(op.name, value) for name, value in arguments.items()}
+
+
+def _native(op: Op, known: dict[str, Any]) -> dict[str, Any]:
+    """The arguments, as `_known` gives them, as backends take them."""
+    local = current(op.name).registrations.local
+    given = known | {name: local(op.name, name, known[name]) for name in op.local}
+    return {name: memory_of(op.name, unwrap(value)) for name, value in given.items()}
 
 
 def preload(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -393,17 +397,15 @@ def preload(call: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     except TypeError as error:
         raise ArgumentTypeError(f"preload: {op.name}: {error}") from None
     bound.apply_defaults()
-    current("preload").backend.preload(op, _native(op, bound.arguments))
+    current("preload").backend.preload(op, _native(op, _known(op, bound.arguments)))
 
 
 def _host_call(op: Op, arguments: dict[str, Any]) -> Any:
-    runtime = current(op.name)
-    view, given = VIEWS.get(op.returns), arguments.get("array")
-    array = None if view is None else runtime.known(op.name, given)
-    result = runtime.backend.call(op, _native(op, arguments))
+    backend, known = current(op.name).backend, _known(op, arguments)
+    result, view = backend.call(op, _native(op, known)), VIEWS.get(op.returns)
     if view is None:
         return result
-    seen, library = view(result, runtime.backend, array), whose(given)
+    seen, library = view(result, backend, known["array"]), whose(arguments["array"])
     return library.share(seen) if library and isinstance(seen, DeviceArray) else seen
 
 

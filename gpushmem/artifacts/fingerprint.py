@@ -73,23 +73,24 @@ def fingerprint(
 
     `machine` describes the target.
     """
-    reading = Reading()
-    try:
-        description = (
+    return _digest(
+        lambda reading: (
             toolchain(), machine,
             describe_function(py_func, reading),
             describe(argtypes, reading),
             describe_options(options, reading),
-        )  # fmt: skip
-        return hashlib.sha256(repr(description).encode()).digest()
-    except Exception:  # noqa: BLE001  (Unknown, or an error of users' objects)
-        return None
+        )
+    )  # fmt: skip
 
 
 def digest_of(types: tuple[Any, ...]) -> bytes | None:
     """A digest of Numba types; None if one is not known."""
+    return _digest(lambda reading: describe(types, reading))
+
+
+def _digest(described: Callable[[Reading], Description]) -> bytes | None:
     try:
-        return hashlib.sha256(repr(describe(types, Reading())).encode()).digest()
+        return hashlib.sha256(repr(described(Reading())).encode()).digest()
     except Exception:  # noqa: BLE001  (Unknown, or an error of users' objects)
         return None
 

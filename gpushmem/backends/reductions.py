@@ -8,7 +8,7 @@ from numba.cuda import types
 
 from gpushmem.ops.roles import REDUCTIONS
 
-__all__ = ["COMBINE", "widened"]
+__all__ = ["COMBINE", "SMALL", "widened"]
 
 
 def _sum(a, b):
@@ -50,7 +50,7 @@ COMBINE = {
 }  # fmt: skip
 assert tuple(COMBINE) == REDUCTIONS
 
-SMALL = types.float16, types.bfloat16
+SMALL = types.float16, types.bfloat16  # that sums are computed of as float32
 
 
 def widened(typingctx: Any, value: Any) -> Any:

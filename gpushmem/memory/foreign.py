@@ -86,7 +86,8 @@ class Known:
     def _holding(self, low: int, high: int) -> Allocation | None:
         # A search takes long where there are many, and nearly always this is it.
         exact = self._allocations.get(low)
-        for found in (exact,) if exact is not None else list(self._allocations.values()):
+        candidates = list(self._allocations.values()) if exact is None else [exact]
+        for found in candidates:
             if found.made.offset <= low and high <= found.made.offset + found.made.nbytes:
                 return found
         return None
@@ -112,6 +113,7 @@ class Library(NamedTuple):
     """A library of arrays, for `like=`."""
 
     name: str
+    owns: Callable[[Any], bool]  # whether an array is its own
     unreachable: Callable[[bool], str | None]  # why it cannot share memory, of a GPU or not
     has: Callable[[np.dtype[Any]], bool]  # whether it has a dtype
 
@@ -127,10 +129,10 @@ class Library(NamedTuple):
 
     def share(self, array: DeviceArray) -> Any:
         """Return the library's array on the memory of `array`."""
-        return np.asarray(array) if self.name == "numpy" else self._module().from_dlpack(array)
-
-    def _module(self) -> Any:
-        return sys.modules[self.name]
+        if self.name == "numpy":
+            return np.asarray(array)
+        library: Any = sys.modules[self.name]
+        return library.from_dlpack(array)
 
 
 def _numpy_lacks(on_gpu: bool) -> str | None:
@@ -147,12 +149,18 @@ def _torch_lacks(on_gpu: bool) -> str | None:
     return f"PyTorch {torch.__version__} was built without CUDA" if missing else None
 
 
+def _is_cupys(array: Any) -> bool:
+    return type(array).__module__.partition(".")[0] == "cupy"
+
+
 LIBRARIES = {
-    "numpy": Library("numpy", _numpy_lacks, lambda dtype: True),
-    "torch": Library(
-        "torch", _torch_lacks, lambda dtype: hasattr(sys.modules["torch"], dtype.name)
+    "numpy": Library(
+        "numpy", lambda array: isinstance(array, np.ndarray), _numpy_lacks, lambda dtype: True
     ),
-    "cupy": Library("cupy", _cupy_lacks, lambda dtype: dtype.kind in "?biufc"),
+    "torch": Library(
+        "torch", is_tensor, _torch_lacks, lambda dtype: hasattr(sys.modules["torch"], dtype.name)
+    ),
+    "cupy": Library("cupy", _is_cupys, _cupy_lacks, lambda dtype: dtype.kind in "?biufc"),
 }
 
 
@@ -171,11 +179,4 @@ def library_of(what: str, like: Any) -> Library | None:
 
 def whose(array: Any) -> Library | None:
     """Return the library that an array is of; None for gpushmem itself, and any other."""
-    for name, is_one in (
-        ("torch", is_tensor),
-        ("numpy", lambda value: isinstance(value, np.ndarray)),
-        ("cupy", lambda value: type(value).__module__.partition(".")[0] == "cupy"),
-    ):
-        if is_one(array):
-            return LIBRARIES[name]
-    return None
+    return next((library for library in LIBRARIES.values() if library.owns(array)), None)

@@ -199,6 +199,7 @@ def _in_scope(op: Op, body: Any, which: str = "") -> Any:
     if isinstance(body, Intrinsic):
         return body
     parameters = inspect.signature(body).parameters
+    # What others observe is not in the package's source, which the store's key has.
     ours = not any(is_users(observer.generate.__module__) for observer in observers_of(op))
     made = partial(KeptDispatcher, label=f"cpu {op.name} {which}") if ours else device
     if op.scope == THREAD and not op.facts.meets and not is_observed(op):

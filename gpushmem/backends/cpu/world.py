@@ -28,6 +28,7 @@ from gpushmem.errors import ShmemError
 from gpushmem.job.job import Job
 from gpushmem.job.limits import within_limits
 from gpushmem.simt.base.layout import new
+from gpushmem.size import span
 
 __all__ = ["LINE", "LINE_OF", "TEAM", "WORLD", "World"]
 
@@ -196,12 +197,8 @@ class World:
 
     def holds(self, array: np.ndarray[Any, Any]) -> bool:
         """Whether all of `array` lies in this PE's segment."""
-        low = high = address_of(array)
-        for extent, stride in zip(array.shape, array.strides, strict=True) if array.size else ():
-            low += min(0, (extent - 1) * stride)
-            high += max(0, (extent - 1) * stride)
-        end = high + (array.itemsize if array.size else 0)
-        return self.heap <= low and end <= self.heap + self.heap_bytes
+        start, end = span(array)
+        return self.heap <= start and end <= self.heap + self.heap_bytes
 
     def locate(self, start: int, end: int) -> tuple[int, bool] | None:
         """Offset of addresses on the heap of a PE, and whether it is this one; None: elsewhere."""

@@ -27,7 +27,7 @@ from gpushmem.errors import (
 )
 from gpushmem.job import peers
 from gpushmem.ops import Op
-from gpushmem.size import format_size, span
+from gpushmem.size import format_size
 
 __all__ = ["NullBackend", "Stream"]
 
@@ -110,8 +110,7 @@ class NullBackend:
         """Nothing to do."""
 
     def locate(self, start: int, end: int) -> tuple[int, bool] | None:
-        low, high = span(self._here.heap)
-        return (start - low, True) if low <= start and end <= high else None
+        return self._here.locate(start, end)
 
     def adopt(self, memory: Array, owner: Any) -> Array:
         return memory

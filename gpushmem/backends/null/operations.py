@@ -48,8 +48,12 @@ class Here:
 
     def holds(self, array: Array) -> bool:
         """Whether all of the array is on the heap."""
-        (low, high), (start, end) = span(self.heap), span(array)
-        return low <= start and end <= high
+        return self.locate(*span(array)) is not None
+
+    def locate(self, start: int, end: int) -> tuple[int, bool] | None:
+        """Offset of addresses in the heap, and that it is this PE's; None: they are elsewhere."""
+        low, high = span(self.heap)
+        return (start - low, True) if low <= start and end <= high else None
 
     def remote(self, name: str, array: Any, pe: int) -> Array:
         """The elements of `array` on `pe`, which is this PE; or the error of the operation."""

@@ -16,6 +16,7 @@ from gpushmem.backends.hostcalls import (
 )
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import COMPARISONS, SIGNAL_ADD, SIGNAL_SET, Op
+from gpushmem.ops.roles import Stride
 
 __all__ = ["check", "copied", "signal"]
 
@@ -33,8 +34,14 @@ def check(op: Op, given: dict[str, Any], n_pes: int, symmetric: Callable[[str, A
             symmetric(op.name, given[name])
         if role.first and not given[name].size:
             raise ArgumentError(f"{op.name}: the array has no element 0: it is empty")
-    if op.facts.meets and op.arrays:
-        _sizes(op, given, int(bindings.team_n_pes(int(given["team"]))))
+    collective = op.facts.meets and bool(op.arrays)
+    n = int(bindings.team_n_pes(int(given["team"]))) if collective else 1
+    if op.named(Stride):
+        strides = given["dst_stride"], given["src_stride"]
+        nelems = n * given["nelems"]  # which in a collective are those of one part
+        check_strided(op.base, given["dst"].layout, given["src"].layout, *strides, nelems)
+    elif collective:
+        _sizes(op, given, n)
 
 
 def _sizes(op: Op, given: dict[str, Any], n: int) -> None:
@@ -50,10 +57,6 @@ def _sizes(op: Op, given: dict[str, Any], n: int) -> None:
             f"{name}: src has {src.size} elements, which are not {n} equal parts, one for each PE "
             "of the team"
         )
-    if name == "alltoalls":
-        strides = given["dst_stride"], given["src_stride"]
-        check_strided(name, dst.layout, src.layout, *strides, n * given["nelems"])
-        return
     needed = {"fcollect": n * src.size, "reducescatter": src.size // n}.get(name, src.size)
     if dst.size < needed:
         raise ArgumentError(f"{name}: dst has {dst.size} elements, and needs {needed}")

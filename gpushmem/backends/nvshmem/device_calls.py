@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 from numba.cuda import cgutils, types
 from numba.cuda.core.errors import NumbaTypeError
+from numba.cuda.core.targetconfig import ConfigStack
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import _Intrinsic as Intrinsic
+from numba.cuda.flags import Flags
 from nvshmem.bindings.device.numba import _numbast as bindings
 
 # dtype -> its names in NVSHMEM's typed functions; the first that exists is used.
@@ -96,6 +98,12 @@ def intrinsic(definition: Any) -> Any:
     made = Intrinsic(definition.__name__, definition)
     made._register()
     return made
+
+
+def compute_capability() -> Any:
+    """Of the GPUs that are compiled for now; None if it is not known."""
+    flags = ConfigStack.top_or_none()
+    return getattr(flags, "compute_capability", None) if isinstance(flags, Flags) else None
 
 
 def itemsize_of(array: Any) -> int:

@@ -17,12 +17,15 @@ import numpy as np
 from llvmlite import ir
 from numba import cuda
 from numba.cuda import types
-from numba.cuda.core.targetconfig import ConfigStack
-from numba.cuda.flags import Flags
 
 from gpushmem.backends.code import contiguous
 from gpushmem.backends.nvshmem import mathdx
-from gpushmem.backends.nvshmem.device_calls import Value, data_of, intrinsic
+from gpushmem.backends.nvshmem.device_calls import (
+    Value,
+    compute_capability,
+    data_of,
+    intrinsic,
+)
 from gpushmem.ops.row import Op
 
 __all__ = ["BYTES", "TILES", "Tile", "choose", "compiled", "product", "shared_bytes"]
@@ -224,9 +227,7 @@ def product(dtype: Any, library: bool = False) -> Callable[..., Any]:
 
 def choose(op: Op, core: Any, given: dict[str, Any]) -> Callable[..., Any]:
     """The function to compile for a call with these types."""
-    flags = ConfigStack.top_or_none()
-    capability = getattr(flags, "compute_capability", None) if isinstance(flags, Flags) else None
-    multiply = product(given["dst"].dtype, mathdx.has(capability))
+    multiply = product(given["dst"].dtype, mathdx.has(compute_capability()))
 
     def gemm(dst, a, b, accumulate):
         multiply(dst, a, b, accumulate, shared_bytes())

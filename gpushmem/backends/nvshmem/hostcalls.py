@@ -18,14 +18,13 @@ from nvshmem import bindings
 
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends import hostcalls
-from gpushmem.backends.hostcalls import check_strided
 from gpushmem.backends.nvshmem import checks
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.device import Device
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.ops import OPS, Op
-from gpushmem.ops.roles import Stride, Value, Wanted
+from gpushmem.ops.roles import Value, Wanted
 
 __all__ = ["HostCalls"]
 
@@ -220,9 +219,6 @@ class HostCalls:
         self, op: Op, given: dict[str, Any], stream: Any
     ) -> tuple[Callable[[], None], Callable[[], Any]]:
         """A launch that does the operation, and what returns its result when that is over."""
-        if op.named(Stride) and not op.facts.meets:
-            dst, src, *strides = (given[name] for name in op.params[:-1])
-            check_strided(op.name, dst.layout, src.layout, *strides)
         dtype = hostcalls.result_dtype(op, given)
         waited_for = stream is self._device.own.cuda
         result = self._result(np.dtype(dtype or "int64"), waited_for)

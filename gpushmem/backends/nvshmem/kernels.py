@@ -118,11 +118,11 @@ class Loader:
             )
         loaded.allow_shared(shape.dynamic_shared, self.device)
 
-    def check_attributes(self, name: str, shape: LaunchShape, dependent: bool) -> None:
-        """Raise if this GPU has no clusters, or no dependent launches, as are asked for."""
+    def check_attributes(self, name: str, shape: LaunchShape) -> None:
+        """Raise if this GPU has no clusters or dependent launches, one of which is asked for."""
         major, minor = self.device.cuda.compute_capability
         if (major, minor) < CLUSTERS:
-            what = "clusters" if shape.cluster else "programmatic_stream_serialization"
+            what = "clusters" if shape.cluster else PDL
             raise ArgumentError(
                 f"kernel {name}: {what} need compute capability {CLUSTERS[0]}.{CLUSTERS[1]}; this "
                 f"GPU has {major}.{minor}"
@@ -200,7 +200,7 @@ class Kernel:
         if shape.dynamic_shared:
             loader.check_shared(self.name, loaded, shape)
         if shape.cluster or dependent:
-            loader.check_attributes(self.name, shape, dependent)
+            loader.check_attributes(self.name, shape)
         config = self._config(shape, self.collective or loaded.cooperative, dependent)
         if config.is_cooperative:
             loader.check_resident(self.name, loaded, shape, config, stream, self.collective)

@@ -12,13 +12,11 @@ from typing import Any
 
 from llvmlite import ir
 from numba.cuda import cgutils, types
-from numba.cuda.core.targetconfig import ConfigStack
 from numba.cuda.datamodel.models import StructModel
 from numba.cuda.extending import overload
-from numba.cuda.flags import Flags
 from numba.cuda.models import register_model
 
-from gpushmem.backends.nvshmem.device_calls import Value, call, intrinsic
+from gpushmem.backends.nvshmem.device_calls import Value, call, compute_capability, intrinsic
 from gpushmem.ops import OPS
 
 __all__ = ["INSTRUCTION", "STORES", "has_multimem", "make"]
@@ -102,8 +100,7 @@ def store(typingctx: Any, array: Any, address: Any, index: Any, value: Any) -> A
 
 def has_multimem() -> bool:
     """Whether what is compiled now is for GPUs that have `multimem` instructions."""
-    flags = ConfigStack.top_or_none()
-    capability = getattr(flags, "compute_capability", None) if isinstance(flags, Flags) else None
+    capability = compute_capability()
     return capability is not None and tuple(capability[:2]) >= MULTIMEM
 
 

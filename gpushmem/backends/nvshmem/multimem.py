@@ -26,7 +26,7 @@ from gpushmem.backends.nvshmem import composed
 from gpushmem.backends.nvshmem.device_calls import Value, call, data_of, intrinsic
 from gpushmem.backends.nvshmem.multicast import has_multimem, peer_array, team_n_pes
 from gpushmem.backends.nvshmem.multicast import team_translate_pe as translate
-from gpushmem.backends.reductions import COMBINE, widened
+from gpushmem.backends.reductions import COMBINE, SMALL, widened
 from gpushmem.ops.roles import Reduction
 from gpushmem.ops.row import Op
 
@@ -36,7 +36,6 @@ NAMES = ("multimem_reduce",)
 INSTRUCTION = "multimem.ld_reduce.relaxed.sys.global.{} {}, [{}];"
 PACK = 16  # bytes
 INTEGERS = types.int32, types.uint32, types.int64, types.uint64
-SMALL = types.float16, types.bfloat16
 
 
 class Kind(NamedTuple):
