@@ -219,7 +219,7 @@ HOST = {
     ],
     "Arrays": ["DeviceArray", "SymmetricArray", "MulticastArray"],
     "Kernels": ["jit", "gpushmem.kernel:Kernel", "gpushmem.kernel:Launch", "preload",
-                "init_module", "tuning", "Tuning"],
+                "init_module", "qp_create", "tuning", "Tuning"],
     "Streams and waiting": ["stream", "wait_stream", "synchronize", "set_timeout"],
     "Teams": ["Team"],
 }  # fmt: skip
@@ -230,6 +230,7 @@ CONSTANTS = """
 | --- | --- |
 | `cmp` of waits and tests | {comparisons} |
 | `op` of `signal_op` and `put_signal` | `SIGNAL_SET`, `SIGNAL_ADD` |
+| `qp` of operations on a queue pair | numbers from `qp_create`, `QP_DEFAULT`, `QP_ANY` |
 | teams | `TEAM_WORLD`, all PEs; `TEAM_NODE`, the PEs on this machine; `TEAM_SHARED`, the PEs \
 whose memory this PE can load from; `TEAM_INVALID`, no team |
 

@@ -19,9 +19,9 @@ _HOME = {
     ),
     "gpushmem.runtime": (
         "alloc_bytes", "array", "device_array", "empty", "finalize", "free", "full",
-        "heap_stats", "init", "init_module", "is_initialized", "on_device", "ones", "register",
-        "register_symmetric", "session", "set_timeout", "stream", "synchronize", "to_device",
-        "tuning", "unregister", "unregister_symmetric", "wait_stream", "zeros",
+        "heap_stats", "init", "init_module", "is_initialized", "on_device", "ones", "qp_create",
+        "register", "register_symmetric", "session", "set_timeout", "stream", "synchronize",
+        "to_device", "tuning", "unregister", "unregister_symmetric", "wait_stream", "zeros",
     ),
     "gpushmem.backends.about": ("Tuning",),
     "gpushmem.kernel": ("jit", "preload"),
@@ -29,8 +29,8 @@ _HOME = {
     "gpushmem.memory.array": ("DeviceArray", "MulticastArray", "SymmetricArray"),
     "gpushmem.memory.stats": ("HeapStats",),
     "gpushmem.ops.constants": (
-        "CMP_EQ", "CMP_GE", "CMP_GT", "CMP_LE", "CMP_LT", "CMP_NE", "SIGNAL_ADD", "SIGNAL_SET",
-        "TEAM_INVALID", "TEAM_NODE", "TEAM_SHARED", "TEAM_WORLD",
+        "CMP_EQ", "CMP_GE", "CMP_GT", "CMP_LE", "CMP_LT", "CMP_NE", "QP_ANY", "QP_DEFAULT",
+        "SIGNAL_ADD", "SIGNAL_SET", "TEAM_INVALID", "TEAM_NODE", "TEAM_SHARED", "TEAM_WORLD",
     ),
     "gpushmem.ops.team": ("Team",),
 }  # fmt: skip

@@ -17,9 +17,9 @@ from gpushmem.runtime import (
     alloc_bytes as alloc_bytes, array as array, device_array as device_array, empty as empty,
     finalize as finalize, free as free, full as full, heap_stats as heap_stats, init as init,
     init_module as init_module, is_initialized as is_initialized, on_device as on_device,
-    ones as ones, register as register, register_symmetric as register_symmetric,
-    session as session, set_timeout as set_timeout, stream as stream,
-    synchronize as synchronize, to_device as to_device, tuning as tuning,
+    ones as ones, qp_create as qp_create, register as register,
+    register_symmetric as register_symmetric, session as session, set_timeout as set_timeout,
+    stream as stream, synchronize as synchronize, to_device as to_device, tuning as tuning,
     unregister as unregister, unregister_symmetric as unregister_symmetric,
     wait_stream as wait_stream, zeros as zeros,
 )
@@ -33,9 +33,9 @@ from gpushmem.memory.array import (
 from gpushmem.memory.stats import HeapStats as HeapStats
 from gpushmem.ops.constants import (
     CMP_EQ as CMP_EQ, CMP_GE as CMP_GE, CMP_GT as CMP_GT, CMP_LE as CMP_LE, CMP_LT as CMP_LT,
-    CMP_NE as CMP_NE, SIGNAL_ADD as SIGNAL_ADD, SIGNAL_SET as SIGNAL_SET,
-    TEAM_INVALID as TEAM_INVALID, TEAM_NODE as TEAM_NODE, TEAM_SHARED as TEAM_SHARED,
-    TEAM_WORLD as TEAM_WORLD,
+    CMP_NE as CMP_NE, QP_ANY as QP_ANY, QP_DEFAULT as QP_DEFAULT, SIGNAL_ADD as SIGNAL_ADD,
+    SIGNAL_SET as SIGNAL_SET, TEAM_INVALID as TEAM_INVALID, TEAM_NODE as TEAM_NODE,
+    TEAM_SHARED as TEAM_SHARED, TEAM_WORLD as TEAM_WORLD,
 )
 from gpushmem.ops.team import Team as Team
 
@@ -64,10 +64,28 @@ def p(dst: Symmetric, value: Scalar, pe: int, *, stream: Any = None) -> None:
     element i pass `dst[i:]`. OpenSHMEM 1.5: shmem_p.
     """
 
+def qp_p(dst: Symmetric, value: Scalar, pe: int, qp: int) -> None:
+    """`p(dst, value, pe)` on the queue pair `qp`.
+
+    `qp` is a number from `qp_create`, QP_DEFAULT, or QP_ANY: any queue pair. `qp_quiet` completes
+    the operation if its queue pair is among those given, and so do `quiet` and barriers. `qp_fence`
+    orders it; `fence` only if `qp` is QP_DEFAULT. Where memory of `pe` is mapped, loads and stores
+    are used, and no queue pair. NVSHMEM 3: nvshmemx_qp_p, with the dtype in its name.
+    """
+
 def g(src: Symmetric, pe: int, *, stream: Any = None) -> Scalar:
     """Return element 0 of `src` (symmetric, on `pe`): the value it has at some time in the call.
 
     To read element i pass `src[i:]`. OpenSHMEM 1.5: shmem_g.
+    """
+
+def qp_g(src: Symmetric, pe: int, qp: int) -> Scalar:
+    """`g(src, pe)` on the queue pair `qp`.
+
+    `qp` is a number from `qp_create`, QP_DEFAULT, or QP_ANY: any queue pair. `qp_quiet` completes
+    the operation if its queue pair is among those given, and so do `quiet` and barriers. `qp_fence`
+    orders it; `fence` only if `qp` is QP_DEFAULT. Where memory of `pe` is mapped, loads and stores
+    are used, and no queue pair. NVSHMEM 3: nvshmemx_qp_g, with the dtype in its name.
     """
 
 def put(dst: Symmetric, src: Array, pe: int, *, stream: Any = None) -> None:
@@ -96,6 +114,29 @@ def put_block(dst: Symmetric, src: Array, pe: int) -> None:
 def put_nbi_block(dst: Symmetric, src: Array, pe: int) -> None:
     """As `put_nbi`, by all threads of a block with the same arguments."""
 
+def qp_put(dst: Symmetric, src: Array, pe: int, qp: int) -> None:
+    """`put(dst, src, pe)` on the queue pair `qp`.
+
+    On return `src` may be changed; the data has arrived after `qp_quiet` or `quiet`.
+
+    `qp` is a number from `qp_create`, QP_DEFAULT, or QP_ANY: any queue pair. `qp_quiet` completes
+    the operation if its queue pair is among those given, and so do `quiet` and barriers. `qp_fence`
+    orders it; `fence` only if `qp` is QP_DEFAULT. Where memory of `pe` is mapped, loads and stores
+    are used, and no queue pair. NVSHMEM 3: nvshmemx_qp_put, with the dtype in its name.
+    """
+def qp_put_nbi(dst: Symmetric, src: Array, pe: int, qp: int) -> None:
+    """As `qp_put`. Non-blocking: do not change `src` until `flush`, `qp_quiet` or `quiet`; the data
+    has arrived after `qp_quiet` or `quiet`.
+    """
+def qp_put_warp(dst: Symmetric, src: Array, pe: int, qp: int) -> None:
+    """As `qp_put`, by all threads of a warp with the same arguments."""
+def qp_put_nbi_warp(dst: Symmetric, src: Array, pe: int, qp: int) -> None:
+    """As `qp_put_nbi`, by all threads of a warp with the same arguments."""
+def qp_put_block(dst: Symmetric, src: Array, pe: int, qp: int) -> None:
+    """As `qp_put`, by all threads of a block with the same arguments."""
+def qp_put_nbi_block(dst: Symmetric, src: Array, pe: int, qp: int) -> None:
+    """As `qp_put_nbi`, by all threads of a block with the same arguments."""
+
 def get(dst: Array, src: Symmetric, pe: int, *, stream: Any = None) -> None:
     """Copy the first `dst.size` elements of `src` (symmetric, on `pe`) to all of `dst` (local).
 
@@ -117,6 +158,28 @@ def get_block(dst: Array, src: Symmetric, pe: int) -> None:
     """As `get`, in kernels, by all threads of a block with the same arguments."""
 def get_nbi_block(dst: Array, src: Symmetric, pe: int) -> None:
     """As `get_nbi`, by all threads of a block with the same arguments."""
+
+def qp_get(dst: Array, src: Symmetric, pe: int, qp: int) -> None:
+    """`get(dst, src, pe)` on the queue pair `qp`.
+
+    On return `dst` has the data.
+
+    `qp` is a number from `qp_create`, QP_DEFAULT, or QP_ANY: any queue pair. `qp_quiet` completes
+    the operation if its queue pair is among those given, and so do `quiet` and barriers. `qp_fence`
+    orders it; `fence` only if `qp` is QP_DEFAULT. Where memory of `pe` is mapped, loads and stores
+    are used, and no queue pair. NVSHMEM 3: nvshmemx_qp_get, with the dtype in its name.
+    """
+def qp_get_nbi(dst: Array, src: Symmetric, pe: int, qp: int) -> None:
+    """As `qp_get`. Non-blocking: until `qp_quiet` or `quiet` do not change `src`, nor read `dst`.
+    """
+def qp_get_warp(dst: Array, src: Symmetric, pe: int, qp: int) -> None:
+    """As `qp_get`, by all threads of a warp with the same arguments."""
+def qp_get_nbi_warp(dst: Array, src: Symmetric, pe: int, qp: int) -> None:
+    """As `qp_get_nbi`, by all threads of a warp with the same arguments."""
+def qp_get_block(dst: Array, src: Symmetric, pe: int, qp: int) -> None:
+    """As `qp_get`, by all threads of a block with the same arguments."""
+def qp_get_nbi_block(dst: Array, src: Symmetric, pe: int, qp: int) -> None:
+    """As `qp_get_nbi`, by all threads of a block with the same arguments."""
 
 def iput(dst: Symmetric, src: Array, dst_stride: int, src_stride: int, nelems: int, pe: int, *, stream: Any = None) -> None:
     """Copy `nelems` strided elements of `src` (local) to `dst` (symmetric, on `pe`).
@@ -309,11 +372,43 @@ def put_signal_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, 
 def put_signal_nbi_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int) -> None:
     """As `put_signal_nbi`, by all threads of a block with the same arguments."""
 
+def qp_put_signal(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, qp: int) -> None:
+    """`put_signal(dst, src, signal, value, op, pe)` on the queue pair `qp`.
+
+    On return `src` may be changed; the data has arrived after `qp_quiet` or `quiet`.
+
+    `qp` is a number from `qp_create`, QP_DEFAULT, or QP_ANY: any queue pair. `qp_quiet` completes
+    the operation if its queue pair is among those given, and so do `quiet` and barriers. `qp_fence`
+    orders it; `fence` only if `qp` is QP_DEFAULT. Where memory of `pe` is mapped, loads and stores
+    are used, and no queue pair. NVSHMEM 3: nvshmemx_qp_put_signal, with the dtype in its name.
+    """
+def qp_put_signal_nbi(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, qp: int) -> None:
+    """As `qp_put_signal`. Non-blocking: do not change `src` until `flush`, `qp_quiet` or `quiet`; the
+    data has arrived after `qp_quiet` or `quiet`.
+    """
+def qp_put_signal_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, qp: int) -> None:
+    """As `qp_put_signal`, by all threads of a warp with the same arguments."""
+def qp_put_signal_nbi_warp(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, qp: int) -> None:
+    """As `qp_put_signal_nbi`, by all threads of a warp with the same arguments."""
+def qp_put_signal_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, qp: int) -> None:
+    """As `qp_put_signal`, by all threads of a block with the same arguments."""
+def qp_put_signal_nbi_block(dst: Symmetric, src: Array, signal: Symmetric, value: int, op: int, pe: int, qp: int) -> None:
+    """As `qp_put_signal_nbi`, by all threads of a block with the same arguments."""
+
 def signal_op(signal: Symmetric, value: int, op: int, pe: int, *, stream: Any = None) -> None:
     """Update element 0 of `signal` (uint64, symmetric, on `pe`) atomically: set it or add to it.
 
     `op` is SIGNAL_SET or SIGNAL_ADD. Not ordered after earlier puts: call `fence` first. NVSHMEM 3:
     nvshmemx_signal_op.
+    """
+
+def qp_signal_op(signal: Symmetric, value: int, op: int, pe: int, qp: int) -> None:
+    """`signal_op(signal, value, op, pe)` on the queue pair `qp`.
+
+    `qp` is a number from `qp_create`, QP_DEFAULT, or QP_ANY: any queue pair. `qp_quiet` completes
+    the operation if its queue pair is among those given, and so do `quiet` and barriers. `qp_fence`
+    orders it; `fence` only if `qp` is QP_DEFAULT. Where memory of `pe` is mapped, loads and stores
+    are used, and no queue pair. NVSHMEM 3: nvshmemx_qp_signal_op, with the dtype in its name.
     """
 
 def signal_fetch(signal: Symmetric) -> int:
@@ -512,8 +607,8 @@ def fence(*, stream: Any = None) -> None:
     """Order the caller's earlier writes to each PE before its later writes to the same PE.
 
     It orders per target PE and completes nothing: data may still be in transit on return. Common
-    mistake: `put(data)`, then `signal_op(flag)` without a fence between them. OpenSHMEM 1.5:
-    shmem_fence.
+    mistake: `put(data)`, then `signal_op(flag)` without a fence between them. Writes on queue pairs
+    are ordered by `qp_fence`. OpenSHMEM 1.5: shmem_fence.
     """
 
 def flush(*, stream: Any = None) -> None:
@@ -532,6 +627,34 @@ def quiet(*, stream: Any = None) -> None:
 
     Common mistake: reading the `dst` of a `get_nbi` before `quiet`. OpenSHMEM 1.5: shmem_quiet.
     """
+
+def qp_fence(pe: int, qps: Array) -> None:
+    """Order the caller's earlier writes to `pe` on the queue pairs `qps` before its later ones.
+
+    Both are writes on any of `qps`: those on other queue pairs, or without one, may come before or
+    after. It completes nothing. NVSHMEM 3: nvshmemx_qp_fence, nvshmemx_qp_fence_block.
+
+    `qps` is what `qp_create` returned, or a part of it. The caller's own stores, also through
+    `peer_array`, are treated like those writes.
+    """
+def qp_fence_warp(pe: int, qps: Array) -> None:
+    """As `qp_fence`, by all threads of a warp with the same arguments."""
+def qp_fence_block(pe: int, qps: Array) -> None:
+    """As `qp_fence`, by all threads of a block with the same arguments."""
+
+def qp_quiet(pe: int, qps: Array) -> None:
+    """Complete the caller's earlier operations to `pe` on the queue pairs `qps`.
+
+    On return their data has arrived, and their sources may be changed. Operations on other queue
+    pairs, or without one, may be incomplete. NVSHMEM 3: nvshmemx_qp_quiet, nvshmemx_qp_quiet_block.
+
+    `qps` is what `qp_create` returned, or a part of it. The caller's own stores, also through
+    `peer_array`, are treated like those writes.
+    """
+def qp_quiet_warp(pe: int, qps: Array) -> None:
+    """As `qp_quiet`, by all threads of a warp with the same arguments."""
+def qp_quiet_block(pe: int, qps: Array) -> None:
+    """As `qp_quiet`, by all threads of a block with the same arguments."""
 
 def team_my_pe(team: Team) -> int:
     """Return the number of the calling PE in `team`; -1 for TEAM_INVALID.

@@ -196,6 +196,7 @@ class Runtime:
 _runtime: Runtime | None = None
 _abandoned: Runtime | None = None  # by a session that ended with an error: see `_abandon`
 PATIENCE = 5.0  # seconds for launches to end after an error
+MOST_QPS = 1 << 16
 
 
 def current(what: str = "this") -> Runtime:
@@ -639,6 +640,23 @@ def to_device(values: Any) -> DeviceArray:
     array = _on_device("to_device", values.shape, values.dtype)
     array.copy_from(values)
     return array
+
+
+@public
+def qp_create(n: int) -> DeviceArray:
+    """Make `n` queue pairs for kernels; return their numbers, an int32 array of device memory.
+
+    Collective over all PEs, with the same `n`; waits for this PE's streams. Every queue pair
+    connects this PE with all others. `qp_put(dst, src, pe, qps[i])` and the like use one;
+    `qp_quiet(pe, qps)` and `qp_fence(pe, qps)` take the array or a slice of it. The numbers are
+    this PE's own: another PE may have others. Where the network has no queue pairs to give, or
+    there is none, all are QP_DEFAULT, and NVSHMEM warns. Queue pairs last until the end of the
+    process. NVSHMEM 3: nvshmemx_qp_create.
+    """
+    count = integer("qp_create: n", n, 1, MOST_QPS)
+    backend = current("qp_create").backend
+    backend.meet(f"qp_create({count})")
+    return to_device(np.array(backend.qp_create(count), np.int32))
 
 
 @public

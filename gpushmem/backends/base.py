@@ -162,6 +162,9 @@ class Backend(Protocol):
         A backend without such code raises `hostcalls.no_modules`.
         """
 
+    def qp_create(self, n: int) -> Sequence[int]:
+        """The numbers of new queue pairs; all PEs are in this call with the same `n`."""
+
     def call(self, op: Op, arguments: dict[str, Any]) -> Any:
         """Host side of an operation; its `arguments`, by name, are not checked yet.
 

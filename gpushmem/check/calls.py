@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gpushmem.check.clock import CALLED, DONE, READ, Bit, Clock
+from gpushmem.check.clock import CALLED, DONE, READ, Bit, Clock, is_fenced
 from gpushmem.check.conditions import Write
 from gpushmem.check.launches import Launch
 from gpushmem.check.log import PHASE
-from gpushmem.ops import OPS
+from gpushmem.ops import OPS, QP_DEFAULT
+from gpushmem.ops.roles import QueuePair, QueuePairs
 from gpushmem.ops.row import Effect, Op
 from gpushmem.simt.base.gpu_model import LANES
 
@@ -54,6 +56,9 @@ class Call:
         self.stamp = int(record["stamp"])
         self.expected, self.scope = words[1] >> 8, words[1] & 0xFF  # effects to come
         self.pe, self.team, self.compare, self.value = words[2:]
+        # The queue pair that it uses; the set of those that it orders, if it does not order all.
+        self.qp = self.team if op.named(QueuePair) else QP_DEFAULT
+        self.qps: int | None = self.value if op.named(QueuePairs) else None
         self.effects: list[Extent] = []
         self.word: Any = None  # what it updates, or looks at
         self.update: Write | None = None
@@ -146,10 +151,19 @@ def _news(call: Call, clock: Clock) -> Clock:
     for kind in (CALLED, READ, DONE):
         key = kind, call.by, call.pe
         news.know(key, clock.masks.get(key, 0) & 3 << call.bit)
+    learned = LEARNED.get(call.op.facts.orders)
     for key, mask in clock.masks.items():
-        if call.op.facts.orders and key[0] == READ:
+        if learned is not None and learned(key[0]):
             news.know(key, mask)
     return news
+
+
+# Of calls that order: the kinds of masks that a group learns from who acts for it.
+LEARNED: dict[str, Callable[[Any], bool]] = {
+    "flush": lambda kind: kind == READ,
+    "quiet": lambda kind: kind in (READ, DONE),
+    "fence": is_fenced,
+}
 
 
 def _meet(launch: Launch, call: Call, thread: int, phase: int, news: Clock, stamp: int) -> None:

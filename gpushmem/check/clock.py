@@ -6,14 +6,20 @@ those that have arrived, that have been fenced, and that arrive before what is w
 `masks` has a bit for each of many things, and those whose bit is set are known: the launches of a
 PE that have ended, and of the operations that a PE has called for another (or for itself) those
 that were called, that have read their sources, whose data have arrived, and whose data arrive
-before what is written to the same PE from now on.
+before what is written to the same PE from now on, on the same queue pair.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-__all__ = ["CALLED", "DONE", "ENDED", "FENCED", "OUT", "READ", "SENT", "UPDATED", "Bit", "Clock"]
+from gpushmem.ops import QP_ANY, QP_DEFAULT
+
+__all__ = [
+    "ALL_QPS", "CALLED", "DEFAULT_QPS", "DONE", "ENDED", "OUT", "READ", "SENT", "UPDATED", "Bit",
+    "Clock", "fenced_on", "is_fenced", "qps_in",
+]  # fmt: skip
 
 # What a mask is of: (one of these, PE, its target; the launch of an atomic operation of numba.cuda)
 CALLED, READ, DONE, FENCED, ENDED, UPDATED = range(6)
@@ -23,8 +29,29 @@ CALLED, READ, DONE, FENCED, ENDED, UPDATED = range(6)
 OUT, SENT, LOADS = "out", "sent", "loads"
 
 
+# A set of queue pairs: a bit for each number modulo 64.
+ALL_QPS, DEFAULT_QPS = -1, 1 << QP_DEFAULT
+
+
 def _to(pe: int) -> str:
     return f"to {pe}"
+
+
+def qps_in(qps: int) -> list[int]:
+    """The numbers, modulo 64, of the queue pairs in a set."""
+    return [qp for qp in range(64) if qps >> qp & 1]
+
+
+def fenced_on(qp: int) -> Any:
+    """FENCED, for what is written on a queue pair from now on; if that is any, nothing is."""
+    if qp & 63 == QP_DEFAULT:
+        return FENCED
+    return FENCED, None if qp == QP_ANY else qp & 63
+
+
+def is_fenced(kind: Any) -> bool:
+    """Whether the kind of a mask is one of those of `fenced_on`."""
+    return kind == FENCED or isinstance(kind, tuple)
 
 
 class Clock:
@@ -68,7 +95,7 @@ class Clock:
         """Whether a bit is set."""
         return bool(self.masks.get((kind, pe, target), 0) >> bit & 1)
 
-    def put(self, kind: int, pe: int, target: int, bits: int) -> None:
+    def put(self, kind: Any, pe: int, target: int, bits: int) -> None:
         """Set bits."""
         self.know((kind, pe, target), bits)
 
@@ -83,30 +110,31 @@ class Clock:
         time = self.times.get(key, -1)
         return time if seen else max(time, self.times.get((*key, LOADS), -1))
 
-    def know_of_calls(self, pe: int, kind: int) -> None:
-        """Of the calls of a PE that are known, know this, too."""
+    def know_of_calls(self, pe: int, kind: Any, on: Callable[[int], int] = lambda _: -1) -> None:
+        """Of calls of a PE that are known, know this, too: of those with bits of `on(target)`."""
         for key, mask in list(self.masks.items()):
             if key[0] == CALLED and key[1] == pe:
-                self.put(kind, pe, key[2], mask)
+                self.put(kind, pe, key[2], mask & on(key[2]))
 
-    def complete(self, pe: int) -> None:
+    def complete(self, pe: int, on: Callable[[int], int] = lambda _: -1) -> None:
         """`quiet` of a PE: all that is known to have been called is over."""
         for kind in (READ, DONE):
-            self.know_of_calls(pe, kind)
+            self.know_of_calls(pe, kind, on)
         self.stores_are(OUT, pe)
 
-    def fence(self, pe: int) -> None:
-        """What is known to have been called or stored by a PE is fenced."""
-        self.know_of_calls(pe, FENCED)
+    def fence(self, pe: int, qps: int, on: Callable[[int], int]) -> None:
+        """What is known to have been called or stored by a PE is fenced, on these queue pairs."""
+        for qp in qps_in(qps):
+            self.know_of_calls(pe, fenced_on(qp), on)
         self.stores_are(SENT, pe)
 
     def stores_are(self, what: str, pe: int) -> None:
         """What a PE is known to have stored to others' memory: arrived, or fenced."""
         self.times |= {(*key, what): time for key, time in self._of(pe)}
 
-    def before_writes_to(self, pe: int, target: int) -> None:
+    def before_writes_to(self, pe: int, target: int, qp: int = QP_DEFAULT) -> None:
         """What is known when something arrives that a PE writes to another, or to itself, now."""
-        self.put(DONE, pe, target, self.masks.get((FENCED, pe, target), 0))
+        self.put(DONE, pe, target, self.masks.get((fenced_on(qp), pe, target), 0))
         for key, _ in self._of(pe):
             sent, arrived = (*key, SENT), (*key, _to(target))
             if sent in self.times:

@@ -79,7 +79,9 @@ SIGN = 1 << 63
 # next row << 1 | threads to the next; bytes to the next row << HOW | how; the integer that all
 # store, if `how` says so.
 ACCESS = 1
-OP = 2  # number of the row, effects << 8 | scope, pe, team, comparison or signal's op, value
+# Number of the row, effects << 8 | scope, pe, team or queue pair, comparison or signal's op, value
+# or the set of queue pairs.
+OP = 2
 # Of the OP before it: number of the effect, address, bytes, stride, size; of a matrix the number
 # plus its rows << 8, and of one row the bytes without gaps, the stride, the size; row to row.
 EFFECT = 3

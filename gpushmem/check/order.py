@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,17 @@ import numpy as np
 from gpushmem.check import log
 from gpushmem.check.accesses import Access
 from gpushmem.check.calls import ROWS, Call, extent, gather, known_to_all, spread, threads_of
-from gpushmem.check.clock import CALLED, DONE, ENDED, OUT, READ, UPDATED, Bit, Clock
+from gpushmem.check.clock import (
+    CALLED,
+    DEFAULT_QPS,
+    DONE,
+    ENDED,
+    OUT,
+    READ,
+    UPDATED,
+    Bit,
+    Clock,
+)
 from gpushmem.check.conditions import Write
 from gpushmem.check.history import History
 from gpushmem.check.launches import Launch
@@ -289,19 +300,13 @@ class _Replay:
         """A call begins: what it orders, reads and writes from now on."""
         record, op = call.record, call.op
         clock = pe.event(record)
-        call.bit = pe.bits[call.pe]
-        pe.bits[call.pe] += 2
+        pe.number(call)
         known = clock  # what all who call knew before
         if call.scope and int(record["launch"]):
             launch = pe.launches[int(record["launch"])]
             known = known_to_all(launch, call, clock)
             gather(launch, call, clock)
-        if op.facts.orders in ("quiet", "barrier"):
-            clock.complete(pe.pe)
-        elif op.facts.orders == "flush":
-            clock.know_of_calls(pe.pe, READ)
-        elif op.facts.orders == "fence":
-            clock.fence(pe.pe)
+        _put_in_order(pe, call, clock)
         if op.facts.meets:
             self._arrive(pe, pe.teams.get(call.team), clock)
         if op.facts.orders and op.facts.orders != "flush" and int(record["launch"]):
@@ -342,7 +347,7 @@ class _Replay:
         reading = known.copy()
         arriving = reading.copy()
         if call.pe >= 0:
-            arriving.before_writes_to(pe.pe, call.pe)
+            arriving.before_writes_to(pe.pe, call.pe, call.qp)
         told = arriving.copy()
         for kind in (CALLED, READ, DONE):
             call.mark(told, kind)
@@ -358,7 +363,7 @@ class _Replay:
             signal = effect.kind == SIGNAL and effect.how != READS
             local_read = effect.how == READS and not (call.pe >= 0 and role.symmetric)
             over = call.over(READ if local_read else DONE, signal)
-            atomic = effect.kind != DATA or op.base in ("p", "g")
+            atomic = effect.kind != DATA or op.plain in ("p", "g")
             now = told if signal else reading if effect.how == READS else arriving
             for space in spaces if times else ():
                 self._add(
@@ -371,6 +376,27 @@ class _Replay:
             call.word = spaces[0], start
             if effect.how != READS and atomic:
                 self.waits.write(call, effect, call.word, now, over)
+
+
+def _put_in_order(pe: Pe, call: Call, clock: Clock) -> None:
+    """What a clock knows after a call that orders or completes others."""
+    orders = call.op.facts.orders
+    if call.qps is not None:  # operations to one PE, on these queue pairs
+        qps, to = call.qps, call.pe
+
+        def on(target: int) -> int:
+            return pe.on(qps, target) if target == to else 0
+
+        if orders == "quiet":
+            clock.complete(pe.pe, on)
+        else:
+            clock.fence(pe.pe, qps, on)
+    elif orders in ("quiet", "barrier"):
+        clock.complete(pe.pe)
+    elif orders == "flush":
+        clock.know_of_calls(pe.pe, READ)
+    elif orders == "fence":
+        clock.fence(pe.pe, DEFAULT_QPS, partial(pe.on, DEFAULT_QPS))
 
 
 HANDLERS = {

@@ -12,9 +12,10 @@ import numpy as np
 from gpushmem.check import log
 from gpushmem.check.accesses import LOCAL, PLAIN, SHARED_MEMORY
 from gpushmem.check.calls import Call
-from gpushmem.check.clock import ENDED, Clock
+from gpushmem.check.clock import DEFAULT_QPS, ENDED, Clock
 from gpushmem.check.launches import Launch
 from gpushmem.check.log import SHARED, Trace
+from gpushmem.ops import QP_ANY, QP_DEFAULT
 from gpushmem.simt.compiler.observer import ATOMIC, LOAD, VALUED
 
 SIZE, HOWS = (1 << log.ROWS - 2) - 1, (1 << log.HOW) - 1
@@ -46,9 +47,29 @@ class Pe:
         self.launches: dict[int, Launch] = {}
         self.ended = 0  # a bit for each launch
         self.bits: dict[int, int] = defaultdict(int)  # operations so far, by target
+        # ... and those that use a queue pair: target -> its number -> bits of operations
+        self.on_qps: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         self.current: dict[Any, Call] = {}  # the call that a thread is in
         self.met: dict[Any, int] = defaultdict(int)  # collectives so far, by the members of a team
         self.teams: dict[int, Any] = {}  # number -> members
+
+    def number(self, call: Call) -> None:
+        """Give a call its number among those for its target."""
+        call.bit = self.bits[call.pe]
+        self.bits[call.pe] += 2
+        if call.qp != QP_DEFAULT:
+            self.on_qps[call.pe][call.qp] |= 3 << call.bit
+
+    def on(self, qps: int, target: int) -> int:
+        """Which operations for a target use queue pairs of a set, as bits."""
+        used = self.on_qps.get(target, {})
+        found = 0
+        for qp, bits in used.items():
+            if qp != QP_ANY and qps >> (qp & 63) & 1:
+                found |= bits
+        if qps & DEFAULT_QPS:
+            found |= ~sum(used.values())
+        return found
 
     def site_of(self, record: Any) -> str:
         """The line of a record; what performs an operation for the host has that of the host."""

@@ -38,6 +38,7 @@ from gpushmem.check.log import (
     UPDATE,
 )
 from gpushmem.ops import OPS, Op
+from gpushmem.ops.roles import QueuePairs
 from gpushmem.ops.row import BLOCK, READS, WARP
 from gpushmem.ops.row import THREAD as THREAD_SCOPE
 from gpushmem.simt.base.layout import BLOCK as BLOCK_RECORD
@@ -422,6 +423,15 @@ def contents(which, address, count, itemsize):
 
 
 @device
+def set_of(address, count):
+    """The set of the queue pairs in an array: a bit for each number modulo 64."""
+    found = 0
+    for k in range(count):
+        found |= 1 << (as_4(address + 4 * k).v & 63)
+    return found
+
+
+@device
 def whole_block_called():
     """After a call of the whole block: what follows has another clock."""
     block = as_block(as_fiber(fiber_word()).block)
@@ -515,7 +525,8 @@ def generate(call: Any) -> None:
         call.run(may_be_repeated)
     call.run(own_event)
     pe = call.integer("pe") if "pe" in call.values else i64(-1)
-    team = call.integer("team") if "team" in call.values else i64(-1)
+    # The place of a team, or of a queue pair.
+    team = next((call.integer(name) for name in ("team", "qp") if name in call.values), i64(-1))
     compare = zero
     for name in COMPARED:
         if isinstance(call.argtypes.get(name), types.Integer):
@@ -523,6 +534,9 @@ def generate(call: Any) -> None:
     value = zero
     if isinstance(call.argtypes.get("value"), types.Integer):
         value = call.integer("value")
+    elif op.named(QueuePairs):
+        words = (call.address("qps"), call.count("qps"))
+        value = call.run(set_of, *words, returns=types.intp)
     scope = {BLOCK: 2, WARP: 1}.get(op.scope, 0)
     seen = [
         (k, effect)

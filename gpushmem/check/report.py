@@ -15,7 +15,7 @@ from gpushmem.check.missed import Apart, Missed
 from gpushmem.check.races import Race
 from gpushmem.check.unwritten import Unwritten
 from gpushmem.check.waits import Update
-from gpushmem.ops import CMP_EQ
+from gpushmem.ops import CMP_EQ, QP_ANY, QP_DEFAULT
 from gpushmem.ops.row import RETURN
 from gpushmem.simt.base.gpu_model import LANES
 
@@ -332,7 +332,7 @@ class _Race(Problem):
         if self._half_ordered():
             if not a.writes:
                 return f"the source of {name} is changed before it has been read"
-            if a.op and a.op.base == "get":
+            if a.op and a.op.plain == "get":
                 return f"what {name} fetches is used before it has arrived"
             return f"what {name} writes may arrive after it is {'written' if b.writes else 'read'}"
         if a.atomic and b.atomic and a.too_narrow_for(b):
@@ -376,24 +376,30 @@ class _Race(Problem):
     def _missing_order(self) -> str:
         """What would make sure of the end of the first."""
         a = self.first
+        quiet = _named_by(a.call, "quiet")
         if not a.writes:
             remote = a.op is not None and _remote(a)
             return (
-                f"quiet() between the two, by PE {a.pe}"
+                f"{quiet} between the two, by PE {a.pe}"
                 if remote
-                else "flush() or quiet() between the two"
+                else f"flush() or {quiet} between the two"
             )
         if a.op is not None and not _remote(a):
-            return "quiet() between the two"
+            return f"{quiet} between the two"
         told = self._told_by()
         if told is None:
-            return f"quiet() between the two, by PE {a.pe}"
+            return f"{quiet} between the two, by PE {a.pe}"
         call, there = told
         line = f"{call.op.name} at {call.site.partition(' in ')[0]}"
         if not there:
-            return f"quiet() before {line}"
-        both = a.op is not None and a.op.base == "put" and call.op.base == "signal_op"
-        return f"fence() before {line}" + ", or put_signal instead of the two calls" * both
+            return f"{quiet} before {line}"
+        if a.call is not None and QP_DEFAULT != a.call.qp != call.qp != QP_DEFAULT:
+            return f"one qp_fence() of the queue pairs of both before {line}, or {quiet}"
+        if a.call is not None and (a.call.qp == QP_DEFAULT) != (call.qp == QP_DEFAULT):
+            return f"{quiet} before {line}: fences order no operations on different queue pairs"
+        both = a.op is not None and a.op.plain == "put" and call.op.plain == "signal_op"
+        instead = f", or {a.op.base}_signal instead of the two calls" if a.op and both else ""
+        return f"{_named_by(call, 'fence')} before {line}{instead}"
 
     def _missing_sync(self) -> str:
         """What would order the two."""
@@ -483,7 +489,7 @@ class _Race(Problem):
                     continue
                 if isinstance(by, Call) and self._called(write.clock):
                     order = "fence" if where[0] == self.first.space else "quiet"
-                    return f"{order}() before {by.op.name} at {line}"
+                    return f"{_named_by(by, order)} before {by.op.name} at {line}"
                 if isinstance(by, Update) and history.over(self.first, self.one, by.clock):
                     system = "_system" * (self.first.pe != self.second.pe)
                     return f"cuda.threadfence{system}() before the {by.what} at {line}"
@@ -501,6 +507,12 @@ class _Race(Problem):
             and isinstance(write.call, Call)
         ]
         return min(told, key=lambda one: one[0].stamp, default=None)
+
+
+def _named_by(call: Call | None, orders: str) -> str:
+    """The fence or quiet of a call's queue pair, as a program calls it."""
+    on_qp = call is not None and call.qp not in (QP_DEFAULT, QP_ANY)
+    return f"{'qp_' * on_qp}{orders}()"
 
 
 def _goes_on(access: Access) -> bool:

@@ -358,9 +358,9 @@ def _fetches(access: Access) -> bool:
         return False
     if not access.atomic:
         return not access.writes and op.base in COMPUTE
-    if access.writes and op.base not in WRITE_ONLY and not op.base.startswith("atomic_"):
+    if access.writes and op.plain not in WRITE_ONLY and not op.base.startswith("atomic_"):
         return call.compare == SIGNAL_ADD
-    return op.base not in WRITE_ONLY
+    return op.plain not in WRITE_ONLY
 
 
 def _items(access: Access) -> Iterator[Access]:

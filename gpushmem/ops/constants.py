@@ -12,6 +12,8 @@ __all__ = [
     "CMP_LT",
     "CMP_NE",
     "COMPARISONS",
+    "QP_ANY",
+    "QP_DEFAULT",
     "SIGNAL_ADD",
     "SIGNAL_SET",
     "TEAM_INVALID",
@@ -29,6 +31,9 @@ CMP_GE = 5
 
 SIGNAL_SET = 9
 SIGNAL_ADD = 10
+
+QP_DEFAULT = 1
+QP_ANY = 2**31 - 1
 
 COMPARISONS = {CMP_EQ: "==", CMP_NE: "!=", CMP_GT: ">", CMP_LE: "<=", CMP_LT: "<", CMP_GE: ">="}
 

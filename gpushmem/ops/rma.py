@@ -16,7 +16,7 @@ from gpushmem.ops.roles import (
 from gpushmem.ops.row import EVERY_SCOPE, GET, LOCAL_ON_HOST, PUT, declare, reads, writes
 
 
-@declare(writes("dst", "0"), on_host=True)
+@declare(writes("dst", "0"), on_host=True, qp=True)
 def p(dst: Element, value: Value, pe: Pe) -> None:
     """Write `value` to element 0 of `dst` (symmetric, on `pe`).
 
@@ -25,7 +25,7 @@ def p(dst: Element, value: Value, pe: Pe) -> None:
     """
 
 
-@declare(reads("src", "0"), on_host=True)
+@declare(reads("src", "0"), on_host=True, qp=True)
 def g(src: Element, pe: Pe) -> ElementResult:
     """Return element 0 of `src` (symmetric, on `pe`): the value it has at some time in the call.
 
@@ -38,6 +38,7 @@ def g(src: Element, pe: Pe) -> ElementResult:
     writes("dst", "src"),
     scopes=EVERY_SCOPE,
     nbi=True,
+    qp=True,
     on_host=True,
     host_note=LOCAL_ON_HOST,
     completion=PUT,
@@ -57,6 +58,7 @@ def put(dst: Remote, src: Source, pe: Pe) -> None:
     writes("dst"),
     scopes=EVERY_SCOPE,
     nbi=True,
+    qp=True,
     on_host=True,
     host_note=LOCAL_ON_HOST,
     completion=GET,

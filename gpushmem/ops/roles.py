@@ -146,6 +146,12 @@ class WantedArray(Counted):
     """What each element is compared with."""
 
 
+class QueuePairs(Array):
+    """Numbers of queue pairs of the calling PE."""
+
+    words, layout, dtypes = "an array of queue pairs", "C", ("int32",)
+
+
 class Views(Array):
     """Symmetric, to be seen on other PEs."""
 
@@ -178,6 +184,12 @@ class Pe(Integer):
     """A PE of the job."""
 
     what = "PE"
+
+
+class QueuePair(Integer):
+    """A queue pair of the calling PE."""
+
+    what = "queue pair"
 
 
 class Root(Integer):

@@ -97,6 +97,11 @@ LOCAL_ON_HOST = (
 )
 VECTOR = "_vector"
 VECTOR_NOTE = "Each `ivars[i]` is compared with `value[i]`; the lengths are equal."
+QP = "qp_"  # begins the names of operations on a queue pair
+QP_NOTE = """`qp` is a number from `qp_create`, QP_DEFAULT, or QP_ANY: any queue pair. `qp_quiet`
+completes the operation if its queue pair is among those given, and so do `quiet` and barriers.
+`qp_fence` orders it; `fence` only if `qp` is QP_DEFAULT. Where memory of `pe` is mapped, loads and
+stores are used, and no queue pair. NVSHMEM 3: nvshmemx_{}, with the dtype in its name."""
 
 
 class Facts(NamedTuple):
@@ -144,6 +149,11 @@ class Op:
     def form(self) -> str:
         """What the name has behind the operation's: "_nbi_block", say."""
         return self.name.removeprefix(self.base)
+
+    @cached_property
+    def plain(self) -> str:
+        """The base name of the same operation without a queue pair."""
+        return self.base.removeprefix(QP) if self.named(roles.QueuePair) else self.base
 
     @cached_property
     def params(self) -> tuple[str, ...]:
@@ -216,6 +226,7 @@ def declare(
     on_host: bool = False,
     stream: bool = True,
     vector: bool = False,
+    qp: bool = False,
     completion: Completion | None = None,
     waits_for: str = "",
     meets: bool = False,
@@ -227,7 +238,8 @@ def declare(
 
     It has the form of every one of `scopes`, and with `nbi` a non-blocking one of each. Host
     operations accept `stream=`, but those declared with `stream=False`: they answer at once.
-    `vector` adds a form with an array as the value. `note` is a paragraph that the docstrings of a
+    `vector` adds a form with an array as the value, `qp` an operation with the same forms, for
+    kernels, whose last argument is a queue pair. `note` is a paragraph that the docstrings of a
     family have in common, `host_note` one of the forms that the host can call. For the rest see
     `Facts`.
     """
@@ -237,9 +249,10 @@ def declare(
 
     def add(declaration: Callable[..., Any]) -> Callable[..., Any]:
         _check_names(declaration, facts)
-        for scope in scopes:
-            for form in (False, True) if nbi else (False,):
-                _add_row(declaration, scope, form, where, facts, notes)
+        for prefix in ("", QP) if qp else ("",):
+            for scope in scopes:
+                for form in (False, True) if nbi else (False,):
+                    _add_row(declaration, scope, form, where, facts, notes, prefix=prefix)
         if vector:
             _add_row(declaration, THREAD, False, where, facts, notes, VECTOR)
         return next(op.function for op in OPS.values() if op.base == declaration.__name__)
@@ -281,17 +294,23 @@ def _add_row(
     facts: Facts,
     notes: Notes,
     form: str = "",
+    prefix: str = "",
 ) -> None:
-    base = declaration.__name__ + form
+    base = prefix + declaration.__name__ + form
     name = base + ("_nbi" if nbi else "") + ("" if scope == THREAD else f"_{scope}")
     if nbi and facts.completion:
         facts = facts._replace(completion=NONBLOCKING[facts.completion])
-    if scope != THREAD or nbi:
+    if scope != THREAD or nbi or prefix:
         where = where._replace(host=False)
-    signature, roles_ = _signature(declaration, where, form == VECTOR)
+    signature, roles_ = _signature(declaration, where, form == VECTOR, prefix == QP)
     completion = COMPLETIONS[facts.completion] if facts.completion is not None else ""
     text = inspect.getdoc(declaration) or ""
     said = VECTOR_NOTE if form == VECTOR else "", notes.every, notes.host if where.host else ""
+    if prefix == QP:
+        plain = f"{declaration.__name__}({', '.join([*roles_][:-1])})"
+        text, said = f"`{plain}` on the queue pair `qp`.", (QP_NOTE.format(base),)
+        completion = completion.replace("`flush` or", "`flush`,")
+        completion = completion.replace("`quiet`", "`qp_quiet` or `quiet`")
     doc = "\n\n".join(filter(None, [text, completion, *said, SCOPE_NOTE[scope]]))
     function = _function(name, doc, signature, where, declaration.__module__)
     returns = _role(declaration, inspect.signature(declaration).return_annotation)
@@ -307,7 +326,7 @@ def _role(declaration: Callable[..., Any], annotation: Any) -> Any:
 
 
 def _signature(
-    declaration: Callable[..., Any], where: Where, vector: bool
+    declaration: Callable[..., Any], where: Where, vector: bool, qp: bool
 ) -> tuple[inspect.Signature, dict[str, type[Argument]]]:
     """What a program calls, with types as annotations; and the parameters' roles."""
     signature = inspect.signature(declaration)
@@ -315,6 +334,10 @@ def _signature(
     if vector:
         roles_["value"] = roles.WantedArray
     params = [p.replace(annotation=roles_[p.name].stub) for p in signature.parameters.values()]
+    if qp:
+        roles_["qp"] = roles.QueuePair
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        params.append(inspect.Parameter("qp", kind, annotation=roles.QueuePair.stub))
     if where.host and where.stream:
         params.append(inspect.Parameter("stream", inspect.Parameter.KEYWORD_ONLY, default=None))
     returns = _role(declaration, signature.return_annotation)

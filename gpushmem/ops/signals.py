@@ -30,6 +30,7 @@ from gpushmem.ops.row import (
     updates("signal", "0", SIGNAL),
     scopes=EVERY_SCOPE,
     nbi=True,
+    qp=True,
     on_host=True,
     host_note=LOCAL_ON_HOST,
     completion=PUT,
@@ -45,7 +46,7 @@ def put_signal(
     """
 
 
-@declare(updates("signal", "0", SIGNAL), on_host=True)
+@declare(updates("signal", "0", SIGNAL), on_host=True, qp=True)
 def signal_op(signal: RemoteSignal, value: SignalValue, op: SignalOp, pe: Pe) -> None:
     """Update element 0 of `signal` (uint64, symmetric, on `pe`) atomically: set it or add to it.
 

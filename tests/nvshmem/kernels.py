@@ -11,6 +11,7 @@ def {name}({params}):
 """
 INTS = [
     "pe",
+    "qp",
     "cmp",
     "team",
     "root",
@@ -83,7 +84,7 @@ def _type(op, name, element):
         return types.int64
     if name == "signal":
         return array_of(types.uint64)
-    if name == "status":
+    if name in ("status", "qps"):
         return array_of(types.int32)
     if name == "indices":
         return array_of(types.int64)

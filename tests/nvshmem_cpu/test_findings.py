@@ -57,6 +57,11 @@ def test_a_wait_returns_the_signal_that_it_has_seen(run_cli):
     assert run(run_cli, "waits_return_what_they_saw") == "gets 1\n"
 
 
+def test_a_fence_of_a_block_is_for_all_its_threads(run_cli):
+    """NVSHMEM's thread 0 acts for all, before the others have come: 3 of 20 rounds are too old."""
+    assert run(run_cli, "fence_for_a_block", *WEAK) == "sees 0 too old\n" * 2
+
+
 def test_wait_until_any_takes_turns(run_cli):
     """The search begins one element further in each call."""
     found = run(run_cli, "wait_until_any_of_all", n_pes=1)

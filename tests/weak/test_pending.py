@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.updates import SET
 from gpushmem.backends.cpu.weak.pending import (
+    DEFAULT_QPS,
     OF_KERNELS,
     OWN,
     PATIENCE,
@@ -18,6 +19,7 @@ from gpushmem.backends.cpu.weak.pending import (
     functions,
 )
 from gpushmem.job.board import PE
+from gpushmem.ops import QP_DEFAULT
 from gpushmem.simt.base.layout import LAUNCH, new
 
 PES = 3
@@ -50,12 +52,12 @@ class Memory:
         entry = np.frombuffer((ctypes.c_char * OWN).from_address(place), PENDING)
         entry["pe"], entry["nbytes"], entry["count"], entry["data"] = pe, 0, 1, 0
         entry["what"], entry["width"], entry["value"] = SET, 8, 1
-        entry["borrows"], entry["plain"] = 0, 0
+        entry["borrows"], entry["plain"], entry["qp"] = 0, 0, QP_DEFAULT
         entry["address"] = address_of(self.words) + 8 * number
         self.calls["commit"](self.address, place, 0, address_of(self.launch), 1)
 
     def fence(self):
-        self.calls["fence"](self.address, 0)
+        self.calls["fence"](self.address, 0, -1, DEFAULT_QPS)
 
     def idle(self):
         """All PEs have a turn in which nothing moves."""

@@ -24,11 +24,12 @@ from gpushmem.errors import (
     SymmetryError,
     TeamError,
 )
+from gpushmem.ops import QP_ANY, QP_DEFAULT
 from gpushmem.simt.base.layout import view
 from gpushmem.simt.base.native import copy_bytes, full_fence, intrinsic, load_acquire, stream_line
 from gpushmem.simt.compiler.groups import APART, LEFT, UNLIKE
 from gpushmem.simt.compiler.primitives import fail_if, user_word
-from gpushmem.simt.compiler.target import device
+from gpushmem.simt.compiler.target import device, inlined
 from gpushmem.simt.run.kernel import KernelFailure
 
 as_world = view(WORLD)
@@ -38,8 +39,8 @@ SMALL = 1 << 20  # bytes that always stay in the caches
     BAD_PE, NOT_SYMMETRIC, TOO_SMALL, BAD_SIGNAL_OP, BAD_COMPARISON, EMPTY, TOO_SHORT, BAD_STRIDE,
     OUTSIDE, BAD_TEAM, BAD_ROOT, NOT_DIVISIBLE, MISMATCH, ENDED,
     NOT_ALLOCATED, NO_ROOM, ELSEWHERE, UNALIGNED, BAD_TIMEOUT, BAD_SHAPES, NOT_BY_ROWS, NO_MEMORY,
-    TWICE, FAR, FAR_TEAM, UNREGISTERED, FEW, SMALL_BLOCK,
-) = range(2, 30)  # fmt: skip
+    TWICE, FAR, FAR_TEAM, UNREGISTERED, FEW, SMALL_BLOCK, BAD_QP,
+) = range(2, 31)  # fmt: skip
 
 
 def _shapes(a: int, b: int, rows: int, columns: int, *_: int) -> str:
@@ -47,6 +48,14 @@ def _shapes(a: int, b: int, rows: int, columns: int, *_: int) -> str:
     return (
         f"a is {m} x {k}, b {depth} x {n}, dst {rows} x {columns}: a must have as many columns "
         "as b has rows, dst the rows of a and the columns of b"
+    )
+
+
+def _bad_qp(number: int, last: int, *_: int) -> str:
+    made = f"it has made {QP_DEFAULT + 1} to {last}" if last > QP_DEFAULT else "it has made none"
+    return (
+        f"this PE has no queue pair {number}: {made} (gpushmem.qp_create), besides QP_DEFAULT, "
+        f"{QP_DEFAULT}, and QP_ANY, for an operation"
     )
 
 
@@ -72,6 +81,7 @@ TRAPS: dict[int, tuple[type[ShmemError], str | Callable[..., str]]] = {
         "allocated array: it was freed, or goes past the end of another",
     ),
     TOO_SMALL: (ArgumentError, "the target has {0} elements, the source {1}: pass a slice of it"),
+    BAD_QP: (ArgumentError, _bad_qp),
     BAD_SIGNAL_OP: (
         ArgumentError,
         "there is no signal operation {0}: use SIGNAL_SET or SIGNAL_ADD",
@@ -196,12 +206,18 @@ def allocated(start, end):
     return low < world.n_blocks and load_acquire(world.blocks + 16 * low) <= start
 
 
+@inlined
+def check_pe(pe):
+    n_pes = as_world(user_word()).n_pes
+    fail_if(pe < 0 or pe >= n_pes, BAD_PE, pe, n_pes - 1, 0, 0)
+
+
 @device
 def remote(address, nbytes, pe):
     """Address on `pe` of the `nbytes` that are symmetric with those at `address`."""
     world = as_world(user_word())
     heap, end = world.heap, world.heap + world.heap_bytes
-    fail_if(pe < 0 or pe >= world.n_pes, BAD_PE, pe, world.n_pes - 1, 0, 0)
+    check_pe(pe)
     fail_if(address < heap or address + nbytes > end, NOT_SYMMETRIC, address, nbytes, heap, end)
     if world.blocks != 0:
         start = address - heap
@@ -228,6 +244,28 @@ itemsize_of = _array_word(lambda b, a: a.itemsize)
 def nothing(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     """The code of an intrinsic that only checks types."""
     return context.get_dummy_value()
+
+
+# --- queue pairs: numbers, which mean something only where memory is weak
+
+
+@device
+def check_qp(number):
+    """Fail for what is not the number of a queue pair."""
+    last = as_world(user_word()).last_qp
+    fail_if(number < QP_DEFAULT or number > last, BAD_QP, number, last, 0, 0)
+
+
+@device
+def check_qp_of_operation(number):
+    if number != QP_ANY:
+        check_qp(number)
+
+
+@device
+def check_qps(qps):
+    for k in range(size_of(qps)):
+        check_qp(load_element(qps, address_of(qps) + k * itemsize_of(qps)))
 
 
 # --- elements

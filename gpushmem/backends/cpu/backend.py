@@ -294,6 +294,11 @@ class CpuBackend:
     def init_module(self, module: Any) -> None:
         raise no_modules(self.name)
 
+    def qp_create(self, n: int) -> Sequence[int]:
+        first = int(self.world.native["last_qp"][0]) + 1
+        self.world.native["last_qp"] = first + n - 1
+        return range(first, first + n)
+
     def _submit(self, stream: Any, launch: Running) -> None:
         """Queue a launch; synchronising raises its error, in terms of the operation that failed."""
         self._asking.forget()

@@ -29,6 +29,9 @@ from gpushmem.backends.cpu.access import (
     address_of,
     aligned,
     as_world,
+    check_pe,
+    check_qp_of_operation,
+    check_qps,
     check_strides,
     copy_one,
     copy_strided,
@@ -148,6 +151,18 @@ def signal_op(signal, value, op, pe):
         fail_if(True, BAD_SIGNAL_OP, op, 0, 0, 0)
 
 
+def qp_fence(pe, qps):
+    check_pe(pe)
+    check_qps(qps)
+    release_fence()
+
+
+def qp_quiet(pe, qps):
+    check_pe(pe)
+    check_qps(qps)
+    full_fence()
+
+
 def fence():
     release_fence()
 
@@ -182,7 +197,7 @@ BODIES = {
     f.__name__: f
     for f in (
         my_pe, n_pes, pe_accessible, p, g, put, get, iput, iget, put_signal, signal_op, fence,
-        flush, quiet, multicast_array, gemm,
+        flush, quiet, qp_fence, qp_quiet, multicast_array, gemm,
     )
 } | atomics.BODIES | waits.BODIES | collectives.BODIES | {"peer_array": peer_array}  # fmt: skip
 
@@ -209,6 +224,18 @@ def _in_scope(op: Op, body: Any, which: str = "") -> Any:
     if op.scope != THREAD:
         inner = _once(op, f"{op.name}:{which}:{' '.join(parameters)}", inner)
     return made(with_signature(op.name, parameters.values(), inner))
+
+
+def _on_qp(op: Op, body: Any) -> Any:
+    """The body of an operation that takes a queue pair, too, which makes no difference to it."""
+    call = _taking_a_tuple(body)
+
+    @device
+    def on_qp(given):
+        check_qp_of_operation(given[-1])
+        return call(given[:-1])
+
+    return with_signature(op.base, op.params, on_qp)
 
 
 def _taking_a_tuple(body: Any) -> Any:
@@ -296,13 +323,14 @@ def lowering_of(op: Op) -> Any:
     late = weak_body(op)
     if op.base in REDUCING:
         return _chosen(op, late or REDUCING[op.base])
-    if late is not None:
-        return _in_scope(op, late)
-    if op.base not in BODIES:
+    body = late or BODIES.get(op.plain)
+    if body is None:
         raise LookupError(
             f"{op.base} has no lowering: add it to BODIES in backends/cpu/lowering.py"
         )
-    return _in_scope(op, BODIES[op.base])
+    if "qp" in op.params and "qp" not in inspect.signature(body).parameters:
+        body = _on_qp(op, body)
+    return _in_scope(op, body)
 
 
 # numba.cuda.jit looks for a GPU before it looks at the kernel.

@@ -27,6 +27,7 @@ from gpushmem.artifacts.arguments import address_of
 from gpushmem.errors import ShmemError
 from gpushmem.job.job import Job
 from gpushmem.job.limits import within_limits
+from gpushmem.ops import QP_DEFAULT
 from gpushmem.simt.base.layout import new
 from gpushmem.size import span
 
@@ -86,6 +87,7 @@ WORLD = np.dtype(
         ("blocks", "i8"),
         ("n_blocks", "i8"),
         ("journal", "i8"),  # address of this PE's notes, see `diagnosis.journal`
+        ("last_qp", "i8"),  # the largest number of a queue pair, see `access.check_qp`
         ("weak", "i8"),  # address of its WEAK record, see `weak.pending`; 0: memory is not weak
         # For kernels of a job of several nodes (`nodes`):
         ("node", "i8"),  # the first PE of this node
@@ -140,6 +142,7 @@ class World:
         self.native["my_pe"], self.native["n_pes"] = job.my_pe, n
         self.native["node"], self.native["next_node"] = job.node.start, job.node.stop
         self.native["pes"] = address_of(self.board.pes)
+        self.native["last_qp"] = QP_DEFAULT
         self.native["cached"] = _last_cache() * 3 // 4
         self.native["teams"], self.native["max_teams"] = address_of(self.teams), job.max_teams
 

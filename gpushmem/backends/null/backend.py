@@ -26,7 +26,7 @@ from gpushmem.errors import (
     ShmemError,
 )
 from gpushmem.job import peers
-from gpushmem.ops import Op
+from gpushmem.ops import QP_DEFAULT, Op
 from gpushmem.size import format_size
 
 __all__ = ["NullBackend", "Stream"]
@@ -151,6 +151,9 @@ class NullBackend:
 
     def init_module(self, module: Any) -> None:
         raise no_modules(self.name)
+
+    def qp_create(self, n: int) -> Sequence[int]:
+        return [QP_DEFAULT] * n
 
     # --- host side of the operations
 

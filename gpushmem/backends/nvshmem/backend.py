@@ -354,6 +354,14 @@ class NvshmemBackend:
     def init_module(self, module: Any) -> None:
         modules.init_module(module, self._device)
 
+    def qp_create(self, n: int) -> Sequence[int]:
+        made = ctypes.POINTER(ctypes.c_int32)()
+        if _library().nvshmemx_qp_create(n, ctypes.byref(made)):
+            raise ShmemError(
+                f"qp_create: NVSHMEM cannot make {n} queue pairs; NVSHMEM_DEBUG=INFO says more"
+            )
+        return made[:n]
+
     # --- host side of the operations
 
     def preload(self, op: Op, arguments: dict[str, Any]) -> None:
@@ -480,8 +488,9 @@ def _say(text: str) -> None:
 
 
 def _library() -> Any:
-    """NVSHMEM's host library, for the two functions that nvshmem4py lacks."""
+    """NVSHMEM's host library, for the functions that nvshmem4py lacks."""
     library = ctypes.CDLL(load_nvidia_dynamic_lib("nvshmem_host").abs_path)
     library.nvshmemx_buffer_register.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     library.nvshmemx_buffer_unregister.argtypes = [ctypes.c_void_p]
+    library.nvshmemx_qp_create.argtypes = [ctypes.c_int, ctypes.c_void_p]
     return library

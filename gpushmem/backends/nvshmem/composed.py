@@ -277,18 +277,21 @@ def _iget(op: Op, core: Core, given: Given) -> Callable[..., Any]:
 
 def _put_signal(op: Op, core: Core, given: Given) -> Callable[..., Any]:
     """Over InfiniBand NVSHMEM's, of one thread, sends 0 bytes, which mlx5 takes for 2 GiB."""
-    send, tell = core[op.name], core["signal_op"]
+    send, tell = core[op.name], core[op.base.replace("put_signal", "signal_op")]
 
-    def put_signal(dst, src, signal, value, op, pe):
-        if src.size == 0:
-            tell(signal, value, op, pe)
+    @cuda.jit(device=True)
+    def put_signal(given):
+        if given[1].size == 0:
+            tell(*given[2:])
         else:
-            send(dst, src, signal, value, op, pe)
+            send(*given)
 
-    def of_a_group(dst, src, signal, value, op, pe):
-        send(dst, src, signal, value, op, pe)
+    @cuda.jit(device=True)
+    def of_a_group(given):
+        send(*given)
 
-    return put_signal if op.scope == THREAD else of_a_group
+    made = put_signal if op.scope == THREAD else of_a_group
+    return with_signature(op.base, parameters_of(op), made)
 
 
 # --- collectives. Everywhere member `(me + k) % n` comes k-th, so not all send to one at once.
@@ -366,6 +369,7 @@ CHOICES = {
     "broadcast": _broadcast,
     "collect": _collect,
     "put_signal": _put_signal,
+    "qp_put_signal": _put_signal,
     "signal_fetch": _signal_fetch,
     "alltoalls": _alltoalls,
     "iput": _iput,

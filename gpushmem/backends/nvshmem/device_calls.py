@@ -36,6 +36,17 @@ class Extra(NamedTuple):
     source: str
 
 
+# Over IBGDA, NVSHMEM 3.8 takes a list of one queue pair for the default ones: its length is the
+# number of those (ibgda_device.cuh, nvshmemi_ibgda_qp_quiet). Twice the same is another list.
+QP_QUIET = """void gpushmem_qp_quiet{0}(int pe, unsigned long qps, unsigned long n) {{
+    nvshmemx_qp_handle_t *given = (nvshmemx_qp_handle_t *)qps;
+    if (n == 1) {{
+        nvshmemx_qp_handle_t twice[2] = {{given[0], given[0]}};
+        nvshmemx_qp_quiet{0}(pe, twice, 2);
+    }} else {{
+        nvshmemx_qp_quiet{0}(pe, given, (int)n);
+    }}
+}}"""
 EXTRA = {
     "gpushmem_ptr": Extra(
         types.uint64, (types.uint64, types.int32),
@@ -47,6 +58,12 @@ EXTRA = {
         "unsigned long gpushmem_mc_ptr(int team, unsigned long address)"
         " { return (unsigned long)nvshmemx_mc_ptr(team, (void*)address); }",
     ),
+    **{
+        f"gpushmem_qp_quiet{form}": Extra(
+            types.void, (types.int32, types.uint64, types.uint64), QP_QUIET.format(form)
+        )
+        for form in ("", "_warp", "_block")
+    },
     # Symmetric memory in which `collect` exchanges sizes; the host sets its address.
     "gpushmem_words": Extra(
         types.uint64, (),

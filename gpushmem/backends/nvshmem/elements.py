@@ -48,13 +48,16 @@ class Words:
 
     def call(self, name: str, *values: Value) -> Any:
         """NVSHMEM's `p` or `g` for words of this width."""
-        return call(self.context, self.builder, f"uint{self.bits}_{name}", [*values])
+        on_qp, _, verb = name.rpartition("_")
+        pattern = "_".join(filter(None, [on_qp, f"uint{self.bits}", verb]))
+        return call(self.context, self.builder, pattern, [*values])
 
 
-def p(typingctx: Any, dst: Any, value: Any, pe: Any) -> Any:
+def _p(name: str, dst: Any, places: list[Any]) -> Any:
+    """`p` for an array; `places`: the types of a PE, and of a queue pair if there is one."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        words, pe = Words(context, builder, dst), Value(types.intp, args[2])
+        words, where = Words(context, builder, dst), list(map(Value, places, args[2:]))
         context.pack_value(builder, dst.dtype, args[1], words.element)
         target = data_of(context, builder, Value(dst, args[0]))
         there = words.mapped(target, args[2])
@@ -66,13 +69,18 @@ def p(typingctx: Any, dst: Any, value: Any, pe: Any) -> Any:
             with far:
                 for i, word in enumerate(values):
                     place = Value(types.voidptr, words.place(target, i))
-                    words.call("p", place, Value(words.type, word), pe)
+                    words.call(name, place, Value(words.type, word), *where)
         return context.get_dummy_value()
 
-    return types.void(dst, dst.dtype, types.intp), codegen
+    return types.void(dst, dst.dtype, *places), codegen
 
 
-def g(typingctx: Any, src: Any, pe: Any) -> Any:
+def _g(src: Any, places: list[Any]) -> Any:
+    """`g`, likewise: without the queue pair.
+
+    NVSHMEM 3.8 asks its proxy on the default one, and then waits for the one that is given
+    (proxy_device.cuh, nvshmemi_proxy_rma_g): it returns what was in the answer's place before.
+    """
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         words, pe = Words(context, builder, src), Value(types.intp, args[1])
@@ -89,7 +97,26 @@ def g(typingctx: Any, src: Any, pe: Any) -> Any:
                     builder.store(word, words.place(words.element, i))
         return context.unpack_value(builder, src.dtype, words.element)
 
-    return src.dtype(src, types.intp), codegen
+    return src.dtype(src, *places), codegen
+
+
+PE, PE_AND_QP = [types.intp], [types.intp, types.intp]
+
+
+def p(typingctx: Any, dst: Any, value: Any, pe: Any) -> Any:
+    return _p("p", dst, PE)
+
+
+def qp_p(typingctx: Any, dst: Any, value: Any, pe: Any, qp: Any) -> Any:
+    return _p("qp_p", dst, PE_AND_QP)
+
+
+def g(typingctx: Any, src: Any, pe: Any) -> Any:
+    return _g(src, PE)
+
+
+def qp_g(typingctx: Any, src: Any, pe: Any, qp: Any) -> Any:
+    return _g(src, PE_AND_QP)
 
 
 def peer_array(typingctx: Any, array: Any, pe: Any) -> Any:
@@ -102,4 +129,4 @@ def peer_array(typingctx: Any, array: Any, pe: Any) -> Any:
     return array(array, types.intp), codegen
 
 
-DEFINITIONS = {f.__name__: f for f in (p, g, peer_array)}
+DEFINITIONS = {f.__name__: f for f in (p, g, qp_p, qp_g, peer_array)}

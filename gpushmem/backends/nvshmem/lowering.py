@@ -13,7 +13,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,6 +28,7 @@ from gpushmem.backends.calls import Operation
 from gpushmem.backends.code import with_signature
 from gpushmem.backends.nvshmem import composed, elements, multimem, ordering
 from gpushmem.backends.nvshmem.device_calls import (
+    EXTRA,
     Value,
     call,
     function_for,
@@ -77,6 +77,14 @@ CALLS = {
     "put_signal": Call(
         "put{unit}_signal{form}", "dst src count(src) signal value op pe"
     ),
+    "qp_put": Call("qp_uint{unit}_put{form}", "dst src count(src) pe qp"),
+    "qp_get": Call("qp_uint{unit}_get{form}", "dst src count(dst) pe qp"),
+    "qp_put_signal": Call(
+        "qp_uint{unit}_put_signal{form}", "dst src count(src) signal value op pe qp"
+    ),
+    "qp_signal_op": Call("qp_signal_op", "signal value op pe qp"),
+    "qp_fence": Call("qp_fence{form}", "pe qps size(qps)"),
+    "qp_quiet": Call("gpushmem_qp_quiet{form}", "pe qps size(qps)"),
     "signal_op": Call("signal_op", "signal value op pe"),
     "signal_fetch": Call("signal_fetch", "signal"),
     "signal_wait_until": Call("signal_wait_until", "signal cmp value"),
@@ -129,7 +137,7 @@ def _name(op: Op, row: Call, given: dict[str, Any]) -> str:
         rest = pattern.replace("{ctype}", "{{ctype}}").format(**words)
         return function_for(op.name, dtype, rest)
     name = pattern.format(**words)
-    if signature_of(name) is None:
+    if signature_of(name) is None and name not in EXTRA:
         raise NumbaTypeError(
             f"{op.name}: NVSHMEM has no {name}, which arrays of {arrays[0].dtype} need on GPUs"
         )
@@ -204,7 +212,7 @@ def _code(op: Op, row: Call, name: str, result: Any) -> Callable[..., Any]:
         values = dict(zip(op.params, given, strict=False))
         site = Site(context, builder, values)
         taken = [site.argument(text) for text in row.arguments.split()]
-        with ordering.meeting(builder, op) if op.facts.meets else nullcontext():
+        with ordering.around(builder, op):
             returned = call(context, builder, name, taken)
         if result == types.void:
             return context.get_dummy_value()

@@ -9,6 +9,10 @@ a release pattern; a relaxed load, then a fence, an acquire pattern). The thread
 synchronise before the first, which then covers what all of them have stored, and after the second.
 Barriers begin with a quiet, which has a fence.
 
+*Fences of groups.* In the warp and block forms of `qp_fence` and `qp_quiet` NVSHMEM's thread 0 acts
+for all, as soon as it is there; so the threads synchronise before, and what any of them has
+written is covered.
+
 *Elements* of PEs that are mapped are loaded and stored as PTX's relaxed accesses of the system's
 scope. NVSHMEM's own `p` and `g` are plain ones, which the optimiser may take out of a loop that
 polls, and which may be answered by the first-level cache of a multiprocessor.
@@ -25,7 +29,7 @@ from numba.cuda import cgutils
 
 from gpushmem.ops.row import BLOCK, WARP, Op
 
-__all__ = ["FENCE", "KINDS", "LOAD", "STORE", "load", "meeting", "store"]
+__all__ = ["FENCE", "KINDS", "LOAD", "STORE", "around", "load", "store"]
 
 FENCE = "fence.acq_rel.sys;"
 # Bits of an element -> the instruction; the constraint of its register, and that one's bits.
@@ -52,6 +56,18 @@ def store(builder: Any, address: Any, value: Any, bits: int) -> None:
     word = value if width == bits else builder.zext(value, ir.IntType(width))
     kind = ir.FunctionType(ir.VoidType(), [address.type, word.type])
     _assembly(builder, kind, STORE.format(name), f"l,{register}", address, word)
+
+
+@contextmanager
+def around(builder: Any, op: Op) -> Iterator[None]:
+    """Around the code of a call."""
+    if op.facts.meets:
+        with meeting(builder, op):
+            yield
+        return
+    if op.facts.orders in ("fence", "quiet"):
+        _synchronise(builder, op.scope)
+    yield
 
 
 @contextmanager

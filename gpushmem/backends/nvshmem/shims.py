@@ -74,7 +74,8 @@ def _core() -> frozenset[str]:
     for op in OPS.values():
         if op.base in CALLS and "{op}" not in CALLS[op.base].name:
             names |= set(_expanded(CALLS[op.base].name, op))
-    names |= {f"uint{bits}_{verb}" for bits in (8, 16, 32, 64) for verb in "pg"}
+    words = ("uint{}_p", "uint{}_g", "qp_uint{}_p")  # of `elements`
+    names |= {name.format(bits) for name in words for bits in (8, 16, 32, 64)}
     return frozenset(symbol for symbol, (name, _) in _texts().items() if name in names)
 
 

@@ -27,7 +27,8 @@ from gpushmem.backends.cpu.updates import (
     copy_piece,
     update_word,
 )  # fmt: skip
-from gpushmem.backends.cpu.weak.pending import mixed
+from gpushmem.backends.cpu.weak.pending import ALL_QPS, is_on, mixed
+from gpushmem.ops import QP_DEFAULT
 from gpushmem.simt.base.layout import offset, view
 from gpushmem.simt.base.native import (
     copy_bytes,
@@ -38,8 +39,8 @@ from gpushmem.simt.base.native import (
 
 __all__ = [
     "ALL_PES", "COPY", "ENTRY", "EXIT", "MOST", "NO_SUCH_ATOMIC", "PROXY", "SLOT", "UNKNOWN",
-    "as_entry", "as_proxy", "as_word", "atomic", "copy", "count_fence", "enter", "finish_one",
-    "hasten", "new_entry", "refuse", "remote",
+    "as_entry", "as_proxy", "as_word", "atomic", "copy", "count_fence", "enter", "fence_on",
+    "finish_one", "hasten", "new_entry", "refuse", "remote",
 ]  # fmt: skip
 
 # What the device code reads and writes; the first words, up to the gap, it writes itself.
@@ -62,6 +63,7 @@ PROXY = np.dtype(
         ("processed", "i8"),  # bytes of the ring that have been read
         ("live", "i8"),  # ENTRYs that have not been performed
         ("requests", "i8"),  # read
+        ("qp", "i8"),  # the queue pair of the one that is being read
         ("performed", "i8"),  # ENTRYs
         ("stop", "i8"),
         ("failed", "i8"),  # why the loop has ended: a failure code
@@ -100,7 +102,10 @@ ENTRY = np.dtype(
         ("flag", "i8"),
         ("request", "i8"),  # its number
         ("position", "i8"),  # ... and place in the ring
-        ("epoch", "i8"),  # fences before it
+        ("epoch", "i8"),  # fences before it, of the default queue pair
+        ("qp", "i8"),
+        ("before", "i8"),  # the set of queue pairs before whose next requests it comes ...
+        ("fenced", "i8"),  # ... from the request of this number on
         ("hash", "i8"),
         ("due", "i8"),  # nanoseconds
     ],
@@ -181,7 +186,7 @@ def new_entry(proxy: int, pe: int, what: int, target: int, nbytes: int) -> int:
     e = as_entry(entry)
     e.pe, e.what, e.target, e.nbytes = pe, what, target, nbytes
     e.source = e.value = e.compare = e.result = 0
-    e.request, e.position = it.requests, it.processed
+    e.request, e.position, e.qp, e.before = it.requests, it.processed, it.qp, 0
     return entry
 
 
@@ -230,12 +235,15 @@ def may(proxy: int, entry: int) -> bool:
         other = as_entry(it.entries + k * ENTRY_BYTES)
         if other.live == 0 or other.pe != e.pe:
             continue
-        if other.epoch < e.epoch:
+        if other.qp == QP_DEFAULT == e.qp and other.epoch < e.epoch:
+            return False
+        if is_on(other.before, e.qp) and other.fenced <= e.request:
             return False
         if e.what != COPY and other.what == COPY and other.request == e.request:
             return False
         updates = COPY not in (e.what, other.what)
-        if updates and other.target == e.target and other.request < e.request:
+        in_turn = updates and other.target == e.target and other.qp == e.qp
+        if in_turn and other.request < e.request:
             return False
     return True
 
@@ -260,7 +268,7 @@ def finish_one(proxy: int, now: int) -> bool:
 
 
 @njit
-def hasten(proxy: int, pe: int, position: int) -> bool:
+def hasten(proxy: int, pe: int, qps: int, position: int) -> bool:
     """Make what precedes a position, for a PE or all, due soon; whether there is anything."""
     it, found = as_proxy(proxy), False
     if it.live == 0:
@@ -268,19 +276,31 @@ def hasten(proxy: int, pe: int, position: int) -> bool:
     now = monotonic_ns()
     for k in range(MOST):
         e = as_entry(it.entries + k * ENTRY_BYTES)
-        if e.live != 0 and e.position < position and pe in (e.pe, ALL_PES):
+        asked = pe in (e.pe, ALL_PES) and (qps == ALL_QPS or is_on(qps, e.qp))
+        if e.live != 0 and e.position < position and asked:
             found = True
             e.due = min(e.due, now + ((e.hash >> 8) & 7) * SLOT)
     return found
 
 
 @njit
-def count_fence(proxy: int, pe: int) -> None:
-    """What is entered from now on for a PE, or all, comes after what has been."""
+def count_fence(proxy: int) -> None:
+    """What is entered from now on, on the default queue pair, comes after what has been."""
     it = as_proxy(proxy)
     for k in range(it.n_pes):
-        if pe in (k, ALL_PES):
-            as_word(it.epochs + 8 * k).v += 1
+        as_word(it.epochs + 8 * k).v += 1
+
+
+@njit
+def fence_on(proxy: int, pe: int, qps: int) -> None:
+    """The same, for a PE, or all, on some queue pairs."""
+    it = as_proxy(proxy)
+    for k in range(MOST):
+        e = as_entry(it.entries + k * ENTRY_BYTES)
+        if e.live != 0 and pe in (e.pe, ALL_PES) and is_on(qps, e.qp):
+            if e.before == 0:
+                e.fenced = it.requests
+            e.before |= qps
 
 
 # --- requests

@@ -16,6 +16,7 @@ from typing import Any
 from numba import njit, types
 
 from gpushmem.backends.cpu.access import BAD_PE
+from gpushmem.backends.cpu.weak.pending import ALL_QPS
 from gpushmem.backends.nvshmem_cpu.adapter import (
     ALL_PES,
     COPY,
@@ -30,12 +31,14 @@ from gpushmem.backends.nvshmem_cpu.adapter import (
     copy,
     count_fence,
     enter,
+    fence_on,
     finish_one,
     hasten,
     new_entry,
     refuse,
     remote,
 )
+from gpushmem.ops import QP_ANY, QP_DEFAULT
 from gpushmem.simt.base.layout import offset
 from gpushmem.simt.base.native import (
     c_function,
@@ -113,7 +116,13 @@ def pass_over(proxy: int, nbytes: int) -> None:
 
 
 @njit
-def take_copy(proxy: int, op: int, far: int, at: int) -> int:
+def take_qp(proxy: int, queue: bool, value: int) -> None:
+    """The queue pair of a request, of which a word has the number, if it has one of its own."""
+    as_proxy(proxy).qp = (value >> 32) & 0xFFFFFFFF if queue else QP_DEFAULT
+
+
+@njit
+def take_copy(proxy: int, op: int, queue: bool, far: int, at: int) -> int:
     """PUT, GET and G; PUT_SIGNAL, whose words go on."""
     one, two, three = (
         next_word(proxy, at + 8), next_word(proxy, at + 16), next_word(proxy, at + 24)
@@ -124,6 +133,7 @@ def take_copy(proxy: int, op: int, far: int, at: int) -> int:
     if op == PUT_SIGNAL:
         signal, value = next_word(proxy, at + 32), next_word(proxy, at + 40)
         length = 48
+    take_qp(proxy, queue, three)
     if as_proxy(proxy).failed != 0:
         return 0
     if nbytes > 0 and not copy(proxy, pe, far, near, nbytes, op in (GET, G)):
@@ -142,8 +152,7 @@ def take_copy(proxy: int, op: int, far: int, at: int) -> int:
 def take_value(proxy: int, queue: bool, far: int, at: int) -> int:
     """P."""
     one, two = next_word(proxy, at + 8), next_word(proxy, at + 16)
-    if queue:
-        next_word(proxy, at + 24)
+    take_qp(proxy, queue, next_word(proxy, at + 24) if queue else 0)
     if as_proxy(proxy).failed != 0:
         return 0
     pe, nbytes = (one >> 16) & 0xFFFF, (two >> 16) & 0xFFFF
@@ -162,8 +171,7 @@ def take_atomic(proxy: int, queue: bool, far: int, at: int) -> int:
     it = as_proxy(proxy)
     one, two = next_word(proxy, at + 8), next_word(proxy, at + 16)
     three, four = next_word(proxy, at + 24), next_word(proxy, at + 32)
-    if queue:
-        next_word(proxy, at + 40)
+    take_qp(proxy, queue, next_word(proxy, at + 40) if queue else 0)
     if as_proxy(proxy).failed != 0:
         return 0
     amo = (one >> 8) & 0xFF
@@ -184,21 +192,24 @@ def take_atomic(proxy: int, queue: bool, far: int, at: int) -> int:
 @njit
 def take_order(proxy: int, op: int, n: int, at: int) -> int:
     """FENCE and QUIET for `n` queues; 0: what a quiet waits for is not done."""
-    it, left = as_proxy(proxy), False
+    it, pe, qps = as_proxy(proxy), ALL_PES, 0
     for k in range(n):
-        pe = (next_word(proxy, at + 8 + 8 * k) >> 16) & 0xFFFF
+        asked = next_word(proxy, at + 8 + 8 * k)
+        pe, qp = (asked >> 16) & 0xFFFF, (asked >> 32) & 0xFFFFFFFF
         if it.failed != 0:
             return 0
         if pe != ALL_PES and pe >= it.n_pes:
             refuse(proxy, BAD_PE, pe, it.n_pes - 1, 0, 0)
             return 0
-        if op == FENCE:
-            count_fence(proxy, pe)
+        qps = ALL_QPS if qp == QP_ANY else qps | 1 << (qp & 63)
+    if op == FENCE:
+        if n == 0:
+            count_fence(proxy)
         else:
-            left = hasten(proxy, pe, at) or left
-    if op == FENCE and n == 0:
-        count_fence(proxy, ALL_PES)
-    return 0 if left else 8 + 8 * n
+            fence_on(proxy, pe, qps)
+    elif hasten(proxy, pe, qps, at):
+        return 0
+    return 8 + 8 * n
 
 
 @njit
@@ -215,7 +226,7 @@ def take(proxy: int) -> bool:
     far = (first >> 24) & 0xFFFFFFFFFF
     it.op, it.amo = op, 0
     if op in (PUT, GET, G, PUT_SIGNAL):
-        length = take_copy(proxy, op, far, at)
+        length = take_copy(proxy, op, queue, far, at)
     elif op == P:
         length = take_value(proxy, queue, far, at)
     elif op == AMO:
@@ -247,7 +258,7 @@ def acknowledge(proxy: int) -> bool:
     for issue, ack in ((QUIET_ISSUE, QUIET_ACK), (HOST_ISSUE, HOST_ACK)):
         asked = load_acquire(proxy + issue)
         news = load_acquire(proxy + ack) < asked <= it.processed
-        if news and not hasten(proxy, ALL_PES, asked):
+        if news and not hasten(proxy, ALL_PES, ALL_QPS, asked):
             store_release(proxy + ack, asked)
             answered = True
     return answered

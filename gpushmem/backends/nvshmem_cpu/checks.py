@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import types
 
 from gpushmem.backends.cpu import access, hook
@@ -24,12 +25,23 @@ from gpushmem.backends.cpu.access import (
     TOO_SMALL,
     aligned,
     as_world,
+    check_pe,
     remote,
 )
 from gpushmem.backends.cpu.collectives import team_at
 from gpushmem.backends.cpu.rounds import as_team
-from gpushmem.ops import CMP_EQ, CMP_GE, SIGNAL_ADD, SIGNAL_SET
-from gpushmem.ops.roles import Comparison, Counted, Element, FromMembers, Own, Remote, SignalOp
+from gpushmem.ops import CMP_EQ, CMP_GE, QP_ANY, SIGNAL_ADD, SIGNAL_SET
+from gpushmem.ops.roles import (
+    Comparison,
+    Counted,
+    Element,
+    FromMembers,
+    Own,
+    QueuePair,
+    QueuePairs,
+    Remote,
+    SignalOp,
+)
 from gpushmem.ops.row import BLOCK, DATA, Effect
 from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.base.layout import THREAD, view
@@ -41,14 +53,28 @@ __all__ = ["check"]
 
 
 as_thread = view(THREAD)
-far, check_strides, check_reach = (
-    inlined(function.py_func) for function in (remote, access.check_numbers, access.check_reach)
+as_number = view(np.dtype([("v", "i4")]))
+far, qp, check_strides, check_reach = (
+    inlined(function.py_func)
+    for function in (remote, access.check_qp, access.check_numbers, access.check_reach)
 )
 
 
 @inlined
 def check_remote(address, nbytes, pe):
     far(address, nbytes, pe)
+
+
+@inlined
+def check_qp_of_operation(number):
+    if number != QP_ANY:
+        qp(number)
+
+
+@inlined
+def check_qps(address, count):
+    for k in range(count):
+        qp(as_number(address + 4 * k).v)
 
 
 @inlined
@@ -132,6 +158,9 @@ def check(call: hook.Call) -> None:
     for name, role in call.op.roles.items():
         if role in NUMBERS:
             call.run(NUMBERS[role], call.integer(name))
+    if call.op.named(QueuePairs):
+        call.run(check_pe, call.integer("pe"))
+        call.run(check_qps, call.address("qps"), call.count("qps"))
     _check_copy(call)
     _check_waited(call)
     for effect in facts.effects:
@@ -140,11 +169,15 @@ def check(call: hook.Call) -> None:
         _check_collective(call)
 
 
-NUMBERS = {Comparison: check_comparison, SignalOp: check_signal_op}
+NUMBERS = {
+    Comparison: check_comparison,
+    SignalOp: check_signal_op,
+    QueuePair: check_qp_of_operation,
+}
 
 
 def _check_copy(call: hook.Call) -> None:
-    base = call.op.base
+    base = call.op.plain
     if base in ("put", "get", "put_signal", "multimem_reduce"):
         counts = [call.count(name) for name in (("dst", "src"), ("src", "dst"))[base == "get"]]
         addresses = [call.address(name) for name in ("dst", "src")]
@@ -178,7 +211,7 @@ def _check_waited(call: hook.Call) -> None:
 
 def _check_effect(call: hook.Call, effect: Effect) -> None:
     """An element, and what is on another PE."""
-    array, base = effect.array, call.op.base
+    array, base = effect.array, call.op.plain
     if effect.extent == "0":
         call.run(check_count, call.address(array), call.count(array))
         if effect.kind != DATA and base != "p":

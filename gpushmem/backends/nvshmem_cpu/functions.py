@@ -65,6 +65,8 @@ def install() -> None:
     ):  # fmt: skip
         INTRINSICS[name] = partial(_pointer, function, pointers)
     INTRINSICS["gpushmem_words"] = _words
+    for form in ("", "_warp", "_block"):
+        INTRINSICS[f"gpushmem_qp_quiet{form}"] = partial(_qp_quiet, f"nvshmemx_qp_quiet{form}")
     INTRINSICS[composed.CLOCK] = leaves.now
     for leaf in _instructions():
         INTRINSICS[leaf.what] = partial(_instruction, leaf)
@@ -119,6 +121,12 @@ def _store_on_all(builder: Any, address: ir.Value, value: ir.Value) -> None:
 def _load_from_all(found: Any, builder: Any, address: ir.Value) -> ir.Value:
     """The same: the value is never used."""
     return ir.Constant(found, None)
+
+
+def _qp_quiet(name: str, builder: Any, pe: ir.Value, qps: ir.Value, n: ir.Value) -> None:
+    """NVSHMEM's function; with requests of the proxy a list of one queue pair is one."""
+    given = pe, builder.inttoptr(qps, i8p), builder.trunc(n, ir.IntType(32))
+    library().call(builder, name, [*given])
 
 
 @device

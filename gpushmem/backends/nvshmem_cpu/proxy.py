@@ -14,10 +14,13 @@ in behind it; and reads need not wait for writes. Its `fence` waits for all queu
 `put_signal` fences between data and signal. So promised are: what precedes a fence in the channel,
 whoever wrote it, comes before what follows it, for each PE by itself; a signal comes after the
 data of its own `put_signal`, and of nothing else; a quiet is answered when all before it has been
-performed. Beyond that, only updates of one word come in the order of the channel: the device code
-of 3.8 sends those of one target through one queue (`ibgda_get_amo_qp`). An aligned word of a
-`put` is never seen in part, the `put` as a whole may be. Get and put read their source when they
-are performed. A fetching atomic operation is performed late as well, and its caller waits.
+performed. Beyond that, only updates of one word by one queue pair come in the order of the channel:
+the device code of 3.8 sends those of one target through one queue (`ibgda_get_amo_qp`). A fence and
+a quiet are of some queue pairs alone, if they name them. A fence that names none is of the default
+one (`process_channel_qp_fence` in `proxy.cpp` of 3.4.5 then does nothing), a quiet of all. An
+aligned word of a `put` is never seen in part, the `put` as a whole may be. Get and put read their
+source when they are performed. A fetching atomic operation is performed late as well, and its
+caller waits.
 """
 
 from __future__ import annotations

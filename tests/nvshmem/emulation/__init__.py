@@ -19,6 +19,7 @@ another PE raises, 60), and CUDA_VISIBLE_DEVICES and NVSHMEM_SYMMETRIC_SIZE as
 ever. EMULATION_LIBCUDA, which `environment` sets, is what `site/` installs the emulation for.
 """
 
+import ctypes
 import os
 from pathlib import Path
 
@@ -60,7 +61,9 @@ def environment(**more) -> dict[str, str]:
 
 
 class _Library:
-    """NVSHMEM's two functions for local buffers, which nvshmem4py has not."""
+    """NVSHMEM's functions that nvshmem4py has not."""
+
+    qps = 0
 
     def nvshmemx_buffer_register(self, address, nbytes):
         from tests.nvshmem.emulation.stream_ops import registered
@@ -75,6 +78,15 @@ class _Library:
         from tests.nvshmem.emulation.stream_ops import registered
 
         del registered[address]
+        return 0
+
+    def nvshmemx_qp_create(self, n, made):
+        from tests.nvshmem.emulation.world import now
+
+        numbers = (ctypes.c_int32 * n)(*range(64 + _Library.qps, 64 + _Library.qps + n))
+        _Library.qps += n
+        ctypes.pointer(made._obj)[0] = ctypes.cast(numbers, ctypes.POINTER(ctypes.c_int32))
+        now.teams.barrier(0, "qp_create")
         return 0
 
 

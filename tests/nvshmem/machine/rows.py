@@ -175,10 +175,13 @@ def defects(op):
     """What a row asks for that is known to be missing, and why; what is mended has to go."""
     if op.facts.orders == "barrier" and op.scope != THREAD:
         return {RELEASED: ELECTED}
-    return {NOT_DEAF: OUTSIDE} if op.base == "g" else {}
+    if op.base == "qp_quiet":
+        return {NO_LOCAL: TWICE} | ({FENCES: ELECTED} if op.scope != THREAD else {})
+    return {NOT_DEAF: OUTSIDE} if op.plain == "g" else {}
 
 
 ELECTED = "thread 0 fences for its group, between two barriers of it: a path has no such fence"
+TWICE = "a list of one queue pair is copied to the stack, and doubled, for NVSHMEM over IBGDA"
 OUTSIDE = (
     "NVSHMEM's own g, whose plain load is taken out of loops, is for addresses outside the heap"
 )

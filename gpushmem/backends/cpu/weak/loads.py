@@ -199,7 +199,7 @@ def generate_after(call: Any, result: Any, kind: int) -> None:
 
 def acquires(op: Op) -> bool:
     """Whether a block's loads after an operation give what is there now."""
-    if op.base in FETCHING:
+    if op.plain in FETCHING:
         return False
     writes_here = any(
         effect.how != READS and not op.arrays[effect.array].symmetric for effect in op.facts.effects

@@ -15,7 +15,14 @@ from gpushmem.backends.cpu import hook
 from gpushmem.backends.cpu.seeds import number_of, order_of
 from gpushmem.backends.cpu.weak import loads, seen
 from gpushmem.backends.cpu.weak.operations import ANY, BODIES
-from gpushmem.backends.cpu.weak.pending import LINE, OF_KERNELS, WEAK, functions
+from gpushmem.backends.cpu.weak.pending import (
+    ALL_QPS,
+    DEFAULT_QPS,
+    LINE,
+    OF_KERNELS,
+    WEAK,
+    functions,
+)
 from gpushmem.backends.cpu.weak.poison import check_ends, mark_end, poison
 from gpushmem.backends.cpu.world import World
 from gpushmem.simt.base import parking
@@ -147,7 +154,7 @@ class WeakMemory:
 
     def fence(self) -> None:
         """The host's `fence`."""
-        self._calls["fence"](self._address, 0)
+        self._calls["fence"](self._address, 0, -1, DEFAULT_QPS)
 
     def flush(self) -> None:
         """The host's `flush`."""
@@ -155,13 +162,13 @@ class WeakMemory:
 
     def quiet(self) -> None:
         """The host's `quiet`: wait until what has been called before has been performed."""
-        calls = int(self._record["calls"][0])
+        asked = self._address, 0, int(self._record["calls"][0]), -1, ALL_QPS
         left: Callable[..., int] = self._calls["left"]
-        if not left(self._address, 0, calls):
+        if not left(*asked):
             return
         self._waits(1)
         try:
-            while left(self._address, 0, calls):
+            while left(*asked):
                 error = self._world.board.error()
                 if error is not None:
                     raise error

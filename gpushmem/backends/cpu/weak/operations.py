@@ -12,6 +12,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
+from gpushmem.backends.code import with_signature
 from gpushmem.backends.cpu import atomics, collectives, multimem, waits
 from gpushmem.backends.cpu.access import (
     BAD_SIGNAL_OP,
@@ -19,6 +20,9 @@ from gpushmem.backends.cpu.access import (
     address_of,
     aligned,
     as_world,
+    check_pe,
+    check_qp_of_operation,
+    check_qps,
     check_strides,
     copy_element,
     copy_strided,
@@ -32,6 +36,8 @@ from gpushmem.backends.cpu.access import (
 )
 from gpushmem.backends.cpu.updates import ADD, AND, FLOAT_ADD, NOTHING, OR, SET, XOR
 from gpushmem.backends.cpu.weak.pending import (
+    ALL_QPS,
+    DEFAULT_QPS,
     FROM,
     OWN,
     SYNCED,
@@ -42,7 +48,7 @@ from gpushmem.backends.cpu.weak.pending import (
     ask,
 )
 from gpushmem.backends.cpu.weak.seen import as_seen, copy_as_seen, forget
-from gpushmem.ops import SIGNAL_ADD, SIGNAL_SET
+from gpushmem.ops import QP_DEFAULT, SIGNAL_ADD, SIGNAL_SET
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 from gpushmem.simt.base.layout import FIBER, GROUP, LAUNCH, view
 from gpushmem.simt.base.native import copy_bytes, full_fence, i64, intrinsic, malloc, release_fence
@@ -86,7 +92,7 @@ def record(pe, nbytes):
     it = as_pending(entry)
     it.pe, it.nbytes, it.count, it.source = pe, nbytes, 1, entry + OWN
     it.target_step = it.source_step = it.data = 0
-    it.what, it.borrows, it.plain = NOTHING, 0, 0
+    it.what, it.borrows, it.plain, it.qp = NOTHING, 0, 0, QP_DEFAULT
     return entry
 
 
@@ -206,15 +212,36 @@ def _after_own(op: Op, inner: Any) -> Any:
 # --- copies
 
 
+def _late(op: Op, record_of: Any) -> Any:
+    """The body of an operation: `record_of` makes the record from its arguments, as a tuple."""
+    scope, on_qp = SCOPES.index(op.scope), op.plain != op.base
+
+    @device
+    def on_default(given):
+        commit(record_of(given), scope)
+
+    @device
+    def on_one(given):
+        qp = given[-1]
+        check_qp_of_operation(qp)
+        entry = record_of(given[:-1])
+        as_pending(entry).qp = qp
+        commit(entry, scope)
+
+    return with_signature(op.base, op.params, on_one if on_qp else on_default)
+
+
 def _p(op: Op) -> Any:
-    def p(dst, value, pe):
+    @device
+    def p(given):
+        dst, value, pe = given
         target = remote_element(dst, pe)
         entry = record(pe, itemsize_of(dst))
         as_pending(entry).target = target
         store_element(dst, entry + OWN, value)
-        commit(entry, 0)
+        return entry
 
-    return p
+    return _late(op, p)
 
 
 @device
@@ -235,35 +262,38 @@ def copy_of(dst, src, pe, late):
 
 
 def _put(op: Op) -> Any:
-    late, scope = op.nbi, SCOPES.index(op.scope)
+    late = op.nbi
 
-    def put(dst, src, pe):
-        commit(copy_of(dst, src, pe, late), scope)
+    @device
+    def put(given):
+        dst, src, pe = given
+        return copy_of(dst, src, pe, late)
 
-    return put
+    return _late(op, put)
 
 
 def _put_signal(op: Op) -> Any:
-    late, scope = op.nbi, SCOPES.index(op.scope)
-    notify = signal
+    late = op.nbi
 
-    def put_signal(dst, src, signal, value, op, pe):
+    @device
+    def put_signal(given):
+        dst, src, told, value, how, pe = given
         entry = copy_of(dst, src, pe, late)
-        notify(entry, signal, value, op, pe)
-        commit(entry, scope)
+        signal(entry, told, value, how, pe)
+        return entry
 
-    return put_signal
+    return _late(op, put_signal)
 
 
 def _signal_op(op: Op) -> Any:
-    notify = signal
-
-    def signal_op(signal, value, op, pe):
+    @device
+    def signal_op(given):
+        told, value, how, pe = given
         entry = record(pe, 0)
-        notify(entry, signal, value, op, pe)
-        commit(entry, 0)
+        signal(entry, told, value, how, pe)
+        return entry
 
-    return signal_op
+    return _late(op, signal_op)
 
 
 def _g(op: Op) -> Any:
@@ -273,24 +303,31 @@ def _g(op: Op) -> Any:
     return g
 
 
+@device
+def source_of(dst, src, pe):
+    """Where a get reads, and how many bytes."""
+    n, have = size_of(dst), size_of(src)
+    fail_if(have < n, TOO_SMALL, n, have, address_of(dst), address_of(src))
+    nbytes = n * itemsize_of(dst)
+    return remote(address_of(src), nbytes, pe), nbytes
+
+
 def _get(op: Op) -> Any:
-    scope, late = SCOPES.index(op.scope), op.nbi
+    @device
+    def late(given):
+        dst, src, pe = given
+        source, nbytes = source_of(dst, src, pe)
+        entry = record(pe, 0)
+        it = as_pending(entry)
+        it.target, it.source, it.nbytes = address_of(dst), source, nbytes
+        it.borrows = TO
+        return entry
 
     def get(dst, src, pe):
-        n, have = size_of(dst), size_of(src)
-        fail_if(have < n, TOO_SMALL, n, have, address_of(dst), address_of(src))
-        nbytes = n * itemsize_of(dst)
-        source = remote(address_of(src), nbytes, pe)
-        if late:
-            entry = record(pe, 0)
-            it = as_pending(entry)
-            it.target, it.source, it.nbytes = address_of(dst), source, nbytes
-            it.borrows = TO
-            commit(entry, scope)
-        else:
-            copy_as_seen(address_of(dst), source, nbytes)
+        source, nbytes = source_of(dst, src, pe)
+        copy_as_seen(address_of(dst), source, nbytes)
 
-    return get
+    return _late(op, late) if op.nbi else get
 
 
 def _iget(op: Op) -> Any:
@@ -339,27 +376,48 @@ def released():
 
 
 @device
-def complete(what):
+def complete(what, pe, qps):
     """Wait until what the calling thread's quiet covers has been performed."""
     full_fence()
     released()
     own, fiber = as_world(user_word()).weak, fiber_word()
-    left, calls = as_weak(own).left, as_weak(own).calls
-    if ask(left, (own, fiber, calls)) != 0:
+    left, asked = as_weak(own).left, (own, fiber, as_weak(own).calls, pe, qps)
+    if ask(left, asked) != 0:
         begin_wait(what, 0, 0, 0, 0)
-        while ask(left, (own, fiber, calls)) != 0:
+        while ask(left, asked) != 0:
             pause()
         end_wait()
 
 
+@device
+def put_in_order(pe, qps):
+    """Order what the calling thread's fence covers."""
+    release_fence()
+    own = as_world(user_word()).weak
+    ask(as_weak(own).fence, (own, fiber_word(), pe, qps))
+    released()
+
+
+@device
+def set_of(qps):
+    """The set of the queue pairs in an array."""
+    check_qps(qps)
+    found = 0
+    for k in range(size_of(qps)):
+        qp = load_element(qps, address_of(qps) + k * itemsize_of(qps))
+        found |= 1 << (qp & 63)
+    return found
+
+
 def _fence(op: Op) -> Any:
     def fence():
-        release_fence()
-        own = as_world(user_word()).weak
-        ask(as_weak(own).fence, (own, fiber_word()))
-        released()
+        put_in_order(-1, DEFAULT_QPS)
 
-    return fence
+    def qp_fence(pe, qps):
+        check_pe(pe)
+        put_in_order(pe, set_of(qps))
+
+    return qp_fence if op.params else fence
 
 
 def _flush(op: Op) -> Any:
@@ -371,10 +429,16 @@ def _flush(op: Op) -> Any:
 
 
 def _quiet(op: Op) -> Any:
-    def quiet():
-        complete(text_word("quiet"))
+    name = op.name
 
-    return quiet
+    def quiet():
+        complete(text_word(name), -1, ALL_QPS)
+
+    def qp_quiet(pe, qps):
+        check_pe(pe)
+        complete(text_word(name), pe, set_of(qps))
+
+    return qp_quiet if op.params else quiet
 
 
 def _barrier(op: Op) -> Any:
@@ -382,11 +446,11 @@ def _barrier(op: Op) -> Any:
     name = op.base
 
     def barrier(team):
-        complete(text_word(name))
+        complete(text_word(name), -1, ALL_QPS)
         call(team)
 
     def barrier_all():
-        complete(text_word(name))
+        complete(text_word(name), -1, ALL_QPS)
         call()
 
     return barrier if "team" in op.params else barrier_all
@@ -448,13 +512,13 @@ ANY = [f"{what}_any{form}" for what in ("wait_until", "test") for form in ("", "
 BODIES: dict[str, Callable[[Op], Any]] = {
     "p": _p, "put": _put, "put_signal": _put_signal, "signal_op": _signal_op, "iput": _iput,
     "g": _g, "get": _get, "iget": _iget, "multimem_reduce": _multimem_reduce,
-    "fence": _fence, "flush": _flush, "quiet": _quiet, "barrier": _barrier,
-    "barrier_all": _barrier, **dict.fromkeys(atomics.BODIES, _atomic),
+    "fence": _fence, "flush": _flush, "quiet": _quiet, "qp_fence": _fence, "qp_quiet": _quiet,
+    "barrier": _barrier, "barrier_all": _barrier, **dict.fromkeys(atomics.BODIES, _atomic),
     **dict.fromkeys(ANY, _any),
 }  # fmt: skip
 
 
 def body_of(op: Op) -> Any:
     """The meaning of a row, or None if it is what it is without weak memory."""
-    make = BODIES.get(op.base)
+    make = BODIES.get(op.plain)
     return make(op) if make is not None else None

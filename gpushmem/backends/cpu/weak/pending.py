@@ -13,10 +13,13 @@ After PATIENCE they are in any case: a host may wait for something that nobody h
 
 Which may come next: of two operations to one PE with a `fence` between, the first. `fence` numbers
 the fences of a PE; it gives its number to the pending operations that it covers, and an operation
-knows how many fences were before it. A fence, flush or quiet covers the operations of the calling
-thread and of its warp, those of whole blocks, and those of other threads and warps that have since
-done what others can synchronise with (`synced`); who has not cannot have synchronised with the
-caller.
+knows how many fences were before it. A fence is of the default queue pair, or of some and a PE: it
+covers operations on these, and stores, and orders them before what comes later on the same. Sets of
+queue pairs have a bit for each number modulo 64.
+
+A fence, flush or quiet covers the operations of the calling thread and of its warp, those of whole
+blocks, and those of other threads and warps that have since done what others can synchronise with
+(`synced`); who has not cannot have synchronised with the caller.
 
 All here is compiled once, as C functions whose addresses kernels find in the WEAK record; a lock
 serialises the launches of a PE.
@@ -35,6 +38,7 @@ from numba import njit, types
 from gpushmem.backends.cpu.updates import NOTHING, copy_piece, update_word
 from gpushmem.backends.cpu.world import WORLD
 from gpushmem.job.board import PE
+from gpushmem.ops import QP_ANY, QP_DEFAULT
 from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.base.layout import BLOCK, FIBER, GROUP, LAUNCH, WARP, offset, view
 from gpushmem.simt.base.native import (
@@ -109,6 +113,7 @@ PENDING = np.dtype(
         ("address", "i8"),
         ("width", "i8"),
         ("value", "i8"),
+        ("qp", "i8"),  # the queue pair
         ("borrows", "i8"),  # the user's memory: FROM, of `put_nbi`, or TO, of `get_nbi`
         ("data", "i8"),  # memory to be freed with it; 0: none
         ("plain", "i8"),  # a store through `peer_array`
@@ -116,6 +121,7 @@ PENDING = np.dtype(
         ("hash", "i8"),
         ("before", "i8"),  # fences before it
         ("fenced", "i8"),  # number of the first fence that covers it; 0: none has
+        ("qps", "i8"),  # what is on these queue pairs comes after it, then
         ("scope", "i8"),  # who called it: a thread, a warp, a block
         ("fiber", "i8"),  # ... a thread of it; 0: covered by all
         ("thread", "i8"),  # ... for this thread
@@ -127,6 +133,7 @@ PENDING = np.dtype(
 # What a launch remembers of loads, see `loads`.
 LINE = np.dtype([(name, "i8") for name in ("address", "epoch", "uses", "value", "left", "nap")])
 FROM, TO = 1, 2
+ALL_QPS, DEFAULT_QPS = -1, 1 << QP_DEFAULT  # sets of queue pairs
 ONE_THREAD, WHOLE_BLOCK = 0, 2  # `scope`; 1: a warp
 OWN = PENDING.itemsize  # where the data of an operation are that has copied them
 MOST = 256  # operations held back at once; what is more is performed at once
@@ -208,6 +215,19 @@ def covered(entry: int, fiber: int) -> bool:
 
 
 @njit
+def is_on(qps: int, qp: int) -> bool:
+    """Whether a queue pair is one of a set; what uses any of all belongs to none."""
+    return qp != QP_ANY and qps >> (qp & 63) & 1 != 0
+
+
+@njit
+def is_of(entry: int, pe: int, qps: int) -> bool:
+    """Whether an operation is to a PE, -1: to any, and on some queue pairs; stores are on all."""
+    it = as_pending(entry)
+    return pe in (-1, it.pe) and (qps == ALL_QPS or it.plain != 0 or is_on(qps, it.qp))
+
+
+@njit
 def predecessor(weak: int, entry: int) -> int:
     """A pending operation that must be performed before this one; 0 if there is none."""
     it = as_pending(entry)
@@ -216,7 +236,7 @@ def predecessor(weak: int, entry: int) -> int:
         that = as_pending(other)
         if that.call >= it.call:
             return 0
-        if that.pe == it.pe and that.fenced != 0 and that.fenced <= it.before:
+        if that.pe == it.pe and 0 != that.fenced <= it.before and is_on(that.qps, it.qp):
             return other
         other = that.next
     return 0
@@ -323,7 +343,7 @@ def commit(weak: int, entry: int, fiber: int, launch: int, scope: int) -> int:
     w, it = as_weak(weak), as_pending(entry)
     lock(weak)
     w.calls += 1
-    it.call, it.before, it.fenced, it.next = w.calls, w.fences, 0, 0
+    it.call, it.before, it.fenced, it.qps, it.next = w.calls, w.fences, 0, 0, 0
     it.launch, it.scope, it.fiber, it.clock = launch, scope, 0, 0
     if scope != WHOLE_BLOCK and fiber != 0:
         it.fiber, it.thread, it.clock = fiber, thread_number(fiber), all_synced(scope, fiber)
@@ -371,28 +391,30 @@ def watch(weak: int) -> None:
         as_word(w.turns + 8 * pe).v = as_pe(w.pes + pe * PE_BYTES).turns
 
 
-def left(weak: int, fiber: int, calls: int) -> int:
+def left(weak: int, fiber: int, calls: int, pe: int, qps: int) -> int:
     """How many pending operations a quiet of a thread waits for: of the first so many calls."""
     n = 0
     lock(weak)
     at = as_weak(weak).first
     while at != 0:
-        if as_pending(at).call <= calls and covered(at, fiber):
+        if as_pending(at).call <= calls and is_of(at, pe, qps) and covered(at, fiber):
             n += 1
         at = as_pending(at).next
     unlock(weak)
     return n
 
 
-def fence(weak: int, fiber: int) -> int:
-    """Order what a thread's fence covers before all that is called from now on."""
+def fence(weak: int, fiber: int, pe: int, qps: int) -> int:
+    """Order what a thread's fence covers before what is called from now on."""
     lock(weak)
     w = as_weak(weak)
     w.fences += 1
     at = w.first
     while at != 0:
-        if as_pending(at).fenced == 0 and covered(at, fiber):
-            as_pending(at).fenced = w.fences
+        if is_of(at, pe, qps) and covered(at, fiber):
+            if as_pending(at).fenced == 0:
+                as_pending(at).fenced = w.fences
+            as_pending(at).qps |= qps
         at = as_pending(at).next
     unlock(weak)
     return 0
@@ -588,7 +610,7 @@ def late(weak: int) -> int:
 
 # With the number of their words.
 OF_KERNELS: dict[str, tuple[Any, int]] = {
-    "commit": (commit, 5), "left": (left, 3), "fence": (fence, 2), "flush": (flush, 2),
+    "commit": (commit, 5), "left": (left, 5), "fence": (fence, 4), "flush": (flush, 2),
     "settle": (settle, 2), "force": (force, 4), "nap": (nap, 2),
 }  # fmt: skip
 OF_HOSTS = {"join": (join, 2), "host_idle": (host_idle, 2), "late": (late, 1)}
