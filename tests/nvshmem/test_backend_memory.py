@@ -864,3 +864,22 @@ def reused(me, n):
 
 def test_registered_blocks_are_reused():
     host.run(2, reused, EMULATION_NODE_PES=1)
+
+
+# --- queue pairs
+
+
+@host.job
+def queue_pairs(me, n):
+    first, more = shmem.qp_create(3), shmem.qp_create(1)
+    assert (first.dtype, first.shape, more.shape) == (np.int32, (3,), (1,))
+    numbers = [*first.numpy().tolist(), *more.numpy().tolist()]
+    assert len({*numbers, shmem.QP_DEFAULT}) == 5
+    if n > 1:
+        with pytest.raises(CollectiveMismatch, match=r"qp_create\(1\)"):
+            shmem.qp_create(1 + (me == 0))
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_queue_pairs_are_nvshmems(n):
+    host.run(n, queue_pairs)

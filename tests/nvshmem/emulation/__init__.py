@@ -81,12 +81,12 @@ class _Library:
         return 0
 
     def nvshmemx_qp_create(self, n, made):
-        from tests.nvshmem.emulation.world import now
+        from tests.nvshmem.emulation.world import complete
 
         numbers = (ctypes.c_int32 * n)(*range(64 + _Library.qps, 64 + _Library.qps + n))
         _Library.qps += n
         ctypes.pointer(made._obj)[0] = ctypes.cast(numbers, ctypes.POINTER(ctypes.c_int32))
-        now.teams.barrier(0, "qp_create")
+        complete().teams.barrier(0, "qp_create")
         return 0
 
 
