@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from gpushmem.ops import QP_ANY, QP_DEFAULT
 
 __all__ = [
-    "ALL_QPS", "CALLED", "DEFAULT_QPS", "DONE", "ENDED", "OUT", "READ", "SENT", "UPDATED", "Bit",
+    "CALLED", "DEFAULT_QPS", "DONE", "ENDED", "OUT", "READ", "SENT", "UPDATED", "Bit",
     "Clock", "fenced_on", "is_fenced", "qps_in",
 ]  # fmt: skip
 
@@ -30,7 +30,7 @@ OUT, SENT, LOADS = "out", "sent", "loads"
 
 
 # A set of queue pairs: a bit for each number modulo 64.
-ALL_QPS, DEFAULT_QPS = -1, 1 << QP_DEFAULT
+DEFAULT_QPS = 1 << QP_DEFAULT
 
 
 def _to(pe: int) -> str:

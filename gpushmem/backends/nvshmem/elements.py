@@ -15,7 +15,7 @@ from gpushmem.backends.code import array_moved
 from gpushmem.backends.nvshmem import ordering
 from gpushmem.backends.nvshmem.device_calls import Value, call, data_of, itemsize_of
 
-__all__ = ["DEFINITIONS"]
+__all__ = ["DEFINITIONS", "FUNCTIONS"]
 
 
 class Words:
@@ -47,10 +47,11 @@ class Words:
         return self.builder.add(address, address.type(index * self.bits // 8))
 
     def call(self, name: str, *values: Value) -> Any:
-        """NVSHMEM's `p` or `g` for words of this width."""
-        on_qp, _, verb = name.rpartition("_")
-        pattern = "_".join(filter(None, [on_qp, f"uint{self.bits}", verb]))
-        return call(self.context, self.builder, pattern, [*values])
+        """NVSHMEM's `p` or `g`, named without the width, for words of this width."""
+        return call(self.context, self.builder, name.format(self.bits), [*values])
+
+
+P, QP_P, G = FUNCTIONS = "uint{}_p", "qp_uint{}_p", "uint{}_g"
 
 
 def _p(name: str, dst: Any, places: list[Any]) -> Any:
@@ -93,7 +94,7 @@ def _g(src: Any, places: list[Any]) -> Any:
                     builder.store(word, words.place(words.element, i))
             with far:
                 for i in range(words.n):
-                    word = words.call("g", Value(types.voidptr, words.place(source, i)), pe)
+                    word = words.call(G, Value(types.voidptr, words.place(source, i)), pe)
                     builder.store(word, words.place(words.element, i))
         return context.unpack_value(builder, src.dtype, words.element)
 
@@ -104,11 +105,11 @@ PE, PE_AND_QP = [types.intp], [types.intp, types.intp]
 
 
 def p(typingctx: Any, dst: Any, value: Any, pe: Any) -> Any:
-    return _p("p", dst, PE)
+    return _p(P, dst, PE)
 
 
 def qp_p(typingctx: Any, dst: Any, value: Any, pe: Any, qp: Any) -> Any:
-    return _p("qp_p", dst, PE_AND_QP)
+    return _p(QP_P, dst, PE_AND_QP)
 
 
 def g(typingctx: Any, src: Any, pe: Any) -> Any:

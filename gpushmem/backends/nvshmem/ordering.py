@@ -60,25 +60,16 @@ def store(builder: Any, address: Any, value: Any, bits: int) -> None:
 
 @contextmanager
 def around(builder: Any, op: Op) -> Iterator[None]:
-    """Around the code of a call."""
-    if op.facts.meets:
-        with meeting(builder, op):
-            yield
-        return
-    if op.facts.orders in ("fence", "quiet"):
+    """Around the code of a call: if PEs meet in it, or it orders what its group has written."""
+    meets, orders = op.facts.meets, op.facts.orders
+    if orders in ("fence", "quiet") or (meets and orders != "barrier"):
         _synchronise(builder, op.scope)
-    yield
-
-
-@contextmanager
-def meeting(builder: Any, op: Op) -> Iterator[None]:
-    """Around the code of a call in which PEs meet."""
-    if op.facts.orders != "barrier":
-        _synchronise(builder, op.scope)
+    if meets and orders != "barrier":
         _fence(builder)
     yield
-    _fence(builder)
-    _synchronise(builder, op.scope)
+    if meets:
+        _fence(builder)
+        _synchronise(builder, op.scope)
 
 
 def _fence(builder: Any) -> None:

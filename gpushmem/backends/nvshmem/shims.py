@@ -21,6 +21,7 @@ from nvshmem.bindings.device.numba import _numbast as bindings
 from gpushmem import store
 from gpushmem.backends.nvshmem import versions
 from gpushmem.backends.nvshmem.device_calls import EXTRA, functions_of
+from gpushmem.backends.nvshmem.elements import FUNCTIONS
 from gpushmem.ops import OPS
 from gpushmem.ops.row import Op
 
@@ -74,8 +75,7 @@ def _core() -> frozenset[str]:
     for op in OPS.values():
         if op.base in CALLS and "{op}" not in CALLS[op.base].name:
             names |= set(_expanded(CALLS[op.base].name, op))
-    words = ("uint{}_p", "uint{}_g", "qp_uint{}_p")  # of `elements`
-    names |= {name.format(bits) for name in words for bits in (8, 16, 32, 64)}
+    names |= {name.format(bits) for name in FUNCTIONS for bits in (8, 16, 32, 64)}
     return frozenset(symbol for symbol, (name, _) in _texts().items() if name in names)
 
 

@@ -15,7 +15,8 @@ ARCHS = ("sm_80", "sm_90a")
 LEFT_OUT = ("gemm",)  # accesses no other PE
 SAMPLE = (
     "p", "g", "put", "put_signal", "signal_op", "signal_fetch", "signal_wait_until", "test",
-    "atomic_fetch", "atomic_add", "fence", "quiet", "sync_block", "peer_array",
+    "atomic_fetch", "atomic_add", "fence", "quiet", "sync_block", "peer_array", "qp_put",
+    "qp_quiet",
 )  # fmt: skip
 ALL = {op.name: op for op in kernels.rows() if op.base not in LEFT_OUT}
 REDUCTIONS = [name for name, op in ALL.items() if op.base in rows.REDUCTIONS]
