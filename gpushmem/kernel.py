@@ -30,7 +30,8 @@ class Kernel:
     The launch is asynchronous, in order with others on its stream (0: the default stream); an
     error in the kernel is raised by the next synchronisation. NumPy arrays and PyTorch's tensors in
     host memory among the arguments are copied to the device and, when the kernel has ended, back;
-    such a launch waits.
+    such a launch waits. Without a GPU the kernel may use their memory itself: if it fails, they
+    have what it has written.
 
     `grid` and `block` are integers or tuples of up to three: blocks of a grid, threads of a block
     (1024 at most). Other arguments are `SymmetricArray`s, `DeviceArray`s, numbers, tuples of these,
@@ -114,12 +115,19 @@ class Kernel:
         backend, args = self._taken(args)
         what = f"kernel {self.py_func.__name__}"
         host = {k: memory_of(what, a) for k, a in enumerate(args) if in_host_memory(a)}
-        device = {k: _copy_in(backend, a) for k, a in host.items()}
-        native = tuple(device.get(k, unwrap(a)) for k, a in enumerate(args))
+        given = [host.get(k, unwrap(a)) for k, a in enumerate(args)]
+        written = {k: a for k, a in host.items() if a.flags.writeable}  # such a launch waits
+        lent = {k for k in written if _is_alone(given, k) and backend.lends(given[k])}
+        native = tuple(
+            _copy_in(backend, a) if k in host and k not in lent else a for k, a in enumerate(given)
+        )
+        if lent:
+            backend.synchronize()  # as copies do
         self._prepare(backend, config, native)()
-        for k, array in host.items():
-            if array.flags.writeable:
-                np.copyto(array, backend.to_host(device[k]))
+        if lent:
+            backend.synchronize()
+        for k in written.keys() - lent:
+            np.copyto(written[k], backend.to_host(native[k]))
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Refuse: a kernel needs a launch configuration."""
@@ -194,6 +202,14 @@ def _for_users() -> tuple[type[Exception], ...]:
     from numba.core.errors import NumbaError  # noqa: PLC0415  (heavy: not before there is an error)
 
     return ShmemError, NumbaError
+
+
+def _is_alone(given: list[Any], k: int) -> bool:
+    """Whether one of the arguments is an array that shares no memory with the others."""
+    others = [a for j, a in enumerate(given) if j != k]
+    if any(isinstance(a, tuple) for a in others):
+        return False
+    return not any(isinstance(a, np.ndarray) and np.may_share_memory(given[k], a) for a in others)
 
 
 def _copy_in(backend: Backend, array: np.ndarray[Any, Any]) -> Any:

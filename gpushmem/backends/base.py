@@ -90,6 +90,9 @@ class Backend(Protocol):
     def from_host(self, native: Any, values: Any) -> None:
         """Write `values`, broadcast, to a native array; waits for this PE's streams first."""
 
+    def lends(self, memory: np.ndarray[Any, Any]) -> bool:
+        """Whether kernels can use a writeable host array itself, if they are waited for."""
+
     def expose(self, native: Any) -> None:
         """The program has got the memory of a native array, and may use it from now on, unseen."""
 

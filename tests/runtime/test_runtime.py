@@ -428,6 +428,45 @@ def test_numpy_arguments_are_copied_in_and_out(alone):
     np.testing.assert_array_equal(fixed, np.arange(8))
 
 
+def test_numpy_arguments_that_share_memory_are_copied(alone):
+    @shmem.jit
+    def move(x, y):
+        i = cuda.grid(1)
+        y[i] = x[i]
+
+    whole = np.arange(9.0)
+    move[1, 8](whole[:8], whole[1:])
+    assert whole.tolist() == [0, 0, 1, 2, 3, 4, 5, 6, 7]
+
+    @shmem.jit
+    def first_of_two(x, pair):
+        pair[1][cuda.grid(1)] = x[cuda.grid(1)] + pair[0][cuda.grid(1)]
+
+    x, y = np.arange(4.0), shmem.zeros(4)
+    first_of_two[1, 4](x, (y, y))
+    assert y.numpy().tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.cpu_backend
+def test_numpy_arguments_are_used_where_they_are_if_that_is_the_same(alone):
+    @shmem.jit
+    def places(x, y, out):
+        out[0], out[1] = x.ctypes.data, y.ctypes.data
+
+    def used(x, y):
+        out = np.zeros(2, "int64")
+        places[1, 1](x, y, out)
+        return (out == [x.ctypes.data, y.ctypes.data]).tolist()
+
+    a, b, fixed = np.zeros(4), np.zeros((4, 4)), np.zeros(4)
+    fixed.flags.writeable = False
+    assert used(a, b) == [True, True]
+    assert used(a[:2], a[2:]) == [True, True]
+    assert used(a, a[1:]) == [False, False]
+    assert used(fixed, b.T) == [False, False]
+    assert used(a[::2], np.ndarray(2, "f8", bytearray(24), 1)) == [False, False]
+
+
 def test_device_functions_of_jit_and_options(alone):
     @shmem.jit(device=True)
     def triple(x):

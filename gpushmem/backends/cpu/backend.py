@@ -209,6 +209,10 @@ class CpuBackend:
             self._recorder.written(native, values)
         np.copyto(native, values, casting="unsafe")  # as assignment to a NumPy array does
 
+    def lends(self, memory: np.ndarray[Any, Any]) -> bool:
+        seen = self._recorder is None and self._weak is None  # who looks at device memory only
+        return seen and memory.flags.c_contiguous and memory.flags.aligned
+
     def expose(self, native: np.ndarray[Any, Any]) -> None:
         if self._recorder is not None:
             self._recorder.exposed(native)

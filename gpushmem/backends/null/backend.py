@@ -99,6 +99,9 @@ class NullBackend:
     def from_host(self, native: Array, values: Any) -> None:
         np.copyto(native, values, casting="unsafe")  # as assignment to a NumPy array does
 
+    def lends(self, memory: Array) -> bool:
+        return False
+
     def expose(self, native: Array) -> None:
         """Nothing to do: nobody looks."""
 

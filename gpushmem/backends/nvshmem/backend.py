@@ -261,6 +261,9 @@ class NvshmemBackend:
         self.synchronize()
         self._device.write(native, values)
 
+    def lends(self, memory: np.ndarray[Any, Any]) -> bool:
+        return False
+
     def expose(self, native: GpuArray) -> None:
         """Nothing to do: nobody looks."""
 
