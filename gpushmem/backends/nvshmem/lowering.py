@@ -66,6 +66,7 @@ WORD, SIZE = types.intp, types.uint64
 SEVERAL = "ivars size(ivars) status cmp value"
 WRITING = "ivars size(ivars) indices status cmp value"
 PART = "team dst src part(src)"
+BY_TMA = ("put", "get", "put_signal")  # what it may do, if the block has given shared memory
 
 CALLS = {
     "my_pe": Call("my_pe"),
@@ -85,6 +86,8 @@ CALLS = {
     "fence": Call("fence"),
     "flush": Call("flush{form}"),
     "quiet": Call("quiet"),
+    "give_smem": Call("give_smem", "smem bytes(smem)"),
+    "release_smem": Call("gpushmem_release_smem"),
     "team_my_pe": Call("team_my_pe", "team"),
     "team_n_pes": Call("team_n_pes", "team"),
     "team_translate_pe": Call("team_translate_pe", "src_team src_pe dst_team"),
@@ -204,6 +207,10 @@ def _code(op: Op, row: Call, name: str, result: Any) -> Callable[..., Any]:
         values = dict(zip(op.params, given, strict=False))
         site = Site(context, builder, values)
         taken = [site.argument(text) for text in row.arguments.split()]
+        if op.base in BY_TMA:
+            call(context, builder, "gpushmem_before_tma", [])
+        elif op.facts.orders == "barrier":
+            call(context, builder, "gpushmem_after_tma", [])
         with ordering.meeting(builder, op) if op.facts.meets else nullcontext():
             returned = call(context, builder, name, taken)
         if result == types.void:
