@@ -10,8 +10,9 @@ from typing import Any
 
 from numba import types
 
-from gpushmem.backends.cpu import access, hook
+from gpushmem.backends.cpu import access, hook, smem
 from gpushmem.backends.cpu.access import (
+    BAD_AMOUNT,
     BAD_COMPARISON,
     BAD_ROOT,
     BAD_SIGNAL_OP,
@@ -28,8 +29,17 @@ from gpushmem.backends.cpu.access import (
 )
 from gpushmem.backends.cpu.collectives import team_at
 from gpushmem.backends.cpu.rounds import as_team
-from gpushmem.ops import CMP_EQ, CMP_GE, SIGNAL_ADD, SIGNAL_SET
-from gpushmem.ops.roles import Comparison, Counted, Element, FromMembers, Own, Remote, SignalOp
+from gpushmem.ops import CMP_EQ, CMP_GE, SIGNAL_ADD, SIGNAL_SET, SMEM_BARRIERS_ONLY
+from gpushmem.ops.roles import (
+    Amount,
+    Comparison,
+    Counted,
+    Element,
+    FromMembers,
+    Own,
+    Remote,
+    SignalOp,
+)
 from gpushmem.ops.row import BLOCK, DATA, Effect
 from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.base.layout import THREAD, view
@@ -37,7 +47,7 @@ from gpushmem.simt.base.native import i64
 from gpushmem.simt.compiler.primitives import fail_if, thread_word, user_word
 from gpushmem.simt.compiler.target import inlined
 
-__all__ = ["check"]
+__all__ = ["GIVING", "check", "check_given"]
 
 
 as_thread = view(THREAD)
@@ -85,6 +95,14 @@ def check_comparison(cmp):
 def check_signal_op(op):
     if op != SIGNAL_SET:
         fail_if(op != SIGNAL_ADD, BAD_SIGNAL_OP, op, 0, 0, 0)
+
+
+check_has_all = inlined(smem.check_has_all.py_func)
+
+
+@inlined
+def check_amount(amount):
+    fail_if(amount < 0 or amount > SMEM_BARRIERS_ONLY, BAD_AMOUNT, amount, 0, 0, 0)
 
 
 @inlined
@@ -140,7 +158,17 @@ def check(call: hook.Call) -> None:
         _check_collective(call)
 
 
-NUMBERS = {Comparison: check_comparison, SignalOp: check_signal_op}
+NUMBERS = {Comparison: check_comparison, SignalOp: check_signal_op, Amount: check_amount}
+GIVING = "give_smem", "release_smem"
+
+
+def check_given(call: hook.Call) -> None:
+    """Add the checks of shared memory that is given, for one thread of the block."""
+    if call.op.base == "give_smem":
+        nbytes = call.builder.mul(call.count("smem"), call.itemsize("smem"))
+        call.run(smem.give, call.address("smem"), nbytes)
+    else:
+        call.run(smem.take_back)
 
 
 def _check_copy(call: hook.Call) -> None:
@@ -193,6 +221,7 @@ SUMMING = ("reduce", "reducescatter")
 
 
 def _check_collective(call: hook.Call) -> None:
+    call.run(check_has_all)
     base, src = call.op.base, call.count("src")
     n = call.run(members, call.integer("team"), returns=types.intp)
     if base in SUMMING and call.op.scope == BLOCK:

@@ -65,6 +65,8 @@ def install() -> None:
     ):  # fmt: skip
         INTRINSICS[name] = partial(_pointer, function, pointers)
     INTRINSICS["gpushmem_words"] = _words
+    for what in "before_tma", "after_tma", "release_smem":  # there is no TMA
+        INTRINSICS[f"gpushmem_{what}"] = lambda builder: ir.IntType(32)(0)
     INTRINSICS[composed.CLOCK] = leaves.now
     for leaf in _instructions():
         INTRINSICS[leaf.what] = partial(_instruction, leaf)
