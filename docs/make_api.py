@@ -231,6 +231,7 @@ CONSTANTS = """
 | `cmp` of waits and tests | {comparisons} |
 | `op` of `signal_op` and `put_signal` | `SIGNAL_SET`, `SIGNAL_ADD` |
 | `qp` of operations on a queue pair | numbers from `qp_create`, `QP_DEFAULT`, `QP_ANY` |
+| `amount` of `ask_smem` | `SMEM_RECOMMENDED`, `SMEM_MINIMUM`, `SMEM_BARRIERS_ONLY` |
 | teams | `TEAM_WORLD`, all PEs; `TEAM_NODE`, the PEs on this machine; `TEAM_SHARED`, the PEs \
 whose memory this PE can load from; `TEAM_INVALID`, no team |
 

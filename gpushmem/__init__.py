@@ -30,7 +30,8 @@ _HOME = {
     "gpushmem.memory.stats": ("HeapStats",),
     "gpushmem.ops.constants": (
         "CMP_EQ", "CMP_GE", "CMP_GT", "CMP_LE", "CMP_LT", "CMP_NE", "QP_ANY", "QP_DEFAULT",
-        "SIGNAL_ADD", "SIGNAL_SET", "TEAM_INVALID", "TEAM_NODE", "TEAM_SHARED", "TEAM_WORLD",
+        "SIGNAL_ADD", "SIGNAL_SET", "SMEM_BARRIERS_ONLY", "SMEM_MINIMUM", "SMEM_RECOMMENDED",
+        "TEAM_INVALID", "TEAM_NODE", "TEAM_SHARED", "TEAM_WORLD",
     ),
     "gpushmem.ops.team": ("Team",),
 }  # fmt: skip

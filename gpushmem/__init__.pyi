@@ -34,8 +34,10 @@ from gpushmem.memory.stats import HeapStats as HeapStats
 from gpushmem.ops.constants import (
     CMP_EQ as CMP_EQ, CMP_GE as CMP_GE, CMP_GT as CMP_GT, CMP_LE as CMP_LE, CMP_LT as CMP_LT,
     CMP_NE as CMP_NE, QP_ANY as QP_ANY, QP_DEFAULT as QP_DEFAULT, SIGNAL_ADD as SIGNAL_ADD,
-    SIGNAL_SET as SIGNAL_SET, TEAM_INVALID as TEAM_INVALID, TEAM_NODE as TEAM_NODE,
-    TEAM_SHARED as TEAM_SHARED, TEAM_WORLD as TEAM_WORLD,
+    SIGNAL_SET as SIGNAL_SET, SMEM_BARRIERS_ONLY as SMEM_BARRIERS_ONLY,
+    SMEM_MINIMUM as SMEM_MINIMUM, SMEM_RECOMMENDED as SMEM_RECOMMENDED,
+    TEAM_INVALID as TEAM_INVALID, TEAM_NODE as TEAM_NODE, TEAM_SHARED as TEAM_SHARED,
+    TEAM_WORLD as TEAM_WORLD,
 )
 from gpushmem.ops.team import Team as Team
 
@@ -946,6 +948,53 @@ def gemm_block(dst: Array, a: Array, b: Array, accumulate: bool) -> None:
     the elements of each row must be adjacent. Sums of float16 are kept as float32. On return `dst`
     is visible to all threads of the block. What the threads wrote to `a` and `b` before is included
     only if they synchronised after writing. On CPUs SciPy's BLAS computes it.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def ask_smem(amount: int) -> int:
+    """Return how many bytes of shared memory a block gives to NVSHMEM with `give_smem`.
+
+    `amount` is SMEM_RECOMMENDED (65536 bytes), SMEM_MINIMUM (32768), or SMEM_BARRIERS_ONLY (1136),
+    which NVSHMEM keeps for itself: with these alone only puts from shared memory are faster. CUDA
+    has 48 KiB for static arrays, so the first is for dynamic ones: on the host, give the number to
+    the launch, `kernel[grid, block, stream, ask_smem(SMEM_RECOMMENDED)]`. Raises `ArgumentError`
+    for other amounts. NVSHMEM 3.8: nvshmemx_ask_smem.
+    """
+
+def give_smem(smem: Array) -> None:
+    """Give shared memory of the block to NVSHMEM, for puts and gets by the GPU's copy engine, TMA.
+
+    `smem` is contiguous, of any dtype, in the block's static or dynamic shared memory; it begins at
+    a multiple of 16 bytes (`cuda.shared.array(n, dtype, alignment=16)`) and has at least
+    `ask_smem(SMEM_BARRIERS_ONLY)` bytes. It is NVSHMEM's until `release_smem`, which the block must
+    call before it returns: the kernel neither reads nor writes it, and finds anything there
+    afterwards. The cpu backend raises for other memory, for memory given twice, and for a block
+    that ends without `release_smem`.
+
+    The operations stay what they are. On GPUs of compute capability 9.0 and up, and with
+    NVSHMEM_TMA_POLICY=ENABLE in the environment, TMA copies for `put`, `put_signal` and `get`, in
+    all forms, if the PE is in TEAM_SHARED, and if both arrays begin at multiples of 16 bytes and a
+    multiple of 16 bytes is copied; for `_block` forms and local arrays in global memory the block
+    also needs 64 threads. All else is copied as without this call.
+
+    A put from shared memory reads the array itself, outside of `smem`. All others, and gets, go
+    through `smem`, which only one thread, warp or block can use: until `release_smem`, let no two
+    threads or warps of the block put or get at the same time. And `fence`, `flush` and `quiet` then
+    cover what the calling thread's copies have begun, not those of other threads: after a `_block`
+    or `_warp` form let all its threads call them, and then synchronise. NVSHMEM 3.8:
+    nvshmemx_give_smem.
+
+    Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def release_smem() -> None:
+    """End what `give_smem` began: the memory is the block's again.
+
+    It waits for all that TMA still copies for the block, so afterwards `fence`, `flush` and `quiet`
+    of one thread again cover what the others have put, if they have synchronised; they are needed
+    as ever. The cpu backend raises if the block has given nothing. NVSHMEM 3.8:
+    nvshmemx_release_smem, which waits for nothing itself.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
     """

@@ -17,7 +17,7 @@ from numba import cuda
 
 from gpushmem.backends.code import with_signature
 from gpushmem.errors import ArgumentError, BackendUnavailable, SymmetryError
-from gpushmem.ops import Op
+from gpushmem.ops import SMEM_BYTES, Op
 from gpushmem.ops.roles import Reduction
 from gpushmem.ops.row import ON_THE_HOST
 from gpushmem.ops.team import Team
@@ -105,6 +105,19 @@ def checked_integer(name: str, value: Any, dtype: np.dtype[Any]) -> int:
     if dtype.kind in "iu" and not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
         raise ArgumentError(f"{name}: value {number} is outside of the range of {dtype}")
     return number
+
+
+NO_AMOUNT = (
+    "there is no amount {0} of shared memory: use SMEM_RECOMMENDED, SMEM_MINIMUM or "
+    "SMEM_BARRIERS_ONLY"
+)
+
+
+def ask_smem(amount: int) -> int:
+    """The host's `ask_smem`."""
+    if not 0 <= amount < len(SMEM_BYTES):
+        raise ArgumentError(f"ask_smem: {NO_AMOUNT.format(amount)}")
+    return SMEM_BYTES[amount]
 
 
 # --- checks of arguments. Of arrays they read only shape, dtype and flags.

@@ -16,6 +16,10 @@ __all__ = [
     "QP_DEFAULT",
     "SIGNAL_ADD",
     "SIGNAL_SET",
+    "SMEM_BARRIERS_ONLY",
+    "SMEM_BYTES",
+    "SMEM_MINIMUM",
+    "SMEM_RECOMMENDED",
     "TEAM_INVALID",
     "TEAM_NODE",
     "TEAM_SHARED",
@@ -34,6 +38,13 @@ SIGNAL_ADD = 10
 
 QP_DEFAULT = 1
 QP_ANY = 2**31 - 1
+
+SMEM_RECOMMENDED = 0
+SMEM_MINIMUM = 1
+SMEM_BARRIERS_ONLY = 2
+
+# Bytes of shared memory; what NVSHMEM 3.8 keeps of it for itself is the last number.
+SMEM_BYTES = (65536, 32768, 1136)
 
 COMPARISONS = {CMP_EQ: "==", CMP_NE: "!=", CMP_GT: ">", CMP_LE: "<=", CMP_LT: "<", CMP_GE: ">="}
 

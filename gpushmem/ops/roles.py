@@ -158,6 +158,12 @@ class Views(Array):
     stub, symmetric, layout = "Symmetric", True, "dense"
 
 
+class Shared(Array):
+    """Memory that the threads of a block share."""
+
+    layout = "C"
+
+
 class Matrix(Array):
     """Memory that the calling PE can load from."""
 
@@ -216,6 +222,12 @@ class Comparison(Integer):
     """CMP_EQ and so on."""
 
     what = "comparison"
+
+
+class Amount(Integer):
+    """SMEM_RECOMMENDED, SMEM_MINIMUM or SMEM_BARRIERS_ONLY."""
+
+    what = "amount"
 
 
 class Wanted(Integer):

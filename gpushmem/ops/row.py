@@ -233,6 +233,7 @@ def declare(
     orders: str = "",
     note: str = "",
     host_note: str = "",
+    suffix: bool = True,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the rows of the decorated operation to the table; return the first one's function.
 
@@ -240,8 +241,8 @@ def declare(
     operations accept `stream=`, but those declared with `stream=False`: they answer at once.
     `vector` adds a form with an array as the value, `qp` an operation with the same forms, for
     kernels, whose last argument is a queue pair. `note` is a paragraph that the docstrings of a
-    family have in common, `host_note` one of the forms that the host can call. For the rest see
-    `Facts`.
+    family have in common, `host_note` one of the forms that the host can call. Without `suffix` the
+    name does not tell the scope. For the rest see `Facts`.
     """
     where = Where(in_kernels, on_host, stream)
     facts = Facts(effects, completion, waits_for, meets, orders)
@@ -252,7 +253,7 @@ def declare(
         for prefix in ("", QP) if qp else ("",):
             for scope in scopes:
                 for form in (False, True) if nbi else (False,):
-                    _add_row(declaration, scope, form, where, facts, notes, prefix=prefix)
+                    _add_row(declaration, scope, form, where, facts, notes, "", prefix, suffix)
         if vector:
             _add_row(declaration, THREAD, False, where, facts, notes, VECTOR)
         return next(op.function for op in OPS.values() if op.base == declaration.__name__)
@@ -295,9 +296,10 @@ def _add_row(
     notes: Notes,
     form: str = "",
     prefix: str = "",
+    suffix: bool = True,
 ) -> None:
     base = prefix + declaration.__name__ + form
-    name = base + ("_nbi" if nbi else "") + ("" if scope == THREAD else f"_{scope}")
+    name = base + "_nbi" * nbi + (f"_{scope}" if suffix and scope != THREAD else "")
     if nbi and facts.completion:
         facts = facts._replace(completion=NONBLOCKING[facts.completion])
     if scope != THREAD or nbi or prefix:

@@ -12,6 +12,7 @@ def {name}({params}):
 INTS = [
     "pe",
     "qp",
+    "amount",
     "cmp",
     "team",
     "root",
@@ -23,7 +24,7 @@ INTS = [
     "nelems",
     "timeout_ns",
 ]
-OWN = ("gemm",)  # rows that call nothing of NVSHMEM's
+OWN = ("gemm", "ask_smem")  # rows that call nothing of NVSHMEM's
 COPIED = ("int8", "uint16", "int32", "int64", "float16", "float32", "float64", "complex64",
           "complex128", "boolean", "bfloat16", "fp8_e4m3", "fp8_e5m2")  # fmt: skip
 

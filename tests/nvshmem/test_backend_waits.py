@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(emulation.missing() is not None, reason=str(emul
 
 POISON = -7
 VIEWS = ("peer_array", "multicast_array")
-QUESTIONS = ("my_pe", "n_pes", "pe_accessible")  # wait for nothing
+QUESTIONS = ("my_pe", "n_pes", "pe_accessible", "ask_smem")  # wait for nothing
 # Of all rows: those that hosts call on their own, without waiting for kernels.
 ALONE = [
     op.name for op in OPS.values()

@@ -15,6 +15,7 @@ from gpushmem.backends.code import array_moved, contiguous
 from gpushmem.backends.cpu import calls
 from gpushmem.backends.cpu.meeting import ALIKE, elsewhere, mismatch
 from gpushmem.backends.cpu.world import WORLD
+from gpushmem.backends.hostcalls import NO_AMOUNT
 from gpushmem.diagnosis.arrays import Arrays
 from gpushmem.errors import (
     ArgumentError,
@@ -31,6 +32,7 @@ from gpushmem.simt.compiler.groups import APART, LEFT, UNLIKE
 from gpushmem.simt.compiler.primitives import fail_if, user_word
 from gpushmem.simt.compiler.target import device, inlined
 from gpushmem.simt.run.kernel import KernelFailure
+from gpushmem.simt.run.scheduler import OWED
 
 as_world = view(WORLD)
 SMALL = 1 << 20  # bytes that always stay in the caches
@@ -40,7 +42,8 @@ SMALL = 1 << 20  # bytes that always stay in the caches
     OUTSIDE, BAD_TEAM, BAD_ROOT, NOT_DIVISIBLE, MISMATCH, ENDED,
     NOT_ALLOCATED, NO_ROOM, ELSEWHERE, UNALIGNED, BAD_TIMEOUT, BAD_SHAPES, NOT_BY_ROWS, NO_MEMORY,
     TWICE, FAR, FAR_TEAM, UNREGISTERED, FEW, SMALL_BLOCK, BAD_QP,
-) = range(2, 31)  # fmt: skip
+    BAD_AMOUNT, NOT_SHARED, MISPLACED, SMALL_SMEM, GIVEN, NOT_GIVEN, NOT_NOW,
+) = range(2, 38)  # fmt: skip
 
 
 def _shapes(a: int, b: int, rows: int, columns: int, *_: int) -> str:
@@ -148,6 +151,29 @@ TRAPS: dict[int, tuple[type[ShmemError], str | Callable[..., str]]] = {
         "the block has {0} threads: NVSHMEM sums by whole warps, and wrongly in blocks of fewer "
         "than {1}. Launch at least that many, or call the operation of one thread",
     ),
+    BAD_AMOUNT: (ArgumentError, NO_AMOUNT),
+    NOT_SHARED: (
+        ArgumentError,
+        "smem, {1} bytes at {0:#x}, is not in the block's shared memory: give an array of "
+        "cuda.shared.array",
+    ),
+    MISPLACED: (
+        ArgumentError,
+        "smem begins {0} bytes after a multiple of {1}: it must begin at one, as "
+        "cuda.shared.array(n, dtype, alignment={1}) does",
+    ),
+    SMALL_SMEM: (
+        ArgumentError,
+        "smem has {0} bytes, and NVSHMEM keeps {1} for itself: give ask_smem(SMEM_RECOMMENDED) "
+        "bytes, or SMEM_MINIMUM; dynamic shared memory is given to the launch",
+    ),
+    GIVEN: (KernelError, calls.given),
+    NOT_NOW: (KernelError, calls.not_now),
+    NOT_GIVEN: (KernelError, "the block has given no memory: call give_smem before"),
+    OWED: (
+        KernelError,
+        "the block has ended without release_smem: let every thread call it before it returns",
+    ),
     APART: (KernelError, calls.apart),
     UNLIKE: (KernelError, calls.unlike),
     LEFT: (KernelError, calls.left),
@@ -171,6 +197,7 @@ def error_of(code: int, where: str, *values: int) -> ShmemError:
 ABOUT = {
     NOT_SYMMETRIC: {0: "it"}, EMPTY: {0: "it"}, UNALIGNED: {0: "it"}, OUTSIDE: {2: "it"},
     TOO_SMALL: {2: "dst", 3: "src"}, NO_ROOM: {2: "dst"}, UNREGISTERED: {1: "it"},
+    NOT_SHARED: {0: "it"},
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from gpushmem.ops.row import BLOCK
 from gpushmem.simt.base.native import i64, intrinsic
 from gpushmem.simt.compiler.primitives import unpacked
 
-__all__ = ["apart", "digest_of", "left", "twice", "unlike", "words_of"]
+__all__ = ["apart", "digest_of", "given", "left", "not_now", "twice", "unlike", "words_of"]
 
 Words = list[tuple[str, ir.Value]]
 
@@ -98,7 +98,7 @@ def _rule(name: str) -> str:
     """The rule for calls of an operation in a scope."""
     op = OPS[name]
     one = name.removesuffix(f"_{op.scope}")
-    instead = f", or use `{one}` in one thread" if one in OPS else ""
+    instead = f", or use `{one}` in one thread" if one in OPS and one != name else ""
     return (
         f"Every thread of the {op.scope} must call {name}, with the same arguments: call it in "
         f"all threads{instead}"
@@ -139,6 +139,19 @@ def left(what: int, gone: int, size: int, *_: int) -> str:
     return (
         f"{name}: {gone} of the {size} threads of the {scope} have returned from the kernel. "
         f"{_rule(name)}"
+    )
+
+
+def given(site: int, *_: int) -> str:
+    """The error when a block gives memory that it has not taken back."""
+    return f"the block has given memory before, {_text(site)}: call release_smem between the two"
+
+
+def not_now(site: int, *_: int) -> str:
+    """The error when a block is in a collective while NVSHMEM has memory of it."""
+    return (
+        f"the block has given memory, {_text(site)}, which NVSHMEM's collectives let several "
+        "warps use at once: call release_smem before"
     )
 
 

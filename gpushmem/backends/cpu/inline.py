@@ -20,6 +20,7 @@ from gpushmem.backends.cpu.nodes import Registered
 from gpushmem.backends.cpu.teams import Teams
 from gpushmem.backends.cpu.world import World
 from gpushmem.backends.hostcalls import (
+    ask_smem,
     check_contiguous,
     check_pe,
     copy_from,
@@ -72,6 +73,7 @@ class Inline:
             "fence": lambda: None,  # copies happen in program order, and stay so on this machine
             "flush": lambda: None,  # they are complete on return
             "quiet": lambda: None,
+            "ask_smem": ask_smem,
             "barrier_all": partial(meeting.join, "barrier"),
             "sync_all": partial(meeting.join, "sync"),
             "peer_array": self._peer_array,

@@ -12,6 +12,7 @@ from typing import Any
 from gpushmem.backends.cpu.access import TWICE, as_world
 from gpushmem.backends.cpu.collectives import TEAM_BYTES, team_at
 from gpushmem.backends.cpu.rounds import as_team
+from gpushmem.backends.cpu.smem import check_has_all
 from gpushmem.backends.cpu.world import TEAM
 from gpushmem.ops.row import BLOCK, Op
 from gpushmem.simt.base.layout import FIBER, LAUNCH, offset, view
@@ -83,4 +84,11 @@ def one_at_a_time(op: Op, body: Any) -> Any:
         body(*given)
         leave(inside)
 
+    @device
+    def with_data(given):
+        check_has_all()
+        of_a_team(given)
+
+    if op.arrays:
+        return with_data
     return of_a_team if op.params else of_all

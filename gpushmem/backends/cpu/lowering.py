@@ -22,7 +22,7 @@ from numba.extending import _Intrinsic as Intrinsic
 from gpushmem.backends import argument_types
 from gpushmem.backends.calls import Operation
 from gpushmem.backends.code import array_moved, with_signature
-from gpushmem.backends.cpu import atomics, collectives, multimem, waits
+from gpushmem.backends.cpu import atomics, collectives, multimem, smem, waits
 from gpushmem.backends.cpu.access import (
     BAD_SIGNAL_OP,
     TOO_SMALL,
@@ -199,7 +199,9 @@ BODIES = {
         my_pe, n_pes, pe_accessible, p, g, put, get, iput, iget, put_signal, signal_op, fence,
         flush, quiet, qp_fence, qp_quiet, multicast_array, gemm,
     )
-} | atomics.BODIES | waits.BODIES | collectives.BODIES | {"peer_array": peer_array}  # fmt: skip
+} | atomics.BODIES | waits.BODIES | collectives.BODIES | smem.BODIES | {
+    "peer_array": peer_array
+}  # fmt: skip
 
 # Of these there is one for each value of `op`.
 REDUCING = collectives.REDUCING | multimem.REDUCING

@@ -17,6 +17,7 @@ import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.hostcalls import (
+    ask_smem,
     check_contiguous,
     check_pe,
     copy_from,
@@ -378,6 +379,7 @@ OPERATIONS: dict[str, Operation] = {
     "my_pe": lambda here: 0,
     "n_pes": lambda here: 1,
     "pe_accessible": lambda here, pe: pe == 0,
+    "ask_smem": lambda here, amount: ask_smem(amount),
     "put": put, "get": get, "iput": iput, "iget": iget, "p": p, "g": g,
     "peer_array": peer_array, "multicast_array": multicast_array,
     "atomic_compare_swap": atomic_compare_swap, **_atomics(),

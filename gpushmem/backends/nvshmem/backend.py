@@ -22,6 +22,7 @@ from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends.base import Config, Shape
 from gpushmem.backends.host_arguments import checked
 from gpushmem.backends.hostcalls import (
+    ask_smem,
     check_contiguous,
     check_not_on_heap,
     check_pe,
@@ -426,6 +427,8 @@ class NvshmemBackend:
 
     def _pe_accessible(self, pe: int) -> bool:
         return 0 <= pe < self.n_pes
+
+    _ask_smem = staticmethod(ask_smem)
 
     def _peer_array(self, array: Any, pe: int, name: str = "peer_array") -> GpuArray:
         check_pe(name, pe, self.n_pes)

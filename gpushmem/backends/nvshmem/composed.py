@@ -14,7 +14,17 @@ from numba.cuda import cgutils, types
 from gpushmem.backends.code import contiguous, with_signature
 from gpushmem.backends.nvshmem import gemm, multicast
 from gpushmem.backends.nvshmem.device_calls import Value, call, data_of, intrinsic
-from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LT, CMP_NE, OPS
+from gpushmem.ops import (
+    CMP_EQ,
+    CMP_GE,
+    CMP_GT,
+    CMP_LT,
+    CMP_NE,
+    OPS,
+    SMEM_BARRIERS_ONLY,
+    SMEM_BYTES,
+    SMEM_MINIMUM,
+)
 from gpushmem.ops.roles import Timeout
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 
@@ -363,9 +373,21 @@ def _multicast(op: Op, core: Core, given: Given) -> Callable[..., Any]:
     return multicast_array
 
 
+def _ask_smem(op: Op, core: Core, given: Given) -> Callable[..., Any]:
+    recommended, minimum, barriers_only = SMEM_BYTES
+
+    def ask_smem(amount):
+        if amount == SMEM_MINIMUM:
+            return minimum
+        return barriers_only if amount == SMEM_BARRIERS_ONLY else recommended
+
+    return ask_smem
+
+
 # --- all of them
 
 CHOICES = {
+    "ask_smem": _ask_smem,
     "broadcast": _broadcast,
     "collect": _collect,
     "put_signal": _put_signal,

@@ -70,6 +70,37 @@ EXTRA = {
         "unsigned long gpushmem_words()"
         " { extern __device__ unsigned long gpushmem_workspace; return gpushmem_workspace; }",
     ),
+    # See `ordering`; `shims` defines the macro.
+    "gpushmem_before_tma": Extra(
+        types.int32, (),
+        """int gpushmem_before_tma() {
+#if defined(GPUSHMEM_GIVES) && __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.global; fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+    return 0;
+}""",
+    ),
+    "gpushmem_after_tma": Extra(
+        types.int32, (),
+        """int gpushmem_after_tma() {
+#if defined(GPUSHMEM_GIVES) && __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+#endif
+    return 0;
+}""",
+    ),
+    "gpushmem_release_smem": Extra(
+        types.int32, (),
+        """int gpushmem_release_smem() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    __syncthreads();
+    nvshmemx_release_smem();
+    __syncthreads();
+#endif
+    return 0;
+}""",
+    ),
 }  # fmt: skip
 
 
@@ -82,7 +113,9 @@ class Value(NamedTuple):
 
 @cache
 def signature_of(name: str) -> Any:
-    """Numba's signature of NVSHMEM's device function `name`; None if there is no such function."""
+    """Numba's signature of a device function, NVSHMEM's or ours; None if there is none."""
+    if name in EXTRA:
+        return EXTRA[name].result(*EXTRA[name].arguments)
     template = getattr(bindings, f"_typing_{name}", None)
     return None if template is None else template.cases[0]
 

@@ -28,7 +28,6 @@ from gpushmem.backends.calls import Operation
 from gpushmem.backends.code import with_signature
 from gpushmem.backends.nvshmem import composed, elements, multimem, ordering
 from gpushmem.backends.nvshmem.device_calls import (
-    EXTRA,
     Value,
     call,
     function_for,
@@ -66,6 +65,7 @@ WORD, SIZE = types.intp, types.uint64
 SEVERAL = "ivars size(ivars) status cmp value"
 WRITING = "ivars size(ivars) indices status cmp value"
 PART = "team dst src part(src)"
+BY_TMA = ("put", "get", "put_signal")  # what it may do, if the block has given shared memory
 
 CALLS = {
     "my_pe": Call("my_pe"),
@@ -93,6 +93,8 @@ CALLS = {
     "fence": Call("fence"),
     "flush": Call("flush{form}"),
     "quiet": Call("quiet"),
+    "give_smem": Call("give_smem", "smem bytes(smem)"),
+    "release_smem": Call("gpushmem_release_smem"),
     "team_my_pe": Call("team_my_pe", "team"),
     "team_n_pes": Call("team_n_pes", "team"),
     "team_translate_pe": Call("team_translate_pe", "src_team src_pe dst_team"),
@@ -137,7 +139,7 @@ def _name(op: Op, row: Call, given: dict[str, Any]) -> str:
         rest = pattern.replace("{ctype}", "{{ctype}}").format(**words)
         return function_for(op.name, dtype, rest)
     name = pattern.format(**words)
-    if signature_of(name) is None and name not in EXTRA:
+    if signature_of(name) is None:
         raise NumbaTypeError(
             f"{op.name}: NVSHMEM has no {name}, which arrays of {arrays[0].dtype} need on GPUs"
         )
@@ -212,6 +214,10 @@ def _code(op: Op, row: Call, name: str, result: Any) -> Callable[..., Any]:
         values = dict(zip(op.params, given, strict=False))
         site = Site(context, builder, values)
         taken = [site.argument(text) for text in row.arguments.split()]
+        if op.plain in BY_TMA:
+            call(context, builder, "gpushmem_before_tma", [])
+        elif op.facts.orders == "barrier":
+            call(context, builder, "gpushmem_after_tma", [])
         with ordering.around(builder, op):
             returned = call(context, builder, name, taken)
         if result == types.void:

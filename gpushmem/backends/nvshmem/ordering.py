@@ -16,6 +16,13 @@ written is covered.
 *Elements* of PEs that are mapped are loaded and stored as PTX's relaxed accesses of the system's
 scope. NVSHMEM's own `p` and `g` are plain ones, which the optimiser may take out of a loop that
 polls, and which may be answered by the first-level cache of a multiprocessor.
+
+*Copies by TMA*, in kernels that give NVSHMEM shared memory; `EXTRA` in `device_calls` has the code.
+TMA sees what threads have stored, and they what it has, after a fence between the two (PTX ISA,
+"async proxy"). NVSHMEM 3.8 has one for its own shared memory, not for the arrays, so here one
+stands before each put and get. A thread can wait for those copies alone that it has begun, and
+those of a block are begun by one: so all wait before a barrier, in which NVSHMEM's fence may come
+too early for them, and before `release_smem`, where they then synchronise.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ SHIM = re.compile(r'shim_raw_str = """(.*?)"""\s+@lower\((\w+),', re.DOTALL)
 SYMBOL = re.compile(r"extern \"C\" __device__ int\s+(\w+)\(")
 DECLARED = re.compile(r'declare [^@\n]*@"?(\w+_nbst|gpushmem_\w+)"?\(')
 HEADER = "#define __NVSHMEM_NUMBA_SUPPORT__\n#include <entry_point.h>\n"
+GIVES = "#define GPUSHMEM_GIVES\n"  # the kernel gives NVSHMEM shared memory
 STATE = "__device__ unsigned long gpushmem_workspace;\n"
 
 
@@ -44,7 +45,9 @@ def compiled_for(needed: frozenset[str], arch: str) -> bytes:
     """LTO-IR that contains the shims `needed`, for an architecture: sm_90."""
     symbols = _core() if needed.issubset(_core()) else needed
     texts = _texts()
-    return compiled(HEADER + STATE + "".join(texts[s][1] for s in sorted(symbols)), arch)
+    gives = any(texts[symbol][0] == "give_smem" for symbol in needed)
+    shims = "".join(texts[symbol][1] for symbol in sorted(symbols))
+    return compiled(HEADER + GIVES * gives + STATE + shims, arch)
 
 
 def compiled(source: str, arch: str) -> bytes:

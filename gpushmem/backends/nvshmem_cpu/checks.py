@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from gpushmem.backends.cpu import access, hook
+from gpushmem.backends.cpu import access, hook, smem
 from gpushmem.backends.cpu.access import (
+    BAD_AMOUNT,
     BAD_COMPARISON,
     BAD_ROOT,
     BAD_SIGNAL_OP,
@@ -30,8 +31,9 @@ from gpushmem.backends.cpu.access import (
 )
 from gpushmem.backends.cpu.collectives import team_at
 from gpushmem.backends.cpu.rounds import as_team
-from gpushmem.ops import CMP_EQ, CMP_GE, QP_ANY, SIGNAL_ADD, SIGNAL_SET
+from gpushmem.ops import CMP_EQ, CMP_GE, QP_ANY, SIGNAL_ADD, SIGNAL_SET, SMEM_BARRIERS_ONLY
 from gpushmem.ops.roles import (
+    Amount,
     Comparison,
     Counted,
     Element,
@@ -49,7 +51,7 @@ from gpushmem.simt.base.native import i64
 from gpushmem.simt.compiler.primitives import fail_if, thread_word, user_word
 from gpushmem.simt.compiler.target import inlined
 
-__all__ = ["check"]
+__all__ = ["GIVING", "check", "check_given"]
 
 
 as_thread = view(THREAD)
@@ -113,6 +115,14 @@ def check_signal_op(op):
         fail_if(op != SIGNAL_ADD, BAD_SIGNAL_OP, op, 0, 0, 0)
 
 
+check_has_all = inlined(smem.check_has_all.py_func)
+
+
+@inlined
+def check_amount(amount):
+    fail_if(amount < 0 or amount > SMEM_BARRIERS_ONLY, BAD_AMOUNT, amount, 0, 0, 0)
+
+
 @inlined
 def check_limit(timeout_ns):
     fail_if(timeout_ns < 0, BAD_TIMEOUT, timeout_ns, 0, 0, 0)
@@ -170,10 +180,21 @@ def check(call: hook.Call) -> None:
 
 
 NUMBERS = {
+    Amount: check_amount,
     Comparison: check_comparison,
-    SignalOp: check_signal_op,
     QueuePair: check_qp_of_operation,
+    SignalOp: check_signal_op,
 }
+GIVING = "give_smem", "release_smem"
+
+
+def check_given(call: hook.Call) -> None:
+    """Add the checks of shared memory that is given, for one thread of the block."""
+    if call.op.base == "give_smem":
+        nbytes = call.builder.mul(call.count("smem"), call.itemsize("smem"))
+        call.run(smem.give, call.address("smem"), nbytes)
+    else:
+        call.run(smem.take_back)
 
 
 def _check_copy(call: hook.Call) -> None:
@@ -226,6 +247,7 @@ SUMMING = ("reduce", "reducescatter")
 
 
 def _check_collective(call: hook.Call) -> None:
+    call.run(check_has_all)
     base, src = call.op.base, call.count("src")
     n = call.run(members, call.integer("team"), returns=types.intp)
     if base in SUMMING and call.op.scope == BLOCK:

@@ -67,6 +67,8 @@ def install() -> None:
     INTRINSICS["gpushmem_words"] = _words
     for form in ("", "_warp", "_block"):
         INTRINSICS[f"gpushmem_qp_quiet{form}"] = partial(_qp_quiet, f"nvshmemx_qp_quiet{form}")
+    for what in "before_tma", "after_tma", "release_smem":  # there is no TMA
+        INTRINSICS[f"gpushmem_{what}"] = lambda builder: ir.IntType(32)(0)
     INTRINSICS[composed.CLOCK] = leaves.now
     for leaf in _instructions():
         INTRINSICS[leaf.what] = partial(_instruction, leaf)

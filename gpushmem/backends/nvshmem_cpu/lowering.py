@@ -24,7 +24,7 @@ from gpushmem.backends.cpu.rounds import as_team
 from gpushmem.backends.nvshmem import lowering, mathdx
 from gpushmem.backends.nvshmem.composed import parameters_of
 from gpushmem.backends.nvshmem_cpu import functions
-from gpushmem.backends.nvshmem_cpu.checks import check
+from gpushmem.backends.nvshmem_cpu.checks import GIVING, check, check_given
 from gpushmem.diagnosis.account import CALL
 from gpushmem.ops import OPS, TEAM_WORLD
 from gpushmem.ops.roles import Timeout
@@ -150,6 +150,9 @@ def _begin(call: hook.Call) -> None:
     if op.base == "peer_array" and hook.is_separated():
         call.run(note_far, call.integer("pe"))
     check(call)
+    if op.base in GIVING:  # GPUs that have TMA synchronise there
+        _meet(call)
+        _by_first(call, partial(check_given, call))
     if hook.is_observed(op):
         _gather(call)
         _by_first(call, partial(hook.generate, call))
@@ -188,7 +191,11 @@ def _by_first(call: hook.Call, generate: Callable[[], None]) -> None:
 def _gather(call: hook.Call) -> None:
     """Let the threads of the call's group wait for each other, if an observer wants them to."""
     if _gathers(call.op):
-        call.run(gather, call.run(GROUPS[call.op.scope], returns=types.intp), _name(call))
+        _meet(call)
+
+
+def _meet(call: hook.Call) -> None:
+    call.run(gather, call.run(GROUPS[call.op.scope], returns=types.intp), _name(call))
 
 
 def _gathers(op: Op) -> bool:

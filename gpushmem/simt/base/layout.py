@@ -72,6 +72,7 @@ BLOCK = _struct(
     ("shared", "i8"),
     ("index", "i8"),
     ("phase", "i8"),  # an observer's own
+    ("owed", "i8"),  # an embedder's own: the site of what must be undone before it ends; 0: nothing
     ("all", GROUP),
     ("warps", WARP, MAX_WARPS),
 )

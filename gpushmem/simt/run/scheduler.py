@@ -49,7 +49,7 @@ from gpushmem.simt.base.native import (
     usleep,
 )
 
-__all__ = ["CANCELLED", "FIBER_SLOT_BYTES", "NO_MEMORY", "addresses"]
+__all__ = ["CANCELLED", "FIBER_SLOT_BYTES", "NO_MEMORY", "OWED", "addresses"]
 
 PAGE = 4096
 GUARDED = 16 * 1024  # stacks with a guard page: each needs two of the 65,530 mappings Linux gives
@@ -59,6 +59,7 @@ SLEEP_US = 100
 PATIENCE = 256  # turns after which another block is admitted although threads move
 PRIMES = 1_000_003, 1_000_033, 1_000_037, 1_000_039
 CANCELLED, NO_MEMORY = -1, -2  # values of LAUNCH.failed
+OWED = 69  # ... with the site of what a block has not undone, see BLOCK: the embedder's trap
 
 as_launch, as_block, as_fiber = view(LAUNCH), view(BLOCK), view(FIBER)
 as_pool, as_group, as_warp, as_thread = view(POOL), view(GROUP), view(WARP), view(THREAD)
@@ -226,7 +227,7 @@ def admit(launch_address: int) -> bool:
     as_block(address).index = in_order(launch.next_block, n_blocks, launch.seed)
     if launch.seed != 0:
         poison(as_block(address).shared, launch.shared_bytes)
-    as_block(address).phase = 0
+    as_block(address).phase = as_block(address).owed = 0
     launch.next_block += 1
     launch.resident += 1
     start_group(address + ALL, n)
@@ -258,6 +259,12 @@ def end_thread(thread_address: int) -> None:
     fiber.next_free = pool.free
     pool.free = address
     if block.alive == 0:
+        owed = as_block(fiber.block).owed
+        if owed != 0 and launch.failed == 0:
+            launch.failed, launch.site = OWED, owed
+            for axis in range(3):
+                launch.failed_tid[axis] = thread.tid[axis]
+                launch.failed_bid[axis] = thread.bid[axis]
         launch.resident -= 1
         as_block(fiber.block).next_free = launch.free_blocks
         launch.free_blocks = fiber.block
