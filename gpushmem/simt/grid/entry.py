@@ -33,13 +33,12 @@ from gpushmem.simt.bitcode import declared as _declared  # noqa: F401  (it fills
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.primitives import (
     DYNAMIC_START,
-    OBSERVED,
     PAUSE,
-    SHARED,
     load_field,
     record_failure,
     store_field,
 )
+from gpushmem.simt.compiler.symbols import OBSERVED, SHARED
 from gpushmem.simt.compiler.target import (
     SimtCallConv,
     compile_function,
