@@ -100,12 +100,16 @@ def kernel_of(name):
 
 @pytest.mark.parametrize("name", ["put", "get", "p", "atomic_add"])
 def test_what_nobody_observes_costs_nothing(lowered, monkeypatch, name):
+    """Also where the store has what somebody observes."""
     array = types.Array(types.int64, 1, "C")
     signature = array, array, types.int64
     op = OPS[name]
     plain = Operation(op, lambda: target.device(lowering.BODIES[op.base]))
+    lowered(name, *hook.OBSERVERS)
+    observed = machine_code(kernel_of(name), *signature)
     monkeypatch.setitem(target.names, op.function, plain)
     alone = machine_code(kernel_of(name), *signature)
+    assert (observed != alone) == (name != "get")  # the journal has what is written
     lowered(name)
     assert machine_code(kernel_of(name), *signature) == alone
     lowered(name, recording(wants=lambda op: False))

@@ -1,8 +1,11 @@
 """Device functions that are kept in the store, for other kernels and processes."""
 
+import re
+
 import numpy as np
 import pytest
 from numba import cuda
+from numba.cuda import types
 
 import gpushmem as shmem
 from gpushmem import store
@@ -56,7 +59,7 @@ def test_another_kernel_of_another_process_compiles_itself_alone(run_pes):
     @shmem.jit
     def second(a, signal):
         cuda.syncthreads()
-        shmem.put_signal_warp(a, a, signal, 1, shmem.SIGNAL_SET, 0)
+        shmem.put_signal_warp(a, a, signal, 2, shmem.SIGNAL_ADD, 1)  # other numbers
 
     def body():
         shmem.init()
@@ -148,3 +151,27 @@ def test_their_shared_arrays_are_apart(run_pes):
         return result
 
     assert run_pes(2, body) == [([1, 2], {"both"}), ([2, 1], {"both"})]
+
+
+def test_a_kernel_has_one_copy_of_what_its_operations_share(alone):
+    def kernel(x):
+        shmem.barrier_all()
+        shmem.fcollect(shmem.TEAM_WORLD, x, x)
+        shmem.sync_all()
+
+    _, built = entry.build(kernel, (types.Array(types.int64, 1, "C"),))
+    for shared in ("await_member", "begin_wait", r"failure\.4"):
+        assert len(re.findall(rf"^\S*{shared}\S*:$", built.assembly(), re.MULTILINE)) == 1
+
+
+def test_who_fails_is_known_though_failures_are_recorded_elsewhere(alone):
+    """The numbers of thread and block are passed on, also where they are in registers."""
+
+    def kernel(x):
+        i = cuda.grid(1)
+        shmem.p(x[i:], i, 0)
+
+    x = shmem.zeros(70, "int64")
+    with pytest.raises(shmem.errors.ArgumentError, match=r"block \(2, 0, 0\), thread \(6, 0, 0\)"):
+        shmem.jit(kernel)[3, 32](x)
+        shmem.synchronize()

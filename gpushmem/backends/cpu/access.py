@@ -29,6 +29,7 @@ from gpushmem.ops import QP_ANY, QP_DEFAULT
 from gpushmem.simt.base.layout import view
 from gpushmem.simt.base.native import copy_bytes, full_fence, intrinsic, load_acquire, stream_line
 from gpushmem.simt.compiler.groups import APART, LEFT, UNLIKE
+from gpushmem.simt.compiler.kept import outlined
 from gpushmem.simt.compiler.primitives import fail_if, user_word
 from gpushmem.simt.compiler.target import device, inlined
 from gpushmem.simt.run.kernel import KernelFailure
@@ -219,10 +220,10 @@ def explain(failure: KernelFailure, where: str, arrays: Arrays) -> ShmemError:
 # --- addresses
 
 
-@device
-def allocated(start, end):
-    """Whether offsets `start` to `end` are within one allocated block."""
-    world = as_world(user_word())
+@outlined
+def allocated(address, start, end):
+    """Whether offsets `start` to `end` are within one allocated block of the WORLD at `address`."""
+    world = as_world(address)
     low, high = 0, world.n_blocks  # the first block that ends at `end` or later is between
     while low < high:
         middle = (low + high) // 2
@@ -248,8 +249,15 @@ def remote(address, nbytes, pe):
     fail_if(address < heap or address + nbytes > end, NOT_SYMMETRIC, address, nbytes, heap, end)
     if world.blocks != 0:
         start = address - heap
-        fail_if(not allocated(start, start + nbytes), NOT_ALLOCATED, start, nbytes, 0, 0)
+        within = allocated(user_word(), start, start + nbytes)
+        fail_if(not within, NOT_ALLOCATED, start, nbytes, 0, 0)
     return address + (pe - world.my_pe) * world.stride
+
+
+@outlined
+def check_symmetric(address, nbytes):
+    """Fail unless bytes of this PE are symmetric; for operations that wait."""
+    remote(address, nbytes, as_world(user_word()).my_pe)
 
 
 def _array_word(of_array: Any, result: Any = types.intp) -> Any:
@@ -386,13 +394,19 @@ def array_like(typingctx: Any, array: Any, address: Any) -> Any:
 
 @device
 def copy_large(target, source, nbytes, touched):
-    """Copy, bypassing the caches if more bytes are `touched` in all than these hold.
+    """Copy, bypassing the caches if more bytes are `touched` in all than these hold."""
+    copy_or_stream(target, source, nbytes, touched < as_world(user_word()).cached)
+
+
+@outlined
+def copy_or_stream(target, source, nbytes, cached):
+    """Copy, bypassing the caches unless `cached`.
 
     Lines are then written without being read first, which is most of a large copy's time. These
     stores are not ordered with others: `full_fence` before another thread may rely on them.
     """
     apart = target + nbytes <= source or source + nbytes <= target
-    if touched < as_world(user_word()).cached or not apart:
+    if cached or not apart:
         copy_bytes(target, source, nbytes)
     else:
         head = min(-target & 63, nbytes)

@@ -30,10 +30,10 @@ from gpushmem.backends.cpu.access import (
     array_at,
     as_world,
     check_strides,
+    check_symmetric,
     copy_large,
     copy_strided,
     itemsize_of,
-    remote,
     size_of,
 )
 from gpushmem.backends.cpu.meeting import KINDS, dtype_number
@@ -53,6 +53,7 @@ from gpushmem.backends.reductions import COMBINE
 from gpushmem.diagnosis.account import MEMBER
 from gpushmem.job.board import PE
 from gpushmem.simt.base.native import copy_bytes, full_fence, intrinsic, load_acquire, store_release
+from gpushmem.simt.compiler.kept import outlined
 from gpushmem.simt.compiler.primitives import (
     LOOKS,
     alone,
@@ -110,7 +111,7 @@ def team_translate_pe(src_team, src_pe, dst_team):
 # --- rounds
 
 
-@device
+@outlined
 def await_member(what, team, number, rank, compares):
     """Wait until member `rank` is in round `number`; if asked, fail if its call differs."""
     own = line(team, number, rank)
@@ -142,7 +143,7 @@ def compare(team, own, pe):
         fail_if(at != place, ELSEWHERE, pe, at, place, k)
 
 
-@device
+@outlined
 def await_all(what, team, number, compares):
     """Wait until all members are in round `number`; if asked, fail if a call differs."""
     record = as_team(team)
@@ -151,7 +152,7 @@ def await_all(what, team, number, compares):
             await_member(what, team, number, rank, compares)
 
 
-@device
+@outlined
 def begin(what, team):
     """Begin a round and return its number: all have read what was sent in the last but one."""
     record = as_team(team)
@@ -170,7 +171,7 @@ def begin_with(what, team, kind, detail, dst, src):
     return number
 
 
-@device
+@outlined
 def post_all(team, number):
     record = as_team(team)
     for rank in range(record.n_pes):
@@ -178,7 +179,7 @@ def post_all(team, number):
             post(team, number, rank)
 
 
-@device
+@outlined
 def meet_again(what, team):
     """A later round of a call, in which nothing is sent."""
     number = begin(what, team)
@@ -186,7 +187,7 @@ def meet_again(what, team):
     await_all(what, team, number, True)
 
 
-@device
+@outlined
 def meet(what, team, kind):
     """A call of one round in which nothing is sent."""
     number = begin_with(what, team, kind, 0, 0, 0)
@@ -265,9 +266,8 @@ def kind_of(code, src, nbytes):
 def need(dst, n, src):
     """Fail unless `dst` has room for `n` elements, and both arrays are symmetric."""
     fail_if(size_of(dst) < n, NO_ROOM, size_of(dst), n, address_of(dst), 0)
-    mine = as_world(user_word()).my_pe
-    remote(address_of(dst), n * itemsize_of(dst), mine)
-    remote(address_of(src), size_of(src) * itemsize_of(src), mine)
+    check_symmetric(address_of(dst), n * itemsize_of(dst))
+    check_symmetric(address_of(src), size_of(src) * itemsize_of(src))
 
 
 @device
@@ -408,12 +408,13 @@ def _folder(op: str) -> Any:
     """
     combine = device(COMBINE[op])
 
-    @device
     def two(like, target, first, second, count):
         out = array_at(like, target, count)
         a, b = array_at(like, first, count), array_at(like, second, count)
         for i in range(count):
             out[i] = combine(a[i], b[i])
+
+    two = outlined(two, f"{__name__}.two({op})")
 
     @device
     def fold(like, target, base, step, n, count):

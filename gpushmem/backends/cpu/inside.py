@@ -17,6 +17,7 @@ from gpushmem.backends.cpu.world import TEAM
 from gpushmem.ops.row import BLOCK, Op
 from gpushmem.simt.base.layout import FIBER, LAUNCH, offset, view
 from gpushmem.simt.base.native import compare_swap_word, store_release
+from gpushmem.simt.compiler.kept import outlined
 from gpushmem.simt.compiler.primitives import (
     alone,
     block_of,
@@ -39,7 +40,7 @@ INSIDE = offset(TEAM, "inside")
 TURNS = 4
 
 
-@device
+@outlined
 def enter(team, what, whole_block):
     """Enter a collective of the team; returns its record's address. Fails if a thread is inside."""
     address = team_at(team)

@@ -216,9 +216,11 @@ def _in_scope(op: Op, body: Any, which: str = "") -> Any:
     if isinstance(body, Intrinsic):
         return body
     parameters = inspect.signature(body).parameters
+    observing = [observer.generate for observer in observers_of(op)]
     # What others observe is not in the package's source, which the store's key has.
-    ours = not any(is_users(observer.generate.__module__) for observer in observers_of(op))
-    made = partial(KeptDispatcher, label=f"cpu {op.name} {which}") if ours else device
+    ours = not any(is_users(generate.__module__) for generate in observing)
+    label = " ".join(["cpu", op.name, which, *(generate.__module__ for generate in observing)])
+    made = partial(KeptDispatcher, label=label) if ours else device
     if op.scope == THREAD and not op.facts.meets and not is_observed(op):
         return made(body)
     inner = one_at_a_time(op, body) if op.facts.meets else _taking_a_tuple(body)

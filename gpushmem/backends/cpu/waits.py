@@ -19,9 +19,9 @@ from gpushmem.backends.cpu.access import (
     address_of,
     aligned,
     as_world,
+    check_symmetric,
     itemsize_of,
     nothing,
-    remote,
     size_of,
 )
 from gpushmem.ops import CMP_EQ, CMP_GE, CMP_GT, CMP_LE, CMP_LT, CMP_NE, OPS
@@ -155,7 +155,7 @@ def own(array, least):
     """Fail unless `array` is symmetric, aligned, and has at least so many elements."""
     fail_if(size_of(array) < least, EMPTY, address_of(array), 0, 0, 0)
     aligned(address_of(array), itemsize_of(array))
-    remote(address_of(array), size_of(array) * itemsize_of(array), as_world(user_word()).my_pe)
+    check_symmetric(address_of(array), size_of(array) * itemsize_of(array))
 
 
 @device

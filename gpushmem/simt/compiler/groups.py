@@ -18,6 +18,7 @@ from __future__ import annotations
 from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.base.layout import BLOCK, FIBER, GROUP, WARP, offset, view
 from gpushmem.simt.base.native import load_acquire
+from gpushmem.simt.compiler.kept import outlined
 from gpushmem.simt.compiler.primitives import (
     begin_wait,
     end_wait,
@@ -119,7 +120,7 @@ def mark_of(address):
     return as_group(address).mark
 
 
-@device
+@outlined
 def begin_call(address, what, mark, words):
     """Let the calling thread's call be the group's; fails if the group is in another meeting.
 
@@ -153,7 +154,7 @@ def arrive_in_call(address, what):
     return True
 
 
-@device
+@outlined
 def check_exchanges(what):
     """Fail if a lane waits for the calling thread in an operation of warps, such as a shuffle."""
     fiber = as_fiber(fiber_word())
@@ -164,7 +165,7 @@ def check_exchanges(what):
             apart(what, warp.fibers[lane])
 
 
-@device
+@outlined
 def check_lanes(what, address, lanes):
     """Fail if one of these lanes of the calling thread's warp waits in the group's meeting."""
     warp, generation = as_warp(as_fiber(fiber_word()).warp), as_group(address).generation
@@ -179,13 +180,13 @@ def check_lanes(what, address, lanes):
 # --- failing
 
 
-@device
+@outlined
 def apart(what, other):
     fiber = as_fiber(other)
     fail_with(True, APART, (what, fiber.what, fiber.site, thread_of(other), 0, 0, 0, 0))
 
 
-@device
+@outlined
 def differ(what, other, mark, theirs, ours):
     """Fail with the first number that is not the same in two calls."""
     if mark == 0 or load_acquire(theirs) != load_acquire(ours):

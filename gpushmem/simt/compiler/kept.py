@@ -3,7 +3,8 @@
 An operation of an embedder is dozens of small functions. They are compiled for the first kernel
 that calls it with arguments of some types; other kernels, of this process and of others, find their
 code in the store, as one LLVM module. In there everything but the function itself is internal, so
-that no name means two things where several of these modules are linked.
+that no name means two things where several of these modules are linked; and but other functions
+that are kept, which have names of their own, and of which a kernel needs one copy.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from llvmlite.binding import Linkage
+from numba.cuda import types
 from numba.cuda.compiler import CUDACompileResult
 from numba.cuda.core.funcdesc import ExternalFunctionDescriptor
 
@@ -21,7 +23,7 @@ from gpushmem import store
 from gpushmem.artifacts.extensions import extensions
 from gpushmem.artifacts.fingerprint import digest_of
 from gpushmem.artifacts.toolchain import toolchain
-from gpushmem.simt.compiler.primitives import OBSERVED, SHARED
+from gpushmem.simt.compiler.symbols import FAILURE, OBSERVED, SHARED
 from gpushmem.simt.compiler.target import (
     SimtCallConv,
     SimtDispatcher,
@@ -33,7 +35,7 @@ from gpushmem.simt.compiler.target import (
     simt_target,
 )
 
-__all__ = ["KeptDispatcher", "kept"]
+__all__ = ["KeptDispatcher", "kept", "outlined"]
 
 
 class Code(NamedTuple):
@@ -41,6 +43,7 @@ class Code(NamedTuple):
 
     signature: Any
     name: str
+    shared: frozenset[str]  # names of functions that are kept, this one's and those it calls
     bitcode: bytes
     exceptions: dict[int, Any]  # those that it may raise, by status code
     embedded: bool
@@ -57,22 +60,26 @@ class KeptDispatcher(SimtDispatcher):
         self.label = label
 
     def compile_device(self, args: Any, return_type: Any = None) -> Any:
-        """Compile for Numba types `args`, or take what has been kept."""
+        """Compile for Numba types `args`, or take what has been kept.
+
+        Numbers that are written in the call are numbers like others: no operation asks for them.
+        """
+        args = tuple(map(types.unliteral, args))
         with compiling():  # before the store's own lock, as kernels do
             if args not in self.overloads:
-                types = digest_of(args)
-                if types is None:
+                digest = digest_of(args)
+                if digest is None:
                     return super().compile_device(args)
-                made = _linkable(self._code(args, types))
+                made = _linkable(self._code(args, digest))
                 self.overloads[args] = made
                 made.target_context.insert_user_function(
                     made.entry_point, made.fndesc, [made.library]
                 )
             return self.overloads[args]
 
-    def _code(self, args: Any, types: bytes) -> Code:
+    def _code(self, args: Any, digest: bytes) -> Code:
         machine, known = simt_target.target_context.codegen().magic_tuple(), extensions()
-        name = store.key("function", self.label, types, known, toolchain(), machine, *made_of)
+        name = store.key("function", self.label, digest, known, toolchain(), machine, *made_of)
 
         def build() -> Code:
             return _merged(compile_function(self.py_func, args, **self.targetoptions), name)
@@ -87,24 +94,42 @@ def kept(py_func: Any = None, **options: Any) -> Any:
     return KeptDispatcher(py_func, f"{py_func.__module__}.{py_func.__qualname__}", **options)
 
 
+def outlined(py_func: Any, label: str | None = None) -> Any:
+    """The same, for a function whose code is to be in none of its callers.
+
+    A kernel is compiled in half the time if what it seldom runs, or waits in, is outside. A
+    function that looks at THREAD keeps it in memory, so kernels that are loops must not call it.
+    `label` is for one that is made several times.
+    """
+    vars(py_func)["simt_outlined"] = True
+    return KeptDispatcher(py_func, label or f"{py_func.__module__}.{py_func.__qualname__}")
+
+
+_names: set[str] = set()  # of kept functions that this process knows, in LLVM code
+
+
 def _merged(cres: Any, key: str) -> Code:
     """What was compiled as one module, in which all names are its own."""
     libraries = cres.library.everything()
     module = cres.library.linked()
     entry = module.get_function(cres.fndesc.llvm_func_name)
     entry.name = f"{entry.name}.{key[:16]}"
+    shared = {entry.name}
     for value in [*module.functions, *module.global_variables]:
         if value.is_declaration:
             for prefix in (SHARED, OBSERVED):  # places, which `entry` tells apart by their names
                 if value.name.startswith(prefix):
                     value.name = f"{prefix}{key[:16]}.{value.name.removeprefix(prefix)}"
-        elif value.name != entry.name:
+        elif value.name in _names:
+            shared.add(value.name)
+        elif value.name != entry.name and not value.name.startswith(FAILURE):
             value.linkage = Linkage.internal
     if any(library.referenced_objects for library in libraries):
         raise AssertionError(f"{cres.fndesc.qualname} refers to an object of this process")
     return Code(
         signature=cres.signature,
         name=entry.name,
+        shared=frozenset(shared),
         bitcode=module.as_bitcode(),
         exceptions={code: exceptions[code] for lib in libraries for code in lib.codes},
         embedded=any(library.embedded for library in libraries),
@@ -118,6 +143,7 @@ def _linkable(code: Code) -> Any:
     """The result of compiling it, as Numba calls functions."""
     context, signature = simt_target.target_context, code.signature
     exceptions.update(code.exceptions)
+    _names.update(code.shared)
     library = SimtLibrary(context.codegen(), code.name)
     library.bitcode.append(code.bitcode)
     library.codes |= code.exceptions.keys()

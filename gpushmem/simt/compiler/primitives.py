@@ -27,6 +27,8 @@ from numba.cuda.core.errors import RequireLiteralValue
 
 from gpushmem.simt.base.layout import FIBER, LAUNCH, THREAD, offset, view
 from gpushmem.simt.base.native import i8p, i64, intrinsic, release_fence
+from gpushmem.simt.compiler.kept import outlined
+from gpushmem.simt.compiler.symbols import FAILURE, OBSERVED, SHARED
 from gpushmem.simt.compiler.target import SITE_ARG, THREAD_ARG, device
 
 __all__ = [
@@ -194,7 +196,7 @@ def alone(typingctx: Any) -> Any:
 LOOKS = 32  # how often a thread that is alone polls before it yields
 
 
-@device
+@outlined
 def begin_wait(what, address, compare, wanted, width):
     """Record that the calling thread starts to wait; `what` is a `text_word`.
 
@@ -262,18 +264,41 @@ def poll(what, address, width):
 def record_failure(
     builder: ir.IRBuilder, thread: ir.Value, code: ir.Value, site: ir.Value, values: Any
 ) -> None:
-    """Record the launch's first failure, with the thread."""
-    launch = builder.inttoptr(load_field(builder, THREAD, thread, "launch"), i8p)
+    """Record the launch's first failure, with the thread.
+
+    A call, not code of the kernel's: it would be most of what the optimiser has to read. It gets
+    what THREAD says, not the THREAD, which can then be in registers.
+    """
+    said = [load_field(builder, THREAD, thread, "launch"), code, builder.ptrtoint(site, i64)]
+    said += [load_field(builder, THREAD, thread, field, axis) for field, axis in WHICH]
+    builder.call(_recorder(builder.module, len(values)), [*said, *values])
+
+
+WHICH = [(field, axis) for axis in range(3) for field in ("tid", "bid")]
+
+
+def _recorder(module: ir.Module, n_values: int) -> ir.Function:
+    """The function that `record_failure` calls; it is the same in all modules."""
+    i32 = ir.IntType(32)
+    fnty = ir.FunctionType(ir.VoidType(), [i64] * 3 + [i32] * len(WHICH) + [i64] * n_values)
+    record = cgutils.get_or_insert_function(module, fnty, f"{FAILURE}{n_values}")
+    if not record.is_declaration:
+        return record
+    record.linkage = "linkonce_odr"
+    record.attributes.update(("cold", "noinline", "nounwind"))
+    builder = ir.IRBuilder(record.append_basic_block("entry"))
+    address, code, site, *numbers = record.args
+    launch = builder.inttoptr(address, i8p)
     failed = load_field(builder, LAUNCH, launch, "failed")
     with builder.if_then(builder.icmp_signed("==", failed, i64(0))):
         store_field(builder, LAUNCH, launch, "failed", code)
-        store_field(builder, LAUNCH, launch, "site", builder.ptrtoint(site, i64))
-        for axis in range(3):
-            for field in ("tid", "bid"):
-                value = load_field(builder, THREAD, thread, field, axis)
-                store_field(builder, LAUNCH, launch, f"failed_{field}", value, axis)
-        for k, value in enumerate(values):
+        store_field(builder, LAUNCH, launch, "site", site)
+        for (field, axis), value in zip(WHICH, numbers, strict=False):
+            store_field(builder, LAUNCH, launch, f"failed_{field}", value, axis)
+        for k, value in enumerate(numbers[len(WHICH) :]):
             store_field(builder, LAUNCH, launch, "values", value, k)
+    builder.ret_void()
+    return record
 
 
 @intrinsic
@@ -376,6 +401,5 @@ def observer_place(builder: ir.IRBuilder) -> ir.Value:
     return builder.add(thread_field(builder, "places"), start)
 
 
-SHARED, OBSERVED = "simt.shared.", "simt.observed."
 DYNAMIC_START = "simt.dynamic"
 _serial = itertools.count()

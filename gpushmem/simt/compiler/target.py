@@ -423,6 +423,8 @@ class SimtLower(CUDALower):
         super().setup_function(fndesc)
         self.builder.__class__ = SimtBuilder
         self.builder.simt_context = self.context
+        if getattr(self.func_ir.func_id.func, "simt_outlined", False):
+            self.function.attributes.add("noinline")
         if self._is_observed:
             self.builder.simt_observe = observe_access
             if sum(len(block.body) for block in self.func_ir.blocks.values()) <= SMALL:
