@@ -74,7 +74,7 @@ EXTRA = {
     "gpushmem_before_tma": Extra(
         types.int32, (),
         """int gpushmem_before_tma() {
-#if defined(GPUSHMEM_GIVES) && __CUDA_ARCH__ >= 900
+#if defined(SMEM_IS_GIVEN) && __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.global; fence.proxy.async.shared::cta;" ::: "memory");
 #endif
     return 0;
@@ -83,7 +83,7 @@ EXTRA = {
     "gpushmem_after_tma": Extra(
         types.int32, (),
         """int gpushmem_after_tma() {
-#if defined(GPUSHMEM_GIVES) && __CUDA_ARCH__ >= 900
+#if defined(SMEM_IS_GIVEN) && __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 #endif
     return 0;

@@ -32,7 +32,7 @@ SHIM = re.compile(r'shim_raw_str = """(.*?)"""\s+@lower\((\w+),', re.DOTALL)
 SYMBOL = re.compile(r"extern \"C\" __device__ int\s+(\w+)\(")
 DECLARED = re.compile(r'declare [^@\n]*@"?(\w+_nbst|gpushmem_\w+)"?\(')
 HEADER = "#define __NVSHMEM_NUMBA_SUPPORT__\n#include <entry_point.h>\n"
-GIVES = "#define GPUSHMEM_GIVES\n"  # the kernel gives NVSHMEM shared memory
+GIVES = "#define SMEM_IS_GIVEN\n"  # the kernel gives NVSHMEM shared memory
 STATE = "__device__ unsigned long gpushmem_workspace;\n"
 
 
