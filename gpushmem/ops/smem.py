@@ -26,8 +26,8 @@ def give_smem(smem: Shared) -> None:
     a multiple of 16 bytes (`cuda.shared.array(n, dtype, alignment=16)`) and has at least
     `ask_smem(SMEM_BARRIERS_ONLY)` bytes. It is NVSHMEM's until `release_smem`, which the block must
     call before it returns: the kernel neither reads nor writes it, and finds anything there
-    afterwards. The cpu backend raises for other memory, for memory given twice, and for a block
-    that ends without `release_smem`.
+    afterwards. The cpu backend raises for other memory, for memory given twice, for collectives
+    before `release_smem`, and for a block that ends without it.
 
     The operations stay what they are. On GPUs of compute capability 9.0 and up, and with
     NVSHMEM_TMA_POLICY=ENABLE in the environment, TMA copies for `put`, `put_signal` and `get`, in
@@ -35,12 +35,12 @@ def give_smem(smem: Shared) -> None:
     multiple of 16 bytes is copied; for `_block` forms and local arrays in global memory the block
     also needs 64 threads. All else is copied as without this call.
 
-    A put from shared memory reads the array itself, outside of `smem`. All others, and gets, go
-    through `smem`, which only one thread, warp or block can use: until `release_smem`, let no two
-    threads or warps of the block put or get at the same time. And `fence`, `flush` and `quiet` then
-    cover what the calling thread's copies have begun, not those of other threads: after a `_block`
-    or `_warp` form let all its threads call them, and then synchronise. NVSHMEM 3.8:
-    nvshmemx_give_smem.
+    A put from shared memory reads the array itself, which is outside of `smem`. All others, and
+    gets, go through `smem`, of which there is one: until `release_smem`, let no two threads or
+    warps of the block put or get at the same time, and call no collectives but barriers and `sync`.
+    One thread begins the copy of a `_block` or `_warp` form, and `fence`, `flush` and `quiet` then
+    cover only copies that the calling thread began: let all threads of the form call them, and then
+    synchronise. Barriers of the block cover all. NVSHMEM 3.8: nvshmemx_give_smem.
     """
 
 
