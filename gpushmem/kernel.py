@@ -117,7 +117,7 @@ class Kernel:
         host = {k: memory_of(what, a) for k, a in enumerate(args) if in_host_memory(a)}
         given = [host.get(k, unwrap(a)) for k, a in enumerate(args)]
         written = {k: a for k, a in host.items() if a.flags.writeable}  # such a launch waits
-        lent = {k for k in written if _is_alone(given, k) and backend.lends(given[k])}
+        lent = {k for k in written if backend.lends(given[k]) and _is_alone(given, k)}
         native = tuple(
             _copy_in(backend, a) if k in host and k not in lent else a for k, a in enumerate(given)
         )

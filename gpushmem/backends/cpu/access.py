@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numba import types
 
 from gpushmem.backends.code import array_moved, contiguous
@@ -36,6 +37,7 @@ from gpushmem.simt.run.kernel import KernelFailure
 from gpushmem.simt.run.scheduler import OWED
 
 as_world = view(WORLD)
+as_number = view(np.dtype([("v", "i4")]))  # of a queue pair
 SMALL = 1 << 20  # bytes that always stay in the caches
 
 (
@@ -284,23 +286,23 @@ def nothing(context: Any, builder: Any, sig: Any, args: Any) -> Any:
 # --- queue pairs: numbers, which mean something only where memory is weak
 
 
-@device
+@inlined
 def check_qp(number):
     """Fail for what is not the number of a queue pair."""
     last = as_world(user_word()).last_qp
     fail_if(number < QP_DEFAULT or number > last, BAD_QP, number, last, 0, 0)
 
 
-@device
+@inlined
 def check_qp_of_operation(number):
     if number != QP_ANY:
         check_qp(number)
 
 
-@device
-def check_qps(qps):
-    for k in range(size_of(qps)):
-        check_qp(load_element(qps, address_of(qps) + k * itemsize_of(qps)))
+@inlined
+def check_qps(address, count):
+    for k in range(count):
+        check_qp(as_number(address + 4 * k).v)
 
 
 # --- elements

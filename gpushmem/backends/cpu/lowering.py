@@ -153,13 +153,13 @@ def signal_op(signal, value, op, pe):
 
 def qp_fence(pe, qps):
     check_pe(pe)
-    check_qps(qps)
+    check_qps(address_of(qps), size_of(qps))
     release_fence()
 
 
 def qp_quiet(pe, qps):
     check_pe(pe)
-    check_qps(qps)
+    check_qps(address_of(qps), size_of(qps))
     full_fence()
 
 

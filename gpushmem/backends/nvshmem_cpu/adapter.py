@@ -28,7 +28,6 @@ from gpushmem.backends.cpu.updates import (
     update_word,
 )  # fmt: skip
 from gpushmem.backends.cpu.weak.pending import ALL_QPS, is_on, mixed
-from gpushmem.ops import QP_DEFAULT
 from gpushmem.simt.base.layout import offset, view
 from gpushmem.simt.base.native import (
     copy_bytes,
@@ -39,7 +38,7 @@ from gpushmem.simt.base.native import (
 
 __all__ = [
     "ALL_PES", "COPY", "ENTRY", "EXIT", "MOST", "NO_SUCH_ATOMIC", "PROXY", "SLOT", "UNKNOWN",
-    "as_entry", "as_proxy", "as_word", "atomic", "copy", "count_fence", "enter", "fence_on",
+    "as_entry", "as_proxy", "as_word", "atomic", "copy", "enter", "fence",
     "finish_one", "hasten", "new_entry", "refuse", "remote",
 ]  # fmt: skip
 
@@ -83,7 +82,6 @@ PROXY = np.dtype(
         ("registered", "i8"),  # address of `ranges.Ranges`
         ("late", "i8"),  # whether there is a seed
         ("seed", "i8"),
-        ("epochs", "i8"),  # fences so far, for each PE
         ("entries", "i8"),  # MOST ENTRYs, and one that is being made
     ],
     align=True,
@@ -102,7 +100,6 @@ ENTRY = np.dtype(
         ("flag", "i8"),
         ("request", "i8"),  # its number
         ("position", "i8"),  # ... and place in the ring
-        ("epoch", "i8"),  # fences before it, of the default queue pair
         ("qp", "i8"),
         ("before", "i8"),  # the set of queue pairs before whose next requests it comes ...
         ("fenced", "i8"),  # ... from the request of this number on
@@ -217,7 +214,6 @@ def enter(proxy: int, entry: int, salt: int) -> None:
         finish_one(proxy, 0)
     e = as_entry(entry)
     e.hash = mixed(mixed(it.seed + e.request) + salt)
-    e.epoch = as_word(it.epochs + 8 * e.pe).v
     lateness = 0 if e.hash & 2 == 0 else SOON if e.hash & 1 == 0 or e.result != 0 else LATER
     e.due, e.live = monotonic_ns() + lateness, 1
     place = it.entries
@@ -235,8 +231,6 @@ def may(proxy: int, entry: int) -> bool:
         other = as_entry(it.entries + k * ENTRY_BYTES)
         if other.live == 0 or other.pe != e.pe:
             continue
-        if other.qp == QP_DEFAULT == e.qp and other.epoch < e.epoch:
-            return False
         if is_on(other.before, e.qp) and other.fenced <= e.request:
             return False
         if e.what != COPY and other.what == COPY and other.request == e.request:
@@ -284,16 +278,8 @@ def hasten(proxy: int, pe: int, qps: int, position: int) -> bool:
 
 
 @njit
-def count_fence(proxy: int) -> None:
-    """What is entered from now on, on the default queue pair, comes after what has been."""
-    it = as_proxy(proxy)
-    for k in range(it.n_pes):
-        as_word(it.epochs + 8 * k).v += 1
-
-
-@njit
-def fence_on(proxy: int, pe: int, qps: int) -> None:
-    """The same, for a PE, or all, on some queue pairs."""
+def fence(proxy: int, pe: int, qps: int) -> None:
+    """What is entered from now on for a PE, or all, on these queue pairs is after what has been."""
     it = as_proxy(proxy)
     for k in range(MOST):
         e = as_entry(it.entries + k * ENTRY_BYTES)

@@ -16,7 +16,7 @@ from typing import Any
 from numba import njit, types
 
 from gpushmem.backends.cpu.access import BAD_PE
-from gpushmem.backends.cpu.weak.pending import ALL_QPS
+from gpushmem.backends.cpu.weak.pending import ALL_QPS, DEFAULT_QPS
 from gpushmem.backends.nvshmem_cpu.adapter import (
     ALL_PES,
     COPY,
@@ -29,9 +29,8 @@ from gpushmem.backends.nvshmem_cpu.adapter import (
     as_proxy,
     atomic,
     copy,
-    count_fence,
     enter,
-    fence_on,
+    fence,
     finish_one,
     hasten,
     new_entry,
@@ -203,10 +202,7 @@ def take_order(proxy: int, op: int, n: int, at: int) -> int:
             return 0
         qps = ALL_QPS if qp == QP_ANY else qps | 1 << (qp & 63)
     if op == FENCE:
-        if n == 0:
-            count_fence(proxy)
-        else:
-            fence_on(proxy, pe, qps)
+        fence(proxy, pe, qps if n > 0 else DEFAULT_QPS)
     elif hasten(proxy, pe, qps, at):
         return 0
     return 8 + 8 * n

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numba import types
 
 from gpushmem.backends.cpu import access, hook, smem
@@ -27,11 +26,13 @@ from gpushmem.backends.cpu.access import (
     aligned,
     as_world,
     check_pe,
+    check_qp_of_operation,
+    check_qps,
     remote,
 )
 from gpushmem.backends.cpu.collectives import team_at
 from gpushmem.backends.cpu.rounds import as_team
-from gpushmem.ops import CMP_EQ, CMP_GE, QP_ANY, SIGNAL_ADD, SIGNAL_SET, SMEM_BARRIERS_ONLY
+from gpushmem.ops import CMP_EQ, CMP_GE, SIGNAL_ADD, SIGNAL_SET, SMEM_BARRIERS_ONLY
 from gpushmem.ops.roles import (
     Amount,
     Comparison,
@@ -55,28 +56,14 @@ __all__ = ["GIVING", "check", "check_given"]
 
 
 as_thread = view(THREAD)
-as_number = view(np.dtype([("v", "i4")]))
-far, qp, check_strides, check_reach = (
-    inlined(function.py_func)
-    for function in (remote, access.check_qp, access.check_numbers, access.check_reach)
+far, check_strides, check_reach = (
+    inlined(function.py_func) for function in (remote, access.check_numbers, access.check_reach)
 )
 
 
 @inlined
 def check_remote(address, nbytes, pe):
     far(address, nbytes, pe)
-
-
-@inlined
-def check_qp_of_operation(number):
-    if number != QP_ANY:
-        qp(number)
-
-
-@inlined
-def check_qps(address, count):
-    for k in range(count):
-        qp(as_number(address + 4 * k).v)
 
 
 @inlined

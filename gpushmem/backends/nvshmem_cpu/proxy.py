@@ -81,7 +81,7 @@ class Proxy:
         ring_log: int = RING_LOG,
     ) -> None:
         self._arrays, self._fail = arrays, fail
-        self._bases, self._epochs = np.array(bases, np.int64), np.zeros(len(bases), np.int64)
+        self._bases = np.array(bases, np.int64)
         self._entries = np.zeros(MOST + 1, ENTRY)
         self._ring = np.zeros(1 << ring_log - 3, np.int64)
         self._g_buf = np.zeros(1 << G_BUF_LOG, np.uint8)
@@ -92,7 +92,7 @@ class Proxy:
         record["ring"], record["mask"] = address_of(self._ring), (1 << ring_log) - 1
         record["log"], record["g_log"] = ring_log, G_BUF_LOG
         record["g_buf"], record["g_mask"] = address_of(self._g_buf), (1 << G_BUF_LOG) - 1
-        record["bases"], record["epochs"] = address_of(self._bases), address_of(self._epochs)
+        record["bases"] = address_of(self._bases)
         record["n_pes"], record["my_pe"] = len(bases), my_pe
         record["heap_bytes"], record["registered"] = heap_bytes, ranges.address
         record["entries"] = address_of(self._entries)

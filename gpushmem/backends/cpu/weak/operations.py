@@ -401,7 +401,7 @@ def put_in_order(pe, qps):
 @device
 def set_of(qps):
     """The set of the queue pairs in an array."""
-    check_qps(qps)
+    check_qps(address_of(qps), size_of(qps))
     found = 0
     for k in range(size_of(qps)):
         qp = load_element(qps, address_of(qps) + k * itemsize_of(qps))
