@@ -80,9 +80,10 @@ ROOMS = {
     "simt/bitcode": [
         "simt/intrinsics", "simt/compiler", "simt/base", "artifacts", "store", "errors",
     ],
+    "simt/blocks": ["simt/compiler", "simt/base", "artifacts"],
     "simt/grid": [
-        "simt/bitcode", "simt/intrinsics", "simt/compiler", "simt/base", "artifacts", "store",
-        "errors",
+        "simt/blocks", "simt/bitcode", "simt/intrinsics", "simt/compiler", "simt/base", "artifacts",
+        "store", "errors",
     ],
     "simt/run": ["simt/grid", "simt/compiler", "simt/base", "artifacts", "settings", "errors"],
     "simt/numba_cuda": [

@@ -1,16 +1,31 @@
 """Launching kernels on the engine."""
 
+import numpy as np
 import pytest
 
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.simt.run.kernel import Kernel
 
 
-def launch(function, grid, block, *args, shared=0, **options):
-    """Compile and run a kernel; return what ran its threads."""
-    running = Kernel(function, **options).prepare(shape_of(grid, block, shared), args)
+def launch(function, grid, block, *args, shared=0, twice=True, **options):
+    """Compile and run a kernel; return what ran its threads.
+
+    One that waits is run twice, in lockstep and on fibers, which must leave the same in all arrays,
+    or only in lockstep if not `twice`.
+    """
+    shape = shape_of(grid, block, shared)
+    first = [a.copy() if isinstance(a, np.ndarray) else a for a in args]
+    running = Kernel(function, **options).prepare(shape, tuple(first))
+    if running.entry.kind != "lockstep" or not twice:
+        running = Kernel(function, **options).prepare(shape, args)
+        running()
+        return running.entry.kind
     running()
-    return running.entry.kind
+    again = Kernel(function, lockstep=False, **options).prepare(shape, args)
+    again()
+    for before, after in zip(first, args, strict=True):
+        np.testing.assert_array_equal(before, after)
+    return again.entry.kind
 
 
 @pytest.fixture

@@ -40,7 +40,8 @@ def test_random_kernels_use_all_ways():
     assert {p.mode for p in programs} == {"none", "block", "any"}
     assert {o for p in programs for o in p.options} == {"fastmath", "debug"}
     assert {name for p in programs for name in check.ways(p)} == {
-        "as it is", "on fibers", "between barriers", "kept on disk", "loaded from disk"
+        "as it is", "on fibers", "in lockstep", "between barriers", "kept on disk",
+        "loaded from disk",
     }  # fmt: skip
 
 

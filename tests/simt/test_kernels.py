@@ -15,15 +15,17 @@ from gpushmem.simt.run.kernel import Kernel
 from gpushmem.simt.run.stream import Device
 
 
-def launch(function, grid, block, *args, shared=0, **options):
-    """Compile and run a kernel; return what ran its threads."""
+def launch(function, grid, block, *args, shared=0, kind="", **options):
+    """Compile and run a kernel, as fibers if that is its `kind`; return what ran its threads."""
+    if kind == "fibers":
+        options["lockstep"] = False
     running = Kernel(function, **options).prepare(shape_of(grid, block, shared), args)
     running()
     return running.entry.kind
 
 
 # Kernels that never wait, wait only for their block's barrier, and wait for something else.
-KINDS = ["loops", "blocks", "fibers"]
+KINDS = ["loops", "blocks", "lockstep", "fibers"]
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -56,7 +58,7 @@ def test_three_dimensions_and_gridsize():
 
 @every_kind
 def test_indices_are_those_of_cuda(kind):
-    barrier, warp = kind == "blocks", kind == "fibers"
+    barrier, warp = kind == "blocks", kind in ("lockstep", "fibers")
 
     def indices(out):
         if barrier:
@@ -72,7 +74,7 @@ def test_indices_are_those_of_cuda(kind):
 
     grid, block = (2, 3, 2), (4, 2, 3)
     out = np.zeros(math.prod(grid) * math.prod(block), np.int64)
-    assert launch(indices, grid, block, out) == kind
+    assert launch(indices, grid, block, out, kind=kind) == kind
     n = math.prod(block)
     np.testing.assert_array_equal(out, [1000 * (i // n) + i % n for i in range(out.size)])
 
@@ -138,7 +140,7 @@ def test_shared_memory_is_per_block_when_blocks_run_together():
 
 @every_kind
 def test_local_arrays_are_per_thread(kind):
-    barrier, warp = kind == "blocks", kind == "fibers"
+    barrier, warp = kind == "blocks", kind in ("lockstep", "fibers")
 
     def permute(out):
         mine = cuda.local.array(4, int32)
@@ -203,13 +205,13 @@ def test_device_functions_of_both_decorators_take_the_context():
         out[index()] = meet_and_double(index())
 
     out = np.zeros(64, np.int64)
-    assert launch(use, 2, 32, out) == "fibers", "a wait inside a device function counts"
+    assert launch(use, 2, 32, out) == "lockstep", "a wait inside a device function counts"
     np.testing.assert_array_equal(out, 2 * np.arange(64))
 
 
 @every_kind
 def test_print(capfd, kind):
-    barrier, warp = kind == "blocks", kind == "fibers"
+    barrier, warp = kind == "blocks", kind in ("lockstep", "fibers")
 
     @cuda.jit(device=True)
     def show(x):
@@ -224,7 +226,7 @@ def test_print(capfd, kind):
             print(cuda.threadIdx.x, x[cuda.threadIdx.x], "text")
             show(x[0])
 
-    assert launch(printing, 1, 8, np.arange(8) + 0.5) == kind
+    assert launch(printing, 1, 8, np.arange(8) + 0.5, kind=kind) == kind
     assert capfd.readouterr().out == "".join(
         f"{t} {t}.500000 text\nx is 0.500000\n" for t in range(3)
     )
@@ -301,7 +303,7 @@ def test_exceptions_name_kernel_block_thread_and_line():
 
 @every_kind
 def test_index_checks_with_debug_name_the_thread_and_the_line(kind):
-    barrier, warp = kind == "blocks", kind == "fibers"
+    barrier, warp = kind == "blocks", kind in ("lockstep", "fibers")
 
     def outside(x):
         if barrier:

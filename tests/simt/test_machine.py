@@ -222,7 +222,7 @@ def atomic_kernel(ops, dtype, place, size):
     shared = cuda.shared.array({0 if place == "dynamic" else flat}, dtype)
     for k in range(i, {flat}, {size}):
         shared[k] = target[k // 3, k % 3]
-    {"cuda.syncwarp()" if place == "fibers" else ""}
+    {"cuda.syncwarp()" if place == "lockstep" else ""}
     cuda.syncthreads()"""
         end = f"""
     cuda.syncthreads()
@@ -245,9 +245,10 @@ def gather_atomics(cases, dtype, place):
     blocks = 2 if place == "global" else 1
     kernel = atomic_kernel([op for op, *_ in cases], dtype, place, values.shape[1])
     nbytes = target.nbytes if place == "dynamic" else 0
-    kind = launch(kernel, blocks, values.shape[1] // blocks, target, old, values, shared=nbytes)
+    threads = values.shape[1] // blocks
+    kind = launch(kernel, blocks, threads, target, old, values, shared=nbytes, twice=False)
     if place != "global":
-        assert kind == ("fibers" if place == "fibers" else "blocks")
+        assert kind == ("lockstep" if place == "lockstep" else "blocks")
     np.testing.assert_array_equal(target[:, :2], start[:, :2])
     return target[:, 2], old
 
@@ -257,7 +258,7 @@ def gather_atomics(cases, dtype, place):
     [
         *((dtype, "global") for dtype in ("i4", "u4", "i8", "u8", "f4", "f8")),
         *((dtype, "shared") for dtype in ("i4", "u8", "f4")),
-        ("i8", "dynamic"), ("f8", "fibers"),
+        ("i8", "dynamic"), ("f8", "lockstep"),
     ],
 )  # fmt: skip
 def test_atomics_on_every_dtype(dtype, place):

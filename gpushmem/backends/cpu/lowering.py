@@ -77,7 +77,7 @@ from gpushmem.simt.compiler.groups import (
     release,
     warp_group,
 )
-from gpushmem.simt.compiler.kept import KeptDispatcher
+from gpushmem.simt.compiler.kept import ITSELF, KeptDispatcher
 from gpushmem.simt.compiler.primitives import fail_if, text_word, user_word
 from gpushmem.simt.compiler.target import bind, call_device, device
 
@@ -220,12 +220,19 @@ def _in_scope(op: Op, body: Any, which: str = "") -> Any:
     # What others observe is not in the package's source, which the store's key has.
     ours = not any(is_users(generate.__module__) for generate in observing)
     label = " ".join(["cpu", op.name, which, *(generate.__module__ for generate in observing)])
-    made = partial(KeptDispatcher, label=label) if ours else device
+    # A wait is over for all threads that wait for the same at once.
+    together = ITSELF if op.plain in waits.BODIES else None
+
+    def made(function: Any, label: str = label) -> Any:
+        return KeptDispatcher(function, label, together) if ours else device(function)
+
     if op.scope == THREAD and not op.facts.meets and not is_observed(op):
         return made(body)
     inner = one_at_a_time(op, body) if op.facts.meets else _taking_a_tuple(body)
     inner = observed(op, parameters, inner)
     if op.scope != THREAD:
+        if op.scope == BLOCK and is_plain(op, body):
+            together = made(with_signature(op.name, parameters.values(), inner), f"{label} for all")
         inner = _once(op, f"{op.name}:{which}:{' '.join(parameters)}", inner)
     return made(with_signature(op.name, parameters.values(), inner))
 
@@ -279,6 +286,12 @@ def _once(op: Op, label: str, body: Any) -> Any:
         return call
     calls, called = before or nothing_more, after or nothing_more
     return observed_
+
+
+def is_plain(op: Op, body: Any) -> bool:
+    """Whether a call by all threads of a scope is one by any of them, and nothing more."""
+    followed = group_calls(op) is not None or group_called(op) is not None
+    return by_any_thread(op, body) is None and not followed
 
 
 @device

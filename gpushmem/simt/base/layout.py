@@ -65,18 +65,6 @@ WARP = _struct(
     ("fibers", "i8", 32),
 )
 
-BLOCK = _struct(
-    # A resident block of a kernel that waits. Its shared memory follows it.
-    ("next_free", "i8"),
-    ("next_made", "i8"),
-    ("shared", "i8"),
-    ("index", "i8"),
-    ("phase", "i8"),  # an observer's own
-    ("owed", "i8"),  # an embedder's own: the site of what must be undone before it ends; 0: nothing
-    ("all", GROUP),
-    ("warps", WARP, MAX_WARPS),
-)
-
 FIBER = _struct(
     # One thread of a resident block, a member of the launch's ring of runnable threads.
     ("sp", "i8"),
@@ -107,7 +95,26 @@ FIBER = _struct(
     ("looked", "i8"),  # where a function of a bitcode library has looked last, ...
     ("saw", "i8"),  # what it saw there,
     ("looks", "i8"),  # ... and how often it has looked
+    ("together", "i8"),  # whether its wait is that of all threads of the block
     ("thread", THREAD),
+)
+
+BLOCK = _struct(
+    # A resident block of a kernel that waits. Its shared memory follows it.
+    ("next_free", "i8"),
+    ("next_made", "i8"),
+    ("shared", "i8"),
+    ("index", "i8"),
+    ("phase", "i8"),  # an observer's own
+    ("owed", "i8"),  # an embedder's own: the site of what must be undone before it ends; 0: nothing
+    # Of threads in lockstep, see `blocks`:
+    ("frame", "i8"),  # their values, from one piece of code to the next; first their codes
+    ("stop", "i8"),  # the code at which those that run alone stop; -1: at barriers only
+    ("barrier", "i8"),  # whether there is one
+    ("moving", "i8"),  # how many run alone, each as a fiber of its own
+    ("parked", FIBER),  # stands for those that have a barrier before them
+    ("all", GROUP),
+    ("warps", WARP, MAX_WARPS),
 )
 
 POOL = _struct(
@@ -138,6 +145,13 @@ LAUNCH = _struct(
     ("run", "i8"),
     ("end_thread", "i8"),
     ("trampoline", "i8"),
+    # Of threads in lockstep: what one runs alone, and how such a fiber ends; what a block calls
+    # whose threads fall apart; bytes of a block's frame; C strings, barriers' sites by code.
+    ("lane_main", "i8"),
+    ("end_lane", "i8"),
+    ("fall_apart", "i8"),
+    ("frame_bytes", "i8"),
+    ("sites", "i8"),
     ("cancel", "i8"),  # set from outside: stop at the ring's next turn
     # C functions of a LAUNCH's address, 0: none; for an embedder:
     ("idle", "i8"),  # called in each turn of the ring in which no thread has moved

@@ -20,12 +20,15 @@ from gpushmem.simt.base.layout import BLOCK, FIBER, GROUP, WARP, offset, view
 from gpushmem.simt.base.native import load_acquire
 from gpushmem.simt.compiler.kept import outlined
 from gpushmem.simt.compiler.primitives import (
+    THREAD_OF,
+    as_thread,
     begin_wait,
     end_wait,
     fail_if,
     fail_with,
     fiber_word,
     pause,
+    site_word,
     thread_of,
 )
 from gpushmem.simt.compiler.target import device
@@ -42,12 +45,13 @@ __all__ = [
     "block_group",
     "check_lanes",
     "mark_of",
+    "park",
     "release",
     "warp_group",
 ]
 
 as_fiber, as_group, as_warp = view(FIBER), view(GROUP), view(WARP)
-BLOCK_ALL = offset(BLOCK, "all")
+BLOCK_ALL, BLOCK_PARKED = offset(BLOCK, "all"), offset(BLOCK, "parked")
 MEETING = -1  # FIBER.compare of a thread that waits for its group; `wanted`: which meeting it is
 CLAIMED = -(2**40)
 # Failures: threads are in different calls, or in one with different arguments; threads of the group
@@ -68,17 +72,18 @@ def warp_group():
 
 
 @device
-def arrive(address, what):
+def arrive(address, what, n=1):
     """Wait until every living thread of the group has arrived; True in one of them.
 
     That one acts for the group and must then call `release`; the others return after it. Threads
-    that have returned from the kernel do not count, also when they return while others wait.
+    that have returned from the kernel do not count, also when they return while others wait. One
+    may arrive for `n` that are in lockstep.
     """
     group = as_group(address)
     generation = group.generation
     if group.arrived == 0:
         group.first = fiber_word()
-    group.arrived += 1
+    group.arrived += n
     if group.arrived < group.alive:
         begin_wait(what, address, MEETING, generation, 8)
         while group.generation == generation and group.arrived < group.alive:
@@ -102,13 +107,35 @@ def release(address):
 @device
 def arrive_at_block(what):
     """`arrive` for a barrier of the block: fails if threads of it wait in a call."""
+    check_block(what)
+    return arrive(block_group(), what)
+
+
+@device
+def check_block(what):
+    """Fail if threads of the block, or of the warp, wait in a call."""
     fiber = as_fiber(fiber_word())
     address = fiber.block + BLOCK_ALL
     if as_group(address).mark != 0:
         apart(what, as_group(address).first)
     if as_group(fiber.warp).arrived > 0:
         apart(what, as_group(fiber.warp).first)
-    return arrive(address, what)
+
+
+@device
+def park(what):
+    """`arrive_at_block` of a thread that runs alone and ends as a fiber there: see `lanes`."""
+    check_block(what)
+    group = as_group(block_group())
+    if group.arrived == 0:
+        group.first = as_fiber(fiber_word()).block + BLOCK_PARKED
+        parked = as_fiber(group.first)
+        parked.what, parked.site, parked.compare = what, site_word(), MEETING
+        parked.address, parked.wanted = block_group(), group.generation
+        mine, shown = as_thread(fiber_word() + THREAD_OF), as_thread(group.first + THREAD_OF)
+        for axis in range(3):
+            shown.tid[axis] = mine.tid[axis]
+    group.arrived += 1
 
 
 # --- calls

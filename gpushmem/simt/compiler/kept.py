@@ -35,7 +35,17 @@ from gpushmem.simt.compiler.target import (
     simt_target,
 )
 
-__all__ = ["KeptDispatcher", "kept", "outlined"]
+__all__ = [
+    "BARRIER",
+    "ITSELF",
+    "ONCE",
+    "Barrier",
+    "KeptDispatcher",
+    "kept",
+    "kept_names",
+    "meetings",
+    "outlined",
+]
 
 
 class Code(NamedTuple):
@@ -52,12 +62,31 @@ class Code(NamedTuple):
     const_bytes: int
 
 
-class KeptDispatcher(SimtDispatcher):
-    """A device function whose meaning is given by `label`, and by the source of its package."""
+ITSELF = "itself"
 
-    def __init__(self, py_func: Any, label: str, **options: Any) -> None:
+
+class Barrier(NamedTuple):
+    """Of a function in which a block's threads only meet: what one does that comes there alone."""
+
+    alone: Any
+
+
+# LLVM name of a kept function that waits -> how the threads of a block call it together, and the
+# function that they call then: see `blocks.meetings`, which has the numbers.
+meetings: dict[str, tuple[int, str]] = {}
+BARRIER, ONCE = range(2)
+
+
+class KeptDispatcher(SimtDispatcher):
+    """A device function whose meaning is given by `label`, and by the source of its package.
+
+    `together` is how all threads of a block call it that are in lockstep, with the same arguments:
+    a function that is called once for all, ITSELF, or a `Barrier`.
+    """
+
+    def __init__(self, py_func: Any, label: str, together: Any = None, **options: Any) -> None:
         super().__init__(py_func, options)
-        self.label = label
+        self.label, self.together = label, together
 
     def compile_device(self, args: Any, return_type: Any = None) -> Any:
         """Compile for Numba types `args`, or take what has been kept.
@@ -71,11 +100,25 @@ class KeptDispatcher(SimtDispatcher):
                 if digest is None:
                     return super().compile_device(args)
                 made = _linkable(self._code(args, digest))
+                self._meet(made, args)
                 self.overloads[args] = made
                 made.target_context.insert_user_function(
                     made.entry_point, made.fndesc, [made.library]
                 )
             return self.overloads[args]
+
+    def _meet(self, made: Any, args: Any) -> None:
+        """Enter how threads call the function together; have its code linked, too."""
+        name, together = made.fndesc.llvm_func_name, self.together
+        if together == ITSELF:
+            meetings[name] = ONCE, name
+        elif together is not None:
+            how, other = (
+                (BARRIER, together.alone) if isinstance(together, Barrier) else (ONCE, together)
+            )
+            called = other.compile_device(args)
+            made.library.add_linking_library(called.library)
+            meetings[name] = how, called.fndesc.llvm_func_name
 
     def _code(self, args: Any, digest: bytes) -> Code:
         machine, known = simt_target.target_context.codegen().magic_tuple(), extensions()
@@ -105,7 +148,7 @@ def outlined(py_func: Any, label: str | None = None) -> Any:
     return KeptDispatcher(py_func, label or f"{py_func.__module__}.{py_func.__qualname__}")
 
 
-_names: set[str] = set()  # of kept functions that this process knows, in LLVM code
+kept_names: set[str] = set()  # of kept functions that this process knows, in LLVM code
 
 
 def _merged(cres: Any, key: str) -> Code:
@@ -114,13 +157,14 @@ def _merged(cres: Any, key: str) -> Code:
     module = cres.library.linked()
     entry = module.get_function(cres.fndesc.llvm_func_name)
     entry.name = f"{entry.name}.{key[:16]}"
+    entry.linkage = Linkage.weak_odr  # linked also where nothing calls it: see `meetings`
     shared = {entry.name}
     for value in [*module.functions, *module.global_variables]:
         if value.is_declaration:
             for prefix in (SHARED, OBSERVED):  # places, which `entry` tells apart by their names
                 if value.name.startswith(prefix):
                     value.name = f"{prefix}{key[:16]}.{value.name.removeprefix(prefix)}"
-        elif value.name in _names:
+        elif value.name in kept_names:
             shared.add(value.name)
         elif value.name != entry.name and not value.name.startswith(FAILURE):
             value.linkage = Linkage.internal
@@ -143,7 +187,7 @@ def _linkable(code: Code) -> Any:
     """The result of compiling it, as Numba calls functions."""
     context, signature = simt_target.target_context, code.signature
     exceptions.update(code.exceptions)
-    _names.update(code.shared)
+    kept_names.update(code.shared)
     library = SimtLibrary(context.codegen(), code.name)
     library.bitcode.append(code.bitcode)
     library.codes |= code.exceptions.keys()

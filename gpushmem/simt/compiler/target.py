@@ -66,6 +66,7 @@ from gpushmem.simt.base.gpu_model import COMPUTE_CAPABILITY
 from gpushmem.simt.base.native import i8p, i64, twins
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.polling import polling_latches
+from gpushmem.simt.compiler.symbols import TRIPS
 
 __all__ = [
     "SHIM",
@@ -444,8 +445,22 @@ class SimtLower(CUDALower):
         observe, builder.simt_observe = builder.simt_observe, None  # the counter is the thread's
         builder.simt_counting = expr.op == "iternext" and over.yield_type.signed
         value = super().lower_expr(resty, expr)
+        if expr.op == "getiter" and over.dtype in (types.int32, types.int64):
+            self._count(resty, value)
         builder.simt_counting, builder.simt_observe = False, observe
         return value
+
+    def _count(self, kind: Any, value: ir.Value) -> None:
+        """Let the number of turns of a range loop be a call that says what range it is."""
+        builder = self.builder
+        of_range = cgutils.create_struct_proxy(kind)(self.context, builder, value=value)
+        ends = [builder.load(of_range.iter), of_range.stop, of_range.step]
+        fnty = ir.FunctionType(i64, [i64] * 3)
+        trips = cgutils.get_or_insert_function(builder.module, fnty, TRIPS)
+        trips.attributes.update(("readnone", "nounwind"))
+        count = builder.call(trips, [v if v.type == i64 else builder.sext(v, i64) for v in ends])
+        width = of_range.stop.type
+        builder.store(count if width == i64 else builder.trunc(count, width), of_range.count)
 
     def delvar(self, name: str) -> None:
         """Nothing to do: Numba clears variables for reference counting."""

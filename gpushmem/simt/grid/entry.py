@@ -27,9 +27,11 @@ from gpushmem.artifacts.shape import MAX_THREADS
 from gpushmem.errors import BackendUnavailable
 from gpushmem.simt.base import fiber, printing
 from gpushmem.simt.base.externals import suppliers, supply
-from gpushmem.simt.base.layout import LAUNCH, SPREAD, THREAD
+from gpushmem.simt.base.layout import BLOCK as BLOCK_FIELDS
+from gpushmem.simt.base.layout import FIBER, LAUNCH, SPREAD, THREAD
 from gpushmem.simt.base.native import i8p, i64
 from gpushmem.simt.bitcode import declared as _declared  # noqa: F401  (it fills INTRINSICS)
+from gpushmem.simt.blocks.transform import BLOCK, LANE, SITES, Lockstep, in_lockstep
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.primitives import (
     DYNAMIC_START,
@@ -38,7 +40,7 @@ from gpushmem.simt.compiler.primitives import (
     record_failure,
     store_field,
 )
-from gpushmem.simt.compiler.symbols import OBSERVED, SHARED
+from gpushmem.simt.compiler.symbols import OBSERVED, OWN, SHARED, TRIPS
 from gpushmem.simt.compiler.target import (
     SimtCallConv,
     compile_function,
@@ -61,10 +63,14 @@ class Entry:
     """A kernel compiled for one signature."""
 
     call: Any  # call(launch_address), without the GIL
-    kind: str  # how threads run: as "loops", "blocks" (loops between barriers) or "fibers"
+    # How threads run: as "loops", "blocks" (loops between barriers), in "lockstep" (loops between
+    # waits) or as "fibers".
+    kind: str
+    reason: str  # why as fibers
     shared_bytes: int  # static shared memory per block
     dynamic_start: int  # where the dynamic shared memory begins
     local_bytes: int  # local arrays and variables per thread
+    frame_bytes: int  # of what lives longer than a piece of code, per thread, in lockstep
     const_bytes: int
     observed: int  # places that the observer has
     cooperative: bool  # may synchronise the grid
@@ -76,9 +82,17 @@ class Entry:
     code: bytes  # object code
     bitcode: bytes = field(default=b"", compare=False)  # before that; of one compiled here
 
+    @property
+    def waits(self) -> bool:
+        """Whether it needs the scheduler."""
+        return self.kind in ("fibers", "lockstep")
+
     def assembly(self) -> str:
         """The machine code as text."""
         return str(_codegen()._tm.emit_assembly(llvm.parse_bitcode(self.bitcode)))
+
+
+LINKED = (Linkage.linkonce_odr, Linkage.weak_odr)
 
 
 class EntryLibrary(CPUCodeLibrary):
@@ -98,7 +112,7 @@ class EntryLibrary(CPUCodeLibrary):
     def _optimize_final_module(self) -> None:
         module = self._final_module
         for value in [*module.functions, *module.global_variables]:
-            linked_in = value.linkage == Linkage.linkonce_odr or value.name.startswith("simt.")
+            linked_in = value.linkage in LINKED or value.name.startswith("simt.")
             if linked_in and not value.is_declaration:
                 value.linkage = "internal"
         super()._optimize_final_module()
@@ -132,20 +146,27 @@ def build(
     args: tuple[Any, ...],
     return_type: Any = None,
     report: bool = True,
+    lockstep: bool = True,
     **options: Any,
 ) -> tuple[Any, Entry]:
     """Compile a kernel for Numba types `args`; returns Numba's compile result and the entry.
 
     Without `report`, a thread that raises an exception just ends, as on a GPU without debugging.
+    Without `lockstep`, threads of a kernel that waits are fibers: the better for blocks of one.
     """
     with compiling():  # LLVM's modules and ours are used by one thread at a time
-        return _build_fitting(py_func, args, return_type, report, options)
+        return _build_fitting(py_func, args, return_type, report, lockstep, options)
 
 
 def _build_fitting(
-    py_func: Any, args: tuple[Any, ...], return_type: Any, report: bool, options: dict[str, Any]
+    py_func: Any,
+    args: tuple[Any, ...],
+    return_type: Any,
+    report: bool,
+    lockstep: bool,
+    options: dict[str, Any],
 ) -> tuple[Any, Entry]:
-    """Try loops between barriers first; fall back to fibers."""
+    """Try loops between barriers first, then lockstep; fall back to fibers."""
     if has_barriers(py_func) and observer.current() is None:
         try:
             cres = compile_function(py_func, args, return_type, pipeline=FissionCompiler, **options)
@@ -156,12 +177,23 @@ def _build_fitting(
             pass
     cres = compile_function(py_func, args, return_type, **options)
     body = cres.library.linked()
-    return cres, _build(cres, body, _Fibers if _waits(body) else _Loops, report)
+    if not _waits(body):
+        return cres, _build(cres, body, _Loops, report)
+    reason = "its blocks have one thread"
+    if lockstep:
+        try:
+            if observer.current() is not None:
+                raise Unfit("each access is observed, with its thread")
+            name = cres.fndesc.mangled_name
+            return cres, _build(cres, in_lockstep(body, name), _Lockstep, report)
+        except Unfit as error:
+            reason = str(error)
+    return cres, _build(cres, cres.library.linked(), _Fibers, report, reason)
 
 
 def freeze(entry: Entry) -> dict[str, Any]:
     """An entry as data that can be pickled: object code, and what its status codes mean."""
-    fields = {k: getattr(entry, k) for k in Entry.__dataclass_fields__ if k not in OWN}
+    fields = {k: getattr(entry, k) for k in Entry.__dataclass_fields__ if k not in OF_PROCESS}
     return {"fields": fields, "exceptions": {code: exceptions[code] for code in entry.codes}}
 
 
@@ -175,7 +207,7 @@ def thaw(frozen: dict[str, Any]) -> Entry:
         return Entry(call=_loaded(fields["code"], fields["name"]), **fields)
 
 
-OWN = ("call", "bitcode")  # what an Entry has for the process that compiled it
+OF_PROCESS = ("call", "bitcode")  # what an Entry has for the process that compiled it
 
 
 def _waits(body: Any) -> bool:
@@ -183,10 +215,13 @@ def _waits(body: Any) -> bool:
 
 
 @core_lock
-def _build(cres: Any, body: Any, kind: type[_Entry], report: bool) -> Entry:
+def _build(cres: Any, body: Any, kind: type[_Entry], report: bool, reason: str = "") -> Entry:
     """Link a compiled body with an entry of some kind, and turn it into machine code."""
     printing.install()
-    if kind is _Fibers:
+    frame_bytes = 0
+    if isinstance(body, Lockstep):
+        body, frame_bytes = body.module, body.frame_bytes
+    if kind in (_Fibers, _Lockstep):
         fiber.install()  # the linker must know simt_switch
     placed, shared_bytes = _placements(body)
     observed = [gv.name for gv in body.global_variables if gv.name.startswith(OBSERVED)]
@@ -200,6 +235,7 @@ def _build(cres: Any, body: Any, kind: type[_Entry], report: bool) -> Entry:
         _define_constant(module, constant, start)
     dynamic_start = -(-shared_bytes // AREA_ALIGN) * AREA_ALIGN
     _define_constant(module, DYNAMIC_START, dynamic_start)
+    _define_markers(module)
     kind(simt_target.target_context, module, cres.fndesc, name, report).make()
     library = EntryLibrary(_codegen(), name, body._context)
     for part in (llvm.parse_assembly(str(module), body._context), body):
@@ -209,6 +245,8 @@ def _build(cres: Any, body: Any, kind: type[_Entry], report: bool) -> Entry:
     return Entry(
         call=_loaded(library.code, name),
         kind=kind.kind,
+        reason=reason,
+        frame_bytes=frame_bytes,
         shared_bytes=shared_bytes,
         dynamic_start=dynamic_start,
         local_bytes=sum(lib.local_bytes for lib in cres.library.everything()),
@@ -253,6 +291,27 @@ def _define_constant(module: ir.Module, name: str, value: int) -> None:
     gv = ir.GlobalVariable(module, i64, name)
     gv.global_constant = True
     gv.initializer = i64(value)
+
+
+def _define_markers(module: ir.Module) -> None:
+    """Define the functions of which only their names said something."""
+    own = ir.Function(module, ir.FunctionType(i8p, [i8p]), OWN)
+    builder = ir.IRBuilder(own.append_basic_block("entry"))
+    builder.ret(own.args[0])
+    trips = ir.Function(module, ir.FunctionType(i64, [i64] * 3), TRIPS)
+    builder = ir.IRBuilder(trips.append_basic_block("entry"))
+    start, stop, step = trips.args
+    diff, zero = builder.sub(stop, start), i64(0)
+    ahead = builder.icmp_signed(">", diff, zero)
+    with builder.if_then(builder.xor(ahead, builder.icmp_signed(">", step, zero))):
+        builder.ret(zero)
+        builder.position_at_end(builder.append_basic_block("unreachable"))
+    rest = builder.srem(diff, step)
+    rest = builder.select(ahead, rest, builder.neg(rest))
+    more = builder.zext(builder.icmp_signed(">", rest, zero), i64)
+    builder.ret(builder.add(builder.sdiv(diff, step), more))
+    for function in (own, trips):
+        function.attributes.add("alwaysinline")
 
 
 class _Entry:
@@ -304,6 +363,12 @@ class _Entry:
         status, _ = self.conv.call_function(
             hide, self.body, types.none, self.argtypes, args, (thread, site)
         )
+        return self.note(builder, thread, site, status)
+
+    def note(
+        self, builder: ir.IRBuilder, thread: ir.Value, site: ir.Value, status: Any
+    ) -> ir.Value:
+        """Note a failure; return whether there is one."""
         if not self.report:
             launch = builder.inttoptr(load_field(builder, THREAD, thread, "launch"), i8p)
             failed = load_field(builder, LAUNCH, launch, "failed")
@@ -419,5 +484,44 @@ class _Fibers(_Entry):
         (thread,) = main.args
         launch = builder.inttoptr(load_field(builder, THREAD, thread, "launch"), i8p)
         self.run_thread(builder, thread, self.arguments(builder, launch), site)
+        builder.ret_void()
+        return main
+
+
+class _Lockstep(_Fibers):
+    """Blocks as fibers: `thread_main` runs one, `lane_main` a thread that is out of step."""
+
+    kind = "lockstep"
+
+    def fill(self, builder: ir.IRBuilder, launch: ir.Value, site: ir.Value) -> None:
+        name, of_all = self.body.name, self.body.function_type
+        lane = self._main(f"{name}.{LANE}", of_all, site, "lane")
+        self.block = f"{name}.{BLOCK}", of_all
+        store_field(builder, LAUNCH, launch, "lane_main", builder.ptrtoint(lane, i64))
+        sites = ir.GlobalVariable(self.module, ir.ArrayType(i8p, 0), f"{name}{SITES}")
+        sites.global_constant = True
+        store_field(builder, LAUNCH, launch, "sites", builder.ptrtoint(sites, i64))
+        super().fill(builder, launch, site)
+
+    def thread_main(self, site: ir.Value) -> ir.Function:
+        return self._main(*self.block, site, "thread")
+
+    def _main(self, name: str, kind: Any, site: ir.Value, what: str) -> ir.Function:
+        """A C function of a THREAD that calls one of the two that the kernel has become."""
+        fnty = ir.FunctionType(ir.VoidType(), [i8p])
+        main = ir.Function(self.module, fnty, f"{self.function.name}.{what}")
+        main.linkage = "internal"
+        builder = ir.IRBuilder(main.append_basic_block("entry"))
+        (thread,) = main.args
+        launch, fiber_ = (
+            builder.inttoptr(load_field(builder, THREAD, thread, field), i8p)
+            for field in ("launch", "fiber")
+        )
+        block = builder.inttoptr(load_field(builder, FIBER, fiber_, "block"), i8p)
+        frame = builder.inttoptr(load_field(builder, BLOCK_FIELDS, block, "frame"), i8p)
+        flat = self.slots.as_arguments(builder, self.arguments(builder, launch))
+        memory = builder.bitcast(frame, kind.args[0])
+        status = builder.call(ir.Function(self.module, kind, name), [memory, thread, site, *flat])
+        self.note(builder, thread, site, self.conv._get_return_status(builder, status))
         builder.ret_void()
         return main

@@ -14,8 +14,9 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from gpushmem.simt.base.native import i64
+from gpushmem.simt.base.native import i8p, i64
 from gpushmem.simt.compiler.primitives import dynamic_start, thread_field
+from gpushmem.simt.compiler.symbols import OWN
 from gpushmem.simt.compiler.target import INTRINSICS
 
 __all__ = ["update"]
@@ -50,8 +51,9 @@ def atomic_rmw(builder: Any, op: str, pointer: Any, value: Any, ordering: str) -
     offset = builder.sub(builder.ptrtoint(pointer, i64), thread_field(builder, "shared"))
     with builder.if_else(builder.icmp_unsigned("<", offset, area)) as (inside, outside):
         with inside:
-            plain = builder.load(pointer)
-            builder.store(PLAIN[op](builder, plain, value), pointer)
+            mine = each_time(builder, pointer)
+            plain = builder.load(mine)
+            builder.store(PLAIN[op](builder, plain, value), mine)
             after_plain = builder.basic_block
         with outside:
             old = real()
@@ -60,6 +62,13 @@ def atomic_rmw(builder: Any, op: str, pointer: Any, value: Any, ordering: str) -
     result.add_incoming(plain, after_plain)
     result.add_incoming(old, after_real)
     return result
+
+
+def each_time(builder: Any, pointer: Any) -> Any:
+    """The same pointer, of which it cannot be said that threads in lockstep do the same there."""
+    function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(i8p, [i8p]), OWN)
+    function.attributes.update(("readnone", "nounwind"))
+    return builder.bitcast(builder.call(function, [builder.bitcast(pointer, i8p)]), pointer.type)
 
 
 INTRINSICS["atomicrmw"] = atomic_rmw

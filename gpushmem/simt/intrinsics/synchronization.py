@@ -28,9 +28,10 @@ from gpushmem.simt.compiler.groups import (
     as_group,
     block_group,
     check_lanes,
+    park,
     release,
 )
-from gpushmem.simt.compiler.kept import KeptDispatcher, kept
+from gpushmem.simt.compiler.kept import ITSELF, Barrier, KeptDispatcher, kept
 from gpushmem.simt.compiler.primitives import (
     LANE_MEETING,
     as_fiber,
@@ -72,6 +73,12 @@ SYNC, VOTE, MATCH_ANY, MATCH_ALL, SHUFFLE, ACTIVE = range(6)
 
 
 @kept
+def park_at_syncthreads():
+    park(text_word("syncthreads"))
+    return 0
+
+
+@kept(together=Barrier(park_at_syncthreads))
 def syncthreads():
     if arrive_at_block(text_word("syncthreads")):
         release(block_group())
@@ -117,6 +124,14 @@ BLOCK_REDUCTIONS = {
 
 
 @kept
+def grid_sync_of_block():
+    group = launch_word() + EVERYONE
+    if arrive(group, text_word("grid.sync"), as_group(block_group()).alive):
+        release(group)
+    return 0
+
+
+@kept(together=grid_sync_of_block)
 def grid_sync():
     group = launch_word() + EVERYONE
     if arrive(group, text_word("grid.sync")):
@@ -124,13 +139,13 @@ def grid_sync():
     return 0
 
 
-@kept
+@kept(together=ITSELF)
 def nanosleep(ns):
     poll(text_word("nanosleep"), 0, 8)
     return 0
 
 
-@kept
+@kept(together=ITSELF)
 def look_again():
     poll(text_word("a loop that reads memory"), 0, 8)
     return 0

@@ -58,24 +58,32 @@ class Kernel:
         self.name = py_func.__name__
         self.options = options
         self._entries: dict[tuple[Any, ...], entries.Entry] = {}
-        self._known: dict[tuple[Any, ...], tuple[Any, entries.Entry]] = {}  # by `_kind`s
+        # By the `_kind`s of the arguments, and whether blocks have several threads.
+        self._known: dict[tuple[Any, ...], tuple[Any, entries.Entry]] = {}
 
-    def compile(self, argtypes: tuple[Any, ...]) -> entries.Entry:
-        """Compile for Numba types `argtypes`, once; raises Numba's errors."""
+    def compile(self, argtypes: tuple[Any, ...], several: bool = True) -> entries.Entry:
+        """Compile for Numba types `argtypes`, once; raises Numba's errors.
+
+        A kernel that waits has other code for blocks of `several` threads than for blocks of one.
+        """
         observer.compiled_with.add(observer.name())
-        entry: entries.Entry | None = self._entries.get(argtypes)
+        key = argtypes, several
+        entry: entries.Entry | None = self._entries.get(key)
         if entry is None:
-            build = functools.partial(self._build, argtypes)
+            options = {"lockstep": several} | self.options
+            build = functools.partial(self._build, argtypes, options)
             if self.cache:
-                entry = sharing.compiled(self.py_func, argtypes, self.options, build)
+                entry = sharing.compiled(self.py_func, argtypes, options, build)
             else:
                 entry = build()
-        self._entries[argtypes] = entry
+        self._entries[key] = entry
+        if not entry.waits:
+            self._entries[argtypes, not several] = entry
         return entry
 
-    def _build(self, argtypes: tuple[Any, ...]) -> entries.Entry:
+    def _build(self, argtypes: tuple[Any, ...], options: dict[str, Any]) -> entries.Entry:
         try:
-            cres, entry = entries.build(self.py_func, argtypes, **self.options)
+            cres, entry = entries.build(self.py_func, argtypes, **options)
         except NumbaError as error:
             raise error.with_traceback(None) from None  # its message names the kernel's line
         if cres.signature.return_type not in (types.none, types.void):
@@ -90,11 +98,12 @@ class Kernel:
         expected = self.py_func.__code__.co_argcount
         if len(args) != expected:
             raise ArgumentError(f"kernel {self.name} takes {expected} arguments, got {len(args)}")
-        kinds = tuple(map(_kind, args))
+        several = shape.threads > 1
+        kinds = several, *map(_kind, args)
         known = None if None in kinds else self._known.get(kinds)
         if known is None:
             argtypes = types_of(self.py_func, args, _argument)
-            known = argtypes, self.compile(argtypes)
+            known = argtypes, self.compile(argtypes, several)
             if None not in kinds:
                 self._known[kinds] = known
         argtypes, entry = known
@@ -170,7 +179,9 @@ class Running:
             self.places = np.zeros(entry.observed * observer.PLACE_BYTES, np.uint8)
             launch["places"] = address_of(self.places)
             launch["local_bytes"] = entry.local_bytes
-        if entry.kind == "fibers":
+        if entry.waits:
+            pad = (shape.threads + 15) // 16 * 16
+            launch["frame_bytes"] = entry.frame_bytes * pad
             launch["max_resident"] = self._resident()
             for field, address in scheduler.addresses().items():
                 launch[field] = address
@@ -192,7 +203,7 @@ class Running:
         running.add(self)
         embedding.tell(self.name)
         try:
-            (self._run_fibers if self.entry.kind == "fibers" else self._run_loops)()
+            (self._run_fibers if self.entry.waits else self._run_loops)()
         finally:
             running.discard(self)
             embedding.tell(next((launch.name for launch in list(running)), ""))

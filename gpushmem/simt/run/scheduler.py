@@ -1,13 +1,13 @@
 """The scheduler of kernels that wait: fibers in a ring, blocks admitted when nothing else moves.
 
-Each thread of a resident block is a fiber, a member of one ring together with the scheduler
-itself. A thread that waits yields to the next in the ring (`primitives.pause`), so one turn
-of the ring polls every waiting thread once; the scheduler gets its turn between the last and the
-first. If no thread has moved since its previous turn, it admits the next block of the grid, and
-when `max_resident` blocks are there or none is left, it backs off: spin, yield the core, sleep.
-A grid that needs no block to wait for another thus runs one block at a time on warm stacks.
-Threads that keep meeting each other while they poll for another block count as moving, so a block
-is also admitted after PATIENCE turns.
+Each thread of a resident block is a fiber (or each block whose threads are in lockstep), a member
+of one ring together with the scheduler itself. A thread that waits yields to the next in the ring
+(`primitives.pause`), so one turn of the ring polls every waiting thread once; the scheduler gets
+its turn between the last and the first. If no thread has moved since its previous turn, it admits
+the next block of the grid, and when `max_resident` blocks are there or none is left, it backs off:
+spin, yield the core, sleep. A grid that needs no block to wait for another thus runs one block at a
+time on warm stacks. Threads that keep meeting each other while they poll for another block count as
+moving, so a block is also admitted after PATIENCE turns.
 
 Everything here runs on one operating-system thread per launch: the structures need no atomics.
 These functions are compiled for the plain CPU target and know nothing of kernels.
@@ -22,18 +22,7 @@ from numba import njit, types
 
 from gpushmem.simt.base import fiber as fibers
 from gpushmem.simt.base.gpu_model import LANES
-from gpushmem.simt.base.layout import (
-    BLOCK,
-    FIBER,
-    GROUP,
-    LAUNCH,
-    POOL,
-    SPREAD,
-    THREAD,
-    WARP,
-    offset,
-    view,
-)  # fmt: skip
+from gpushmem.simt.base.layout import BLOCK, LAUNCH, offset
 from gpushmem.simt.base.native import (
     c_function,
     call_address,
@@ -41,46 +30,52 @@ from gpushmem.simt.base.native import (
     libc_free,
     load_acquire,
     malloc,
-    mmap,
-    mprotect,
     sched_yield,
     simt_switch,
     store_release,
     usleep,
 )
+from gpushmem.simt.run.lockstep import end_lane, fall_apart, let_go, start_block
+from gpushmem.simt.run.threads import (
+    ALL,
+    EVERYONE,
+    FIBER_SLOT_BYTES,
+    GUARDED,
+    NO_MEMORY,
+    RING,
+    WARP_BYTES,
+    WARPS,
+    as_block,
+    as_fiber,
+    as_group,
+    as_launch,
+    as_pool,
+    as_thread,
+    as_warp,
+    leave_groups,
+    leave_ring,
+    reserve_threads,
+    start_group,
+    start_thread,
+)
 
-__all__ = ["CANCELLED", "FIBER_SLOT_BYTES", "NO_MEMORY", "OWED", "addresses"]
+__all__ = ["CANCELLED", "FIBER_SLOT_BYTES", "GUARDED", "NO_MEMORY", "OWED", "addresses"]
 
-PAGE = 4096
-GUARDED = 16 * 1024  # stacks with a guard page: each needs two of the 65,530 mappings Linux gives
 SPINS = 8  # idle turns before the core is offered to others
 YIELDS = 512  # ... before sleeping
 SLEEP_US = 100
+SOON, LATE = 2, 400  # idle turns before threads run ahead of others of their block: see `let_go`
 PATIENCE = 256  # turns after which another block is admitted although threads move
 PRIMES = 1_000_003, 1_000_033, 1_000_037, 1_000_039
-CANCELLED, NO_MEMORY = -1, -2  # values of LAUNCH.failed
+CANCELLED = -1  # a value of LAUNCH.failed
 OWED = 69  # ... with the site of what a block has not undone, see BLOCK: the embedder's trap
 
-as_launch, as_block, as_fiber = view(LAUNCH), view(BLOCK), view(FIBER)
-as_pool, as_group, as_warp, as_thread = view(POOL), view(GROUP), view(WARP), view(THREAD)
-
-RING = offset(LAUNCH, "ring")
 CLOCK = offset(LAUNCH, "clock")
 CANCEL = offset(LAUNCH, "cancel")
-ALL = offset(BLOCK, "all")
-WARPS = offset(BLOCK, "warps")
-THREAD_OF = offset(FIBER, "thread")
-WARP_BYTES = WARP.itemsize
-EVERYONE = offset(LAUNCH, "everyone")
+FRAME_ALIGN = 64
 BLOCK_BYTES = BLOCK.itemsize + 256  # what follows is shared memory, aligned to 256 bytes
-# A slot is: guard page, stack, FIBER. Slots begin at page boundaries; without a
-# shift from slot to slot, the hot ends of all stacks would compete for the same cache sets.
-COLOURS, COLOUR_BYTES = 16, 192
-FIBER_BYTES = (FIBER.itemsize + 63) // 64 * 64
-FIBER_SLOT_BYTES = PAGE + FIBER_BYTES + COLOURS * COLOUR_BYTES  # beside the stack
 
 i4 = types.intc
-READ_WRITE, PRIVATE_ANONYMOUS_NORESERVE = 3, 0x4022
 
 
 @njit
@@ -93,36 +88,6 @@ def now_ns(launch_address: int) -> int:
 
 
 @njit
-def grow(pool_address: int, count: int) -> bool:
-    """Add `count` stacks to the pool, each with a guard page below it while there are few."""
-    pool = as_pool(pool_address)
-    bytes_ = pool.slot_bytes
-    base = mmap(0, bytes_ * count, i4(READ_WRITE), i4(PRIVATE_ANONYMOUS_NORESERVE), i4(-1), 0)
-    if base == -1:
-        return False
-    for k in range(count):
-        if pool.made < GUARDED and mprotect(base + bytes_ * k, PAGE, i4(0)) != 0:
-            return False
-        address = base + bytes_ * (k + 1) - FIBER_BYTES - pool.made % COLOURS * COLOUR_BYTES
-        fiber = as_fiber(address)
-        fiber.stack_top = address // 64 * 64
-        fiber.next_free = pool.free
-        pool.free = address
-        pool.made += 1
-    return True
-
-
-@njit
-def reserve_threads(pool_address: int, n: int) -> bool:
-    """See to it that the pool has `n` free stacks."""
-    pool = as_pool(pool_address)
-    have, address = 0, pool.free
-    while address != 0 and have < n:
-        have, address = have + 1, as_fiber(address).next_free
-    return have == n or grow(pool_address, n - have)
-
-
-@njit
 def take_block(launch_address: int) -> int:
     """Memory for one resident block with its shared arrays; 0 if there is none."""
     launch = as_launch(launch_address)
@@ -130,71 +95,16 @@ def take_block(launch_address: int) -> int:
     if address != 0:
         launch.free_blocks = as_block(address).next_free
         return address
-    address = malloc(BLOCK_BYTES + launch.shared_bytes)
+    address = malloc(BLOCK_BYTES + launch.shared_bytes + FRAME_ALIGN + launch.frame_bytes)
     if address != 0:
         block = as_block(address)
         block.shared = (address + BLOCK_BYTES) // 256 * 256
+        block.frame = (
+            (block.shared + launch.shared_bytes + FRAME_ALIGN) // FRAME_ALIGN * FRAME_ALIGN
+        )
         block.next_made = launch.made_blocks
         launch.made_blocks = address
     return address
-
-
-@njit
-def start_group(address: int, n: int) -> None:
-    group = as_group(address)
-    group.arrived, group.alive, group.generation, group.votes = 0, n, 0, 0
-    group.size, group.mark, group.acted = n, 0, 0
-
-
-@njit
-def first_frame(launch_address: int, fiber_address: int) -> int:
-    """Lay out what `simt_switch` pops from a new stack; return its stack pointer."""
-    launch = as_launch(launch_address)
-    # Seven words are popped; the trampoline must then find the stack aligned to 16 bytes.
-    sp = as_fiber(fiber_address).stack_top - 7 * 8 - 16
-    store_release(sp + 8, launch.end_thread)  # r14
-    store_release(sp + 16, fiber_address + THREAD_OF)  # r13
-    store_release(sp + 24, launch.thread_main)  # r12
-    store_release(sp + 48, launch.trampoline)
-    return sp
-
-
-@njit
-def start_thread(launch_address: int, block_address: int, t: int) -> None:
-    """Put thread `t` of a block at the end of the ring, ready to run."""
-    launch, block = as_launch(launch_address), as_block(block_address)
-    pool = as_pool(launch.pool)
-    address = pool.free
-    fiber = as_fiber(address)
-    pool.free = fiber.next_free
-    fiber.what = fiber.clock = fiber.poll = fiber.looked = fiber.looks = 0
-    fiber.block = block_address
-    fiber.warp = block_address + WARPS + t // LANES * WARP_BYTES
-    fiber.lane = t % LANES
-    as_warp(fiber.warp).fibers[t % LANES] = address
-    fiber.sp = first_frame(launch_address, address)
-
-    thread = as_thread(address + THREAD_OF)
-    bx, by = launch.bdim[0], launch.bdim[1]
-    gx, gy = launch.gdim[0], launch.gdim[1]
-    thread.tid[0], thread.tid[1], thread.tid[2] = t % bx, t // bx % by, t // (bx * by)
-    b = block.index
-    thread.number = b * (bx * by * launch.bdim[2]) + t
-    thread.mark, thread.places = thread.number * SPREAD, launch.places
-    thread.bid[0], thread.bid[1], thread.bid[2] = b % gx, b // gx % gy, b // (gx * gy)
-    for axis in range(3):
-        thread.bdim[axis] = launch.bdim[axis]
-        thread.gdim[axis] = launch.gdim[axis]
-    thread.shared = block.shared
-    thread.dynamic_shared = launch.dynamic_shared
-    thread.user = launch.user
-    thread.launch = launch_address
-    thread.fiber = address
-
-    ring = as_fiber(launch_address + RING)
-    fiber.next, fiber.prev = launch_address + RING, ring.prev
-    as_fiber(ring.prev).next = address
-    ring.prev = address
 
 
 @njit
@@ -218,7 +128,7 @@ def admit(launch_address: int) -> bool:
     """Make the next block of the grid resident; False when memory has run out."""
     launch = as_launch(launch_address)
     n = launch.bdim[0] * launch.bdim[1] * launch.bdim[2]
-    if not reserve_threads(launch.pool, n):
+    if not reserve_threads(launch.pool, 1 if launch.lane_main != 0 else n):
         return False
     address = take_block(launch_address)
     if address == 0:
@@ -236,8 +146,12 @@ def admit(launch_address: int) -> bool:
         warp = as_warp(address + WARPS + w * WARP_BYTES)
         start_group(address + WARPS + w * WARP_BYTES, lanes)
         warp.living, warp.waiting = (1 << lanes) - 1, 0
+    if launch.lane_main != 0:
+        start_block(launch_address, address, n)
+        return True
     for t in range(n):
-        start_thread(launch_address, address, in_order(t, n, launch.seed))
+        thread = in_order(t, n, launch.seed)
+        start_thread(launch_address, address, thread, launch.thread_main, launch.end_thread)
     return True
 
 
@@ -249,15 +163,12 @@ def end_thread(thread_address: int) -> None:
     fiber, launch = as_fiber(address), as_launch(thread.launch)
     block = as_group(fiber.block + ALL)
     launch.progress += 1
-    block.alive -= 1
-    as_group(thread.launch + EVERYONE).alive -= 1
-    as_group(fiber.warp).alive -= 1
-    as_warp(fiber.warp).living &= ~(1 << fiber.lane)
-    as_fiber(fiber.prev).next = fiber.next
-    as_fiber(fiber.next).prev = fiber.prev
-    pool = as_pool(launch.pool)
-    fiber.next_free = pool.free
-    pool.free = address
+    if launch.lane_main != 0:  # all threads that had not ended alone
+        as_group(thread.launch + EVERYONE).alive -= block.alive
+        block.alive = 0
+    else:
+        leave_groups(address)
+    leave_ring(address)
     if block.alive == 0:
         owed = as_block(fiber.block).owed
         if owed != 0 and launch.failed == 0:
@@ -275,7 +186,7 @@ def end_thread(thread_address: int) -> None:
 
 @njit
 def abandon(launch_address: int) -> None:
-    """Give the stacks of all threads still in the ring back to the pool; none waits any more."""
+    """Give back the stacks of threads still in the ring, and all blocks; none waits any more."""
     launch = as_launch(launch_address)
     launch.timed = 0
     pool = as_pool(launch.pool)
@@ -286,6 +197,11 @@ def abandon(launch_address: int) -> None:
         fiber.next_free = pool.free
         pool.free = address
         address = following
+    address = launch.made_blocks
+    while address != 0:
+        following_block = as_block(address).next_made
+        libc_free(address)
+        address = following_block
 
 
 @njit
@@ -300,6 +216,14 @@ def back_off(launch_address: int, idle: int, polled: bool) -> None:
         usleep(types.uintc(SLEEP_US))
     elif idle > SPINS:
         sched_yield()
+
+
+@njit
+def runs_ahead(launch_address: int, idle: int) -> bool:
+    """Whether threads have been let go on alone, since nothing moves."""
+    if idle == SOON:
+        return let_go(launch_address, 0)
+    return idle == LATE and let_go(launch_address, 1)
 
 
 @njit
@@ -332,6 +256,8 @@ def run(launch_address: int) -> None:
             launch.idle_since = 0
         else:
             idle += 1
+            if launch.lane_main != 0 and runs_ahead(launch_address, idle):
+                idle = 0
             if launch.idle != 0:
                 call_address(launch.idle, launch_address)
             back_off(launch_address, idle, polled)
@@ -344,11 +270,6 @@ def run(launch_address: int) -> None:
     if launch.leave != 0:
         call_address(launch.leave, launch_address)
     abandon(launch_address)
-    address = launch.made_blocks
-    while address != 0:
-        following = as_block(address).next_made
-        libc_free(address)
-        address = following
 
 
 @cache
@@ -357,8 +278,9 @@ def addresses() -> dict[str, int]:
     symbols = fibers.install()
     compiled = {
         function.__name__: c_function(types.void(types.intp), function.py_func)
-        for function in (run, end_thread)
+        for function in (run, end_thread, end_lane)
     }
+    compiled["fall_apart"] = c_function(types.intp(*[types.intp] * 4), fall_apart.py_func)
     _keep.extend(compiled.values())
     return {"trampoline": symbols["simt_trampoline"]} | {
         name: function.address for name, function in compiled.items()

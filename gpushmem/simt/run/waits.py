@@ -7,16 +7,19 @@ to wait; a launch that hangs, the case this is for, is shown exactly.
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.simt.base.layout import FIBER, LAUNCH, offset
+from gpushmem.simt.base.layout import BLOCK, FIBER, LAUNCH, offset
+from gpushmem.simt.compiler.groups import MEETING
 from gpushmem.simt.run.kernel import Running, running
+from gpushmem.simt.run.lockstep import IN_STEP
 
 __all__ = ["Wait", "unstarted", "waits"]
 
@@ -40,7 +43,7 @@ class Wait:
 
 
 def _on_fibers() -> list[Any]:
-    return [launch for launch in list(running) if launch.entry.kind == "fibers"]
+    return [launch for launch in list(running) if launch.entry.waits]
 
 
 def waits() -> list[Wait]:
@@ -58,21 +61,80 @@ def unstarted() -> list[tuple[str, int, int]]:
 
 
 def _of(launch: Running) -> Iterator[Wait]:
+    if launch.entry.kind == "lockstep":
+        yield from _in_lockstep(launch)
+    else:
+        yield from _alone(launch)
+
+
+def _in_lockstep(launch: Running) -> Iterator[Wait]:
+    """Also threads for which one waits, and those at a barrier, which are no fibers."""
+    blocks: dict[int, tuple[int, ...]] = {}
+    waits = []
+    for wait, fiber in _records(launch):
+        blocks[int(fiber["block"])] = tuple(map(int, fiber["thread"]["bid"]))
+        if wait is None:
+            continue
+        if fiber["together"]:
+            waits += [replace(wait, thread=t) for t in _threads(launch)]
+        else:
+            waits.append(wait)
+    for address, bid in blocks.items():
+        waits += _parked(launch, address, bid)
+    seen: set[Any] = set()  # a ring that changes under us may show a thread twice
+    for wait in sorted(waits, key=lambda w: (w.block[::-1], w.thread[::-1])):
+        if (wait.block, wait.thread) not in seen:
+            seen.add((wait.block, wait.thread))
+            yield wait
+
+
+def _threads(launch: Running) -> Iterator[tuple[int, int, int]]:
+    x, y, z = map(int, launch.launch["bdim"][0])
+    return ((k % x, k // x % y, k // (x * y)) for k in range(x * y * z))
+
+
+def _parked(launch: Running, address: int, bid: tuple[int, ...]) -> Iterator[Wait]:
+    block = _at(BLOCK, address)
+    n = math.prod(map(int, launch.launch["bdim"][0]))
+    codes = (ctypes.c_int64 * n).from_address(int(block["frame"]))
+    sites, group = int(launch.launch["sites"][0]), address + offset(BLOCK, "all")
+    if block["stop"] == IN_STEP:
+        return
+    for thread, code in zip(_threads(launch), list(codes), strict=True):
+        if code & 1 or (block["barrier"] and code == block["stop"] and code > 0):
+            site = ctypes.c_int64.from_address(sites + 8 * (code >> 1)).value
+            yield Wait(
+                launch.name, bid, thread, "syncthreads", _text(site), group, MEETING,
+                int(block["all"]["generation"]), 8, _seconds(launch),
+            )  # fmt: skip
+
+
+def _seconds(launch: Running) -> float:
     idle_since = int(launch.launch["idle_since"][0])
-    seconds = (time.monotonic_ns() - idle_since) / 1e9 if idle_since else 0.0
+    return (time.monotonic_ns() - idle_since) / 1e9 if idle_since else 0.0
+
+
+def _alone(launch: Running) -> Iterator[Wait]:
+    return (wait for wait, _ in _records(launch) if wait is not None)
+
+
+def _records(launch: Running) -> Iterator[tuple[Wait | None, Any]]:
+    """The fibers of a launch, each with what it waits for."""
+    seconds = _seconds(launch)
     ring = address_of(launch.launch) + offset(LAUNCH, "ring")
     address = int(_at(FIBER, ring)["next"])
     for _ in range(MOST):
         if address in (0, ring):
             return
-        fiber = _at(FIBER, address)
+        fiber, wait = _at(FIBER, address), None
         if fiber["what"]:
             thread = fiber["thread"]
-            yield Wait(
+            wait = Wait(
                 launch.name, tuple(map(int, thread["bid"])), tuple(map(int, thread["tid"])),
                 _text(fiber["what"]), _text(fiber["site"]), int(fiber["address"]),
                 int(fiber["compare"]), int(fiber["wanted"]), int(fiber["width"]), seconds,
             )  # fmt: skip
+        yield wait, fiber
         address = int(fiber["next"])
 
 

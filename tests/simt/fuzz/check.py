@@ -89,7 +89,8 @@ def ways(program):
     random = Random(program.seed)
     some = {"as it is": ((), {})}
     if program.mode != "any" and random.random() < 0.35:
-        some["on fibers"] = (("cuda.syncwarp()",), {})
+        some["in lockstep"] = (("cuda.syncwarp()",), {})
+        some["on fibers"] = (("cuda.syncwarp()",), {"lockstep": False})
     if program.mode == "none":
         some["between barriers"] = (("cuda.syncthreads()",), {})
     if random.random() < 0.1:

@@ -1,0 +1,176 @@
+"""Common to the two functions that are made of a kernel: names, places, the beginning."""
+
+from __future__ import annotations
+
+import re
+
+from gpushmem.artifacts.shape import MAX_THREADS
+from gpushmem.simt.base.layout import BLOCK, FIBER, THREAD, offset
+from gpushmem.simt.blocks.analysis import Analysis
+from gpushmem.simt.blocks.code import EXIT, Inst, callee_of, substituted
+from gpushmem.simt.blocks.frame import Frame, size_of
+from gpushmem.simt.blocks.meetings import BARRIER
+
+__all__ = ["EXITED", "PARKED", "Emitter", "resume_codes"]
+
+EXITED, PARKED = 0, 1  # codes: a thread that has returned; a bit: it stands at a barrier
+
+
+def resume_codes(analysis: Analysis) -> dict[str, int]:
+    """The labels at which a thread may go on alone, or join the others: their codes."""
+    labels = [analysis.function.entry]
+    for label in analysis.deciders:
+        labels += [*analysis.flow.follows[label], analysis.flow.post_dominator[label]]
+    for label in analysis.cuts:
+        labels += [label, analysis.function.blocks[label].cut.follows]
+    known = dict.fromkeys(label for label in labels if label != EXIT)
+    return {label: 2 * (k + 1) for k, label in enumerate(known)} | {EXIT: EXITED}
+
+
+class Emitter:
+    """Writes one function."""
+
+    def __init__(
+        self, analysis: Analysis, frame: Frame, codes: dict[str, int], suffix: str
+    ) -> None:
+        self.analysis, self.frame, self.codes = analysis, frame, codes
+        self.function, self.flow = analysis.function, analysis.flow
+        self.blocks = self.function.blocks
+        self.lines: list[str] = []
+        self.start: list[str] = []  # of the function
+        self.places: dict[str, str] = {}  # value -> the address of its place
+        self.count = 0
+        (self.memory, _), (self.thread, _), *_ = self.function.args
+        self.suffix = suffix
+
+    # --- text
+
+    def put(self, text: str) -> None:
+        self.lines.append(f"  {text}")
+
+    def label(self, name: str) -> None:
+        self.lines.append(f"{name[1:]}:")
+
+    def fresh(self, hint: str = "v") -> str:
+        self.count += 1
+        return f"%{hint}.{self.suffix}{self.count}"
+
+    def head(self) -> str:
+        """The first line, with the function's new name."""
+        head = re.sub(r"^define [^@]*?(\w+) @", r"define weak_odr \1 @", self.function.head)
+        return re.sub(
+            r'@("?)([^"(]*)("?)\(', lambda m: f"@{m[1]}{m[2]}.{self.suffix}{m[3]}(", head, count=1
+        )
+
+    def text(self, first: str) -> str:
+        """The function as text; its code begins at `first`."""
+        return "\n".join(
+            [self.head(), "simt.start:", *self.start, f"  br label {first}", *self.lines, "}", ""]
+        )
+
+    def begin(self) -> None:
+        """Load what is asked for everywhere: the block's extents, and how many threads it has."""
+        self.count_threads()
+
+    def count_threads(self) -> None:
+        self.extents = []
+        for axis, name in enumerate("xyz"):
+            field = offset(THREAD, "bdim") + 4 * axis
+            self.start += [
+                f"  %simt.at.b{name} = getelementptr i8, ptr {self.thread}, i64 {field}",
+                f"  %simt.b{name}.32 = load i32, ptr %simt.at.b{name}",
+                f"  %simt.b{name}.low = icmp sge i32 %simt.b{name}.32, 1",
+                f"  call void @llvm.assume(i1 %simt.b{name}.low)",
+                f"  %simt.b{name}.high = icmp sle i32 %simt.b{name}.32, {MAX_THREADS}",
+                f"  call void @llvm.assume(i1 %simt.b{name}.high)",
+                f"  %simt.b{name} = zext i32 %simt.b{name}.32 to i64",
+            ]
+            self.extents.append(f"%simt.b{name}")
+        self.start += [
+            "  %simt.byz = mul nuw nsw i64 %simt.by, %simt.bz",
+            "  %simt.threads = mul nuw nsw i64 %simt.byz, %simt.bx",
+            "  %simt.more = add nuw nsw i64 %simt.threads, 15",
+            "  %simt.pad = and i64 %simt.more, -16",
+            f"  %simt.at.fiber = getelementptr i8, ptr {self.thread}, "
+            f"i64 {offset(THREAD, 'fiber')}",
+            "  %simt.fiber.64 = load i64, ptr %simt.at.fiber",
+            "  %simt.fiber = inttoptr i64 %simt.fiber.64 to ptr",
+            f"  %simt.at.block = getelementptr i8, ptr %simt.fiber, i64 {offset(FIBER, 'block')}",
+            "  %simt.block.64 = load i64, ptr %simt.at.block",
+            "  %simt.block = inttoptr i64 %simt.block.64 to ptr",
+            "  %simt.together = getelementptr i8, ptr %simt.fiber, "
+            f"i64 {offset(FIBER, 'together')}",
+            f"  %simt.stop = getelementptr i8, ptr %simt.block, i64 {offset(BLOCK, 'stop')}",
+        ]
+
+    # --- places of each thread
+
+    def place_of(self, name: str) -> str:
+        """The address of the places of a value."""
+        if name not in self.places:
+            inst = self.analysis.defs[name]
+            size = alloca_bytes(inst) if inst.op == "alloca" else size_of(inst.type)
+            at = self.frame.place(name, size)
+            k = len(self.places)
+            self.start += [
+                f"  %simt.off{k} = mul nuw nsw i64 %simt.pad, {at}",
+                f"  %simt.place{k} = getelementptr inbounds i8, ptr {self.memory}, "
+                f"i64 %simt.off{k}",
+            ]
+            self.places[name] = f"%simt.place{k}"
+        return self.places[name]
+
+    def address(self, name: str, lane: str) -> str:
+        """The address of a thread's own place of a value."""
+        base, at = self.place_of(name), self.fresh("at")
+        size = self.frame.sizes[name]
+        self.put(f"{at} = getelementptr inbounds [{size} x i8], ptr {base}, i64 {lane}")
+        return at
+
+    def load_place(self, name: str, lane: str) -> str:
+        value, at = self.fresh("l"), self.address(name, lane)
+        self.put(f"{value} = load {self.analysis.defs[name].type}, ptr {at}")
+        return value
+
+    def store_place(self, name: str, value: str, lane: str) -> None:
+        at = self.address(name, lane)
+        self.put(f"store {self.analysis.defs[name].type} {value}, ptr {at}")
+
+    def store_code(self, code: str, lane: str) -> None:
+        at = self.fresh("at")
+        self.put(f"{at} = getelementptr inbounds i64, ptr {self.memory}, i64 {lane}")
+        self.put(f"store i64 {code}, ptr {at}")
+
+    # --- instructions
+
+    def rename(self, inst: Inst, meaning: dict[str, str], fresh: bool = True) -> str:
+        """Write an instruction with its names as they are here; returns its result's."""
+        result = ""
+        if inst.name:
+            result = self.fresh("r") if fresh else inst.name
+            meaning = meaning | {inst.name: result}
+        self.put(substituted(inst.text, meaning))
+        return result
+
+    def is_parking(self, label: str) -> bool:
+        cut = self.blocks[label].cut
+        return cut is not None and cut.how == BARRIER
+
+
+def alloca_bytes(inst: Inst) -> int:
+    """Bytes that an alloca takes."""
+    found = re.search(r"alloca (?:inalloca )?(.+?)(?:, (i\d+) (\d+))?(?:, align \d+)?$", inst.text)
+    assert found is not None
+    count = int(found[3]) if found[3] else 1
+    return size_of(found[1]) * count
+
+
+def takes_thread(inst: Inst, thread: str) -> bool:
+    """Whether a call gets the THREAD, and may read the thread's index there."""
+    return inst.op == "call" and thread in inst.uses and not callee_of(inst).startswith("llvm.")
+
+
+def renamed_phi(inst: Inst, name: str, incoming: list[tuple[str, str]]) -> str:
+    """A phi with these values and labels."""
+    kind = inst.text.split(" = phi ", 1)[1].split(" [ ")[0]
+    return f"{name} = phi {kind} " + ", ".join(f"[ {v}, {b} ]" for v, b in incoming)

@@ -1,0 +1,44 @@
+"""Where a block keeps what each of its threads needs from one piece of code to the next."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from gpushmem.simt.compiler.target import Unfit, simt_target
+
+__all__ = ["CODE_BYTES", "Frame", "size_of"]
+
+CODE_BYTES = 8  # per thread, at the beginning: where it goes on, see `resume`
+
+
+@cache
+def size_of(kind: str) -> int:
+    """Bytes of an LLVM type, given as text."""
+    if kind.startswith("<"):
+        raise Unfit("a vector is alive across a wait")
+    module = llvm.parse_assembly(f"@x = external global {kind}", llvm.create_context())
+    target = simt_target.target_context.target_data
+    return int(target.get_abi_size(module.get_global_variable("x").global_value_type))
+
+
+class Frame:
+    """Places, one after the other; each has as many elements as the block has threads.
+
+    A place begins at its offset times the number of threads, rounded up to 16: so all are
+    aligned.
+    """
+
+    def __init__(self) -> None:
+        self.offsets: dict[str, int] = {}
+        self.sizes: dict[str, int] = {}
+        self.bytes = CODE_BYTES
+
+    def place(self, name: str, size: int) -> int:
+        """The offset of a value's place, per thread."""
+        if name not in self.offsets:
+            self.offsets[name] = self.bytes
+            self.sizes[name] = size
+            self.bytes += size
+        return self.offsets[name]

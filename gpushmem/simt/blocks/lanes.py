@@ -1,0 +1,171 @@
+"""The function that a thread runs alone, while those of its block are not in step.
+
+It is the kernel as it was, for one thread. It begins where the thread's code says, and returns
+where the block's threads meet again (`BLOCK.stop`), at a barrier, or at the end; then the thread's
+code says where. All values that live longer than a block of code are kept in the frame.
+"""
+
+from __future__ import annotations
+
+from gpushmem.simt.base.layout import THREAD, offset
+from gpushmem.simt.blocks.analysis import Analysis
+from gpushmem.simt.blocks.code import EXIT, Block, Inst, _targets, callee_of, substituted
+from gpushmem.simt.blocks.emit import PARKED, Emitter
+
+__all__ = ["Lanes"]
+
+
+class Lanes(Emitter):
+    """Writes the function."""
+
+    def make(self) -> str:
+        self.count_threads()
+        self._index()
+        analysis: Analysis = self.analysis
+        self.stops = {
+            label for label in
+            [analysis.flow.post_dominator[d] for d in analysis.deciders]
+            + [self.blocks[c].cut.follows for c in analysis.cuts]
+            if label != EXIT
+        }  # fmt: skip
+        self.names = {label: f"%lane.{k}" for k, label in enumerate(self.blocks)}
+        self.label("%simt.dispatch")
+        at, code = self.fresh("at"), self.fresh("code")
+        self.put(f"{at} = getelementptr inbounds i64, ptr {self.memory}, i64 %simt.lane")
+        self.put(f"{code} = load i64, ptr {at}")
+        starts = {label: c for label, c in self.codes.items() if label != EXIT}
+        stubs = {label: self.fresh("go") for label in starts}
+        self.put(
+            f"switch i64 {code}, label %simt.end [ "
+            + " ".join(f"i64 {c}, label {stubs[label]}" for label, c in starts.items()) + " ]"
+        )  # fmt: skip
+        for label in starts:
+            self.label(stubs[label])
+            self.put(f"br label {self.inside(label)}")
+        self.label("%simt.end")
+        self.store_code("0", "%simt.lane")
+        self.put("ret i32 0")
+        for block in self.function:
+            self.block(block)
+        return self.text("%simt.dispatch")
+
+    def inside(self, label: str) -> str:
+        """Where a block's code begins, behind the question whether the thread stops there."""
+        return f"{self.names[label]}.in" if label in self.stops else self.names[label]
+
+    def _index(self) -> None:
+        for axis, name in enumerate("xyz"):
+            self.start += [
+                f"  %simt.at.t{name} = getelementptr i8, ptr {self.thread}, "
+                f"i64 {offset(THREAD, 'tid') + 4 * axis}",
+                f"  %simt.t{name}.32 = load i32, ptr %simt.at.t{name}",
+                f"  %simt.t{name} = zext i32 %simt.t{name}.32 to i64",
+            ]
+        self.start += [
+            "  %simt.zby = mul nuw nsw i64 %simt.tz, %simt.by",
+            "  %simt.zy = add nuw nsw i64 %simt.zby, %simt.ty",
+            "  %simt.row = mul nuw nsw i64 %simt.zy, %simt.bx",
+            "  %simt.lane = add nuw nsw i64 %simt.row, %simt.tx",
+        ]
+
+    def block(self, block: Block) -> None:
+        label = block.label
+        self.label(self.names[label])
+        if label in self.stops:
+            at, same, out = self.fresh("stop"), self.fresh("c"), self.fresh("out")
+            self.put(f"{at} = load volatile i64, ptr %simt.stop")
+            self.put(f"{same} = icmp eq i64 {at}, {self.codes[label]}")
+            self.put(f"br i1 {same}, label {out}, label {self.inside(label)}")
+            self.label(out)
+            self.store_code(str(self.codes[label]), "%simt.lane")
+            self.put("ret i32 0")
+            self.label(self.inside(label))
+        self.meaning: dict[str, str] = {}
+        if self.is_parking(label):
+            self.park(block)
+            self.store_code(str(self.codes[block.cut.follows] | PARKED), "%simt.lane")
+            self.put("ret i32 0")
+            return
+        for inst in block.body:
+            if inst.op == "alloca":
+                continue
+            self.prepare(inst)
+            if inst.name:
+                self.meaning[inst.name] = self.fresh("r")
+            self.put(substituted(inst.text, self.meaning))
+            if inst.name and self.analysis.is_wanted_elsewhere(inst):
+                self.store_place(inst.name, self.meaning[inst.name], "%simt.lane")
+        self.finish(block)
+
+    def park(self, block: Block) -> None:
+        """Write the call of what checks that a thread may be at a barrier."""
+        cut = block.cut
+        status, failed = self.fresh("status"), self.fresh("c")
+        out, well = self.fresh("out"), self.fresh("well")
+        self.prepare(cut.call)
+        text = cut.call.text.replace(f"@{_name(cut.call)}(", f"@{cut.together}(", 1)
+        self.put(substituted(text, self.meaning | {cut.call.name: status}))
+        self.put(f"{failed} = icmp ne i32 {status}, 0")
+        self.put(f"br i1 {failed}, label {out}, label {well}")
+        self.label(out)
+        self.put(f"ret i32 {status}")
+        self.label(well)
+
+    def prepare(self, inst: Inst) -> None:
+        """Have what an instruction uses at hand."""
+        for name in inst.uses:
+            self.value(name)
+
+    def value(self, name: str) -> str:
+        if name in self.meaning or name not in self.analysis.defs:
+            return self.meaning.get(name, name)
+        if name in self.analysis.allocas:
+            self.meaning[name] = self.address(name, "%simt.lane")
+        elif name in self.analysis.recipes:
+            for step in self.analysis.recipes[name]:
+                self.compute(step)
+        else:
+            self.meaning[name] = self.load_place(name, "%simt.lane")
+        return self.meaning[name]
+
+    def compute(self, step: Inst) -> None:
+        """Write one step of a recipe."""
+        if step.name in self.meaning or step.name is None:
+            return
+        axis = self.analysis.lane_loads.get(step.name)
+        if axis is not None:
+            self.meaning[step.name] = f"%simt.t{'xyz'[axis]}.32"
+            return
+        for use in step.uses:
+            self.value(use)
+        self.meaning[step.name] = self.fresh("r")
+        self.put(substituted(step.text, self.meaning))
+
+    def finish(self, block: Block) -> None:
+        end = block.end
+        if end.op == "ret" and EXIT in block.follows:
+            self.store_code("0", "%simt.lane")
+            self.put("ret i32 0")
+            return
+        self.prepare(end)
+        targets = _targets(end)
+        edges = {t: self.fresh("edge") if self.blocks[t].phis else self.names[t] for t in targets}
+        self.put(substituted(end.text, self.meaning | edges))
+        meaning = self.meaning
+        for target in targets:
+            phis = self.blocks[target].phis
+            if not phis:
+                continue
+            self.label(edges[target])
+            self.meaning = dict(meaning)
+            values = []
+            for phi in phis:
+                value = next(v for v, pred in phi.incoming if pred == block.label)
+                values.append((phi, self.value(value) if value.startswith("%") else value))
+            for phi, value in values:
+                self.store_place(phi.name or "", value, "%simt.lane")
+            self.put(f"br label {self.names[target]}")
+
+
+def _name(call: Inst) -> str:
+    return callee_of(call)

@@ -1,0 +1,166 @@
+"""A kernel's module, as compiled for one thread, made into one for blocks in lockstep."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import llvmlite.binding as llvm
+
+from gpushmem.simt.blocks.analysis import Analysis
+from gpushmem.simt.blocks.code import Function, callee_of, read, substituted
+from gpushmem.simt.blocks.emit import resume_codes
+from gpushmem.simt.blocks.fast import Fast
+from gpushmem.simt.blocks.frame import Frame
+from gpushmem.simt.blocks.lanes import Lanes
+from gpushmem.simt.blocks.meetings import BARRIER, EACH, cut_up
+from gpushmem.simt.compiler.kept import kept_names, meetings
+from gpushmem.simt.compiler.primitives import PAUSE
+from gpushmem.simt.compiler.target import Unfit
+
+__all__ = ["BLOCK", "LANE", "SITES", "Lockstep", "in_lockstep"]
+
+BLOCK, LANE = "block", "lane"  # what the names of the two functions end in
+SITES = ".sites"  # a table: the C string that names a barrier's line, by code
+MOST = 8000  # instructions of a kernel with all that waits in it
+
+
+@dataclass
+class Lockstep:
+    """What a kernel has become."""
+
+    module: Any  # in which it is two functions, of the same arguments as before
+    frame_bytes: int  # of a block's frame, per thread
+
+
+def in_lockstep(body: Any, name: str) -> Lockstep:
+    """Make two functions of the kernel `name`: of a block in step, and of a thread alone."""
+    waiting = _waiting(body)
+    if name not in waiting:
+        raise Unfit("it does not wait")
+    mets = {kept: meetings.get(kept, (EACH, kept)) for kept in waiting & kept_names if kept != name}
+    _prepare(body, name, waiting, mets)
+    function = read(body, name)
+    if sum(len(block.insts) for block in function) > MOST:
+        raise Unfit("it is too long")
+    calls = {callee_of(i) for block in function for i in block.insts if i.op == "call"}
+    if calls & (waiting - mets.keys()) or PAUSE in calls:
+        raise Unfit("it waits in code that is not one function with it")
+    cut_up(function, mets)
+    _forget_statuses(function)
+    analysis = Analysis(function)
+    if analysis.own_loads:
+        raise Unfit("its threads are numbered")
+    frame, codes = Frame(), resume_codes(analysis)
+    fast = Fast(analysis, frame, codes, BLOCK).make()
+    lanes = Lanes(analysis, frame, codes, LANE).make()
+    sites = _sites(analysis, codes, name)
+    module = _with(body, name, [fast, lanes, sites])
+    return Lockstep(module, frame.bytes)
+
+
+def _waiting(body: Any) -> set[str]:
+    """The functions that come to a pause, by themselves or by what they call."""
+    callers: dict[str, set[str]] = {}
+    current = ""
+    called = re.compile(r'@("[^"]*"|[\w.$-]+)\(')
+    for line in str(body).splitlines():
+        if line.startswith("define"):
+            found = called.search(line)
+            current = found[1].strip('"') if found else ""
+        elif current and "call " in line:
+            for target in called.findall(line):
+                callers.setdefault(target.strip('"'), set()).add(current)
+    waiting: set[str] = set()
+    todo = [PAUSE]
+    while todo:
+        for caller in callers.get(todo.pop(), ()):
+            if caller not in waiting:
+                waiting.add(caller)
+                todo.append(caller)
+    return waiting
+
+
+SMALL = 300  # instructions of a function that is put into the kernel
+
+
+def _prepare(body: Any, name: str, waiting: set[str], mets: dict[str, Any]) -> None:
+    """Let the kernel be one function, but for what waits, and simple."""
+    for function in body.functions:
+        if function.is_declaration:
+            continue
+        attributes = b" ".join(function.attributes)
+        if function.name in mets:
+            function.add_function_attribute("noinline")
+            function.add_function_attribute("convergent")
+            function.add_function_attribute("noduplicate")
+        elif function.name == name:
+            function.linkage = "external"
+        elif b"noinline" not in attributes and (
+            function.name in waiting or function.name not in kept_names or _is_small(function)
+        ):
+            function.add_function_attribute("alwaysinline")
+    kept = {target for _, target in mets.values()}
+    for function in body.functions:
+        if not function.is_declaration and function.name != name:
+            function.linkage = "external" if function.name in kept else "internal"
+    target = llvm.Target.from_default_triple().create_target_machine()
+    builder = llvm.create_pass_builder(target, llvm.create_pipeline_tuning_options(speed_level=1))
+    manager = llvm.create_new_module_pass_manager()
+    for step in PASSES:
+        getattr(manager, f"add_{step}_pass")()
+    manager.run(body, builder)
+    for function in body.functions:
+        if not function.is_declaration and function.name in kept:
+            function.linkage = "internal"
+
+
+PASSES = (
+    "always_inliner", "global_dead_code_eliminate", "sroa", "simplify_cfg", "instruction_combine",
+    "sroa", "simplify_cfg", "jump_threading", "new_gvn", "sroa", "instruction_combine",
+    "simplify_cfg", "dead_code_elimination", "break_critical_edges", "instruction_namer",
+)  # fmt: skip
+
+
+def _is_small(function: Any) -> bool:
+    return sum(1 for block in function.blocks for _ in block.instructions) < SMALL
+
+
+def _forget_statuses(function: Function) -> None:
+    """Barriers of threads in step do not fail: their status is 0."""
+    gone = {b.cut.call.name: "0" for b in function if b.cut is not None and b.cut.how == BARRIER}
+    for block in function:
+        for inst in block.insts:
+            if any(name in gone for name in inst.uses):
+                inst.text = substituted(inst.text, gone)
+                inst.uses = [name for name in inst.uses if name not in gone]
+        for phi in block.phis:
+            if len(phi.incoming) == 1 and not phi.uses:
+                continue
+
+
+def _sites(analysis: Analysis, codes: dict[str, int], name: str) -> str:
+    """The table of barriers' lines, for reports."""
+    texts = ["null"] * (len(codes) + 1)
+    for label in analysis.cuts:
+        cut = analysis.function.blocks[label].cut
+        if cut.how == BARRIER:
+            site = re.search(
+                r'ptr (?:nonnull )?(?:\w+\(\d+\) )*(@"[^"]*"|@\S+?)[,)]', cut.call.text
+            )
+            texts[codes[cut.follows] // 2] = site[1] if site else "null"
+            texts[codes[label] // 2] = texts[codes[cut.follows] // 2]
+    items = ", ".join(f"ptr {text}" for text in texts)
+    return f'@"{name}{SITES}" = weak_odr constant [{len(texts)} x ptr] [{items}]\n'
+
+
+def _with(body: Any, name: str, texts: list[str]) -> Any:
+    """The module with these in place of the kernel."""
+    text = str(body)
+    start = re.search(rf'^define [^\n]*@"?{re.escape(name)}"?\(', text, re.MULTILINE)
+    assert start is not None
+    end = text.index("\n}\n", start.start()) + 3
+    needed = "" if "@llvm.assume(" in text else "declare void @llvm.assume(i1)\n"
+    whole = text[: start.start()] + "\n".join(texts) + needed + text[end:]
+    return llvm.parse_assembly(whole, body._context)
