@@ -20,7 +20,7 @@ from gpushmem.start.launch.program import Program
 
 if TYPE_CHECKING:
     from gpushmem.explain.on_cpu import OnCpu
-    from gpushmem.explain.on_gpu import OnGpu
+    from gpushmem.explain.on_gpu import OfBlocks, OnGpu
     from gpushmem.explain.report import Launches, Report
 
 __all__ = ["command"]
@@ -31,6 +31,7 @@ KINDS = {
     "fibers": "a fiber per thread",
 }
 MOST_SHAPES = 4  # of a kernel's launches that are printed
+MOST_BLOCKS = 8  # sizes of blocks
 MOST_LINES = 6  # of an error
 
 
@@ -55,6 +56,10 @@ MOST_LINES = 6  # of an error
     "-k", "--kernel", "names", multiple=True, metavar="NAME",
     help="Report on this kernel only. May be repeated.",
 )  # fmt: skip
+@click.option(
+    "--block", "threads", multiple=True, type=click.IntRange(1, 1024), metavar="THREADS",
+    help="Tell the occupancy of such blocks, too. May be repeated.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("-m", "module", help="Run a module, as python -m does, instead of a script.")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
@@ -63,6 +68,7 @@ def command(
     archs: str,
     no_gpu: bool,
     names: tuple[str, ...],
+    threads: tuple[int, ...],
     as_json: bool,
     module: str | None,
     args: tuple[str, ...],
@@ -81,7 +87,7 @@ def command(
     try:
         lacking = "" if no_gpu else _lacking()
         wanted = () if no_gpu or lacking else _archs(archs)
-        work = partial(_in_a_pe, program.target(), wanted, names, as_json)
+        work = partial(_in_a_pe, program.target(), wanted, names, threads, as_json)
         outcome, found = collect(n_pes, work, backend="cpu")
     except ShmemError as error:
         raise click.UsageError(str(error)) from None
@@ -101,12 +107,15 @@ def command(
         click.echo("\n".join(_text(script, found[0], others, names, lacking)))
 
 
-def _in_a_pe(run: Any, archs: tuple[str, ...], names: tuple[str, ...], as_json: bool) -> Any:
+def _in_a_pe(
+    run: Any, archs: tuple[str, ...], names: tuple[str, ...], threads: tuple[int, ...],
+    as_json: bool,
+) -> Any:  # fmt: skip
     from gpushmem.explain.report import explain  # noqa: PLC0415
 
     if as_json:
         os.dup2(2, 1)
-    return explain(run, archs, names)
+    return explain(run, archs, names, threads)
 
 
 def _lacking() -> str:
@@ -147,7 +156,7 @@ def _text(
     for k, report in enumerate(reports):
         if k:
             yield ""
-        yield f"{report.signature}{_where(report)}"
+        yield from wrapped(f"{report.signature}{_where(report)}", 4)
         yield from _indented(_rows(report))
     for report, pes in others:
         yield ""
@@ -177,11 +186,11 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
     for k, launches in enumerate(shown):
         yield ("launched" if k == 0 else ""), _launched(launches)
     if len(report.launches) > len(shown):
-        yield "", f"and as {len(report.launches) - len(shown)} other shapes"
+        yield "", f"and in {_count(len(report.launches) - len(shown), 'other shape')}"
     if report.cpu is not None:
         yield from _cpu_rows(report.cpu, report.launches)
     for on_gpu in report.gpu:
-        yield from _gpu_rows(on_gpu, report.launches)
+        yield from _gpu_rows(on_gpu)
 
 
 def _launched(launches: Launches) -> str:
@@ -222,7 +231,7 @@ def _vectorised(cpu: OnCpu) -> str:
     return f"not vectorised{reasons}"
 
 
-def _gpu_rows(gpu: OnGpu, launches: tuple[Launches, ...]) -> Iterator[tuple[str, str]]:
+def _gpu_rows(gpu: OnGpu) -> Iterator[tuple[str, str]]:
     if gpu.needs is None:
         yield gpu.arch, f"cannot be compiled: {_in_short(gpu.error)}"
         return
@@ -235,9 +244,11 @@ def _gpu_rows(gpu: OnGpu, launches: tuple[Launches, ...]) -> Iterator[tuple[str,
         gpu.arch,
         f"{needs.registers} registers, {spills}{stack}, {needs.shared} bytes of shared memory",
     )
-    said = dict.fromkeys(map(_fits, launches, gpu.occupancy, [needs.shared] * len(launches)))
-    for line in list(said)[:MOST_SHAPES]:
-        yield "", line
+    shown = gpu.blocks[:MOST_BLOCKS]
+    for blocks in shown:
+        yield "", _fits(blocks, needs.shared)
+    if len(gpu.blocks) > len(shown):
+        yield "", f"and blocks of {_count(len(gpu.blocks) - len(shown), 'other size')}"
 
 
 def _in_short(error: str) -> str:
@@ -249,19 +260,20 @@ def _in_short(error: str) -> str:
     return " ".join(lines[: min(end, MOST_LINES)]) + where
 
 
-def _fits(launches: Launches, fits: Any, shared: int) -> str:
-    block = f"blocks of {_extent(launches.block)}"
-    if launches.dynamic_shared:
-        block += f" with {shared + launches.dynamic_shared} bytes of shared memory"
-    if fits is None:
-        return f"{block}: the limits of this architecture are not known here"
-    limits = " and ".join(fits.limited_by)
-    if not fits.blocks_per_multiprocessor:
-        return f"{block} cannot be launched: not enough {limits}"
-    percent = round(100 * fits.warps / fits.most_warps)
+def _fits(blocks: OfBlocks, shared: int) -> str:
+    which = f"blocks of {_count(blocks.threads, 'thread')}"
+    if blocks.dynamic_shared:
+        which += f" and {shared + blocks.dynamic_shared} bytes of shared memory"
+    found = blocks.occupancy
+    if found is None:
+        return f"{which}: the limits of this architecture are not known here"
+    limits = " and ".join(found.limited_by)
+    if not found.blocks_per_multiprocessor:
+        return f"{which} cannot be launched: not enough {limits}"
+    percent = round(100 * found.warps / found.most_warps)
     return (
-        f"{block}: {fits.blocks_per_multiprocessor} per multiprocessor, {fits.warps} of "
-        f"{fits.most_warps} warps ({percent} %), limited by {limits}"
+        f"{which}: {found.blocks_per_multiprocessor} per multiprocessor, {found.warps} of "
+        f"{found.most_warps} warps ({percent} %), limited by {limits}"
     )
 
 

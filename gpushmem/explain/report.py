@@ -49,9 +49,15 @@ class Report:
 
 
 def explain(
-    run: Callable[[], object], archs: tuple[str, ...], names: tuple[str, ...] = ()
+    run: Callable[[], object],
+    archs: tuple[str, ...],
+    names: tuple[str, ...] = (),
+    threads: tuple[int, ...] = (),
 ) -> list[Report]:
-    """Run a program in a PE; report on the kernels that it launches, or on those of some names."""
+    """Run a program in a PE; report on the kernels that it launches, or on those of some names.
+
+    The occupancy is told for the blocks that are launched, and for blocks of `threads` threads.
+    """
     kernels = [k for k in launched_by(run) if not names or k.name in names]
     reports = list(map(_launches, kernels))
     job = current()
@@ -60,7 +66,7 @@ def explain(
     on_cpus = list(map(on_cpu, kernels))  # all of them first: see `forget_code_of_cpus`
     forget_code_of_cpus()
     return [
-        replace(report, cpu=cpu, gpu=tuple(on_gpu(kernel, arch) for arch in archs))
+        replace(report, cpu=cpu, gpu=tuple(on_gpu(kernel, arch, threads) for arch in archs))
         for report, kernel, cpu in zip(reports, kernels, on_cpus, strict=True)
     ]
 
