@@ -119,12 +119,15 @@ ROOMS = {
     ],
     "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
     "doctor": ["backends", "backends/nvshmem", "settings", "size", "errors"],
+    "explain": [
+        "kernel", "runtime", "backends/nvshmem", "simt/run", "simt/grid", "job",
+    ],
     "checks.py": ["memory", "ops", "arguments", "errors"],
     "pytest_plugin.py": ["start/launch", "check", "backends", "settings", "errors"],
     "kernels": ["gpushmem", "checks"],  # public names only: what users' plans can do
     "cli": [
-        "start/launch", "check", "diagnosis", "doctor", "kernel", "backends", "backends/nvshmem",
-        "job", "store", "settings", "size", "errors", "__version__",
+        "start/launch", "check", "diagnosis", "doctor", "explain", "kernel", "backends",
+        "backends/nvshmem", "job", "store", "settings", "size", "errors", "__version__",
     ],
 }  # fmt: skip
 

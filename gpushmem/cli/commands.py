@@ -10,7 +10,7 @@ from gpushmem import __version__
 
 __all__ = ["group"]
 
-COMMANDS = ("cache", "compile", "doctor", "info", "inspect", "ps", "run")
+COMMANDS = ("cache", "compile", "doctor", "explain", "info", "inspect", "ps", "run")
 
 
 class _Lazy(click.Group):

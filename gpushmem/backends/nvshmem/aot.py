@@ -13,7 +13,9 @@ from gpushmem.artifacts import fingerprint
 from gpushmem.backends.nvshmem import versions
 from gpushmem.ops import OPS
 
-__all__ = ["Artifact", "Built", "Resources", "artifact", "build", "code_options", "needs_of"]
+__all__ = [
+    "Artifact", "Built", "Resources", "artifact", "build", "code_options", "needs_of", "text_of",
+]  # fmt: skip
 
 fingerprint.fixed.update(op.function for op in OPS.values())
 # NVSHMEM's functions that need whole warps: always, and over a network.
@@ -131,12 +133,12 @@ def build(
     kept = {kind: artifact(py_func, argtypes, options, arch, kind) for kind in {*kinds, "cubin"}}
     about = kept["cubin"].about
     return Built(
-        py_func.__name__, ", ".join(map(_text, argtypes)), arch, about["entry"],
+        py_func.__name__, ", ".join(map(text_of, argtypes)), arch, about["entry"],
         {kind: kept[kind].code for kind in kinds}, Resources(**about["needs"]),
     )  # fmt: skip
 
 
-def _text(typ: Any) -> str:
+def text_of(typ: Any) -> str:
     """A type as written in a signature."""
     if hasattr(typ, "layout"):
         steps = {"C": ["::1"], "F": ["::1"]}.get(typ.layout, [":"])

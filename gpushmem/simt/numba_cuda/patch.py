@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from pickle import PicklingError
 from typing import Any
@@ -32,10 +33,11 @@ from gpushmem.simt.compiler.target import SimtCallConv, _compile_cuda, replaced,
 from gpushmem.simt.grid import entry as entries
 from gpushmem.simt.intrinsics import nrt
 from gpushmem.simt.numba_cuda.driver import CoreDevice, Driver, fail
-from gpushmem.simt.run.kernel import KernelFailure, Running
+from gpushmem.simt.run.kernel import KernelFailure, Running, Source
 
 __all__ = ["patch_numba_cuda"]
 
+OF_THE_CODE = "max_registers", "opt"  # options that mean something on a GPU only
 _engine: list[Driver] = []  # the innermost patch
 
 
@@ -64,6 +66,8 @@ class LoadedLibrary:
 class SimtKernel(_Kernel):
     """A kernel compiled for one signature, as numba-cuda's dispatcher handles it."""
 
+    source: Source | None
+
     @global_compiler_lock
     def __init__(
         self,
@@ -78,7 +82,7 @@ class SimtKernel(_Kernel):
         device: bool = False,
         launch_bounds: Any = None,
         shared_memory_carveout: Any = None,
-        **_: Any,
+        **others: Any,
     ) -> None:
         if device:
             raise RuntimeError("Cannot compile a device function as a kernel")
@@ -93,7 +97,11 @@ class SimtKernel(_Kernel):
                 "A maximum of three are supported"
             )
         options = {"debug": debug, "fastmath": fastmath, "forceinline": forceinline}
-        cres, self.entry = entries.build(py_func, argtypes, types.void, report=debug, **options)
+        build = partial(entries.build, py_func, argtypes, types.void, report=debug, **options)
+        cres, self.entry = build()
+        options |= {"lineinfo": lineinfo, "launch_bounds": launch_bounds}
+        options |= {k: v for k, v in others.items() if k in OF_THE_CODE}
+        self.source = Source(py_func, argtypes, options, lambda: build()[1])
         self.objectmode, self.entry_point = False, None
         self.py_func, self.argtypes, self.debug, self.lineinfo = py_func, argtypes, debug, lineinfo
         self.extensions, self.launch_bounds = extensions or [], launch_bounds
@@ -128,7 +136,7 @@ class SimtKernel(_Kernel):
         state["entry_name"] = state.pop("name")
         made.__dict__.update(state, objectmode=False, entry_point=None, launch_bounds=None)
         made.name, made.entry, made._type_annotation = kernel, entries.thaw(entry), None
-        made._codelibrary = LoadedLibrary(made)
+        made._codelibrary, made.source = LoadedLibrary(made), None
         return made
 
     def bind(self) -> None:
@@ -182,10 +190,12 @@ class SimtKernel(_Kernel):
     def _work(self, shape: Any, packed: Any, keep: Any) -> tuple[Running, Callable[[], None]]:
         """A launch, and what is to be queued on the stream to run it."""
         if not self.entry.embedded:
-            running = Running(self.name, self.entry, shape, packed, keep=keep)
+            running = Running(self.name, self.entry, shape, packed, keep=keep, source=self.source)
             return running, running
         embedder = embedder_of(self.name)
-        running = Running(self.name, self.entry, shape, packed, embedder.user, keep)
+        running = Running(
+            self.name, self.entry, shape, packed, embedder.user, keep, source=self.source
+        )
 
         def work() -> None:
             try:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba.core.errors import NumbaError
@@ -31,7 +31,7 @@ from gpushmem.simt.grid import entry as entries
 from gpushmem.simt.grid import sharing
 from gpushmem.simt.run import cores, scheduler
 
-__all__ = ["Kernel", "Running"]
+__all__ = ["Kernel", "Running", "Source", "run_hooks"]
 
 MAX_RESIDENT_THREADS = scheduler.GUARDED  # unless the grid synchronises
 STACK_BYTES = 256 * 1024  # address space, beside the kernel's local arrays
@@ -40,6 +40,15 @@ WORTH_SHARING = 300e-6  # seconds of work from which on a second core pays
 PAGE = 4096
 # Types of scalars whose Numba type does not depend on the value.
 PLAIN = {bool, float, complex, np.bool_, *(np.dtype(c).type for c in "bBhHiIqQefdFD")}
+
+
+class Source(NamedTuple):
+    """What the code of a launch was compiled from."""
+
+    py_func: Callable[..., Any]
+    argtypes: tuple[Any, ...]
+    options: dict[str, Any]  # of `jit`
+    compile_again: Callable[[], entries.Entry]  # without the store
 
 
 class Kernel:
@@ -59,7 +68,7 @@ class Kernel:
         self.options = options
         self._entries: dict[tuple[Any, ...], entries.Entry] = {}
         # By the `_kind`s of the arguments, and whether blocks have several threads.
-        self._known: dict[tuple[Any, ...], tuple[Any, entries.Entry]] = {}
+        self._known: dict[tuple[Any, ...], tuple[Source, entries.Entry]] = {}
 
     def compile(self, argtypes: tuple[Any, ...], several: bool = True) -> entries.Entry:
         """Compile for Numba types `argtypes`, once; raises Numba's errors.
@@ -70,7 +79,7 @@ class Kernel:
         key = argtypes, several
         entry: entries.Entry | None = self._entries.get(key)
         if entry is None:
-            options = {"lockstep": several} | self.options
+            options = self._options(several)
             build = functools.partial(self._build, argtypes, options)
             if self.cache:
                 entry = sharing.compiled(self.py_func, argtypes, options, build)
@@ -80,6 +89,9 @@ class Kernel:
         if not entry.waits:
             self._entries[argtypes, not several] = entry
         return entry
+
+    def _options(self, several: bool) -> dict[str, Any]:
+        return {"lockstep": several} | self.options
 
     def _build(self, argtypes: tuple[Any, ...], options: dict[str, Any]) -> entries.Entry:
         try:
@@ -103,11 +115,14 @@ class Kernel:
         known = None if None in kinds else self._known.get(kinds)
         if known is None:
             argtypes = types_of(self.py_func, args, _argument)
-            known = argtypes, self.compile(argtypes, several)
+            build = functools.partial(self._build, argtypes, self._options(several))
+            source = Source(self.py_func, argtypes, self.options, build)
+            known = source, self.compile(argtypes, several)
             if None not in kinds:
                 self._known[kinds] = known
-        argtypes, entry = known
-        return Running(self.name, entry, shape, pack(argtypes, args), user, args, self.collective)
+        source, entry = known
+        packed = pack(source.argtypes, args)
+        return Running(self.name, entry, shape, packed, user, args, self.collective, source)
 
 
 def _argument(value: Any) -> Any:
@@ -160,10 +175,11 @@ class Running:
         user: np.ndarray[Any, Any] | None = None,
         keep: Any = None,
         collective: bool = False,
+        source: Source | None = None,
     ) -> None:
         _check_fits(name, entry, shape, collective)
         self.meets = collective or entry.cooperative  # all blocks are resident at once
-        self.name, self.entry, self.shape = name, entry, shape
+        self.name, self.entry, self.shape, self.source = name, entry, shape, source
         self._keep = packed, keep, user  # arrays whose addresses the kernel gets
         self.blocks = math.prod(shape.grid)
         self.launch = launch = new(LAUNCH)
@@ -212,6 +228,8 @@ class Running:
         failed = next((part for part in self.parts if part["failed"][0]), None)
         if failed is not None:
             raise self.failure(failed[0])
+        for hook in run_hooks:
+            hook(self)
 
     def _run_loops(self) -> None:
         """Run the grid, on several cores if that pays.
@@ -282,6 +300,7 @@ class Running:
 
 # Launches being run now, for reports of waits (`waits`).
 running: set[Running] = set()
+run_hooks: list[Callable[[Running], None]] = []  # called when a launch has run
 
 
 class KernelFailure(KernelError):

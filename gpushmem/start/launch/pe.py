@@ -182,7 +182,8 @@ def _say(text: str) -> None:
             os.write(2, text.encode(errors="replace"))
 
 
-LAUNCHER = tuple(str(Path(__file__).parents[2] / room) + os.sep for room in ("start", "cli"))
+ROOMS = "start", "cli", "explain"
+LAUNCHER = tuple(str(Path(__file__).parents[2] / room) + os.sep for room in ROOMS)
 
 
 def _of_the_script(tb: TracebackType | None) -> TracebackType | None:
