@@ -1,9 +1,10 @@
 """Streams: work is done in order on one stream, concurrently on several, and asynchronously.
 
-Each stream has a worker thread; the GIL is released while a grid runs. The default stream is
-CUDA's legacy one: work on it starts after all work given to other streams before, and work given
-to them later starts after it. A launch that fails takes the rest of its stream's queue with it;
-its error is raised by the next synchronisation, as in CUDA.
+Each stream has a queue and a worker thread, which runs launches in native code and enters Python
+for other work (`queue`). The default stream is CUDA's legacy one: work on it starts after all work
+given to other streams before, and work given to them later starts after it. A launch that fails
+takes the rest of its stream's queue with it; its error is raised by the next synchronisation, as in
+CUDA.
 """
 
 from __future__ import annotations
@@ -12,43 +13,125 @@ import signal
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from queue import SimpleQueue
+from functools import partial
+from typing import Any, cast
 
+import numpy as np
+
+from gpushmem.artifacts.arguments import address_of
 from gpushmem.errors import ShmemError
-from gpushmem.simt.base.parking import Parked
-from gpushmem.simt.run.kernel import running
+from gpushmem.simt.base.parking import TURN, Parked
+from gpushmem.simt.run.kernel import Place, Running, running
+from gpushmem.simt.run.queue import (
+    CALL,
+    DONE,
+    END,
+    ONE,
+    PUT,
+    SKIP,
+    TAKEN,
+    WAIT,
+    native,
+    new_queue,
+)
 
 __all__ = ["Device", "Stream"]
 
-
-@dataclass
-class _Work:
-    stream: Stream  # kept alive until the work is done, whatever its owner does
-    run: Callable[[], object]
-    after: list[threading.Event]
-    done: threading.Event = field(default_factory=threading.Event)
+# A timespec: for how long a host waits before it looks at signals.
+_turn = np.array([0, int(TURN * 1e9)], np.int64)
+TURN_AT = address_of(_turn)
 
 
-class _Inbox:
-    """The queue of a worker; empty when the worker has begun all of it."""
+class Queue:
+    """A native queue, and Python's side of what is in it."""
 
-    def __init__(self) -> None:
-        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
-        self._put = self._begun = 0
+    def __init__(self, lock: threading.RLock) -> None:
+        self._native, self._memory = native(), new_queue()
+        self.address = address_of(self._memory)
+        self._words = memoryview(cast(Any, self._memory.view(np.int64)))
+        self._place = Place(self._memory["run"])
+        self._lock = lock
+        self._kept: deque[Any] = deque()  # what the items that are not done need, one for each
+        self._gone = 0  # items that are done, and for which nothing is kept any more
+        self.stream: Stream | None = (
+            None  # kept alive until its work is done, whatever its owner does
+        )
+        self.launch = self._place.launch
 
-    def put(self, work: _Work | None) -> None:
-        self._put += 1
-        self._queue.put(work)
+    @property
+    def put_so_far(self) -> int:
+        """How many items have been put."""
+        return self._words[PUT // 8]
 
-    def next(self) -> _Work | None:
-        # Not the queue's own method: a worker may have taken the last item without having begun it.
-        with Parked("work", lambda: self._put != self._begun, worker=True):
-            work = self._queue.get()
-        self._begun += 1
-        return work
+    def reached(self, count: int) -> bool:
+        """Whether `count` items are done."""
+        return self._words[DONE // 8] >= count
+
+    def skips(self, whether: bool) -> None:
+        """Whether to do nothing of what is in the queue."""
+        self._words[SKIP // 8] = whether
+
+    def put(self, kind: int, what: int, count: int, keep: Any) -> None:
+        """Put an item, and keep what it needs until it is done; the lock is held."""
+        self._kept.append(keep)
+        if not self._native.put(self.address, kind, what, count):
+            self._kept.pop()
+            raise MemoryError("no memory to queue a launch")
+        self.forget()
+
+    def forget(self) -> bool:
+        """Let go of what the items needed that are done; returns whether all are. With the lock."""
+        done = self._words[DONE // 8]
+        while self._gone < done:
+            self._gone += 1
+            self._kept.popleft()
+        return done == self._words[PUT // 8]
+
+    def in_hand(self) -> Any:
+        """What was kept for the item in hand, or None if it is done."""
+        with self._lock:
+            at = self._words[TAKEN // 8] - 1 - self._gone
+            return self._kept[at] if 0 <= at < len(self._kept) else None
+
+    def end(self) -> None:
+        """Nothing more will be put: let the worker end."""
+        with self._lock:
+            self.put(END, 0, 0, None)
+
+    def comes(self, count: int) -> Callable[[], object]:
+        """What waits for a turn for `count` items to be done, for `Parked.until`."""
+        return partial(self._native.await_done, self.address, count, TURN_AT)
+
+    def work(self) -> None:
+        """Body of the worker thread."""
+        # Signals are the main thread's: a handler must not run on a fiber's small stack.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
+        drain, address = self._native.drain, self.address
+        while True:
+            with Parked("work", self._moves, self._place.current, worker=True):
+                code = drain(address)
+            if code == END:
+                return
+            stream = self.stream
+            assert stream is not None  # the item in hand is not done
+            stream.do(code, self.in_hand())
+            del stream
+
+    def _moves(self) -> bool:
+        """Whether the worker may go on without anybody else, or does something."""
+        if self.reached(self.put_so_far):
+            return False
+        run = self._place.current()
+        if run is not None:
+            return not run.fibers
+        work = self.in_hand()
+        if type(work) is tuple:
+            other, count = work
+            return bool(other.reached(count))
+        return True
 
 
 class Stream:
@@ -56,25 +139,52 @@ class Stream:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._inbox = _Inbox()
+        self.queue = Queue(device.lock)
         self._worker: threading.Thread | None = None
         self._error: BaseException | None = None
+        self._awaits: tuple[Queue, int] | None = None  # what it was last told to wait for
         self.waited: Callable[[], None] | None = None  # called when the host has waited for it
-        self.last = threading.Event()  # set when all work given so far is done
-        self.last.set()
 
-    def submit(self, run: Callable[[], object]) -> None:
-        """Queue `run()` on this stream; returns at once."""
-        with self._device.lock:
-            work = _Work(self, run, self._device.dependencies(self))
-            self.last = work.done
-            if self._worker is None:
-                # A daemon: a kernel that never ends must not keep the process alive.
-                args = (self._inbox,)
-                self._worker = threading.Thread(target=_work_on, args=args, daemon=True)
-                self._worker.start()
-                weakref.finalize(self, self._inbox.put, None)
-            self._inbox.put(work)
+    def submit(self, work: Running | Callable[[], object]) -> None:
+        """Queue a launch, or a call `work()`; returns at once."""
+        device, queue = self._device, self.queue
+        with device.lock:
+            if len(device.busy) != 1 or self not in device.busy:
+                self._order()
+            if type(work) is Running:
+                queue.put(ONE, work.begins_with, work.args, work)
+            else:
+                queue.put(CALL, 0, 0, work)
+
+    def _order(self) -> None:
+        """Let what comes next on this stream wait for what has to come before it on others."""
+        device = self._device
+        for other in list(device.busy):
+            if other.forget() or other is self or device.default not in (self, other):
+                continue
+            after = other.queue, other.queue.put_so_far
+            if after != self._awaits:
+                self._awaits = after
+                self.queue.put(WAIT, after[0].address, after[1], after)
+        device.busy.add(self)
+        self.queue.stream = self
+        if self._worker is None:
+            # A daemon: a kernel that never ends must not keep the process alive.
+            self._worker = threading.Thread(target=self.queue.work, daemon=True)
+            self._worker.start()
+            weakref.finalize(self, self.queue.end)
+
+    def forget(self) -> bool:
+        """Let go of what has been done; returns whether that is all. With the device's lock."""
+        if not self.queue.forget():
+            return False
+        self._device.busy.discard(self)
+        self.queue.stream = self._awaits = None
+        return True
+
+    def done(self) -> bool:
+        """Whether all work given so far is done."""
+        return self.queue.reached(self.queue.put_so_far)
 
     def synchronize(self, what: str = "synchronize") -> None:
         """Wait for all work queued so far; raises the error of a launch that failed.
@@ -82,15 +192,19 @@ class Stream:
         `what` names the call in reports. An interrupt (Ctrl-C) cancels the launches
         being waited for.
         """
+        queue, count = self.queue, self.queue.put_so_far
         try:
-            if not (last := self.last).is_set():
-                with Parked(what, last.is_set) as wait:
-                    wait.until(last)
+            if not queue.reached(count):
+                with Parked(what, partial(queue.reached, count)) as wait:
+                    wait.until(queue.comes(count))
         except BaseException:
             self._device.cancel()
             raise
-        error, self._error = self._error, None
-        self._device.failed.discard(self)
+        with self._device.lock:
+            error, self._error = self._error, None
+            queue.skips(False)
+            self._device.failed.discard(self)
+            self.forget()
         if error is not None:
             raise error.with_traceback(None) if isinstance(error, ShmemError) else error
         if self.waited is not None:
@@ -102,28 +216,18 @@ class Stream:
         yield self
         self.synchronize()
 
-    def do(self, work: _Work) -> None:
-        """Run one piece of work on the worker thread."""
+    def do(self, code: int, work: Any) -> None:
+        """Do Python's part of the item in hand, on the worker thread, as `drain` says."""
         try:
-            for event in work.after:
-                with Parked("other streams", event.is_set, worker=True):
-                    event.wait()
-            if self._error is None:
-                work.run()
+            if code == CALL:
+                work()
+            else:
+                work.complete(self.queue.launch, code)
         except BaseException as error:  # noqa: BLE001  (raised by synchronize)
-            self._error = error
-            self._device.failed.add(self)
-        finally:
-            work.done.set()
-
-
-def _work_on(inbox: _Inbox) -> None:
-    """Body of a worker thread; holds no reference to its stream between two pieces of work."""
-    # Signals are the main thread's: a handler must not run on a fiber's small stack.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
-    while (work := inbox.next()) is not None:
-        work.stream.do(work)
-        del work
+            with self._device.lock:
+                self._error = error
+                self.queue.skips(True)
+                self._device.failed.add(self)
 
 
 class Device:
@@ -132,6 +236,7 @@ class Device:
     def __init__(self) -> None:
         self.lock = threading.RLock()  # a finalizer may submit while a submission is under way
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+        self.busy: set[Stream] = set()  # those with work that was not done when last looked
         self.failed: set[Stream] = set()  # kept until their errors have been raised
         self.default = self.stream()
 
@@ -141,11 +246,6 @@ class Device:
         self._streams.add(stream)
         return stream
 
-    def dependencies(self, stream: Stream) -> list[threading.Event]:
-        """The work on other streams that new work on `stream` must wait for."""
-        others = self._streams if stream is self.default else [self.default]
-        return [s.last for s in others if s is not stream and not s.last.is_set()]
-
     def synchronize(self) -> None:
         """Wait for all streams; raises the first error found."""
         for stream in list(self._streams):
@@ -154,7 +254,7 @@ class Device:
     def stop(self, seconds: float) -> bool:
         """Cancel all queued work; returns whether the streams are done within `seconds`."""
         end = time.monotonic() + seconds
-        while not all(stream.last.is_set() for stream in list(self._streams)):
+        while not all(stream.done() for stream in list(self._streams)):
             if time.monotonic() > end:
                 return False
             self.cancel()
@@ -163,5 +263,5 @@ class Device:
 
     def cancel(self) -> None:
         """Stop the launches that make no progress."""
-        for launch in list(running):
-            launch.cancel()
+        for run in running():
+            run.cancel()

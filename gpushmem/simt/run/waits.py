@@ -16,7 +16,7 @@ import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.simt.base.layout import FIBER, LAUNCH, offset
-from gpushmem.simt.run.kernel import Running, running
+from gpushmem.simt.run.kernel import Run, running
 
 __all__ = ["Wait", "unstarted", "waits"]
 
@@ -39,8 +39,8 @@ class Wait:
     seconds: float  # since any thread of the launch moved
 
 
-def _on_fibers() -> list[Any]:
-    return [launch for launch in list(running) if launch.entry.kind == "fibers"]
+def _on_fibers() -> list[Run]:
+    return [run for run in running() if run.fibers]
 
 
 def waits() -> list[Wait]:
@@ -57,7 +57,7 @@ def unstarted() -> list[tuple[str, int, int]]:
     ]
 
 
-def _of(launch: Running) -> Iterator[Wait]:
+def _of(launch: Run) -> Iterator[Wait]:
     idle_since = int(launch.launch["idle_since"][0])
     seconds = (time.monotonic_ns() - idle_since) / 1e9 if idle_since else 0.0
     ring = address_of(launch.launch) + offset(LAUNCH, "ring")
