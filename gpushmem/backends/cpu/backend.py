@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from gpushmem.backends.cpu.access import (
     NAMING,
     explain,
 )
-from gpushmem.backends.cpu.checked import check_kernels, recorder
+from gpushmem.backends.cpu.checked import Recorder, check_kernels, recorder
 from gpushmem.backends.cpu.hostcalls import HostCalls
 from gpushmem.backends.cpu.inline import Inline
 from gpushmem.backends.cpu.meeting import Meeting
@@ -44,6 +44,7 @@ from gpushmem.simt.base.embedding import Embedder, embed
 from gpushmem.simt.compiler.target import adopt, simt_target
 from gpushmem.simt.grid import entry, sharing
 from gpushmem.simt.run import cores, queue, scheduler
+from gpushmem.simt.run.graph import Graph, captured
 from gpushmem.simt.run.kernel import Kernel, KernelFailure, Running
 from gpushmem.simt.run.scheduler import CANCELLED
 from gpushmem.simt.run.stream import Device, Stream
@@ -265,6 +266,9 @@ class CpuBackend:
             stream.waited = partial(self._recorder.waited_for, id(stream))
         return stream
 
+    def capture(self, stream: Any) -> AbstractContextManager[Graph]:
+        return captured(self._stream(stream), self._stream)
+
     def synchronize(self) -> None:
         self._device.synchronize()
         if self._recorder is not None:
@@ -314,11 +318,14 @@ class CpuBackend:
         on = self._stream(stream)
         if self._in_python is None:
             on.submit(launch)
-            return
+        else:
+            on.submit_by(partial(self._submit_seen, launch))
+
+    def _submit_seen(self, launch: Running, on: Stream) -> None:
         number = 0
         if self._recorder is not None:
             number = self._recorder.submitted(launch, self._number_of(on))
-        on.submit(partial(self._in_python, launch, number))
+        on.submit(partial(self._run, launch, number))
 
     def _run(self, launch: Running, number: int = 0) -> None:
         """Run a launch in the worker of its stream, and let who is to see it."""
@@ -394,10 +401,16 @@ class CpuBackend:
         if stream is None:
             run = partial(run, **arguments)
             return run() if recorder is None else recorder.call(op, arguments, run)
-        run, on = self._inline.queued(op, arguments), self._stream(stream)
+        put = partial(self._submit_inline, recorder, op, arguments)
+        return self._stream(stream).submit_by(put)
+
+    def _submit_inline(
+        self, recorder: Recorder | None, op: Op, arguments: dict[str, Any], on: Stream
+    ) -> None:
+        run = self._inline.queued(op, arguments)
         if recorder is not None:
             run = recorder.queued(op, arguments, run, self._number_of(on))
-        return on.submit(run)
+        on.submit(run)
 
     def _number_of(self, stream: Any) -> int:
         """The number by which the recorder knows a stream."""

@@ -41,8 +41,8 @@ from gpushmem.simt.base.native import (
 from gpushmem.simt.run.scheduler import NO_MEMORY
 
 __all__ = [
-    "CALL", "CURRENT", "DONE", "END", "LAUNCHES", "NAME_BYTES", "ONE", "PUT", "QUEUE", "RUN_AT",
-    "SHARE", "SKIP", "TAKEN", "WAIT", "native", "new_queue", "new_run", "of_process",
+    "AT", "CALL", "DONE", "END", "LAUNCHES", "NAME_BYTES", "ONE", "PUT", "SHARE", "SKIP", "TAKEN",
+    "WAIT", "native", "new_queue", "new_run", "of_process",
 ]  # fmt: skip
 
 # Kinds of ITEM.
@@ -113,7 +113,7 @@ LAUNCH_AT, LAUNCH_BYTES, ARGS = offset(RUN, "launch"), LAUNCH.itemsize, offset(L
 NUMBER, CURRENT, POOL_AT = offset(RUN, "number"), offset(RUN, "current"), offset(KEPT, "pool")
 NAME, OWN, ITEM_BYTES = offset(LAUNCH, "name"), offset(ITEM, "own"), ITEM.itemsize
 NEXT, KEPT_BYTES = offset(ITEM, "next"), KEPT.itemsize
-PUT, BELL, ASLEEP, TAKEN, DONE, WANTED, RUNG, SKIP, RUN_AT, EMPTY = (
+PUT, BELL, ASLEEP, TAKEN, DONE, WANTED, RUNG, SKIP, RUN_AT, EMPTY, AT = (
     offset(QUEUE, field)
     for field in (
         "put",
@@ -126,6 +126,7 @@ PUT, BELL, ASLEEP, TAKEN, DONE, WANTED, RUNG, SKIP, RUN_AT, EMPTY = (
         "skip",
         "run",
         "empty",
+        "at",
     )
 )
 

@@ -22,13 +22,15 @@ from typing import Any, cast
 import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.errors import ShmemError
+from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.simt.base.parking import TURN, Parked
 from gpushmem.simt.run.kernel import Place, Running, running
 from gpushmem.simt.run.queue import (
+    AT,
     CALL,
     DONE,
     END,
+    LAUNCHES,
     ONE,
     PUT,
     SKIP,
@@ -38,11 +40,25 @@ from gpushmem.simt.run.queue import (
     new_queue,
 )
 
-__all__ = ["Device", "Stream"]
+__all__ = ["Device", "Launches", "Stream"]
 
 # A timespec: for how long a host waits before it looks at signals.
 _turn = np.array([0, int(TURN * 1e9)], np.int64)
 TURN_AT = address_of(_turn)
+
+CAPTURED = (
+    "a stream is being captured: what is queued on it does not run now, so nothing can wait for "
+    "it; end the capture, and launch the graph"
+)
+
+
+class Launches:
+    """Launches to be queued together, as one item."""
+
+    def __init__(self, launches: list[Running]) -> None:
+        self.launches = launches
+        self._pairs = np.array([(each.begins_with, each.args) for each in launches], np.int64)
+        self.address = address_of(self._pairs)
 
 
 class Queue:
@@ -96,6 +112,11 @@ class Queue:
             at = self._words[TAKEN // 8] - 1 - self._gone
             return self._kept[at] if 0 <= at < len(self._kept) else None
 
+    def launch_in_hand(self) -> Running:
+        """The launch of the item in hand that is being run."""
+        work = self.in_hand()
+        return work.launches[self._words[AT // 8] - 1] if type(work) is Launches else work
+
     def end(self) -> None:
         """Nothing more will be put: let the worker end."""
         with self._lock:
@@ -117,7 +138,7 @@ class Queue:
                 return
             stream = self.stream
             assert stream is not None  # the item in hand is not done
-            stream.do(code, self.in_hand())
+            stream.do(code)
             del stream
 
     def _moves(self) -> bool:
@@ -138,27 +159,64 @@ class Stream:
     """An ordered queue of work; made by `Device.stream()`."""
 
     def __init__(self, device: Device) -> None:
-        self._device = device
+        self.device = device
         self.queue = Queue(device.lock)
         self._worker: threading.Thread | None = None
         self._error: BaseException | None = None
         self._awaits: tuple[Queue, int] | None = None  # what it was last told to wait for
         self.waited: Callable[[], None] | None = None  # called when the host has waited for it
+        self._captured: list[Any] | None = None  # what is queued, while it is captured
 
-    def submit(self, work: Running | Callable[[], object]) -> None:
-        """Queue a launch, or a call `work()`; returns at once."""
-        device, queue = self._device, self.queue
+    def submit(self, work: Running | Launches | Callable[[], object]) -> None:
+        """Queue launches, or a call `work()`; returns at once."""
+        if self._captured is not None:
+            self._capture(work)
+            return
+        device, queue = self.device, self.queue
         with device.lock:
             if len(device.busy) != 1 or self not in device.busy:
                 self._order()
             if type(work) is Running:
                 queue.put(ONE, work.begins_with, work.args, work)
+            elif type(work) is Launches:
+                queue.put(LAUNCHES, work.address, len(work.launches), work)
             else:
                 queue.put(CALL, 0, 0, work)
 
+    def submit_by(self, put: Callable[[Stream], object]) -> None:
+        """Call `put(self)`, which submits; if it is captured, at each launch of the graph."""
+        if self._captured is None:
+            put(self)
+        else:
+            self._captured.append(put)
+
+    def _capture(self, work: Any) -> None:
+        assert self._captured is not None
+        if type(work) is Launches:  # of another graph
+            self._captured += work.launches
+        else:
+            self._captured.append(work if type(work) is Running else lambda on: on.submit(work))
+
+    def begin_capture(self) -> list[Any]:
+        """Collect what is queued from now on, and run nothing of it; returns the collection."""
+        if self is self.device.default:
+            raise ArgumentError(
+                "the default stream cannot be captured: capture one of gpushmem.stream()"
+            )
+        if self._captured is not None:
+            raise ArgumentError("the stream is being captured already")
+        self.device.captures.add(self)
+        self._captured = []
+        return self._captured
+
+    def end_capture(self) -> None:
+        """Run what is queued from now on."""
+        self._captured = None
+        self.device.captures.discard(self)
+
     def _order(self) -> None:
         """Let what comes next on this stream wait for what has to come before it on others."""
-        device = self._device
+        device = self.device
         for other in list(device.busy):
             if other.forget() or other is self or device.default not in (self, other):
                 continue
@@ -178,7 +236,7 @@ class Stream:
         """Let go of what has been done; returns whether that is all. With the device's lock."""
         if not self.queue.forget():
             return False
-        self._device.busy.discard(self)
+        self.device.busy.discard(self)
         self.queue.stream = self._awaits = None
         return True
 
@@ -192,18 +250,20 @@ class Stream:
         `what` names the call in reports. An interrupt (Ctrl-C) cancels the launches
         being waited for.
         """
+        if self._captured is not None:
+            raise ArgumentError(CAPTURED)
         queue, count = self.queue, self.queue.put_so_far
         try:
             if not queue.reached(count):
                 with Parked(what, partial(queue.reached, count)) as wait:
                     wait.until(queue.comes(count))
         except BaseException:
-            self._device.cancel()
+            self.device.cancel()
             raise
-        with self._device.lock:
+        with self.device.lock:
             error, self._error = self._error, None
             queue.skips(False)
-            self._device.failed.discard(self)
+            self.device.failed.discard(self)
             self.forget()
         if error is not None:
             raise error.with_traceback(None) if isinstance(error, ShmemError) else error
@@ -216,18 +276,18 @@ class Stream:
         yield self
         self.synchronize()
 
-    def do(self, code: int, work: Any) -> None:
+    def do(self, code: int) -> None:
         """Do Python's part of the item in hand, on the worker thread, as `drain` says."""
         try:
             if code == CALL:
-                work()
+                self.queue.in_hand()()
             else:
-                work.complete(self.queue.launch, code)
+                self.queue.launch_in_hand().complete(self.queue.launch, code)
         except BaseException as error:  # noqa: BLE001  (raised by synchronize)
-            with self._device.lock:
+            with self.device.lock:
                 self._error = error
                 self.queue.skips(True)
-                self._device.failed.add(self)
+                self.device.failed.add(self)
 
 
 class Device:
@@ -238,6 +298,7 @@ class Device:
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
         self.busy: set[Stream] = set()  # those with work that was not done when last looked
         self.failed: set[Stream] = set()  # kept until their errors have been raised
+        self.captures: set[Stream] = set()
         self.default = self.stream()
 
     def stream(self) -> Stream:
@@ -248,6 +309,8 @@ class Device:
 
     def synchronize(self) -> None:
         """Wait for all streams; raises the first error found."""
+        if self.captures:
+            raise ArgumentError(CAPTURED)
         for stream in list(self._streams):
             stream.synchronize()
 
