@@ -2,6 +2,8 @@
 
 import gc
 import random
+import signal
+import sys
 import threading
 import time
 import weakref
@@ -195,6 +197,48 @@ def test_arguments_live_until_the_launch_has_ended():
     device.synchronize()
     gc.collect()
     assert alive() is None
+
+
+def test_a_signal_handler_may_launch_at_any_time():
+    """On the stream that the main thread submits to, or with an error that ends the submission."""
+    device, x, y = Device(), np.zeros(1, np.int64), np.zeros(1, np.int64)
+    stream, handled = device.stream(), [0]
+
+    class Interrupt(Exception):
+        pass
+
+    handling = threading.Lock()
+
+    def handler(*_):
+        if handling.acquire(blocking=False):  # it is not interrupted by itself
+            stream.submit(prepare(count, y, 1))
+            handled[0] += 1
+            handling.release()
+            if handled[0] % 2 and sys._getframe(1).f_code.co_filename.endswith("stream.py"):
+                raise Interrupt
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 1e-3, 2e-4)
+    submitted = interrupted = 0
+    try:
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            try:
+                for _ in range(100):
+                    stream.submit(prepare(count, x, 1))
+                    submitted += 1
+            except Interrupt:
+                interrupted += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    device.synchronize()
+    assert handled[0] > 100
+    assert y[0] == handled[0]
+    assert submitted <= x[0] <= submitted + interrupted  # one may be queued and not counted
+    with pytest.raises(KernelError, match="fail_at"):
+        stream.submit(prepare(fail_at, x, int(x[0])))
+        stream.synchronize()
 
 
 def test_prints_are_in_order_and_before_the_end_of_the_wait(capfd):

@@ -6,9 +6,9 @@ nothing to run. Who waits for the queue waits for its count `done`. Each run of 
 a copy of its LAUNCH, in the queue's RUN, so a launch may be in any number of queues, and often in
 one.
 
-All items are put under one lock of Python's; the rest is between one thread that puts and one that
-takes. Sleeping threads are woken by futexes: who goes to sleep says so, and then looks once more;
-who brings something says so, and then looks whether somebody sleeps.
+One thread at a time puts, the one that has the GIL; one takes. Sleeping threads are woken by
+futexes: who goes to sleep says so, and then looks once more; who brings something says so, and then
+looks whether somebody sleeps.
 """
 
 from __future__ import annotations
@@ -89,13 +89,15 @@ ITEM = _struct(
     ("what", "i8"),  # address of a list of (LAUNCH, arguments); the QUEUE that is waited for
     ("count", "i8"),  # length of the list; how much of that queue is to be done
     ("own", "i8", 2),  # a list of one launch
+    ("keep", "i8"),  # object of Python's that it needs until it is done
 )
 QUEUE = _struct(
     ("last", "i8"),  # ITEM, put last
     ("put", "i8"),  # how many have been put
+    ("oldest", "i8"),  # ITEM, of those whose memory has not been given back
     ("bell", "i8"),  # futex of the worker
     ("asleep", "i8"),  # whether the worker waits for it
-    ("apart", "i8", 8),  # what the worker writes is on other cache lines
+    ("apart", "i8", 7),  # what the worker writes is on other cache lines
     ("first", "i8"),  # ITEM, taken last
     ("taken", "i8"),  # how many have been taken
     ("done", "i8"),  # ... and are done
@@ -113,7 +115,7 @@ LAUNCH_AT, LAUNCH_BYTES, ARGS = offset(RUN, "launch"), LAUNCH.itemsize, offset(L
 NUMBER, CURRENT, POOL_AT = offset(RUN, "number"), offset(RUN, "current"), offset(KEPT, "pool")
 NAME, OWN, ITEM_BYTES = offset(LAUNCH, "name"), offset(ITEM, "own"), ITEM.itemsize
 NEXT, KEPT_BYTES = offset(ITEM, "next"), KEPT.itemsize
-PUT, BELL, ASLEEP, TAKEN, DONE, WANTED, RUNG, SKIP, RUN_AT, EMPTY, AT = (
+PUT, BELL, ASLEEP, TAKEN, DONE, WANTED, RUNG, SKIP, RUN_AT, EMPTY, AT, FIRST = (
     offset(QUEUE, field)
     for field in (
         "put",
@@ -127,11 +129,15 @@ PUT, BELL, ASLEEP, TAKEN, DONE, WANTED, RUNG, SKIP, RUN_AT, EMPTY, AT = (
         "run",
         "empty",
         "at",
+        "first",
     )
 )
 
 word = types.intp
 system = types.ExternalFunction("syscall", word(*[word] * 7))
+# They do nothing for 0 (null).
+Py_IncRef = types.ExternalFunction("Py_IncRef", types.void(word))
+Py_DecRef = types.ExternalFunction("Py_DecRef", types.void(word))
 
 
 # --- waiting
@@ -186,26 +192,64 @@ def finish(queue_address: int) -> None:
 
 
 @njit
-def put(queue_address: int, kind: int, what: int, count: int) -> int:
-    """Put an item at the end of a queue; returns its number, or 0 if there is no memory."""
+def put(queue_address: int, kind: int, what: int, count: int, keep: int) -> int:
+    """Put an item at the end of a queue; returns its number, or 0 if there is no memory.
+
+    With the GIL, so nothing comes between, not even a handler of signals. `keep` is the address of
+    an object, which is kept alive until the item is done, see `reclaim`.
+    """
     queue = as_queue(queue_address)
     address = malloc(ITEM_BYTES)
     if address == 0:
         return 0
+    Py_IncRef(keep)
     item = as_item(address)
-    item.next, item.kind, item.what, item.count = 0, kind, what, count
+    item.next, item.kind, item.what, item.count, item.keep = 0, kind, what, count, keep
     if kind == ONE:
         item.own[0], item.own[1] = what, count
         item.kind, item.what, item.count = LAUNCHES, address + OWN, 1
-    store_release(queue.last + NEXT, address)
+    before, number = queue.last, queue.put + 1
     queue.last = address
-    number = queue.put + 1
     store_release(queue_address + PUT, number)
+    store_release(before + NEXT, address)
     full_fence()
     if load_acquire(queue_address + ASLEEP) != 0:
         store_release(queue_address + ASLEEP, 0)
         ring(queue_address + BELL)
+    reclaim(queue_address)
     return number
+
+
+@njit
+def reclaim(queue_address: int) -> None:
+    """Let go of the items that are done; with the GIL.
+
+    Objects that end with it may run any code, which may come here again.
+    """
+    queue = as_queue(queue_address)
+    while queue.oldest != load_acquire(queue_address + FIRST):
+        address = queue.oldest
+        keep = as_item(address).keep
+        queue.oldest = as_item(address).next
+        if address != queue_address + EMPTY:
+            libc_free(address)
+        Py_DecRef(keep)
+    last = as_item(queue.oldest)
+    if load_acquire(queue_address + DONE) == load_acquire(queue_address + TAKEN):
+        keep, last.keep = last.keep, 0
+        Py_DecRef(keep)
+
+
+@njit
+def in_hand(queue_address: int, nothing: int) -> int:
+    """The object of the item in hand, or `nothing`: a new reference; with the GIL."""
+    keep = 0
+    if load_acquire(queue_address + DONE) != load_acquire(queue_address + TAKEN):
+        keep = as_item(load_acquire(queue_address + FIRST)).keep
+    if keep == 0:
+        keep = nothing
+    Py_IncRef(keep)
+    return keep
 
 
 @njit
@@ -227,10 +271,9 @@ def take(queue_address: int) -> None:
             if load_acquire(before + NEXT) == 0:
                 sleep_at(queue_address + BELL, bell, 0)
         following = load_acquire(before + NEXT)
-    queue.first, queue.at = following, 0
+    queue.at = 0
     store_release(queue_address + TAKEN, queue.taken + 1)
-    if before != queue_address + EMPTY:
-        libc_free(before)
+    store_release(queue_address + FIRST, following)
 
 
 # --- a run
@@ -406,7 +449,7 @@ def drain(queue_address: int) -> int:
             take(queue_address)
         item = as_item(queue.first)
         if item.kind == END:
-            libc_free(queue.first)
+            finish(queue_address)
             return END
         if item.kind == WAIT:
             while not await_done(item.what, item.count, 0):
@@ -425,26 +468,6 @@ def drain(queue_address: int) -> int:
 # --- for Python
 
 
-SIGNATURES = {  # arguments, and whether the GIL is kept
-    put: (4, True), begin: (3, True), end: (1, True),
-    await_done: (3, False), perform: (1, False), drain: (1, False),
-}  # fmt: skip
-
-
-@cache
-def native() -> SimpleNamespace:
-    """The C functions above that Python calls, by name."""
-    made = SimpleNamespace()
-    for function, (n, keeps_gil) in SIGNATURES.items():
-        name = function.__name__
-        code = c_function(word(*[word] * n), RETURNING.get(name, function).py_func)
-        kind = ctypes.PYFUNCTYPE if keeps_gil else ctypes.CFUNCTYPE
-        called = kind(*[ctypes.c_int64] * (n + 1))(code.address)
-        _keep.append(code)
-        setattr(made, name, called)
-    return made
-
-
 @njit
 def begun(run_address: int, template: int, args: int) -> int:
     begin(run_address, template, args)
@@ -457,7 +480,34 @@ def ended(run_address: int) -> int:
     return 0
 
 
-RETURNING = {"begin": begun, "end": ended}
+@njit
+def reclaimed(queue_address: int) -> bool:
+    """`reclaim`; returns whether nothing is left to do."""
+    reclaim(queue_address)
+    return load_acquire(queue_address + DONE) == load_acquire(queue_address + PUT)
+
+
+# By name: the function, how many arguments it has, whether the GIL is kept.
+CALLS = {
+    "put": (put, 5, True), "reclaim": (reclaimed, 1, True), "in_hand": (in_hand, 2, True),
+    "begin": (begun, 3, True), "end": (ended, 1, True), "await_done": (await_done, 3, False),
+    "perform": (perform, 1, False), "drain": (drain, 1, False),
+}  # fmt: skip
+
+
+@cache
+def native() -> SimpleNamespace:
+    """The C functions that Python calls, by name."""
+    made = SimpleNamespace()
+    for name, (function, n, keeps_gil) in CALLS.items():
+        code = c_function(word(*[word] * n), function.py_func)
+        kind = ctypes.PYFUNCTYPE if keeps_gil else ctypes.CFUNCTYPE
+        result = ctypes.py_object if function is in_hand else ctypes.c_int64
+        setattr(made, name, kind(result, *[ctypes.c_int64] * n)(code.address))
+        _keep.append(code)
+    return made
+
+
 _keep: list[Any] = []  # keep the code alive
 of_process = np.zeros(1, COMMON)
 of_process["told"], of_process["worth"] = address_of(embedding.told), WORTH_SHARING
@@ -483,5 +533,5 @@ def new_queue() -> np.ndarray[Any, Any]:
     made = np.zeros(1, QUEUE)
     made["run"]["common"] = address_of(of_process)
     made["wanted"] = NEVER
-    made["first"] = made["last"] = address_of(made) + EMPTY
+    made["first"] = made["last"] = made["oldest"] = address_of(made) + EMPTY
     return made

@@ -13,7 +13,6 @@ import signal
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -34,7 +33,6 @@ from gpushmem.simt.run.queue import (
     ONE,
     PUT,
     SKIP,
-    TAKEN,
     WAIT,
     native,
     new_queue,
@@ -45,6 +43,7 @@ __all__ = ["Device", "Launches", "Stream"]
 # A timespec: for how long a host waits before it looks at signals.
 _turn = np.array([0, int(TURN * 1e9)], np.int64)
 TURN_AT = address_of(_turn)
+NONE = id(None)
 
 CAPTURED = (
     "a stream is being captured: what is queued on it does not run now, so nothing can wait for "
@@ -64,14 +63,11 @@ class Launches:
 class Queue:
     """A native queue, and Python's side of what is in it."""
 
-    def __init__(self, lock: threading.RLock) -> None:
+    def __init__(self) -> None:
         self._native, self._memory = native(), new_queue()
         self.address = address_of(self._memory)
         self._words = memoryview(cast(Any, self._memory.view(np.int64)))
         self._place = Place(self._memory["run"])
-        self._lock = lock
-        self._kept: deque[Any] = deque()  # what the items that are not done need, one for each
-        self._gone = 0  # items that are done, and for which nothing is kept any more
         self.stream: Stream | None = (
             None  # kept alive until its work is done, whatever its owner does
         )
@@ -90,27 +86,18 @@ class Queue:
         """Whether to do nothing of what is in the queue."""
         self._words[SKIP // 8] = whether
 
-    def put(self, kind: int, what: int, count: int, keep: Any) -> None:
-        """Put an item, and keep what it needs until it is done; the lock is held."""
-        self._kept.append(keep)
-        if not self._native.put(self.address, kind, what, count):
-            self._kept.pop()
+    def put(self, kind: int, what: int, count: int, keep: object) -> None:
+        """Put an item, and keep what it needs until it is done."""
+        if not self._native.put(self.address, kind, what, count, id(keep)):
             raise MemoryError("no memory to queue a launch")
-        self.forget()
 
     def forget(self) -> bool:
-        """Let go of what the items needed that are done; returns whether all are. With the lock."""
-        done = self._words[DONE // 8]
-        while self._gone < done:
-            self._gone += 1
-            self._kept.popleft()
-        return done == self._words[PUT // 8]
+        """Let go of what the items needed that are done; returns whether all are."""
+        return bool(self._native.reclaim(self.address))
 
     def in_hand(self) -> Any:
-        """What was kept for the item in hand, or None if it is done."""
-        with self._lock:
-            at = self._words[TAKEN // 8] - 1 - self._gone
-            return self._kept[at] if 0 <= at < len(self._kept) else None
+        """What is kept for the item in hand; None if it is done."""
+        return self._native.in_hand(self.address, NONE)
 
     def launch_in_hand(self) -> Running:
         """The launch of the item in hand that is being run."""
@@ -119,8 +106,7 @@ class Queue:
 
     def end(self) -> None:
         """Nothing more will be put: let the worker end."""
-        with self._lock:
-            self.put(END, 0, 0, None)
+        self.put(END, 0, 0, None)
 
     def comes(self, count: int) -> Callable[[], object]:
         """What waits for a turn for `count` items to be done, for `Parked.until`."""
@@ -135,6 +121,7 @@ class Queue:
             with Parked("work", self._moves, self._place.current, worker=True):
                 code = drain(address)
             if code == END:
+                self.forget()
                 return
             stream = self.stream
             assert stream is not None  # the item in hand is not done
@@ -160,7 +147,7 @@ class Stream:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.queue = Queue(device.lock)
+        self.queue = Queue()
         self._worker: threading.Thread | None = None
         self._error: BaseException | None = None
         self._awaits: tuple[Queue, int] | None = None  # what it was last told to wait for
