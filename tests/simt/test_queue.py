@@ -213,6 +213,8 @@ def test_a_signal_handler_may_launch_at_any_time():
         if handling.acquire(blocking=False):  # it is not interrupted by itself
             stream.submit(prepare(count, y, 1))
             handled[0] += 1
+            if handled[0] % 5 == 0:
+                stream.synchronize()
             handling.release()
             if handled[0] % 2 and sys._getframe(1).f_code.co_filename.endswith("stream.py"):
                 raise Interrupt

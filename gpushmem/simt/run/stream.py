@@ -63,14 +63,14 @@ class Launches:
 class Queue:
     """A native queue, and Python's side of what is in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, owner: Stream) -> None:
+        self._owner = weakref.ref(owner)
         self._native, self._memory = native(), new_queue()
         self.address = address_of(self._memory)
         self._words = memoryview(cast(Any, self._memory.view(np.int64)))
         self._place = Place(self._memory["run"])
-        self.stream: Stream | None = (
-            None  # kept alive until its work is done, whatever its owner does
-        )
+        # Kept alive until its work is done, whatever its owner does.
+        self.stream: Stream | None = None
         self.launch = self._place.launch
 
     @property
@@ -123,7 +123,7 @@ class Queue:
             if code == END:
                 self.forget()
                 return
-            stream = self.stream
+            stream = self._owner()
             assert stream is not None  # the item in hand is not done
             stream.do(code)
             del stream
@@ -147,7 +147,7 @@ class Stream:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.queue = Queue()
+        self.queue = Queue(self)
         self._worker: threading.Thread | None = None
         self._error: BaseException | None = None
         self._awaits: tuple[Queue, int] | None = None  # what it was last told to wait for
@@ -169,6 +169,9 @@ class Stream:
                 queue.put(LAUNCHES, work.address, len(work.launches), work)
             else:
                 queue.put(CALL, 0, 0, work)
+            if queue.stream is None:  # at first, or when a handler of signals has just waited
+                queue.stream = self
+                device.busy.add(self)
 
     def submit_by(self, put: Callable[[Stream], object]) -> None:
         """Call `put(self)`, which submits; if it is captured, at each launch of the graph."""
@@ -211,8 +214,6 @@ class Stream:
             if after != self._awaits:
                 self._awaits = after
                 self.queue.put(WAIT, after[0].address, after[1], after)
-        device.busy.add(self)
-        self.queue.stream = self
         if self._worker is None:
             # A daemon: a kernel that never ends must not keep the process alive.
             self._worker = threading.Thread(target=self.queue.work, daemon=True)
