@@ -220,7 +220,7 @@ HOST = {
     "Arrays": ["DeviceArray", "SymmetricArray", "MulticastArray"],
     "Kernels": ["jit", "gpushmem.kernel:Kernel", "gpushmem.kernel:Launch", "preload",
                 "init_module", "qp_create", "tuning", "Tuning"],
-    "Streams and waiting": ["stream", "wait_stream", "synchronize", "set_timeout"],
+    "Streams and waiting": ["stream", "wait_stream", "capture", "synchronize", "set_timeout"],
     "Teams": ["Team"],
 }  # fmt: skip
 CONSTANTS = """

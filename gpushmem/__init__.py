@@ -18,7 +18,7 @@ _HOME = {
         "SymmetryError", "TeamError", "WaitTimeout",
     ),
     "gpushmem.runtime": (
-        "alloc_bytes", "array", "device_array", "empty", "finalize", "free", "full",
+        "alloc_bytes", "array", "capture", "device_array", "empty", "finalize", "free", "full",
         "heap_stats", "init", "init_module", "is_initialized", "on_device", "ones", "qp_create",
         "register", "register_symmetric", "session", "set_timeout", "stream", "synchronize",
         "to_device", "tuning", "unregister", "unregister_symmetric", "wait_stream", "zeros",

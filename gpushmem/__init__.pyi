@@ -14,12 +14,13 @@ from gpushmem.errors import (
     WaitTimeout as WaitTimeout,
 )
 from gpushmem.runtime import (
-    alloc_bytes as alloc_bytes, array as array, device_array as device_array, empty as empty,
-    finalize as finalize, free as free, full as full, heap_stats as heap_stats, init as init,
-    init_module as init_module, is_initialized as is_initialized, on_device as on_device,
-    ones as ones, qp_create as qp_create, register as register,
-    register_symmetric as register_symmetric, session as session, set_timeout as set_timeout,
-    stream as stream, synchronize as synchronize, to_device as to_device, tuning as tuning,
+    alloc_bytes as alloc_bytes, array as array, capture as capture,
+    device_array as device_array, empty as empty, finalize as finalize, free as free,
+    full as full, heap_stats as heap_stats, init as init, init_module as init_module,
+    is_initialized as is_initialized, on_device as on_device, ones as ones,
+    qp_create as qp_create, register as register, register_symmetric as register_symmetric,
+    session as session, set_timeout as set_timeout, stream as stream,
+    synchronize as synchronize, to_device as to_device, tuning as tuning,
     unregister as unregister, unregister_symmetric as unregister_symmetric,
     wait_stream as wait_stream, zeros as zeros,
 )

@@ -113,6 +113,14 @@ class Kernel:
 
     def _launch(self, config: tuple[Any, ...], args: tuple[Any, ...]) -> None:
         backend, args = self._taken(args)
+        if any(map(in_host_memory, args)):
+            self._launch_with_host_memory(backend, config, args)
+        else:
+            self._prepare(backend, config, tuple(map(unwrap, args)))()
+
+    def _launch_with_host_memory(
+        self, backend: Backend, config: tuple[Any, ...], args: tuple[Any, ...]
+    ) -> None:
         what = f"kernel {self.py_func.__name__}"
         host = {k: memory_of(what, a) for k, a in enumerate(args) if in_host_memory(a)}
         given = [host.get(k, unwrap(a)) for k, a in enumerate(args)]

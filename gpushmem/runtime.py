@@ -736,6 +736,26 @@ def wait_stream(stream: Any, other: Any) -> bool:
 
 
 @public
+def capture(stream: Any) -> AbstractContextManager[Any]:
+    """Make a graph of what is queued on a stream: `with shmem.capture(stream) as graph:`.
+
+    Within the block, launches and operations with this stream, of any thread, do not run: they are
+    kept, with their arguments. Then `graph.launch(stream=0)` queues all of them, in this order, on
+    any stream, any number of times, asynchronously; a launch in a graph costs a small part of one
+    by itself. Arrays are read as they are when it runs, numbers as they were given. A launch that
+    fails takes the rest of the graph and of the queue with it. `stream` comes from `stream()`; the
+    default stream cannot be captured. While it is captured, whatever waits for this PE's streams
+    raises `ArgumentError`: `synchronize`, `a.numpy()`, collective calls, launches with NumPy
+    arrays. Not collective.
+
+    On the nvshmem backend it raises `BackendUnavailable`: capture the stream there with
+    `torch.cuda.graph` or cuda.core's `GraphBuilder`. PyTorch: `torch.cuda.graph`,
+    `CUDAGraph.replay`; CUDA: cudaStreamBeginCapture, cudaGraphLaunch.
+    """
+    return current("capture").backend.capture(stream)
+
+
+@public
 def init_module(module: Any) -> None:
     """Let kernels of another compiler call NVSHMEM's device functions; not collective.
 

@@ -17,7 +17,7 @@ from numba.cuda import types
 from gpushmem.artifacts.floats import SMALL
 from gpushmem.errors import ArgumentError
 
-__all__ = ["address_of", "as_numpy", "pack", "pack_scalars", "types_of"]
+__all__ = ["Packer", "address_of", "as_numpy", "pack", "pack_scalars", "types_of"]
 
 Flat = list[Any]
 
@@ -59,11 +59,27 @@ TAKEN = "they take arrays, numbers, tuples of these, and None"
 
 def pack(argtypes: tuple[Any, ...], args: tuple[Any, ...]) -> np.ndarray[Any, Any]:
     """The arguments as one array of bytes, 8 for each scalar."""
-    code = ""
-    values: Flat = []
-    for typ, value in zip(argtypes, args, strict=True):
-        code += _flatten(typ, value, values)
-    return np.frombuffer(struct.pack(f"<{code}", *values), np.uint8)
+    return Packer(argtypes)(args)
+
+
+class Packer:
+    """`pack` for arguments of certain types, any number of times."""
+
+    def __init__(self, argtypes: tuple[Any, ...]) -> None:
+        self._types = argtypes
+        self._flatteners = [_flattener_of(typ) for typ in argtypes]
+        self._struct: struct.Struct | None = None  # determined by the types
+
+    def __call__(self, args: tuple[Any, ...]) -> np.ndarray[Any, Any]:
+        """The arguments as one array of bytes, 8 for each scalar."""
+        values: Flat = []
+        codes = [
+            flatten(typ, value, values)
+            for flatten, typ, value in zip(self._flatteners, self._types, args, strict=True)
+        ]
+        if self._struct is None:
+            self._struct = struct.Struct("<" + "".join(codes))
+        return np.frombuffer(self._struct.pack(*values), np.uint8)
 
 
 def pack_scalars(scalars: Flat) -> np.ndarray[Any, Any]:
@@ -79,11 +95,15 @@ def pack_scalars(scalars: Flat) -> np.ndarray[Any, Any]:
 
 def _flatten(typ: Any, value: Any, values: Flat) -> str:
     """Append the scalars of `value` to `values`; return their `struct` codes."""
+    return _flattener_of(typ)(typ, value, values)
+
+
+def _flattener_of(typ: Any) -> Callable[[Any, Any, Flat], str]:
     kind: Any = type(typ)
     flatten = _flattener(kind)
     if flatten is None:
-        raise ArgumentError(f"a kernel argument cannot be of type {typ} ({value!r})")
-    return flatten(typ, value, values)
+        raise ArgumentError(f"a kernel argument cannot be of type {typ}")
+    return flatten
 
 
 @cache

@@ -11,6 +11,7 @@ memory: other libraries share memory through these.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import update_wrapper
 from typing import Any, NamedTuple, Protocol
 
@@ -134,6 +135,9 @@ class Backend(Protocol):
 
     def wait_stream(self, stream: Any, other: Any) -> bool:
         """Order `stream` after `other`, whatever launches take as one; False: they are the same."""
+
+    def capture(self, stream: Any) -> AbstractContextManager[Any]:
+        """Capture a stream, for a `with` block; gives the graph, with `launch(stream=0)`."""
 
     def synchronize(self) -> None:
         """Wait for all streams of this PE; raises the error of a kernel that failed."""

@@ -28,6 +28,7 @@ __all__ = ["command"]
 KINDS = {
     "loops": "loops over blocks and threads",
     "blocks": "loops over threads, from meeting to meeting",
+    "lockstep": "loops over threads, from wait to wait",
     "fibers": "a fiber per thread",
 }
 MOST_SHAPES = 4  # of a kernel's launches that are printed
@@ -211,7 +212,7 @@ def _cpu_rows(cpu: OnCpu, launches: tuple[Launches, ...]) -> Iterator[tuple[str,
     yield "cpu", KINDS.get(cpu.kind, cpu.kind) + (f": {cpu.reason}" if cpu.reason else "")
     if cpu.vectorised or cpu.kind != "fibers":
         yield "", _vectorised(cpu)
-    if cpu.kind == "fibers":
+    if cpu.kind in ("fibers", "lockstep"):
         yield "", "on 1 core"
     else:
         used = max(launch.cores for launch in launches)

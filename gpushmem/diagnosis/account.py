@@ -78,7 +78,7 @@ class Accountant:
         """All of it; see `report` for what is in it."""
         found = waits()
         alike = _alike(found)
-        busy = sorted({launch.name for launch in list(running)} - {wait.kernel for wait in found})
+        busy = sorted({launch.name for launch in running()} - {wait.kernel for wait in found})
         return {
             "pe": self._job.my_pe,
             "host": [self._host(*each) for each in (*hosts(), *self._asking.waits().items())],

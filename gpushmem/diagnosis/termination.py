@@ -269,7 +269,7 @@ class Over:
 
     def __init__(self) -> None:
         self._since = time.monotonic()
-        self._launches = set(running)
+        self._launches = running()
         self._ended = False
 
     def end(self, alone: bool, for_good: bool) -> bool:
@@ -278,8 +278,9 @@ class Over:
         What cannot be ended, a kernel that computes without end, must not keep a process for ever
         that nobody else ends: `for_good`.
         """
-        self._launches &= running
-        for launch in list(self._launches if alone else running):
+        now = running()
+        self._launches &= now
+        for launch in self._launches if alone else now:
             launch.cancel()
         waiting = [wait for _, wait in hosts() if wait.since < self._since]
         if waiting and for_good and time.monotonic() > self._since + LAST:
@@ -310,7 +311,7 @@ class Stillness:
         words = [(launch, launch.launch[0]) for launch in turns.launches]
         quiet: Any = (before, main, [(launch, int(word["progress"])) for launch, word in words])
         still: Any = None
-        if main is None or not running <= turns.launches or any(w.ready() for w in waits):
+        if main is None or not running() <= turns.launches or any(w.ready() for w in waits):
             quiet = None
         elif main in waits and not any(word["timed"] for _, word in words):
             natives = None if movers.alarmed() or not all_at_rest() else movers.natives()
@@ -341,7 +342,7 @@ class Turns(dict[Any, int]):
     """The turns of the rings of launches, and of the main thread's wait, at some moment."""
 
     def __init__(self, waits: Iterable[Parked] = ()) -> None:
-        self.launches = {wait.launch for wait in waits if wait.launch is not None}
+        self.launches = {run for wait in waits if (run := wait.launch()) is not None}
         super().__init__((launch, int(launch.launch[0]["turns"])) for launch in self.launches)
         main = parked.get(threading.main_thread().ident or 0)
         if main is not None:

@@ -33,11 +33,11 @@ class Launched:
     times: dict[Shape, int] = field(default_factory=dict)
     cores: dict[Shape, int] = field(default_factory=dict)  # the most that a launch has run on
 
-    def note(self, launch: Running) -> None:
-        """Note a launch."""
+    def note(self, launch: Running, cores: int) -> None:
+        """Note a launch, and on how many cores it ran."""
         shape = Shape(launch.shape.grid, launch.shape.block, launch.shape.dynamic_shared)
         self.times[shape] = self.times.get(shape, 0) + 1
-        self.cores[shape] = max(self.cores.get(shape, 0), len(launch.parts))
+        self.cores[shape] = max(self.cores.get(shape, 0), cores)
 
 
 def launched_by(run: Callable[[], object]) -> list[Launched]:
@@ -51,13 +51,13 @@ def launched_by(run: Callable[[], object]) -> list[Launched]:
     def about_to_launch(kernel: Kernel, args: tuple[Any, ...]) -> None:
         of_jit[kernel.py_func] = kernel.options
 
-    def has_run(launch: Running) -> None:
+    def has_run(launch: Running, cores: int) -> None:
         function = launch.source.py_func if launch.source else None
         if function in of_jit or not getattr(function, "__module__", "").startswith("gpushmem."):
             entry, source = launch.entry, launch.source
             options = of_jit.get(function, source.options if source else {})
             kernel = Launched(launch.name, entry, source, options)
-            found.setdefault(entry.name, kernel).note(launch)
+            found.setdefault(entry.name, kernel).note(launch, cores)
 
     launch_hooks.append(about_to_launch)
     run_hooks.append(has_run)

@@ -43,7 +43,7 @@ class Vectorised:
 class OnCpu:
     """How a kernel runs on the cpu backend."""
 
-    kind: str  # "loops", "blocks" (loops from meeting to meeting) or "fibers"
+    kind: str  # "loops", "blocks", "lockstep" or "fibers": see `Entry`
     reason: str  # why, with the source line; empty if that is not known
     cores: int  # that its launches may use
     vectorised: tuple[Vectorised, ...] | None  # None: not known
@@ -59,7 +59,7 @@ def on_cpu(kernel: Launched) -> OnCpu:
     if kernel.source is not None:
         done, reasons = _vectorised(kernel.source.compile_again)
     return OnCpu(
-        entry.kind, getattr(entry, "reason", ""), 1 if fibers else cores.threads(), done,
+        entry.kind, entry.reason, 1 if entry.waits else cores.threads(), done,
         () if fibers else reasons,
     )  # fmt: skip
 

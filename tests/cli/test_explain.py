@@ -373,7 +373,7 @@ def test_remarks_agree_with_the_code(function, argtypes):
     """What LLVM says is vectorised is vector code, marked as such in loops, and vice versa."""
     kernel = Kernel(function)
     entry = kernel.compile(argtypes)
-    source = Source(function, argtypes, {}, lambda: kernel._build(argtypes))
+    source = Source(function, argtypes, {}, lambda: kernel._build(argtypes, {}))
     found = on_cpu(Launched(function.__name__, entry, source, {}))
     code = str(llvm.parse_bitcode(entry.bitcode))
     assert ("llvm.loop.isvectorized" in code) == bool(found.vectorised) == (function is scale)

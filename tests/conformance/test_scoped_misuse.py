@@ -295,9 +295,9 @@ def test_two_streams_in_collectives_of_one_team(run_pes):
         if shmem.my_pe() == 0:
             for stream in streams:
                 wait_in[1, 1, stream](shmem.TEAM_NODE)
-            while not any(stream.last.is_set() for stream in streams):
+            while not any(stream.done() for stream in streams):
                 time.sleep(0.001)
-            failed = next(stream for stream in streams if stream.last.is_set())
+            failed = next(stream for stream in streams if stream.done())
             with pytest.raises(shmem.CollectiveMismatch) as error:
                 failed.synchronize()
             got.append(str(error.value))

@@ -334,9 +334,9 @@ def test_loops_around_short_waits_leave_others_the_core(run_pes, n_pes):
 
 def launched():
     """The launch that runs, or did."""
-    while not running:
+    while not (runs := running()):
         time.sleep(0.001)
-    return next(iter(running)).launch
+    return runs.pop().launch
 
 
 @pytest.mark.cpu_backend

@@ -653,3 +653,15 @@ def test_over_a_network_parts_of_warps_are_refused(n_pes):
 @pytest.mark.slow  # NVSHMEM's reductions take half a minute to compile
 def test_sums_by_less_than_a_warp_are_refused():
     host.run(1, sums_of_few, limit=200)
+
+
+@host.job
+def refused_capture(me, n):
+    with pytest.raises(shmem.BackendUnavailable) as error:
+        shmem.capture(shmem.stream())
+    return str(error.value)
+
+
+def test_capture_is_refused_with_what_captures_there():
+    (said,) = host.run(1, refused_capture)
+    assert "torch.cuda.graph or cuda.core's GraphBuilder" in said

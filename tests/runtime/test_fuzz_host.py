@@ -139,7 +139,7 @@ FUNCTIONS = {
     "session": ("any", "any"), "spawn": ("any", "any"), "jit": ("any",),
     "on_device": ("any",), "tuning": (), "wait_stream": ("any", "any"),
     "preload": ("any", "any", "any"), "init_module": ("any",), "register_symmetric": ("any",),
-    "unregister_symmetric": ("any",), "qp_create": ("int",),
+    "unregister_symmetric": ("any",), "qp_create": ("int",), "capture": ("any",),
 }  # fmt: skip
 LIKES = {"empty", "zeros", "ones", "full", "array"}
 LEFT_OUT = {"finalize"}  # the test's own last call

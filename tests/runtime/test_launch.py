@@ -6,6 +6,7 @@ import pytest
 import gpushmem as shmem
 from gpushmem.errors import ArgumentError, NotInitializedError
 from gpushmem.kernel import Kernel, Launch
+from tests.conftest import cli
 
 
 @shmem.jit
@@ -152,3 +153,80 @@ def test_streams_wait_for_each_other(alone):
     assert not shmem.wait_stream(a, a)
     assert not shmem.wait_stream(0, 0)
     assert x.numpy()[0] == 3
+
+
+def test_a_graph_is_captured_and_launched(alone):
+    x, y, stream = shmem.zeros(1), shmem.zeros(1), shmem.stream()
+    signal = shmem.zeros(1, "uint64")
+    bound = count[1, 1, stream].bind(x, 2)
+    with shmem.capture(stream) as graph:
+        bound()
+        count[1, 1, stream](x, 3)
+        shmem.put(y, x, 0, stream=stream)
+        shmem.atomic_add(signal, 1, 0, stream=stream)
+        shmem.signal_wait_until(signal, shmem.CMP_GE, 1, stream=stream)
+        count[1, 1, stream](x, 10)
+        count[1, 1](y, 1000)  # on another stream: it runs now
+    assert (x.numpy()[0], y.numpy()[0]) == (0, 1000)
+    graph.launch(stream)
+    stream.synchronize()
+    assert (x.numpy()[0], y.numpy()[0], signal.numpy()[0]) == (15, 5, 1)
+    graph.launch()
+    graph.launch(shmem.stream())
+    assert (x.numpy()[0], y.numpy()[0], signal.numpy()[0]) == (45, 35, 3)
+    bound()
+    assert x.numpy()[0] == 47
+
+
+def test_what_a_capture_cannot_do_is_refused(alone):
+    x, stream = shmem.zeros(1), shmem.stream()
+    cannot = pytest.raises(ArgumentError, match="the default stream cannot be captured")
+    with cannot, shmem.capture(0):
+        pass
+    with pytest.raises(ArgumentError, match="a stream comes from gpushmem"):
+        shmem.capture("a stream")
+    for wait in (
+        shmem.synchronize, stream.synchronize, x.numpy, shmem.barrier_all,
+        lambda: count[1, 1, stream](np.zeros(1), 1), lambda: shmem.wait_stream(0, stream),
+        lambda: shmem.zeros(1),
+    ):  # fmt: skip
+        captured = pytest.raises(ArgumentError, match="a stream is being captured")
+        with captured, shmem.capture(stream) as graph:
+            wait()
+        with pytest.raises(ArgumentError, match="before its capture has ended"):
+            graph.launch()
+    already = pytest.raises(ArgumentError, match="captured already")
+    with shmem.capture(stream), already, shmem.capture(stream):
+        pass
+    count[1, 1, stream](x, 1)
+    assert x.numpy()[0] == 1
+
+
+GRAPH = """
+import gpushmem as shmem
+
+@shmem.jit
+def count(x, pe):
+    shmem.put(x[1:], x[:1], pe)
+    x[0] += 1
+
+with shmem.session():
+    x, stream = shmem.zeros(2), shmem.stream()
+    with shmem.capture(stream) as graph:
+        for _ in range(3):
+            count[1, 1, stream](x, shmem.my_pe())
+            shmem.quiet(stream=stream)
+    for _ in range(4):
+        graph.launch(stream)
+    stream.synchronize()
+    print(x.numpy().tolist())
+"""
+
+
+@pytest.mark.parametrize("option", [("--check",), ("--memory", "weak", "--seed", "1")])
+def test_launches_of_a_graph_are_seen_one_by_one(tmp_path, option):
+    script = tmp_path / "graph.py"
+    script.write_text(GRAPH)
+    done = cli("run", "-n", "1", *option, script)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[12.0, 11.0]" in done.stdout

@@ -84,6 +84,8 @@ def test_kernels_say_what_to_use_instead():
     for launch in (fill[1, 1], fill[1, 1].bind):
         with pytest.raises(shmem.ShmemError, match="kernel fill: the null backend runs no kernels"):
             launch(shmem.zeros(1))
+    with pytest.raises(shmem.ShmemError, match="capture: the null backend queues nothing"):
+        shmem.capture(shmem.stream())
     shmem.finalize()
 
 

@@ -7,7 +7,7 @@ import pytest
 from numba import cuda
 
 from gpushmem.errors import ArgumentError, KernelError
-from gpushmem.simt.run import cores, kernel
+from gpushmem.simt.run import cores, queue
 from tests.simt.conftest import launch
 
 
@@ -15,7 +15,10 @@ from tests.simt.conftest import launch
 def shared_out(monkeypatch):
     """Three threads, and no launch too small for them."""
     monkeypatch.setenv(cores.VARIABLE, "3")
-    monkeypatch.setattr(kernel, "WORTH_SHARING", 0.0)
+    usual = int(queue.of_process["worth"][0])
+    queue.of_process["worth"] = -1
+    yield
+    queue.of_process["worth"] = usual
 
 
 @pytest.mark.usefixtures("shared_out")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from gpushmem.backends.cpu.access import (
     NAMING,
     explain,
 )
-from gpushmem.backends.cpu.checked import check_kernels, recorder
+from gpushmem.backends.cpu.checked import Recorder, check_kernels, recorder
 from gpushmem.backends.cpu.hostcalls import HostCalls
 from gpushmem.backends.cpu.inline import Inline
 from gpushmem.backends.cpu.meeting import Meeting
@@ -43,7 +43,8 @@ from gpushmem.ops import Op
 from gpushmem.simt.base.embedding import Embedder, embed
 from gpushmem.simt.compiler.target import adopt, simt_target
 from gpushmem.simt.grid import entry, sharing
-from gpushmem.simt.run import cores, scheduler
+from gpushmem.simt.run import cores, queue, scheduler
+from gpushmem.simt.run.graph import Graph, captured
 from gpushmem.simt.run.kernel import Kernel, KernelFailure, Running
 from gpushmem.simt.run.scheduler import CANCELLED
 from gpushmem.simt.run.stream import Device, Stream
@@ -84,7 +85,11 @@ class CpuBackend:
         self._accountant = Accountant(job, self._meeting, self._journal, self._arrays, self._asking)
         self._late: list[Late] = [] if self._weak is None else [self._weak]
         self._watch = Watch(job, self._accountant, self._asking, self._late)
-        self._host_calls = HostCalls(self.world.native, self._run, self._recorder)
+        seen = self._recorder is not None or self._weak is not None
+        self._in_python = self._run if seen else None  # runs launches, if somebody is to see them
+        self._host_calls = HostCalls(
+            self.world.native, self._ended_by, self._in_python, self._recorder
+        )
         self._registered = Registered(self.world)
         self._inline = Inline(
             self.world, self._meeting, self._teams, self._journal, self._registered, self._weak
@@ -107,8 +112,9 @@ class CpuBackend:
             self._watch.stop()
             raise
         self._interrupts = Interrupts(self._accountant, self.world.board)
-        self._runs = self.world.board.pes["kernel"][self.my_pe : self.my_pe + 1]
-        embed(Embedder(self.world.native, self._explain, self._tell))
+        # The running kernel's name is written to the board, where it outlives this process.
+        told = address_of(self.world.board.pes["kernel"][self.my_pe : self.my_pe + 1])
+        embed(Embedder(self.world.native, self._explain, told))
 
     # --- what a backend on top of this one has of its own
 
@@ -260,6 +266,9 @@ class CpuBackend:
             stream.waited = partial(self._recorder.waited_for, id(stream))
         return stream
 
+    def capture(self, stream: Any) -> AbstractContextManager[Graph]:
+        return captured(self._stream(stream), self._stream)
+
     def synchronize(self) -> None:
         self._device.synchronize()
         if self._recorder is not None:
@@ -286,12 +295,12 @@ class CpuBackend:
         stream = config.stream
         shape = shape_of(config.grid, config.block, config.dynamic_shared, config.cluster)
         if not kernel.options.get("debug"):
-            launch = kernel.prepare(shape, args, self.world.native)
+            launch = kernel.prepare(shape, args, self.world.native, self._error)
             return partial(self._submit, stream, launch)
 
         def checked() -> None:
             world = self.world.checking([(a.offset, a.nbytes) for a in self.allocated()])
-            self._submit(stream, kernel.prepare(shape, args, world))
+            self._submit(stream, kernel.prepare(shape, args, world, self._error))
 
         return checked
 
@@ -306,33 +315,34 @@ class CpuBackend:
     def _submit(self, stream: Any, launch: Running) -> None:
         """Queue a launch; synchronising raises its error, in terms of the operation that failed."""
         self._asking.forget()
+        on = self._stream(stream)
+        if self._in_python is None:
+            on.submit(launch)
+        else:
+            on.submit_by(partial(self._submit_seen, launch))
+
+    def _submit_seen(self, launch: Running, on: Stream) -> None:
         number = 0
         if self._recorder is not None:
-            number = self._recorder.submitted(launch, self._number_of(self._stream(stream)))
-
-        def run() -> None:
-            try:
-                self._run(launch, number)
-            except KernelFailure as failure:
-                raise self._explain(failure) from failure.__cause__
-
-        self._stream(stream).submit(run)
+            number = self._recorder.submitted(launch, self._number_of(on))
+        on.submit(partial(self._run, launch, number))
 
     def _run(self, launch: Running, number: int = 0) -> None:
-        """Run a launch in the worker of its stream."""
+        """Run a launch in the worker of its stream, and let who is to see it."""
         if self._weak is not None:
             with self._weak.running(launch):
-                self._teams.run(launch)
-            return
-        if self._recorder is None:
-            self._teams.run(launch)
-            return
-        with self._recorder.running(launch, number):
-            self._teams.run(launch)
+                launch()
+        elif self._recorder is not None:
+            with self._recorder.running(launch, number):
+                launch()
 
-    def _tell(self, kernel: str) -> None:
-        """Write the running kernel's name to the board, where it outlives this process."""
-        self._runs[0] = kernel.encode()
+    def _ended_by(self, failure: KernelFailure) -> KernelFailure:
+        """No thread of a launch that has failed is in a collective any more."""
+        self._teams.failed(failure.launch)
+        return failure
+
+    def _error(self, failure: KernelFailure) -> ShmemError:
+        return self._explain(self._ended_by(failure))
 
     def _explain(self, failure: KernelFailure, where: str = "") -> ShmemError:
         """The error of a launch that failed: the job's, if that ended the launch."""
@@ -391,10 +401,16 @@ class CpuBackend:
         if stream is None:
             run = partial(run, **arguments)
             return run() if recorder is None else recorder.call(op, arguments, run)
-        run, on = self._inline.queued(op, arguments), self._stream(stream)
+        put = partial(self._submit_inline, recorder, op, arguments)
+        return self._stream(stream).submit_by(put)
+
+    def _submit_inline(
+        self, recorder: Recorder | None, op: Op, arguments: dict[str, Any], on: Stream
+    ) -> None:
+        run = self._inline.queued(op, arguments)
         if recorder is not None:
             run = recorder.queued(op, arguments, run, self._number_of(on))
-        return on.submit(run)
+        on.submit(run)
 
     def _number_of(self, stream: Any) -> int:
         """The number by which the recorder knows a stream."""
@@ -402,7 +418,9 @@ class CpuBackend:
 
     def _in_a_kernel(self, op: Op, arguments: dict[str, Any], stream: Any) -> Any:
         if stream is not None:
-            return self._submit(stream, self._host_calls.prepare(op, arguments)[0])
+            launch = self._host_calls.prepare(op, arguments)[0]
+            launch.explain = self._error
+            return self._submit(stream, launch)
         if op.facts.meets:
             self.synchronize()
         try:
@@ -420,6 +438,7 @@ def warm_up(n_pes: int | None) -> None:
 def prepare(n_pes: int | None) -> None:
     """Prepare the engine."""
     scheduler.addresses()
+    queue.native()
     meeting.native()
     entry.warm_up()
     sharing.machine()

@@ -32,17 +32,18 @@ class HostCalls:
     def __init__(
         self,
         world: np.ndarray[Any, Any],
-        run: Callable[..., None] = Running.__call__,
+        failed: Callable[[KernelFailure], Exception] | None = None,
+        run: Callable[..., None] | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        self._world, self._run, self._recorder = world, run, recorder
+        self._world, self._failed, self._run, self._recorder = world, failed, run, recorder
         self._device = Device()
         self._idle: list[Stream] = []
 
     def run(self, op: Op, arguments: dict[str, Any]) -> Any:
         """Do the operation and return its result; raises `KernelFailure`."""
         launch, result = self.prepare(op, arguments)
-        run = partial(self._run, launch)
+        run: Any = launch if self._run is None else partial(self._run, launch)
         if self._recorder is not None:
             number = self._recorder.submitted(launch, -1)
             run = partial(run, number)
@@ -77,7 +78,9 @@ class HostCalls:
                 host_kernel(op, tuple(others), reduction, returns), cache=True
             )
         try:
-            return kernel.prepare(ONE, (result, *others.values()), self._world), result
+            return kernel.prepare(
+                ONE, (result, *others.values()), self._world, self._failed
+            ), result
         except (NumbaError, ValueError) as error:
             raise hostcalls.not_compiled(op, arguments, error) from None
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.lobby import Lobby
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.world import World
@@ -15,7 +14,6 @@ from gpushmem.backends.hostcalls import check_members
 from gpushmem.errors import ArgumentError, TeamError
 from gpushmem.ops import TEAM_INVALID, TEAM_NODE, TEAM_SHARED, TEAM_WORLD
 from gpushmem.ops.team import Team
-from gpushmem.simt.run.kernel import KernelFailure, Running
 
 __all__ = ["Teams"]
 
@@ -46,14 +44,10 @@ class Teams:
         """Forget all teams."""
         self._table["n_pes"] = 0
 
-    def run(self, launch: Running) -> None:
-        """Run a launch; when it has failed, no thread of it is in a collective any more."""
-        try:
-            launch()
-        except KernelFailure:
-            rows = self._table["launch"] == address_of(launch.launch)
-            self._table["inside"][rows] = self._table["launch"][rows] = 0
-            raise
+    def failed(self, launch: int) -> None:
+        """The launch at this address has failed: none of its threads is in a collective."""
+        rows = self._table["launch"] == launch
+        self._table["inside"][rows] = self._table["launch"][rows] = 0
 
     # --- the operations
 

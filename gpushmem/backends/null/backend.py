@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -140,6 +141,9 @@ class NullBackend:
 
     def wait_stream(self, stream: Any, other: Any) -> bool:
         return (stream or None) is not (other or None)  # nothing is ever queued
+
+    def capture(self, stream: Any) -> AbstractContextManager[Any]:
+        raise ShmemError("capture: the null backend queues nothing: use the backend cpu")
 
     def kernel(self, py_func: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
         return py_func

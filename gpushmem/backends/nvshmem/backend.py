@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import numpy as np
@@ -336,6 +336,13 @@ class NvshmemBackend:
 
     def wait_stream(self, stream: Any, other: Any) -> bool:
         return self._device.wait_stream(stream, other)
+
+    def capture(self, stream: Any) -> AbstractContextManager[Any]:
+        raise BackendUnavailable(
+            "capture is for backends without a GPU: on GPUs capture the stream with "
+            "torch.cuda.graph or cuda.core's GraphBuilder; launches and operations of gpushmem on "
+            "it become part of the CUDA graph"
+        )
 
     def synchronize(self) -> None:
         self._device.synchronize()

@@ -5,28 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from gpushmem.errors import NotInitializedError
 
-__all__ = ["Embedder", "embed", "embedder_of", "tell"]
+__all__ = ["Embedder", "embed", "embedder_of", "told"]
 
 
 class Embedder:
     """The code whose operations kernels call."""
 
-    def __init__(
-        self, user: Any, explain: Callable[[Any], Exception], tell: Callable[[str], None]
-    ) -> None:
+    def __init__(self, user: Any, explain: Callable[[Any], Exception], told: int = 0) -> None:
         self.user = user  # the array whose address a launch passes to its operations
         self.explain = explain  # its error for a `KernelFailure`
-        self.tell = tell  # called with the name of the running kernel, "" if none
+        self.told = told  # address of 40 bytes for the running kernel's name, zeros if none runs
 
 
+told = np.zeros(1, np.int64)  # the embedder's, where native code finds it
 _present: list[Embedder] = []
 
 
 def embed(embedder: Embedder | None) -> None:
     """Set the embedder; None: there is none."""
     _present[:] = [] if embedder is None else [embedder]
+    told[0] = 0 if embedder is None else embedder.told
 
 
 def embedder_of(kernel: str) -> Embedder:
@@ -37,9 +39,3 @@ def embedder_of(kernel: str) -> Embedder:
             "launched, and finalize() after it has ended"
         )
     return _present[0]
-
-
-def tell(kernel: str) -> None:
-    """Tell the embedder, if there is one, which kernel runs."""
-    for embedder in _present:
-        embedder.tell(kernel)

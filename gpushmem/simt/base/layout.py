@@ -184,6 +184,12 @@ LAUNCH = _struct(
     ("failed_tid", "i4", 3),
     ("failed_bid", "i4", 3),
     ("values", "i8", 8),
+    # what `run/queue` needs to run it
+    ("entry", "i8"),  # the C function of a LAUNCH's address that runs the grid, or a part of it
+    ("slot_bytes", "i8"),  # of the pool that fibers need; 0: a kernel without fibers
+    ("axis", "i8"),  # of the grid, along which it is divided among cores
+    ("alone", "i8"),  # blocks along the axis that run first, to see how long they take
+    ("name", "i8", 15),  # of the kernel, or the beginning of it
 )
 
 

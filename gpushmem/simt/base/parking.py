@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["Parked", "all_at_rest", "help_others", "hosts", "moves", "parked"]
+__all__ = ["TURN", "Parked", "all_at_rest", "help_others", "hosts", "moves", "parked"]
 
 TURN = 0.02  # seconds between two looks at signals
 
@@ -28,7 +28,7 @@ class Parked(AbstractContextManager["Parked"]):
 
     what: str
     ready: Callable[[], bool]  # whether what it waits for has come
-    launch: Any = None  # the launch that it runs, which knows more
+    launch: Callable[[], Any] = lambda: None  # the run of a launch in it, which knows more
     worker: bool = False  # a stream's own thread, not listed in reports
     since: float = field(default_factory=time.monotonic)
     turns: int = 0  # how often the thread was back in Python, where signal handlers run
@@ -60,9 +60,9 @@ class Parked(AbstractContextManager["Parked"]):
         if on_wait is not None and threading.current_thread() is threading.main_thread():
             on_wait(number)
 
-    def until(self, event: threading.Event) -> None:
-        """Wait for an event."""
-        while not event.wait(TURN):
+    def until(self, come: Callable[[], object]) -> None:
+        """Wait until `come()` is true, C code that waits for at most TURN."""
+        while not come():
             self.turns += 1
 
     def at_rest(self, frame: FrameType | None) -> bool:

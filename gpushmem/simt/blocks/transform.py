@@ -32,6 +32,7 @@ class Lockstep:
 
     module: Any  # in which it is two functions, of the same arguments as before
     frame_bytes: int  # of a block's frame, per thread
+    alone: list[str]  # lines where threads wait that are not in step then
 
 
 def in_lockstep(body: Any, name: str) -> Lockstep:
@@ -57,7 +58,26 @@ def in_lockstep(body: Any, name: str) -> Lockstep:
     lanes = Lanes(analysis, frame, codes, LANE).make()
     sites = _sites(analysis, codes, name)
     module = _with(body, name, [fast, lanes, sites])
-    return Lockstep(module, frame.bytes)
+    return Lockstep(module, frame.bytes, _alone(analysis))
+
+
+def _alone(analysis: Analysis) -> list[str]:
+    """The lines of waits that not all threads of a block are in together, each once."""
+    apart = set().union(*analysis.deciders.values())
+    blocks = [analysis.function.blocks[label] for label in analysis.cuts]
+    return list(
+        dict.fromkeys(
+            _site_of(b.cut.call)[1].partition("|")[0]
+            for b in blocks
+            if b.cut.how != BARRIER and (b.label in apart or not analysis.is_block_call(b.cut.call))
+        )
+    )
+
+
+def _site_of(call: Any) -> tuple[str, str]:
+    """The constant that names a call's line, and its text."""
+    found = re.search(r'ptr (?:\w+(?:\(\d+\))? )*(@"?\.const\.([^"]*)"?)[,)]', call.text)
+    return (found[1], found[2]) if found else ("null", "?")
 
 
 def _waiting(body: Any) -> set[str]:
@@ -146,10 +166,7 @@ def _sites(analysis: Analysis, codes: dict[str, int], name: str) -> str:
     for label in analysis.cuts:
         cut = analysis.function.blocks[label].cut
         if cut.how == BARRIER:
-            site = re.search(
-                r'ptr (?:nonnull )?(?:\w+\(\d+\) )*(@"[^"]*"|@\S+?)[,)]', cut.call.text
-            )
-            texts[codes[cut.follows] // 2] = site[1] if site else "null"
+            texts[codes[cut.follows] // 2] = _site_of(cut.call)[0]
             texts[codes[label] // 2] = texts[codes[cut.follows] // 2]
     items = ", ".join(f"ptr {text}" for text in texts)
     return f'@"{name}{SITES}" = weak_odr constant [{len(texts)} x ptr] [{items}]\n'

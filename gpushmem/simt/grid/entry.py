@@ -66,7 +66,7 @@ class Entry:
     # How threads run: as "loops", "blocks" (loops between barriers), in "lockstep" (loops between
     # waits) or as "fibers".
     kind: str
-    reason: str  # why as fibers
+    reason: str  # why as fibers; in lockstep, where threads wait alone
     shared_bytes: int  # static shared memory per block
     dynamic_start: int  # where the dynamic shared memory begins
     local_bytes: int  # local arrays and variables per thread
@@ -92,6 +92,7 @@ class Entry:
         return str(_codegen()._tm.emit_assembly(llvm.parse_bitcode(self.bitcode)))
 
 
+SHOWN = 3  # lines where threads wait alone
 LINKED = (Linkage.linkonce_odr, Linkage.weak_odr)
 
 
@@ -220,6 +221,8 @@ def _build(cres: Any, body: Any, kind: type[_Entry], report: bool, reason: str =
     printing.install()
     frame_bytes = 0
     if isinstance(body, Lockstep):
+        lines = "; ".join(body.alone[:SHOWN]) + (" ..." if len(body.alone) > SHOWN else "")
+        reason = f"threads wait alone at {lines}" if lines else ""
         body, frame_bytes = body.module, body.frame_bytes
     if kind in (_Fibers, _Lockstep):
         fiber.install()  # the linker must know simt_switch

@@ -315,18 +315,18 @@ class Driver:
             raise fail("INVALID_HANDLE", f"there is no stream {handle:#x} on the CPU engine")
         return self._streams[handle]
 
-    def launch(self, stream: Any, launch: Running, run: Callable[[], None]) -> None:
-        """Queue a launch, which `run()` runs."""
+    def launch(self, stream: Any, launch: Running) -> None:
+        """Queue a launch."""
         queue, seen = self.queue(stream), witness.present()
         if seen is None:
-            queue.submit(run)
+            queue.submit(launch)
             return
         with self.device.lock:  # numbers are in the order of the queue
             number = self._last[self._number(stream)] = seen.submitted(launch, self._number(stream))
 
             def run_seen() -> None:
                 with seen.running(launch, number):
-                    run()
+                    launch()
 
             queue.submit(run_seen)
 

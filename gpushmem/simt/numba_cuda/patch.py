@@ -8,7 +8,7 @@ The patch replaces what is below them: the driver (`driver.Driver`), the target'
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from pickle import PicklingError
@@ -33,7 +33,7 @@ from gpushmem.simt.compiler.target import SimtCallConv, _compile_cuda, replaced,
 from gpushmem.simt.grid import entry as entries
 from gpushmem.simt.intrinsics import nrt
 from gpushmem.simt.numba_cuda.driver import CoreDevice, Driver, fail
-from gpushmem.simt.run.kernel import KernelFailure, Running, Source
+from gpushmem.simt.run.kernel import Form, KernelFailure, Running, Source
 
 __all__ = ["patch_numba_cuda"]
 
@@ -174,11 +174,11 @@ class SimtKernel(_Kernel):
             limit = self.max_threads_per_block
             if shape.threads > limit:
                 raise ArgumentError(f"{shape.threads} threads; launch_bounds allows {limit}")
-            running, run = self._work(shape, pack_scalars(scalars), after)
+            running = self._work(shape, pack_scalars(scalars), after)
         except ArgumentError as error:
             raise CUDAError(f"CUDA_ERROR_INVALID_VALUE: {error}") from error
         engine = _engine[-1]
-        engine.launch(stream, running, run)
+        engine.launch(stream, running)
         if self.debug:
             try:
                 engine.synchronize(stream)
@@ -187,25 +187,19 @@ class SimtKernel(_Kernel):
         for write_back in after:
             write_back()
 
-    def _work(self, shape: Any, packed: Any, keep: Any) -> tuple[Running, Callable[[], None]]:
-        """A launch, and what is to be queued on the stream to run it."""
+    def _work(self, shape: Any, packed: Any, keep: Any) -> Running:
+        """A launch."""
         if not self.entry.embedded:
-            running = Running(self.name, self.entry, shape, packed, keep=keep, source=self.source)
-            return running, running
+            return Running(Form(self.name, self.entry, shape, source=self.source), packed, keep)
         embedder = embedder_of(self.name)
-        running = Running(
-            self.name, self.entry, shape, packed, embedder.user, keep, source=self.source
-        )
 
-        def work() -> None:
-            try:
-                running()
-            except KernelFailure as failure:
-                if failure.__cause__ is not None:  # an exception, which Numba raises
-                    raise
-                raise embedder.explain(failure) from None
+        def explain(failure: KernelFailure) -> Exception:
+            if failure.__cause__ is not None:  # an exception, which Numba raises
+                return failure
+            return embedder.explain(failure)
 
-        return running, work
+        form = Form(self.name, self.entry, shape, embedder.user, source=self.source)
+        return Running(form, packed, keep, explain)
 
     def _raise(self, failure: KernelFailure) -> None:
         if failure.__cause__ is None:

@@ -6,7 +6,7 @@ import ctypes
 import functools
 import itertools
 import math
-import time
+import weakref
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -17,12 +17,12 @@ from numba.core.errors import NumbaError
 from numba.cuda import types
 from numba.cuda.typing.typeof import Purpose, typeof
 
-from gpushmem.artifacts.arguments import address_of, pack, types_of
+from gpushmem.artifacts.arguments import Packer, address_of, types_of
 from gpushmem.artifacts.shape import LaunchShape
 from gpushmem.errors import ArgumentError, KernelError
-from gpushmem.simt.base import embedding, printing
+from gpushmem.simt.base import printing
 from gpushmem.simt.base.gpu_model import MAX_SHARED, SM_BLOCKS, SM_COUNT, SM_THREADS
-from gpushmem.simt.base.layout import LAUNCH, POOL, new
+from gpushmem.simt.base.layout import LAUNCH, new
 from gpushmem.simt.base.parking import Parked
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.primitives import ASSERTED
@@ -30,16 +30,21 @@ from gpushmem.simt.compiler.target import exceptions
 from gpushmem.simt.grid import entry as entries
 from gpushmem.simt.grid import sharing
 from gpushmem.simt.run import cores, scheduler
+from gpushmem.simt.run.queue import NAME_BYTES, SHARE, native, new_run
 
-__all__ = ["Kernel", "Running", "Source", "run_hooks"]
+__all__ = [
+    "Form", "Kernel", "KernelFailure", "Place", "Run", "Running", "Source", "run_hooks", "running",
+]  # fmt: skip
 
 MAX_RESIDENT_THREADS = scheduler.GUARDED  # unless the grid synchronises
 STACK_BYTES = 256 * 1024  # address space, beside the kernel's local arrays
 SAMPLE = 16  # the part of a grid that runs before it is shared among cores
-WORTH_SHARING = 300e-6  # seconds of work from which on a second core pays
 PAGE = 4096
+MOST_FORMS = 256  # kept of a kernel
 # Types of scalars whose Numba type does not depend on the value.
 PLAIN = {bool, float, complex, np.bool_, *(np.dtype(c).type for c in "bBhHiIqQefdFD")}
+
+Explain = Callable[["KernelFailure"], Exception]
 
 
 class Source(NamedTuple):
@@ -67,8 +72,7 @@ class Kernel:
         self.name = py_func.__name__
         self.options = options
         self._entries: dict[tuple[Any, ...], entries.Entry] = {}
-        # By the `_kind`s of the arguments, and whether blocks have several threads.
-        self._known: dict[tuple[Any, ...], tuple[Source, entries.Entry]] = {}
+        self._forms: dict[tuple[Any, ...], tuple[Form, Packer]] = {}  # by `_kind`s, shape, user
 
     def compile(self, argtypes: tuple[Any, ...], several: bool = True) -> entries.Entry:
         """Compile for Numba types `argtypes`, once; raises Numba's errors.
@@ -102,27 +106,40 @@ class Kernel:
             raise ArgumentError(f"kernel {self.name} returns a value; write it to an array instead")
         return entry
 
-    def prepare(self, shape: LaunchShape, args: tuple[Any, ...], user: Any = None) -> Running:
+    def prepare(
+        self,
+        shape: LaunchShape,
+        args: tuple[Any, ...],
+        user: Any = None,
+        explain: Explain | None = None,
+    ) -> Running:
         """Compile for these arguments and make a launch of them; nothing runs yet.
 
-        `user` is an array whose address the embedder's operations find in the launch.
+        `user` is an array whose address the embedder's operations find in the launch; `explain`
+        gives the embedder's error for a failure.
         """
-        expected = self.py_func.__code__.co_argcount
-        if len(args) != expected:
-            raise ArgumentError(f"kernel {self.name} takes {expected} arguments, got {len(args)}")
-        several = shape.threads > 1
-        kinds = several, *map(_kind, args)
-        known = None if None in kinds else self._known.get(kinds)
+        kinds = tuple(map(_kind, args))
+        key = kinds, shape, id(user)
+        known = None if None in kinds else self._forms.get(key)
         if known is None:
+            expected = self.py_func.__code__.co_argcount
+            if len(args) != expected:
+                raise ArgumentError(
+                    f"kernel {self.name} takes {expected} arguments, got {len(args)}"
+                )
             argtypes = types_of(self.py_func, args, _argument)
+            several = shape.threads > 1
             build = functools.partial(self._build, argtypes, self._options(several))
             source = Source(self.py_func, argtypes, self.options, build)
-            known = source, self.compile(argtypes, several)
+            entry = self.compile(argtypes, several)
+            form = Form(self.name, entry, shape, user, self.collective, source)
+            known = form, Packer(argtypes)
             if None not in kinds:
-                self._known[kinds] = known
-        source, entry = known
-        packed = pack(source.argtypes, args)
-        return Running(self.name, entry, shape, packed, user, args, self.collective, source)
+                if len(self._forms) >= MOST_FORMS:
+                    self._forms.clear()
+                self._forms[key] = known
+        form, pack = known
+        return Running(form, pack(args), args, explain)
 
 
 def _argument(value: Any) -> Any:
@@ -163,111 +180,42 @@ def _check_fits(name: str, entry: entries.Entry, shape: LaunchShape, collective:
         )
 
 
-class Running:
-    """One launch, from its preparation until it has ended."""
+class Form:
+    """What launches of a kernel for the same types have in common; raises if it fits no GPU."""
 
     def __init__(
         self,
         name: str,
         entry: entries.Entry,
         shape: LaunchShape,
-        packed: np.ndarray[Any, Any],
         user: np.ndarray[Any, Any] | None = None,
-        keep: Any = None,
         collective: bool = False,
         source: Source | None = None,
     ) -> None:
         _check_fits(name, entry, shape, collective)
         self.meets = collective or entry.cooperative  # all blocks are resident at once
-        self.name, self.entry, self.shape, self.source = name, entry, shape, source
-        self._keep = packed, keep, user  # arrays whose addresses the kernel gets
-        self.blocks = math.prod(shape.grid)
+        self.name, self.entry, self.shape, self._user = name, entry, shape, user
+        self.source = source
         self.launch = launch = new(LAUNCH)
-        self.parts = [launch]
-        launch["bdim"], launch["gdim"] = shape.block, shape.grid
+        self.address = address_of(launch)
+        launch["bdim"], launch["gdim"], launch["end"] = shape.block, shape.grid, shape.grid
         launch["dynamic_shared"] = shape.dynamic_shared
         launch["shared_bytes"] = entry.dynamic_start + shape.dynamic_shared
         launch["user"] = 0 if user is None else address_of(user)
-        launch["args"] = address_of(packed)
         launch["flush"] = printing.install()
-        self.places: np.ndarray[Any, Any] | None = None  # the observer's
-        if entry.observed:
-            self.places = np.zeros(entry.observed * observer.PLACE_BYTES, np.uint8)
-            launch["places"] = address_of(self.places)
-            launch["local_bytes"] = entry.local_bytes
+        launch["entry"] = ctypes.cast(entry.call, ctypes.c_void_p).value
+        launch["axis"] = axis = shape.grid.index(max(shape.grid))
+        # How long a block takes is known when some have run: the first few run alone.
+        few = -(-shape.grid[axis] // SAMPLE)
+        launch["alone"] = shape.grid[axis] if entry.observed else few
+        launch["name"][0].view(np.uint8)[:] = _padded(name)
         if entry.waits:
             pad = (shape.threads + 15) // 16 * 16
             launch["frame_bytes"] = entry.frame_bytes * pad
             launch["max_resident"] = self._resident()
+            launch["slot_bytes"] = _slot_bytes(entry)
             for field, address in scheduler.addresses().items():
                 launch[field] = address
-        self._bytes = launch.view(np.uint8)
-        self.observed: tuple[int, int] | None = (
-            None  # the observer's `number` and `log` of the next run
-        )
-        self._fresh: np.ndarray[Any, Any] | None = None  # the bytes as they are before a run
-
-    def __call__(self) -> None:
-        """Run the grid; raises `KernelError` if a thread failed. Can be called again then."""
-        if self._fresh is None:
-            self._fresh = self._bytes.copy()
-        else:
-            self._bytes[:] = self._fresh
-            self.parts = [self.launch]
-        if self.observed is not None:
-            self.launch["number"], self.launch["log"] = self.observed
-        running.add(self)
-        embedding.tell(self.name)
-        try:
-            (self._run_fibers if self.entry.waits else self._run_loops)()
-        finally:
-            running.discard(self)
-            embedding.tell(next((launch.name for launch in list(running)), ""))
-            for part in self.parts:
-                printing.finish(part[0])
-        failed = next((part for part in self.parts if part["failed"][0]), None)
-        if failed is not None:
-            raise self.failure(failed[0])
-        for hook in run_hooks:
-            hook(self)
-
-    def _run_loops(self) -> None:
-        """Run the grid, on several cores if that pays.
-
-        How long a block takes is known when some have run: the first few run alone.
-        """
-        axis = self.shape.grid.index(max(self.shape.grid))
-        extent = self.shape.grid[axis]
-        n = cores.threads()
-        alone = extent if n == 1 or extent == 1 else -(-extent // SAMPLE)
-        began = time.perf_counter()
-        self._run_part(self.launch, axis, 0, alone)
-        if alone == extent:
-            return
-        rest = (time.perf_counter() - began) * (extent - alone) / alone
-        n = min(n, extent - alone) if rest > WORTH_SHARING else 1
-        cuts = [alone + (extent - alone) * k // n for k in range(n + 1)]
-        shares = [self.launch, *(self.launch.copy() for _ in range(n - 1))]
-        for k, share in enumerate(shares[1:], 1):
-            share["part"] = k
-            share["text"] = share["text_bytes"] = 0  # each prints into memory of its own
-        self.parts = shares
-        cores.run(
-            [
-                functools.partial(self._run_part, part, axis, first, last)
-                for part, (first, last) in zip(shares, itertools.pairwise(cuts), strict=True)
-            ]
-        )
-
-    def _run_part(self, part: np.ndarray[Any, Any], axis: int, first: int, last: int) -> None:
-        """Run the blocks from `first` to `last` on one axis of the grid."""
-        if part["failed"][0]:
-            return
-        part["begin"], part["end"] = 0, self.shape.grid
-        part["begin"][0, axis], part["end"][0, axis] = first, last
-        shared = np.empty(int(part["shared_bytes"][0]) + 256, np.uint8)
-        part["shared"] = -(-address_of(shared) // 256) * 256
-        self.entry.call(address_of(part))
 
     def _resident(self) -> int:
         """How many blocks may be resident."""
@@ -276,18 +224,125 @@ class Running:
             return resident
         return min(resident, max(1, MAX_RESIDENT_THREADS // self.shape.threads))
 
-    def _run_fibers(self) -> None:
-        with _borrowed_pool(self.entry.local_bytes) as pool:
-            self.launch["pool"] = address_of(pool)
-            with Parked(self.name, lambda: False, self, worker=True):
-                self.entry.call(address_of(self.launch))
 
-    def cancel(self) -> None:
-        """Ask the launch to stop when its threads have had a turn; one without fibers does not."""
-        self.launch["cancel"] = 1
+def _padded(name: str) -> np.ndarray[Any, Any]:
+    text = name.encode()[: NAME_BYTES - 1]
+    return np.frombuffer(text.ljust(NAME_BYTES, b"\0"), np.uint8)
 
-    def failure(self, launch: Any) -> Exception:
-        """The exception that says how this launch failed."""
+
+def _slot_bytes(entry: entries.Entry) -> int:
+    """The size of a thread's slot in a pool of stacks."""
+    slot = STACK_BYTES + entry.local_bytes + scheduler.FIBER_SLOT_BYTES
+    # An odd number of pages spreads the slots over all sets of the second-level cache.
+    return (-(-slot // PAGE) | 1) * PAGE
+
+
+class Running:
+    """A launch, ready to run, on a stream or by a call; any number of times, and at once.
+
+    It keeps the arguments alive.
+    """
+
+    __slots__ = ("_keep", "_own", "args", "explain", "form", "observed", "places")
+
+    def __init__(
+        self,
+        form: Form,
+        packed: np.ndarray[Any, Any],
+        keep: Any = None,
+        explain: Explain | None = None,
+    ) -> None:
+        self.form, self.args, self.explain = form, address_of(packed), explain
+        self._keep = packed, keep  # arrays whose addresses the kernel gets
+        self._own: np.ndarray[Any, Any] | None = None
+        self.observed: tuple[int, int] | None = None  # the observer's, of the next run by a call
+        self.places: np.ndarray[Any, Any] | None = None  # the observer's
+        entry = form.entry
+        if entry.observed:
+            self.places = np.zeros(entry.observed * observer.PLACE_BYTES, np.uint8)
+            self.launch["places"] = address_of(self.places)
+            self.launch["local_bytes"] = entry.local_bytes
+
+    name = property(lambda self: self.form.name)
+    entry = property(lambda self: self.form.entry)
+    shape = property(lambda self: self.form.shape)
+    source = property(lambda self: self.form.source)
+    meets = property(lambda self: self.form.meets)
+
+    @property
+    def launch(self) -> np.ndarray[Any, Any]:
+        """The LAUNCH that runs begin with, to be changed before them; its own from now on."""
+        if self._own is None:
+            self._own = self.form.launch.copy()
+        return self._own
+
+    @property
+    def begins_with(self) -> int:
+        """Address of the LAUNCH that runs begin with."""
+        return self.form.address if self._own is None else address_of(self._own)
+
+    def __call__(self) -> None:
+        """Run the grid on this thread; raises `KernelFailure`, or what explains it."""
+        if self.observed is not None:
+            self.launch["number"], self.launch["log"] = self.observed
+        memory, calls = new_run(), native()
+        address, place = address_of(memory), Place(memory)
+        calls.begin(address, self.begins_with, self.args)
+        try:
+            moves = not self.entry.waits  # of itself; the scheduler shows whether fibers do
+            with Parked(self.name, lambda: moves, place.current, worker=True):
+                code = calls.perform(address)
+            parts = self.complete(place.launch, code)
+        finally:
+            calls.end(address)
+        for hook in run_hooks:
+            hook(self, parts)
+
+    def complete(self, launch: np.ndarray[Any, Any], code: int) -> int:
+        """Do Python's part of a run, as `perform` and `drain` say; raises its failure.
+
+        Returns on how many cores it ran.
+        """
+        parts = [launch]
+        try:
+            if code == SHARE:
+                self._share(launch, parts)
+        finally:
+            for part in parts:
+                printing.finish(part[0])
+        failed = next((part for part in parts if part["failed"][0]), None)
+        if failed is not None:
+            failure = self.failure(failed[0], address_of(launch))
+            error = failure if self.explain is None else self.explain(failure)
+            raise error from failure.__cause__
+        return len(parts)
+
+    def _share(self, launch: np.ndarray[Any, Any], parts: list[np.ndarray[Any, Any]]) -> None:
+        """Run the rest of a grid on several cores; each part has a LAUNCH, see `parts`."""
+        axis = int(launch["axis"][0])
+        alone, extent = int(launch["alone"][0]), self.shape.grid[axis]
+        n = min(cores.threads(), extent - alone)
+        parts += [launch.copy() for _ in range(n - 1)]
+        for k, part in enumerate(parts[1:], 1):
+            part["part"] = k
+            part["text"] = part["text_bytes"] = 0  # each prints into memory of its own
+        cuts = [alone + (extent - alone) * k // n for k in range(n + 1)]
+        cores.run(
+            [
+                functools.partial(self._run_part, part, axis, first, last)
+                for part, (first, last) in zip(parts, itertools.pairwise(cuts), strict=True)
+            ]
+        )
+
+    def _run_part(self, part: np.ndarray[Any, Any], axis: int, first: int, last: int) -> None:
+        """Run the blocks from `first` to `last` on one axis of the grid."""
+        part["begin"][0, axis], part["end"][0, axis] = first, last
+        shared = np.empty(int(part["shared_bytes"][0]) + 256, np.uint8)
+        part["shared"] = -(-address_of(shared) // 256) * 256
+        self.entry.call(address_of(part))
+
+    def failure(self, launch: Any, address: int) -> KernelFailure:
+        """The exception that says how a run of this launch failed, which was at `address`."""
         code = int(launch["failed"])
         cause, location = _exception(int(launch["exception"])) if code == 1 else (None, None)
         site = _line(location) if location else _text(int(launch["site"]))
@@ -295,16 +350,63 @@ class Running:
             tuple(map(int, launch[field])) for field in ("failed_bid", "failed_tid", "values")
         )
         label = "" if location else _text(int(launch["site"]), 1)
-        return KernelFailure(self.name, code, site, block, thread, values, cause, location, label)
+        failure = KernelFailure(
+            self.name, code, site, block, thread, values, cause, location, label
+        )
+        failure.launch = address
+        return failure
 
 
-# Launches being run now, for reports of waits (`waits`).
-running: set[Running] = set()
-run_hooks: list[Callable[[Running], None]] = []  # called when a launch has run
+class Place:
+    """Where launches run, one after the other: a RUN, which is `memory` or a part of it."""
+
+    def __init__(self, memory: np.ndarray[Any, Any]) -> None:
+        self._words = memory
+        self.launch = memory["launch"]
+        self._seen: Run | None = None
+        key = id(self)
+        _places[key] = weakref.ref(self, lambda _: _places.pop(key, None))
+
+    def current(self) -> Run | None:
+        """The run that is in progress; the same object as long as it is."""
+        number, seen = int(self._words["current"][0]), self._seen
+        if number == 0:
+            return None
+        if seen is None or seen.number != number:
+            seen = self._seen = Run(self.launch, number)
+        return seen
+
+
+class Run:
+    """A run of a launch, for reports; soon after its end `launch` is that of the next run."""
+
+    def __init__(self, launch: np.ndarray[Any, Any], number: int) -> None:
+        self.launch, self.number = launch, number
+        self.name = launch["name"].tobytes().rstrip(b"\0").decode(errors="replace")
+        self.blocks = math.prod(map(int, launch["gdim"][0]))
+        self.fibers = bool(launch["slot_bytes"][0])
+        self.lockstep = bool(launch["frame_bytes"][0])
+
+    def cancel(self) -> None:
+        """Ask it to stop when its threads have had a turn; one without fibers does not."""
+        self.launch["cancel"] = 1
+
+
+_places: dict[int, weakref.ref[Place]] = {}
+# Called with a launch that has run, and the number of cores that it ran on.
+run_hooks: list[Callable[[Running, int], None]] = []
+
+
+def running() -> set[Run]:
+    """The launches that are being run now, by all streams and calls."""
+    places = [place for ref in list(_places.values()) if (place := ref()) is not None]
+    return {run for place in places if (run := place.current()) is not None}
 
 
 class KernelFailure(KernelError):
     """A failed launch, in numbers; an embedder has messages for its trap codes."""
+
+    launch = 0  # address of the LAUNCH that failed
 
     def __init__(
         self,
@@ -360,25 +462,3 @@ def _exception(status: int) -> tuple[BaseException | None, Any]:
 def _line(location: tuple[str, str, int]) -> str:
     function, file, line = location
     return f"{Path(file).name}:{line} in {function}"
-
-
-class _borrowed_pool:
-    """Stacks for one launch, kept for the next one with the same needs."""
-
-    _idle: dict[int, list[Any]] = {}
-
-    def __init__(self, local_bytes: int) -> None:
-        slot = STACK_BYTES + local_bytes + scheduler.FIBER_SLOT_BYTES
-        # An odd number of pages spreads the slots over all sets of the second-level cache.
-        self.slot_bytes = (-(-slot // PAGE) | 1) * PAGE
-
-    def __enter__(self) -> Any:
-        try:
-            self.pool = self._idle[self.slot_bytes].pop()
-        except (KeyError, IndexError):
-            self.pool = new(POOL)
-            self.pool["slot_bytes"] = self.slot_bytes
-        return self.pool
-
-    def __exit__(self, *exc: object) -> None:
-        self._idle.setdefault(self.slot_bytes, []).append(self.pool)

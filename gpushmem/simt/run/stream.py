@@ -1,9 +1,10 @@
 """Streams: work is done in order on one stream, concurrently on several, and asynchronously.
 
-Each stream has a worker thread; the GIL is released while a grid runs. The default stream is
-CUDA's legacy one: work on it starts after all work given to other streams before, and work given
-to them later starts after it. A launch that fails takes the rest of its stream's queue with it;
-its error is raised by the next synchronisation, as in CUDA.
+Each stream has a queue and a worker thread, which runs launches in native code and enters Python
+for other work (`queue`). The default stream is CUDA's legacy one: work on it starts after all work
+given to other streams before, and work given to them later starts after it. A launch that fails
+takes the rest of its stream's queue with it; its error is raised by the next synchronisation, as in
+CUDA.
 """
 
 from __future__ import annotations
@@ -14,67 +15,228 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from queue import SimpleQueue
+from functools import partial
+from typing import Any, cast
 
-from gpushmem.errors import ShmemError
-from gpushmem.simt.base.parking import Parked
-from gpushmem.simt.run.kernel import running
+import numpy as np
 
-__all__ = ["Device", "Stream"]
+from gpushmem.artifacts.arguments import address_of
+from gpushmem.errors import ArgumentError, ShmemError
+from gpushmem.simt.base.parking import TURN, Parked
+from gpushmem.simt.run.kernel import Place, Running, run_hooks, running
+from gpushmem.simt.run.queue import (
+    AT,
+    CALL,
+    DONE,
+    END,
+    LAUNCHES,
+    ONE,
+    PUT,
+    SKIP,
+    WAIT,
+    native,
+    new_queue,
+)
+
+__all__ = ["Device", "Launches", "Stream"]
+
+# A timespec: for how long a host waits before it looks at signals.
+_turn = np.array([0, int(TURN * 1e9)], np.int64)
+TURN_AT = address_of(_turn)
+NONE = id(None)
+
+CAPTURED = (
+    "a stream is being captured: what is queued on it does not run now, so nothing can wait for "
+    "it; end the capture, and launch the graph"
+)
 
 
-@dataclass
-class _Work:
-    stream: Stream  # kept alive until the work is done, whatever its owner does
-    run: Callable[[], object]
-    after: list[threading.Event]
-    done: threading.Event = field(default_factory=threading.Event)
+class Launches:
+    """Launches to be queued together, as one item."""
+
+    def __init__(self, launches: list[Running]) -> None:
+        self.launches = launches
+        self._pairs = np.array([(each.begins_with, each.args) for each in launches], np.int64)
+        self.address = address_of(self._pairs)
 
 
-class _Inbox:
-    """The queue of a worker; empty when the worker has begun all of it."""
+class Queue:
+    """A native queue, and Python's side of what is in it."""
 
-    def __init__(self) -> None:
-        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
-        self._put = self._begun = 0
+    def __init__(self, owner: Stream) -> None:
+        self._owner = weakref.ref(owner)
+        self._native, self._memory = native(), new_queue()
+        self.address = address_of(self._memory)
+        self._words = memoryview(cast(Any, self._memory.view(np.int64)))
+        self._place = Place(self._memory["run"])
+        # Kept alive until its work is done, whatever its owner does.
+        self.stream: Stream | None = None
+        self.launch = self._place.launch
 
-    def put(self, work: _Work | None) -> None:
-        self._put += 1
-        self._queue.put(work)
+    @property
+    def put_so_far(self) -> int:
+        """How many items have been put."""
+        return self._words[PUT // 8]
 
-    def next(self) -> _Work | None:
-        # Not the queue's own method: a worker may have taken the last item without having begun it.
-        with Parked("work", lambda: self._put != self._begun, worker=True):
-            work = self._queue.get()
-        self._begun += 1
-        return work
+    def reached(self, count: int) -> bool:
+        """Whether `count` items are done."""
+        return self._words[DONE // 8] >= count
+
+    def skips(self, whether: bool) -> None:
+        """Whether to do nothing of what is in the queue."""
+        self._words[SKIP // 8] = whether
+
+    def put(self, kind: int, what: int, count: int, keep: object) -> None:
+        """Put an item, and keep what it needs until it is done."""
+        if not self._native.put(self.address, kind, what, count, id(keep)):
+            raise MemoryError("no memory to queue a launch")
+
+    def forget(self) -> bool:
+        """Let go of what the items needed that are done; returns whether all are."""
+        return bool(self._native.reclaim(self.address))
+
+    def in_hand(self) -> Any:
+        """What is kept for the item in hand; None if it is done."""
+        return self._native.in_hand(self.address, NONE)
+
+    def launch_in_hand(self) -> Running:
+        """The launch of the item in hand that is being run."""
+        work = self.in_hand()
+        return work.launches[self._words[AT // 8] - 1] if type(work) is Launches else work
+
+    def end(self) -> None:
+        """Nothing more will be put: let the worker end."""
+        self.put(END, 0, 0, None)
+
+    def comes(self, count: int) -> Callable[[], object]:
+        """What waits for a turn for `count` items to be done, for `Parked.until`."""
+        return partial(self._native.await_done, self.address, count, TURN_AT)
+
+    def work(self) -> None:
+        """Body of the worker thread."""
+        # Signals are the main thread's: a handler must not run on a fiber's small stack.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
+        drain, address = self._native.drain, self.address
+        while True:
+            with Parked("work", self._moves, self._place.current, worker=True):
+                code = drain(address)
+            if code == END:
+                self.forget()
+                return
+            stream = self._owner()
+            assert stream is not None  # the item in hand is not done
+            stream.do(code)
+            del stream
+
+    def _moves(self) -> bool:
+        """Whether the worker may go on without anybody else, or does something."""
+        if self.reached(self.put_so_far):
+            return False
+        run = self._place.current()
+        if run is not None:
+            return not run.fibers
+        work = self.in_hand()
+        if type(work) is tuple:
+            other, count = work
+            return bool(other.reached(count))
+        return True
 
 
 class Stream:
     """An ordered queue of work; made by `Device.stream()`."""
 
     def __init__(self, device: Device) -> None:
-        self._device = device
-        self._inbox = _Inbox()
+        self.device = device
+        self.queue = Queue(self)
         self._worker: threading.Thread | None = None
         self._error: BaseException | None = None
+        self._awaits: tuple[Queue, int] | None = None  # what it was last told to wait for
         self.waited: Callable[[], None] | None = None  # called when the host has waited for it
-        self.last = threading.Event()  # set when all work given so far is done
-        self.last.set()
+        self._captured: list[Any] | None = None  # what is queued, while it is captured
 
-    def submit(self, run: Callable[[], object]) -> None:
-        """Queue `run()` on this stream; returns at once."""
-        with self._device.lock:
-            work = _Work(self, run, self._device.dependencies(self))
-            self.last = work.done
-            if self._worker is None:
-                # A daemon: a kernel that never ends must not keep the process alive.
-                args = (self._inbox,)
-                self._worker = threading.Thread(target=_work_on, args=args, daemon=True)
-                self._worker.start()
-                weakref.finalize(self, self._inbox.put, None)
-            self._inbox.put(work)
+    def submit(self, work: Running | Launches | Callable[[], object]) -> None:
+        """Queue launches, or a call `work()`; returns at once."""
+        if self._captured is not None:
+            self._capture(work)
+            return
+        if run_hooks and type(work) is Launches:
+            for launch in work.launches:
+                self.submit(launch)
+            return
+        device, queue = self.device, self.queue
+        with device.lock:
+            if len(device.busy) != 1 or self not in device.busy:
+                self._order()
+            if run_hooks and type(work) is Running:
+                queue.put(CALL, 0, 0, work)  # of which Python is to know
+            elif type(work) is Running:
+                queue.put(ONE, work.begins_with, work.args, work)
+            elif type(work) is Launches:
+                queue.put(LAUNCHES, work.address, len(work.launches), work)
+            else:
+                queue.put(CALL, 0, 0, work)
+            if queue.stream is None:  # at first, or when a handler of signals has just waited
+                queue.stream = self
+                device.busy.add(self)
+
+    def submit_by(self, put: Callable[[Stream], object]) -> None:
+        """Call `put(self)`, which submits; if it is captured, at each launch of the graph."""
+        if self._captured is None:
+            put(self)
+        else:
+            self._captured.append(put)
+
+    def _capture(self, work: Any) -> None:
+        assert self._captured is not None
+        if type(work) is Launches:  # of another graph
+            self._captured += work.launches
+        else:
+            self._captured.append(work if type(work) is Running else lambda on: on.submit(work))
+
+    def begin_capture(self) -> list[Any]:
+        """Collect what is queued from now on, and run nothing of it; returns the collection."""
+        if self is self.device.default:
+            raise ArgumentError(
+                "the default stream cannot be captured: capture one of gpushmem.stream()"
+            )
+        if self._captured is not None:
+            raise ArgumentError("the stream is being captured already")
+        self.device.captures.add(self)
+        self._captured = []
+        return self._captured
+
+    def end_capture(self) -> None:
+        """Run what is queued from now on."""
+        self._captured = None
+        self.device.captures.discard(self)
+
+    def _order(self) -> None:
+        """Let what comes next on this stream wait for what has to come before it on others."""
+        device = self.device
+        for other in list(device.busy):
+            if other.forget() or other is self or device.default not in (self, other):
+                continue
+            after = other.queue, other.queue.put_so_far
+            if after != self._awaits:
+                self._awaits = after
+                self.queue.put(WAIT, after[0].address, after[1], after)
+        if self._worker is None:
+            # A daemon: a kernel that never ends must not keep the process alive.
+            self._worker = threading.Thread(target=self.queue.work, daemon=True)
+            self._worker.start()
+            weakref.finalize(self, self.queue.end)
+
+    def forget(self) -> bool:
+        """Let go of what has been done; returns whether that is all. With the device's lock."""
+        if not self.queue.forget():
+            return False
+        self.device.busy.discard(self)
+        self.queue.stream = self._awaits = None
+        return True
+
+    def done(self) -> bool:
+        """Whether all work given so far is done."""
+        return self.queue.reached(self.queue.put_so_far)
 
     def synchronize(self, what: str = "synchronize") -> None:
         """Wait for all work queued so far; raises the error of a launch that failed.
@@ -82,15 +244,21 @@ class Stream:
         `what` names the call in reports. An interrupt (Ctrl-C) cancels the launches
         being waited for.
         """
+        if self._captured is not None:
+            raise ArgumentError(CAPTURED)
+        queue, count = self.queue, self.queue.put_so_far
         try:
-            if not (last := self.last).is_set():
-                with Parked(what, last.is_set) as wait:
-                    wait.until(last)
+            if not queue.reached(count):
+                with Parked(what, partial(queue.reached, count)) as wait:
+                    wait.until(queue.comes(count))
         except BaseException:
-            self._device.cancel()
+            self.device.cancel()
             raise
-        error, self._error = self._error, None
-        self._device.failed.discard(self)
+        with self.device.lock:
+            error, self._error = self._error, None
+            queue.skips(False)
+            self.device.failed.discard(self)
+            self.forget()
         if error is not None:
             raise error.with_traceback(None) if isinstance(error, ShmemError) else error
         if self.waited is not None:
@@ -102,28 +270,18 @@ class Stream:
         yield self
         self.synchronize()
 
-    def do(self, work: _Work) -> None:
-        """Run one piece of work on the worker thread."""
+    def do(self, code: int) -> None:
+        """Do Python's part of the item in hand, on the worker thread, as `drain` says."""
         try:
-            for event in work.after:
-                with Parked("other streams", event.is_set, worker=True):
-                    event.wait()
-            if self._error is None:
-                work.run()
+            if code == CALL:
+                self.queue.in_hand()()
+            else:
+                self.queue.launch_in_hand().complete(self.queue.launch, code)
         except BaseException as error:  # noqa: BLE001  (raised by synchronize)
-            self._error = error
-            self._device.failed.add(self)
-        finally:
-            work.done.set()
-
-
-def _work_on(inbox: _Inbox) -> None:
-    """Body of a worker thread; holds no reference to its stream between two pieces of work."""
-    # Signals are the main thread's: a handler must not run on a fiber's small stack.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
-    while (work := inbox.next()) is not None:
-        work.stream.do(work)
-        del work
+            with self.device.lock:
+                self._error = error
+                self.queue.skips(True)
+                self.device.failed.add(self)
 
 
 class Device:
@@ -132,7 +290,9 @@ class Device:
     def __init__(self) -> None:
         self.lock = threading.RLock()  # a finalizer may submit while a submission is under way
         self._streams: weakref.WeakSet[Stream] = weakref.WeakSet()
+        self.busy: set[Stream] = set()  # those with work that was not done when last looked
         self.failed: set[Stream] = set()  # kept until their errors have been raised
+        self.captures: set[Stream] = set()
         self.default = self.stream()
 
     def stream(self) -> Stream:
@@ -141,20 +301,17 @@ class Device:
         self._streams.add(stream)
         return stream
 
-    def dependencies(self, stream: Stream) -> list[threading.Event]:
-        """The work on other streams that new work on `stream` must wait for."""
-        others = self._streams if stream is self.default else [self.default]
-        return [s.last for s in others if s is not stream and not s.last.is_set()]
-
     def synchronize(self) -> None:
         """Wait for all streams; raises the first error found."""
+        if self.captures:
+            raise ArgumentError(CAPTURED)
         for stream in list(self._streams):
             stream.synchronize()
 
     def stop(self, seconds: float) -> bool:
         """Cancel all queued work; returns whether the streams are done within `seconds`."""
         end = time.monotonic() + seconds
-        while not all(stream.last.is_set() for stream in list(self._streams)):
+        while not all(stream.done() for stream in list(self._streams)):
             if time.monotonic() > end:
                 return False
             self.cancel()
@@ -163,5 +320,5 @@ class Device:
 
     def cancel(self) -> None:
         """Stop the launches that make no progress."""
-        for launch in list(running):
-            launch.cancel()
+        for run in running():
+            run.cancel()

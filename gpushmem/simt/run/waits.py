@@ -7,10 +7,10 @@ to wait; a launch that hangs, the case this is for, is shown exactly.
 from __future__ import annotations
 
 import ctypes
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.simt.base.layout import BLOCK, FIBER, LAUNCH, offset
 from gpushmem.simt.compiler.groups import MEETING
-from gpushmem.simt.run.kernel import Running, running
+from gpushmem.simt.run.kernel import Run, running
 from gpushmem.simt.run.lockstep import IN_STEP
 
 __all__ = ["Wait", "unstarted", "waits"]
@@ -42,8 +42,8 @@ class Wait:
     seconds: float  # since any thread of the launch moved
 
 
-def _on_fibers() -> list[Any]:
-    return [launch for launch in list(running) if launch.entry.waits]
+def _on_fibers() -> list[Run]:
+    return [run for run in running() if run.fibers]
 
 
 def waits() -> list[Wait]:
@@ -60,14 +60,14 @@ def unstarted() -> list[tuple[str, int, int]]:
     ]
 
 
-def _of(launch: Running) -> Iterator[Wait]:
-    if launch.entry.kind == "lockstep":
+def _of(launch: Run) -> Iterator[Wait]:
+    if launch.lockstep:
         yield from _in_lockstep(launch)
     else:
         yield from _alone(launch)
 
 
-def _in_lockstep(launch: Running) -> Iterator[Wait]:
+def _in_lockstep(launch: Run) -> Iterator[Wait]:
     """Also threads for which one waits, and those at a barrier, which are no fibers."""
     blocks: dict[int, tuple[int, ...]] = {}
     waits = []
@@ -88,37 +88,49 @@ def _in_lockstep(launch: Running) -> Iterator[Wait]:
             yield wait
 
 
-def _threads(launch: Running) -> Iterator[tuple[int, int, int]]:
-    x, y, z = map(int, launch.launch["bdim"][0])
+def _threads(launch: Run) -> Iterator[tuple[int, int, int]]:
+    x, y, z = map(int, launch.launch["bdim"][0].tolist())
     return ((k % x, k // x % y, k // (x * y)) for k in range(x * y * z))
 
 
-def _parked(launch: Running, address: int, bid: tuple[int, ...]) -> Iterator[Wait]:
-    block = _at(BLOCK, address)
-    n = math.prod(map(int, launch.launch["bdim"][0]))
-    codes = (ctypes.c_int64 * n).from_address(int(block["frame"]))
-    sites, group = int(launch.launch["sites"][0]), address + offset(BLOCK, "all")
-    if block["stop"] == IN_STEP:
+def _parked(launch: Run, address: int, bid: tuple[int, ...]) -> Iterator[Wait]:
+    """The threads of a block that stand at a barrier."""
+    threads = list(_threads(launch))
+    found = _peek(address, BLOCK.itemsize)
+    block = np.frombuffer(found, BLOCK)[0] if found else None
+    if block is None or block["stop"] == IN_STEP:
         return
-    for thread, code in zip(_threads(launch), list(codes), strict=True):
+    codes = np.frombuffer(_peek(int(block["frame"]), 8 * len(threads)), np.int64).tolist()
+    sites, group = int(launch.launch["sites"][0]), address + offset(BLOCK, "all")
+    for thread, code in zip(threads, codes, strict=False):
         if code & 1 or (block["barrier"] and code == block["stop"] and code > 0):
-            site = ctypes.c_int64.from_address(sites + 8 * (code >> 1)).value
+            site = _peek(sites + 8 * (code >> 1), 8)
             yield Wait(
-                launch.name, bid, thread, "syncthreads", _text(site), group, MEETING,
-                int(block["all"]["generation"]), 8, _seconds(launch),
+                launch.name, bid, thread, "syncthreads", _text(int.from_bytes(site, "little")),
+                group, MEETING, int(block["all"]["generation"]), 8, _seconds(launch),
             )  # fmt: skip
 
 
-def _seconds(launch: Running) -> float:
+def _peek(address: int, nbytes: int) -> bytes:
+    """Memory that its launch may free meanwhile: nothing, then."""
+    try:
+        with Path("/proc/self/mem").open("rb", buffering=0) as memory:
+            memory.seek(address)
+            return memory.read(nbytes)
+    except (OSError, OverflowError, ValueError):
+        return b""
+
+
+def _seconds(launch: Run) -> float:
     idle_since = int(launch.launch["idle_since"][0])
     return (time.monotonic_ns() - idle_since) / 1e9 if idle_since else 0.0
 
 
-def _alone(launch: Running) -> Iterator[Wait]:
+def _alone(launch: Run) -> Iterator[Wait]:
     return (wait for wait, _ in _records(launch) if wait is not None)
 
 
-def _records(launch: Running) -> Iterator[tuple[Wait | None, Any]]:
+def _records(launch: Run) -> Iterator[tuple[Wait | None, Any]]:
     """The fibers of a launch, each with what it waits for."""
     seconds = _seconds(launch)
     ring = address_of(launch.launch) + offset(LAUNCH, "ring")
