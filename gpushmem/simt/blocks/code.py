@@ -9,68 +9,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
+from gpushmem.simt.blocks.statuses import split_statuses
+from gpushmem.simt.blocks.text import (
+    DROPPED,
+    EXIT,
+    LABEL,
+    METADATA,
+    NAMES,
+    RESULT,
+    Block,
+    Inst,
+    substituted,
+    targets_of,
+)
 from gpushmem.simt.compiler.target import Unfit
 
-__all__ = ["EXIT", "Block", "Function", "Inst", "callee_of", "read", "substituted"]
-
-NAME = r'%(?:"[^"]*"|[\w.$-]+)'
-_name = re.compile(NAME)
-_label = re.compile(r'^("[^"]*"|[\w.$-]+):')
-_metadata = re.compile(r", !(?:alias\.scope|noalias|srcloc|noundef|invariant\.load) !\d+")
-_result = re.compile(rf"^({NAME}) = ")
-_callee = re.compile(r"@(\"[^\"]*\"|[\w.$-]+)\(")
-_edge = re.compile(rf"label ({NAME})")
-_incoming = re.compile(rf"\[ (.+?), ({NAME}) \]")
-DROPPED = (
-    "call void @llvm.assume(", "call void @llvm.lifetime.",
-    "call void @llvm.experimental.noalias.scope.decl(", "call void @llvm.dbg.",
-    "tail call void @llvm.experimental.noalias.scope.decl(",
-)  # fmt: skip
-TERMINATORS = ("br", "switch", "ret", "unreachable")
-EXIT = "%<exit>"  # the label that stands for the end of a thread
-
-
-@dataclass(eq=False)
-class Inst:
-    """One instruction."""
-
-    text: str  # without what is before "=" removed, and without metadata about aliases
-    name: str | None  # of its result
-    type: str  # of its result
-    op: str
-    uses: list[str]  # names of values, labels not included
-    block: Block = field(repr=False, default=None)  # type: ignore[assignment]
-
-    @property
-    def incoming(self) -> list[tuple[str, str]]:
-        """Of a phi: (value, label)."""
-        return [(value, label) for value, label in _incoming.findall(self.text)]
-
-
-@dataclass(eq=False)
-class Block:
-    """A basic block; `label` begins with %."""
-
-    label: str
-    insts: list[Inst] = field(default_factory=list)
-    follows: list[str] = field(default_factory=list)  # labels, each once; EXIT
-    cut: Any = None  # the meeting that its one instruction is
-
-    @property
-    def phis(self) -> list[Inst]:
-        return [inst for inst in self.insts if inst.op == "phi"]
-
-    @property
-    def body(self) -> list[Inst]:
-        """What is neither a phi nor the terminator."""
-        return [inst for inst in self.insts[:-1] if inst.op != "phi"]
-
-    @property
-    def end(self) -> Inst:
-        return self.insts[-1]
+__all__ = ["Function", "read"]
 
 
 class Function:
@@ -87,7 +43,7 @@ class Function:
         self.errors = self._errors()
 
     def _errors(self) -> set[str]:
-        every = {label: _targets(block.end) for label, block in self.blocks.items()}
+        every = {label: targets_of(block.end) for label, block in self.blocks.items()}
         good = set()  # the blocks from which a thread may come to its end without an error
         for label, block in self.blocks.items():
             if block.end.op == "ret" and block.end.text.startswith("ret i32 0"):
@@ -109,21 +65,6 @@ class Function:
         return iter(self.blocks.values())
 
 
-def _targets(end: Inst) -> list[str]:
-    return list(dict.fromkeys(_edge.findall(end.text)))
-
-
-def callee_of(inst: Inst) -> str:
-    """The name of the function that a call calls; empty for an address or assembly."""
-    found = _callee.search(inst.text)
-    return found[1].strip('"') if found else ""
-
-
-def substituted(text: str, meaning: dict[str, str]) -> str:
-    """An instruction's text with other names."""
-    return _name.sub(lambda m: meaning.get(m[0], m[0]), text)
-
-
 def read(module: Any, name: str) -> Function:
     """The function `name` of an LLVM module whose values all have names."""
     function = module.get_function(name)
@@ -143,8 +84,9 @@ def read(module: Any, name: str) -> Function:
         block.insts = [i for i in block.insts if not (i.op == "store" and returned in i.text)]
         for inst in block.insts:
             right = inst.text[len(inst.name) :] if inst.name else inst.text
-            inst.uses = [n for n in dict.fromkeys(_name.findall(right)) if n in known]
+            inst.uses = [n for n in dict.fromkeys(NAMES.findall(right)) if n in known]
         block.insts = [i for i in block.insts if not i.text.startswith(DROPPED)]
+    split_statuses(blocks)
     _split_returns(blocks)
     return Function(head, args, blocks)
 
@@ -172,12 +114,12 @@ def _blocks(lines: Iterator[str]) -> dict[str, Block]:
     for text in lines:
         if text == "}":
             break
-        label = _label.match(text)
+        label = LABEL.match(text)
         if label:
             block = blocks[f"%{label[1]}"] = Block(f"%{label[1]}")
             continue
-        plain = _metadata.sub("", text)
-        result = _result.match(plain)
+        plain = METADATA.sub("", text)
+        result = RESULT.match(plain)
         rest = plain[result.end() :] if result else plain
         op = rest.split(" ", 1)[0]
         op = "call" if op in ("tail", "musttail", "notail") else op

@@ -7,9 +7,9 @@ import re
 from gpushmem.artifacts.shape import MAX_THREADS
 from gpushmem.simt.base.layout import BLOCK, FIBER, THREAD, offset
 from gpushmem.simt.blocks.analysis import Analysis
-from gpushmem.simt.blocks.code import EXIT, Inst, callee_of, substituted
 from gpushmem.simt.blocks.frame import Frame, size_of
 from gpushmem.simt.blocks.meetings import BARRIER
+from gpushmem.simt.blocks.text import EXIT, Inst, callee_of, substituted
 
 __all__ = ["EXITED", "PARKED", "Emitter", "resume_codes"]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from gpushmem.simt.base.layout import LAUNCH, THREAD, offset
 from gpushmem.simt.blocks.analysis import is_pure
-from gpushmem.simt.blocks.code import EXIT, Block, Inst, callee_of, substituted
 from gpushmem.simt.blocks.emit import Emitter, alloca_bytes, renamed_phi, takes_thread
 from gpushmem.simt.blocks.meetings import BARRIER, ONCE
 from gpushmem.simt.blocks.strided import Strided, strided_loop
+from gpushmem.simt.blocks.text import EXIT, Block, Inst, callee_of, substituted, targets_of
 from gpushmem.simt.compiler.target import Unfit
 
 __all__ = ["Fast"]
@@ -253,7 +253,7 @@ class Fast(Emitter):
         self.flush(group)
         meaning = {name: self.uniform(name) for name in block.end.uses}
         stubs = []
-        for target in _labels(block.end):
+        for target in targets_of(block.end):
             if target in self.analysis.local or target in self.function.errors:
                 stubs.append(target)
                 meaning[target] = self.fresh("edge")
@@ -369,7 +369,7 @@ class Fast(Emitter):
     def errors_of(self, insts: list[Inst]) -> Errors:
         """The errors that may follow some instructions."""
         errors = Errors(self, {})
-        for label in {t for i in insts for t in _labels(i)} & self.function.errors:
+        for label in {t for i in insts for t in targets_of(i)} & self.function.errors:
             errors.insts += errors.closure(label)
         return errors
 
@@ -537,7 +537,7 @@ class Fast(Emitter):
         self, end: Inst, meaning: dict[str, str], targets: dict[str, str], errors: Errors
     ) -> None:
         names = {}
-        for label in _labels(end):
+        for label in targets_of(end):
             names[label] = (
                 errors.label_of(label) if label in self.function.errors else targets[label]
             )
@@ -882,7 +882,7 @@ class Errors:
             if at not in seen:
                 seen.add(at)
                 found += self.to.blocks[at].insts
-                todo += _labels(self.to.blocks[at].end)
+                todo += targets_of(self.to.blocks[at].end)
         return found
 
     def write(self, meaning: dict[str, str], index: tuple[str, str, str]) -> None:
@@ -893,7 +893,7 @@ class Errors:
             label = todo.pop()
             if label not in order:
                 order.append(label)
-                todo += _labels(to.blocks[label].end)
+                todo += targets_of(to.blocks[label].end)
         for label in order:
             self.label_of(label)
         for label in order:
@@ -914,7 +914,7 @@ class Errors:
             to.tell_index(*index)
             to.put(substituted(inst.text, meaning))
         elif inst.op in ("br", "switch"):
-            names = {t: self.labels[t] for t in _labels(inst)}
+            names = {t: self.labels[t] for t in targets_of(inst)}
             to.put(substituted(inst.text, meaning | names))
         elif inst.name in to.analysis.lane_loads:
             meaning.pop(inst.name, None)
@@ -923,9 +923,3 @@ class Errors:
             if takes_thread(inst, to.thread):
                 to.tell_index(*index)
             to.put(substituted(inst.text, meaning))
-
-
-def _labels(inst: Inst) -> list[str]:
-    from gpushmem.simt.blocks.code import _targets  # noqa: PLC0415
-
-    return _targets(inst) if inst.op in ("br", "switch") else []

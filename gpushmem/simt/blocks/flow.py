@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from gpushmem.simt.blocks.code import EXIT, Function
+from gpushmem.simt.blocks.code import Function
+from gpushmem.simt.blocks.text import EXIT, targets_of
 from gpushmem.simt.compiler.target import Unfit
 
 __all__ = ["Flow"]
@@ -177,6 +178,4 @@ class Flow:
         return {label: names & known for label, names in alive.items()}
 
     def _every_target(self, label: str) -> list[str]:
-        from gpushmem.simt.blocks.code import _targets  # noqa: PLC0415
-
-        return _targets(self.function.blocks[label].end)
+        return targets_of(self.function.blocks[label].end)

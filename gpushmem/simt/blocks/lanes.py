@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from gpushmem.simt.base.layout import THREAD, offset
 from gpushmem.simt.blocks.analysis import Analysis
-from gpushmem.simt.blocks.code import EXIT, Block, Inst, _targets, callee_of, substituted
 from gpushmem.simt.blocks.emit import PARKED, Emitter
+from gpushmem.simt.blocks.text import EXIT, Block, Inst, callee_of, substituted, targets_of
 
 __all__ = ["Lanes"]
 
@@ -148,7 +148,7 @@ class Lanes(Emitter):
             self.put("ret i32 0")
             return
         self.prepare(end)
-        targets = _targets(end)
+        targets = targets_of(end)
         edges = {t: self.fresh("edge") if self.blocks[t].phis else self.names[t] for t in targets}
         self.put(substituted(end.text, self.meaning | edges))
         meaning = self.meaning

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gpushmem.simt.blocks.code import Block, Function, Inst, callee_of
+from gpushmem.simt.blocks.code import Function
+from gpushmem.simt.blocks.text import Block, Inst, callee_of
 from gpushmem.simt.compiler.kept import BARRIER, ONCE
 
 __all__ = ["BARRIER", "EACH", "ONCE", "Cut", "cut_up", "suffixed"]

@@ -9,12 +9,13 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from gpushmem.simt.blocks.analysis import Analysis
-from gpushmem.simt.blocks.code import Function, callee_of, read, substituted
+from gpushmem.simt.blocks.code import Function, read
 from gpushmem.simt.blocks.emit import resume_codes
 from gpushmem.simt.blocks.fast import Fast
 from gpushmem.simt.blocks.frame import Frame
 from gpushmem.simt.blocks.lanes import Lanes
 from gpushmem.simt.blocks.meetings import BARRIER, EACH, cut_up
+from gpushmem.simt.blocks.text import callee_of, substituted
 from gpushmem.simt.compiler.kept import kept_names, meetings
 from gpushmem.simt.compiler.primitives import PAUSE
 from gpushmem.simt.compiler.target import Unfit

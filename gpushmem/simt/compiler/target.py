@@ -194,7 +194,12 @@ class SimtCallConv(callconv.CUDACallConv):
             thread, site = builder.function.args[THREAD_ARG], builder.function.args[SITE_ARG]
             hidden = thread, getattr(builder, "simt_site", None) or site
         hide = _HiddenArgs(builder, hidden)
-        return super().call_function(hide, callee, resty, argtys, args)
+        status, result = super().call_function(hide, callee, resty, argtys, args)
+        if not isinstance(resty, types.Optional):  # no status then says that there is no value
+            ok = builder.icmp_signed("==", status.code, callconv.RETCODE_OK)
+            no = ir.Constant(ok.type, 0)
+            status = status._replace(is_ok=ok, is_none=no, is_error=builder.not_(ok))
+        return status, result
 
     def _return_errcode_raw(self, builder: Any, code: Any) -> None:
         leave = getattr(builder, "simt_leave", None)

@@ -201,7 +201,7 @@ class FissionLower(SimtLower):
             self._piece(start)
         self._slow_lane()
         builder.position_at_end(self.done)
-        builder.ret(RETCODE_NONE)
+        builder.ret(RETCODE_OK)
         builder.position_at_end(self.entry)
         builder.branch(self.pieces[self.firstblk])
         if builder.simt_bytes * MAX_THREADS > MAX_BYTES:
