@@ -1,0 +1,327 @@
+"""Kernels that wait, as loops from wait to wait: the same as on fibers, whatever the threads do."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from numba import cuda, float32, int64
+
+from gpushmem.artifacts.shape import shape_of
+from gpushmem.errors import KernelError
+from gpushmem.simt.blocks import analysis
+from gpushmem.simt.run.kernel import Kernel, running
+from gpushmem.simt.run.waits import waits
+from tests.simt.conftest import launch
+
+FULL = 0xFFFFFFFF
+BLOCKS = [2, 33, 128, 1000, (5, 7), (3, 4, 5)]
+
+
+def flat(block):
+    return int(np.prod(block))
+
+
+def both(function, grid, block, *args, **options):
+    """Run in lockstep and on fibers, which must agree; return the last argument."""
+    assert launch(function, grid, block, *args, **options) == "fibers"
+    return args[-1]
+
+
+@cuda.jit(device=True)
+def index():
+    """The number of a thread in its block."""
+    t = cuda.threadIdx
+    return t.x + cuda.blockDim.x * (t.y + cuda.blockDim.y * t.z)
+
+
+@cuda.jit(device=True)
+def meet_in_a_function(x, t):
+    cuda.syncthreads()
+    value = x[t]
+    cuda.syncthreads()
+    return value
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_barriers_in_device_functions(block):
+    def rotate(out):
+        s = cuda.shared.array(1000, int64)
+        t, n = index(), cuda.blockDim.x * cuda.blockDim.y * cuda.blockDim.z
+        s[t] = t
+        for k in range(3):
+            value = meet_in_a_function(s, (t + k) % n)
+            s[t] = value + 1
+        out[cuda.blockIdx.x, t] = s[t]
+
+    n = flat(block)
+    wanted = np.arange(n)
+    for k in range(3):
+        wanted = np.roll(wanted, -k) + 1
+    out = both(rotate, 2, block, np.zeros((2, n), np.int64))
+    np.testing.assert_array_equal(out, [wanted, wanted])
+
+
+# --- loops that are dealt out to the threads
+
+
+@pytest.mark.parametrize("threads", [2, 7, 64, 256])
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 1000])
+def test_loops_dealt_out_to_the_threads(threads, size):
+    def work(x, y, sums, firsts, out):
+        t, n = cuda.threadIdx.x, cuda.blockDim.x
+        cuda.syncwarp()
+        for i in range(t, x.size, n):
+            x[i] += 2 * y[i]
+        cuda.syncthreads()
+        total = 0.0
+        for i in range(t, x.size, n):
+            total += x[i]
+        sums[t] = total
+        for i in range(3 + t, x.size - 2, n):
+            if x[i] > 5:
+                continue
+            out[i] = x[i] + t - i
+        first = -1
+        for i in range(t, x.size, n):
+            if y[i] > 3:
+                first = i
+                break
+        firsts[t] = first
+        cuda.syncthreads()
+        for i in range(t, x.size, 2 * n):
+            for k in range(3):
+                out[i] += k * y[i]
+
+    rng = np.random.default_rng(threads * 1000 + size)
+    x, y = rng.integers(0, 9, (2, size)).astype(float)
+    both(work, 1, threads, x, y, np.zeros(threads), np.zeros(threads, int), np.zeros(size))
+
+
+@pytest.mark.parametrize("block", [(32, 4), (8, 3, 2), (1, 64)], ids=str)
+def test_loops_dealt_out_to_rows_of_threads(block):
+    def work(x, out):
+        t = cuda.threadIdx
+        cuda.syncwarp()
+        row, rows = t.y + cuda.blockDim.y * t.z, cuda.blockDim.y * cuda.blockDim.z
+        for r in range(row, x.shape[0], rows):
+            for c in range(t.x, x.shape[1], cuda.blockDim.x):
+                out[r, c] = x[r, c] + 1000 * r + c
+        cuda.syncthreads()
+        for i in range(index(), out.shape[1], cuda.blockDim.x * rows):
+            out[0, i] += i
+
+    x = np.arange(7 * 50).reshape(7, 50)
+    out = both(work, 1, block, x, np.zeros((7, 50), np.int64))
+    wanted = x + 1000 * np.arange(7)[:, None] + np.arange(50)
+    wanted[0] += np.arange(50)
+    np.testing.assert_array_equal(out, wanted)
+
+
+def test_an_index_error_in_a_dealt_out_loop_names_the_thread():
+    def over(x):
+        cuda.syncwarp()
+        for i in range(cuda.threadIdx.x, x.size + 3, cuda.blockDim.x):
+            x[i] = 1
+
+    running = Kernel(over, debug=True).prepare(shape_of(1, 64), (np.zeros(70),))
+    assert running.entry.kind == "lockstep"
+    with pytest.raises(KernelError, match=r"thread \(6, 0, 0\).*IndexError"):
+        running()
+
+
+# --- threads that go different ways
+
+
+def test_one_thread_waits_for_what_another_does_later():
+    """The other must not be held where the first will come: there is no barrier in between."""
+
+    def hand_over(flags, out):
+        t = cuda.threadIdx.x
+        for k in range(1, 20):
+            if t == 0:
+                while cuda.atomic.add(flags, 0, 0) != k:
+                    pass
+            if t == 1:
+                cuda.atomic.add(flags, 0, 1)
+            cuda.syncthreads()
+            out[t] += k * t
+
+    for threads in (2, 40, 256):
+        out = np.zeros(threads, np.int64)
+        both(hand_over, 1, threads, np.zeros(1, np.int64), out)
+        np.testing.assert_array_equal(out, 190 * np.arange(threads))
+
+
+def test_threads_wait_for_each_other_in_a_chain():
+    def chain(flags, out):
+        t = cuda.threadIdx.x
+        if t > 0:
+            while flags[t - 1] == 0:
+                pass
+        out[t] = out[t - 1] + t if t > 0 else 0
+        cuda.threadfence()
+        flags[t] = 1
+
+    out = both(chain, 1, 100, np.zeros(100, np.int32), np.zeros(100, np.int64))
+    np.testing.assert_array_equal(out, np.cumsum(np.arange(100)))
+
+
+def test_values_of_loops_that_threads_leave_at_different_times(monkeypatch):
+    """What is the same for all in each turn is not so afterwards."""
+
+    def leave(limits, out):
+        t = cuda.threadIdx.x
+        k, square = 0, 0
+        while k < limits[t]:
+            cuda.syncwarp(1 << (t % 32))
+            k += 1
+            square = k * k
+        out[t] = 1000 * k + square
+
+    limits = np.arange(64) * 7 % 10
+    out = both(leave, 1, 64, limits, np.zeros(64, np.int64))
+    np.testing.assert_array_equal(out, 1000 * limits + limits**2)
+    monkeypatch.setattr(analysis.Analysis, "_leave", lambda self, region, stop: None)
+    wrong = np.zeros(64, np.int64)
+    Kernel(leave).prepare(shape_of(1, 64), (limits, wrong))()
+    assert not np.array_equal(wrong, out), "this test sees that"
+
+
+def test_barriers_that_not_all_threads_come_to():
+    def work(x, out):
+        t = cuda.threadIdx.x
+        for k in range(t % 5):
+            cuda.syncwarp(1 << (t % 32))
+            x[t] += k
+        if t % 3 == 1:
+            out[t] = x[t]
+            return
+        for k in range(4):
+            cuda.syncthreads()
+            value = x[(t + 3) % 60] * k
+            cuda.syncthreads()
+            x[t] += value
+        out[t] = x[t]
+
+    both(work, 1, 60, np.arange(60), np.zeros(60, np.int64))
+
+
+def test_atomics_of_one_value_count_for_each_thread():
+    def count(total, out):
+        s = cuda.shared.array(2, int64)
+        t = cuda.threadIdx.x
+        if t < 2:
+            s[t] = 0
+        cuda.syncthreads()
+        cuda.syncwarp()
+        cuda.atomic.add(s, 0, 1)
+        cuda.atomic.add(total, 0, 2)
+        cuda.atomic.max(s, 1, t)
+        cuda.syncthreads()
+        out[t] = s[0] * 1000 + s[1]
+
+    total = np.zeros(1, np.int64)
+    out = both(count, 3, 70, total, np.zeros(70, np.int64))
+    assert total[0] == 2 * 3 * 70
+    np.testing.assert_array_equal(out, 70 * 1000 + 69)
+
+
+def test_private_memory_lives_through_waits():
+    def work(out):
+        mine = cuda.local.array(5, float32)
+        t = cuda.threadIdx.x
+        for k in range(5):
+            mine[k] = 10 * t + k
+            cuda.syncwarp()
+        total = float32(0)
+        for k in range(5):
+            cuda.syncthreads()
+            total += mine[(t + k) % 5] * k
+        out[t] = total
+
+    out = both(work, 1, 90, np.zeros(90))
+    wanted = [sum((10 * t + (t + k) % 5) * k for k in range(5)) for t in range(90)]
+    np.testing.assert_array_equal(out, wanted)
+
+
+def test_a_grid_meets_in_lockstep_many_times():
+    def rounds(x):
+        g = cuda.cg.this_grid()
+        i, n = cuda.blockIdx.x, cuda.gridDim.x
+        for k in range(50):
+            if cuda.threadIdx.x == k % cuda.blockDim.x:
+                x[(k + 1) % 2, i] = x[k % 2, (i + 1) % n] + 1
+            g.sync()
+
+    for blocks, threads in ((7, 33), (64, 128)):
+        x = np.zeros((2, blocks), np.int64)
+        x[0] = np.arange(blocks)
+        both(rounds, blocks, threads, x)
+        np.testing.assert_array_equal(x[0], (np.arange(blocks) + 50) % blocks + 50)
+
+
+# --- reports
+
+
+def waiting_threads(kernel, shape, args, enough):
+    """Run a kernel that hangs until `enough(waits())`; returns these, and cancels it."""
+    launch = kernel.prepare(shape, args)
+    assert launch.entry.kind == "lockstep"
+    failures = []
+
+    def run():
+        try:
+            launch()
+        except KernelError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        end = time.monotonic() + 30
+        while not enough(found := waits()):
+            assert time.monotonic() < end, found
+            time.sleep(0.01)
+    finally:
+        for run_ in running():
+            run_.cancel()
+        thread.join()
+    assert "cancelled" in str(failures[0])
+    return found
+
+
+def test_a_report_lists_those_that_wait_together_and_those_at_a_barrier():
+    def hang(flag, out):
+        t = cuda.threadIdx.x
+        cuda.syncwarp()
+        if t == 3:
+            while flag[0] == 0:
+                pass
+        cuda.syncthreads()
+        out[t] = 1
+
+    found = waiting_threads(
+        Kernel(hang), shape_of(2, 50), (np.zeros(1, np.int32), np.zeros(50)),
+        lambda waits: len(waits) >= 98,
+    )  # fmt: skip
+    line = hang.__code__.co_firstlineno
+    barriers = [w for w in found if w.what == "syncthreads"]
+    assert {(w.block[0], w.thread[0]) for w in barriers} == {
+        (b, t) for b in range(2) for t in range(50) if t != 3
+    }
+    assert {w.site.split(" in ")[0] for w in barriers} == {f"test_lockstep.py:{line + 6}"}
+
+
+def test_a_report_lists_all_threads_of_a_wait_of_all():
+    def hang(flag):
+        cuda.syncwarp()
+        while flag[0] == 0:
+            pass
+
+    found = waiting_threads(
+        Kernel(hang), shape_of(1, (8, 4)), (np.zeros(1, np.int32),),
+        lambda waits: len(waits) == 32,
+    )  # fmt: skip
+    assert {w.thread[:2] for w in found} == {(x, y) for x in range(8) for y in range(4)}
+    assert {w.what for w in found} == {"a loop that reads memory"}
