@@ -15,7 +15,7 @@ from gpushmem.simt.blocks.fast import Fast
 from gpushmem.simt.blocks.frame import Frame
 from gpushmem.simt.blocks.lanes import Lanes
 from gpushmem.simt.blocks.meetings import BARRIER, EACH, cut_up
-from gpushmem.simt.blocks.text import callee_of, substituted
+from gpushmem.simt.blocks.text import EXIT, callee_of, substituted
 from gpushmem.simt.compiler.kept import kept_names, meetings
 from gpushmem.simt.compiler.primitives import PAUSE
 from gpushmem.simt.compiler.target import Unfit
@@ -164,13 +164,27 @@ def _forget_statuses(function: Function) -> None:
 def _sites(analysis: Analysis, codes: dict[str, int], name: str) -> str:
     """The table of barriers' lines, for reports."""
     texts = ["null"] * (len(codes) + 1)
-    for label in analysis.cuts:
-        cut = analysis.function.blocks[label].cut
-        if cut.how == BARRIER:
-            texts[codes[cut.follows] // 2] = _site_of(cut.call)[0]
-            texts[codes[label] // 2] = texts[codes[cut.follows] // 2]
+    for label, code in codes.items():
+        barrier = _barrier_after(analysis, label)
+        if barrier is not None:
+            texts[code // 2] = _site_of(barrier.call)[0]
+            texts[codes[barrier.follows] // 2] = _site_of(barrier.call)[0]
     items = ", ".join(f"ptr {text}" for text in texts)
     return f'@"{name}{SITES}" = weak_odr constant [{len(texts)} x ptr] [{items}]\n'
+
+
+def _barrier_after(analysis: Analysis, label: str) -> Any:
+    """The barrier to which a label leads."""
+    for _ in range(len(analysis.flow.labels)):
+        if label == EXIT:
+            return None
+        block = analysis.function.blocks[label]
+        if block.cut is not None:
+            return block.cut if block.cut.how == BARRIER else None
+        if len(block.follows) != 1:
+            return None
+        label = block.follows[0]
+    return None
 
 
 def _with(body: Any, name: str, texts: list[str]) -> Any:
