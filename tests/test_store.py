@@ -381,7 +381,8 @@ def test_a_second_run_compiles_nothing(tmp_path, folder):
         return log.read_text().splitlines()
 
     first = compiled_by_a_run(2)
-    assert [sum(kernel in name for name in first) for kernel in ("loops", "blocks", "fibers")] == [
+    kernels = "5loops", "6blocks", "6fibers"  # as their names are in machine code
+    assert [sum(kernel in name for name in first) for kernel in kernels] == [
         1, 1, 1,
     ]  # fmt: skip
     assert compiled_by_a_run(2) == []

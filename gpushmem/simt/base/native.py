@@ -129,6 +129,27 @@ def load_acquire(typingctx: Any, address: Any) -> Any:
 
 
 @intrinsic
+def word_at(typingctx: Any, address: Any) -> Any:
+    """The 64-bit word at `address`."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.load(builder.inttoptr(args[0], i64.as_pointer()))
+
+    return types.intp(types.intp), codegen
+
+
+@intrinsic
+def set_word(typingctx: Any, address: Any, value: Any) -> Any:
+    """Set the 64-bit word at `address`."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        builder.store(args[1], builder.inttoptr(args[0], i64.as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp), codegen
+
+
+@intrinsic
 def store_release(typingctx: Any, address: Any, value: Any) -> Any:
     """Store a 64-bit word at `address`; earlier accesses stay before it."""
 

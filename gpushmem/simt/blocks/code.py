@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from gpushmem.simt.blocks.statuses import split_statuses
 from gpushmem.simt.blocks.text import (
     DROPPED,
     EXIT,
@@ -86,7 +85,6 @@ def read(module: Any, name: str) -> Function:
             right = inst.text[len(inst.name) :] if inst.name else inst.text
             inst.uses = [n for n in dict.fromkeys(NAMES.findall(right)) if n in known]
         block.insts = [i for i in block.insts if not i.text.startswith(DROPPED)]
-    split_statuses(blocks)
     _split_returns(blocks)
     return Function(head, args, blocks)
 

@@ -108,8 +108,10 @@ class Emitter:
     def place_of(self, name: str) -> str:
         """The address of the places of a value."""
         if name not in self.places:
-            inst = self.analysis.defs[name]
-            size = alloca_bytes(inst) if inst.op == "alloca" else size_of(inst.type)
+            inst = self.analysis.defs.get(name)
+            size = 8  # of an argument of a call of all
+            if inst is not None:
+                size = alloca_bytes(inst) if inst.op == "alloca" else size_of(inst.type)
             at = self.frame.place(name, size)
             k = len(self.places)
             self.start += [

@@ -12,8 +12,8 @@ from typing import Any
 
 from gpushmem.simt.blocks.analysis import is_pure
 from gpushmem.simt.blocks.apart import Apart
-from gpushmem.simt.blocks.group import Group, Node
-from gpushmem.simt.blocks.meetings import BARRIER, ONCE
+from gpushmem.simt.blocks.group import Group, Nest, Node
+from gpushmem.simt.blocks.meetings import BARRIER, LANES, ONCE, Cut
 from gpushmem.simt.blocks.strided import Strided, strided_loop
 from gpushmem.simt.blocks.text import EXIT, Block, Inst, callee_of, substituted, targets_of
 from gpushmem.simt.compiler.target import Unfit
@@ -115,10 +115,41 @@ class Fast(Apart):
                 self.loops(Group(), lambda lane: self.store_place(name, result, lane))
             self.put(f"br label {self.name_of(cut.follows)}")
             return None
+        if cut.how == LANES:
+            self.call_of_all(cut)
+            self.put(f"br label {self.name_of(cut.follows)}")
+            return None
         code = str(self.codes[block.label])
         self.loops(Group(), codes=lambda lane: self.store_code(code, lane))
         self.fall_apart([block.label], cut.follows)
         return None
+
+    def call_of_all(self, cut: Cut) -> None:
+        """Write a call that computes the results of all threads."""
+        call, name = cut.call, cut.call.name or ""
+        result = call.uses[0]
+        if result not in self.analysis.per_lane:
+            raise Unfit("the result of a call of all goes to memory that they share")
+        areas = [f"{name}.{k}" for k in range(len(cut.args))]
+        values = [value for _, value in cut.args if value.startswith("%")]
+        self.load_uniform(values, set())
+        nest = Nest(self)
+        nest.begin()
+        meaning = self.meaning_of(values, set(), (nest.lane, nest.x, nest.y, nest.z))
+        for area, (kind, value) in zip(areas, cut.args, strict=True):
+            self.put(
+                f"store {kind} {meaning.get(value, value)}, ptr {self.address(area, nest.lane)}"
+            )
+        self.store_place(name, "0", nest.lane)
+        self.put(f"br label {nest.latch}")
+        nest.end()
+        words = []
+        for area in [*areas, result]:
+            words.append(self.fresh("area"))
+            self.put(f"{words[-1]} = ptrtoint ptr {self.place_of(area)} to i64")
+        given = ", ".join(f"i64 {word}" for word in [*words, "%simt.threads"])
+        hidden = ", ".join(call.text.split("(", 1)[1].split(", ")[1:3])
+        self.put(f"{self.fresh('r')} = call i32 @{cut.together}(ptr %simt.or, {hidden}, {given})")
 
     def tell_together(self, whether: int) -> None:
         """Record that a wait is that of all threads of the block."""

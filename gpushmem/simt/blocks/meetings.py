@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from gpushmem.simt.blocks.code import Function
 from gpushmem.simt.blocks.text import Block, Inst, callee_of
-from gpushmem.simt.compiler.kept import BARRIER, ONCE
+from gpushmem.simt.compiler.kept import ALL, BARRIER, LANES, ONCE
 
-__all__ = ["BARRIER", "EACH", "ONCE", "Cut", "cut_up", "suffixed"]
+__all__ = ["BARRIER", "EACH", "LANES", "ONCE", "Cut", "cut_up", "suffixed"]
 
 # How all threads of a block make such a call together: there is nothing to do; one call of a
-# function does for all of them, if its arguments are the same; each makes its own.
-EACH = 2
+# function does for all of them, if its arguments are the same, or computes the results of all, if
+# all lanes take part; each makes its own.
+EACH = 4
 
 
 @dataclass(eq=False)
@@ -24,7 +26,7 @@ class Cut:
     together: str  # the function that is called once for all
     follows: str = ""  # the label of what comes next
     label: str = ""
-    args: list[str] = field(default_factory=list)
+    args: list[tuple[str, str]] = field(default_factory=list)  # types and values, of LANES
 
 
 def suffixed(name: str, suffix: str) -> str:
@@ -50,7 +52,10 @@ def cut_up(function: Function, meetings: dict[str, tuple[int, str]]) -> None:
             call = Block(suffixed(label, f".cut{k}"))
             rest = Block(suffixed(label, f".after{k}"))
             how, together = meetings[name]
-            call.cut = Cut(inst, how, together, rest.label, call.label)
+            args = _words(inst.text) if how in (LANES, ALL) else []
+            if how in (LANES, ALL):
+                how = LANES if how == ALL or args[0][1] in FULL else EACH
+            call.cut = Cut(inst, how, together, rest.label, call.label, args)
             part.insts.append(_jump(call.label, part))
             call.insts = [inst, _jump(rest.label, call)]
             rest.follows, part.follows, call.follows = part.follows, [call.label], [rest.label]
@@ -66,6 +71,15 @@ def cut_up(function: Function, meetings: dict[str, tuple[int, str]]) -> None:
                 for before, after in moved.items():
                     incoming = incoming.replace(f", {before} ]", f", {after} ]")
                 inst.text = f"{head} = phi {incoming}"
+
+
+FULL = ("-1", "4294967295")  # masks of all lanes
+_argument = re.compile(r"(?:^|, )(i\d+) (?:\w+ )*([^\s,]+)")
+
+
+def _words(text: str) -> list[tuple[str, str]]:
+    """The integers among a call's arguments."""
+    return [(kind, value) for kind, value in _argument.findall(text.split("(", 1)[1][:-1])]
 
 
 def _jump(label: str, block: Block) -> Inst:

@@ -14,7 +14,7 @@ from gpushmem.simt.blocks.emit import resume_codes
 from gpushmem.simt.blocks.fast import Fast
 from gpushmem.simt.blocks.frame import Frame
 from gpushmem.simt.blocks.lanes import Lanes
-from gpushmem.simt.blocks.meetings import BARRIER, EACH, cut_up
+from gpushmem.simt.blocks.meetings import BARRIER, EACH, LANES, cut_up
 from gpushmem.simt.blocks.text import EXIT, callee_of, substituted
 from gpushmem.simt.compiler.kept import kept_names, meetings
 from gpushmem.simt.compiler.primitives import PAUSE
@@ -52,6 +52,7 @@ def in_lockstep(body: Any, name: str) -> Lockstep:
     cut_up(function, mets)
     _forget_statuses(function)
     analysis = Analysis(function)
+    _check_warps(analysis)
     if analysis.own_loads:
         raise Unfit("its threads are numbered")
     frame, codes = Frame(), resume_codes(analysis)
@@ -62,6 +63,16 @@ def in_lockstep(body: Any, name: str) -> Lockstep:
     return Lockstep(module, frame.bytes, _alone(analysis))
 
 
+def _check_warps(analysis: Analysis) -> None:
+    """Leave kernels to fibers in which warps meet: threads would run alone all the time."""
+    apart = set().union(*analysis.deciders.values())
+    for label in analysis.cuts:
+        cut = analysis.function.blocks[label].cut
+        if cut.how == EACH and label not in apart:
+            line = _site_of(cut.call)[1].partition("|")
+            raise Unfit(f"threads meet by warps, or one by one, at {line[0]}")
+
+
 def _alone(analysis: Analysis) -> list[str]:
     """The lines of waits that not all threads of a block are in together, each once."""
     apart = set().union(*analysis.deciders.values())
@@ -70,7 +81,8 @@ def _alone(analysis: Analysis) -> list[str]:
         dict.fromkeys(
             _site_of(b.cut.call)[1].partition("|")[0]
             for b in blocks
-            if b.cut.how != BARRIER and (b.label in apart or not analysis.is_block_call(b.cut.call))
+            if b.cut.how not in (BARRIER, LANES)
+            and (b.label in apart or not analysis.is_block_call(b.cut.call))
         )
     )
 

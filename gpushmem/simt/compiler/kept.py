@@ -36,11 +36,14 @@ from gpushmem.simt.compiler.target import (
 )
 
 __all__ = [
+    "ALL",
     "BARRIER",
     "ITSELF",
+    "LANES",
     "ONCE",
     "Barrier",
     "KeptDispatcher",
+    "Lanes",
     "kept",
     "kept_names",
     "meetings",
@@ -71,10 +74,22 @@ class Barrier(NamedTuple):
     alone: Any
 
 
+class Lanes(NamedTuple):
+    """Of a function whose results differ: one that computes those of all threads of the block.
+
+    It gets the addresses of arrays with a word for each thread, one of each argument, and one for
+    the results; and how many threads there are. If the first argument is a mask of lanes, it is
+    called if all take part.
+    """
+
+    of_all: Any
+    masked: bool = True
+
+
 # LLVM name of a kept function that waits -> how the threads of a block call it together, and the
 # function that they call then: see `blocks.meetings`, which has the numbers.
 meetings: dict[str, tuple[int, str]] = {}
-BARRIER, ONCE = range(2)
+BARRIER, ONCE, LANES, ALL = range(4)
 
 
 class KeptDispatcher(SimtDispatcher):
@@ -113,9 +128,12 @@ class KeptDispatcher(SimtDispatcher):
         if together == ITSELF:
             meetings[name] = ONCE, name
         elif together is not None:
-            how, other = (
-                (BARRIER, together.alone) if isinstance(together, Barrier) else (ONCE, together)
-            )
+            how, other = ONCE, together
+            if isinstance(together, Barrier):
+                how, other = BARRIER, together.alone
+            elif isinstance(together, Lanes):
+                how, other = LANES if together.masked else ALL, together.of_all
+                args = (types.intp,) * (len(args) + 2)
             called = other.compile_device(args)
             made.library.add_linking_library(called.library)
             meetings[name] = how, called.fndesc.llvm_func_name

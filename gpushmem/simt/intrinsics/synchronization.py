@@ -22,6 +22,7 @@ from typing import Any
 
 from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.base.layout import LAUNCH, WARP, offset, view
+from gpushmem.simt.base.native import set_word, word_at
 from gpushmem.simt.compiler.groups import (
     arrive,
     arrive_at_block,
@@ -31,7 +32,7 @@ from gpushmem.simt.compiler.groups import (
     park,
     release,
 )
-from gpushmem.simt.compiler.kept import ITSELF, Barrier, KeptDispatcher, kept
+from gpushmem.simt.compiler.kept import ITSELF, Barrier, KeptDispatcher, Lanes, kept
 from gpushmem.simt.compiler.primitives import (
     LANE_MEETING,
     as_fiber,
@@ -97,7 +98,17 @@ def _block_reduction(name: str, result: Any) -> Any:
             release(address)
         return group.result
 
-    return KeptDispatcher(reduction, f"{__name__}.{name}")
+    def of_block(predicates, results, n):
+        votes = 0
+        for t in range(n):
+            votes += 1 if word_at(predicates + 8 * t) != 0 else 0
+        found = result(votes, n)
+        for t in range(n):
+            set_word(results + 8 * t, found)
+        return 0
+
+    together = Lanes(KeptDispatcher(of_block, f"{__name__}.{name} of block"), masked=False)
+    return KeptDispatcher(reduction, f"{__name__}.{name}", together)
 
 
 @device
@@ -245,6 +256,11 @@ def equals(warp_address, lanes, value):
 
 
 @kept
+def syncwarp_of_block(masks, results, n):
+    return 0  # all lanes are there
+
+
+@kept(together=Lanes(syncwarp_of_block))
 def syncwarp(mask):
     if gather(text_word("syncwarp"), SYNC, mask, 0, 0):
         fiber = as_fiber(fiber_word())
@@ -252,21 +268,37 @@ def syncwarp(mask):
     return 0
 
 
-@kept
-def vote(mask, mode, predicate):
+@device
+def voted(mode, bits, lanes):
+    """The result of a vote: of `lanes`, those of `bits` are for it."""
     # mode 0: all, 1: any, 2: all the same, 3: ballot
+    if mode == 0:
+        return 1 if bits == lanes else 0
+    if mode == 1:
+        return 1 if bits != 0 else 0
+    if mode == 2:
+        return 1 if bits in (lanes, 0) else 0
+    return bits
+
+
+@kept
+def vote_of_block(masks, modes, predicates, results, n):
+    for first in range(0, n, LANES):
+        bits, lanes = 0, min(LANES, n - first)
+        for lane in range(lanes):
+            if word_at(predicates + 8 * (first + lane)) != 0:
+                bits |= 1 << lane
+        for t in range(first, first + lanes):
+            set_word(results + 8 * t, voted(word_at(modes + 8 * t), bits, (1 << lanes) - 1))
+    return 0
+
+
+@kept(together=Lanes(vote_of_block))
+def vote(mask, mode, predicate):
     if gather(text_word("vote_sync"), VOTE, mask, predicate, mode):
         fiber = as_fiber(fiber_word())
-        warp = as_warp(fiber.warp)
-        lanes = fiber.mask & warp.living
-        bits = ballot(fiber.warp, lanes)
-        result = bits
-        if mode == 0:
-            result = 1 if bits == lanes else 0
-        elif mode == 1:
-            result = 1 if bits != 0 else 0
-        elif mode == 2:
-            result = 1 if bits in (lanes, 0) else 0
+        lanes = fiber.mask & as_warp(fiber.warp).living
+        result = voted(mode, ballot(fiber.warp, lanes), lanes)
         give_all(fiber.warp, lanes, result)
         let_go(fiber.warp, fiber.mask)
     return as_fiber(fiber_word()).result
@@ -312,6 +344,15 @@ def source_lane(mode, lane, argument):
 
 
 @kept
+def shuffle_of_block(masks, modes, values, arguments, results, n):
+    for t in range(n):
+        lane = t & (LANES - 1)
+        source = source_lane(word_at(modes + 8 * t), lane, word_at(arguments + 8 * t)) - lane + t
+        set_word(results + 8 * t, word_at(values + 8 * (source if source < n else t)))
+    return 0
+
+
+@kept(together=Lanes(shuffle_of_block))
 def shuffle(mask, mode, value, argument):
     if gather(text_word("shfl_sync"), SHUFFLE, mask, value, argument):
         fiber = as_fiber(fiber_word())
