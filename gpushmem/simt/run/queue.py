@@ -25,6 +25,7 @@ from numba import njit, types
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.simt.base import embedding
 from gpushmem.simt.base.layout import LAUNCH, POOL, offset, view
+from gpushmem.simt.base.lock import lock, unlock
 from gpushmem.simt.base.native import (
     c_function,
     call_address,
@@ -280,13 +281,6 @@ def take(queue_address: int) -> None:
 
 
 @njit
-def hold(common_address: int) -> None:
-    """Take the lock of what all runs have in common; nobody keeps it for long."""
-    while compare_swap_word(common_address, 0, 1) != 0:
-        sched_yield()
-
-
-@njit
 def tell(common_address: int) -> None:
     """Say which kernel runs."""
     common = as_common(common_address)
@@ -310,13 +304,13 @@ def begin(run_address: int, template: int, args: int) -> None:
     store_release(launch_address + ARGS, args)
     common = as_common(run.common)
     run.number += 1
-    hold(run.common)
+    lock(run.common)
     run.prev, run.next = 0, common.latest
     if common.latest != 0:
         as_run(common.latest).prev = run_address
     common.latest = run_address
     tell(run.common)
-    store_release(run.common, 0)
+    unlock(run.common)
     store_release(run_address + CURRENT, run.number)
 
 
@@ -326,7 +320,7 @@ def end(run_address: int) -> None:
     run = as_run(run_address)
     common = as_common(run.common)
     store_release(run_address + CURRENT, 0)
-    hold(run.common)
+    lock(run.common)
     if run.next != 0:
         as_run(run.next).prev = run.prev
     if run.prev != 0:
@@ -334,14 +328,14 @@ def end(run_address: int) -> None:
     else:
         common.latest = run.next
         tell(run.common)
-    store_release(run.common, 0)
+    unlock(run.common)
 
 
 @njit
 def borrow_pool(common_address: int, slot_bytes: int) -> int:
     """Stacks for one run, kept from one with the same needs; a KEPT, or 0: no memory."""
     common = as_common(common_address)
-    hold(common_address)
+    lock(common_address)
     before, address = 0, common.pools
     while address != 0 and as_pool(address + POOL_AT).slot_bytes != slot_bytes:
         before, address = address, as_kept(address).next
@@ -350,7 +344,7 @@ def borrow_pool(common_address: int, slot_bytes: int) -> int:
             as_kept(before).next = as_kept(address).next
         else:
             common.pools = as_kept(address).next
-    store_release(common_address, 0)
+    unlock(common_address)
     if address == 0:
         address = malloc(KEPT_BYTES)
         if address != 0:
@@ -363,10 +357,10 @@ def borrow_pool(common_address: int, slot_bytes: int) -> int:
 @njit
 def return_pool(common_address: int, address: int) -> None:
     common = as_common(common_address)
-    hold(common_address)
+    lock(common_address)
     as_kept(address).next = common.pools
     common.pools = address
-    store_release(common_address, 0)
+    unlock(common_address)
 
 
 @njit

@@ -41,10 +41,10 @@ from gpushmem.job.board import PE
 from gpushmem.ops import QP_ANY, QP_DEFAULT
 from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.base.layout import BLOCK, FIBER, GROUP, LAUNCH, WARP, offset, view
+from gpushmem.simt.base.lock import lock, unlock
 from gpushmem.simt.base.native import (
     atomic_add_word,
     c_function,
-    compare_swap_word,
     copy_bytes,
     full_fence,
     i64,
@@ -53,8 +53,6 @@ from gpushmem.simt.base.native import (
     load_acquire,
     malloc,
     monotonic_ns,
-    sched_yield,
-    store_release,
 )
 
 __all__ = [
@@ -164,17 +162,6 @@ def ask(typingctx: Any, function: Any, words: Any) -> Any:
 
 
 # --- the list
-
-
-@njit
-def lock(weak: int) -> None:
-    while compare_swap_word(weak, 0, 1) != 0:
-        sched_yield()
-
-
-@njit
-def unlock(weak: int) -> None:
-    store_release(weak, 0)
 
 
 @njit

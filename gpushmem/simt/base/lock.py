@@ -1,0 +1,22 @@
+"""A lock that is a word in memory, 0 while nobody has it. For C functions of the engine's kind."""
+
+from __future__ import annotations
+
+from numba import njit
+
+from gpushmem.simt.base.native import compare_swap_word, sched_yield, store_release
+
+__all__ = ["lock", "unlock"]
+
+
+@njit
+def lock(address: int) -> None:
+    """Take the lock; who has it gives it back soon."""
+    while compare_swap_word(address, 0, 1) != 0:
+        sched_yield()
+
+
+@njit
+def unlock(address: int) -> None:
+    """Give it back."""
+    store_release(address, 0)
