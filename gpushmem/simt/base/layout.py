@@ -22,6 +22,10 @@ def _struct(*fields: Any) -> np.dtype[Any]:
     return np.dtype(list(fields), align=True)
 
 
+# The codes of threads in lockstep, at the beginning of a block's frame, say where each goes on. One
+# that has returned has EXITED; PARKED is the bit of one that stands at a barrier.
+CODE_BYTES, EXITED, PARKED = 8, 0, 1
+
 THREAD = _struct(
     # What a thread knows about itself: the hidden context handed to every function. It does not
     # change while the thread runs, so the optimiser may keep all of it in registers.

@@ -83,7 +83,6 @@ class Analysis:
         self.varying: set[str] = set(self.lane_loads) | self.own_loads
         self.local: set[str] = set()
         self.deciders: dict[str, set[str]] = {}  # label -> region
-        self.regions: dict[str, set[str]] = {}  # of varying branches without cuts
         self._grow()
 
     def _thread_offset(self, name: str) -> int | None:
@@ -94,9 +93,6 @@ class Analysis:
             found = re.search(r"getelementptr .*?i8, ptr \S+, i64 (\d+)$", inst.text)
             return int(found[1]) if found else None
         return None
-
-    def lane_axis(self, name: str) -> int | None:
-        return self.lane_loads.get(name)
 
     # --- allocas
 
@@ -175,14 +171,10 @@ class Analysis:
 
     def is_block_level(self, inst: Inst) -> bool:
         """Whether an instruction is run once for the block; its block is not local."""
-        if inst.op in ("atomicrmw", "cmpxchg"):
-            return False
-        if inst.op == "call":
-            return self.is_block_call(inst) and inst.name not in self.varying
-        if inst.op == "alloca":
-            return inst.name not in self.per_lane
         if inst.name:
             return inst.name not in self.varying
+        if inst.op == "call":
+            return self.is_block_call(inst)
         return not any(name in self.varying for name in inst.uses)
 
     def _varies(self, inst: Inst) -> bool:
@@ -194,19 +186,18 @@ class Analysis:
             return inst.name in self.per_lane
         if inst.op == "call":
             return not self.is_block_call(inst)
-        if inst.op == "load" and self.roots.get(inst.uses[0] if inst.uses else "") in self.per_lane:
-            return True
         return any(name in self.varying for name in inst.uses)
 
     def _grow(self) -> None:
         """Let what varies grow until nothing follows from it that is not among it."""
+        branches: set[str] = set()
         while True:
             before = len(self.varying), len(self.local), len(self.per_lane), len(self.deciders)
             for label in self.flow.labels:
                 for inst in self.function.blocks[label].insts:
                     if inst.name and inst.name not in self.varying and self._varies(inst):
                         self.varying.add(inst.name)
-            self._branch()
+            self._branch(branches)
             self.per_lane |= {
                 root for root in self.allocas - self.per_lane if self._varies_as_memory(root)
             }
@@ -215,21 +206,18 @@ class Analysis:
             ):  # fmt: skip
                 return
 
-    def _branch(self) -> None:
+    def _branch(self, known: set[str]) -> None:
+        """Find what follows from branches that vary, and are not `known` yet."""
         for label in self.flow.labels:
             block = self.function.blocks[label]
-            known = label in self.deciders or label in self.regions
-            if (
-                known
-                or len(block.follows) < 2
-                or not any(u in self.varying for u in block.end.uses)
-            ):
+            varies = len(block.follows) > 1 and any(u in self.varying for u in block.end.uses)
+            if not varies or label in known:
                 continue
+            known.add(label)
             region = self.flow.region(label)
             if any(self.function.blocks[r].cut is not None for r in region):
                 self.deciders[label] = region
             else:
-                self.regions[label] = region
                 self.local |= region
             self._leave(region, self.flow.post_dominator[label])
 

@@ -25,7 +25,7 @@ class Apart(Threads):
         raise NotImplementedError
 
     def enter(self, label: str, source: str) -> None:
-        """Write the blocks from a local one on, which is entered from a decider."""
+        """Write the blocks from a local one on, entered from a branch of all threads."""
         raise NotImplementedError
 
     def meets(self, target: str, stop: str) -> bool:
@@ -33,13 +33,10 @@ class Apart(Threads):
         block = self.blocks[target]
         return len(block.insts) == 1 and block.follows == [stop] and stop != EXIT
 
-    def meeting_phis(self, block: Block) -> list[tuple[str, str]]:
+    def meeting_values(self, block: Block) -> list[str]:
         stop = self.flow.post_dominator[block.label]
-        found = []
-        for target in block.follows:
-            if target != stop and self.meets(target, stop):
-                found += [(target, value) for _, value in self.assigned(target, stop)]
-        return found
+        met = [t for t in block.follows if t != stop and self.meets(t, stop)]
+        return [value for target in met for _, value in self.assigned(target, stop)]
 
     def write_codes(self, block: Block, meaning: dict[str, str], errors: Errors, lane: str) -> None:
         """Write the branch of a decider: each thread's code, and whether all have the same."""
@@ -126,11 +123,7 @@ class Apart(Threads):
         if names or contents:
             self.loops(Group(), codes=copy)
         code = self.run_lanes(self.codes[stop], stop != EXIT and self.leads_to_barrier(stop))
-        met = self.fresh("met")
-        other = self.fresh("c")
-        if stop == EXIT:
-            self.put("br label %simt.done")
-            return
+        met, other = self.fresh("met"), self.fresh("c")
         self.put(f"{other} = icmp eq i64 {code}, {self.codes[stop]}")
         self.put(f"br i1 {other}, label {self.name_of(stop)}, label {met}")
         self.mark(met)
@@ -174,7 +167,7 @@ class Apart(Threads):
         return inst.op == "store" and any(use in self.analysis.roots for use in inst.uses)
 
     def run_lanes(self, stop: int, barrier: bool = False) -> str:
-        """Call `scheduler.fall_apart`; returns the code that all threads have then."""
+        """Call `lockstep.fall_apart`; returns the code that all threads have then."""
         function, code = self.fresh("f"), self.fresh("code")
         at, launch, address = self.fresh("at"), self.fresh("at"), self.fresh("at")
         self.put(f"{at} = getelementptr i8, ptr {self.thread}, i64 {offset(THREAD, 'launch')}")

@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 
 from gpushmem.artifacts.shape import MAX_THREADS
-from gpushmem.simt.base.layout import BLOCK, FIBER, THREAD, offset
+from gpushmem.simt.base.layout import BLOCK, EXITED, FIBER, THREAD, offset
 from gpushmem.simt.blocks.analysis import Analysis
 from gpushmem.simt.blocks.frame import Frame, size_of
 from gpushmem.simt.blocks.meetings import BARRIER
 from gpushmem.simt.blocks.text import EXIT, Inst, callee_of, substituted
 
-__all__ = ["EXITED", "PARKED", "Emitter", "resume_codes"]
-
-EXITED, PARKED = 0, 1  # codes: a thread that has returned; a bit: it stands at a barrier
+__all__ = ["Emitter", "resume_codes"]
 
 
 def resume_codes(analysis: Analysis) -> dict[str, int]:
@@ -68,11 +66,8 @@ class Emitter:
             [self.head(), "simt.start:", *self.start, f"  br label {first}", *self.lines, "}", ""]
         )
 
-    def begin(self) -> None:
-        """Load what is asked for everywhere: the block's extents, and how many threads it has."""
-        self.count_threads()
-
     def count_threads(self) -> None:
+        """Load what is asked for everywhere: the block's extents, and how many threads it has."""
         self.extents = []
         for axis, name in enumerate("xyz"):
             field = offset(THREAD, "bdim") + 4 * axis
@@ -145,11 +140,11 @@ class Emitter:
 
     # --- instructions
 
-    def rename(self, inst: Inst, meaning: dict[str, str], fresh: bool = True) -> str:
+    def rename(self, inst: Inst, meaning: dict[str, str]) -> str:
         """Write an instruction with its names as they are here; returns its result's."""
         result = ""
         if inst.name:
-            result = self.fresh("r") if fresh else inst.name
+            result = self.fresh("r")
             meaning = meaning | {inst.name: result}
         self.put(substituted(inst.text, meaning))
         return result

@@ -34,7 +34,6 @@ class Fast(Apart):
         self.current = ""
         for name in self.analysis.allocas - self.analysis.per_lane:
             self.start.append(f"  {self.analysis.defs[name].text}")
-        self.resumes: list[str] = []  # where a block may come back into step after a barrier
         while self.todo:
             label = self.todo.pop()
             if label not in self.written:
@@ -213,18 +212,14 @@ class Fast(Apart):
             else:
                 meaning[target] = self.name_of(target)
         self.put(substituted(block.end.text, meaning))
-        here, current = self.here, self.current
+        here = self.here
         for target in dict.fromkeys(stubs):
             self.here = dict(here)
             self.mark(meaning[target])
             if target in self.function.errors:
-                self.fail(target, block.label, current)
+                self.fail(target, block.label)
             else:
-                group = Group()
-                node = Node(block.label, [], None, target)
-                following, group = self.absorb(group, node, [target])
-                if following is not None:
-                    self.go_on(following, group)
+                self.enter(target, block.label)
         self.here = here
 
     def absorb(self, group: Group, node: Node, targets: list[str]) -> tuple[str | None, Group]:
@@ -279,7 +274,7 @@ class Fast(Apart):
         return region, stops.pop()
 
     def enter(self, label: str, source: str) -> None:
-        """Write the blocks from a local one on, which is entered from a decider."""
+        """Write the blocks from a local one on, entered from a branch of all threads."""
         following, group = self.absorb(Group(), Node(source, [], None, label), [label])
         if following is not None:
             self.go_on(following, group)

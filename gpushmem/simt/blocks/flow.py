@@ -1,6 +1,6 @@
 """The control flow of a kernel: who is reached whatever a branch does, loops, what is alive where.
 
-Sets of blocks are Python integers, a bit for each.
+Sets of dominators are Python integers, a bit for each block.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Flow:
     def __init__(self, function: Function) -> None:
         self.function = function
         self.follows = {b.label: b.follows for b in function if b.label not in function.errors}
-        self.labels = self._in_order()
+        self.labels = [at for at in _in_order(function.entry, self.follows) if at != EXIT]
         self.follows = {label: self.follows[label] for label in self.labels}
         self.preds: dict[str, list[str]] = {label: [] for label in [*self.labels, EXIT]}
         for label, targets in self.follows.items():
@@ -29,26 +29,9 @@ class Flow:
         self._number = {label: k for k, label in enumerate([*self.labels, EXIT])}
         self.post_dominator = self._immediate_post_dominators()
 
-    def _in_order(self) -> list[str]:
-        """Reverse post-order."""
-        seen, order = set(), []
-        todo = [(self.function.entry, iter(self.follows[self.function.entry]))]
-        seen.add(self.function.entry)
-        while todo:
-            label, rest = todo[-1]
-            for target in rest:
-                if target != EXIT and target not in seen:
-                    seen.add(target)
-                    todo.append((target, iter(self.follows[target])))
-                    break
-            else:
-                order.append(label)
-                todo.pop()
-        return order[::-1]
-
     def _immediate_post_dominators(self) -> dict[str, str]:
         """By Cooper, Harvey and Kennedy, "A simple, fast dominance algorithm", 2001."""
-        order = self._backwards()
+        order = _in_order(EXIT, self.preds)
         rank = {label: k for k, label in enumerate(order)}
         if len(order) != len(self.labels) + 1:
             raise Unfit("a loop never ends")
@@ -65,22 +48,6 @@ class Flow:
                     found[label] = new
                     changed = True
         return found
-
-    def _backwards(self) -> list[str]:
-        """Reverse post-order of the reversed graph."""
-        seen, order = {EXIT}, []
-        todo = [(EXIT, iter(self.preds[EXIT]))]
-        while todo:
-            label, rest = todo[-1]
-            for pred in rest:
-                if pred not in seen:
-                    seen.add(pred)
-                    todo.append((pred, iter(self.preds[pred])))
-                    break
-            else:
-                order.append(label)
-                todo.pop()
-        return order[::-1]
 
     @staticmethod
     def _common(a: str, b: str, found: dict[str, str], rank: dict[str, int]) -> str:
@@ -179,3 +146,20 @@ class Flow:
 
     def _every_target(self, label: str) -> list[str]:
         return targets_of(self.function.blocks[label].end)
+
+
+def _in_order(first: str, follows: dict[str, list[str]]) -> list[str]:
+    """What is reached from a block, in reverse post-order."""
+    seen, order = {first}, []
+    todo = [(first, iter(follows[first]))]
+    while todo:
+        label, rest = todo[-1]
+        for target in rest:
+            if target not in seen:
+                seen.add(target)
+                todo.append((target, iter(follows.get(target, ()))))
+                break
+        else:
+            order.append(label)
+            todo.pop()
+    return order[::-1]

@@ -6,11 +6,10 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
+from gpushmem.simt.base.layout import CODE_BYTES
 from gpushmem.simt.compiler.target import Unfit, simt_target
 
-__all__ = ["CODE_BYTES", "Frame", "size_of"]
-
-CODE_BYTES = 8  # per thread, at the beginning: where it goes on, see `resume`
+__all__ = ["Frame", "size_of"]
 
 
 @cache
@@ -24,7 +23,7 @@ def size_of(kind: str) -> int:
 
 
 class Frame:
-    """Places, one after the other; each has as many elements as the block has threads.
+    """Places, one after the other, behind the codes; each has an element for each thread.
 
     A place begins at its offset times the number of threads, rounded up to 16: so all are
     aligned.

@@ -56,21 +56,20 @@ class Group:
 
 
 class Nest:
-    """Loops over the threads of a block."""
+    """Loops over the threads of a block: over rows of threads, and over those of a row."""
 
     def __init__(self, to: Any) -> None:
         self.to = to
         self.x, self.y, self.z = (to.fresh(axis) for axis in "xyz")
         self.lane = to.fresh("lane")
-        self.latch = to.fresh("latch")
+        self.latch, self.row_latch = to.fresh("latch"), to.fresh("latch")
+        self.row, self.next = to.fresh("row"), to.fresh("next")
 
     def begin(self) -> None:
+        """Write all up to where a thread begins."""
         to = self.to
-        bx, by, _ = to.extents
-        self.heads = zh, yh, xh = [to.fresh("head") for _ in range(3)]
-        self.latches = zl, yl, xl = to.fresh("latch"), to.fresh("latch"), self.latch
-        self.nexts = zn, yn, xn = [to.fresh("next") for _ in range(3)]
-        zby, zy, row = to.fresh("row"), to.fresh("row"), to.fresh("row")
+        _, by, bz = to.extents
+        zh, yh, zl, after, zn, yn, zby, zy = (to.fresh("z") for _ in range(8))
         before = to.current
         to.put(f"br label {zh}")
         to.mark(zh)
@@ -78,29 +77,41 @@ class Nest:
         to.put(f"{zby} = mul nuw nsw i64 {self.z}, {by}")
         to.put(f"br label {yh}")
         to.mark(yh)
-        to.put(f"{self.y} = phi i64 [ 0, {zh} ], [ {yn}, {yl} ]")
+        to.put(f"{self.y} = phi i64 [ 0, {zh} ], [ {yn}, {self.row_latch} ]")
         to.put(f"{zy} = add nuw nsw i64 {zby}, {self.y}")
-        to.put(f"{row} = mul nuw nsw i64 {zy}, {bx}")
-        to.put(f"br label {xh}")
-        to.mark(xh)
-        to.put(f"{self.x} = phi i64 [ 0, {yh} ], [ {xn}, {xl} ]")
-        to.put(f"{self.lane} = add nuw nsw i64 {row}, {self.x}")
-        self.row = row
+        to.put(f"{self.row} = mul nuw nsw i64 {zy}, {to.extents[0]}")
+        self.ends = (
+            (self.row_latch, self.y, yn, by, yh, zl),
+            (zl, self.z, zn, bz, zh, after),
+        )
+        self.begin_row()
 
     def end(self) -> None:
+        """Write the ends of the loops; those of a thread go to `latch`."""
+        self.end_row()
+        for latch in self.ends:
+            self.step(*latch)
+        self.to.mark(self.ends[-1][-1])
+
+    def begin_row(self) -> None:
+        """Write the loop over the threads of a row."""
+        to, head, before = self.to, self.to.fresh("head"), self.to.current
+        self.head = head
+        to.put(f"br label {head}")
+        to.mark(head)
+        to.put(f"{self.x} = phi i64 [ 0, {before} ], [ {self.next}, {self.latch} ]")
+        to.put(f"{self.lane} = add nuw nsw i64 {self.row}, {self.x}")
+
+    def end_row(self) -> None:
         to = self.to
-        after = to.fresh("after")
-        zh, yh, xh = self.heads
-        zl, yl, xl = self.latches
-        zn, yn, xn = self.nexts
-        for latch, index, following, extent, head, outer in (
-            (xl, self.x, xn, to.extents[0], xh, yl),
-            (yl, self.y, yn, to.extents[1], yh, zl),
-            (zl, self.z, zn, to.extents[2], zh, after),
-        ):
-            more = to.fresh("more")
-            to.mark(latch)
-            to.put(f"{following} = add nuw nsw i64 {index}, 1")
-            to.put(f"{more} = icmp ult i64 {following}, {extent}")
-            to.put(f"br i1 {more}, label {head}, label {outer}")
-        to.mark(after)
+        self.step(self.latch, self.x, self.next, to.extents[0], self.head, self.row_latch)
+
+    def step(
+        self, latch: str, index: str, following: str, extent: str, head: str, outer: str
+    ) -> None:
+        """Write the end of a loop, which goes on at its head, or behind it."""
+        to, more = self.to, self.to.fresh("more")
+        to.mark(latch)
+        to.put(f"{following} = add nuw nsw i64 {index}, 1")
+        to.put(f"{more} = icmp slt i64 {following}, {extent}")
+        to.put(f"br i1 {more}, label {head}, label {outer}")

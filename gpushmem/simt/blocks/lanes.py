@@ -7,9 +7,9 @@ code says where. All values that live longer than a block of code are kept in th
 
 from __future__ import annotations
 
-from gpushmem.simt.base.layout import THREAD, offset
+from gpushmem.simt.base.layout import PARKED, THREAD, offset
 from gpushmem.simt.blocks.analysis import Analysis
-from gpushmem.simt.blocks.emit import PARKED, Emitter
+from gpushmem.simt.blocks.emit import Emitter
 from gpushmem.simt.blocks.text import EXIT, Block, Inst, callee_of, substituted, targets_of
 
 __all__ = ["Lanes"]
@@ -103,7 +103,7 @@ class Lanes(Emitter):
         status, failed = self.fresh("status"), self.fresh("c")
         out, well = self.fresh("out"), self.fresh("well")
         self.prepare(cut.call)
-        text = cut.call.text.replace(f"@{_name(cut.call)}(", f"@{cut.together}(", 1)
+        text = cut.call.text.replace(f"@{callee_of(cut.call)}(", f"@{cut.together}(", 1)
         self.put(substituted(text, self.meaning | {cut.call.name: status}))
         self.put(f"{failed} = icmp ne i32 {status}, 0")
         self.put(f"br i1 {failed}, label {out}, label {well}")
@@ -165,7 +165,3 @@ class Lanes(Emitter):
             for phi, value in values:
                 self.store_place(phi.name or "", value, "%simt.lane")
             self.put(f"br label {self.names[target]}")
-
-
-def _name(call: Inst) -> str:
-    return callee_of(call)

@@ -17,9 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpushmem.simt.blocks.analysis import Analysis, trips_of
+from gpushmem.simt.blocks.group import Nest
 from gpushmem.simt.blocks.text import EXIT, Block, Inst
 
 __all__ = ["Strided", "strided_loop"]
+
+
+ENDLESS = 2**62  # turns, of a round that is all rounds
 
 
 @dataclass
@@ -205,7 +209,7 @@ class Strided:
         to.load_uniform([*used, loop.start], own)
         end, step = to.operand(loop.stop), to.operand(loop.step)
         flat = self._is_flat(used, own)
-        nest = Rounds(to, self, end, step, flat)
+        nest = Rounds(to, loop.start, end, step, flat)
         nest.begin()
         meaning = to.meaning_of(used, own - {loop.index.name}, nest.where)
         meaning[loop.index.name or ""] = nest.index
@@ -266,91 +270,59 @@ class Strided:
         errors.write(meaning, (nest.x, nest.y, nest.z))
 
 
-class Rounds:
-    """Loops over rounds, and in them over the threads that have a turn."""
+class Rounds(Nest):
+    """In a row of threads, loops over rounds, and in them over the threads that have a turn."""
 
-    def __init__(self, to: Any, of: Strided, end: str, step: str, flat: bool) -> None:
-        self.to, self.of, self.limit, self.step, self.flat = to, of, end, step, flat
-        self.x, self.y, self.z = (to.fresh(axis) for axis in "xyz")
-        self.lane, self.latch, self.index = to.fresh("lane"), to.fresh("latch"), to.fresh("i")
+    def __init__(self, to: Any, start: str, end: str, step: str, flat: bool) -> None:
+        super().__init__(to)
+        self.start, self.limit, self.stride, self.flat = start, end, step, flat
+        self.index, self.count, self.base = to.fresh("i"), to.fresh("n"), to.fresh("base")
+        self.rounds, self.over = to.fresh("head"), to.fresh("latch")
+        self.following = to.fresh("next")
         self.where = self.lane, self.x, self.y, self.z
 
     def begin(self) -> None:
-        to = self.to
-        bx, by, _ = to.extents
-        self.zh, self.yh, self.rh, self.xh = (to.fresh("head") for _ in range(4))
-        self.zl, self.yl, self.rl = (to.fresh("latch") for _ in range(3))
-        self.zn, self.yn, self.rn, self.xn = (to.fresh("next") for _ in range(4))
-        self.after = to.fresh("after")
-        zby, zy, row = (to.fresh("row") for _ in range(3))
-        before = to.current
-        chunk = bx
+        """Write all up to where a turn begins."""
+        to, bx = self.to, self.to.extents[0]
+        self.chunk = bx
         if self.flat:
             # One block-wide round behind the other: all of them are one.
-            one, same, fits = (to.fresh("c") for _ in range(3))
-            chunk = to.fresh("chunk")
+            one, same, fits, self.chunk = (to.fresh("c") for _ in range(4))
             to.put(f"{one} = icmp eq i64 %simt.byz, 1")
-            to.put(f"{same} = icmp eq i64 {self.step}, {bx}")
+            to.put(f"{same} = icmp eq i64 {self.stride}, {bx}")
             to.put(f"{fits} = and i1 {one}, {same}")
-            to.put(f"{chunk} = select i1 {fits}, i64 {2**62}, i64 {bx}")
-        to.put(f"br label {self.zh}")
-        to.mark(self.zh)
-        to.put(f"{self.z} = phi i64 [ 0, {before} ], [ {self.zn}, {self.zl} ]")
-        to.put(f"{zby} = mul nuw nsw i64 {self.z}, {by}")
-        to.put(f"br label {self.yh}")
-        to.mark(self.yh)
-        to.put(f"{self.y} = phi i64 [ 0, {self.zh} ], [ {self.yn}, {self.yl} ]")
-        to.put(f"{zy} = add nuw nsw i64 {zby}, {self.y}")
-        to.put(f"{row} = mul nuw nsw i64 {zy}, {bx}")
-        first: dict[str, str] = {}
-        for step in to.analysis.recipes[self.of.loop.start]:
-            to.compute(step, first, ["0", self.y, self.z])
-        start = first[self.of.loop.start]
-        came = to.current
-        to.put(f"br label {self.rh}")
-        to.mark(self.rh)
-        base, more, enter = to.fresh("base"), to.fresh("c"), to.fresh("round")
-        self.base = base
-        to.put(f"{base} = phi i64 [ {start}, {came} ], [ {self.rn}, {self.rl} ]")
-        to.put(f"{more} = icmp slt i64 {base}, {self.limit}")
-        to.put(f"br i1 {more}, label {enter}, label {self.yl}")
-        to.mark(enter)
-        left, fewer, count = (to.fresh("n") for _ in range(3))
-        self.count = count
-        to.put(f"{left} = sub i64 {self.limit}, {base}")
-        to.put(f"{fewer} = icmp slt i64 {left}, {chunk}")
-        to.put(f"{count} = select i1 {fewer}, i64 {left}, i64 {chunk}")
-        to.put(f"br label {self.xh}")
-        to.mark(self.xh)
-        to.put(f"{self.x} = phi i64 [ 0, {enter} ], [ {self.xn}, {self.latch} ]")
-        to.put(f"{self.lane} = add nuw nsw i64 {row}, {self.x}")
-        to.put(f"{self.index} = add nsw i64 {base}, {self.x}")
-        self.chunk = chunk
+            to.put(f"{self.chunk} = select i1 {fits}, i64 {ENDLESS}, i64 {bx}")
+        super().begin()
 
-    def end(self) -> None:
+    def begin_row(self) -> None:
         to = self.to
-        _, by, bz = to.extents
-        more = to.fresh("more")
-        to.mark(self.latch)
-        to.put(f"{self.xn} = add nuw nsw i64 {self.x}, 1")
-        to.put(f"{more} = icmp slt i64 {self.xn}, {self.count}")
-        to.put(f"br i1 {more}, label {self.xh}, label {self.rl}")
-        to.mark(self.rl)
+        first: dict[str, str] = {}
+        for step in to.analysis.recipes[self.start]:
+            to.compute(step, first, ["0", self.y, self.z])
+        more, enter, left, fewer = (to.fresh("c") for _ in range(4))
+        before = to.current
+        to.put(f"br label {self.rounds}")
+        to.mark(self.rounds)
+        to.put(
+            f"{self.base} = phi i64 [ {first[self.start]}, {before} ], "
+            f"[ {self.following}, {self.over} ]"
+        )
+        to.put(f"{more} = icmp slt i64 {self.base}, {self.limit}")
+        to.put(f"br i1 {more}, label {enter}, label {self.row_latch}")
+        to.mark(enter)
+        to.put(f"{left} = sub i64 {self.limit}, {self.base}")
+        to.put(f"{fewer} = icmp slt i64 {left}, {self.chunk}")
+        to.put(f"{self.count} = select i1 {fewer}, i64 {left}, i64 {self.chunk}")
+        super().begin_row()
+        to.put(f"{self.index} = add nsw i64 {self.base}, {self.x}")
+
+    def end_row(self) -> None:
+        to, stride = self.to, self.stride
+        self.step(self.latch, self.x, self.next, self.count, self.head, self.over)
+        to.mark(self.over)
         if self.flat:
-            one, wide = to.fresh("c"), to.fresh("n")
-            to.put(f"{one} = icmp eq i64 {self.chunk}, {2**62}")
-            to.put(f"{wide} = select i1 {one}, i64 {self.count}, i64 {self.step}")
-            to.put(f"{self.rn} = add nsw i64 {self.base}, {wide}")
-        else:
-            to.put(f"{self.rn} = add nsw i64 {self.base}, {self.step}")
-        to.put(f"br label {self.rh}")
-        for latch, index, following, extent, head, outer in (
-            (self.yl, self.y, self.yn, by, self.yh, self.zl),
-            (self.zl, self.z, self.zn, bz, self.zh, self.after),
-        ):
-            again = to.fresh("more")
-            to.mark(latch)
-            to.put(f"{following} = add nuw nsw i64 {index}, 1")
-            to.put(f"{again} = icmp ult i64 {following}, {extent}")
-            to.put(f"br i1 {again}, label {head}, label {outer}")
-        to.mark(self.after)
+            one, stride = to.fresh("c"), to.fresh("n")
+            to.put(f"{one} = icmp eq i64 {self.chunk}, {ENDLESS}")
+            to.put(f"{stride} = select i1 {one}, i64 {self.count}, i64 {self.stride}")
+        to.put(f"{self.following} = add nsw i64 {self.base}, {stride}")
+        to.put(f"br label {self.rounds}")

@@ -53,7 +53,7 @@ class Threads(Emitter):
 
     # --- groups
 
-    def meeting_phis(self, block: Block) -> list[tuple[str, str]]:
+    def meeting_values(self, block: Block) -> list[str]:
         """What the branch of a decider gives to phis where threads meet again."""
         raise NotImplementedError
 
@@ -71,8 +71,7 @@ class Threads(Emitter):
         members = set(map(id, insts))
         used = [n for i in insts for n in i.uses]
         if decider is not None:
-            used += decider.end.uses
-            used += [v for t, p in self.meeting_phis(decider) for v in [p] if v.startswith("%")]
+            used += [*decider.end.uses, *self.meeting_values(decider)]
         used += [v for _, v in group.assigns]
         errors = self.errors_of([*insts, decider.end] if decider else insts)
         own = {i.name for i in [*insts, *errors.insts] if i.name}
@@ -99,7 +98,7 @@ class Threads(Emitter):
             errors.insts += errors.closure(label)
         return errors
 
-    def fail(self, error: str, source: str, current: str) -> None:
+    def fail(self, error: str, source: str) -> None:
         """Write an error of the block, as one of its first thread."""
         errors = Errors(self, {source: self.current})
         first = errors.label_of(error)

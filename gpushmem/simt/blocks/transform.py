@@ -168,9 +168,6 @@ def _forget_statuses(function: Function) -> None:
             if any(name in gone for name in inst.uses):
                 inst.text = substituted(inst.text, gone)
                 inst.uses = [name for name in inst.uses if name not in gone]
-        for phi in block.phis:
-            if len(phi.incoming) == 1 and not phi.uses:
-                continue
 
 
 def _sites(analysis: Analysis, codes: dict[str, int], name: str) -> str:

@@ -3,7 +3,7 @@
 A block is one fiber, whose function (`blocks.fast`) runs all its threads. Where they go different
 ways it calls `fall_apart`: threads that are not yet where all meet again go there alone, on the
 block's own stack if there is only one, else as fibers. Where each goes on is its *code*, in the
-block's frame (`blocks.emit`).
+block's frame (`layout`).
 
 Those that are there wait for the others; but these may wait for what those still have to do. So
 when nothing moves, they go on alone, too (`let_go`), to the next barrier; where all have come to
@@ -15,7 +15,7 @@ from __future__ import annotations
 from numba import njit
 
 from gpushmem.simt.base.gpu_model import LANES
-from gpushmem.simt.base.layout import BLOCK, offset
+from gpushmem.simt.base.layout import BLOCK, CODE_BYTES, EXITED, PARKED, offset
 from gpushmem.simt.base.native import call_address, load_acquire, simt_switch, store_release
 from gpushmem.simt.run.threads import (
     ALL,
@@ -40,8 +40,7 @@ from gpushmem.simt.run.threads import (
 __all__ = ["IN_STEP", "end_lane", "fall_apart", "let_go", "start_block"]
 
 IN_STEP, AT_BARRIERS = -2, -1  # BLOCK.stop while threads are not apart; or stop at barriers only
-CODE_BYTES, EXITED, WAITS = 8, 0, 1  # codes of threads: see `blocks.emit`
-PARKED = offset(BLOCK, "parked")
+PARKED_AT = offset(BLOCK, "parked")
 
 
 @njit
@@ -49,10 +48,10 @@ def start_block(launch_address: int, address: int, n: int) -> None:
     """Start a block whose threads are in lockstep: one fiber for all."""
     launch, block = as_launch(launch_address), as_block(address)
     block.moving, block.stop = 0, IN_STEP
-    parked = as_fiber(address + PARKED)
+    parked = as_fiber(address + PARKED_AT)
     parked.what, parked.block = 0, address
     for t in range(n):
-        as_warp(address + WARPS + t // LANES * WARP_BYTES).fibers[t % LANES] = address + PARKED
+        as_warp(address + WARPS + t // LANES * WARP_BYTES).fibers[t % LANES] = address + PARKED_AT
     start_thread(launch_address, address, 0, launch.thread_main, launch.end_thread)
 
 
@@ -64,7 +63,7 @@ def end_lane(thread_address: int) -> None:
     fiber, launch = as_fiber(address), as_launch(thread.launch)
     launch.progress += 1
     as_block(fiber.block).moving -= 1
-    as_warp(fiber.warp).fibers[fiber.lane] = fiber.block + PARKED
+    as_warp(fiber.warp).fibers[fiber.lane] = fiber.block + PARKED_AT
     if load_acquire(as_block(fiber.block).frame + CODE_BYTES * lane_of(address)) == EXITED:
         leave_groups(address)
     leave_ring(address)
@@ -86,7 +85,7 @@ def run_alone(address: int, t: int) -> None:
     number_thread(as_thread(address + THREAD_OF).launch, address, t)
     block = as_block(fiber.block)
     call_address(launch.lane_main, address + THREAD_OF)
-    as_warp(fiber.warp).fibers[fiber.lane] = fiber.block + PARKED
+    as_warp(fiber.warp).fibers[fiber.lane] = fiber.block + PARKED_AT
     if load_acquire(block.frame + CODE_BYTES * t) == EXITED:
         leave_groups(address)
 
@@ -94,7 +93,7 @@ def run_alone(address: int, t: int) -> None:
 @njit
 def can_go_on(code: int, stop: int) -> bool:
     """Whether a thread with this code has something to do."""
-    return code & WAITS == 0 and code not in (EXITED, stop)
+    return code & PARKED == 0 and code not in (EXITED, stop)
 
 
 @njit
@@ -173,11 +172,11 @@ def agreed(thread_address: int, stop: int, n: int) -> int:
         return -1
     group.arrived = 0
     group.generation += 1
-    as_fiber(block_address + PARKED).what = 0
+    as_fiber(block_address + PARKED_AT).what = 0
     for t in range(n):
         code = load_acquire(frame + CODE_BYTES * t)
-        store_release(frame + CODE_BYTES * t, code & ~WAITS)
-    return first & ~WAITS if alike else -1
+        store_release(frame + CODE_BYTES * t, code & ~PARKED)
+    return first & ~PARKED if alike else -1
 
 
 @njit
