@@ -1,9 +1,14 @@
 """Launching kernels on the engine."""
 
+import os
+from contextlib import contextmanager
+from unittest import mock
+
 import numpy as np
 import pytest
 
 from gpushmem.artifacts.shape import shape_of
+from gpushmem.simt.run import cores, queue
 from gpushmem.simt.run.kernel import Kernel
 
 
@@ -26,6 +31,18 @@ def launch(function, grid, block, *args, shared=0, twice=True, **options):
     for before, after in zip(first, args, strict=True):
         np.testing.assert_array_equal(before, after)
     return again.entry.kind
+
+
+@contextmanager
+def spread(threads):
+    """Let launches that never wait be spread over so many cores, however little they do."""
+    usual = int(queue.of_process["worth"][0])
+    queue.of_process["worth"] = -1
+    try:
+        with mock.patch.dict(os.environ, {cores.VARIABLE: str(threads)}):
+            yield
+    finally:
+        queue.of_process["worth"] = usual
 
 
 @pytest.fixture

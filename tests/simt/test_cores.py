@@ -7,18 +7,15 @@ import pytest
 from numba import cuda
 
 from gpushmem.errors import ArgumentError, KernelError
-from gpushmem.simt.run import cores, queue
-from tests.simt.conftest import launch
+from gpushmem.simt.run import cores
+from tests.simt.conftest import launch, spread
 
 
 @pytest.fixture
-def shared_out(monkeypatch):
+def shared_out():
     """Three threads, and no launch too small for them."""
-    monkeypatch.setenv(cores.VARIABLE, "3")
-    usual = int(queue.of_process["worth"][0])
-    queue.of_process["worth"] = -1
-    yield
-    queue.of_process["worth"] = usual
+    with spread(3):
+        yield
 
 
 @pytest.mark.usefixtures("shared_out")

@@ -1,21 +1,19 @@
 """Whether the engine does with a program what CPython does; and programs that are made smaller."""
 
 import copy
-import os
 import re
 import tempfile
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from random import Random
-from unittest import mock
 
 import numpy as np
 
 from gpushmem.artifacts.shape import shape_of
-from gpushmem.simt.run import cores
-from gpushmem.simt.run import kernel as kernels
 from gpushmem.simt.run.kernel import Kernel
+from tests.simt.conftest import spread
 from tests.simt.fuzz import language, reference
 from tests.simt.fuzz.generate import ATOMIC_TYPES, FLAGS, PARAMETERS, SLOTS
 from tests.simt.fuzz.reference import Rejected
@@ -133,11 +131,7 @@ kinds = {}  # how often kernels ran as loops, blocks, fibers
 def _spread(grid):
     """Large grids on two cores, whatever it costs."""
     many = grid[0] * grid[1] >= MANY_BLOCKS
-    return (
-        mock.patch.multiple(kernels, WORTH_SHARING=-1.0)
-        if many and os.environ.setdefault(cores.VARIABLE, "2")
-        else mock.patch.dict(os.environ)
-    )
+    return spread(2) if many else nullcontext()
 
 
 def _difference(what, got, wanted, grid, block):
