@@ -92,6 +92,11 @@ def test_loops_dealt_out_to_the_threads(threads, size):
         for i in range(t, x.size, 2 * n):
             for k in range(3):
                 out[i] += k * y[i]
+        cuda.syncthreads()
+        for i in range(2 * t, x.size, 2 * n):  # not neighbours
+            out[i] += 7 * i
+        for i in range(n - 1 - t, x.size, n):  # backwards
+            sums[t] += x[i]
 
     rng = np.random.default_rng(threads * 1000 + size)
     x, y = rng.integers(0, 9, (2, size)).astype(float)
@@ -136,20 +141,20 @@ def test_an_index_error_in_a_dealt_out_loop_names_the_thread():
 def test_one_thread_waits_for_what_another_does_later():
     """The other must not be held where the first will come: there is no barrier in between."""
 
-    def hand_over(flags, out):
+    def hand_over(flags, waits, tells, out):
         t = cuda.threadIdx.x
         for k in range(1, 20):
-            if t == 0:
+            if waits[t]:
                 while cuda.atomic.add(flags, 0, 0) != k:
                     pass
-            if t == 1:
+            if tells[t]:
                 cuda.atomic.add(flags, 0, 1)
             cuda.syncthreads()
             out[t] += k * t
 
     for threads in (2, 40, 256):
-        out = np.zeros(threads, np.int64)
-        both(hand_over, 1, threads, np.zeros(1, np.int64), out)
+        out, t = np.zeros(threads, np.int64), np.arange(threads)
+        both(hand_over, 1, threads, np.zeros(1, np.int64), t == 0, t == 1, out)
         np.testing.assert_array_equal(out, 190 * np.arange(threads))
 
 

@@ -2,9 +2,8 @@
 
 Thread by thread, such a loop goes through memory in strides. Here each round of all threads is one
 loop, over elements that are neighbours, which the optimiser can vectorise; rounds follow one
-another. If the rounds lie one behind the other, too, and a turn does not depend on which thread it
-falls to, they are one loop. The order of a thread's own turns is kept; between the turns of
-different threads there is none, since a loop like this contains no wait.
+another. The order of a thread's own turns is kept; between the turns of different threads there is
+none, since a loop like this contains no wait.
 
 That a loop is one is seen by its number of turns, a call of `simt.trips`: it starts at the thread's
 index plus what is the same for all, and its end and step are the same for all, too.
@@ -21,9 +20,6 @@ from gpushmem.simt.blocks.group import Nest
 from gpushmem.simt.blocks.text import EXIT, Block, Inst
 
 __all__ = ["Strided", "strided_loop"]
-
-
-ENDLESS = 2**62  # turns, of a round that is all rounds
 
 
 @dataclass
@@ -208,28 +204,12 @@ class Strided:
             own.add(inst.name or "")
         to.load_uniform([*used, loop.start], own)
         end, step = to.operand(loop.stop), to.operand(loop.step)
-        flat = self._is_flat(used, own)
-        nest = Rounds(to, loop.start, end, step, flat)
+        nest = Rounds(to, loop.start, end, step)
         nest.begin()
         meaning = to.meaning_of(used, own - {loop.index.name}, nest.where)
         meaning[loop.index.name or ""] = nest.index
         self._turn(nest, meaning, errors, members)
         nest.end()
-
-    def _is_flat(self, used: list[str], own: set[str | None]) -> bool:
-        """Whether a turn does not depend on which thread it falls to."""
-        to = self.to
-        if self.loop.carried:
-            return False
-        given = [n for n in used if n not in own and n in to.analysis.defs]
-        inside = {
-            i.name for at in self.loop.body for i in to.blocks[at].insts
-        } & to.analysis.lane_loads.keys()
-        calls = any(
-            to.thread in i.uses and i.op == "call"
-            for at in self.loop.body for i in to.blocks[at].insts
-        )  # fmt: skip
-        return not inside and not calls and all(to.is_uniform(n) for n in given)
 
     def _turn(self, nest: Any, meaning: dict[str, str], errors: Any, members: set[int]) -> None:
         """Write what one thread does in one turn."""
@@ -273,26 +253,13 @@ class Strided:
 class Rounds(Nest):
     """In a row of threads, loops over rounds, and in them over the threads that have a turn."""
 
-    def __init__(self, to: Any, start: str, end: str, step: str, flat: bool) -> None:
+    def __init__(self, to: Any, start: str, end: str, step: str) -> None:
         super().__init__(to)
-        self.start, self.limit, self.stride, self.flat = start, end, step, flat
+        self.start, self.limit, self.stride = start, end, step
         self.index, self.count, self.base = to.fresh("i"), to.fresh("n"), to.fresh("base")
         self.rounds, self.over = to.fresh("head"), to.fresh("latch")
         self.following = to.fresh("next")
         self.where = self.lane, self.x, self.y, self.z
-
-    def begin(self) -> None:
-        """Write all up to where a turn begins."""
-        to, bx = self.to, self.to.extents[0]
-        self.chunk = bx
-        if self.flat:
-            # One block-wide round behind the other: all of them are one.
-            one, same, fits, self.chunk = (to.fresh("c") for _ in range(4))
-            to.put(f"{one} = icmp eq i64 %simt.byz, 1")
-            to.put(f"{same} = icmp eq i64 {self.stride}, {bx}")
-            to.put(f"{fits} = and i1 {one}, {same}")
-            to.put(f"{self.chunk} = select i1 {fits}, i64 {ENDLESS}, i64 {bx}")
-        super().begin()
 
     def begin_row(self) -> None:
         to = self.to
@@ -311,18 +278,14 @@ class Rounds(Nest):
         to.put(f"br i1 {more}, label {enter}, label {self.row_latch}")
         to.mark(enter)
         to.put(f"{left} = sub i64 {self.limit}, {self.base}")
-        to.put(f"{fewer} = icmp slt i64 {left}, {self.chunk}")
-        to.put(f"{self.count} = select i1 {fewer}, i64 {left}, i64 {self.chunk}")
+        to.put(f"{fewer} = icmp slt i64 {left}, {to.extents[0]}")
+        to.put(f"{self.count} = select i1 {fewer}, i64 {left}, i64 {to.extents[0]}")
         super().begin_row()
         to.put(f"{self.index} = add nsw i64 {self.base}, {self.x}")
 
     def end_row(self) -> None:
-        to, stride = self.to, self.stride
+        to = self.to
         self.step(self.latch, self.x, self.next, self.count, self.head, self.over)
         to.mark(self.over)
-        if self.flat:
-            one, stride = to.fresh("c"), to.fresh("n")
-            to.put(f"{one} = icmp eq i64 {self.chunk}, {ENDLESS}")
-            to.put(f"{stride} = select i1 {one}, i64 {self.count}, i64 {self.stride}")
-        to.put(f"{self.following} = add nsw i64 {self.base}, {stride}")
+        to.put(f"{self.following} = add nsw i64 {self.base}, {self.stride}")
         to.put(f"br label {self.rounds}")
