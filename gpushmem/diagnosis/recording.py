@@ -21,7 +21,7 @@ from gpushmem.ops.roles import Element, Remote
 from gpushmem.ops.row import DATA, READS, Effect
 from gpushmem.simt.base.layout import LAUNCH, offset, view
 from gpushmem.simt.base.native import i64
-from gpushmem.simt.compiler.primitives import launch_word, site_word
+from gpushmem.simt.compiler.primitives import core_word, site_word
 from gpushmem.simt.compiler.target import device
 
 __all__ = ["generate", "wants", "written"]
@@ -35,8 +35,8 @@ device_place_of = device(place_of)
 
 @device
 def tables_here(journal):
-    """Address of the tables of the calling thread's part of its launch."""
-    return journal + (as_launch(launch_word()).part & (PARTS - 1)) * TABLES_BYTES
+    """Address of the tables of the core that the calling thread runs on."""
+    return journal + (as_launch(core_word()).part & (PARTS - 1)) * TABLES_BYTES
 
 
 @device

@@ -76,6 +76,7 @@ FIBER = _struct(
     ("prev", "i8"),
     ("next_free", "i8"),
     ("stack_top", "i8"),
+    ("launch", "i8"),  # LAUNCH in whose ring it is: that of the core which runs it
     ("block", "i8"),
     ("warp", "i8"),
     ("lane", "i8"),
@@ -111,6 +112,8 @@ BLOCK = _struct(
     ("index", "i8"),
     ("phase", "i8"),  # an observer's own
     ("owed", "i8"),  # an embedder's own: the site of what must be undone before it ends; 0: nothing
+    ("counted", "i8"),  # the turn of a ring in which it was chosen, or not, ...
+    ("goes", "i8"),  # ... to go on on another core
     # Of threads in lockstep, see `blocks`:
     ("frame", "i8"),  # their values, from one piece of code to the next; first their codes
     ("stop", "i8"),  # the code at which those that run alone stop; -1: at barriers only
@@ -129,7 +132,9 @@ POOL = _struct(
 )
 
 LAUNCH = _struct(
-    # One running kernel.
+    # One running kernel, or what one core runs of it: then `root` is the launch as a whole, whose
+    # THREADs name that one.
+    ("root", "i8"),
     ("bdim", "i4", 3),
     ("gdim", "i4", 3),
     ("begin", "i4", 3),  # the part of the grid to run, in loops; fibers run all of it
@@ -163,19 +168,28 @@ LAUNCH = _struct(
     ("stepped", "i8"),  # the embedder's own
     ("seed", "i8"),  # of the order in which blocks and threads start; 0: their own order
     ("max_resident", "i8"),
-    # scheduler
+    # scheduler, of each core
     ("ring", FIBER),
-    ("everyone", GROUP),  # all threads of the grid, also those not yet started
-    ("free_blocks", "i8"),
-    ("made_blocks", "i8"),
     ("clock", "i8", 2),
-    ("next_block", "i8"),
-    ("resident", "i8"),
+    ("resident", "i8"),  # blocks in the ring
     ("progress", "i8"),  # counts every wait entered and every thread ended
     ("polls", "i8"),  # counts every `poll`
     ("turns", "i8"),  # counts the turns of the ring
-    ("timed", "i8"),  # threads that are in a wait with a timeout: these move by themselves
     ("idle_since", "i8"),  # monotonic nanoseconds; 0 while threads make progress
+    ("given", "i8"),  # list of FIBER through next: blocks that another core has given to this one
+    # ... of the root
+    ("several", "i8"),  # whether other cores may run blocks of it
+    ("lock", "i8"),  # of what follows
+    ("open", "i8"),  # whether another core may join
+    ("joined", "i8"),  # other cores that run blocks of it now
+    ("helped", "i8"),  # how many have joined since it began
+    ("wants", "i8"),  # LAUNCH of a core that has no block; 0: none
+    ("total", "i8"),  # blocks that are resident
+    ("next_block", "i8"),
+    ("free_blocks", "i8"),
+    ("made_blocks", "i8"),
+    ("everyone", GROUP),  # all threads of the grid, also those not yet started
+    ("timed", "i8"),  # threads that are in a wait with a timeout: these move by themselves
     # print
     ("text", "i8"),  # what has been printed and not yet been given to Python
     ("text_bytes", "i8"),

@@ -44,7 +44,6 @@ i8p = ir.IntType(8).as_pointer()
 word, int_ = types.intp, types.intc
 mmap = types.ExternalFunction("mmap", word(word, word, int_, int_, int_, word))
 mprotect = types.ExternalFunction("mprotect", int_(word, word, int_))
-sched_yield = types.ExternalFunction("sched_yield", int_())
 usleep = types.ExternalFunction("usleep", int_(types.uintc))
 vsnprintf = types.ExternalFunction("vsnprintf", int_(word, word, word, word))
 clock_gettime = types.ExternalFunction("clock_gettime", int_(int_, word))
@@ -70,6 +69,18 @@ def _of_word(name: str, result: Any) -> Any:
 
 
 malloc, libc_free = _of_word("malloc", word), _of_word("free", types.void)
+
+
+@intrinsic
+def sched_yield(typingctx: Any) -> Any:
+    """Offer the core to other threads of the system."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        signature = ir.FunctionType(ir.IntType(32), [])
+        builder.call(cgutils.get_or_insert_function(builder.module, signature, "sched_yield"), [])
+        return context.get_dummy_value()
+
+    return types.void(), codegen
 
 
 @intrinsic

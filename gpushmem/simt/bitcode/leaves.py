@@ -33,7 +33,6 @@ from gpushmem.simt.compiler.primitives import (
     as_launch,
     fail_if,
     fiber_word,
-    launch_word,
     load_field,
     pause,
     place,
@@ -168,7 +167,7 @@ def look(address, width, value):
         if fiber.what == 0:
             poll(text_word("a function of NVSHMEM"), address, width)
         else:
-            as_launch(launch_word()).polls += 1
+            as_launch(fiber.launch).polls += 1
             pause()
 
 

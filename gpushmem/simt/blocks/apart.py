@@ -121,7 +121,7 @@ class Apart(Threads):
                 self.put(f"store {kind} {value}, ptr {self.address(name, lane)}")
 
         if names or contents:
-            self.loops(Group(), codes=copy)
+            self.loops(Group(), codes=copy, seldom=True)
         code = self.run_lanes(self.codes[stop], stop != EXIT and self.leads_to_barrier(stop))
         met, other = self.fresh("met"), self.fresh("c")
         self.put(f"{other} = icmp eq i64 {code}, {self.codes[stop]}")
@@ -217,7 +217,7 @@ class Apart(Threads):
                 self.differs(name, self.load_place(name, lane), first[name])
 
         if names:
-            self.loops(Group(), codes=compare)
+            self.loops(Group(), codes=compare, seldom=True)
         apart, well, together = self.fresh("c"), self.fresh("c"), self.fresh("together")
         again = self.fresh("again")
         self.put(f"{apart} = load i64, ptr %simt.and")

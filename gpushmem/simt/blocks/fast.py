@@ -119,7 +119,7 @@ class Fast(Apart):
             self.put(f"br label {self.name_of(cut.follows)}")
             return None
         code = str(self.codes[block.label])
-        self.loops(Group(), codes=lambda lane: self.store_code(code, lane))
+        self.loops(Group(), codes=lambda lane: self.store_code(code, lane), seldom=True)
         self.fall_apart([block.label], cut.follows)
         return None
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpushmem.simt.blocks.analysis import is_pure
 from gpushmem.simt.blocks.text import Inst
 
-__all__ = ["Group", "Nest", "Node"]
+__all__ = ["Group", "Nest", "Node", "with_hints"]
+
+# What LLVM is told of a loop, see `with_hints`.
+SHORT, SELDOM = "!llvm.loop !short", "!llvm.loop !seldom"
+HINTS = {
+    SHORT: ('!"llvm.loop.interleave.count", i32 1', '!"llvm.loop.unroll.disable"'),
+    SELDOM: ('!"llvm.loop.vectorize.enable", i1 false', '!"llvm.loop.unroll.disable"'),
+}
 
 
 @dataclass
@@ -56,10 +65,18 @@ class Group:
 
 
 class Nest:
-    """Loops over the threads of a block: over rows of threads, and over those of a row."""
+    """Loops over the threads of a block: over rows of threads, and over those of a row.
 
-    def __init__(self, to: Any) -> None:
+    They are short, so more code for each than a vector at a time costs more than it gives: `hint`
+    says so. Those that seldom run are left as they are.
+    """
+
+    hint = ", " + SHORT
+
+    def __init__(self, to: Any, seldom: bool = False) -> None:
         self.to = to
+        if seldom:
+            self.hint = ", " + SELDOM
         self.x, self.y, self.z = (to.fresh(axis) for axis in "xyz")
         self.lane = to.fresh("lane")
         self.latch, self.row_latch = to.fresh("latch"), to.fresh("latch")
@@ -104,14 +121,36 @@ class Nest:
 
     def end_row(self) -> None:
         to = self.to
-        self.step(self.latch, self.x, self.next, to.extents[0], self.head, self.row_latch)
+        end = to.extents[0]
+        self.step(self.latch, self.x, self.next, end, self.head, self.row_latch, self.hint)
 
     def step(
-        self, latch: str, index: str, following: str, extent: str, head: str, outer: str
-    ) -> None:
+        self, latch: str, index: str, following: str, extent: str, head: str, outer: str,
+        hint: str = ", " + SELDOM,
+    ) -> None:  # fmt: skip
         """Write the end of a loop, which goes on at its head, or behind it."""
         to, more = self.to, self.to.fresh("more")
         to.mark(latch)
         to.put(f"{following} = add nuw nsw i64 {index}, 1")
         to.put(f"{more} = icmp slt i64 {following}, {extent}")
-        to.put(f"br i1 {more}, label {head}, label {outer}")
+        to.put(f"br i1 {more}, label {head}, label {outer}{hint}")
+
+
+def with_hints(text: str) -> str:
+    """A module's text, with the hints of loops as the metadata that LLVM reads: one node each."""
+    numbers = itertools.count(1 + max(map(int, re.findall(r"^!(\d+) = ", text, re.M)), default=0))
+    nodes: list[str] = []
+
+    def node(what: str) -> str:
+        nodes.append(f"!{(number := next(numbers))} = {what}")
+        return f"!{number}"
+
+    for hint, parts in HINTS.items():
+        given = ", ".join(node(f"!{{{part}}}") for part in parts)
+        pieces = text.split(hint)
+        for k in range(1, len(pieces)):
+            number = next(numbers)
+            nodes.append(f"!{number} = distinct !{{!{number}, {given}}}")
+            pieces[k] = f"!llvm.loop !{number}{pieces[k]}"
+        text = "".join(pieces)
+    return text + "\n".join(nodes) + "\n"

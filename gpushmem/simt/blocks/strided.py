@@ -285,7 +285,7 @@ class Rounds(Nest):
 
     def end_row(self) -> None:
         to = self.to
-        self.step(self.latch, self.x, self.next, self.count, self.head, self.over)
+        self.step(self.latch, self.x, self.next, self.count, self.head, self.over, "")
         to.mark(self.over)
         to.put(f"{self.following} = add nsw i64 {self.base}, {self.stride}")
         to.put(f"br label {self.rounds}")

@@ -65,7 +65,9 @@ class Threads(Emitter):
         if group:
             self.loops(group)
 
-    def loops(self, group: Group, codes: Any = None, decider: Block | None = None) -> None:
+    def loops(
+        self, group: Group, codes: Any = None, decider: Block | None = None, seldom: bool = False
+    ) -> None:
         """Write a group, as loops over the threads of the block."""
         insts = [i for node in group.nodes for i in self.all_of(node)]
         members = set(map(id, insts))
@@ -77,7 +79,7 @@ class Threads(Emitter):
         own = {i.name for i in [*insts, *errors.insts] if i.name}
         used += [n for i in errors.insts for n in i.uses]
         self.load_uniform(used, own)
-        nest = Nest(self)
+        nest = Nest(self, seldom)
         nest.begin()
         lane = nest.lane
         meaning = self.meaning_of(used, own, (lane, nest.x, nest.y, nest.z))

@@ -13,6 +13,7 @@ from gpushmem.simt.blocks.code import Function, read
 from gpushmem.simt.blocks.emit import resume_codes
 from gpushmem.simt.blocks.fast import Fast
 from gpushmem.simt.blocks.frame import Frame
+from gpushmem.simt.blocks.group import with_hints
 from gpushmem.simt.blocks.lanes import Lanes
 from gpushmem.simt.blocks.meetings import BARRIER, EACH, LANES, cut_up
 from gpushmem.simt.blocks.text import EXIT, callee_of, substituted
@@ -204,4 +205,4 @@ def _with(body: Any, name: str, texts: list[str]) -> Any:
     end = text.index("\n}\n", start.start()) + 3
     needed = "" if "@llvm.assume(" in text else "declare void @llvm.assume(i1)\n"
     whole = text[: start.start()] + "\n".join(texts) + needed + text[end:]
-    return llvm.parse_assembly(whole, body._context)
+    return llvm.parse_assembly(with_hints(whole), body._context)

@@ -10,14 +10,16 @@ Two other mistakes are detected: when a thread is about to wait for a thread tha
 another meeting; and when a call begins although threads of the group have returned from the kernel.
 Barriers are not compared with each other; mistakes there are deadlocks.
 
-No atomics: the threads of a launch take turns on one core.
+No atomics: the threads of a block take turns on one core. The blocks of a grid may be on several;
+they meet in `meet_grid`, with the launch's lock.
 """
 
 from __future__ import annotations
 
 from gpushmem.simt.base.gpu_model import LANES
-from gpushmem.simt.base.layout import BLOCK, FIBER, GROUP, WARP, offset, view
-from gpushmem.simt.base.native import load_acquire
+from gpushmem.simt.base.layout import BLOCK, FIBER, GROUP, LAUNCH, WARP, offset, view
+from gpushmem.simt.base.lock import lock, unlock
+from gpushmem.simt.base.native import load_acquire, store_release
 from gpushmem.simt.compiler.kept import outlined
 from gpushmem.simt.compiler.primitives import (
     THREAD_OF,
@@ -27,6 +29,7 @@ from gpushmem.simt.compiler.primitives import (
     fail_if,
     fail_with,
     fiber_word,
+    launch_word,
     pause,
     site_word,
     thread_of,
@@ -45,6 +48,7 @@ __all__ = [
     "block_group",
     "check_lanes",
     "mark_of",
+    "meet_grid",
     "park",
     "release",
     "warp_group",
@@ -52,6 +56,9 @@ __all__ = [
 
 as_fiber, as_group, as_warp = view(FIBER), view(GROUP), view(WARP)
 BLOCK_ALL, BLOCK_PARKED = offset(BLOCK, "all"), offset(BLOCK, "parked")
+EVERYONE, LOCK = offset(LAUNCH, "everyone"), offset(LAUNCH, "lock")
+GENERATION = offset(GROUP, "generation")
+take_lock, give_lock = device(lock.py_func), device(unlock.py_func)
 MEETING = -1  # FIBER.compare of a thread that waits for its group; `wanted`: which meeting it is
 CLAIMED = -(2**40)
 # Failures: threads are in different calls, or in one with different arguments; threads of the group
@@ -72,18 +79,17 @@ def warp_group():
 
 
 @device
-def arrive(address, what, n=1):
+def arrive(address, what):
     """Wait until every living thread of the group has arrived; True in one of them.
 
     That one acts for the group and must then call `release`; the others return after it. Threads
-    that have returned from the kernel do not count, also when they return while others wait. One
-    may arrive for `n` that are in lockstep.
+    that have returned from the kernel do not count, also when they return while others wait.
     """
     group = as_group(address)
     generation = group.generation
     if group.arrived == 0:
         group.first = fiber_word()
-    group.arrived += n
+    group.arrived += 1
     if group.arrived < group.alive:
         begin_wait(what, address, MEETING, generation, 8)
         while group.generation == generation and group.arrived < group.alive:
@@ -102,6 +108,28 @@ def release(address):
     group.arrived = 0
     group.mark = 0
     group.generation += 1
+
+
+@device
+def meet_grid(what, n):
+    """A barrier of all living threads of the grid, of which `n` arrive."""
+    lock_address, address = launch_word() + LOCK, launch_word() + EVERYONE
+    take_lock(lock_address)
+    group = as_group(address)
+    generation = group.generation
+    if group.arrived == 0:
+        group.first = fiber_word()
+    group.arrived += n
+    last = group.arrived >= group.alive
+    if last:
+        group.arrived = 0
+        store_release(address + GENERATION, generation + 1)
+    give_lock(lock_address)
+    if not last:  # the last one, or one that leaves (`run.threads.leave_grid`), ends the wait
+        begin_wait(what, address, MEETING, generation, 8)
+        while load_acquire(address + GENERATION) == generation:
+            pause()
+        end_wait()
 
 
 @device

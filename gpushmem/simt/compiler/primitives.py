@@ -26,7 +26,7 @@ from numba.core import cgutils
 from numba.cuda.core.errors import RequireLiteralValue
 
 from gpushmem.simt.base.layout import FIBER, LAUNCH, THREAD, offset, view
-from gpushmem.simt.base.native import i8p, i64, intrinsic, release_fence
+from gpushmem.simt.base.native import atomic_add_word, i8p, i64, intrinsic, release_fence
 from gpushmem.simt.compiler.kept import outlined
 from gpushmem.simt.compiler.symbols import FAILURE, OBSERVED, SHARED
 from gpushmem.simt.compiler.target import SITE_ARG, THREAD_ARG, device
@@ -37,6 +37,8 @@ __all__ = [
     "alone",
     "begin_wait",
     "block_of",
+    "core_launch",
+    "core_word",
     "end_wait",
     "enter_timed",
     "fail_if",
@@ -59,6 +61,7 @@ PAUSE = "simt_switch"  # a kernel that refers to this symbol runs on fibers
 ASSERTED = 68
 
 as_fiber, as_launch, as_thread = view(FIBER), view(LAUNCH), view(THREAD)
+TIMED = offset(LAUNCH, "timed")
 # FIBER.compare of a thread that polls, or waits for lanes (`wanted`: a mask); see also `groups`
 POLLING, LANE_MEETING = -2, -3
 THREAD_OF = offset(FIBER, "thread")
@@ -122,6 +125,22 @@ def _thread_word(field: str) -> Any:
 user_word = _thread_word("user")
 launch_word = _thread_word("launch")
 fiber_word = _thread_word("fiber")
+
+
+def core_launch(builder: ir.IRBuilder) -> ir.Value:
+    """Address of the LAUNCH of the core that the calling thread runs on: see `layout`."""
+    launch, fiber = thread_field(builder, "launch"), thread_field(builder, "fiber")
+    here = cgutils.alloca_once_value(builder, launch)
+    with builder.if_then(builder.icmp_signed("!=", fiber, i64(0))):
+        its = load_field(builder, FIBER, builder.inttoptr(fiber, i8p), "launch")
+        builder.store(its, here)
+    return builder.load(here)
+
+
+@intrinsic
+def core_word(typingctx: Any) -> Any:
+    """`core_launch`, called by device functions."""
+    return types.intp(), lambda context, builder, sig, args: core_launch(builder)
 
 
 @intrinsic
@@ -202,10 +221,9 @@ def begin_wait(what, address, compare, wanted, width):
 
     `width`: bytes of the value at `address`, negative if it is signed.
     """
-    launch = as_launch(launch_word())
-    launch.progress += 1
-    release_fence()  # the record is not visible before the progress
     fiber = as_fiber(fiber_word())
+    as_launch(fiber.launch).progress += 1
+    release_fence()  # the record is not visible before the progress
     fiber.site = site_word()
     fiber.address = address
     fiber.compare = compare
@@ -228,8 +246,8 @@ def enter_timed():
 
     It counts as a poll: a loop around waits that run out of time is no progress.
     """
-    launch = as_launch(launch_word())
-    launch.timed += 1
+    atomic_add_word(launch_word() + TIMED, 1)
+    launch = as_launch(as_fiber(fiber_word()).launch)
     launch.progress -= 1
     launch.polls += 1
 
@@ -237,10 +255,9 @@ def enter_timed():
 @device
 def leave_timed(held):
     """Record, beside `end_wait`, that a wait with a timeout is over, and whether it `held`."""
-    launch = as_launch(launch_word())
-    launch.timed -= 1
+    atomic_add_word(launch_word() + TIMED, -1)
     if held:
-        launch.progress += 1
+        as_launch(as_fiber(fiber_word()).launch).progress += 1
 
 
 @device
@@ -252,8 +269,7 @@ def poll(what, address, width):
     fiber = as_fiber(fiber_word())
     fiber.site, fiber.address, fiber.compare, fiber.what = site_word(), address, POLLING, what
     fiber.width = width
-    launch = as_launch(launch_word())
-    launch.polls += 1
+    as_launch(fiber.launch).polls += 1
     pause()
     fiber.what = 0
 

@@ -22,6 +22,7 @@ from gpushmem.simt.base.native import i8p, i64
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.primitives import (
     assume,
+    core_launch,
     observer_place,
     place,
     place_dynamic,
@@ -274,7 +275,7 @@ def vprintf(builder: Any, text: ir.Value, packed: ir.Value) -> ir.Value:
         else:
             value = builder.bitcast(value, i64)
         builder.store(value, builder.gep(slots, [i32(k)]))
-    launch = thread_field(builder, "launch")
+    launch = core_launch(builder)
     write = cgutils.get_or_insert_function(
         builder.module, ir.FunctionType(ir.VoidType(), [i64, i8p, i64]), "simt_print"
     )

@@ -1,6 +1,6 @@
 """Barriers, warp operations and other waits of a launch's threads for each other.
 
-Device functions, called by the intrinsics in `machine`. The threads of a launch take turns on one
+Device functions, called by the intrinsics in `machine`. The threads of a block take turns on one
 core, so nothing here needs atomics; the last thread to arrive acts for all and releases them.
 Blocks and grids meet by `groups`.
 
@@ -21,14 +21,14 @@ from __future__ import annotations
 from typing import Any
 
 from gpushmem.simt.base.gpu_model import LANES
-from gpushmem.simt.base.layout import LAUNCH, WARP, offset, view
+from gpushmem.simt.base.layout import WARP, view
 from gpushmem.simt.base.native import set_word, word_at
 from gpushmem.simt.compiler.groups import (
-    arrive,
     arrive_at_block,
     as_group,
     block_group,
     check_lanes,
+    meet_grid,
     park,
     release,
 )
@@ -40,7 +40,6 @@ from gpushmem.simt.compiler.primitives import (
     end_wait,
     fail_if,
     fiber_word,
-    launch_word,
     pause,
     poll,
     site_word,
@@ -64,7 +63,6 @@ __all__ = [
 ]
 
 as_warp = view(WARP)
-EVERYONE = offset(LAUNCH, "everyone")
 FULL = 0xFFFFFFFF
 NOT_IN_MASK = 64  # failure codes of the engine itself start here
 SYNC, VOTE, MATCH_ANY, MATCH_ALL, SHUFFLE, ACTIVE = range(6)
@@ -136,17 +134,13 @@ BLOCK_REDUCTIONS = {
 
 @kept
 def grid_sync_of_block():
-    group = launch_word() + EVERYONE
-    if arrive(group, text_word("grid.sync"), as_group(block_group()).alive):
-        release(group)
+    meet_grid(text_word("grid.sync"), as_group(block_group()).alive)
     return 0
 
 
 @kept(together=grid_sync_of_block)
 def grid_sync():
-    group = launch_word() + EVERYONE
-    if arrive(group, text_word("grid.sync")):
-        release(group)
+    meet_grid(text_word("grid.sync"), 1)
     return 0
 
 

@@ -29,7 +29,7 @@ from gpushmem.simt.compiler.primitives import ASSERTED
 from gpushmem.simt.compiler.target import exceptions
 from gpushmem.simt.grid import entry as entries
 from gpushmem.simt.grid import sharing
-from gpushmem.simt.run import cores, scheduler
+from gpushmem.simt.run import cores, helpers, scheduler
 from gpushmem.simt.run.queue import NAME_BYTES, SHARE, native, new_run
 
 __all__ = [
@@ -216,6 +216,9 @@ class Form:
             launch["slot_bytes"] = _slot_bytes(entry)
             for field, address in scheduler.addresses().items():
                 launch[field] = address
+            if math.prod(shape.grid) > 1 and not entry.observed and cores.threads() > 1:
+                launch["several"] = 1
+                helpers.start(Place)
 
     def _resident(self) -> int:
         """How many blocks may be resident."""
@@ -315,7 +318,7 @@ class Running:
             failure = self.failure(failed[0], address_of(launch))
             error = failure if self.explain is None else self.explain(failure)
             raise error from failure.__cause__
-        return len(parts)
+        return len(parts) + int(launch["helped"][0])
 
     def _share(self, launch: np.ndarray[Any, Any], parts: list[np.ndarray[Any, Any]]) -> None:
         """Run the rest of a grid on several cores; each part has a LAUNCH, see `parts`."""
@@ -386,6 +389,8 @@ class Run:
         self.blocks = math.prod(map(int, launch["gdim"][0]))
         self.fibers = bool(launch["slot_bytes"][0])
         self.lockstep = bool(launch["frame_bytes"][0])
+        self.root = int(launch["root"][0])
+        self.whole = self.root == address_of(launch)  # not what another core runs of it
 
     def cancel(self) -> None:
         """Ask it to stop when its threads have had a turn; one without fibers does not."""

@@ -60,14 +60,14 @@ def end_lane(thread_address: int) -> None:
     """End the fiber of a thread that has run alone: it stops, is parked, or has returned."""
     thread = as_thread(thread_address)
     address = thread.fiber
-    fiber, launch = as_fiber(address), as_launch(thread.launch)
-    launch.progress += 1
+    fiber = as_fiber(address)
+    as_launch(fiber.launch).progress += 1
     as_block(fiber.block).moving -= 1
     as_warp(fiber.warp).fibers[fiber.lane] = fiber.block + PARKED_AT
     if load_acquire(as_block(fiber.block).frame + CODE_BYTES * lane_of(address)) == EXITED:
         leave_groups(address)
     leave_ring(address)
-    to = thread.launch + RING if launch.failed != 0 else fiber.next
+    to = fiber.launch + RING if as_launch(thread.launch).failed != 0 else fiber.next
     simt_switch(address, as_fiber(to).sp)
 
 
@@ -105,7 +105,7 @@ def start_lanes(launch_address: int, block_address: int, only: int) -> bool:
         code = load_acquire(block.frame + CODE_BYTES * t)
         if code == only if only > 0 else can_go_on(code, block.stop):
             if not reserve_threads(launch.pool, 1):
-                launch.failed = NO_MEMORY
+                as_launch(launch.root).failed = NO_MEMORY
                 return False
             start_thread(launch_address, block_address, t, launch.lane_main, launch.end_lane)
             block.moving += 1
@@ -144,7 +144,7 @@ def run_all(thread_address: int, n: int) -> bool:
             able, last = able + 1, t
     if able == 1:
         run_alone(address, last)
-    elif able > 1 and not start_lanes(thread.launch, as_fiber(address).block, 0):
+    elif able > 1 and not start_lanes(as_fiber(address).launch, as_fiber(address).block, 0):
         return False
     while block.moving > 0 and launch.failed == 0:
         simt_switch(address, as_fiber(as_fiber(address).next).sp)

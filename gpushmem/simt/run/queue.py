@@ -27,6 +27,7 @@ from gpushmem.simt.base import embedding
 from gpushmem.simt.base.layout import LAUNCH, POOL, offset, view
 from gpushmem.simt.base.lock import lock, unlock
 from gpushmem.simt.base.native import (
+    atomic_add_word,
     c_function,
     call_address,
     compare_swap_word,
@@ -72,6 +73,9 @@ COMMON = _struct(
     ("latest", "i8"),  # RUN that has begun last, of those that have not ended
     ("told", "i8"),  # where the address is at which the embedder wants its name, or 0
     ("pools", "i8"),  # list of KEPT that no launch uses
+    ("bell", "i8"),  # futex of the threads that help
+    ("dozes", "i8"),  # whether some sleep there
+    ("work", "i8"),  # counts launches that they may help with
     ("worth", "i8"),  # nanoseconds of work from which on a second core pays
 )
 KEPT = _struct(("next", "i8"), ("pool", POOL))
@@ -82,6 +86,7 @@ RUN = _struct(
     ("current", "i8"),  # the same, or 0 when it has ended
     ("next", "i8"),  # RUN that began before it
     ("prev", "i8"),
+    ("template", "i8"),  # the LAUNCH of which `launch` is a copy
     ("launch", LAUNCH),
 )
 ITEM = _struct(
@@ -116,6 +121,7 @@ LAUNCH_AT, LAUNCH_BYTES, ARGS = offset(RUN, "launch"), LAUNCH.itemsize, offset(L
 NUMBER, CURRENT, POOL_AT = offset(RUN, "number"), offset(RUN, "current"), offset(KEPT, "pool")
 NAME, OWN, ITEM_BYTES = offset(LAUNCH, "name"), offset(ITEM, "own"), ITEM.itemsize
 NEXT, KEPT_BYTES = offset(ITEM, "next"), KEPT.itemsize
+HELP_BELL, DOZES, WORK = offset(COMMON, "bell"), offset(COMMON, "dozes"), offset(COMMON, "work")
 PUT, BELL, ASLEEP, TAKEN, DONE, WANTED, RUNG, SKIP, RUN_AT, EMPTY, AT, FIRST = (
     offset(QUEUE, field)
     for field in (
@@ -295,14 +301,19 @@ def tell(common_address: int) -> None:
 
 
 @njit
-def begin(run_address: int, template: int, args: int) -> None:
-    """Begin a run of the launch that is at `template`, with the arguments at `args`."""
+def begin(run_address: int, template: int, args: int, root: int) -> None:
+    """Begin a run of the launch that is at `template`, with the arguments at `args`.
+
+    `root` is the LAUNCH of which this is to run a part, or 0.
+    """
     run = as_run(run_address)
     launch_address = run_address + LAUNCH_AT
     store_release(run_address + CURRENT, 0)
     copy_bytes(launch_address, template, LAUNCH_BYTES)
     store_release(launch_address + ARGS, args)
+    as_launch(launch_address).root = launch_address if root == 0 else root
     common = as_common(run.common)
+    run.template = template
     run.number += 1
     lock(run.common)
     run.prev, run.next = 0, common.latest
@@ -404,6 +415,11 @@ def perform(run_address: int) -> int:
         launch.failed = NO_MEMORY
         return OVER
     launch.pool = kept + POOL_AT
+    if launch.several != 0:
+        atomic_add_word(common + WORK, 1)
+        if load_acquire(common + DOZES) != 0:
+            store_release(common + DOZES, 0)
+            ring(common + HELP_BELL)
     call_address(launch.entry, launch_address)
     return_pool(common, kept)
     return OVER
@@ -417,7 +433,7 @@ def run_launches(queue_address: int) -> int:
     while queue.at < item.count and load_acquire(queue_address + SKIP) == 0:
         pair = item.what + 16 * queue.at
         queue.at += 1
-        begin(run, load_acquire(pair), load_acquire(pair + 8))
+        begin(run, load_acquire(pair), load_acquire(pair + 8), 0)
         code = perform(run)
         if code != OVER:
             return code
@@ -464,7 +480,7 @@ def drain(queue_address: int) -> int:
 
 @njit
 def begun(run_address: int, template: int, args: int) -> int:
-    begin(run_address, template, args)
+    begin(run_address, template, args, 0)
     return 0
 
 
@@ -509,7 +525,7 @@ of_process["told"], of_process["worth"] = address_of(embedding.told), WORTH_SHAR
 
 def _after_fork() -> None:
     """In a forked child, in which nothing runs."""
-    of_process["lock"] = of_process["latest"] = 0
+    of_process["lock"] = of_process["latest"] = of_process["dozes"] = 0
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -9,8 +9,9 @@ spin, yield the core, sleep. A grid that needs no block to wait for another thus
 time on warm stacks. Threads that keep meeting each other while they poll for another block count as
 moving, so a block is also admitted after PATIENCE turns.
 
-Everything here runs on one operating-system thread per launch: the structures need no atomics.
-These functions are compiled for the plain CPU target and know nothing of kernels.
+A ring is one core's. Others may run blocks of the same launch in rings of their own; `exchange`
+says what they have in common. These functions are compiled for the plain CPU target and know
+nothing of kernels.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from numba import njit, types
 from gpushmem.simt.base import fiber as fibers
 from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.base.layout import BLOCK, LAUNCH, offset
+from gpushmem.simt.base.lock import lock, unlock
 from gpushmem.simt.base.native import (
     c_function,
     call_address,
@@ -35,12 +37,22 @@ from gpushmem.simt.base.native import (
     store_release,
     usleep,
 )
+from gpushmem.simt.run.exchange import (
+    CANCEL,
+    FAILED,
+    WANTS,
+    close,
+    get_blocks,
+    give_blocks,
+    some_begin,
+)
 from gpushmem.simt.run.lockstep import end_lane, fall_apart, let_go, start_block
 from gpushmem.simt.run.threads import (
     ALL,
     EVERYONE,
     FIBER_SLOT_BYTES,
     GUARDED,
+    LOCK,
     NO_MEMORY,
     RING,
     WARP_BYTES,
@@ -52,6 +64,7 @@ from gpushmem.simt.run.threads import (
     as_pool,
     as_thread,
     as_warp,
+    leave_grid,
     leave_groups,
     leave_ring,
     reserve_threads,
@@ -71,7 +84,7 @@ CANCELLED = -1  # a value of LAUNCH.failed
 OWED = 69  # ... with the site of what a block has not undone, see BLOCK: the embedder's trap
 
 CLOCK = offset(LAUNCH, "clock")
-CANCEL = offset(LAUNCH, "cancel")
+OPEN = offset(LAUNCH, "open")
 FRAME_ALIGN = 64
 BLOCK_BYTES = BLOCK.itemsize + 256  # what follows is shared memory, aligned to 256 bytes
 
@@ -89,7 +102,7 @@ def now_ns(launch_address: int) -> int:
 
 @njit
 def take_block(launch_address: int) -> int:
-    """Memory for one resident block with its shared arrays; 0 if there is none."""
+    """Memory for one resident block with its shared arrays; 0 if there is none. With the lock."""
     launch = as_launch(launch_address)
     address = launch.free_blocks
     if address != 0:
@@ -124,21 +137,33 @@ def poison(address: int, nbytes: int) -> None:
 
 
 @njit
-def admit(launch_address: int) -> bool:
-    """Make the next block of the grid resident; False when memory has run out."""
+def admit(launch_address: int) -> None:
+    """Make the next block of the grid resident on this core, if there is memory and one is left."""
     launch = as_launch(launch_address)
+    root = as_launch(launch.root)
     n = launch.bdim[0] * launch.bdim[1] * launch.bdim[2]
-    if not reserve_threads(launch.pool, 1 if launch.lane_main != 0 else n):
-        return False
-    address = take_block(launch_address)
+    reserved = reserve_threads(launch.pool, 1 if launch.lane_main != 0 else n)
+    address = 0
+    lock(launch.root + LOCK)
+    if some_begin(launch.root):
+        if reserved:
+            address = take_block(launch.root)
+        if address != 0:
+            n_blocks = launch.gdim[0] * launch.gdim[1] * launch.gdim[2]
+            as_block(address).index = in_order(root.next_block, n_blocks, launch.seed)
+            root.next_block += 1
+            root.total += 1
+        elif root.total == 0:
+            root.failed = NO_MEMORY
+        else:
+            root.max_resident = root.total
+    unlock(launch.root + LOCK)
     if address == 0:
-        return False
-    n_blocks = launch.gdim[0] * launch.gdim[1] * launch.gdim[2]
-    as_block(address).index = in_order(launch.next_block, n_blocks, launch.seed)
+        return
     if launch.seed != 0:
         poison(as_block(address).shared, launch.shared_bytes)
     as_block(address).phase = as_block(address).owed = 0
-    launch.next_block += 1
+    as_block(address).counted = 0
     launch.resident += 1
     start_group(address + ALL, n)
     for w in range((n + LANES - 1) // LANES):
@@ -148,11 +173,10 @@ def admit(launch_address: int) -> bool:
         warp.living, warp.waiting = (1 << lanes) - 1, 0
     if launch.lane_main != 0:
         start_block(launch_address, address, n)
-        return True
+        return
     for t in range(n):
         thread = in_order(t, n, launch.seed)
         start_thread(launch_address, address, thread, launch.thread_main, launch.end_thread)
-    return True
 
 
 @njit
@@ -160,35 +184,37 @@ def end_thread(thread_address: int) -> None:
     """Take the calling thread out of the ring and its groups, and hand over for good."""
     thread = as_thread(thread_address)
     address = thread.fiber
-    fiber, launch = as_fiber(address), as_launch(thread.launch)
-    block = as_group(fiber.block + ALL)
+    fiber, root = as_fiber(address), as_launch(thread.launch)
+    launch, block = as_launch(fiber.launch), as_group(fiber.block + ALL)
     launch.progress += 1
     if launch.lane_main != 0:  # all threads that had not ended alone
-        as_group(thread.launch + EVERYONE).alive -= block.alive
+        leave_grid(thread.launch, block.alive)
         block.alive = 0
     else:
         leave_groups(address)
     leave_ring(address)
     if block.alive == 0:
         owed = as_block(fiber.block).owed
-        if owed != 0 and launch.failed == 0:
-            launch.failed, launch.site = OWED, owed
+        lock(thread.launch + LOCK)
+        if owed != 0 and root.failed == 0:
+            root.failed, root.site = OWED, owed
             for axis in range(3):
-                launch.failed_tid[axis] = thread.tid[axis]
-                launch.failed_bid[axis] = thread.bid[axis]
+                root.failed_tid[axis] = thread.tid[axis]
+                root.failed_bid[axis] = thread.bid[axis]
+        root.total -= 1
+        as_block(fiber.block).next_free = root.free_blocks
+        root.free_blocks = fiber.block
+        unlock(thread.launch + LOCK)
         launch.resident -= 1
-        as_block(fiber.block).next_free = launch.free_blocks
-        launch.free_blocks = fiber.block
     # After a failure nothing more of the launch runs: straight back to the scheduler.
-    to = thread.launch + RING if launch.failed != 0 else fiber.next
+    to = fiber.launch + RING if root.failed != 0 else fiber.next
     simt_switch(address, as_fiber(to).sp)
 
 
 @njit
 def abandon(launch_address: int) -> None:
-    """Give back the stacks of threads still in the ring, and all blocks; none waits any more."""
+    """Give back the stacks of threads still in the ring; none waits any more."""
     launch = as_launch(launch_address)
-    launch.timed = 0
     pool = as_pool(launch.pool)
     address = as_fiber(launch_address + RING).next
     while address != launch_address + RING:
@@ -197,11 +223,16 @@ def abandon(launch_address: int) -> None:
         fiber.next_free = pool.free
         pool.free = address
         address = following
-    address = launch.made_blocks
+
+
+@njit
+def free_blocks(launch_address: int) -> None:
+    """Give back the memory of all blocks of a launch."""
+    address = as_launch(launch_address).made_blocks
     while address != 0:
-        following_block = as_block(address).next_made
+        following = as_block(address).next_made
         libc_free(address)
-        address = following_block
+        address = following
 
 
 @njit
@@ -227,30 +258,26 @@ def runs_ahead(launch_address: int, idle: int) -> bool:
 
 
 @njit
-def run(launch_address: int) -> None:
-    """Run a grid to its end, its first failure, or its cancellation."""
+def run_ring(launch_address: int) -> None:
+    """Run blocks of a grid on this core until none is left for it, or the launch has failed."""
     launch = as_launch(launch_address)
-    ring_address = launch_address + RING
+    root_address, ring_address = launch.root, launch_address + RING
     ring = as_fiber(ring_address)
-    n_blocks = launch.gdim[0] * launch.gdim[1] * launch.gdim[2]
-    threads = launch.bdim[0] * launch.bdim[1] * launch.bdim[2]
-    start_group(launch_address + EVERYONE, n_blocks * threads)
     ring.next = ring.prev = ring_address
     seen, polls, idle, turns = -1, 0, 0, 0
-    while launch.failed == 0:
+    while load_acquire(root_address + FAILED) == 0:
         moved, polled = launch.progress != seen, launch.polls != polls
         seen, polls, turns = launch.progress, launch.polls, turns + 1
         launch.turns += 1
-        more = launch.next_block < n_blocks and launch.resident < launch.max_resident
-        if launch.resident == 0 and not more:
-            break
-        if more and (launch.resident == 0 or not moved or turns > PATIENCE):
+        if load_acquire(root_address + WANTS) != 0 and launch.resident > 1:
+            give_blocks(launch_address)
+        if launch.resident == 0 or ((not moved or turns > PATIENCE) and some_begin(root_address)):
             turns = 0
-            if not admit(launch_address):
-                if launch.resident == 0:
-                    launch.failed = NO_MEMORY
-                    break
-                launch.max_resident = launch.resident
+            admit(launch_address)
+            if launch.resident == 0:
+                if get_blocks(launch_address):
+                    continue
+                break
         elif moved:
             idle = 0
             launch.idle_since = 0
@@ -264,12 +291,40 @@ def run(launch_address: int) -> None:
         if launch.text_bytes != 0:
             call_address(launch.flush, launch_address)
         if load_acquire(launch_address + CANCEL) != 0:
-            launch.failed = CANCELLED
+            cancel(root_address)
             break
         simt_switch(ring_address, as_fiber(ring.next).sp)
     if launch.leave != 0:
         call_address(launch.leave, launch_address)
     abandon(launch_address)
+
+
+@njit
+def cancel(root_address: int) -> None:
+    """Let the launch fail as cancelled, if it has not failed otherwise."""
+    lock(root_address + LOCK)
+    if load_acquire(root_address + FAILED) == 0:
+        store_release(root_address + FAILED, CANCELLED)
+    unlock(root_address + LOCK)
+
+
+@njit
+def run(launch_address: int) -> None:
+    """Run a grid, or on a core that has joined a part of it, to its end or its first failure."""
+    launch = as_launch(launch_address)
+    if launch.root != launch_address:
+        run_ring(launch_address)
+        return
+    n_blocks = launch.gdim[0] * launch.gdim[1] * launch.gdim[2]
+    threads = launch.bdim[0] * launch.bdim[1] * launch.bdim[2]
+    start_group(launch_address + EVERYONE, n_blocks * threads)
+    if launch.several != 0 and launch.seed == 0 and launch.idle == 0:
+        store_release(launch_address + OPEN, 1)
+    run_ring(launch_address)
+    if launch.several != 0:
+        close(launch_address)
+    launch.timed = 0
+    free_blocks(launch_address)
 
 
 @cache

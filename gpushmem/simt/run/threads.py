@@ -20,13 +20,14 @@ from gpushmem.simt.base.layout import (
     offset,
     view,
 )  # fmt: skip
+from gpushmem.simt.base.lock import lock, unlock
 from gpushmem.simt.base.native import mmap, mprotect, store_release
 
 __all__ = [
-    "ALL", "EVERYONE", "FIBER_SLOT_BYTES", "GUARDED", "NO_MEMORY", "RING", "THREAD_OF", "WARPS",
-    "WARP_BYTES", "as_block", "as_fiber", "as_group", "as_launch", "as_pool", "as_thread",
-    "as_warp", "leave_groups", "leave_ring", "number_thread", "reserve_threads", "start_group",
-    "start_thread",
+    "ALL", "EVERYONE", "FIBER_SLOT_BYTES", "GUARDED", "LOCK", "NO_MEMORY", "RING", "THREAD_OF",
+    "WARPS", "WARP_BYTES", "as_block", "as_fiber", "as_group", "as_launch", "as_pool",
+    "as_thread", "as_warp", "leave_grid", "leave_groups", "leave_ring", "number_thread",
+    "put_in_ring", "reserve_threads", "start_group", "start_thread",
 ]  # fmt: skip
 
 PAGE = 4096
@@ -40,8 +41,8 @@ RING = offset(LAUNCH, "ring")
 ALL = offset(BLOCK, "all")
 WARPS = offset(BLOCK, "warps")
 THREAD_OF = offset(FIBER, "thread")
-WARP_BYTES = WARP.itemsize
-EVERYONE = offset(LAUNCH, "everyone")
+WARP_BYTES, GENERATION = WARP.itemsize, offset(GROUP, "generation")
+EVERYONE, LOCK = offset(LAUNCH, "everyone"), offset(LAUNCH, "lock")
 # A slot is: guard page, stack, FIBER. Slots begin at page boundaries; without a
 # shift from slot to slot, the hot ends of all stacks would compete for the same cache sets.
 COLOURS, COLOUR_BYTES = 16, 192
@@ -143,13 +144,32 @@ def start_thread(launch_address: int, block_address: int, t: int, main: int, end
     thread.shared = block.shared
     thread.dynamic_shared = launch.dynamic_shared
     thread.user = launch.user
-    thread.launch = launch_address
+    thread.launch = launch.root
     thread.fiber = address
+    put_in_ring(launch_address, address)
 
-    ring = as_fiber(launch_address + RING)
+
+@njit
+def put_in_ring(launch_address: int, address: int) -> None:
+    """Let a fiber be the last in the ring of a core."""
+    ring, fiber = as_fiber(launch_address + RING), as_fiber(address)
+    fiber.launch = launch_address
     fiber.next, fiber.prev = launch_address + RING, ring.prev
     as_fiber(ring.prev).next = address
     ring.prev = address
+
+
+@njit
+def leave_grid(launch_address: int, n: int) -> None:
+    """Let `n` threads not be among those that meet in `grid.sync` any more."""
+    address, lock_address = launch_address + EVERYONE, launch_address + LOCK
+    lock(lock_address)
+    everyone = as_group(address)
+    everyone.alive -= n
+    if everyone.arrived > 0 and everyone.arrived >= everyone.alive:
+        everyone.arrived = 0
+        store_release(address + GENERATION, everyone.generation + 1)
+    unlock(lock_address)
 
 
 @njit
@@ -157,7 +177,7 @@ def leave_groups(address: int) -> None:
     """Let a fiber's thread not be one of its groups any more."""
     fiber = as_fiber(address)
     as_group(fiber.block + ALL).alive -= 1
-    as_group(as_thread(address + THREAD_OF).launch + EVERYONE).alive -= 1
+    leave_grid(as_thread(address + THREAD_OF).launch, 1)
     as_group(fiber.warp).alive -= 1
     as_warp(fiber.warp).living &= ~(1 << fiber.lane)
 
@@ -168,6 +188,6 @@ def leave_ring(address: int) -> None:
     fiber = as_fiber(address)
     as_fiber(fiber.prev).next = fiber.next
     as_fiber(fiber.next).prev = fiber.prev
-    pool = as_pool(as_launch(as_thread(address + THREAD_OF).launch).pool)
+    pool = as_pool(as_launch(fiber.launch).pool)
     fiber.next_free = pool.free
     pool.free = address

@@ -54,9 +54,9 @@ def waits() -> list[Wait]:
 def unstarted() -> list[tuple[str, int, int]]:
     """Launches with blocks that wait for a place: (kernel, resident blocks, blocks not started)."""
     return [
-        (launch.name, int(launch.launch["resident"][0]), launch.blocks - int(started))
+        (launch.name, int(launch.launch["total"][0]), launch.blocks - int(started))
         for launch in _on_fibers()
-        if (started := launch.launch["next_block"][0]) < launch.blocks
+        if launch.whole and (started := launch.launch["next_block"][0]) < launch.blocks
     ]
 
 

@@ -1,0 +1,177 @@
+"""Several cores run the blocks of one launch: how they come to an equal share of them.
+
+Each core has a ring (`scheduler`), in a LAUNCH of its own whose `root` is that of the launch as a
+whole. Blocks that have not begun are taken from the root's counter. A core that finds none there
+puts its LAUNCH into the root's `wants`; another that has several resident blocks sees it in its
+next turn, when all its fibers rest, and gives away half of them: it takes their fibers out of its
+ring and hands them over as a list, which the first core makes part of its own ring.
+
+All of the root that several cores change is changed with its lock, but `failed`, which only ever
+becomes true, and `timed`, by atomic additions. A fiber belongs to one ring: what is in it, and in
+its block, is changed by that core alone. It becomes another core's by `given`, stored with release
+and loaded with acquire, so that core sees all that the first one has written. THREAD names the root
+and does not change; what a thread needs of its core's LAUNCH it finds by FIBER.launch, which is not
+kept across a pause.
+"""
+
+from __future__ import annotations
+
+from numba import njit, types
+
+from gpushmem.simt.base.layout import LAUNCH, offset
+from gpushmem.simt.base.lock import lock, unlock
+from gpushmem.simt.base.native import load_acquire, sched_yield, store_release, usleep
+from gpushmem.simt.run.threads import LOCK, RING, as_block, as_fiber, as_launch, put_in_ring
+
+__all__ = [
+    "CANCEL", "FAILED", "WANTS", "close", "get_blocks", "give_blocks", "join", "leave",
+    "some_begin",
+]  # fmt: skip
+
+CANCEL, FAILED, GIVEN, WANTS, TOTAL, JOINED, NEXT = (
+    offset(LAUNCH, field)
+    for field in ("cancel", "failed", "given", "wants", "total", "joined", "next_block")
+)
+YIELDS = 256  # looks, while it waits for blocks, before a core that has joined leaves ...
+SLEEP_US = 50  # ... or the first one sleeps
+
+
+@njit
+def give_blocks(launch_address: int) -> None:
+    """Give half of this core's blocks to the one that wants some; in the scheduler's turn."""
+    launch = as_launch(launch_address)
+    root = as_launch(launch.root)
+    lock(launch.root + LOCK)
+    to, root.wants = root.wants, 0
+    unlock(launch.root + LOCK)
+    if to == 0:
+        return
+    keep, seen, given = launch.resident - launch.resident // 2, 0, 0
+    address = as_fiber(launch_address + RING).next
+    while address != launch_address + RING:
+        fiber = as_fiber(address)
+        following, block = fiber.next, as_block(fiber.block)
+        if block.counted != launch.turns:
+            seen += 1
+            block.counted, block.goes = launch.turns, seen > keep
+        if block.goes:
+            as_fiber(fiber.prev).next, as_fiber(following).prev = following, fiber.prev
+            fiber.next, given = given, address
+        address = following
+    launch.resident = keep
+    as_launch(to).resident = seen - keep
+    store_release(to + GIVEN, given)
+
+
+@njit
+def take_given(launch_address: int) -> bool:
+    """Make what another core has given part of this core's ring; whether there is something."""
+    address = load_acquire(launch_address + GIVEN)
+    if address == 0:
+        return False
+    store_release(launch_address + GIVEN, 0)
+    while address != 0:
+        following = as_fiber(address).next
+        put_in_ring(launch_address, address)
+        address = following
+    return True
+
+
+@njit
+def some_begin(root_address: int) -> bool:
+    """Whether a block that has not begun may."""
+    root = as_launch(root_address)
+    n_blocks = root.gdim[0] * root.gdim[1] * root.gdim[2]
+    fresh = load_acquire(root_address + NEXT) < n_blocks
+    return fresh and load_acquire(root_address + TOTAL) < root.max_resident
+
+
+@njit
+def want_blocks(launch_address: int) -> bool:
+    """Ask for blocks, unless another core does; whether it has asked."""
+    root_address = as_launch(launch_address).root
+    root = as_launch(root_address)
+    lock(root_address + LOCK)
+    asks = root.wants == 0
+    if asks:
+        root.wants = launch_address
+    unlock(root_address + LOCK)
+    return asks
+
+
+@njit
+def withdraw(launch_address: int) -> bool:
+    """Ask for blocks no more; False if another core is about to give some."""
+    root_address = as_launch(launch_address).root
+    root = as_launch(root_address)
+    lock(root_address + LOCK)
+    still = root.wants == launch_address
+    if still:
+        root.wants = 0
+    unlock(root_address + LOCK)
+    return still
+
+
+@njit
+def get_blocks(launch_address: int) -> bool:
+    """Wait for blocks, in a core that has none; False if it is not needed any more.
+
+    One that has joined leaves if no other has several blocks, or for a while none with several has
+    come to its scheduler. The first core waits until all others have left.
+    """
+    root_address = as_launch(launch_address).root
+    first, asked, looks = launch_address == root_address, False, 0
+    while not take_given(launch_address):
+        over = load_acquire(root_address + FAILED) != 0
+        fresh = some_begin(root_address)
+        others = load_acquire(root_address + JOINED)
+        if first:
+            leaves = others == 0
+        else:
+            leaves = looks > YIELDS or load_acquire(root_address + TOTAL) <= others
+        if over or fresh or leaves:
+            if not asked or withdraw(launch_address):
+                return fresh and not over
+        elif not asked:
+            asked = want_blocks(launch_address)
+        looks += 1
+        if looks <= YIELDS:
+            sched_yield()
+        else:
+            usleep(types.uintc(SLEEP_US))
+    return True
+
+
+# --- joining
+
+
+@njit
+def join(root_address: int) -> bool:
+    """Let a core be one of those that run the launch, if there is something to do for it."""
+    root = as_launch(root_address)
+    lock(root_address + LOCK)
+    some = some_begin(root_address) or root.total > root.joined + 1
+    joins = root.open != 0 and root.failed == 0 and some
+    if joins:
+        root.joined += 1
+        root.helped += 1
+    unlock(root_address + LOCK)
+    return joins
+
+
+@njit
+def leave(root_address: int) -> None:
+    """A core that has joined has left."""
+    lock(root_address + LOCK)
+    as_launch(root_address).joined -= 1
+    unlock(root_address + LOCK)
+
+
+@njit
+def close(root_address: int) -> None:
+    """Let no other core join any more, and wait until those that have are gone."""
+    lock(root_address + LOCK)
+    as_launch(root_address).open = 0
+    unlock(root_address + LOCK)
+    while load_acquire(root_address + JOINED) != 0:
+        sched_yield()

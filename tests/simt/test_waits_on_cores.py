@@ -1,0 +1,237 @@
+"""Kernels that wait, with their blocks on several cores."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from numba import cuda, int64
+
+from gpushmem.artifacts.shape import shape_of
+from gpushmem.errors import KernelError
+from gpushmem.simt.base.layout import LAUNCH, view
+from gpushmem.simt.compiler.primitives import core_word
+from gpushmem.simt.run.kernel import Kernel, running
+from gpushmem.simt.run.waits import unstarted, waits
+from tests.simt.conftest import launch, spread
+
+as_launch = view(LAUNCH)
+
+
+@pytest.fixture(autouse=True)
+def three_cores():
+    """As many threads, and no launch too small for them; this machine may have fewer cores."""
+    with spread(3):
+        yield
+
+
+def run(function, grid, block, *args, lockstep=True):
+    """Run a kernel."""
+    running = Kernel(function, lockstep=lockstep).prepare(shape_of(grid, block, 0), args)
+    assert running.entry.kind == ("lockstep" if lockstep else "fibers")
+    running()
+
+
+ways = pytest.mark.parametrize("lockstep", [True, False], ids=["lockstep", "fibers"])
+
+
+@ways
+def test_every_block_runs_once(lockstep):
+    def mark(first, out):
+        b = cuda.blockIdx.x + cuda.gridDim.x * (cuda.blockIdx.y + cuda.gridDim.y * cuda.blockIdx.z)
+        t = cuda.threadIdx.x
+        first[b, t] += 1
+        cuda.cg.this_grid().sync()
+        out[b, t] += 10 * first[(b + 7) % out.shape[0], t]
+
+    kernel = Kernel(mark, lockstep=lockstep)
+    for grid in (2, 3, 17, 200, (2, 40), (3, 2, 5)):
+        for threads in (33,) if lockstep else (1, 33):
+            first, out = np.zeros((2, int(np.prod(grid)), threads), np.int64)
+            launched = kernel.prepare(shape_of(grid, threads, 0), (first, out))
+            for k in range(1, 21):
+                launched()
+                np.testing.assert_array_equal(first, k)
+                np.testing.assert_array_equal(out, 5 * k * (k + 1))
+
+
+@ways
+def test_blocks_move_to_other_cores(lockstep):
+    """All are admitted by one core before there is work: half of them must go to another."""
+
+    def iterate(x, y, at, rounds):
+        grid, i, n = cuda.cg.this_grid(), cuda.grid(1), cuda.gridsize(1)
+        for r in range(rounds):
+            for k in range(i, x.size, n):
+                y[k] = x[k] + 3 * x[(k + 1) % x.size] + r
+            grid.sync()
+            for k in range(i, x.size, n):
+                x[k] = y[k]
+            if cuda.threadIdx.x == 0:
+                at[cuda.blockIdx.x, as_launch(core_word()).part] += 1
+            grid.sync()
+
+    rng = np.random.default_rng(0)
+    for blocks, threads, rounds in ((2, 32, 2000), (5, 7, 3000), (16, 64, 300)):
+        x = rng.integers(0, 9, 997)
+        wanted, at = x.copy(), np.zeros((blocks, 3), np.int64)
+        for r in range(rounds):
+            wanted = wanted + 3 * np.roll(wanted, -1) + r
+        for _ in range(5):
+            run(iterate, blocks, threads, again := x.copy(), x * 0, at, rounds, lockstep=lockstep)
+            np.testing.assert_array_equal(again, wanted)
+        assert at.sum() == 5 * blocks * rounds
+        assert np.count_nonzero(at.sum(0)) > 1  # on more than one core
+        assert np.count_nonzero(at, 1).max() > 1  # some block, too
+
+
+@ways
+@pytest.mark.parametrize("step", [1, -1], ids=["the one before", "the next one"])
+def test_blocks_wait_for_one_another(lockstep, step):
+    def chain(flags, sums, rounds):
+        b, t = cuda.blockIdx.x, cuda.threadIdx.x
+        last = 0 if step > 0 else cuda.gridDim.x - 1
+        for r in range(1, rounds + 1):
+            if b != last and t == 0:
+                while cuda.atomic.add(flags, b - step, 0) < r:
+                    pass
+            cuda.syncthreads()
+            sums[b, t] = r * t + (sums[b - step, t] if b != last else 0)
+            cuda.threadfence()
+            cuda.syncthreads()
+            if t == 0:
+                cuda.atomic.add(flags, b, 1)
+
+    for blocks, threads, rounds in ((2, 40, 50), (7, 3, 50), (40, 33, 5)):
+        flags, sums = np.zeros(blocks, np.int64), np.zeros((blocks, threads), np.int64)
+        run(chain, blocks, threads, flags, sums, rounds, lockstep=lockstep)
+        assert set(flags.tolist()) == {rounds}
+        end = sums[blocks - 1 if step > 0 else 0]
+        assert end[1] >= rounds * blocks  # at least: later blocks may lag behind by rounds
+
+
+@ways
+def test_blocks_that_return_do_not_hold_up_the_grid(lockstep):
+    def leave(out):
+        b, t, grid = cuda.blockIdx.x, cuda.threadIdx.x, cuda.cg.this_grid()
+        for r in range(cuda.gridDim.x):
+            if b == r or (t == 5 and b == r + 1):
+                return
+            cuda.atomic.add(out, r, 1)
+            grid.sync()
+
+    for _ in range(20):
+        out = np.zeros(12, np.int64)
+        run(leave, 12, 40, out, lockstep=lockstep)
+        gone = 1  # thread 5 of the block that is next
+        np.testing.assert_array_equal(out, [*(40 * (11 - r) - gone for r in range(11)), 0])
+
+
+@ways
+def test_a_failure_on_any_core_ends_all(lockstep):
+    def fail(x, bad):
+        b = cuda.blockIdx.x
+        for r in range(200):
+            cuda.cg.this_grid().sync()
+            if r == 150 and b == bad and cuda.threadIdx.x == 3:
+                raise ValueError("here")
+
+    for bad in range(6):
+        with pytest.raises(KernelError, match=rf"block \({bad}, 0, 0\), thread \(3, 0, 0\).*here"):
+            run(fail, 6, 16, np.zeros(6), bad, lockstep=lockstep)
+
+
+@ways
+def test_prints_come_from_all_cores(lockstep, capfd):
+    def show():
+        for r in range(50):
+            cuda.cg.this_grid().sync()
+            if cuda.threadIdx.x == 1:
+                print("block", cuda.blockIdx.x, "round", r)
+
+    run(show, 5, 2, lockstep=lockstep)
+    lines = capfd.readouterr().out.splitlines()
+    assert sorted(lines) == sorted(f"block {b} round {r}" for b in range(5) for r in range(50))
+
+
+@ways
+def test_what_waits_for_good_is_seen_on_all_cores_and_can_be_cancelled(lockstep):
+    def hang(flags):
+        for _ in range(2000):
+            cuda.cg.this_grid().sync()
+        if cuda.threadIdx.x == 0:
+            while cuda.atomic.add(flags, cuda.blockIdx.x, 0) == 0:
+                pass
+
+    flags, failed = np.zeros(6, np.int64), []
+    launched = Kernel(hang, lockstep=lockstep).prepare(shape_of(6, 4, 0), (flags,))
+
+    def call():
+        try:
+            launched()
+        except KernelError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    while len({wait.block for wait in waits()}) < 6 or len(running()) < 2:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    found = waits()
+    assert {wait.block[0] for wait in found} == set(range(6))
+    assert {wait.kernel for wait in found} == {"hang"}
+    assert sum(run.whole for run in running()) == 1
+    assert unstarted() == []
+    for part in running():
+        part.cancel()
+    thread.join(20)
+    assert "cancelled" in str(failed[0])
+
+
+def test_more_blocks_than_may_be_resident():
+    """Each core admits what there is room for; the others start when some have ended."""
+
+    def count(x, most):
+        now = cuda.atomic.add(x, 0, 1) + 1
+        cuda.atomic.max(most, 0, now)
+        for _ in range(3):
+            cuda.nanosleep(10)
+        cuda.atomic.sub(x, 0, 1)
+        cuda.atomic.add(x, 1, 1)
+
+    x, most = np.zeros(2, np.int64), np.zeros(1, np.int64)
+    assert launch(count, 3000, 1, x, most, twice=False) == "fibers"
+    assert x.tolist() == [0, 3000]
+
+
+def test_random_launches_one_after_the_other():
+    """Of all sizes, from several threads at once: nobody is left behind, nothing is done twice."""
+
+    def add(out, rounds):
+        s = cuda.shared.array(64, int64)
+        t = cuda.threadIdx.x
+        for r in range(rounds):
+            s[t] = r + t
+            cuda.syncthreads()
+            cuda.atomic.add(out, cuda.blockIdx.x, s[(t + 1) % cuda.blockDim.x])
+            cuda.cg.this_grid().sync()
+
+    def body(seed):
+        rng = np.random.default_rng(seed)
+        kernel = Kernel(add)
+        for _ in range(60):
+            blocks, threads, rounds = (int(n) for n in rng.integers(1, (20, 64, 40)))
+            out = np.zeros(blocks, np.int64)
+            kernel.prepare(shape_of(blocks, threads, 0), (out, rounds))()
+            each = threads * rounds * (rounds - 1) // 2 + rounds * threads * (threads - 1) // 2
+            if set(out.tolist()) != {each}:
+                wrong.append((blocks, threads, rounds, out, each))
+
+    wrong = []
+    threads = [threading.Thread(target=body, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not wrong
+    assert not any(thread.is_alive() for thread in threads)
