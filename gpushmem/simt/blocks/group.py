@@ -138,7 +138,9 @@ class Nest:
 
 def with_hints(text: str) -> str:
     """A module's text, with the hints of loops as the metadata that LLVM reads: one node each."""
-    numbers = itertools.count(1 + max(map(int, re.findall(r"^!(\d+) = ", text, re.M)), default=0))
+    numbers = itertools.count(
+        1 + max(map(int, re.findall(r"^!(\d+) = ", text, re.MULTILINE)), default=0)
+    )
     nodes: list[str] = []
 
     def node(what: str) -> str:

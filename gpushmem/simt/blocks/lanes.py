@@ -2,12 +2,13 @@
 
 It is the kernel as it was, for one thread. It begins where the thread's code says, and returns
 where the block's threads meet again (`BLOCK.stop`), at a barrier, or at the end; then the thread's
-code says where. All values that live longer than a block of code are kept in the frame.
+code says where. Its values are variables, which the optimiser makes values again; those that are
+alive where it begins come from the frame, and those that are alive where it ends go there.
 """
 
 from __future__ import annotations
 
-from gpushmem.simt.base.layout import PARKED, THREAD, offset
+from gpushmem.simt.base.layout import EXITED, PARKED, THREAD, offset
 from gpushmem.simt.blocks.analysis import Analysis
 from gpushmem.simt.blocks.emit import Emitter
 from gpushmem.simt.blocks.text import EXIT, Block, Inst, callee_of, substituted, targets_of
@@ -21,6 +22,7 @@ class Lanes(Emitter):
     def make(self) -> str:
         self.count_threads()
         self._index()
+        self.variables: dict[str, str] = {}
         analysis: Analysis = self.analysis
         self.stops = {
             label for label in
@@ -41,6 +43,8 @@ class Lanes(Emitter):
         )  # fmt: skip
         for label in starts:
             self.label(stubs[label])
+            for name in self.needed(label):
+                self.store(name, self.load_place(name, "%simt.lane"))
             self.put(f"br label {self.inside(label)}")
         self.label("%simt.end")
         self.store_code("0", "%simt.lane")
@@ -48,6 +52,38 @@ class Lanes(Emitter):
         for block in self.function:
             self.block(block)
         return self.text("%simt.dispatch")
+
+    def needed(self, label: str) -> list[str]:
+        """What a thread needs that goes on there."""
+        analysis = self.analysis
+        names = self.flow.alive[label] | {phi.name or "" for phi in self.blocks[label].phis}
+        steps = [step for name in names for step in analysis.recipes.get(name, ())]
+        names = names | {use for step in steps for use in step.uses}
+        return sorted(
+            names & analysis.defs.keys() - analysis.allocas - analysis.recipes.keys()
+            - analysis.lane_loads.keys() - {step.name for step in steps}
+        )  # fmt: skip
+
+    def leave(self, label: str, code: int) -> None:
+        """Return, to go on at a label later."""
+        for name in self.needed(label):
+            self.store_place(name, self.load(name), "%simt.lane")
+        self.store_code(str(code), "%simt.lane")
+        self.put("ret i32 0")
+
+    def variable(self, name: str) -> str:
+        if name not in self.variables:
+            self.variables[name] = f"%simt.v{len(self.variables)}"
+            self.start.append(f"  {self.variables[name]} = alloca {self.analysis.defs[name].type}")
+        return self.variables[name]
+
+    def load(self, name: str) -> str:
+        value = self.fresh("l")
+        self.put(f"{value} = load {self.analysis.defs[name].type}, ptr {self.variable(name)}")
+        return value
+
+    def store(self, name: str, value: str) -> None:
+        self.put(f"store {self.analysis.defs[name].type} {value}, ptr {self.variable(name)}")
 
     def inside(self, label: str) -> str:
         """Where a block's code begins, behind the question whether the thread stops there."""
@@ -77,14 +113,17 @@ class Lanes(Emitter):
             self.put(f"{same} = icmp eq i64 {at}, {self.codes[label]}")
             self.put(f"br i1 {same}, label {out}, label {self.inside(label)}")
             self.label(out)
-            self.store_code(str(self.codes[label]), "%simt.lane")
-            self.put("ret i32 0")
+            self.leave(label, self.codes[label])
             self.label(self.inside(label))
         self.meaning: dict[str, str] = {}
         if self.is_parking(label):
             self.park(block)
-            self.store_code(str(self.codes[block.cut.follows] | PARKED), "%simt.lane")
-            self.put("ret i32 0")
+            follows = block.cut.follows
+            if follows == EXIT:
+                self.store_code(str(EXITED | PARKED), "%simt.lane")
+                self.put("ret i32 0")
+            else:
+                self.leave(follows, self.codes[follows] | PARKED)
             return
         for inst in block.body:
             if inst.op == "alloca":
@@ -94,7 +133,7 @@ class Lanes(Emitter):
                 self.meaning[inst.name] = self.fresh("r")
             self.put(substituted(inst.text, self.meaning))
             if inst.name and self.analysis.is_wanted_elsewhere(inst):
-                self.store_place(inst.name, self.meaning[inst.name], "%simt.lane")
+                self.store(inst.name, self.meaning[inst.name])
         self.finish(block)
 
     def park(self, block: Block) -> None:
@@ -125,7 +164,7 @@ class Lanes(Emitter):
             for step in self.analysis.recipes[name]:
                 self.compute(step)
         else:
-            self.meaning[name] = self.load_place(name, "%simt.lane")
+            self.meaning[name] = self.load(name)
         return self.meaning[name]
 
     def compute(self, step: Inst) -> None:
@@ -163,5 +202,5 @@ class Lanes(Emitter):
                 value = next(v for v, pred in phi.incoming if pred == block.label)
                 values.append((phi, self.value(value) if value.startswith("%") else value))
             for phi, value in values:
-                self.store_place(phi.name or "", value, "%simt.lane")
+                self.store(phi.name or "", value)
             self.put(f"br label {self.names[target]}")
