@@ -123,7 +123,7 @@ def grids(n, flag, out):
 
 
 def shuffles(n, flag, out):
-    value = cuda.threadIdx.x
+    value = np.float32(cuda.threadIdx.x)
     for _ in range(n // 5):
         for k in range(5):
             value += cuda.shfl_xor_sync(FULL, value, 1 << k)
@@ -136,7 +136,7 @@ def meetings():
         ("a barrier in a device function", barriers),
         ("a loop of one thread with an atomic operation, and a barrier", polls),
         ("a grid's barrier, one block", grids),
-        ("a shuffle", shuffles),
+        ("a shuffle of 32 bits", shuffles),
     ):
         both = [
             Kernel(kernel, lockstep=lockstep).prepare(shape_of(1, 256), args)

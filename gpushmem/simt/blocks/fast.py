@@ -129,26 +129,40 @@ class Fast(Apart):
         result = call.uses[0]
         if result not in self.analysis.per_lane:
             raise Unfit("the result of a call of all goes to memory that they share")
-        areas = [f"{name}.{k}" for k in range(len(cut.args))]
+        own = [cut.varies] if self.is_alike(cut) else range(len(cut.args))
+        areas = {k: f"{name}.{k}" for k in own}
         values = [value for _, value in cut.args if value.startswith("%")]
         self.load_uniform(values, set())
         nest = Nest(self)
         nest.begin()
         meaning = self.meaning_of(values, set(), (nest.lane, nest.x, nest.y, nest.z))
-        for area, (kind, value) in zip(areas, cut.args, strict=True):
+        for k, area in areas.items():
+            kind, value = cut.args[k]
             self.put(
                 f"store {kind} {meaning.get(value, value)}, ptr {self.address(area, nest.lane)}"
             )
         self.store_place(name, "0", nest.lane)
         self.put(f"br label {nest.latch}")
         nest.end()
-        words = []
-        for area in [*areas, result]:
-            words.append(self.fresh("area"))
-            self.put(f"{words[-1]} = ptrtoint ptr {self.place_of(area)} to i64")
-        given = ", ".join(f"i64 {word}" for word in [*words, "%simt.threads"])
+        words = [self.operand(value) for _, value in cut.args]
+        for k, area in areas.items():
+            words[k] = self.word_of(area)
+        words += [self.word_of(result), "%simt.threads"]
+        given = ", ".join(f"i64 {word}" for word in words)
         hidden = ", ".join(call.text.split("(", 1)[1].split(", ")[1:3])
-        self.put(f"{self.fresh('r')} = call i32 @{cut.together}(ptr %simt.or, {hidden}, {given})")
+        function = cut.alike if self.is_alike(cut) else cut.together
+        self.put(f"{self.fresh('r')} = call i32 @{function}(ptr %simt.or, {hidden}, {given})")
+
+    def is_alike(self, cut: Cut) -> bool:
+        """Whether only one argument of a call differs from thread to thread."""
+        others = [value for k, (_, value) in enumerate(cut.args) if k != cut.varies]
+        plain = all(kind == "i64" for kind, _ in cut.args)
+        return bool(cut.alike) and plain and all(map(self.is_uniform, others))
+
+    def word_of(self, area: str) -> str:
+        word = self.fresh("area")
+        self.put(f"{word} = ptrtoint ptr {self.place_of(area)} to i64")
+        return word
 
     def tell_together(self, whether: int) -> None:
         """Record that a wait is that of all threads of the block."""

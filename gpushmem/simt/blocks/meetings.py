@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gpushmem.simt.blocks.code import Function
 from gpushmem.simt.blocks.text import Block, Inst, callee_of
-from gpushmem.simt.compiler.kept import ALL, BARRIER, LANES, ONCE
+from gpushmem.simt.compiler.kept import ALL, BARRIER, LANES, ONCE, Meeting
 
 __all__ = ["BARRIER", "EACH", "LANES", "ONCE", "Cut", "cut_up", "suffixed"]
 
@@ -24,6 +24,8 @@ class Cut:
     call: Inst
     how: int
     together: str  # the function that is called once for all
+    alike: str  # ... if only one argument differs, see `kept.Lanes`
+    varies: int  # which
     follows: str = ""  # the label of what comes next
     label: str = ""
     args: list[tuple[str, str]] = field(default_factory=list)  # types and values, of LANES
@@ -34,7 +36,7 @@ def suffixed(name: str, suffix: str) -> str:
     return f'{name[:-1]}{suffix}"' if name.endswith('"') else name + suffix
 
 
-def cut_up(function: Function, meetings: dict[str, tuple[int, str]]) -> None:
+def cut_up(function: Function, meetings: dict[str, Meeting]) -> None:
     """Let each call of one of these functions be a block of its own."""
     whole = dict(function.blocks)
     function.blocks.clear()
@@ -51,11 +53,11 @@ def cut_up(function: Function, meetings: dict[str, tuple[int, str]]) -> None:
             k += 1
             call = Block(suffixed(label, f".cut{k}"))
             rest = Block(suffixed(label, f".after{k}"))
-            how, together = meetings[name]
+            how, *rest_of_it = meetings[name]
             args = _words(inst.text) if how in (LANES, ALL) else []
             if how in (LANES, ALL):
                 how = LANES if how == ALL or args[0][1] in FULL else EACH
-            call.cut = Cut(inst, how, together, rest.label, call.label, args)
+            call.cut = Cut(inst, how, *rest_of_it, rest.label, call.label, args)
             part.insts.append(_jump(call.label, part))
             call.insts = [inst, _jump(rest.label, call)]
             rest.follows, part.follows, call.follows = part.follows, [call.label], [rest.label]

@@ -17,7 +17,7 @@ from gpushmem.simt.blocks.group import with_hints
 from gpushmem.simt.blocks.lanes import Lanes
 from gpushmem.simt.blocks.meetings import BARRIER, EACH, LANES, cut_up
 from gpushmem.simt.blocks.text import EXIT, callee_of, substituted
-from gpushmem.simt.compiler.kept import kept_names, meetings
+from gpushmem.simt.compiler.kept import Meeting, kept_names, meetings
 from gpushmem.simt.compiler.primitives import PAUSE
 from gpushmem.simt.compiler.target import Unfit
 
@@ -42,7 +42,10 @@ def in_lockstep(body: Any, name: str) -> Lockstep:
     waiting = _waiting(body)
     if name not in waiting:
         raise Unfit("it does not wait")
-    mets = {kept: meetings.get(kept, (EACH, kept)) for kept in waiting & kept_names if kept != name}
+    mets = {
+        kept: meetings.get(kept, Meeting(EACH, kept))
+        for kept in waiting & kept_names if kept != name
+    }  # fmt: skip
     _prepare(body, name, waiting, mets)
     function = read(body, name)
     if sum(len(block.insts) for block in function) > MOST:
@@ -135,7 +138,7 @@ def _prepare(body: Any, name: str, waiting: set[str], mets: dict[str, Any]) -> N
             function.name in waiting or function.name not in kept_names or _is_small(function)
         ):
             function.add_function_attribute("alwaysinline")
-    kept = {target for _, target in mets.values()}
+    kept = {name for met in mets.values() for name in (met.called, met.alike)}
     for function in body.functions:
         if not function.is_declaration and function.name != name:
             function.linkage = "external" if function.name in kept else "internal"

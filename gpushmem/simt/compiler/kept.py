@@ -79,16 +79,27 @@ class Lanes(NamedTuple):
 
     It gets the addresses of arrays with a word for each thread, one of each argument, and one for
     the results; and how many threads there are. If the first argument is a mask of lanes, it is
-    called if all take part.
+    called if all take part. `alike` is called where only one argument, the one at `varies`, differs
+    from thread to thread, and gets the others themselves.
     """
 
     of_all: Any
     masked: bool = True
+    alike: Any = None
+    varies: int = 0
 
 
-# LLVM name of a kept function that waits -> how the threads of a block call it together, and the
-# function that they call then: see `blocks.meetings`, which has the numbers.
-meetings: dict[str, tuple[int, str]] = {}
+class Meeting(NamedTuple):
+    """How the threads of a block make a call together: by a function, named as in LLVM code."""
+
+    how: int
+    called: str
+    alike: str = ""  # see `Lanes`
+    varies: int = 0
+
+
+# LLVM name of a kept function that waits -> its meeting; see `blocks.meetings` about the numbers.
+meetings: dict[str, Meeting] = {}
 BARRIER, ONCE, LANES, ALL = range(4)
 
 
@@ -126,17 +137,16 @@ class KeptDispatcher(SimtDispatcher):
         """Enter how threads call the function together; have its code linked, too."""
         name, together = made.fndesc.llvm_func_name, self.together
         if together == ITSELF:
-            meetings[name] = ONCE, name
+            meetings[name] = Meeting(ONCE, name)
+        elif isinstance(together, Lanes):
+            how, args = LANES if together.masked else ALL, (types.intp,) * (len(args) + 2)
+            alike = "" if together.alike is None else _linked(together.alike, args, made)
+            called = _linked(together.of_all, args, made)
+            meetings[name] = Meeting(how, called, alike, together.varies)
+        elif isinstance(together, Barrier):
+            meetings[name] = Meeting(BARRIER, _linked(together.alone, args, made))
         elif together is not None:
-            how, other = ONCE, together
-            if isinstance(together, Barrier):
-                how, other = BARRIER, together.alone
-            elif isinstance(together, Lanes):
-                how, other = LANES if together.masked else ALL, together.of_all
-                args = (types.intp,) * (len(args) + 2)
-            called = other.compile_device(args)
-            made.library.add_linking_library(called.library)
-            meetings[name] = how, called.fndesc.llvm_func_name
+            meetings[name] = Meeting(ONCE, _linked(together, args, made))
 
     def _code(self, args: Any, digest: bytes) -> Code:
         machine, known = simt_target.target_context.codegen().magic_tuple(), extensions()
@@ -146,6 +156,13 @@ class KeptDispatcher(SimtDispatcher):
             return _merged(compile_function(self.py_func, args, **self.targetoptions), name)
 
         return store.get_or_build(name, build, _dump, pickle.loads, keep=known is not None)
+
+
+def _linked(function: Any, args: Any, made: Any) -> str:
+    """The LLVM name of a function, whose code is linked where `made` is."""
+    called = function.compile_device(args)
+    made.library.add_linking_library(called.library)
+    return str(called.fndesc.llvm_func_name)
 
 
 def kept(py_func: Any = None, **options: Any) -> Any:

@@ -287,7 +287,19 @@ def vote_of_block(masks, modes, predicates, results, n):
     return 0
 
 
-@kept(together=Lanes(vote_of_block))
+@kept
+def vote_alike(mask, mode, predicates, results, n):
+    for first in range(0, n, LANES):
+        bits, lanes = 0, min(LANES, n - first)
+        for lane in range(lanes):
+            bits |= (1 if word_at(predicates + 8 * (first + lane)) != 0 else 0) << lane
+        found = voted(mode, bits, (1 << lanes) - 1)
+        for t in range(first, first + lanes):
+            set_word(results + 8 * t, found)
+    return 0
+
+
+@kept(together=Lanes(vote_of_block, alike=vote_alike, varies=2))
 def vote(mask, mode, predicate):
     if gather(text_word("vote_sync"), VOTE, mask, predicate, mode):
         fiber = as_fiber(fiber_word())
@@ -346,7 +358,28 @@ def shuffle_of_block(masks, modes, values, arguments, results, n):
     return 0
 
 
-@kept(together=Lanes(shuffle_of_block))
+@device
+def shuffle_all(mode, values, argument, results, n):
+    for t in range(n):
+        lane = t & (LANES - 1)
+        source = source_lane(mode, lane, argument) - lane + t
+        set_word(results + 8 * t, word_at(values + 8 * (source if source < n else t)))
+
+
+@kept
+def shuffle_alike(mask, mode, values, argument, results, n):
+    if mode == 0:  # a loop for each mode
+        shuffle_all(0, values, argument, results, n)
+    elif mode == 1:
+        shuffle_all(1, values, argument, results, n)
+    elif mode == 2:
+        shuffle_all(2, values, argument, results, n)
+    else:
+        shuffle_all(3, values, argument, results, n)
+    return 0
+
+
+@kept(together=Lanes(shuffle_of_block, alike=shuffle_alike, varies=2))
 def shuffle(mask, mode, value, argument):
     if gather(text_word("shfl_sync"), SHUFFLE, mask, value, argument):
         fiber = as_fiber(fiber_word())
