@@ -23,6 +23,7 @@ from gpushmem.ops.row import ON_THE_HOST
 from gpushmem.ops.team import Team
 
 Array = np.ndarray[Any, Any]
+Copy = Callable[[Array, Array], object]
 
 
 def no_modules(backend: str) -> BackendUnavailable:
@@ -226,18 +227,18 @@ def unreachable(name: str, pe: int, my_pe: int) -> SymmetryError:
 # --- copies in host memory; `target` and `source` are the remote elements
 
 
-def copy_to(name: str, target: Array, src: Array) -> None:
-    """Copy all of `src` to the first elements of `target`."""
+def copy_to(name: str, target: Array, src: Array, copy: Copy = np.copyto) -> None:
+    """Copy all of `src` to the first elements of `target`, by `copy(dst, src)`."""
     check_copy(name, target, src, "target", target.size, src.size)
     check_contiguous(name, "src", src)
-    target[: src.size] = src.reshape(-1)
+    copy(target[: src.size], src.reshape(-1))
 
 
-def copy_from(name: str, dst: Array, source: Array) -> None:
-    """Copy the first elements of `source` to all of `dst`."""
+def copy_from(name: str, dst: Array, source: Array, copy: Copy = np.copyto) -> None:
+    """Copy the first elements of `source` to all of `dst`, by `copy(dst, src)`."""
     check_copy(name, dst, source, "source", source.size, dst.size)
     check_contiguous(name, "dst", dst)
-    dst.reshape(-1)[:] = source[: dst.size]
+    copy(dst.reshape(-1), source[: dst.size])
 
 
 def copy_strided(

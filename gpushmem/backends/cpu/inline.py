@@ -6,15 +6,23 @@ journal, by the effects of the row, with the line of the call.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numba import njit, types
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import atomics
-from gpushmem.backends.cpu.access import BAD_SIGNAL_OP, EMPTY, UNALIGNED, error_of
+from gpushmem.backends.cpu.access import (
+    BAD_SIGNAL_OP,
+    EMPTY,
+    UNALIGNED,
+    copy_or_stream,
+    error_of,
+)
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.nodes import Registered
 from gpushmem.backends.cpu.teams import Teams
@@ -33,6 +41,7 @@ from gpushmem.diagnosis.journal import Journal, Place
 from gpushmem.diagnosis.recording import written
 from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET, Op
 from gpushmem.ops.row import Effect
+from gpushmem.simt.base.native import c_function, full_fence
 
 if TYPE_CHECKING:
     from gpushmem.backends.cpu.weak.memory import WeakMemory
@@ -41,6 +50,20 @@ __all__ = ["Inline", "nbytes_of"]
 
 Array = np.ndarray[Any, Any]
 SIGNAL_OPS = {SIGNAL_SET: OPS["atomic_set"], SIGNAL_ADD: OPS["atomic_add"]}
+
+
+_stream = njit(copy_or_stream.py_func)
+
+
+def _copy_past_caches(target: int, source: int, nbytes: int) -> None:
+    _stream(target, source, nbytes, False)
+    full_fence()
+
+
+@cache
+def _past_caches() -> Callable[[int, int, int], None]:
+    code = c_function(types.void(*[types.intp] * 3), _copy_past_caches)
+    return code.callable(None, *[ctypes.c_int64] * 3)
 
 
 class Inline:
@@ -126,10 +149,17 @@ class Inline:
     # --- copies
 
     def _put(self, name: str, dst: Any, src: Any, pe: int) -> None:
-        copy_to(name, self._remote(name, dst, pe), np.asarray(src))
+        copy_to(name, self._remote(name, dst, pe), np.asarray(src), self._copy)
 
     def _get(self, dst: Any, src: Any, pe: int) -> None:
-        copy_from("get", dst, self._remote("get", src, pe))
+        copy_from("get", dst, self._remote("get", src, pe), self._copy)
+
+    def _copy(self, dst: Array, src: Array) -> None:
+        """Copy a vector; a large one as in kernels, past the caches."""
+        if 2 * src.nbytes < self._world.native["cached"][0] or not dst.flags.writeable:
+            np.copyto(dst, src)
+        else:
+            _past_caches()(address_of(dst), address_of(src), src.nbytes)
 
     def _iput(self, dst: Any, src: Any, pe: int, **counts: int) -> None:
         copy_strided("iput", self._remote("iput", dst, pe), np.asarray(src), **counts)

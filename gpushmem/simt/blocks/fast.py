@@ -101,7 +101,7 @@ class Fast(Apart):
         if cut.how == ONCE and self.analysis.is_block_call(cut.call):
             self.tell_index("0", "0", "0")
             call = cut.call
-            text = call.text.replace(callee_of(call), cut.together)
+            text = call.text.replace(callee_of(call), cut.meeting.called)
             meaning = {name: self.uniform(name) for name in call.uses if name != self.thread}
             self.tell_together(1)
             result = self.fresh("r")
@@ -129,7 +129,7 @@ class Fast(Apart):
         result = call.uses[0]
         if result not in self.analysis.per_lane:
             raise Unfit("the result of a call of all goes to memory that they share")
-        own = [cut.varies] if self.is_alike(cut) else range(len(cut.args))
+        own = [cut.meeting.varies] if self.is_alike(cut) else range(len(cut.args))
         areas = {k: f"{name}.{k}" for k in own}
         values = [value for _, value in cut.args if value.startswith("%")]
         self.load_uniform(values, set())
@@ -150,14 +150,14 @@ class Fast(Apart):
         words += [self.word_of(result), "%simt.threads"]
         given = ", ".join(f"i64 {word}" for word in words)
         hidden = ", ".join(call.text.split("(", 1)[1].split(", ")[1:3])
-        function = cut.alike if self.is_alike(cut) else cut.together
+        function = cut.meeting.alike if self.is_alike(cut) else cut.meeting.called
         self.put(f"{self.fresh('r')} = call i32 @{function}(ptr %simt.or, {hidden}, {given})")
 
     def is_alike(self, cut: Cut) -> bool:
         """Whether only one argument of a call differs from thread to thread."""
-        others = [value for k, (_, value) in enumerate(cut.args) if k != cut.varies]
+        others = [value for k, (_, value) in enumerate(cut.args) if k != cut.meeting.varies]
         plain = all(kind == "i64" for kind, _ in cut.args)
-        return bool(cut.alike) and plain and all(map(self.is_uniform, others))
+        return bool(cut.meeting.alike) and plain and all(map(self.is_uniform, others))
 
     def word_of(self, area: str) -> str:
         word = self.fresh("area")

@@ -142,7 +142,7 @@ class Lanes(Emitter):
         status, failed = self.fresh("status"), self.fresh("c")
         out, well = self.fresh("out"), self.fresh("well")
         self.prepare(cut.call)
-        text = cut.call.text.replace(f"@{callee_of(cut.call)}(", f"@{cut.together}(", 1)
+        text = cut.call.text.replace(f"@{callee_of(cut.call)}(", f"@{cut.meeting.called}(", 1)
         self.put(substituted(text, self.meaning | {cut.call.name: status}))
         self.put(f"{failed} = icmp ne i32 {status}, 0")
         self.put(f"br i1 {failed}, label {out}, label {well}")

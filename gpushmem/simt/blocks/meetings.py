@@ -23,9 +23,7 @@ class Cut:
 
     call: Inst
     how: int
-    together: str  # the function that is called once for all
-    alike: str  # ... if only one argument differs, see `kept.Lanes`
-    varies: int  # which
+    meeting: Meeting
     follows: str = ""  # the label of what comes next
     label: str = ""
     args: list[tuple[str, str]] = field(default_factory=list)  # types and values, of LANES
@@ -53,11 +51,11 @@ def cut_up(function: Function, meetings: dict[str, Meeting]) -> None:
             k += 1
             call = Block(suffixed(label, f".cut{k}"))
             rest = Block(suffixed(label, f".after{k}"))
-            how, *rest_of_it = meetings[name]
+            how = meetings[name].how
             args = _words(inst.text) if how in (LANES, ALL) else []
             if how in (LANES, ALL):
                 how = LANES if how == ALL or args[0][1] in FULL else EACH
-            call.cut = Cut(inst, how, *rest_of_it, rest.label, call.label, args)
+            call.cut = Cut(inst, how, meetings[name], rest.label, call.label, args)
             part.insts.append(_jump(call.label, part))
             call.insts = [inst, _jump(rest.label, call)]
             rest.follows, part.follows, call.follows = part.follows, [call.label], [rest.label]
