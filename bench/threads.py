@@ -5,8 +5,11 @@ that of the slowest to the fastest. And what the threads of one block of 256 do 
 lockstep and on fibers.
 """
 
+import dataclasses
+import importlib
+import sys
 import time
-from functools import partial
+from pathlib import Path
 
 import numpy as np
 from harness import best_of, report, row, seconds
@@ -16,6 +19,8 @@ import gpushmem as shmem
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.simt.run.kernel import Kernel
 
+sys.path.append(str(Path(__file__).parent / "kernels"))
+FAMILIES = "all_reduce", "all_reduce_norm", "jacobi", "gemm", "moe"
 THREADS = 1, 32, 128, 256
 SERIES, LONG = 7, 0.02  # series of calls for each number of threads, and seconds that each takes
 MEETINGS = 20_000
@@ -25,37 +30,22 @@ FULL = 0xFFFFFFFF
 # --- plans
 
 
-def all_reduce(nbytes, algorithm, threads):
-    from gpushmem.kernels import AllReduce
-
-    size = nbytes // 4
-    x = shmem.zeros(size, "float32")
-    return partial(AllReduce(size=size, dtype="float32", algorithm=algorithm, threads=threads), x)
-
-
-def all_reduce_norm(tokens, threads):
-    from gpushmem.kernels import AllReduceRMSNorm
-
-    plan = AllReduceRMSNorm(tokens=tokens, hidden=1024, dtype="float32", threads=threads)
-    x, residual, out = (shmem.zeros((tokens, 1024), "float32") for _ in range(3))
-    return partial(plan, x, residual, shmem.ones(1024, "float32"), out=out)
+def all_cases():
+    """The cases of the families in bench/kernels."""
+    for name in FAMILIES:
+        family = importlib.import_module(name)
+        for case in family.CASES:
+            yield family, case
 
 
-def jacobi(shape, threads):
-    from gpushmem.kernels import Jacobi
-
-    plan = Jacobi(shape=shape, dtype="float32", threads=threads)
-    return partial(plan, plan.scatter(np.zeros(shape, np.float32)), 20)
-
-
-def cases():
-    for algorithm in ("one_shot", "two_shot", "ring"):
-        for nbytes in (8, 16 << 10, 64 << 10, 1 << 20, 4 << 20):
-            yield f"all-reduce, {algorithm}, {nbytes} B", partial(all_reduce, nbytes, algorithm)
-    for tokens in (1, 64):
-        yield f"all-reduce and RMSNorm, {tokens} x 1024", partial(all_reduce_norm, tokens)
-    for shape in ((256, 256), (2048, 2048), (96, 96, 96)):
-        yield f"Jacobi, {shape}, 20 iterations", partial(jacobi, shape)
+def with_threads(family, case, threads):
+    """A plan's call, as if that were the backend's number of threads."""
+    usual = shmem.tuning
+    shmem.tuning = lambda: dataclasses.replace(usual(), threads=threads)
+    try:
+        return family.fused(case)[1]
+    finally:
+        shmem.tuning = usual
 
 
 def series(call, n):
@@ -68,10 +58,10 @@ def series(call, n):
 
 
 def body():
-    shmem.init()
     found = []
-    for what, make in cases():
-        calls = {threads: make(threads) for threads in THREADS}
+    for family, case in all_cases():
+        shmem.init(heap_size="1G")
+        calls = {threads: with_threads(family, case, threads) for threads in THREADS}
         once = max(series(call, 2) for call in calls.values())
         lengths = shmem.zeros(1, "int64")
         shmem.p(lengths, max(2, min(300, int(LONG / once))), 0)  # the same on all PEs: that of PE 0
@@ -81,8 +71,8 @@ def body():
         for _ in range(SERIES):
             for threads, call in calls.items():
                 best[threads] = min(best[threads], series(call, n))
-        found.append((what, best))
-    shmem.finalize()
+        found.append((f"{family.NAME.partition(':')[0]}, {family.label(case)}", best))
+        shmem.finalize()
     return found
 
 

@@ -32,6 +32,9 @@ PURE_CALLS = re.compile(
     r"maxnum|minimum|maximum|copysign|ctpop|ctlz|cttz|bswap|bitreverse|fshl|fshr|uadd|sadd|usub|"
     r"ssub|umul|smul|exp|log|pow|sin|cos|canonicalize|is\.fpclass|fptosi|fptoui)"
 )
+# They do nothing but to the memory that they are given.
+PLAIN_CALLS = "llvm.memset.", "llvm.memcpy.", "numba_attempt_nocopy_reshape"
+POINTERS = ("getelementptr", "bitcast", "ptrtoint", "inttoptr", "add")  # that make one of another
 MEMORY = ("load", "store", "call", "atomicrmw", "cmpxchg", "fence", "alloca")
 DIVISIONS = ("sdiv", "udiv", "srem", "urem")  # which trap, where they would not have been run
 MOST = 40  # instructions that compute a value again
@@ -97,13 +100,13 @@ class Analysis:
     # --- allocas
 
     def _roots(self) -> dict[str, str]:
-        """Pointer -> the alloca that it points into."""
+        """Pointer, perhaps as a number -> the alloca that it points into."""
         roots = {name: name for name in self.allocas}
         todo = list(self.allocas)
         while todo:
             name = todo.pop()
             for user in self.users.get(name, []):
-                derived = user.op in ("getelementptr", "bitcast") and user.uses[0] == name
+                derived = user.op in POINTERS and (user.op == "add" or user.uses[0] == name)
                 if derived and user.name and user.name not in roots:
                     roots[user.name] = roots[name]
                     todo.append(user.name)
@@ -160,7 +163,7 @@ class Analysis:
             return cut.how == ONCE and not any(a in self.varying for a in self.data_args(inst))
         if name == OWN:
             return False
-        if is_pure(inst) or name.startswith(("llvm.memset.", "llvm.memcpy.")):
+        if is_pure(inst) or name.startswith(PLAIN_CALLS):
             return not any(a in self.varying for a in inst.uses)
         return False
 
@@ -249,7 +252,10 @@ class Analysis:
 
     @cached_property
     def recipes(self) -> dict[str, list[Inst]]:
-        """For varying values that follow from a thread's index alone: how, in order."""
+        """For varying values that follow from a thread's index alone: how, in order.
+
+        And for pointers to what threads share while they are in step: one alone has its own.
+        """
         found: dict[str, list[Inst] | None] = {}
 
         def recipe(name: str) -> list[Inst] | None:
@@ -276,9 +282,21 @@ class Analysis:
                 found[name] = list(steps)
             return found[name]
 
-        return {
+        made = {
             name: steps for name in self.varying if name in self.defs and (steps := recipe(name))
         }
+        return made | {
+            name: self._pointer(name) for name in self.roots.keys() - self.allocas - self.varying
+        }
+
+    def _pointer(self, name: str) -> list[Inst]:
+        """How a pointer is made of an alloca's address."""
+        inst = self.defs[name]
+        steps: dict[Inst, None] = {}
+        for use in inst.uses:
+            if use in self.roots and use not in self.allocas:
+                steps |= dict.fromkeys(self._pointer(use))
+        return list(steps | {inst: None})
 
 
 def _stored(inst: Inst) -> str:

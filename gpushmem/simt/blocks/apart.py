@@ -114,14 +114,14 @@ class Apart(Threads):
             for name in sorted(self.analysis.allocas - self.analysis.per_lane)
         }
 
-        def copy(lane: str) -> None:
-            for name in names:
-                self.store_place(name, self.uniform(name), lane)
-            for name, (kind, value) in contents.items():
-                self.put(f"store {kind} {value}, ptr {self.address(name, lane)}")
-
-        if names or contents:
-            self.loops(Group(), codes=copy, seldom=True)
+        for name in names:
+            kind = self.analysis.defs[name].type
+            self.put(f"store {kind} {self.uniform(name)}, ptr {self.common(name)}")
+        for name, (kind, value) in contents.items():
+            self.put(f"store {kind} {value}, ptr {self.common(name)}")
+        self.put(
+            f"call void @llvm.memset.p0.i64(ptr {self.flags()}, i8 1, i64 %simt.threads, i1 false)"
+        )
         code = self.run_lanes(self.codes[stop], stop != EXIT and self.leads_to_barrier(stop))
         met, other = self.fresh("met"), self.fresh("c")
         self.put(f"{other} = icmp eq i64 {code}, {self.codes[stop]}")
@@ -139,7 +139,8 @@ class Apart(Threads):
         }  # fmt: skip
         return {
             n for n in names
-            if n in self.analysis.defs and self.is_uniform(n) and n not in self.analysis.allocas
+            if n in self.analysis.defs and self.is_uniform(n)
+            and n not in self.analysis.allocas and n not in self.analysis.recipes
         }  # fmt: skip
 
     def content(self, name: str) -> tuple[str, str]:

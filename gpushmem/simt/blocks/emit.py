@@ -7,11 +7,11 @@ import re
 from gpushmem.artifacts.shape import MAX_THREADS
 from gpushmem.simt.base.layout import BLOCK, EXITED, FIBER, THREAD, offset
 from gpushmem.simt.blocks.analysis import Analysis
-from gpushmem.simt.blocks.frame import Frame, size_of
+from gpushmem.simt.blocks.frame import LEAST, Frame, size_of
 from gpushmem.simt.blocks.meetings import BARRIER
 from gpushmem.simt.blocks.text import EXIT, Inst, callee_of, substituted
 
-__all__ = ["Emitter", "resume_codes"]
+__all__ = ["Emitter", "alloca_bytes", "resume_codes"]
 
 
 def resume_codes(analysis: Analysis) -> dict[str, int]:
@@ -84,8 +84,8 @@ class Emitter:
         self.start += [
             "  %simt.byz = mul nuw nsw i64 %simt.by, %simt.bz",
             "  %simt.threads = mul nuw nsw i64 %simt.byz, %simt.bx",
-            "  %simt.more = add nuw nsw i64 %simt.threads, 15",
-            "  %simt.pad = and i64 %simt.more, -16",
+            f"  %simt.more = add nuw nsw i64 %simt.threads, {LEAST - 1}",
+            f"  %simt.pad = and i64 %simt.more, -{LEAST}",
             f"  %simt.at.fiber = getelementptr i8, ptr {self.thread}, "
             f"i64 {offset(THREAD, 'fiber')}",
             "  %simt.fiber.64 = load i64, ptr %simt.at.fiber",
@@ -102,13 +102,26 @@ class Emitter:
 
     def place_of(self, name: str) -> str:
         """The address of the places of a value."""
+        inst = self.analysis.defs.get(name)
+        size = 8  # of an argument of a call of all
+        if inst is not None:
+            size = alloca_bytes(inst) if inst.op == "alloca" else size_of(inst.type)
+        return self.area(name, size)
+
+    def common(self, name: str) -> str:
+        """The address of the one place of what all threads have in common when they part."""
+        inst = self.analysis.defs[name]
+        size = alloca_bytes(inst) if inst.op == "alloca" else size_of(inst.type)
+        return self.area(f"{name}.common", -(-size // LEAST))
+
+    def flags(self) -> str:
+        """The address of a byte for each thread: whether it has yet to take what is in common."""
+        return self.area("%simt.flags", 1)
+
+    def area(self, name: str, size: int) -> str:
+        """The address of an area with so many bytes for each thread."""
         if name not in self.places:
-            inst = self.analysis.defs.get(name)
-            size = 8  # of an argument of a call of all
-            if inst is not None:
-                size = alloca_bytes(inst) if inst.op == "alloca" else size_of(inst.type)
-            at = self.frame.place(name, size)
-            k = len(self.places)
+            at, k = self.frame.place(name, size), len(self.places)
             self.start += [
                 f"  %simt.off{k} = mul nuw nsw i64 %simt.pad, {at}",
                 f"  %simt.place{k} = getelementptr inbounds i8, ptr {self.memory}, "

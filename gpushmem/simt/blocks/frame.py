@@ -9,7 +9,9 @@ import llvmlite.binding as llvm
 from gpushmem.simt.base.layout import CODE_BYTES
 from gpushmem.simt.compiler.target import Unfit, simt_target
 
-__all__ = ["Frame", "size_of"]
+__all__ = ["LEAST", "Frame", "size_of"]
+
+LEAST = 16
 
 
 @cache
@@ -25,8 +27,8 @@ def size_of(kind: str) -> int:
 class Frame:
     """Places, one after the other, behind the codes; each has an element for each thread.
 
-    A place begins at its offset times the number of threads, rounded up to 16: so all are
-    aligned.
+    A place begins at its offset times the number of threads, rounded up to a multiple of LEAST: so
+    all are aligned, and have room for as many elements.
     """
 
     def __init__(self) -> None:

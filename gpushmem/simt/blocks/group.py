@@ -73,8 +73,8 @@ class Nest:
 
     hint = ", " + SHORT
 
-    def __init__(self, to: Any, seldom: bool = False) -> None:
-        self.to = to
+    def __init__(self, to: Any, seldom: bool = False, only: tuple[str, str] | None = None) -> None:
+        self.to, self.only = to, only  # the first thread of a row that has a turn, and the end
         if seldom:
             self.hint = ", " + SELDOM
         self.x, self.y, self.z = (to.fresh(axis) for axis in "xyz")
@@ -114,14 +114,20 @@ class Nest:
         """Write the loop over the threads of a row."""
         to, head, before = self.to, self.to.fresh("head"), self.to.current
         self.head = head
-        to.put(f"br label {head}")
+        if self.only is None:
+            to.put(f"br label {head}")
+        else:
+            some = to.fresh("c")
+            to.put(f"{some} = icmp slt i64 {self.only[0]}, {self.only[1]}")
+            to.put(f"br i1 {some}, label {head}, label {self.row_latch}")
+        first = "0" if self.only is None else self.only[0]
         to.mark(head)
-        to.put(f"{self.x} = phi i64 [ 0, {before} ], [ {self.next}, {self.latch} ]")
+        to.put(f"{self.x} = phi i64 [ {first}, {before} ], [ {self.next}, {self.latch} ]")
         to.put(f"{self.lane} = add nuw nsw i64 {self.row}, {self.x}")
 
     def end_row(self) -> None:
         to = self.to
-        end = to.extents[0]
+        end = to.extents[0] if self.only is None else self.only[1]
         self.step(self.latch, self.x, self.next, end, self.head, self.row_latch, self.hint)
 
     def step(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from gpushmem.simt.base.layout import EXITED, PARKED, THREAD, offset
 from gpushmem.simt.blocks.analysis import Analysis
-from gpushmem.simt.blocks.emit import Emitter
+from gpushmem.simt.blocks.emit import Emitter, alloca_bytes
 from gpushmem.simt.blocks.text import EXIT, Block, Inst, callee_of, substituted, targets_of
 
 __all__ = ["Lanes"]
@@ -35,6 +35,7 @@ class Lanes(Emitter):
         at, code = self.fresh("at"), self.fresh("code")
         self.put(f"{at} = getelementptr inbounds i64, ptr {self.memory}, i64 %simt.lane")
         self.put(f"{code} = load i64, ptr {at}")
+        self.take_memory()
         starts = {label: c for label, c in self.codes.items() if label != EXIT}
         stubs = {label: self.fresh("go") for label in starts}
         self.put(
@@ -44,7 +45,7 @@ class Lanes(Emitter):
         for label in starts:
             self.label(stubs[label])
             for name in self.needed(label):
-                self.store(name, self.load_place(name, "%simt.lane"))
+                self.store(name, self.take(name))
             self.put(f"br label {self.inside(label)}")
         self.label("%simt.end")
         self.store_code("0", "%simt.lane")
@@ -52,6 +53,31 @@ class Lanes(Emitter):
         for block in self.function:
             self.block(block)
         return self.text("%simt.dispatch")
+
+    def take_memory(self) -> None:
+        """Take a copy of the memory that all threads had in common, if they have just parted."""
+        flag, first, own = self.fresh("flag"), self.fresh("first"), self.fresh("own")
+        at = self.fresh("at")
+        self.put(f"{at} = getelementptr inbounds i8, ptr {self.flags()}, i64 %simt.lane")
+        self.put(f"{flag} = load i8, ptr {at}")
+        self.put(f"%simt.parts = icmp ne i8 {flag}, 0")
+        self.put(f"br i1 %simt.parts, label {first}, label {own}")
+        self.label(first)
+        for name in sorted(self.analysis.allocas - self.analysis.per_lane):
+            kind, value = f"i{8 * alloca_bytes(self.analysis.defs[name])}", self.fresh("m")
+            self.put(f"{value} = load {kind}, ptr {self.common(name)}")
+            self.put(f"store {kind} {value}, ptr {self.address(name, '%simt.lane')}")
+        self.put(f"br label {own}")
+        self.label(own)
+
+    def take(self, name: str) -> str:
+        """A value as it was when the thread stopped, or when all had it in common."""
+        if name in self.analysis.varying:
+            return self.load_place(name, "%simt.lane")
+        at, value, own = self.fresh("at"), self.fresh("l"), self.address(name, "%simt.lane")
+        self.put(f"{at} = select i1 %simt.parts, ptr {self.common(name)}, ptr {own}")
+        self.put(f"{value} = load {self.analysis.defs[name].type}, ptr {at}")
+        return value
 
     def needed(self, label: str) -> list[str]:
         """What a thread needs that goes on there."""
@@ -66,6 +92,9 @@ class Lanes(Emitter):
 
     def leave(self, label: str, code: int) -> None:
         """Return, to go on at a label later."""
+        at = self.fresh("at")
+        self.put(f"{at} = getelementptr inbounds i8, ptr {self.flags()}, i64 %simt.lane")
+        self.put(f"store i8 0, ptr {at}")
         for name in self.needed(label):
             self.store_place(name, self.load(name), "%simt.lane")
         self.store_code(str(code), "%simt.lane")

@@ -8,6 +8,7 @@ from gpushmem.simt.base.layout import THREAD, offset
 from gpushmem.simt.blocks.emit import Emitter, renamed_phi, takes_thread
 from gpushmem.simt.blocks.errors import Errors
 from gpushmem.simt.blocks.group import Group, Nest, Node
+from gpushmem.simt.blocks.guard import guarded
 from gpushmem.simt.blocks.text import EXIT, Block, Inst, substituted, targets_of
 
 __all__ = ["Threads"]
@@ -79,7 +80,8 @@ class Threads(Emitter):
         own = {i.name for i in [*insts, *errors.insts] if i.name}
         used += [n for i in errors.insts for n in i.uses]
         self.load_uniform(used, own)
-        nest = Nest(self, seldom)
+        only = guarded(self, group) if decider is None and codes is None else None
+        nest = Nest(self, seldom, only)
         nest.begin()
         lane = nest.lane
         meaning = self.meaning_of(used, own, (lane, nest.x, nest.y, nest.z))

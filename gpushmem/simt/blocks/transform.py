@@ -16,6 +16,7 @@ from gpushmem.simt.blocks.frame import Frame
 from gpushmem.simt.blocks.group import with_hints
 from gpushmem.simt.blocks.lanes import Lanes
 from gpushmem.simt.blocks.meetings import BARRIER, EACH, LANES, cut_up
+from gpushmem.simt.blocks.sink import sink
 from gpushmem.simt.blocks.text import EXIT, callee_of, substituted
 from gpushmem.simt.compiler.kept import Meeting, kept_names, meetings
 from gpushmem.simt.compiler.primitives import PAUSE
@@ -53,6 +54,7 @@ def in_lockstep(body: Any, name: str) -> Lockstep:
     calls = {callee_of(i) for block in function for i in block.insts if i.op == "call"}
     if calls & (waiting - mets.keys()) or PAUSE in calls:
         raise Unfit("it waits in code that is not one function with it")
+    sink(function)
     cut_up(function, mets)
     _forget_statuses(function)
     analysis = Analysis(function)
@@ -206,6 +208,14 @@ def _with(body: Any, name: str, texts: list[str]) -> Any:
     start = re.search(rf'^define [^\n]*@"?{re.escape(name)}"?\(', text, re.MULTILINE)
     assert start is not None
     end = text.index("\n}\n", start.start()) + 3
-    needed = "" if "@llvm.assume(" in text else "declare void @llvm.assume(i1)\n"
+    needed = "".join(f"declare {each}\n" for each in DECLARED if f"@{_name(each)}(" not in text)
     whole = text[: start.start()] + "\n".join(texts) + needed + text[end:]
     return llvm.parse_assembly(with_hints(whole), body._context)
+
+
+# What the functions that are written here call.
+DECLARED = "void @llvm.assume(i1)", "void @llvm.memset.p0.i64(ptr, i8, i64, i1)"
+
+
+def _name(declared: str) -> str:
+    return declared.split("@", 1)[1].split("(", 1)[0]

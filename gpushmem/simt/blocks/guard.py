@@ -1,0 +1,108 @@
+"""`if t < n:` and `if t == 0:` of a thread's index: only those threads need a turn of the loop."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gpushmem.simt.blocks.analysis import is_pure
+from gpushmem.simt.blocks.group import Group, Node
+from gpushmem.simt.blocks.text import EXIT, Inst, targets_of
+
+__all__ = ["guarded"]
+
+_icmp = re.compile(r" = icmp (?:samesign )?(\w+) (i32|i64) ([^,\s]+), (\S+)$")
+_branch = re.compile(r"br i1 (%\S+), label (\S+), label (\S+)$")
+SWAPPED = {"slt": "sgt", "sgt": "slt", "sle": "sge", "sge": "sle"}
+SWAPPED |= {"u" + k[1:]: "u" + v[1:] for k, v in SWAPPED.items()} | {"eq": "eq", "ne": "ne"}
+NEGATED = {"slt": "sge", "sge": "slt", "sgt": "sle", "sle": "sgt"}
+NEGATED |= {"u" + k[1:]: "u" + v[1:] for k, v in NEGATED.items()} | {"eq": "ne", "ne": "eq"}
+
+
+def guarded(to: Any, group: Group) -> tuple[str, str] | None:
+    """The first thread of a row that has something to do in a group, and the end; or None: all.
+
+    Writes code that computes them.
+    """
+    if len(group.nodes) != 1 or group.assigns:
+        return None
+    condition = _condition(to, group.nodes[0])
+    return None if condition is None else _bounds(to, *condition)
+
+
+def _condition(to: Any, node: Node) -> tuple[str, str, str] | None:
+    """Predicate, type and other operand, if a node does nothing but where they hold for x."""
+    if node.end is None or (node.stop != EXIT and to.blocks[node.stop].phis):
+        return None
+    members = {id(inst) for inst in [*node.insts, node.end]}
+    members |= {id(i) for label in node.region for i in to.blocks[label].insts}
+    for inst in node.insts:
+        lasts = inst.name not in to.analysis.recipes and any(
+            id(user) not in members for user in to.users(inst)
+        )
+        if not is_pure(inst) or lasts:
+            return None
+    found = _branch.match(node.end.text)
+    if found is None or found[1] not in to.analysis.defs:
+        return None
+    compared = _icmp.search(to.analysis.defs[found[1]].text)
+    ways = [target == node.stop for target in targets_of(node.end)]
+    if compared is None or ways not in ([False, True], [True, False]):
+        return None
+    predicate, kind, left, right = compared.groups()
+    if _is_x(to, right):
+        predicate, left, right = SWAPPED[predicate], right, left
+    if not _is_x(to, left) or not to.is_uniform(right):
+        return None
+    if ways[0]:
+        predicate = NEGATED[predicate]
+    return None if predicate == "ne" else (predicate, kind, right)
+
+
+def _is_x(to: Any, name: str) -> bool:
+    """Whether a value is the thread's index on the first axis."""
+    inst: Inst | None = to.analysis.defs.get(name)
+    if inst is not None and inst.op in ("zext", "sext"):
+        name = inst.uses[0]
+    return bool(to.analysis.lane_loads.get(name) == 0)
+
+
+def _bounds(to: Any, predicate: str, kind: str, value: str) -> tuple[str, str]:
+    bx, signed = to.extents[0], predicate[0] != "u"
+    limit = to.operand(value)
+    if kind == "i32":
+        wide = to.fresh("wide")
+        to.put(f"{wide} = {'sext' if signed else 'zext'} i32 {limit} to i64")
+        limit = wide
+    if predicate == "eq":
+        inside, after = to.fresh("c"), to.fresh("n")
+        to.put(f"{inside} = icmp ult i64 {limit}, {bx}")
+        to.put(f"{after} = add i64 {limit}, 1")
+        return limit, _select(to, inside, after, limit)
+    if predicate in ("sle", "ule", "sgt", "ugt"):  # one more, if there is no overflow
+        more, last = to.fresh("n"), to.fresh("n")
+        to.put(f"{last} = sub nsw i64 {bx}, 1")
+        limit = _clamped(to, limit, "-1" if signed else "0", last, signed)
+        to.put(f"{more} = add nsw i64 {limit}, 1")
+        limit = more
+    else:
+        limit = _clamped(to, limit, "0", bx, signed)
+    return ("0", limit) if predicate[1] == "l" else (limit, bx)
+
+
+def _clamped(to: Any, value: str, least: str, most: str, signed: bool) -> str:
+    """`value`, but at least and at most these; an unsigned one is not less than 0."""
+    high = to.fresh("c")
+    to.put(f"{high} = icmp {'sgt' if signed else 'ugt'} i64 {value}, {most}")
+    value = _select(to, high, most, value)
+    if signed:
+        low = to.fresh("c")
+        to.put(f"{low} = icmp slt i64 {value}, {least}")
+        value = _select(to, low, least, value)
+    return value
+
+
+def _select(to: Any, condition: str, first: str, second: str) -> str:
+    chosen = to.fresh("n")
+    to.put(f"{chosen} = select i1 {condition}, i64 {first}, i64 {second}")
+    return str(chosen)
