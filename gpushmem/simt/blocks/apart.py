@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gpushmem.simt.base.layout import LAUNCH, THREAD, offset
 from gpushmem.simt.blocks.analysis import is_pure
-from gpushmem.simt.blocks.emit import alloca_bytes
 from gpushmem.simt.blocks.errors import Errors
 from gpushmem.simt.blocks.group import Group
 from gpushmem.simt.blocks.meetings import BARRIER
@@ -109,16 +108,12 @@ class Apart(Threads):
         names = sorted(set().union(*(self.alive_uniform(label) for label in reached)))
         for name in names:
             self.uniform(name)
-        contents = {
-            name: self.content(name)
-            for name in sorted(self.analysis.allocas - self.analysis.per_lane)
-        }
 
         for name in names:
             kind = self.analysis.defs[name].type
             self.put(f"store {kind} {self.uniform(name)}, ptr {self.common(name)}")
-        for name, (kind, value) in contents.items():
-            self.put(f"store {kind} {value}, ptr {self.common(name)}")
+        for name in self.shared_memory():
+            self.copy_content(name, name, self.common(name))
         self.put(
             f"call void @llvm.memset.p0.i64(ptr {self.flags()}, i8 1, i64 %simt.threads, i1 false)"
         )
@@ -142,16 +137,6 @@ class Apart(Threads):
             if n in self.analysis.defs and self.is_uniform(n)
             and n not in self.analysis.allocas and n not in self.analysis.recipes
         }  # fmt: skip
-
-    def content(self, name: str) -> tuple[str, str]:
-        """What is in memory that the block's threads share while they are in step."""
-        kind = self.kind_of_content(name)
-        value = self.fresh("m")
-        self.put(f"{value} = load {kind}, ptr {name}")
-        return kind, value
-
-    def kind_of_content(self, name: str) -> str:
-        return f"i{8 * alloca_bytes(self.analysis.defs[name])}"
 
     def leads_to_barrier(self, label: str) -> bool:
         """Whether threads do nothing from there to a barrier that others could wait for."""
@@ -228,11 +213,8 @@ class Apart(Threads):
         for name in names:
             kind = self.analysis.defs[name].type
             self.put(f"store {kind} {first[name]}, ptr {self.home(name)}")
-        for name in sorted(self.analysis.allocas - self.analysis.per_lane):
-            kind, at = self.kind_of_content(name), self.address(name, "0")
-            value = self.fresh("m")
-            self.put(f"{value} = load {kind}, ptr {at}")
-            self.put(f"store {kind} {value}, ptr {name}")
+        for name in self.shared_memory():
+            self.copy_content(name, self.address(name, "0"), name)
         self.put(f"br label {self.name_of(label)}")
         self.mark(again)
         code = self.run_lanes(-1)

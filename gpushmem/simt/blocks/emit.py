@@ -151,6 +151,16 @@ class Emitter:
         self.put(f"{at} = getelementptr inbounds i64, ptr {self.memory}, i64 {lane}")
         self.put(f"store i64 {code}, ptr {at}")
 
+    def shared_memory(self) -> list[str]:
+        """The memory that the block's threads share while they are in step."""
+        return sorted(self.analysis.allocas - self.analysis.per_lane)
+
+    def copy_content(self, name: str, source: str, target: str) -> None:
+        """Copy what is in such memory; a thread's own may be anywhere, so nothing is aligned."""
+        kind, value = f"i{8 * alloca_bytes(self.analysis.defs[name])}", self.fresh("m")
+        self.put(f"{value} = load {kind}, ptr {source}, align 1")
+        self.put(f"store {kind} {value}, ptr {target}, align 1")
+
     # --- instructions
 
     def rename(self, inst: Inst, meaning: dict[str, str]) -> str:

@@ -40,13 +40,13 @@ def _condition(to: Any, node: Node) -> tuple[str, str, str] | None:
         lasts = inst.name not in to.analysis.recipes and any(
             id(user) not in members for user in to.users(inst)
         )
-        if not is_pure(inst) or lasts:
+        if lasts or not (is_pure(inst) or inst.name in to.analysis.lane_loads):
             return None
     found = _branch.match(node.end.text)
     if found is None or found[1] not in to.analysis.defs:
         return None
     compared = _icmp.search(to.analysis.defs[found[1]].text)
-    ways = [target == node.stop for target in targets_of(node.end)]
+    ways = [_skips(to, node, target) for target in targets_of(node.end)]
     if compared is None or ways not in ([False, True], [True, False]):
         return None
     predicate, kind, left, right = compared.groups()
@@ -57,6 +57,14 @@ def _condition(to: Any, node: Node) -> tuple[str, str, str] | None:
     if ways[0]:
         predicate = NEGATED[predicate]
     return None if predicate == "ne" else (predicate, kind, right)
+
+
+def _skips(to: Any, node: Node, target: str) -> bool:
+    """Whether nothing is done on the way from there to where the region ends."""
+    if target == node.stop:
+        return True
+    block = to.blocks[target]
+    return target in node.region and len(block.insts) == 1 and block.follows == [node.stop]
 
 
 def _is_x(to: Any, name: str) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from gpushmem.simt.base.layout import EXITED, PARKED, THREAD, offset
 from gpushmem.simt.blocks.analysis import Analysis
-from gpushmem.simt.blocks.emit import Emitter, alloca_bytes
+from gpushmem.simt.blocks.emit import Emitter
 from gpushmem.simt.blocks.text import EXIT, Block, Inst, callee_of, substituted, targets_of
 
 __all__ = ["Lanes"]
@@ -63,10 +63,8 @@ class Lanes(Emitter):
         self.put(f"%simt.parts = icmp ne i8 {flag}, 0")
         self.put(f"br i1 %simt.parts, label {first}, label {own}")
         self.label(first)
-        for name in sorted(self.analysis.allocas - self.analysis.per_lane):
-            kind, value = f"i{8 * alloca_bytes(self.analysis.defs[name])}", self.fresh("m")
-            self.put(f"{value} = load {kind}, ptr {self.common(name)}")
-            self.put(f"store {kind} {value}, ptr {self.address(name, '%simt.lane')}")
+        for name in self.shared_memory():
+            self.copy_content(name, self.common(name), self.address(name, "%simt.lane"))
         self.put(f"br label {own}")
         self.label(own)
 
