@@ -330,3 +330,129 @@ def test_a_report_lists_all_threads_of_a_wait_of_all():
     )  # fmt: skip
     assert {w.thread[:2] for w in found} == {(x, y) for x in range(8) for y in range(4)}
     assert {w.what for w in found} == {"a loop that reads memory"}
+
+
+@pytest.mark.parametrize("block", [33, 128, (40, 3), (8, 4, 2)], ids=str)
+def test_some_threads_have_something_to_do(block):
+    """Conditions on the first index, of all kinds, with bounds that are in the block and not."""
+
+    def choose(bounds, out):
+        x, t = cuda.threadIdx.x, index()
+        for k in range(bounds.size):
+            n = bounds[k]
+            cuda.syncthreads()
+            if x < n:
+                out[t] += 1
+            cuda.syncthreads()
+            if x >= n:
+                out[t] += 10
+            cuda.syncthreads()
+            if x == n:
+                out[t] += 100
+            cuda.syncthreads()
+            if x != n:
+                out[t] += 1000
+            cuda.syncthreads()
+            if n < x:
+                out[t] += 10_000
+            cuda.syncthreads()
+            if x > n // 2:
+                out[t] += 100_000
+                if x <= n:
+                    out[t] += 1_000_000
+            meet_in_a_function(out, t)
+
+    bounds = np.array([0, 1, 5, 8, 32, 33, 34, 127, 128, 129, 2**40, -1, -7, -(2**40), 2**63 - 1])
+    for kind in (np.int64, np.int32):
+        fit = bounds[np.abs(bounds) < 2**31] if kind is np.int32 else bounds
+        both(choose, 1, block, fit.astype(kind), np.zeros(flat(block), np.int64))
+
+
+@pytest.mark.parametrize("threads", [3, 32, 128, 200])
+def test_loops_dealt_out_to_the_threads_with_branches_inside(threads):
+    """Their range loops come from LLVM in other forms."""
+
+    def relax(x, out, wide, times):
+        t, n = cuda.threadIdx.x, cuda.blockDim.x
+        for r in range(times):
+            for i in range(1 + t, x.size - 1, n):
+                total = x[i - 1] + x[i + 1]
+                if wide > 1:
+                    total += 3 * x[i]
+                if i % 3 == 0:
+                    total -= r
+                out[i] = total
+            cuda.syncthreads()
+            for i in range(t, x.size, n):
+                x[i] = out[i] % 1000
+            meet_in_a_function(out, t % x.size)
+
+    def numpys(x, wide, times):
+        x, out = x.copy(), np.zeros_like(x)
+        i = np.arange(1, x.size - 1)
+        for r in range(times):
+            out[1:-1] = x[:-2] + x[2:] + (3 * x[1:-1] if wide > 1 else 0) - r * (i % 3 == 0)
+            x = out % 1000
+        return x
+
+    for size in (2, 3, threads, threads + 2, 5 * threads + 7):
+        for wide in (1, 2):
+            x = np.random.default_rng(size).integers(0, 99, size)
+            found = x.copy()
+            launch(relax, 1, threads, found, np.zeros_like(x), wide, 7)
+            np.testing.assert_array_equal(found, numpys(x, wide, 7))
+
+
+def test_an_index_error_in_a_loop_that_is_one_names_the_thread():
+    def beyond(x, out):
+        for i in range(cuda.threadIdx.x, 100, cuda.blockDim.x):
+            out[i] = x[i]
+        meet_in_a_function(out, cuda.threadIdx.x)
+
+    with pytest.raises(KernelError, match=r"thread \(2, 0, 0\)"):  # element 70
+        launch(beyond, 1, 34, np.zeros(70), np.zeros(100), debug=True, opt=False)
+
+
+def test_reshapes_and_tuples_are_the_same_for_all_threads():
+    """Their memory has many words, of which threads that part take copies, aligned or not."""
+
+    def shapes(x, flags, out):
+        t, n = cuda.threadIdx.x, cuda.blockDim.x
+        flat_x = x.reshape(x.shape[0] * x.shape[1] * x.shape[2])
+        cube = flat_x.reshape((x.shape[2], x.shape[0], x.shape[1]))
+        for k in range(1, 6):
+            if t % 3 == k % 3:
+                cuda.atomic.add(flags, 0, 1)
+                while cuda.atomic.add(flags, 0, 0) < k * ((n + 2) // 3):
+                    pass
+                out[t] += cube.reshape(cube.size)[t % cube.size] + cube.shape[k % 3]
+            for i in range(t, flat_x.size, n):
+                out[i % n] += flat_x[i] * cube.shape[k % 3]
+            cuda.syncthreads()
+
+    for threads in (3, 33, 90):
+        x = np.arange(4 * 5 * 6).reshape(4, 5, 6)
+        out = np.zeros(threads, np.int64)
+        both(shapes, 1, threads, x, np.zeros(1, np.int64), out)
+        assert out.any()
+
+
+def test_what_all_have_in_common_goes_with_each_thread():
+    """Some stop where all meet, and go on alone later; those have what all had in common, too."""
+
+    def pass_on(flags, given, out):
+        t, total = cuda.threadIdx.x, 0
+        a, b, c, d = given[0], given[1] * 2, given[2] + given[3], given[4]
+        for k in range(given.size):
+            a, b, c, d = b + given[k], c, d - a, a
+            if t == k:
+                while cuda.atomic.add(flags, 0, 0) < k:
+                    pass
+                total += a * b
+            cuda.atomic.max(flags, 0, k + 1 if t == k + 1 or k == given.size - 1 else 0)
+            total += c * t - d
+        cuda.syncthreads()
+        out[t] = total + a - b + c - d
+
+    given = np.arange(3, 12)
+    both(pass_on, 1, 40, np.zeros(1, np.int64), given, np.zeros(40, np.int64))

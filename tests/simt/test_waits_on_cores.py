@@ -235,3 +235,25 @@ def test_random_launches_one_after_the_other():
         thread.join(120)
     assert not wrong
     assert not any(thread.is_alive() for thread in threads)
+
+
+@ways
+def test_a_lock_goes_from_block_to_block(lockstep):
+    """All threads of a block wait for it in step, until one has it and the others do not."""
+
+    def count(lock, total):
+        for _ in range(3):
+            while cuda.atomic.cas(lock, 0, 0, 1) != 0:
+                pass
+            seen = total[0]
+            cuda.threadfence()
+            total[0] = seen + 1
+            cuda.threadfence()
+            cuda.atomic.exch(lock, 0, 0)
+            cuda.cg.this_grid().sync()
+
+    for blocks, threads in ((3, 32), (5, 7)):
+        for _ in range(5):
+            total = np.zeros(1, np.int64)
+            run(count, blocks, threads, np.zeros(1, np.int32), total, lockstep=lockstep)
+            assert total[0] == 3 * blocks * threads

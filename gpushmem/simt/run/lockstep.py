@@ -124,6 +124,7 @@ def fall_apart(thread_address: int, stop: int, frame: int, barrier: int) -> int:
     launch, block = as_launch(thread.launch), as_block(as_fiber(thread.fiber).block)
     n = launch.bdim[0] * launch.bdim[1] * launch.bdim[2]
     block.stop, block.barrier = stop, barrier
+    as_launch(as_fiber(thread.fiber).launch).progress += 1  # they may have polled before, in step
     code = -1
     while code < 0 and launch.failed == 0:
         if run_all(thread_address, n):
