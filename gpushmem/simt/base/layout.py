@@ -182,7 +182,7 @@ LAUNCH = _struct(
     ("lock", "i8"),  # of what follows
     ("open", "i8"),  # whether another core may join
     ("joined", "i8"),  # other cores that run blocks of it now
-    ("helped", "i8"),  # how many have joined since it began
+    ("helped", "i8"),  # how many there have been at a time
     ("wants", "i8"),  # LAUNCH of a core that has no block; 0: none
     ("total", "i8"),  # blocks that are resident
     ("next_block", "i8"),

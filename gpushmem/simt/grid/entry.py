@@ -514,8 +514,6 @@ class _Lockstep(_Fibers):
         fnty = ir.FunctionType(ir.VoidType(), [i8p])
         main = ir.Function(self.module, fnty, f"{self.function.name}.{what}")
         main.linkage = "internal"
-        if what == "lane":  # all of the kernel once more, of which little runs
-            main.attributes.add("optsize")
         builder = ir.IRBuilder(main.append_basic_block("entry"))
         (thread,) = main.args
         launch, fiber_ = (

@@ -72,6 +72,7 @@ def take_given(launch_address: int) -> bool:
     store_release(launch_address + GIVEN, 0)
     while address != 0:
         following = as_fiber(address).next
+        as_block(as_fiber(address).block).counted = 0  # that was a turn of another ring
         put_in_ring(launch_address, address)
         address = following
     return True
@@ -154,7 +155,7 @@ def join(root_address: int) -> bool:
     joins = root.open != 0 and root.failed == 0 and some
     if joins:
         root.joined += 1
-        root.helped += 1
+        root.helped = max(root.helped, root.joined)
     unlock(root_address + LOCK)
     return joins
 
