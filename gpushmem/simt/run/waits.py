@@ -48,7 +48,14 @@ def _on_fibers() -> list[Run]:
 
 def waits() -> list[Wait]:
     """The waiting threads of all launches of this process."""
-    return [wait for launch in _on_fibers() for wait in _of(launch)]
+    found: dict[int, list[Wait]] = {}
+    for launch in _on_fibers():
+        if launch.root in found:  # another core runs some of its blocks
+            both = [*found[launch.root], *_of(launch)]
+            found[launch.root] = sorted(both, key=lambda wait: wait.block[::-1])
+        else:
+            found[launch.root] = list(_of(launch))
+    return [wait for of_launch in found.values() for wait in of_launch]
 
 
 def unstarted() -> list[tuple[str, int, int]]:
