@@ -8,6 +8,7 @@ a finalizer may run on top of a wait: a parked thread is *at rest* if none does.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -17,7 +18,16 @@ from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["TURN", "Parked", "all_at_rest", "help_others", "hosts", "moves", "parked"]
+__all__ = [
+    "TURN",
+    "Parked",
+    "all_at_rest",
+    "block_signals",
+    "help_others",
+    "hosts",
+    "moves",
+    "parked",
+]
 
 TURN = 0.02  # seconds between two looks at signals
 
@@ -107,6 +117,11 @@ _helpers: set[int] = set()  # threads that only act for others, which wait for t
 def help_others() -> None:
     """Declare that the calling thread only acts for another one, which waits for it."""
     _helpers.add(threading.get_ident())
+
+
+def block_signals() -> None:
+    """Leave signals to the main thread: a handler must not run on a fiber's small stack."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
 
 
 def hosts() -> list[tuple[int, Parked]]:

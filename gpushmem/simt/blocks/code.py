@@ -60,6 +60,15 @@ class Function:
                 block.follows = [EXIT]
         return self.blocks.keys() - good
 
+    def rename(self, meaning: dict[str, str]) -> None:
+        """Let other values, or numbers, stand for these wherever they are used."""
+        for block in self:
+            for inst in block.insts:
+                if any(name in meaning for name in inst.uses):
+                    inst.text = substituted(inst.text, meaning)
+                    names = (meaning.get(name, name) for name in inst.uses)
+                    inst.uses = [n for n in dict.fromkeys(names) if n.startswith("%")]
+
     def __iter__(self) -> Iterator[Block]:
         return iter(self.blocks.values())
 

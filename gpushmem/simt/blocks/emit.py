@@ -37,6 +37,7 @@ class Emitter:
         self.lines: list[str] = []
         self.start: list[str] = []  # of the function
         self.places: dict[str, str] = {}  # value -> the address of its place
+        self.homes: dict[str, str] = {}  # ... -> the variable that has it, for the optimiser
         self.count = 0
         (self.memory, _), (self.thread, _), *_ = self.function.args
         self.suffix = suffix
@@ -97,6 +98,13 @@ class Emitter:
             f"i64 {offset(FIBER, 'together')}",
             f"  %simt.stop = getelementptr i8, ptr %simt.block, i64 {offset(BLOCK, 'stop')}",
         ]
+
+    def home(self, name: str) -> str:
+        """The variable that a value is kept in."""
+        if name not in self.homes:
+            self.homes[name] = f"%simt.home{len(self.homes)}"
+            self.start.append(f"  {self.homes[name]} = alloca {self.analysis.defs[name].type}")
+        return self.homes[name]
 
     # --- places of each thread
 

@@ -27,7 +27,6 @@ class Fast(Apart):
     def make(self) -> str:
         self.count_threads()
         self.start += [f"  %simt.{name} = alloca i64" for name in ("or", "and")]
-        self.homes: dict[str, str] = {}
         self.names: dict[str, str] = {}
         self.written: set[str] = set()
         self.todo = [self.function.entry]

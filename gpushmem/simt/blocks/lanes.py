@@ -22,7 +22,6 @@ class Lanes(Emitter):
     def make(self) -> str:
         self.count_threads()
         self._index()
-        self.variables: dict[str, str] = {}
         analysis: Analysis = self.analysis
         self.stops = {
             label for label in
@@ -98,19 +97,13 @@ class Lanes(Emitter):
         self.store_code(str(code), "%simt.lane")
         self.put("ret i32 0")
 
-    def variable(self, name: str) -> str:
-        if name not in self.variables:
-            self.variables[name] = f"%simt.v{len(self.variables)}"
-            self.start.append(f"  {self.variables[name]} = alloca {self.analysis.defs[name].type}")
-        return self.variables[name]
-
     def load(self, name: str) -> str:
         value = self.fresh("l")
-        self.put(f"{value} = load {self.analysis.defs[name].type}, ptr {self.variable(name)}")
+        self.put(f"{value} = load {self.analysis.defs[name].type}, ptr {self.home(name)}")
         return value
 
     def store(self, name: str, value: str) -> None:
-        self.put(f"store {self.analysis.defs[name].type} {value}, ptr {self.variable(name)}")
+        self.put(f"store {self.analysis.defs[name].type} {value}, ptr {self.home(name)}")
 
     def inside(self, label: str) -> str:
         """Where a block's code begins, behind the question whether the thread stops there."""

@@ -11,7 +11,7 @@ import re
 
 from gpushmem.simt.blocks.analysis import is_pure
 from gpushmem.simt.blocks.code import Function
-from gpushmem.simt.blocks.text import NAMES, Block, Inst, substituted, targets_of
+from gpushmem.simt.blocks.text import Block, Inst, targets_of
 
 __all__ = ["sink"]
 
@@ -37,8 +37,7 @@ def sink(function: Function) -> None:
         moved = _movable(chosen, users, behind)
         if moved:
             _move(moved, block, function.blocks[found[2]], meaning, found[1])
-    if meaning:
-        _rename(function, meaning)
+    function.rename(meaning)
 
 
 def _chosen(block: Block, condition: str) -> list[Inst]:
@@ -109,12 +108,3 @@ def _known(inst: Inst, condition: str) -> str | None:
     if number:
         return "-1" if number[1] == "sext" else "1"
     return None
-
-
-def _rename(function: Function, meaning: dict[str, str]) -> None:
-    for block in function:
-        for inst in block.insts:
-            if any(name in meaning for name in inst.uses):
-                inst.text = substituted(inst.text, meaning)
-                names = [meaning.get(name, name) for name in inst.uses]
-                inst.uses = [n for n in dict.fromkeys(names) if NAMES.fullmatch(n)]

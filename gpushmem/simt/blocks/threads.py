@@ -17,8 +17,7 @@ __all__ = ["Threads"]
 class Threads(Emitter):
     """Writes groups, and has the values that they use at hand."""
 
-    homes: dict[str, str]  # uniform value -> where it is kept
-    here: dict[str, str]  # ... -> its name, where it has been loaded
+    here: dict[str, str]  # uniform value -> its name, where it has been loaded from its home
     current: str  # the label of the block that is being written
 
     # --- labels and values
@@ -29,13 +28,6 @@ class Threads(Emitter):
 
     def is_uniform(self, name: str) -> bool:
         return name not in self.analysis.varying
-
-    def home(self, name: str) -> str:
-        """Where a uniform value is kept."""
-        if name not in self.homes:
-            self.homes[name] = f"%simt.home{len(self.homes)}"
-            self.start.append(f"  {self.homes[name]} = alloca {self.analysis.defs[name].type}")
-        return self.homes[name]
 
     def uniform(self, name: str) -> str:
         """A uniform value, loaded here if it is not at hand."""

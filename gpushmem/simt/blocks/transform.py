@@ -17,7 +17,7 @@ from gpushmem.simt.blocks.group import with_hints
 from gpushmem.simt.blocks.lanes import Lanes
 from gpushmem.simt.blocks.meetings import BARRIER, EACH, LANES, cut_up
 from gpushmem.simt.blocks.sink import sink
-from gpushmem.simt.blocks.text import EXIT, callee_of, substituted
+from gpushmem.simt.blocks.text import EXIT, callee_of
 from gpushmem.simt.compiler.kept import Meeting, kept_names, meetings
 from gpushmem.simt.compiler.primitives import PAUSE
 from gpushmem.simt.compiler.target import Unfit
@@ -168,12 +168,8 @@ def _is_small(function: Any) -> bool:
 
 def _forget_statuses(function: Function) -> None:
     """Barriers of threads in step do not fail: their status is 0."""
-    gone = {b.cut.call.name: "0" for b in function if b.cut is not None and b.cut.how == BARRIER}
-    for block in function:
-        for inst in block.insts:
-            if any(name in gone for name in inst.uses):
-                inst.text = substituted(inst.text, gone)
-                inst.uses = [name for name in inst.uses if name not in gone]
+    cuts = [b.cut for b in function if b.cut is not None]
+    function.rename({cut.call.name or "": "0" for cut in cuts if cut.how == BARRIER})
 
 
 def _sites(analysis: Analysis, codes: dict[str, int], name: str) -> str:

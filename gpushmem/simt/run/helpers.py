@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -32,7 +31,7 @@ from gpushmem.simt.base.native import (
     store_release,
     usleep,
 )
-from gpushmem.simt.base.parking import Parked
+from gpushmem.simt.base.parking import Parked, block_signals
 from gpushmem.simt.run import cores
 from gpushmem.simt.run.exchange import join, leave
 from gpushmem.simt.run.queue import (
@@ -143,7 +142,7 @@ def start(place: Callable[[np.ndarray[Any, Any]], Any]) -> None:
 
 
 def _body(part: int, place: Callable[[np.ndarray[Any, Any]], Any]) -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
+    block_signals()
     memory = new_run()
     with Parked("help", lambda: False, place(memory).current, worker=True):
         _native()(address_of(of_process), address_of(memory), part)

@@ -9,7 +9,6 @@ CUDA.
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 import weakref
@@ -22,7 +21,7 @@ import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.errors import ArgumentError, ShmemError
-from gpushmem.simt.base.parking import TURN, Parked
+from gpushmem.simt.base.parking import TURN, Parked, block_signals
 from gpushmem.simt.run.kernel import Place, Running, run_hooks, running
 from gpushmem.simt.run.queue import (
     AT,
@@ -114,8 +113,7 @@ class Queue:
 
     def work(self) -> None:
         """Body of the worker thread."""
-        # Signals are the main thread's: a handler must not run on a fiber's small stack.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGUSR1})
+        block_signals()
         drain, address = self._native.drain, self.address
         while True:
             with Parked("work", self._moves, self._place.current, worker=True):
