@@ -251,7 +251,7 @@ class MoE(Dispatch):
         self.expect("w1", w1, (self.local_experts, self.hidden, self.inner), self.dtype)
         self.expect("w2", w2, (self.local_experts, self.inner, self.hidden), self.dtype)
         self.launch(
-            fused, stream, x, experts.reshape(-1), weights, out, w1, w2,
+            fused, stream, x, self.flat(experts), weights, out, w1, w2,
             ACTIVATIONS[self.activation], self.enough, self.experts, self.capacity, *self._sorting,
             self._heads, *self._boxes, self._returned, self._back, *self._tiles,
         )  # fmt: skip

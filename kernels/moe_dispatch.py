@@ -327,6 +327,9 @@ class ExpertParallel(Dispatch):
         if wire is not None:
             rows = self.sendable(shmem.device_array((inbox.shape[0], hidden), self.dtype))
             self._stage = self.sendable(shmem.to_device(np.zeros((tokens, row), "int8")))
+            self._stage_scales, self._inbox_scales = (
+                rows.view("float32") for rows in (self._stage, inbox)
+            )
             self._maxima = shmem.device_array((self.blocks, self.threads), "float32")
         self._starts = shmem.to_device(starts)
         counts = shmem.to_device(np.zeros((self.local_experts, n), "int32"))
@@ -346,17 +349,16 @@ class ExpertParallel(Dispatch):
         self._turn(False)
         tokens = self._expect_tokens(x, experts)
         if self.wire is not None:
-            scales = self._stage.view("float32")
-            self.launch(quantise, stream, x, self._stage, scales, self._maxima)
+            self.launch(quantise, stream, x, self._stage, self._stage_scales, self._maxima)
             x = self._stage
         self.launch(
-            FORMS[self.form], stream, x, experts.reshape(-1), self.top_k, self.experts,
+            FORMS[self.form], stream, x, self.flat(experts), self.top_k, self.experts,
             self.capacity, *self._sorting, self._starts, self.received.counts, self._heads,
             *self._boxes,
         )  # fmt: skip
         if self.wire is not None:
             self.launch(
-                widen, stream, self.received.rows, self._inbox, self._inbox.view("float32"),
+                widen, stream, self.received.rows, self._inbox, self._inbox_scales,
                 self._starts, self.received.counts,
             )  # fmt: skip
         self._under_way = tokens

@@ -26,10 +26,11 @@ wait for ever, which is reported, than to go on with boxes that were overwritten
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from functools import cached_property
 from math import prod
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,6 +42,24 @@ __all__ = ["SLOTS", "Plan"]
 SLOTS = 2
 MOST_THREADS, MOST_BLOCKS = 1024, 65535
 KEPT = 32  # registered arrays that a plan remembers
+
+
+class Bound(NamedTuple):
+    """A launch that can be repeated with the same arguments."""
+
+    args: tuple[Any, ...]
+    arrays: list[Any]  # the device arrays in them
+    launch: Callable[[], None]
+
+
+def is_released(array: Any) -> bool:
+    """Whether an array is of memory that has been released."""
+    try:
+        if isinstance(array, shmem.DeviceArray):
+            array.native()
+    except shmem.ShmemError:
+        return True
+    return False
 
 
 class Plan:
@@ -77,7 +96,7 @@ class Plan:
         self._stream: Any = None
         self._flat: tuple[Any, Any] = (None, None)
         self._shared: dict[int, tuple[Any, Any]] = {}  # by id: registered memory, for kernels
-        self._bound: dict[Any, tuple[tuple[Any, ...], Any]] = {}  # kernel -> arguments, launch
+        self._bound: dict[Any, Bound] = {}  # by kernel
 
     def boxes(self, *shape: int, dtype: Any) -> Any:
         """Memory for others to write to: an array (SLOTS, *shape)."""
@@ -138,14 +157,19 @@ class Plan:
             if self._stream is None or shmem.wait_stream(stream, self._stream):
                 self._bound.clear()
             self._stream = stream
-        args = tuple(self.on_device("x", x) if hasattr(x, "__dlpack__") else x for x in args)
-        native = tuple(x.native() if isinstance(x, shmem.DeviceArray) else x for x in args)
-        known, bound = self._bound.get(kernel, ((), None))
-        if bound is None or any(map(operator.is_not, native, known)):
-            launch = kernel[self.blocks, self.threads, stream]
-            bound = launch.bind(*args, self.team, self._epochs)
-            self._bound[kernel] = native, bound
-        bound()
+        known = self._bound.get(kernel)
+        if known is None or any(map(operator.is_not, args, known.args)):
+            known = self._bound[kernel] = self._bind(kernel, stream, args)
+        else:
+            for array in known.arrays:
+                array.native()  # raises if it has been released
+        known.launch()
+
+    def _bind(self, kernel: Any, stream: Any, args: tuple[Any, ...]) -> Bound:
+        given = tuple(self.on_device("x", x) if hasattr(x, "__dlpack__") else x for x in args)
+        launch = kernel[self.blocks, self.threads, stream]
+        arrays = [x for x in given if isinstance(x, shmem.DeviceArray)]
+        return Bound(args, arrays, launch.bind(*given, self.team, self._epochs))
 
     def flat(self, x: Any) -> Any:
         """Return an array as one of one axis; the same object for the same array."""
@@ -163,6 +187,8 @@ class Plan:
 
     def fits(self, what: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:
         """As `expect`, wherever the array's memory is."""
+        if isinstance(dtype, np.dtype) and array.dtype == dtype and array.shape == shape:
+            return
         wanted = dtype_of(f"{type(self).__name__}: dtype", dtype)
         if tuple(array.shape) != shape or dtype_name(array.dtype) != wanted.name:
             raise shmem.ArgumentError(
@@ -177,13 +203,13 @@ class Plan:
         """
         if isinstance(array, shmem.DeviceArray):
             return array
-        known = self._shared.get(id(array))
-        if known is None or known[0] is not array:
-            known = array, shmem.on_device(array, type(self).__name__, what)
+        known, shared = self._shared.get(id(array), (None, None))
+        if known is not array or is_released(shared):
+            shared = shmem.on_device(array, type(self).__name__, what)
             if len(self._shared) >= KEPT:
                 self._shared.clear()
-            self._shared[id(array)] = known
-        return known[1]
+            self._shared[id(array)] = array, shared
+        return shared
 
     def free(self) -> None:
         """Give the memory back; collective over the world."""

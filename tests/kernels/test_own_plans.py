@@ -77,6 +77,26 @@ def test_arrays_are_given_as_kernels_take_them(alone):
         assert plan.on_device("x", host) is plan.on_device("x", host)
 
 
+def test_calls_with_the_arrays_of_the_call_before(alone):
+    host = np.arange(8.0)
+    with AllReduce(size=8, dtype="float64") as plan:
+        shmem.register(host)
+        plan(host)
+        plan(host)
+        shmem.unregister(host)
+        with pytest.raises(shmem.ArgumentError, match=r"x .* is ordinary host memory"):
+            plan(host)
+        shmem.register(host)  # the same array once more, in another registration
+        plan(host)
+        x = shmem.zeros(8)
+        plan(x)
+        plan(x)
+        shmem.free(x)
+        with pytest.raises(shmem.SymmetryError, match="was used after free"):
+            plan(x)
+        shmem.unregister(host)
+
+
 def test_the_backend_says_how_kernels_are_launched(alone):
     tuning = shmem.tuning()
     assert tuning == about(shmem.zeros(1)._backend.name).tuning
