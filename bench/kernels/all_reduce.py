@@ -3,20 +3,27 @@
 import numpy as np
 
 NAME = "All-reduce"
-CASES = [
-    {"bytes": nbytes} for nbytes in (16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20)
-]
+TIMES = 100  # calls in a graph
+SIZES = (8, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
+CASES = [{"bytes": nbytes} for nbytes in SIZES]
 
 
 def label(case):
     nbytes = case["bytes"]
-    return f"{nbytes >> 20} MiB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB"
+    unit, bits = next(unit for unit in (("MiB", 20), ("KiB", 10), ("B", 0)) if nbytes >> unit[1])
+    return f"{nbytes >> bits} {unit}"
 
 
 def plan_of(case):
     from gpushmem.kernels import AllReduce
 
     return AllReduce(size=case["bytes"] // 4, dtype="float32")
+
+
+def array_of(case):
+    import gpushmem as shmem
+
+    return shmem.to_device(np.zeros(case["bytes"] // 4, "f4"))
 
 
 def nbytes(case, n):
@@ -27,10 +34,20 @@ def nbytes(case, n):
 
 
 def fused(case):
+    plan, x = plan_of(case), array_of(case)
+    return plan, lambda: plan(x)
+
+
+def graph(case):
+    """A graph of calls of a plan, and how many it has."""
     import gpushmem as shmem
 
-    plan, x = plan_of(case), shmem.to_device(np.zeros(case["bytes"] // 4, "f4"))
-    return plan, lambda: plan(x)
+    plan, x, stream = plan_of(case), array_of(case), shmem.stream()
+    plan(x, stream=stream)
+    with shmem.capture(stream) as graph:
+        for _ in range(TIMES):
+            plan(x, stream=stream)
+    return lambda: graph.launch(stream), TIMES
 
 
 def phases(case):

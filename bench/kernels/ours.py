@@ -63,6 +63,11 @@ def measure(family, case, clock):
             bound()
 
     call()
+    if hasattr(family, "graph"):
+        launch, times = family.graph(case)
+        more = {"graph": clock.seconds(launch)[0] / times}
+    else:
+        more = {}
     nbytes = arrived(plan, call) if room_for(plan, family.nbytes(case, n)) else None
     if getattr(family, "IN_TURN", False):  # no phase can be called again without the others
         fused, phased = clock.seconds(call, one_after_the_other)
@@ -72,6 +77,7 @@ def measure(family, case, clock):
     clock.say(
         label=family.label(case), n_pes=n, formula=family.nbytes(case, n), arrived=nbytes,
         fused=fused, phased=phased, alone=dict(zip([k for k, _ in phases], alone, strict=True)),
+        **more,
     )  # fmt: skip
 
 

@@ -27,17 +27,21 @@ def overlap(row):
 
 def cells(row):
     arrived = row.get("arrived")
+    graph = [] if "graph" not in row else [
+        seconds(row["graph"]), f"{row['mpi'] / row['graph']:.2f}x",
+    ]  # fmt: skip
     return [
         row["label"], str(row["n_pes"]), seconds(row["fused"]), seconds(row["phased"]),
         f"{row['phased'] / row['fused']:.2f}x", f"{overlap(row):.0%}", seconds(row["mpi"]),
         f"{row['mpi'] / row['fused']:.2f}x", "" if arrived is None else f"{arrived:,}",
-        f"{row['formula']:,}",
+        f"{row['formula']:,}", *graph,
     ]  # fmt: skip
 
 
 def table(rows):
     """Return a Markdown table, one row per case and number of PEs."""
-    lines = [COLUMNS, ["---", *["--:"] * (len(COLUMNS) - 1)]]
+    columns = [*COLUMNS, *(("in a graph", "ratio to mpi4py") if "graph" in rows[0] else ())]
+    lines = [columns, ["---", *["--:"] * (len(columns) - 1)]]
     lines += [cells(row) for row in sorted(rows, key=lambda row: row["n_pes"])]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

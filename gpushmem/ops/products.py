@@ -12,7 +12,8 @@ def gemm(dst: Matrix, a: Matrix, b: Matrix, accumulate: Flag) -> None:
 
     `dst` (m, n), `a` (m, k) and `b` (k, n) are memory this PE can load from, all float16, all
     float32 or all float64; any size, including 0. In `dst`, and in `a` and `b` or their transposes,
-    the elements of each row must be adjacent. Sums of float16 are kept as float32. On return `dst`
-    is visible to all threads of the block. What the threads wrote to `a` and `b` before is included
-    only if they synchronised after writing. On CPUs SciPy's BLAS computes it.
+    the elements of each row must be adjacent, and rows must not overlap. Sums of float16 are kept
+    as float32. On return `dst` is visible to all threads of the block. What the threads wrote to
+    `a` and `b` before is included only if they synchronised after writing. On CPUs OpenBLAS
+    computes it, that of NumPy or SciPy.
     """

@@ -54,6 +54,20 @@ def test_parts_of_matrices_and_transposed_ones(alone, dtype):
     checked(out[:20, :20], by_columns[:20, :9], by_columns[:9, :20], False)
 
 
+@pytest.mark.parametrize("dtype", UNITS)
+def test_one_row_or_one_column(alone, dtype):
+    whole, other, out = (random((40, 50), dtype, seed) for seed in range(3))
+    for m, k, n in [(1, 9, 7), (1, 30, 1), (9, 7, 1), (1, 1, 5), (5, 1, 1), (1, 0, 4), (4, 0, 1)]:
+        before = out.numpy()
+        for a in (whole[3 : 3 + m, 2 : 2 + k], whole[2 : 2 + k, 3 : 3 + m].T):
+            for b in (other[5 : 5 + k, 1 : 1 + n], other[1 : 1 + n, 5 : 5 + k].T):
+                checked(out[4 : 4 + m, 6 : 6 + n], a, b, True)
+                checked(out[4 : 4 + m, 6 : 6 + n], a, b, False)
+        after = out.numpy()
+        after[4 : 4 + m, 6 : 6 + n] = before[4 : 4 + m, 6 : 6 + n]
+        np.testing.assert_array_equal(after, before)
+
+
 def test_each_of_many_blocks_multiplies_its_own(alone):
     @shmem.jit
     def many(dst, a, b):
@@ -87,6 +101,18 @@ def test_strides_that_blas_has_not(alone):
     a = shmem.device_array((8, 8), "float32")
     multiply[1, 1](a[:4, :4], a[::2, ::2], a[:4, :4], False)
     with pytest.raises(shmem.ArgumentError, match="strides of 64 and 8 bytes"):
+        shmem.synchronize()
+
+
+@shmem.jit
+def multiply_reversed(dst, a, b):
+    shmem.gemm_block(dst, a[:, ::-1], b, False)
+
+
+@pytest.mark.checked
+def test_a_row_that_runs_backwards(alone):
+    multiply_reversed[1, 1](*(shmem.device_array(s, "float32") for s in ((1, 4), (1, 4), (4, 4))))
+    with pytest.raises(shmem.ArgumentError, match="strides of 16 and -4 bytes"):
         shmem.synchronize()
 
 
