@@ -1,4 +1,5 @@
-"""Kernels on the engine, beside plain Numba loops and Numba's CUDA simulator, in one run.
+"""Kernels on the engine, beside plain Numba loops and Numba's CUDA simulator, in one run;
+and kernels that wait, on one core and on all.
 
 python bench/simt.py
 """
@@ -292,5 +293,55 @@ def others():
     np.testing.assert_array_equal(ours, a.T)
 
 
+# --- kernels that wait, on one core and on all
+
+
+def sum_then_meet(x, out, n):
+    """Each block sums for itself; then all meet, and look at the next one's sum."""
+    b, t = cuda.blockIdx.x, cuda.threadIdx.x
+    total = 0.0
+    for k in range(n):
+        total = total * 0.999 + x[(b * 131 + t + k) % x.size]
+    out[b, t] = total
+    cuda.cg.this_grid().sync()
+    out[b, t] += out[(b + 1) % cuda.gridDim.x, 0] * 0.5
+
+
+def sweep(x, y, rounds):
+    """Sweeps over an array, the grid meeting after each."""
+    grid, first, step = cuda.cg.this_grid(), cuda.grid(1), cuda.gridsize(1)
+    for _ in range(rounds):
+        for k in range(first, x.size, step):
+            left = x[k - 1] if k > 0 else 0.0
+            right = x[k + 1] if k + 1 < x.size else 0.0
+            y[k] = 0.5 * (left + right) + 0.1 * x[k] * x[k]
+        grid.sync()
+        for k in range(first, x.size, step):
+            x[k] = y[k]
+        grid.sync()
+
+
+def waiting():
+    x = np.random.default_rng(3).random(1 << 16) * 0.1
+    cases = [
+        ("8 blocks of 64 sum for ms, then meet", sum_then_meet, 8, 64, (x, np.zeros((8, 64)), 20_000)),
+        ("sweeps, 16 blocks of 128", sweep, 16, 128, (x, x * 0, 20)),
+        ("sweeps, 2 blocks of 128, 8 MB", sweep, 2, 128, (np.tile(x, 16), np.zeros(16 * x.size), 20)),
+    ]  # fmt: skip
+    for what, function, grid, block, args in cases:
+        for lockstep, how in ((True, "loops"), (False, "fibers")):
+            times = []
+            for n in (CORES, 1):
+                os.environ[cores.VARIABLE] = str(n)
+                launch = Kernel(function, lockstep=lockstep).prepare(shape_of(grid, block), args)
+                times += best_of(5, launch)
+            del os.environ[cores.VARIABLE]
+            ours, peer = times
+            yield row(
+                f"{what}, as {how}, {CORES} cores", ours, "1 core", peer, "speed >= 1.7",
+                peer / ours,
+            )  # fmt: skip
+
+
 if __name__ == "__main__":
-    report("simt", [*saxpys(), *reductions(), *barriers(), *matmuls(), *others()])
+    report("simt", [*saxpys(), *reductions(), *barriers(), *matmuls(), *waiting(), *others()])

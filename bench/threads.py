@@ -1,8 +1,8 @@
 """Kernels that wait, by the number of threads of a block: `python bench/threads.py`.
 
 Plans of gpushmem.kernels on 2 PEs, with 1, 32, 128 and 256 threads a block in turn: the ratio is
-that of the slowest to the fastest. And what the threads of one block of 256 do together, in
-lockstep and on fibers.
+that of the slowest to the fastest; and with 1, 2, 8 and 32 blocks of as many threads as plans take.
+And what the threads of one block of 256 do together, in lockstep and on fibers.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from gpushmem.simt.run.kernel import Kernel
 
 sys.path.append(str(Path(__file__).parent / "kernels"))
 FAMILIES = "all_reduce", "all_reduce_norm", "jacobi", "gemm", "moe"
-THREADS = 1, 32, 128, 256
+THREADS, BLOCKS = (1, 32, 128, 256), (1, 2, 8, 32)
 SERIES, LONG = 7, 0.02  # series of calls for each number of threads, and seconds that each takes
 MEETINGS = 20_000
 FULL = 0xFFFFFFFF
@@ -30,18 +30,18 @@ FULL = 0xFFFFFFFF
 # --- plans
 
 
-def all_cases():
-    """The cases of the families in bench/kernels."""
+def cases_of(step):
+    """The cases of the families in bench/kernels, or every so many of a family's."""
     for name in FAMILIES:
         family = importlib.import_module(name)
-        for case in family.CASES:
+        for case in family.CASES[::step]:
             yield family, case
 
 
-def with_threads(family, case, threads):
-    """A plan's call, as if that were the backend's number of threads."""
+def tuned(family, case, **changes):
+    """A plan's call, as if what a backend suggests had been changed so."""
     usual = shmem.tuning
-    shmem.tuning = lambda: dataclasses.replace(usual(), threads=threads)
+    shmem.tuning = lambda: dataclasses.replace(usual(), **changes)
     try:
         return family.fused(case)[1]
     finally:
@@ -57,30 +57,50 @@ def series(call, n):
     return (time.perf_counter() - began) / n
 
 
-def body():
+def body(what, numbers, step):
+    """What each case is, and the best seconds of a call for each of the numbers of `what`."""
     found = []
-    for family, case in all_cases():
-        shmem.init(heap_size="1G")
-        calls = {threads: with_threads(family, case, threads) for threads in THREADS}
+    for family, case in cases_of(step):
+        shmem.init(heap_size="2G")
+        calls = {number: tuned(family, case, **{what: number}) for number in numbers}
         once = max(series(call, 2) for call in calls.values())
         lengths = shmem.zeros(1, "int64")
         shmem.p(lengths, max(2, min(300, int(LONG / once))), 0)  # the same on all PEs: that of PE 0
         shmem.barrier_all()
         n = int(shmem.g(lengths, 0))
-        best = dict.fromkeys(THREADS, float("inf"))
+        best = dict.fromkeys(numbers, float("inf"))
         for _ in range(SERIES):
-            for threads, call in calls.items():
-                best[threads] = min(best[threads], series(call, n))
+            for number, call in calls.items():
+                best[number] = min(best[number], series(call, n))
         found.append((f"{family.NAME.partition(':')[0]}, {family.label(case)}", best))
         shmem.finalize()
     return found
 
 
+def times(best):
+    return ", ".join(f"{n}: {seconds(t)}" for n, t in best.items())
+
+
 def plans():
-    for what, best in shmem.spawn(body, n_pes=2)[0]:
-        times = ", ".join(f"{n}: {seconds(t)}" for n, t in best.items())
+    for what, best in shmem.spawn(body, 2, ("threads", THREADS, 1))[0]:
         slowest, fastest = max(best.values()), min(best.values())
-        yield row(f"{what} ({times})", slowest, "the fastest", fastest, "<= 1.3", slowest / fastest)
+        yield row(
+            f"{what} ({times(best)})", slowest, "the fastest", fastest, "<= 1.3", slowest / fastest
+        )
+
+
+def blocks():
+    """One block, which is the default, against the best number of blocks; some of the cases."""
+    for what, best in shmem.spawn(body, 2, ("blocks", BLOCKS, 3))[0]:
+        fastest = min(best.values())
+        yield row(
+            f"{what}, blocks ({times(best)})",
+            best[1],
+            "the fastest",
+            fastest,
+            "",
+            best[1] / fastest,
+        )
 
 
 # --- what threads of a block do together
@@ -137,4 +157,4 @@ def meetings():
 
 
 if __name__ == "__main__":
-    report("threads", [*meetings(), *plans()])
+    report("threads", [*meetings(), *plans(), *blocks()])
