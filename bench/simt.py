@@ -26,9 +26,9 @@ CORES = cores.available()
 device = Device()
 
 
-def launcher(function, grid, block, *args, launches=LAUNCHES):
+def launcher(function, grid, block, *args, launches=LAUNCHES, **options):
     """Runs the kernel `launches` times, the last thing before a synchronisation."""
-    kernel = Kernel(function)
+    kernel = Kernel(function, **options)
     shape = shape_of(grid, block)
 
     def run():
@@ -143,15 +143,20 @@ def meet(n):
         cuda.syncthreads()
 
 
-def meet_on_fibers(n):
-    cuda.syncwarp()  # which is what makes it need fibers
+def meet_in_two_ways(n):
+    cuda.syncwarp()  # as it meets in another way, too, it is not cut into loops at its barriers
     for _ in range(n):
         cuda.syncthreads()
 
 
 def barriers():
-    for what, kernel in (("as a loop", meet), ("on fibers", meet_on_fibers)):
-        (t,) = best_of(3, launcher(kernel, 1, 256, BARRIERS, launches=1))
+    for what, kernel, lockstep in (
+        ("as a loop", meet, True),
+        ("in lockstep", meet_in_two_ways, True),
+        ("on fibers", meet_in_two_ways, False),
+    ):
+        run = launcher(kernel, 1, 256, BARRIERS, launches=1, lockstep=lockstep)
+        (t,) = best_of(3, run)
         yield row(f"syncthreads of 256 threads, {what}", t / BARRIERS, "", None, "<= 2 us", None)
 
 
@@ -323,11 +328,12 @@ def sweep(x, y, rounds):
 
 def waiting():
     x = np.random.default_rng(3).random(1 << 16) * 0.1
+    long, sums = np.tile(x, 16), np.zeros((8, 64))
     cases = [
-        ("8 blocks of 64 sum for ms, then meet", sum_then_meet, 8, 64, (x, np.zeros((8, 64)), 20_000)),
+        ("8 blocks of 64 sum for ms, then meet", sum_then_meet, 8, 64, (x, sums, 20_000)),
         ("sweeps, 16 blocks of 128", sweep, 16, 128, (x, x * 0, 20)),
-        ("sweeps, 2 blocks of 128, 8 MB", sweep, 2, 128, (np.tile(x, 16), np.zeros(16 * x.size), 20)),
-    ]  # fmt: skip
+        ("sweeps, 2 blocks of 128, 8 MB", sweep, 2, 128, (long, long * 0, 20)),
+    ]
     for what, function, grid, block, args in cases:
         for lockstep, how in ((True, "loops"), (False, "fibers")):
             times = []

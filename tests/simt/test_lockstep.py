@@ -403,7 +403,22 @@ def test_loops_dealt_out_to_the_threads_with_branches_inside(threads):
             np.testing.assert_array_equal(found, numpys(x, wide, 7))
 
 
-def test_an_index_error_in_a_loop_that_is_one_names_the_thread():
+def test_an_error_in_a_loop_over_elements_names_the_thread():
+    def negative(x, out):
+        for i in range(cuda.threadIdx.x, x.size, cuda.blockDim.x):
+            if x[i] < 0:
+                raise ValueError("negative")
+            out[i] = x[i]
+        meet_in_a_function(out, cuda.threadIdx.x)
+
+    for threads, thread in ((34, 2), (70, 0), (71, 70), (100, 70)):
+        x = np.zeros(100)
+        x[70] = -1
+        with pytest.raises(KernelError, match=rf"thread \({thread}, 0, 0\).*negative"):
+            launch(negative, 1, threads, x, np.zeros(100))
+
+
+def test_an_index_error_in_a_loop_names_the_thread():
     def beyond(x, out):
         for i in range(cuda.threadIdx.x, 100, cuda.blockDim.x):
             out[i] = x[i]
