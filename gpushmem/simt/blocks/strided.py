@@ -2,8 +2,9 @@
 
 Thread by thread, such a loop goes through memory in strides. Here each round of all threads is one
 loop, over elements that are neighbours, which the optimiser can vectorise; rounds follow one
-another. The order of a thread's own turns is kept; between the turns of different threads there is
-none, since a loop like this contains no wait.
+another. If they are as long as the block, and a turn does not depend on which thread it falls to,
+all rounds are one loop. The order of a thread's own turns is kept; between the turns of different
+threads there is none, since a loop like this contains no wait.
 
 That a loop is one is seen by its number of turns, a call of `simt.trips`: it starts at the thread's
 index plus what is the same for all, and its end and step are the same for all, too.
@@ -16,10 +17,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpushmem.simt.blocks.analysis import Analysis, trips_of
+from gpushmem.simt.blocks.emit import takes_thread
 from gpushmem.simt.blocks.group import Nest
 from gpushmem.simt.blocks.text import EXIT, Block, Inst
 
 __all__ = ["Strided", "strided_loop"]
+
+
+ENDLESS = 2**62  # turns, of a round that is all rounds
 
 
 @dataclass
@@ -204,17 +209,35 @@ class Strided:
             own.add(inst.name or "")
         to.load_uniform([*used, loop.start], own)
         end, step = to.operand(loop.stop), to.operand(loop.step)
-        nest = Rounds(to, loop.start, end, step)
+        nest = Rounds(to, loop.start, end, step, self._is_flat(insts, errors.insts, own))
         nest.begin()
         meaning = to.meaning_of(used, own - {loop.index.name}, nest.where)
         meaning[loop.index.name or ""] = nest.index
         self._turn(nest, meaning, errors, members)
         nest.end()
 
+    def _is_flat(self, insts: list[Inst], errors: list[Inst], own: set[str]) -> bool:
+        """Whether a turn does not depend on which thread it falls to, and leaves no value.
+
+        The index does not count: what it is used for besides the turns only counts them.
+        """
+        to, loop = self.to, self.loop
+        if loop.carried:
+            return False
+        inside = {id(inst) for inst in [*insts, *errors]}
+        for inst in insts:
+            if inst.name in to.analysis.lane_loads or takes_thread(inst, to.thread):
+                return False
+            users = (user for user in to.users(inst) if user.name not in loop.unused)
+            if any(id(user) not in inside for user in users):
+                return False
+        given = {n for i in [*insts, *errors] if i is not loop.index for n in i.uses} - own
+        return all(to.is_uniform(n) for n in given - loop.unused if n in to.analysis.defs)
+
     def _turn(self, nest: Any, meaning: dict[str, str], errors: Any, members: set[int]) -> None:
         """Write what one thread does in one turn."""
         to, loop = self.to, self.loop
-        lane = nest.lane
+        lane, where = nest.lane, nest.thread()
         for phi in loop.carried:
             meaning[phi.name or ""] = to.load_place(phi.name or "", lane)
         labels = {at: to.fresh("part") for at in loop.body}
@@ -247,22 +270,41 @@ class Strided:
         for phi, value in [(p, meaning.get(v, v)) for p, v in values]:
             to.store_place(phi.name or "", value, lane)
         to.put(f"br label {nest.latch}")
-        errors.write(meaning, (nest.x, nest.y, nest.z))
+        errors.write(meaning, where)
 
 
 class Rounds(Nest):
     """In a row of threads, loops over rounds, and in them over the threads that have a turn."""
 
-    def __init__(self, to: Any, start: str, end: str, step: str) -> None:
+    def __init__(self, to: Any, start: str, end: str, step: str, flat: bool) -> None:
         super().__init__(to)
-        self.start, self.limit, self.stride = start, end, step
+        self.start, self.limit, self.stride, self.flat = start, end, step, flat
         self.index, self.count, self.base = to.fresh("i"), to.fresh("n"), to.fresh("base")
         self.rounds, self.over = to.fresh("head"), to.fresh("latch")
         self.following = to.fresh("next")
         self.where = self.lane, self.x, self.y, self.z
 
-    def begin_row(self) -> None:
+    def begin(self) -> None:
         to, bx = self.to, self.to.extents[0]
+        self.chunk = bx
+        if self.flat:
+            one, same, self.fits, self.chunk = (to.fresh("c") for _ in range(4))
+            to.put(f"{one} = icmp eq i64 %simt.byz, 1")
+            to.put(f"{same} = icmp eq i64 {self.stride}, {bx}")
+            to.put(f"{self.fits} = and i1 {one}, {same}")
+            to.put(f"{self.chunk} = select i1 {self.fits}, i64 {ENDLESS}, i64 {bx}")
+        super().begin()
+
+    def thread(self) -> tuple[str, str, str]:
+        """The index of the thread whose turn it is; written here."""
+        if not self.flat:
+            return self.x, self.y, self.z
+        x = self.to.fresh("x")
+        self.to.put(f"{x} = urem i64 {self.x}, {self.to.extents[0]}")
+        return x, self.y, self.z
+
+    def begin_row(self) -> None:
+        to = self.to
         first: dict[str, str] = {}
         for step in to.analysis.recipes[self.start]:
             to.compute(step, first, ["0", self.y, self.z])
@@ -278,8 +320,8 @@ class Rounds(Nest):
         to.put(f"br i1 {more}, label {enter}, label {self.row_latch}")
         to.mark(enter)
         to.put(f"{left} = sub i64 {self.limit}, {self.base}")
-        to.put(f"{fewer} = icmp slt i64 {left}, {bx}")
-        to.put(f"{self.count} = select i1 {fewer}, i64 {left}, i64 {bx}")
+        to.put(f"{fewer} = icmp slt i64 {left}, {self.chunk}")
+        to.put(f"{self.count} = select i1 {fewer}, i64 {left}, i64 {self.chunk}")
         super().begin_row()
         to.put(f"{self.index} = add nsw i64 {self.base}, {self.x}")
 
@@ -288,4 +330,7 @@ class Rounds(Nest):
         self.step(self.latch, self.x, self.next, self.count, self.head, self.over, "")
         to.mark(self.over)
         to.put(f"{self.following} = add nsw i64 {self.base}, {self.stride}")
+        if self.flat:  # `base` goes on evenly, so that it is known not to be negative
+            to.put(f"br i1 {self.fits}, label {self.row_latch}, label {self.rounds}")
+            return
         to.put(f"br label {self.rounds}")
