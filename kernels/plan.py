@@ -52,10 +52,10 @@ class Bound(NamedTuple):
     launch: Callable[[], None]
 
 
-def is_released(array: Any) -> bool:
-    """Whether an array is of memory that has been released."""
+def any_released(arrays: list[Any]) -> bool:
+    """Whether one of the device arrays is of memory that has been released."""
     try:
-        if isinstance(array, shmem.DeviceArray):
+        for array in arrays:
             array.native()
     except shmem.ShmemError:
         return True
@@ -158,11 +158,12 @@ class Plan:
                 self._bound.clear()
             self._stream = stream
         known = self._bound.get(kernel)
-        if known is None or any(map(operator.is_not, args, known.args)):
+        if (
+            known is None
+            or any(map(operator.is_not, args, known.args))
+            or any_released(known.arrays)
+        ):
             known = self._bound[kernel] = self._bind(kernel, stream, args)
-        else:
-            for array in known.arrays:
-                array.native()  # raises if it has been released
         known.launch()
 
     def _bind(self, kernel: Any, stream: Any, args: tuple[Any, ...]) -> Bound:
@@ -204,7 +205,8 @@ class Plan:
         if isinstance(array, shmem.DeviceArray):
             return array
         known, shared = self._shared.get(id(array), (None, None))
-        if known is not array or is_released(shared):
+        over = isinstance(shared, shmem.DeviceArray) and any_released([shared])
+        if known is not array or over:
             shared = shmem.on_device(array, type(self).__name__, what)
             if len(self._shared) >= KEPT:
                 self._shared.clear()

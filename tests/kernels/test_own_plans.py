@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from gpushmem.kernels import AllReduce, Plan, part_of
+from gpushmem.kernels import AllReduce, AllReduceRMSNorm, Plan, part_of
 
 import gpushmem as shmem
 from gpushmem import kernels
@@ -95,6 +95,23 @@ def test_calls_with_the_arrays_of_the_call_before(alone):
         with pytest.raises(shmem.SymmetryError, match="was used after free"):
             plan(x)
         shmem.unregister(host)
+
+
+def test_arrays_that_are_registered_once_more(alone):
+    """The norm's kernel gets arrays as they were given."""
+    x, residual, weight, out = (np.ones(shape, "f4") for shape in ((2, 8), (2, 8), 8, (2, 8)))
+    arrays = x, residual, weight, out
+    with AllReduceRMSNorm(tokens=2, hidden=8, dtype="float32") as plan:
+        for k in range(1, 4):
+            for array in arrays:
+                shmem.register(array)
+            for _ in range(2):
+                plan(x, residual, weight, out=out)
+            for array in arrays:
+                shmem.unregister(array)
+            assert residual[0, 0] == 1 + 2 * k
+            with pytest.raises(shmem.ArgumentError, match="is ordinary host memory"):
+                plan(x, residual, weight, out=out)
 
 
 def test_the_backend_says_how_kernels_are_launched(alone):
