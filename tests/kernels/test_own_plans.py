@@ -125,6 +125,15 @@ def test_the_backend_says_how_kernels_are_launched(alone):
         assert min(found.threads, found.blocks, found.piece_bytes, *found.tile) >= 1
 
 
+def test_while_accesses_are_recorded_a_block_has_few_threads(alone, monkeypatch, tmp_path):
+    usual = shmem.tuning()
+    monkeypatch.setenv("GPUSHMEM_CHECK", str(tmp_path))
+    found = shmem.tuning()
+    assert (usual.threads, found.threads, Plan().threads) == (128, 1, 1)
+    assert (found.blocks, found.tile) == (usual.blocks, usual.tile)
+    assert found.over_a_network().threads == 32
+
+
 def test_parts_that_divide_work_run_on_the_host_too():
     for size in (0, 1, 31, 100, 1000):
         ends = [part_of(size, 3, k) for k in range(3)]

@@ -234,9 +234,9 @@ shmem.finalize()
 def test_a_part_of_a_warp_cannot_send_to_another_node(run_cli, tmp_path):
     path = program(tmp_path, FEW)
     threads, said = said_by(run_cli, path)
-    assert (threads, [error for *_, error in said]) == (1, [""] * 16)
+    assert (threads, [error for *_, error in said]) == (128, [""] * 16)
     threads, said = said_by(run_cli, path, "--nodes", 2)
-    assert threads == 32
+    assert threads == 128
     refused = [(name, n, pe) for name, n, pe, error in said if error]
     assert refused == [("block", 31, 3), ("warp", 31, 3), ("warp", 40, 3)]
     words = [
