@@ -26,7 +26,7 @@ wait for ever, which is reported, than to go on with boxes that were overwritten
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from math import prod
 from types import TracebackType
@@ -52,11 +52,12 @@ class Bound(NamedTuple):
     launch: Callable[[], None]
 
 
-def any_released(arrays: list[Any]) -> bool:
-    """Whether one of the device arrays is of memory that has been released."""
+def any_released(arrays: Iterable[Any]) -> bool:
+    """Whether one of the arrays is a device array of memory that has been released."""
     try:
         for array in arrays:
-            array.native()
+            if isinstance(array, shmem.DeviceArray):
+                array.native()
     except shmem.ShmemError:
         return True
     return False
@@ -204,14 +205,13 @@ class Plan:
         """
         if isinstance(array, shmem.DeviceArray):
             return array
-        known, shared = self._shared.get(id(array), (None, None))
-        over = isinstance(shared, shmem.DeviceArray) and any_released([shared])
-        if known is not array or over:
+        known = self._shared.get(id(array))
+        if known is None or known[0] is not array or any_released(known[1:]):
             shared = shmem.on_device(array, type(self).__name__, what)
             if len(self._shared) >= KEPT:
                 self._shared.clear()
-            self._shared[id(array)] = array, shared
-        return shared
+            self._shared[id(array)] = known = array, shared
+        return known[1]
 
     def free(self) -> None:
         """Give the memory back; collective over the world."""
