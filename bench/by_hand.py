@@ -9,6 +9,7 @@ import math
 import time
 
 import numpy as np
+from gpushmem.kernels import wait_for
 from harness import report, row
 from numba import cuda, njit
 
@@ -21,13 +22,6 @@ ROWS, WIDTH, TILE = 256, 64, 32  # of attention: tokens of a PE, a head, keys in
 
 
 # --- all-reduce: everyone sends everything, and sums
-
-
-@shmem.jit(device=True)
-def wait_for(signal, epoch):
-    if cuda.threadIdx.x == 0:
-        shmem.signal_wait_until(signal, shmem.CMP_EQ, epoch)
-    cuda.syncthreads()
 
 
 @shmem.jit(device=True)

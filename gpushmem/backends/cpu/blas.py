@@ -68,10 +68,17 @@ suppliers.update(
 
 
 class Call:
-    """Calls of BLAS: all arguments are passed by address."""
+    """A call of BLAS with three arrays and `accumulate`: all arguments are passed by address."""
 
-    def __init__(self, builder: Any, kind: str) -> None:
-        self.builder, self.kind = builder, kind
+    def __init__(self, context: Any, builder: Any, sig: Any, args: Any) -> None:
+        self.builder = builder
+        self.kind, number = KINDS[sig.args[0].dtype]
+        self.arrays = [
+            context.make_array(typ)(context, builder, value)
+            for typ, value in zip(sig.args[:3], args[:3], strict=True)
+        ]
+        self.alpha = self.place(number(1.0))
+        self.beta = self.place(builder.select(args[3], number(1.0), number(0.0)))
 
     def place(self, value: Any) -> Any:
         """Integers have 64 bits: a library whose integers have 32 reads the low half."""
@@ -96,22 +103,17 @@ def call_gemm(
     b_by_rows: Any,
 ) -> Any:  # fmt: skip
     """Multiply; `leads` are the distances of two rows, or of two columns if not by rows."""
-    kind, number = KINDS[dst.dtype]
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        to, left, right = (
-            context.make_array(typ)(context, builder, value)
-            for typ, value in zip(sig.args[:3], args[:3], strict=True)
-        )
-        call = Call(builder, kind)
-        accumulate, leads, a_by_rows, b_by_rows = args[3:]
+        call = Call(context, builder, sig, args)
+        to, left, right = call.arrays
+        leads, a_by_rows, b_by_rows = args[4:]
         dst_lead, a_lead, b_lead = map(call.place, cgutils.unpack_tuple(builder, leads))
         rows, inner = map(call.place, cgutils.unpack_tuple(builder, left.shape))
         columns = call.place(cgutils.unpack_tuple(builder, right.shape)[1])
-        beta = call.place(builder.select(accumulate, number(1.0), number(0.0)))
         call.to(
             "gemm", call.letter(b_by_rows), call.letter(a_by_rows), columns, rows, inner,
-            call.place(number(1.0)), right.data, b_lead, left.data, a_lead, beta, to.data, dst_lead,
+            call.alpha, right.data, b_lead, left.data, a_lead, call.beta, to.data, dst_lead,
         )  # fmt: skip
         return context.get_dummy_value()
 
@@ -125,21 +127,16 @@ def call_gemv(
     plain: Any,
 ) -> Any:  # fmt: skip
     """Multiply a matrix by a vector: `sizes` and `leads` as BLAS counts, of matrix, vector, dst."""
-    kind, number = KINDS[dst.dtype]
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        to, matrix, vector = (
-            context.make_array(typ)(context, builder, value)
-            for typ, value in zip(sig.args[:3], args[:3], strict=True)
-        )
-        call = Call(builder, kind)
-        accumulate, sizes, leads, plain = args[3:]
+        call = Call(context, builder, sig, args)
+        to, matrix, vector = call.arrays
+        sizes, leads, plain = args[4:]
         height, width = map(call.place, cgutils.unpack_tuple(builder, sizes))
         lead, step, dst_step = map(call.place, cgutils.unpack_tuple(builder, leads))
-        beta = call.place(builder.select(accumulate, number(1.0), number(0.0)))
         call.to(
-            "gemv", call.letter(plain), height, width, call.place(number(1.0)), matrix.data, lead,
-            vector.data, step, beta, to.data, dst_step,
+            "gemv", call.letter(plain), height, width, call.alpha, matrix.data, lead,
+            vector.data, step, call.beta, to.data, dst_step,
         )  # fmt: skip
         return context.get_dummy_value()
 
