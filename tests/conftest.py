@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -103,24 +102,25 @@ def set_aside():
     gc.freeze()
 
 
-@pytest.fixture(autouse=True)
-def machine(request, tmp_path_factory, worker_id):
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
     """With several workers: a test marked `quiet` has the machine for itself.
 
-    Others share it. Who waits for it stands in the door, so that nobody overtakes.
+    Others share it. Who waits for it stands in the door, so that nobody overtakes. Waiting is not
+    of the test's own time, which `timeout` limits: the test before may be a long one.
     """
-    if worker_id == "master":
-        yield
-        return
-    folder = tmp_path_factory.getbasetemp().parent
-    how = fcntl.LOCK_EX if request.node.get_closest_marker("quiet") else fcntl.LOCK_SH
-    with ExitStack() as opened:
-        door, room = (opened.enter_context(open(folder / name, "w")) for name in ("door", "room"))
+    if not hasattr(item.config, "workerinput"):  # no worker of xdist
+        return (yield)
+    folder = Path(os.environ["GPUSHMEM_CACHE_DIR"])  # which the workers have from their controller
+    how = fcntl.LOCK_EX if item.get_closest_marker("quiet") else fcntl.LOCK_SH
+    with open(folder / "door", "w") as door, open(folder / "room", "w") as room:
         fcntl.flock(door, fcntl.LOCK_EX)
         fcntl.flock(room, how)
         fcntl.flock(door, fcntl.LOCK_UN)
-        yield
-        fcntl.flock(room, fcntl.LOCK_UN)  # a child that outlives the test may have a copy
+        try:
+            return (yield)
+        finally:
+            fcntl.flock(room, fcntl.LOCK_UN)  # a child that outlives the test may have a copy
 
 
 @pytest.fixture

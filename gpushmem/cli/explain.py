@@ -27,7 +27,6 @@ __all__ = ["command"]
 
 KINDS = {
     "loops": "loops over blocks and threads",
-    "blocks": "loops over threads, from meeting to meeting",
     "lockstep": "loops over threads, from wait to wait",
     "fibers": "a fiber per thread",
 }
@@ -212,13 +211,10 @@ def _cpu_rows(cpu: OnCpu, launches: tuple[Launches, ...]) -> Iterator[tuple[str,
     yield "cpu", KINDS.get(cpu.kind, cpu.kind) + (f": {cpu.reason}" if cpu.reason else "")
     if cpu.vectorised or cpu.kind != "fibers":
         yield "", _vectorised(cpu)
-    if cpu.kind in ("fibers", "lockstep"):
-        yield "", "on 1 core"
-    else:
-        used = max(launch.cores for launch in launches)
-        blocks = max(max(launch.grid) for launch in launches)
-        why = ": there is one block" if blocks == 1 else ": too little work to share"
-        yield "", f"on {used} of {_count(cpu.cores, 'core')}{why if used == 1 < cpu.cores else ''}"
+    used = max(launch.cores for launch in launches)
+    blocks = max(max(launch.grid) for launch in launches)
+    why = ": there is one block" if blocks == 1 else ": too little work to share"
+    yield "", f"on {used} of {_count(cpu.cores, 'core')}{why if used == 1 < cpu.cores else ''}"
 
 
 def _vectorised(cpu: OnCpu) -> str:

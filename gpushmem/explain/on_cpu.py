@@ -43,7 +43,7 @@ class Vectorised:
 class OnCpu:
     """How a kernel runs on the cpu backend."""
 
-    kind: str  # "loops", "blocks", "lockstep" or "fibers": see `Entry`
+    kind: str  # "loops", "lockstep" or "fibers": see `Entry`
     reason: str  # why, with the source line; empty if that is not known
     cores: int  # that its launches may use
     vectorised: tuple[Vectorised, ...] | None  # None: not known
@@ -53,15 +53,13 @@ class OnCpu:
 def on_cpu(kernel: Launched) -> OnCpu:
     """Explain how a kernel runs; compiles it once more."""
     entry = kernel.entry
-    fibers = entry.kind == "fibers"
     done: tuple[Vectorised, ...] | None = None
     reasons: tuple[str, ...] = ()
     if kernel.source is not None:
         done, reasons = _vectorised(kernel.source.compile_again)
     return OnCpu(
-        entry.kind, entry.reason, 1 if entry.waits else cores.threads(), done,
-        () if fibers else reasons,
-    )  # fmt: skip
+        entry.kind, entry.reason, cores.threads(), done, () if entry.kind == "fibers" else reasons
+    )
 
 
 def _vectorised(compile_: Callable[[], object]) -> tuple[tuple[Vectorised, ...], tuple[str, ...]]:

@@ -168,14 +168,14 @@ def test_every_kind_of_kernel_can_be_taken_over(run_pes):
         a[cuda.threadIdx.x] = cuda.threadIdx.x
 
     @shmem.jit
-    def blocks(a):
+    def meets(a):
         shared = cuda.shared.array(4, np.int64)
         shared[cuda.threadIdx.x] = cuda.threadIdx.x
         cuda.syncthreads()
         a[cuda.threadIdx.x] = shared[3 - cuda.threadIdx.x]
 
     @shmem.jit
-    def fibers(a):
+    def waits(a):
         if cuda.threadIdx.x == 0:
             shmem.wait_until(a[3:], shmem.CMP_EQ, 77)
         else:
@@ -191,7 +191,7 @@ def test_every_kind_of_kernel_can_be_taken_over(run_pes):
 
         def each():
             values = []
-            for kernel in (loops, blocks, fibers):
+            for kernel in (loops, meets, waits):
                 run(kernel, a, block=4)
                 values.append(a.numpy().tolist())
             return values
@@ -201,7 +201,7 @@ def test_every_kind_of_kernel_can_be_taken_over(run_pes):
         return list(builds), values, text.getvalue()
 
     builds, values, texts = zip(*run_pes(2, body), strict=True)
-    assert list(builds) == [["loops", "blocks", "fibers"], []]
+    assert list(builds) == [["loops", "meets", "waits"], []]
     assert list(values) == [[[0, 1, 2, 3], [3, 2, 1, 0], [5, 5, 5, 5]]] * 2
     for pe, text in enumerate(texts):
         assert text == "".join(f"thread {k} of {pe}\n" for k in range(4))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpushmem.simt.grid import fission, variables
+from gpushmem.simt.blocks import analysis
 from gpushmem.simt.intrinsics import atomics
 from tests.simt.fuzz import check, reference
 from tests.simt.fuzz.generate import Line, Program, generate
@@ -52,15 +52,9 @@ def program(*lines, shapes=(((1, 1), (5, 1)),)):
 HEAD = ["t = cuda.threadIdx.x", "g = cuda.grid(1)"]
 DELIBERATE = {
     "stack memory kept once for the block": (
-        lambda patch: patch.setattr(variables.Variables, "_keeping", lambda self: set()),
-        [*HEAD, "a = cuda.local.array(3, int64)", "a[1] = t", "s = same(a)", "out[g] = 7",
-         "cuda.syncthreads()", "cuda.syncthreads()", "out[g] = s[1]"],
-    ),
-    "a slow lane that lets threads pass the barrier": (
-        lambda patch: patch.setattr(fission, "WAITING", 0),
-        [*HEAD, "s = cuda.shared.array(8, int64)", "s[t] = t", "if t % 2: cuda.syncthreads()",
-         "else: cuda.syncthreads()", "s[t] = t + 10", "if t % 2: cuda.syncthreads()",
-         "else: cuda.syncthreads()", "out[g] = s[(t + 1) % 5]"],
+        lambda patch: patch.setattr(analysis.Analysis, "_varies_as_memory", lambda *_: False),
+        [*HEAD, "a = cuda.local.array(3, int64)", "a[0] = t", "a[1] = 2 * t", "s = same(a)",
+         "cuda.syncthreads()", "out[g] = s[t % 2]"],
     ),
     "an atomic maximum that takes the minimum": (
         lambda patch: patch.setitem(atomics.PLAIN, "max", atomics.PLAIN["min"]),

@@ -24,8 +24,8 @@ def launch(function, grid, block, *args, shared=0, kind="", **options):
     return running.entry.kind
 
 
-# Kernels that never wait, wait only for their block's barrier, and wait for something else.
-KINDS = ["loops", "blocks", "lockstep", "fibers"]
+# Kernels that never wait, that meet in a barrier, and that wait on fibers.
+KINDS = ["loops", "lockstep", "fibers"]
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -58,7 +58,7 @@ def test_three_dimensions_and_gridsize():
 
 @every_kind
 def test_indices_are_those_of_cuda(kind):
-    barrier, warp = kind == "blocks", kind in ("lockstep", "fibers")
+    barrier, warp = kind == "lockstep", kind == "fibers"
 
     def indices(out):
         if barrier:
@@ -98,7 +98,7 @@ def test_block_reduction_in_shared_memory(threads):
 
     x = np.arange(5 * threads, dtype=np.float32)
     out = np.zeros(5, np.float32)
-    assert launch(reduce, 5, threads, out, x) == "blocks"
+    assert launch(reduce, 5, threads, out, x) == ("lockstep" if threads > 1 else "fibers")
     np.testing.assert_allclose(out, x.reshape(5, threads).sum(1))
 
 
@@ -140,7 +140,7 @@ def test_shared_memory_is_per_block_when_blocks_run_together():
 
 @every_kind
 def test_local_arrays_are_per_thread(kind):
-    barrier, warp = kind == "blocks", kind in ("lockstep", "fibers")
+    barrier, warp = kind == "lockstep", kind == "fibers"
 
     def permute(out):
         mine = cuda.local.array(4, int32)
@@ -211,7 +211,7 @@ def test_device_functions_of_both_decorators_take_the_context():
 
 @every_kind
 def test_print(capfd, kind):
-    barrier, warp = kind == "blocks", kind in ("lockstep", "fibers")
+    barrier, warp = kind == "lockstep", kind == "fibers"
 
     @cuda.jit(device=True)
     def show(x):
@@ -303,7 +303,7 @@ def test_exceptions_name_kernel_block_thread_and_line():
 
 @every_kind
 def test_index_checks_with_debug_name_the_thread_and_the_line(kind):
-    barrier, warp = kind == "blocks", kind in ("lockstep", "fibers")
+    barrier, warp = kind == "lockstep", kind == "fibers"
 
     def outside(x):
         if barrier:

@@ -471,3 +471,24 @@ def test_what_all_have_in_common_goes_with_each_thread():
 
     given = np.arange(3, 12)
     both(pass_on, 1, 40, np.zeros(1, np.int64), given, np.zeros(40, np.int64))
+
+
+@pytest.mark.parametrize("block", [1, 3, 128, (5, 7)])
+def test_a_loop_dealt_out_in_a_kernel_that_never_waits(block):
+    """It goes through memory in its order, without anything that the threads wait for."""
+
+    def scale(y, x, most):
+        for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
+            if x[i] > most:
+                break
+            y[i, cuda.threadIdx.y] += 2 * x[i]
+
+    x = np.arange(1000.0)
+    rows = 1 if isinstance(block, int) else block[1]
+    y, wanted = np.ones((1000, rows)), 1 + 2 * x
+    for most in (1000, 400):
+        running = Kernel(scale).prepare(shape_of(3, block), (y, x, most))
+        assert running.entry.kind == ("loops" if block == 1 else "lockstep")
+        running()
+        wanted += 2 * np.where(x <= most, x, 0) if most < 1000 else 0
+    np.testing.assert_array_equal(y, wanted[:, None].repeat(rows, 1))

@@ -593,8 +593,8 @@ def _reserved(leaf: Leaf) -> Generate:
     """The part of a block's shared memory that CUDA keeps for cooperative groups."""
 
     def find(builder: Any) -> Any:
-        statement = {"shared": f"simt.shared.reserved.{RESERVED}.16"}
-        return builder.ptrtoint(place(builder, RESERVED, 16, statement), i64)
+        name = f"simt.shared.reserved.{RESERVED}.16"
+        return builder.ptrtoint(place(builder, RESERVED, 16, name), i64)
 
     return find
 

@@ -17,6 +17,7 @@ from gpushmem.simt.blocks.group import with_hints
 from gpushmem.simt.blocks.lanes import Lanes
 from gpushmem.simt.blocks.meetings import BARRIER, EACH, LANES, cut_up
 from gpushmem.simt.blocks.sink import sink
+from gpushmem.simt.blocks.strided import deals_out
 from gpushmem.simt.blocks.text import EXIT, callee_of
 from gpushmem.simt.compiler.kept import Meeting, kept_names, meetings
 from gpushmem.simt.compiler.primitives import PAUSE
@@ -39,10 +40,11 @@ class Lockstep:
 
 
 def in_lockstep(body: Any, name: str) -> Lockstep:
-    """Make two functions of the kernel `name`: of a block in step, and of a thread alone."""
+    """Make two functions of the kernel `name`: of a block in step, and of a thread alone.
+
+    Raises `Unfit` for what cannot be, or gains nothing.
+    """
     waiting = _waiting(body)
-    if name not in waiting:
-        raise Unfit("it does not wait")
     mets = {
         kept: meetings.get(kept, Meeting(EACH, kept))
         for kept in waiting & kept_names if kept != name
@@ -61,6 +63,8 @@ def in_lockstep(body: Any, name: str) -> Lockstep:
     _check_warps(analysis)
     if analysis.own_loads:
         raise Unfit("its threads are numbered")
+    if name not in waiting and not deals_out(analysis):
+        raise Unfit("it does not wait, nor has it loops dealt out to the threads")
     frame, codes = Frame(), resume_codes(analysis)
     fast = Fast(analysis, frame, codes, BLOCK).make()
     lanes = Lanes(analysis, frame, codes, LANE).make()

@@ -374,17 +374,13 @@ def unpacked(word: int) -> tuple[int, int, int]:
 # --- static placement of shared arrays
 
 
-def place(builder: ir.IRBuilder, nbytes: int, align: int, statement: Any = None) -> ir.Value:
+def place(builder: ir.IRBuilder, nbytes: int, align: int, name: str = "") -> ir.Value:
     """Address of `nbytes` of the block's shared memory, the same at every execution.
 
     The offset is a constant that `entry` chooses when it knows all arrays of the kernel: an
-    undefined global here, whose name carries size and alignment. A `statement` that is lowered
-    several times places its array once.
+    undefined global here, whose name carries size and alignment.
     """
-    name = f"{SHARED}{next(_serial)}.{nbytes}.{align}"
-    if statement is not None:
-        name = statement.setdefault("shared", name)
-    return _in_area(builder, name)
+    return _in_area(builder, name or f"{SHARED}{next(_serial)}.{nbytes}.{align}")
 
 
 def dynamic_start(builder: ir.IRBuilder) -> ir.Value:

@@ -27,7 +27,7 @@ import io
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache, cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -59,7 +59,6 @@ from numba.cuda.utils import numba_target_override
 from gpushmem.artifacts.fingerprint import adopted, fixed
 from gpushmem.artifacts.kernel_name import KernelName
 from gpushmem.artifacts.refusal import Refused, as_kernel_error
-from gpushmem.artifacts.shape import MAX_THREADS
 from gpushmem.artifacts.toolchain import sources_digest
 from gpushmem.lines import is_users
 from gpushmem.simt.base.gpu_model import COMPUTE_CAPABILITY
@@ -237,7 +236,7 @@ class _HiddenArgs:
 
 
 class Unfit(Exception):
-    """The kernel cannot be lowered as loops between barriers."""
+    """The kernel cannot run in lockstep."""
 
 
 class SimtBuilder(ir.IRBuilder):
@@ -247,13 +246,6 @@ class SimtBuilder(ir.IRBuilder):
     simt_site: Any = None
     simt_loc: Any = None
     simt_leave: Any = None  # called instead of returning from the function
-    # Where one function runs a block: the places, one per thread, of the stack slots that the
-    # present statement makes, if it needs any; and how many of them it has asked for.
-    simt_places: list[Any] | None = None
-    simt_place = 0
-    simt_statement: dict[str, Any] | None = None  # shared by its lowerings
-    simt_lane: Any = None  # number of the thread in its block, where one function runs a block
-    simt_bytes = 0  # of such places, per thread
     simt_counting = False  # at the counter of a loop over a signed `range`
     simt_observe: Any = None  # (builder, pointer, how, stored): called before an access to memory
     simt_unused = False  # nothing looks at the result of the present statement
@@ -288,26 +280,6 @@ class SimtBuilder(ir.IRBuilder):
             _observe_update(self, pointer, what, operands, result)
         self.simt_observe = observe
         return result
-
-    def alloca(self, typ: Any, size: Any = None, name: str = "") -> Any:
-        if self.simt_places is None:
-            return super().alloca(typ, size, name)
-        if self.simt_place == len(self.simt_places):
-            self.simt_places.append(self.place_per_thread(_several(typ, size), name))
-        places = self.simt_places[self.simt_place]
-        self.simt_place += 1
-        first = [i64(0)] * (size is not None)
-        index = [i64(0), self.simt_lane, *first]
-        return self.gep(places, index, inbounds=True, name=name)
-
-    def place_per_thread(self, typ: Any, name: str) -> Any:
-        """A stack slot for each thread of a block, whatever the block's size."""
-        self.simt_bytes += typ.get_abi_size(self.simt_context.target_data)
-        with super().goto_entry_block():
-            return super().alloca(ir.ArrayType(typ, MAX_THREADS), name=f"{name}.all")
-
-    def goto_entry_block(self) -> Any:
-        return super().goto_entry_block() if self.simt_places is None else nullcontext()
 
     def store(self, value: Any, ptr: Any, *rest: Any, **kwargs: Any) -> Any:
         if ptr.name.startswith("_cudapy_lmem"):
@@ -408,15 +380,6 @@ def _observe_update(
         i64(int(not builder.simt_unused)),
     ]  # fmt: skip
     call_device(builder, seen.updated, types.void(*[types.intp] * len(words)), words)
-
-
-def _several(typ: Any, size: Any) -> Any:
-    """The type of `size` elements."""
-    if size is None or isinstance(size, int):
-        return typ if size is None else ir.ArrayType(typ, size)
-    if isinstance(size, ir.Constant):
-        return ir.ArrayType(typ, size.constant)
-    raise Unfit("a thread needs memory, of a size known when it runs, after a barrier")
 
 
 SMALL = 100  # statements of a function that is inlined also where an observer's code is in it
@@ -542,12 +505,10 @@ class SimtLowering(compiler.CUDANativeLowering):
 class SimtCompiler(compiler.CUDACompiler):
     """numba-cuda's pipeline with our lowering."""
 
-    lowering = SimtLowering
-
     def define_cuda_lowering_pipeline(self, state: Any) -> Any:
         pm = super().define_cuda_lowering_pipeline(state)
         pm.passes = [
-            (self.lowering if p is compiler.CUDANativeLowering else p, why) for p, why in pm.passes
+            (SimtLowering if p is compiler.CUDANativeLowering else p, why) for p, why in pm.passes
         ]
         return pm
 
@@ -876,7 +837,6 @@ def compile_function(
     fastmath: bool = False,
     inline: str = "never",
     forceinline: bool = False,
-    pipeline: type = SimtCompiler,
     **_: Any,
 ) -> Any:
     """Compile a Python function for Numba types `args`; returns Numba's compile result.
@@ -894,7 +854,7 @@ def compile_function(
         flags.error_model = "python" if debug else "numpy"
         flags.boundscheck = bool(debug)
         try:
-            return _compile(py_func, args, return_type, flags, simt_target.target_context, pipeline)
+            return _compile(py_func, args, return_type, flags, simt_target.target_context)
         except errors.TypingError as error:
             if _nesting[0]:
                 raise  # of a function that is being compiled for another
@@ -921,14 +881,7 @@ def _flags() -> CUDAFlags:
 _nesting = [0]  # how many functions are being compiled, one inside the other
 
 
-def _compile(
-    py_func: Any,
-    args: Any,
-    return_type: Any,
-    flags: Any,
-    context: Any,
-    pipeline: type = SimtCompiler,
-) -> Any:
+def _compile(py_func: Any, args: Any, return_type: Any, flags: Any, context: Any) -> Any:
     if inspect.isgeneratorfunction(py_func):
         code = py_func.__code__
         raise errors.TypingError(
@@ -941,7 +894,7 @@ def _compile(
         with numba_target_override():
             cres = compiler.compile_extra(
                 context.typing_context, context, py_func, args, return_type, flags, {},
-                pipeline_class=pipeline, call_conv=SimtCallConv(context), abi_info={},
+                pipeline_class=SimtCompiler, call_conv=SimtCallConv(context), abi_info={},
             )  # fmt: skip
     finally:
         _nesting[0] -= 1

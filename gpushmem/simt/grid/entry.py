@@ -1,9 +1,9 @@
 """From a compiled kernel body to a function that runs a whole grid.
 
 The body is linked with everything it calls into one module. There are three kinds of entry. If the
-module refers to `pause`, the threads are fibers and `scheduler.run` drives them; if `fission` has
-lowered the kernel as a function of a whole block, the entry is a loop over blocks; otherwise it is
-a loop nest over blocks and threads with the body inlined, which LLVM vectorises. In each case it is
+module does not refer to `pause`, it is a loop nest over blocks and threads with the body inlined,
+which LLVM vectorises. If it does, `scheduler.run` drives fibers: one for each block where `blocks`
+can make functions of a whole block of the kernel, otherwise one for each thread. In each case it is
 the C function `void entry(LAUNCH*)`; the kernel's arguments are at `LAUNCH.args`, 8 bytes for each
 of the values that numba-cuda makes of them (`pack`).
 """
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import ctypes
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -36,6 +38,7 @@ from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.primitives import (
     DYNAMIC_START,
     PAUSE,
+    assume,
     load_field,
     record_failure,
     store_field,
@@ -43,12 +46,13 @@ from gpushmem.simt.compiler.primitives import (
 from gpushmem.simt.compiler.symbols import OBSERVED, OWN, SHARED, TRIPS
 from gpushmem.simt.compiler.target import (
     SimtCallConv,
+    Unfit,
     compile_function,
     compiling,
     exceptions,
     simt_target,
 )
-from gpushmem.simt.grid.fission import FissionCompiler, Unfit, bounded, counted, has_barriers
+from gpushmem.simt.intrinsics import names as _names  # noqa: F401  (it fills INTRINSICS)
 
 __all__ = ["Entry", "build", "freeze", "thaw", "warm_up"]
 
@@ -63,9 +67,9 @@ class Entry:
     """A kernel compiled for one signature."""
 
     call: Any  # call(launch_address), without the GIL
-    # How threads run: as "loops", "blocks" (loops between barriers), in "lockstep" (loops between
-    # waits) or as "fibers".
+    # How threads run: as "loops", in "lockstep" (loops between waits) or as "fibers".
     kind: str
+    any_block: bool  # serves blocks of one thread as well as blocks of several
     reason: str  # why as fibers; in lockstep, where threads wait alone
     shared_bytes: int  # static shared memory per block
     dynamic_start: int  # where the dynamic shared memory begins
@@ -167,19 +171,12 @@ def _build_fitting(
     lockstep: bool,
     options: dict[str, Any],
 ) -> tuple[Any, Entry]:
-    """Try loops between barriers first, then lockstep; fall back to fibers."""
-    if has_barriers(py_func) and observer.current() is None:
-        try:
-            cres = compile_function(py_func, args, return_type, pipeline=FissionCompiler, **options)
-            body = cres.library.linked()
-            if not _waits(body):
-                return cres, _build(cres, body, _Blocks, report)
-        except Unfit:
-            pass
+    """Lockstep for what waits, or deals its turns out to the threads; else fibers, or loops."""
     cres = compile_function(py_func, args, return_type, **options)
     body = cres.library.linked()
-    if not _waits(body):
-        return cres, _build(cres, body, _Loops, report)
+    waits = _refers_to(body, PAUSE)
+    if not waits and not _refers_to(body, TRIPS):
+        return cres, _build(cres, body, _Loops, report, any_block=True)
     reason = "its blocks have one thread"
     if lockstep:
         try:
@@ -188,8 +185,10 @@ def _build_fitting(
             name = cres.fndesc.mangled_name
             return cres, _build(cres, in_lockstep(body, name), _Lockstep, report)
         except Unfit as error:
-            reason = str(error)
-    return cres, _build(cres, cres.library.linked(), _Fibers, report, reason)
+            reason, body = str(error), cres.library.linked()
+    if waits:
+        return cres, _build(cres, body, _Fibers, report, reason)
+    return cres, _build(cres, body, _Loops, report, any_block=lockstep)
 
 
 def freeze(entry: Entry) -> dict[str, Any]:
@@ -211,12 +210,19 @@ def thaw(frozen: dict[str, Any]) -> Entry:
 OF_PROCESS = ("call", "bitcode")  # what an Entry has for the process that compiled it
 
 
-def _waits(body: Any) -> bool:
-    return any(f.name == PAUSE for f in body.functions)
+def _refers_to(body: Any, name: str) -> bool:
+    return any(f.name == name for f in body.functions)
 
 
 @core_lock
-def _build(cres: Any, body: Any, kind: type[_Entry], report: bool, reason: str = "") -> Entry:
+def _build(
+    cres: Any,
+    body: Any,
+    kind: type[_Entry],
+    report: bool,
+    reason: str = "",
+    any_block: bool = False,
+) -> Entry:
     """Link a compiled body with an entry of some kind, and turn it into machine code."""
     printing.install()
     frame_bytes = 0
@@ -248,6 +254,7 @@ def _build(cres: Any, body: Any, kind: type[_Entry], report: bool, reason: str =
     return Entry(
         call=_loaded(library.code, name),
         kind=kind.kind,
+        any_block=any_block,
         reason=reason,
         frame_bytes=frame_bytes,
         shared_bytes=shared_bytes,
@@ -398,11 +405,13 @@ class _Attributes:
         return getattr(self._builder, name)
 
 
+INDICES = ("bid", "gdim"), ("tid", "bdim")  # of blocks in the grid, of threads in the block
+
+
 class _Loops(_Entry):
     """Threads as loop iterations: for kernels that never wait."""
 
     kind = "loops"
-    loops: tuple[tuple[str, str], ...] = (("bid", "gdim"), ("tid", "bdim"))
 
     def fill(self, builder: ir.IRBuilder, launch: ir.Value, site: ir.Value) -> None:
         args = self.arguments(builder, launch)
@@ -417,12 +426,12 @@ class _Loops(_Entry):
             for axis in range(3):
                 value = load_field(builder, LAUNCH, launch, extent, axis)
                 store_field(builder, THREAD, thread, extent, value, axis)
-                bounds[extent, axis] = i64(0), bounded(builder, value, limit)
+                bounds[extent, axis] = i64(0), _bounded(builder, value, limit)
         for axis in range(3):  # this launch's part of the grid
             part = [load_field(builder, LAUNCH, launch, f, axis) for f in ("begin", "end")]
             bounds["gdim", axis] = tuple(builder.zext(v, i64) for v in part)
         done = builder.append_basic_block("done")
-        counters = [(index, extent, axis) for index, extent in self.loops for axis in (2, 1, 0)]
+        counters = [(index, extent, axis) for index, extent in INDICES for axis in (2, 1, 0)]
 
         def nest(level: int) -> None:
             if level == len(counters):
@@ -437,7 +446,7 @@ class _Loops(_Entry):
                     builder.position_at_end(builder.append_basic_block("unreachable"))
                 return
             field, bound, axis = counters[level]
-            with counted(builder, *bounds[bound, axis]) as index:
+            with _counted(builder, *bounds[bound, axis]) as index:
                 store_field(builder, THREAD, thread, field, builder.trunc(index, i32), axis)
                 nest(level + 1)
 
@@ -446,10 +455,34 @@ class _Loops(_Entry):
         builder.position_at_end(done)
 
 
+def _bounded(builder: ir.IRBuilder, value: ir.Value, limit: int) -> ir.Value:
+    """Tell the optimiser that 1 <= value <= limit: index arithmetic then needs no wrapping."""
+    assume(builder, builder.icmp_signed(">=", value, i32(1)))
+    assume(builder, builder.icmp_signed("<=", value, i32(limit)))
+    return builder.zext(value, i64)
+
+
+@contextmanager
+def _counted(builder: ir.IRBuilder, begin: ir.Value, end: ir.Value) -> Iterator[ir.Value]:
+    """`for index in range(begin, end)`, not empty."""
+    before = builder.basic_block
+    head = builder.append_basic_block("loop")
+    builder.branch(head)
+    builder.position_at_end(head)
+    index = builder.phi(i64)
+    index.add_incoming(begin, before)
+    yield index
+    following = builder.add(index, i64(1), flags=("nuw", "nsw"))
+    index.add_incoming(following, builder.basic_block)
+    after = builder.append_basic_block("after")
+    builder.cbranch(builder.icmp_unsigned("<", following, end), head, after)
+    builder.position_at_end(after)
+
+
 def _number(builder: ir.IRBuilder, thread: ir.Value) -> ir.Value:
     """The number of a thread in its launch."""
     number = i64(0)
-    for index, extent in (("bid", "gdim"), ("tid", "bdim")):
+    for index, extent in INDICES:
         for axis in (2, 1, 0):
             at, length = (
                 builder.zext(load_field(builder, THREAD, thread, field, axis), i64)
@@ -457,13 +490,6 @@ def _number(builder: ir.IRBuilder, thread: ir.Value) -> ir.Value:
             )
             number = builder.add(builder.mul(number, length), at)
     return number
-
-
-class _Blocks(_Loops):
-    """Blocks as loop iterations: for kernels of which `fission` made functions of whole blocks."""
-
-    kind = "blocks"
-    loops = (("bid", "gdim"),)
 
 
 class _Fibers(_Entry):

@@ -101,7 +101,7 @@ def generic_address(builder: Any, value: ir.Value) -> ir.Value:
         return place_dynamic(builder)
     nbytes = builder.simt_context.get_abi_sizeof(value.value_type)
     value.linkage = "internal"  # no longer referred to, it will be dropped
-    return place(builder, nbytes, max(value.align or 0, 16), builder.simt_statement)
+    return place(builder, nbytes, max(value.align or 0, 16))
 
 
 def _membar(scope: int, name: str) -> None:

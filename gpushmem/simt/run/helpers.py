@@ -135,6 +135,7 @@ def start(place: Callable[[np.ndarray[Any, Any]], Any]) -> None:
 
     `place` makes a Place of a RUN.
     """
+    _native()  # compiled now, if nobody has: the first launch, too, is to have help
     pid, wanted = os.getpid(), cores.threads() - 1
     for part in range(_started.get(pid, 0), wanted):
         _started[pid] = part + 1

@@ -77,7 +77,8 @@ class Kernel:
     def compile(self, argtypes: tuple[Any, ...], several: bool = True) -> entries.Entry:
         """Compile for Numba types `argtypes`, once; raises Numba's errors.
 
-        A kernel that waits has other code for blocks of `several` threads than for blocks of one.
+        A kernel that waits, or has loops dealt out to the threads, has other code for blocks of
+        `several` threads than for blocks of one.
         """
         observer.compiled_with.add(observer.name())
         key = argtypes, several
@@ -90,7 +91,7 @@ class Kernel:
             else:
                 entry = build()
         self._entries[key] = entry
-        if not entry.waits:
+        if entry.any_block:
             self._entries[argtypes, not several] = entry
         return entry
 

@@ -6,7 +6,6 @@ from numba import cuda, from_dtype, int64
 from numba.cuda.core import config
 
 from gpushmem.artifacts.shape import shape_of
-from gpushmem.simt.grid import entry
 from gpushmem.simt.intrinsics.nrt import allocation_stats
 from gpushmem.simt.run.kernel import Kernel
 
@@ -145,15 +144,13 @@ def results(kernel, kind):
         out = np.full(threads, -1, np.int64)
         running = kernel.prepare(shape_of(2, threads), (out, X, 1))
         running()
-        assert running.entry.kind == kind if threads > 1 or kind == "blocks" else "fibers"
+        assert running.entry.kind == (kind if threads > 1 else "fibers")
         yield out.tolist()
 
 
 @pytest.mark.parametrize("function", KERNELS, ids=lambda f: f.__name__)
-def test_what_a_variable_points_to_is_the_threads_own_after_a_barrier(function, monkeypatch):
+def test_what_a_variable_points_to_is_the_threads_own_after_a_barrier(function):
     expected = [[KERNELS[function](t) for t in range(n)] for n in (1, 2, 3, 32)]
-    assert list(results(Kernel(function), "blocks")) == expected
-    monkeypatch.setattr(entry, "has_barriers", lambda py_func: False)
     assert list(results(Kernel(function), "lockstep")) == expected
     assert list(results(Kernel(function, lockstep=False), "fibers")) == expected
 
@@ -161,7 +158,7 @@ def test_what_a_variable_points_to_is_the_threads_own_after_a_barrier(function, 
 @pytest.mark.parametrize("function", [enumerates, row_of_local_array], ids=lambda f: f.__name__)
 def test_so_it_is_in_debug_mode(function):
     expected = [[KERNELS[function](t) for t in range(n)] for n in (1, 2, 3, 32)]
-    assert list(results(Kernel(function, debug=True), "blocks")) == expected
+    assert list(results(Kernel(function, debug=True), "lockstep")) == expected
 
 
 def test_whether_an_element_is_in_an_array_is_looked_up_once():
