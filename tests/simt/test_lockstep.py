@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 from numba import cuda, float32, int64
+from numba import types as cuda_types
 
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.errors import KernelError
@@ -474,21 +475,52 @@ def test_what_all_have_in_common_goes_with_each_thread():
 
 
 @pytest.mark.parametrize("block", [1, 3, 128, (5, 7)])
-def test_a_loop_dealt_out_in_a_kernel_that_never_waits(block):
-    """It goes through memory in its order, without anything that the threads wait for."""
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_loop_dealt_out_in_a_kernel_that_never_waits(block, ends):
+    """It goes through memory in its order, unless a thread may leave it."""
 
     def scale(y, x, most):
         for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
-            if x[i] > most:
+            if ends and x[i] > most:
                 break
             y[i, cuda.threadIdx.y] += 2 * x[i]
 
     x = np.arange(1000.0)
     rows = 1 if isinstance(block, int) else block[1]
-    y, wanted = np.ones((1000, rows)), 1 + 2 * x
-    for most in (1000, 400):
-        running = Kernel(scale).prepare(shape_of(3, block), (y, x, most))
-        assert running.entry.kind == ("loops" if block == 1 else "lockstep")
-        running()
-        wanted += 2 * np.where(x <= most, x, 0) if most < 1000 else 0
+    y = np.ones((1000, rows))
+    running = Kernel(scale).prepare(shape_of(3, block), (y, x, 400))
+    assert (running.entry.kind, running.entry.any_block) == ("loops", ends and block != 1)
+    running()
+    wanted = 1 + 2 * np.where((x <= 400) | (not ends), x, 0)
     np.testing.assert_array_equal(y, wanted[:, None].repeat(rows, 1))
+
+
+LIMITS = [-(2**63), -1, 0, 1, 37, 95, 96, 2**31 - 1, 2**63 - 1]
+
+
+@pytest.mark.parametrize("op", ["<", "<=", ">", ">=", "==", "!="])
+@pytest.mark.parametrize("typ", ["int64", "uint64", "int32", "uint32"])
+def test_only_some_threads_of_a_grid(typ, op):
+    """A comparison of the index in the grid: the loop is over those for which it holds."""
+    scope = {"cuda": cuda, "typ": getattr(cuda_types, typ)}
+    exec(
+        f"""def kernel(out, n):
+    i = typ(cuda.blockIdx.x) * typ(cuda.blockDim.x) + typ(cuda.threadIdx.x)
+    if i {op} n:
+        out[cuda.grid(1)] += i + 1
+    if n {op} cuda.grid(1):
+        out[cuda.grid(1)] += 1000
+""",
+        scope,
+    )
+    i = np.arange(96)
+    for limit in LIMITS:
+        if not np.iinfo(typ).min <= limit <= np.iinfo(typ).max:
+            continue
+        n = np.dtype(typ).type(limit)
+        out = np.zeros(96, np.int64)
+        running = Kernel(scope["kernel"]).prepare(shape_of(3, 32), (out, n))
+        running()
+        first = [eval(f"a {op} b", {"a": k, "b": int(n)}) for k in range(96)]
+        second = [eval(f"b {op} a", {"a": k, "b": int(n)}) for k in range(96)]
+        np.testing.assert_array_equal(out, (i + 1) * first + 1000 * np.array(second), str(n))

@@ -39,6 +39,7 @@ class Emitter:
         self.places: dict[str, str] = {}  # value -> the address of its place
         self.homes: dict[str, str] = {}  # ... -> the variable that has it, for the optimiser
         self.count = 0
+        self.saves = False  # whether a loop is one over neighbours, or leaves threads out
         (self.memory, _), (self.thread, _), *_ = self.function.args
         self.suffix = suffix
 

@@ -243,6 +243,7 @@ class Fast(Apart):
             node.insts = group.nodes.pop().insts
         loop = strided_loop(self.analysis, node.enters, region, stop) if node.enters else None
         if loop is not None:
+            self.saves = True
             if node.insts:
                 group.nodes.append(Node(node.label, node.insts))
             return self.stride(loop, node, group)

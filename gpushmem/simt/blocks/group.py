@@ -31,6 +31,7 @@ class Node:
     region: set[str] = field(default_factory=set)
     stop: str = ""
     kept: bool = False  # the phis where the region ends go to their places
+    known: dict[str, str] = field(default_factory=dict)  # the branch's condition, in its loop
 
 
 @dataclass

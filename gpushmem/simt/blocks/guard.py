@@ -1,4 +1,8 @@
-"""`if t < n:` and `if t == 0:` of a thread's index: only those threads need a turn of the loop."""
+"""`if t < n:`, `if t == 0:`, `if cuda.grid(1) < n:`: only those threads need a turn of the loop.
+
+What is compared is the thread's index, or a sum of it and what is the same for all (which does not
+overflow, or the optimiser would not have said so).
+"""
 
 from __future__ import annotations
 
@@ -22,16 +26,25 @@ NEGATED |= {"u" + k[1:]: "u" + v[1:] for k, v in NEGATED.items()} | {"eq": "ne",
 def guarded(to: Any, group: Group) -> tuple[str, str] | None:
     """The first thread of a row that has something to do in a group, and the end; or None: all.
 
-    Writes code that computes them.
+    Writes code that computes them, and lets the node know how its branch goes for these.
     """
     if len(group.nodes) != 1 or group.assigns:
         return None
-    condition = _condition(to, group.nodes[0])
-    return None if condition is None else _bounds(to, *condition)
+    node = group.nodes[0]
+    condition = _condition(to, node)
+    if condition is None or node.end is None:
+        return None
+    node.known = {
+        node.end.uses[0]: "false" if _skips(to, node, targets_of(node.end)[0]) else "true"
+    }
+    return _bounds(to, *condition)
 
 
-def _condition(to: Any, node: Node) -> tuple[str, str, str] | None:
-    """Predicate, type and other operand, if a node does nothing but where they hold for x."""
+def _condition(to: Any, node: Node) -> tuple[str, str, str, str] | None:
+    """Predicate, type, what is added to x and what that is compared with.
+
+    If a node does nothing but where this holds.
+    """
     if node.end is None or (node.stop != EXIT and to.blocks[node.stop].phis):
         return None
     members = {id(inst) for inst in [*node.insts, node.end]}
@@ -50,13 +63,16 @@ def _condition(to: Any, node: Node) -> tuple[str, str, str] | None:
     if compared is None or ways not in ([False, True], [True, False]):
         return None
     predicate, kind, left, right = compared.groups()
-    if _is_x(to, right):
+    if to.is_uniform(left):
         predicate, left, right = SWAPPED[predicate], right, left
-    if not _is_x(to, left) or not to.is_uniform(right):
+    added = _added(to, left, predicate)
+    if added is None or not to.is_uniform(right):
         return None
     if ways[0]:
         predicate = NEGATED[predicate]
-    return None if predicate == "ne" else (predicate, kind, right)
+    if predicate == "ne" or (added != "0" and predicate in ("ule", "ugt")):
+        return None
+    return predicate, kind, added, right
 
 
 def _skips(to: Any, node: Node, target: str) -> bool:
@@ -75,13 +91,31 @@ def _is_x(to: Any, name: str) -> bool:
     return bool(to.analysis.lane_loads.get(name) == 0)
 
 
-def _bounds(to: Any, predicate: str, kind: str, value: str) -> tuple[str, str]:
+def _added(to: Any, name: str, predicate: str) -> str | None:
+    """What is added to x, if a value is x and perhaps something that is the same for all."""
+    if _is_x(to, name):
+        return "0"
+    inst: Inst | None = to.analysis.defs.get(name)
+    exact = "nuw" if predicate[0] == "u" else "nsw"
+    if inst is None or inst.op != "add" or exact not in inst.text or len(inst.uses) != 2:
+        return None
+    left, right = inst.uses
+    if to.is_uniform(left):
+        left, right = right, left
+    return right if _is_x(to, left) and to.is_uniform(right) else None
+
+
+def _bounds(to: Any, predicate: str, kind: str, added: str, value: str) -> tuple[str, str]:
     bx, signed = to.extents[0], predicate[0] != "u"
-    limit = to.operand(value)
-    if kind == "i32":
-        wide = to.fresh("wide")
-        to.put(f"{wide} = {'sext' if signed else 'zext'} i32 {limit} to i64")
-        limit = wide
+    limit, less = _wide(to, value, kind, signed), _wide(to, added, kind, signed)
+    if added != "0":
+        rest = to.fresh("n")
+        if predicate == "eq":
+            to.put(f"{rest} = sub i64 {limit}, {less}")
+        else:
+            sort = "ssub" if signed else "usub"
+            to.put(f"{rest} = call i64 @llvm.{sort}.sat.i64(i64 {limit}, i64 {less})")
+        limit = rest
     if predicate == "eq":
         inside, after = to.fresh("c"), to.fresh("n")
         to.put(f"{inside} = icmp ult i64 {limit}, {bx}")
@@ -96,6 +130,15 @@ def _bounds(to: Any, predicate: str, kind: str, value: str) -> tuple[str, str]:
     else:
         limit = _clamped(to, limit, "0", bx, signed)
     return ("0", limit) if predicate[1] == "l" else (limit, bx)
+
+
+def _wide(to: Any, value: str, kind: str, signed: bool) -> str:
+    value = to.operand(value)
+    if kind == "i64":
+        return value
+    wide = to.fresh("wide")
+    to.put(f"{wide} = {'sext' if signed else 'zext'} i32 {value} to i64")
+    return str(wide)
 
 
 def _clamped(to: Any, value: str, least: str, most: str, signed: bool) -> str:

@@ -21,7 +21,7 @@ from gpushmem.simt.blocks.emit import takes_thread
 from gpushmem.simt.blocks.group import Nest
 from gpushmem.simt.blocks.text import EXIT, Block, Inst
 
-__all__ = ["Strided", "deals_out", "strided_loop"]
+__all__ = ["Strided", "strided_loop"]
 
 
 ENDLESS = 2**62  # turns, of a round that is all rounds
@@ -40,12 +40,6 @@ class Loop:
     carried: list[Inst]  # phis that each thread takes from one turn to the next
     unused: set[str]  # what only counts the turns
     exit: str
-
-
-def deals_out(analysis: Analysis) -> bool:
-    """Whether there are ranges that begin at the thread's index."""
-    ranges = (trips_of(inst) for inst in analysis.defs.values())
-    return any(ends is not None and _coefficient(analysis, ends[0]) == 1 for ends in ranges)
 
 
 def strided_loop(analysis: Analysis, header: str, region: set[str], stop: str) -> Loop | None:

@@ -73,6 +73,7 @@ class Threads(Emitter):
         used += [n for i in errors.insts for n in i.uses]
         self.load_uniform(used, own)
         only = guarded(self, group) if decider is None and codes is None else None
+        self.saves |= only is not None
         nest = Nest(self, seldom, only)
         nest.begin()
         lane = nest.lane
@@ -198,7 +199,7 @@ class Threads(Emitter):
                 if inst.name:
                     meaning[inst.name] = self.fresh("r")
         if node.end is not None:
-            self.lane_end(node.end, meaning, targets, errors)
+            self.lane_end(node.end, meaning | node.known, targets, errors)
         else:
             self.put(f"br label {labels[node.enters]}")
         came = labels | {node.label: self.current}

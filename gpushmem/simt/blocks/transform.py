@@ -13,11 +13,10 @@ from gpushmem.simt.blocks.code import Function, read
 from gpushmem.simt.blocks.emit import resume_codes
 from gpushmem.simt.blocks.fast import Fast
 from gpushmem.simt.blocks.frame import Frame
-from gpushmem.simt.blocks.group import with_hints
+from gpushmem.simt.blocks.group import SHORT, with_hints
 from gpushmem.simt.blocks.lanes import Lanes
 from gpushmem.simt.blocks.meetings import BARRIER, EACH, LANES, cut_up
 from gpushmem.simt.blocks.sink import sink
-from gpushmem.simt.blocks.strided import deals_out
 from gpushmem.simt.blocks.text import EXIT, callee_of
 from gpushmem.simt.compiler.kept import Meeting, kept_names, meetings
 from gpushmem.simt.compiler.primitives import PAUSE
@@ -28,6 +27,7 @@ __all__ = ["BLOCK", "LANE", "SITES", "Lockstep", "in_lockstep"]
 BLOCK, LANE = "block", "lane"  # what the names of the two functions end in
 SITES = ".sites"  # a table: the C string that names a barrier's line, by code
 MOST = 8000  # instructions of a kernel with all that waits in it
+MOST_LINES = 2000  # of the text of one that never waits: it costs more than it brings
 
 
 @dataclass
@@ -42,9 +42,12 @@ class Lockstep:
 def in_lockstep(body: Any, name: str) -> Lockstep:
     """Make two functions of the kernel `name`: of a block in step, and of a thread alone.
 
-    Raises `Unfit` for what cannot be, or gains nothing.
+    Of one that never waits, the first only. Raises `Unfit` for what cannot be, or gains nothing.
     """
-    waiting = _waiting(body)
+    lines = str(body).splitlines()
+    waiting = _waiting(lines)
+    if name not in waiting and len(lines) > MOST_LINES:
+        raise Unfit("it does not wait, and is long")
     mets = {
         kept: meetings.get(kept, Meeting(EACH, kept))
         for kept in waiting & kept_names if kept != name
@@ -63,10 +66,15 @@ def in_lockstep(body: Any, name: str) -> Lockstep:
     _check_warps(analysis)
     if analysis.own_loads:
         raise Unfit("its threads are numbered")
-    if name not in waiting and not deals_out(analysis):
-        raise Unfit("it does not wait, nor has it loops dealt out to the threads")
+    if name not in waiting and analysis.per_lane:
+        raise Unfit("it does not wait, and its threads have memory of their own")
     frame, codes = Frame(), resume_codes(analysis)
-    fast = Fast(analysis, frame, codes, BLOCK).make()
+    block = Fast(analysis, frame, codes, BLOCK)
+    fast = block.make()
+    if name not in waiting:
+        if not block.saves:
+            raise Unfit("it does not wait, nor does it gain")
+        return Lockstep(_with(body, name, [fast.replace(f", {SHORT}", "")]), frame.bytes, [])
     lanes = Lanes(analysis, frame, codes, LANE).make()
     sites = _sites(analysis, codes, name)
     module = _with(body, name, [fast, lanes, sites])
@@ -103,12 +111,12 @@ def _site_of(call: Any) -> tuple[str, str]:
     return (found[1], found[2]) if found else ("null", "?")
 
 
-def _waiting(body: Any) -> set[str]:
+def _waiting(lines: list[str]) -> set[str]:
     """The functions that come to a pause, by themselves or by what they call."""
     callers: dict[str, set[str]] = {}
     current = ""
     called = re.compile(r'@("[^"]*"|[\w.$-]+)\(')
-    for line in str(body).splitlines():
+    for line in lines:
         if line.startswith("define"):
             found = called.search(line)
             current = found[1].strip('"') if found else ""
@@ -214,7 +222,10 @@ def _with(body: Any, name: str, texts: list[str]) -> Any:
 
 
 # What the functions that are written here call.
-DECLARED = "void @llvm.assume(i1)", "void @llvm.memset.p0.i64(ptr, i8, i64, i1)"
+DECLARED = (
+    "void @llvm.assume(i1)", "void @llvm.memset.p0.i64(ptr, i8, i64, i1)",
+    "i64 @llvm.ssub.sat.i64(i64, i64)", "i64 @llvm.usub.sat.i64(i64, i64)",
+)  # fmt: skip
 
 
 def _name(declared: str) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 from llvmlite.binding import Linkage
+from numba.core import cgutils
 from numba.core.codegen import CPUCodeLibrary, JITCPUCodegen
 from numba.core.compiler_lock import global_compiler_lock as core_lock
 from numba.cuda import types
@@ -96,6 +97,7 @@ class Entry:
         return str(_codegen()._tm.emit_assembly(llvm.parse_bitcode(self.bitcode)))
 
 
+MAX_FRAME = 1 << 18  # bytes on the stack
 SHOWN = 3  # lines where threads wait alone
 LINKED = (Linkage.linkonce_odr, Linkage.weak_odr)
 
@@ -171,19 +173,18 @@ def _build_fitting(
     lockstep: bool,
     options: dict[str, Any],
 ) -> tuple[Any, Entry]:
-    """Lockstep for what waits, or deals its turns out to the threads; else fibers, or loops."""
+    """Loops for what never waits; lockstep for what does, or fibers."""
     cres = compile_function(py_func, args, return_type, **options)
     body = cres.library.linked()
-    waits = _refers_to(body, PAUSE)
-    if not waits and not _refers_to(body, TRIPS):
-        return cres, _build(cres, body, _Loops, report, any_block=True)
+    waits = any(f.name == PAUSE for f in body.functions)
     reason = "its blocks have one thread"
     if lockstep:
         try:
             if observer.current() is not None:
                 raise Unfit("each access is observed, with its thread")
             name = cres.fndesc.mangled_name
-            return cres, _build(cres, in_lockstep(body, name), _Lockstep, report)
+            kind = _Lockstep if waits else _Blocks
+            return cres, _build(cres, in_lockstep(body, name), kind, report)
         except Unfit as error:
             reason, body = str(error), cres.library.linked()
     if waits:
@@ -210,10 +211,6 @@ def thaw(frozen: dict[str, Any]) -> Entry:
 OF_PROCESS = ("call", "bitcode")  # what an Entry has for the process that compiled it
 
 
-def _refers_to(body: Any, name: str) -> bool:
-    return any(f.name == name for f in body.functions)
-
-
 @core_lock
 def _build(
     cres: Any,
@@ -230,6 +227,8 @@ def _build(
         lines = "; ".join(body.alone[:SHOWN]) + (" ..." if len(body.alone) > SHOWN else "")
         reason = f"threads wait alone at {lines}" if lines else ""
         body, frame_bytes = body.module, body.frame_bytes
+        if kind is _Blocks and frame_bytes * MAX_THREADS > MAX_FRAME:
+            raise Unfit("too much of a thread is alive between its loops")
     if kind in (_Fibers, _Lockstep):
         fiber.install()  # the linker must know simt_switch
     placed, shared_bytes = _placements(body)
@@ -245,7 +244,9 @@ def _build(
     dynamic_start = -(-shared_bytes // AREA_ALIGN) * AREA_ALIGN
     _define_constant(module, DYNAMIC_START, dynamic_start)
     _define_markers(module)
-    kind(simt_target.target_context, module, cres.fndesc, name, report).make()
+    entry = kind(simt_target.target_context, module, cres.fndesc, name, report)
+    entry.frame_bytes = frame_bytes
+    entry.make()
     library = EntryLibrary(_codegen(), name, body._context)
     for part in (llvm.parse_assembly(str(module), body._context), body):
         library.add_llvm_module(part)
@@ -328,6 +329,7 @@ class _Entry:
     """Common to all kinds of entry: the function `entry(launch)` around the body."""
 
     kind: str
+    frame_bytes = 0  # per thread
 
     def __init__(self, context: Any, module: ir.Module, body: Any, name: str, report: bool) -> None:
         self.report = report
@@ -412,6 +414,10 @@ class _Loops(_Entry):
     """Threads as loop iterations: for kernels that never wait."""
 
     kind = "loops"
+    indices: tuple[tuple[str, str], ...] = INDICES
+
+    def begin(self, builder: ir.IRBuilder) -> None:
+        """Generate what precedes the loops."""
 
     def fill(self, builder: ir.IRBuilder, launch: ir.Value, site: ir.Value) -> None:
         args = self.arguments(builder, launch)
@@ -431,7 +437,8 @@ class _Loops(_Entry):
             part = [load_field(builder, LAUNCH, launch, f, axis) for f in ("begin", "end")]
             bounds["gdim", axis] = tuple(builder.zext(v, i64) for v in part)
         done = builder.append_basic_block("done")
-        counters = [(index, extent, axis) for index, extent in INDICES for axis in (2, 1, 0)]
+        self.begin(builder)
+        counters = [(index, extent, axis) for index, extent in self.indices for axis in (2, 1, 0)]
 
         def nest(level: int) -> None:
             if level == len(counters):
@@ -453,6 +460,33 @@ class _Loops(_Entry):
         nest(0)
         builder.branch(done)
         builder.position_at_end(done)
+
+
+class _Blocks(_Loops):
+    """Blocks as loop iterations: for kernels that never wait, of which `blocks` made a function."""
+
+    indices = INDICES[:1]
+
+    def begin(self, builder: ir.IRBuilder) -> None:
+        area = ir.ArrayType(ir.IntType(8), max(1, self.frame_bytes * MAX_THREADS))
+        self.frame = cgutils.alloca_once(builder, area)
+        self.frame.align = 64
+
+    def run_thread(
+        self,
+        builder: ir.IRBuilder,
+        thread: ir.Value,
+        args: tuple[ir.Value, ...],
+        site: ir.Value,
+        attrs: Any = (),
+    ) -> ir.Value:
+        """Call the function of a block, note a failure; return whether it failed."""
+        name = f"{self.body.name}.{BLOCK}"
+        function = ir.Function(self.module, self.body.function_type, name)
+        memory = builder.bitcast(self.frame, function.args[0].type)
+        flat = self.slots.as_arguments(builder, args)
+        status = builder.call(function, [memory, thread, site, *flat], attrs=attrs)
+        return self.note(builder, thread, site, self.conv._get_return_status(builder, status))
 
 
 def _bounded(builder: ir.IRBuilder, value: ir.Value, limit: int) -> ir.Value:
