@@ -66,8 +66,6 @@ def in_lockstep(body: Any, name: str) -> Lockstep:
     _check_warps(analysis)
     if analysis.own_loads:
         raise Unfit("its threads are numbered")
-    if name not in waiting and analysis.per_lane:
-        raise Unfit("it does not wait, and its threads have memory of their own")
     frame, codes = Frame(), resume_codes(analysis)
     block = Fast(analysis, frame, codes, BLOCK)
     fast = block.make()

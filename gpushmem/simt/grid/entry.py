@@ -21,7 +21,6 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 from llvmlite.binding import Linkage
-from numba.core import cgutils
 from numba.core.codegen import CPUCodeLibrary, JITCPUCodegen
 from numba.core.compiler_lock import global_compiler_lock as core_lock
 from numba.cuda import types
@@ -469,7 +468,7 @@ class _Blocks(_Loops):
 
     def begin(self, builder: ir.IRBuilder) -> None:
         area = ir.ArrayType(ir.IntType(8), max(1, self.frame_bytes * MAX_THREADS))
-        self.frame = cgutils.alloca_once(builder, area)
+        self.frame = builder.alloca(area)
         self.frame.align = 64
 
     def run_thread(
