@@ -187,7 +187,7 @@ def test_the_text(run_cli, script):
     assert re.search(r"\n +vectorised: 1 loop, \d+ iterations at a time\n", of["scale"])
     assert "not vectorised (LLVM: " in of["count"]
     assert "a fiber per thread" in of["wait"]
-    assert re.search(r"on 1 (core|of \d+ cores: there is one block)\n", of["wait"])
+    assert re.search(r"on 1 of (1 core|\d+ cores: there is one block)\n", of["wait"])
     flat = " ".join(of["wait"].split())
     assert "sm_90 cannot be compiled: wait_until_all: status must be an array of int32" in flat
     assert f"not of uint8 (script.py:{line_of(SCRIPT, 'wait_until_all')})" in flat

@@ -524,3 +524,14 @@ def test_only_some_threads_of_a_grid(typ, op):
         first = [eval(f"a {op} b", {"a": k, "b": int(n)}) for k in range(96)]
         second = [eval(f"b {op} a", {"a": k, "b": int(n)}) for k in range(96)]
         np.testing.assert_array_equal(out, (i + 1) * first + 1000 * np.array(second), str(n))
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_kernel_that_does_nothing_but_fail(waits):
+    def fails(x):
+        if waits:
+            cuda.syncthreads()
+        raise ValueError("nothing else")
+
+    with pytest.raises(KernelError, match="nothing else"):
+        launch(fails, 2, 32, np.zeros(1), twice=False)

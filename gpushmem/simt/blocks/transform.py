@@ -54,6 +54,8 @@ def in_lockstep(body: Any, name: str) -> Lockstep:
     }  # fmt: skip
     _prepare(body, name, waiting, mets)
     function = read(body, name)
+    if function.entry in function.errors:
+        raise Unfit("it always fails")
     if sum(len(block.insts) for block in function) > MOST:
         raise Unfit("it is too long")
     calls = {callee_of(i) for block in function for i in block.insts if i.op == "call"}
