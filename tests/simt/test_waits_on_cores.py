@@ -71,18 +71,23 @@ def test_blocks_move_to_other_cores(lockstep):
                 at[cuda.blockIdx.x, as_launch(core_word()).part] += 1
             grid.sync()
 
-    rng = np.random.default_rng(0)
+    rng, kernel = np.random.default_rng(0), Kernel(iterate, lockstep=lockstep)
     for blocks, threads, rounds in ((2, 32, 2000), (5, 7, 3000), (16, 64, 300)):
         x = rng.integers(0, 9, 997)
         wanted, at = x.copy(), np.zeros((blocks, 3), np.int64)
         for r in range(rounds):
             wanted = wanted + 3 * np.roll(wanted, -1) + r
-        for _ in range(5):
-            run(iterate, blocks, threads, again := x.copy(), x * 0, at, rounds, lockstep=lockstep)
+        args = (again := x.copy()), x * 0, at, rounds
+        launched = kernel.prepare(shape_of(blocks, threads, 0), args)
+        turns, end = 0, time.monotonic() + 60
+        # A launch may end before the system has given a busy machine's core to a helper.
+        while turns < 5 or np.count_nonzero(at, 1).max() < 2 and time.monotonic() < end:
+            again[:] = x
+            launched()
             np.testing.assert_array_equal(again, wanted)
-        assert at.sum() == 5 * blocks * rounds
-        assert np.count_nonzero(at.sum(0)) > 1  # on more than one core
-        assert np.count_nonzero(at, 1).max() > 1  # some block, too
+            turns += 1
+        assert at.sum() == turns * blocks * rounds
+        assert np.count_nonzero(at, 1).max() > 1  # some block was on more than one core
 
 
 @ways
