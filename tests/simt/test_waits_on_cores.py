@@ -81,7 +81,7 @@ def test_blocks_move_to_other_cores(lockstep):
         launched = kernel.prepare(shape_of(blocks, threads, 0), args)
         turns, end = 0, time.monotonic() + 60
         # A launch may end before the system has given a busy machine's core to a helper.
-        while turns < 5 or np.count_nonzero(at, 1).max() < 2 and time.monotonic() < end:
+        while turns < 5 or (np.count_nonzero(at, 1).max() < 2 and time.monotonic() < end):
             again[:] = x
             launched()
             np.testing.assert_array_equal(again, wanted)
