@@ -170,13 +170,18 @@ LAUNCH = _struct(
     ("max_resident", "i8"),
     # scheduler, of each core
     ("ring", FIBER),
-    ("clock", "i8", 2),
     ("resident", "i8"),  # blocks in the ring
     ("progress", "i8"),  # counts every wait entered and every thread ended
     ("polls", "i8"),  # counts every `poll`
     ("turns", "i8"),  # counts the turns of the ring
     ("idle_since", "i8"),  # monotonic nanoseconds; 0 while threads make progress
-    ("given", "i8"),  # list of FIBER through next: blocks that another core has given to this one
+    (
+        "crowded",
+        "i8",
+    ),  # whether others use this core, see `exchange`
+    ("given", "i8"),  # list of FIBER through next: blocks that others have given; the root's lock
+    ("n_given", "i8"),  # how many
+    ("apart", "i8", 8),  # what all cores look at is on other cache lines
     # ... of the root
     ("several", "i8"),  # whether other cores may run blocks of it
     ("lock", "i8"),  # of what follows

@@ -46,7 +46,6 @@ mmap = types.ExternalFunction("mmap", word(word, word, int_, int_, int_, word))
 mprotect = types.ExternalFunction("mprotect", int_(word, word, int_))
 usleep = types.ExternalFunction("usleep", int_(types.uintc))
 vsnprintf = types.ExternalFunction("vsnprintf", int_(word, word, word, word))
-clock_gettime = types.ExternalFunction("clock_gettime", int_(int_, word))
 simt_switch = types.ExternalFunction("simt_switch", types.void(word, word))  # see `fiber`
 
 

@@ -6,12 +6,17 @@ puts its LAUNCH into the root's `wants`; another that has several resident block
 next turn, when all its fibers rest, and gives away half of them: it takes their fibers out of its
 ring and hands them over as a list, which the first core makes part of its own ring.
 
-All of the root that several cores change is changed with its lock, but `failed`, which only ever
-becomes true, and `timed`, by atomic additions. A fiber belongs to one ring: what is in it, and in
-its block, is changed by that core alone. It becomes another core's by `given`, stored with release
-and loaded with acquire, so that core sees all that the first one has written. THREAD names the root
-and does not change; what a thread needs of its core's LAUNCH it finds by FIBER.launch, which is not
-kept across a pause.
+Cores that wait for each other need their cores at the same time: where something else runs, too,
+each meeting takes as long as the system lets that run, some milliseconds. A core notices when it
+offers itself to others and comes back late (`yield_core`). Then it gives all its blocks to the
+root and leaves, or if it is the root, all others do; and for a while no core of the process joins.
+
+All of the root that several cores change is changed with its lock, and so is `given`, but `failed`,
+which only ever becomes true, and `timed`, by atomic additions. A fiber belongs to one ring: what is
+in it, and in its block, is changed by that core alone. It becomes another core's by `given`, stored
+with release and loaded with acquire, so that core sees all that the first one has written. THREAD
+names the root and does not change; what a thread needs of its core's LAUNCH it finds by
+FIBER.launch, which is not kept across a pause.
 """
 
 from __future__ import annotations
@@ -20,33 +25,54 @@ from numba import njit, types
 
 from gpushmem.simt.base.layout import LAUNCH, offset
 from gpushmem.simt.base.lock import lock, unlock
-from gpushmem.simt.base.native import load_acquire, sched_yield, store_release, usleep
+from gpushmem.simt.base.native import (
+    load_acquire,
+    monotonic_ns,
+    sched_yield,
+    store_release,
+    usleep,
+)
 from gpushmem.simt.run.threads import LOCK, RING, as_block, as_fiber, as_launch, put_in_ring
 
 __all__ = [
-    "CANCEL", "FAILED", "WANTS", "close", "get_blocks", "give_blocks", "join", "leave",
-    "some_begin",
+    "CANCEL", "CROWDED", "FAILED", "close", "get_blocks", "join", "leave", "shares", "some_begin",
+    "take_given", "yield_core",
 ]  # fmt: skip
 
-CANCEL, FAILED, GIVEN, WANTS, TOTAL, JOINED, NEXT = (
+CANCEL, CROWDED, FAILED, GIVEN, WANTS, TOTAL, JOINED, NEXT = (
     offset(LAUNCH, field)
-    for field in ("cancel", "failed", "given", "wants", "total", "joined", "next_block")
+    for field in (
+        "cancel",
+        "crowded",
+        "failed",
+        "given",
+        "wants",
+        "total",
+        "joined",
+        "next_block",
+    )
 )
+LATE_NS = 1_000_000  # away from the core: others have work for it
 YIELDS = 256  # looks, while it waits for blocks, before a core that has joined leaves ...
 SLEEP_US = 50  # ... or the first one sleeps
 
 
 @njit
-def give_blocks(launch_address: int) -> None:
-    """Give half of this core's blocks to the one that wants some; in the scheduler's turn."""
+def give_half(launch_address: int) -> None:
+    """Give half of this core's blocks to the one that wants some."""
     launch = as_launch(launch_address)
     root = as_launch(launch.root)
     lock(launch.root + LOCK)
     to, root.wants = root.wants, 0
     unlock(launch.root + LOCK)
-    if to == 0:
-        return
-    keep, seen, given = launch.resident - launch.resident // 2, 0, 0
+    if to != 0:
+        give_blocks(launch_address, to, launch.resident - launch.resident // 2)
+
+
+@njit
+def give_blocks(launch_address: int, to: int, keep: int) -> None:
+    """Give this core's blocks, but for `keep`, to another; once in a turn."""
+    launch, seen, given, last = as_launch(launch_address), 0, 0, 0
     address = as_fiber(launch_address + RING).next
     while address != launch_address + RING:
         fiber = as_fiber(address)
@@ -57,24 +83,53 @@ def give_blocks(launch_address: int) -> None:
         if block.goes:
             as_fiber(fiber.prev).next, as_fiber(following).prev = following, fiber.prev
             fiber.next, given = given, address
+            last = address if last == 0 else last
         address = following
     launch.resident = keep
-    as_launch(to).resident = seen - keep
+    if given == 0:
+        return
+    lock(launch.root + LOCK)
+    as_fiber(last).next = as_launch(to).given
+    as_launch(to).n_given += seen - keep
     store_release(to + GIVEN, given)
+    unlock(launch.root + LOCK)
 
 
 @njit
 def take_given(launch_address: int) -> bool:
-    """Make what another core has given part of this core's ring; whether there is something."""
-    address = load_acquire(launch_address + GIVEN)
-    if address == 0:
+    """Make what other cores have given part of this core's ring; whether there is something."""
+    if load_acquire(launch_address + GIVEN) == 0:
         return False
-    store_release(launch_address + GIVEN, 0)
+    launch = as_launch(launch_address)
+    lock(launch.root + LOCK)
+    address, launch.given = launch.given, 0
+    launch.resident += launch.n_given
+    launch.n_given = 0
+    unlock(launch.root + LOCK)
     while address != 0:
         following = as_fiber(address).next
         as_block(as_fiber(address).block).counted = 0  # that was a turn of another ring
         put_in_ring(launch_address, address)
         address = following
+    return True
+
+
+@njit
+def shares(launch_address: int) -> bool:
+    """Give and take blocks, in the scheduler's turn; False if this core is to run no more of them.
+
+    It has joined, and it or the root is `crowded`: then the root has its blocks now.
+    """
+    launch = as_launch(launch_address)
+    root_address = launch.root
+    take_given(launch_address)
+    if launch_address != root_address:
+        crowded = load_acquire(launch_address + CROWDED) != 0
+        if crowded or load_acquire(root_address + CROWDED) != 0:
+            give_blocks(launch_address, root_address, 0)
+            return False
+    if load_acquire(root_address + WANTS) != 0 and launch.resident > 1:
+        give_half(launch_address)
     return True
 
 
@@ -122,10 +177,12 @@ def get_blocks(launch_address: int) -> bool:
     """
     root_address = as_launch(launch_address).root
     first, asked, looks = launch_address == root_address, False, 0
-    while not take_given(launch_address):
+    while True:
+        others = load_acquire(root_address + JOINED)  # first: who has left has given before
+        if take_given(launch_address):
+            return True
         over = load_acquire(root_address + FAILED) != 0
         fresh = some_begin(root_address)
-        others = load_acquire(root_address + JOINED)
         if first:
             leaves = others == 0
         else:
@@ -140,7 +197,19 @@ def get_blocks(launch_address: int) -> bool:
             sched_yield()
         else:
             usleep(types.uintc(SLEEP_US))
-    return True
+
+
+@njit
+def yield_core(launch_address: int) -> None:
+    """Let others have the core; if they keep it for long, this core is `crowded`."""
+    launch = as_launch(launch_address)
+    if load_acquire(launch.root + JOINED) == 0:
+        sched_yield()
+        return
+    before = monotonic_ns()
+    sched_yield()
+    if monotonic_ns() - before > LATE_NS:
+        store_release(launch_address + CROWDED, 1)
 
 
 # --- joining
@@ -154,6 +223,7 @@ def join(root_address: int) -> bool:
     some = some_begin(root_address) or root.total > root.joined + 1
     joins = root.open != 0 and root.failed == 0 and some
     if joins:
+        store_release(root_address + CROWDED, 0)
         root.joined += 1
         root.helped = max(root.helped, root.joined)
     unlock(root_address + LOCK)

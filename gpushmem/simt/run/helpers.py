@@ -27,13 +27,14 @@ from gpushmem.simt.base.native import (
     full_fence,
     libc_free,
     load_acquire,
+    monotonic_ns,
     sched_yield,
     store_release,
     usleep,
 )
 from gpushmem.simt.base.parking import Parked, block_signals
 from gpushmem.simt.run import cores
-from gpushmem.simt.run.exchange import join, leave
+from gpushmem.simt.run.exchange import CROWDED, join, leave
 from gpushmem.simt.run.queue import (
     DOZES,
     HELP_BELL,
@@ -62,7 +63,8 @@ PERIOD_US = 100  # from one look to the next
 def find(common_address: int, last_run: int, last_number: int) -> tuple[int, int, bool]:
     """The first run that others may help with, its number, and whether the caller has joined it.
 
-    It joins what it has seen before, or, where every launch is worth a second core, what it sees.
+    It joins what it has seen before, or, where every launch is worth a second core, what it sees;
+    nothing for a while after a core turned out to be `crowded`.
     """
     common = as_common(common_address)
     found = number = 0
@@ -75,7 +77,8 @@ def find(common_address: int, last_run: int, last_number: int) -> tuple[int, int
             found, number = address, run.number
         address = run.next
     known = (found == last_run and number == last_number) or common.worth < 0
-    if found != 0 and known:  # `close` waits for who has joined, so the run goes on
+    if found != 0 and known and monotonic_ns() >= common.alone_until:
+        # `close` waits for who has joined, so the run goes on.
         joined = join(found + LAUNCH_AT)
     unlock(common_address)
     return found, number, joined
@@ -98,6 +101,8 @@ def assist(root_run: int, run_address: int, part: int) -> None:
         call_address(launch.flush, launch_address)
         libc_free(launch.text)
     end(run_address)
+    if launch.crowded != 0 or load_acquire(root_address + CROWDED) != 0:
+        as_common(common).alone_until = monotonic_ns() + as_common(common).alone_ns
     leave(root_address)
 
 

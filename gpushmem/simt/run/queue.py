@@ -57,6 +57,7 @@ ONE = 5  # for `put`: LAUNCHES, the LAUNCH and arguments of one in the place of 
 OVER, LOOK, SHARE = 0, 6, 7
 
 WORTH_SHARING = 300_000  # nanoseconds
+ALONE_NS = 100_000_000
 SPINS, YIELDS = 64, 16  # looks before a thread sleeps, and how often it yields its core between
 NEVER = 2**62
 NAME_BYTES, SHOWN = 120, 40  # of a kernel's name: in a LAUNCH, for the embedder
@@ -77,6 +78,8 @@ COMMON = _struct(
     ("dozes", "i8"),  # whether some sleep there
     ("work", "i8"),  # counts launches that they may help with
     ("worth", "i8"),  # nanoseconds of work from which on a second core pays
+    ("alone_ns", "i8"),  # how long none helps after a core turned out to be `crowded` ...
+    ("alone_until", "i8"),  # ... and until when
 )
 KEPT = _struct(("next", "i8"), ("pool", POOL))
 RUN = _struct(
@@ -521,6 +524,7 @@ def native() -> SimpleNamespace:
 _keep: list[Any] = []  # keep the code alive
 of_process = np.zeros(1, COMMON)
 of_process["told"], of_process["worth"] = address_of(embedding.told), WORTH_SHARING
+of_process["alone_ns"] = ALONE_NS
 
 
 def _after_fork() -> None:

@@ -28,11 +28,10 @@ from gpushmem.simt.base.lock import lock, unlock
 from gpushmem.simt.base.native import (
     c_function,
     call_address,
-    clock_gettime,
     libc_free,
     load_acquire,
     malloc,
-    sched_yield,
+    monotonic_ns,
     simt_switch,
     store_release,
     usleep,
@@ -40,11 +39,12 @@ from gpushmem.simt.base.native import (
 from gpushmem.simt.run.exchange import (
     CANCEL,
     FAILED,
-    WANTS,
     close,
     get_blocks,
-    give_blocks,
+    shares,
     some_begin,
+    take_given,
+    yield_core,
 )
 from gpushmem.simt.run.lockstep import end_lane, fall_apart, let_go, start_block
 from gpushmem.simt.run.threads import (
@@ -83,21 +83,9 @@ PRIMES = 1_000_003, 1_000_033, 1_000_037, 1_000_039
 CANCELLED = -1  # a value of LAUNCH.failed
 OWED = 69  # ... with the site of what a block has not undone, see BLOCK: the embedder's trap
 
-CLOCK = offset(LAUNCH, "clock")
 OPEN = offset(LAUNCH, "open")
 FRAME_ALIGN = 64
 BLOCK_BYTES = BLOCK.itemsize + 256  # what follows is shared memory, aligned to 256 bytes
-
-i4 = types.intc
-
-
-@njit
-def now_ns(launch_address: int) -> int:
-    """Monotonic time in nanoseconds."""
-    clock_gettime(i4(1), launch_address + CLOCK)
-    return load_acquire(launch_address + CLOCK) * 1_000_000_000 + load_acquire(
-        launch_address + CLOCK + 8
-    )
 
 
 @njit
@@ -242,11 +230,11 @@ def back_off(launch_address: int, idle: int, polled: bool) -> None:
     A thread that polls may be working in between: then yield the core, but do not sleep.
     """
     if idle == 1:
-        as_launch(launch_address).idle_since = now_ns(launch_address)
+        as_launch(launch_address).idle_since = monotonic_ns()
     if idle > SPINS + YIELDS and not polled:
         usleep(types.uintc(SLEEP_US))
     elif idle > SPINS:
-        sched_yield()
+        yield_core(launch_address)
 
 
 @njit
@@ -269,8 +257,8 @@ def run_ring(launch_address: int) -> None:
         moved, polled = launch.progress != seen, launch.polls != polls
         seen, polls, turns = launch.progress, launch.polls, turns + 1
         launch.turns += 1
-        if load_acquire(root_address + WANTS) != 0 and launch.resident > 1:
-            give_blocks(launch_address)
+        if not shares(launch_address):
+            break
         if launch.resident == 0 or ((not moved or turns > PATIENCE) and some_begin(root_address)):
             turns = 0
             admit(launch_address)
@@ -323,6 +311,8 @@ def run(launch_address: int) -> None:
     run_ring(launch_address)
     if launch.several != 0:
         close(launch_address)
+        if take_given(launch_address):  # after a failure
+            abandon(launch_address)
     launch.timed = 0
     free_blocks(launch_address)
 
