@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from numba import cuda, float32, int64
+from numba import cuda, float32, int64, uint8
 from numba import types as cuda_types
 
 from gpushmem.artifacts.shape import shape_of
@@ -535,3 +535,31 @@ def test_a_kernel_that_does_nothing_but_fail(waits):
 
     with pytest.raises(KernelError, match="nothing else"):
         launch(fails, 2, 32, np.zeros(1), twice=False)
+
+
+@pytest.mark.parametrize("align", [16, 256, 512])
+def test_local_arrays_are_aligned(align):
+    """In a block's frame, where each thread's are behind the others', as on a stack."""
+
+    def fill(at, out):
+        a = cuda.local.array(3, float32, alignment=align)
+        b = cuda.local.array(5, uint8, alignment=align)
+        t, i = cuda.threadIdx.x, cuda.grid(1)
+        for k in range(3):
+            a[k], b[k] = t + k, t
+        at[i, 0], at[i, 1] = a.ctypes.data, b.ctypes.data
+        cuda.syncthreads()
+        if t % 3 == 1:
+            cuda.nanosleep(10)
+            for k in range(3):
+                a[k] += b[k]
+        cuda.syncthreads()
+        out[i] = a[0] + a[1] + a[2]
+
+    for threads in (1, 3, 33):
+        at, out = np.zeros((2 * threads, 2), np.uint64), np.zeros(2 * threads, np.float32)
+        kind = launch(fill, 2, threads, at, out, twice=False)
+        assert kind == ("lockstep" if threads > 1 and align < 512 else "fibers")
+        assert not (at % align).any()
+        t = np.arange(2 * threads) % threads
+        np.testing.assert_array_equal(out, 3 + 3 * t * np.where(t % 3 == 1, 2, 1))

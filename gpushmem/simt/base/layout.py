@@ -25,6 +25,7 @@ def _struct(*fields: Any) -> np.dtype[Any]:
 # The codes of threads in lockstep, at the beginning of a block's frame, say where each goes on. One
 # that has returned has EXITED; PARKED is the bit of one that stands at a barrier.
 CODE_BYTES, EXITED, PARKED = 8, 0, 1
+FRAME_ALIGN = 256  # of a frame: no local array in it can be aligned to more
 
 THREAD = _struct(
     # What a thread knows about itself: the hidden context handed to every function. It does not

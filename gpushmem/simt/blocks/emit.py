@@ -111,26 +111,32 @@ class Emitter:
 
     def place_of(self, name: str) -> str:
         """The address of the places of a value."""
-        inst = self.analysis.defs.get(name)
-        size = 8  # of an argument of a call of all
-        if inst is not None:
-            size = alloca_bytes(inst) if inst.op == "alloca" else size_of(inst.type)
-        return self.area(name, size)
+        if name not in self.analysis.defs:
+            return self.area(name, 8)  # an argument of a call of all
+        size, align = self.size(name)
+        return self.area(name, -(-size // align) * align, align)
 
     def common(self, name: str) -> str:
         """The address of the one place of what all threads have in common when they part."""
+        size, align = self.size(name)
+        return self.area(f"{name}.common", -(-size // LEAST), align)
+
+    def size(self, name: str) -> tuple[int, int]:
+        """Bytes of a value, or of an alloca's memory, and what its address is a multiple of."""
         inst = self.analysis.defs[name]
-        size = alloca_bytes(inst) if inst.op == "alloca" else size_of(inst.type)
-        return self.area(f"{name}.common", -(-size // LEAST))
+        if inst.op != "alloca":
+            return size_of(inst.type), 1
+        found = re.search(r", align (\d+)$", inst.text)
+        return alloca_bytes(inst), int(found[1]) if found else LEAST
 
     def flags(self) -> str:
         """The address of a byte for each thread: whether it has yet to take what is in common."""
         return self.area("%simt.flags", 1)
 
-    def area(self, name: str, size: int) -> str:
+    def area(self, name: str, size: int, align: int = 1) -> str:
         """The address of an area with so many bytes for each thread."""
         if name not in self.places:
-            at, k = self.frame.place(name, size), len(self.places)
+            at, k = self.frame.place(name, size, align), len(self.places)
             self.start += [
                 f"  %simt.off{k} = mul nuw nsw i64 %simt.pad, {at}",
                 f"  %simt.place{k} = getelementptr inbounds i8, ptr {self.memory}, "

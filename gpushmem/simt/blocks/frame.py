@@ -6,7 +6,7 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
-from gpushmem.simt.base.layout import CODE_BYTES
+from gpushmem.simt.base.layout import CODE_BYTES, FRAME_ALIGN
 from gpushmem.simt.compiler.target import Unfit, simt_target
 
 __all__ = ["LEAST", "Frame", "size_of"]
@@ -28,7 +28,8 @@ class Frame:
     """Places, one after the other, behind the codes; each has an element for each thread.
 
     A place begins at its offset times the number of threads, rounded up to a multiple of LEAST: so
-    all are aligned, and have room for as many elements.
+    all are aligned to that, and have room for as many elements. For a larger alignment the offset
+    is a multiple of so many LEASTs, and an element's size one of the alignment.
     """
 
     def __init__(self) -> None:
@@ -36,9 +37,13 @@ class Frame:
         self.sizes: dict[str, int] = {}
         self.bytes = CODE_BYTES
 
-    def place(self, name: str, size: int) -> int:
+    def place(self, name: str, size: int, align: int) -> int:
         """The offset of a value's place, per thread."""
         if name not in self.offsets:
+            if align > FRAME_ALIGN:
+                raise Unfit(f"a local array is aligned to more than {FRAME_ALIGN} bytes")
+            unit = max(1, align // LEAST)
+            self.bytes = -(-self.bytes // unit) * unit
             self.offsets[name] = self.bytes
             self.sizes[name] = size
             self.bytes += size

@@ -623,9 +623,24 @@ def _define(function: ir.Function) -> None:
     builder.ret(INTRINSICS[function.name](builder, *function.args))
 
 
+ALIGNMENTS = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "float": 4, "double": 8}
+
+
 def _shown(module: Any) -> str:
-    """A module as text, with the attributes of each function in its own line."""
-    text = str(module)
+    """A module as text, with the attributes of each function in its own line.
+
+    As in numba-cuda's text, in which its users look for that, names are in quotes where they are
+    defined, and arrays have an alignment only if it is not their elements' own.
+    """
+    text = re.sub(
+        r"^( *[%@])([A-Za-z_.$][\w.$-]*)(?= = )", r'\1"\2"', str(module), flags=re.MULTILINE
+    )
+    text = re.sub(
+        r"(alloca (?:\[\d+ x )+(\w+)\]+), align (\d+)$",
+        lambda found: found[1] if ALIGNMENTS.get(found[2]) == int(found[3]) else found[0],
+        text,
+        flags=re.MULTILINE,
+    )
     groups = dict(re.findall(r"^attributes (#\d+) = \{ (.*) \}$", text, re.MULTILINE))
     return re.sub(r"#\d+(?= \{$)", lambda group: groups[group[0]], text, flags=re.MULTILINE)
 

@@ -30,7 +30,7 @@ from gpushmem.errors import BackendUnavailable
 from gpushmem.simt.base import fiber, printing
 from gpushmem.simt.base.externals import suppliers, supply
 from gpushmem.simt.base.layout import BLOCK as BLOCK_FIELDS
-from gpushmem.simt.base.layout import FIBER, LAUNCH, SPREAD, THREAD
+from gpushmem.simt.base.layout import FIBER, FRAME_ALIGN, LAUNCH, SPREAD, THREAD
 from gpushmem.simt.base.native import i8p, i64
 from gpushmem.simt.bitcode import declared as _declared  # noqa: F401  (it fills INTRINSICS)
 from gpushmem.simt.blocks.transform import BLOCK, LANE, SITES, Lockstep, in_lockstep
@@ -469,7 +469,7 @@ class _Blocks(_Loops):
     def begin(self, builder: ir.IRBuilder) -> None:
         area = ir.ArrayType(ir.IntType(8), max(1, self.frame_bytes * MAX_THREADS))
         self.frame = builder.alloca(area)
-        self.frame.align = 64
+        self.frame.align = FRAME_ALIGN
 
     def run_thread(
         self,

@@ -23,7 +23,7 @@ from numba import njit, types
 
 from gpushmem.simt.base import fiber as fibers
 from gpushmem.simt.base.gpu_model import LANES
-from gpushmem.simt.base.layout import BLOCK, LAUNCH, offset
+from gpushmem.simt.base.layout import BLOCK, FRAME_ALIGN, LAUNCH, offset
 from gpushmem.simt.base.lock import lock, unlock
 from gpushmem.simt.base.native import (
     c_function,
@@ -84,7 +84,6 @@ CANCELLED = -1  # a value of LAUNCH.failed
 OWED = 69  # ... with the site of what a block has not undone, see BLOCK: the embedder's trap
 
 OPEN = offset(LAUNCH, "open")
-FRAME_ALIGN = 64
 BLOCK_BYTES = BLOCK.itemsize + 256  # what follows is shared memory, aligned to 256 bytes
 
 
