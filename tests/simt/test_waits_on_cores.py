@@ -304,3 +304,43 @@ def test_a_lock_goes_from_block_to_block(lockstep):
             total = np.zeros(1, np.int64)
             run(count, blocks, threads, np.zeros(1, np.int32), total, lockstep=lockstep)
             assert total[0] == 3 * blocks * threads
+
+
+@ways
+def test_blocks_on_their_way_when_a_launch_is_cancelled(lockstep):
+    """Their stacks are given back once: the launches after it get each of them once."""
+
+    def hang(flags):
+        while cuda.atomic.add(flags, cuda.blockIdx.x, 0) == 0:
+            if cuda.threadIdx.x == 0:
+                as_launch(core_word()).crowded = 1
+
+    def meet(x):
+        for _ in range(200):
+            cuda.cg.this_grid().sync()
+        x[cuda.grid(1)] += 1
+
+    queue.of_process["alone_ns"] = 0
+    flags, x = np.zeros(6, np.int64), np.zeros(24)
+    hangs = Kernel(hang, lockstep=lockstep).prepare(shape_of(6, 4, 0), (flags,))
+    meets = Kernel(meet, lockstep=lockstep).prepare(shape_of(6, 4, 0), (x,))
+    for k in range(60):
+        failed = []
+
+        def call(failed=failed):
+            try:
+                hangs()
+            except KernelError as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        while not running():
+            time.sleep(0.001)
+        time.sleep(0.0005 * (k % 20))
+        for part in running():
+            part.cancel()
+        thread.join(20)
+        assert "cancelled" in str(failed[0])
+        meets()
+        np.testing.assert_array_equal(x, k + 1)

@@ -200,8 +200,8 @@ def end_thread(thread_address: int) -> None:
 
 @njit
 def abandon(launch_address: int) -> None:
-    """Give back the stacks of threads still in the ring; none waits any more."""
-    launch = as_launch(launch_address)
+    """Give back the stacks of threads still in the ring, and empty it; none waits any more."""
+    launch, ring = as_launch(launch_address), as_fiber(launch_address + RING)
     pool = as_pool(launch.pool)
     address = as_fiber(launch_address + RING).next
     while address != launch_address + RING:
@@ -210,6 +210,7 @@ def abandon(launch_address: int) -> None:
         fiber.next_free = pool.free
         pool.free = address
         address = following
+    ring.next = ring.prev = launch_address + RING
 
 
 @njit
