@@ -167,7 +167,7 @@ def _text(
         )
     if lacking:
         yield ""
-        yield from wrapped(f"Nothing is said about GPUs, which needs {lacking}", 0)
+        yield from wrapped(f"Not compiled for GPUs: {lacking}", 0)
 
 
 def _where(report: Report) -> str:

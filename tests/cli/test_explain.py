@@ -350,7 +350,7 @@ def test_the_page_shows_what_is_printed(tmp_path):
 def test_what_is_missing_for_gpus_is_told_once():
     text = "\n".join(command._text("x.py", [], [], ("one", "two"), "nvshmem4py: install it"))
     assert "PE 0 launches no kernel called one or two" in text
-    assert text.endswith("Nothing is said about GPUs, which needs nvshmem4py: install it")
+    assert text.endswith("Not compiled for GPUs: nvshmem4py: install it")
 
 
 def scale(y, x):
