@@ -1,6 +1,7 @@
 """Launching kernels on the engine."""
 
 import os
+import threading
 from contextlib import contextmanager
 from unittest import mock
 
@@ -8,8 +9,9 @@ import numpy as np
 import pytest
 
 from gpushmem.artifacts.shape import shape_of
+from gpushmem.errors import KernelError
 from gpushmem.simt.run import cores, queue
-from gpushmem.simt.run.kernel import Kernel
+from gpushmem.simt.run.kernel import Kernel, running
 
 
 def launch(function, grid, block, *args, shared=0, twice=True, **options):
@@ -31,6 +33,28 @@ def launch(function, grid, block, *args, shared=0, twice=True, **options):
     for before, after in zip(first, args, strict=True):
         np.testing.assert_array_equal(before, after)
     return again.entry.kind
+
+
+@contextmanager
+def hanging(launched):
+    """Run a launch that hangs in another thread; in the end it is cancelled, and must say so."""
+    failed = []
+
+    def call():
+        try:
+            launched()
+        except KernelError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    try:
+        yield
+    finally:
+        for part in running():
+            part.cancel()
+        thread.join(20)
+    assert "cancelled" in str(failed[0])
 
 
 @contextmanager

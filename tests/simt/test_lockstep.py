@@ -1,6 +1,5 @@
 """Kernels that wait, as loops from wait to wait: the same as on fibers, whatever the threads do."""
 
-import threading
 import time
 
 import numpy as np
@@ -11,9 +10,9 @@ from numba import types as cuda_types
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.errors import KernelError
 from gpushmem.simt.blocks import analysis
-from gpushmem.simt.run.kernel import Kernel, running
+from gpushmem.simt.run.kernel import Kernel
 from gpushmem.simt.run.waits import waits
-from tests.simt.conftest import launch
+from tests.simt.conftest import hanging, launch
 
 FULL = 0xFFFFFFFF
 BLOCKS = [2, 33, 128, 1000, (5, 7), (3, 4, 5)]
@@ -274,26 +273,11 @@ def waiting_threads(kernel, shape, args, enough):
     """Run a kernel that hangs until `enough(waits())`; returns these, and cancels it."""
     launch = kernel.prepare(shape, args)
     assert launch.entry.kind == "lockstep"
-    failures = []
-
-    def run():
-        try:
-            launch()
-        except KernelError as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with hanging(launch):
         end = time.monotonic() + 30
         while not enough(found := waits()):
             assert time.monotonic() < end, found
             time.sleep(0.01)
-    finally:
-        for run_ in running():
-            run_.cancel()
-        thread.join()
-    assert "cancelled" in str(failures[0])
     return found
 
 

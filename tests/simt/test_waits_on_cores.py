@@ -16,7 +16,7 @@ from gpushmem.simt.compiler.primitives import core_word
 from gpushmem.simt.run import cores, queue
 from gpushmem.simt.run.kernel import Kernel, running
 from gpushmem.simt.run.waits import unstarted, waits
-from tests.simt.conftest import launch, spread
+from tests.simt.conftest import hanging, launch, spread
 
 as_launch = view(LAUNCH)
 
@@ -211,28 +211,17 @@ def test_what_waits_for_good_is_seen_on_all_cores_and_can_be_cancelled(lockstep)
             while cuda.atomic.add(flags, cuda.blockIdx.x, 0) == 0:
                 pass
 
-    flags, failed = np.zeros(6, np.int64), []
+    flags = np.zeros(6, np.int64)
     launched = Kernel(hang, lockstep=lockstep).prepare(shape_of(6, 4, 0), (flags,))
-
-    def call():
-        try:
-            launched()
-        except KernelError as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    found = []
-    while len({wait.block for wait in found}) < 6 or len(running()) < 2:
-        time.sleep(0.01)
-        found = waits()
-    assert {wait.kernel for wait in found} == {"hang"}
-    assert sum(run.whole for run in running()) == 1
-    assert unstarted() == []
-    for part in running():
-        part.cancel()
-    thread.join(20)
-    assert "cancelled" in str(failed[0])
+    with hanging(launched):
+        found = []
+        while len({wait.block for wait in found}) < 6 or len(running()) < 2:
+            time.sleep(0.01)
+            found = waits()
+        assert {wait.block[0] for wait in found} == set(range(6))
+        assert {wait.kernel for wait in found} == {"hang"}
+        assert sum(run.whole for run in running()) == 1
+        assert unstarted() == []
 
 
 def test_more_blocks_than_may_be_resident():
@@ -325,22 +314,9 @@ def test_blocks_on_their_way_when_a_launch_is_cancelled(lockstep):
     hangs = Kernel(hang, lockstep=lockstep).prepare(shape_of(6, 4, 0), (flags,))
     meets = Kernel(meet, lockstep=lockstep).prepare(shape_of(6, 4, 0), (x,))
     for k in range(60):
-        failed = []
-
-        def call(failed=failed):
-            try:
-                hangs()
-            except KernelError as error:
-                failed.append(error)
-
-        thread = threading.Thread(target=call)
-        thread.start()
-        while not running():
-            time.sleep(0.001)
-        time.sleep(0.0005 * (k % 20))
-        for part in running():
-            part.cancel()
-        thread.join(20)
-        assert "cancelled" in str(failed[0])
+        with hanging(hangs):
+            while not running():
+                time.sleep(0.001)
+            time.sleep(0.0005 * (k % 20))
         meets()
         np.testing.assert_array_equal(x, k + 1)
