@@ -1,5 +1,6 @@
 """Fixtures: real PEs, the command as a user types it, and who has the machine."""
 
+import faulthandler
 import fcntl
 import gc
 import os
@@ -121,6 +122,11 @@ def pytest_runtest_protocol(item):
             return (yield)
         finally:
             fcntl.flock(room, fcntl.LOCK_UN)  # a child that outlives the test may have a copy
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("timeout"):  # it may take longer than `faulthandler_timeout`
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from contextlib import contextmanager
 from unittest import mock
 
@@ -51,6 +52,8 @@ def hanging(launched):
     try:
         yield
     finally:
+        while thread.is_alive() and not running():  # it may still be compiled
+            time.sleep(0.01)
         for part in running():
             part.cancel()
         thread.join(20)

@@ -175,6 +175,56 @@ def test_blocks_that_return_do_not_hold_up_the_grid(lockstep):
         np.testing.assert_array_equal(out, [*(40 * (11 - r) - gone for r in range(11)), 0])
 
 
+def test_a_launch_in_which_nothing_moves_gets_no_more_cores():
+    """Else a core that others use would come and leave for ever, which looks like progress."""
+
+    def hang(flags):
+        while cuda.atomic.add(flags, cuda.blockIdx.x, 0) == 0:
+            if as_launch(core_word()).part != 0:
+                as_launch(core_word()).crowded = 1
+
+    queue.of_process["alone_ns"] = 20_000_000
+    launched = Kernel(hang).prepare(shape_of(4, 4, 0), (np.zeros(4, np.int64),))
+    with hanging(launched):
+        while not running():
+            time.sleep(0.01)
+        time.sleep(0.5)
+        for _ in range(100):
+            assert len(running()) == 1
+            time.sleep(0.002)
+
+
+def test_a_thread_that_returns_is_seen_by_the_core_that_gets_its_block():
+    """The others' block moves, while they wait, to a core on which nothing has moved for long."""
+
+    def leave(out, moved, sums):
+        b, t, k = cuda.blockIdx.x, cuda.threadIdx.x, 0
+        if b == 1:
+            while as_launch(core_word()).part == 0 and k < 300_000:
+                cuda.nanosleep(1)
+                k += 1
+        if b == 1 and t == 5:
+            return
+        if b == 1:
+            for r in range(300_000):  # a millisecond
+                sums[t] = sums[t] * 0.5 + r
+            if t == 0:
+                moved[0] = as_launch(core_word()).part
+            as_launch(core_word()).crowded = 1
+        cuda.cg.this_grid().sync()
+        cuda.atomic.add(out, b, 1)
+
+    queue.of_process["alone_ns"] = 0
+    out, moved, sums = np.zeros(2, np.int64), np.zeros(1, np.int64), np.zeros(40)
+    launched = Kernel(leave).prepare(shape_of(2, 40, 0), (out, moved, sums))
+    turn, end = 0, time.monotonic() + 60
+    while turn < 3 or (not moved[0] and time.monotonic() < end):
+        moved[0], turn = 0, turn + 1
+        launched()
+        np.testing.assert_array_equal(out, [40 * turn, 39 * turn])
+    assert moved[0]
+
+
 @ways
 def test_a_failure_on_any_core_ends_all(lockstep):
     def fail(x, bad):

@@ -53,6 +53,7 @@ CANCEL, CROWDED, FAILED, GIVEN, WANTS, TOTAL, JOINED, NEXT = (
     )
 )
 LATE_NS = 1_000_000  # away from the core: others have work for it
+RESTS_NS = 1_000_000  # since no thread has moved: what the launch waits for comes from elsewhere
 YIELDS = 256  # looks, while it waits for blocks, before a core that has joined leaves ...
 SLEEP_US = 50  # ... or the first one sleeps
 
@@ -105,6 +106,7 @@ def take_given(launch_address: int) -> bool:
     address, launch.given = launch.given, 0
     launch.resident += launch.n_given
     launch.n_given = 0
+    launch.progress += 1  # they are new here: their threads, too, may have to be let go
     unlock(launch.root + LOCK)
     while address != 0:
         following = as_fiber(address).next
@@ -219,9 +221,11 @@ def yield_core(launch_address: int) -> None:
 def join(root_address: int) -> bool:
     """Let a core be one of those that run the launch, if there is something to do for it."""
     root = as_launch(root_address)
+    idle = root.idle_since
     lock(root_address + LOCK)
     some = some_begin(root_address) or root.total > root.joined + 1
-    joins = root.open != 0 and root.failed == 0 and some
+    rests = root.joined == 0 and idle != 0 and monotonic_ns() - idle > RESTS_NS
+    joins = root.open != 0 and root.failed == 0 and some and not rests
     if joins:
         store_release(root_address + CROWDED, 0)
         root.joined += 1
