@@ -200,7 +200,7 @@ def test_a_thread_that_returns_is_seen_by_the_core_that_gets_its_block():
     def leave(out, moved, sums):
         b, t, k = cuda.blockIdx.x, cuda.threadIdx.x, 0
         if b == 1:
-            while as_launch(core_word()).part == 0 and k < 300_000:
+            while as_launch(core_word()).part == 0 and k < 1000:
                 cuda.nanosleep(1)
                 k += 1
         if b == 1 and t == 5:
@@ -263,15 +263,19 @@ def test_what_waits_for_good_is_seen_on_all_cores_and_can_be_cancelled(lockstep)
 
     flags = np.zeros(6, np.int64)
     launched = Kernel(hang, lockstep=lockstep).prepare(shape_of(6, 4, 0), (flags,))
-    with hanging(launched):
-        found = []
-        while len({wait.block for wait in found}) < 6 or len(running()) < 2:
-            time.sleep(0.01)
-            found = waits()
-        assert {wait.block[0] for wait in found} == set(range(6))
-        assert {wait.kernel for wait in found} == {"hang"}
-        assert sum(run.whole for run in running()) == 1
-        assert unstarted() == []
+    parts, end = 0, time.monotonic() + 60
+    while parts < 2 and time.monotonic() < end:  # a busy machine may have no core for a helper
+        with hanging(launched):
+            found = []
+            while len({wait.block for wait in found}) < 6:
+                time.sleep(0.01)
+                found = waits()
+            parts = len(running())
+            assert {wait.block[0] for wait in found} == set(range(6))
+            assert {wait.kernel for wait in found} == {"hang"}
+            assert sum(run.whole for run in running()) == 1
+            assert unstarted() == []
+    assert parts > 1
 
 
 def test_more_blocks_than_may_be_resident():
