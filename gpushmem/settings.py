@@ -26,6 +26,13 @@ def _count(least: int) -> Callable[[str], int]:
     return read
 
 
+def _power_of_two(text: str) -> int:
+    number = int(text) if text.isdecimal() and text.isascii() and len(text) < 15 else 0
+    if number < 64 or number & (number - 1):
+        raise ArgumentError(f"{text!r} is not a power of two from 64 on")
+    return number
+
+
 def _seconds(text: str) -> float:
     try:
         number = float(text) if text.isascii() else -1.0
@@ -151,6 +158,14 @@ SETTINGS = {
         Setting(
             "GPUSHMEM_CHECK", None, str,
             "folder in which the PEs record what they do, for `gpushmem run --check`",
+        ),
+        Setting(
+            "GPUSHMEM_TRACE", None, str,
+            "folder in which the PEs record what they do, and when; `gpushmem run --trace`",
+        ),
+        Setting(
+            "GPUSHMEM_TRACE_EVENTS", "1048576", _power_of_two,
+            "number of events of 64 bytes, a power of two, that a trace keeps of a PE: the newest",
         ),
         Setting(
             "GPUSHMEM_MEMORY", "native", _one_of("native", "weak"),

@@ -93,13 +93,14 @@ ROOMS = {
     "job": ["settings", "errors"],
     "start/bootstrap": ["job", "settings", "errors"],
     "check": ["simt/compiler", "simt/base", "job", "ops", "settings", "lines", "errors"],
+    "trace": ["simt/run", "simt/compiler", "simt/base", "ops", "size", "errors"],
     "diagnosis": [
         "simt/run", "simt/compiler", "simt/base", "artifacts", "job", "ops", "settings", "lines",
         "errors",
     ],
     "backends": [
-        "check", "diagnosis", "simt/run", "simt/grid", "simt/compiler", "simt/base", "artifacts",
-        "job", "lines", "ops", "store", "settings", "size", "arguments", "errors",
+        "check", "trace", "diagnosis", "simt/run", "simt/grid", "simt/compiler", "simt/base",
+        "artifacts", "job", "lines", "ops", "store", "settings", "size", "arguments", "errors",
     ],
     "backends/nvshmem": [
         "backends", "artifacts", "job", "ops", "store", "settings", "size", "arguments", "errors",
@@ -126,7 +127,7 @@ ROOMS = {
     "pytest_plugin.py": ["start/launch", "check", "backends", "settings", "errors"],
     "kernels": ["gpushmem", "checks"],  # public names only: what users' plans can do
     "cli": [
-        "start/launch", "check", "diagnosis", "doctor", "explain", "kernel", "backends",
+        "start/launch", "check", "trace", "diagnosis", "doctor", "explain", "kernel", "backends",
         "backends/nvshmem", "job", "store", "settings", "size", "errors", "__version__",
     ],
 }  # fmt: skip

@@ -563,7 +563,7 @@ def generate(call: Any) -> None:
             )
 
 
-def generate_after(call: Any, result: Any, kind: int) -> None:
+def generate_after(call: Any, result: Any, kind: int, _: Any) -> None:
     """Record that it has been performed; `kind` of result: 0 a number, 1 a truth, 2 neither."""
     call.run(own_event)
     if "indices" in call.values:

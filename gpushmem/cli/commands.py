@@ -10,7 +10,7 @@ from gpushmem import __version__
 
 __all__ = ["group"]
 
-COMMANDS = ("cache", "compile", "doctor", "explain", "info", "inspect", "ps", "run")
+COMMANDS = ("cache", "compile", "doctor", "explain", "info", "inspect", "ps", "run", "trace")
 
 
 class _Lazy(click.Group):

@@ -112,6 +112,12 @@ class _As(click.ParamType):  # type: ignore[type-arg]
     help="Run the job so often, each time with other PEs and blocks first.  [default: 1]",
 )
 @click.option(
+    "--trace",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Record in this folder what every PE does, for `gpushmem trace`.",
+)
+@click.option(
     "--memory",
     type=click.Choice(["native", "weak"]),
     help="cpu: weak: perform operations as late, and in any order, as a GPU may.",
@@ -140,6 +146,7 @@ def command(
     check_format: str,
     check_ignore: Path | None,
     check_runs: int,
+    trace: Path | None,
     memory: str | None,
     seed: int | None,
     tag_output: bool,
@@ -171,8 +178,8 @@ def command(
     _choose_seed(seed)
     program = Program("module", (module, *args)) if module else Program("script", args)
     target = _usage(program.target)
-    if check and hosts is not None:
-        raise click.UsageError("--check runs all PEs on this machine: leave --hosts out")
+    recording = [name for name, on in (("--check", check), ("--trace", trace)) if on]
+    _check_recording(recording, hosts)
     if hosts is not None:
         asked |= {
             "GPUSHMEM_HEAP_SIZE": heap_size,
@@ -185,10 +192,12 @@ def command(
     from gpushmem.start.launch import local  # noqa: PLC0415  (heavy, not for usage errors)
 
     chosen = _backend()
-    if check and chosen not in (able := registry.that_record()):
+    if recording and chosen not in (able := registry.that_record()):
         raise click.UsageError(
-            f"--check: the {chosen} backend records nothing; add --backend {' or '.join(able)}"
+            f"{recording[0]}: the {chosen} backend records nothing; add --backend "
+            f"{' or '.join(able)}"
         )
+    _prepare_trace(trace)
     _check_nodes(nodes, chosen)
     _check_memory(check, chosen)
     if check or check_ignore is not None:
@@ -212,6 +221,7 @@ def command(
         if summary and (n_pes > 1 or outcome.code > 128):
             click.echo(f"gpushmem: {summary}", err=True)
         _say_seed(outcome.code)
+        _say_trace(trace)
         return outcome.code
 
     if not check:
@@ -224,6 +234,29 @@ def command(
             click.echo(f"gpushmem check: {line}", err=True)
         code = checker.EXIT_CODE if found.problems else code
     _leave(code)
+
+
+def _check_recording(options: list[str], hosts: str | None) -> None:
+    """Reject --check and --trace where they do nothing."""
+    if len(options) > 1:
+        raise click.UsageError("--check and --trace: choose one of them")
+    if options and hosts is not None:
+        raise click.UsageError(f"{options[0]} runs all PEs on this machine: leave --hosts out")
+
+
+def _prepare_trace(folder: Path | None) -> None:
+    """Let PEs write their trace to a folder, in the place of one that is there."""
+    if folder is None:
+        return
+    from gpushmem.trace.ring import in_folder  # noqa: PLC0415  (for those who trace)
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in in_folder(folder):
+            path.unlink()
+    except OSError as error:
+        raise click.UsageError(f"--trace {folder}: {error.strerror}") from None
+    settings.put("GPUSHMEM_TRACE", str(folder.absolute()))
 
 
 def _choose_seed(given: int | None) -> None:
@@ -253,6 +286,12 @@ def _say_seed(code: int) -> None:
     if code and settings.memory_is_weak():
         again = f"--memory weak --seed {settings.get('GPUSHMEM_SEED')}"
         click.echo(f"gpushmem: to repeat this order of operations: {again}", err=True)
+
+
+def _say_trace(folder: Path | None) -> None:
+    """Say what to do with the trace."""
+    if folder is not None:
+        click.echo(f"gpushmem: see what the PEs did: gpushmem trace summary {folder}", err=True)
 
 
 def _leave(code: int) -> NoReturn:

@@ -27,6 +27,7 @@ from gpushmem.backends.cpu.inline import Inline
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.nodes import Registered
 from gpushmem.backends.cpu.teams import Teams
+from gpushmem.backends.cpu.traced import Tracer, trace_kernels, tracer
 from gpushmem.backends.cpu.weak import weak_memory, weaken_kernels
 from gpushmem.backends.cpu.world import World
 from gpushmem.backends.host_arguments import checked
@@ -76,6 +77,7 @@ class CpuBackend:
         self.heap_bytes = heap_bytes
         self.world = World(job, heap_bytes, self._more_bytes(job))
         self._recorder, self._weak = recorder(self.world), weak_memory(self.world)
+        self._tracer = tracer(self.world)
         self._meeting = Meeting(self.world, self._weak.wait_idle if self._weak else None)
         self._device = Device()
         self._teams = self._make_teams()
@@ -84,6 +86,8 @@ class CpuBackend:
         self._arrays, self._asking = Arrays(), Asking()
         self._accountant = Accountant(job, self._meeting, self._journal, self._arrays, self._asking)
         self._late: list[Late] = [] if self._weak is None else [self._weak]
+        if self._tracer is not None:
+            self._late.append(self._tracer)
         self._watch = Watch(job, self._accountant, self._asking, self._late)
         seen = self._recorder is not None or self._weak is not None
         self._in_python = self._run if seen else None  # runs launches, if somebody is to see them
@@ -108,6 +112,8 @@ class CpuBackend:
                 self._recorder.mapped()
             if self._weak is not None:
                 self._weak.mapped()
+            if self._tracer is not None:
+                self._tracer.mapped()
         except BaseException:
             self._watch.stop()
             raise
@@ -122,6 +128,7 @@ class CpuBackend:
     def install(n_nodes: int) -> None:
         """Give the operations their meaning in kernels."""
         check_kernels()
+        trace_kernels()
         weaken_kernels()
         if n_nodes > 1:
             hook.separate()
@@ -148,7 +155,10 @@ class CpuBackend:
         # A kernel of this PE may be in a barrier_all of its own; one PE must not be there twice.
         self.synchronize()
         self._quiet()
-        with nullcontext() if self._recorder is None else self._recorder.meeting():
+        with (
+            nullcontext() if self._recorder is None else self._recorder.meeting(),
+            nullcontext() if self._tracer is None else self._tracer.meeting(what),
+        ):
             self._meeting.meet(what, nbytes)
         if self._weak is not None:
             self._weak.check_ends(self.allocated())
@@ -160,8 +170,9 @@ class CpuBackend:
     @allocated.setter
     def allocated(self, value: Callable[[], Sequence[Any]]) -> None:
         self._arrays.allocated = value
-        if self._recorder is not None:
-            self._recorder.allocated = value
+        for seen in (self._recorder, self._tracer):
+            if seen is not None:
+                seen.allocated = value
 
     def set_timeout(self, seconds: float | None) -> None:
         self.world.board["timeout"] = int((seconds or 0) * 1e9)
@@ -173,6 +184,8 @@ class CpuBackend:
         if self._weak is not None:
             self._weak.close()
         self._watch.stop()
+        if self._tracer is not None:
+            self._tracer.close()
         self._interrupts.restore()
         store.speak(True)
         self._teams.close()
@@ -183,13 +196,16 @@ class CpuBackend:
     def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         array = self.world.array(offset, shape, dtype, self.my_pe)
         self._journal.forget(offset, array.nbytes)
-        if self._recorder is not None:
-            self._recorder.name_arrays()
+        for seen in (self._recorder, self._tracer):
+            if seen is not None:
+                seen.name_arrays()
         if self._weak is not None:
             self._weak.fresh(array, offset)
         return array
 
     def released(self, offset: int, nbytes: int) -> None:
+        if self._tracer is not None:
+            self._tracer.released(offset)
         if self._weak is not None:
             self._weak.freed(offset, nbytes)
 
@@ -270,7 +286,8 @@ class CpuBackend:
         return captured(self._stream(stream), self._stream)
 
     def synchronize(self) -> None:
-        self._device.synchronize()
+        with nullcontext() if self._tracer is None else self._tracer.calling("synchronize"):
+            self._device.synchronize()
         if self._recorder is not None:
             self._recorder.synchronized()
 
@@ -295,7 +312,8 @@ class CpuBackend:
         stream = config.stream
         shape = shape_of(config.grid, config.block, config.dynamic_shared, config.cluster)
         if not kernel.options.get("debug"):
-            launch = kernel.prepare(shape, args, self.world.native, self._error)
+            with nullcontext() if self._tracer is None else self._tracer.preparing(kernel.name):
+                launch = kernel.prepare(shape, args, self.world.native, self._error)
             return partial(self._submit, stream, launch)
 
         def checked() -> None:
@@ -316,6 +334,8 @@ class CpuBackend:
         """Queue a launch; synchronising raises its error, in terms of the operation that failed."""
         self._asking.forget()
         on = self._stream(stream)
+        if self._tracer is not None:
+            self._tracer.submitted(launch)
         if self._in_python is None:
             on.submit(launch)
         else:
@@ -397,19 +417,29 @@ class CpuBackend:
                 return self._in_a_kernel(op, arguments, stream)
             self.synchronize()
         seen = op.facts.effects or op.facts.orders or op.facts.meets
-        recorder = self._recorder if seen else None
+        recorder, tracer = (self._recorder, self._tracer) if seen else (None, None)
         if stream is None:
             run = partial(run, **arguments)
-            return run() if recorder is None else recorder.call(op, arguments, run)
-        put = partial(self._submit_inline, recorder, op, arguments)
+            for each in (recorder, tracer):
+                if each is not None:
+                    run = partial(each.call, op, arguments, run)
+            return run()
+        put = partial(self._submit_inline, recorder, tracer, op, arguments)
         return self._stream(stream).submit_by(put)
 
     def _submit_inline(
-        self, recorder: Recorder | None, op: Op, arguments: dict[str, Any], on: Stream
+        self,
+        recorder: Recorder | None,
+        tracer: Tracer | None,
+        op: Op,
+        arguments: dict[str, Any],
+        on: Stream,
     ) -> None:
         run = self._inline.queued(op, arguments)
         if recorder is not None:
             run = recorder.queued(op, arguments, run, self._number_of(on))
+        if tracer is not None:
+            run = tracer.queued(op, arguments, run)
         on.submit(run)
 
     def _number_of(self, stream: Any) -> int:
@@ -424,7 +454,8 @@ class CpuBackend:
         if op.facts.meets:
             self.synchronize()
         try:
-            return self._host_calls.run(op, arguments)
+            with nullcontext() if self._tracer is None else self._tracer.calling(op.name):
+                return self._host_calls.run(op, arguments)
         except KernelFailure as failure:
             raise self._explain(failure, op.name) from None
 

@@ -25,6 +25,7 @@ from gpushmem.simt.base.native import i64, intrinsic
 from gpushmem.simt.compiler.observer import compiled_with, current, observe
 from gpushmem.simt.compiler.primitives import user_word
 from gpushmem.simt.compiler.target import call_device, device, made_of
+from gpushmem.trace import recording as tracing
 
 __all__ = [
     "OBSERVERS", "Call", "Observer", "check", "generate", "generate_after", "group_called",
@@ -43,6 +44,12 @@ def heap_offset(address):
 def journal():
     """Address of this PE's journal."""
     return as_world(user_word()).journal
+
+
+@device
+def trace():
+    """Address of this PE's ring of events."""
+    return as_world(user_word()).trace
 
 
 class Call(NamedTuple):
@@ -69,6 +76,10 @@ class Call(NamedTuple):
     def journal(self) -> ir.Value:
         """Where the journal is."""
         return self.run(journal, returns=types.intp)
+
+    def trace(self) -> ir.Value:
+        """Where the ring of events is."""
+        return self.run(trace, returns=types.intp)
 
     def nbytes(self, effect: Effect) -> ir.Value:
         """The bytes that an effect covers, from the array's address."""
@@ -121,15 +132,16 @@ class Call(NamedTuple):
 class Observer(NamedTuple):
     """An observer of operations: which rows it observes, and the code it adds to a call.
 
-    `after` is the code that follows the operation; it gets the result as an int64, and its kind:
-    0 for a number, 1 for a truth value, 2 for what cannot be one. `group_calls` and
+    `after` is the code that follows the operation; it gets the result as an int64, its kind (0 for
+    a number, 1 for a truth value, 2 for what cannot be one), and the int64 that `generate` has
+    returned, which one observer of a row may. `group_calls` and
     `group_called(op)` are device functions that each thread calls before and after a call of its
     warp or block.
     """
 
     wants: Callable[[Op], bool]
-    generate: Callable[[Call], None]
-    after: Callable[[Call, ir.Value, int], None] | None = None
+    generate: Callable[[Call], ir.Value | None]
+    after: Callable[[Call, ir.Value, int, ir.Value], None] | None = None
     group_calls: Any = None
     group_called: Callable[[Op], Any] | None = None
 
@@ -207,6 +219,7 @@ def group_called(op: Op) -> Any:
 
 
 SEPARATOR = Observer(nodes.wants, nodes.generate)
+TRACER = Observer(tracing.wants, tracing.generate, tracing.generate_after)
 CHECKER = Observer(
     checking.wants, checking.generate, checking.generate_after, group_called=checking.group_called
 )
@@ -241,18 +254,17 @@ def observed(op: Op, parameters: Iterable[str], inner: Any) -> Any:
     @intrinsic
     def before(typingctx: Any, given: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            generate(call_of(given, context, builder, args))
-            return context.get_dummy_value()
+            return generate(call_of(given, context, builder, args))
 
-        return types.void(given), codegen
+        return types.intp(given), codegen
 
     @intrinsic
-    def after(typingctx: Any, given: Any, result: Any) -> Any:
+    def after(typingctx: Any, given: Any, result: Any, token: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            generate_after(call_of(given, context, builder, args), result, args[1])
+            generate_after(call_of(given, context, builder, args), result, *args[1:])
             return context.get_dummy_value()
 
-        return types.void(given, result), codegen
+        return types.void(given, result, types.intp), codegen
 
     @device
     def seen(given):
@@ -261,21 +273,21 @@ def observed(op: Op, parameters: Iterable[str], inner: Any) -> Any:
 
     @device
     def seen_after(given):
-        before(given)
+        token = before(given)
         result = inner(given)
-        after(given, result)
+        after(given, result, token)
         return result
 
     return seen_after if is_followed(op) else seen
 
 
-def generate(call: Call) -> None:
-    """Generate what observers add before an operation."""
-    for observer in observers_of(call.op):
-        observer.generate(call)
+def generate(call: Call) -> ir.Value:
+    """Generate what observers add before an operation; returns what one of them has for `after`."""
+    tokens = [observer.generate(call) for observer in observers_of(call.op)]
+    return next((token for token in tokens if token is not None), i64(0))
 
 
-def generate_after(call: Call, kind_of_result: Any, result: ir.Value) -> None:
+def generate_after(call: Call, kind_of_result: Any, result: ir.Value, token: ir.Value) -> None:
     """Generate what they add after it; its result has a type of Numba's."""
     number, kind = i64(0), 2
     if isinstance(kind_of_result, types.Integer | types.Boolean):
@@ -283,4 +295,4 @@ def generate_after(call: Call, kind_of_result: Any, result: ir.Value) -> None:
         number = call.context.cast(call.builder, result, kind_of_result, types.intp)
     for observer in observers_of(call.op):
         if observer.after is not None:
-            observer.after(call, number, kind)
+            observer.after(call, number, kind, token)

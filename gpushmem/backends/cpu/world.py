@@ -87,6 +87,7 @@ WORLD = np.dtype(
         ("blocks", "i8"),
         ("n_blocks", "i8"),
         ("journal", "i8"),  # address of this PE's notes, see `diagnosis.journal`
+        ("trace", "i8"),  # address of this PE's ring of events, see `trace.ring`; 0: not traced
         ("last_qp", "i8"),  # the largest number of a queue pair, see `access.check_qp`
         ("weak", "i8"),  # address of its WEAK record, see `weak.pending`; 0: memory is not weak
         # For kernels of a job of several nodes (`nodes`):

@@ -11,6 +11,7 @@ from gpushmem import settings
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import backend, hook, teams
 from gpushmem.backends.cpu.checked import check_kernels
+from gpushmem.backends.cpu.traced import trace_kernels
 from gpushmem.backends.cpu.weak import weaken_kernels
 from gpushmem.backends.nvshmem_cpu import bindings, lowering  # noqa: F401  (bindings before all else)
 from gpushmem.backends.nvshmem_cpu.functions import OWN
@@ -41,6 +42,7 @@ class NvshmemCpuBackend(backend.CpuBackend):
     @staticmethod
     def install(n_nodes: int) -> None:
         check_kernels()
+        trace_kernels()
         weaken_kernels(inside=True)
         if n_nodes > 1:
             hook.separate()

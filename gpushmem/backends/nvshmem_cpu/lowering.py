@@ -93,25 +93,24 @@ def _around(op: Op, meaning: Any) -> Any:
     def begin(typingctx: Any, given: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             values = cgutils.unpack_tuple(builder, args[0])
-            _begin(_call(op, names, given, values, context, builder))
-            return context.get_dummy_value()
+            return _begin(_call(op, names, given, values, context, builder))
 
-        return types.void(given), codegen
+        return types.intp(given), codegen
 
     @intrinsic
-    def end(typingctx: Any, given: Any, result: Any) -> Any:
+    def end(typingctx: Any, given: Any, result: Any, token: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             values = cgutils.unpack_tuple(builder, args[0])
-            _end(_call(op, names, given, values, context, builder), result, args[1])
+            _end(_call(op, names, given, values, context, builder), result, *args[1:])
             return context.get_dummy_value()
 
-        return types.void(given, result), codegen
+        return types.void(given, result, types.intp), codegen
 
     @device
     def call(given):
-        begin(given)
+        token = begin(given)
         result = meaning(*given)
-        end(given, result)
+        end(given, result, token)
         return result
 
     return device(with_signature(op.name, parameters, call))
@@ -126,9 +125,9 @@ def _inside_intrinsic(op: Op, meaning: Any) -> Any:
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             call = _call(op, names, sig.args, args, context, builder)
-            _begin(call)
+            token = _begin(call)
             result = generate(context, builder, sig, args)
-            _end(call, sig.return_type, result)
+            _end(call, sig.return_type, result, token)
             return result
 
         return signature, codegen
@@ -144,9 +143,9 @@ def _call(op: Op, names: Any, given: Any, values: Any, context: Any, builder: An
     return hook.Call(op, types_, dict(zip(names, values, strict=False)), context, builder)
 
 
-def _begin(call: hook.Call) -> None:
-    """Before the operation."""
-    op = call.op
+def _begin(call: hook.Call) -> Any:
+    """Before the operation; returns what the observers' code after it gets."""
+    op, token = call.op, cgutils.alloca_once_value(call.builder, i64(0))
     if op.base == "peer_array" and hook.is_separated():
         call.run(note_far, call.integer("pe"))
     check(call)
@@ -155,7 +154,7 @@ def _begin(call: hook.Call) -> None:
         _by_first(call, partial(check_given, call))
     if hook.is_observed(op):
         _gather(call)
-        _by_first(call, partial(hook.generate, call))
+        _by_first(call, lambda: call.builder.store(hook.generate(call), token))
     if op.facts.meets:
         team = call.integer("team") if "team" in call.values else i64(int(TEAM_WORLD))
         _says(call, meets, team, i64(WIDTHS[op.scope]))
@@ -163,16 +162,17 @@ def _begin(call: hook.Call) -> None:
         array = op.facts.waits_for
         words = call.address(array), call.integer("cmp"), call.integer("value")
         _says(call, begin_wait, *words, _width(call, array))
+    return call.builder.load(token)
 
 
-def _end(call: hook.Call, kind: Any, result: Any) -> None:
+def _end(call: hook.Call, kind: Any, result: Any, token: Any) -> None:
     """After it; its result is of a type of Numba's."""
     op = call.op
     if op.facts.meets or _waits(call):
         call.run(end_wait)
     if hook.is_followed(op):
         _gather(call)
-        _by_first(call, partial(hook.generate_after, call, kind, result))
+        _by_first(call, partial(hook.generate_after, call, kind, result, token))
         _gather(call)
         if _gathers(op):
             call.run(hook.group_called(op))

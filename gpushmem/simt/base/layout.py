@@ -112,6 +112,7 @@ BLOCK = _struct(
     ("shared", "i8"),
     ("index", "i8"),
     ("phase", "i8"),  # an observer's own
+    ("began", "i8"),  # when it became resident, in `ticks`, if there is a `block_ended`
     ("owed", "i8"),  # an embedder's own: the site of what must be undone before it ends; 0: nothing
     ("counted", "i8"),  # the turn of a ring in which it was chosen, or not, ...
     ("goes", "i8"),  # ... to go on on another core
@@ -163,9 +164,12 @@ LAUNCH = _struct(
     ("frame_bytes", "i8"),
     ("sites", "i8"),
     ("cancel", "i8"),  # set from outside: stop at the ring's next turn
-    # C functions of a LAUNCH's address, 0: none; for an embedder:
+    # C functions of a LAUNCH's address, but for one, 0: none; for an embedder:
     ("idle", "i8"),  # called in each turn of the ring in which no thread has moved
     ("leave", "i8"),  # called when the grid has ended, before its memory is given back
+    ("block_ended", "i8"),  # called with the FIBER that ends last of a block, see BLOCK.began
+    ("kept", "i8"),  # the embedder's own: where that keeps what it sees, and the kernel's number
+    ("label", "i8"),
     ("stepped", "i8"),  # the embedder's own
     ("seed", "i8"),  # of the order in which blocks and threads start; 0: their own order
     ("max_resident", "i8"),

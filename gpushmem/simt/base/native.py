@@ -100,6 +100,18 @@ def monotonic_ns(typingctx: Any) -> Any:
 
 
 @intrinsic
+def ticks(typingctx: Any) -> Any:
+    """The processor's clock, the same on all cores; see `trace.ring` for what a tick is."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        signature = ir.FunctionType(i64, [])
+        read = cgutils.get_or_insert_function(builder.module, signature, "llvm.readcyclecounter")
+        return builder.call(read, [])
+
+    return types.intp(), codegen
+
+
+@intrinsic
 def copy_bytes(typingctx: Any, dst: Any, src: Any, nbytes: Any) -> Any:
     """Copy `nbytes` from address `src` to address `dst` (memmove)."""
 

@@ -16,7 +16,7 @@ __all__ = [
     "ADD", "AND", "ATOMIC", "CAS", "EXCHANGE", "LOAD", "OR", "OTHER", "PLACE_BYTES",
     "RELAXED", "SET",
     "STORE", "VALUED", "XOR", "Observer", "compiled_with", "current", "moves", "name", "observe",
-    "unseen",
+    "observe_also", "unseen",
 ]  # fmt: skip
 
 PLACE_BYTES = 256  # what an observer has for each load and store of a kernel, zero at first
@@ -51,6 +51,7 @@ RELAXED = 8
 # `what` an atomic operation does: another one, ...
 OTHER, ADD, SET, CAS, OR, AND, XOR = range(7)
 _current: list[Observer | None] = [None]
+_also: list[str] = []
 compiled_with: set[str] = set()  # names of the observers of this process's kernels
 
 
@@ -66,9 +67,17 @@ def moves() -> bool:
 
 
 def name() -> str:
-    """The name of the present observer, "" if there is none."""
+    """Who observes, accesses or an embedder's operations, by name; "" if nobody does."""
     seen = current()
-    return "" if seen is None else seen.name
+    return "+".join([*([] if seen is None else [seen.name]), *_also])
+
+
+def observe_also(name: str, on: bool = True) -> None:
+    """Let kernels compiled from now on have names of their own: an embedder observes them."""
+    if on and name not in _also:
+        _also.append(name)
+    elif not on and name in _also:
+        _also.remove(name)
 
 
 @contextmanager

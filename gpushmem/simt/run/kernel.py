@@ -33,7 +33,8 @@ from gpushmem.simt.run import cores, helpers, scheduler
 from gpushmem.simt.run.queue import NAME_BYTES, SHARE, native, new_run
 
 __all__ = [
-    "Form", "Kernel", "KernelFailure", "Place", "Run", "Running", "Source", "run_hooks", "running",
+    "Form", "Kernel", "KernelFailure", "Place", "Run", "Running", "Source", "form_hooks",
+    "run_hooks", "running",
 ]  # fmt: skip
 
 MAX_RESIDENT_THREADS = scheduler.GUARDED  # unless the grid synchronises
@@ -210,6 +211,8 @@ class Form:
         few = -(-shape.grid[axis] // SAMPLE)
         launch["alone"] = shape.grid[axis] if entry.observed else few
         launch["name"][0].view(np.uint8)[:] = _padded(name)
+        for hook in form_hooks:
+            hook(self)
         if entry.waits:
             pad = (shape.threads + 15) // 16 * 16
             launch["frame_bytes"] = entry.frame_bytes * pad
@@ -399,6 +402,7 @@ class Run:
 
 
 _places: dict[int, weakref.ref[Place]] = {}
+form_hooks: list[Callable[[Form], None]] = []  # called with each that is made
 # Called with a launch that has run, and the number of cores that it ran on.
 run_hooks: list[Callable[[Running, int], None]] = []
 

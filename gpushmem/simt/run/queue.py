@@ -14,6 +14,7 @@ looks whether somebody sleeps.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 from functools import cache
 from types import SimpleNamespace
@@ -80,6 +81,11 @@ COMMON = _struct(
     ("worth", "i8"),  # nanoseconds of work from which on a second core pays
     ("alone_ns", "i8"),  # how long none helps after a core turned out to be `crowded` ...
     ("alone_until", "i8"),  # ... and until when
+    # C functions of a RUN's address, 0: none; for an embedder, with a word of its own:
+    ("began", "i8"),
+    ("ended", "i8"),
+    ("block_ended", "i8"),  # for LAUNCHes, and the embedder's own word
+    ("own", "i8"),
 )
 KEPT = _struct(("next", "i8"), ("pool", POOL))
 RUN = _struct(
@@ -90,6 +96,7 @@ RUN = _struct(
     ("next", "i8"),  # RUN that began before it
     ("prev", "i8"),
     ("template", "i8"),  # the LAUNCH of which `launch` is a copy
+    ("stream", "i8"),  # number of its queue, from 1; 0: it is in none
     ("launch", LAUNCH),
 )
 ITEM = _struct(
@@ -325,6 +332,8 @@ def begin(run_address: int, template: int, args: int, root: int) -> None:
     common.latest = run_address
     tell(run.common)
     unlock(run.common)
+    if common.began != 0:
+        call_address(common.began, run_address)
     store_release(run_address + CURRENT, run.number)
 
 
@@ -334,6 +343,8 @@ def end(run_address: int) -> None:
     run = as_run(run_address)
     common = as_common(run.common)
     store_release(run_address + CURRENT, 0)
+    if common.ended != 0:
+        call_address(common.ended, run_address)
     lock(run.common)
     if run.next != 0:
         as_run(run.next).prev = run.prev
@@ -530,6 +541,7 @@ of_process["alone_ns"] = ALONE_NS
 def _after_fork() -> None:
     """In a forked child, in which nothing runs."""
     of_process["lock"] = of_process["latest"] = of_process["dozes"] = 0
+    of_process["began"] = of_process["ended"] = of_process["block_ended"] = 0
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -542,10 +554,13 @@ def new_run() -> np.ndarray[Any, Any]:
     return made
 
 
+_numbers = itertools.count(1)
+
+
 def new_queue() -> np.ndarray[Any, Any]:
     """An empty queue."""
     made = np.zeros(1, QUEUE)
-    made["run"]["common"] = address_of(of_process)
+    made["run"]["common"], made["run"]["stream"] = address_of(of_process), next(_numbers)
     made["wanted"] = NEVER
     made["first"] = made["last"] = made["oldest"] = address_of(made) + EMPTY
     return made

@@ -34,6 +34,7 @@ from gpushmem.simt.base.native import (
     monotonic_ns,
     simt_switch,
     store_release,
+    ticks,
     usleep,
 )
 from gpushmem.simt.run.exchange import (
@@ -151,6 +152,8 @@ def admit(launch_address: int) -> None:
         poison(as_block(address).shared, launch.shared_bytes)
     as_block(address).phase = as_block(address).owed = 0
     as_block(address).counted = 0
+    if launch.block_ended != 0:
+        as_block(address).began = ticks()
     launch.resident += 1
     start_group(address + ALL, n)
     for w in range((n + LANES - 1) // LANES):
@@ -181,6 +184,8 @@ def end_thread(thread_address: int) -> None:
         leave_groups(address)
     leave_ring(address)
     if block.alive == 0:
+        if launch.block_ended != 0:
+            call_address(launch.block_ended, address)
         owed = as_block(fiber.block).owed
         lock(thread.launch + LOCK)
         if owed != 0 and root.failed == 0:

@@ -187,7 +187,7 @@ def generate(call: Any) -> None:
     call.run(interrupted)
 
 
-def generate_after(call: Any, result: Any, kind: int) -> None:
+def generate_after(call: Any, result: Any, kind: int, _: Any) -> None:
     """After one: what it has written to local memory, and what it orders, are seen.
 
     Others may have been waiting for it, and be faster than what follows.
@@ -207,7 +207,7 @@ def acquires(op: Op) -> bool:
     return bool(op.waits or op.hears or op.facts.orders or writes_here)
 
 
-def interrupts_again(call: Any, result: Any, kind: int) -> None:
+def interrupts_again(call: Any, result: Any, kind: int, _: Any) -> None:
     """After an operation, of which all accesses are seen."""
     call.run(interrupted)
 

@@ -1,0 +1,110 @@
+"""What the engine tells the trace: runs of kernels, and blocks of those that wait."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from types import SimpleNamespace
+
+from numba import njit, types
+
+from gpushmem.simt.base.layout import BLOCK as BLOCK_RECORD
+from gpushmem.simt.base.layout import FIBER, LAUNCH, offset, view
+from gpushmem.simt.base.native import atomic_add_word, c_function, ticks
+from gpushmem.simt.run.queue import COMMON, LAUNCH_AT, RUN
+from gpushmem.trace.ring import BLOCK, EVENT, KERNEL, NO_PE, RING, THREADS
+
+__all__ = ["native"]
+
+as_ring, as_event, as_run, as_common = map(view, (RING, EVENT, RUN, COMMON))
+as_launch, as_fiber, as_block = map(view, (LAUNCH, FIBER, BLOCK_RECORD))
+N, EVENT_BYTES = offset(RING, "n"), EVENT.itemsize
+
+
+@njit
+def place_of(ring: int, number: int) -> int:
+    """Address of the event with this number, whoever has the place now."""
+    here = as_ring(ring)
+    return here.events + (number & (here.most - 1)) * EVENT_BYTES
+
+
+@njit
+def append(
+    ring: int, kind: int, pe: int, at: int, value: int, nbytes: int, site: int, block: int,
+    began: int, ended: int,
+) -> int:  # fmt: skip
+    """A new event, of the host; returns its number."""
+    number = atomic_add_word(ring + N, 1)
+    event = as_event(place_of(ring, number))
+    event.began, event.ended, event.site = began, ended, site
+    event.at, event.value, event.nbytes = at, value, nbytes
+    event.kind, event.thread, event.pe, event.launch, event.block = kind, 0, pe, 0, block
+    return number
+
+
+@njit
+def close(ring: int, number: int) -> int:
+    """What began with this event is over."""
+    here = as_ring(ring)
+    if here.n - number <= here.most:
+        as_event(place_of(ring, number)).ended = ticks()
+    return 0
+
+
+@njit
+def now() -> int:
+    return ticks()
+
+
+@njit
+def run_began(run_address: int) -> None:
+    """A kernel begins, or another core joins it."""
+    run, launch = as_run(run_address), as_launch(run_address + LAUNCH_AT)
+    common = as_common(run.common)
+    launch.kept, launch.block_ended = common.own, common.block_ended
+    if launch.root != run_address + LAUNCH_AT:
+        launch.number = as_launch(launch.root).number
+        return
+    blocks = launch.gdim[0] * launch.gdim[1] * launch.gdim[2]
+    threads = launch.bdim[0] * launch.bdim[1] * launch.bdim[2]
+    number = append(common.own, KERNEL, launch.label, blocks, run.stream, threads, 0, 0, ticks(), 0)
+    launch.number = number + 1
+
+
+@njit
+def run_ended(run_address: int) -> None:
+    """It has ended; another core's part, which has no event, ends unseen."""
+    launch = as_launch(run_address + LAUNCH_AT)
+    if launch.root == run_address + LAUNCH_AT:
+        close(launch.kept, launch.number - 1)
+
+
+@njit
+def block_ended(fiber_address: int) -> None:
+    """A block has ended, on the core that its last thread ran on."""
+    fiber = as_fiber(fiber_address)
+    launch, block = as_launch(fiber.launch), as_block(fiber.block)
+    number = append(launch.kept, BLOCK, NO_PE, -1, 0, 0, 0, block.index, block.began, ticks())
+    event = as_event(place_of(launch.kept, number))
+    event.launch, event.thread = launch.number, THREADS * (launch.part & 63)
+
+
+CALLS = {"append": (append, 10), "close": (close, 2), "now": (now, 0)}
+HOOKS = run_began, run_ended, block_ended
+
+
+@cache
+def native() -> SimpleNamespace:
+    """C functions for Python, which keep the GIL, and the addresses of the engine's `hooks`."""
+    made = SimpleNamespace(hooks={}, keep=[])
+    word = types.intp
+    for name, (function, n) in CALLS.items():
+        code = c_function(word(*[word] * n), function.py_func)
+        kind = ctypes.PYFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * n)
+        setattr(made, name, kind(code.address))
+        made.keep.append(code)
+    for function in HOOKS:
+        code = c_function(types.void(word), function.py_func)
+        made.hooks[function.__name__] = code.address
+        made.keep.append(code)
+    return made

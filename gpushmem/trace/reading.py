@@ -1,0 +1,166 @@
+"""Reading a trace: the events of all PEs, in nanoseconds from the beginning of the job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpushmem.errors import ArgumentError
+from gpushmem.ops import OPS
+from gpushmem.trace.ring import (
+    COMPILE,
+    EVENT,
+    FIRST_OP,
+    HEADER,
+    KERNEL,
+    KINDS,
+    MAGIC,
+    RING,
+    VERSION,
+    facts_of,
+    paths,
+)
+
+__all__ = ["LOADED", "Trace", "load"]
+
+# What `Trace.events` has: as EVENT, with times in nanoseconds, and of which PE it is.
+LOADED = np.dtype(
+    [
+        ("of", "i4"),  # PE that has recorded it
+        ("began", "i8"),  # nanoseconds from the first event of the job
+        ("ended", "i8"),  # ... ; OPEN: it had not ended when the trace did
+        *((name, EVENT[name]) for name in (EVENT.names or ())[2:]),
+        ("number", "u4"),  # of the event in its PE, from 1: the `launch` of a kernel's events
+    ]
+)
+OPEN = -1
+
+
+@dataclass
+class Trace:
+    """The events of a job, ordered by when they began, and what numbers in them mean."""
+
+    events: np.ndarray[Any, Any]  # of LOADED
+    n_pes: int
+    lost: dict[int, int]  # PE -> how many of its events were overwritten
+    facts: dict[int, list[dict[str, Any]]]  # by PE
+    end: int  # nanoseconds: when the last event ended, or began
+    _texts: dict[tuple[int, str, int], str] = field(default_factory=dict)
+
+    @cached_property
+    def kinds(self) -> dict[int, str]:
+        """The name of each kind of event: an operation's, or one of `ring.KINDS`."""
+        return KINDS | {FIRST_OP + k: name for k, name in enumerate(OPS)}
+
+    def site(self, pe: int, number: int) -> str:
+        """The source line that a number stands for, "file.py:12 in function"; "" for 0."""
+        return self._text(pe, "site", number)
+
+    def name(self, pe: int, number: int) -> str:
+        """The name that a number stands for."""
+        return self._text(pe, "name", number)
+
+    def _text(self, pe: int, what: str, number: int) -> str:
+        if not self._texts:
+            for each, facts in self.facts.items():
+                for fact in facts:
+                    for key in ("site", "name"):
+                        if key in fact and "text" in fact:
+                            self._texts[each, key, fact[key]] = fact["text"].partition("|")[0]
+        return self._texts.get((pe, what, int(number)), "")
+
+    def label(self, event: Any) -> str:
+        """What an event is called: its operation, its kernel, what the host called."""
+        kind = int(event["kind"])
+        if kind == KERNEL:
+            return self.name(int(event["of"]), int(event["pe"])) or KINDS[kind]
+        if kind < FIRST_OP:
+            name = self.name(int(event["of"]), int(event["value"])) or KINDS[kind]
+            return f"compile {name}" if kind == COMPILE else name
+        return self.kinds[kind]
+
+    def frame(self) -> Any:
+        """The events as a pandas DataFrame, with names in the place of numbers."""
+        import pandas as pd  # noqa: PLC0415  (for those who have it)
+
+        table = pd.DataFrame({name: self.events[name] for name in LOADED.names or ()})
+        table["what"] = [self.label(event) for event in self.events]
+        table["line"] = [self.site(event["of"], event["site"]) for event in self.events]
+        return table
+
+
+def load(path: str | Path) -> Trace:
+    """Read the trace in a folder, also one that PEs are still writing, or that were killed.
+
+    Raises `ArgumentError` if there is none, or one of another version.
+    """
+    folder = Path(path)
+    rings = {pe: _read(folder, pe) for pe in _pes(folder)}
+    if not rings:
+        raise ArgumentError(
+            f"{folder} has no trace: `gpushmem run --trace {folder} SCRIPT` writes one"
+        )
+    scale = _Scale([header for header, *_ in rings.values()])
+    parts, lost = [], {}
+    for pe, (_, events, numbers, n_lost) in rings.items():
+        part = np.zeros(len(events), LOADED)
+        part["of"] = pe
+        part["began"] = scale.ns(events["began"])
+        part["ended"] = np.where(events["ended"] == 0, OPEN, scale.ns(events["ended"]))
+        for name in (EVENT.names or ())[2:]:
+            part[name] = events[name]
+        part["number"] = numbers
+        parts.append(part)
+        if n_lost:
+            lost[pe] = n_lost
+    events = np.concatenate(parts)
+    events = events[np.argsort(events["began"], kind="stable")]
+    first = int(events["began"][0]) if len(events) else 0
+    events["began"] -= first
+    events["ended"][events["ended"] != OPEN] -= first
+    end = int(max(events["began"].max(), events["ended"].max())) if len(events) else 0
+    facts = {pe: facts_of(paths(folder, pe)[1]) for pe in rings}
+    n_pes = max(int(header["n_pes"]) for header, *_ in rings.values())
+    return Trace(events, n_pes, lost, facts, end)
+
+
+def _pes(folder: Path) -> list[int]:
+    return sorted(int(path.stem[2:]) for path in folder.glob("pe*.ring"))
+
+
+def _read(folder: Path, pe: int) -> tuple[Any, np.ndarray[Any, Any], np.ndarray[Any, Any], int]:
+    """The header of a PE's ring, its events and their numbers, and how many are lost."""
+    path = paths(folder, pe)[0]
+    with open(path, "rb") as file:
+        header = np.frombuffer(file.read(RING.itemsize), RING)[0]
+    if header["magic"] != MAGIC or header["version"] != VERSION:
+        raise ArgumentError(f"{path} is no trace of version {VERSION}, which this gpushmem reads")
+    n, most = int(header["n"]), int(header["most"])
+    count = min(n, most)
+    events = np.fromfile(path, EVENT, count, offset=HEADER)
+    if n > most:
+        events = np.roll(events, -(n % most))
+    numbers = np.arange(n - count, n) + 1
+    written = events["began"] != 0  # else the PE was killed before it had written it
+    return header, events[written], numbers[written], n - count
+
+
+class _Scale:
+    """Nanoseconds of ticks, from what both clocks showed at two moments, far apart."""
+
+    def __init__(self, headers: list[Any]) -> None:
+        pairs = sorted(
+            (int(ticks), int(ns))
+            for header in headers
+            for ticks, ns in zip(header["ticks"], header["ns"], strict=True)
+            if ns
+        )
+        (self._ticks, self._ns), (last, until) = pairs[0], pairs[-1]
+        self._rate = (until - self._ns) / (last - self._ticks) if last > self._ticks else 1.0
+
+    def ns(self, ticks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return ((ticks - self._ticks) * self._rate).astype(np.int64) + self._ns

@@ -1,0 +1,146 @@
+"""The ring of one PE's events: a file of records that kernels and the host append to.
+
+The file is memory that the PE maps, so what has been recorded is there when the PE is killed. The
+ring keeps the newest events: of more than `most`, the oldest are overwritten, and the reader says
+how many. Beside the ring is a file of facts in msgpack, a map after the other: what numbers in
+events mean. A fact is written when it becomes known, so a PE that is killed leaves those, too.
+
+An event's place is its number modulo `most`. One thread writes it, with plain stores; an event that
+is completed later (a wait, a kernel) is found by its number, and left alone if another has its
+place by then. Times are ticks of the processor's clock; the header has pairs of these and of
+nanoseconds of CLOCK_MONOTONIC, which all PEs of a machine share.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from gpushmem.errors import ShmemError
+from gpushmem.ops import OPS
+from gpushmem.size import format_size
+
+__all__ = [
+    "BLOCK", "CALL", "COMPILE", "EVENT", "FIRST_OP", "HEADER", "KERNEL", "KINDS", "KIND_OF",
+    "LAUNCH", "MAGIC", "MEET", "NO_PE", "RING", "THREADS", "VERSION", "Ring", "facts_of",
+    "in_folder", "paths",
+]  # fmt: skip
+
+VERSION = 1
+MAGIC = 0x4543415254  # "TRACE"
+HEADER = mmap.PAGESIZE
+EVENT = np.dtype(
+    [
+        ("began", "i8"),  # ticks
+        ("ended", "i8"),  # ticks; 0: not yet
+        ("site", "i8"),  # a number of the facts' `site`, of a source line; 0: none
+        ("at", "i8"),  # heap offset of what it is about; -1: none
+        ("value", "i8"),  # as the kind says
+        ("nbytes", "i8"),  # that it moves
+        ("kind", "u2"),
+        ("thread", "u2"),  # number in the block, plus that of the core * 1024
+        ("pe", "i4"),  # the other PE; NO_PE: none
+        ("launch", "u4"),  # number of the kernel's event, plus 1, modulo 2**32; 0: the host
+        ("block", "u4"),  # number in the grid; of the host: of its thread
+    ]
+)
+# `n`, how many events there have been, is on a cache line of its own.
+RING = np.dtype(
+    {
+        "names": [
+            "magic", "version", "pe", "n_pes", "most", "events", "ticks", "ns", "pid", "n",
+        ],
+        "formats": ["i8"] * 6 + [("i8", 2)] * 2 + ["i8"] * 2,
+        "offsets": [*range(0, 56, 8), 64, 80, 128],
+        "itemsize": 192,
+    }
+)  # fmt: skip
+NO_PE = -1
+THREADS = 1024  # of a block, at most
+# Kinds of events; from FIRST_OP on, the operations, in the order of the table.
+# `value`: number of the stream, from 1; `at`: how many blocks; `nbytes`: threads of a block; `pe`:
+# of its name.
+KERNEL = 1
+BLOCK = 2  # of a kernel that waits
+CALL = 3  # of the host, which no row of the table stands for: `value` is its name's
+LAUNCH = 4  # the host queues a kernel: `value` is its name's
+MEET = 5  # a call that all PEs make, and in which they meet: `value` is its name's
+COMPILE = 6  # the host prepares a launch, and that takes a while: `value` is the kernel's name's
+FIRST_OP = 16
+KIND_OF = {name: FIRST_OP + k for k, name in enumerate(OPS)}
+KINDS = {
+    KERNEL: "kernel", BLOCK: "block", CALL: "call", LAUNCH: "launch", MEET: "meet",
+    COMPILE: "compile",
+}  # fmt: skip
+
+
+def paths(folder: Path, pe: int) -> tuple[Path, Path]:
+    """The files of a PE: its ring, and its facts."""
+    return folder / f"pe{pe}.ring", folder / f"pe{pe}.facts"
+
+
+def in_folder(folder: Path) -> list[Path]:
+    """The files of a trace in a folder."""
+    return [path for what in ("ring", "facts") for path in sorted(folder.glob(f"pe*.{what}"))]
+
+
+def _check_room(folder: Path, n_pes: int, nbytes: int) -> None:
+    """A store to a page that the disk has no room for would kill the PE."""
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if free < n_pes * nbytes:
+        raise ShmemError(
+            f"the trace of {n_pes} PEs may take {format_size(n_pes * nbytes)}, and {folder} has "
+            f"room for {format_size(free)}: choose another folder, or set GPUSHMEM_TRACE_EVENTS to "
+            "fewer events"
+        )
+
+
+class Ring:
+    """The ring of the calling PE."""
+
+    def __init__(self, folder: Path, pe: int, n_pes: int, most: int) -> None:
+        """`most`: events, a power of two. Raises `ShmemError` where there is no room for them."""
+        ring, facts = paths(folder, pe)
+        nbytes = HEADER + most * EVENT.itemsize
+        _check_room(folder, n_pes, nbytes)
+        with open(ring, "w+b") as file:
+            os.ftruncate(file.fileno(), nbytes)
+            self._memory = mmap.mmap(file.fileno(), nbytes)
+        whole = np.frombuffer(self._memory, np.uint8)
+        self.header = whole[: RING.itemsize].view(RING)
+        self.events = whole[HEADER:].view(EVENT)
+        self.address = self.header.ctypes.data
+        self.header["version"], self.header["pe"], self.header["n_pes"] = VERSION, pe, n_pes
+        self.header["most"], self.header["events"] = most, self.events.ctypes.data
+        self.header["pid"], self.header["magic"] = os.getpid(), MAGIC
+        self._facts = open(facts, "wb")  # noqa: SIM115  (as long as the PE lives)
+        self._pack = msgpack.Packer()
+
+    def describe(self, **facts: Any) -> None:
+        """Keep what a number, or this PE, means."""
+        self._facts.write(self._pack.pack(facts))
+        self._facts.flush()
+
+    def new_since(self, seen: int) -> tuple[np.ndarray[Any, Any], int]:
+        """The events from number `seen` on that the ring still has, and how many there are now."""
+        n, most = int(self.header["n"][0]), int(self.header["most"][0])
+        first = max(seen, n - most)
+        return self.events.take(np.arange(first, n), mode="wrap"), n
+
+    def close(self) -> None:
+        """Nothing more will come from Python."""
+        self._facts.close()
+
+
+def facts_of(path: Path) -> list[dict[str, Any]]:
+    """The facts in a file, but for one that was being written when its PE was killed."""
+    unpacker = msgpack.Unpacker(strict_map_key=False)
+    unpacker.feed(path.read_bytes())
+    return list(unpacker)

@@ -1,0 +1,143 @@
+"""A trace in numbers: what `gpushmem trace summary` prints, and `trace diff` compares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpushmem.trace.analysis import COMPUTING, IDLE, MOVING, WAITING, Analysis, Wait
+from gpushmem.trace.reading import Trace
+from gpushmem.trace.ring import CALL, COMPILE, FIRST_OP, KERNEL, MEET
+
+__all__ = ["changes", "summary"]
+
+STATE_NAMES = {COMPUTING: "computing", MOVING: "moving", WAITING: "waiting", IDLE: "idle"}
+
+
+def summary(trace: Trace) -> dict[str, Any]:
+    """All of it, as data; times in nanoseconds.
+
+    `pes`: of each PE the time computing, moving, waiting and idle (`analysis` says what these are),
+    the part of moving in which it computed, too, and bytes. `sent`: bytes from each PE (row) to
+    each (column). `waits`: who waited for whom, by lines, longest total first. `lines`: time of
+    operations, by line. `kernels`: time by name. `critical_path`: its steps.
+    """
+    analysis = Analysis(trace)
+    return {
+        "n_pes": trace.n_pes,
+        "ns": trace.end,
+        "events": len(trace.events),
+        "lost": {str(pe): n for pe, n in trace.lost.items()},
+        "pes": _pes(analysis),
+        "sent": analysis.sent.tolist(),
+        "waits": _waits(analysis),
+        "lines": _lines(analysis),
+        "kernels": _kernels(analysis),
+        "critical_path": _path(analysis),
+    }
+
+
+def _pes(analysis: Analysis) -> list[dict[str, Any]]:
+    found, sent = [], analysis.sent
+    for pe, spent in enumerate(analysis.time.tolist()):
+        row: dict[str, Any] = {"pe": pe}
+        row |= {name: spent[state] for state, name in STATE_NAMES.items()}
+        row |= {"overlap": spent[-1], "sent": int(sent[pe].sum())}
+        found.append(row | {"received": int(sent[:, pe].sum())})
+    return found
+
+
+def _waits(analysis: Analysis) -> list[dict[str, Any]]:
+    groups: dict[Any, list[Wait]] = {}
+    for wait in analysis.waits:
+        if wait.ns > 0:
+            groups.setdefault(_key(analysis, wait), []).append(wait)
+    found = []
+    for (pe, what, line, by_pe, by_what, by_line), waits in groups.items():
+        found.append(
+            {
+                "pe": pe, "what": what, "line": line,
+                "by_pe": by_pe, "by_what": by_what, "by_line": by_line,
+                "times": len(waits), "ns": sum(wait.ns for wait in waits),
+                "longest_ns": max(wait.ns for wait in waits),
+            }
+        )  # fmt: skip
+    return sorted(found, key=lambda row: -row["ns"])
+
+
+def _key(analysis: Analysis, wait: Wait) -> Any:
+    """Who waited in what, at which line, for whom."""
+    return (*_place(analysis, wait.event), *_place(analysis, wait.by))
+
+
+def _place(analysis: Analysis, index: int) -> tuple[int | None, str, str]:
+    if index < 0:
+        return None, "", ""
+    trace, event = analysis.trace, analysis.events[index]
+    pe = int(event["of"])
+    return pe, trace.label(event), trace.site(pe, event["site"])
+
+
+def _lines(analysis: Analysis) -> list[dict[str, Any]]:
+    """Operations and host calls by what they are and their line, of all PEs."""
+    events = analysis.events
+    groups: dict[Any, dict[str, Any]] = {}
+    operations = (events["kind"] >= FIRST_OP) | np.isin(events["kind"], (CALL, MEET, COMPILE))
+    for index in np.flatnonzero(operations).tolist():
+        _, what, line = _place(analysis, index)
+        row = groups.setdefault(
+            (what, line), {"what": what, "line": line, "times": 0, "ns": 0, "bytes": 0}
+        )
+        row["times"] += 1
+        row["ns"] += int(analysis.ended[index] - events["began"][index])
+        row["bytes"] += int(events["nbytes"][index]) if events["kind"][index] >= FIRST_OP else 0
+    return sorted(groups.values(), key=lambda row: -row["ns"])
+
+
+def _kernels(analysis: Analysis) -> list[dict[str, Any]]:
+    events = analysis.events
+    groups: dict[Any, dict[str, Any]] = {}
+    for index in np.flatnonzero(events["kind"] == KERNEL).tolist():
+        pe, name, _ = _place(analysis, index)
+        row = groups.setdefault((name, pe), {"name": name, "pe": pe, "times": 0, "ns": 0})
+        row["times"] += 1
+        row["ns"] += int(analysis.ended[index] - events["began"][index])
+    return sorted(groups.values(), key=lambda row: (-row["ns"], row["pe"]))
+
+
+def _path(analysis: Analysis) -> list[dict[str, Any]]:
+    found = []
+    for step in analysis.critical_path:
+        row: dict[str, Any] = {"pe": step.pe, "began": step.began, "ended": step.ended}
+        if step.wait is not None:
+            pe, what, line = _place(analysis, step.wait.event)
+            row["then"] = {"pe": pe, "what": what, "line": line, "waited_ns": step.wait.ns}
+        found.append(row)
+    return found
+
+
+def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """What changed from one summary to another, by title: the largest changes first.
+
+    Each row has what it is `of`, `a_ns` and `b_ns`; of what happens several times, how often.
+    """
+    whole = [{"of": "the job", "a_ns": before["ns"], "b_ns": after["ns"]}]
+    for name in (*STATE_NAMES.values(), "overlap"):
+        a, b = (sum(pe[name] for pe in each["pes"]) for each in (before, after))
+        whole.append({"of": f"{name}, all PEs", "a_ns": a, "b_ns": b})
+    keys = {"Kernels": ("kernels", ("name",)), "Operations, by line": ("lines", ("what", "line"))}
+    found = {"Time": whole}
+    for title, (part, names) in keys.items():
+        sums: dict[str, list[list[int]]] = {}
+        for which, each in enumerate((before, after)):
+            for row in each[part]:
+                total = sums.setdefault(", ".join(row[k] for k in names), [[0, 0], [0, 0]])[which]
+                total[0] += row["ns"]
+                total[1] += row["times"]
+        rows = [
+            {"of": of, "a_ns": a[0], "b_ns": b[0], "a_times": a[1], "b_times": b[1]}
+            for of, (a, b) in sums.items()
+        ]
+        found[title] = sorted(rows, key=lambda row: -abs(row["b_ns"] - row["a_ns"]))
+    return found

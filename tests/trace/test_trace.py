@@ -1,0 +1,371 @@
+"""Recording what PEs do, and what a trace tells of it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from gpushmem.errors import ArgumentError
+from gpushmem.trace import load
+from gpushmem.trace.analysis import COMPUTING, MOVING, WAITING, Analysis
+from gpushmem.trace.reading import OPEN
+from gpushmem.trace.ring import BLOCK, KERNEL, LAUNCH
+
+pytestmark = pytest.mark.cpu_backend
+
+RING = """
+import os, time
+import numpy as np
+import gpushmem as shmem
+from numba import cuda
+
+@shmem.jit
+def shift(dst, src, signal, round):
+    right = (shmem.my_pe() + 1) % shmem.n_pes()
+    shmem.put_signal_block(dst, src, signal, round, shmem.SIGNAL_SET, right)
+    if cuda.threadIdx.x == 0:
+        shmem.signal_wait_until(signal, shmem.CMP_GE, round)
+    cuda.syncthreads()
+
+shmem.init(heap_size="16M")
+src, dst = shmem.full(1000, shmem.my_pe(), dtype="float32"), shmem.empty(1000, dtype="float32")
+signal = shmem.zeros(1, dtype="uint64")
+me, n = shmem.my_pe(), shmem.n_pes()
+shift[1, 32](dst, src, signal, 1)
+shmem.barrier_all()
+"""
+END = "\nshmem.finalize()\n"
+
+
+@pytest.fixture
+def traced(run_cli, tmp_path):
+    """`traced(n, program)`: run a program in n PEs and return its trace."""
+
+    def run(n, program, code=0, timeout=100):
+        (tmp_path / "program.py").write_text(program)
+        folder = tmp_path / "out"
+        run.done = run_cli(
+            "run", "--backend", "cpu", "--trace", folder, "-n", n, tmp_path / "program.py",
+            code=code, timeout=timeout,
+        )  # fmt: skip
+        run.folder = folder
+        return load(folder)
+
+    return run
+
+
+def named(trace, label):
+    """The events with this label, in order."""
+    return [k for k, event in enumerate(trace.events) if trace.label(event) == label]
+
+
+def line_of(program, text):
+    """Number of the first line of a program that has this text."""
+    return next(k for k, line in enumerate(program.splitlines(), 1) if text in line)
+
+
+@pytest.mark.parametrize("n", [1, 3, 8])
+def test_each_wait_is_released_by_the_put_that_it_waited_for(traced, n):
+    program = RING + (
+        "for k in range(2, 21):\n"
+        "    shift[1, 32](dst, src, signal, k)\n"
+        "    shmem.barrier_all()\n"
+    ) + END  # fmt: skip
+    trace = traced(n, program)
+    assert trace.n_pes == n
+    assert not trace.lost
+    events, analysis = trace.events, Analysis(trace)
+    waits = named(trace, "signal_wait_until")
+    assert len(waits) == 20 * n
+    for wait in waits:
+        by = events[analysis.released[wait]]
+        pe, round_ = events["of"][wait], events["value"][wait]
+        assert trace.label(by) == "put_signal_block"
+        assert (by["of"], by["pe"], by["value"]) == ((pe - 1) % n, pe, round_)
+        assert by["nbytes"] == 8  # the signal, not the data
+        assert by["began"] <= events["ended"][wait]
+        assert trace.site(pe, events["site"][wait]).startswith(
+            f"program.py:{line_of(program, 'signal_wait_until')} in shift"
+        )
+    expected = np.zeros((n, n), np.int64)
+    for pe in range(n):
+        expected[pe, (pe + 1) % n] += 20 * (4000 + 8)
+    np.testing.assert_array_equal(analysis.sent, expected)
+    for pe in range(n):
+        kernels = events[(events["kind"] == KERNEL) & (events["of"] == pe)]
+        blocks = events[(events["kind"] == BLOCK) & (events["of"] == pe)]
+        assert [trace.label(kernel) for kernel in kernels] == ["shift"] * 20
+        assert blocks["launch"].tolist() == kernels["number"].tolist()
+        assert (kernels["began"] <= blocks["began"]).all()
+        assert (blocks["ended"] <= kernels["ended"]).all()
+        launches = events[(events["kind"] == LAUNCH) & (events["of"] == pe)]
+        assert (launches["began"] <= kernels["began"]).all()
+    meetings = [members for members in analysis.meetings if len(members) == n]
+    barriers = [m for m in meetings if trace.label(events[m[0]]) == "barrier_all"]
+    assert len(barriers) == (20 if n > 1 else 0)
+    for members in barriers:  # nobody goes on before all have come
+        assert events["ended"][members].min() >= events["began"][members].max()
+
+
+SLEEPS = (
+    RING
+    + """
+for k in range(2, 6):
+    if me == 1:
+        time.sleep(0.2)
+    shift[1, 32](dst, src, signal, k)
+    shmem.synchronize()
+shmem.barrier_all()
+"""
+)
+
+
+def test_time_is_what_the_program_has_been_built_of(traced):
+    """PE 1 sleeps four times 0.2 s before it sends; the others wait, in the kernel."""
+    trace = traced(3, SLEEPS + END)
+    analysis, events = Analysis(trace), trace.events
+    began = min(
+        events["began"][k] for k in named(trace, "signal_wait_until") if events["value"][k] == 2
+    )
+    time, total = analysis.time, 0.8e9
+    np.testing.assert_array_equal(time[:, :4].sum(1), trace.end)
+    # PE 2 waits for PE 1 each time; PE 0 for PE 2, which has waited.
+    for pe in (0, 2):
+        waited = sum(
+            wait.ns for wait in analysis.waits
+            if events["of"][wait.event] == pe and events["began"][wait.event] >= began
+        )  # fmt: skip
+        assert waited == pytest.approx(total, rel=0.02)
+    late = [w for w in analysis.waits if w.by >= 0 and w.ns > 0.1e9 and events["of"][w.event] == 2]
+    assert len(late) == 4
+    assert {int(events["of"][wait.by]) for wait in late} == {1}
+    path = sum(
+        step.ended - max(step.began, began) for step in analysis.critical_path
+        if step.pe == 1 and step.ended > began
+    )  # fmt: skip
+    assert path == pytest.approx(total, rel=0.02)
+    assert time[1, COMPUTING] > total
+
+
+def test_a_message_of_known_length_takes_its_time(traced):
+    """What is moved, one actor at a time, is the time of the operations that move it."""
+    program = (
+        RING
+        + """
+big = shmem.zeros(1 << 20, dtype="float64")
+@shmem.jit
+def send(dst, src, n):
+    for _ in range(n):
+        shmem.put_block(dst, src, (shmem.my_pe() + 1) % shmem.n_pes())
+send[1, 32](big, big, 1)
+shmem.barrier_all()
+send[1, 32](big, big, 20)
+shmem.barrier_all()
+"""
+        + END
+    )
+    trace = traced(2, program)
+    analysis, events = Analysis(trace), trace.events
+    puts = named(trace, "put_block")
+    assert len(puts) == 42
+    assert (events["nbytes"][puts] == 8 << 20).all()
+    for pe in range(2):
+        mine = [
+            k
+            for k in range(len(events))
+            if events["of"][k] == pe
+            and events["nbytes"][k]
+            and trace.label(events[k]) in ("put_block", "put_signal_block")
+        ]
+        moved = (events["ended"][mine] - events["began"][mine]).sum()
+        assert analysis.time[pe, MOVING] == pytest.approx(moved, rel=0.02)
+
+
+def test_a_pe_that_is_killed_leaves_what_it_did(traced):
+    program = (
+        RING
+        + """
+@shmem.jit
+def die(signal):
+    shmem.signal_op(signal, 5, shmem.SIGNAL_SET, 0)
+    shmem.signal_wait_until(signal, shmem.CMP_EQ, 77)
+if me == 1:
+    die[1, 1](signal)
+    time.sleep(0.5)
+    os.kill(os.getpid(), 9)
+shmem.barrier_all()
+"""
+        + END
+    )
+    trace = traced(2, program, code=137)
+    (wait,) = [k for k in named(trace, "signal_wait_until") if trace.events["value"][k] == 77]
+    event = trace.events[wait]
+    assert (event["of"], event["ended"]) == (1, OPEN)
+    assert "in die" in trace.site(1, event["site"])
+    assert [trace.events["of"][k] for k in named(trace, "signal_op")] == [1]
+    kernels = [k for k in named(trace, "die") if trace.events["kind"][k] == KERNEL]
+    assert trace.events["ended"][kernels].tolist() == [OPEN]
+    assert Analysis(trace).time[:, :4].sum(1).tolist() == [trace.end] * 2
+
+
+def test_a_deadlock_is_in_the_trace(traced):
+    program = (
+        RING
+        + """
+@shmem.jit
+def hang(signal):
+    shmem.signal_wait_until(signal, shmem.CMP_EQ, 99)
+hang[1, 1](signal)
+shmem.synchronize()
+"""
+        + END
+    )
+    trace = traced(2, program, code=1)
+    open_ = [k for k in named(trace, "signal_wait_until") if trace.events["value"][k] == 99]
+    assert sorted(trace.events["of"][open_]) == [0, 1]
+    assert (Analysis(trace).time[:, WAITING] > 0.1e9).all()
+    assert "gpushmem trace summary" in traced.done.stderr
+
+
+def test_of_too_many_events_the_newest_are_kept(traced, monkeypatch):
+    """And it is said how many are lost; what is left is in order."""
+    monkeypatch.setenv("GPUSHMEM_TRACE_EVENTS", "256")
+    program = (
+        'import os; os.environ["GPUSHMEM_TRACE_EVENTS"] = "256"\n'
+        + RING
+        + """
+@shmem.jit
+def many(x, n):
+    for k in range(n):
+        shmem.p(x, k, shmem.my_pe())
+x = shmem.zeros(1, dtype="int64")
+many[1, 1](x, 1000)
+shmem.barrier_all()
+"""
+        + END
+    )
+    trace = traced(2, program)
+    assert set(trace.lost) == {0, 1}
+    written = [k for k in named(trace, "p") if trace.events["of"][k] == 0]
+    assert trace.events["value"][written].tolist() == [*range(1000 - len(written), 1000)]
+    assert sum(trace.events["of"] == 0) == 256
+    assert trace.lost[0] > 700
+    Analysis(trace).critical_path  # noqa: B018  (nothing that it looks for need be there)
+
+
+def test_streams_threads_and_many_blocks(traced):
+    program = (
+        RING
+        + """
+import threading
+x = shmem.zeros(64, dtype="int64")
+@shmem.jit
+def add(x):
+    shmem.atomic_add(x[cuda.blockIdx.x:], 1, pe=0)
+    cuda.syncthreads()
+streams = [shmem.stream() for _ in range(2)]
+for k in range(5):
+    for stream in streams:
+        add[8, 4, stream](x)
+shmem.synchronize()
+together = threading.Barrier(3)
+def host():
+    together.wait()
+    for k in range(50):
+        shmem.p(x[8:], k, 0)
+threads = [threading.Thread(target=host) for _ in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+shmem.barrier_all()
+"""
+        + END
+    )
+    trace = traced(2, program)
+    events = trace.events
+    kernels = events[[k for k in named(trace, "add") if events["kind"][k] == KERNEL]]
+    for pe in range(2):
+        mine = kernels[kernels["of"] == pe]
+        assert len(mine) == 10
+        assert len(set(mine["value"].tolist())) == 2  # streams
+        added = events[[k for k in named(trace, "atomic_add") if events["of"][k] == pe]]
+        assert len(added) == 10 * 8 * 4
+        for launch in mine["number"]:
+            of_it = added[added["launch"] == launch]
+            pairs = sorted(
+                zip(of_it["block"].tolist(), (of_it["thread"] % 1024).tolist(), strict=True)
+            )
+            assert pairs == [(block, thread) for block in range(8) for thread in range(4)]
+        written = events[[k for k in named(trace, "p") if events["of"][k] == pe]]
+        assert len(written) == 150
+        assert len(set(written["block"].tolist())) == 3  # threads of the host
+        assert (written["launch"] == 0).all()
+
+
+@pytest.mark.timeout(300)
+def test_64_pes(traced):
+    trace = traced(64, RING + END, timeout=250)
+    analysis = Analysis(trace)
+    waits = named(trace, "signal_wait_until")
+    assert len(waits) == 64
+    by = trace.events["of"][analysis.released[waits]]
+    assert (by == (trace.events["of"][waits] - 1) % 64).all()
+    assert len([m for m in analysis.meetings if len(m) == 64]) >= 5
+
+
+def test_the_summary_as_text_and_data(traced, run_cli):
+    traced(3, SLEEPS + END)
+    data = json.loads(run_cli("trace", "summary", "--json", traced.folder, code=0).stdout)
+    assert data["n_pes"] == 3
+    assert [pe["sent"] for pe in data["pes"]] == [5 * 4008] * 3
+    worst = next(row for row in data["waits"] if row["what"] == "signal_wait_until")
+    assert worst["by_pe"] in (1, 2)
+    assert worst["times"] >= 4
+    text = run_cli("trace", "summary", traced.folder, code=0).stdout
+    assert text.startswith("3 PEs, ")
+    for title in ("Who waited for whom", "Critical path", "Kernels", "Operations, by line"):
+        assert f"\n{title}" in text
+
+
+def test_what_changed_from_one_trace_to_another(traced, run_cli):
+    traced(2, SLEEPS + END)
+    slow = traced.folder.rename(traced.folder.with_name("slow"))
+    traced(2, SLEEPS.replace("0.2", "0.02") + END)
+    data = json.loads(run_cli("trace", "diff", "--json", slow, traced.folder, code=0).stdout)
+    (shift,) = data["Kernels"]
+    assert (shift["of"], shift["a_times"], shift["b_times"]) == ("shift", 10, 10)
+    waits = next(row for row in data["Operations, by line"] if "signal_wait" in row["of"])
+    assert waits["a_ns"] - waits["b_ns"] == pytest.approx(4 * 0.18e9, rel=0.1)
+    text = run_cli("trace", "diff", slow, traced.folder, code=0).stdout
+    assert text.startswith("Time\n")
+    assert "waiting, all PEs" in text
+
+
+def test_a_trace_that_the_disk_has_no_room_for_is_refused(run_cli, tmp_path):
+    (tmp_path / "program.py").write_text(
+        "import os\n"
+        'os.environ["GPUSHMEM_TRACE_EVENTS"] = str(1 << 40)\n'
+        "import gpushmem as shmem\n"
+        "shmem.init()\n"
+    )
+    done = run_cli(
+        "run", "--backend", "cpu", "--trace", tmp_path / "out", tmp_path / "program.py", code=1
+    )
+    assert "may take 64 TiB" in done.stderr
+    assert "GPUSHMEM_TRACE_EVENTS" in done.stderr
+
+
+def test_what_is_no_trace_is_refused(run_cli, tmp_path):
+    with pytest.raises(ArgumentError, match="has no trace"):
+        load(tmp_path)
+    assert "has no trace" in run_cli("trace", "summary", tmp_path, code=1).stderr
+    (tmp_path / "pe0.ring").write_bytes(b"x" * 500)
+    with pytest.raises(ArgumentError, match="no trace of version"):
+        load(tmp_path)
+    program = tmp_path / "program.py"
+    program.write_text("pass")
+    for options, why in (
+        (("--check", "--trace", tmp_path), "choose one"),
+        (("--hosts", "a:1,b:1", "--trace", tmp_path), "leave --hosts out"),
+        (("--backend", "null", "--trace", tmp_path), "records nothing"),
+    ):
+        assert why in run_cli("run", *options, program, code=2).stderr
