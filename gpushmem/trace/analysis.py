@@ -26,7 +26,6 @@ __all__ = ["COMPUTING", "IDLE", "MOVING", "STATES", "WAITING", "Analysis", "Step
 
 STATES = COMPUTING, MOVING, WAITING, IDLE = range(4)
 WORD = 8
-OF_HOST = "synchronize", "barrier_all", "barrier"
 rows = list(OPS.values())
 WAITS = np.array([FIRST_OP + k for k, op in enumerate(rows) if op.facts.waits_for])
 MEETS = np.array([MEET, *(FIRST_OP + k for k, op in enumerate(rows) if op.facts.meets)])
@@ -40,9 +39,7 @@ def _writes(op: Any) -> bool:
 
 
 WRITES = np.array([FIRST_OP + k for k, op in enumerate(rows) if _writes(op)])
-GETS = np.array(
-    [FIRST_OP + k for k, op in enumerate(rows) if op.base.lstrip("qp_") in ("get", "iget", "g")]
-)
+GETS = np.array([FIRST_OP + k for k, op in enumerate(rows) if op.plain in ("get", "iget", "g")])
 MOVES = np.array([FIRST_OP + k for k, op in enumerate(rows) if op.facts.effects and not op.waits])
 
 

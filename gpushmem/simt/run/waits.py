@@ -23,6 +23,7 @@ from gpushmem.simt.run.lockstep import IN_STEP
 
 __all__ = ["Wait", "unstarted", "waits"]
 
+LOOKS = 20  # at a launch of which no thread seems to wait
 MOST = 20_000  # records read of one launch; a ring that changes under us is not followed forever
 
 
@@ -50,11 +51,14 @@ def waits() -> list[Wait]:
     """The waiting threads of all launches of this process."""
     found: dict[int, list[Wait]] = {}
     for launch in _on_fibers():
+        some = list(_of(launch))
+        for _ in range(LOOKS):  # one that polls waits most of the time, but not always
+            some = some or list(_of(launch))
         if launch.root in found:  # another core runs some of its blocks
-            both = [*found[launch.root], *_of(launch)]
+            both = [*found[launch.root], *some]
             found[launch.root] = sorted(both, key=lambda wait: wait.block[::-1])
         else:
-            found[launch.root] = list(_of(launch))
+            found[launch.root] = some
     return [wait for of_launch in found.values() for wait in of_launch]
 
 
