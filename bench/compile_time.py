@@ -7,19 +7,16 @@ what kernels took before they ran in lockstep. Each process compiles what it lau
 
 import importlib
 import os
-import sys
 import tempfile
 import time
-from pathlib import Path
 
 from harness import report, row
+from threads import FAMILIES
 
 import gpushmem as shmem
 from gpushmem.simt.grid import sharing
 from gpushmem.simt.run.kernel import Kernel
 
-sys.path.append(str(Path(__file__).parent / "kernels"))
-FAMILIES = "all_reduce", "all_reduce_norm", "jacobi", "gemm", "moe"
 TURNS = 3  # of which the best counts
 HOW = {"in lockstep": True, "on fibers": False}
 

@@ -57,17 +57,21 @@ def series(call, n):
     return (time.perf_counter() - began) / n
 
 
+def length(once):
+    """How many calls make a series of LONG seconds: the same on all PEs, that of PE 0."""
+    lengths = shmem.zeros(1, "int64")
+    shmem.p(lengths, max(2, min(300, int(LONG / once))), 0)
+    shmem.barrier_all()
+    return int(shmem.g(lengths, 0))
+
+
 def body(what, numbers, step):
     """What each case is, and the best seconds of a call for each of the numbers of `what`."""
     found = []
     for family, case in cases_of(step):
         shmem.init(heap_size="2G")
         calls = {number: tuned(family, case, **{what: number}) for number in numbers}
-        once = max(series(call, 2) for call in calls.values())
-        lengths = shmem.zeros(1, "int64")
-        shmem.p(lengths, max(2, min(300, int(LONG / once))), 0)  # the same on all PEs: that of PE 0
-        shmem.barrier_all()
-        n = int(shmem.g(lengths, 0))
+        n = length(max(series(call, 2) for call in calls.values()))
         best = dict.fromkeys(numbers, float("inf"))
         for _ in range(SERIES):
             for number, call in calls.items():

@@ -10,11 +10,11 @@ import time
 
 import numpy as np
 from harness import row, slowdowns
-from threads import cases_of, series
+from threads import cases_of, length, series
 
 import gpushmem as shmem
 
-TURNS, SERIES, LONG = 3, 5, 0.02  # of processes; of calls in each; seconds that a series takes
+TURNS, SERIES = 3, 5  # of processes; of calls in each
 STEP = 2  # of the cases of each family
 CALLS = 1_000_000
 
@@ -37,11 +37,7 @@ def plans():
     for family, case in cases_of(STEP):
         shmem.init(heap_size="2G")
         _, call = family.fused(case)
-        once = series(call, 2)
-        lengths = shmem.zeros(1, "int64")
-        shmem.p(lengths, max(2, min(300, int(LONG / once))), 0)  # the same on all PEs: that of PE 0
-        shmem.barrier_all()
-        n = int(shmem.g(lengths, 0))
+        n = length(series(call, 2))
         what = f"{family.NAME.partition(':')[0]}, {family.label(case)}"
         found[what] = min(series(call, n) for _ in range(SERIES))
         shmem.finalize()

@@ -197,9 +197,9 @@ def command(
             f"{recording[0]}: the {chosen} backend records nothing; add --backend "
             f"{' or '.join(able)}"
         )
-    _prepare_trace(trace)
     _check_nodes(nodes, chosen)
     _check_memory(check, chosen)
+    _prepare_trace(trace)
     if check or check_ignore is not None:
         from gpushmem.check import command as checker  # noqa: PLC0415  (for those who check)
 

@@ -152,11 +152,18 @@ class Analysis:
 
     def _members(self, pe: int, index: int) -> tuple[int, ...]:
         """The members of the team that meets in an event."""
-        team = int(self.events["value"][index])
-        for fact in reversed(self.trace.facts[pe]):
-            if fact.get("team") == team:
-                return tuple(fact["pes"])
-        return tuple(range(self.trace.n_pes))
+        everyone = tuple(range(self.trace.n_pes))
+        return self._teams.get((pe, int(self.events["value"][index])), everyone)
+
+    @cached_property
+    def _teams(self) -> dict[tuple[int, int], tuple[int, ...]]:
+        """The members of a PE's teams; of one whose number was used again, the last."""
+        return {
+            (pe, fact["team"]): tuple(fact["pes"])
+            for pe, facts in self.trace.facts.items()
+            for fact in facts
+            if "team" in fact
+        }
 
     @cached_property
     def waits(self) -> list[Wait]:

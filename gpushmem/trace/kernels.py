@@ -12,7 +12,7 @@ from gpushmem.simt.base.layout import BLOCK as BLOCK_RECORD
 from gpushmem.simt.base.layout import FIBER, LAUNCH, offset, view
 from gpushmem.simt.base.native import atomic_add_word, c_function, ticks
 from gpushmem.simt.run.queue import COMMON, LAUNCH_AT, RUN
-from gpushmem.trace.ring import BLOCK, EVENT, KERNEL, NO_PE, RING, THREADS
+from gpushmem.trace.ring import BLOCK, CORES, EVENT, KERNEL, NO_PE, RING, THREADS
 
 __all__ = ["native"]
 
@@ -22,23 +22,17 @@ N, EVENT_BYTES = offset(RING, "n"), EVENT.itemsize
 
 
 @njit
-def place_of(ring: int, number: int) -> int:
-    """Address of the event with this number, whoever has the place now."""
-    here = as_ring(ring)
-    return here.events + (number & (here.most - 1)) * EVENT_BYTES
-
-
-@njit
 def append(
     ring: int, kind: int, pe: int, at: int, value: int, nbytes: int, site: int, block: int,
-    began: int, ended: int,
+    began: int, ended: int, launch: int, thread: int,
 ) -> int:  # fmt: skip
-    """A new event, of the host; returns its number."""
+    """A new event; returns its number. `launch` and `thread`: of a block, else 0."""
     number = atomic_add_word(ring + N, 1)
-    event = as_event(place_of(ring, number))
+    here = as_ring(ring)
+    event = as_event(here.events + (number & (here.most - 1)) * EVENT_BYTES)
     event.began, event.ended, event.site = began, ended, site
     event.at, event.value, event.nbytes = at, value, nbytes
-    event.kind, event.thread, event.pe, event.launch, event.block = kind, 0, pe, 0, block
+    event.kind, event.thread, event.pe, event.launch, event.block = kind, thread, pe, launch, block
     return number
 
 
@@ -47,7 +41,7 @@ def close(ring: int, number: int) -> int:
     """What began with this event is over."""
     here = as_ring(ring)
     if here.n - number <= here.most:
-        as_event(place_of(ring, number)).ended = ticks()
+        as_event(here.events + (number & (here.most - 1)) * EVENT_BYTES).ended = ticks()
     return 0
 
 
@@ -67,7 +61,9 @@ def run_began(run_address: int) -> None:
         return
     blocks = launch.gdim[0] * launch.gdim[1] * launch.gdim[2]
     threads = launch.bdim[0] * launch.bdim[1] * launch.bdim[2]
-    number = append(common.own, KERNEL, launch.label, blocks, run.stream, threads, 0, 0, ticks(), 0)
+    number = append(
+        common.own, KERNEL, launch.label, blocks, run.stream, threads, 0, 0, ticks(), 0, 0, 0
+    )
     launch.number = number + 1
 
 
@@ -84,12 +80,24 @@ def block_ended(fiber_address: int) -> None:
     """A block has ended, on the core that its last thread ran on."""
     fiber = as_fiber(fiber_address)
     launch, block = as_launch(fiber.launch), as_block(fiber.block)
-    number = append(launch.kept, BLOCK, NO_PE, -1, 0, 0, 0, block.index, block.began, ticks())
-    event = as_event(place_of(launch.kept, number))
-    event.launch, event.thread = launch.number, THREADS * (launch.part & 63)
+    core = THREADS * (launch.part & CORES)
+    append(
+        launch.kept,
+        BLOCK,
+        NO_PE,
+        -1,
+        0,
+        0,
+        0,
+        block.index,
+        block.began,
+        ticks(),
+        launch.number,
+        core,
+    )
 
 
-CALLS = {"append": (append, 10), "close": (close, 2), "now": (now, 0)}
+CALLS = {"append": (append, 12), "close": (close, 2), "now": (now, 0)}
 HOOKS = run_began, run_ended, block_ended
 
 

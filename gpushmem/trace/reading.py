@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,6 @@ class Trace:
     lost: dict[int, int]  # PE -> how many of its events were overwritten
     facts: dict[int, list[dict[str, Any]]]  # by PE
     end: int  # nanoseconds: when the last event ended, or began
-    _texts: dict[tuple[int, str, int], str] = field(default_factory=dict)
 
     @cached_property
     def kinds(self) -> dict[int, str]:
@@ -65,13 +64,17 @@ class Trace:
         return self._text(pe, "name", number)
 
     def _text(self, pe: int, what: str, number: int) -> str:
-        if not self._texts:
-            for each, facts in self.facts.items():
-                for fact in facts:
-                    for key in ("site", "name"):
-                        if key in fact and "text" in fact:
-                            self._texts[each, key, fact[key]] = fact["text"].partition("|")[0]
         return self._texts.get((pe, what, int(number)), "")
+
+    @cached_property
+    def _texts(self) -> dict[tuple[int, str, int], str]:
+        return {
+            (pe, what, fact[what]): fact["text"].partition("|")[0]
+            for pe, facts in self.facts.items()
+            for fact in facts
+            for what in ("site", "name")
+            if what in fact and "text" in fact
+        }
 
     def label(self, event: Any) -> str:
         """What an event is called: its operation, its kernel, what the host called."""

@@ -18,13 +18,14 @@ from gpushmem.simt.base.native import atomic_add_word, i64, ticks
 from gpushmem.simt.compiler.kept import outlined
 from gpushmem.simt.compiler.primitives import core_word, launch_word, site_word, thread_word
 from gpushmem.simt.compiler.target import device
-from gpushmem.trace.ring import EVENT, KIND_OF, NO_PE, RING, THREADS
+from gpushmem.trace import kernels
+from gpushmem.trace.kernels import close
+from gpushmem.trace.ring import CORES, EVENT, KIND_OF, NO_PE, RING, THREADS
 
 __all__ = ["generate", "generate_after", "wants"]
 
 as_ring, as_event, as_launch, as_thread = map(view, (RING, EVENT, LAUNCH, THREAD))
 N, EVENT_BYTES = offset(RING, "n"), EVENT.itemsize
-CORES = 63  # cores that are told apart
 
 
 @device
@@ -58,17 +59,8 @@ def opened(ring, kind, at, value, nbytes):
     return append(ring, kind, NO_PE, at, value, nbytes, ticks(), 0)
 
 
-@device
-def closed(ring, number):
-    """It is over."""
-    here = as_ring(ring)
-    if here.n - number <= here.most:
-        as_event(here.events + (number & (here.most - 1)) * EVENT_BYTES).ended = ticks()
-
-
-@device
-def now(ring):
-    return ticks()
+# A wait is over; the time.
+closed, now = device(close.py_func), device(kernels.now.py_func)
 
 
 def wants(op: Op) -> bool:
@@ -78,10 +70,9 @@ def wants(op: Op) -> bool:
 
 def generate(call: Any) -> Any:
     """Begin; returns what `generate_after` needs: the time, or the number of the event."""
-    ring = call.trace()
     if not call.op.waits:
-        return call.run(now, ring, returns=types.intp)
-    words = [ring, i64(KIND_OF[call.op.name]), *_of_wait(call)]
+        return call.run(now, returns=types.intp)
+    words = [call.trace(), i64(KIND_OF[call.op.name]), *_of_wait(call)]
     return call.run(opened, *words, returns=types.intp)
 
 
@@ -89,7 +80,7 @@ def generate_after(call: Any, result: Any, kind: int, token: Any) -> None:
     """End: the operation has returned."""
     ring = call.trace()
     if call.op.waits:
-        call.run(closed, ring, token)
+        call.run(closed, ring, token, returns=types.intp)
         return
     for words in _events(call):
         call.run(note, ring, i64(KIND_OF[call.op.name]), *words, token)
@@ -114,18 +105,15 @@ def _events(call: Any) -> list[list[Any]]:
     op = call.op
     pe = call.integer("pe") if "pe" in call.values else i64(NO_PE)
     seen = [
-        effect for effect in op.facts.effects if is_shared(op, effect) and _is_array(call, effect)
+        effect
+        for effect in op.facts.effects
+        if op.arrays[effect.array].symmetric and _is_array(call, effect)
     ]
     found = [
         [pe, call.offset(effect.array), _integer(call, "value"), call.nbytes(effect)]
         for effect in seen
     ]
     return found or [[pe, i64(-1), _integer(call, "value"), i64(0)]]
-
-
-def is_shared(op: Op, effect: Effect) -> bool:
-    """Whether an effect is on symmetric memory, of this PE or another."""
-    return op.arrays[effect.array].symmetric
 
 
 def _is_array(call: Any, effect: Effect) -> bool:

@@ -27,8 +27,8 @@ from gpushmem.ops import OPS
 from gpushmem.size import format_size
 
 __all__ = [
-    "BLOCK", "CALL", "COMPILE", "EVENT", "FIRST_OP", "HEADER", "KERNEL", "KINDS", "KIND_OF",
-    "LAUNCH", "MAGIC", "MEET", "NO_PE", "RING", "THREADS", "VERSION", "Ring", "facts_of",
+    "BLOCK", "CALL", "COMPILE", "CORES", "EVENT", "FIRST_OP", "HEADER", "KERNEL", "KINDS",
+    "KIND_OF", "LAUNCH", "MAGIC", "MEET", "NO_PE", "RING", "THREADS", "VERSION", "Ring", "facts_of",
     "in_folder", "paths",
 ]  # fmt: skip
 
@@ -62,7 +62,7 @@ RING = np.dtype(
     }
 )  # fmt: skip
 NO_PE = -1
-THREADS = 1024  # of a block, at most
+THREADS, CORES = 1024, 63  # of a block, at most; the cores that are told apart, less one
 # Kinds of events; from FIRST_OP on, the operations, in the order of the table.
 # `value`: number of the stream, from 1; `at`: how many blocks; `nbytes`: threads of a block; `pe`:
 # of its name.
@@ -128,15 +128,11 @@ class Ring:
         self._facts.write(self._pack.pack(facts))
         self._facts.flush()
 
-    def new_since(self, seen: int) -> tuple[np.ndarray[Any, Any], int]:
-        """The events from number `seen` on that the ring still has, and how many there are now."""
+    def sites_since(self, seen: int) -> tuple[np.ndarray[Any, Any], int]:
+        """Those of the events from number `seen` on that are left, and how many there have been."""
         n, most = int(self.header["n"][0]), int(self.header["most"][0])
-        first = max(seen, n - most)
-        return self.events.take(np.arange(first, n), mode="wrap"), n
-
-    def close(self) -> None:
-        """Nothing more will come from Python."""
-        self._facts.close()
+        numbers = np.arange(max(seen, n - most), n)
+        return self.events["site"].take(numbers, mode="wrap"), n
 
 
 def facts_of(path: Path) -> list[dict[str, Any]]:

@@ -110,16 +110,20 @@ def test_each_wait_is_released_by_the_put_that_it_waited_for(traced, n):
 SLEEPS = (
     RING
     + """
+began = time.monotonic()
 for k in range(2, 6):
     if me == 1:
         time.sleep(0.2)
     shift[1, 32](dst, src, signal, k)
     shmem.synchronize()
+if me == 1:
+    print(time.monotonic() - began)
 shmem.barrier_all()
 """
 )
 
 
+@pytest.mark.quiet
 def test_time_is_what_the_program_has_been_built_of(traced):
     """PE 1 sleeps four times 0.2 s before it sends; the others wait, in the kernel."""
     trace = traced(3, SLEEPS + END)
@@ -127,7 +131,8 @@ def test_time_is_what_the_program_has_been_built_of(traced):
     began = min(
         events["began"][k] for k in named(trace, "signal_wait_until") if events["value"][k] == 2
     )
-    time, total = analysis.time, 0.8e9
+    # It sleeps that long at least; the program's own clock says what all of it took.
+    time, least, most = analysis.time, 0.98 * 0.8e9, 1.02e9 * float(traced.done.stdout)
     np.testing.assert_array_equal(time[:, :4].sum(1), trace.end)
     # PE 2 waits for PE 1 each time; PE 0 for PE 2, which has waited.
     for pe in (0, 2):
@@ -135,7 +140,7 @@ def test_time_is_what_the_program_has_been_built_of(traced):
             wait.ns for wait in analysis.waits
             if events["of"][wait.event] == pe and events["began"][wait.event] >= began
         )  # fmt: skip
-        assert waited == pytest.approx(total, rel=0.02)
+        assert least < waited < most
     late = [w for w in analysis.waits if w.by >= 0 and w.ns > 0.1e9 and events["of"][w.event] == 2]
     assert len(late) == 4
     assert {int(events["of"][wait.by]) for wait in late} == {1}
@@ -143,10 +148,11 @@ def test_time_is_what_the_program_has_been_built_of(traced):
         step.ended - max(step.began, began) for step in analysis.critical_path
         if step.pe == 1 and step.ended > began
     )  # fmt: skip
-    assert path == pytest.approx(total, rel=0.02)
-    assert time[1, COMPUTING] > total
+    assert least < path < most
+    assert time[1, COMPUTING] > 0.8e9
 
 
+@pytest.mark.quiet
 def test_a_message_of_known_length_takes_its_time(traced):
     """What is moved, one actor at a time, is the time of the operations that move it."""
     program = (
@@ -301,6 +307,31 @@ shmem.barrier_all()
         assert (written["launch"] == 0).all()
 
 
+@pytest.mark.quiet
+def test_a_team_meets_by_itself(traced):
+    """The PEs of a team wait for each other, not for those that are in none."""
+    program = (
+        RING
+        + """
+team = shmem.team_split_strided(shmem.TEAM_WORLD, 1, 2, 2)
+if me in (1, 3):
+    shmem.barrier(team)  # the first one is compiled
+    if me == 3:
+        time.sleep(0.2)
+    shmem.barrier(team)
+shmem.barrier_all()
+"""
+        + END
+    )
+    trace = traced(4, program)
+    analysis, events = Analysis(trace), trace.events
+    met = [m for m in analysis.meetings if trace.label(events[m[0]]) == "barrier"]
+    assert [sorted(events["of"][m].tolist()) for m in met] == [[1, 3]] * 2
+    (wait,) = [w for w in analysis.waits if w.event in met[1]]
+    assert (events["of"][wait.event], events["of"][wait.by]) == (1, 3)
+    assert 0.19e9 < wait.ns < 0.5e9  # PEs 0 and 2 are on the cores, too
+
+
 @pytest.mark.timeout(300)
 def test_64_pes(traced):
     trace = traced(64, RING + END, timeout=250)
@@ -326,6 +357,7 @@ def test_the_summary_as_text_and_data(traced, run_cli):
         assert f"\n{title}" in text
 
 
+@pytest.mark.quiet
 def test_what_changed_from_one_trace_to_another(traced, run_cli):
     traced(2, SLEEPS + END)
     slow = traced.folder.rename(traced.folder.with_name("slow"))

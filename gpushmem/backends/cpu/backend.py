@@ -21,13 +21,13 @@ from gpushmem.backends.cpu.access import (
     NAMING,
     explain,
 )
-from gpushmem.backends.cpu.checked import Recorder, check_kernels, recorder
+from gpushmem.backends.cpu.checked import check_kernels, recorder
 from gpushmem.backends.cpu.hostcalls import HostCalls
 from gpushmem.backends.cpu.inline import Inline
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.nodes import Registered
 from gpushmem.backends.cpu.teams import Teams
-from gpushmem.backends.cpu.traced import Tracer, trace_kernels, tracer
+from gpushmem.backends.cpu.traced import trace_kernels, tracer
 from gpushmem.backends.cpu.weak import weak_memory, weaken_kernels
 from gpushmem.backends.cpu.world import World
 from gpushmem.backends.host_arguments import checked
@@ -78,6 +78,7 @@ class CpuBackend:
         self.world = World(job, heap_bytes, self._more_bytes(job))
         self._recorder, self._weak = recorder(self.world), weak_memory(self.world)
         self._tracer = tracer(self.world)
+        self._recorders = [each for each in (self._recorder, self._tracer) if each is not None]
         self._meeting = Meeting(self.world, self._weak.wait_idle if self._weak else None)
         self._device = Device()
         self._teams = self._make_teams()
@@ -170,9 +171,8 @@ class CpuBackend:
     @allocated.setter
     def allocated(self, value: Callable[[], Sequence[Any]]) -> None:
         self._arrays.allocated = value
-        for seen in (self._recorder, self._tracer):
-            if seen is not None:
-                seen.allocated = value
+        for each in self._recorders:
+            each.allocated = value
 
     def set_timeout(self, seconds: float | None) -> None:
         self.world.board["timeout"] = int((seconds or 0) * 1e9)
@@ -196,9 +196,8 @@ class CpuBackend:
     def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         array = self.world.array(offset, shape, dtype, self.my_pe)
         self._journal.forget(offset, array.nbytes)
-        for seen in (self._recorder, self._tracer):
-            if seen is not None:
-                seen.name_arrays()
+        for each in self._recorders:
+            each.name_arrays()
         if self._weak is not None:
             self._weak.fresh(array, offset)
         return array
@@ -417,29 +416,21 @@ class CpuBackend:
                 return self._in_a_kernel(op, arguments, stream)
             self.synchronize()
         seen = op.facts.effects or op.facts.orders or op.facts.meets
-        recorder, tracer = (self._recorder, self._tracer) if seen else (None, None)
+        recorders = self._recorders if seen else []
         if stream is None:
             run = partial(run, **arguments)
-            for each in (recorder, tracer):
-                if each is not None:
-                    run = partial(each.call, op, arguments, run)
+            for each in recorders:
+                run = partial(each.call, op, arguments, run)
             return run()
-        put = partial(self._submit_inline, recorder, tracer, op, arguments)
+        put = partial(self._submit_inline, recorders, op, arguments)
         return self._stream(stream).submit_by(put)
 
     def _submit_inline(
-        self,
-        recorder: Recorder | None,
-        tracer: Tracer | None,
-        op: Op,
-        arguments: dict[str, Any],
-        on: Stream,
+        self, recorders: list[Any], op: Op, arguments: dict[str, Any], on: Stream
     ) -> None:
         run = self._inline.queued(op, arguments)
-        if recorder is not None:
-            run = recorder.queued(op, arguments, run, self._number_of(on))
-        if tracer is not None:
-            run = tracer.queued(op, arguments, run)
+        for each in recorders:
+            run = each.queued(op, arguments, run, self._number_of(on))
         on.submit(run)
 
     def _number_of(self, stream: Any) -> int:

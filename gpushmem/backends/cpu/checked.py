@@ -31,7 +31,6 @@ from gpushmem.check.log import (
 from gpushmem.check.recording import COMPARED, KIND_OF
 from gpushmem.lines import assigned_name
 from gpushmem.ops import Op
-from gpushmem.ops.team import Team
 from gpushmem.simt.compiler.observer import LOAD, STORE
 from gpushmem.simt.run import witness
 from gpushmem.size import span
@@ -172,14 +171,10 @@ class Recorder(ProcessRecorder):
 
     def _new_teams(self, result: Any) -> None:
         """Record the teams that an operation has made."""
-        for team in result if isinstance(result, tuple) else (result,):
-            if isinstance(team, Team) and team >= 0:
-                n = int(self._world.teams["n_pes"][team])
-                self._teams += 1
-                self._log.describe(
-                    members=self._teams, pes=self._world.members[int(team)][:n].tolist()
-                )
-                self._log.append(TEAM, 0, self._site(), (int(team), self._teams))
+        for team, pes in self._world.teams_in(result):
+            self._teams += 1
+            self._log.describe(members=self._teams, pes=pes)
+            self._log.append(TEAM, 0, self._site(), (team, self._teams))
 
     def _live_now(self) -> int:
         """The number of the list of the arrays that there are."""

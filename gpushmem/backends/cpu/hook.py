@@ -30,7 +30,7 @@ from gpushmem.trace import recording as tracing
 __all__ = [
     "OBSERVERS", "Call", "Observer", "check", "generate", "generate_after", "group_called",
     "group_calls", "is_followed", "is_observed", "is_separated", "observe_too", "observed",
-    "observers_of", "separate", "take_over",
+    "observers_of", "refuse_change", "separate", "take_over",
 ]  # fmt: skip
 
 
@@ -149,16 +149,24 @@ class Observer(NamedTuple):
 OBSERVERS = [Observer(recording.wants, recording.generate)]
 
 
+def refuse_change(name: str, who: str, on: bool) -> None:
+    """Raise if kernels have been compiled with the observer of this name, and are not to be now.
+
+    Or the other way round: what they call stays as it is.
+    """
+    if compiled_with and on != any(name in each for each in compiled_with):
+        raise ShmemError(
+            f"kernels have been compiled with{'out' * on} {who} in this process, and cannot be "
+            f"used with{'out' * (not on)} it: launch kernels only in PEs (spawn, run_pes)"
+        )
+
+
 def check(on: bool) -> None:
     """Let the checker observe kernels that are compiled from now on, or no longer.
 
     Raises `ShmemError` if kernels have been compiled: these, and what they call, stay as they are.
     """
-    if compiled_with and on != any(checking.OBSERVER.name in name for name in compiled_with):
-        raise ShmemError(
-            f"kernels have been compiled with{'out' * on} the checker in this process, and cannot "
-            f"be used with{'out' * (not on)} it: launch kernels only in PEs (spawn, run_pes)"
-        )
+    refuse_change(checking.OBSERVER.name, "the checker", on)
     if on:
         observe_too(CHECKER, checking.OBSERVER)
     elif CHECKER in OBSERVERS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 from threading import get_ident
@@ -18,11 +18,9 @@ from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import hook
 from gpushmem.backends.cpu.inline import nbytes_of
 from gpushmem.backends.cpu.world import World
-from gpushmem.errors import ShmemError
 from gpushmem.job.job import current
 from gpushmem.lines import Place, assigned_name, line_at, user_place
-from gpushmem.ops import Op
-from gpushmem.ops.team import Team
+from gpushmem.ops import TEAM_WORLD, Op
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.run.kernel import Form, Running, form_hooks
 from gpushmem.simt.run.queue import of_process
@@ -38,12 +36,7 @@ TRACED = "trace"  # a name of kernels' observers
 def trace_kernels() -> None:
     """Let kernels be traced, if the job is; raises `ShmemError` if it is too late for that."""
     on = settings.is_set("GPUSHMEM_TRACE")
-    compiled = observer.compiled_with
-    if compiled and on != any(TRACED in name for name in compiled):
-        raise ShmemError(
-            f"kernels have been compiled with{'out' * on} the trace in this process, and cannot be "
-            f"used with{'out' * (not on)} it: launch kernels only in PEs (spawn, run_pes)"
-        )
+    hook.refuse_change(TRACED, "the trace", on)
     if on and hook.TRACER not in hook.OBSERVERS:
         hook.OBSERVERS.append(hook.TRACER)
         observer.observe_also(TRACED)
@@ -104,19 +97,17 @@ class Tracer:
 
     # --- the host
 
-    @contextmanager
-    def meeting(self, what: str) -> Iterator[None]:
+    def meeting(self, what: str) -> AbstractContextManager[None]:
         """All PEs make this call, and wait for each other in it."""
-        number = self._append(MEET, value=self._name(what))
-        try:
-            yield
-        finally:
-            self._calls.close(self.address, number)
+        return self._during(MEET, self._name(what))
+
+    def calling(self, what: str) -> AbstractContextManager[None]:
+        """The host makes a call that waits, or takes a while."""
+        return self._during(CALL, self._name(what))
 
     @contextmanager
-    def calling(self, what: str) -> Iterator[None]:
-        """The host makes a call that waits, or takes a while."""
-        number = self._append(CALL, value=self._name(what))
+    def _during(self, kind: int, value: int) -> Iterator[None]:
+        number = self._append(kind, value=value)
         try:
             yield
         finally:
@@ -125,18 +116,18 @@ class Tracer:
     def call(self, op: Op, arguments: dict[str, Any], run: Callable[[], Any]) -> Any:
         """An operation that the host performs itself."""
         if op.facts.meets:
-            number = self._append(KIND_OF[op.name], value=int(arguments.get("team", 0)))
-            try:
-                return run()
-            finally:
-                self._calls.close(self.address, number)
-        place, began = user_place(), self._calls.now()
-        result = run()
-        self._performed(op, arguments, place, began)
+            with self._during(KIND_OF[op.name], int(arguments.get("team", TEAM_WORLD))):
+                result = run()
+        else:
+            place, began = user_place(), self._calls.now()
+            result = run()
+            self._performed(op, arguments, place, began)
+        for team, pes in self._world.teams_in(result):
+            self._ring.describe(team=team, pes=pes, ticks=self._calls.now())
         return result
 
     def queued(
-        self, op: Op, arguments: dict[str, Any], run: Callable[[], Any]
+        self, op: Op, arguments: dict[str, Any], run: Callable[[], Any], _: int
     ) -> Callable[[], Any]:
         """An operation that the host queues on a stream."""
         place = user_place()
@@ -195,7 +186,7 @@ class Tracer:
         value = ctypes.c_int64(value).value
         return self._calls.append(
             self.address, kind, pe, at, value, nbytes, self._site(place or user_place()), who,
-            began or self._calls.now(), ended,
+            began or self._calls.now(), ended, 0, 0,
         )  # fmt: skip
 
     # --- what numbers mean
@@ -218,8 +209,8 @@ class Tracer:
 
     def late(self) -> None:
         """Write down what new events' sites mean, and what the clocks show: ten times a second."""
-        events, self._seen = self._ring.new_since(self._seen)
-        for site in np.unique(events["site"]).tolist():
+        sites, self._seen = self._ring.sites_since(self._seen)
+        for site in np.unique(sites).tolist():
             if site > 0 and site not in self._known:
                 self._known.add(site)
                 self._ring.describe(site=site, text=ctypes.string_at(site).decode(), path="")
@@ -228,8 +219,6 @@ class Tracer:
     def _look_at_clocks(self, which: int) -> None:
         """Note what both clocks show at one moment: of some looks, the one that took least."""
         header, best = self._ring.header, 1 << 62
-        if which == 0 and header["ns"][0, 0]:
-            return
         for _ in range(5):
             before = time.monotonic_ns()
             shown = self._calls.now()
@@ -253,16 +242,6 @@ class Tracer:
         """An array has been freed."""
         self._arrays.pop(offset, None)
         self._ring.describe(freed=int(offset), ticks=self._calls.now())
-
-    def new_teams(self, result: Any) -> None:
-        """Write down the members of teams that an operation has made."""
-        for team in result if isinstance(result, tuple) else (result,):
-            if isinstance(team, Team) and team >= 0:
-                n = int(self._world.teams["n_pes"][team])
-                self._ring.describe(
-                    team=int(team), pes=self._world.members[int(team)][:n].tolist(),
-                    ticks=self._calls.now(),
-                )  # fmt: skip
 
     def close(self) -> None:
         """The PE's part of the job is over; it may begin another."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -28,6 +29,7 @@ from gpushmem.errors import ShmemError
 from gpushmem.job.job import Job
 from gpushmem.job.limits import within_limits
 from gpushmem.ops import QP_DEFAULT
+from gpushmem.ops.team import Team
 from gpushmem.simt.base.layout import new
 from gpushmem.size import span
 
@@ -157,6 +159,13 @@ class World:
         """Bytes of the control memory at an address, to read and write."""
         start = address - address_of(self.control)
         return self.control[start : start + nbytes]
+
+    def teams_in(self, result: Any) -> Iterator[tuple[int, list[int]]]:
+        """The teams that an operation has returned, if any: their numbers, and members."""
+        for team in result if isinstance(result, tuple) else (result,):
+            if isinstance(team, Team) and team >= 0:
+                n = int(self.teams["n_pes"][team])
+                yield int(team), self.members[int(team)][:n].tolist()
 
     def checking(self, blocks: list[tuple[int, int]]) -> np.ndarray[Any, Any]:
         """The WORLD of kernels that check what is allocated: these (offset, bytes), sorted."""
