@@ -10,6 +10,7 @@ from numba import types as cuda_types
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.errors import KernelError
 from gpushmem.simt.blocks import analysis
+from gpushmem.simt.grid.entry import ONE, ROW, ROWS, kind_of_block
 from gpushmem.simt.run.kernel import Kernel
 from gpushmem.simt.run.waits import waits
 from tests.simt.conftest import hanging, launch
@@ -473,7 +474,12 @@ def test_a_loop_dealt_out_in_a_kernel_that_never_waits(block, ends):
     rows = 1 if isinstance(block, int) else block[1]
     y = np.ones((1000, rows))
     running = Kernel(scale).prepare(shape_of(3, block), (y, x, 400))
-    assert (running.entry.kind, running.entry.any_block) == ("loops", ends and block != 1)
+    entry, kind = running.entry, kind_of_block(running.shape.block)
+    serves = {ONE: (ONE,), ROW: (ROW,), ROWS: (ROW, ROWS)}[kind]
+    assert (entry.kind, entry.serves) == (
+        "loops",
+        (ONE, ROW, ROWS) if ends and kind != ONE else serves,
+    )
     running()
     wanted = 1 + 2 * np.where((x <= 400) | (not ends), x, 0)
     np.testing.assert_array_equal(y, wanted[:, None].repeat(rows, 1))

@@ -18,6 +18,7 @@ class Apart(Threads):
     """Writes deciders, and what follows them."""
 
     written: set[str]  # labels
+    parted: list[tuple[list[str], str]]  # where threads go on alone, and where they meet again
 
     def name_of(self, label: str) -> str:
         """The name here of a label that others go to."""
@@ -104,6 +105,7 @@ class Apart(Threads):
 
     def fall_apart(self, starts: list[str], stop: str) -> None:
         """Let threads run alone, from where their codes say to where they meet again."""
+        self.parted.append((starts, stop))
         reached = [*starts, stop] if stop != EXIT else starts
         names = sorted(set().union(*(self.alive_uniform(label) for label in reached)))
         for name in names:

@@ -29,8 +29,9 @@ class Emitter:
     """Writes one function."""
 
     def __init__(
-        self, analysis: Analysis, frame: Frame, codes: dict[str, int], suffix: str
+        self, analysis: Analysis, frame: Frame, codes: dict[str, int], suffix: str, row: bool
     ) -> None:
+        self.row = row  # whether blocks are one row of threads
         self.analysis, self.frame, self.codes = analysis, frame, codes
         self.function, self.flow = analysis.function, analysis.flow
         self.blocks = self.function.blocks
@@ -70,8 +71,8 @@ class Emitter:
 
     def count_threads(self) -> None:
         """Load what is asked for everywhere: the block's extents, and how many threads it has."""
-        self.extents = []
-        for axis, name in enumerate("xyz"):
+        self.extents = ["1", "1", "1"]
+        for axis, name in enumerate("x" if self.row else "xyz"):
             field = offset(THREAD, "bdim") + 4 * axis
             self.start += [
                 f"  %simt.at.b{name} = getelementptr i8, ptr {self.thread}, i64 {field}",
@@ -82,9 +83,9 @@ class Emitter:
                 f"  call void @llvm.assume(i1 %simt.b{name}.high)",
                 f"  %simt.b{name} = zext i32 %simt.b{name}.32 to i64",
             ]
-            self.extents.append(f"%simt.b{name}")
+            self.extents[axis] = f"%simt.b{name}"
         self.start += [
-            "  %simt.byz = mul nuw nsw i64 %simt.by, %simt.bz",
+            f"  %simt.byz = mul nuw nsw i64 {self.extents[1]}, {self.extents[2]}",
             "  %simt.threads = mul nuw nsw i64 %simt.byz, %simt.bx",
             f"  %simt.more = add nuw nsw i64 %simt.threads, {LEAST - 1}",
             f"  %simt.pad = and i64 %simt.more, -{LEAST}",

@@ -29,6 +29,7 @@ class Fast(Apart):
         self.start += [f"  %simt.{name} = alloca i64" for name in ("or", "and")]
         self.names: dict[str, str] = {}
         self.written: set[str] = set()
+        self.parted: list[tuple[list[str], str]] = []
         self.todo = [self.function.entry]
         self.current = ""
         for name in self.analysis.allocas - self.analysis.per_lane:
@@ -37,7 +38,8 @@ class Fast(Apart):
             label = self.todo.pop()
             if label not in self.written:
                 self.stream(label)
-        self.resume()
+        if self.parted:
+            self.resume()
         self.mark("%simt.done")
         self.put("ret i32 0")
         return self.text(self.name_of(self.function.entry))

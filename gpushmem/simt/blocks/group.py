@@ -69,7 +69,7 @@ class Nest:
     """Loops over the threads of a block: over rows of threads, and over those of a row.
 
     They are short, so more code for each than a vector at a time costs more than it gives: `hint`
-    says so. Those that seldom run are left as they are.
+    says so. Those that seldom run are left as they are. A block of one row has one loop.
     """
 
     hint = ", " + SHORT
@@ -82,10 +82,16 @@ class Nest:
         self.lane = to.fresh("lane")
         self.latch, self.row_latch = to.fresh("latch"), to.fresh("latch")
         self.row, self.next = to.fresh("row"), to.fresh("next")
+        if to.row:
+            self.y = self.z = self.row = "0"
 
     def begin(self) -> None:
         """Write all up to where a thread begins."""
         to = self.to
+        self.ends: tuple[tuple[str, ...], ...] = ()
+        if to.row:
+            self.begin_row()
+            return
         _, by, bz = to.extents
         zh, yh, zl, after, zn, yn, zby, zy = (to.fresh("z") for _ in range(8))
         before = to.current
@@ -107,9 +113,11 @@ class Nest:
     def end(self) -> None:
         """Write the ends of the loops; those of a thread go to `latch`."""
         self.end_row()
+        after = self.row_latch
         for latch in self.ends:
             self.step(*latch)
-        self.to.mark(self.ends[-1][-1])
+            after = latch[-1]
+        self.to.mark(after)
 
     def begin_row(self) -> None:
         """Write the loop over the threads of a row."""

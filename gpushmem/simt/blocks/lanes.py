@@ -9,7 +9,6 @@ alive where it begins come from the frame, and those that are alive where it end
 from __future__ import annotations
 
 from gpushmem.simt.base.layout import EXITED, PARKED, THREAD, offset
-from gpushmem.simt.blocks.analysis import Analysis
 from gpushmem.simt.blocks.emit import Emitter
 from gpushmem.simt.blocks.text import EXIT, Block, Inst, callee_of, substituted, targets_of
 
@@ -19,23 +18,25 @@ __all__ = ["Lanes"]
 class Lanes(Emitter):
     """Writes the function."""
 
-    def make(self) -> str:
+    def make(self, parted: list[tuple[list[str], str]]) -> str:
+        """The function's text. `parted` has where threads go on alone, and where they meet again.
+
+        If they never do, it is empty: nobody calls it.
+        """
+        if not parted:
+            return f"{self.head()}\n  ret i32 0\n}}\n"
         self.count_threads()
         self._index()
-        analysis: Analysis = self.analysis
-        self.stops = {
-            label for label in
-            [analysis.flow.post_dominator[d] for d in analysis.deciders]
-            + [self.blocks[c].cut.follows for c in analysis.cuts]
-            if label != EXIT
-        }  # fmt: skip
+        self.stops = {stop for _, stop in parted} - {EXIT}
+        behind = {self.blocks[c].cut.follows for c in self.analysis.cuts if self.is_parking(c)}
+        begins = self.stops | behind.union(*(starts for starts, _ in parted)) - {EXIT}
         self.names = {label: f"%lane.{k}" for k, label in enumerate(self.blocks)}
         self.label("%simt.dispatch")
         at, code = self.fresh("at"), self.fresh("code")
         self.put(f"{at} = getelementptr inbounds i64, ptr {self.memory}, i64 %simt.lane")
         self.put(f"{code} = load i64, ptr {at}")
         self.take_memory()
-        starts = {label: c for label, c in self.codes.items() if label != EXIT}
+        starts = {label: c for label, c in self.codes.items() if label in begins}
         stubs = {label: self.fresh("go") for label in starts}
         self.put(
             f"switch i64 {code}, label %simt.end [ "
@@ -118,7 +119,7 @@ class Lanes(Emitter):
                 f"  %simt.t{name} = zext i32 %simt.t{name}.32 to i64",
             ]
         self.start += [
-            "  %simt.zby = mul nuw nsw i64 %simt.tz, %simt.by",
+            f"  %simt.zby = mul nuw nsw i64 %simt.tz, {self.extents[1]}",
             "  %simt.zy = add nuw nsw i64 %simt.zby, %simt.ty",
             "  %simt.row = mul nuw nsw i64 %simt.zy, %simt.bx",
             "  %simt.lane = add nuw nsw i64 %simt.row, %simt.tx",

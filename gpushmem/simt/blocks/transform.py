@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -36,13 +36,15 @@ class Lockstep:
 
     module: Any  # in which it is two functions, of the same arguments as before
     frame_bytes: int  # of a block's frame, per thread
-    alone: list[str]  # lines where threads wait that are not in step then
+    alone: str = ""  # the name of the function of a thread alone
+    lines: list[str] = field(default_factory=list)  # where threads wait that are not in step then
 
 
-def in_lockstep(body: Any, name: str) -> Lockstep:
+def in_lockstep(body: Any, name: str, row: bool = False) -> Lockstep:
     """Make two functions of the kernel `name`: of a block in step, and of a thread alone.
 
-    Of one that never waits, the first only. Raises `Unfit` for what cannot be, or gains nothing.
+    Of one that never waits, the first only. For blocks of one `row` of threads, or for all.
+    Raises `Unfit` for what cannot be, or gains nothing.
     """
     lines = str(body).splitlines()
     waiting = _waiting(lines)
@@ -69,16 +71,16 @@ def in_lockstep(body: Any, name: str) -> Lockstep:
     if analysis.own_loads:
         raise Unfit("its threads are numbered")
     frame, codes = Frame(), resume_codes(analysis)
-    block = Fast(analysis, frame, codes, BLOCK)
+    block = Fast(analysis, frame, codes, BLOCK, row)
     fast = block.make()
     if name not in waiting:
         if not block.saves:
             raise Unfit("it does not wait, nor does it gain")
-        return Lockstep(_with(body, name, [fast.replace(f", {SHORT}", "")]), frame.bytes, [])
-    lanes = Lanes(analysis, frame, codes, LANE).make()
+        return Lockstep(_with(body, name, [fast.replace(f", {SHORT}", "")]), frame.bytes)
+    lanes = Lanes(analysis, frame, codes, LANE, row).make(block.parted)
     sites = _sites(analysis, codes, name)
     module = _with(body, name, [fast, lanes, sites])
-    return Lockstep(module, frame.bytes, _alone(analysis))
+    return Lockstep(module, frame.bytes, f"{name}.{LANE}", _alone(analysis))
 
 
 def _check_warps(analysis: Analysis) -> None:
@@ -158,19 +160,23 @@ def _prepare(body: Any, name: str, waiting: set[str], mets: dict[str, Any]) -> N
             function.linkage = "external" if function.name in kept else "internal"
     target = llvm.Target.from_default_triple().create_target_machine()
     builder = llvm.create_pass_builder(target, llvm.create_pipeline_tuning_options(speed_level=1))
-    manager = llvm.create_new_module_pass_manager()
+    whole = llvm.create_new_module_pass_manager()
+    whole.add_always_inliner_pass()
+    whole.add_global_dead_code_eliminate_pass()
+    whole.run(body, builder)
+    kernel = llvm.create_new_function_pass_manager()
     for step in PASSES:
-        getattr(manager, f"add_{step}_pass")()
-    manager.run(body, builder)
+        getattr(kernel, f"add_{step}_pass")()
+    kernel.run(body.get_function(name), builder)
     for function in body.functions:
         if not function.is_declaration and function.name in kept:
             function.linkage = "internal"
 
 
 PASSES = (
-    "always_inliner", "global_dead_code_eliminate", "sroa", "simplify_cfg", "instruction_combine",
-    "sroa", "simplify_cfg", "jump_threading", "new_gvn", "sroa", "instruction_combine",
-    "simplify_cfg", "dead_code_elimination", "break_critical_edges", "instruction_namer",
+    "sroa", "simplify_cfg", "instruction_combine", "sroa", "simplify_cfg", "jump_threading",
+    "new_gvn", "sroa", "instruction_combine", "simplify_cfg", "dead_code_elimination",
+    "break_critical_edges", "instruction_namer",
 )  # fmt: skip
 
 

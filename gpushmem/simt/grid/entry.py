@@ -59,6 +59,7 @@ __all__ = ["Entry", "build", "freeze", "thaw", "warm_up"]
 i32 = ir.IntType(32)
 MAX_DIM = 2**31 - 1
 AREA_ALIGN = 64
+ONE, ROW, ROWS = "one", "row", "rows"  # kinds of blocks
 C_ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_int64)
 
 
@@ -69,7 +70,7 @@ class Entry:
     call: Any  # call(launch_address), without the GIL
     # How threads run: as "loops", in "lockstep" (loops between waits) or as "fibers".
     kind: str
-    any_block: bool  # serves blocks of one thread as well as blocks of several
+    serves: tuple[str, ...]  # the kinds of blocks that it is for, see `kind_of_block`
     reason: str  # why as fibers; in lockstep, where threads wait alone
     shared_bytes: int  # static shared memory per block
     dynamic_start: int  # where the dynamic shared memory begins
@@ -101,14 +102,21 @@ SHOWN = 3  # lines where threads wait alone
 LINKED = (Linkage.linkonce_odr, Linkage.weak_odr)
 
 
+ALONE_PASSES = (
+    "sroa", "simplify_cfg", "instruction_combine", "simplify_cfg", "dead_code_elimination"
+)  # fmt: skip
+
+
 class EntryLibrary(CPUCodeLibrary):
     """The module of one kernel: optimised as a whole, then turned into machine code.
 
     It has an LLVM context of its own, and with it goes all that LLVM needed to compile the kernel.
+    A kernel in lockstep has a function for a thread `alone`.
     """
 
-    def __init__(self, codegen: Any, name: str, context: Any) -> None:
+    def __init__(self, codegen: Any, name: str, context: Any, alone: str = "") -> None:
         super().__init__(codegen, name)
+        self.alone = alone
         empty = str(codegen._create_empty_module(name))
         self._final_module = llvm.parse_assembly(empty, context)
 
@@ -121,7 +129,10 @@ class EntryLibrary(CPUCodeLibrary):
             linked_in = value.linkage in LINKED or value.name.startswith("simt.")
             if linked_in and not value.is_declaration:
                 value.linkage = "internal"
-        super()._optimize_final_module()
+        if self.alone:
+            self._optimize_lockstep()
+        else:
+            super()._optimize_final_module()
         missing = [
             function.name
             for function in module.functions
@@ -133,6 +144,25 @@ class EntryLibrary(CPUCodeLibrary):
             raise BackendUnavailable(
                 f"the kernel calls {', '.join(missing)}, which the CPU engine does not have"
             )
+
+    def _optimize_lockstep(self) -> None:
+        """Do less, in half the time.
+
+        It is spent at O3 on copies of loops with a branch taken out of them, which O2 does not
+        make, and on the function for a thread alone, whose variables only become values here. LLVM
+        passes over a function with `optnone`, which the module's text is then rid of.
+        """
+        module = self._final_module
+        for attribute in ("noinline", "optnone"):
+            module.get_function(self.alone).add_function_attribute(attribute)
+        builder = self._codegen._pass_builder(opt=2)
+        builder.getModulePassManager().run(module, builder)
+        text = str(module).replace(" optnone", "")
+        self._final_module = module = llvm.parse_assembly(text, module._context)
+        manager = llvm.create_new_function_pass_manager()
+        for step in ALONE_PASSES:
+            getattr(manager, f"add_{step}_pass")()
+        manager.run(module.get_function(self.alone), builder)
 
     def _finalize_final_module(self) -> None:
         self.code = self._codegen._tm.emit_object(self._final_module)
@@ -153,15 +183,17 @@ def build(
     return_type: Any = None,
     report: bool = True,
     lockstep: bool = True,
+    row: bool = False,
     **options: Any,
 ) -> tuple[Any, Entry]:
     """Compile a kernel for Numba types `args`; returns Numba's compile result and the entry.
 
     Without `report`, a thread that raises an exception just ends, as on a GPU without debugging.
     Without `lockstep`, threads of a kernel that waits are fibers: the better for blocks of one.
+    With `row`, code in lockstep is for blocks of one row of threads only, which is less code.
     """
     with compiling():  # LLVM's modules and ours are used by one thread at a time
-        return _build_fitting(py_func, args, return_type, report, lockstep, options)
+        return _build_fitting(py_func, args, return_type, report, lockstep, row, options)
 
 
 def _build_fitting(
@@ -170,6 +202,7 @@ def _build_fitting(
     return_type: Any,
     report: bool,
     lockstep: bool,
+    row: bool,
     options: dict[str, Any],
 ) -> tuple[Any, Entry]:
     """Loops for what never waits; lockstep for what does, or fibers."""
@@ -183,12 +216,21 @@ def _build_fitting(
                 raise Unfit("each access is observed, with its thread")
             name = cres.fndesc.mangled_name
             kind = _Lockstep if waits else _Blocks
-            return cres, _build(cres, in_lockstep(body, name), kind, report)
+            fit = in_lockstep(body, name, row)
+            return cres, _build(cres, fit, kind, report, (ROW,) if row else (ROW, ROWS))
         except Unfit as error:
             reason, body = str(error), cres.library.linked()
     if waits:
-        return cres, _build(cres, body, _Fibers, report, reason)
-    return cres, _build(cres, body, _Loops, report, any_block=lockstep)
+        serves = (ROW, ROWS) if lockstep else (ONE,)
+        return cres, _build(cres, body, _Fibers, report, serves, reason)
+    return cres, _build(cres, body, _Loops, report, (ONE, ROW, ROWS) if lockstep else (ONE,))
+
+
+def kind_of_block(block: tuple[int, ...]) -> str:
+    """The kind of a block of these extents: of one thread, of one row of threads, or of rows."""
+    if block[1] * block[2] > 1:
+        return ROWS
+    return ROW if block[0] > 1 else ONE
 
 
 def freeze(entry: Entry) -> dict[str, Any]:
@@ -216,16 +258,16 @@ def _build(
     body: Any,
     kind: type[_Entry],
     report: bool,
+    serves: tuple[str, ...],
     reason: str = "",
-    any_block: bool = False,
 ) -> Entry:
     """Link a compiled body with an entry of some kind, and turn it into machine code."""
     printing.install()
-    frame_bytes = 0
+    frame_bytes, alone = 0, ""
     if isinstance(body, Lockstep):
-        lines = "; ".join(body.alone[:SHOWN]) + (" ..." if len(body.alone) > SHOWN else "")
+        lines = "; ".join(body.lines[:SHOWN]) + (" ..." if len(body.lines) > SHOWN else "")
         reason = f"threads wait alone at {lines}" if lines else ""
-        body, frame_bytes = body.module, body.frame_bytes
+        body, frame_bytes, alone = body.module, body.frame_bytes, body.alone
         if kind is _Blocks and frame_bytes * MAX_THREADS > MAX_FRAME:
             raise Unfit("too much of a thread is alive between its loops")
     if kind in (_Fibers, _Lockstep):
@@ -246,7 +288,7 @@ def _build(
     entry = kind(simt_target.target_context, module, cres.fndesc, name, report)
     entry.frame_bytes = frame_bytes
     entry.make()
-    library = EntryLibrary(_codegen(), name, body._context)
+    library = EntryLibrary(_codegen(), name, body._context, alone)
     for part in (llvm.parse_assembly(str(module), body._context), body):
         library.add_llvm_module(part)
     supply(externals)
@@ -254,7 +296,7 @@ def _build(
     return Entry(
         call=_loaded(library.code, name),
         kind=kind.kind,
-        any_block=any_block,
+        serves=serves,
         reason=reason,
         frame_bytes=frame_bytes,
         shared_bytes=shared_bytes,

@@ -75,29 +75,28 @@ class Kernel:
         self._entries: dict[tuple[Any, ...], entries.Entry] = {}
         self._forms: dict[tuple[Any, ...], tuple[Form, Packer]] = {}  # by `_kind`s, shape, user
 
-    def compile(self, argtypes: tuple[Any, ...], several: bool = True) -> entries.Entry:
+    def compile(self, argtypes: tuple[Any, ...], block: str = entries.ROWS) -> entries.Entry:
         """Compile for Numba types `argtypes`, once; raises Numba's errors.
 
-        A kernel that waits, or has loops dealt out to the threads, has other code for blocks of
-        `several` threads than for blocks of one.
+        A kernel that waits, or has loops dealt out to the threads, has code of its own for each
+        kind of block: of one thread, of one row of threads, and of rows.
         """
         observer.compiled_with.add(observer.name())
-        key = argtypes, several
+        key = argtypes, block
         entry: entries.Entry | None = self._entries.get(key)
         if entry is None:
-            options = self._options(several)
+            options = self._options(block)
             build = functools.partial(self._build, argtypes, options)
             if self.cache:
                 entry = sharing.compiled(self.py_func, argtypes, options, build)
             else:
                 entry = build()
-        self._entries[key] = entry
-        if entry.any_block:
-            self._entries[argtypes, not several] = entry
+        for each in (block, *entry.serves):
+            self._entries[argtypes, each] = entry
         return entry
 
-    def _options(self, several: bool) -> dict[str, Any]:
-        return {"lockstep": several} | self.options
+    def _options(self, block: str) -> dict[str, Any]:
+        return {"lockstep": block != entries.ONE, "row": block == entries.ROW} | self.options
 
     def _build(self, argtypes: tuple[Any, ...], options: dict[str, Any]) -> entries.Entry:
         try:
@@ -130,10 +129,10 @@ class Kernel:
                     f"kernel {self.name} takes {expected} arguments, got {len(args)}"
                 )
             argtypes = types_of(self.py_func, args, _argument)
-            several = shape.threads > 1
-            build = functools.partial(self._build, argtypes, self._options(several))
+            block = entries.kind_of_block(shape.block)
+            build = functools.partial(self._build, argtypes, self._options(block))
             source = Source(self.py_func, argtypes, self.options, build)
-            entry = self.compile(argtypes, several)
+            entry = self.compile(argtypes, block)
             form = Form(self.name, entry, shape, user, self.collective, source)
             known = form, Packer(argtypes)
             if None not in kinds:
