@@ -163,7 +163,7 @@ def forks():
     forks.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def run_cli(forks):
     """`run_cli(*args)`: run the `gpushmem` command; see `cli`.
 

@@ -291,7 +291,7 @@ def _say_seed(code: int) -> None:
 def _say_trace(folder: Path | None) -> None:
     """Say what to do with the trace."""
     if folder is not None:
-        click.echo(f"gpushmem: see what the PEs did: gpushmem trace summary {folder}", err=True)
+        click.echo(f"gpushmem: see what the PEs did: gpushmem trace open {folder}", err=True)
 
 
 def _leave(code: int) -> NoReturn:

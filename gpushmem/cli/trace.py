@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import webbrowser
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,34 @@ def summary(folder: Path, as_json: bool, everything: bool) -> None:
         lines = part(data, most)
         if lines:
             click.echo("\n".join([""] * (k > 0) + lines))
+
+
+@command.command("open", short_help="Write the trace as one HTML page, and open it.")
+@click.argument("folder", type=FOLDER, metavar="DIR")
+@click.option(
+    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Write to FILE; default: trace.html in DIR, or trace.pftrace with --perfetto.",
+)  # fmt: skip
+@click.option("--no-browser", is_flag=True, help="Write the page only.")
+@click.option("--perfetto", is_flag=True, help="Write a file for ui.perfetto.dev instead.")
+def open_(folder: Path, output: Path | None, no_browser: bool, perfetto: bool) -> None:
+    """Write a page with the timeline, who waited for whom, and tables, and open it in the browser.
+
+    The page is one file that needs no network.
+    """
+    from gpushmem.trace import load, page  # noqa: PLC0415  (not for --help)
+    from gpushmem.trace import perfetto as perfetto_file  # noqa: PLC0415
+
+    path = output or folder / ("trace.pftrace" if perfetto else "trace.html")
+    try:
+        (perfetto_file if perfetto else page).write(load(folder), path)
+    except (ShmemError, OSError) as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(f"wrote {path}, {format_size(path.stat().st_size)}")
+    if perfetto:
+        click.echo("open it at https://ui.perfetto.dev")
+    elif not no_browser:
+        webbrowser.open(path.resolve().as_uri())
 
 
 @command.command("diff", short_help="Print what changed from one trace to another.")

@@ -95,34 +95,21 @@ class Analysis:
 
     def _last_writes(self, waits: Any, writes: Any) -> Any:
         """For each wait of one PE the last write to its memory before it was over; -1: none."""
-        events, found = self.events, np.full(len(waits), -1)
-        at, nbytes = events["at"], events["nbytes"]
+        began, at, nbytes = (self.events[name] for name in ("began", "at", "nbytes"))
         small = writes[nbytes[writes] <= WORD]
-        # Words: by place, then by time.
-        order = small[np.lexsort((events["began"][small], at[small]))]
-        places, times = at[order], events["began"][order]
-        for k, wait in enumerate(waits.tolist()):
-            first, over, until = at[wait], at[wait] + max(nbytes[wait], 1), self.ended[wait]
-            low, high = np.searchsorted(places, (first, over))
-            if high > low:
-                if nbytes[wait] <= WORD and places[low] == places[high - 1]:
-                    last = np.searchsorted(times[low:high], until, "right") - 1
-                    found[k] = order[low + last] if last >= 0 else -1
-                else:
-                    before = order[low:high][times[low:high] <= until]
-                    if len(before):
-                        found[k] = before[np.argmax(events["began"][before])]
+        small = small[np.argsort(at[small], kind="stable")]
+        places = at[small]
         large = writes[nbytes[writes] > WORD]
         starts, ends = at[large], at[large] + nbytes[large]
-        for k, wait in enumerate(waits.tolist() if len(large) else ()):
-            over = at[wait] + max(nbytes[wait], 1)
-            hits = large[
-                (starts < over) & (ends > at[wait]) & (events["began"][large] <= self.ended[wait])
-            ]
-            if len(hits):
-                last = hits[np.argmax(events["began"][hits])]
-                if found[k] < 0 or events["began"][last] > events["began"][found[k]]:
-                    found[k] = last
+        found = np.full(len(waits), -1)
+        for which in _alike(at[waits], nbytes[waits]):
+            first = int(at[waits[which[0]]])
+            over = first + max(int(nbytes[waits[which[0]]]), 1)
+            low, high = np.searchsorted(places, (first, over))
+            hits = np.append(small[low:high], large[(starts < over) & (ends > first)])
+            hits = hits[np.argsort(began[hits], kind="stable")]
+            last = np.searchsorted(began[hits], self.ended[waits[which]], "right") - 1
+            found[which] = np.append(hits, -1)[last]  # -1, too, for the one behind the last
         return found
 
     @cached_property
@@ -190,13 +177,23 @@ class Analysis:
 
         Overlap is the part of moving in which another actor of the PE computes.
         """
-        return np.array([self._time_of(pe) for pe in range(self.trace.n_pes)])
+        found = []
+        for edges, state, overlap in self.states:
+            lengths = np.diff(edges)
+            parts = [state == which for which in STATES]
+            found.append([int(lengths[part].sum()) for part in (*parts, overlap)])
+        return np.array(found)
 
-    def _time_of(self, pe: int) -> list[int]:
+    @cached_property
+    def states(self) -> list[tuple[Any, Any, Any]]:
+        """Of each PE moments, its state from each to the next, and whether there is overlap."""
+        return [self._states_of(pe) for pe in range(self.trace.n_pes)]
+
+    def _states_of(self, pe: int) -> tuple[Any, Any, Any]:
         events = self.events
         mine = np.flatnonzero(events["of"] == pe)
         if not len(mine):
-            return [0, 0, 0, self.trace.end, 0]
+            return np.array([0, self.trace.end]), np.array([IDLE]), np.array([False])
         kind, launch, began = events["kind"][mine], events["launch"][mine], events["began"][mine]
         ended, last = self.ended[mine], int(self.ended[mine].max())
         in_kernels, on_host = launch != 0, launch == 0
@@ -223,7 +220,7 @@ class Analysis:
         edges = np.unique(
             np.concatenate([[int(began.min()), last], *(s.ravel() for s in spans.values())])
         )
-        inner, lengths = (edges[:-1] + edges[1:]) / 2, np.diff(edges)
+        inner = (edges[:-1] + edges[1:]) / 2
         count = {name: _covering(span, inner) for name, span in spans.items()}
         kernel = count["actors"] > 0
         active = count["actors"] - count["waits"]
@@ -236,10 +233,11 @@ class Analysis:
                 np.where(count["host_moves"] > 0, MOVING, COMPUTING),
             ),
         )
-        found = [int(lengths[state == which].sum()) for which in STATES]
-        found[IDLE] = int(began.min()) + self.trace.end - last
         overlap = (state == MOVING) & kernel & (active > count["moves"])
-        return [*found, int(lengths[overlap].sum())]
+        # Before the first event and after the last.
+        edges = np.concatenate([[0], edges, [self.trace.end]])
+        state, overlap = np.pad(state, 1, constant_values=IDLE), np.pad(overlap, 1)
+        return edges, state, overlap
 
     # --- who sent what to whom
 
@@ -273,15 +271,23 @@ class Analysis:
         steps: list[Step] = []
         ends_it: Wait | None = None
         while True:
-            before = [w for w in by_pe.get(pe, ()) if w.ended <= now and w.ns > 0]
-            turn = before[-1] if before else None
-            if turn is None or len(steps) > len(events):
+            before = by_pe.get(pe, [])
+            while before and (before[-1].ended > now or not before[-1].ns):
+                before.pop()  # `now` only becomes earlier
+            if not before or len(steps) > len(events):
                 steps.append(Step(pe, 0, now, ends_it))
                 return steps[::-1]
+            turn = before.pop()
             steps.append(Step(pe, turn.ended, now, ends_it))
-            by_pe[pe] = before[:-1]
             left = int(self.ended[turn.by]) if events["kind"][turn.by] not in MEETS else turn.ended
             pe, now, ends_it = int(events["of"][turn.by]), min(left, turn.ended), turn
+
+
+def _alike(*keys: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    """The indices of those for which all keys are the same, by group, each in order."""
+    order = np.lexsort(keys)
+    new = np.any([np.diff(key[order]) != 0 for key in keys], 0)
+    return np.split(order, np.flatnonzero(new) + 1)
 
 
 def _union(

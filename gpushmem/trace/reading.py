@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ class Trace:
     events: np.ndarray[Any, Any]  # of LOADED
     n_pes: int
     lost: dict[int, int]  # PE -> how many of its events were overwritten
-    facts: dict[int, list[dict[str, Any]]]  # by PE
+    facts: dict[int, list[dict[str, Any]]]  # by PE; `ns` is when
     end: int  # nanoseconds: when the last event ended, or began
 
     @cached_property
@@ -76,6 +77,31 @@ class Trace:
             if what in fact and "text" in fact
         }
 
+    @cached_property
+    def labels(self) -> tuple[np.ndarray[Any, Any], list[str]]:
+        """What all events are called: of each event a number, and the text of each number."""
+        kind = self.events["kind"]
+        number = np.where(kind == KERNEL, self.events["pe"], self.events["value"])
+        named = kind < FIRST_OP
+        keys = kind, np.where(named, self.events["of"], 0), np.where(named, number, 0)
+        return self._numbered(keys, self.label)
+
+    @cached_property
+    def lines(self) -> tuple[np.ndarray[Any, Any], list[str]]:
+        """The source lines of all events, in the same way; "" where there is none."""
+        keys = self.events["of"], self.events["site"]
+        return self._numbered(keys, lambda event: self.site(event["of"], event["site"]))
+
+    def _numbered(self, keys: Any, text: Any) -> tuple[np.ndarray[Any, Any], list[str]]:
+        which = np.zeros(len(self.events), np.int64)
+        for key in keys:
+            values, numbers = np.unique(key, return_inverse=True)
+            which = which * len(values) + numbers
+        _, first, which = np.unique(which, return_index=True, return_inverse=True)
+        texts = [text(self.events[k]) for k in first]
+        number_of = {text: k for k, text in enumerate(dict.fromkeys(texts))}
+        return np.array([number_of[text] for text in texts], np.int64)[which], list(number_of)
+
     def label(self, event: Any) -> str:
         """What an event is called: its operation, its kernel, what the host called."""
         kind = int(event["kind"])
@@ -91,8 +117,8 @@ class Trace:
         import pandas as pd  # noqa: PLC0415  (for those who have it)
 
         table = pd.DataFrame({name: self.events[name] for name in LOADED.names or ()})
-        table["what"] = [self.label(event) for event in self.events]
-        table["line"] = [self.site(event["of"], event["site"]) for event in self.events]
+        for name, (numbers, texts) in (("what", self.labels), ("line", self.lines)):
+            table[name] = np.array(texts, object)[numbers]
         return table
 
 
@@ -127,6 +153,9 @@ def load(path: str | Path) -> Trace:
     events["ended"][events["ended"] != OPEN] -= first
     end = int(max(events["began"].max(), events["ended"].max())) if len(events) else 0
     facts = {pe: facts_of(paths(folder, pe)[1]) for pe in rings}
+    for fact in chain.from_iterable(facts.values()):
+        if "ticks" in fact:
+            fact["ns"] = int(scale.ns(np.int64(fact["ticks"]))) - first
     n_pes = max(int(header["n_pes"]) for header, *_ in rings.values())
     return Trace(events, n_pes, lost, facts, end)
 
@@ -165,5 +194,5 @@ class _Scale:
         (self._ticks, self._ns), (last, until) = pairs[0], pairs[-1]
         self._rate = (until - self._ns) / (last - self._ticks) if last > self._ticks else 1.0
 
-    def ns(self, ticks: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def ns(self, ticks: Any) -> Any:
         return ((ticks - self._ticks) * self._rate).astype(np.int64) + self._ns

@@ -15,7 +15,7 @@ __all__ = ["changes", "summary"]
 STATE_NAMES = {COMPUTING: "computing", MOVING: "moving", WAITING: "waiting", IDLE: "idle"}
 
 
-def summary(trace: Trace) -> dict[str, Any]:
+def summary(trace: Trace, analysis: Analysis | None = None) -> dict[str, Any]:
     """All of it, as data; times in nanoseconds.
 
     `pes`: of each PE the time computing, moving, waiting and idle (`analysis` says what these are),
@@ -23,7 +23,7 @@ def summary(trace: Trace) -> dict[str, Any]:
     each (column). `waits`: who waited for whom, by lines, longest total first. `lines`: time of
     operations, by line. `kernels`: time by name. `critical_path`: its steps.
     """
-    analysis = Analysis(trace)
+    analysis = analysis or Analysis(trace)
     return {
         "n_pes": trace.n_pes,
         "ns": trace.end,
@@ -55,12 +55,13 @@ def _waits(analysis: Analysis) -> list[dict[str, Any]]:
             groups.setdefault(_key(analysis, wait), []).append(wait)
     found = []
     for (pe, what, line, by_pe, by_what, by_line), waits in groups.items():
+        longest = max(waits, key=lambda wait: wait.ns)
         found.append(
             {
                 "pe": pe, "what": what, "line": line,
                 "by_pe": by_pe, "by_what": by_what, "by_line": by_line,
                 "times": len(waits), "ns": sum(wait.ns for wait in waits),
-                "longest_ns": max(wait.ns for wait in waits),
+                "longest_ns": longest.ns, "longest_at": longest.began,
             }
         )  # fmt: skip
     return sorted(found, key=lambda row: -row["ns"])
@@ -74,36 +75,44 @@ def _key(analysis: Analysis, wait: Wait) -> Any:
 def _place(analysis: Analysis, index: int) -> tuple[int | None, str, str]:
     if index < 0:
         return None, "", ""
-    trace, event = analysis.trace, analysis.events[index]
-    pe = int(event["of"])
-    return pe, trace.label(event), trace.site(pe, event["site"])
+    (label, labels), (line, lines) = analysis.trace.labels, analysis.trace.lines
+    return int(analysis.events["of"][index]), labels[label[index]], lines[line[index]]
 
 
 def _lines(analysis: Analysis) -> list[dict[str, Any]]:
     """Operations and host calls by what they are and their line, of all PEs."""
-    events = analysis.events
-    groups: dict[Any, dict[str, Any]] = {}
-    operations = (events["kind"] >= FIRST_OP) | np.isin(events["kind"], (CALL, MEET, COMPILE))
-    for index in np.flatnonzero(operations).tolist():
-        _, what, line = _place(analysis, index)
-        row = groups.setdefault(
-            (what, line), {"what": what, "line": line, "times": 0, "ns": 0, "bytes": 0}
-        )
-        row["times"] += 1
-        row["ns"] += int(analysis.ended[index] - events["began"][index])
-        row["bytes"] += int(events["nbytes"][index]) if events["kind"][index] >= FIRST_OP else 0
-    return sorted(groups.values(), key=lambda row: -row["ns"])
+    events, kind = analysis.events, analysis.events["kind"]
+    moved = np.where(kind >= FIRST_OP, events["nbytes"], 0)
+    (label, labels), (line, lines) = analysis.trace.labels, analysis.trace.lines
+    chosen = (kind >= FIRST_OP) | np.isin(kind, (CALL, MEET, COMPILE))
+    found = [
+        {"what": labels[what], "line": lines[where], "times": times, "ns": ns, "bytes": nbytes}
+        for what, where, times, ns, nbytes in _sums(analysis, chosen, label, line, moved)
+    ]
+    return sorted(found, key=lambda row: -row["ns"])
+
+
+def _sums(analysis: Analysis, chosen: Any, first: Any, second: Any, moved: Any) -> Any:
+    """By two numbers that events have: both, how many events, their time and what they moved."""
+    took = analysis.ended - analysis.events["began"]
+    many = int(second.max(initial=0)) + 1
+    keys, which = np.unique((first * many + second)[chosen], return_inverse=True)
+    sums = []
+    for values in (np.ones(len(took), np.int64), took, moved):
+        total = np.zeros(len(keys), np.int64)
+        np.add.at(total, which, values[chosen])
+        sums.append(total)
+    return zip(*(each.tolist() for each in (keys // many, keys % many, *sums)), strict=True)
 
 
 def _kernels(analysis: Analysis) -> list[dict[str, Any]]:
-    events = analysis.events
-    groups: dict[Any, dict[str, Any]] = {}
-    for index in np.flatnonzero(events["kind"] == KERNEL).tolist():
-        pe, name, _ = _place(analysis, index)
-        row = groups.setdefault((name, pe), {"name": name, "pe": pe, "times": 0, "ns": 0})
-        row["times"] += 1
-        row["ns"] += int(analysis.ended[index] - events["began"][index])
-    return sorted(groups.values(), key=lambda row: (-row["ns"], row["pe"]))
+    events, (label, labels) = analysis.events, analysis.trace.labels
+    chosen = events["kind"] == KERNEL
+    found = [
+        {"name": labels[name], "pe": pe, "times": times, "ns": ns}
+        for name, pe, times, ns, _ in _sums(analysis, chosen, label, events["of"], label)
+    ]
+    return sorted(found, key=lambda row: (-row["ns"], row["pe"]))
 
 
 def _path(analysis: Analysis) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from numba import types as cuda_types
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.errors import KernelError
 from gpushmem.simt.blocks import analysis
-from gpushmem.simt.grid.entry import ONE, ROW, ROWS, kind_of_block
+from gpushmem.simt.grid.entry import ONE, ROW, ROWS
 from gpushmem.simt.run.kernel import Kernel
 from gpushmem.simt.run.waits import waits
 from tests.simt.conftest import hanging, launch
@@ -474,12 +474,8 @@ def test_a_loop_dealt_out_in_a_kernel_that_never_waits(block, ends):
     rows = 1 if isinstance(block, int) else block[1]
     y = np.ones((1000, rows))
     running = Kernel(scale).prepare(shape_of(3, block), (y, x, 400))
-    entry, kind = running.entry, kind_of_block(running.shape.block)
-    serves = {ONE: (ONE,), ROW: (ROW,), ROWS: (ROW, ROWS)}[kind]
-    assert (entry.kind, entry.serves) == (
-        "loops",
-        (ONE, ROW, ROWS) if ends and kind != ONE else serves,
-    )
+    serves = (ONE,) if block == 1 else (ONE, ROW, ROWS) if ends else (ROW, ROWS)
+    assert (running.entry.kind, running.entry.serves) == ("loops", serves)
     running()
     wanted = 1 + 2 * np.where((x <= 400) | (not ends), x, 0)
     np.testing.assert_array_equal(y, wanted[:, None].repeat(rows, 1))
@@ -553,3 +549,51 @@ def test_local_arrays_are_aligned(align):
         assert not (at % align).any()
         t = np.arange(2 * threads) % threads
         np.testing.assert_array_equal(out, 3 + 3 * t * np.where(t % 3 == 1, 2, 1))
+
+
+def test_code_for_one_row_is_not_used_for_rows():
+    """Each shape has the code that it needs, in any order of launches, with the same results."""
+
+    def turn(out):
+        shared = cuda.shared.array(64, float32)
+        k = cuda.threadIdx.x + cuda.blockDim.x * (
+            cuda.threadIdx.y + cuda.blockDim.y * cuda.threadIdx.z
+        )
+        shared[k] = 100 * cuda.threadIdx.z + 10 * cuda.threadIdx.y + cuda.threadIdx.x
+        cuda.syncthreads()
+        out[k] = shared[63 - k]
+
+    kernel = Kernel(turn)
+    names = set()
+    for block in ((64,), (8, 8), (4, 4, 4), (64,), (1, 64), (64, 1, 1)):
+        out = np.zeros(64)
+        running = kernel.prepare(shape_of(1, block), (out,))
+        names.add((running.entry.name, running.entry.serves))
+        running()
+        z, y, x = np.unravel_index(np.arange(64), (*block, 1, 1)[2::-1])
+        np.testing.assert_array_equal(out, (100 * z + 10 * y + x)[::-1], str(block))
+    assert sorted(serves for _, serves in names) == [(ROW,), (ROW, ROWS)]
+
+
+def test_a_kernel_whose_threads_never_part_has_no_code_for_one():
+    def meets(out):
+        cuda.syncthreads()
+        if cuda.threadIdx.x < 5:
+            out[cuda.threadIdx.x] += 1
+        cuda.syncthreads()
+
+    def parts(out):
+        if cuda.threadIdx.x < 5:
+            cuda.syncwarp(0x1F)
+            out[cuda.threadIdx.x] += 1
+        cuda.syncthreads()
+
+    lengths = []
+    for function in (meets, parts):
+        out = np.zeros(32)
+        running = Kernel(function).prepare(shape_of(1, 32), (out,))
+        running()
+        assert running.entry.kind == "lockstep"
+        np.testing.assert_array_equal(out, np.arange(32) < 5)
+        lengths.append(running.entry.assembly().count("\n"))
+    assert 2 * lengths[0] < lengths[1]

@@ -230,7 +230,7 @@ shmem.synchronize()
     open_ = [k for k in named(trace, "signal_wait_until") if trace.events["value"][k] == 99]
     assert sorted(trace.events["of"][open_]) == [0, 1]
     assert (Analysis(trace).time[:, WAITING] > 0.1e9).all()
-    assert "gpushmem trace summary" in traced.done.stderr
+    assert "gpushmem trace open" in traced.done.stderr
 
 
 def test_of_too_many_events_the_newest_are_kept(traced, monkeypatch):

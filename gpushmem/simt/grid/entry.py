@@ -216,6 +216,7 @@ def _build_fitting(
                 raise Unfit("each access is observed, with its thread")
             name = cres.fndesc.mangled_name
             kind = _Lockstep if waits else _Blocks
+            row = row and waits  # others are one function as it is
             fit = in_lockstep(body, name, row)
             return cres, _build(cres, fit, kind, report, (ROW,) if row else (ROW, ROWS))
         except Unfit as error:

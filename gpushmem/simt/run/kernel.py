@@ -78,8 +78,8 @@ class Kernel:
     def compile(self, argtypes: tuple[Any, ...], block: str = entries.ROWS) -> entries.Entry:
         """Compile for Numba types `argtypes`, once; raises Numba's errors.
 
-        A kernel that waits, or has loops dealt out to the threads, has code of its own for each
-        kind of block: of one thread, of one row of threads, and of rows.
+        A kernel that waits has code of its own for each kind of block: of one thread, of one row of
+        threads, and of rows; one that has loops dealt out to the threads, for blocks of one.
         """
         observer.compiled_with.add(observer.name())
         key = argtypes, block

@@ -1,0 +1,242 @@
+"""The page of a trace: the numbers in it, and what a browser makes of them."""
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+import shutil
+from importlib.resources import files
+
+import numpy as np
+import pytest
+
+from gpushmem.trace import load
+from gpushmem.trace.analysis import STATES, Analysis
+from gpushmem.trace.page import TYPES, page, place
+from gpushmem.trace.reading import OPEN
+from gpushmem.trace.summary import summary
+
+pytestmark = pytest.mark.cpu_backend
+
+PROGRAM = """
+import time
+import gpushmem as shmem
+from numba import cuda
+
+@shmem.jit
+def shift(dst, src, signal, round):
+    right = (shmem.my_pe() + 1) % shmem.n_pes()
+    shmem.put_signal_block(dst, src, signal, round, shmem.SIGNAL_SET, right)
+    shmem.signal_wait_until(signal, shmem.CMP_GE, round)
+    cuda.syncthreads()
+
+shmem.init(heap_size="16M")
+src, dst = shmem.full(1000, shmem.my_pe(), dtype="float32"), shmem.empty(1000, dtype="float32")
+signal = shmem.zeros(1, dtype="uint64")
+shift[1, 4](dst, src, signal, 1)
+shmem.barrier_all()
+for k in range(2, 12):
+    if shmem.my_pe() == 1:
+        time.sleep(0.02)
+    shift[1, 4](dst, src, signal, k)
+    shmem.synchronize()
+shmem.free(dst)
+shmem.finalize()
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, run_cli):
+    """The trace of PROGRAM on three PEs."""
+    path = tmp_path_factory.mktemp("page")
+    (path / "program.py").write_text(PROGRAM)
+    run_cli(
+        "run", "--backend", "cpu", "--trace", path / "out", "-n", 3, path / "program.py",
+        code=0, timeout=100,
+    )  # fmt: skip
+    return path / "out"
+
+
+@pytest.fixture(scope="module")
+def data(folder):
+    """What is in the page, as the page reads it: the meta data, with columns as arrays."""
+    text = page(load(folder), "a <title>")
+    meta = json.loads(re.search(r'<script id="meta"[^>]*>(.*?)</script>', text, re.DOTALL)[1])
+    packed = re.search(r'<script id="columns"[^>]*>(.*?)</script>', text, re.DOTALL)[1]
+    columns = gzip.decompress(base64.b64decode(packed))
+    return meta | {
+        name: np.frombuffer(columns, TYPES[kind], n, offset)
+        for name, (kind, offset, n) in meta["columns"].items()
+    }
+
+
+def test_the_page_was_built_of_the_sources_that_are_here():
+    folder = files("gpushmem.trace").joinpath("page")
+    names = ["package.json", "page.html", "style.css"]
+    names += [f"src/{path.name}" for path in folder.joinpath("src").iterdir()]
+    digest = hashlib.sha256(b"".join(folder.joinpath(name).read_bytes() for name in sorted(names)))
+    built = files("gpushmem.trace").joinpath("page.html").read_text("utf-8")
+    assert f'content="{digest.hexdigest()}"' in built, "run npm run build in gpushmem/trace/page"
+
+
+def test_the_page_needs_nothing_else(folder):
+    text = page(load(folder), "trace")
+    assert not re.search(r'(src|href)="|@import|https?://(?!www\.w3\.org)', text)
+
+
+def test_all_events_are_there_each_in_a_lane_of_its_own_pe(folder, data):
+    trace = load(folder)
+    analysis, events = Analysis(trace), trace.events
+    assert data["title"] == "a <title>"
+    assert len(data["began"]) == len(events)
+    lane, tracks = place(trace)
+    assert data["tracks"] == tracks
+    order = np.lexsort((events["began"], lane))
+    np.testing.assert_array_equal(data["began"], events["began"][order])
+    np.testing.assert_array_equal(data["ns"], (analysis.ended - events["began"])[order])
+    np.testing.assert_array_equal(data["open"], events["ended"][order] == OPEN)
+    labels = [data["labels"][k] for k in data["label"]]
+    assert labels == [trace.label(events[k]) for k in order]
+    lines = [data["sites"][k] for k in data["site"]]
+    assert lines == [trace.site(events["of"][k], events["site"][k]) for k in order]
+    pes = [tracks[data["track"][k]]["pe"] for k in data["lane"]]
+    assert pes == events["of"][order].tolist()
+    for low, high in zip(data["lane_starts"], data["lane_starts"][1:], strict=False):
+        assert high > low
+        ends = (data["began"] + data["ns"])[low:high]
+        assert np.all(data["began"][low + 1 : high] >= ends[:-1]), "events of a lane overlap"
+
+
+def test_arrows_lead_from_the_put_to_the_wait(data):
+    name = [data["labels"][k] for k in data["label"]]
+    pe = [data["tracks"][data["track"][k]]["pe"] for k in data["lane"]]
+    seen = 0
+    for event, by in zip(data["wait_event"], data["wait_by"], strict=True):
+        if name[event] == "signal_wait_until":
+            assert name[by] == "put_signal_block"
+            assert pe[event] == (pe[by] + 1) % 3
+            assert data["by"][event] == by
+            seen += 1
+    assert seen >= 15
+
+
+def test_time_bytes_and_heap_are_those_of_the_summary(folder, data):
+    numbers = summary(load(folder))
+    assert data["summary"] == json.loads(json.dumps(numbers))
+    starts = data["state_starts"]
+    for pe, row in enumerate(numbers["pes"]):
+        part = slice(starts[pe], starts[pe + 1])
+        spent = [data["state_ns"][part][data["state"][part] == state].sum() for state in STATES]
+        assert spent == [row[name] for name in ("computing", "moving", "waiting", "idle")]
+        assert sum(spent) == numbers["ns"]
+        assert np.all(np.diff(data["state"][part].astype(int)) != 0)
+    assert data["moved"][-1] == pytest.approx(sum(row["sent"] for row in numbers["pes"]))
+    assert data["heap"].max() == 2 * 4000 + 8
+    assert data["heap"][-1] == 4000 + 8  # `dst` is freed
+
+
+def test_the_command_writes_the_page(folder, run_cli, tmp_path):
+    done = run_cli("trace", "open", "--no-browser", folder, code=0)
+    assert str(folder / "trace.html") in done.stdout
+    assert (folder / "trace.html").read_text("utf-8") == page(load(folder), "out")
+    run_cli("trace", "open", "--perfetto", "-o", tmp_path / "x.pftrace", folder, code=0)
+    assert (tmp_path / "x.pftrace").stat().st_size > 1000
+    failed = run_cli("trace", "open", "--no-browser", "-o", tmp_path / "no" / "x", folder, code=1)
+    assert "No such file" in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
+# --- in a browser
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.fixture
+def browser():
+    """Chromium, without a window."""
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+    with playwright.sync_playwright() as started:
+        yield started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+
+
+@pytest.fixture
+def opened(browser, folder, tmp_path):
+    """The page, open; an error in it fails the test."""
+    path = tmp_path / "trace.html"
+    path.write_text(page(load(folder), "trace"), "utf-8")
+    errors = []
+    tab = browser.new_page(viewport={"width": 1200, "height": 900})
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.on("request", lambda request: errors.append(request.url))
+    tab.goto(path.as_uri())
+    tab.wait_for_selector("body[data-ready]", timeout=20_000)
+    yield tab
+    asked = [each for each in errors if not each.startswith((path.as_uri(), "data:", "blob:"))]
+    assert not asked
+
+
+def test_a_browser_reads_what_was_put_into_the_page(opened, data):
+    for name in ("began", "ns", "label", "lane", "wait_event", "state_ns"):
+        there = opened.evaluate("(name) => Array.from(trace.data[name])", name)
+        np.testing.assert_array_equal(there, data[name], name)
+    rows = opened.locator("#panel0 tbody tr")
+    assert rows.count() == 3
+    waiting = data["summary"]["pes"][0]["waiting"] / 1e6
+    assert f"{waiting:.3g} ms" in rows.nth(0).inner_text()
+
+
+def test_a_wait_is_found_selected_and_followed_by_keys(opened, data):
+    opened.fill("#query", "signal_wait")
+    wanted = sum(data["labels"][k] == "signal_wait_until" for k in data["label"])
+    assert opened.inner_text("#found") == f"{wanted} events"
+    opened.focus("#view")
+    opened.keyboard.press("n")
+    assert "signal_wait_until on PE" in opened.inner_text("#detail")
+    assert "program.py:10 in shift" in opened.inner_text("#detail")
+    opened.keyboard.press("f")
+    assert opened.inner_text("#detail").startswith("put_signal_block on PE")
+    opened.keyboard.press("Escape")
+    assert opened.inner_text("#detail") == ""
+    assert opened.inner_text("#found") == ""
+
+
+def test_the_longest_wait_is_shown_where_the_table_leads(opened, data):
+    opened.click("#tab1")
+    opened.locator("#panel1 tbody tr").nth(0).locator("button").nth(0).click()
+    row = data["summary"]["waits"][0]
+    began, end = opened.evaluate("[trace.timeline.from, trace.timeline.to]")
+    assert began <= row["longest_at"] <= row["longest_at"] + row["longest_ns"] <= end
+    assert end - began <= 2 * row["longest_ns"]
+    opened.wait_for_function(
+        "(from) => location.hash.includes(`from=${Math.round(from)}`)", arg=began
+    )
+    link = opened.url
+    opened.goto("about:blank")
+    opened.goto(link)
+    opened.wait_for_selector("body[data-ready]")
+    there = opened.evaluate("[trace.timeline.from, trace.timeline.to]")
+    np.testing.assert_allclose(there, [began, end], atol=1)
+
+
+def test_the_canvas_shows_the_wait_in_its_colour(opened, data):
+    """The picture itself: at the middle of the longest wait, in its row, is the colour of waits."""
+    k = int(data["wait_event"][0])
+    opened.evaluate("(k) => trace.timeline.select(k, true)", k)
+    opened.evaluate("trace.timeline.select(-1)")
+    opened.wait_for_timeout(200)
+    drawn, wanted = opened.evaluate(
+        """(k) => {
+            const t = trace.timeline, ratio = devicePixelRatio;
+            const x = t.xOf(t.data.began[k] + t.data.ns[k] * 0.9);
+            const y = t.yOf(k) - t.view.scrollTop - 5;
+            const pixel = t.pen.getImageData(x * ratio, y * ratio, 1, 1).data;
+            const meets = t.data.categories[t.data.category[k]] === "meet";
+            t.pen.fillStyle = t.colour(meets ? "meet" : "waiting");
+            return [Array.from(pixel).slice(0, 3), t.pen.fillStyle];
+        }""",
+        k,
+    )
+    assert drawn == [int(wanted[k : k + 2], 16) for k in (1, 3, 5)]
