@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpushmem.diagnosis.live import Live, Row
 from gpushmem.diagnosis.outside import Outside, is_memory
-from gpushmem.diagnosis.report import report_on
+from gpushmem.diagnosis.report import gone, report_on
 from gpushmem.errors import ArgumentError
 from gpushmem.job.plain import plain
 
-__all__ = ["Found", "inspect", "jobs"]
+__all__ = ["Found", "inspect", "jobs", "look"]
 
 BOARD = "/memfd:gpushmem-board"
 ANSWERS = 2.0  # seconds PEs have to send their accounts
@@ -51,6 +52,19 @@ def jobs() -> list[Found]:
 
 def inspect(number: int, stacks: bool = False) -> str:
     """Return the report on the job that process `number` belongs to; the job continues."""
+    with _board_of(number) as board:
+        return report_on(board, ANSWERS, stacks)
+
+
+def look(number: int, live: Live) -> list[Row]:
+    """What each PE of the job does now, see `live`; the job continues."""
+    with _board_of(number) as board:
+        accounts = board.accounts(board.ask(), ANSWERS)
+        return live.look(accounts, gone(board))
+
+
+@contextmanager
+def _board_of(number: int) -> Iterator[Outside]:
     running = jobs()
     job = next((job for job in running if number in (job.number, *job.processes)), None)
     if job is None:
@@ -58,7 +72,7 @@ def inspect(number: int, stacks: bool = False) -> str:
         raise ArgumentError(f"you have no job {number} on this machine; running: {known}")
     try:
         with _open(job.descriptor) as board:
-            return report_on(board, ANSWERS, stacks)
+            yield board
     except Exception as error:  # root may inspect any user's job: its memory may hold anything
         if not any(Path(f"/proc/{process}").exists() for process in job.processes):
             raise ArgumentError(f"job {number} has just ended") from None

@@ -13,7 +13,7 @@ from gpushmem.diagnosis.journal import Journals
 from gpushmem.job.board import Board
 from gpushmem.job.pes import compact
 
-__all__ = ["gone", "report", "report_on"]
+__all__ = ["condition_of", "gone", "report", "report_on", "waits_for"]
 
 Account = dict[str, Any]
 Accounts = dict[int, Account | None]
@@ -147,13 +147,13 @@ def _wait(pe: int, wait: Account, notes: Journals, n_pes: int) -> Told:
     writers: list[tuple[str, int]] = []
     if "object" in wait:
         about, writers = _about(pe, wait["object"], notes, n_pes)
-    condition = _condition(wait)
+    condition = condition_of(wait)
     if wait["host"]:
         who, condition = f"host, in {condition.removeprefix('is in ')}", ""
     return Told(who, wait["seconds"], condition, tuple(about), tuple(writers))
 
 
-def _condition(wait: Account) -> str:
+def condition_of(wait: Account) -> str:
     """Describe the condition a thread waits for."""
     what = wait["what"]
     if "arrived" in wait:
@@ -210,7 +210,7 @@ def _unwritten(unknown: list[int], n_pes: int) -> str:
 
 
 def _relations(accounts: Accounts, notes: Journals) -> list[str]:
-    edges = {pe: _waits_for(account, notes) for pe, account in accounts.items() if account}
+    edges = {pe: waits_for(account, notes) for pe, account in accounts.items() if account}
     edges = {pe: to for pe, to in edges.items() if to}
     if not edges:
         return []
@@ -225,7 +225,7 @@ def _relations(accounts: Accounts, notes: Journals) -> list[str]:
     return lines
 
 
-def _waits_for(account: Account, notes: Journals) -> set[int]:
+def waits_for(account: Account, notes: Journals) -> set[int]:
     """Return the PEs that could end a wait of this one, as far as known."""
     pe, found = account["pe"], set()
     for wait in account.get("host", ()):
