@@ -110,7 +110,7 @@ ROOMS = {
         "simt/compiler", "simt/base", "artifacts", "job", "ops", "settings", "size", "errors",
     ],
     "start/launch": [
-        "gpushmem", "diagnosis", "job", "ops", "backends", "backends/nvshmem", "settings",
+        "gpushmem", "trace", "diagnosis", "job", "ops", "backends", "backends/nvshmem", "settings",
         "size", "arguments", "errors",
     ],
     "memory": ["backends", "size", "arguments", "errors"],

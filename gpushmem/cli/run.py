@@ -248,15 +248,12 @@ def _prepare_trace(folder: Path | None) -> None:
     """Let PEs write their trace to a folder, in the place of one that is there."""
     if folder is None:
         return
-    from gpushmem.trace.ring import in_folder  # noqa: PLC0415  (for those who trace)
+    from gpushmem.trace.ring import prepare  # noqa: PLC0415  (for those who trace)
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in in_folder(folder):
-            path.unlink()
-    except OSError as error:
-        raise click.UsageError(f"--trace {folder}: {error.strerror}") from None
-    settings.put("GPUSHMEM_TRACE", str(folder.absolute()))
+        settings.put("GPUSHMEM_TRACE", prepare(folder))
+    except ShmemError as error:
+        raise click.UsageError(f"--trace: {error}") from None
 
 
 def _choose_seed(given: int | None) -> None:

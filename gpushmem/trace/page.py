@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import gzip
+import html
 import json
 from importlib.resources import files
 from pathlib import Path
@@ -17,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from gpushmem.trace.analysis import MEETS, MOVES, WAITS, Analysis
-from gpushmem.trace.reading import OPEN, Trace
+from gpushmem.trace.reading import OPEN, Trace, load
 from gpushmem.trace.ring import BLOCK, COMPILE, FIRST_OP, KERNEL, THREADS
 from gpushmem.trace.summary import summary
 
-__all__ = ["page", "place", "write"]
+__all__ = ["Shown", "page", "place", "show", "write"]
 
 MOMENTS = 20_000  # at most, at which it is told how much has been moved
 CATEGORIES = "host", "kernel", "block", "wait", "meet", "move", "compute", "compile"
@@ -33,6 +34,26 @@ TYPES = {"f8": "<f8", "i4": "<i4", "u4": "<u4", "u2": "<u2", "u1": "u1"}
 def write(trace: Trace, path: Path) -> None:
     """Write the page to a file; its title is the name of the file's folder."""
     path.write_text(page(trace, path.resolve().parent.name), "utf-8")
+
+
+def show(path: str | Path, height: int = 720) -> Shown:
+    """The page of the trace in a folder, for a notebook to show where it is the result of a cell.
+
+    `height` is in pixels. Raises `ArgumentError` as `load` does.
+    """
+    return Shown(page(load(path), Path(path).resolve().name), height)
+
+
+class Shown:
+    """A page, as notebooks show it: in a frame of its own."""
+
+    def __init__(self, text: str, height: int) -> None:
+        self._text, self._height = text, height
+
+    def _repr_html_(self) -> str:
+        text = html.escape(self._text, quote=True)
+        style = f"width: 100%; height: {self._height}px; border: 0"
+        return f'<iframe srcdoc="{text}" style="{style}" title="gpushmem trace"></iframe>'
 
 
 def page(trace: Trace, title: str) -> str:

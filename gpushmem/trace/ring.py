@@ -22,14 +22,14 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from gpushmem.errors import ShmemError
+from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.ops import OPS
 from gpushmem.size import format_size
 
 __all__ = [
     "BLOCK", "CALL", "COMPILE", "CORES", "EVENT", "FIRST_OP", "HEADER", "KERNEL", "KINDS",
     "KIND_OF", "LAUNCH", "MAGIC", "MEET", "NO_PE", "RING", "THREADS", "VERSION", "Ring", "facts_of",
-    "in_folder", "paths",
+    "paths", "prepare",
 ]  # fmt: skip
 
 VERSION = 1
@@ -85,9 +85,19 @@ def paths(folder: Path, pe: int) -> tuple[Path, Path]:
     return folder / f"pe{pe}.ring", folder / f"pe{pe}.facts"
 
 
-def in_folder(folder: Path) -> list[Path]:
-    """The files of a trace in a folder."""
-    return [path for what in ("ring", "facts") for path in sorted(folder.glob(f"pe*.{what}"))]
+def prepare(folder: str | Path) -> str:
+    """Make a folder ready for a trace, in the place of one that is there; returns its full name.
+
+    Raises `ArgumentError` if it cannot be written.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in (path for what in ("ring", "facts") for path in folder.glob(f"pe*.{what}")):
+            path.unlink()
+    except OSError as error:
+        raise ArgumentError(f"no trace can be written to {folder}: {error.strerror}") from None
+    return str(folder.absolute())
 
 
 def _check_room(folder: Path, n_pes: int, nbytes: int) -> None:

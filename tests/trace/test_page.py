@@ -3,6 +3,7 @@
 import base64
 import gzip
 import hashlib
+import html
 import json
 import re
 import shutil
@@ -11,10 +12,13 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from gpushmem.trace import load
+import gpushmem as shmem
+from gpushmem.errors import ArgumentError
+from gpushmem.trace import load, show
 from gpushmem.trace.analysis import STATES, Analysis
 from gpushmem.trace.page import TYPES, page, place
 from gpushmem.trace.reading import OPEN
+from gpushmem.trace.ring import KERNEL
 from gpushmem.trace.summary import summary
 
 pytestmark = pytest.mark.cpu_backend
@@ -147,6 +151,31 @@ def test_the_command_writes_the_page(folder, run_cli, tmp_path):
     assert "Traceback" not in failed.stderr
 
 
+def test_what_a_notebook_shows(folder):
+    shown = show(folder, height=333)._repr_html_()
+    frame = re.fullmatch(r'<iframe srcdoc="([^"]*)" style="[^"]*height: 333px[^"]*" .*>', shown)
+    assert html.unescape(frame[1]) == page(load(folder), "out")
+    with pytest.raises(ArgumentError, match="has no trace"):
+        show(folder / "none")
+
+
+def ring_of_three():
+    scope = {}
+    exec(compile(PROGRAM, __file__, "exec"), scope)
+
+
+def test_spawn_traces_what_its_pes_do(tmp_path):
+    (tmp_path / "pe7.ring").write_bytes(b"of a job before")
+    shmem.spawn(ring_of_three, 3, trace=tmp_path)
+    trace = load(tmp_path)
+    assert trace.n_pes == 3
+    kernels = trace.events[trace.events["kind"] == KERNEL]
+    assert sum(trace.label(event) == "shift" for event in kernels) == 3 * 11
+    (tmp_path / "file").touch()
+    with pytest.raises(ArgumentError, match=r"no trace can be written to .*: Not a directory"):
+        shmem.spawn(ring_of_three, 3, trace=tmp_path / "file" / "x")
+
+
 # --- in a browser
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -240,3 +269,16 @@ def test_the_canvas_shows_the_wait_in_its_colour(opened, data):
         k,
     )
     assert drawn == [int(wanted[k : k + 2], 16) for k in (1, 3, 5)]
+
+
+def test_a_notebook_shows_it_in_a_frame(browser, folder, data):
+    tab = browser.new_page()
+    errors = []
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.set_content(show(folder)._repr_html_())
+    inside = tab.frame_locator("iframe")
+    inside.locator("body[data-ready]").wait_for(timeout=20_000)
+    inside.locator("#view").press("+")
+    tab.wait_for_timeout(500)
+    assert f"{len(data['began'])} events" in inside.locator("#facts").inner_text()
+    assert not errors

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from gpushmem import settings
@@ -35,6 +36,7 @@ def spawn(
     limit: float | None = None,
     threads_per_pe: int | None = None,
     backend: str | None = None,
+    trace: str | Path | None = None,
 ) -> list[Any]:
     """Run `function(*args)` in `n_pes` new PEs on this machine; return the results, by PE.
 
@@ -42,8 +44,9 @@ def spawn(
     `sys.exit()` gives None. Output of PEs goes to `sys.stdout` and `sys.stderr`. `n_pes` is at most
     65,536. The options are those of `gpushmem run`: `heap_size` of each PE in bytes or as "256M",
     `timeout` in seconds for a host's wait in one call, `threads_per_pe` cores for the kernels of
-    each PE; `backend` is chosen as in `init`, and is then the default of `init` in the PEs. A job
-    that takes more than `limit` seconds in all is ended.
+    each PE; `backend` is chosen as in `init`, and is then the default of `init` in the PEs; `trace`
+    is a folder for what the PEs do, see `gpushmem.trace.show`. A job that takes more than `limit`
+    seconds in all is ended.
 
     PEs of the cpu backend are forked from this process: `function` may be a closure, and sees all
     current state. PEs of other backends are new processes: `function` is pickled with the package
@@ -59,10 +62,12 @@ def spawn(
     runtime = sys.modules.get("gpushmem.runtime")
     if runtime is not None and runtime.is_initialized():
         raise ArgumentError("spawn: gpushmem is initialised in this process: call finalize() first")
+    environ = {} if trace is None else {"GPUSHMEM_TRACE": _prepared(trace)}
     outcome, results = collect(
         n_pes, partial(function, *args), pipes=not _is_ours(),
         heap_size=None if heap_size is None else parse_size(heap_size), timeout=timeout,
         limit=limit, threads_per_pe=threads_per_pe, backend=backend, say_verdict=False,
+        environ=environ,
     )  # fmt: skip
     if outcome.stopped_by is not None:
         raise KeyboardInterrupt
@@ -72,6 +77,12 @@ def spawn(
     if outcome.first is not None:
         raise PeerFailed(outcome.first, outcome.failure, outcome.report)
     return results
+
+
+def _prepared(trace: str | Path) -> str:
+    from gpushmem.trace.ring import prepare  # noqa: PLC0415  (for those who trace)
+
+    return prepare(trace)
 
 
 def _check(
@@ -106,7 +117,7 @@ def _between(value: Any, least: float, most: float, kind: Any = int) -> bool:
 
 def collect(
     n_pes: int, function: Callable[[], Any], *, backend: str | None = None,
-    keep: Sequence[int] = (), **options: Any,
+    keep: Sequence[int] = (), environ: Mapping[str, str] | None = None, **options: Any,
 ) -> tuple[Outcome, list[Any]]:  # fmt: skip
     """Launch `function`; return how the job ended and, if it ended well, the PEs' results.
 
@@ -125,7 +136,8 @@ def collect(
             os.write(pickled, _dump(function))
             what = Program("call", tuple(map(str, (pickled, *results))))
             options["keep"] = (pickled, *results, *keep)
-        outcome = launch(n_pes, what, environ={"GPUSHMEM_BACKEND": name}, **options)
+        environ = {"GPUSHMEM_BACKEND": name, **(environ or {})}
+        outcome = launch(n_pes, what, environ=environ, **options)
         return outcome, [] if outcome.code else [_load(fd) for fd in results]
 
 

@@ -93,7 +93,7 @@ function start(data) {
     later = setTimeout(() => {
       const where = new URLSearchParams({ from: Math.round(timeline.from), to: Math.round(timeline.to) });
       if (timeline.selected >= 0) where.set("event", timeline.selected);
-      history.replaceState(null, "", `#${where}`);
+      if (location.protocol !== "about:") history.replaceState(null, "", `#${where}`); // not in a notebook's frame
     }, 200);
     const { selected } = timeline;
     id("detail").replaceChildren(...(selected >= 0 ? [told(data, selected, (k) => timeline.select(k))] : []));
