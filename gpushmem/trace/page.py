@@ -126,7 +126,12 @@ def _data(trace: Trace) -> tuple[dict[str, Any], bytes]:
         by[members[members != last]] = last
     n_lanes = sum(track["lanes"] for track in tracks)
     in_kernel = (events["launch"] != 0) & (events["kind"] >= FIRST_OP)
-    waits = sorted((w for w in analysis.waits if w.ns > 0), key=lambda wait: -wait.ns)
+    # Arrows, those of the longest waits first; also to a wait that found what it waits for.
+    waited, over = np.zeros(len(events), np.int64), analysis.ended.copy()
+    for wait in analysis.waits:
+        waited[wait.event], over[wait.event] = wait.ns, wait.ended
+    arrows = np.flatnonzero(by >= 0)
+    arrows = arrows[np.argsort(-waited[arrows], kind="stable")]
     columns = {
         "began": ("f8", events["began"][order]),
         "ns": ("f8", (analysis.ended - events["began"])[order]),
@@ -141,9 +146,9 @@ def _data(trace: Trace) -> tuple[dict[str, Any], bytes]:
         "open": ("u1", (events["ended"] == OPEN)[order]),
         "lane_starts": ("u4", np.searchsorted(lane[order], np.arange(n_lanes + 1))),
         "track": ("u4", np.repeat(np.arange(len(tracks)), [t["lanes"] for t in tracks])),
-        "wait_event": ("i4", at[[wait.event for wait in waits]] if waits else []),
-        "wait_by": ("i4", at[[wait.by for wait in waits]] if waits else []),
-        "wait_over": ("f8", [wait.ended for wait in waits]),
+        "wait_event": ("i4", at[arrows]),
+        "wait_by": ("i4", at[by[arrows]]),
+        "wait_over": ("f8", over[arrows]),
     }
     columns |= _states(analysis) | _moved(analysis) | _heap(trace)
     parts, where, offset = [], {}, 0
