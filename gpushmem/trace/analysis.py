@@ -20,10 +20,23 @@ import numpy as np
 from gpushmem.ops import OPS
 from gpushmem.ops.row import READS
 from gpushmem.trace.reading import OPEN, Trace
-from gpushmem.trace.ring import BLOCK, CALL, FIRST_OP, KERNEL, MEET, NO_PE
+from gpushmem.trace.ring import BLOCK, CALL, COMPILE, FIRST_OP, KERNEL, MEET, NO_PE
 
-__all__ = ["COMPUTING", "IDLE", "MOVING", "STATES", "WAITING", "Analysis", "Step", "Wait"]
+__all__ = [
+    "CATEGORIES",
+    "COMPUTING",
+    "IDLE",
+    "MOVING",
+    "STATES",
+    "WAITING",
+    "Analysis",
+    "Step",
+    "Wait",
+]
 
+CATEGORIES = (
+    "host", "kernel", "block", "wait", "meet", "move", "order", "compute", "compile",
+)  # fmt: skip
 STATES = COMPUTING, MOVING, WAITING, IDLE = range(4)
 WORD = 8
 rows = list(OPS.values())
@@ -40,6 +53,7 @@ def _writes(op: Any) -> bool:
 
 WRITES = np.array([FIRST_OP + k for k, op in enumerate(rows) if _writes(op)])
 GETS = np.array([FIRST_OP + k for k, op in enumerate(rows) if op.plain in ("get", "iget", "g")])
+ORDERS = np.array([FIRST_OP + k for k, op in enumerate(rows) if op.facts.orders and not op.waits])
 MOVES = np.array([FIRST_OP + k for k, op in enumerate(rows) if op.facts.effects and not op.waits])
 
 
@@ -75,6 +89,21 @@ class Analysis:
         self.trace = trace
         self.events = events = trace.events
         self.ended = np.where(events["ended"] == OPEN, trace.end, events["ended"])
+
+    @cached_property
+    def categories(self) -> np.ndarray[Any, Any]:
+        """The category of each event, by its number in CATEGORIES."""
+        kind, moved = self.events["kind"], self.events["nbytes"] > 0
+        found = np.zeros(len(self.events), np.uint8)
+        which = {
+            "kernel": kind == KERNEL, "block": kind == BLOCK, "compile": kind == COMPILE,
+            "wait": np.isin(kind, WAITS), "meet": np.isin(kind, MEETS),
+            "move": np.isin(kind, MOVES) & moved, "order": np.isin(kind, ORDERS),
+            "compute": kind >= FIRST_OP,
+        }  # fmt: skip
+        for name, those in which.items():
+            found[those & (found == 0)] = CATEGORIES.index(name)
+        return found
 
     # --- who released whom
 

@@ -17,15 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.trace.analysis import MEETS, MOVES, WAITS, Analysis
+from gpushmem.trace.analysis import CATEGORIES, MOVES, Analysis
 from gpushmem.trace.reading import OPEN, Trace, load
-from gpushmem.trace.ring import BLOCK, COMPILE, FIRST_OP, KERNEL, THREADS
+from gpushmem.trace.ring import FIRST_OP, KERNEL, THREADS
 from gpushmem.trace.summary import summary
 
 __all__ = ["Shown", "page", "place", "show", "write"]
 
 MOMENTS = 20_000  # at most, at which it is told how much has been moved
-CATEGORIES = "host", "kernel", "block", "wait", "meet", "move", "compute", "compile"
 HOSTS, STREAMS, BLOCKS = range(3)  # sorts of tracks, in their order
 NAMES = {HOSTS: "host", STREAMS: "stream", BLOCKS: "block"}
 TYPES = {"f8": "<f8", "i4": "<i4", "u4": "<u4", "u2": "<u2", "u1": "u1"}
@@ -142,7 +141,7 @@ def _data(trace: Trace) -> tuple[dict[str, Any], bytes]:
         "label": ("u4", label[order]),
         "site": ("u4", site[order]),
         "lane": ("u4", lane[order]),
-        "category": ("u1", _categories(events)[order]),
+        "category": ("u1", analysis.categories[order]),
         "open": ("u1", (events["ended"] == OPEN)[order]),
         "lane_starts": ("u4", np.searchsorted(lane[order], np.arange(n_lanes + 1))),
         "track": ("u4", np.repeat(np.arange(len(tracks)), [t["lanes"] for t in tracks])),
@@ -163,20 +162,6 @@ def _data(trace: Trace) -> tuple[dict[str, Any], bytes]:
         "summary": summary(trace, analysis), "columns": where,
     }  # fmt: skip
     return meta, b"".join(parts)
-
-
-def _categories(events: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The category of each event, by its number."""
-    kind = events["kind"]
-    which = {
-        "kernel": kind == KERNEL, "block": kind == BLOCK, "compile": kind == COMPILE,
-        "wait": np.isin(kind, WAITS), "meet": np.isin(kind, MEETS),
-        "move": np.isin(kind, MOVES) & (events["nbytes"] > 0), "compute": kind >= FIRST_OP,
-    }  # fmt: skip
-    found = np.zeros(len(events), np.uint8)
-    for name, those in which.items():
-        found[those & (found == 0)] = CATEGORIES.index(name)
-    return found
 
 
 def _states(analysis: Analysis) -> dict[str, tuple[str, Any]]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from gpushmem.errors import ArgumentError
 from gpushmem.ops import OPS
-from gpushmem.trace.analysis import MEETS, MOVES, WAITS, Analysis
+from gpushmem.trace.analysis import CATEGORIES, Analysis
 from gpushmem.trace.reading import LOADED, OPEN, Trace
 from gpushmem.trace.ring import BLOCK, FIRST_OP, KERNEL, NO_PE, THREADS
 
@@ -28,11 +28,6 @@ __all__ = ["write"]
 
 BATCH = 10_000  # packets that are in memory at a time
 PARAMS = {kind: op.params for kind, op in enumerate(OPS.values(), FIRST_OP)}
-CATEGORIES = {KERNEL: "kernel", BLOCK: "block"} | {
-    int(kind): category
-    for category, kinds in (("meet", MEETS), ("wait", WAITS), ("move", MOVES))
-    for kind in kinds
-}
 NAMES = HOST, STREAM, IN_BLOCK = "host", "stream", "block"  # of tracks, as they are ordered
 FIELDS = {str: "string_value", int: "int_value", bool: "bool_value"}
 
@@ -92,7 +87,9 @@ def _packets(trace: Trace) -> Iterator[dict[str, Any]]:
             yield {"track_descriptor": {"uuid": uuid, **shown}}
             for time, event in lane.turns:
                 if event >= 0:
-                    shown = _slice(trace, rows[event], kernels) | {"flow_ids": flows.get(event, ())}
+                    shown = _slice(trace, rows[event], kernels)
+                    shown["categories"] = [CATEGORIES[analysis.categories[event]]]
+                    shown["flow_ids"] = flows.get(event, ())
                     yield _event(uuid, time, "TYPE_SLICE_BEGIN", **shown)
                     continue
                 if ~event in released:
@@ -185,8 +182,5 @@ def _slice(trace: Trace, row: dict[str, Any], kernels: dict[Any, str]) -> dict[s
             shown["team"] = row["value"]
         elif row["value"] or "signal" in PARAMS[kind]:  # an operand that is no integer has 0
             shown["value"] = row["value"]
-    category = CATEGORIES.get(kind, "order" if kind >= FIRST_OP else "host")
-    if category == "move" and not row["nbytes"]:
-        category = "compute"
     pairs = [{"name": k, FIELDS[type(v)]: v} for k, v in shown.items() if v != ""]
-    return {"name": trace.label(row), "categories": [category], "debug_annotations": pairs}
+    return {"name": trace.label(row), "debug_annotations": pairs}

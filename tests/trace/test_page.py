@@ -164,6 +164,16 @@ def ring_of_three():
     exec(compile(PROGRAM, __file__, "exec"), scope)
 
 
+def waits_for_ever():
+    @shmem.jit
+    def wait(signal):
+        shmem.signal_wait_until(signal, shmem.CMP_GE, 1)
+
+    shmem.init(heap_size="16M")
+    wait[1, 1](shmem.zeros(1, dtype="uint64"))
+    shmem.synchronize()
+
+
 def test_spawn_traces_what_its_pes_do(tmp_path):
     (tmp_path / "pe7.ring").write_bytes(b"of a job before")
     shmem.spawn(ring_of_three, 3, trace=tmp_path)
@@ -171,6 +181,9 @@ def test_spawn_traces_what_its_pes_do(tmp_path):
     assert trace.n_pes == 3
     kernels = trace.events[trace.events["kind"] == KERNEL]
     assert sum(trace.label(event) == "shift" for event in kernels) == 3 * 11
+    with pytest.raises(shmem.Deadlock, match=f"gpushmem trace open {tmp_path / 'hangs'}"):
+        shmem.spawn(waits_for_ever, 2, trace=tmp_path / "hangs")
+    assert "signal_wait_until" in load(tmp_path / "hangs").labels[1]
     (tmp_path / "file").touch()
     with pytest.raises(ArgumentError, match=r"no trace can be written to .*: Not a directory"):
         shmem.spawn(ring_of_three, 3, trace=tmp_path / "file" / "x")

@@ -73,7 +73,8 @@ def spawn(
         raise KeyboardInterrupt
     if outcome.verdict in (DEADLOCK, TIMEOUT):
         kind = Deadlock if outcome.verdict == DEADLOCK else WaitTimeout
-        raise kind(f"{outcome.reason}\n\n{outcome.report}")
+        seen = "" if trace is None else f"\nSee what the PEs did: gpushmem trace open {trace}\n"
+        raise kind(f"{outcome.reason}\n\n{outcome.report}{seen}")
     if outcome.first is not None:
         raise PeerFailed(outcome.first, outcome.failure, outcome.report)
     return results

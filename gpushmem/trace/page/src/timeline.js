@@ -11,7 +11,7 @@ const SHORTEST = 20; // nanoseconds that can be shown across the whole width
 const COLOURS = ["computing", "moving", "waiting", "idle"];
 const BY_CATEGORY = {
   kernel: "kernel", block: "computing", host: "host", move: "moving", wait: "waiting", meet: "meet",
-  compute: "computing", compile: "compile",
+  order: "host", compute: "computing", compile: "compile",
 };
 
 export class Timeline {
