@@ -597,3 +597,18 @@ def test_a_kernel_whose_threads_never_part_has_no_code_for_one():
         np.testing.assert_array_equal(out, np.arange(32) < 5)
         lengths.append(running.entry.assembly().count("\n"))
     assert 2 * lengths[0] < lengths[1]
+
+
+def test_texts_that_look_like_attributes_stay_as_they_are(capfd):
+    def say(out):
+        if cuda.threadIdx.x == 3:
+            print("attributes #0 = { noinline optnone }")
+            cuda.syncwarp(8)
+        cuda.syncthreads()
+        out[cuda.threadIdx.x] = 1
+
+    out = np.zeros(8)
+    running = Kernel(say).prepare(shape_of(1, 8), (out,))
+    running()
+    assert running.entry.kind == "lockstep"
+    assert capfd.readouterr().out == "attributes #0 = { noinline optnone }\n"

@@ -11,6 +11,7 @@ of the values that numba-cuda makes of them (`pack`).
 from __future__ import annotations
 
 import ctypes
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -102,6 +103,7 @@ SHOWN = 3  # lines where threads wait alone
 LINKED = (Linkage.linkonce_odr, Linkage.weak_odr)
 
 
+_optnone = re.compile(r"^(attributes #\d+ = \{.*) optnone\b", re.MULTILINE)
 ALONE_PASSES = (
     "sroa", "simplify_cfg", "instruction_combine", "simplify_cfg", "dead_code_elimination"
 )  # fmt: skip
@@ -157,7 +159,7 @@ class EntryLibrary(CPUCodeLibrary):
             module.get_function(self.alone).add_function_attribute(attribute)
         builder = self._codegen._pass_builder(opt=2)
         builder.getModulePassManager().run(module, builder)
-        text = str(module).replace(" optnone", "")
+        text = _optnone.sub(r"\1", str(module))
         self._final_module = module = llvm.parse_assembly(text, module._context)
         manager = llvm.create_new_function_pass_manager()
         for step in ALONE_PASSES:
