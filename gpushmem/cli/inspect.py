@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import signal
-import time
 from typing import Any
 
 import click
 
 from gpushmem.cli.patience import give_up_after
-from gpushmem.errors import ArgumentError, ShmemError
+from gpushmem.errors import ShmemError
 
 __all__ = ["command"]
 
 LONGEST = 60.0  # seconds
-PAUSE = 0.5  # seconds between two looks
 
 
 @click.command("inspect", short_help="Show what each PE of a running job is doing.")
 @click.option("--stacks", is_flag=True, help="Include the Python stacks of all PEs.")
-@click.option("--live", is_flag=True, help="Go on showing it, twice a second, until Ctrl-C.")
+@click.option("--live", is_flag=True, help="Go on showing it, up to twice a second.")
 @click.argument("job", type=int)
 def command(job: int, stacks: bool, live: bool) -> None:
     """Show what each PE of JOB is doing, and which PEs wait for each other; the job continues.
@@ -43,30 +41,30 @@ def command(job: int, stacks: bool, live: bool) -> None:
 def _follow(job: int) -> None:
     """Show the job until it ends, or Ctrl-C."""
     from rich.console import Console  # noqa: PLC0415  (not for --help)
-    from rich.live import Live as Display  # noqa: PLC0415
+    from rich.live import Live  # noqa: PLC0415
 
-    from gpushmem.diagnosis.jobs import jobs, look  # noqa: PLC0415
-    from gpushmem.diagnosis.live import Live  # noqa: PLC0415
+    from gpushmem.diagnosis.jobs import follow  # noqa: PLC0415
 
-    console, live = Console(), Live()
+    console = Console()
     if not console.is_terminal:
         raise click.UsageError("--live needs a terminal: leave it out for one report")
-    rows = look(job, live)  # an error that there is no such job is the command's
     signal.signal(signal.SIGINT, signal.default_int_handler)  # to show the cursor again
-    try:
-        with Display(_table(job, rows), console=console, auto_refresh=False) as display:
-            while True:
-                time.sleep(PAUSE)
-                display.update(_table(job, look(job, live)), refresh=True)
-    except ArgumentError:
-        if any(job in (found.number, *found.processes) for found in jobs()):
-            raise
-        click.echo(f"job {job} has ended")
-    except KeyboardInterrupt:
-        pass
+    with Live(console=console, auto_refresh=False) as display:
+
+        def show(rows: list[Any]) -> None:
+            display.update(_table(job, rows, max(console.height - 4, 1)), refresh=True)
+            give_up_after(LONGEST)
+
+        give_up_after(LONGEST)
+        try:
+            follow(job, show)
+        except KeyboardInterrupt:
+            return
+    click.echo(f"job {job} has ended")
 
 
-def _table(job: int, rows: list[Any]) -> Any:
+def _table(job: int, rows: list[Any], most: int) -> Any:
+    """The rows as a table; if they are more than `most`, those that wait come first."""
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
@@ -74,17 +72,21 @@ def _table(job: int, rows: list[Any]) -> Any:
     from gpushmem.job.pes import compact  # noqa: PLC0415
 
     waiting = sum(row.does == WAITING for row in rows)
-    title = f"job {job}: {len(rows)} PEs, {waiting} waiting; Ctrl-C ends this, not the job"
+    pes = "1 PE" if len(rows) == 1 else f"{len(rows)} PEs"
+    title = f"job {job}: {pes}, {waiting} waiting; Ctrl-C ends this, not the job"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for name in ("PE", "does", "since", "waited", "for", "what", "line"):
         right = name in ("PE", "since", "waited")
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    if len(rows) > most:
+        rows = sorted(rows, key=lambda row: bool(row.does != WAITING))
+        table.caption = f"and {len(rows) - most} more PEs"
     colours = {COMPUTING: "green", WAITING: "yellow"}
-    for row in rows:
+    for row in rows[:most]:
         table.add_row(
             str(row.pe), Text(row.does, colours.get(row.does, "")),
             "" if row.seconds is None else f"{row.seconds:.1f} s",
-            f"{row.waited:.0%}", compact(row.waits_for) if row.waits_for else "",
-            Text(row.what), Text(row.line),
+            "" if row.waited is None else f"{row.waited:.0%}",
+            Text(compact(row.waits_for) if row.waits_for else ""), Text(row.what), Text(row.line),
         )  # fmt: skip
     return table

@@ -58,7 +58,10 @@ def open_(folder: Path, output: Path | None, no_browser: bool, perfetto: bool) -
 
     path = output or folder / ("trace.pftrace" if perfetto else "trace.html")
     try:
-        (perfetto_file if perfetto else page).write(load(folder), path)
+        if perfetto:
+            perfetto_file.write(load(folder), path)
+        else:
+            page.write(load(folder), path, folder.resolve().name)
     except (ShmemError, OSError) as error:
         raise click.ClickException(str(error)) from None
     click.echo(f"wrote {path}, {format_size(path.stat().st_size)}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,12 @@ from gpushmem.diagnosis.report import gone, report_on
 from gpushmem.errors import ArgumentError
 from gpushmem.job.plain import plain
 
-__all__ = ["Found", "inspect", "jobs", "look"]
+__all__ = ["Found", "follow", "inspect", "jobs"]
 
 BOARD = "/memfd:gpushmem-board"
 ANSWERS = 2.0  # seconds PEs have to send their accounts
+PAUSE = 0.5  # seconds between two looks at a job that is followed
+PATIENCE = 5  # looks in a row that may fail
 COMMAND_BYTES = 4096  # limit on the length of a command shown
 
 
@@ -56,11 +58,25 @@ def inspect(number: int, stacks: bool = False) -> str:
         return report_on(board, ANSWERS, stacks)
 
 
-def look(number: int, live: Live) -> list[Row]:
-    """What each PE of the job does now, see `live`; the job continues."""
+def follow(number: int, show: Callable[[list[Row]], None]) -> None:
+    """Call `show` with what each PE of the job does, see `live`, until the job has ended.
+
+    It is the job that the number belongs to now, also when that process ends before the others.
+    """
+    live, failed = Live(), 0
     with _board_of(number) as board:
-        accounts = board.accounts(board.ask(), ANSWERS)
-        return live.look(accounts, gone(board))
+        while any(Path(f"/proc/{process}").exists() for process in board.processes):
+            try:
+                board.again()
+                accounts = board.accounts(board.ask(), ANSWERS)
+                failed = 0
+            except TimeoutError:  # its lock is taken
+                failed += 1
+                if failed > PATIENCE:
+                    raise
+                continue
+            show(live.look(accounts, gone(board)))
+            time.sleep(PAUSE)
 
 
 @contextmanager
@@ -72,6 +88,7 @@ def _board_of(number: int) -> Iterator[Outside]:
         raise ArgumentError(f"you have no job {number} on this machine; running: {known}")
     try:
         with _open(job.descriptor) as board:
+            board.processes = job.processes
             yield board
     except Exception as error:  # root may inspect any user's job: its memory may hold anything
         if not any(Path(f"/proc/{process}").exists() for process in job.processes):

@@ -29,7 +29,7 @@ class Row:
     line: str = ""
     seconds: float | None = None  # how long it has waited
     waits_for: tuple[int, ...] = ()  # PEs that could end the wait
-    waited: float = 0.0  # the part of all looks at which it waited
+    waited: float | None = None  # the part of all looks at which it waited
 
 
 class Live:
@@ -48,22 +48,27 @@ class Live:
                 self._looks[row.pe] = self._looks.get(row.pe, 0) + 1
                 waits = row.does == WAITING
                 self._waited[row.pe] = self._waited.get(row.pe, 0) + waits
-            row.waited = self._waited.get(row.pe, 0) / max(self._looks.get(row.pe, 0), 1)
+            if row.pe in self._looks:
+                row.waited = self._waited[row.pe] / self._looks[row.pe]
         return rows
 
 
 def _row(pe: int, account: dict[str, Any] | None, notes: Any, gone: dict[int, str]) -> Row:
+    """The row of one PE; its account may hold anything, and is made what it should be here."""
     if account is None or "error" in account:
         return Row(pe, GONE, gone.get(pe, NO_ANSWER))
     if account["busy"]:
         return Row(pe, COMPUTING, f"kernel {account['busy'][0]}")
-    to = tuple(sorted(waits_for(account, notes)))
-    if account["waits"]:
-        wait = max(account["waits"], key=lambda wait: float(wait["seconds"] or 0))
-        who = "" if wait["host"] else f"kernel {wait['kernel']}, "
-        who += condition_of(wait)
-        return Row(pe, WAITING, who, wait["site"], wait["seconds"], to)
-    if account["host"]:
+    waits, what = account["waits"], ""
+    if waits:
+        wait = max(waits, key=lambda wait: float(wait["seconds"] or 0))
+        what = "" if wait["host"] else f"kernel {wait['kernel']}, "
+        what, line = what + condition_of(wait), wait["site"]
+    elif account["host"]:
         wait = max(account["host"], key=lambda wait: float(wait["seconds"]))
-        return Row(pe, WAITING, wait["what"], wait["line"], wait["seconds"], to)
-    return Row(pe, COMPUTING, "the host")
+        what, line = str(wait["what"]), wait["line"]
+    else:
+        return Row(pe, COMPUTING, "the host")
+    seconds = None if wait["seconds"] is None else float(wait["seconds"])
+    to = tuple(sorted(int(other) for other in waits_for(account, notes)))
+    return Row(pe, WAITING, what, str(line), seconds, to)

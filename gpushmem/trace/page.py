@@ -30,9 +30,9 @@ NAMES = {HOSTS: "host", STREAMS: "stream", BLOCKS: "block"}
 TYPES = {"f8": "<f8", "i4": "<i4", "u4": "<u4", "u2": "<u2", "u1": "u1"}
 
 
-def write(trace: Trace, path: Path) -> None:
-    """Write the page to a file; its title is the name of the file's folder."""
-    path.write_text(page(trace, path.resolve().parent.name), "utf-8")
+def write(trace: Trace, path: Path, title: str = "") -> None:
+    """Write the page to a file; its title is the name of the file's folder, unless one is given."""
+    path.write_text(page(trace, title or path.resolve().parent.name), "utf-8")
 
 
 def show(path: str | Path, height: int = 720) -> Shown:
@@ -137,7 +137,7 @@ def _data(trace: Trace) -> tuple[dict[str, Any], bytes]:
         "bytes": ("f8", np.where(events["kind"] >= FIRST_OP, events["nbytes"], 0)[order]),
         "by": ("i4", at[by[order]]),
         "peer": ("i4", np.where(events["kind"] >= FIRST_OP, events["pe"], -1)[order]),
-        "thread": ("i4", np.where(in_kernel, events["thread"] % THREADS, -1)[order]),
+        "thread": ("i4", np.where(in_kernel, events["thread"].astype(int) % THREADS, -1)[order]),
         "label": ("u4", label[order]),
         "site": ("u4", site[order]),
         "lane": ("u4", lane[order]),

@@ -1,9 +1,11 @@
 """`ps` and `inspect` where what they read is not what a job would write: words, and no waiting."""
 
 import fcntl
+import io
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +13,9 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from rich.console import Console
 
+from gpushmem.cli.inspect import _table
 from gpushmem.cli.patience import give_up_after
 from gpushmem.diagnosis import jobs, outside
 from gpushmem.diagnosis.report import report
@@ -107,6 +111,8 @@ WAIT = {"kernel": "k", "block": [0, 0, 0], "thread": [0, 0, 0], "more": 0, "site
 WAIT |= {"seconds": 1.0, "host": None, "what": f"sleep{HOSTILE}"}
 ACCOUNT = {"pe": 0, "waits": [WAIT], "more": 0, "busy": [HOSTILE], "unstarted": [], "host": []}
 ACCOUNT |= {"journal": {"words": [], "puts": [], "lost": False}, "stacks": [f"a\n{HOSTILE}"]}
+MARKED = ACCOUNT | {"busy": [], "waits": [WAIT | {"what": "[link=http://x]y[/link][/red]"}]}
+NO_PE = ACCOUNT | {"busy": [], "waits": [WAIT | {"for": "[/red]", "team": None, "seconds": "5"}]}
 # What holds a board, and a part of what is said of it.
 BOARDS = {
     "locked": (locked, None, "cannot be inspected: its board has been locked for 0.2 s"),
@@ -116,6 +122,8 @@ BOARDS = {
     "wrong": (says({"waits": 5}, {"waits": [{}]}), None, "cannot be inspected: "),
     "lists": (says([], [[]]), None, "cannot be inspected: "),
     "silent": (a_board(), None, "PEs 0-1: does not answer"),
+    "markup": (says(MARKED, MARKED), None, "[link=http://x]y"),
+    "no PEs": (says(NO_PE, NO_PE), None, ""),
     "honest": (says(ACCOUNT, ACCOUNT), None, r"kernel \x1b[2J\x1b]0;owned\x07\x9b1m\u202e is run"),
 }
 
@@ -130,6 +138,28 @@ def test_inspect_of_any_board_ends_in_words(name, monkeypatch):
         text = in_words(pid)
         assert time.monotonic() - began < 10
     assert said.replace("PEs 0-1", "PEs 0, 1") in text
+    assert all(plain(line) == line for line in text.split("\n"))
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_following_any_board_ends_in_words(name, monkeypatch):
+    monkeypatch.setattr(outside, "LOCKED", 0.1)
+    monkeypatch.setattr(jobs, "ANSWERS", 0.1)
+    prepare, meanwhile, _ = BOARDS[name]
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=200)
+
+    def show(rows):
+        terminal.print(_table(1, rows, 20))
+        raise KeyboardInterrupt  # no error of the board's
+
+    with holder(prepare, *filter(None, [meanwhile])) as pid:
+        try:
+            jobs.follow(pid, show)
+        except KeyboardInterrupt:
+            text = re.sub(r"\x1b\[[0-9;]*m", "", terminal.file.getvalue())  # rich's own colours
+        except ArgumentError as error:
+            text = str(error)
+    assert text
     assert all(plain(line) == line for line in text.split("\n"))
 
 

@@ -572,7 +572,7 @@ def test_code_for_one_row_is_not_used_for_rows():
         running()
         z, y, x = np.unravel_index(np.arange(64), (*block, 1, 1)[2::-1])
         np.testing.assert_array_equal(out, (100 * z + 10 * y + x)[::-1], str(block))
-    assert sorted(serves for _, serves in names) == [(ROW,), (ROW, ROWS)]
+    assert sorted(serves for _, serves in names) == [(ROW,), (ROWS,)]
 
 
 def test_a_kernel_whose_threads_never_part_has_no_code_for_one():

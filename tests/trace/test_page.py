@@ -100,6 +100,7 @@ def test_all_events_are_there_each_in_a_lane_of_its_own_pe(folder, data):
     np.testing.assert_array_equal(data["began"], events["began"][order])
     np.testing.assert_array_equal(data["ns"], (analysis.ended - events["began"])[order])
     np.testing.assert_array_equal(data["open"], events["ended"][order] == OPEN)
+    assert -1 <= data["thread"].min() < data["thread"].max() < 4
     labels = [data["labels"][k] for k in data["label"]]
     assert labels == [trace.label(events[k]) for k in order]
     lines = [data["sites"][k] for k in data["site"]]
@@ -184,6 +185,8 @@ def test_spawn_traces_what_its_pes_do(tmp_path):
     with pytest.raises(shmem.Deadlock, match=f"gpushmem trace open {tmp_path / 'hangs'}"):
         shmem.spawn(waits_for_ever, 2, trace=tmp_path / "hangs")
     assert "signal_wait_until" in load(tmp_path / "hangs").labels[1]
+    with pytest.raises(ArgumentError, match="the null backend records nothing"):
+        shmem.spawn(ring_of_three, 1, trace=tmp_path, backend="null")
     (tmp_path / "file").touch()
     with pytest.raises(ArgumentError, match=r"no trace can be written to .*: Not a directory"):
         shmem.spawn(ring_of_three, 3, trace=tmp_path / "file" / "x")

@@ -218,9 +218,10 @@ def _build_fitting(
                 raise Unfit("each access is observed, with its thread")
             name = cres.fndesc.mangled_name
             kind = _Lockstep if waits else _Blocks
-            row = row and waits  # others are one function as it is
-            fit = in_lockstep(body, name, row)
-            return cres, _build(cres, fit, kind, report, (ROW,) if row else (ROW, ROWS))
+            # One that never waits is one function: nothing is to be gained by two of it.
+            fit = in_lockstep(body, name, row and waits)
+            serves = (ROW, ROWS) if not waits else (ROW,) if row else (ROWS,)
+            return cres, _build(cres, fit, kind, report, serves)
         except Unfit as error:
             reason, body = str(error), cres.library.linked()
     if waits:

@@ -92,7 +92,7 @@ class Kernel:
             else:
                 entry = build()
         for each in (block, *entry.serves):
-            self._entries[argtypes, each] = entry
+            self._entries.setdefault((argtypes, each), entry)
         return entry
 
     def _options(self, block: str) -> dict[str, Any]:

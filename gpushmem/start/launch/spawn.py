@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 from gpushmem import settings
 from gpushmem.arguments import shown
-from gpushmem.backends import choice
+from gpushmem.backends import choice, registry
 from gpushmem.errors import ArgumentError, Deadlock, PeerFailed, WaitTimeout
 from gpushmem.job.board import DEADLOCK, TIMEOUT
 from gpushmem.job.descriptors import fill_standard
@@ -62,12 +62,11 @@ def spawn(
     runtime = sys.modules.get("gpushmem.runtime")
     if runtime is not None and runtime.is_initialized():
         raise ArgumentError("spawn: gpushmem is initialised in this process: call finalize() first")
-    environ = {} if trace is None else {"GPUSHMEM_TRACE": _prepared(trace)}
     outcome, results = collect(
         n_pes, partial(function, *args), pipes=not _is_ours(),
         heap_size=None if heap_size is None else parse_size(heap_size), timeout=timeout,
         limit=limit, threads_per_pe=threads_per_pe, backend=backend, say_verdict=False,
-        environ=environ,
+        trace=trace,
     )  # fmt: skip
     if outcome.stopped_by is not None:
         raise KeyboardInterrupt
@@ -118,13 +117,19 @@ def _between(value: Any, least: float, most: float, kind: Any = int) -> bool:
 
 def collect(
     n_pes: int, function: Callable[[], Any], *, backend: str | None = None,
-    keep: Sequence[int] = (), environ: Mapping[str, str] | None = None, **options: Any,
+    keep: Sequence[int] = (), trace: str | Path | None = None, **options: Any,
 ) -> tuple[Outcome, list[Any]]:  # fmt: skip
     """Launch `function`; return how the job ended and, if it ended well, the PEs' results.
 
     `keep` are descriptors that the function uses: a new process inherits no others.
     """
     name, _ = choice.choose(backend)
+    environ = {"GPUSHMEM_BACKEND": name}
+    if trace is not None and name not in (able := registry.that_record()):
+        raise ArgumentError(
+            f"spawn: the {name} backend records nothing; leave trace out, or choose backend="
+            f"{' or '.join(map(repr, able))}"
+        )
     check_room(n_pes, pipes=bool(options.get("pipes")))
     fill_standard()
     with ExitStack() as stack:
@@ -137,7 +142,8 @@ def collect(
             os.write(pickled, _dump(function))
             what = Program("call", tuple(map(str, (pickled, *results))))
             options["keep"] = (pickled, *results, *keep)
-        environ = {"GPUSHMEM_BACKEND": name, **(environ or {})}
+        if trace is not None:
+            environ["GPUSHMEM_TRACE"] = _prepared(trace)
         outcome = launch(n_pes, what, environ=environ, **options)
         return outcome, [] if outcome.code else [_load(fd) for fd in results]
 

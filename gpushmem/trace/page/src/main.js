@@ -8,7 +8,7 @@ import { Timeline } from "./timeline.js";
 const KEYS = {
   "← → or a d": "move", "+ − or w s": "zoom; also the wheel with Ctrl", "↑ ↓": "scroll", "0": "the whole job",
   "n p": "next and previous event of the row, or of those found", f: "go to what released the selected wait",
-  z: "zoom to the selected event", e: "expand or collapse all PEs", "/": "find", Esc: "clear", "?": "these keys",
+  z: "zoom to the selected event", e: "expand or collapse all PEs", Enter: "the PE of the selected event", "/": "find", Esc: "clear", "?": "these keys",
 };
 const LEGEND = [
   ["computing", "computing"], ["moving", "moving data"], ["waiting", "waiting"], ["meet", "barrier or collective"],
@@ -72,7 +72,7 @@ function told(data, k, follow) {
   return root;
 }
 
-/** The events whose operation, kernel or line has the text: their indices, in order of time. */
+/** The events whose operation, kernel or line has the text: their indices, row by row. */
 function found(data, text) {
   const wanted = text.toLowerCase(), has = (texts) => texts.map((each) => each.toLowerCase().includes(wanted));
   const [labels, sites] = [has(data.labels), has(data.sites)];
@@ -86,21 +86,26 @@ function start(data) {
   legend();
   const view = id("view");
   const timeline = new Timeline(data, view, () => changed());
-  let later = 0;
+  let later = 0, shown = -1;
+  function note() {
+    const where = new URLSearchParams({ from: Math.round(timeline.from), to: Math.round(timeline.to) });
+    if (timeline.selected >= 0) where.set("event", timeline.selected);
+    if (location.protocol !== "about:") history.replaceState(null, "", `#${where}`); // not in a notebook's frame
+  }
   function changed() {
     id("expand").textContent = timeline.open.size ? "Collapse all" : "Expand all";
     clearTimeout(later);
-    later = setTimeout(() => {
-      const where = new URLSearchParams({ from: Math.round(timeline.from), to: Math.round(timeline.to) });
-      if (timeline.selected >= 0) where.set("event", timeline.selected);
-      if (location.protocol !== "about:") history.replaceState(null, "", `#${where}`); // not in a notebook's frame
-    }, 200);
+    later = setTimeout(note, 200);
     const { selected } = timeline;
-    id("detail").replaceChildren(...(selected >= 0 ? [told(data, selected, (k) => timeline.select(k))] : []));
+    if (selected === shown) return;
+    shown = selected;
+    const go = (k) => { timeline.select(k); view.focus(); };
+    id("detail").replaceChildren(...(selected >= 0 ? [told(data, selected, go)] : []));
   }
   function arrive() {
     const where = new URLSearchParams(location.hash.slice(1)), number = (name) => Number(where.get(name));
-    if (where.has("event") && number("event") < data.began.length) timeline.select(number("event"));
+    const event = number("event");
+    if (where.has("event") && Number.isInteger(event) && event >= 0 && event < data.began.length) timeline.select(event);
     if (where.has("from") && number("to") > number("from")) timeline.show(number("from"), number("to"));
   }
   function find(text) {
@@ -119,6 +124,7 @@ function start(data) {
       view.scrollTop = timeline.stripAt[to.pe] - 120;
     }
     view.scrollIntoView({ block: "nearest" });
+    view.focus({ preventScroll: true });
   }
   const expand = () => timeline.expand(timeline.open.size === 0);
   const help = () => {
@@ -128,11 +134,13 @@ function start(data) {
   const press = {
     out: () => timeline.zoom(1.6), in: () => timeline.zoom(1 / 1.6), fit: () => timeline.whole(), expand, help,
     link: async () => {
+      note();
       await navigator.clipboard.writeText(location.href);
       id("link").textContent = "Copied";
       setTimeout(() => { id("link").textContent = "Copy link"; }, 1500);
     },
   };
+  id("link").hidden = !navigator.clipboard || location.protocol === "about:";
   for (const [name, act] of Object.entries(press)) id(name).addEventListener("click", act);
   id("arrows").addEventListener("change", (event) => { timeline.showArrows = event.target.checked; timeline.draw(); });
   id("critical").addEventListener("change", (event) => { timeline.showPath = event.target.checked; timeline.draw(); });
@@ -144,6 +152,7 @@ function start(data) {
     "+": press.in, "=": press.in, w: press.in, "-": press.out, s: press.out, 0: press.fit,
     ArrowUp: () => view.scrollBy(0, -40), ArrowDown: () => view.scrollBy(0, 40),
     n: () => timeline.step(1), p: () => timeline.step(-1), e: expand,
+    Enter: () => timeline.selected >= 0 && timeline.toggle(timeline.peOf(timeline.selected)),
     f: () => timeline.selected >= 0 && data.by[timeline.selected] >= 0 && timeline.select(data.by[timeline.selected]),
     z: () => timeline.selected >= 0 && timeline.select(timeline.selected, true),
     Escape: () => { find(""); timeline.select(-1); },
@@ -184,7 +193,7 @@ function start(data) {
   document.body.dataset.ready = "1";
 }
 
-read().then(start, (error) => {
+read().then(start).catch((error) => {
   id("warning").textContent = `The trace cannot be shown: ${error.message}`;
   id("warning").hidden = false;
 });

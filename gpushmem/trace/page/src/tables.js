@@ -4,6 +4,7 @@ import { select } from "d3-selection";
 import { count, percent, size, time } from "./format.js";
 
 const MOST = 200; // rows shown at first
+const PICTURED = 128; // PEs of which there is a picture of the traffic
 
 /**
  * A table. `columns`: {name, of: row => value, as: value => text, go: row => anything to follow}.
@@ -17,8 +18,9 @@ function table(into, columns, rows, follow) {
   const more = into.append("button").text("Show all rows").on("click", () => { most = Infinity; fill(); });
   const numeric = (column) => rows.length > 0 && typeof column.of(rows[0]) === "number";
   for (const column of columns) {
-    head.append("th").attr("scope", "col").classed("number", numeric(column))
-      .append("button").text(column.name).on("click", () => {
+    const title = head.append("th").attr("scope", "col").classed("number", numeric(column));
+    if (!column.name) continue;
+    title.append("button").text(column.name).on("click", () => {
         down = by === column ? !down : numeric(column);
         by = column;
         const sign = down ? -1 : 1;
@@ -87,15 +89,25 @@ function waits(into, { summary }, follow) {
   ], summary.waits, follow);
 }
 
-/** Bytes from each PE to each, as a picture, and as a table for those who cannot see it. */
-function traffic(into, { summary, n_pes }) {
+/** Bytes from each PE to each, as a picture if they are not too many, and as a table. */
+function traffic(into, { summary, n_pes }, follow) {
+  if (n_pes <= PICTURED) picture(into.append("div"), summary.sent, n_pes);
+  const pairs = summary.sent.flatMap((row, from) => row.map((bytes, to) => ({ from, to, bytes })).filter(({ bytes }) => bytes));
+  table(into, [
+    { name: "bytes", of: (pair) => pair.bytes, as: size },
+    { name: "from PE", of: (pair) => pair.from },
+    { name: "to PE", of: (pair) => pair.to },
+  ], pairs.sort((a, b) => b.bytes - a.bytes), follow);
+}
+
+function picture(into, sent, n_pes) {
   into.append("p").text("Bytes that each PE (row) has sent to each (column), by puts and gets.");
   const cell = Math.max(8, Math.min(64, Math.floor(640 / n_pes))), left = 60, top = 26;
-  const most = Math.max(1, ...summary.sent.flat());
+  const most = sent.flat().reduce((a, b) => Math.max(a, b), 1);
   const root = into.append("svg").attr("width", left + cell * n_pes + 10).attr("height", top + cell * n_pes + 4)
-    .attr("role", "img").attr("aria-label", "Matrix of bytes from each PE to each");
+    .attr("role", "img").attr("aria-label", "Bytes from each PE to each, as in the table below");
   const every = Math.ceil(26 / cell);
-  summary.sent.forEach((row, from) => {
+  sent.forEach((row, from) => {
     if (from % every === 0) {
       root.append("text").attr("x", left - 6).attr("y", top + cell * (from + 0.5) + 4).attr("text-anchor", "end").text(`PE ${from}`);
       root.append("text").attr("x", left + cell * (from + 0.5)).attr("y", top - 7).attr("text-anchor", "middle").text(from);

@@ -32,9 +32,9 @@ export class Timeline {
     const again = () => this.draw();
     new ResizeObserver(again).observe(view);
     view.addEventListener("scroll", again);
-    for (const query of ["(prefers-color-scheme: dark)", "print"]) {
-      matchMedia(query).addEventListener("change", () => { this.colours = null; this.draw(); });
-    }
+    const anew = () => { this.colours = null; this.paint(); }; // at once: paper does not wait for a frame
+    for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", anew);
+    for (const when of ["beforeprint", "afterprint"]) addEventListener(when, () => setTimeout(anew));
     this.listen();
   }
 
@@ -68,12 +68,14 @@ export class Timeline {
   yOf(k) {
     const lane = this.data.lane[k], at = this.laneAt[lane];
     if (at >= 0) return at + LANE / 2;
-    return this.stripAt[this.data.tracks[this.data.track[lane]].pe] + STRIP / 2;
+    return this.stripAt[this.peOf(k)] + STRIP / 2;
   }
 
   get width() { return this.view.clientWidth - LEFT; }
   xOf(ns) { return LEFT + ((ns - this.from) * this.width) / (this.to - this.from); }
   nsAt(x) { return this.from + ((x - LEFT) * (this.to - this.from)) / this.width; }
+
+  peOf(k) { return this.data.tracks[this.data.track[this.data.lane[k]]].pe; }
 
   /** What is at a place of the canvas: {event} or {pe} or {row}. */
   at(x, y) {
@@ -137,8 +139,7 @@ export class Timeline {
   select(k, zoom = false) {
     this.selected = k;
     if (k >= 0) {
-      const pe = this.data.tracks[this.data.track[this.data.lane[k]]].pe;
-      if (!this.open.has(pe)) this.open.add(pe);
+      this.open.add(this.peOf(k));
       this.arrange();
       const [began, end] = [this.data.began[k], this.end(k)];
       const ns = Math.max(end - began, SHORTEST / 4);
@@ -161,7 +162,8 @@ export class Timeline {
     const { hits, selected } = this;
     if (hits) {
       if (!hits.length) return;
-      const near = selected >= 0 ? hits.indexOf(selected) : -1;
+      let near = hits.indexOf(selected);
+      if (near < 0 && by < 0) near = 0;
       this.select(hits[(near + by + hits.length) % hits.length]);
     } else if (selected >= 0) {
       const [low, high] = this.lane(this.data.lane[selected]);
@@ -186,6 +188,7 @@ export class Timeline {
       if (event.button === 0 && event.target === this.canvas) drag = { x: event.clientX, from: this.from, moved: false };
     });
     addEventListener("pointermove", (event) => {
+      if (!event.buttons) drag = null;
       if (!drag) return;
       const by = event.clientX - drag.x;
       if (Math.abs(by) > 3) drag.moved = true;
@@ -193,6 +196,7 @@ export class Timeline {
       const span = this.to - this.from, from = drag.from - (by * span) / this.width;
       this.show(from, from + span);
     });
+    addEventListener("pointercancel", () => { drag = null; });
     addEventListener("pointerup", (event) => {
       if (drag && !drag.moved) {
         const box = this.canvas.getBoundingClientRect();
@@ -227,6 +231,7 @@ export class Timeline {
 
   paint() {
     const { pen, canvas, view } = this, ratio = devicePixelRatio || 1;
+    if (this.width < 20) return; // there is no room, or it is hidden
     const width = view.clientWidth;
     const height = matchMedia("print").matches ? Math.min(this.height, 4000) : view.clientHeight;
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
