@@ -143,7 +143,7 @@ def collect(
             what = Program("call", tuple(map(str, (pickled, *results))))
             options["keep"] = (pickled, *results, *keep)
         if trace is not None:
-            environ["GPUSHMEM_TRACE"] = _prepared(trace)
+            environ |= {"GPUSHMEM_TRACE": _prepared(trace)}
         outcome = launch(n_pes, what, environ=environ, **options)
         return outcome, [] if outcome.code else [_load(fd) for fd in results]
 
