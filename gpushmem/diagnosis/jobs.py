@@ -54,7 +54,7 @@ def jobs() -> list[Found]:
 
 def inspect(number: int, stacks: bool = False) -> str:
     """Return the report on the job that process `number` belongs to; the job continues."""
-    with _board_of(number) as board:
+    with _board_of(number) as (_, board):
         return report_on(board, ANSWERS, stacks)
 
 
@@ -64,8 +64,8 @@ def follow(number: int, show: Callable[[list[Row]], None]) -> None:
     It is the job that the number belongs to now, also when that process ends before the others.
     """
     live, failed = Live(), 0
-    with _board_of(number) as board:
-        while any(Path(f"/proc/{process}").exists() for process in board.processes):
+    with _board_of(number) as (job, board):
+        while _runs(job):
             try:
                 board.again()
                 accounts = board.accounts(board.ask(), ANSWERS)
@@ -80,7 +80,7 @@ def follow(number: int, show: Callable[[list[Row]], None]) -> None:
 
 
 @contextmanager
-def _board_of(number: int) -> Iterator[Outside]:
+def _board_of(number: int) -> Iterator[tuple[Found, Outside]]:
     running = jobs()
     job = next((job for job in running if number in (job.number, *job.processes)), None)
     if job is None:
@@ -88,14 +88,18 @@ def _board_of(number: int) -> Iterator[Outside]:
         raise ArgumentError(f"you have no job {number} on this machine; running: {known}")
     try:
         with _open(job.descriptor) as board:
-            board.processes = job.processes
-            yield board
+            yield job, board
     except Exception as error:  # root may inspect any user's job: its memory may hold anything
-        if not any(Path(f"/proc/{process}").exists() for process in job.processes):
+        if not _runs(job):
             raise ArgumentError(f"job {number} has just ended") from None
         raise ArgumentError(
             f"job {number} cannot be inspected: {plain(str(error) or type(error).__name__)}"
         ) from error
+
+
+def _runs(job: Found) -> bool:
+    """Whether a process of the job is left."""
+    return any(Path(f"/proc/{process}").exists() for process in job.processes)
 
 
 def _boards_of(process: Path) -> list[tuple[int, Path]]:

@@ -7,6 +7,7 @@ shown.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,8 +37,8 @@ class Live:
     """Counts what PEs did at all looks."""
 
     def __init__(self) -> None:
-        self._looks: dict[int, int] = {}
-        self._waited: dict[int, int] = {}
+        self._looks: Counter[int] = Counter()
+        self._waited: Counter[int] = Counter()
 
     def look(self, accounts: dict[int, dict[str, Any] | None], gone: dict[int, str]) -> list[Row]:
         """A row for each PE, of the accounts of all; see `report` for what is in them."""
@@ -45,9 +46,8 @@ class Live:
         rows = [_row(pe, account, notes, gone) for pe, account in sorted(accounts.items())]
         for row in rows:
             if row.does:
-                self._looks[row.pe] = self._looks.get(row.pe, 0) + 1
-                waits = row.does == WAITING
-                self._waited[row.pe] = self._waited.get(row.pe, 0) + waits
+                self._looks[row.pe] += 1
+                self._waited[row.pe] += row.does == WAITING
             if row.pe in self._looks:
                 row.waited = self._waited[row.pe] / self._looks[row.pe]
         return rows

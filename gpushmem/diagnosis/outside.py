@@ -34,7 +34,6 @@ class Outside(Board):
         known = head["magic"][0] == MAGIC and 1 <= self.n_pes <= settings.MOST
         if not known or os.fstat(fd).st_size != board_bytes(self.n_pes):
             raise ValueError("not the board of a gpushmem job of this version")
-        self.processes: list[int] = []  # of its job, if the reader knows them
         self.again()
 
     def again(self) -> None:

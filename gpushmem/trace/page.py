@@ -120,15 +120,12 @@ def _data(trace: Trace) -> tuple[dict[str, Any], bytes]:
     at[order], at[-1] = np.arange(len(order)), -1
     (label, labels), (site, sites) = trace.labels, trace.lines
     by = analysis.released.copy()
-    for members in analysis.meetings:
-        last = members[np.argmax(events["began"][members])]
-        by[members[members != last]] = last
     n_lanes = sum(track["lanes"] for track in tracks)
     in_kernel = (events["launch"] != 0) & (events["kind"] >= FIRST_OP)
     # Arrows, those of the longest waits first; also to a wait that found what it waits for.
     waited, over = np.zeros(len(events), np.int64), analysis.ended.copy()
     for wait in analysis.waits:
-        waited[wait.event], over[wait.event] = wait.ns, wait.ended
+        waited[wait.event], over[wait.event], by[wait.event] = wait.ns, wait.ended, wait.by
     arrows = np.flatnonzero(by >= 0)
     arrows = arrows[np.argsort(-waited[arrows], kind="stable")]
     columns = {
