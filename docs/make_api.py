@@ -222,6 +222,7 @@ HOST = {
                 "init_module", "qp_create", "tuning", "Tuning"],
     "Streams and waiting": ["stream", "wait_stream", "capture", "synchronize", "set_timeout"],
     "Teams": ["Team"],
+    "What the program does": ["trace_range", "stats", "Stats"],
 }  # fmt: skip
 CONSTANTS = """
 ## Constants

@@ -20,8 +20,9 @@ _HOME = {
     "gpushmem.runtime": (
         "alloc_bytes", "array", "capture", "device_array", "empty", "finalize", "free", "full",
         "heap_stats", "init", "init_module", "is_initialized", "on_device", "ones", "qp_create",
-        "register", "register_symmetric", "session", "set_timeout", "stream", "synchronize",
-        "to_device", "tuning", "unregister", "unregister_symmetric", "wait_stream", "zeros",
+        "register", "register_symmetric", "session", "set_timeout", "stats", "stream",
+        "synchronize", "to_device", "trace_range", "tuning", "unregister", "unregister_symmetric",
+        "wait_stream", "zeros",
     ),
     "gpushmem.backends.about": ("Tuning",),
     "gpushmem.kernel": ("jit", "preload"),
@@ -34,6 +35,7 @@ _HOME = {
         "TEAM_INVALID", "TEAM_NODE", "TEAM_SHARED", "TEAM_WORLD",
     ),
     "gpushmem.ops.team": ("Team",),
+    "gpushmem.trace.counters": ("Stats",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

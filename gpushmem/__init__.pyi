@@ -19,9 +19,9 @@ from gpushmem.runtime import (
     full as full, heap_stats as heap_stats, init as init, init_module as init_module,
     is_initialized as is_initialized, on_device as on_device, ones as ones,
     qp_create as qp_create, register as register, register_symmetric as register_symmetric,
-    session as session, set_timeout as set_timeout, stream as stream,
-    synchronize as synchronize, to_device as to_device, tuning as tuning,
-    unregister as unregister, unregister_symmetric as unregister_symmetric,
+    session as session, set_timeout as set_timeout, stats as stats, stream as stream,
+    synchronize as synchronize, to_device as to_device, trace_range as trace_range,
+    tuning as tuning, unregister as unregister, unregister_symmetric as unregister_symmetric,
     wait_stream as wait_stream, zeros as zeros,
 )
 from gpushmem.backends.about import Tuning as Tuning
@@ -41,6 +41,7 @@ from gpushmem.ops.constants import (
     TEAM_WORLD as TEAM_WORLD,
 )
 from gpushmem.ops.team import Team as Team
+from gpushmem.trace.counters import Stats as Stats
 
 Symmetric: TypeAlias = SymmetricArray
 Array: TypeAlias = DeviceArray | NDArray[Any]
@@ -999,4 +1000,24 @@ def release_smem() -> None:
     nvshmemx_release_smem, which waits for nothing itself.
 
     Every thread of the block calls, with the same arguments; the block acts as one.
+    """
+
+def trace_range_start(name: str) -> int:
+    """Begin a range of the trace, and return its number, for `trace_range_end`.
+
+    `name` is a text written in the call. The range is one of the calling thread, in `_warp` and
+    `_block` forms of the first thread of the warp or block; nobody waits for anybody. Ranges may
+    nest, and overlap. What has no end in the trace lasts to the end of it. Where the job is not
+    traced, 0 is returned and the call costs nothing. On the host use `with trace_range(name):`.
+    NVTX: nvtxRangeStartA.
+    """
+def trace_range_start_warp(name: str) -> int:
+    """As `trace_range_start`, by all threads of a warp with the same arguments."""
+def trace_range_start_block(name: str) -> int:
+    """As `trace_range_start`, by all threads of a block with the same arguments."""
+
+def trace_range_end(number: int) -> None:
+    """End the range that `trace_range_start` has returned the number of; of 0: none.
+
+    Another thread of the block, or a later kernel, may end it. NVTX: nvtxRangeEnd.
     """

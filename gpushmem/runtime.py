@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ContextDecorator, nullcontext, suppress
 from functools import partial
 from inspect import signature
 from numbers import Real
@@ -53,6 +53,7 @@ from gpushmem.ops.roles import MulticastView, View
 from gpushmem.ops.team import Team
 from gpushmem.size import format_size, parse_size
 from gpushmem.start import bootstrap as bootstraps
+from gpushmem.trace.counters import Stats
 
 
 def _has_gaps() -> bool:
@@ -434,6 +435,61 @@ def _heap_bytes(*asked: str | int | None) -> int:
             with taking("init: heap_size"):
                 return parse_size(size)
     return int(settings.get("GPUSHMEM_HEAP_SIZE"))
+
+
+# --- what the PE does
+
+
+@public
+def stats() -> Stats:
+    """Return how often this PE has called each operation, the bytes and the time, and more.
+
+    Only where a job counts that: run it with `gpushmem run --stats`, or set GPUSHMEM_STATS to a
+    folder; else it raises `ShmemError`, as it does on GPUs, whose kernels are not counted. The
+    counters go on: `spent = stats() - before` is what a part of the program did. What kernels did
+    that still run is counted in part. Counting takes some 20 ns a call. Not collective.
+    """
+    found = current("stats").backend.stats()
+    if found is None:
+        raise ShmemError(
+            "stats: nothing is counted in this job: run it with `gpushmem run --stats`, or set "
+            "GPUSHMEM_STATS to a folder, on a backend without a GPU"
+        )
+    return found
+
+
+@public
+def trace_range(name: str) -> AbstractContextManager[None]:
+    """Name what the host does in a `with` block, or in a function that this decorates.
+
+    `gpushmem run --trace` records when the block began and ended; on GPUs it is an NVTX range, for
+    Nsight Systems, if `nvtx` is installed. It says nothing of kernels, which may run later: name
+    ranges of theirs with `trace_range_start`. Ranges may nest. Where neither looks, and outside of
+    `init` and `finalize`, it does nothing. Not collective. PyTorch: `torch.cuda.nvtx.range`; NVTX:
+    nvtxRangePushA.
+    """
+    if not isinstance(name, str):
+        raise ArgumentTypeError(f"trace_range: name must be a text, not {shown(name)}")
+    return _Range(name)
+
+
+class _Range(ContextDecorator):
+    """What `trace_range` returns; of a function that it decorates, each call has its own."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._inside: list[AbstractContextManager[None]] = []
+
+    def _recreate_cm(self) -> _Range:
+        return _Range(self._name)
+
+    def __enter__(self) -> None:
+        inside = nullcontext() if _runtime is None else _runtime.backend.trace_range(self._name)
+        inside.__enter__()
+        self._inside.append(inside)
+
+    def __exit__(self, *error: Any) -> None:
+        self._inside.pop().__exit__(*error)
 
 
 # --- symmetric arrays

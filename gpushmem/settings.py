@@ -168,6 +168,11 @@ SETTINGS = {
             "number of events of 64 bytes, a power of two, that a trace keeps of a PE: the newest",
         ),
         Setting(
+            "GPUSHMEM_STATS", None, str,
+            "folder in which the PEs count what they do, for `gpushmem.stats()` and "
+            "`gpushmem run --stats`",
+        ),
+        Setting(
             "GPUSHMEM_MEMORY", "native", _one_of("native", "weak"),
             "cpu: weak: operations are performed as late, and in any order, as a GPU may; "
             "`gpushmem run --memory`",

@@ -115,7 +115,7 @@ ROOMS = {
     ],
     "memory": ["backends", "size", "arguments", "errors"],
     "runtime.py": [
-        "memory", "backends", "start/bootstrap", "job", "ops", "settings", "size",
+        "memory", "backends", "start/bootstrap", "trace", "job", "ops", "settings", "size",
         "lines", "arguments", "errors",
     ],
     "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
@@ -308,7 +308,7 @@ def test_the_stub_has_all_public_names():
 
 
 def test_every_operation_has_a_conformance_test():
-    folders = [ROOT / "tests/conformance", ROOT / "tests/ops"]
+    folders = [ROOT / "tests/conformance", ROOT / "tests/ops", ROOT / "tests/trace"]
     tests = "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
     families = ("atomic_", "wait_until_", "test_")  # their tests make the names
     bases = {op.base for op in gpushmem.ops.OPS.values() if not op.base.startswith(families)}

@@ -32,6 +32,7 @@ GOOD = {
     "GPUSHMEM_TIMEOUT": ("1e3", 1000.0),
     "GPUSHMEM_CHECK": ("/logs", "/logs"),
     "GPUSHMEM_TRACE": ("/logs", "/logs"),
+    "GPUSHMEM_STATS": ("/counters", "/counters"),
     "GPUSHMEM_TRACE_EVENTS": ("4096", 4096),
     "GPUSHMEM_DEADLOCK": ("no", False),
     "GPUSHMEM_MEMORY": ("Weak", "weak"),

@@ -133,6 +133,7 @@ TAKES: dict[type, Callable[[Any], bool]] = {
     roles.Timeout: _or_none(lambda typ: isinstance(typ, types.Integer)),
     roles.Value: lambda _: True,  # `check_call` asks whether it can be converted
     roles.Reduction: lambda _: True,  # see `literal_reduction`
+    roles.Name: lambda typ: isinstance(typ, types.StringLiteral),
 }
 
 

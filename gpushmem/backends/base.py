@@ -145,6 +145,12 @@ class Backend(Protocol):
     def stop(self, seconds: float) -> bool:
         """Cancel this PE's launches, if possible; returns whether all end within `seconds`."""
 
+    def trace_range(self, name: str) -> AbstractContextManager[Any]:
+        """Name, for a `with` block, what the host does in it: in traces and profiles."""
+
+    def stats(self) -> Any:
+        """The counters of what this PE does (`trace.counters.Stats`); None if there are none."""
+
     def settle(self, what: str) -> None:
         """`synchronize`, and compare the last collective calls of all PEs.
 

@@ -84,6 +84,8 @@ class Operation(KernelName, types.Callable):
 
 register_model(Operation)(OpaqueModel)
 
+HOST_ONLY = {"trace_range": "trace_range_start and trace_range_end"}
+
 
 @register_attr
 class OperationsByName(AttributeTemplate):
@@ -97,3 +99,5 @@ class OperationsByName(AttributeTemplate):
             near = get_close_matches(name, module.pymod.__all__, 3)
             hint = f": did you mean {' or '.join(near)}?" if near else ""
             raise Refused(f"gpushmem has no {name}{hint}")
+        if name in HOST_ONLY:
+            raise Refused(f"{name} is for the host; in kernels use {HOST_ONLY[name]}")

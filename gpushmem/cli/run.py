@@ -6,8 +6,9 @@ import atexit
 import os
 import secrets
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -118,6 +119,11 @@ class _As(click.ParamType):  # type: ignore[type-arg]
     help="Record in this folder what every PE does, for `gpushmem trace`.",
 )
 @click.option(
+    "--stats",
+    is_flag=True,
+    help="Print at the end what every PE did: operations, bytes, time waiting.",
+)
+@click.option(
     "--memory",
     type=click.Choice(["native", "weak"]),
     help="cpu: weak: perform operations as late, and in any order, as a GPU may.",
@@ -147,6 +153,7 @@ def command(
     check_ignore: Path | None,
     check_runs: int,
     trace: Path | None,
+    stats: bool,
     memory: str | None,
     seed: int | None,
     tag_output: bool,
@@ -178,7 +185,9 @@ def command(
     _choose_seed(seed)
     program = Program("module", (module, *args)) if module else Program("script", args)
     target = _usage(program.target)
-    recording = [name for name, on in (("--check", check), ("--trace", trace)) if on]
+    recording = [
+        name for name, on in (("--check", check), ("--trace", trace), ("--stats", stats)) if on
+    ]
     _check_recording(recording, hosts)
     if hosts is not None:
         asked |= {
@@ -225,7 +234,8 @@ def command(
         return outcome.code
 
     if not check:
-        code = run()
+        with _counting(stats):
+            code = run()
     else:
         code = checker.run_often(run, check_runs, seed, found)
         if text := found.text():
@@ -237,9 +247,9 @@ def command(
 
 
 def _check_recording(options: list[str], hosts: str | None) -> None:
-    """Reject --check and --trace where they do nothing."""
+    """Reject --check, --trace and --stats where they do nothing."""
     if len(options) > 1:
-        raise click.UsageError("--check and --trace: choose one of them")
+        raise click.UsageError(f"{' and '.join(options)}: choose one of them")
     if options and hosts is not None:
         raise click.UsageError(f"{options[0]} runs all PEs on this machine: leave --hosts out")
 
@@ -289,6 +299,22 @@ def _say_trace(folder: Path | None) -> None:
     """Say what to do with the trace."""
     if folder is not None:
         click.echo(f"gpushmem: see what the PEs did: gpushmem trace open {folder}", err=True)
+
+
+@contextmanager
+def _counting(on: bool) -> Iterator[None]:
+    """Let PEs count what they do, and print it at the end, that of PEs that were killed, too."""
+    if not on:
+        yield
+        return
+    from gpushmem.cli.stats import report  # noqa: PLC0415  (for those who count)
+    from gpushmem.trace import counters  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory(prefix="gpushmem-stats-") as folder:
+        settings.put("GPUSHMEM_STATS", folder)
+        yield
+        for line in report(counters.read(Path(folder))):
+            click.echo(line, err=True)
 
 
 def _leave(code: int) -> NoReturn:

@@ -34,7 +34,7 @@ def summary(folder: Path, as_json: bool, everything: bool) -> None:
         click.echo(json.dumps(data))
         return
     most = None if everything else MOST
-    for k, part in enumerate((_head, _pes, _waits, _path, _kernels, _lines)):
+    for k, part in enumerate((_head, _pes, _waits, _path, _ranges, _kernels, _lines)):
         lines = part(data, most)
         if lines:
             click.echo("\n".join([""] * (k > 0) + lines))
@@ -161,6 +161,14 @@ def _path(data: dict[str, Any], most: int | None) -> list[str]:
     for (pe, released), spans in sorted(groups.items(), key=lambda item: -sum(item[1]))[:most]:
         rows.append([time(sum(spans)), str(len(spans)), str(pe), released])
     return titled("Critical path", rows, len(groups), most)
+
+
+def _ranges(data: dict[str, Any], most: int | None) -> list[str]:
+    rows = [["time", "times", "computing", "moving", "waiting", "PE", "name"]]
+    for row in data["ranges"][:most]:
+        spent = [f"{row[s] / max(row['ns'], 1):.0%}" for s in ("computing", "moving", "waiting")]
+        rows.append([time(row["ns"]), str(row["times"]), *spent, str(row["pe"]), row["name"]])
+    return titled("Ranges, and what their PE did in them", rows, len(data["ranges"]), most)
 
 
 def _kernels(data: dict[str, Any], most: int | None) -> list[str]:

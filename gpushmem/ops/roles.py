@@ -263,6 +263,12 @@ class SwitchReduction(Reduction):
     names = ("sum", "min", "max", "and", "or", "xor")
 
 
+class Name(Argument):
+    """A name, written in the call."""
+
+    stub, words = "str", "a text written in the call"
+
+
 class Flag(Argument):
     """True or False."""
 

@@ -20,7 +20,7 @@ import numpy as np
 from gpushmem.ops import OPS
 from gpushmem.ops.row import READS
 from gpushmem.trace.reading import OPEN, Trace
-from gpushmem.trace.ring import BLOCK, CALL, COMPILE, FIRST_OP, KERNEL, MEET, NO_PE
+from gpushmem.trace.ring import BLOCK, CALL, COMPILE, FIRST_OP, KERNEL, MEET, NO_PE, RANGE
 
 __all__ = [
     "CATEGORIES",
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 CATEGORIES = (
-    "host", "kernel", "block", "wait", "meet", "move", "order", "compute", "compile",
+    "host", "kernel", "block", "wait", "meet", "move", "order", "compute", "compile", "range",
 )  # fmt: skip
 STATES = COMPUTING, MOVING, WAITING, IDLE = range(4)
 WORD = 8
@@ -97,6 +97,7 @@ class Analysis:
         found = np.zeros(len(self.events), np.uint8)
         which = {
             "kernel": kind == KERNEL, "block": kind == BLOCK, "compile": kind == COMPILE,
+            "range": kind == RANGE,
             "wait": np.isin(kind, WAITS), "meet": np.isin(kind, MEETS),
             "move": np.isin(kind, MOVES) & moved, "order": np.isin(kind, ORDERS),
             "compute": kind >= FIRST_OP,
@@ -218,9 +219,23 @@ class Analysis:
         """Of each PE moments, its state from each to the next, and whether there is overlap."""
         return [self._states_of(pe) for pe in range(self.trace.n_pes)]
 
+    def spent(self, indices: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Nanoseconds that the PEs of some events were in each of STATES while those lasted."""
+        found = np.zeros((len(indices), len(STATES)), np.int64)
+        began, of = self.events["began"][indices], self.events["of"][indices]
+        for pe in np.unique(of).tolist():
+            mine, (edges, state, _) = of == pe, self.states[pe]
+            for which in STATES:
+                until = np.append(0, np.cumsum(np.diff(edges) * (state == which)))
+                first, last = (
+                    np.interp(at[mine], edges, until) for at in (began, self.ended[indices])
+                )
+                found[mine, which] = np.rint(last - first)
+        return found
+
     def _states_of(self, pe: int) -> tuple[Any, Any, Any]:
         events = self.events
-        mine = np.flatnonzero(events["of"] == pe)
+        mine = np.flatnonzero((events["of"] == pe) & (events["kind"] != RANGE))
         if not len(mine):
             return np.array([0, self.trace.end]), np.array([IDLE]), np.array([False])
         kind, launch, began = events["kind"][mine], events["launch"][mine], events["began"][mine]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from functools import cache
 from types import SimpleNamespace
+from typing import Any
 
 from numba import njit, types
 
@@ -14,7 +15,7 @@ from gpushmem.simt.base.native import atomic_add_word, c_function, ticks
 from gpushmem.simt.run.queue import COMMON, LAUNCH_AT, RUN
 from gpushmem.trace.ring import BLOCK, CORES, EVENT, KERNEL, NO_PE, RING, THREADS
 
-__all__ = ["native"]
+__all__ = ["c_functions", "native"]
 
 as_ring, as_event, as_run, as_common = map(view, (RING, EVENT, RUN, COMMON))
 as_launch, as_fiber, as_block = map(view, (LAUNCH, FIBER, BLOCK_RECORD))
@@ -97,22 +98,25 @@ def block_ended(fiber_address: int) -> None:
     )
 
 
-CALLS = {"append": (append, 12), "close": (close, 2), "now": (now, 0)}
-HOOKS = run_began, run_ended, block_ended
-
-
 @cache
 def native() -> SimpleNamespace:
-    """C functions for Python, which keep the GIL, and the addresses of the engine's `hooks`."""
+    """C functions for Python, and the addresses of the engine's `hooks`."""
+    calls = {"append": (append, 12), "close": (close, 2), "now": (now, 0)}
+    hooks = {"run_began": run_began, "run_ended": run_ended, "block_ended": block_ended}
+    return c_functions(calls, hooks)
+
+
+def c_functions(calls: dict[str, tuple[Any, int]], hooks: dict[str, Any]) -> SimpleNamespace:
+    """Functions of so many words, which keep the GIL; `hooks`, which the engine calls."""
     made = SimpleNamespace(hooks={}, keep=[])
     word = types.intp
-    for name, (function, n) in CALLS.items():
+    for name, (function, n) in calls.items():
         code = c_function(word(*[word] * n), function.py_func)
         kind = ctypes.PYFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * n)
         setattr(made, name, kind(code.address))
         made.keep.append(code)
-    for function in HOOKS:
+    for name, function in hooks.items():
         code = c_function(types.void(word), function.py_func)
-        made.hooks[function.__name__] = code.address
+        made.hooks[name] = code.address
         made.keep.append(code)
     return made

@@ -70,7 +70,7 @@ class Trace:
     @cached_property
     def _texts(self) -> dict[tuple[int, str, int], str]:
         return {
-            (pe, what, fact[what]): fact["text"].partition("|")[0]
+            (pe, what, fact[what]): fact["text"]
             for pe, facts in self.facts.items()
             for fact in facts
             for what in ("site", "name")

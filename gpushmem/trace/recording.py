@@ -22,7 +22,7 @@ from gpushmem.trace import kernels
 from gpushmem.trace.kernels import close
 from gpushmem.trace.ring import CORES, EVENT, KIND_OF, NO_PE, RING, THREADS
 
-__all__ = ["generate", "generate_after", "wants"]
+__all__ = ["append", "closed", "events_of", "generate", "generate_after", "now", "wants"]
 
 as_ring, as_event, as_launch, as_thread = map(view, (RING, EVENT, LAUNCH, THREAD))
 N, EVENT_BYTES = offset(RING, "n"), EVENT.itemsize
@@ -82,7 +82,7 @@ def generate_after(call: Any, result: Any, kind: int, token: Any) -> None:
     if call.op.waits:
         call.run(closed, ring, token, returns=types.intp)
         return
-    for words in _events(call):
+    for words in events_of(call):
         call.run(note, ring, i64(KIND_OF[call.op.name]), *words, token)
 
 
@@ -100,7 +100,7 @@ def _of_wait(call: Any) -> list[Any]:
     return [call.offset(name), _integer(call, "value"), call.nbytes(effect)]
 
 
-def _events(call: Any) -> list[list[Any]]:
+def events_of(call: Any) -> list[list[Any]]:
     """PE, offset, value and bytes of each event: one for each effect on memory that PEs share."""
     op = call.op
     pe = call.integer("pe") if "pe" in call.values else i64(NO_PE)

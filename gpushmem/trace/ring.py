@@ -28,8 +28,8 @@ from gpushmem.size import format_size
 
 __all__ = [
     "BLOCK", "CALL", "COMPILE", "CORES", "EVENT", "FIRST_OP", "HEADER", "KERNEL", "KINDS",
-    "KIND_OF", "LAUNCH", "MAGIC", "MEET", "NO_PE", "RING", "THREADS", "VERSION", "Ring", "facts_of",
-    "paths", "prepare",
+    "KIND_OF", "LAUNCH", "MAGIC", "MEET", "NO_PE", "RANGE", "RING", "THREADS",
+    "VERSION", "Ring", "facts_of", "paths", "prepare",
 ]  # fmt: skip
 
 VERSION = 1
@@ -72,11 +72,12 @@ CALL = 3  # of the host, which no row of the table stands for: `value` is its na
 LAUNCH = 4  # the host queues a kernel: `value` is its name's
 MEET = 5  # a call that all PEs make, and in which they meet: `value` is its name's
 COMPILE = 6  # the host prepares a launch, and that takes a while: `value` is the kernel's name's
+RANGE = 7  # that the program names: `value` is its name's
 FIRST_OP = 16
 KIND_OF = {name: FIRST_OP + k for k, name in enumerate(OPS)}
 KINDS = {
     KERNEL: "kernel", BLOCK: "block", CALL: "call", LAUNCH: "launch", MEET: "meet",
-    COMPILE: "compile",
+    COMPILE: "compile", RANGE: "range",
 }  # fmt: skip
 
 
@@ -138,11 +139,16 @@ class Ring:
         self._facts.write(self._pack.pack(facts))
         self._facts.flush()
 
-    def sites_since(self, seen: int) -> tuple[np.ndarray[Any, Any], int]:
-        """Those of the events from number `seen` on that are left, and how many there have been."""
+    def texts_since(self, seen: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], int]:
+        """The addresses of texts in the events from number `seen` on that are left.
+
+        Of lines, and of names of kernels' ranges; and how many events there have been.
+        """
         n, most = int(self.header["n"][0]), int(self.header["most"][0])
-        numbers = np.arange(max(seen, n - most), n)
-        return self.events["site"].take(numbers, mode="wrap"), n
+        places = np.arange(max(seen, n - most), n) & (most - 1)
+        sites, kinds = self.events["site"][places], self.events["kind"][places]
+        ranges = self.events[places[kinds == RANGE]]
+        return sites[sites > 0], ranges["value"][ranges["launch"] != 0], n
 
 
 def facts_of(path: Path) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpushmem.trace.analysis import COMPUTING, IDLE, MOVING, WAITING, Analysis, Wait
 from gpushmem.trace.reading import Trace
-from gpushmem.trace.ring import CALL, COMPILE, FIRST_OP, KERNEL, MEET
+from gpushmem.trace.ring import CALL, COMPILE, FIRST_OP, KERNEL, MEET, RANGE
 
 __all__ = ["changes", "summary"]
 
@@ -21,7 +21,8 @@ def summary(trace: Trace, analysis: Analysis | None = None) -> dict[str, Any]:
     `pes`: of each PE the time computing, moving, waiting and idle (`analysis` says what these are),
     the part of moving in which it computed, too, and bytes. `sent`: bytes from each PE (row) to
     each (column). `waits`: who waited for whom, by lines, longest total first. `lines`: time of
-    operations, by line. `kernels`: time by name. `critical_path`: its steps.
+    operations, by line. `kernels`: time by name. `ranges`: time of those that the program names,
+    and what their PE did in it. `critical_path`: its steps.
     """
     analysis = analysis or Analysis(trace)
     return {
@@ -34,6 +35,7 @@ def summary(trace: Trace, analysis: Analysis | None = None) -> dict[str, Any]:
         "waits": _waits(analysis),
         "lines": _lines(analysis),
         "kernels": _kernels(analysis),
+        "ranges": _ranges(analysis),
         "critical_path": _path(analysis),
     }
 
@@ -115,6 +117,26 @@ def _kernels(analysis: Analysis) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: (-row["ns"], row["pe"]))
 
 
+def _ranges(analysis: Analysis) -> list[dict[str, Any]]:
+    (label, labels), of = analysis.trace.labels, analysis.events["of"]
+    indices = np.flatnonzero(analysis.events["kind"] == RANGE)
+    keys, which = np.unique(np.stack([label[indices], of[indices]], 1), axis=0, return_inverse=True)
+    took = (analysis.ended - analysis.events["began"])[indices]
+    columns = {"times": np.ones(len(indices), np.int64), "ns": took}
+    columns |= {
+        name: analysis.spent(indices)[:, state]
+        for state, name in STATE_NAMES.items()
+        if state != IDLE
+    }
+    found = [{"name": labels[name], "pe": pe} for name, pe in keys.tolist()]
+    for column, values in columns.items():
+        total = np.zeros(len(keys), np.int64)
+        np.add.at(total, which.ravel(), values)
+        for row, value in zip(found, total.tolist(), strict=True):
+            row[column] = value
+    return sorted(found, key=lambda row: (-row["ns"], row["pe"]))
+
+
 def _path(analysis: Analysis) -> list[dict[str, Any]]:
     found = []
     for step in analysis.critical_path:
@@ -135,7 +157,11 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, list[dic
     for name in (*STATE_NAMES.values(), "overlap"):
         a, b = (sum(pe[name] for pe in each["pes"]) for each in (before, after))
         whole.append({"of": f"{name}, all PEs", "a_ns": a, "b_ns": b})
-    keys = {"Kernels": ("kernels", ("name",)), "Operations, by line": ("lines", ("what", "line"))}
+    keys = {
+        "Kernels": ("kernels", ("name",)),
+        "Ranges": ("ranges", ("name",)),
+        "Operations, by line": ("lines", ("what", "line")),
+    }
     found = {"Time": whole}
     for title, (part, names) in keys.items():
         sums: dict[str, list[list[int]]] = {}

@@ -23,8 +23,9 @@ INTS = [
     "src_stride",
     "nelems",
     "timeout_ns",
+    "number",
 ]
-OWN = ("gemm", "ask_smem")  # rows that call nothing of NVSHMEM's
+OWN = ("gemm", "ask_smem", "trace_range_start", "trace_range_end")  # call none of NVSHMEM's
 COPIED = ("int8", "uint16", "int32", "int64", "float16", "float32", "float64", "complex64",
           "complex128", "boolean", "bfloat16", "fp8_e4m3", "fp8_e5m2")  # fmt: skip
 
@@ -60,14 +61,16 @@ def kernel_of(op, dtype="", which=None, timeout=False):
     element = dtype_of(dtype) if dtype else None
     taken = {}
     for name in op.params:
-        if name == "op" and which is not None:
+        if name == "name" or (name == "op" and which is not None):
             continue
         if name == "timeout_ns" and not timeout:
             continue
         taken[name] = _type(op, name, element)
     returns = op.result() is not None
     given = [
-        repr(which) if n == "op" and which else n for n in op.params if n in taken or n == "op"
+        repr(which) if n == "op" and which else '"a"' if n == "name" else n
+        for n in op.params
+        if n in taken or n in ("op", "name")
     ]
     if returns:
         taken["out"] = array_of(element if op.result() == "element" else types.int64)

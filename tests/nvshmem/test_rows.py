@@ -20,6 +20,7 @@ from gpushmem.backends.nvshmem import (
     lowering,
     multimem,
     shims,
+    trace_ranges,
 )  # fmt: skip
 from gpushmem.ops import OPS
 from tests.nvshmem import kernels
@@ -82,7 +83,10 @@ BOTH = ("broadcast", "iput", "iget", "put_signal", "qp_put_signal", "signal_fetc
 
 def test_every_row_is_lowered_in_one_way():
     lowering.install()
-    ways = (lowering.CALLS, elements.DEFINITIONS, composed.CHOICES, multimem.NAMES)
+    ways = (
+        lowering.CALLS, elements.DEFINITIONS, composed.CHOICES, multimem.NAMES,
+        trace_ranges.DEFINITIONS,
+    )  # fmt: skip
     for op in kernels.rows():
         found = [way for way in ways if op.base in way]
         assert len(found) == (2 if op.base in BOTH else 1), op.name

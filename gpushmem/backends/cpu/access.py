@@ -27,16 +27,19 @@ from gpushmem.errors import (
     TeamError,
 )
 from gpushmem.ops import QP_ANY, QP_DEFAULT
+from gpushmem.ops.row import BLOCK, THREAD, WARP
+from gpushmem.simt.base.layout import THREAD as THREAD_RECORD
 from gpushmem.simt.base.layout import view
 from gpushmem.simt.base.native import copy_bytes, full_fence, intrinsic, load_acquire, stream_line
 from gpushmem.simt.compiler.groups import APART, LEFT, UNLIKE
 from gpushmem.simt.compiler.kept import outlined
-from gpushmem.simt.compiler.primitives import fail_if, user_word
+from gpushmem.simt.compiler.primitives import fail_if, thread_word, user_word
 from gpushmem.simt.compiler.target import device, inlined
 from gpushmem.simt.run.kernel import KernelFailure
 from gpushmem.simt.run.scheduler import OWED
 
-as_world = view(WORLD)
+as_world, as_thread = view(WORLD), view(THREAD_RECORD)
+LANES_OF = {THREAD: 1, WARP: 32, BLOCK: 1024}  # threads of a scope, at most
 as_number = view(np.dtype([("v", "i4")]))  # of a queue pair
 SMALL = 1 << 20  # bytes that always stay in the caches
 
@@ -234,6 +237,14 @@ def allocated(address, start, end):
         else:
             high = middle
     return low < world.n_blocks and load_acquire(world.blocks + 16 * low) <= start
+
+
+@inlined
+def leads(lanes):
+    """Whether the thread is the first of its warp, or of its block: see LANES_OF."""
+    thread = as_thread(thread_word())
+    x, y, z = thread.tid[0], thread.tid[1], thread.tid[2]
+    return (x + thread.bdim[0] * (y + thread.bdim[1] * z)) % lanes == 0
 
 
 @inlined

@@ -49,6 +49,7 @@ from gpushmem.simt.run.graph import Graph, captured
 from gpushmem.simt.run.kernel import Kernel, KernelFailure, Running
 from gpushmem.simt.run.scheduler import CANCELLED
 from gpushmem.simt.run.stream import Device, Stream
+from gpushmem.trace.counters import Stats
 
 __all__ = ["CpuBackend", "warm_up"]
 
@@ -292,6 +293,12 @@ class CpuBackend:
 
     def stop(self, seconds: float) -> bool:
         return self._device.stop(seconds)
+
+    def trace_range(self, name: str) -> AbstractContextManager[Any]:
+        return nullcontext() if self._tracer is None else self._tracer.ranging(name)
+
+    def stats(self) -> Stats | None:
+        return None if self._tracer is None else self._tracer.stats()
 
     def settle(self, what: str) -> None:
         self.synchronize()

@@ -25,12 +25,13 @@ from gpushmem.simt.base.native import i64, intrinsic
 from gpushmem.simt.compiler.observer import compiled_with, current, observe
 from gpushmem.simt.compiler.primitives import user_word
 from gpushmem.simt.compiler.target import call_device, device, made_of
+from gpushmem.trace import counting
 from gpushmem.trace import recording as tracing
 
 __all__ = [
     "OBSERVERS", "Call", "Observer", "check", "generate", "generate_after", "group_called",
-    "group_calls", "is_followed", "is_observed", "is_separated", "observe_too", "observed",
-    "observers_of", "refuse_change", "separate", "take_over",
+    "group_calls", "is_followed", "is_observed", "is_separated", "is_traced", "observe_too",
+    "observed", "observers_of", "refuse_change", "separate", "take_over", "trace",
 ]  # fmt: skip
 
 
@@ -228,9 +229,15 @@ def group_called(op: Op) -> Any:
 
 SEPARATOR = Observer(nodes.wants, nodes.generate)
 TRACER = Observer(tracing.wants, tracing.generate, tracing.generate_after)
+COUNTER = Observer(tracing.wants, counting.generate, counting.generate_after)
 CHECKER = Observer(
     checking.wants, checking.generate, checking.generate_after, group_called=checking.group_called
 )
+
+
+def is_traced() -> bool:
+    """Whether kernels are compiled for a trace."""
+    return TRACER in OBSERVERS
 
 
 def observers_of(op: Op) -> list[Observer]:

@@ -22,7 +22,7 @@ from numba.extending import _Intrinsic as Intrinsic
 from gpushmem.backends import argument_types
 from gpushmem.backends.calls import Operation
 from gpushmem.backends.code import array_moved, with_signature
-from gpushmem.backends.cpu import atomics, collectives, multimem, smem, waits
+from gpushmem.backends.cpu import atomics, collectives, multimem, smem, trace_ranges, waits
 from gpushmem.backends.cpu.access import (
     BAD_SIGNAL_OP,
     TOO_SMALL,
@@ -337,6 +337,8 @@ def _chosen(row: Op, bodies: dict[str, Any]) -> Any:
 
 def lowering_of(op: Op) -> Any:
     """The meaning of a row of the table in kernels."""
+    if op.base in trace_ranges.MEANINGS:
+        return trace_ranges.MEANINGS[op.base](op)
     late = weak_body(op)
     if op.base in REDUCING:
         return _chosen(op, late or REDUCING[op.base])
@@ -374,6 +376,6 @@ def _operations() -> dict[Any, Operation]:
         if op.kernel:
             polls = op.hears and op.name not in waits.BODIES  # those let others run themselves
             made[op.function] = operation = Operation(op, partial(lowering_of, op), polls=polls)
-            if op.base in REDUCING:
+            if op.base in REDUCING or op.base in trace_ranges.MEANINGS:
                 _ = operation.meaning  # Numba must know intrinsics before it compiles
     return made

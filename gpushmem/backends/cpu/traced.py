@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 from threading import get_ident
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,62 +19,82 @@ from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import hook
 from gpushmem.backends.cpu.inline import nbytes_of
 from gpushmem.backends.cpu.world import World
+from gpushmem.errors import ArgumentError
 from gpushmem.job.job import current
 from gpushmem.lines import Place, assigned_name, line_at, user_place
 from gpushmem.ops import TEAM_WORLD, Op
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.run.kernel import Form, Running, form_hooks
 from gpushmem.simt.run.queue import of_process
+from gpushmem.trace import counting
+from gpushmem.trace.counters import Counters, Stats
 from gpushmem.trace.kernels import native
-from gpushmem.trace.ring import CALL, COMPILE, KIND_OF, LAUNCH, MEET, NO_PE, Ring
+from gpushmem.trace.ring import CALL, COMPILE, KIND_OF, LAUNCH, MEET, NO_PE, RANGE, Ring
 
 __all__ = ["Tracer", "trace_kernels", "tracer"]
 
 LONG = 2_000_000  # ticks, about a millisecond
-TRACED = "trace"  # a name of kernels' observers
+# Setting -> a name of kernels' observers, the observer, and what errors call it.
+WAYS = {
+    "GPUSHMEM_TRACE": ("trace", hook.TRACER, "the trace"),
+    "GPUSHMEM_STATS": ("stats", hook.COUNTER, "counters"),
+}
 
 
 def trace_kernels() -> None:
-    """Let kernels be traced, if the job is; raises `ShmemError` if it is too late for that."""
-    on = settings.is_set("GPUSHMEM_TRACE")
-    hook.refuse_change(TRACED, "the trace", on)
-    if on and hook.TRACER not in hook.OBSERVERS:
-        hook.OBSERVERS.append(hook.TRACER)
-        observer.observe_also(TRACED)
-    elif not on and hook.TRACER in hook.OBSERVERS:
-        hook.OBSERVERS.remove(hook.TRACER)
-        observer.observe_also(TRACED, False)
+    """Let kernels be traced, or calls in them counted, if the job is.
+
+    Raises `ArgumentError` if it is to be both, `ShmemError` if it is too late for a change.
+    """
+    wanted = [name for name in WAYS if settings.is_set(name)]
+    if len(wanted) > 1:
+        raise ArgumentError(f"{' and '.join(wanted)}: set one of them; a trace has the counters")
+    for name, (mark, watcher, what) in WAYS.items():
+        on = name in wanted
+        hook.refuse_change(mark, what, on)
+        if on and watcher not in hook.OBSERVERS:
+            hook.OBSERVERS.append(watcher)
+            observer.observe_also(mark)
+        elif not on and watcher in hook.OBSERVERS:
+            hook.OBSERVERS.remove(watcher)
+            observer.observe_also(mark, False)
 
 
 def tracer(world: World) -> Tracer | None:
-    """The tracer of this PE, if the job is traced."""
-    folder = settings.get("GPUSHMEM_TRACE")
-    if not folder:
+    """What traces this PE, or counts what it does, if the job is to be."""
+    name = next((name for name in WAYS if settings.is_set(name)), None)
+    if name is None:
         return None
-    made = _of_process(Path(folder))
+    made = _of_process(name, Path(settings.get(name)))
     made.begin(world)
     return made
 
 
 @cache
-def _of_process(folder: Path) -> Tracer:
+def _of_process(setting: str, folder: Path) -> Tracer:
     """The process's tracer: one, however often it calls `init`."""
     job = current()
     pe, n_pes = (0, 1) if job is None else (job.my_pe, job.n_pes)
-    return Tracer(Ring(folder, pe, n_pes, settings.get("GPUSHMEM_TRACE_EVENTS")))
+    if setting == "GPUSHMEM_STATS":
+        return Tracer(Counters(folder, pe, n_pes), counting.native())
+    return Tracer(Ring(folder, pe, n_pes, settings.get("GPUSHMEM_TRACE_EVENTS")), native())
 
 
 class Tracer:
-    """Records the host's part of a PE's events, and what numbers in all of them mean."""
+    """Records the host's part of a PE's events, and what numbers in all of them mean.
+
+    In the place of the ring there may be counters, to which events are added: then `calls` are
+    those of `counting`.
+    """
 
     pending = False  # for `diagnosis.termination.Late`: nothing is
 
-    def __init__(self, ring: Ring) -> None:
-        self._ring, self._calls, self.address = ring, native(), ring.address
+    def __init__(self, ring: Ring | Counters, calls: SimpleNamespace) -> None:
+        self._ring, self._calls, self.address = ring, calls, ring.address
         self._sites: dict[Place, int] = {}
         self._names: dict[str, int] = {}
-        self._known: set[int] = set()  # sites of kernels
-        self._seen = 0  # events whose sites are known
+        self._known: set[tuple[str, int]] = set()  # texts of kernels, by what they are
+        self._seen = 0, 0  # events there had been at the last looks for texts
         self._threads: dict[int, int] = {}
         self._arrays: dict[int, Any] = {}
         self._look_at_clocks(0)
@@ -85,7 +106,8 @@ class Tracer:
         self.allocated: Callable[[], Sequence[Any]] = list
         world.native["trace"] = self.address
         hooks = self._calls.hooks
-        of_process["own"], of_process["block_ended"] = self.address, hooks["block_ended"]
+        of_process["own"] = self.address
+        of_process["block_ended"] = hooks.get("block_ended", 0)
         of_process["ended"], of_process["began"] = hooks["run_ended"], hooks["run_began"]
 
     def _form_made(self, form: Form) -> None:
@@ -104,6 +126,10 @@ class Tracer:
     def calling(self, what: str) -> AbstractContextManager[None]:
         """The host makes a call that waits, or takes a while."""
         return self._during(CALL, self._name(what))
+
+    def ranging(self, name: str) -> AbstractContextManager[None]:
+        """The program names what it does."""
+        return self._during(RANGE, self._name(name))
 
     @contextmanager
     def _during(self, kind: int, value: int) -> Iterator[None]:
@@ -208,12 +234,18 @@ class Tracer:
         return number
 
     def late(self) -> None:
-        """Write down what new events' sites mean, and what the clocks show: ten times a second."""
-        sites, self._seen = self._ring.sites_since(self._seen)
-        for site in np.unique(sites).tolist():
-            if site > 0 and site not in self._known:
-                self._known.add(site)
-                self._ring.describe(site=site, text=ctypes.string_at(site).decode(), path="")
+        """Write down what numbers in new events mean, and what clocks show: ten times a second.
+
+        An event that had a number at the last look, but was not yet written, is looked at again.
+        """
+        sites, names, n = self._ring.texts_since(self._seen[0])
+        self._seen = self._seen[1], n
+        for what, addresses in (("site", sites), ("name", names)):
+            for address in np.unique(addresses).tolist():
+                if (what, address) not in self._known:
+                    self._known.add((what, address))
+                    text = ctypes.string_at(address).decode()
+                    self._ring.describe(**{what: address, "text": text})
         self._look_at_clocks(1)
 
     def _look_at_clocks(self, which: int) -> None:
@@ -242,6 +274,13 @@ class Tracer:
         """An array has been freed."""
         self._arrays.pop(offset, None)
         self._ring.describe(freed=int(offset), ticks=self._calls.now())
+
+    def stats(self) -> Stats | None:
+        """The counters, if there are some."""
+        if not isinstance(self._ring, Counters):
+            return None
+        self._look_at_clocks(1)
+        return self._ring.stats()
 
     def close(self) -> None:
         """The PE's part of the job is over; it may begin another."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,12 @@ class NullBackend:
     def stop(self, seconds: float) -> bool:
         """There are no launches."""
         return True
+
+    def trace_range(self, name: str) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def stats(self) -> None:
+        """It counts nothing."""
 
     def settle(self, what: str) -> None:
         """The only PE has called the same as all others."""

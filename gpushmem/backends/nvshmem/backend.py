@@ -36,6 +36,7 @@ from gpushmem.backends.nvshmem.device import Device, Stream
 from gpushmem.backends.nvshmem.external import check_external
 from gpushmem.backends.nvshmem.hostcalls import COPIED, SCRATCH, HostCalls, as_gpu
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
+from gpushmem.backends.nvshmem.profile import named
 from gpushmem.backends.nvshmem.status import check
 from gpushmem.backends.nvshmem.teams import Teams
 from gpushmem.errors import (
@@ -202,7 +203,8 @@ class NvshmemBackend:
     # --- meeting
 
     def meet(self, what: str, nbytes: int = -1) -> None:
-        said = self._exchange(what, (nbytes, what.encode()[:120]))
+        with named(what):
+            said = self._exchange(what, (nbytes, what.encode()[:120]))
         if (said != said[self.my_pe]).any():
             calls = {pe: (what.decode(), n) for pe, (n, what) in enumerate(said.tolist())}
             raise CollectiveMismatch(_disagreement(calls))
@@ -349,6 +351,12 @@ class NvshmemBackend:
 
     def stop(self, seconds: float) -> bool:
         return self._device.stop(seconds)
+
+    def trace_range(self, name: str) -> AbstractContextManager[Any]:
+        return named(name)
+
+    def stats(self) -> None:
+        """It counts nothing."""
 
     def settle(self, what: str) -> None:
         self.synchronize()  # NVSHMEM compares nothing

@@ -26,7 +26,7 @@ from numba.cuda.extending import overload
 from gpushmem.backends import argument_types
 from gpushmem.backends.calls import Operation
 from gpushmem.backends.code import with_signature
-from gpushmem.backends.nvshmem import composed, elements, multimem, ordering
+from gpushmem.backends.nvshmem import composed, elements, multimem, ordering, trace_ranges
 from gpushmem.backends.nvshmem.device_calls import (
     Value,
     call,
@@ -290,6 +290,10 @@ def meanings() -> dict[str, Any]:
             CORE[op.name] = _intrinsic(op, elements.DEFINITIONS[op.base])
         elif op.base in multimem.NAMES:
             CORE[op.name] = _intrinsic(op, multimem.definition(op), prefer_literal=True)
+        elif op.base in trace_ranges.DEFINITIONS:
+            CORE[op.name] = _intrinsic(
+                op, trace_ranges.DEFINITIONS[op.base](op), prefer_literal=True
+            )
     return {op.name: _overloaded(op) if _is_composed(op) else CORE[op.name] for op in rows}
 
 

@@ -17,8 +17,8 @@ from numba.cuda.extending import _Intrinsic as Intrinsic
 
 from gpushmem.backends.calls import Operation
 from gpushmem.backends.code import with_signature
-from gpushmem.backends.cpu import hook
-from gpushmem.backends.cpu.access import as_world
+from gpushmem.backends.cpu import hook, trace_ranges
+from gpushmem.backends.cpu.access import LANES_OF, as_world, leads
 from gpushmem.backends.cpu.collectives import team_at
 from gpushmem.backends.cpu.rounds import as_team
 from gpushmem.backends.nvshmem import lowering, mathdx
@@ -29,21 +29,16 @@ from gpushmem.diagnosis.account import CALL
 from gpushmem.ops import OPS, TEAM_WORLD
 from gpushmem.ops.roles import Timeout
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
-from gpushmem.simt.base.layout import THREAD as THREAD_RECORD
-from gpushmem.simt.base.layout import view
 from gpushmem.simt.base.native import i64, intrinsic
 from gpushmem.simt.compiler.groups import arrive_in_call, block_group, release, warp_group
 from gpushmem.simt.compiler.primitives import (
     begin_wait,
     end_wait,
-    thread_word,
     user_word,
 )
-from gpushmem.simt.compiler.target import bind, device, inlined
+from gpushmem.simt.compiler.target import bind, device
 
 __all__ = ["install"]
-
-as_thread = view(THREAD_RECORD)
 
 
 def install() -> None:
@@ -61,7 +56,10 @@ def _operations() -> dict[Any, Operation]:
     made = {}
     for name, meaning in lowering.meanings().items():
         op = OPS[name]
-        operation = Operation(op, partial(_around, op, meaning), lowering.check, polls=op.hears)
+        lower = partial(_around, op, meaning)
+        if op.base in trace_ranges.MEANINGS:
+            lower = partial(trace_ranges.MEANINGS[op.base], op)
+        operation = Operation(op, lower, lowering.check, polls=op.hears)
         made[op.function] = operation
         _ = operation.meaning  # Numba must know intrinsics before it compiles
     return made
@@ -70,15 +68,6 @@ def _operations() -> dict[Any, Operation]:
 # --- around a call
 
 
-@inlined
-def leads(width):
-    """Whether the thread is the first of its block, or of its warp."""
-    thread = as_thread(thread_word())
-    x, y, z = thread.tid[0], thread.tid[1], thread.tid[2]
-    return (x + thread.bdim[0] * (y + thread.bdim[1] * z)) % width == 0
-
-
-WIDTHS = {THREAD: 1, WARP: 32, BLOCK: 1024}
 GROUPS = {WARP: warp_group, BLOCK: block_group}
 
 
@@ -157,7 +146,7 @@ def _begin(call: hook.Call) -> Any:
         _by_first(call, lambda: call.builder.store(hook.generate(call), token))
     if op.facts.meets:
         team = call.integer("team") if "team" in call.values else i64(int(TEAM_WORLD))
-        _says(call, meets, team, i64(WIDTHS[op.scope]))
+        _says(call, meets, team, i64(LANES_OF[op.scope]))
     elif _waits(call):
         array = op.facts.waits_for
         words = call.address(array), call.integer("cmp"), call.integer("value")
@@ -183,7 +172,7 @@ def _by_first(call: hook.Call, generate: Callable[[], None]) -> None:
     if call.op.scope == THREAD:
         generate()
     else:
-        first = call.run(leads, i64(WIDTHS[call.op.scope]), returns=types.boolean)
+        first = call.run(leads, i64(LANES_OF[call.op.scope]), returns=types.boolean)
         with call.builder.if_then(first):
             generate()
 

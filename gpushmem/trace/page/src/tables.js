@@ -138,6 +138,18 @@ function path(into, { summary }, follow) {
   ], summary.critical_path, follow);
 }
 
+function ranges(into, { summary }, follow) {
+  into.append("p").text("What the program names by trace_range and trace_range_start, and what the PE did in that time.");
+  const share = (name) => ({ name, of: (row) => row[name] / Math.max(row.ns, 1), as: percent });
+  table(into, [
+    { name: "time", of: (row) => row.ns, as: time },
+    { name: "times", of: (row) => row.times, as: count },
+    ...STATES.slice(0, 3).map(share),
+    { name: "PE", of: (row) => row.pe },
+    { name: "range", of: (row) => row.name, go: (row) => ({ find: row.name }) },
+  ], summary.ranges, follow);
+}
+
 function kernels(into, { summary }, follow) {
   table(into, [
     { name: "time", of: (row) => row.ns, as: time },
@@ -159,12 +171,12 @@ function lines(into, { summary }, follow) {
 }
 
 const PANELS = {
-  PEs: pes, "Who waited for whom": waits, Traffic: traffic, "Critical path": path, Kernels: kernels, Lines: lines,
+  PEs: pes, "Who waited for whom": waits, Traffic: traffic, "Critical path": path, Ranges: ranges, Kernels: kernels, Lines: lines,
 };
 
 /** Fill the tabs and panels; `follow` is told where the reader wants to go. */
 export function tables(data, follow) {
-  const tabs = select("#tabs"), panels = select("#panels"), names = Object.keys(PANELS);
+  const tabs = select("#tabs"), panels = select("#panels"), names = Object.keys(PANELS).filter((name) => name !== "Ranges" || data.summary.ranges.length);
   const show = (chosen) => {
     tabs.selectAll("button").attr("aria-selected", (_, k) => String(names[k] === chosen)).attr("tabindex", (_, k) => (names[k] === chosen ? 0 : -1));
     panels.selectAll("section").attr("hidden", (_, k) => (names[k] === chosen ? null : ""));

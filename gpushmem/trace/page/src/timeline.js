@@ -12,6 +12,7 @@ const COLOURS = ["computing", "moving", "waiting", "idle"];
 const BY_CATEGORY = {
   kernel: "kernel", block: "computing", host: "host", move: "moving", wait: "waiting", meet: "meet",
   order: "host", compute: "computing", compile: "compile",
+  range: "range",
 };
 
 export class Timeline {
