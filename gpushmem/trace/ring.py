@@ -16,10 +16,10 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import numpy as np
 
 from gpushmem.errors import ArgumentError, ShmemError
@@ -132,7 +132,7 @@ class Ring:
         self.header["most"], self.header["events"] = most, self.events.ctypes.data
         self.header["pid"], self.header["magic"] = os.getpid(), MAGIC
         self._facts = open(facts, "wb")  # noqa: SIM115  (as long as the PE lives)
-        self._pack = msgpack.Packer()
+        self._pack = _msgpack().Packer()
 
     def describe(self, **facts: Any) -> None:
         """Keep what a number, or this PE, means."""
@@ -151,8 +151,13 @@ class Ring:
         return sites[sites > 0], ranges["value"][ranges["launch"] != 0], n
 
 
+def _msgpack() -> Any:
+    """For those who trace: it takes longer to import than what `init` needs of this module."""
+    return import_module("msgpack")
+
+
 def facts_of(path: Path) -> list[dict[str, Any]]:
     """The facts in a file, but for one that was being written when its PE was killed."""
-    unpacker = msgpack.Unpacker(strict_map_key=False)
+    unpacker = _msgpack().Unpacker(strict_map_key=False)
     unpacker.feed(path.read_bytes())
     return list(unpacker)

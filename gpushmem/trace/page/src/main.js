@@ -12,7 +12,7 @@ const KEYS = {
 };
 const LEGEND = [
   ["computing", "computing"], ["moving", "moving data"], ["waiting", "waiting"], ["meet", "barrier or collective"],
-  ["kernel", "kernel"], ["compile", "compiling"], ["host", "host"], ["idle", "idle"],
+  ["kernel", "kernel"], ["compile", "compiling"], ["range", "range"], ["host", "host"], ["idle", "idle"],
 ];
 const id = (name) => document.getElementById(name);
 
