@@ -447,7 +447,7 @@ def stats() -> Stats:
     Only where a job counts that: run it with `gpushmem run --stats`, or set GPUSHMEM_STATS to a
     folder; else it raises `ShmemError`, as it does on GPUs, whose kernels are not counted. The
     counters go on: `spent = stats() - before` is what a part of the program did. What kernels did
-    that still run is counted in part. Counting takes some 20 ns a call. Not collective.
+    that still run is counted in part. Counting takes some 30 ns a call. Not collective.
     """
     found = current("stats").backend.stats()
     if found is None:
