@@ -13,9 +13,10 @@ from typing import Any, NoReturn
 
 import click
 
-from gpushmem import settings
+from gpushmem import settings, store
 from gpushmem.backends import choice, registry
 from gpushmem.errors import ArgumentError, ShmemError
+from gpushmem.progress import progress
 from gpushmem.start.launch import handover
 from gpushmem.start.launch.program import Program
 
@@ -209,7 +210,7 @@ def command(
         try:
             local.check_room(n_pes, pipes=tag_output)
             what: Any = program
-            if local.preload(chosen, n_pes):
+            if _preload(chosen, n_pes):
                 what = target
             outcome = local.launch(
                 n_pes, what, heap_size=heap_size, tag_output=tag_output,
@@ -234,6 +235,14 @@ def command(
             click.echo(f"gpushmem check: {line}", err=True)
         code = checker.EXIT_CODE if found.problems else code
     _leave(code)
+
+
+def _preload(backend: str, n_pes: int) -> bool:
+    """Prepare what the PEs are forked with, and show what is compiled for that, the first time."""
+    from gpushmem.start.launch import local  # noqa: PLC0415  (see `command`)
+
+    with progress("compiling what kernels need") as bar, store.telling(bar.advance):
+        return local.preload(backend, n_pes)
 
 
 def _check_recording(options: list[str], hosts: str | None) -> None:
