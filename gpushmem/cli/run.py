@@ -119,6 +119,23 @@ class _As(click.ParamType):  # type: ignore[type-arg]
     help="Record in this folder what every PE does, for `gpushmem trace`.",
 )
 @click.option(
+    "--nsys",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="nvshmem: run each PE under Nsight Systems; the reports go to this folder.",
+)
+@click.option(
+    "--ncu",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="nvshmem: ... under Nsight Compute, which measures each kernel in one run of it.",
+)
+@click.option(
+    "--profiler-options",
+    metavar="OPTIONS",
+    help="What nsys or ncu collects, as options of its own.",
+)
+@click.option(
     "--memory",
     type=click.Choice(["native", "weak"]),
     help="cpu: weak: perform operations as late, and in any order, as a GPU may.",
@@ -148,6 +165,9 @@ def command(
     check_ignore: Path | None,
     check_runs: int,
     trace: Path | None,
+    nsys: Path | None,
+    ncu: Path | None,
+    profiler_options: str | None,
     memory: str | None,
     seed: int | None,
     tag_output: bool,
@@ -180,7 +200,8 @@ def command(
     program = Program("module", (module, *args)) if module else Program("script", args)
     target = _usage(program.target)
     recording = [name for name, on in (("--check", check), ("--trace", trace)) if on]
-    _check_recording(recording, hosts)
+    profiling = [(name, path) for name, path in (("nsys", nsys), ("ncu", ncu)) if path]
+    _check_recording([*recording, *(f"--{name}" for name, _ in profiling)], hosts)
     if hosts is not None:
         asked |= {
             "GPUSHMEM_HEAP_SIZE": heap_size,
@@ -193,13 +214,10 @@ def command(
     from gpushmem.start.launch import local  # noqa: PLC0415  (heavy, not for usage errors)
 
     chosen = _backend()
-    if recording and chosen not in (able := registry.that_record()):
-        raise click.UsageError(
-            f"{recording[0]}: the {chosen} backend records nothing; add --backend "
-            f"{' or '.join(able)}"
-        )
+    _check_able(recording, chosen)
     _check_nodes(nodes, chosen)
     _check_memory(check, chosen)
+    profiler = _profiler(profiling, profiler_options, chosen)
     _prepare_trace(trace)
     if check or check_ignore is not None:
         from gpushmem.check import command as checker  # noqa: PLC0415  (for those who check)
@@ -214,7 +232,7 @@ def command(
                 what = target
             outcome = local.launch(
                 n_pes, what, heap_size=heap_size, tag_output=tag_output,
-                threads_per_pe=threads_per_pe, timeout=timeout,
+                threads_per_pe=threads_per_pe, timeout=timeout, profiler=profiler,
             )  # fmt: skip
         except ShmemError as error:
             raise click.ClickException(str(error)) from error
@@ -246,11 +264,38 @@ def _preload(backend: str, n_pes: int) -> bool:
 
 
 def _check_recording(options: list[str], hosts: str | None) -> None:
-    """Reject --check and --trace where they do nothing."""
+    """Reject options that observe the PEs where they do nothing."""
     if len(options) > 1:
-        raise click.UsageError("--check and --trace: choose one of them")
+        raise click.UsageError(f"{' and '.join(options)}: choose one of them")
     if options and hosts is not None:
         raise click.UsageError(f"{options[0]} runs all PEs on this machine: leave --hosts out")
+
+
+def _check_able(options: list[str], backend: str) -> None:
+    """Reject --check and --trace for backends that cannot."""
+    if options and backend not in (able := registry.that_record()):
+        raise click.UsageError(
+            f"{options[0]}: the {backend} backend records nothing; add --backend "
+            f"{' or '.join(able)}"
+        )
+
+
+def _profiler(asked: list[tuple[str, Path]], options: str | None, backend: str) -> Any:
+    """The profiler that starts the PEs; None if there is to be none."""
+    if not asked:
+        if options is not None:
+            raise click.UsageError("--profiler-options: add --nsys DIR or --ncu DIR")
+        return None
+    from gpushmem.start.launch.profiler import find  # noqa: PLC0415  (for those who profile)
+
+    name, folder = asked[0]
+    if backend not in (able := registry.that_use_gpus()):
+        raise click.UsageError(
+            f"--{name}: the {backend} backend runs no kernel on a GPU, which is what NVIDIA's "
+            f"profilers see; add --backend {' or '.join(able)}, or take --trace, which records "
+            f"the {' and '.join(registry.that_record())} backends"
+        )
+    return _usage(lambda: find(name, folder, options))
 
 
 def _prepare_trace(folder: Path | None) -> None:
