@@ -13,6 +13,8 @@ from pathlib import Path
 
 from harness import slowdowns
 
+from gpushmem.progress import progress
+
 ROOT = Path(__file__).parent.parent
 PES = 2
 # Name of the results -> options, aim.
@@ -35,14 +37,14 @@ def main(names):
     options, aim = KINDS[kind]
     names = names[kind == "weak" :]
     names = names or [p.stem for p in sorted((ROOT / "examples").glob("*.py"))]
+    names = [name for name in names if name != "train_digits" or len(names) == 1]
     times = []
-    for name in names:
-        if name == "train_digits" and len(names) > 1:
-            continue
-        path = ROOT / "examples" / f"{name}.py"
-        seconds(path), seconds(path, *options)
-        plain, slow = seconds(path), seconds(path, *options)
-        times.append((name, slow, plain))
+    with progress("examples", len(names)) as bar:
+        for name in bar.each(names):
+            path = ROOT / "examples" / f"{name}.py"
+            seconds(path), seconds(path, *options)
+            plain, slow = seconds(path), seconds(path, *options)
+            times.append((name, slow, plain))
     against = "without --check" if kind == "check" else "native memory"
     slowdowns(kind, against, aim, times)
 

@@ -118,12 +118,15 @@ def seconds(name, kind=""):
 def main(names):
     from harness import slowdowns
 
+    from gpushmem.progress import progress
+
     kind = "weak" if names[:1] == ["weak"] else "check"
     names = names[kind == "weak" :] or plans()
     times = []
-    for name in names:
-        rounds = [(seconds(name, kind), seconds(name)) for _ in range(JOBS)]
-        times.append((name, *map(min, zip(*rounds, strict=True))))
+    with progress("kernels", len(names)) as bar:
+        for name in bar.each(names):
+            rounds = [(seconds(name, kind), seconds(name)) for _ in range(JOBS)]
+            times.append((name, *map(min, zip(*rounds, strict=True))))
     against = "without --check" if kind == "check" else "native memory"
     slowdowns(f"{kind}-kernels", against, AIMS[kind], times)
 

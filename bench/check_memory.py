@@ -15,6 +15,8 @@ from pathlib import Path
 
 from harness import row, size, slowdowns
 
+from gpushmem.progress import progress
+
 ROOT = Path(__file__).parent.parent
 PES, AIM = 2, "6"
 
@@ -55,7 +57,8 @@ def analysed(folder):
 def main(names):
     examples = {p.stem for p in (ROOT / "examples").glob("*.py")} - {"train_digits"}
     names = names or sorted(examples)
-    found = {name: recorded(ROOT / "examples" / f"{name}.py") for name in names}
+    with progress("examples", len(names)) as bar:
+        found = {name: recorded(ROOT / "examples" / f"{name}.py") for name in bar.each(names)}
     logs = [(f"{name}, log", written, in_use) for name, (written, _, in_use) in found.items()]
     against = "symmetric memory in use"
     analyses = [

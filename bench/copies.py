@@ -74,9 +74,9 @@ def the_world():
 
 
 if __name__ == "__main__":
-    rows = [
+    rows = (
         row(f"{what}, {n} PEs", best["past"], "through the caches", best["through"], "",
             best["through"] / best["past"])
         for n in (2, 4) for what, best in shmem.spawn(body, n, (the_world,))[0]
-    ]  # fmt: skip
+    )  # fmt: skip
     report("copies", rows)

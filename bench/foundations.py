@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -200,8 +201,11 @@ def starts():
     )
 
 
-if __name__ == "__main__":
+def in_a_pe():
     shmem.init()
-    rows = [*launches(), *barriers(), *copies()]
+    yield from chain(launches(), barriers(), copies())
     shmem.finalize()
-    report("foundations", rows + list(starts()))
+
+
+if __name__ == "__main__":
+    report("foundations", chain(in_a_pe(), starts()))

@@ -11,6 +11,8 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
+from gpushmem.progress import progress
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -47,6 +49,17 @@ def slowdowns(name, against, aim, times, shown=None, more=()):
     report(name, [*rows, *more])
 
 
+def measured(name, rows):
+    """The rows of an iterator as a list."""
+    kept = []
+    with progress(f"{name}: measurements") as bar:
+        bar.now("")
+        for one in rows:
+            kept.append(one)
+            bar.advance(1, f"the last: {one['what']}")
+    return kept
+
+
 def seconds(t):
     if t is None:
         return ""
@@ -77,7 +90,11 @@ def machine():
 
 
 def report(name, rows, **peers):
-    """Print `rows` (see `row`) and keep them in results/name.json, with the versions of `peers`."""
+    """Print `rows` (see `row`) and keep them in results/name.json, with the versions of `peers`.
+
+    On a terminal it shows how many there are while they are measured, where `rows` is an iterator.
+    """
+    rows = rows if isinstance(rows, list) else measured(name, rows)
     table = Table(title=name)
     for column in ("what", "ours", "against", "peer", "ratio", "aim"):
         table.add_column(column, justify="right" if column in ("ours", "peer", "ratio") else "left")

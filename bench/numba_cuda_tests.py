@@ -14,6 +14,8 @@ from pathlib import Path
 
 from harness import row, slowdowns
 
+from gpushmem.progress import progress
+
 HERE = Path(__file__).parent.parent
 CODE = """
 import json, os, sys
@@ -31,11 +33,19 @@ AGAIN, SHORT = 2, 0.2  # runs of what seems slower; seconds: modules below are n
 def run(tree, store, names=()):
     """Module -> test -> seconds."""
     env = {**os.environ, "PYTHONPATH": str(tree), "GPUSHMEM_CACHE_DIR": store}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", CODE, *names],
-        cwd=tree, env=env, stdout=subprocess.PIPE, text=True, check=True,
-    )  # fmt: skip
-    return dict(json.loads(line) for line in done.stdout.splitlines())
+    command = [sys.executable, "-W", "ignore", "-c", CODE, *names]
+    found = {}
+    with (
+        progress(f"modules in {tree}", len(names) or None) as bar,
+        subprocess.Popen(command, cwd=tree, env=env, stdout=subprocess.PIPE, text=True) as process,
+    ):
+        for line in process.stdout:
+            name, times = json.loads(line)
+            found[name] = times
+            bar.advance(1, name)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command[:4])
+    return found
 
 
 def seconds(ours, theirs):

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from harness import report, row
 
+from gpushmem.progress import progress
+
 ROOT = Path(__file__).parent.parent
 BACKENDS = "nvshmem-cpu", "cpu"
 ROUNDS = 3
@@ -120,8 +122,8 @@ def first_kernel():
 
 def main():
     best = {backend: {} for backend in BACKENDS}
-    for _ in range(ROUNDS):
-        for backend in BACKENDS:
+    with progress("jobs", ROUNDS * len(BACKENDS)) as bar:
+        for backend in bar.each(BACKENDS * ROUNDS):
             for what, seconds in json.loads(run(backend, __file__, "pe")).items():
                 best[backend][what] = min(seconds, best[backend].get(what, seconds))
     ours, peer = (best[backend] for backend in BACKENDS)

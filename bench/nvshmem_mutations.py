@@ -12,10 +12,13 @@ import mmap
 import subprocess
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 import mutants
 from harness import report, row
+
+from gpushmem.progress import progress
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = ROOT / "tests/nvshmem_cpu/programs/messages.py"
@@ -97,12 +100,12 @@ def executed(way, nodes):
 def baseline(ways):
     """The runs, (way, nodes), in which each site is executed: none for a site that is not."""
     runs = {}
-    for way in ways:
-        for nodes in NODES:
+    with progress("as they are", len(ways) * len(NODES)) as bar:
+        for way, nodes in bar.each(product(ways, NODES)):
             done, there = executed(way, nodes)
             for site in there:
                 runs.setdefault(site, []).extend([(way, nodes)] * (site in done))
-            print(f"{way} on {nodes} nodes: {len(done)} sites", flush=True)
+            bar.print(f"{way} on {nodes} nodes: {len(done)} sites")
     return runs
 
 
@@ -132,18 +135,19 @@ def translated(name):
 
 def main(ways):
     runs = baseline(ways)
-    rows = []
-    for name, kind in sorted({site[:2] for site in runs}):
-        there = [site for site in runs if site[:2] == (name, kind)]
-        tried = [s for s in there if runs[s] and mutants.mutant(translated(name), *s[1:])]
-        found = 0
-        for site in tried:
-            by = shown_by(site, runs[site])
-            found += by is not None
-            print(*site, by or f"not found: {runs[site]}", flush=True)
-        done = sum(map(bool, (runs[site] for site in there)))
-        what = f"{name}: {CHANGES[kind]}, {done} of {len(there)} executed"
-        rows.append(row(what, found, "tried", len(tried), "", None, str))
+    rows, kinds = [], sorted({site[:2] for site in runs})
+    with progress("functions, each with fences or stores changed", len(kinds)) as bar:
+        for name, kind in bar.each(kinds, " ".join):
+            there = [site for site in runs if site[:2] == (name, kind)]
+            tried = [s for s in there if runs[s] and mutants.mutant(translated(name), *s[1:])]
+            found = 0
+            for site in tried:
+                by = shown_by(site, runs[site])
+                found += by is not None
+                bar.print(*site, by or f"not found: {runs[site]}")
+            done = sum(map(bool, (runs[site] for site in there)))
+            what = f"{name}: {CHANGES[kind]}, {done} of {len(there)} executed"
+            rows.append(row(what, found, "tried", len(tried), "", None, str))
     report("nvshmem-mutations", [r for r in rows if r["peer"] != "0"])
 
 

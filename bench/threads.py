@@ -9,6 +9,7 @@ import dataclasses
 import importlib
 import sys
 import time
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -161,4 +162,4 @@ def meetings():
 
 
 if __name__ == "__main__":
-    report("threads", [*meetings(), *plans(), *blocks()])
+    report("threads", chain(meetings(), plans(), blocks()))

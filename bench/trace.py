@@ -18,6 +18,7 @@ from harness import row, slowdowns
 from threads import cases_of, length, series
 
 import gpushmem as shmem
+from gpushmem.progress import progress
 
 TURNS, SERIES = 3, 5  # of processes; of calls in each
 STEP = 2  # of the cases of each family
@@ -69,13 +70,13 @@ def calls():
 def both(body, n_pes, setting="GPUSHMEM_TRACE"):
     """(what, seconds with a trace, without)."""
     traced, plain = {}, {}
-    for _ in range(TURNS):
-        for folder, best in ((None, plain), (tempfile.TemporaryDirectory(), traced)):
-            os.environ[setting] = folder.name if folder else ""
-            for what, seconds in shmem.spawn(body, n_pes)[0].items():
-                best[what] = min(best.get(what, np.inf), seconds)
-            if folder:
-                folder.cleanup()
+    with progress(f"jobs: {body.__name__}", 2 * TURNS) as bar:
+        for with_trace in bar.each([False, True] * TURNS, {False: "plain", True: "traced"}.get):
+            best = traced if with_trace else plain
+            with tempfile.TemporaryDirectory() as folder:
+                os.environ[setting] = folder if with_trace else ""
+                for what, seconds in shmem.spawn(body, n_pes)[0].items():
+                    best[what] = min(best.get(what, np.inf), seconds)
     os.environ[setting] = ""
     return [(what, traced[what], plain[what]) for what in plain]
 

@@ -110,4 +110,4 @@ def rows():
 
 
 if __name__ == "__main__":
-    report("trace-page", list(rows()))
+    report("trace-page", rows())

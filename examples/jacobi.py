@@ -8,6 +8,7 @@ from gpushmem.kernels import Jacobi
 from gpushmem.kernels.jacobi import reference
 
 import gpushmem as shmem
+from gpushmem.progress import progress
 
 NY, NX, STEPS = 192, 250, 200
 
@@ -19,9 +20,11 @@ start[0] = 100
 with Jacobi(shape=(NY, NX), dtype="float32") as plan:
     u = plan.scatter(start)
     rounds, change = 0, np.inf
-    while change > 0.1:
-        plan(u, STEPS)
-        rounds, change = rounds + 1, plan.residual(u)
+    with progress("steps", shown=me == 0) as bar:
+        while change > 0.1:
+            plan(u, STEPS)
+            rounds, change = rounds + 1, plan.residual(u)
+            bar.advance(STEPS, f"the last changes a cell by {change:.3f} at most")
     heat = plan.gather(u)
     nbytes, messages = plan.sends(rounds * STEPS)
 if me == 0:

@@ -13,11 +13,10 @@ import math
 import numpy as np
 from gpushmem.kernels import AllReduce
 from numba import cuda
-from rich.console import Console
-from rich.progress import Progress
 from sklearn.datasets import load_digits
 
 import gpushmem as shmem
+from gpushmem.progress import progress
 
 INPUTS, HIDDEN, DIGITS = 64, 64, 10
 BATCH, TEST, THREADS = 120, 360, 64
@@ -160,16 +159,14 @@ def main(epochs, rate, momentum):
 
     shuffle = np.random.default_rng(3)
     samples = np.arange(len(x))[train]
-    with Progress(console=Console(), disable=me != 0) as progress:
-        bar = progress.add_task(f"training on {n} PE{'s' * (n > 1)}", total=epochs)
-        for epoch in range(1, epochs + 1):
+    with progress(f"training on {n} PE{'s' * (n > 1)}", epochs, shown=me == 0) as bar:
+        for epoch in bar.each(range(1, epochs + 1), lambda epoch: f"epoch {epoch}"):
             shuffle.shuffle(samples)
             sums = [train_batch(samples[k : k + BATCH]) for k in range(0, len(samples), BATCH)]
             score = accuracy()
-            progress.console.print(
-                f"epoch {epoch:2}  loss {sum(sums) / len(samples):.4f}  test accuracy {score:.1%}"
-            ) if me == 0 else None
-            progress.advance(bar)
+            mean = sum(sums) / len(samples)
+            if me == 0:
+                bar.print(f"epoch {epoch:2}  loss {mean:.4f}  test accuracy {score:.1%}")
     final = weights.numpy()
     shmem.finalize()
     assert score >= 0.95, f"test accuracy {score:.1%}, at least 95 % expected"

@@ -16,26 +16,37 @@ import fcntl
 import hashlib
 import os
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
 
 from gpushmem import disk
 from gpushmem.disk import clear, contents, folder, speak
 
-__all__ = ["clear", "contents", "folder", "get_or_build", "key", "speak"]
+__all__ = ["clear", "contents", "folder", "get_or_build", "key", "speak", "telling"]
 
 T = TypeVar("T")
 LOCK = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 _objects: dict[str, Any] = {}  # what this process has built or loaded, by name
 _threads: dict[str, threading.RLock] = {}  # by name: locks of files do not exclude threads
+_told: list[Callable[[], object]] = []
 os.register_at_fork(after_in_child=_threads.clear)
 
 
 def key(*parts: Any) -> str:
     """A digest of `parts`, which have to be texts, bytes, numbers, None and tuples of these."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+@contextmanager
+def telling(tell: Callable[[], object]) -> Iterator[None]:
+    """Call `tell()`, as long as inside, before anything is built that is then kept."""
+    _told.append(tell)
+    try:
+        yield
+    finally:
+        _told.remove(tell)
 
 
 def get_or_build(
@@ -63,6 +74,8 @@ def _shared(
     with _Claim(name) as claim:
         while (found := _load(name, load)) is None:
             if claim.held or claim.hopeless:
+                for tell in _told:
+                    tell()
                 found = build()
                 data = dump(found)
                 claim.done = data is not None and disk.save(name, data)

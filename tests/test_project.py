@@ -49,6 +49,7 @@ LIGHT = {
     "from gpushmem.backends.nvshmem import aot, compiler": ("gpushmem.simt",),
     "import gpushmem.diagnosis.jobs, gpushmem.start.launch.local": ("numba", "gpushmem.simt"),
     "import gpushmem.start.bootstrap": ("numba", "gpushmem.start.launch"),
+    "import gpushmem.progress": ("rich", "numba", "numpy"),
     "import gpushmem.pytest_plugin": ("numba", "numpy", "llvmlite", "click"),
     "from gpushmem.backends.registry import *\nfor name in BACKENDS: about(name)": (
         "nvshmem", "numba", "numpy", "cuda",
@@ -72,6 +73,7 @@ ROOMS = {
     "settings.py": ["size", "errors"],
     "lines.py": [],
     "disk.py": ["settings"],
+    "progress.py": [],
     "store.py": ["disk"],
     "artifacts": ["store", "lines", "arguments", "errors"],
     "simt/base": ["artifacts", "store", "errors"],
@@ -122,13 +124,15 @@ ROOMS = {
     "doctor": ["backends", "backends/nvshmem", "settings", "size", "errors"],
     "explain": [
         "kernel", "runtime", "backends/nvshmem", "simt/run", "simt/grid", "job",
+        "progress",
     ],
     "checks.py": ["memory", "ops", "arguments", "errors"],
     "pytest_plugin.py": ["start/launch", "check", "backends", "settings", "errors"],
     "kernels": ["gpushmem", "checks"],  # public names only: what users' plans can do
     "cli": [
         "start/launch", "check", "trace", "diagnosis", "doctor", "explain", "kernel", "backends",
-        "backends/nvshmem", "job", "store", "settings", "size", "errors", "__version__",
+        "backends/nvshmem", "job", "store", "progress", "settings", "size", "errors",
+        "__version__",
     ],
 }  # fmt: skip
 

@@ -104,15 +104,18 @@ def row(what, ours, theirs, **more):
 
 def measure(turns):
     """A line for each of our cases beside theirs, and for importing."""
+    from gpushmem.progress import progress
+
     with tempfile.TemporaryDirectory() as full:
         run("ours", full)
         taken = {name: [] for name in CASES}
         imports = {name: [] for name in IMPORTS}
-        for k in range(turns):
-            for name in list(CASES)[:: 1 - 2 * (k % 2)]:
-                taken[name].append(case(name, full))
-            for name, statement in IMPORTS.items():
-                imports[name].append(importing(statement))
+        with progress("turns", turns) as bar:
+            for k in bar.each(range(turns)):
+                for name in list(CASES)[:: 1 - 2 * (k % 2)]:
+                    taken[name].append(case(name, full))
+                for name, statement in IMPORTS.items():
+                    imports[name].append(importing(statement))
     lines = []
     for name in list(CASES)[:-1]:
         for part in ("compile", "process"):

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from statistics import median
 
+from gpushmem.progress import progress
+
 HERE = Path(__file__).parent
 CASES = ("ours, warm cache", "ours, cold cache", "theirs")
 PHASES = ("python", "import", "init", "kernel")
@@ -34,10 +36,10 @@ def took(case, cache):
 
 def measure(turns, rehearse):
     """A line for each case, the median of all turns."""
-    with tempfile.TemporaryDirectory() as cache:
+    with tempfile.TemporaryDirectory() as cache, progress("turns", turns) as bar:
         took("ours, warm cache", cache)
         results = {case: [] for case in CASES}
-        for k in range(turns):
+        for k in bar.each(range(turns)):
             for case in CASES[:: 1 - 2 * (k % 2)]:
                 results[case].append(took(case, cache))
     if not rehearse and not all(r["arrived"] for runs in results.values() for r in runs):

@@ -21,12 +21,15 @@ import sys
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness import RESULTS, machine
 from page import plot, write
+
+from gpushmem.progress import progress
 
 HERE = Path(__file__).parent
 FAMILIES = ("all_reduce", "all_reduce_norm", "gemm", "moe", "jacobi")
@@ -58,9 +61,9 @@ def measured(family):
     mpirun = Path(sys.executable).parent / "mpirun"
     mpirun = mpirun if mpirun.exists() else "mpirun"
     rows = {}
-    for turn in range(TURNS):
-        for n in PES:
-            print(f"{family}, {n} PEs, turn {turn + 1} of {TURNS}", file=sys.stderr)
+    turns = list(product(range(TURNS), PES))
+    with progress(family, len(turns)) as bar:
+        for turn, n in bar.each(turns, lambda t: f"{t[1]} PEs, turn {t[0] + 1}"):
             ours = [sys.executable, "-m", "gpushmem", "run", "-n", n, HERE / "ours.py", family]
             theirs = [
                 mpirun, "--allow-run-as-root", "--oversubscribe", "-n", n, sys.executable,

@@ -25,7 +25,7 @@ def main():
     missing = list(starts.missing())
     if missing:
         sys.exit("".join(f"bench/launch: {line}\n" for line in missing))
-    rows = [row for measurement in MEASUREMENTS for row in measurement.rows()]
+    rows = (row for measurement in MEASUREMENTS for row in measurement.rows())
     said = subprocess.run(["mpirun", "--version"], check=True, capture_output=True, text=True)
     open_mpi = said.stdout.split("\n")[0].split()[-1]
     report("launch", rows, **{"Open MPI": open_mpi, "mpi4py": version("mpi4py")})

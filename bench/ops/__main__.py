@@ -16,12 +16,15 @@ import sys
 import tempfile
 from importlib.metadata import version
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from harness import report, row
 from table import MARK, table
+
+from gpushmem.progress import progress
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs/performance-ops.md"
@@ -81,13 +84,12 @@ def measure():
     best = {name: {} for name in (OURS, *PEERS)}
     with tempfile.TemporaryDirectory() as folder:
         commands = programs(folder)
-        for turn in range(TURNS):
-            for n_pes in PES:
-                for name, (launcher, program) in commands.items():
-                    print(f"turn {turn + 1} of {TURNS}: {name}, {n_pes} PEs", file=sys.stderr)
-                    for line in lines(launcher, n_pes, program):
-                        key = line["what"], line["n_pes"], line["bytes"]
-                        best[name][key] = min(line["seconds"], best[name].get(key, float("inf")))
+        turns = list(product(range(TURNS), PES, commands))
+        with progress("jobs", len(turns)) as bar:
+            for _, n_pes, name in bar.each(turns, lambda t: f"{t[2]}, {t[1]} PEs, turn {t[0] + 1}"):
+                for line in lines(commands[name][0], n_pes, commands[name][1]):
+                    key = line["what"], line["n_pes"], line["bytes"]
+                    best[name][key] = min(line["seconds"], best[name].get(key, float("inf")))
     return best
 
 

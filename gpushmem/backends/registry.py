@@ -8,7 +8,10 @@ from typing import Any
 
 from gpushmem.backends.about import About
 
-__all__ = ["BACKENDS", "Entry", "about", "load", "that_are_late", "that_record", "unasked"]
+__all__ = [
+    "BACKENDS", "Entry", "about", "load", "that_are_late", "that_record", "that_use_gpus",
+    "unasked",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,11 @@ def that_record() -> list[str]:
 def that_are_late() -> list[str]:
     """The backends that can perform operations late."""
     return [name for name in BACKENDS if about(name).is_late]
+
+
+def that_use_gpus() -> list[str]:
+    """The backends whose kernels run on GPUs."""
+    return [name for name in BACKENDS if "gpu" in about(name).needs]
 
 
 def unasked() -> list[str]:

@@ -15,6 +15,7 @@ import click
 
 from gpushmem import settings
 from gpushmem.errors import ArgumentError, ShmemError
+from gpushmem.progress import progress
 
 if TYPE_CHECKING:
     from gpushmem.backends.nvshmem.aot import Built
@@ -138,11 +139,18 @@ def _in_a_pe(
     wanted = _launched_by(run) if run is not None else _named(args, signatures)
     work = [(kernel, types, arch) for kernel, types in wanted for arch in archs]
     job = current()
-    first = job.my_pe * len(work) // job.n_pes if job is not None else 0
-    return [
-        aot.build(kernel.py_func, types, aot.code_options(kernel.options), arch, kinds)
-        for kernel, types, arch in work[first:] + work[:first]
-    ]
+    me, n_pes = (0, 1) if job is None else (job.my_pe, job.n_pes)
+    first = me * len(work) // n_pes
+    with progress("compiling", len(work), shown=me == 0) as bar:
+        return [
+            aot.build(kernel.py_func, types, aot.code_options(kernel.options), arch, kinds)
+            for kernel, types, arch in bar.each(work[first:] + work[:first], _called)
+        ]
+
+
+def _called(work: tuple[Any, Any, str]) -> str:
+    kernel, _, arch = work
+    return f"{kernel.py_func.__name__}, {arch}"
 
 
 def _launched_by(run: Any) -> list[Wanted]:

@@ -14,9 +14,10 @@ from typing import Any, NoReturn
 
 import click
 
-from gpushmem import settings
+from gpushmem import settings, store
 from gpushmem.backends import choice, registry
 from gpushmem.errors import ArgumentError, ShmemError
+from gpushmem.progress import progress
 from gpushmem.start.launch import handover
 from gpushmem.start.launch.program import Program
 
@@ -124,6 +125,23 @@ class _As(click.ParamType):  # type: ignore[type-arg]
     help="Print at the end what every PE did: operations, bytes, time waiting.",
 )
 @click.option(
+    "--nsys",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="nvshmem: run each PE under Nsight Systems; the reports go to this folder.",
+)
+@click.option(
+    "--ncu",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="nvshmem: ... under Nsight Compute, which measures each kernel in one run of it.",
+)
+@click.option(
+    "--profiler-options",
+    metavar="OPTIONS",
+    help="What nsys or ncu collects, as options of its own.",
+)
+@click.option(
     "--memory",
     type=click.Choice(["native", "weak"]),
     help="cpu: weak: perform operations as late, and in any order, as a GPU may.",
@@ -154,6 +172,9 @@ def command(
     check_runs: int,
     trace: Path | None,
     stats: bool,
+    nsys: Path | None,
+    ncu: Path | None,
+    profiler_options: str | None,
     memory: str | None,
     seed: int | None,
     tag_output: bool,
@@ -185,10 +206,9 @@ def command(
     _choose_seed(seed)
     program = Program("module", (module, *args)) if module else Program("script", args)
     target = _usage(program.target)
-    recording = [
-        name for name, on in (("--check", check), ("--trace", trace), ("--stats", stats)) if on
-    ]
-    _check_recording(recording, hosts)
+    recording = _given({"--check": check, "--trace": trace, "--stats": stats})
+    profiling = _given({"--nsys": nsys, "--ncu": ncu})
+    _check_observers([*recording, *profiling], hosts)
     if hosts is not None:
         asked |= {
             "GPUSHMEM_HEAP_SIZE": heap_size,
@@ -201,13 +221,10 @@ def command(
     from gpushmem.start.launch import local  # noqa: PLC0415  (heavy, not for usage errors)
 
     chosen = _backend()
-    if recording and chosen not in (able := registry.that_record()):
-        raise click.UsageError(
-            f"{recording[0]}: the {chosen} backend records nothing; add --backend "
-            f"{' or '.join(able)}"
-        )
+    _check_able(recording, chosen)
     _check_nodes(nodes, chosen)
     _check_memory(check, chosen)
+    profiler = _profiler(profiling, nsys or ncu, profiler_options, chosen)
     _prepare_trace(trace)
     if check or check_ignore is not None:
         from gpushmem.check import command as checker  # noqa: PLC0415  (for those who check)
@@ -218,11 +235,11 @@ def command(
         try:
             local.check_room(n_pes, pipes=tag_output)
             what: Any = program
-            if local.preload(chosen, n_pes):
+            if _preload(chosen, n_pes):
                 what = target
             outcome = local.launch(
                 n_pes, what, heap_size=heap_size, tag_output=tag_output,
-                threads_per_pe=threads_per_pe, timeout=timeout,
+                threads_per_pe=threads_per_pe, timeout=timeout, profiler=profiler,
             )  # fmt: skip
         except ShmemError as error:
             raise click.ClickException(str(error)) from error
@@ -246,12 +263,51 @@ def command(
     _leave(code)
 
 
-def _check_recording(options: list[str], hosts: str | None) -> None:
-    """Reject --check, --trace and --stats where they do nothing."""
+def _preload(backend: str, n_pes: int) -> bool:
+    """Prepare what the PEs are forked with, and show what is compiled for that, the first time."""
+    from gpushmem.start.launch import local  # noqa: PLC0415  (see `command`)
+
+    with progress("compiling what kernels need") as bar, store.telling(bar.advance):
+        return local.preload(backend, n_pes)
+
+
+def _given(options: dict[str, Any]) -> list[str]:
+    return [name for name, value in options.items() if value]
+
+
+def _check_observers(options: list[str], hosts: str | None) -> None:
+    """Reject options by which PEs are observed where they do nothing."""
     if len(options) > 1:
         raise click.UsageError(f"{' and '.join(options)}: choose one of them")
     if options and hosts is not None:
         raise click.UsageError(f"{options[0]} runs all PEs on this machine: leave --hosts out")
+
+
+def _check_able(options: list[str], backend: str) -> None:
+    """Reject options that record what PEs do for backends that cannot."""
+    if options and backend not in (able := registry.that_record()):
+        raise click.UsageError(
+            f"{options[0]}: the {backend} backend records nothing; add --backend "
+            f"{' or '.join(able)}"
+        )
+
+
+def _profiler(asked: list[str], folder: Path | None, options: str | None, backend: str) -> Any:
+    """The profiler that starts the PEs; None if there is to be none."""
+    if folder is None:
+        if options is not None:
+            raise click.UsageError("--profiler-options: add --nsys DIR or --ncu DIR")
+        return None
+    from gpushmem.start.launch.profiler import find  # noqa: PLC0415  (for those who profile)
+
+    (option,) = asked
+    if backend not in (able := registry.that_use_gpus()):
+        raise click.UsageError(
+            f"{option}: the {backend} backend runs no kernel on a GPU, which is what NVIDIA's "
+            f"profilers see; add --backend {' or '.join(able)}, or take --trace, which records "
+            f"the {' and '.join(registry.that_record())} backends"
+        )
+    return _usage(lambda: find(option.removeprefix("--"), folder, options))
 
 
 def _prepare_trace(folder: Path | None) -> None:

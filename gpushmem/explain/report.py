@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from typing import Any
 
 from gpushmem.backends.nvshmem import aot
@@ -11,6 +12,7 @@ from gpushmem.explain.launches import Launched, launched_by
 from gpushmem.explain.on_cpu import OnCpu, on_cpu
 from gpushmem.explain.on_gpu import OnGpu, forget_code_of_cpus, on_gpu
 from gpushmem.job.job import current
+from gpushmem.progress import progress
 
 __all__ = ["Launches", "Report", "explain"]
 
@@ -63,11 +65,16 @@ def explain(
     job = current()
     if job is not None and job.my_pe:
         return reports
-    on_cpus = list(map(on_cpu, kernels))  # all of them first: see `forget_code_of_cpus`
-    forget_code_of_cpus()
+    with progress("compiling", len(kernels) * (1 + len(archs))) as bar:
+        # All of them first: see `forget_code_of_cpus`.
+        on_cpus = [on_cpu(k) for k in bar.each(kernels, lambda k: f"{k.name}, cpu")]
+        forget_code_of_cpus()
+        work = bar.each(product(kernels, archs), lambda pair: f"{pair[0].name}, {pair[1]}")
+        on_gpus = [on_gpu(kernel, arch, threads) for kernel, arch in work]
+    n = len(archs)
     return [
-        replace(report, cpu=cpu, gpu=tuple(on_gpu(kernel, arch, threads) for arch in archs))
-        for report, kernel, cpu in zip(reports, kernels, on_cpus, strict=True)
+        replace(report, cpu=cpu, gpu=tuple(on_gpus[n * k : n * (k + 1)]))
+        for k, (report, cpu) in enumerate(zip(reports, on_cpus, strict=True))
     ]
 
 

@@ -1,21 +1,19 @@
 """PEs that fail, and hosts that wait for too long: what the others and the reader are told."""
 
 import os
-import pty
 import re
-import select
 import signal
 import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import PLAIN, ROOT, start_cli
+from tests.conftest import ROOT, start_cli
 from tests.launch.test_local import alive, holders_of_our_memory, within
+from tests.terminal import on_a_terminal
 
 HEAD = """
 import os, signal, sys, time
@@ -394,39 +392,11 @@ def test_ps_and_inspect(tmp_path, run_cli):
     assert f"you have no job {launcher.pid} on this machine" in known.stderr
 
 
-@contextmanager
-def on_a_terminal(*args):
-    """The command on a terminal of its own; yields what it has printed so far, as a function."""
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gpushmem", *map(str, args)], stdin=slave, stdout=slave,
-        stderr=slave, env={**PLAIN, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "150"},
-    )  # fmt: skip
-    os.close(slave)
-    text = ""
-
-    def printed():
-        nonlocal text
-        while select.select([master], [], [], 0)[0]:
-            try:
-                text += os.read(master, 1 << 16).decode()
-            except OSError:  # it has ended
-                break
-        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
-
-    try:
-        yield process, printed
-    finally:
-        process.kill()
-        process.wait()
-        os.close(master)
-
-
 def test_a_job_is_followed_until_it_ends(tmp_path, run_cli):
     launcher = running_job(tmp_path)
     piped = run_cli("inspect", "--live", launcher.pid, code=2)
     assert "--live needs a terminal" in piped.stderr
-    with on_a_terminal("inspect", "--live", launcher.pid) as (process, printed):
+    with on_a_terminal("-m", "gpushmem", "inspect", "--live", launcher.pid) as (process, printed):
         waits = r"0 +waiting +\d\.\d s +100% +PE 1 +barrier_all +job.py:\d+"
         within(30, lambda: len(re.findall(waits, printed())) >= 3)  # it is drawn again
         assert re.search(r"1 +computing +0% +the host", printed())
@@ -439,7 +409,7 @@ def test_a_job_is_followed_until_it_ends(tmp_path, run_cli):
 
 def test_following_a_job_ends_with_ctrl_c_and_the_job_goes_on(tmp_path):
     launcher = running_job(tmp_path)
-    with on_a_terminal("inspect", "--live", launcher.pid) as (process, printed):
+    with on_a_terminal("-m", "gpushmem", "inspect", "--live", launcher.pid) as (process, printed):
         within(30, lambda: "waiting" in printed())
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=10) == 0

@@ -25,6 +25,7 @@ import numba.cuda
 
 from gpushmem.check import log
 from gpushmem.check.command import problems
+from gpushmem.progress import progress
 from tests.oracle.applicability import why_not
 from tests.oracle.problems import why_wrong
 
@@ -160,11 +161,15 @@ def main():
     verdicts = {}
     names = modules(args.patterns)
     n = len(os.sched_getaffinity(0))
-    with Runners(n, args.simulator, args.check) as runners:
-        for name, future in [(name, runners.submit(name)) for name in names]:
+    with (
+        Runners(n, args.simulator, args.check) as runners,
+        progress("modules", len(names)) as bar,
+    ):
+        futures = [(name, runners.submit(name)) for name in names]
+        for name, future in bar.each(futures, lambda pair: pair[0]):
             judged = judge(future.result(), args.simulator)
             verdicts |= judged
-            print(name, dict(Counter(v for v, _ in judged.values())), flush=True)
+            bar.print(name, dict(Counter(v for v, _ in judged.values())))
     counts = dict(sorted(Counter(v for v, _ in verdicts.values()).items()))
     failed = {test: why for test, (verdict, why) in verdicts.items() if verdict == "failed"}
     for test, why in failed.items():

@@ -22,7 +22,7 @@ from gpushmem.backends.cpu.world import World
 from gpushmem.errors import ArgumentError
 from gpushmem.job.job import current
 from gpushmem.lines import Place, assigned_name, line_at, user_place
-from gpushmem.ops import TEAM_WORLD, Op
+from gpushmem.ops import TEAM_NODE, TEAM_SHARED, TEAM_WORLD, Op
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.run.kernel import Form, Running, form_hooks
 from gpushmem.simt.run.queue import of_process
@@ -116,6 +116,9 @@ class Tracer:
     def mapped(self) -> None:
         """The heap has been mapped."""
         self._ring.describe(heap_bytes=self._world.heap_bytes, init=self._calls.now())
+        for team in (TEAM_SHARED, TEAM_NODE):
+            node = [*self._world.job.node]
+            self._ring.describe(team=int(team), pes=node, ticks=self._calls.now())
 
     # --- the host
 

@@ -29,6 +29,7 @@ from gpushmem.job.limits import SPARE, check_open_files, within_limits
 from gpushmem.start.launch.output import Pipes, Tagger
 from gpushmem.start.launch.pe import HELD
 from gpushmem.start.launch.process import ExecStarter, ForkStarter, Starter
+from gpushmem.start.launch.profiler import Profiler
 from gpushmem.start.launch.program import Program
 
 __all__ = ["Outcome", "check_room", "launch", "preload"]
@@ -123,13 +124,15 @@ def launch(
     environ: Mapping[str, str] | None = None,
     keep: Sequence[int] = (),
     say_verdict: bool = True,
+    profiler: Profiler | None = None,
 ) -> Outcome:
     """Run `what` in `n_pes` PEs until all have ended; return how the job ended.
 
     A function runs in forked copies of this process, a `Program` in new processes, which inherit
-    the descriptors `keep`. `heap_size` in bytes is the default of the PEs' `init`. With
-    `tag_output`, each line that a PE prints is prefixed with its number; with `pipes`, output of
-    PEs goes to Python's streams, not to the process's descriptors.
+    the descriptors `keep`, and which a `profiler` starts if there is one. `heap_size` in bytes is
+    the default of the PEs' `init`. With `tag_output`, each line that a PE prints is prefixed with
+    its number; with `pipes`, output of PEs goes to Python's streams, not to the process's
+    descriptors.
 
     If a host waits for `timeout` seconds in one call, or the job takes more than `limit` seconds, a
     report is made and the job is ended. Kernels of the cpu backend use `threads_per_pe` cores: by
@@ -141,7 +144,7 @@ def launch(
         raise ShmemError(f"PEs need Linux (memfd, pidfd); this is {sys.platform}")
     environ = {**_cores(n_pes, threads_per_pe), **(environ or {})}
     starter: Starter = (
-        ExecStarter(what, environ, keep)
+        ExecStarter(what, environ, keep, profiler)
         if isinstance(what, Program)
         else ForkStarter(what, environ)
     )
@@ -197,8 +200,10 @@ class _Launcher:
         self.end_at: float | None = None  # when to send SIGTERM
         self.kill_at: float | None = None  # when to send SIGKILL
         self.culprit_waited = False
+        self.profiled = False
 
     def run(self, starter: Starter) -> Outcome:
+        self.profiled = starter.profiled
         try:
             with self._signals():
                 with starter.starting():
@@ -349,14 +354,25 @@ class _Launcher:
 
     def _to_each(self, number: int, but: int = -1) -> None:
         for pe, pid in self.pids.items():
-            if pe != but:
+            for process in (pid, *(_started_by(pid) if self.profiled else ())) if pe != but else ():
                 with suppress(ProcessLookupError):
-                    os.kill(pid, number)
+                    os.kill(process, number)
 
     def _kill_group(self) -> None:
+        if self.profiled:  # which may put the PE into a group of its own
+            self._to_each(signal.SIGKILL)
         if self.group:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.group, signal.SIGKILL)
+
+
+def _started_by(pid: int) -> list[int]:
+    """The processes that this one has started, and so on: what a terminal's Ctrl-C would reach."""
+    import psutil  # noqa: PLC0415  (for who profiles)
+
+    with suppress(psutil.Error):
+        return [process.pid for process in psutil.Process(pid).children(recursive=True)]
+    return []
 
 
 def _say(text: str) -> None:

@@ -7,6 +7,7 @@ import atexit
 import ctypes
 import faulthandler
 import os
+import select
 import signal
 import sys
 import threading
@@ -35,23 +36,24 @@ VERDICTS = (PeerFailed, Deadlock, WaitTimeout)
 
 def run(
     job: Job, target: Callable[[], object], parent: int, group: int, pipes: Ends | None,
-    copy: bool = True,
+    copy: bool = True, profiled: bool = False,
 ) -> NoReturn:  # fmt: skip
     """Run `target()` as a PE, and end the process with its exit code.
 
     The code is 0, that of a SystemExit, 1 for an exception, or 130 for Ctrl-C, whether or not
     anything can be printed. The first PE to fail prints its traceback. `group` is the process group
     to join (0: a new one). `pipes` receive the output (None: unchanged). `copy`: this process is a
-    fork of the launcher.
+    fork of the launcher. `profiled`: a profiler has started it, and is in that group.
     """
     code = 1
     try:
         if pipes is not None:
             Pipes.redirect(pipes)
-        os.setpgid(0, group)
+        if not profiled:
+            os.setpgid(0, group)
         if copy:
             _forget()
-        _settle(job, parent)
+        _settle(job, parent, profiled)
         code = _exit_code(job, target)
         if code:
             note_failure()
@@ -65,11 +67,14 @@ def run(
         os._exit(code)
 
 
-def _settle(job: Job, parent: int) -> None:
+def _settle(job: Job, launcher: int, profiled: bool) -> None:
     """Set up the process as a PE: parent-death signal, signal handlers, input, board."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the call
-        os._exit(1)
+    if profiled:
+        _end_with(launcher)
+    else:
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != launcher:  # it died before the call
+            os._exit(1)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, signal.SIG_DFL)
@@ -83,6 +88,20 @@ def _settle(job: Job, parent: int) -> None:
     adopt(job)
     _ = job.board  # map it now: the script may close the descriptor, and its number be reused
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+
+
+def _end_with(launcher: int) -> None:
+    """Kill this process when the launcher, which is not its parent, has ended."""
+    try:
+        fd = os.pidfd_open(launcher)
+    except ProcessLookupError:
+        os._exit(1)
+
+    def watch() -> None:
+        select.select([fd], [], [])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _forget() -> None:

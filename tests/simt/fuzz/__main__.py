@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from multiprocessing.connection import wait
 
+from gpushmem.progress import progress
 from tests.simt.fuzz import check
 from tests.simt.fuzz.generate import generate
 
@@ -79,22 +80,24 @@ def main():
     for seed in (1, 2, 3):  # what the engine compiles once, all children have from here
         examine(seed)
     counts, kinds, children = Counter(), Counter(), []
-    while True:
-        while len(children) < options.jobs and time.monotonic() < ends:
-            seed = next(seeds, None)
-            if seed is None:
+    with progress("kernels", count) as bar:
+        while True:
+            while len(children) < options.jobs and time.monotonic() < ends:
+                seed = next(seeds, None)
+                if seed is None:
+                    break
+                children.append(Child(seed))
+            if not children:
                 break
-            children.append(Child(seed))
-        if not children:
-            break
-        wait([child.receive for child in children], timeout=1)
-        for child in [c for c in children if c.receive.poll() or c.late()]:
-            children.remove(child)
-            what, text, ran = child.result()
-            counts[what] += 1
-            kinds.update(ran)
-            if what == "WRONG" or (options.rejected and text):
-                print(text, flush=True)
+            wait([child.receive for child in children], timeout=1)
+            for child in [c for c in children if c.receive.poll() or c.late()]:
+                children.remove(child)
+                what, text, ran = child.result()
+                counts[what] += 1
+                kinds.update(ran)
+                if what == "WRONG" or (options.rejected and text):
+                    bar.print(text)
+                bar.advance(1, ", ".join(f"{n} {what}" for what, n in counts.items()))
     spent = (time.monotonic() - began) / 60
     total = sum(counts.values())
     print(f"{dict(counts)} in {spent:.1f} minutes, {total / spent:.0f} a minute")

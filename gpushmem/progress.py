@@ -1,0 +1,147 @@
+"""How far something long has come, on a terminal: a line that is drawn again and wiped at the end.
+
+    with progress("iterating", 1000) as bar:
+        for k in bar.each(range(1000)):
+            ...
+
+It is drawn on standard error, and only if that is a terminal: nothing is printed where it is piped,
+and nothing is ever written to standard output but by `print`. The first step draws it. In a job one
+PE shows it: `progress(..., shown=shmem.my_pe() == 0)`.
+
+No thread draws: a PE with one could never be told to be in a deadlock, and processes are forked
+while it is shown. So it is drawn when something is done, and the cursor is never hidden: also a
+process that is killed leaves a terminal that can be used.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+__all__ = ["Progress", "progress"]
+
+T = TypeVar("T")
+BAR = 24  # columns
+
+
+def progress(what: str, total: int | None = None, *, shown: bool = True) -> Progress:
+    """Return a context in which `what` is done in so many steps (None: not known).
+
+    Shows nothing unless `shown`, and standard error is a terminal.
+    """
+    return Progress(what, total, shown and _on_a_terminal())
+
+
+def _on_a_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # none; closed
+        return False
+
+
+class Progress:
+    """What is shown of a number of steps; see `progress`. One thread uses it."""
+
+    def __init__(self, what: str, total: int | None, shown: bool) -> None:
+        self._what, self._total, self._shown = what, total, shown
+        self._done, self._text = 0, ""
+        self._line: Any = None  # rich's
+        self._drawn = False
+        self._on_interrupt: Any = None  # who was there before
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self._wipe()
+        self._shown = False
+
+    def each(self, items: Iterable[T], name: Callable[[T], object] = str) -> Iterator[T]:
+        """Yield the items, each of which is a step, and show the name of that which is done."""
+        for item in items:
+            self.now(name(item))
+            yield item
+            self._done += 1
+        self._draw()
+
+    def now(self, text: object) -> None:
+        """Show what is done at present."""
+        self._text = str(text)
+        self._draw()
+
+    def advance(self, steps: int = 1, text: object = None) -> None:
+        """Count steps that are done; a `text` is shown as by `now`."""
+        self._done += steps
+        self._text = self._text if text is None else str(text)
+        self._draw()
+
+    def print(self, *values: object) -> None:
+        """Print to standard output, as `print` does, above the line."""
+        drawn = self._drawn
+        self._wipe()
+        print(*values, flush=True)
+        if drawn:
+            self._draw()
+
+    def _draw(self) -> None:
+        if not self._shown:
+            return
+        if self._line is None:
+            self._line = _new_line(self._what, self._total)
+        if not self._drawn:
+            self._begin()
+        self._line.update(0, completed=self._done, text=self._text, refresh=True)
+
+    def _begin(self) -> None:
+        self._drawn = True
+        self._line.start()
+        self._line.console.show_cursor(True)
+        handler = signal.getsignal(signal.SIGINT)
+        if handler is signal.default_int_handler or not callable(handler):
+            return  # an exception leaves the context; or nobody can do anything
+        if threading.current_thread() is threading.main_thread():
+            self._on_interrupt = handler
+            signal.signal(signal.SIGINT, self._interrupted)
+
+    def _interrupted(self, *args: Any) -> None:
+        """Ctrl-C, where its handler may end the process at once."""
+        handler = self._on_interrupt
+        self._wipe()
+        handler(*args)
+
+    def _wipe(self) -> None:
+        if not self._drawn:
+            return
+        self._drawn = False
+        self._line.stop()
+        if self._on_interrupt is not None:
+            signal.signal(signal.SIGINT, self._on_interrupt)
+            self._on_interrupt = None
+
+
+def _new_line(what: str, total: int | None) -> Any:
+    """Rich's display with one task, which is not drawn yet."""
+    from rich import progress as rich  # noqa: PLC0415  (only where something is shown)
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Column  # noqa: PLC0415
+
+    if total is None:
+        columns: tuple[Any, ...] = (rich.TextColumn("{task.completed:,}"),)
+    else:
+        columns = rich.BarColumn(BAR), rich.MofNCompleteColumn(), rich.TimeRemainingColumn(True)
+    rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)  # what the others leave
+    line = rich.Progress(
+        rich.TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+        *columns, rich.TextColumn("{task.fields[text]}", markup=False, table_column=rest),
+        console=Console(stderr=True), auto_refresh=False, transient=True,
+        redirect_stdout=False, redirect_stderr=False, expand=True,
+    )  # fmt: skip
+    line.add_task(what, total=total, text="")
+    return line

@@ -1,0 +1,119 @@
+"""How far something has come: on terminals, and nowhere else."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from gpushmem import store
+from tests.conftest import PLAIN, ROOT
+from tests.launch.test_local import within
+from tests.terminal import on_a_terminal
+
+STEPS = """
+import sys, threading, time
+from gpushmem.progress import progress
+with progress("cooking", 3) as bar:
+    for k in bar.each(range(3), lambda k: f"[red]pot {k}"):
+        bar.print("stirred", k)
+        while k == 1 and "wait" in sys.argv:
+            time.sleep(0.01)
+with progress("unseen", 3, shown=False) as bar:
+    bar.advance()
+print(threading.active_count(), "rich" in sys.modules)
+"""
+HIDE, SHOW, WIPE = "\x1b[?25l", "\x1b[?25h", "\x1b[1A\x1b[2K"
+
+
+@pytest.fixture
+def steps(tmp_path):
+    path = tmp_path / "steps.py"
+    path.write_text(STEPS)
+    return path
+
+
+def test_a_terminal_shows_steps_and_is_clean_afterwards(steps, tmp_path):
+    with (
+        open(tmp_path / "out", "w") as out,
+        on_a_terminal(steps, raw=True, stdout=out) as (process, printed),
+    ):
+        assert process.wait(timeout=30) == 0
+        shown = printed()
+    for k in range(3):
+        assert f"{k}/3" in shown
+        assert f"[red]pot {k}" in shown
+    assert "3/3" in shown
+    assert "unseen" not in shown
+    assert shown.endswith(WIPE)
+    # Standard output has what was printed; no thread draws.
+    assert (tmp_path / "out").read_text() == "stirred 0\nstirred 1\nstirred 2\n1 True\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_what_is_interrupted_leaves_the_cursor(steps, number):
+    with on_a_terminal(steps, "wait", raw=True) as (process, printed):
+        within(30, lambda: "pot 1" in printed().partition("stirred 1")[2])
+        process.send_signal(number)
+        process.wait(timeout=10)
+        shown = printed()
+    assert shown.rfind(SHOW) > shown.rfind(HIDE) >= 0
+    if number == signal.SIGINT:
+        assert shown.rfind("Traceback") > shown.rfind(WIPE) > shown.rfind("pot 1"), "wiped before"
+
+
+def test_what_is_piped_shows_nothing(steps):
+    done = subprocess.run(
+        [sys.executable, steps], capture_output=True, text=True, check=True,
+        env={**PLAIN, "PYTHONPATH": str(ROOT), "FORCE_COLOR": "1", "TTY_INTERACTIVE": "1"},
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert done.stdout == "stirred 0\nstirred 1\nstirred 2\n1 False\n"
+
+
+def test_a_program_without_standard_error_shows_nothing(steps):
+    code = f"import sys; sys.stderr = None; exec(open({str(steps)!r}).read())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout.endswith("1 False\n")
+
+
+def test_the_first_job_of_a_machine_says_what_it_does(tmp_path):
+    """Ctrl-C, which ends `gpushmem run` at once before there are PEs, wipes the line."""
+    script = tmp_path / "nothing.py"
+    script.write_text("")
+    run = ("-m", "gpushmem", "run", "--backend", "cpu", script)
+    with on_a_terminal(*run, raw=True, GPUSHMEM_CACHE_DIR=str(tmp_path)) as (process, printed):
+        within(30, lambda: "compiling what kernels need 1" in printed())
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=10) == 128 + signal.SIGINT
+        assert printed().endswith(WIPE)
+
+
+def test_who_asks_is_told_of_what_is_built_only(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUSHMEM_CACHE_DIR", str(tmp_path))
+    told = []
+    for name in ("a", "b", "a"):
+        with store.telling(lambda name=name: told.append(name)):
+            store.get_or_build(store.key("told", name), lambda: b"x", bytes, bytes)
+    store.get_or_build(store.key("told", "c"), lambda: b"x", bytes, bytes)
+    assert told == ["a", "b"]
+
+
+def test_one_pe_shows_the_steps_of_an_example():
+    with on_a_terminal("-m", "gpushmem", "run", "-n", 2, "examples/jacobi.py") as (job, printed):
+        assert job.wait(timeout=120) == 0
+        shown = printed()
+    assert shown.count("steps 200 the last changes a cell by") == 1
+    assert "2 PEs as (1, 2): 400 steps" in shown
+
+
+def test_compiling_is_shown():
+    pytest.importorskip("nvshmem")
+    compiling = ("-m", "gpushmem", "compile", "examples/ring.py")
+    with on_a_terminal(*compiling) as (process, printed):
+        assert process.wait(timeout=150) == 0
+        shown = printed()
+    assert shown.count("0/1 --:-- shift, sm_90") == 1, "by one PE"
+    assert "1/1 " in shown
