@@ -93,25 +93,31 @@ ROOMS = {
     "job": ["settings", "errors"],
     "start/bootstrap": ["job", "settings", "errors"],
     "check": ["simt/compiler", "simt/base", "job", "ops", "settings", "lines", "errors"],
-    "trace": ["simt/run", "simt/compiler", "simt/base", "ops", "size", "errors"],
+    "trace/ring.py": ["ops", "size", "errors"],
+    "trace/events.py": ["trace/ring", "ops"],
+    "trace/facts.py": ["trace/ring", "lines"],
+    "trace": [
+        "trace/ring", "trace/events", "simt/run", "simt/compiler", "simt/base", "ops", "errors",
+    ],
     "diagnosis": [
         "simt/run", "simt/compiler", "simt/base", "artifacts", "job", "ops", "settings", "lines",
         "errors",
     ],
     "backends": [
-        "check", "trace", "diagnosis", "simt/run", "simt/grid", "simt/compiler", "simt/base",
-        "artifacts", "job", "lines", "ops", "store", "settings", "size", "arguments", "errors",
+        "check", "trace", "trace/ring", "trace/facts", "diagnosis", "simt/run", "simt/grid",
+        "simt/compiler", "simt/base", "artifacts", "job", "lines", "ops", "store", "settings", "size", "arguments", "errors",
     ],
     "backends/nvshmem": [
-        "backends", "artifacts", "job", "ops", "store", "settings", "size", "arguments", "errors",
+        "backends", "trace/ring", "trace/events", "trace/facts", "artifacts", "job", "lines", "ops",
+        "store", "settings", "size", "arguments", "errors",
     ],
     "backends/nvshmem_cpu": [
         "backends", "backends/nvshmem", "diagnosis", "simt/bitcode", "simt/intrinsics", "simt/run",
         "simt/compiler", "simt/base", "artifacts", "job", "ops", "settings", "size", "errors",
     ],
     "start/launch": [
-        "gpushmem", "trace", "diagnosis", "job", "ops", "backends", "backends/nvshmem", "settings",
-        "size", "arguments", "errors",
+        "gpushmem", "trace/ring", "diagnosis", "job", "ops", "backends", "backends/nvshmem",
+        "settings", "size", "arguments", "errors",
     ],
     "memory": ["backends", "size", "arguments", "errors"],
     "runtime.py": [
@@ -127,8 +133,8 @@ ROOMS = {
     "pytest_plugin.py": ["start/launch", "check", "backends", "settings", "errors"],
     "kernels": ["gpushmem", "checks"],  # public names only: what users' plans can do
     "cli": [
-        "start/launch", "check", "trace", "diagnosis", "doctor", "explain", "kernel", "backends",
-        "backends/nvshmem", "job", "store", "settings", "size", "errors", "__version__",
+        "start/launch", "check", "trace", "trace/ring", "diagnosis", "doctor", "explain", "kernel",
+        "backends", "backends/nvshmem", "job", "store", "settings", "size", "errors", "__version__",
     ],
 }  # fmt: skip
 

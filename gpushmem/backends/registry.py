@@ -8,7 +8,10 @@ from typing import Any
 
 from gpushmem.backends.about import About
 
-__all__ = ["BACKENDS", "Entry", "about", "load", "that_are_late", "that_record", "unasked"]
+__all__ = [
+    "BACKENDS", "Entry", "about", "load", "that_are_late", "that_record", "that_trace",
+    "unasked",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,11 @@ def load(name: str) -> Any:
 def that_record() -> list[str]:
     """The backends that can record what PEs do."""
     return [name for name in BACKENDS if about(name).records]
+
+
+def that_trace() -> list[str]:
+    """The backends that can record what PEs do, and when."""
+    return [name for name in BACKENDS if about(name).traces]
 
 
 def that_are_late() -> list[str]:

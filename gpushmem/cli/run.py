@@ -192,7 +192,8 @@ def command(
     from gpushmem.start.launch import local  # noqa: PLC0415  (heavy, not for usage errors)
 
     chosen = _backend()
-    if recording and chosen not in (able := registry.that_record()):
+    able = registry.that_record() if check else registry.that_trace()
+    if recording and chosen not in able:
         raise click.UsageError(
             f"{recording[0]}: the {chosen} backend records nothing; add --backend "
             f"{' or '.join(able)}"

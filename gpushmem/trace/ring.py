@@ -31,8 +31,8 @@ from gpushmem.size import format_size
 
 __all__ = [
     "BLOCK", "CALL", "COMPILE", "CORES", "EVENT", "FIRST_OP", "HEADER", "KERNEL", "KINDS",
-    "KIND_OF", "LAUNCH", "MAGIC", "MEET", "NO_PE", "RING", "THREADS", "VERSION", "Ring", "facts_of",
-    "gpu_path", "paths", "prepare",
+    "KIND_OF", "LAUNCH", "MAGIC", "MEET", "NO_PE", "PLACES", "RING", "THREADS", "VERSION", "Ring",
+    "facts_of", "gpu_path", "paths", "prepare",
 ]  # fmt: skip
 
 VERSION = 1
@@ -65,6 +65,8 @@ RING = np.dtype(
         "itemsize": 192,
     }
 )  # fmt: skip
+# Bytes from the beginning of the header to each of its words.
+PLACES = {name: int(field[1]) for name, field in (RING.fields or {}).items()}
 NO_PE = -1
 THREADS, CORES = 1024, 63  # of a block, at most; the cores that are told apart, less one
 # Kinds of events; from FIRST_OP on, the operations, in the order of the table.

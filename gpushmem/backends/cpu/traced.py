@@ -6,7 +6,7 @@ import ctypes
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from threading import get_ident
 from typing import Any
@@ -16,8 +16,8 @@ import numpy as np
 from gpushmem import settings
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import hook
-from gpushmem.backends.cpu.inline import nbytes_of
 from gpushmem.backends.cpu.world import World
+from gpushmem.backends.hostcalls import nbytes_of
 from gpushmem.job.job import current
 from gpushmem.lines import Place, user_place
 from gpushmem.ops import TEAM_WORLD, Op
@@ -194,7 +194,7 @@ class Tracer:
         sites, self._seen = self._ring.sites_since(self._seen)
         for site in np.unique(sites).tolist():
             if site > 0:
-                self._facts.kernel_site(site, lambda at=site: ctypes.string_at(at).decode())
+                self._facts.kernel_site(site, partial(_text_at, site))
         self._look_at_clocks(1)
 
     def _look_at_clocks(self, which: int) -> None:
@@ -221,3 +221,7 @@ class Tracer:
         of_process["began"] = of_process["ended"] = of_process["block_ended"] = 0
         self.late()
         self._ring.describe(end=self._calls.now())
+
+
+def _text_at(address: int) -> str:
+    return ctypes.string_at(address).decode()

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from gpushmem.backends.hostcalls import (
     not_symmetric,
     unreachable,
 )
-from gpushmem.backends.nvshmem import modules, transport
+from gpushmem.backends.nvshmem import clock, modules, transport
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.blocks import Registered
 from gpushmem.backends.nvshmem.device import Device, Stream
@@ -38,6 +39,7 @@ from gpushmem.backends.nvshmem.hostcalls import COPIED, SCRATCH, HostCalls, as_g
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
 from gpushmem.backends.nvshmem.status import check
 from gpushmem.backends.nvshmem.teams import Teams
+from gpushmem.backends.nvshmem.traced import tracer
 from gpushmem.errors import (
     ArgumentError,
     BackendUnavailable,
@@ -153,6 +155,7 @@ class NvshmemBackend:
         self._device.late = _end_job
         self.heap_bytes = heap_bytes
         store.speak(self.my_pe == 0)
+        self._tracer = tracer(self._device, self.my_pe, self.n_pes)
         self._layout()
         self.meet("init", heap_bytes)
         self._take_heap()
@@ -160,12 +163,13 @@ class NvshmemBackend:
         # Of the user's memory: address -> end, and whether it is a GPU's.
         self._registered: dict[int, tuple[int, bool]] = {}
         self._external: dict[int, int] = {}  # address -> bytes, of the user's symmetric memory
-        loader = Loader(self._device, self._words, self._sharing(), library.far)
+        loader = Loader(self._device, self._words, self._sharing(), library.far, self._tracer)
         self._loader = loader
         self._teams = Teams(self.synchronize)
         self._host_calls = HostCalls(
             self._device, loader, self.n_pes, self._scratch, self._check_symmetric
         )
+        self._tracer.began(self._heap, heap_bytes, partial(clock.read, self._device, loader))
 
     def _layout(self) -> None:
         """Reserve the symmetric memory that gpushmem itself needs."""
@@ -202,7 +206,8 @@ class NvshmemBackend:
     # --- meeting
 
     def meet(self, what: str, nbytes: int = -1) -> None:
-        said = self._exchange(what, (nbytes, what.encode()[:120]))
+        with self._tracer.meeting(what):
+            said = self._exchange(what, (nbytes, what.encode()[:120]))
         if (said != said[self.my_pe]).any():
             calls = {pe: (what.decode(), n) for pe, (n, what) in enumerate(said.tolist())}
             raise CollectiveMismatch(_disagreement(calls))
@@ -237,16 +242,18 @@ class NvshmemBackend:
         self._device.synchronize("finalize")
         self._teams.close()
         bindings.barrier_all()
+        self._tracer.close()
         self._give_back()
         store.speak(True)
 
     # --- memory
 
     def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> GpuArray:
+        self._tracer.arrays(self.allocated())
         return at(self._heap + offset, shape, dtype)
 
     def released(self, offset: int, nbytes: int) -> None:
-        """Nothing to do: the heap is one allocation."""
+        self._tracer.released(offset)
 
     def heap_offset(self, native: GpuArray) -> int:
         return native.address - self._heap
@@ -345,7 +352,9 @@ class NvshmemBackend:
         )
 
     def synchronize(self) -> None:
-        self._device.synchronize()
+        with self._tracer.calling("synchronize"):
+            self._device.synchronize()
+        self._tracer.idle()
 
     def stop(self, seconds: float) -> bool:
         return self._device.stop(seconds)
@@ -354,13 +363,15 @@ class NvshmemBackend:
         self.synchronize()  # NVSHMEM compares nothing
 
     def kernel(self, py_func: Callable[..., Any], options: dict[str, Any]) -> Kernel:
-        return Kernel(py_func, options)
+        return Kernel(py_func, options, traced=True)
 
     def prepare(self, kernel: Kernel, config: Config, args: tuple[Any, ...]) -> Callable[[], None]:
         shape = shape_of(config.grid, config.block, config.dynamic_shared, config.cluster)
         dependent = config.programmatic_stream_serialization
         cuda, native = self._device.stream_of(config.stream), tuple(map(as_gpu, args))
-        return kernel.prepare(self._loader, shape, cuda, native, dependent)
+        with self._tracer.preparing(kernel.name):
+            go = kernel.prepare(self._loader, shape, cuda, native, dependent)
+        return self._tracer.launching(kernel.name, go)
 
     def init_module(self, module: Any) -> None:
         modules.init_module(module, self._device)
@@ -400,8 +411,19 @@ class NvshmemBackend:
         if self._far:
             self._check_sendable(op, arguments)
         answer = self._answer(op)
-        if answer is not None:
+        if answer is not None and not op.facts.meets:
             return answer(**arguments)
+        run = (
+            partial(self._call, op, arguments, stream)
+            if answer is None
+            else partial(answer, **arguments)
+        )
+        result = self._tracer.call(op, arguments, run)
+        self._tracer.teams(result, self._teams.members)
+        return result
+
+    def _call(self, op: Op, arguments: dict[str, Any], stream: Any) -> Any:
+        """An operation that NVSHMEM queues, or a kernel does."""
         if op.facts.meets:
             if "team" in arguments:
                 self._teams.check(arguments["team"], op.name)
