@@ -211,7 +211,7 @@ class _Scale:
             for header in headers
             for ticks, ns in zip(header["ticks"], header["ns"], strict=True)
             if ns
-        )
+        ) or [(0, 0)]
         (self._ticks, self._ns), (last, until) = pairs[0], pairs[-1]
         self._rate = (until - self._ns) / (last - self._ticks) if last > self._ticks else 1.0
 

@@ -67,7 +67,9 @@ def at(now, **threads):
             ctypes.c_int64.in_dll(library(), "grid").value = values
         else:
             three = Three.in_dll(library(), name)
-            three.x, three.y, three.z = (*values, 1, 1)[:3] if "Dim" in name else (*values, 0, 0)[:3]
+            three.x, three.y, three.z = (
+                (*values, 1, 1)[:3] if "Dim" in name else (*values, 0, 0)[:3]
+            )
 
 
 def call(name, *given):

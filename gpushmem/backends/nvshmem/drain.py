@@ -75,7 +75,7 @@ class Drain:
         self.meanings: dict[int, Meaning] = {}
 
     def look(self, idle: bool = False) -> None:
-        """Take what is new. `idle`: no kernel runs, so all there is has been written, and ended."""
+        """Take what is new. `idle`: no kernel runs, so all there is has been written."""
         n = self._given_out()
         if self._next == n and not (self._late or self._open or self._grids):
             return
@@ -88,9 +88,18 @@ class Drain:
         if first < until:
             self._take(np.arange(first, until), self._events(first, until))
         for number, grid in list(self._grids.items()):
-            self._end_if_over(grid, n, idle)
+            self._end_if_over(grid, n)
             if grid.over is not None and grid.over <= self._next and not self._late:
                 del self._grids[number]
+
+    def end(self) -> None:
+        """Take what is left. Kernels have ended, also those of which blocks are lost."""
+        self.look(idle=True)
+        for grid in self._grids.values():
+            if grid.over is None and grid.open == 0:
+                grid.over = self._next
+                self._ended(grid, 0)
+        self._grids.clear()
 
     def _given_out(self) -> int:
         at = self._address + PLACES["n"]
@@ -131,7 +140,7 @@ class Drain:
         for number in events["launch"][np.sort(firsts)].tolist():  # in the order in which they came
             which = np.flatnonzero(events["launch"] == number)
             while len(which):
-                grid = self._grid(number)
+                grid = self._grid(number, int(events["began"][which[0]]))
                 count = self._note_blocks(grid, events[which])
                 taken_by[which[:count]] = grid
                 self._note_times(grid, events[which[:count]])
@@ -151,25 +160,25 @@ class Drain:
 
     # --- kernels
 
-    def _grid(self, number: int) -> Grid:
-        """The launch of a number; the event of one that is new is written."""
+    def _grid(self, number: int, began: int) -> Grid:
+        """The launch of a number; the event of one that is new, and began then, is written."""
         grid = self._grids.get(number)
         if grid is None:
             new = np.zeros(1, EVENT)
-            new["kind"], new["value"] = KERNEL, self._lane()
+            new["kind"], new["value"] = KERNEL, self._lane(began)
             grid = self._grids[number] = Grid(self._ring.extend(new))
             self._lanes[int(new["value"][0]) - 1] = grid
         return grid
 
-    def _lane(self) -> int:
+    def _lane(self, began: int) -> int:
         """Which stream it ran on is not known: kernels that overlap are on different ones."""
         for grid in self._grids.values():
             self._end_if_over(grid, self._before)
-        free = (k for k, grid in enumerate(self._lanes, 1) if grid is None or grid.over is not None)
-        found = next(free, len(self._lanes) + 1)
-        if found > len(self._lanes):
-            self._lanes.append(None)
-        return found
+        for k, last in enumerate(self._lanes, 1):
+            if last is None or (last.over is not None and last.ended <= began):
+                return k
+        self._lanes.append(None)
+        return len(self._lanes)
 
     def _note_blocks(self, grid: Grid, events: np.ndarray[Any, Any]) -> int:
         """Note the blocks among events; how many events are before a block that was there before.
@@ -202,8 +211,8 @@ class Drain:
         if grid.over is not None:
             self._ring.event(grid.number)["ended"] = grid.ended
 
-    def _end_if_over(self, grid: Grid, n: int, idle: bool = False) -> None:
-        whole = idle or len(grid.seen) == grid.blocks > 0
+    def _end_if_over(self, grid: Grid, n: int) -> None:
+        whole = len(grid.seen) == grid.blocks > 0
         if grid.over is None and whole and grid.open == 0:
             grid.over = n
             self._ended(grid, 0)

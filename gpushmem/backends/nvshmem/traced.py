@@ -131,7 +131,8 @@ class Tracer(Untraced):
     def close(self) -> None:
         self._over.set()
         self._watch.join()
-        self.idle()
+        with self._looking:
+            self._drain.end()
         self._look_at_clocks()
         self._ring.describe(end=now())
 
