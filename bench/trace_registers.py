@@ -57,11 +57,6 @@ if __name__ == "__main__":
         pairs = [
             (plain.needs.registers, traced.needs.registers),
             (plain.needs.stack, traced.needs.stack),
-            *[
-                (
-                    f"{len(plain.code['cubin']) / 1024:.1f}",
-                    f"{len(traced.code['cubin']) / 1024:.1f}",
-                )
-            ],
+            tuple(f"{len(built.code['cubin']) / 1024:.0f}" for built in (plain, traced)),
         ]
         print(f"| {what} |", " | ".join(f"{a} | {b}" for a, b in pairs), "|", flush=True)

@@ -105,7 +105,8 @@ ROOMS = {
     ],
     "backends": [
         "check", "trace", "trace/ring", "trace/facts", "diagnosis", "simt/run", "simt/grid",
-        "simt/compiler", "simt/base", "artifacts", "job", "lines", "ops", "store", "settings", "size", "arguments", "errors",
+        "simt/compiler", "simt/base", "artifacts", "job", "lines", "ops", "store", "settings",
+        "size", "arguments", "errors",
     ],
     "backends/nvshmem": [
         "backends", "trace/ring", "trace/events", "trace/facts", "artifacts", "job", "lines", "ops",

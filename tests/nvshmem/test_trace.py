@@ -355,7 +355,7 @@ def test_the_newest_are_kept_and_others_counted(tmp_path, new, most):
 
 def test_of_many_blocks_some_record(traced):
     blocks = 5 * tracing.MOST_BLOCKS - 3
-    numbers = [k for k in range(0, 40) if block(100 + k, k, blocks=blocks) >= 0]
+    numbers = [k for k in range(40) if block(100 + k, k, blocks=blocks) >= 0]
     assert numbers == list(range(0, 40, 5))
     kernel = traced.look(idle=True)[0]
     assert (kernel["at"], kernel["ended"]) == (blocks, 0)
@@ -418,7 +418,7 @@ def test_both_files_of_a_pe_are_one_trace(tmp_path, traced):
 
 
 def kernel_of_a_ring(launch):
-    """What `shift` does, as far as it is recorded; and what the kernel that reads the clock does."""
+    """What `shift` records, in part; and what the kernel that reads the clock does."""
     now = time.monotonic_ns() + CLOCK
     if "show_clock" in launch.name:
         driver.view(launch.integer(4), 1, np.int64)[0] = now

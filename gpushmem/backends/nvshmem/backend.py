@@ -206,6 +206,8 @@ class NvshmemBackend:
     # --- meeting
 
     def meet(self, what: str, nbytes: int = -1) -> None:
+        with self._tracer.calling("synchronize"):
+            self._device.synchronize(what)
         with self._tracer.meeting(what):
             said = self._exchange(what, (nbytes, what.encode()[:120]))
         if (said != said[self.my_pe]).any():
@@ -214,12 +216,12 @@ class NvshmemBackend:
 
     def _sharing(self) -> int:
         """The number of PEs that use this PE's GPU, whatever the processes call it."""
+        self._device.synchronize("init")
         said = self._exchange("init", (0, self._device.cuda.uuid.encode()))
         return int((said == said[self.my_pe]).sum())
 
     def _exchange(self, what: str, mine_: tuple[int, bytes]) -> np.ndarray[Any, Any]:
-        """What each PE says; collective, and waits for this PE's streams first."""
-        self._device.synchronize(what)
+        """What each PE says; collective. This PE's streams are done."""
         self._round ^= 1  # others may be one meeting ahead
         mine, all_ = self._said[self._round, self.n_pes :], self._said[self._round, : self.n_pes]
         self._device.write(mine, np.array([mine_], SAYING))
@@ -249,7 +251,7 @@ class NvshmemBackend:
     # --- memory
 
     def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> GpuArray:
-        self._tracer.arrays(self.allocated())
+        self._tracer.arrays(self.allocated)
         return at(self._heap + offset, shape, dtype)
 
     def released(self, offset: int, nbytes: int) -> None:
@@ -413,23 +415,17 @@ class NvshmemBackend:
         answer = self._answer(op)
         if answer is not None and not op.facts.meets:
             return answer(**arguments)
-        run = (
-            partial(self._call, op, arguments, stream)
-            if answer is None
-            else partial(answer, **arguments)
-        )
+        if answer is not None:
+            run = partial(answer, **arguments)
+        else:
+            run = partial(self._host_calls.run, op, arguments, stream)
+            if op.facts.meets and "team" in arguments:
+                self._teams.check(arguments["team"], op.name)
+            if op.facts.meets and stream is None:
+                self.synchronize()
         result = self._tracer.call(op, arguments, run)
         self._tracer.teams(result, self._teams.members)
         return result
-
-    def _call(self, op: Op, arguments: dict[str, Any], stream: Any) -> Any:
-        """An operation that NVSHMEM queues, or a kernel does."""
-        if op.facts.meets:
-            if "team" in arguments:
-                self._teams.check(arguments["team"], op.name)
-            if stream is None:
-                self.synchronize()
-        return self._host_calls.run(op, arguments, stream)
 
     def _check_sendable(self, op: Op, arguments: dict[str, Any]) -> None:
         """Raise if an operation is to a PE behind a network that does not know its local memory."""

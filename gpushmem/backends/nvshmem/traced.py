@@ -11,7 +11,7 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache, partial
 from pathlib import Path
 from threading import get_ident
@@ -26,6 +26,7 @@ from gpushmem.backends.nvshmem.arrays import GpuArray
 from gpushmem.backends.nvshmem.device import Device
 from gpushmem.backends.nvshmem.drain import AT, Drain, Meaning, new_header
 from gpushmem.backends.nvshmem.status import check
+from gpushmem.errors import ShmemError
 from gpushmem.lines import Place, user_place
 from gpushmem.ops import TEAM_WORLD, Op
 from gpushmem.ops.team import Team
@@ -77,8 +78,8 @@ class Untraced:
     def loaded(self, about: dict[str, Any]) -> None:
         """A kernel that is traced has been loaded; what numbers in its events mean."""
 
-    def arrays(self, allocated: Sequence[Any]) -> None:
-        """All symmetric arrays, some of which may be new."""
+    def arrays(self, allocated: Callable[[], Sequence[Any]]) -> None:
+        """There may be new ones among all symmetric arrays."""
 
     def released(self, offset: int) -> None:
         """An array has been freed."""
@@ -233,8 +234,8 @@ class Tracer(Untraced):
         name = self._facts.name(about["name"])
         self._drain.meanings[about["kernel"]] = Meaning(name, about["waits"])
 
-    def arrays(self, allocated: Sequence[Any]) -> None:
-        self._facts.arrays(allocated)
+    def arrays(self, allocated: Callable[[], Sequence[Any]]) -> None:
+        self._facts.arrays(allocated())
 
     def released(self, offset: int) -> None:
         self._facts.released(offset)
@@ -250,9 +251,10 @@ class Tracer(Untraced):
         # Other threads may be capturing streams, which this one has nothing to do with.
         relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         check(driver.cuThreadExchangeStreamCaptureMode(relaxed), "the trace")
-        while not self._over.wait(OFTEN):
-            with self._looking:
-                self._drain.look()
+        with suppress(ShmemError):  # a kernel has failed, which who waits for it is told
+            while not self._over.wait(OFTEN):
+                with self._looking:
+                    self._drain.look()
 
     def _look_at_clocks(self) -> None:
         """Note what both clocks show at one moment: of some looks, the one that took least."""
