@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("nvshmem")
 
+from numba import cuda
 from numba.cuda import types
 
 import gpushmem as shmem
@@ -89,6 +90,38 @@ def test_the_events_of_a_kernel_are_in_its_machine_code(elsewhere):
     # The block ends in two places, which the compiler may make one; three calls end.
     assert 4 <= ptx.count("st.relaxed.gpu.global.b64") <= 5
     assert ".global .align 8 .u64 gpushmem_trace;" in ptx
+
+
+def whole(x, n):
+    shared = cuda.shared.array(0, np.float32)
+    shared[cuda.threadIdx.x] = n
+    cuda.cg.this_grid().sync()
+    if n == 1:
+        return
+    x[cuda.grid(1)] = shared[cuda.threadIdx.x]
+
+
+def _of_a_whole_grid(traced):
+    options = {"launch_bounds": (128, 2), "fastmath": True}
+    made = compiler.compile_kernel(whole, (F32, types.int64), options, SM_90, traced)
+    ptx = compiler.link(made, "ptx").code.decode(errors="replace")
+    return ptx, made.cooperative, made.shims, made.trace
+
+
+def test_what_a_kernel_is_launched_with_stays(elsewhere):
+    """Also of one that calls no operation: it is in the trace."""
+    code = [elsewhere.submit(_of_a_whole_grid, traced) for traced in (False, True)]
+    (plain, *of_plain), (ptx, *of_traced) = (each.result() for each in code)
+    for text in (plain, ptx):
+        assert re.search(r"\.maxntid 128\b", text)
+        assert re.search(r"\.minnctapersm 2\b", text)
+        assert "extern .shared" in text
+    assert of_plain == [True, frozenset(), None]
+    assert of_traced[:2] == of_plain[:2]
+    assert "gpushmem_trace" not in plain
+    assert ptx.count("st.relaxed.gpu.global.v2.b64") == 4
+    about = of_traced[2]
+    assert (about["name"], about["waits"], about["sites"]) == ("whole", False, [])
 
 
 def _llvm(traced):
