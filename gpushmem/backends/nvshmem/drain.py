@@ -75,7 +75,7 @@ class Drain:
         self.meanings: dict[int, Meaning] = {}
 
     def look(self, idle: bool = False) -> None:
-        """Take what is new. `idle`: no kernel runs, so all there is has been written."""
+        """Take what is new. `idle`: kernels have been waited for, and have written it."""
         n = self._given_out()
         if self._next == n and not (self._late or self._open or self._grids):
             return
