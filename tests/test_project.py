@@ -95,30 +95,39 @@ ROOMS = {
     "job": ["settings", "errors"],
     "start/bootstrap": ["job", "settings", "errors"],
     "check": ["simt/compiler", "simt/base", "job", "ops", "settings", "lines", "errors"],
-    "trace": ["simt/run", "simt/compiler", "simt/base", "ops", "size", "errors"],
+    "trace/ring.py": ["ops", "size", "errors"],
+    "trace/events.py": ["trace/ring", "ops"],
+    "trace/counters.py": ["trace/ring", "ops", "size", "errors"],
+    "trace/facts.py": ["trace/ring", "trace/counters", "lines"],
+    "trace": [
+        "trace/ring", "trace/events", "trace/counters", "simt/run", "simt/compiler", "simt/base",
+        "ops", "errors",
+    ],
     "diagnosis": [
         "simt/run", "simt/compiler", "simt/base", "artifacts", "job", "ops", "settings", "lines",
         "errors",
     ],
     "backends": [
-        "check", "trace", "diagnosis", "simt/run", "simt/grid", "simt/compiler", "simt/base",
-        "artifacts", "job", "lines", "ops", "store", "settings", "size", "arguments", "errors",
+        "check", "trace", "trace/ring", "trace/facts", "trace/counters", "diagnosis", "simt/run",
+        "simt/grid", "simt/compiler", "simt/base", "artifacts", "job", "lines", "ops", "store",
+        "settings", "size", "arguments", "errors",
     ],
     "backends/nvshmem": [
-        "backends", "artifacts", "job", "ops", "store", "settings", "size", "arguments", "errors",
+        "backends", "trace/ring", "trace/events", "trace/facts", "artifacts", "job", "lines", "ops",
+        "store", "settings", "size", "arguments", "errors",
     ],
     "backends/nvshmem_cpu": [
         "backends", "backends/nvshmem", "diagnosis", "simt/bitcode", "simt/intrinsics", "simt/run",
         "simt/compiler", "simt/base", "artifacts", "job", "ops", "settings", "size", "errors",
     ],
     "start/launch": [
-        "gpushmem", "trace", "diagnosis", "job", "ops", "backends", "backends/nvshmem", "settings",
-        "size", "arguments", "errors",
+        "gpushmem", "trace/ring", "diagnosis", "job", "ops", "backends", "backends/nvshmem",
+        "settings", "size", "arguments", "errors",
     ],
     "memory": ["backends", "size", "arguments", "errors"],
     "runtime.py": [
-        "memory", "backends", "start/bootstrap", "trace", "job", "ops", "settings", "size",
-        "lines", "arguments", "errors",
+        "memory", "backends", "start/bootstrap", "trace/counters", "job", "ops", "settings",
+        "size", "lines", "arguments", "errors",
     ],
     "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
     "doctor": ["backends", "backends/nvshmem", "settings", "size", "errors"],
@@ -130,9 +139,9 @@ ROOMS = {
     "pytest_plugin.py": ["start/launch", "check", "backends", "settings", "errors"],
     "kernels": ["gpushmem", "checks"],  # public names only: what users' plans can do
     "cli": [
-        "start/launch", "check", "trace", "diagnosis", "doctor", "explain", "kernel", "backends",
-        "backends/nvshmem", "job", "store", "progress", "settings", "size", "errors",
-        "__version__",
+        "start/launch", "check", "trace", "trace/ring", "trace/counters", "diagnosis", "doctor",
+        "explain", "kernel", "backends", "backends/nvshmem", "job", "store", "progress",
+        "settings", "size", "errors", "__version__",
     ],
 }  # fmt: skip
 

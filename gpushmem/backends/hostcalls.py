@@ -19,7 +19,7 @@ from gpushmem.backends.code import with_signature
 from gpushmem.errors import ArgumentError, BackendUnavailable, SymmetryError
 from gpushmem.ops import SMEM_BYTES, Op
 from gpushmem.ops.roles import Reduction
-from gpushmem.ops.row import ON_THE_HOST
+from gpushmem.ops.row import ON_THE_HOST, Effect
 from gpushmem.ops.team import Team
 
 Array = np.ndarray[Any, Any]
@@ -251,3 +251,15 @@ def copy_strided(
         for array, stride in ((dst, dst_stride), (src, src_stride))
     )
     target[:] = source
+
+
+def nbytes_of(effect: Effect, arguments: dict[str, Any]) -> int:
+    """Bytes that an effect covers, from the start of its array."""
+    if effect.extent == "0":
+        count = 1
+    elif effect.extent == "stride":
+        n, stride = arguments["nelems"], arguments[f"{effect.array}_stride"]
+        count = (n - 1) * stride + 1 if n else 0
+    else:
+        count = int(arguments[effect.extent].size)
+    return count * int(arguments[effect.array].dtype.itemsize)

@@ -9,8 +9,8 @@ from typing import Any
 from gpushmem.backends.about import About
 
 __all__ = [
-    "BACKENDS", "Entry", "about", "load", "that_are_late", "that_record", "that_use_gpus",
-    "unasked",
+    "BACKENDS", "Entry", "about", "load", "that_are_late", "that_record", "that_trace",
+    "that_use_gpus", "unasked",
 ]  # fmt: skip
 
 
@@ -61,6 +61,11 @@ def load(name: str) -> Any:
 def that_record() -> list[str]:
     """The backends that can record what PEs do."""
     return [name for name in BACKENDS if about(name).records]
+
+
+def that_trace() -> list[str]:
+    """The backends that can record what PEs do, and when."""
+    return [name for name in BACKENDS if about(name).traces]
 
 
 def that_are_late() -> list[str]:

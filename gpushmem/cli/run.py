@@ -285,7 +285,8 @@ def _check_observers(options: list[str], hosts: str | None) -> None:
 
 def _check_able(options: list[str], backend: str) -> None:
     """Reject options that record what PEs do for backends that cannot."""
-    if options and backend not in (able := registry.that_record()):
+    able = registry.that_trace() if "--trace" in options else registry.that_record()
+    if options and backend not in able:
         raise click.UsageError(
             f"{options[0]}: the {backend} backend records nothing; add --backend "
             f"{' or '.join(able)}"
@@ -304,8 +305,7 @@ def _profiler(asked: list[str], folder: Path | None, options: str | None, backen
     if backend not in (able := registry.that_use_gpus()):
         raise click.UsageError(
             f"{option}: the {backend} backend runs no kernel on a GPU, which is what NVIDIA's "
-            f"profilers see; add --backend {' or '.join(able)}, or take --trace, which records "
-            f"the {' and '.join(registry.that_record())} backends"
+            f"profilers see; add --backend {' or '.join(able)}, or take --trace"
         )
     return _usage(lambda: find(option.removeprefix("--"), folder, options))
 

@@ -16,8 +16,9 @@ from gpushmem.simt.base.native import atomic_add_word, i64, ticks
 from gpushmem.simt.compiler.kept import outlined
 from gpushmem.simt.run.queue import COMMON, LAUNCH_AT, RUN
 from gpushmem.trace.counters import COUNTERS, ROW, ROWS_AT
+from gpushmem.trace.events import of_call
 from gpushmem.trace.kernels import c_functions
-from gpushmem.trace.recording import events_of, now
+from gpushmem.trace.recording import now
 from gpushmem.trace.ring import KERNEL, KIND_OF, NO_PE
 
 __all__ = ["generate", "generate_after", "native"]
@@ -70,7 +71,7 @@ def generate_after(call: Any, result: Any, kind: int, token: Any) -> None:
     if call.op.waits:
         call.run(added, counters, number, i64(0), took)
         return
-    events = events_of(call)
+    events = of_call(call)
     nbytes = i64(0)
     for _, _, _, each in events:
         nbytes = call.builder.add(nbytes, each)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from gpushmem.trace.ring import (
     RING,
     VERSION,
     facts_of,
+    gpu_path,
     paths,
 )
 
@@ -128,24 +130,21 @@ def load(path: str | Path) -> Trace:
     Raises `ArgumentError` if there is none, or one of another version.
     """
     folder = Path(path)
-    rings = {pe: _read(folder, pe) for pe in _pes(folder)}
+    rings = {pe: _read(paths(folder, pe)[0]) for pe in _pes(folder)}
     if not rings:
         raise ArgumentError(
             f"{folder} has no trace: `gpushmem run --trace {folder} SCRIPT` writes one"
         )
-    scale = _Scale([header for header, *_ in rings.values()])
+    scale = _Scale([ring.header for ring in rings.values()])  # one: they have one clock
     parts, lost = [], {}
-    for pe, (_, events, numbers, n_lost) in rings.items():
-        part = np.zeros(len(events), LOADED)
-        part["of"] = pe
-        part["began"] = scale.ns(events["began"])
-        part["ended"] = np.where(events["ended"] == 0, OPEN, scale.ns(events["ended"]))
-        for name in (EVENT.names or ())[2:]:
-            part[name] = events[name]
-        part["number"] = numbers
-        parts.append(part)
-        if n_lost:
-            lost[pe] = n_lost
+    for pe, ring in rings.items():
+        parts.append(_loaded(ring, pe, scale, 0))
+        lost[pe] = ring.lost
+        if gpu_path(folder, pe).exists():
+            on_gpu = _read(gpu_path(folder, pe))
+            parts.append(_loaded(on_gpu, pe, _Scale([on_gpu.header]), int(ring.header["n"])))
+            lost[pe] += on_gpu.lost
+    lost = {pe: n for pe, n in lost.items() if n}
     events = np.concatenate(parts)
     events = events[np.argsort(events["began"], kind="stable")]
     first = int(events["began"][0]) if len(events) else 0
@@ -156,17 +155,25 @@ def load(path: str | Path) -> Trace:
     for fact in chain.from_iterable(facts.values()):
         if "ticks" in fact:
             fact["ns"] = int(scale.ns(np.int64(fact["ticks"]))) - first
-    n_pes = max(int(header["n_pes"]) for header, *_ in rings.values())
+    n_pes = max(int(ring.header["n_pes"]) for ring in rings.values())
     return Trace(events, n_pes, lost, facts, end)
 
 
 def _pes(folder: Path) -> list[int]:
-    return sorted(int(path.stem[2:]) for path in folder.glob("pe*.ring"))
+    names = (re.fullmatch(r"pe(\d+)\.ring", path.name) for path in folder.glob("pe*.ring"))
+    return sorted(int(name[1]) for name in names if name)
 
 
-def _read(folder: Path, pe: int) -> tuple[Any, np.ndarray[Any, Any], np.ndarray[Any, Any], int]:
-    """The header of a PE's ring, its events and their numbers, and how many are lost."""
-    path = paths(folder, pe)[0]
+class _Read(NamedTuple):
+    """The header of a ring, its events and their numbers, from 1, and how many are lost."""
+
+    header: Any
+    events: np.ndarray[Any, Any]
+    numbers: np.ndarray[Any, Any]
+    lost: int
+
+
+def _read(path: Path) -> _Read:
     with open(path, "rb") as file:
         header = np.frombuffer(file.read(RING.itemsize), RING)[0]
     if header["magic"] != MAGIC or header["version"] != VERSION:
@@ -178,7 +185,21 @@ def _read(folder: Path, pe: int) -> tuple[Any, np.ndarray[Any, Any], np.ndarray[
         events = np.roll(events, -(n % most))
     numbers = np.arange(n - count, n) + 1
     written = events["began"] != 0  # else the PE was killed before it had written it
-    return header, events[written], numbers[written], n - count
+    return _Read(header, events[written], numbers[written], n - count + int(header["lost"]))
+
+
+def _loaded(ring: _Read, pe: int, scale: _Scale, before: int) -> np.ndarray[Any, Any]:
+    """Events as `Trace` has them; `before`: how many numbers the PE's other ring has."""
+    events, part = ring.events, np.zeros(len(ring.events), LOADED)
+    part["of"] = pe
+    part["began"] = scale.ns(events["began"])
+    part["ended"] = np.where(events["ended"] == 0, OPEN, scale.ns(events["ended"]))
+    for name in (EVENT.names or ())[2:]:
+        part[name] = events[name]
+    part["number"] = ring.numbers + before
+    in_kernels = part["launch"] != 0
+    part["launch"][in_kernels] += np.uint32(before)
+    return part
 
 
 class _Scale:
@@ -190,7 +211,7 @@ class _Scale:
             for header in headers
             for ticks, ns in zip(header["ticks"], header["ns"], strict=True)
             if ns
-        )
+        ) or [(0, 0)]
         (self._ticks, self._ns), (last, until) = pairs[0], pairs[-1]
         self._rate = (until - self._ns) / (last - self._ticks) if last > self._ticks else 1.0
 

@@ -9,6 +9,9 @@ An event's place is its number modulo `most`. One thread writes it, with plain s
 is completed later (a wait, a kernel) is found by its number, and left alone if another has its
 place by then. Times are ticks of the processor's clock; the header has pairs of these and of
 nanoseconds of CLOCK_MONOTONIC, which all PEs of a machine share.
+
+A PE on a GPU has two rings: the host's, and one of what kernels have appended to a ring in the
+GPU's memory, from where the host copies it. That one has times of the GPU's clock.
 """
 
 from __future__ import annotations
@@ -28,8 +31,8 @@ from gpushmem.size import format_size
 
 __all__ = [
     "BLOCK", "CALL", "COMPILE", "CORES", "EVENT", "FIRST_OP", "HEADER", "KERNEL", "KINDS",
-    "KIND_OF", "LAUNCH", "MAGIC", "MEET", "NO_PE", "RANGE", "RING", "THREADS",
-    "VERSION", "Ring", "facts_of", "paths", "prepare",
+    "KIND_OF", "LAUNCH", "MAGIC", "MEET", "NO_PE", "PLACES", "RANGE", "RING", "THREADS",
+    "VERSION", "Ring", "facts_of", "gpu_path", "paths", "prepare",
 ]  # fmt: skip
 
 VERSION = 1
@@ -50,17 +53,20 @@ EVENT = np.dtype(
         ("block", "u4"),  # number in the grid; of the host: of its thread
     ]
 )
-# `n`, how many events there have been, is on a cache line of its own.
+# `n`, how many events there have been, is on a cache line of its own, which it shares with nobody
+# but `lost`: how many more were overwritten on the GPU before the host had copied them.
 RING = np.dtype(
     {
         "names": [
-            "magic", "version", "pe", "n_pes", "most", "events", "ticks", "ns", "pid", "n",
+            "magic", "version", "pe", "n_pes", "most", "events", "ticks", "ns", "pid", "n", "lost",
         ],
-        "formats": ["i8"] * 6 + [("i8", 2)] * 2 + ["i8"] * 2,
-        "offsets": [*range(0, 56, 8), 64, 80, 128],
+        "formats": ["i8"] * 6 + [("i8", 2)] * 2 + ["i8"] * 3,
+        "offsets": [*range(0, 56, 8), 64, 80, 128, 136],
         "itemsize": 192,
     }
 )  # fmt: skip
+# Bytes from the beginning of the header to each of its words.
+PLACES = {name: int(field[1]) for name, field in (RING.fields or {}).items()}
 NO_PE = -1
 THREADS, CORES = 1024, 63  # of a block, at most; the cores that are told apart, less one
 # Kinds of events; from FIRST_OP on, the operations, in the order of the table.
@@ -84,6 +90,11 @@ KINDS = {
 def paths(folder: Path, pe: int) -> tuple[Path, Path]:
     """The files of a PE: its ring, and its facts."""
     return folder / f"pe{pe}.ring", folder / f"pe{pe}.facts"
+
+
+def gpu_path(folder: Path, pe: int) -> Path:
+    """The ring of what a PE's kernels do on its GPU, if there is one."""
+    return folder / f"pe{pe}.gpu.ring"
 
 
 def prepare(folder: str | Path) -> str:
@@ -114,11 +125,12 @@ def _check_room(folder: Path, n_pes: int, nbytes: int) -> None:
 
 
 class Ring:
-    """The ring of the calling PE."""
+    """A ring of the calling PE: the host's, or that of its GPU."""
 
-    def __init__(self, folder: Path, pe: int, n_pes: int, most: int) -> None:
+    def __init__(self, folder: Path, pe: int, n_pes: int, most: int, gpu: bool = False) -> None:
         """`most`: events, a power of two. Raises `ShmemError` where there is no room for them."""
         ring, facts = paths(folder, pe)
+        ring = gpu_path(folder, pe) if gpu else ring
         nbytes = HEADER + most * EVENT.itemsize
         _check_room(folder, n_pes, nbytes)
         with open(ring, "w+b") as file:
@@ -131,8 +143,26 @@ class Ring:
         self.header["version"], self.header["pe"], self.header["n_pes"] = VERSION, pe, n_pes
         self.header["most"], self.header["events"] = most, self.events.ctypes.data
         self.header["pid"], self.header["magic"] = os.getpid(), MAGIC
-        self._facts = open(facts, "wb")  # noqa: SIM115  (as long as the PE lives)
+        if not gpu:  # numbers mean the same in both
+            self._facts = open(facts, "wb")  # noqa: SIM115  (as long as the PE lives)
         self._pack = _msgpack().Packer()
+
+    def extend(self, events: np.ndarray[Any, Any]) -> int:
+        """Append events, by one thread at a time; returns the number of the first one."""
+        first, most = int(self.header["n"][0]), len(self.events)
+        kept = events[-most:]
+        start = (first + len(events) - len(kept)) % most
+        end = min(len(kept), most - start)
+        self.events[start : start + end] = kept[:end]
+        self.events[: len(kept) - end] = kept[end:]
+        self.header["n"] = first + len(events)
+        return first
+
+    def event(self, number: int) -> np.ndarray[Any, Any]:
+        """The event of a number, as an array of one; empty if another has its place."""
+        most = len(self.events)
+        there = 0 <= number < int(self.header["n"][0]) <= number + most
+        return self.events[number % most :][: int(there)]
 
     def describe(self, **facts: Any) -> None:
         """Keep what a number, or this PE, means."""

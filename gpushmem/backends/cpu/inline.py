@@ -34,19 +34,19 @@ from gpushmem.backends.hostcalls import (
     copy_from,
     copy_strided,
     copy_to,
+    nbytes_of,
     not_symmetric,
     unreachable,
 )
 from gpushmem.diagnosis.journal import Journal, Place
 from gpushmem.diagnosis.recording import written
 from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET, Op
-from gpushmem.ops.row import Effect
 from gpushmem.simt.base.native import c_function, full_fence
 
 if TYPE_CHECKING:
     from gpushmem.backends.cpu.weak.memory import WeakMemory
 
-__all__ = ["Inline", "nbytes_of"]
+__all__ = ["Inline"]
 
 Array = np.ndarray[Any, Any]
 SIGNAL_OPS = {SIGNAL_SET: OPS["atomic_set"], SIGNAL_ADD: OPS["atomic_add"]}
@@ -231,15 +231,3 @@ class Inline:
                 raise error_of(EMPTY, name)
         check_contiguous(name, "the remote array", array)
         return self._world.peer(array, pe).reshape(-1)
-
-
-def nbytes_of(effect: Effect, arguments: dict[str, Any]) -> int:
-    """Bytes that an effect covers, from the start of its array."""
-    if effect.extent == "0":
-        count = 1
-    elif effect.extent == "stride":
-        n, stride = arguments["nelems"], arguments[f"{effect.array}_stride"]
-        count = (n - 1) * stride + 1 if n else 0
-    else:
-        count = int(arguments[effect.extent].size)
-    return count * int(arguments[effect.array].itemsize)

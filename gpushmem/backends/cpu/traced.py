@@ -6,7 +6,7 @@ import ctypes
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from threading import get_ident
 from types import SimpleNamespace
@@ -17,17 +17,18 @@ import numpy as np
 from gpushmem import settings
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import hook
-from gpushmem.backends.cpu.inline import nbytes_of
 from gpushmem.backends.cpu.world import World
+from gpushmem.backends.hostcalls import nbytes_of
 from gpushmem.errors import ArgumentError
 from gpushmem.job.job import current
-from gpushmem.lines import Place, assigned_name, line_at, user_place
+from gpushmem.lines import Place, user_place
 from gpushmem.ops import TEAM_NODE, TEAM_SHARED, TEAM_WORLD, Op
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.run.kernel import Form, Running, form_hooks
 from gpushmem.simt.run.queue import of_process
 from gpushmem.trace import counting
 from gpushmem.trace.counters import Counters, Stats
+from gpushmem.trace.facts import Facts
 from gpushmem.trace.kernels import native
 from gpushmem.trace.ring import CALL, COMPILE, KIND_OF, LAUNCH, MEET, NO_PE, RANGE, Ring
 
@@ -91,12 +92,9 @@ class Tracer:
 
     def __init__(self, ring: Ring | Counters, calls: SimpleNamespace) -> None:
         self._ring, self._calls, self.address = ring, calls, ring.address
-        self._sites: dict[Place, int] = {}
-        self._names: dict[str, int] = {}
-        self._known: set[tuple[str, int]] = set()  # texts of kernels, by what they are
+        self._facts = Facts(ring, self._calls.now)
         self._seen = 0, 0  # events there had been at the last looks for texts
         self._threads: dict[int, int] = {}
-        self._arrays: dict[int, Any] = {}
         self._look_at_clocks(0)
         form_hooks.append(self._form_made)
 
@@ -111,28 +109,27 @@ class Tracer:
         of_process["ended"], of_process["began"] = hooks["run_ended"], hooks["run_began"]
 
     def _form_made(self, form: Form) -> None:
-        form.launch["label"] = self._name(form.name)
+        form.launch["label"] = self._facts.name(form.name)
 
     def mapped(self) -> None:
         """The heap has been mapped."""
         self._ring.describe(heap_bytes=self._world.heap_bytes, init=self._calls.now())
         for team in (TEAM_SHARED, TEAM_NODE):
-            node = [*self._world.job.node]
-            self._ring.describe(team=int(team), pes=node, ticks=self._calls.now())
+            self._facts.team(int(team), [*self._world.job.node])
 
     # --- the host
 
     def meeting(self, what: str) -> AbstractContextManager[None]:
         """All PEs make this call, and wait for each other in it."""
-        return self._during(MEET, self._name(what))
+        return self._during(MEET, self._facts.name(what))
 
     def calling(self, what: str) -> AbstractContextManager[None]:
         """The host makes a call that waits, or takes a while."""
-        return self._during(CALL, self._name(what))
+        return self._during(CALL, self._facts.name(what))
 
     def ranging(self, name: str) -> AbstractContextManager[None]:
         """The program names what it does."""
-        return self._during(RANGE, self._name(name))
+        return self._during(RANGE, self._facts.name(name))
 
     @contextmanager
     def _during(self, kind: int, value: int) -> Iterator[None]:
@@ -152,7 +149,7 @@ class Tracer:
             result = run()
             self._performed(op, arguments, place, began)
         for team, pes in self._world.teams_in(result):
-            self._ring.describe(team=team, pes=pes, ticks=self._calls.now())
+            self._facts.team(team, pes)
         return result
 
     def queued(
@@ -192,12 +189,12 @@ class Tracer:
         yield
         ended = self._calls.now()
         if ended - began > LONG:
-            self._append(COMPILE, value=self._name(kernel), began=began, ended=ended)
+            self._append(COMPILE, value=self._facts.name(kernel), began=began, ended=ended)
 
     def submitted(self, launch: Running) -> None:
         """The host queues a kernel."""
         now = self._calls.now()
-        self._append(LAUNCH, value=self._name(launch.name), began=now, ended=now)
+        self._append(LAUNCH, value=self._facts.name(launch.name), began=now, ended=now)
 
     def _append(
         self,
@@ -214,27 +211,11 @@ class Tracer:
         who = self._threads.setdefault(get_ident(), len(self._threads))
         value = ctypes.c_int64(value).value
         return self._calls.append(
-            self.address, kind, pe, at, value, nbytes, self._site(place or user_place()), who,
+            self.address, kind, pe, at, value, nbytes, self._facts.site(place or user_place()), who,
             began or self._calls.now(), ended, 0, 0,
         )  # fmt: skip
 
     # --- what numbers mean
-
-    def _site(self, place: Place) -> int:
-        number = self._sites.get(place)
-        if number is None:
-            number = self._sites[place] = -1 - len(self._sites)
-            code, at = place
-            text = f"{line_at(code, at)} in {code.co_name}"
-            self._ring.describe(site=number, text=text, path=code.co_filename)
-        return number
-
-    def _name(self, text: str) -> int:
-        number = self._names.get(text)
-        if number is None:
-            number = self._names[text] = len(self._names) + 1
-            self._ring.describe(name=number, text=text)
-        return number
 
     def late(self) -> None:
         """Write down what numbers in new events mean, and what clocks show: ten times a second.
@@ -245,10 +226,7 @@ class Tracer:
         self._seen = self._seen[1], n
         for what, addresses in (("site", sites), ("name", names)):
             for address in np.unique(addresses).tolist():
-                if (what, address) not in self._known:
-                    self._known.add((what, address))
-                    text = ctypes.string_at(address).decode()
-                    self._ring.describe(**{what: address, "text": text})
+                self._facts.of_kernel(what, address, partial(_text_at, address))
         self._look_at_clocks(1)
 
     def _look_at_clocks(self, which: int) -> None:
@@ -264,19 +242,11 @@ class Tracer:
 
     def name_arrays(self) -> None:
         """Write down which arrays are new."""
-        for a in self.allocated():
-            if self._arrays.get(a.offset) is not a:
-                self._arrays[a.offset] = a
-                self._ring.describe(
-                    array=int(a.offset), bytes=int(a.nbytes), dtype=str(a.dtype),
-                    shape=list(a.shape), name=assigned_name(a.where) or "", where=str(a.where),
-                    ticks=self._calls.now(),
-                )  # fmt: skip
+        self._facts.arrays(self.allocated())
 
     def released(self, offset: int) -> None:
         """An array has been freed."""
-        self._arrays.pop(offset, None)
-        self._ring.describe(freed=int(offset), ticks=self._calls.now())
+        self._facts.released(offset)
 
     def stats(self) -> Stats | None:
         """The counters, if there are some."""
@@ -290,3 +260,7 @@ class Tracer:
         of_process["began"] = of_process["ended"] = of_process["block_ended"] = 0
         self.late()
         self._ring.describe(end=self._calls.now())
+
+
+def _text_at(address: int) -> str:
+    return ctypes.string_at(address).decode()

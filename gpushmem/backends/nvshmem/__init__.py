@@ -10,6 +10,7 @@ ABOUT = About(
     backend="gpushmem.backends.nvshmem.backend:NvshmemBackend",
     tuning=TUNING,
     shares_memory=False,
+    traces=True,
     missing=versions.missing,
     reasons=versions.reasons,
     found="there are an NVIDIA GPU and nvshmem4py",

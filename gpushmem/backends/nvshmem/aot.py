@@ -87,16 +87,18 @@ def artifact(
     options: dict[str, Any],
     arch: str,
     kind: str = "cubin",
+    traced: bool = False,
 ) -> Artifact:
     """A kernel's code of a kind, and its properties; raises Numba's errors.
 
-    A kernel that has no fingerprint, or has `cache=False`, is compiled in every process.
+    `traced` code records what it does. A kernel that has no fingerprint, or has `cache=False`, is
+    compiled in every process.
     """
 
     def build() -> Artifact:
-        return _compile(py_func, argtypes, options, arch, kind)
+        return _compile(py_func, argtypes, options, arch, kind, traced)
 
-    machine = arch, kind, versions.compilers()
+    machine = arch, kind, versions.compilers(), *(("traced",) if traced else ())
     key = fingerprint.fingerprint(py_func, argtypes, options, machine)
     if key is None or not options.get("cache", True):
         return build()
@@ -106,18 +108,18 @@ def artifact(
 
 def _compile(
     py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any], arch: str,
-    kind: str,
+    kind: str, traced: bool,
 ) -> Artifact:  # fmt: skip
     from gpushmem.backends.nvshmem import compiler  # noqa: PLC0415  (takes a second)
 
-    compiled = compiler.compile_kernel(py_func, argtypes, options, compiler.Arch.of(arch))
+    compiled = compiler.compile_kernel(py_func, argtypes, options, compiler.Arch.of(arch), traced)
     linked = compiler.link(compiled, kind)
     about = {
         "entry": compiled.entry, "cooperative": compiled.cooperative,
         "shims": bool(compiled.shims), "sums": any(map(SUMS.search, compiled.shims)),
         "groups": any(map(GROUPS.search, compiled.shims)),
         "workspace": "gpushmem_words" in compiled.shims,
-        "needs": asdict(needs_of(linked.log, compiled.entry)),
+        "trace": compiled.trace, "needs": asdict(needs_of(linked.log, compiled.entry)),
     }  # fmt: skip
     return Artifact(about, linked.code)
 
@@ -128,9 +130,12 @@ def build(
     options: dict[str, Any],
     arch: str,
     kinds: Iterable[str] = ("cubin",),
+    traced: bool = False,
 ) -> Built:
     """A kernel's code of several kinds: "cubin", "ptx", "ltoir"; raises Numba's errors."""
-    kept = {kind: artifact(py_func, argtypes, options, arch, kind) for kind in {*kinds, "cubin"}}
+    kept = {
+        kind: artifact(py_func, argtypes, options, arch, kind, traced) for kind in {*kinds, "cubin"}
+    }
     about = kept["cubin"].about
     return Built(
         py_func.__name__, ", ".join(map(text_of, argtypes)), arch, about["entry"],

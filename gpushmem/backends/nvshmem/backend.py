@@ -8,7 +8,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from gpushmem.backends.hostcalls import (
     not_symmetric,
     unreachable,
 )
-from gpushmem.backends.nvshmem import modules, transport
+from gpushmem.backends.nvshmem import clock, modules, transport
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.blocks import Registered
 from gpushmem.backends.nvshmem.device import Device, Stream
@@ -39,6 +40,7 @@ from gpushmem.backends.nvshmem.kernels import Kernel, Loader
 from gpushmem.backends.nvshmem.profile import named
 from gpushmem.backends.nvshmem.status import check
 from gpushmem.backends.nvshmem.teams import Teams
+from gpushmem.backends.nvshmem.traced import tracer
 from gpushmem.errors import (
     ArgumentError,
     BackendUnavailable,
@@ -154,6 +156,7 @@ class NvshmemBackend:
         self._device.late = _end_job
         self.heap_bytes = heap_bytes
         store.speak(self.my_pe == 0)
+        self._tracer = tracer(self._device, self.my_pe, self.n_pes)
         self._layout()
         self.meet("init", heap_bytes)
         self._take_heap()
@@ -161,12 +164,13 @@ class NvshmemBackend:
         # Of the user's memory: address -> end, and whether it is a GPU's.
         self._registered: dict[int, tuple[int, bool]] = {}
         self._external: dict[int, int] = {}  # address -> bytes, of the user's symmetric memory
-        loader = Loader(self._device, self._words, self._sharing(), library.far)
+        loader = Loader(self._device, self._words, self._sharing(), library.far, self._tracer)
         self._loader = loader
         self._teams = Teams(self.synchronize)
         self._host_calls = HostCalls(
             self._device, loader, self.n_pes, self._scratch, self._check_symmetric
         )
+        self._tracer.began(self._heap, heap_bytes, partial(clock.read, self._device, loader))
 
     def _layout(self) -> None:
         """Reserve the symmetric memory that gpushmem itself needs."""
@@ -203,7 +207,9 @@ class NvshmemBackend:
     # --- meeting
 
     def meet(self, what: str, nbytes: int = -1) -> None:
-        with named(what):
+        with self._tracer.calling("synchronize"):
+            self._device.synchronize(what)
+        with self._tracer.meeting(what), named(what):
             said = self._exchange(what, (nbytes, what.encode()[:120]))
         if (said != said[self.my_pe]).any():
             calls = {pe: (what.decode(), n) for pe, (n, what) in enumerate(said.tolist())}
@@ -211,12 +217,12 @@ class NvshmemBackend:
 
     def _sharing(self) -> int:
         """The number of PEs that use this PE's GPU, whatever the processes call it."""
+        self._device.synchronize("init")
         said = self._exchange("init", (0, self._device.cuda.uuid.encode()))
         return int((said == said[self.my_pe]).sum())
 
     def _exchange(self, what: str, mine_: tuple[int, bytes]) -> np.ndarray[Any, Any]:
-        """What each PE says; collective, and waits for this PE's streams first."""
-        self._device.synchronize(what)
+        """What each PE says; collective. This PE's streams are done."""
         self._round ^= 1  # others may be one meeting ahead
         mine, all_ = self._said[self._round, self.n_pes :], self._said[self._round, : self.n_pes]
         self._device.write(mine, np.array([mine_], SAYING))
@@ -239,16 +245,18 @@ class NvshmemBackend:
         self._device.synchronize("finalize")
         self._teams.close()
         bindings.barrier_all()
+        self._tracer.close()
         self._give_back()
         store.speak(True)
 
     # --- memory
 
     def symmetric(self, offset: int, shape: Shape, dtype: np.dtype[Any]) -> GpuArray:
+        self._tracer.arrays(self.allocated)
         return at(self._heap + offset, shape, dtype)
 
     def released(self, offset: int, nbytes: int) -> None:
-        """Nothing to do: the heap is one allocation."""
+        self._tracer.released(offset)
 
     def heap_offset(self, native: GpuArray) -> int:
         return native.address - self._heap
@@ -347,13 +355,18 @@ class NvshmemBackend:
         )
 
     def synchronize(self) -> None:
-        self._device.synchronize()
+        with self._tracer.calling("synchronize"):
+            self._device.synchronize()
+        self._tracer.idle()
 
     def stop(self, seconds: float) -> bool:
         return self._device.stop(seconds)
 
     def trace_range(self, name: str) -> AbstractContextManager[Any]:
-        return named(name)
+        ranges = ExitStack()
+        for each in (named(name), self._tracer.ranging(name)):
+            ranges.enter_context(each)
+        return ranges
 
     def stats(self) -> None:
         """It counts nothing."""
@@ -362,13 +375,15 @@ class NvshmemBackend:
         self.synchronize()  # NVSHMEM compares nothing
 
     def kernel(self, py_func: Callable[..., Any], options: dict[str, Any]) -> Kernel:
-        return Kernel(py_func, options)
+        return Kernel(py_func, options, traced=True)
 
     def prepare(self, kernel: Kernel, config: Config, args: tuple[Any, ...]) -> Callable[[], None]:
         shape = shape_of(config.grid, config.block, config.dynamic_shared, config.cluster)
         dependent = config.programmatic_stream_serialization
         cuda, native = self._device.stream_of(config.stream), tuple(map(as_gpu, args))
-        return kernel.prepare(self._loader, shape, cuda, native, dependent)
+        with self._tracer.preparing(kernel.name):
+            go = kernel.prepare(self._loader, shape, cuda, native, dependent)
+        return self._tracer.launching(kernel.name, go)
 
     def init_module(self, module: Any) -> None:
         modules.init_module(module, self._device)
@@ -408,14 +423,19 @@ class NvshmemBackend:
         if self._far:
             self._check_sendable(op, arguments)
         answer = self._answer(op)
-        if answer is not None:
+        if answer is not None and not op.facts.meets:
             return answer(**arguments)
-        if op.facts.meets:
-            if "team" in arguments:
+        if answer is not None:
+            run = partial(answer, **arguments)
+        else:
+            run = partial(self._host_calls.run, op, arguments, stream)
+            if op.facts.meets and "team" in arguments:
                 self._teams.check(arguments["team"], op.name)
-            if stream is None:
+            if op.facts.meets and stream is None:
                 self.synchronize()
-        return self._host_calls.run(op, arguments, stream)
+        result = self._tracer.call(op, arguments, run)
+        self._tracer.teams(result, self._teams.members)
+        return result
 
     def _check_sendable(self, op: Op, arguments: dict[str, Any]) -> None:
         """Raise if an operation is to a PE behind a network that does not know its local memory."""

@@ -26,7 +26,7 @@ from nvshmem.bindings.device.numba import _numbast as bindings
 
 from gpushmem.artifacts.refusal import as_kernel_error
 from gpushmem.backends.base import DeviceFunction
-from gpushmem.backends.nvshmem import aot, gemm, lowering, mathdx, shims
+from gpushmem.backends.nvshmem import aot, gemm, lowering, mathdx, shims, tracing
 from gpushmem.errors import ArgumentError
 
 __all__ = ["Arch", "Compiled", "Linked", "compile_kernel", "link", "link_all"]
@@ -87,6 +87,7 @@ class Compiled:
     cooperative: bool
     arch: Arch
     max_registers: int | None
+    trace: dict[str, Any] | None  # what numbers in its events mean, if it is traced
 
 
 @dataclass(frozen=True)
@@ -98,28 +99,35 @@ class Linked:
 
 
 def compile_kernel(
-    py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any], arch: Arch
-) -> Compiled:
-    """Compile a kernel for arguments of Numba types; raises Numba's errors."""
+    py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any], arch: Arch,
+    traced: bool = False,
+) -> Compiled:  # fmt: skip
+    """Compile a kernel for arguments of Numba types, with code that records what it does if asked.
+
+    Raises Numba's errors.
+    """
     unknown = options.keys() - OPTIONS - IGNORED
     if unknown:
         known = ", ".join(sorted([*OPTIONS, *IGNORED, *aot.OF_LAUNCHES, "device"]))
         raise ArgumentError(f"jit has no option {', '.join(sorted(unknown))}; it has {known}")
     lowering.install()
     cc = (*arch.capability, arch.suffix)
-    with _compiling_for(arch), warnings.catch_warnings():
-        library = _library(py_func, argtypes, options, cc)
+    with _compiling_for(arch), tracing.compiling(traced), warnings.catch_warnings():
+        library = _library(py_func, argtypes, options, cc, traced)
         own = Part("ltoir", bytes(library.get_ltoir(cc)))
+    entry, llvm = library._entry_name, library.llvm_strs
     return Compiled(
-        library._entry_name, (own, *_other_parts(library, str(arch))),
-        shims.needed_by(library.llvm_strs), mathdx.needed_by(library.llvm_strs),
-        library.use_cooperative, arch, options.get("max_registers"),
+        entry, (own, *_other_parts(library, str(arch))),
+        shims.needed_by(llvm), mathdx.needed_by(llvm), library.use_cooperative, arch,
+        options.get("max_registers"),
+        tracing.about(llvm, entry, py_func.__name__) if traced else None,
     )  # fmt: skip
 
 
 def _library(
-    py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any], cc: Any
-) -> Any:
+    py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any], cc: Any,
+    traced: bool,
+) -> Any:  # fmt: skip
     """Compile the kernel with numba-cuda, in the same steps as its own kernels.
 
     But `debug` adds checks and lines only, no debug information, which NVVM's linker rejects.
@@ -138,6 +146,8 @@ def _library(
     library._entry_name = made.fndesc.llvm_func_name
     kernel = library.get_function(library._entry_name)
     compiler.kernel_fixup(kernel, debug)
+    if traced:
+        tracing.instrument(kernel)
     nvvm.set_launch_bounds(kernel, options.get("launch_bounds"))
     # The same metadata as in the code that NVRTC makes, or the linker refuses both together.
     library._llvm_strs = [text.replace(*DEBUG_FLAG) for text in library.llvm_strs]
@@ -155,6 +165,8 @@ def _other_parts(library: Any, arch: str) -> Iterator[Part]:
             yield Part("ltoir", shims.compiled(source, arch))
         else:
             yield Part({"archive": "library"}.get(found.kind, found.kind), found.data)
+    if tracing.is_called(library.llvm_strs):
+        yield Part("ltoir", shims.compiled(tracing.SOURCE, arch))
     # Kernels that wait are cooperative, too, and do without: it would triple their code.
     if any(GRID_SYNC in text for text in library.llvm_strs):
         yield Part("library", Path(get_cudalib("cudadevrt", static=True)).read_bytes())

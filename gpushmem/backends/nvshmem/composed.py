@@ -28,7 +28,7 @@ from gpushmem.ops import (
 from gpushmem.ops.roles import Timeout
 from gpushmem.ops.row import BLOCK, THREAD, WARP, Op
 
-__all__ = ["CLOCK", "body_of", "parameters_of"]
+__all__ = ["CLOCK", "body_of", "nanoseconds", "parameters_of"]
 
 Core = dict[str, Any]  # name of a row -> its intrinsic
 Given = dict[str, Any]  # parameter -> type of the argument

@@ -18,10 +18,11 @@ from nvshmem import core as nvshmem
 from gpushmem.arguments import taking
 from gpushmem.artifacts.arguments import pack, types_of
 from gpushmem.artifacts.shape import CLUSTERS, LaunchShape, carveout
-from gpushmem.backends.nvshmem import aot
+from gpushmem.backends.nvshmem import aot, tracing
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.device import Device
 from gpushmem.backends.nvshmem.status import check
+from gpushmem.backends.nvshmem.traced import Untraced
 from gpushmem.errors import ArgumentError
 
 __all__ = ["Kernel", "Loader"]
@@ -46,6 +47,7 @@ class Loaded:
         device: Device,
         workspace: int,
         carveout: int = -1,
+        trace: int = 0,
     ) -> None:
         self._object = ObjectCode.from_cubin(code)
         self.kernel = self._object.get_kernel(about["entry"])
@@ -62,6 +64,8 @@ class Loaded:
             nvshmem.library_init(nvshmem.NvshmemKernelObject.from_obj(self._object))
         if about["workspace"]:
             self._tell(WORKSPACE, workspace, device)
+        if about["trace"]:
+            self._tell(tracing.GLOBAL, trace, device)
 
     def allow_shared(self, nbytes: int, device: Device) -> None:
         """Allow launches `nbytes` of dynamic shared memory; the caller has checked the limit."""
@@ -86,10 +90,13 @@ class Loader:
     again, as by a function that is called again, is found here.
     """
 
-    _loaded: dict[tuple[bytes, int, int], Loaded] = {}  # by code, workspace, and carve-out
+    # By code, workspace, carve-out, and trace.
+    _loaded: dict[tuple[bytes, int, int, int], Loaded] = {}
 
-    def __init__(self, device: Device, workspace: int, sharing: int, far: bool) -> None:
-        self.device, self.workspace = device, workspace
+    def __init__(
+        self, device: Device, workspace: int, sharing: int, far: bool, tracer: Untraced
+    ) -> None:
+        self.device, self.workspace, self.tracer = device, workspace, tracer
         self.sharing = sharing  # PEs that use this GPU
         self.far = far  # some PEs are behind a network
         major, minor = device.cuda.compute_capability
@@ -97,14 +104,19 @@ class Loader:
 
     def load(
         self, py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any],
-        carveout: int = -1,
+        carveout: int = -1, traced: bool = False,
     ) -> Loaded:  # fmt: skip
         """The kernel for arguments of these types; raises Numba's errors."""
-        found = aot.artifact(py_func, argtypes, options, self.arch)
+        trace = self.tracer.address if traced else 0
+        found = aot.artifact(py_func, argtypes, options, self.arch, traced=bool(trace))
         workspace = self.workspace if found.about["workspace"] else 0
-        key = blake2b(found.code).digest(), workspace, carveout
+        key = blake2b(found.code).digest(), workspace, carveout, trace
         if key not in self._loaded:
-            self._loaded[key] = Loaded(found.code, found.about, self.device, workspace, carveout)
+            self._loaded[key] = Loaded(
+                found.code, found.about, self.device, workspace, carveout, trace
+            )
+        if trace:
+            self.tracer.loaded(found.about["trace"])
         return self._loaded[key]
 
     def check_shared(self, name: str, loaded: Loaded, shape: LaunchShape) -> None:
@@ -171,9 +183,15 @@ def _type_of(value: Any) -> Any:
 
 
 class Kernel:
-    """A Python function as a kernel, loaded once for each combination of argument types."""
+    """A Python function as a kernel, loaded once for each combination of argument types.
 
-    def __init__(self, py_func: Callable[..., Any], options: dict[str, Any]) -> None:
+    It is `traced` where the job is.
+    """
+
+    def __init__(
+        self, py_func: Callable[..., Any], options: dict[str, Any], traced: bool = False
+    ) -> None:
+        self.traced = traced
         self.py_func, self.name = py_func, py_func.__name__
         self.options = aot.code_options(options)
         self.carveout = carveout(options.get("shared_memory_carveout", -1))
@@ -193,7 +211,7 @@ class Kernel:
         loaded = self._loaded.get(key)
         if loaded is None:
             self._check_types(argtypes)
-            loaded = loader.load(self.py_func, argtypes, self.options, self.carveout)
+            loaded = loader.load(self.py_func, argtypes, self.options, self.carveout, self.traced)
             self._loaded[key] = loaded
         if shape.threads % LANES:
             loader.check_warps(self.name, loaded, shape.threads)

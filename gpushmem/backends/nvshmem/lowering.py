@@ -24,7 +24,6 @@ from numba.cuda.extending import _Intrinsic as Intrinsic
 from numba.cuda.extending import overload
 
 from gpushmem.backends import argument_types
-from gpushmem.backends.calls import Operation
 from gpushmem.backends.code import with_signature
 from gpushmem.backends.nvshmem import composed, elements, multimem, ordering, trace_ranges
 from gpushmem.backends.nvshmem.device_calls import (
@@ -35,6 +34,7 @@ from gpushmem.backends.nvshmem.device_calls import (
     signature_of,
     unit_of,
 )
+from gpushmem.backends.nvshmem.tracing import TracedOperation
 from gpushmem.ops import OPS, constants, roles
 from gpushmem.ops.row import BLOCK, Op
 
@@ -273,7 +273,8 @@ def install() -> None:
         _installed.append(True)
         for name, meaning in meanings().items():
             op = OPS[name]
-            registry.register_global(op.function, Operation(op, partial(_same, meaning), check))
+            operation = TracedOperation(op, partial(_same, meaning), check)
+            registry.register_global(op.function, operation)
 
 
 _installed: list[bool] = []

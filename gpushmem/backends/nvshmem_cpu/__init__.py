@@ -24,6 +24,7 @@ ABOUT = About(
     tuning=TUNING,
     shares_memory=True,
     records=True,
+    traces=True,
     is_late=True,
     warm_up="gpushmem.backends.nvshmem_cpu.backend:warm_up",
     missing=_missing,

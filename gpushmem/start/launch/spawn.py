@@ -125,7 +125,7 @@ def collect(
     """
     name, _ = choice.choose(backend)
     environ = {"GPUSHMEM_BACKEND": name}
-    if trace is not None and name not in (able := registry.that_record()):
+    if trace is not None and name not in (able := registry.that_trace()):
         raise ArgumentError(
             f"spawn: the {name} backend records nothing; leave trace out, or choose backend="
             f"{' or '.join(map(repr, able))}"
