@@ -19,6 +19,7 @@ from gpushmem.trace.ring import (
     FIRST_OP,
     HEADER,
     KERNEL,
+    KIND_OF,
     KINDS,
     MAGIC,
     RING,
@@ -151,12 +152,26 @@ def load(path: str | Path) -> Trace:
     events["began"] -= first
     events["ended"][events["ended"] != OPEN] -= first
     end = int(max(events["began"].max(), events["ended"].max())) if len(events) else 0
-    facts = {pe: facts_of(paths(folder, pe)[1]) for pe in rings}
+    facts, operations = {pe: facts_of(paths(folder, pe)[1]) for pe in rings}, list(OPS)
     for fact in chain.from_iterable(facts.values()):
         if "ticks" in fact:
             fact["ns"] = int(scale.ns(np.int64(fact["ticks"]))) - first
+        if "operations" in fact:
+            operations = fact["operations"]
+    events["kind"] = _kinds(folder, operations)[events["kind"]]
     n_pes = max(int(ring.header["n_pes"]) for ring in rings.values())
     return Trace(events, n_pes, lost, facts, end)
+
+
+def _kinds(folder: Path, operations: list[str]) -> np.ndarray[Any, Any]:
+    """The kinds of this version by those of the one that has written a trace."""
+    unknown = [name for name in operations if name not in KIND_OF]
+    if unknown:
+        raise ArgumentError(
+            f"{folder} is of another version of gpushmem, which has operations that this one has "
+            f"not: {', '.join(unknown)}"
+        )
+    return np.array([*range(FIRST_OP), *map(KIND_OF.__getitem__, operations)], np.uint16)
 
 
 def _pes(folder: Path) -> list[int]:

@@ -145,7 +145,8 @@ class Ring:
         self.header["pid"], self.header["magic"] = os.getpid(), MAGIC
         if not gpu:  # numbers mean the same in both
             self._facts = open(facts, "wb")  # noqa: SIM115  (as long as the PE lives)
-        self._pack = _msgpack().Packer()
+            self._pack = _msgpack().Packer()
+            self.describe(operations=list(OPS))
 
     def extend(self, events: np.ndarray[Any, Any]) -> int:
         """Append events, by one thread at a time; returns the number of the first one."""

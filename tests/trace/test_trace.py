@@ -2,6 +2,7 @@
 
 import json
 
+import msgpack
 import numpy as np
 import pytest
 
@@ -9,7 +10,7 @@ from gpushmem.errors import ArgumentError
 from gpushmem.trace import load
 from gpushmem.trace.analysis import COMPUTING, MOVING, WAITING, Analysis
 from gpushmem.trace.reading import OPEN
-from gpushmem.trace.ring import BLOCK, KERNEL, LAUNCH
+from gpushmem.trace.ring import BLOCK, EVENT, FIRST_OP, KERNEL, LAUNCH, Ring, paths
 
 pytestmark = pytest.mark.cpu_backend
 
@@ -62,6 +63,23 @@ def named(trace, label):
 def line_of(program, text):
     """Number of the first line of a program that has this text."""
     return next(k for k, line in enumerate(program.splitlines(), 1) if text in line)
+
+
+def test_a_trace_of_a_version_with_other_operations_is_read_as_it_was_meant(tmp_path):
+    ring = Ring(tmp_path, 0, 1, 64)
+    events = np.zeros(3, EVENT)
+    events["kind"], events["began"], events["ended"] = [KERNEL, FIRST_OP, FIRST_OP + 1], 1, 2
+    ring.extend(events)
+    ring.header["ticks"] = ring.header["ns"] = (1, 2)
+    ring._facts.close()
+    for names, kinds in ((["quiet", "put"], ["quiet", "put"]), (["put", "swim"], None)):
+        paths(tmp_path, 0)[1].write_bytes(msgpack.packb({"operations": names}))
+        if kinds is None:
+            with pytest.raises(ArgumentError, match=r"operations that this one has not: swim$"):
+                load(tmp_path)
+        else:
+            trace = load(tmp_path)
+            assert [trace.label(event) for event in trace.events] == ["kernel", *kinds]
 
 
 @pytest.mark.parametrize("n", [1, 3, 8])
