@@ -176,6 +176,26 @@ with shmem.session():
     )  # fmt: skip
 
 
+def test_pes_of_a_process_that_counts_have_counters_of_their_own(run_cli, tmp_path):
+    (tmp_path / "program.py").write_text("""
+import gpushmem as shmem
+
+def pe():
+    shmem.init()
+    for _ in range(3):
+        shmem.barrier_all()
+    return shmem.stats().pe, shmem.stats().operations["barrier_all"].calls
+
+shmem.init(heap_size="1M")  # in this process, which is a job of one PE
+shmem.finalize()
+print(shmem.spawn(pe, 1), shmem.spawn(pe, 2))
+""")
+    done = run_cli(
+        "run", "--stats", "--backend", "cpu", tmp_path / "program.py", code=0, timeout=100
+    )
+    assert done.stdout == "[(0, 3)] [(0, 3), (1, 3)]\n"
+
+
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ShmemError, match=r"^no counters can be kept in /.*/file: File exists$"):

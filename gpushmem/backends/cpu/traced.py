@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -66,14 +67,14 @@ def tracer(world: World) -> Tracer | None:
     name = next((name for name in WAYS if settings.is_set(name)), None)
     if name is None:
         return None
-    made = _of_process(name, Path(settings.get(name)))
+    made = _of_process(name, Path(settings.get(name)), os.getpid())
     made.begin(world)
     return made
 
 
 @cache
-def _of_process(setting: str, folder: Path) -> Tracer:
-    """The process's tracer: one, however often it calls `init`."""
+def _of_process(setting: str, folder: Path, pid: int) -> Tracer:
+    """The process's tracer: one, however often it calls `init`; not that of one it is a fork of."""
     job = current()
     pe, n_pes = (0, 1) if job is None else (job.my_pe, job.n_pes)
     if setting == "GPUSHMEM_STATS":
@@ -96,7 +97,7 @@ class Tracer:
         self._seen = 0, 0  # events there had been at the last looks for texts
         self._threads: dict[int, int] = {}
         self._look_at_clocks(0)
-        form_hooks.append(self._form_made)
+        form_hooks[:] = [self._form_made]
 
     def begin(self, world: World) -> None:
         """A job begins, of this process."""
