@@ -20,6 +20,7 @@ from gpushmem.trace.events import of_call
 from gpushmem.trace.kernels import c_functions
 from gpushmem.trace.recording import now
 from gpushmem.trace.ring import KERNEL, KIND_OF, NO_PE
+from gpushmem.trace.ring import LAUNCH as LAUNCHED
 
 __all__ = ["generate", "generate_after", "native"]
 
@@ -98,6 +99,12 @@ def append(
 
 
 @njit
+def launched(counters: int, name: int, site: int, thread: int) -> int:
+    add(counters, LAUNCHED, 0, 0)
+    return 0
+
+
+@njit
 def close(counters: int, what: int) -> int:
     kind = what & ((1 << KIND_BITS) - 1)
     add(counters, kind, 0, (ticks() - (what >> KIND_BITS)) & ALL_TICKS)
@@ -127,5 +134,7 @@ def run_ended(run_address: int) -> None:
 @cache
 def native() -> SimpleNamespace:
     """C functions for Python, and the engine's `hooks`, as `kernels.native`."""
-    calls = {"append": (append, 12), "close": (close, 2), "now": (clock, 0)}
+    calls = {
+        "append": (append, 12), "launched": (launched, 4), "close": (close, 2), "now": (clock, 0),
+    }  # fmt: skip
     return c_functions(calls, {"run_began": run_began, "run_ended": run_ended})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import CodeType
 from typing import Any
 
 from gpushmem.lines import Place, assigned_name, line_at
@@ -17,20 +18,21 @@ class Facts:
 
     def __init__(self, ring: Ring | Counters, now: Callable[[], int]) -> None:
         self._ring, self._now = ring, now
-        self._sites: dict[Place, int] = {}
+        # By the code's number and the instruction: to hash code takes a while. The code is kept.
+        self._sites: dict[tuple[int, int], tuple[int, CodeType]] = {}
         self._known: set[tuple[str, int]] = set()  # of kernels
         self._names: dict[str, int] = {}
         self._arrays: dict[int, Any] = {}
 
     def site(self, place: Place) -> int:
         """The number of a line of the host's."""
-        number = self._sites.get(place)
-        if number is None:
-            number = self._sites[place] = -1 - len(self._sites)
-            code, at = place
+        code, at = place
+        known = self._sites.get((id(code), at))
+        if known is None:
+            known = self._sites[id(code), at] = -1 - len(self._sites), code
             text = f"{line_at(code, at)} in {code.co_name}"
-            self._ring.describe(site=number, text=text, path=code.co_filename)
-        return number
+            self._ring.describe(site=known[0], text=text, path=code.co_filename)
+        return known[0]
 
     def of_kernel(self, what: str, number: int, text: Callable[[], str]) -> None:
         """A line ("site") or a "name" in kernels has this number; its text is asked for once."""

@@ -14,6 +14,7 @@ from gpushmem.simt.base.layout import FIBER, LAUNCH, offset, view
 from gpushmem.simt.base.native import atomic_add_word, c_function, ticks
 from gpushmem.simt.run.queue import COMMON, LAUNCH_AT, RUN
 from gpushmem.trace.ring import BLOCK, CORES, EVENT, KERNEL, NO_PE, RING, THREADS
+from gpushmem.trace.ring import LAUNCH as LAUNCHED
 
 __all__ = ["c_functions", "native"]
 
@@ -35,6 +36,13 @@ def append(
     event.at, event.value, event.nbytes = at, value, nbytes
     event.kind, event.thread, event.pe, event.launch, event.block = kind, thread, pe, launch, block
     return number
+
+
+@njit
+def launched(ring: int, name: int, site: int, thread: int) -> int:
+    """The host's thread queues a kernel."""
+    now = ticks()
+    return append(ring, LAUNCHED, NO_PE, -1, name, 0, site, thread, now, now, 0, 0)
 
 
 @njit
@@ -101,7 +109,9 @@ def block_ended(fiber_address: int) -> None:
 @cache
 def native() -> SimpleNamespace:
     """C functions for Python, and the addresses of the engine's `hooks`."""
-    calls = {"append": (append, 12), "close": (close, 2), "now": (now, 0)}
+    calls = {
+        "append": (append, 12), "launched": (launched, 4), "close": (close, 2), "now": (now, 0),
+    }  # fmt: skip
     hooks = {"run_began": run_began, "run_ended": run_ended, "block_ended": block_ended}
     return c_functions(calls, hooks)
 

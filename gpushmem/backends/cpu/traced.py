@@ -31,7 +31,7 @@ from gpushmem.trace import counting
 from gpushmem.trace.counters import Counters, Stats
 from gpushmem.trace.facts import Facts
 from gpushmem.trace.kernels import native
-from gpushmem.trace.ring import CALL, COMPILE, KIND_OF, LAUNCH, MEET, NO_PE, RANGE, Ring
+from gpushmem.trace.ring import CALL, COMPILE, KIND_OF, MEET, NO_PE, RANGE, Ring
 
 __all__ = ["Tracer", "trace_kernels", "tracer"]
 
@@ -194,8 +194,8 @@ class Tracer:
 
     def submitted(self, launch: Running) -> None:
         """The host queues a kernel."""
-        now = self._calls.now()
-        self._append(LAUNCH, value=self._facts.name(launch.name), began=now, ended=now)
+        name, site = self._facts.name(launch.name), self._facts.site(user_place())
+        self._calls.launched(self.address, name, site, self._thread())
 
     def _append(
         self,
@@ -209,12 +209,15 @@ class Tracer:
         ended: int = 0,
     ) -> int:
         """A new event of the host; it begins now if nothing else is said. Returns its number."""
-        who = self._threads.setdefault(get_ident(), len(self._threads))
-        value = ctypes.c_int64(value).value
+        value, site = ctypes.c_int64(value).value, self._facts.site(place or user_place())
         return self._calls.append(
-            self.address, kind, pe, at, value, nbytes, self._facts.site(place or user_place()), who,
+            self.address, kind, pe, at, value, nbytes, site, self._thread(),
             began or self._calls.now(), ended, 0, 0,
         )  # fmt: skip
+
+    def _thread(self) -> int:
+        """The number of the calling thread."""
+        return self._threads.setdefault(get_ident(), len(self._threads))
 
     # --- what numbers mean
 
