@@ -20,7 +20,7 @@ from threads import cases_of, length, series
 import gpushmem as shmem
 from gpushmem.progress import progress
 
-TURNS, SERIES = 3, 5  # of processes; of calls in each
+TURNS, SERIES = 9, 5  # of processes; of calls in each
 STEP = 2  # of the cases of each family
 CALLS = 1_000_000
 
