@@ -15,13 +15,13 @@ def report(every: list[Stats]) -> list[str]:
     """A table of PEs, and one of operations, of all PEs."""
     if not every:
         return ["gpushmem: no PE has counted anything: none has called init"]
-    received = [sum(s.put[k] for s in every) + sum(s.got) for k, s in enumerate(every)]
     rows = [
         ["PE", "launches", "in kernels", "compiling", "sent", "received", "heap peak", "operations",
          "waiting in them"]
     ]  # fmt: skip
-    for stats, came in zip(every, received, strict=True):
+    for stats in every:
         sent = sum(stats.put) + sum(s.got[stats.pe] for s in every)
+        came = sum(stats.got) + sum(s.put[stats.pe] for s in every)
         rows.append(
             [
                 str(stats.pe), str(stats.kernels.calls), _time(stats.kernels),

@@ -21,7 +21,7 @@ from gpushmem.ops import OPS
 from gpushmem.size import format_size
 from gpushmem.trace.ring import CALL, COMPILE, FIRST_OP, KERNEL, MEET
 
-__all__ = ["COUNTERS", "ROW", "ROWS_AT", "Count", "Counters", "Stats", "read"]
+__all__ = ["COUNTERS", "N_ROWS", "ROW", "ROWS_AT", "Count", "Counters", "Stats", "read"]
 
 # The fields by which clocks are compared are those of `ring.RING`.
 COUNTERS = np.dtype(

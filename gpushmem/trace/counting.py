@@ -11,13 +11,14 @@ from typing import Any
 
 from numba import njit, types
 
+from gpushmem.ops import OPS
 from gpushmem.simt.base.layout import LAUNCH, view
 from gpushmem.simt.base.native import atomic_add_word, i64, ticks
 from gpushmem.simt.compiler.kept import outlined
 from gpushmem.simt.run.queue import COMMON, LAUNCH_AT, RUN
-from gpushmem.trace.counters import COUNTERS, ROW, ROWS_AT
+from gpushmem.trace import kernels
+from gpushmem.trace.counters import COUNTERS, N_ROWS, ROW, ROWS_AT
 from gpushmem.trace.events import of_call
-from gpushmem.trace.kernels import c_functions
 from gpushmem.trace.recording import now
 from gpushmem.trace.ring import KERNEL, KIND_OF, NO_PE
 from gpushmem.trace.ring import LAUNCH as LAUNCHED
@@ -27,8 +28,9 @@ __all__ = ["generate", "generate_after", "native"]
 as_counters, as_run, as_common, as_launch = map(view, (COUNTERS, RUN, COMMON, LAUNCH))
 ROW_BYTES = ROW.itemsize
 CALLS, NBYTES, TICKS = (ROW.fields[name][1] for name in ROW.names)  # type: ignore[index,union-attr]
-GETS = "get", "iget", "g"
+GETS = tuple(KIND_OF[name] for name, op in OPS.items() if op.plain in ("get", "iget", "g"))
 KIND_BITS, ALL_TICKS = 10, (1 << 53) - 1  # of what `append` returns for what has not ended
+assert N_ROWS <= 1 << KIND_BITS
 
 
 @njit
@@ -67,7 +69,8 @@ def generate(call: Any) -> Any:
 
 def generate_after(call: Any, result: Any, kind: int, token: Any) -> None:
     """End: the operation has returned."""
-    counters, number = call.trace(), i64(KIND_OF[call.op.name])
+    kind_of_call = KIND_OF[call.op.name]
+    counters, number = call.trace(), i64(kind_of_call)
     took = call.run(since, token, returns=types.intp)
     if call.op.waits:
         call.run(added, counters, number, i64(0), took)
@@ -76,7 +79,7 @@ def generate_after(call: Any, result: Any, kind: int, token: Any) -> None:
     nbytes = i64(0)
     for _, _, _, each in events:
         nbytes = call.builder.add(nbytes, each)
-    gets = i64(int(call.op.plain in GETS))
+    gets = i64(int(kind_of_call in GETS))
     call.run(moved, counters, number, events[0][0], nbytes, gets, took)
 
 
@@ -94,7 +97,7 @@ def append(
     add(counters, kind, nbytes, ended - began)
     here = as_counters(counters)
     if pe != NO_PE and nbytes != 0:
-        atomic_add_word(here.put + 8 * pe, nbytes)
+        atomic_add_word((here.got if kind in GETS else here.put) + 8 * pe, nbytes)
     return 0
 
 
@@ -109,11 +112,6 @@ def close(counters: int, what: int) -> int:
     kind = what & ((1 << KIND_BITS) - 1)
     add(counters, kind, 0, (ticks() - (what >> KIND_BITS)) & ALL_TICKS)
     return 0
-
-
-@njit
-def clock() -> int:
-    return ticks()
 
 
 @njit
@@ -135,6 +133,7 @@ def run_ended(run_address: int) -> None:
 def native() -> SimpleNamespace:
     """C functions for Python, and the engine's `hooks`, as `kernels.native`."""
     calls = {
-        "append": (append, 12), "launched": (launched, 4), "close": (close, 2), "now": (clock, 0),
+        "append": (append, 12), "launched": (launched, 4), "close": (close, 2),
+        "now": (kernels.now, 0),
     }  # fmt: skip
-    return c_functions(calls, {"run_began": run_began, "run_ended": run_ended})
+    return kernels.c_functions(calls, {"run_began": run_began, "run_ended": run_ended})

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import gpushmem as shmem
+from gpushmem.cli.stats import report
 from gpushmem.errors import ShmemError
 from gpushmem.size import format_size
 from gpushmem.trace import counters
@@ -102,6 +103,29 @@ def test_everything_is_counted_once(counted, n, options):
     assert len(pes) == n, done.stderr
     sent = format_size(10 * n * 408).split()
     assert [f"{10 * n}", *sent] in [row[:3] for row in rows if row[-1:] == ["put_signal_block"]]
+
+
+def test_what_the_host_calls_is_counted_as_in_kernels(counted):
+    """A put with a signal is one call, and what is got is not put."""
+    program = """
+import gpushmem as shmem
+with shmem.session():
+    x, s = shmem.zeros(10, "int64"), shmem.zeros(1, "uint64")
+    before, to = shmem.stats(), (shmem.my_pe() + 1) % 2
+    shmem.put_signal(x, x, s, 1, shmem.SIGNAL_SET, to)
+    shmem.get(x[:3], x[3:], to)
+    spent = shmem.stats() - before
+    told = {name: tuple(count)[:2] for name, count in spent.operations.items()}
+    assert told == {"put_signal": (1, 88), "get": (1, 24)}, told
+    assert (spent.put[to], spent.got[to]) == (88, 24), spent
+"""
+    counted(2, program, "--backend", "cpu")
+
+
+def test_a_report_of_some_of_the_pes():
+    none = [counters.Count()] * 4
+    (_, _, row) = report([counters.Stats(1, {}, *none, (2048, 0), (0, 0), 0)])
+    assert row.split()[6:10] == ["2", "KiB", "0", "bytes"]
 
 
 def test_counters_of_a_killed_pe_are_there(counted):

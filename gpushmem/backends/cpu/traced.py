@@ -175,13 +175,15 @@ class Tracer:
             for effect in op.facts.effects
             if op.arrays[effect.array].symmetric and isinstance(arguments[effect.array], np.ndarray)
         ]
-        ended = self._calls.now()
-        for effect in effects:
-            at = address_of(arguments[effect.array]) - self._world.heap
-            nbytes = nbytes_of(effect, arguments)
+        ended, heap = self._calls.now(), self._world.heap
+        events = [
+            (address_of(arguments[effect.array]) - heap, nbytes_of(effect, arguments))
+            for effect in effects
+        ]
+        if not events or isinstance(self._ring, Counters):  # which count calls
+            events = [(-1, sum(nbytes for _, nbytes in events))]
+        for at, nbytes in events:
             self._append(KIND_OF[op.name], pe, at, value, nbytes, place, began, ended)
-        if not effects:
-            self._append(KIND_OF[op.name], pe, -1, value, 0, place, began, ended)
 
     @contextmanager
     def preparing(self, kernel: str) -> Iterator[None]:
