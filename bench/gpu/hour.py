@@ -6,6 +6,7 @@ Each is a program by itself, since one that hangs does not come back: on_machine
 own time. A PE tells what it is about to do, so that the last line says where it stopped.
 """
 
+import faulthandler
 import gc
 import sys
 import time
@@ -138,6 +139,7 @@ def far(me, n):
 EVERY = (polls, busy, closures, loading, loading_host, far)
 PARTS = {f.__name__.replace("_", "-"): f for f in EVERY}
 
+faulthandler.dump_traceback_later(20)  # where it hangs, if it does
 with shmem.session() as world:
     PARTS[sys.argv[1]](world.my_pe, world.n_pes)
     say("done")

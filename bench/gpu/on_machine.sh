@@ -18,6 +18,7 @@
 #   examples      all of them, on both backends
 #   tests-alone   pytest -m gpu without MPS
 #   sanitizer     compute-sanitizer's memcheck of the ring
+# With STOP=1 nothing follows if the ring of 1 PE fails. WORKERS: of pytest, default 12.
 # A step has its own limit, and all have until LIMIT (seconds, default 570); none stops the next. What comes out is
 # in $OUT as soon as a step ends: log.txt (as it runs), summary.txt, gpu.json, junit files. The GPU's settings stay as they are: MPS is a daemon that
 # is started without touching them, and stopped again. --rehearse (or REHEARSE=1), with PYTHON=..., runs all of it
@@ -26,18 +27,21 @@
 set -uo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 export OUT=${OUT:-$top/out} PYTHON=${PYTHON:-python3} REHEARSE=${REHEARSE:-}
+export WHICH="${WHICH:-gpu and not slow}"  # of the tests
 export WORK=${WORK:-/tmp/gpushmem-on-machine} PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 hour=(ordering polls busy closures loading loading-host far multicast ibgda plans)
 all=(info hello first-hour tests bench first bench-mps bench-shared examples)
 [ "${1:-}" != --rehearse ] || { export REHEARSE=1; shift; }
 steps=("${@:-${all[@]}}"); [ $# -gt 0 ] || steps=("${all[@]}")
 end=$((SECONDS + ${LIMIT:-570})); kept=${KEEP_NVSHMEM:+-kept}
+export GPUSHMEM_CACHE_DIR=${GPUSHMEM_CACHE_DIR:-$WORK/cache}  # NVSHMEM's functions are compiled once
+mkdir -p "$GPUSHMEM_CACHE_DIR"
 mkdir -p "$OUT"; OUT=$(cd "$OUT" && pwd)
 export LOG=$OUT/log$kept.txt SUMMARY=$OUT/summary$kept.txt RESULTS=$OUT KEPT=$kept
 
 step() {  # step NAME SECONDS COMMAND...: in the log; its end in the summary
   local name=$1 limit=$2 left=$((end - SECONDS)) began=$SECONDS code; shift 2
-  [ "$left" -gt 5 ] || { echo "$name: no time left" | tee -a "$SUMMARY"; return; }
+  [ "$left" -gt 5 ] || { echo "$name: no time left" | tee -a "$SUMMARY"; return 1; }
   [ "$limit" -lt "$left" ] || limit=$left
   printf '\n===== %s (%s s at most)\n' "$name" "$limit" >>"$LOG"
   timeout -k 10 "$limit" "$@" >>"$LOG" 2>&1 </dev/null; code=$?
@@ -45,6 +49,7 @@ step() {  # step NAME SECONDS COMMAND...: in the log; its end in the summary
   echo "$name: $said, $((SECONDS - began)) s" | tee -a "$SUMMARY"
   results
   [ $code = 0 ] || sed -n '/^===== /h;//!H;${x;p}' "$LOG" | tail -n 8 | cut -c1-200
+  return $code
 }
 
 results() {  # few files, at the top of $OUT, after every step: the machine may go away
@@ -101,17 +106,21 @@ for name in ("EMULATION_LIBCUDA", "PYTHONPATH"):
   export PYTHONPATH=$WORK:$WORK/site${PYTHONPATH:+:$PYTHONPATH}
   local nvidia
   nvidia=$("$PYTHON" -c 'import site; print(site.getsitepackages()[0])')/nvidia
-  if [ ! -d "$nvidia/nvshmem.before" ]; then . "$top/.gpu-kit/use.sh"
+  if [ ! -d "$nvidia/nvshmem.before" ]; then
+    # Its metadata goes with it, or that would be taken for the version.
+    [ -n "${KEEP_NVSHMEM:-}" ] || { mkdir -p "$WORK/before"; mv "$nvidia"/../nvidia_nvshmem_cu*.dist-info "$WORK/before/"; } || true
+    . "$top/.gpu-kit/use.sh"
   elif [ -z "${KEEP_NVSHMEM:-}" ]; then KEEP_NVSHMEM=1 . "$top/.gpu-kit/use.sh"  # done by an earlier call
   else
-    rm -rf "$nvidia/nvshmem"; mv "$nvidia/nvshmem.before" "$nvidia/nvshmem"
+    rm -rf "$nvidia/nvshmem" "$nvidia"/../nvidia_nvshmem_cu*.dist-info
+    mv "$nvidia/nvshmem.before" "$nvidia/nvshmem"; mv "$WORK"/before/* "$nvidia/.."
     . "$top/.gpu-kit/use.sh"
   fi
   local nvcc
   nvcc=$(command -v nvcc || ls -d /usr/local/cuda/bin/nvcc 2>/dev/null | head -1)
   [ -n "${CUDA_HOME:-}" ] || [ -z "$nvcc" ] || export CUDA_HOME=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
-  "$PYTHON" - "$top/.whl" <<'P'
-import glob, re, subprocess, sys
+  "$PYTHON" - "$top/.whl" "$WORK/site" <<'P'
+import glob, re, subprocess, sys, tarfile
 from importlib import metadata
 
 def version(name):
@@ -120,20 +129,9 @@ def version(name):
     except metadata.PackageNotFoundError:
         return None
 
-def headers():
-    from cuda.pathfinder import find_nvidia_header_directory
-    try:
-        return find_nvidia_header_directory("cccl")
-    except Exception as error:
-        print("cccl:", error)
-
-wanted = {
-    "platformdirs": not version("platformdirs"),
-    "filecheck": not version("filecheck"),
-    "numba_cuda": version("numba-cuda") is None or version("numba-cuda") != (0, 30),
-    "cuda_core": version("cuda-core") is None or version("cuda-core") < (1, 0),
-    "nvidia_cuda_cccl": headers() is None,
-}
+wanted = {name: not version(name) for name in ("platformdirs", "filecheck")}
+if version("numpy") >= (2, 5):  # numba-cuda 0.30 looks for np.row_stack, which 2.5 does not have
+    tarfile.open(f"{sys.argv[1]}/numpy.txz").extractall(sys.argv[2], filter="data")
 wheels = [w for name, yes in wanted.items() if yes for w in glob.glob(f"{sys.argv[1]}/{name}-*.whl")]
 print("install:", wheels or "nothing more")
 if wheels:
@@ -146,8 +144,9 @@ info() {
   nvidia-smi; nvidia-smi -q | grep -iE "compute mode|mig mode|persistence" ; uname -a; df -h /dev/shm /tmp
   "$PYTHON" -m pip list 2>/dev/null | grep -iE "^(numba|llvmlite|cuda|nvidia|nvshmem|numpy|torch|cupy|mpi4py|pytest|click|psutil|platformdirs|cffi)"
   "$PYTHON" - <<'P'
-import numba, numba.cuda, cuda.core
-print("numba", numba.__version__, numba.__file__, "numba-cuda", numba.cuda.__version__, numba.cuda.__file__)
+import numba, numba.cuda, numpy, cuda.core
+for module in (numba, numba.cuda, numpy):
+    print(module.__name__, getattr(module, "__version__", ""), module.__file__)
 print("cuda-core", cuda.core.__version__)
 from cuda.pathfinder import find_nvidia_header_directory, load_nvidia_dynamic_lib
 for name in ("nvshmem", "cccl", "cudart"):
@@ -168,20 +167,19 @@ hello() {
   NVSHMEM_DEBUG=${NVSHMEM_DEBUG:-WARN} run "$1" --heap-size 64M --verbose --tag-output examples/ring.py
 }
 tests() {  # tests NAME
-  GPUSHMEM_BACKEND=nvshmem "$PYTHON" -m pytest -o cache_dir="$WORK/.pytest_cache" -m gpu --timeout 60 -ra --tb short \
-    --durations 10 --junitxml "$OUT/junit-$1$KEPT.xml" ${TESTS:-tests}
+  GPUSHMEM_BACKEND=nvshmem "$PYTHON" -m pytest -p no:benchmark -p bench.gpu.live -n "${WORKERS:-12}" -o cache_dir="$WORK/.pytest_cache" \
+    -m "$WHICH" --timeout 60 -ra --tb short --durations 10 --junitxml "$OUT/junit-$1$KEPT.xml" ${TESTS:-tests}
 }
 bench() { "$PYTHON" bench/gpu --out "$OUT/bench$KEPT" --kernels "$WORK/compiled$KEPT" ${REHEARSE:+--rehearse} "$@"; }
-examples() {
-  local code=0 file
+example() {  # example FILE BACKEND PES
+  local said; said=$(mktemp "$WORK/said-XXXXXX")
+  if timeout -k 5 60 "$PYTHON" -m gpushmem run --backend "$2" -n "$3" --heap-size 256M "$1" >"$said" 2>&1
+  then echo "$1, $2, $3 PEs: ok"; else echo "$1, $2, $3 PEs: exit status $?" "$(tail -n 20 "$said")"; return 1; fi
+}
+examples() {  # several at a time
   for file in examples/*.py; do
-    for how in "cpu 1" "cpu 4" "nvshmem 1" ${CUDA_MPS_PIPE_DIRECTORY:+"nvshmem 2" "nvshmem 4"}; do
-      set -- $how
-      if timeout -k 5 40 "$PYTHON" -m gpushmem run --backend "$1" -n "$2" --heap-size 256M "$file" >"$WORK/said" 2>&1
-      then echo "$file, $1, $2 PEs: ok"; else echo "$file, $1, $2 PEs: exit status $?"; tail -n 20 "$WORK/said"; code=1; fi
-    done
-  done
-  return $code
+    for how in "cpu 1" "cpu 4" "nvshmem 1" ${CUDA_MPS_PIPE_DIRECTORY:+"nvshmem 2" "nvshmem 4"}; do echo "$file $how"; done
+  done | xargs -P "${AT_ONCE:-6}" -L 1 bash -c 'example "$@"' -
 }
 sanitizer() {
   compute-sanitizer --target-processes all "$PYTHON" -m gpushmem run --backend nvshmem -n 1 --heap-size 64M examples/ring.py
@@ -208,7 +206,7 @@ ibgda() {
   elif [ -e /dev/infiniband ]; then NVSHMEM_DISABLE_P2P=1 run 2 --transport ibgda --heap-size 64M examples/ring.py
   else echo "needs adapters: there is no /dev/infiniband"; return 1; fi
 }
-export -f info run hello tests bench examples sanitizer hour judge far ibgda
+export -f info run hello tests bench example examples sanitizer hour judge far ibgda
 
 echo "$(date -u) $*" >>"$SUMMARY"
 printf '\n===== install\n' >>"$LOG"
@@ -221,7 +219,7 @@ for name in "${steps[@]/first-hour/${hour[*]}}"; do for name in $name; do
     install) ;;
     info) step info 90 bash -c info ;;
     hello)
-      step "hello, 1 PE" 60 bash -c "hello 1"
+      step "hello, 1 PE" 60 bash -c "hello 1" || [ -z "${STOP:-}" ] || { echo "stop" | tee -a "$SUMMARY"; break 2; }
       with_mps 2 "hello, 2 PEs, MPS" 60 bash -c "hello 2"
       step "hello, 2 PEs, no MPS" 30 bash -c "hello 2" ;;
     ordering)

@@ -67,7 +67,7 @@ class Measuring:
             if side == "ours":
                 loaded = loader.load(ours(name), PAIRS[name].argtypes, {})
             else:
-                loaded = Loaded(*code_of(self.folder, name), loader.workspace)
+                loaded = Loaded(*code_of(self.folder, name), self.backend._device, loader.workspace)
             self.kernels[side, name] = loaded
         return self.kernels[side, name].kernel
 

@@ -301,7 +301,7 @@ def fits(members, n, dtype):
 @pytest.mark.xfail(
     pes.BACKEND != "cpu",
     reason="nvshmemi_reducescatter_allpush_threadgroup asserts that src has room in its memory",
-    strict=True,
+    strict=pes.BACKEND != "nvshmem",  # passes on an H200 (NVSHMEM 3.8.0)
 )
 def test_large_reductions_of_parts(run_pes):
     compile_for("reducescatter", "max", "int32")

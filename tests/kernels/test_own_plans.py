@@ -125,6 +125,7 @@ def test_the_backend_says_how_kernels_are_launched(alone):
         assert min(found.threads, found.blocks, found.piece_bytes, *found.tile) >= 1
 
 
+@pytest.mark.cpu_backend
 def test_while_accesses_are_recorded_a_block_has_few_threads(alone, monkeypatch, tmp_path):
     usual = shmem.tuning()
     monkeypatch.setenv("GPUSHMEM_CHECK", str(tmp_path))

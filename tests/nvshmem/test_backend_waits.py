@@ -374,3 +374,24 @@ def kept_for_retry(me, n):
 
 def test_a_wait_that_times_out_frees_nothing():
     host.run(1, kept_for_retry)
+
+
+@host.job
+def slow_loading(me, n):
+    device, told = shmem.runtime.current().backend._device, []
+    device.late = told.append
+    shmem.set_timeout(0.3)
+    with device.loading("`quick`"):
+        pass
+    with device.loading("`tell`"):  # as cuLibraryLoadData does beside a kernel that waits
+        time.sleep(0.6)
+    shmem.set_timeout(None)
+    return told
+
+
+def test_loading_that_waits_ends_with_the_timeout():
+    ((said,),) = host.run(1, slow_loading)
+    assert said == (
+        "loading the code of `tell` has waited for 0.3 s: the driver loads code when no kernel is "
+        "running on this GPU. Call gpushmem.preload for it before you launch a kernel that waits"
+    )

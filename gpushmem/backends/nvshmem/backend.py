@@ -33,7 +33,7 @@ from gpushmem.backends.hostcalls import (
 from gpushmem.backends.nvshmem import clock, modules, transport
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.blocks import Registered
-from gpushmem.backends.nvshmem.device import Device, Stream
+from gpushmem.backends.nvshmem.device import NOTICE, Device, Stream, say
 from gpushmem.backends.nvshmem.external import check_external
 from gpushmem.backends.nvshmem.hostcalls import COPIED, SCRATCH, HostCalls, as_gpu
 from gpushmem.backends.nvshmem.kernels import Kernel, Loader
@@ -60,7 +60,7 @@ __all__ = ["NvshmemBackend"]
 ALIGNMENT = 512  # bytes; of the heap, as that of an allocation
 # A PE's message in a meeting: the number of bytes, and the name of the call, cut to fit.
 SAYING = np.dtype([("nbytes", "i8"), ("what", "S120")])
-NOTICE, LAST = 10.0, 600.0  # seconds at exit until a PE says that it waits, and until it ends
+LAST = 600.0  # seconds at exit until a PE ends without the others
 HOST_REGISTER = driver.CU_MEMHOSTREGISTER_PORTABLE | driver.CU_MEMHOSTREGISTER_DEVICEMAP
 
 
@@ -112,10 +112,10 @@ class Nvshmem:
         longest = self.device.timeout or LAST
         ended.join(min(NOTICE, longest))
         if ended.is_alive():
-            _say(f"PE {self.peers.my_pe} waits for the other PEs to end, at most {longest:g} s")
+            say(f"PE {self.peers.my_pe} waits for the other PEs to end, at most {longest:g} s")
             ended.join(max(0.0, longest - NOTICE))
         if ended.is_alive():
-            _say(
+            say(
                 f"PE {self.peers.my_pe}: the other PEs have not ended within {longest:g} s; one "
                 "may have died. This process ends without NVSHMEM's finalize"
             )
@@ -521,11 +521,6 @@ def _register(address: int, nbytes: int) -> None:
     """Tell NVSHMEM of local memory; raises `ArgumentError`."""
     if _library().nvshmemx_buffer_register(address, nbytes):
         raise ArgumentError(f"register: NVSHMEM cannot register {nbytes} bytes at {address:#x}")
-
-
-def _say(text: str) -> None:
-    """Write a line to stderr."""
-    print(f"gpushmem: {text}", file=sys.stderr, flush=True)
 
 
 def _library() -> Any:

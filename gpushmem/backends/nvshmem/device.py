@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import math
+import sys
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import cycle
 from typing import Any, NamedTuple
 
@@ -29,13 +31,14 @@ from gpushmem.backends.nvshmem.blocks import Allocator, Memory, OutOfMemory, Unr
 from gpushmem.backends.nvshmem.status import check
 from gpushmem.errors import ArgumentError, BackendUnavailable, WaitTimeout
 
-__all__ = ["Device", "Stream"]
+__all__ = ["NOTICE", "Device", "Stream", "say"]
 
 PIECE = 4 << 20  # bytes of one copy; the pinned memory has room for two
 KEPT = 1 << 30  # bytes of freed memory above which an allocation waits for the GPU
 HOST, DEVICE = driver.CUmemorytype.CU_MEMORYTYPE_HOST, driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
 MAX_PITCH = 2**31 - 1  # bytes between the rows of a copy
 EAGER = 200e-6  # seconds of a wait that poll without sleeping
+NOTICE = 10.0  # seconds until a PE says that it waits where nothing ends the wait
 
 
 class Stream:
@@ -168,6 +171,32 @@ class Device:
             if waited > EAGER:
                 time.sleep(pause)
                 pause = min(max(2 * pause, 20e-6), 1e-3)
+
+    @contextmanager
+    def loading(self, name: str) -> Iterator[None]:
+        """Load code within, for which the driver waits for all kernels of this GPU.
+
+        Nothing ends that wait, so a thread says after a while what is going on, and ends the job
+        with the timeout, if there is a launcher.
+        """
+        done = threading.Event()
+        threading.Thread(target=self._watch_loading, args=(name, done), daemon=True).start()
+        try:
+            yield
+        finally:
+            done.set()
+
+    def _watch_loading(self, name: str, done: threading.Event) -> None:
+        began, longest = time.monotonic(), self.timeout
+        cure = (
+            "the driver loads code when no kernel is running on this GPU. Call gpushmem.preload "
+            "for it before you launch a kernel that waits"
+        )
+        if not done.wait(NOTICE if longest is None else min(NOTICE, longest)):
+            waited = time.monotonic() - began
+            say(f"loading the code of {name} has waited for {waited:.1f} s: {cure}")
+        if longest is not None and not done.wait(max(0.0, longest - NOTICE)):
+            self.late(f"loading the code of {name} has waited for {longest:g} s: {cure}")
 
     def synchronize(self, what: str = "synchronize") -> None:
         """Wait until all streams of this PE are done; then nobody uses what was freed before."""
@@ -340,3 +369,8 @@ def _rows(half: int, piece: Piece, to_host: bool) -> driver.CUDA_MEMCPY2D:
 
 def _address(array: np.ndarray[Any, Any]) -> int:
     return int(array.__array_interface__["data"][0])
+
+
+def say(text: str) -> None:
+    """Write a line to stderr."""
+    print(f"gpushmem: {text}", file=sys.stderr, flush=True)

@@ -112,9 +112,10 @@ class Loader:
         workspace = self.workspace if found.about["workspace"] else 0
         key = blake2b(found.code).digest(), workspace, carveout, trace
         if key not in self._loaded:
-            self._loaded[key] = Loaded(
-                found.code, found.about, self.device, workspace, carveout, trace
-            )
+            with self.device.loading(f"`{py_func.__name__}`"):
+                self._loaded[key] = Loaded(
+                    found.code, found.about, self.device, workspace, carveout, trace
+                )
         if trace:
             self.tracer.loaded(found.about["trace"])
         return self._loaded[key]
