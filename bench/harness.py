@@ -89,10 +89,11 @@ def machine():
     return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), **packages}
 
 
-def report(name, rows, **peers):
+def report(name, rows, keep=True, **peers):
     """Print `rows` (see `row`) and keep them in results/name.json, with the versions of `peers`.
 
     On a terminal it shows how many there are while they are measured, where `rows` is an iterator.
+    Without `keep` they are only printed.
     """
     rows = rows if isinstance(rows, list) else measured(name, rows)
     table = Table(title=name)
@@ -103,6 +104,8 @@ def report(name, rows, **peers):
             *(str(row.get(c, "")) for c in ("what", "ours", "against", "peer", "ratio", "aim"))
         )
     Console(width=120).print(table)
+    if not keep:
+        return
     RESULTS.mkdir(exist_ok=True)
     data = {"machine": machine() | peers, "rows": rows}
     (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=2) + "\n")
