@@ -46,7 +46,7 @@ from gpushmem.simt.run.witness import Work
 __all__ = ["CoreDevice", "Driver"]
 
 Code = binding.CUresult
-UNCHECKED = 16 << 20  # bytes that are allocated without a look at how many are free: it takes 0.1 ms
+UNCHECKED = 16 << 20  # bytes allocated without a look at how many are free: that takes 0.1 ms
 CONTEXT = 1  # the handle of the only context
 LEGACY, PER_THREAD = 1, 2  # stream handles that mean a default stream
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)

@@ -33,8 +33,8 @@ from gpushmem.simt.run import cores, helpers, scheduler
 from gpushmem.simt.run.queue import NAME_BYTES, SHARE, native, new_run
 
 __all__ = [
-    "MOST_FORMS", "Form", "Kernel", "KernelFailure", "Place", "Run", "Running", "Source", "form_hooks",
-    "run_hooks", "running",
+    "MOST_FORMS", "Form", "Kernel", "KernelFailure", "Place", "Run", "Running", "Source",
+    "form_hooks", "run_hooks", "running",
 ]  # fmt: skip
 
 MAX_RESIDENT_THREADS = scheduler.GUARDED  # unless the grid synchronises

@@ -44,8 +44,8 @@ from gpushmem.simt.base.native import (
 from gpushmem.simt.run.scheduler import NO_MEMORY
 
 __all__ = [
-    "AT", "CALL", "COPY", "DONE", "END", "LAUNCHES", "NAME_BYTES", "ONE", "PUT", "SHARE", "SKIP", "TAKEN",
-    "WAIT", "native", "new_queue", "new_run", "of_process",
+    "AT", "CALL", "COPY", "DONE", "END", "LAUNCHES", "NAME_BYTES", "ONE", "PUT", "SHARE", "SKIP",
+    "TAKEN", "WAIT", "native", "new_queue", "new_run", "of_process",
 ]  # fmt: skip
 
 # Kinds of ITEM.

@@ -317,7 +317,7 @@ class Device:
     def idle(self) -> bool:
         """Whether all work given to the streams is done, and all errors have been raised."""
         with self.lock:
-            return not self.failed and all([stream.forget() for stream in list(self.busy)])
+            return not self.failed and all(stream.forget() for stream in list(self.busy))
 
     def synchronize(self) -> None:
         """Wait for all streams; raises the first error found."""
