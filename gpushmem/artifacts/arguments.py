@@ -57,8 +57,8 @@ def _type_of(py_func: Any, name: str, value: Any, type_of: Callable[[Any], Any])
 TAKEN = "they take arrays, numbers, tuples of these, and None"
 
 
-def pack(argtypes: tuple[Any, ...], args: tuple[Any, ...]) -> np.ndarray[Any, Any]:
-    """The arguments as one array of bytes, 8 for each scalar."""
+def pack(argtypes: tuple[Any, ...], args: tuple[Any, ...]) -> bytes:
+    """The arguments, 8 bytes for each scalar."""
     return Packer(argtypes)(args)
 
 
@@ -70,8 +70,8 @@ class Packer:
         self._flatteners = [_flattener_of(typ) for typ in argtypes]
         self._struct: struct.Struct | None = None  # determined by the types
 
-    def __call__(self, args: tuple[Any, ...]) -> np.ndarray[Any, Any]:
-        """The arguments as one array of bytes, 8 for each scalar."""
+    def __call__(self, args: tuple[Any, ...]) -> bytes:
+        """The arguments, 8 bytes for each scalar."""
         values: Flat = []
         codes = [
             flatten(typ, value, values)
@@ -79,10 +79,10 @@ class Packer:
         ]
         if self._struct is None:
             self._struct = struct.Struct("<" + "".join(codes))
-        return np.frombuffer(self._struct.pack(*values), np.uint8)
+        return self._struct.pack(*values)
 
 
-def pack_scalars(scalars: Flat) -> np.ndarray[Any, Any]:
+def pack_scalars(scalars: Flat) -> bytes:
     """The same from numba-cuda's own list: integers, and ctypes scalars."""
     code = ""
     values: Flat = []
@@ -90,7 +90,7 @@ def pack_scalars(scalars: Flat) -> np.ndarray[Any, Any]:
         whole = isinstance(scalar, int)
         code += "Q" if whole else "8s"
         values.append(scalar & (2**64 - 1) if whole else bytes(scalar))
-    return np.frombuffer(struct.pack(f"<{code}", *values), np.uint8)
+    return struct.pack(f"<{code}", *values)
 
 
 def _flatten(typ: Any, value: Any, values: Flat) -> str:

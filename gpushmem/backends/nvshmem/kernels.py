@@ -224,7 +224,7 @@ class Kernel:
         if config.is_cooperative:
             loader.check_resident(self.name, loaded, shape, config, stream, self.collective)
         values = tuple(a.layout if isinstance(a, GpuArray) else a for a in args)
-        words = pack(argtypes, values).view("int64").tolist()  # read as far as needed
+        words = memoryview(pack(argtypes, values)).cast("q").tolist()  # read as far as needed
 
         def go() -> None:
             launch(stream, config, loaded.kernel, *words)

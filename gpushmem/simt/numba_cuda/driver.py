@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Event as Flag
 from typing import Any
 
@@ -39,12 +40,13 @@ from gpushmem.simt.base.gpu_model import (
 )
 from gpushmem.simt.run import witness
 from gpushmem.simt.run.kernel import Running
-from gpushmem.simt.run.stream import Device, Stream
+from gpushmem.simt.run.stream import Copy, Device, Stream
 from gpushmem.simt.run.witness import Work
 
 __all__ = ["CoreDevice", "Driver"]
 
 Code = binding.CUresult
+UNCHECKED = 16 << 20  # bytes allocated without a look at how many are free: that takes 0.1 ms
 CONTEXT = 1  # the handle of the only context
 LEGACY, PER_THREAD = 1, 2  # stream handles that mean a default stream
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
@@ -127,6 +129,7 @@ class Driver:
         self._memory: dict[int, Any] = {}  # device, pinned and managed
         self._spent: list[mmap.mmap] = []  # freed; its addresses are not used again
         self._device_bytes: dict[int, int] = {}
+        self._allocated = UNCHECKED  # bytes, since the last look at how many are free
         self._pinned: dict[int, int] = {}  # host address -> bytes
         self._streams: dict[int, Stream] = {}
         self._last: dict[int, int] = {}  # stream -> what the witness has seen last
@@ -178,9 +181,12 @@ class Driver:
     # --- memory
 
     def cuMemAlloc(self, nbytes: int) -> binding.CUdeviceptr:
-        free, _ = self.cuMemGetInfo()
-        if nbytes > free:
-            raise fail("OUT_OF_MEMORY", f"{nbytes} bytes asked for, {free} are free")
+        if self._allocated + nbytes > UNCHECKED:
+            free, _ = self.cuMemGetInfo()
+            if nbytes > free:
+                raise fail("OUT_OF_MEMORY", f"{nbytes} bytes asked for, {free} are free")
+            self._allocated = 0
+        self._allocated += nbytes
         address = self._allocate(nbytes)
         self._device_bytes[address] = nbytes
         return binding.CUdeviceptr(address)
@@ -188,9 +194,10 @@ class Driver:
     def _allocate(self, nbytes: int) -> int:
         # Aligned to 256 bytes, in pieces of 512, as CUDA's is: programs write a little too far.
         room = -(-max(nbytes, 1) // 512) * 512 + 512
-        memory: Any = np.empty(room, np.uint8)
         seen = witness.present()
-        if seen is not None:
+        if seen is None:
+            memory: Any = np.empty(room, np.uint8)
+        else:
             memory = mmap.mmap(-1, room, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         address = -(-address_of(np.frombuffer(memory, np.uint8)) // 256) * 256
         if seen is not None:
@@ -207,14 +214,16 @@ class Driver:
         self._free_later(int(pointer))
 
     def _free_later(self, address: int) -> None:
-        self.device.default.submit(lambda: self._free(address))
-
-    def _free(self, address: int) -> None:
         memory = self._memory.pop(address, None)
-        if isinstance(memory, mmap.mmap):
-            # A witness would take what has its addresses next for the same array.
-            memory.madvise(mmap.MADV_DONTNEED)
-            self._spent.append(memory)
+        spent = isinstance(memory, mmap.mmap)
+        self.device.default.submit(
+            partial(self._spend, memory) if spent else Copy(0, 0, 0, keep=memory)
+        )
+
+    def _spend(self, memory: mmap.mmap) -> None:
+        """Free memory whose addresses a witness would take for the same array, if used again."""
+        memory.madvise(mmap.MADV_DONTNEED)
+        self._spent.append(memory)
 
     def cuMemGetInfo(self) -> tuple[int, int]:
         memory = psutil.virtual_memory()
@@ -263,13 +272,17 @@ class Driver:
         stage: bool = False,
     ) -> None:
         dst, src = int(dst), int(src)
+        queue = self.queue(stream)
+        if (wait or stage) and witness.present() is None and queue.device.idle():
+            ctypes.memmove(dst, src, nbytes)
+            return
+        staged = np.empty(nbytes if stage else 0, np.uint8)
+        origin = address_of(staged) if stage else src
         if stage:
-            data = ctypes.string_at(src, nbytes)
-            work = Work("a copy", 0, dst, nbytes, lambda: data)
-            self._queue(stream, work, lambda: ctypes.memmove(dst, data, nbytes))
-        else:
-            work = Work("a copy", src, dst, nbytes, lambda: ctypes.string_at(src, nbytes))
-            self._queue(stream, work, lambda: ctypes.memmove(dst, src, nbytes))
+            ctypes.memmove(origin, src, nbytes)
+        reads = 0 if stage else src
+        work = Work("a copy", reads, dst, nbytes, lambda: ctypes.string_at(origin, nbytes))
+        self._queue(stream, work, Copy(dst, origin, nbytes, staged))
         if wait:
             self.cuStreamSynchronize(stream)
 

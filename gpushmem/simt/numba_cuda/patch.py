@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from pickle import PicklingError
 from typing import Any
@@ -26,14 +26,22 @@ from numba.cuda.dispatcher import _Kernel
 from numba.cuda.memory_management.nrt import rtsys
 
 from gpushmem.artifacts.arguments import address_of, as_numpy, pack_scalars
-from gpushmem.artifacts.shape import MAX_THREADS, shape_of
+from gpushmem.artifacts.shape import MAX_THREADS, LaunchShape, shape_of
 from gpushmem.errors import ArgumentError, BackendUnavailable
-from gpushmem.simt.base.embedding import embedder_of
+from gpushmem.simt.base.embedding import Embedder, embedder_of
 from gpushmem.simt.compiler.target import SimtCallConv, _compile_cuda, replaced, simt_target
 from gpushmem.simt.grid import entry as entries
 from gpushmem.simt.intrinsics import nrt
 from gpushmem.simt.numba_cuda.driver import CoreDevice, Driver, fail
-from gpushmem.simt.run.kernel import Form, KernelFailure, Running, Source
+from gpushmem.simt.numba_cuda.quick import NOT_QUICK, PLACES, packers_of
+from gpushmem.simt.run.kernel import (
+    MOST_FORMS,
+    Form,
+    KernelFailure,
+    Running,
+    Source,
+    form_hooks,
+)
 
 __all__ = ["patch_numba_cuda"]
 
@@ -161,24 +169,16 @@ class SimtKernel(_Kernel):
         self, args: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0
     ) -> None:
         """Queue a launch; with `debug=True` wait for it, and raise what a thread raised."""
-        if len(args) != len(self.argument_types):
-            raise TypeError(
-                f"kernel {self.name} takes {len(self.argument_types)} arguments, got {len(args)}"
-            )
         after: list[Any] = []
-        scalars: list[Any] = []
-        for typ, value in zip(self.argument_types, args, strict=True):
-            self._prepare_args(typ, value, stream, after, scalars)
+        packed = self._packed_quickly(args)
+        if packed is None:
+            packed = self._packed(args, stream, after)
         try:
-            shape = shape_of(griddim, blockdim, sharedmem)
-            limit = self.max_threads_per_block
-            if shape.threads > limit:
-                raise ArgumentError(f"{shape.threads} threads; launch_bounds allows {limit}")
-            running = self._work(shape, pack_scalars(scalars), after)
+            form, explain = self._form(shape_of(griddim, blockdim, sharedmem))
         except ArgumentError as error:
             raise CUDAError(f"CUDA_ERROR_INVALID_VALUE: {error}") from error
         engine = _engine[-1]
-        engine.launch(stream, running)
+        engine.launch(stream, Running(form, packed, after, explain))
         if self.debug:
             try:
                 engine.synchronize(stream)
@@ -187,19 +187,50 @@ class SimtKernel(_Kernel):
         for write_back in after:
             write_back()
 
-    def _work(self, shape: Any, packed: Any, keep: Any) -> Running:
-        """A launch."""
-        if not self.entry.embedded:
-            return Running(Form(self.name, self.entry, shape, source=self.source), packed, keep)
-        embedder = embedder_of(self.name)
+    def _packed_quickly(self, args: tuple[Any, ...]) -> bytes | None:
+        """The arguments as bytes, if all are device arrays and plain numbers."""
+        if self._packers is None:
+            return None
+        try:
+            return b"".join([pack(arg) for pack, arg in zip(self._packers, args, strict=True)])
+        except NOT_QUICK:
+            return None
 
-        def explain(failure: KernelFailure) -> Exception:
-            if failure.__cause__ is not None:  # an exception, which Numba raises
-                return failure
-            return embedder.explain(failure)
+    def _packed(self, args: tuple[Any, ...], stream: Any, after: list[Any]) -> bytes:
+        """The arguments as bytes, by numba-cuda's rules; `after` gets what follows the launch."""
+        if len(args) != len(self.argument_types):
+            raise TypeError(
+                f"kernel {self.name} takes {len(self.argument_types)} arguments, got {len(args)}"
+            )
+        scalars: list[Any] = []
+        for typ, value in zip(self.argument_types, args, strict=True):
+            self._prepare_args(typ, value, stream, after, scalars)
+        return pack_scalars(scalars)
 
-        form = Form(self.name, self.entry, shape, embedder.user, source=self.source)
-        return Running(form, packed, keep, explain)
+    @cached_property
+    def _packers(self) -> Any:
+        return None if self.extensions else packers_of(self.argument_types)
+
+    def _form(self, shape: LaunchShape) -> tuple[Form, Any]:
+        """What launches of this shape have in common, and what explains their failures."""
+        embedder = embedder_of(self.name) if self.entry.embedded else None
+        key = shape, embedder, *form_hooks
+        known = self._forms.get(key)
+        if known is None:
+            limit = self.max_threads_per_block
+            if shape.threads > limit:
+                raise ArgumentError(f"{shape.threads} threads; launch_bounds allows {limit}")
+            user = None if embedder is None else embedder.user
+            explain = None if embedder is None else partial(_explained, embedder)
+            if len(self._forms) >= MOST_FORMS:
+                self._forms.clear()
+            form = Form(self.name, self.entry, shape, user, source=self.source)
+            known = self._forms[key] = form, explain
+        return known
+
+    @cached_property
+    def _forms(self) -> dict[Any, tuple[Form, Any]]:
+        return {}
 
     def _raise(self, failure: KernelFailure) -> None:
         if failure.__cause__ is None:
@@ -214,27 +245,31 @@ class SimtKernel(_Kernel):
         raise type(failure.__cause__)(f"{prefix}: {args[0]}" if args else prefix, *args[1:])
 
 
+def _explained(embedder: Embedder, failure: KernelFailure) -> Exception:
+    # An exception of the kernel is raised by Numba.
+    return failure if failure.__cause__ is not None else embedder.explain(failure)
+
+
 # --- arrays as kernel arguments
 
 
 class View:
-    """An array in device memory, as numba-cuda passes it to a kernel."""
+    """An array in device memory, as numba-cuda passes it to a kernel: laid out as `array`."""
 
-    def __init__(self, ptr: int, shape: Any, strides: Any, dtype: Any, owner: Any) -> None:
-        self.ptr, self.shape, self.strides, self.dtype = ptr, tuple(shape), strides, dtype
-        self.size = int(np.prod(shape, dtype=np.int64))
+    def __init__(self, ptr: int, array: np.ndarray[Any, Any], owner: Any) -> None:
+        self.ptr, self.shape, self.dtype, self.size = ptr, array.shape, array.dtype, array.size
         self.owner = owner
-        array = np.lib.stride_tricks.as_strided(np.empty(0, dtype), shape, strides)
+        flags = array.flags
         self._layout = devicearray._StridedLayoutShim(
-            strides_in_bytes=tuple(array.strides),
-            is_contiguous_c=array.flags.c_contiguous,
-            is_contiguous_f=array.flags.f_contiguous,
-            is_contiguous_any=array.flags.forc,
+            strides_in_bytes=array.strides,
+            is_contiguous_c=flags.c_contiguous,
+            is_contiguous_f=flags.f_contiguous,
+            is_contiguous_any=flags.forc,
         )
 
 
 def _view(array: np.ndarray[Any, Any], owner: Any = None) -> View:
-    return View(address_of(array), array.shape, array.strides, array.dtype, (array, owner))
+    return View(address_of(array), array, (array, owner))
 
 
 def _host_view(obj: Any, *, stream_ptr: Any = 0) -> View:
@@ -266,7 +301,7 @@ def _device_view(
         devicearray.warn(devicearray.NumbaPerformanceWarning(message))
     context = devices.get_context()
     memory = context.memalloc(max(array.nbytes, 1))
-    view = View(int(memory.device_pointer), array.shape, array.strides, array.dtype, memory)
+    view = View(int(memory.device_pointer), array, memory)
     if copy:
         _engine[-1].cuMemcpyHtoDAsync(view.ptr, address_of(array), array.nbytes, stream)
     return view, True
@@ -306,6 +341,7 @@ def patch_numba_cuda() -> Iterator[None]:
         **{(rtsys, f"memsys_{verb}_stats"): _always_on for verb in ("enable", "disable")},
         (nvvm, "is_available"): lambda: True,
         **{(cuda_driver, name): make for name, make in _finalizers(engine).items()},
+        **PLACES,
     }
     _engine.append(engine)
     with replaced(places):

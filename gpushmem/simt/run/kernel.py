@@ -33,8 +33,8 @@ from gpushmem.simt.run import cores, helpers, scheduler
 from gpushmem.simt.run.queue import NAME_BYTES, SHARE, native, new_run
 
 __all__ = [
-    "Form", "Kernel", "KernelFailure", "Place", "Run", "Running", "Source", "form_hooks",
-    "run_hooks", "running",
+    "MOST_FORMS", "Form", "Kernel", "KernelFailure", "Place", "Run", "Running", "Source",
+    "form_hooks", "run_hooks", "running",
 ]  # fmt: skip
 
 MAX_RESIDENT_THREADS = scheduler.GUARDED  # unless the grid synchronises
@@ -254,12 +254,13 @@ class Running:
     def __init__(
         self,
         form: Form,
-        packed: np.ndarray[Any, Any],
+        packed: bytes,
         keep: Any = None,
         explain: Explain | None = None,
     ) -> None:
-        self.form, self.args, self.explain = form, address_of(packed), explain
-        self._keep = packed, keep  # arrays whose addresses the kernel gets
+        memory = (ctypes.c_char * len(packed)).from_buffer_copy(packed)
+        self.form, self.args, self.explain = form, ctypes.addressof(memory), explain
+        self._keep = memory, keep  # arrays whose addresses the kernel gets
         self._own: np.ndarray[Any, Any] | None = None
         self.observed: tuple[int, int] | None = None  # the observer's, of the next run by a call
         self.places: np.ndarray[Any, Any] | None = None  # the observer's

@@ -44,8 +44,8 @@ from gpushmem.simt.base.native import (
 from gpushmem.simt.run.scheduler import NO_MEMORY
 
 __all__ = [
-    "AT", "CALL", "DONE", "END", "LAUNCHES", "NAME_BYTES", "ONE", "PUT", "SHARE", "SKIP", "TAKEN",
-    "WAIT", "native", "new_queue", "new_run", "of_process",
+    "AT", "CALL", "COPY", "DONE", "END", "LAUNCHES", "NAME_BYTES", "ONE", "PUT", "SHARE", "SKIP",
+    "TAKEN", "WAIT", "native", "new_queue", "new_run", "of_process",
 ]  # fmt: skip
 
 # Kinds of ITEM.
@@ -53,9 +53,10 @@ LAUNCHES = 1  # run the launches of a list
 CALL = 2  # for Python
 WAIT = 3  # for another queue
 END = 4  # of the queue
+COPY = 6  # of memory
 ONE = 5  # for `put`: LAUNCHES, the LAUNCH and arguments of one in the place of a list's
 # What `drain` and `perform` return besides CALL and END: Python's turn, with a launch.
-OVER, LOOK, SHARE = 0, 6, 7
+OVER, LOOK, SHARE = 0, 7, 8
 
 WORTH_SHARING = 300_000  # nanoseconds
 ALONE_NS = 100_000_000
@@ -102,8 +103,9 @@ RUN = _struct(
 ITEM = _struct(
     ("next", "i8"),
     ("kind", "i8"),
-    ("what", "i8"),  # address of a list of (LAUNCH, arguments); the QUEUE that is waited for
-    ("count", "i8"),  # length of the list; how much of that queue is to be done
+    # Address of a list of (LAUNCH, arguments), or of (destination, source); the awaited QUEUE.
+    ("what", "i8"),
+    ("count", "i8"),  # length of the list; bytes to be copied; how much of the QUEUE is to be done
     ("own", "i8", 2),  # a list of one launch
     ("keep", "i8"),  # object of Python's that it needs until it is done
 )
@@ -486,6 +488,8 @@ def drain(queue_address: int) -> int:
                 code = run_launches(queue_address)
                 if code != OVER:
                     return code
+            if item.kind == COPY:
+                copy_bytes(load_acquire(item.what), load_acquire(item.what + 8), item.count)
         finish(queue_address)
 
 

@@ -9,6 +9,7 @@ CUDA.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 import weakref
@@ -26,6 +27,7 @@ from gpushmem.simt.run.kernel import Place, Running, run_hooks, running
 from gpushmem.simt.run.queue import (
     AT,
     CALL,
+    COPY,
     DONE,
     END,
     LAUNCHES,
@@ -37,7 +39,7 @@ from gpushmem.simt.run.queue import (
     new_queue,
 )
 
-__all__ = ["Device", "Launches", "Stream"]
+__all__ = ["Copy", "Device", "Launches", "Stream"]
 
 # A timespec: for how long a host waits before it looks at signals.
 _turn = np.array([0, int(TURN * 1e9)], np.int64)
@@ -57,6 +59,17 @@ class Launches:
         self.launches = launches
         self._pairs = np.array([(each.begins_with, each.args) for each in launches], np.int64)
         self.address = address_of(self._pairs)
+
+
+class Copy:
+    """A copy of memory to be queued, or to be made by a call; `keep` lives until it is done."""
+
+    def __init__(self, dst: int, src: int, nbytes: int, keep: object = None) -> None:
+        self._pair = (ctypes.c_int64 * 2)(dst, src)
+        self.address, self.nbytes, self._keep = ctypes.addressof(self._pair), nbytes, keep
+
+    def __call__(self) -> None:
+        ctypes.memmove(*self._pair, self.nbytes)
 
 
 class Queue:
@@ -152,8 +165,8 @@ class Stream:
         self.waited: Callable[[], None] | None = None  # called when the host has waited for it
         self._captured: list[Any] | None = None  # what is queued, while it is captured
 
-    def submit(self, work: Running | Launches | Callable[[], object]) -> None:
-        """Queue launches, or a call `work()`; returns at once."""
+    def submit(self, work: Running | Launches | Copy | Callable[[], object]) -> None:
+        """Queue launches, a copy, or a call `work()`; returns at once."""
         if self._captured is not None:
             self._capture(work)
             return
@@ -171,6 +184,8 @@ class Stream:
                 queue.put(ONE, work.begins_with, work.args, work)
             elif type(work) is Launches:
                 queue.put(LAUNCHES, work.address, len(work.launches), work)
+            elif type(work) is Copy:
+                queue.put(COPY, work.address, work.nbytes, work)
             else:
                 queue.put(CALL, 0, 0, work)
             if queue.stream is None:  # at first, or when a handler of signals has just waited
@@ -298,6 +313,11 @@ class Device:
         stream = Stream(self)
         self._streams.add(stream)
         return stream
+
+    def idle(self) -> bool:
+        """Whether all work given to the streams is done, and all errors have been raised."""
+        with self.lock:
+            return not self.failed and all(stream.forget() for stream in list(self.busy))
 
     def synchronize(self) -> None:
         """Wait for all streams; raises the first error found."""
