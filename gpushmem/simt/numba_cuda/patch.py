@@ -26,7 +26,8 @@ from numba.cuda.dispatcher import _Kernel
 from numba.cuda.memory_management.nrt import rtsys
 
 from gpushmem.artifacts.arguments import address_of, as_numpy, pack_scalars
-from gpushmem.artifacts.shape import MAX_THREADS, shape_of
+from gpushmem.artifacts.limits import MAX_THREADS
+from gpushmem.artifacts.shape import shape_of
 from gpushmem.errors import ArgumentError, BackendUnavailable
 from gpushmem.simt.base.embedding import embedder_of
 from gpushmem.simt.compiler.target import SimtCallConv, _compile_cuda, replaced, simt_target
@@ -279,7 +280,7 @@ def _device_view(
 def patch_numba_cuda() -> Iterator[None]:
     """Make `numba.cuda` use this machine's CPU as its device, inside the `with` block.
 
-    Kernels must be decorated inside it. Leaving it waits for all work; arrays and streams made
+    Kernels may be decorated before. Leaving it waits for all work; arrays and streams made
     inside must not be used afterwards. Not for use by several threads at once.
     """
     engine = Driver()
@@ -315,6 +316,14 @@ def patch_numba_cuda() -> Iterator[None]:
         finally:
             engine.end()
             _engine.pop()
+
+
+def finish() -> None:
+    """Wait for all work, inside the `with` block; raises the error of a launch that failed."""
+    try:
+        _engine[-1].cuCtxSynchronize()
+    finally:
+        _engine[-1].end()
 
 
 def _always_on(stream: Any = None) -> None:
