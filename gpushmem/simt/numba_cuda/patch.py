@@ -26,7 +26,7 @@ from numba.cuda.dispatcher import _Kernel
 from numba.cuda.memory_management.nrt import rtsys
 
 from gpushmem.artifacts.arguments import address_of, as_numpy, pack_scalars
-from gpushmem.artifacts.limits import MAX_THREADS
+from gpushmem.artifacts.limits import MAX_STATIC_SHARED, MAX_THREADS
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.errors import ArgumentError, BackendUnavailable
 from gpushmem.simt.base.embedding import embedder_of
@@ -175,6 +175,14 @@ class SimtKernel(_Kernel):
             limit = self.max_threads_per_block
             if shape.threads > limit:
                 raise ArgumentError(f"{shape.threads} threads; launch_bounds allows {limit}")
+            static = self.entry.shared_bytes
+            if static <= MAX_STATIC_SHARED < static + shape.dynamic_shared:
+                raise ArgumentError(
+                    f"kernel {self.name} is launched with {shape.dynamic_shared} bytes of dynamic "
+                    f"shared memory and has {static} of static; together {MAX_STATIC_SHARED} are "
+                    "possible: GPUs give more to programs that ask the driver for it, which "
+                    "numba.cuda does not"
+                )
             running = self._work(shape, pack_scalars(scalars), after)
         except ArgumentError as error:
             raise CUDAError(f"CUDA_ERROR_INVALID_VALUE: {error}") from error
@@ -245,7 +253,25 @@ def _host_view(obj: Any, *, stream_ptr: Any = 0) -> View:
 def _device_view(
     obj: Any, stream: Any = 0, copy: bool = True, user_explicit: bool = False
 ) -> tuple[Any, bool]:
-    """An argument as a `View`, and whether it is a copy of host memory."""
+    """An argument as a `View`, and whether it is a copy of host memory.
+
+    Raises what a GPU does at the first access if its elements are not aligned.
+    """
+    view, copied = _view_of(obj, stream, copy, user_explicit)
+    unit = view.dtype.alignment
+    if unit > 1:
+        steps = () if view._layout.is_contiguous_any else view._layout.strides_in_bytes
+        for what, number in (("address", view.ptr or 0), *(("stride", step) for step in steps)):
+            if number % unit:
+                raise fail(
+                    "MISALIGNED_ADDRESS",
+                    f"the {what} of an array of {view.dtype}, {number}, is no multiple of {unit}: "
+                    f"take views at multiples of {unit} bytes, or copy the array",
+                )
+    return view, copied
+
+
+def _view_of(obj: Any, stream: Any, copy: bool, user_explicit: bool) -> tuple[Any, bool]:
     if isinstance(obj, View):
         return obj, False
     if cuda_driver.is_device_memory(obj):

@@ -165,8 +165,13 @@ def resident_blocks(threads: int, shared: int = 0) -> int:
     return gpu.sms * gpu.blocks_per_sm(threads, shared)
 
 
-def _check_fits(name: str, entry: entries.Entry, shape: LaunchShape, collective: bool) -> None:
+def _check_fits(
+    name: str, entry: entries.Entry, shape: LaunchShape, collective: bool, source: Source | None
+) -> None:
     """Raise if the modelled GPU has no room for the launch."""
+    if source is not None:
+        code = source.py_func.__code__
+        name = f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
     total, most = entry.shared_bytes + shape.dynamic_shared, modelled().limits.max_shared
     if entry.shared_bytes > MAX_STATIC_SHARED:
         raise ArgumentError(
@@ -200,7 +205,7 @@ class Form:
         collective: bool = False,
         source: Source | None = None,
     ) -> None:
-        _check_fits(name, entry, shape, collective)
+        _check_fits(name, entry, shape, collective, source)
         self.meets = collective or entry.cooperative  # all blocks are resident at once
         self.name, self.entry, self.shape, self._user = name, entry, shape, user
         self.source = source
