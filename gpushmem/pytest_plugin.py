@@ -43,6 +43,15 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--gpushmem-check-ignore: there is no file {file}")
 
 
+def pytest_report_header() -> str | None:
+    """Say that the CUDA simulator is on."""
+    from gpushmem import settings  # noqa: PLC0415
+
+    if not settings.get("GPUSHMEM_SIM"):
+        return None
+    return f"gpushmem: numba.cuda runs on the CPU, as {settings.get('GPUSHMEM_SIM_GPU')}"
+
+
 @pytest.fixture
 def run_pes(request: pytest.FixtureRequest) -> Callable[..., list[Any]]:
     """`run_pes(function, n_pes, *args)`: run `function(*args)` in new PEs; return their results.

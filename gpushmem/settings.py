@@ -87,6 +87,7 @@ class Setting:
     secret: bool = False
 
 
+GPUS = "t4", "a100", "h100", "b200"
 TRANSPORTS = ("auto", "p2p", "ibrc", "ibgda", "ibdevx", "gpunetio", "ucx", "libfabric")
 SETTINGS = {
     setting.name: setting
@@ -95,6 +96,20 @@ SETTINGS = {
             "GPUSHMEM_BACKEND", None, str,
             "backend that `init` uses; default: nvshmem where it can be used, else cpu; "
             "`gpushmem run --backend`: cpu, nvshmem, nvshmem-cpu, null",
+        ),
+        Setting(
+            "GPUSHMEM_SIM", "0", _switch,
+            "1: programs of `numba.cuda` run on the CPU engine, also those that do not import "
+            "gpushmem; `gpushmem sim`",
+        ),
+        Setting(
+            "GPUSHMEM_SIM_GPU", "h100", _one_of(*GPUS),
+            "the GPU whose limits the CPU engine has, and tells `numba.cuda` of; "
+            f"`gpushmem sim --gpu`: {', '.join(GPUS)}",
+        ),
+        Setting(
+            "GPUSHMEM_SIM_DEVICES", "1", _count(1),
+            "number of GPUs that the CPU engine shows to `numba.cuda`; `gpushmem sim --devices`",
         ),
         Setting(
             "GPUSHMEM_HEAP_SIZE", "1G", parse_size,

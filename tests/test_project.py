@@ -50,6 +50,7 @@ LIGHT = {
     "import gpushmem.diagnosis.jobs, gpushmem.start.launch.local": ("numba", "gpushmem.simt"),
     "import gpushmem.start.bootstrap": ("numba", "gpushmem.start.launch"),
     "import gpushmem.progress": ("rich", "numba", "numpy"),
+    "import gpushmem.simulator": ("numba", "numpy", "click", "gpushmem.ops"),
     "import gpushmem.pytest_plugin": ("numba", "numpy", "llvmlite", "click"),
     "from gpushmem.backends.registry import *\nfor name in BACKENDS: about(name)": (
         "nvshmem", "numba", "numpy", "cuda",
@@ -76,7 +77,7 @@ ROOMS = {
     "progress.py": [],
     "store.py": ["disk"],
     "artifacts": ["store", "lines", "arguments", "errors"],
-    "simt/base": ["artifacts", "store", "errors"],
+    "simt/base": ["artifacts", "store", "settings", "errors"],
     "simt/compiler": ["simt/base", "artifacts", "store", "lines"],
     "simt/intrinsics": ["simt/compiler", "simt/base", "artifacts"],
     "simt/bitcode": [
@@ -90,8 +91,9 @@ ROOMS = {
     "simt/run": ["simt/grid", "simt/compiler", "simt/base", "artifacts", "settings", "errors"],
     "simt/numba_cuda": [
         "simt/run", "simt/grid", "simt/intrinsics", "simt/compiler", "simt/base", "artifacts",
-        "errors",
+        "settings", "errors",
     ],
+    "simulator.py": ["simt/numba_cuda", "backends", "settings", "errors"],
     "job": ["settings", "errors"],
     "start/bootstrap": ["job", "settings", "errors"],
     "check": ["simt/compiler", "simt/base", "job", "ops", "settings", "lines", "errors"],
@@ -132,16 +134,16 @@ ROOMS = {
     "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
     "doctor": ["backends", "backends/nvshmem", "settings", "size", "errors"],
     "explain": [
-        "kernel", "runtime", "backends/nvshmem", "simt/run", "simt/grid", "job",
-        "progress",
+        "kernel", "runtime", "simulator", "backends/nvshmem", "simt/run", "simt/grid", "artifacts",
+        "job", "progress",
     ],
     "checks.py": ["memory", "ops", "arguments", "errors"],
     "pytest_plugin.py": ["start/launch", "check", "backends", "settings", "errors"],
     "kernels": ["gpushmem", "checks"],  # public names only: what users' plans can do
     "cli": [
         "start/launch", "check", "trace", "trace/ring", "trace/counters", "diagnosis", "doctor",
-        "explain", "kernel", "backends", "backends/nvshmem", "job", "store", "progress",
-        "settings", "size", "errors", "__version__",
+        "explain", "kernel", "simulator", "backends", "backends/nvshmem", "job", "store",
+        "progress", "settings", "size", "errors", "__version__",
     ],
 }  # fmt: skip
 
@@ -220,7 +222,9 @@ def test_no_backend_is_asked_for_by_name():
 
 def test_every_file_belongs_to_a_room():
     at_home = {path for room in ROOMS for path in files_of(room)}
-    loose = ("__init__.py", "__main__.py", "simt/__init__.py", "start/__init__.py")
+    loose = (
+        "__init__.py", "__main__.py", "simt/__init__.py", "simt/__main__.py", "start/__init__.py",
+    )  # fmt: skip
     assert set(PACKAGE.rglob("*.py")) - at_home == {PACKAGE / path for path in loose}
 
 

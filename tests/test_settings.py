@@ -19,6 +19,9 @@ NAME = re.compile(r"\bGPUSHMEM_[A-Z_]+\b")
 # What each variable takes, and what it does not.
 GOOD = {
     "GPUSHMEM_BACKEND": ("cpu", "cpu"),
+    "GPUSHMEM_SIM": ("1", True),
+    "GPUSHMEM_SIM_GPU": ("T4", "t4"),
+    "GPUSHMEM_SIM_DEVICES": ("4", 4),
     "GPUSHMEM_HEAP_SIZE": ("1.5M", 3 << 19),
     "GPUSHMEM_THREADS": (" 3 ", 3),
     "GPUSHMEM_NODES": ("2", 2),
@@ -47,6 +50,9 @@ GOOD = {
     "GPUSHMEM_NIC_MAP": ("mlx5_0:1:2,mlx5_1:1:2", "mlx5_0:1:2,mlx5_1:1:2"),
 }
 BAD = {
+    "GPUSHMEM_SIM": ("2", "cuda"),
+    "GPUSHMEM_SIM_GPU": ("gtx", ""),
+    "GPUSHMEM_SIM_DEVICES": ("0", "all"),
     "GPUSHMEM_HEAP_SIZE": ("lots", "0", "-1G", "1.5", " ", "9" * 40),
     "GPUSHMEM_THREADS": ("0", "two", "1.0", "-1", "9" * 40, "\u0663"),
     "GPUSHMEM_NODES": ("0", "two"),

@@ -7,14 +7,14 @@ from functools import lru_cache
 from typing import Any
 
 from gpushmem.arguments import integer, shown
+from gpushmem.artifacts.limits import MAX_THREADS
 from gpushmem.errors import ArgumentError
 
 __all__ = [
-    "AXES", "CLUSTERS", "LIMITS", "MAX_THREADS", "PRIORITIES", "LaunchShape", "carveout",
+    "AXES", "CLUSTERS", "LIMITS", "PRIORITIES", "LaunchShape", "carveout",
     "shape_of",
 ]  # fmt: skip
 
-MAX_THREADS = 1024  # in a block
 AXES = ("x", "y", "z")
 MAX_CLUSTER = 8  # blocks of a cluster, on every GPU that has clusters
 CLUSTERS = (9, 0)  # the compute capability from which on there are clusters, and dependent launches

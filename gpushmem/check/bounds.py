@@ -1,7 +1,8 @@
-"""Accesses of kernels to symmetric memory outside of all arrays.
+"""Accesses of kernels outside of all arrays: to symmetric memory, and beside arrays of numba.cuda.
 
-While a job is checked there is a gap behind each array (`backends.base.GAP`), so that what runs
-past the end of one does not reach the next.
+While a job is checked there is a gap behind each symmetric array (`backends.base.GAP`), so that
+what runs past the end of one does not reach the next; and before and behind each of numba.cuda's,
+whose other memory, such as constants, is not known.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpushmem.check.accesses import Access
+from gpushmem.check.accesses import LOCAL, Access
 from gpushmem.check.history import History
+from gpushmem.check.pes import Pe
 
 __all__ = ["Outside", "outside"]
 
@@ -22,7 +24,7 @@ class Outside(NamedTuple):
 
     access: Access
     thread: int
-    place: int  # the first byte outside, on the heap
+    place: int  # the first byte outside
     seen: int
 
 
@@ -39,6 +41,23 @@ def outside(history: History) -> list[Outside]:
 
 
 def _all(history: History) -> Iterator[tuple[Access, int, int]]:
+    yield from _symmetric(history)
+    for pe in history.pes.values():
+        if pe.memories:
+            yield from _beside(history, pe)
+
+
+def _beside(history: History, pe: Pe) -> Iterator[tuple[Access, int, int]]:
+    """Accesses in the gaps beside the arrays of numba.cuda."""
+    arrays = _Arrays([[m["memory"], m["bytes"]] for m in pe.memories])
+    near = _Arrays([[m["memory"] - m["guard"], m["bytes"] + 2 * m["guard"]] for m in pe.memories])
+    rows = pe.plain[pe.plain["space"] == LOCAL]
+    bad = near.hold(rows["low"], rows["low"]) & ~arrays.hold(rows["low"], rows["end"])
+    for row in rows[bad]:
+        yield from _first(arrays, history.access(pe.pe, row))
+
+
+def _symmetric(history: History) -> Iterator[tuple[Access, int, int]]:
     of_lists = {pe.pe: [_Arrays(live) for live in pe.live] for pe in history.pes.values()}
     for pe in history.pes.values():
         rows = pe.plain

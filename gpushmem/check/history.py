@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpushmem.check.accesses import Access
 from gpushmem.check.clock import ENDED, Clock
@@ -13,7 +13,16 @@ from gpushmem.check.pes import Pe
 from gpushmem.check.waits import Waits
 from gpushmem.simt.compiler.observer import ATOMIC, LOAD
 
-__all__ = ["History"]
+__all__ = ["Apart", "History"]
+
+
+class Apart(NamedTuple):
+    """A meeting of a block at two barriers: threads, each with the line at which it waited."""
+
+    pe: int
+    launch: int
+    first: tuple[int, str]
+    second: tuple[int, str]
 
 
 class History:
@@ -31,6 +40,13 @@ class History:
         self.passes = 0  # over the logs, if they were too few to learn all that waits order
         self.accesses: list[Access] = []  # of operations and hosts
         self.exposed: list[Access] = []  # by hosts: from then on unseen
+        # Meetings of blocks at two barriers: PE, launch, and of each thread its number and line.
+        self.apart: list[Apart] = []
+
+    @property
+    def without_pes(self) -> bool:
+        """Whether nobody has called `init`: reports then speak of no PEs."""
+        return not any(pe.heaps for pe in self.pes.values())
 
     def access(self, pe: int, row: Any) -> Access:
         """One of them."""

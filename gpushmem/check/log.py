@@ -25,6 +25,7 @@ from gpushmem.lines import is_users
 
 __all__ = [
     "ACCESS",
+    "APART",
     "ARRIVED",
     "BEGIN",
     "CALL",
@@ -106,6 +107,9 @@ THREADFENCE = 16  # scope
 CONTENTS = 17  # of an array of a wait: 0 for values, 1 for status, 2 for indices; index, number
 EXPOSED = 18  # the host has an array, which it may write to unseen: as HOST
 VALUE = 19  # what the HOST before it sets integers to: address, bytes, number
+# Of the thread that makes it: another has come to the same meeting of the block at another line,
+# whose site this is, and its number.
+APART = 20
 
 CALL_OF_WARP = 2
 REFUSED = 3
@@ -193,7 +197,9 @@ class Log:
     def _note_sites(self) -> None:
         """Write down the texts of sites that are new: they go with this process."""
         end = min(int(self._log["n"][0]), MOST)
-        for site in np.unique(self._records["site"][self._read : end]).tolist():
+        new = self._records[self._read : end]
+        others = new["words"][new["kind"] == APART, 0]
+        for site in np.unique(np.concatenate([new["site"], others])).tolist():
             if site > 0 and site not in self._texts:
                 self._texts[site] = ctypes.string_at(site).decode()
                 self.describe(site=site, text=self._texts[site], path="")

@@ -36,7 +36,7 @@ from gpushmem.check.clock import (
     Clock,
 )
 from gpushmem.check.conditions import Write
-from gpushmem.check.history import History
+from gpushmem.check.history import Apart, History
 from gpushmem.check.launches import Launch
 from gpushmem.check.log import CALL_OF_WARP, Trace
 from gpushmem.check.pes import Pe, refused, unheard
@@ -250,6 +250,13 @@ class _Replay:
         block.met(phase, clock, int(record["stamp"]))
         block.barriers.append(phase)
 
+    def _apart(self, pe: Pe, record: Any, words: list[int]) -> None:
+        """A block has met at two barriers."""
+        if self._collect:
+            one, two = pe.sites.get(words[0], "?"), pe.site_of(record)
+            launch, thread = int(record["launch"]), int(record["thread"])
+            self.history.apart.append(Apart(pe.pe, launch, (words[1], one), (thread, two)))
+
     def _arrived(self, pe: Pe, record: Any, words: list[int]) -> None:
         clock = pe.event(record)
         self._keep(pe, record)
@@ -406,5 +413,5 @@ HANDLERS = {
     log.SYNC: _Replay._sync, log.CALL: _Replay._call, log.TEAM: _Replay._team,
     log.HOST: _Replay._host, log.EXPOSED: _Replay._exposed, log.VALUE: _Replay._value,
     log.CONTENTS: _Replay._contents,
-    log.UPDATE: _Replay._update, log.THREADFENCE: _Replay._threadfence,
+    log.APART: _Replay._apart, log.UPDATE: _Replay._update, log.THREADFENCE: _Replay._threadfence,
 }  # fmt: skip

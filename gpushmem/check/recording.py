@@ -24,6 +24,7 @@ from numba import types
 from gpushmem.check import log
 from gpushmem.check.log import (
     ACCESS,
+    APART,
     ARRIVED,
     CALL_OF_WARP,
     CONTENTS,
@@ -360,7 +361,11 @@ def block_met():
     later(1 << PHASE)
     if block.phase == met:  # the first to go on
         block.phase = met + 1
+        block.met_at, block.met_by = site_word(), thread_number()
         event(MET, block.index, met + 1, 0, 0, 0, 0)
+    elif block.phase == met + 1 and block.met_at != 0 and block.met_at != site_word():
+        event(APART, block.met_at, block.met_by, 0, 0, 0, 0)
+        block.met_at = 0  # once for a meeting
 
 
 @kept

@@ -9,6 +9,7 @@ from gpushmem.check.accesses import Access
 from gpushmem.check.bounds import Outside
 from gpushmem.check.calls import Call
 from gpushmem.check.clock import CALLED, Clock
+from gpushmem.check.history import Apart as Divergence
 from gpushmem.check.history import History
 from gpushmem.check.log import BLOCK_BITS
 from gpushmem.check.missed import Apart, Missed
@@ -27,8 +28,9 @@ KINDS = {
     "scope": "an operation is atomic for fewer threads than use it",
     "missed": "a value that is waited for may be replaced before it is seen",
     "resident": "a block waits for another, which may not run at the same time",
-    "bounds": "symmetric memory is accessed that belongs to no array",
+    "bounds": "memory is accessed that belongs to no array",
     "unwritten": "memory is read that nobody has written",
+    "barrier": "threads of a block wait at different barriers",
 }
 
 
@@ -42,11 +44,15 @@ def problems(
 ) -> list[Problem]:
     """What is to be reported."""
     return [
-        *(_OutOfBounds(history, one) for one in bounds),
+        *(
+            (_OutOfBounds if one.access.space[0] == "heap" else _Beside)(history, one)
+            for one in bounds
+        ),
         *(_Unwritten(history, one) for one in unwritten),
         *(_Race(history, one) for one in found),
         *(_Missed(history, one) for one in missed),
         *(_Apart(history, one) for one in apart),
+        *_divergent(history),
     ]
 
 
@@ -63,6 +69,7 @@ class Problem:
     history: History
     accesses: list[tuple[Access, int]]  # each with the thread that makes it
     seen: int
+    label = "memory"  # of what `memory` tells
 
     def kind(self) -> str:
         """The kind of bug."""
@@ -82,9 +89,9 @@ class Problem:
 
     def text(self) -> str:
         """For people."""
-        lines = [f"{self.kind()}: {self.what()}", f"  memory: {self.memory()}"]
+        lines = [f"{self.kind()}: {self.what()}", f"  {self.label}: {self.memory()}"]
         for access, thread in self.accesses:
-            lines.append(f"  {self.who(access, thread)} {_does(access)} it at {access.site}")
+            lines.append(f"  {self.who(access, thread)} {self.does(access)} it at {access.site}")
             if source := self.source(access.site):
                 lines.append(f"      {source}")
         lines.append(f"  {self.cure()}")
@@ -100,7 +107,7 @@ class Problem:
             "memory": self.memory(),
             "accesses": [
                 {
-                    "by": self.who(access, thread), "does": _does(access), "line": access.site,
+                    "by": self.who(access, thread), "does": self.does(access), "line": access.site,
                     "operation": access.op.name if access.op else None,
                 }
                 for access, thread in self.accesses
@@ -111,26 +118,33 @@ class Problem:
 
     def key(self) -> Any:
         """What other runs of the job find is the same if this is."""
-        return self.kind(), tuple((access.site, _does(access)) for access, _ in self.accesses)
+        return self.kind(), tuple((access.site, self.does(access)) for access, _ in self.accesses)
 
     # --- the parts
 
+    def does(self, access: Access) -> str:
+        """What an access does."""
+        return _does(access)
+
     def who(self, access: Access, thread: int) -> str:
         """Who makes an access."""
+        return ("" if self.history.without_pes else f"PE {access.pe}, ") + self._who(access, thread)
+
+    def _who(self, access: Access, thread: int) -> str:
         if not access.launch:
-            return f"PE {access.pe}, the host,"
+            return "the host,"
         pe = self.history.pes[access.pe]
         facts = pe.launch_facts[access.launch]
         threads = pe.launches[access.launch].threads
         block, lane = divmod(thread, threads)
         if facts["kernel"].endswith(" on the host"):
-            return f"PE {access.pe}, the host,"
+            return "the host,"
         if facts.get("work"):
-            return f"PE {access.pe}, {facts['kernel']},"
+            return f"{facts['kernel']},"
         each = f"block {block}" if access.op and access.op.scope == "block" else (
             f"block {block}, thread {lane}"
         )  # fmt: skip
-        return f"PE {access.pe}, kernel {facts['kernel']}, {each},"
+        return f"kernel {facts['kernel']}, {each},"
 
     def source(self, site: str) -> str:
         """The text of a line."""
@@ -162,9 +176,8 @@ class _OutOfBounds(Problem):
         owner = self.access.space[1]
         if self.array is None:
             return f"offset {self.place:#x} of the symmetric heap of PE {owner}, before all arrays"
-        past = self.place - self.array["array"] - self.array["bytes"]
-        where = f"{past} bytes past" if past else "just past"
-        return f"{where} the end of {_named(self.array, owner)}"
+        end = self.array["array"] + self.array["bytes"]
+        return f"{_past(self.place - end)} {_named(self.array, owner)}"
 
     def cure(self) -> str:
         if self.array is None:
@@ -173,6 +186,79 @@ class _OutOfBounds(Problem):
             f"missing: a test of the index: `{self.array['name'] or 'the array'}` has shape "
             f"{tuple(self.array['shape'])}"
         )
+
+
+class _Beside(_OutOfBounds):
+    """An access beside an array of numba.cuda."""
+
+    def __init__(self, history: History, outside: Outside) -> None:
+        self.history, self.access, self.place = history, outside.access, outside.place
+        self.accesses, self.seen = [(outside.access, outside.thread)], outside.seen
+        near = (
+            memory
+            for memory in history.pes[outside.access.pe].memories
+            if -memory["guard"] <= self.place - memory["memory"] < memory["bytes"] + memory["guard"]
+        )
+        self.memory_of = next(near)
+
+    def memory(self) -> str:
+        start = self.memory_of["memory"]
+        named = _named_memory(self.history, self.access.pe, self.memory_of)
+        if self.place < start:
+            return f"{start - self.place} bytes before the start of {named}"
+        return f"{_past(self.place - start - self.memory_of['bytes'])} {named}"
+
+    def cure(self) -> str:
+        name = self.memory_of["name"] or "the array"
+        return f"missing: a test of the index: `{name}` has {self.memory_of['bytes']} bytes"
+
+
+def _past(nbytes: int) -> str:
+    return f"{nbytes} bytes past the end of" if nbytes else "just past the end of"
+
+
+class _Divergent(Problem):
+    """A meeting of a block at two barriers."""
+
+    label = "meeting"
+
+    def __init__(self, history: History, apart: Divergence, seen: int) -> None:
+        self.history, self.apart, self.seen = history, apart, seen
+        both = sorted((apart.first, apart.second), key=lambda one: one[::-1])
+        self.accesses = [(_waiting(apart, site), thread) for thread, site in both]
+
+    def kind(self) -> str:
+        return "barrier"
+
+    def what(self) -> str:
+        return KINDS["barrier"]
+
+    def memory(self) -> str:
+        return "one barrier of the block, by threads that have gone different ways"
+
+    def does(self, access: Access) -> str:
+        return "waits for"
+
+    def cure(self) -> str:
+        return "missing: one syncthreads() that all threads reach: a GPU may wait for ever here"
+
+
+def _waiting(apart: Divergence, site: str) -> Access:
+    """A wait at a barrier, for what names an access."""
+    return Access(
+        ("memory", apart.pe), 0, 0, 0, 1, False, False, apart.pe, apart.launch, 0, 0, 0, site,
+        None, None, None, None, 0,
+    )  # fmt: skip
+
+
+def _divergent(history: History) -> list[Problem]:
+    """The meetings at two barriers, those at the same lines as one."""
+    found: dict[Any, list[Divergence]] = {}
+    for one in history.apart:
+        lines = frozenset((one.first[1], one.second[1]))
+        if len(lines) > 1:
+            found.setdefault(lines, []).append(one)
+    return [_Divergent(history, some[0], len(some)) for some in found.values()]
 
 
 class _Endless(Problem):
@@ -258,7 +344,7 @@ class _Unwritten(Problem):
     def memory(self) -> str:
         owner = self.access.space[1]
         if self.array is None:
-            return _of_block(owner, self.place)
+            return _of_block(self.history, owner, self.place)
         return _of_array(self.array, owner, self.place)
 
     def cure(self) -> str:
@@ -281,20 +367,28 @@ def _named(array: dict[str, Any], owner: int, index: str = "") -> str:
     )
 
 
-def _of_block(owner: int, place: int) -> str:
+def _of_block(history: History, owner: int, place: int) -> str:
     """A byte of a block's shared memory, for people."""
-    return f"shared memory of PE {owner}, byte {place & (1 << BLOCK_BITS) - 1}"
+    whose = "" if history.without_pes else f" of PE {owner}"
+    return f"shared memory{whose}, byte {place & (1 << BLOCK_BITS) - 1}"
 
 
 def _of_device(history: History, owner: int, start: int) -> str:
     """A byte of memory that is not symmetric, for people."""
     for memory in reversed(history.pes[owner].memories):
         if memory["memory"] <= start < memory["memory"] + max(memory["bytes"], 1):
-            return (
-                f"byte {start - memory['memory']} of `{memory['name'] or 'device array'}` on PE "
-                f"{owner} ({memory['bytes']} bytes, allocated at {memory['where']})"
-            )
+            named = _named_memory(history, owner, memory)
+            return f"byte {start - memory['memory']} of {named}"
     return f"memory of PE {owner} that is not symmetric, address {start:#x}"
+
+
+def _named_memory(history: History, owner: int, memory: dict[str, Any]) -> str:
+    """Memory that is not symmetric, for people."""
+    whose = "" if history.without_pes else f" on PE {owner}"
+    return (
+        f"`{memory['name'] or 'device array'}`{whose} ({memory['bytes']} bytes, allocated at "
+        f"{memory['where']})"
+    )
 
 
 def _of_heap(history: History, access: Access, start: int) -> str:
@@ -346,7 +440,7 @@ class _Race(Problem):
         access = self.second if self.second.size <= self.first.size else self.first
         space, start = access.space, access.start + access.stride * self._element(access)
         if space[0] == "shared":
-            return _of_block(space[1], start)
+            return _of_block(self.history, space[1], start)
         if space[0] == "memory":
             return _of_device(self.history, space[1], start)
         return _of_heap(self.history, access, start)

@@ -10,7 +10,7 @@ from gpushmem import __version__
 
 __all__ = ["group"]
 
-COMMANDS = ("cache", "compile", "doctor", "explain", "info", "inspect", "ps", "run", "trace")
+COMMANDS = ("cache", "compile", "doctor", "explain", "info", "inspect", "ps", "run", "sim", "trace")
 
 
 class _Lazy(click.Group):

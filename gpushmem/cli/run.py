@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import secrets
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
 from gpushmem import settings, store
 from gpushmem.backends import choice, registry
+from gpushmem.cli.ending import leave
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.progress import progress
 from gpushmem.start.launch import handover
@@ -260,7 +259,7 @@ def command(
         for line in found.remarks():
             click.echo(f"gpushmem check: {line}", err=True)
         code = checker.EXIT_CODE if found.problems else code
-    _leave(code)
+    leave(code)
 
 
 def _preload(backend: str, n_pes: int) -> bool:
@@ -371,16 +370,6 @@ def _counting(on: bool) -> Iterator[None]:
         yield
         for line in report(counters.read(Path(folder))):
             click.echo(line, err=True)
-
-
-def _leave(code: int) -> NoReturn:
-    """End the process without the interpreter's teardown, which would take a second."""
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # broken pipe; closed
-            if stream is not None:
-                stream.flush()
-    os._exit(code)
 
 
 def _check_settings() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gpushmem import runtime
+from gpushmem import runtime, simulator
 from gpushmem.kernel import Kernel, launch_hooks
 from gpushmem.simt.grid.entry import Entry
 from gpushmem.simt.run.kernel import Running, Source, run_hooks
@@ -62,7 +62,8 @@ def launched_by(run: Callable[[], object]) -> list[Launched]:
     launch_hooks.append(about_to_launch)
     run_hooks.append(has_run)
     try:
-        _run(run)
+        with simulator.enabled():  # for kernels of numba.cuda
+            _run(run)
     finally:
         launch_hooks.remove(about_to_launch)
         run_hooks.remove(has_run)

@@ -4,54 +4,22 @@ The rules are those of NVIDIA's occupancy calculator, `cuda_occupancy.h` of the 
 warp gets registers in units of 256, from one of four equal parts of the register file; each block
 gets shared memory in units of 128 bytes (256 before 8.0), with 1 KiB that the system reserves from
 8.0 on. The L1 cache is taken to leave as much shared memory as it can.
-
-The limits are those of the CUDA C++ Programming Guide 13, "Technical Specifications per Compute
-Capability".
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import NamedTuple
 
-__all__ = ["LIMITS", "Limits", "Occupancy", "occupancy"]
+from gpushmem.artifacts.limits import LIMITS, MAX_THREADS, REGISTERS, Limits
+
+__all__ = ["Occupancy", "occupancy"]
 
 WARP = 32  # threads
-REGISTERS = 65536  # of a multiprocessor, and of a block
 MOST_REGISTERS = 255  # of a thread
 REGISTER_UNIT = 256
 PARTS = 4  # of the register file
-MOST_THREADS = 1024  # of a block
 ANY = sys.maxsize  # blocks: no limit
-
-
-class Limits(NamedTuple):
-    """What a multiprocessor holds at most."""
-
-    threads: int
-    blocks: int
-    shared: int  # bytes
-    barriers: int = 0  # of blocks, such as that of `syncthreads`; 0: enough for all
-    reserved: int = 1024  # bytes of shared memory per block
-    shared_unit: int = 128
-
-
-KIB = 1024
-LIMITS = {
-    (7, 5): Limits(1024, 16, 64 * KIB, reserved=0, shared_unit=256),
-    (8, 0): Limits(2048, 32, 164 * KIB),
-    (8, 6): Limits(1536, 16, 100 * KIB),
-    (8, 7): Limits(1536, 16, 164 * KIB),
-    (8, 8): Limits(1536, 16, 100 * KIB),
-    (8, 9): Limits(1536, 24, 100 * KIB),
-    (9, 0): Limits(2048, 32, 228 * KIB, 64),
-    (10, 0): Limits(2048, 32, 228 * KIB, 64),
-    (10, 3): Limits(2048, 32, 228 * KIB, 32),
-    (11, 0): Limits(1536, 24, 228 * KIB, 24),
-    (12, 0): Limits(1536, 24, 100 * KIB, 24),
-    (12, 1): Limits(1536, 24, 100 * KIB, 24),
-}
 
 
 @dataclass(frozen=True)
@@ -79,7 +47,7 @@ def occupancy(
     fitting = {
         "registers": _by_registers(warps, registers),
         "shared memory": _by_shared(limits, shared),
-        "threads": limits.threads // WARP // warps if threads <= MOST_THREADS else 0,
+        "threads": limits.threads // WARP // warps if threads <= MAX_THREADS else 0,
         "blocks": limits.blocks,
         "barriers": limits.barriers // barriers if limits.barriers and barriers else ANY,
     }

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushmem.explain.occupancy import LIMITS, occupancy
+from gpushmem.artifacts.limits import LIMITS
+from gpushmem.explain.occupancy import occupancy
 
 # Compute capability, threads of a block, registers of a thread, bytes of shared memory, barriers;
 # and the blocks of a multiprocessor and what limits them, as cuda_occupancy.h says.

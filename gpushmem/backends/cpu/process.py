@@ -6,10 +6,11 @@ That is all there is to record of a program of numba.cuda. What the host of a PE
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,14 +45,21 @@ def process_recorder() -> ProcessRecorder | None:
     if of_pe:
         return of_pe[0]
     folder = settings.get("GPUSHMEM_CHECK")
-    return _alone(Path(folder)) if folder else None
+    return _alone(Path(folder), os.getpid()) if folder else None
 
 
 @cache
-def _alone(folder: Path) -> ProcessRecorder | None:
-    if current() is None and (folder / "pe0.log").exists():
+def _alone(folder: Path, pid: int) -> ProcessRecorder | None:
+    if current() is not None or not (folder / "pe0.log").exists():
+        return ProcessRecorder(folder)
+    if not settings.get("GPUSHMEM_SIM"):
         return None
-    return ProcessRecorder(folder)
+    # The simulator's processes have numbers as PEs have, and nothing in common.
+    for number in range(1, settings.MOST):
+        with suppress(FileExistsError):
+            (folder / f"pe{number}.log").touch(exist_ok=False)
+            return ProcessRecorder(folder, number)
+    return None
 
 
 @cache
@@ -67,9 +75,9 @@ _stamp = np.zeros(1, np.int64)  # of a process without a job
 class ProcessRecorder:
     """Appends to the process's log what its host does."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, number: int = 0) -> None:
         job = current()
-        self.pe, self.n_pes = (0, 1) if job is None else (job.my_pe, job.n_pes)
+        self.pe, self.n_pes = (number, 1) if job is None else (job.my_pe, job.n_pes)
         self._log = _log(folder, self.pe)
         self._seed = settings.get("GPUSHMEM_SEED") if settings.is_set("GPUSHMEM_SEED") else None
 
@@ -160,11 +168,11 @@ class ProcessRecorder:
 
         return number, reached
 
-    def got_memory(self, address: int, nbytes: int) -> None:
+    def got_memory(self, address: int, nbytes: int, guard: int) -> None:
         """The host has allocated memory of the device, or pinned memory."""
         where = line_of(user_frame(sys._getframe(1)))
         self._log.describe(
-            memory=address, bytes=nbytes, name=assigned_name(where), where=str(where)
+            memory=address, bytes=nbytes, guard=guard, name=assigned_name(where), where=str(where)
         )
 
     def end(self) -> None:

@@ -111,7 +111,9 @@ BLOCK = _struct(
     ("next_made", "i8"),
     ("shared", "i8"),
     ("index", "i8"),
-    ("phase", "i8"),  # an observer's own
+    ("phase", "i8"),  # an observer's own, as are the next two
+    ("met_at", "i8"),
+    ("met_by", "i8"),
     ("began", "i8"),  # when it became resident, in `ticks`, if there is a `block_ended`
     ("owed", "i8"),  # an embedder's own: the site of what must be undone before it ends; 0: nothing
     ("counted", "i8"),  # the turn of a ring in which it was chosen, or not, ...

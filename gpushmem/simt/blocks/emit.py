@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpushmem.artifacts.shape import MAX_THREADS
+from gpushmem.artifacts.limits import MAX_THREADS
 from gpushmem.simt.base.layout import BLOCK, EXITED, FIBER, THREAD, offset
 from gpushmem.simt.blocks.analysis import Analysis
 from gpushmem.simt.blocks.frame import LEAST, Frame, size_of

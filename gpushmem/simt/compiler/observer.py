@@ -3,7 +3,8 @@
 An observer is given before the first kernel is compiled, and its device functions are compiled into
 all of them. The threads of a kernel are then fibers or plain loops, never loops between barriers.
 `FIBER.clock`, `FIBER.poll` and `BLOCK.phase` are the observer's own, 0 when a thread or block
-starts, and so are `FIBER.call` and `THREAD.mark`.
+starts, and so are `FIBER.call` and `THREAD.mark`, and `BLOCK.met_at` and `met_by`, which may be
+anything at first.
 """
 
 from __future__ import annotations

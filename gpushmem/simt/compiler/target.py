@@ -61,7 +61,7 @@ from gpushmem.artifacts.kernel_name import KernelName
 from gpushmem.artifacts.refusal import Refused, as_kernel_error
 from gpushmem.artifacts.toolchain import sources_digest
 from gpushmem.lines import is_users
-from gpushmem.simt.base.gpu_model import COMPUTE_CAPABILITY
+from gpushmem.simt.base.gpu_model import modelled
 from gpushmem.simt.base.native import i8p, i64, twins
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.polling import polling_latches
@@ -667,7 +667,7 @@ class SimtCodegen(codegen.Codegen):
     def magic_tuple(self) -> tuple[Any, ...]:
         """All that the code depends on besides its source: the key of the on-disk cache."""
         machine = llvm.llvm_version_info, llvm.get_host_cpu_name()
-        return *machine, sources_digest(), observer.name()
+        return *machine, sources_digest(), observer.name(), modelled().capability
 
 
 def _no_blas() -> None:
@@ -798,7 +798,7 @@ simt_target = SimtTarget()
 
 
 class _Device:
-    compute_capability = COMPUTE_CAPABILITY
+    compute_capability = property(lambda self: modelled().capability)
 
 
 def _compile_cuda(py_func: Any, return_type: Any, args: Any, **options: Any) -> Any:
@@ -888,7 +888,7 @@ class SimtFlags(CUDAFlags):
 def _flags() -> CUDAFlags:
     flags = SimtFlags()
     flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
-    flags.compute_capability = COMPUTE_CAPABILITY
+    flags.compute_capability = modelled().capability
     flags.error_model = "numpy"
     return flags
 

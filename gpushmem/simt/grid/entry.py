@@ -26,7 +26,7 @@ from numba.core.codegen import CPUCodeLibrary, JITCPUCodegen
 from numba.core.compiler_lock import global_compiler_lock as core_lock
 from numba.cuda import types
 
-from gpushmem.artifacts.shape import MAX_THREADS
+from gpushmem.artifacts.limits import MAX_THREADS
 from gpushmem.errors import BackendUnavailable
 from gpushmem.simt.base import fiber, printing
 from gpushmem.simt.base.externals import suppliers, supply

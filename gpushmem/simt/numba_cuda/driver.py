@@ -14,11 +14,13 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Event as Flag
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,17 +29,12 @@ from cuda.bindings import driver as binding
 from numba.cuda.cudadrv.driver import CudaAPIError
 from numba.cuda.cudadrv.error import CudaDriverError
 
+from gpushmem import settings
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.artifacts.shape import AXES, LIMITS, MAX_THREADS
+from gpushmem.artifacts.limits import MAX_STATIC_SHARED, MAX_THREADS, REGISTERS
+from gpushmem.artifacts.shape import AXES, LIMITS
 from gpushmem.errors import KernelError
-from gpushmem.simt.base.gpu_model import (
-    COMPUTE_CAPABILITY,
-    LANES,
-    MAX_SHARED,
-    SM_BLOCKS,
-    SM_COUNT,
-    SM_THREADS,
-)
+from gpushmem.simt.base.gpu_model import LANES, modelled
 from gpushmem.simt.run import witness
 from gpushmem.simt.run.kernel import Running
 from gpushmem.simt.run.stream import Copy, Device, Stream
@@ -47,11 +44,11 @@ __all__ = ["CoreDevice", "Driver"]
 
 Code = binding.CUresult
 UNCHECKED = 16 << 20  # bytes allocated without a look at how many are free: that takes 0.1 ms
-CONTEXT = 1  # the handle of the only context
 LEGACY, PER_THREAD = 1, 2  # stream handles that mean a default stream
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 
-# Of the modelled GPU, an H100; other attributes are 1.
+GUARD = 1 << 20  # bytes before and after memory that a witness sees
+# Of all GPUs; other attributes are 1.
 ATTRIBUTES = {
     "MAX_THREADS_PER_BLOCK": MAX_THREADS,
     **{
@@ -59,19 +56,37 @@ ATTRIBUTES = {
         for what, limits in LIMITS.items()
         for axis, limit in zip(AXES, limits, strict=True)
     },
-    "MAX_SHARED_MEMORY_PER_BLOCK": 48 * 1024,
-    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": MAX_SHARED,
-    "MAX_REGISTERS_PER_BLOCK": 65536,
+    "MAX_SHARED_MEMORY_PER_BLOCK": MAX_STATIC_SHARED,
+    "MAX_REGISTERS_PER_BLOCK": REGISTERS,
+    "MAX_REGISTERS_PER_MULTIPROCESSOR": REGISTERS,
     "WARP_SIZE": LANES,
-    "MULTIPROCESSOR_COUNT": SM_COUNT,
-    "MAX_THREADS_PER_MULTIPROCESSOR": SM_THREADS,
-    "COMPUTE_CAPABILITY_MAJOR": COMPUTE_CAPABILITY[0],
-    "COMPUTE_CAPABILITY_MINOR": COMPUTE_CAPABILITY[1],
     "TOTAL_CONSTANT_MEMORY": 64 * 1024,
     "PCI_DOMAIN_ID": 0,
-    "PCI_BUS_ID": 0,
     "PCI_DEVICE_ID": 0,
+    "INTEGRATED": 0,
+    "KERNEL_EXEC_TIMEOUT": 0,
+    "TCC_DRIVER": 0,
 }
+
+
+def _of_model() -> dict[str, int]:
+    """The attributes of the modelled GPU."""
+    gpu = modelled()
+    return {
+        "COMPUTE_CAPABILITY_MAJOR": gpu.capability[0],
+        "COMPUTE_CAPABILITY_MINOR": gpu.capability[1],
+        "MULTIPROCESSOR_COUNT": gpu.sms,
+        "MAX_THREADS_PER_MULTIPROCESSOR": gpu.limits.threads,
+        "MAX_BLOCKS_PER_MULTIPROCESSOR": gpu.limits.blocks,
+        "MAX_SHARED_MEMORY_PER_MULTIPROCESSOR": gpu.limits.shared,
+        "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": gpu.limits.max_shared,
+        "RESERVED_SHARED_MEMORY_PER_BLOCK": gpu.limits.reserved,
+        "L2_CACHE_SIZE": gpu.l2,
+        "CLOCK_RATE": gpu.clock,
+        "MEMORY_CLOCK_RATE": gpu.memory_clock,
+        "GLOBAL_MEMORY_BUS_WIDTH": gpu.bus,
+        "SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO": gpu.double_ratio,
+    }
 
 
 @dataclass
@@ -97,20 +112,27 @@ class StreamHandle(int):
 class CoreDevice:
     """The part of `cuda.core.Device` that numba-cuda uses."""
 
-    device_id = 0
-    compute_capability = COMPUTE_CAPABILITY
-    name = "gpushmem CPU engine"
-    uuid = "00000000-0000-0000-0000-000000000000"
-
-    class context:
-        handle = binding.CUcontext(CONTEXT)
-
     def __init__(self, device_id: int) -> None:
-        if device_id != 0:
-            raise fail("INVALID_DEVICE", f"there is no device {device_id}: the only one is 0")
+        count = settings.get("GPUSHMEM_SIM_DEVICES")
+        if not 0 <= device_id < count:
+            raise fail(
+                "INVALID_DEVICE",
+                f"there is no device {device_id}: there are {count}; GPUSHMEM_SIM_DEVICES, or "
+                "gpushmem sim --devices, says how many",
+            )
+        self.device_id = device_id
+        self.compute_capability = modelled().capability
+        self.name = f"gpushmem CPU engine, as {modelled().name}"
+        self.uuid = f"00000000-0000-0000-0000-{device_id:012}"
+        self.context = SimpleNamespace(handle=binding.CUcontext(context_of(device_id)))
 
     def set_current(self) -> None:
-        """Nothing to do: there is one device."""
+        """Nothing to do: numba-cuda pushes the context."""
+
+
+def context_of(device: int) -> int:
+    """The handle of a device's context."""
+    return device + 1
 
 
 def fail(code: str, why: str) -> CudaAPIError:
@@ -124,8 +146,8 @@ class Driver:
 
     def __init__(self) -> None:
         self.device = Device()
-        self._pid = os.getpid()
-        self._current = [CONTEXT]
+        self._pid = 0  # of the process that has used the device
+        self._contexts = threading.local()
         self._memory: dict[int, Any] = {}  # device, pinned and managed
         self._spent: list[mmap.mmap] = []  # freed; its addresses are not used again
         self._device_bytes: dict[int, int] = {}
@@ -145,20 +167,31 @@ class Driver:
         return 12080
 
     def cuDeviceGetCount(self) -> int:
-        return 1
+        count: int = settings.get("GPUSHMEM_SIM_DEVICES")
+        return count
 
     def cuDeviceGetAttribute(self, attribute: Any, device: int) -> int:
         name: str = attribute.name.removeprefix("CU_DEVICE_ATTRIBUTE_")
-        return ATTRIBUTES.get(name, 1)
+        if name == "PCI_BUS_ID":
+            return int(device)
+        return (ATTRIBUTES | _of_model()).get(name, 1)
 
     def cuDeviceCanAccessPeer(self, device: int, peer: Any) -> int:
         return 0
+
+    @property
+    def _current(self) -> list[int]:
+        """The calling thread's stack of contexts; at first that of device 0 is in it."""
+        if not hasattr(self._contexts, "stack"):
+            self._contexts.stack = [context_of(0)]
+        stack: list[int] = self._contexts.stack
+        return stack
 
     def cuCtxGetCurrent(self) -> binding.CUcontext:
         return binding.CUcontext(self._current[-1] if self._current else 0)
 
     def cuCtxGetDevice(self) -> int:
-        return 0
+        return self._current[-1] - context_of(0) if self._current else 0
 
     def cuCtxPushCurrent(self, handle: int) -> None:
         self._current.append(int(handle))
@@ -197,11 +230,11 @@ class Driver:
         seen = witness.present()
         if seen is None:
             memory: Any = np.empty(room, np.uint8)
+            address = -(-address_of(memory) // 256) * 256
         else:
-            memory = mmap.mmap(-1, room, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        address = -(-address_of(np.frombuffer(memory, np.uint8)) // 256) * 256
-        if seen is not None:
-            seen.got_memory(address, nbytes)
+            memory = mmap.mmap(-1, room + 2 * GUARD, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            address = address_of(np.frombuffer(memory, np.uint8)) + GUARD  # of a page
+            seen.got_memory(address, nbytes, GUARD)
         self._memory[address] = memory
         return address
 
@@ -226,8 +259,9 @@ class Driver:
         self._spent.append(memory)
 
     def cuMemGetInfo(self) -> tuple[int, int]:
-        memory = psutil.virtual_memory()
-        return int(memory.available), int(memory.total)
+        total = modelled().memory
+        left = total - sum(self._device_bytes.values())
+        return min(int(psutil.virtual_memory().available), left), total
 
     def cuMemHostAlloc(self, nbytes: int, flags: int) -> int:
         address = self._allocate(nbytes)
@@ -317,10 +351,11 @@ class Driver:
 
     def queue(self, stream: Any) -> Stream:
         """The stream that numba-cuda means by a handle."""
-        if os.getpid() != self._pid:
+        if os.getpid() != (self._pid or os.getpid()):
             raise CudaDriverError(
                 "CUDA initialized before forking: start processes with 'spawn', or fork first"
             )
+        self._pid = os.getpid()
         handle = self._number(stream)
         if handle == 0:
             return self.device.default
@@ -467,4 +502,4 @@ class Driver:
     def cuOccupancyMaxActiveBlocksPerMultiprocessor(
         self, function: Any, threads: int, dynamic_shared: int
     ) -> int:
-        return min(SM_BLOCKS, SM_THREADS // max(threads, 1))
+        return modelled().blocks_per_sm(threads, function.entry.shared_bytes + dynamic_shared)

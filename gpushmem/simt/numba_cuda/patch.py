@@ -26,7 +26,8 @@ from numba.cuda.dispatcher import _Kernel
 from numba.cuda.memory_management.nrt import rtsys
 
 from gpushmem.artifacts.arguments import address_of, as_numpy, pack_scalars
-from gpushmem.artifacts.shape import MAX_THREADS, LaunchShape, shape_of
+from gpushmem.artifacts.limits import MAX_STATIC_SHARED, MAX_THREADS
+from gpushmem.artifacts.shape import LaunchShape, shape_of
 from gpushmem.errors import ArgumentError, BackendUnavailable
 from gpushmem.simt.base.embedding import Embedder, embedder_of
 from gpushmem.simt.compiler.target import SimtCallConv, _compile_cuda, replaced, simt_target
@@ -220,6 +221,14 @@ class SimtKernel(_Kernel):
             limit = self.max_threads_per_block
             if shape.threads > limit:
                 raise ArgumentError(f"{shape.threads} threads; launch_bounds allows {limit}")
+            static = self.entry.shared_bytes
+            if static <= MAX_STATIC_SHARED < static + shape.dynamic_shared:
+                raise ArgumentError(
+                    f"kernel {self.name} is launched with {shape.dynamic_shared} bytes of dynamic "
+                    f"shared memory and has {static} of static; together {MAX_STATIC_SHARED} are "
+                    "possible: GPUs give more to programs that ask the driver for it, which "
+                    "numba.cuda does not"
+                )
             user = None if embedder is None else embedder.user
             explain = None if embedder is None else partial(_explained, embedder)
             if len(self._forms) >= MOST_FORMS:
@@ -279,7 +288,25 @@ def _host_view(obj: Any, *, stream_ptr: Any = 0) -> View:
 def _device_view(
     obj: Any, stream: Any = 0, copy: bool = True, user_explicit: bool = False
 ) -> tuple[Any, bool]:
-    """An argument as a `View`, and whether it is a copy of host memory."""
+    """An argument as a `View`, and whether it is a copy of host memory.
+
+    Raises what a GPU does at the first access if its elements are not aligned.
+    """
+    view, copied = _view_of(obj, stream, copy, user_explicit)
+    unit = view.dtype.alignment
+    if unit > 1:
+        steps = () if view._layout.is_contiguous_any else view._layout.strides_in_bytes
+        for what, number in (("address", view.ptr or 0), *(("stride", step) for step in steps)):
+            if number % unit:
+                raise fail(
+                    "MISALIGNED_ADDRESS",
+                    f"the {what} of an array of {view.dtype}, {number}, is no multiple of {unit}: "
+                    f"take views at multiples of {unit} bytes, or copy the array",
+                )
+    return view, copied
+
+
+def _view_of(obj: Any, stream: Any, copy: bool, user_explicit: bool) -> tuple[Any, bool]:
     if isinstance(obj, View):
         return obj, False
     if cuda_driver.is_device_memory(obj):
@@ -314,7 +341,7 @@ def _device_view(
 def patch_numba_cuda() -> Iterator[None]:
     """Make `numba.cuda` use this machine's CPU as its device, inside the `with` block.
 
-    Kernels must be decorated inside it. Leaving it waits for all work; arrays and streams made
+    Kernels may be decorated before. Leaving it waits for all work; arrays and streams made
     inside must not be used afterwards. Not for use by several threads at once.
     """
     engine = Driver()
@@ -351,6 +378,14 @@ def patch_numba_cuda() -> Iterator[None]:
         finally:
             engine.end()
             _engine.pop()
+
+
+def finish() -> None:
+    """Wait for all work, inside the `with` block; raises the error of a launch that failed."""
+    try:
+        _engine[-1].cuCtxSynchronize()
+    finally:
+        _engine[-1].end()
 
 
 def _always_on(stream: Any = None) -> None:

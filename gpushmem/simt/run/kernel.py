@@ -18,10 +18,11 @@ from numba.cuda import types
 from numba.cuda.typing.typeof import Purpose, typeof
 
 from gpushmem.artifacts.arguments import Packer, address_of, types_of
+from gpushmem.artifacts.limits import MAX_STATIC_SHARED
 from gpushmem.artifacts.shape import LaunchShape
 from gpushmem.errors import ArgumentError, KernelError
 from gpushmem.simt.base import printing
-from gpushmem.simt.base.gpu_model import MAX_SHARED, SM_BLOCKS, SM_COUNT, SM_THREADS
+from gpushmem.simt.base.gpu_model import modelled
 from gpushmem.simt.base.layout import LAUNCH, new
 from gpushmem.simt.base.parking import Parked
 from gpushmem.simt.compiler import observer
@@ -158,26 +159,37 @@ def _kind(value: Any) -> Any:
     return None
 
 
-def resident_blocks(threads: int) -> int:
+def resident_blocks(threads: int, shared: int = 0) -> int:
     """How many blocks of `threads` threads the modelled GPU holds at once."""
-    return SM_COUNT * min(SM_BLOCKS, SM_THREADS // threads)
+    gpu = modelled()
+    return gpu.sms * gpu.blocks_per_sm(threads, shared)
 
 
-def _check_fits(name: str, entry: entries.Entry, shape: LaunchShape, collective: bool) -> None:
+def _check_fits(
+    name: str, entry: entries.Entry, shape: LaunchShape, collective: bool, source: Source | None
+) -> None:
     """Raise if the modelled GPU has no room for the launch."""
-    total = entry.shared_bytes + shape.dynamic_shared
-    if total > MAX_SHARED:
+    if source is not None:
+        code = source.py_func.__code__
+        name = f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
+    total, most = entry.shared_bytes + shape.dynamic_shared, modelled().limits.max_shared
+    if entry.shared_bytes > MAX_STATIC_SHARED:
+        raise ArgumentError(
+            f"kernel {name} has {entry.shared_bytes} bytes of static shared memory; "
+            f"{MAX_STATIC_SHARED} are possible: make arrays smaller, or use dynamic shared memory"
+        )
+    if total > most:
         raise ArgumentError(
             f"kernel {name} needs {total} bytes of shared memory per block "
-            f"({entry.shared_bytes} static, {shape.dynamic_shared} dynamic); "
-            f"{MAX_SHARED} are possible"
+            f"({entry.shared_bytes} static, {shape.dynamic_shared} dynamic); {most} are possible"
         )
-    if (collective or entry.cooperative) and math.prod(shape.grid) > resident_blocks(shape.threads):
+    resident = resident_blocks(shape.threads, total)
+    if (collective or entry.cooperative) and math.prod(shape.grid) > resident:
         does = "is launched collectively on a grid" if collective else "synchronises its grid"
         raise ArgumentError(
             f"kernel {name} {does} of {math.prod(shape.grid)} blocks of "
-            f"{shape.threads} threads; at most {resident_blocks(shape.threads)} fit the GPU "
-            "modelled at once: launch fewer, and let each do more"
+            f"{shape.threads} threads; at most {resident} fit the GPU "
+            f"modelled, {modelled().name}, at once: launch fewer, and let each do more"
         )
 
 
@@ -193,7 +205,7 @@ class Form:
         collective: bool = False,
         source: Source | None = None,
     ) -> None:
-        _check_fits(name, entry, shape, collective)
+        _check_fits(name, entry, shape, collective, source)
         self.meets = collective or entry.cooperative  # all blocks are resident at once
         self.name, self.entry, self.shape, self._user = name, entry, shape, user
         self.source = source

@@ -35,8 +35,11 @@ class Witness(Protocol):
     def queues(self, work: Work, stream: int) -> tuple[int, Callable[[], None]]:
         """The host queues a work; returns its number, and what is called when it is its turn."""
 
-    def got_memory(self, address: int, nbytes: int) -> None:
-        """The host has allocated memory; nothing else gets these addresses any more."""
+    def got_memory(self, address: int, nbytes: int, guard: int) -> None:
+        """The host has allocated memory; nothing else gets these addresses any more.
+
+        Nor what is within `guard` bytes before and after it.
+        """
 
     def returned(self, number: int) -> None:
         """The host has waited for what has this number."""

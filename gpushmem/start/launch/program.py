@@ -1,4 +1,4 @@
-"""The program that PEs run: a script or a module, as `__main__`, or a pickled function.
+"""The program that PEs run: a script, module or code, as `__main__`, or a pickled function.
 
 A program is described by strings, so that a process that is not a fork of the launcher can run it.
 """
@@ -26,7 +26,7 @@ Target = Callable[[], object]
 
 @dataclass(frozen=True)
 class Program:
-    """A kind, one of KINDS, and its words: for `script` and `module`, the command line.
+    """A kind, one of KINDS, and its words: for `script`, `module` and `code`, the command line.
 
     The words of a `call` are descriptors: of the pickled function, and of each PE's result.
     """
@@ -79,6 +79,19 @@ def _module(args: Sequence[str]) -> Target:
     return _as_python((found.origin or name, *rest), run)
 
 
+def _code(args: Sequence[str]) -> Target:
+    text, *rest = args
+
+    def run() -> None:
+        sys.path.insert(0, "")
+        main = types.ModuleType("__main__")
+        main.__dict__.update(__builtins__=__builtins__)
+        sys.modules["__main__"] = main
+        exec(compile(text, "<string>", "exec"), main.__dict__)  # noqa: S102
+
+    return _as_python(("-c", *rest), run)
+
+
 def _as_python(argv: Sequence[str], run: Target) -> Target:
     def target() -> None:
         sys.argv[:] = argv
@@ -119,5 +132,6 @@ def calling(
 KINDS: dict[str, Callable[[Sequence[str]], Target]] = {
     "script": _script,
     "module": _module,
+    "code": _code,
     "call": _call,
 }

@@ -1,0 +1,197 @@
+"""The CUDA simulator: unmodified programs of numba.cuda on this machine's cores.
+
+`enable()` patches numba.cuda (`simt.numba_cuda`), at once if it has been imported, else when it is:
+a finder of imports waits for it. Where GPUSHMEM_SIM is set, `at_start` does so at the start of each
+Python process, also of programs that never import gpushmem: a .pth file in site-packages calls it.
+So this module imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+import gpushmem.settings as settings  # noqa: PLR0402  (`from gpushmem` would import more)
+from gpushmem.errors import ArgumentError, BackendUnavailable
+
+__all__ = ["at_start", "disable", "enable", "enabled", "is_enabled"]
+
+MODULE = "numba.cuda"
+NUMBAS_OWN = "numba.cuda.simulator_init"  # imported where NUMBA_ENABLE_CUDASIM has been heard
+
+
+def enable(gpu: str | None = None, devices: int | None = None) -> None:
+    """Run programs of `numba.cuda` on this machine's cores from now on, without a GPU.
+
+    For this process and those that it starts; without PEs and without `gpushmem.init()`. `gpu` is
+    the GPU whose limits launches respect: t4, a100, h100 or b200 (default: GPUSHMEM_SIM_GPU, or
+    h100), `devices` how many of it there are. On return `numba.cuda` uses the simulator, or will as
+    soon as it is imported. Kernels may be decorated before; ones that a GPU has compiled are not
+    compiled again. Calling it again changes the GPU. Not for use by several threads at once.
+
+    Raises `ArgumentError` for a GPU or a number that is not possible, and `BackendUnavailable` if
+    Numba's own simulator has been imported.
+    """
+    asked = {"GPUSHMEM_SIM": 1, "GPUSHMEM_SIM_GPU": gpu, "GPUSHMEM_SIM_DEVICES": devices}
+    texts = {name: str(value) for name, value in asked.items() if value is not None}
+    for name in asked:
+        settings.get(name, {**os.environ, **texts})
+    for name, text in texts.items():
+        settings.put(name, text)
+    _model()
+    if not is_enabled():
+        if MODULE in sys.modules:
+            _patch()
+        else:
+            _finder.wait()
+
+
+def disable() -> None:
+    """Wait for all work, and give `numba.cuda` back; its arrays must not be used any more.
+
+    For this process and those that it starts. Raises the error of a launch that failed.
+    """
+    settings.put("GPUSHMEM_SIM", 0)
+    _finder.give_up()
+    _patched.close()
+
+
+@contextmanager
+def enabled() -> Iterator[None]:
+    """`enable` inside a `with` block, unless it is; then nothing changes."""
+    if is_enabled():
+        yield
+        return
+    with settings.putting(GPUSHMEM_SIM=1):
+        enable()
+        try:
+            yield
+        finally:
+            disable()
+
+
+def is_enabled() -> bool:
+    """Whether `numba.cuda` has been imported, and uses the simulator."""
+    return bool(_patch_of_pid)
+
+
+def at_start() -> None:
+    """Do what GPUSHMEM_SIM says, at the start of a process; tells of a value that is invalid."""
+    try:
+        if settings.get("GPUSHMEM_SIM"):
+            enable()
+    except ArgumentError as error:
+        print(f"gpushmem: {error}", file=sys.stderr)  # nobody would catch it
+
+
+# --- the patch
+
+_patched = ExitStack()
+_patch_of_pid: list[int] = []  # the process that has patched numba.cuda, if it is patched
+
+
+def _model() -> None:
+    """Let the engine model the GPU of the settings, if it has been imported; it does later."""
+    model = sys.modules.get("gpushmem.simt.base.gpu_model")
+    if model is not None:
+        model.choose(settings.get("GPUSHMEM_SIM_GPU"))
+
+
+def _patch() -> None:
+    """Patch numba.cuda, which has been imported."""
+    if NUMBAS_OWN in sys.modules:
+        raise BackendUnavailable(
+            "numba.cuda has been imported with NUMBA_ENABLE_CUDASIM=1, so it is Numba's own "
+            "simulator: call gpushmem.simt.enable() before numba.cuda is imported, or set "
+            "GPUSHMEM_SIM=1 for the process"
+        )
+    from gpushmem.simt.numba_cuda import patch_numba_cuda  # noqa: PLC0415  (heavy)
+
+    if settings.is_set("GPUSHMEM_CHECK"):
+        from gpushmem.backends.cpu.checked import check_kernels  # noqa: PLC0415  (heavy)
+
+        check_kernels()
+    _patched.enter_context(patch_numba_cuda())
+    _patch_of_pid[:] = [os.getpid()]
+    _patched.callback(_patch_of_pid.clear)
+    atexit.register(_finish)
+
+
+def _finish() -> None:
+    """At the end of the process: wait for what has been launched, whose output may be missing."""
+    failed = hasattr(sys, "last_type")  # then a launch may never end
+    if _patch_of_pid != [os.getpid()] or failed:
+        return
+    from gpushmem.simt.numba_cuda.patch import finish  # noqa: PLC0415
+
+    try:
+        finish()
+    except Exception as error:  # noqa: BLE001
+        print(f"gpushmem: a launch that nobody waited for has failed: {error}", file=sys.stderr)
+
+
+# --- the import of numba.cuda
+
+
+class _Finder(MetaPathFinder):
+    """Finds numba.cuda as others do, and lets it be patched when it has been imported."""
+
+    def __init__(self) -> None:
+        self._looking = threading.local()
+
+    def wait(self) -> None:
+        """Wait for the import."""
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def give_up(self) -> None:
+        """Do not."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """The spec of numba.cuda, of no other module."""
+        if name != MODULE or getattr(self._looking, "on", False):
+            return None
+        self._looking.on = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._looking.on = False
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader)
+        return spec
+
+
+class _Loader(Loader):
+    """Loads numba.cuda as `real` does, without Numba's simulator, and patches it."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._real.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Import it, and patch it."""
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._real
+        numba = sys.modules["numba"]
+        numba.config.ENABLE_CUDASIM = 0  # whatever NUMBA_ENABLE_CUDASIM says
+        self._real.exec_module(module)
+        numba.cuda = module  # type: ignore[attr-defined]  # as it will be; the engine asks for it
+        _finder.give_up()
+        _patch()
+
+
+_finder = _Finder()
