@@ -66,6 +66,7 @@ from numba_cuda_mlir.numba_cuda.typing import signature
 from numba_cuda_mlir.numba_cuda.typing.templates import AbstractTemplate
 
 NOT_YET = f"compile the kernel with GPUSHMEM_COMPILER={NUMBA_CUDA}"
+ENTRY = re.compile(r'llvm\.func @"?([\w.$]+)"?\([^\n]*nvvm\.kernel')
 CALLED = re.compile(rf"@({PREFIX}\w+)")
 
 
@@ -89,7 +90,8 @@ def compile_kernel(
             made = _compile(py_func, given, options, arch)
         except TypingError as error:
             raise as_kernel_error(error) from None
-    calls = sorted(set(CALLED.findall(made.metadata["mlir_module_optimized"])))
+    text = made.metadata["mlir_module_optimized"]
+    calls = sorted(set(CALLED.findall(text)))
     functions = [_function(name, arch) for name in calls]
     own = compiler.Part("ltoir", made.metadata["ltoir"])
     parts = [own, *_other_parts(made.metadata, str(arch))]
@@ -97,11 +99,18 @@ def compile_kernel(
     none: frozenset[str] = frozenset()
     cooperative = bool(made.metadata.get("use_cooperative"))
     return compiler.Compiled(
-        made.metadata["func_name"], tuple(dict.fromkeys(parts)),
+        _entry(text), tuple(dict.fromkeys(parts)),
         none.union(*(f.shims for f in functions)), none.union(*(f.products for f in functions)),
         cooperative or any(f.cooperative for f in functions), arch,
         options.get("max_registers"), None,
     )  # fmt: skip
+
+
+def _entry(text: str) -> str:
+    """The kernel's name in its code; 0.6.0 tells another if an argument is None."""
+    found = ENTRY.search(text)
+    assert found is not None, text
+    return found[1]
 
 
 def _compile(

@@ -61,7 +61,7 @@ MATHDX = ("nvidia-libmathdx-cu13", "nvidia-libmathdx-cu12")  # one of them, if a
 
 # Packages that a kernel's machine code depends on.
 COMPILING = (
-    "gpushmem", "numba", "numba-cuda", "llvmlite", "nvshmem4py-cu13", "nvshmem4py-cu12",
+    "gpushmem", "numba", "numba-cuda", "numba-cuda-mlir", "llvmlite", "nvshmem4py-cu13", "nvshmem4py-cu12",
     "nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12", "cuda-core", "nvidia-cuda-nvrtc",
     "nvidia-cuda-nvrtc-cu12", "nvidia-nvvm", "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink",
     "nvidia-nvjitlink-cu12", "nvidia-cuda-cccl", "nvidia-cuda-cccl-cu12", "nvidia-cuda-runtime",
