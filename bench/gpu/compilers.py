@@ -327,15 +327,16 @@ def _parameter(shown, places):
 
 
 def _microseconds(machine, go):
-    from cuda.core import EventOptions
+    from cuda.bindings import driver
 
-    timed = EventOptions(enable_timing=True)
-    began = machine.stream.record(options=timed)
+    (_, began), (_, ended) = driver.cuEventCreate(0), driver.cuEventCreate(0)
+    driver.cuEventRecord(began, int(machine.stream.handle))
     for _ in range(TIMED):
         go()
-    ended = machine.stream.record(options=timed)
-    ended.sync()
-    return (ended - began) * 1e3 / TIMED
+    driver.cuEventRecord(ended, int(machine.stream.handle))
+    driver.cuEventSynchronize(ended)
+    _, milliseconds = driver.cuEventElapsedTime(began, ended)
+    return milliseconds * 1e3 / TIMED
 
 
 if __name__ == "__main__":
