@@ -18,7 +18,10 @@ from typing import Any
 from gpushmem import settings
 from gpushmem.errors import ArgumentError
 
-__all__ = ["COMPILERS", "MLIR", "NUMBA_CUDA", "compiler_of", "translated", "written_for"]
+__all__ = [
+    "COMPILERS", "MLIR", "NUMBA_CUDA", "compiler_of", "is_dispatcher", "is_of_mlir", "translated",
+    "written_for",
+]  # fmt: skip
 
 NUMBA_CUDA, MLIR = COMPILERS = "numba-cuda", "numba-cuda-mlir"
 PACKAGE = "numba_cuda_mlir"
@@ -77,11 +80,17 @@ def _refers(function: Any, seen: list[Any]) -> bool:
 
 def _module_of(value: Any) -> str:
     module = getattr(value, "__module__", None)
-    named = isinstance(module, str) and not _is_dispatcher(value)
+    named = isinstance(module, str) and not is_dispatcher(value)
     return module if isinstance(module, str) and named else type(value).__module__
 
 
-def _is_dispatcher(value: Any) -> bool:
+def is_of_mlir(value: Any) -> bool:
+    """Whether an object's class is numba-cuda-mlir's."""
+    return type(value).__module__.partition(".")[0] == PACKAGE
+
+
+def is_dispatcher(value: Any) -> bool:
+    """Whether an object is a function that one of the compilers' `jit` has made."""
     return isinstance(getattr(value, "py_func", None), python.FunctionType)
 
 
@@ -89,7 +98,7 @@ def _function_in(value: Any) -> Any:
     """The Python function behind a device function or a plain one of the user's."""
     if isinstance(value, python.FunctionType):
         return value if _module_of(value).partition(".")[0] not in {*OTHERS, "gpushmem"} else None
-    return value.py_func if _is_dispatcher(value) else None
+    return value.py_func if is_dispatcher(value) else None
 
 
 def mentioned(function: Any) -> dict[str, Any]:
@@ -161,7 +170,7 @@ def _translate(value: Any, compiler: str, made: dict[Any, Any]) -> Any:
                 return importlib.import_module(after)
         return value
     foreign = OTHERS if to_mlir else (PACKAGE,)
-    if _is_dispatcher(value):
+    if is_dispatcher(value):
         function = translated(value.py_func, compiler, made)
         if type(value).__module__.partition(".")[0] not in foreign:
             return value

@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba.cuda import cgutils, types
-from numba.cuda.core.errors import NumbaTypeError
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import _Intrinsic as Intrinsic
 from numba.cuda.np.arrayobj import populate_array
 
+from gpushmem.artifacts.refusal import Refused
 from gpushmem.backends.nvshmem import lowering
 from gpushmem.backends.nvshmem.device_calls import itemsize_of
 from gpushmem.ops.row import Op
@@ -47,12 +47,13 @@ def outline(op: Op, given: Given) -> Outlined:
     lowering.install()
     context = cuda_target.typing_context
     positional, named = _split(op, given)
+    context.refresh()
     callee = context.resolve_value_type(op.function)
     result = context.resolve_function_type(callee, positional, named).return_type
     by_address = result != types.void and not isinstance(result, types.Integer | types.Boolean)
     if by_address and not isinstance(result, types.Array) and not _is_plain(result):
-        raise NumbaTypeError(
-            f"{op.name} gives a {result}, which numba-cuda-mlir has not: compile the kernel with "
+        raise Refused(
+            f"{op.name} cannot be called in kernels of numba-cuda-mlir: compile this one with "
             "GPUSHMEM_COMPILER=numba-cuda"
         )
     text, scope, n = _source(op, given, result, by_address)
