@@ -106,8 +106,11 @@ def saxpy_data():
 
 def block_sum_data():
     x = np.ones(N, "float32")
-    return (x, np.zeros(512, "float32")), {"sums": np.full(512, N / 512, "float32")}, (512, 256), (
-        x.nbytes
+    return (
+        (x, np.zeros(512, "float32")),
+        {"sums": np.full(512, N / 512, "float32")},
+        (512, 256),
+        (x.nbytes),
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dis
 import importlib
-import importlib.util
 import sys
 import types as python
 from collections.abc import Callable, Iterator
@@ -16,7 +15,6 @@ from functools import cache
 from typing import Any
 
 from gpushmem import settings
-from gpushmem.errors import ArgumentError
 
 __all__ = [
     "COMPILERS", "MLIR", "NUMBA_CUDA", "compiler_of", "is_dispatcher", "is_of_mlir", "translated",
@@ -36,12 +34,6 @@ MODULES = (
 )
 
 
-@cache
-def is_installed() -> bool:
-    """Whether numba-cuda-mlir can be imported; it is not imported."""
-    return importlib.util.find_spec(PACKAGE) is not None
-
-
 def written_for(py_func: Callable[..., Any]) -> str:
     """The compiler whose objects a kernel, or a device function that it calls, refers to."""
     if PACKAGE not in sys.modules:  # then nothing is of it
@@ -51,17 +43,8 @@ def written_for(py_func: Callable[..., Any]) -> str:
 
 
 def compiler_of(py_func: Callable[..., Any]) -> str:
-    """The compiler that compiles a kernel: what GPUSHMEM_COMPILER says, or what it was written for.
-
-    Raises `ArgumentError` if that is numba-cuda-mlir, which is not installed.
-    """
-    asked: str | None = settings.get("GPUSHMEM_COMPILER")
-    if asked == MLIR and not is_installed():
-        raise ArgumentError(
-            f"GPUSHMEM_COMPILER={MLIR}: it is not installed: pip install numba-cuda-mlir, or "
-            f"GPUSHMEM_COMPILER={NUMBA_CUDA}"
-        )
-    return asked or written_for(py_func)
+    """The compiler of a kernel: what GPUSHMEM_COMPILER says, else what it was written for."""
+    return str(settings.get("GPUSHMEM_COMPILER") or written_for(py_func))
 
 
 def _refers(function: Any, seen: list[Any]) -> bool:

@@ -96,7 +96,6 @@ def artifact(
     `traced` code records what it does. A kernel that has no fingerprint, or has `cache=False`, is
     compiled in every process.
     """
-
     which = compiler_of(py_func)
 
     def build() -> Artifact:

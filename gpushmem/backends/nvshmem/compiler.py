@@ -29,7 +29,7 @@ from nvshmem.bindings.device.numba import _numbast as bindings
 from gpushmem.artifacts.origin import MLIR, compiler_of, translated
 from gpushmem.artifacts.refusal import as_kernel_error
 from gpushmem.backends.base import DeviceFunction
-from gpushmem.backends.nvshmem import aot, gemm, lowering, mathdx, shims, tracing
+from gpushmem.backends.nvshmem import aot, gemm, lowering, mathdx, shims, tracing, versions
 from gpushmem.errors import ArgumentError
 
 __all__ = [
@@ -118,6 +118,8 @@ def compile_kernel(
         known = ", ".join(sorted([*OPTIONS, *IGNORED, *aot.OF_LAUNCHES, "device"]))
         raise ArgumentError(f"jit has no option {', '.join(sorted(unknown))}; it has {known}")
     which = which or compiler_of(py_func)
+    if which == MLIR:
+        versions.check_mlir()
     py_func = translated(py_func, which)
     if which == MLIR:
         from gpushmem.backends.nvshmem import mlir  # noqa: PLC0415  (imports numba-cuda-mlir)

@@ -1,8 +1,9 @@
 """Kernels compiled by numba-cuda-mlir, without a GPU or a driver.
 
-All code that depends on numba-cuda-mlir's internals is in this file, for the versions that TESTED
-names. It compiles the kernel to LTO-IR. An operation in it is a call of a C function, which
-`outlined` has for the types of the call; the linker gets those, and NVSHMEM's, with the kernel.
+All code that depends on numba-cuda-mlir's internals is in this file, for the versions that
+`versions.MLIR` names. It compiles the kernel to LTO-IR. An operation in it is a call of a C
+function, which `outlined` has for the types of the call; the linker gets those, and NVSHMEM's, with
+the kernel.
 """
 
 from __future__ import annotations
@@ -12,39 +13,15 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import numba_cuda_mlir
 from numba.cuda import types as numba_types
 from numba.cuda.core.errors import TypingError as NumbaTypingError
-from numba.cuda.cudadrv.libs import get_cudalib
 from numba.cuda.cudadrv.linkable_code import LinkableCode
 from numba.cuda.np import numpy_support as numba_numpy
-
-from gpushmem.artifacts.origin import MLIR, NUMBA_CUDA
-from gpushmem.artifacts.refusal import as_kernel_error
-from gpushmem.backends.base import DeviceFunction
-from gpushmem.backends.nvshmem import compiler, shims
-from gpushmem.backends.nvshmem.outlined import PREFIX, Outlined, outline
-from gpushmem.backends.nvshmem.versions import Needed
-from gpushmem.errors import ArgumentError
-from gpushmem.ops import OPS
-from gpushmem.ops.row import Op
-from gpushmem.ops.team import Team
-
-__all__ = ["compile_kernel", "to_mlir"]
-
-TESTED = Needed((MLIR,), (0, 6), (0, 7))
-if not TESTED.fits(numba_cuda_mlir.__version__):
-    raise ArgumentError(
-        f"numba-cuda-mlir {numba_cuda_mlir.__version__} is installed, and gpushmem compiles with "
-        f"{TESTED}: install that, or set GPUSHMEM_COMPILER={NUMBA_CUDA}"
-    )
-
 from numba_cuda_mlir import cuda, mlir_compiler, mlir_optimization, tools, types
 from numba_cuda_mlir._mlir import ir
-from numba_cuda_mlir._mlir.dialects import builtin, func, llvm
+from numba_cuda_mlir._mlir.dialects import builtin, func, llvm, memref
 from numba_cuda_mlir._mlir.extras import types as mlir_types
 from numba_cuda_mlir.descriptor import MLIRDispatcher
 from numba_cuda_mlir.extending import (
@@ -64,6 +41,18 @@ from numba_cuda_mlir.numba_cuda.np import numpy_support
 from numba_cuda_mlir.numba_cuda.types import bfloat16
 from numba_cuda_mlir.numba_cuda.typing import signature
 from numba_cuda_mlir.numba_cuda.typing.templates import AbstractTemplate
+
+from gpushmem.artifacts.origin import MLIR, NUMBA_CUDA
+from gpushmem.artifacts.refusal import as_kernel_error
+from gpushmem.backends.base import DeviceFunction
+from gpushmem.backends.nvshmem import compiler, shims
+from gpushmem.backends.nvshmem.outlined import PREFIX, Outlined, outline
+from gpushmem.errors import ArgumentError
+from gpushmem.ops import OPS
+from gpushmem.ops.row import Op
+from gpushmem.ops.team import Team
+
+__all__ = ["compile_kernel", "to_mlir"]
 
 NOT_YET = f"compile the kernel with GPUSHMEM_COMPILER={NUMBA_CUDA}"
 ENTRY = re.compile(r'llvm\.func @"?([\w.$]+)"?\([^\n]*nvvm\.kernel')
@@ -291,8 +280,6 @@ def _layout(array: Any, typ: Any) -> list[Any]:
         return []
     plain = ir.MemRefType(array.type)
     if plain.memory_space is not None:
-        from numba_cuda_mlir._mlir.dialects import memref  # noqa: PLC0415
-
         general = ir.MemRefType.get(plain.shape, plain.element_type, plain.layout)
         array = memref.memory_space_cast(dest=general, source=array)
     described = builtin.unrealized_conversion_cast([kind], [array])
@@ -383,7 +370,7 @@ def _converted(typ: Any, old: Any, new: Any, as_dtype: Any, from_dtype: Any) -> 
         return getattr(new, typ.name)
     if isinstance(typ, old.Record | old.NPDatetime | old.NPTimedelta):
         return from_dtype(as_dtype(typ))
-    raise ArgumentError(f"a value of type {typ} cannot be in a kernel compiled by {MLIR}: {NOT_YET}")
+    raise ArgumentError(f"{MLIR} has no type {typ}: {NOT_YET}")
 
 
 def _small() -> dict[str, tuple[Any, Any]]:

@@ -25,7 +25,7 @@ from gpushmem.backends.nvshmem import lowering
 from gpushmem.backends.nvshmem.device_calls import itemsize_of
 from gpushmem.ops.row import Op
 
-__all__ = ["Outlined", "PREFIX", "outline"]
+__all__ = ["PREFIX", "Outlined", "outline"]
 
 PREFIX = "gpushmem_op_"
 WORD = types.int64
