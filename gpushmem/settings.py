@@ -161,6 +161,11 @@ SETTINGS = {
             "0: neither store compiled code nor load it: every PE compiles for itself",
         ),
         Setting(
+            "GPUSHMEM_COMPILER", None, _one_of("numba-cuda", "numba-cuda-mlir"),
+            "nvshmem: compiler of kernels for GPUs: numba-cuda or numba-cuda-mlir; default: the "
+            "one whose names the kernel mentions; `gpushmem compile --compiler`",
+        ),
+        Setting(
             "GPUSHMEM_CUBLASDX", "1", _switch,
             "0: compile `gemm_block` for GPUs without cuBLASDx, whose compilation takes half a "
             "minute, once for each dtype and architecture",

@@ -16,7 +16,7 @@ from prepare import code_of
 
 import gpushmem as shmem
 from gpushmem import runtime
-from gpushmem.artifacts.arguments import pack
+from gpushmem.artifacts.arguments import pack, words_of
 from gpushmem.backends.nvshmem.arrays import at
 from gpushmem.backends.nvshmem.hostcalls import as_gpu
 from gpushmem.backends.nvshmem.kernels import Loaded
@@ -273,4 +273,4 @@ def words(args):
     """Arguments as the driver gets them, from arrays and numbers."""
     given = tuple(map(native, args))
     types = tuple(typeof(a, Purpose.argument) for a in given)
-    return pack(types, given).view("int64").tolist()
+    return words_of(pack(types, given))

@@ -60,7 +60,9 @@ def main():
         found = measured("rodinia", rows(options.names or NAMES, size, rounds))
     mean = geometric_mean(row["speed"] for row in found)
     found.append(row("geometric mean", None, "C, OpenMP", None, "speed >= 1", mean))
-    version = subprocess.run(["gcc", "-dumpfullversion"], capture_output=True, text=True, check=True)
+    version = subprocess.run(
+        ["gcc", "-dumpfullversion"], capture_output=True, text=True, check=True
+    )
     peers = {"gcc": version.stdout.strip(), "threads": cores.threads()}
     report("rodinia", found, keep=not (options.names or options.short), **peers)
 

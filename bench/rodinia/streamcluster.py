@@ -99,9 +99,7 @@ def launches(d, n, candidates):
         is_open[slot] = True
         closing[:-1] = found
         d.closing.copy_to_device(closing)
-        reassign[grid, BLOCK](
-            d.features, candidate, slot, d.costs, d.assigned, d.switch, d.closing
-        )
+        reassign[grid, BLOCK](d.features, candidate, slot, d.costs, d.assigned, d.switch, d.closing)
 
 
 def calls(c, h, n, candidates):

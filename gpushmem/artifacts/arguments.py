@@ -2,6 +2,9 @@
 
 An array becomes (meminfo, parent, size, item size, address, extents..., strides...), a complex
 number two floats, a record its address, a tuple its elements, one after the other.
+
+`parameters` lays them out as numba-cuda-mlir does: an array as (address, address, 0, extents...,
+strides...), strides in elements; a complex number as one parameter; None as nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +20,16 @@ from numba.cuda import types
 from gpushmem.artifacts.floats import SMALL
 from gpushmem.errors import ArgumentError
 
-__all__ = ["Packer", "address_of", "as_numpy", "pack", "pack_scalars", "types_of"]
+__all__ = [
+    "Packer",
+    "address_of",
+    "as_numpy",
+    "pack",
+    "pack_scalars",
+    "parameters",
+    "types_of",
+    "words_of",
+]
 
 Flat = list[Any]
 
@@ -80,6 +92,47 @@ class Packer:
         if self._struct is None:
             self._struct = struct.Struct("<" + "".join(codes))
         return self._struct.pack(*values)
+
+
+def parameters(argtypes: tuple[Any, ...], args: tuple[Any, ...]) -> list[Any]:
+    """The parameters of a kernel of numba-cuda-mlir: integers of up to 8 bytes, and complex128.
+
+    Raises `ArgumentError` for an array whose strides are no multiples of its item size.
+    """
+    found: list[Any] = []
+    for typ, value in zip(argtypes, args, strict=True):
+        _parameters(typ, value, found)
+    return found
+
+
+def _parameters(typ: Any, value: Any, found: list[Any]) -> None:
+    if isinstance(typ, types.Array):
+        array = value if isinstance(value, np.ndarray) else as_numpy(value)
+        if any(stride % array.itemsize for stride in array.strides):
+            raise ArgumentError(
+                f"an array with strides of {array.strides} bytes and elements of {array.itemsize} "
+                "cannot be passed to a kernel of numba-cuda-mlir, which counts strides in "
+                "elements: copy it, or compile the kernel with GPUSHMEM_COMPILER=numba-cuda"
+            )
+        address = address_of(array)
+        strides = (stride // array.itemsize for stride in array.strides)
+        found += (address, address, 0, *array.shape, *strides)
+    elif isinstance(typ, types.BaseTuple):
+        for inner, each in zip(typ.types, value, strict=True):
+            _parameters(inner, each, found)
+    elif isinstance(typ, types.Complex):
+        whole = complex(value)
+        found.append(
+            whole if typ.bitwidth == 128
+            else int(np.complex64(whole).view(np.int64))
+        )  # fmt: skip
+    elif not isinstance(typ, types.NoneType):
+        found += words_of(pack((typ,), (value,)))
+
+
+def words_of(packed: bytes) -> list[int]:
+    """What `pack` has packed, in words, as drivers read it: each parameter as far as it goes."""
+    return memoryview(packed).cast("q").tolist()
 
 
 def pack_scalars(scalars: Flat) -> bytes:

@@ -27,7 +27,7 @@ LISTS = [each for registry in REGISTRIES for each in vars(registry).values() if 
 # Those whose versions are in the keys of what they compile. Compiling registers some of theirs, by
 # and by.
 KNOWN = {
-    "gpushmem", "numba", "numpy", "llvmlite", "numba_cuda", "nvshmem", "cuda",
+    "gpushmem", "numba", "numpy", "llvmlite", "numba_cuda", "numba_cuda_mlir", "nvshmem", "cuda",
     *sys.stdlib_module_names,
 }  # fmt: skip
 INSTALLED = {"site-packages", "dist-packages"}  # folders whose contents users do not edit
@@ -38,12 +38,20 @@ def extensions() -> tuple[str, ...] | None:
 
     None if others have: they, and what they use, may be different in the next run.
     """
-    return _extensions(*map(len, LISTS))
+    return _extensions(*map(len, _lists()))
+
+
+def _lists() -> list[list[Any]]:
+    """What registries hold, numba-cuda-mlir's among them if it has been imported."""
+    mlir = sys.modules.get("numba_cuda_mlir.extending")
+    registries = () if mlir is None else (mlir.typing_registry, mlir.lowering_registry)
+    more = (each for registry in registries for each in vars(registry).values())
+    return LISTS + [each for each in more if type(each) is list]
 
 
 @lru_cache(maxsize=1)
 def _extensions(*_: int) -> tuple[str, ...] | None:
-    entries = (entry for list_ in LISTS for entry in list_)
+    entries = (entry for list_ in _lists() for entry in list_)
     found = sorted({name for entry in entries for name in _modules(entry)})
     modules = [sys.modules.get(name) for name in found if name.split(".")[0] not in KNOWN]
     files = [getattr(module, "__file__", None) or "" for module in modules]

@@ -30,6 +30,7 @@ from numba.cuda.dispatcher import CUDADispatcher
 
 from gpushmem import store
 from gpushmem.artifacts.extensions import extensions
+from gpushmem.artifacts.origin import is_dispatcher, is_of_mlir
 from gpushmem.artifacts.toolchain import toolchain
 from gpushmem.lines import is_users
 
@@ -109,7 +110,20 @@ def describe(value: Any, reading: Reading) -> Description:
     """Describe a value by its type; raises `Unknown`. Other values are known by name, or not."""
     if type(value) in adopted:
         return "device", describe_function(adopted[type(value)](value), reading)
+    if is_of_mlir(value):
+        return _of_mlir(value, reading)
     return _by_name(value)
+
+
+def _of_mlir(value: Any, reading: Reading) -> Description:
+    """A device function or a type of numba-cuda-mlir, whose classes are not imported here."""
+    if is_dispatcher(value):
+        options = {k: v for k, v in value.targetoptions.items() if k not in TARGETS}
+        return "mlir", describe_function(value.py_func, reading), describe_options(options, reading)
+    return "type", describe(type(value), reading), describe(value.key, reading)
+
+
+TARGETS = ("chip", "lto", "abi_info")  # options that compiling changes
 
 
 def _by_name(value: Any) -> Description:

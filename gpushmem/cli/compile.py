@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 KINDS = ("cubin", "ptx", "ltoir")
+COMPILERS = ("numba-cuda", "numba-cuda-mlir")
 COLUMNS = ("kernel", "arch", "registers", "stack", "spills", "shared", "code")
 Wanted = tuple[Any, tuple[Any, ...]]  # a kernel, and the types of its arguments
 
@@ -68,6 +69,11 @@ Wanted = tuple[Any, tuple[Any, ...]]  # a kernel, and the types of its arguments
     show_default=True,
     help=f"Formats to write: any of {','.join(KINDS)}.",
 )
+@click.option(
+    "--compiler",
+    type=click.Choice(COMPILERS),
+    help="Compiler; default: the one that the kernel was written for, see GPUSHMEM_COMPILER.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per kernel.")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def command(
@@ -76,6 +82,7 @@ def command(
     n_pes: int,
     output: Path | None,
     emit: str,
+    compiler: str | None,
     as_json: bool,
     args: tuple[str, ...],
 ) -> None:
@@ -94,6 +101,8 @@ def command(
     from gpushmem.start.launch.program import Program  # noqa: PLC0415  (heavy: not for --help)
     from gpushmem.start.launch.spawn import collect  # noqa: PLC0415
 
+    if compiler is not None:
+        settings.put("GPUSHMEM_COMPILER", compiler)  # for the PEs, too
     try:
         _check_installed()
         run = None if signatures else Program("script", args).target()
@@ -200,7 +209,10 @@ def _named(args: tuple[str, ...], signatures: tuple[str, ...]) -> list[Wanted]:
 def _print(built: list[Built], as_json: bool) -> None:
     if as_json:
         for b in built:
-            about = {"kernel": b.kernel, "types": b.types, "arch": b.arch, "entry": b.entry}
+            about = {
+                "kernel": b.kernel, "types": b.types, "arch": b.arch, "compiler": b.compiler,
+                "entry": b.entry,
+            }  # fmt: skip
             sizes = {f"{kind}_bytes": len(code) for kind, code in b.code.items()}
             click.echo(json.dumps({**about, **asdict(b.needs), **sizes}))
         return

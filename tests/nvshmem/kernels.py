@@ -1,5 +1,8 @@
 """Kernels that call a row of the operation table, made from the table."""
 
+from importlib.util import find_spec
+
+import pytest
 from numba import types
 
 from gpushmem.ops import OPS
@@ -28,6 +31,18 @@ INTS = [
 OWN = ("gemm", "ask_smem", "trace_range_start", "trace_range_end")  # call none of NVSHMEM's
 COPIED = ("int8", "uint16", "int32", "int64", "float16", "float32", "float64", "complex64",
           "complex128", "boolean", "bfloat16", "fp8_e4m3", "fp8_e5m2")  # fmt: skip
+
+
+COMPILERS = (
+    "numba-cuda",
+    pytest.param(
+        "numba-cuda-mlir",
+        marks=pytest.mark.skipif(
+            find_spec("numba_cuda_mlir") is None, reason="numba-cuda-mlir is not installed"
+        ),
+    ),
+)
+NOT_BY_MLIR = ("multicast_array",)  # a value that is no array
 
 
 def array_of(dtype):
@@ -119,12 +134,12 @@ def forms(op):
     ]
 
 
-def compiled(function, argtypes, arch):
+def compiled(function, argtypes, arch, which="numba-cuda"):
     """The kernel's LTO-IR, and the names of the shims that it calls."""
     from gpushmem.backends.nvshmem import compiler
 
-    return compiler.compile_kernel(function, argtypes, {}, arch)
+    return compiler.compile_kernel(function, argtypes, {}, arch, which=which)
 
 
-def shims_of(function, argtypes, arch):
-    return compiled(function, argtypes, arch).shims
+def shims_of(function, argtypes, arch, which="numba-cuda"):
+    return compiled(function, argtypes, arch, which).shims

@@ -166,9 +166,10 @@ def codes():
     return [_codes(side) for side in (0, 1)]
 
 
-def _codes(side):
+def _codes(side, which="numba-cuda"):
     compiled = {
-        name: compiler.compile_kernel(pair[side], pair[2], {}, ARCH) for name, pair in PAIRS.items()
+        name: compiler.compile_kernel(pair[side], pair[2], {}, ARCH, which=which)
+        for name, pair in PAIRS.items()
     }
     linked = compiler.link_all(list(compiled.values()))
     names = {kernel.entry: name for name, kernel in compiled.items()}
@@ -196,6 +197,21 @@ def test_nothing_else_is_called(codes):
     assert ours.keys() == theirs.keys()
     for name in ours.keys() - PAIRS.keys():
         assert len(ours[name]) == len(theirs[name]), name
+
+
+def test_kernels_of_numba_cuda_mlir_are_as_small(codes):
+    """Operations are functions that they call: nothing of that may be left."""
+    pytest.importorskip("numba_cuda_mlir")
+    (ours, our_needs), _ = codes
+    theirs, their_needs = _codes(0, "numba-cuda-mlir")
+    assert ours.keys() == theirs.keys()
+    for name, code in ours.items():
+        assert abs(len(code) - len(theirs[name])) <= (512 if name in PAIRS else 0), name
+    for name, needs in our_needs.items():
+        assert abs(needs.registers - their_needs[name].registers) <= 4, name
+        assert (needs.stack, needs.spill_stores) == (
+            their_needs[name].stack, their_needs[name].spill_stores
+        ), name  # fmt: skip
 
 
 def test_a_put_with_a_signal_is_smaller(codes):

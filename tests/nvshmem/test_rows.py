@@ -1,6 +1,7 @@
 """Every row of the operation table compiles for GPUs, and links to machine code."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 
@@ -67,6 +68,40 @@ def _sample(op):
         return [form for form in several if not copied or form[1] in SIZES]
     of = {which: [form for form in forms if form[0] == which] for which, *_ in forms}
     return [several[k % len(several)] for k, several in enumerate(of.values())]
+
+
+FEW = ("my_pe", "p", "put_block", "put_signal_nbi_warp", "wait_until_any", "iput", "collect_block",
+       "gemm_block")  # fmt: skip
+
+
+@pytest.mark.skipif(find_spec("numba_cuda_mlir") is None, reason="no numba-cuda-mlir")
+@pytest.mark.parametrize(
+    ("names", "all_dtypes"),
+    [
+        (FEW, False),
+        pytest.param([op.name for op in kernels.rows()], True, marks=pytest.mark.slow),
+    ],
+    ids=["few", "all"],
+)
+def test_rows_call_the_same_functions_in_kernels_of_either_compiler(elsewhere, names, all_dtypes):
+    wanted = [name for name in names if OPS[name].base not in kernels.NOT_BY_MLIR]
+    assert elsewhere.submit(_compare, wanted, all_dtypes).result() == {}
+
+
+def _compare(names, all_dtypes):
+    """The forms for which the compilers' kernels call different functions of NVSHMEM."""
+    found = {}
+    for op in map(OPS.get, names):
+        for form in kernels.forms(op) if all_dtypes else _sample(op)[:2]:
+            which, dtype, timeout = form
+            function, argtypes = kernels.kernel_of(op, dtype, which, timeout)
+            calls = [
+                kernels.shims_of(function, argtypes, SM_90, compiler)
+                for compiler in ("numba-cuda", "numba-cuda-mlir")
+            ]
+            if calls[0] != calls[1]:
+                found[op.name, *form] = sorted(calls[0] ^ calls[1])
+    return found
 
 
 def _compile(name, all_dtypes):

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from gpushmem import store
 from gpushmem.artifacts import fingerprint
+from gpushmem.artifacts.origin import compiler_of
 from gpushmem.backends.nvshmem import versions
 from gpushmem.ops import OPS
 
@@ -74,6 +75,7 @@ class Built:
     entry: str
     code: dict[str, bytes]
     needs: Resources
+    compiler: str
 
 
 def code_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -94,11 +96,12 @@ def artifact(
     `traced` code records what it does. A kernel that has no fingerprint, or has `cache=False`, is
     compiled in every process.
     """
+    which = compiler_of(py_func)
 
     def build() -> Artifact:
-        return _compile(py_func, argtypes, options, arch, kind, traced)
+        return _compile(py_func, argtypes, options, arch, kind, traced, which)
 
-    machine = arch, kind, versions.compilers(), *(("traced",) if traced else ())
+    machine = which, arch, kind, versions.compilers(), *(("traced",) if traced else ())
     key = fingerprint.fingerprint(py_func, argtypes, options, machine)
     if key is None or not options.get("cache", True):
         return build()
@@ -108,14 +111,16 @@ def artifact(
 
 def _compile(
     py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any], arch: str,
-    kind: str, traced: bool,
+    kind: str, traced: bool, which: str,
 ) -> Artifact:  # fmt: skip
     from gpushmem.backends.nvshmem import compiler  # noqa: PLC0415  (takes a second)
 
-    compiled = compiler.compile_kernel(py_func, argtypes, options, compiler.Arch.of(arch), traced)
+    compiled = compiler.compile_kernel(
+        py_func, argtypes, options, compiler.Arch.of(arch), traced, which
+    )
     linked = compiler.link(compiled, kind)
     about = {
-        "entry": compiled.entry, "cooperative": compiled.cooperative,
+        "compiler": which, "entry": compiled.entry, "cooperative": compiled.cooperative,
         "shims": bool(compiled.shims), "sums": any(map(SUMS.search, compiled.shims)),
         "groups": any(map(GROUPS.search, compiled.shims)),
         "workspace": "gpushmem_words" in compiled.shims,
@@ -140,6 +145,7 @@ def build(
     return Built(
         py_func.__name__, ", ".join(map(text_of, argtypes)), arch, about["entry"],
         {kind: kept[kind].code for kind in kinds}, Resources(**about["needs"]),
+        about["compiler"],
     )  # fmt: skip
 
 

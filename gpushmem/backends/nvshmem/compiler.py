@@ -16,20 +16,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cuda.core import Linker, LinkerOptions, ObjectCode
-from numba.cuda import compiler, dispatcher, types
+from numba.cuda import compiler, dispatcher, types, utils
 from numba.cuda.core.errors import TypingError
+from numba.cuda.core.targetconfig import ConfigStack
 from numba.cuda.cudadrv import nvvm
 from numba.cuda.cudadrv.libs import get_cudalib
 from numba.cuda.cudadrv.linkable_code import LinkableCode
+from numba.cuda.flags import CUDAFlags
 from numba.cuda.typing.typeof import typeof_impl
 from nvshmem.bindings.device.numba import _numbast as bindings
 
+from gpushmem.artifacts.origin import MLIR, compiler_of, translated
 from gpushmem.artifacts.refusal import as_kernel_error
 from gpushmem.backends.base import DeviceFunction
-from gpushmem.backends.nvshmem import aot, gemm, lowering, mathdx, shims, tracing
+from gpushmem.backends.nvshmem import aot, gemm, lowering, mathdx, shims, tracing, versions
 from gpushmem.errors import ArgumentError
 
-__all__ = ["Arch", "Compiled", "Linked", "compile_kernel", "link", "link_all"]
+__all__ = [
+    "Arch", "Compiled", "Linked", "Part", "compile_function", "compile_kernel", "link", "link_all",
+    "typing_for",
+]  # fmt: skip
 
 # Options of `jit` -> the compiler's names. `max_registers` and `debug` are read elsewhere.
 OPTIONS = {"debug", "fastmath", "forceinline", "launch_bounds", "lineinfo", "max_registers", "opt"}
@@ -100,16 +106,25 @@ class Linked:
 
 def compile_kernel(
     py_func: Callable[..., Any], argtypes: tuple[Any, ...], options: dict[str, Any], arch: Arch,
-    traced: bool = False,
+    traced: bool = False, which: str | None = None,
 ) -> Compiled:  # fmt: skip
     """Compile a kernel for arguments of Numba types, with code that records what it does if asked.
 
-    Raises Numba's errors.
+    `which` of the compilers does so; by default the one that `origin.compiler_of` names. Raises
+    Numba's errors.
     """
     unknown = options.keys() - OPTIONS - IGNORED
     if unknown:
         known = ", ".join(sorted([*OPTIONS, *IGNORED, *aot.OF_LAUNCHES, "device"]))
         raise ArgumentError(f"jit has no option {', '.join(sorted(unknown))}; it has {known}")
+    which = which or compiler_of(py_func)
+    if which == MLIR:
+        versions.check_mlir()
+    py_func = translated(py_func, which)
+    if which == MLIR:
+        from gpushmem.backends.nvshmem import mlir  # noqa: PLC0415  (imports numba-cuda-mlir)
+
+        return mlir.compile_kernel(py_func, argtypes, options, arch, traced)
     lowering.install()
     cc = (*arch.capability, arch.suffix)
     with _compiling_for(arch), tracing.compiling(traced), warnings.catch_warnings():
@@ -152,6 +167,35 @@ def _library(
     # The same metadata as in the code that NVRTC makes, or the linker refuses both together.
     library._llvm_strs = [text.replace(*DEBUG_FLAG) for text in library.llvm_strs]
     return library
+
+
+@contextmanager
+def typing_for(arch: Arch) -> Iterator[None]:
+    """In this block numba-cuda can be asked for the types of calls in kernels."""
+    flags = CUDAFlags()
+    flags.compute_capability = (*arch.capability, arch.suffix)
+    with _compiling_for(arch), utils.numba_target_override(), ConfigStack().enter(flags):
+        yield
+
+
+def compile_function(
+    py_func: Callable[..., Any], n_words: int, name: str, arch: Arch
+) -> Compiled:  # fmt: skip
+    """Compile a function of 64-bit integers that returns one, with C's calling convention."""
+    cc = (*arch.capability, arch.suffix)
+    with _compiling_for(arch), tracing.compiling(False), warnings.catch_warnings():
+        library = compiler.compile_cuda(
+            py_func, types.int64, (types.int64,) * n_words,
+            nvvm_options={"fastmath": False, "opt": 3, "gen-lto": None}, cc=cc, lto=True,
+            abi="c", abi_info={"abi_name": name},
+        ).library  # fmt: skip
+        library._llvm_strs = [text.replace(*DEBUG_FLAG) for text in library.llvm_strs]
+        own = Part("ltoir", bytes(library.get_ltoir(cc)))
+    llvm = library.llvm_strs
+    return Compiled(
+        name, (own, *_other_parts(library, str(arch))), shims.needed_by(llvm),
+        mathdx.needed_by(llvm), library.use_cooperative, arch, None, None,
+    )  # fmt: skip
 
 
 def _other_parts(library: Any, arch: str) -> Iterator[Part]:

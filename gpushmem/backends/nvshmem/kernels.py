@@ -16,7 +16,8 @@ from numba.cuda.typing.typeof import Purpose, typeof
 from nvshmem import core as nvshmem
 
 from gpushmem.arguments import taking
-from gpushmem.artifacts.arguments import pack, types_of
+from gpushmem.artifacts.arguments import pack, parameters, types_of, words_of
+from gpushmem.artifacts.origin import MLIR
 from gpushmem.artifacts.shape import CLUSTERS, LaunchShape, carveout
 from gpushmem.backends.nvshmem import aot, tracing
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
@@ -52,6 +53,7 @@ class Loaded:
         self._object = ObjectCode.from_cubin(code)
         self.kernel = self._object.get_kernel(about["entry"])
         self.cooperative, self.sums = about["cooperative"], about["sums"]
+        self.mlir = about["compiler"] == MLIR
         self.groups = about["groups"]  # it calls operations of a warp or block
         kernel, what = driver.CUkernel(int(self.kernel.handle)), "loading a kernel"
         check(driver.cuFuncLoad(check(driver.cuKernelGetFunction(kernel), what)), what)
@@ -224,7 +226,10 @@ class Kernel:
         if config.is_cooperative:
             loader.check_resident(self.name, loaded, shape, config, stream, self.collective)
         values = tuple(a.layout if isinstance(a, GpuArray) else a for a in args)
-        words = memoryview(pack(argtypes, values)).cast("q").tolist()  # read as far as needed
+        if loaded.mlir:
+            words = parameters(argtypes, values)
+        else:
+            words = words_of(pack(argtypes, values))
 
         def go() -> None:
             launch(stream, config, loaded.kernel, *words)

@@ -15,10 +15,13 @@ from importlib import metadata
 from pathlib import Path
 
 from gpushmem import settings
+from gpushmem.errors import ArgumentError
 
 __all__ = [
     "COMPILING",
+    "MLIR",
     "NEEDED",
+    "check_mlir",
     "compilers",
     "cublasdx",
     "installed",
@@ -57,11 +60,13 @@ NEEDED = (
 )
 
 
+MLIR = Needed(("numba-cuda-mlir",), (0, 6), (0, 7))  # for kernels written for it, if any
 MATHDX = ("nvidia-libmathdx-cu13", "nvidia-libmathdx-cu12")  # one of them, if any
 
 # Packages that a kernel's machine code depends on.
 COMPILING = (
-    "gpushmem", "numba", "numba-cuda", "llvmlite", "nvshmem4py-cu13", "nvshmem4py-cu12",
+    "gpushmem", "numba", "numba-cuda", "numba-cuda-mlir", "llvmlite",
+    "nvshmem4py-cu13", "nvshmem4py-cu12",
     "nvidia-nvshmem-cu13", "nvidia-nvshmem-cu12", "cuda-core", "nvidia-cuda-nvrtc",
     "nvidia-cuda-nvrtc-cu12", "nvidia-nvvm", "nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink",
     "nvidia-nvjitlink-cu12", "nvidia-cuda-cccl", "nvidia-cuda-cccl-cu12", "nvidia-cuda-runtime",
@@ -101,6 +106,17 @@ def _file_of(library: str) -> tuple[str, int] | None:
         return str(path), path.stat().st_size
     except Exception:  # noqa: BLE001  (there is none: compiling reports it)
         return None
+
+
+def check_mlir() -> None:
+    """Raise `ArgumentError` unless numba-cuda-mlir can be used, in the version it needs to have."""
+    there = installed(MLIR.packages[0])
+    if there is None or not MLIR.fits(there):
+        said = "is not installed" if there is None else f"{there} is installed"
+        raise ArgumentError(
+            f"{MLIR.packages[0]} {said}; kernels for GPUs need {MLIR}: install that, or set "
+            "GPUSHMEM_COMPILER=numba-cuda"
+        )
 
 
 def missing() -> str | None:

@@ -9,21 +9,22 @@ PTX, SASS = "ptx", "sass"
 KINDS = {PTX: "ptx", SASS: "cubin"}  # what the linker calls them
 
 
-def built(names, arch, kinds, texts=()):
+def built(names, arch, kinds, texts=(), which="numba-cuda"):
     """The code of the rows' kernels by kind, and each kernel's name in it.
 
-    `texts`: changes of shims, (name of the function in NVSHMEM, what to replace, by what).
+    `texts`: changes of shims, (name of the function in NVSHMEM, what to replace, by what); `which`:
+    of the compilers.
     """
     from gpushmem.backends.nvshmem import compiler, shims
 
-    kernels = {name: _compiled(compiler, OPS[name], arch) for name in names}
+    kernels = {name: _compiled(compiler, OPS[name], arch, which) for name in names}
     with mock.patch.object(shims, "_texts", _changed(shims._texts(), texts).copy):
         code = {kind: compiler.link_all(list(kernels.values()), KINDS[kind]).code for kind in kinds}
     return code, {name: kernel.entry for name, kernel in kernels.items()}
 
 
-def _compiled(compiler, op, arch):
-    return compiler.compile_kernel(*rows.probe(op), {}, compiler.Arch.of(arch))
+def _compiled(compiler, op, arch, which):
+    return compiler.compile_kernel(*rows.probe(op), {}, compiler.Arch.of(arch), which=which)
 
 
 def _changed(shims, changes):
