@@ -31,6 +31,7 @@ from numba.cuda.dispatcher import CUDADispatcher
 from gpushmem import store
 from gpushmem.artifacts.extensions import extensions
 from gpushmem.artifacts.toolchain import toolchain
+from gpushmem.artifacts.twins import ROOT, is_theirs, twin
 from gpushmem.lines import is_users
 
 __all__ = ["adopted", "digest_of", "fingerprint", "fixed", "name_of"]
@@ -109,6 +110,9 @@ def describe(value: Any, reading: Reading) -> Description:
     """Describe a value by its type; raises `Unknown`. Other values are known by name, or not."""
     if type(value) in adopted:
         return "device", describe_function(adopted[type(value)](value), reading)
+    if is_theirs(value):
+        ours = twin(value)
+        return describe(ours, reading) if ours is not value else _by_name(value)
     return _by_name(value)
 
 
@@ -120,7 +124,14 @@ def _by_name(value: Any) -> Description:
     places = sys.modules[module], cuda  # numba-cuda's vector types are found in the latter only
     if value not in fixed and not any(_lookup(place, name) is value for place in places):
         raise Unknown(value)
-    return "name", module, name
+    return "name", module, name, _version(module)
+
+
+def _version(module: str) -> str:
+    """The version of the package that a module belongs to, if `toolchain` does not tell it."""
+    ours = module.partition(".")[0] != ROOT
+    version: str = "" if ours else sys.modules[ROOT].__version__
+    return version
 
 
 def _lookup(place: Any, name: str) -> Any:
@@ -241,7 +252,7 @@ def _(value: Type, reading: Reading) -> Description:
 def _(value: python.ModuleType, reading: Reading) -> Description:
     """A module of the user's, with the attributes that the function may read of it."""
     if _is_known(value.__name__) or value in reading.modules:
-        return "module", value.__name__
+        return "module", value.__name__, _version(value.__name__)
     reading.modules.append(value)
     mentioned = [name for name in reading.attributes if hasattr(value, name)]
     attributes = tuple((name, describe(getattr(value, name), reading)) for name in mentioned)
