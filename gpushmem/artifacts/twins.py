@@ -159,8 +159,9 @@ def _copied(value: Any, made: Any) -> Any:
     for owner in type(value).__mro__:
         for slot in vars(owner).get("__slots__", ()):
             setattr(copy, slot, type_twin(getattr(value, slot)))
-    contents = {k: type_twin(v) for k, v in getattr(value, "__dict__", {}).items() if k != "_code"}
-    copy.__dict__.update(contents)
+    for name, content in getattr(value, "__dict__", {}).items():
+        if name != "_code":  # the number of a type, which is given when it is interned
+            vars(copy)[name] = type_twin(content)
     return copy
 
 

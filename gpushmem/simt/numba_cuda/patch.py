@@ -32,6 +32,7 @@ from gpushmem.simt.base.embedding import embedder_of
 from gpushmem.simt.compiler.target import SimtCallConv, _compile_cuda, replaced, simt_target
 from gpushmem.simt.grid import entry as entries
 from gpushmem.simt.intrinsics import nrt
+from gpushmem.simt.numba_cuda import mlir
 from gpushmem.simt.numba_cuda.driver import CoreDevice, Driver, fail
 from gpushmem.simt.run.kernel import Form, KernelFailure, Running, Source
 
@@ -279,6 +280,7 @@ def _device_view(
 def patch_numba_cuda() -> Iterator[None]:
     """Make `numba.cuda` use this machine's CPU as its device, inside the `with` block.
 
+    The same for `numba_cuda_mlir.cuda`, if the program has imported it or does so inside.
     Kernels must be decorated inside it. Leaving it waits for all work; arrays and streams made
     inside must not be used afterwards. Not for use by several threads at once.
     """
@@ -308,7 +310,7 @@ def patch_numba_cuda() -> Iterator[None]:
         **{(cuda_driver, name): make for name, make in _finalizers(engine).items()},
     }
     _engine.append(engine)
-    with replaced(places):
+    with replaced(places), mlir.patched():
         try:
             yield
             engine.cuCtxSynchronize()
