@@ -59,7 +59,8 @@ def twin(value: Any) -> Any:
     if ROOT not in sys.modules or isinstance(value, python.ModuleType) or not is_theirs(value):
         return value
     if isinstance(value, _class("numba_cuda.types", "Type")):
-        return type_twin(value)
+        found = type_twin(value)
+        return getattr(found, "user_facing_object", found)  # of a vector's, what makes one
     if isinstance(value, _class("numba_cuda.dispatcher", "Dispatcher")):
         return _device_function(value)
     return _by_name(value)

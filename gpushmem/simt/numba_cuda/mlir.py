@@ -29,8 +29,8 @@ CUDA = f"{ROOT}.cuda"
 HOST = tuple(
     f"{ROOT}.numba_cuda.{name}"
     for name in (
-        "api", "args", "compiler", "cudadrv", "device_init", "errors", "kernels", "np.ufunc",
-        "random", "vectorizers",
+        "api", "args", "cudadrv", "device_init", "errors", "kernels", "np.ufunc", "random",
+        "vectorizers",
     )
 )  # fmt: skip
 # Options of its `jit` that mean the same to numba-cuda's. Others are for its compiler.
@@ -41,7 +41,28 @@ OPTIONS = {
 
 
 class Dispatcher(CUDADispatcher):
-    """numba-cuda's dispatcher, whose errors are numba-cuda-mlir's, too."""
+    """numba-cuda's dispatcher, as numba-cuda-mlir's is called; its errors are also that one's."""
+
+    def configure(
+        self,
+        griddim: Any,
+        blockdim: Any,
+        stream: Any = None,
+        sharedmem: Any = None,
+        cluster: Any = None,
+    ) -> Any:
+        """A launch. Blocks of a `cluster` run like others: what they share is not offered."""
+        config = super().configure(griddim, blockdim, stream or 0, sharedmem or 0)
+        sizes = (cluster,) if isinstance(cluster, int) else tuple(cluster or ())
+        if any(n < 1 or blocks % n for blocks, n in zip(config.griddim, sizes, strict=False)):
+            raise ValueError(
+                f"a grid of {config.griddim} blocks does not consist of clusters of {cluster}; "
+                "make each number a multiple of the cluster's"
+            )
+        return config
+
+    def __getitem__(self, args: Any) -> Any:
+        return self.configure(*args)
 
     def compile(self, sig: Any) -> Any:
         with _their_errors():
@@ -99,7 +120,6 @@ ROWS = {
     (CUDA, "jit"): jit,
     (CUDA, "vectorize"): cuda.vectorize,
     (CUDA, "guvectorize"): cuda.guvectorize,
-    (f"{ROOT}.decorators", "mlir_jit"): jit,
 }
 
 
