@@ -30,8 +30,9 @@ from numba.cuda.dispatcher import CUDADispatcher
 
 from gpushmem import store
 from gpushmem.artifacts.extensions import extensions
-from gpushmem.artifacts.origin import is_dispatcher, is_of_mlir
+from gpushmem.artifacts.origin import is_dispatcher
 from gpushmem.artifacts.toolchain import toolchain
+from gpushmem.artifacts.twins import ROOT, is_theirs, twin
 from gpushmem.lines import is_users
 
 __all__ = ["adopted", "digest_of", "fingerprint", "fixed", "name_of"]
@@ -110,17 +111,25 @@ def describe(value: Any, reading: Reading) -> Description:
     """Describe a value by its type; raises `Unknown`. Other values are known by name, or not."""
     if type(value) in adopted:
         return "device", describe_function(adopted[type(value)](value), reading)
-    if is_of_mlir(value):
+    if is_theirs(value):
         return _of_mlir(value, reading)
     return _by_name(value)
 
 
 def _of_mlir(value: Any, reading: Reading) -> Description:
-    """A device function or a type of numba-cuda-mlir, whose classes are not imported here."""
+    """A device function, a type or a name of numba-cuda-mlir, which is not imported here."""
     if is_dispatcher(value):
         options = {k: v for k, v in value.targetoptions.items() if k not in TARGETS}
         return "mlir", describe_function(value.py_func, reading), describe_options(options, reading)
-    return "type", describe(type(value), reading), describe(value.key, reading)
+    if hasattr(value, "key"):
+        return "type", describe(type(value), reading), describe(value.key, reading)
+    try:
+        return _by_name(value)
+    except Unknown:
+        ours = twin(value)
+        if ours is value:
+            raise
+        return "twin", describe(ours, reading), sys.modules[ROOT].__version__
 
 
 TARGETS = ("chip", "lto", "abi_info")  # options that compiling changes
@@ -134,7 +143,14 @@ def _by_name(value: Any) -> Description:
     places = sys.modules[module], cuda  # numba-cuda's vector types are found in the latter only
     if value not in fixed and not any(_lookup(place, name) is value for place in places):
         raise Unknown(value)
-    return "name", module, name
+    return "name", module, name, _version(module)
+
+
+def _version(module: str) -> str:
+    """The version of the package that a module belongs to, if `toolchain` does not tell it."""
+    ours = module.partition(".")[0] != ROOT
+    version: str = "" if ours else sys.modules[ROOT].__version__
+    return version
 
 
 def _lookup(place: Any, name: str) -> Any:
@@ -255,7 +271,7 @@ def _(value: Type, reading: Reading) -> Description:
 def _(value: python.ModuleType, reading: Reading) -> Description:
     """A module of the user's, with the attributes that the function may read of it."""
     if _is_known(value.__name__) or value in reading.modules:
-        return "module", value.__name__
+        return "module", value.__name__, _version(value.__name__)
     reading.modules.append(value)
     mentioned = [name for name in reading.attributes if hasattr(value, name)]
     attributes = tuple((name, describe(getattr(value, name), reading)) for name in mentioned)

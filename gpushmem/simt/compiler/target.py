@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from functools import cache, cached_property, partial
 from itertools import chain
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -39,7 +39,7 @@ from llvmlite import ir
 from llvmlite.ir.instructions import AllocaInstr, CallInstr, CastInstr, GEPInstr
 from numba.core.compiler_lock import global_compiler_lock as core_lock
 from numba.core.errors import TypingError as CoreTypingError
-from numba.cuda import cgutils, compiler, dispatcher, types
+from numba.cuda import cgutils, compiler, dispatcher, stubs, types
 from numba.cuda.core import callconv, codegen, errors
 from numba.cuda.core import ir as nb_ir
 from numba.cuda.core.base import BaseContext
@@ -60,6 +60,7 @@ from gpushmem.artifacts.fingerprint import adopted, fixed
 from gpushmem.artifacts.kernel_name import KernelName
 from gpushmem.artifacts.refusal import Refused, as_kernel_error
 from gpushmem.artifacts.toolchain import sources_digest
+from gpushmem.artifacts.twins import home_of, is_theirs, place_of, twin, without_meaning
 from gpushmem.lines import is_users
 from gpushmem.simt.base.gpu_model import modelled
 from gpushmem.simt.base.native import i8p, i64, twins
@@ -121,6 +122,7 @@ def adopt(cls: type, function_of: Callable[[Any], Any]) -> None:
 
 
 def _meaning(value: Any) -> Any:
+    value = twin(value)
     function_of = adopted.get(type(value))
     if function_of is not None:
         return device(function_of(value))
@@ -710,6 +712,9 @@ class SimtContext(CUDATargetContext):
     def call_internal(self, builder: Any, fndesc: Any, sig: Any, args: Any) -> ir.Value:
         return self.call_conv.call_internal(builder, fndesc, sig, args)
 
+    def get_getattr(self, typ: Any, attr: str) -> Any:
+        return super().get_getattr(_place_type(typ, attr), attr)
+
     def get_ufunc_info(self, ufunc_key: Any) -> Any:
         try:
             return super().get_ufunc_info(ufunc_key)
@@ -735,6 +740,14 @@ class SimtContext(CUDATargetContext):
         return cres
 
 
+def _place_type(typ: Any, attr: str) -> Any:
+    """A module's type; of one of numba-cuda-mlir, its twin's if that has the attribute."""
+    if not isinstance(typ, types.Module):
+        return typ
+    place = place_of(typ.pymod, attr)
+    return typ if place is typ.pymod else types.Module(place)
+
+
 class SimtTypingContext(CUDATypingContext):
     """Typing context that reads kernel names through the `names` table."""
 
@@ -755,7 +768,15 @@ class SimtTypingContext(CUDATypingContext):
             return meaning
         if isinstance(meaning, FunctionType) and meaning.__module__.startswith(OPERATIONS):
             raise Refused(f"{meaning.__name__}: call gpushmem.init() before the kernel is launched")
+        if is_theirs(meaning) and not isinstance(meaning, ModuleType):
+            raise Refused(without_meaning(meaning))
+        if meaning is not val and getattr(meaning, "__module__", None) == stubs.__name__:
+            home = home_of(meaning)  # numba-cuda knows some of its stubs as attributes only
+            return self.resolve_getattr(types.Module(home), meaning.__name__)
         return super().resolve_value_type(meaning)
+
+    def resolve_getattr(self, typ: Any, attr: str) -> Any:
+        return super().resolve_getattr(_place_type(typ, attr), attr)
 
     def _declare(self, function: compiler.ExternFunction) -> None:
         """Make a function known that was declared to numba-cuda's own contexts."""

@@ -16,6 +16,7 @@ from gpushmem.simt.compiler.target import bind
 from gpushmem.simt.intrinsics import atomics as _atomics  # noqa: F401  (they fill INTRINSICS)
 from gpushmem.simt.intrinsics import libdevice as _libdevice  # noqa: F401
 from gpushmem.simt.intrinsics import machine as _machine  # noqa: F401
+from gpushmem.simt.intrinsics import mlir as _mlir  # noqa: F401
 from gpushmem.simt.intrinsics import nrt as _nrt  # noqa: F401
 from gpushmem.simt.intrinsics import shims as _shims  # noqa: F401
 

@@ -33,6 +33,7 @@ from gpushmem.simt.base.embedding import Embedder, embedder_of
 from gpushmem.simt.compiler.target import SimtCallConv, _compile_cuda, replaced, simt_target
 from gpushmem.simt.grid import entry as entries
 from gpushmem.simt.intrinsics import nrt
+from gpushmem.simt.numba_cuda import mlir
 from gpushmem.simt.numba_cuda.driver import CoreDevice, Driver, fail
 from gpushmem.simt.numba_cuda.quick import NOT_QUICK, PLACES, packers_of
 from gpushmem.simt.run.kernel import (
@@ -341,6 +342,7 @@ def _view_of(obj: Any, stream: Any, copy: bool, user_explicit: bool) -> tuple[An
 def patch_numba_cuda() -> Iterator[None]:
     """Make `numba.cuda` use this machine's CPU as its device, inside the `with` block.
 
+    The same for `numba_cuda_mlir.cuda`, if the program has imported it or does so inside.
     Kernels may be decorated before. Leaving it waits for all work; arrays and streams made
     inside must not be used afterwards. Not for use by several threads at once.
     """
@@ -371,7 +373,7 @@ def patch_numba_cuda() -> Iterator[None]:
         **PLACES,
     }
     _engine.append(engine)
-    with replaced(places):
+    with replaced(places), mlir.patched():
         try:
             yield
             engine.cuCtxSynchronize()

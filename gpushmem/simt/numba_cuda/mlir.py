@@ -1,0 +1,185 @@
+"""Programs of numba-cuda-mlir, unmodified: its host side is numba-cuda's, patched.
+
+numba-cuda-mlir's public names for the host (arrays, streams, events, devices) are replaced by
+numba-cuda's of the same names, and its `jit` by one that makes numba-cuda's dispatchers; what
+kernels mention keeps its names, which the compiler translates (`artifacts/twins.py`). The package
+is changed when the program imports it, and not imported before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from numba import cuda
+from numba.core.errors import NumbaError
+from numba.cuda.dispatcher import CUDADispatcher
+
+from gpushmem.artifacts.twins import ROOT, place_of, twin, type_twin
+from gpushmem.simt.compiler.target import replaced
+
+__all__ = ["patched"]
+
+CUDA = f"{ROOT}.cuda"
+# Modules whose functions, classes and objects are for the host; as the beginning of their names.
+HOST = tuple(
+    f"{ROOT}.numba_cuda.{name}"
+    for name in (
+        "api", "args", "cudadrv", "device_init", "errors", "kernels", "np.ufunc", "random",
+        "vectorizers",
+    )
+)  # fmt: skip
+# Options of its `jit` that mean the same to numba-cuda's. Others are for its compiler.
+OPTIONS = {
+    "cache", "debug", "device", "extensions", "fastmath", "forceinline", "inline", "launch_bounds",
+    "lineinfo", "link", "max_registers", "opt", "shared_memory_carveout",
+}  # fmt: skip
+
+
+class Dispatcher(CUDADispatcher):
+    """numba-cuda's dispatcher, as numba-cuda-mlir's is called; its errors are also that one's."""
+
+    def configure(
+        self,
+        griddim: Any,
+        blockdim: Any,
+        stream: Any = None,
+        sharedmem: Any = None,
+        cluster: Any = None,
+    ) -> Any:
+        """A launch. Blocks of a `cluster` run like others: what they share is not offered."""
+        config = super().configure(griddim, blockdim, stream or 0, sharedmem or 0)
+        sizes = (cluster,) if isinstance(cluster, int) else tuple(cluster or ())
+        if any(n < 1 or blocks % n for blocks, n in zip(config.griddim, sizes, strict=False)):
+            raise ValueError(
+                f"a grid of {config.griddim} blocks does not consist of clusters of {cluster}; "
+                "make each number a multiple of the cluster's"
+            )
+        return config
+
+    def __getitem__(self, args: Any) -> Any:
+        return self.configure(*args)
+
+    def compile(self, sig: Any) -> Any:
+        with _their_errors():
+            return super().compile(type_twin(sig))
+
+    def compile_device(self, args: Any, return_type: Any = None) -> Any:
+        with _their_errors():
+            return super().compile_device(type_twin(args), type_twin(return_type))
+
+
+@contextmanager
+def _their_errors() -> Iterator[None]:
+    try:
+        yield
+    except NumbaError as error:
+        theirs = importlib.import_module(f"{ROOT}.numba_cuda.core.errors")
+        kind = type(error)
+        same = next(s for c in kind.__mro__ if (s := getattr(theirs, c.__name__, None)))
+        if not issubclass(kind, same):
+            error.__class__ = type(kind.__name__, (kind, same), {})  # as well
+        raise
+
+
+def jit(func_or_sig: Any = None, **options: Any) -> Any:
+    """Stands in for `numba_cuda_mlir.cuda.jit`: gives a dispatcher of numba-cuda's."""
+    decorators = importlib.import_module(f"{ROOT}.decorators")
+    decorators.verify_target_options(options)
+    kept = {k: v for k, v in options.items() if k in OPTIONS and v is not None}
+    if "fast_math" in options:
+        kept["fastmath"] = options["fast_math"]
+    if "opt_level" in options:
+        kept["opt"] = options["opt_level"] > 0
+    if isinstance(kept.get("inline"), bool):
+        kept["inline"] = "always" if kept["inline"] else "never"
+    annotated = options.get("annotations_as_signatures", True)
+
+    def made(function: Any, signature: Any = None) -> Any:
+        if signature is None and annotated:
+            signature = decorators._extract_signature_from_annotations(function)
+        make = cuda.jit(type_twin(signature), **kept) if signature else cuda.jit(**kept)
+        with _their_errors():
+            dispatcher = make(function)
+        dispatcher.__class__ = Dispatcher
+        return dispatcher
+
+    if func_or_sig is None:
+        return made
+    if decorators._get_signatures(func_or_sig) is None:
+        return made(func_or_sig)
+    return lambda function: made(function, func_or_sig)
+
+
+# Names whose twin has another name, or is above.
+ROWS = {
+    (CUDA, "jit"): jit,
+    (CUDA, "vectorize"): cuda.vectorize,
+    (CUDA, "guvectorize"): cuda.guvectorize,
+}
+
+
+def _places() -> dict[tuple[Any, str], Any]:
+    """What is replaced, of the modules that are loaded: (module, name) -> numba-cuda's object."""
+    places = {}
+    for name in [CUDA, f"{ROOT}.numba_cuda", *(m for m in sys.modules if m.startswith(HOST))]:
+        module = sys.modules.get(name)
+        for attribute, value in list(vars(module).items()) if module else ():
+            ours = _host_twin(module, attribute, value)
+            if ours is not value:
+                places[module, attribute] = ours
+    rows = {(sys.modules[module], name): ours for (module, name), ours in ROWS.items()}
+    return places | rows
+
+
+def _host_twin(module: Any, name: str, value: Any) -> Any:
+    defined = getattr(value, "__module__", None)
+    if name.startswith("__") or not (isinstance(defined, str) and defined.startswith(HOST)):
+        return value
+    place = place_of(module, name)
+    return twin(value) if place is module else getattr(place, name)
+
+
+class _WhenImported(importlib.abc.MetaPathFinder):
+    """Calls a function once a module has been imported."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        """The spec that the other finders give; of the module waited for, with the call added."""
+        if fullname != self._name:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                execute(module)
+                self._then()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+@contextmanager
+def patched() -> Iterator[None]:
+    """Replace numba-cuda-mlir's host side inside the `with` block, now or when it is imported."""
+    with ExitStack() as stack:
+
+        def patch() -> None:
+            stack.enter_context(replaced(_places()))
+
+        if hasattr(sys.modules.get(CUDA), "shared_array"):  # it has been imported to its end
+            patch()
+        else:
+            finder = _WhenImported(CUDA, patch)
+            sys.meta_path.insert(0, finder)
+            stack.callback(sys.meta_path.remove, finder)
+        yield
