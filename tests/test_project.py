@@ -88,9 +88,10 @@ ROOMS = {
         "store", "errors",
     ],
     "simt/run": ["simt/grid", "simt/compiler", "simt/base", "artifacts", "settings", "errors"],
+    "simt/interpret": ["simt/run", "simt/compiler", "simt/base", "artifacts", "errors"],
     "simt/numba_cuda": [
-        "simt/run", "simt/grid", "simt/intrinsics", "simt/compiler", "simt/base", "artifacts",
-        "errors",
+        "simt/interpret", "simt/run", "simt/grid", "simt/intrinsics", "simt/compiler", "simt/base",
+        "artifacts", "settings", "errors",
     ],
     "job": ["settings", "errors"],
     "start/bootstrap": ["job", "settings", "errors"],

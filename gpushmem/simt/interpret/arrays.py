@@ -21,7 +21,7 @@ getitem, setitem = np.ndarray.__getitem__, np.ndarray.__setitem__
 POISON = 0xFF  # bytes of memory that nobody has written: NaN, or -1
 
 
-class Record(np.record):
+class Record(np.record):  # type: ignore[misc]
     """A record, whose fields are numbers as elements are."""
 
     def __getattribute__(self, name: str) -> Any:

@@ -15,7 +15,7 @@ from numba.cuda.np import numpy_support
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.simt.compiler.target import compiling, device
 from gpushmem.simt.interpret.arrays import Array
-from gpushmem.simt.interpret.numbers import number, numba_type
+from gpushmem.simt.interpret.numbers import numba_type, number
 from gpushmem.simt.run.kernel import Kernel
 
 __all__ = ["Compiled"]

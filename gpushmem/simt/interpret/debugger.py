@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pdb
+import pdb  # noqa: T100
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from typing import Any
 
 from greenlet import getcurrent
 
-from gpushmem.simt.interpret.threads import Fiber, Thread, current
+from gpushmem.simt.interpret.threads import Fiber, Thread, current, user_frame
 
 __all__ = ["stop", "watched"]
 
@@ -19,13 +19,19 @@ class KernelPdb(pdb.Pdb):
     """A pdb that says in which thread it has stopped, and steps through that one alone."""
 
     def __init__(self) -> None:
-        super().__init__(skip=["gpushmem.simt.interpret.*", "contextlib"])
+        super().__init__(skip=["gpushmem.simt.interpret.*", "numpy.*", "contextlib"])
         self.thread: Thread | None = None
         self.told: Thread | None = None
 
     def stop_here(self, frame: Any) -> bool:
         """Whether a step ends here: not in another thread."""
         return running() is self.thread and bool(super().stop_here(frame))
+
+    def get_stack(self, *args: Any) -> tuple[list[Any], int]:
+        """The frames above, without the interpreter's."""
+        stack, at = super().get_stack(*args)
+        kept = [k for k, (frame, _) in enumerate(stack) if user_frame(frame) is frame]
+        return [stack[k] for k in kept], max(0, len([k for k in kept if k <= at]) - 1)
 
     def interaction(self, *args: Any, **options: Any) -> None:
         """Ask what to do."""
@@ -58,16 +64,18 @@ def watched() -> Iterator[None]:
     """Let who traces this thread follow greenlets, while they run.
 
     coverage.py's tracer keeps a stack of calls, one for each greenlet if it is told who runs. A pdb
-    that was stepping when the kernel ended does not go on in the host's code.
+    that a kernel has begun traces kernels alone.
     """
-    tracer = sys.gettrace()
+    tracer: Any = sys.gettrace()
     tells = hasattr(tracer, "concur_id_func") and tracer.concur_id_func is None
     if tells:
-        tracer.concur_id_func = getcurrent  # type: ignore[union-attr]
+        tracer.concur_id_func = getcurrent
+    if _pdb and _pdb[0].breaks:
+        sys.settrace(_pdb[0].trace_dispatch)
     try:
         yield
     finally:
         if tells:
-            tracer.concur_id_func = None  # type: ignore[union-attr]
-        if _pdb and not _pdb[0].breaks and sys.gettrace() is not tracer:
+            tracer.concur_id_func = None
+        if sys.gettrace() is not tracer:
             sys.settrace(tracer)

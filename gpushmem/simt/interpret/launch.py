@@ -12,7 +12,6 @@ import numpy as np
 
 from gpushmem.artifacts.shape import LaunchShape
 from gpushmem.simt.interpret.debugger import watched
-from gpushmem.simt.interpret.names import Names
 from gpushmem.simt.interpret.threads import Grid
 
 __all__ = ["interpret"]
@@ -20,25 +19,28 @@ __all__ = ["interpret"]
 OWN = str(Path(__file__).parent)
 
 
-def interpret(function: Any, shape: LaunchShape, args: tuple[Any, ...], debug: bool) -> None:
-    """Run a kernel's Python function in each thread of a grid; returns when all have returned.
+def interpret(body: Any, shape: LaunchShape, args: tuple[Any, ...], debug: bool) -> None:
+    """Run a kernel's function, as `Names` makes it, in each thread; returns when all have returned.
 
     `args` are as kernels see them. Raises what a thread raises, with a note that names the thread;
     with `debug` its message begins with the thread, as on a GPU, and a division by zero is an
     error. Threads that wait for what cannot come are a `KernelError`.
     """
-    body = Names().function(function)
 
     def errors() -> AbstractContextManager[object]:
-        return np.errstate(all="ignore", divide="raise" if debug else "ignore")
+        return np.errstate(all="ignore", divide="call" if debug else "ignore", call=_divided)
 
-    grid = Grid(function.__name__, shape, lambda: body(*args), errors)
+    grid = Grid(body.__name__, shape, lambda: body(*args), errors)
     try:
         with watched():
             grid.run()
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001  (raised again)
         _explain(error, grid, debug)
         raise error.with_traceback(_of_users(error.__traceback__)) from error.__cause__
+
+
+def _divided(what: str, flag: int) -> None:
+    raise ZeroDivisionError("division by zero")
 
 
 def _explain(error: BaseException, grid: Grid, debug: bool) -> None:

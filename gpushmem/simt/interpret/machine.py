@@ -5,24 +5,24 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numba import cuda
 from numba.cuda import cache_hints, cg, stubs
 
-from gpushmem.artifacts.shape import AXES
 from gpushmem.errors import KernelError
 from gpushmem.simt.base.gpu_model import LANES, MAX_SHARED
 from gpushmem.simt.interpret.arrays import fresh, in_kernel, looked_at
 from gpushmem.simt.interpret.numbers import (
+    READ,
     UNSIGNED,
     Cast,
-
     dtype_of,
     fitted,
-    number,
     numba_type,
+    number,
 )
 from gpushmem.simt.interpret.threads import FULL, Thread, caller, current
 
@@ -60,7 +60,9 @@ class Register:
     def __init__(self, name: str, read: Callable[[Thread], tuple[int, int, int]]) -> None:
         self._name, self._read = name, read
 
-    x, y, z = (property(lambda self, k=k: self._read(current())[k]) for k in range(3))
+    x = property(lambda self: self._read(current())[0])
+    y = property(lambda self: self._read(current())[1])
+    z = property(lambda self: self._read(current())[2])
 
     def __repr__(self) -> str:
         return f"{self._name}{self._read(current())}"
@@ -219,8 +221,8 @@ def syncwarp(mask: int = FULL) -> None:
     current().meet("syncwarp", mask, None, lambda lanes: None)
 
 
-def _signed(bits: int) -> int:
-    return bits - (bits >> 31 << 32)
+def _signed(bits: int) -> Any:
+    return READ[np.int32](bits - (bits >> 31 << 32))
 
 
 def _bits(lanes: list[Thread], holds: Callable[[Any], Any] = bool) -> int:
@@ -249,7 +251,7 @@ _vote("ballot_sync", lambda bits, lanes: _signed(bits))
 
 def _match_any(lanes: list[Thread]) -> None:
     for lane in lanes:
-        lane.result = _signed(_bits(lanes, lambda value, mine=lane.value: bool(value == mine)))
+        lane.result = _signed(_bits(lanes, partial(operator.eq, lane.value)))
 
 
 def _match_all(lanes: list[Thread]) -> None:
@@ -258,8 +260,8 @@ def _match_all(lanes: list[Thread]) -> None:
 
 
 @implements(cuda.match_any_sync)
-def match_any_sync(mask: int, value: Any) -> int:
-    return int(current().meet("match_any_sync", mask, value, _match_any))
+def match_any_sync(mask: int, value: Any) -> Any:
+    return current().meet("match_any_sync", mask, value, _match_any)
 
 
 @implements(cuda.match_all_sync)
@@ -314,13 +316,13 @@ def _dec(old: Any, value: Any) -> Any:
     return value if old == 0 or old > value else old - 1
 
 
-for _name, _new in {
+CHANGES: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add, "sub": operator.sub, "and_": operator.and_, "or_": operator.or_,
     "xor": operator.xor, "exch": lambda old, value: value, "inc": _inc, "dec": _dec,
-    "max": lambda old, value: value if old < value else old,
-    "min": lambda old, value: value if old > value else old,
+    "max": max, "min": min,  # a NaN on either side changes nothing
     "nanmax": np.fmax, "nanmin": np.fmin,
-}.items():  # fmt: skip
+}  # fmt: skip
+for _name, _new in CHANGES.items():
     _atomic(_name, _new)
 
 
@@ -385,7 +387,10 @@ class Vector:
     def __init__(self, name: str, values: list[Any]) -> None:
         self._name, self._values = name, values
 
-    x, y, z, w = (property(lambda self, k=k: self._values[k]) for k in range(4))
+    x = property(lambda self: self._values[0])
+    y = property(lambda self: self._values[1])
+    z = property(lambda self: self._values[2])
+    w = property(lambda self: self._values[3])
 
     def __repr__(self) -> str:
         return f"{self._name}({', '.join(map(str, self._values))})"
@@ -452,7 +457,7 @@ def text_of(value: Any) -> str:
 
 def printed(*values: Any, **options: Any) -> None:
     """Print, as a GPU does."""
-    print(*map(text_of, values), **options)  # noqa: T201
+    print(*map(text_of, values), **options)
 
 
 BUILTINS |= {"print": printed, "float": Cast(np.float64)}

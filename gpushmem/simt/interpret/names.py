@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numba import cuda
 from numba.core.dispatcher import Dispatcher
+from numba.cuda import stubs
 from numba.cuda.compiler import ExternFunction
 from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.extending import _Intrinsic
 from numba.cuda.np import numpy_support
-from numba.cuda.stubs import Stub
 
 from gpushmem.artifacts.arguments import as_numpy
 from gpushmem.errors import BackendUnavailable
@@ -33,6 +33,7 @@ from gpushmem.simt.interpret.numbers import Cast, fitted, number
 
 __all__ = ["Names"]
 
+SPACES = (stubs.atomic, stubs.shared, stubs.local, stubs.const)  # classes that are as modules
 # Packages whose functions are left as they are.
 FOREIGN = set(sys.stdlib_module_names) | {"numpy", "numba", "numba_cuda", "gpushmem", "scipy"}
 
@@ -53,7 +54,7 @@ class Namespace:
 
 
 class Names:
-    """The meanings of names in one launch."""
+    """The meanings of names in one kernel, which are those of the moment when it is compiled."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Any, Any]] = {}  # keeps the objects, whose ids are the keys
@@ -69,19 +70,19 @@ class Names:
 
     def _make(self, value: Any) -> Any:
         if _is_bound(value) or isinstance(value, ExternFunction):
-            return Missing(getattr(value, "__name__", None) or getattr(value, "name", "a function"))
+            return Missing(str(getattr(value, "__name__", getattr(value, "name", value))))
         if isinstance(value, CUDADispatcher):
             return self.device_function(value)
         if isinstance(value, Dispatcher):
             return self.function(value.py_func)
-        if isinstance(value, ModuleType) or (isinstance(value, type) and issubclass(value, Stub)):
+        if isinstance(value, ModuleType) or any(value is space for space in SPACES):
             return Namespace(value, self)
         if isinstance(value, cuda.types.Number | cuda.types.Boolean):
             return Cast(value)
         if isinstance(value, np.generic):
             return number(value)
         if isinstance(value, np.ndarray):
-            return in_kernel(value)
+            return in_kernel(value.copy())  # a constant, as in compiled code
         if hasattr(value, "__cuda_array_interface__"):
             return in_kernel(as_numpy(value))
         if value.__class__ is tuple:
@@ -154,7 +155,8 @@ def _package(value: Any) -> str:
 def _is_of_numba_cuda(value: Any) -> bool:
     module = str(getattr(value, "__module__", ""))
     of = module.startswith("numba.cuda.") and not module.startswith("numba.cuda.tests.")
-    return of and isinstance(value, FunctionType)
+    stub = isinstance(value, type) and issubclass(value, stubs.Stub)
+    return of and (stub or isinstance(value, FunctionType))
 
 
 def _is_bound(value: Any) -> bool:

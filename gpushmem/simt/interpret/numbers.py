@@ -18,7 +18,7 @@ from numba.cuda.np import numpy_support
 
 from gpushmem.simt.compiler.target import compiling, simt_target
 
-__all__ = ["Cast", "Unsigned", "dtype_of", "fitted", "number", "numba_type"]
+__all__ = ["READ", "UNSIGNED", "Cast", "Unsigned", "dtype_of", "fitted", "numba_type", "number"]
 
 BINARY = (
     "add", "sub", "mul", "floordiv", "truediv", "mod", "pow", "and_", "or_", "xor", "lshift",

@@ -29,7 +29,7 @@ from gpushmem.errors import ArgumentError, KernelError
 from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.run.kernel import resident_blocks
 
-__all__ = ["FULL", "Block", "Fiber", "Grid", "Thread", "caller", "current", "line_of"]
+__all__ = ["FULL", "Block", "Fiber", "Grid", "Thread", "caller", "current", "line_of", "user_frame"]
 
 SAME = 16  # reads of one element
 PATIENCE, LEAST = 100_000, 1_000  # reads of any elements: at first, and when threads have given way
@@ -43,7 +43,7 @@ SHOWN = 8  # threads of a group that an error names
 class Fiber(greenlet):
     """A greenlet that runs threads of a block."""
 
-    thread: Thread
+    thread: Any = None  # the one that it runs
 
     def __init__(self, block: Block) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Fiber(greenlet):
 
     def looks(self, array: Any, index: Any) -> None:
         """The thread reads an element."""
-        if array is self.array and index is self.index or self._again(array, index):
+        if (array is self.array and index is self.index) or self._again(array, index):
             self.same += 1
             if self.same >= SAME:
                 self.thread.give_way(POLLS)

@@ -15,6 +15,7 @@ from gpushmem.artifacts.shape import MAX_THREADS, shape_of
 from gpushmem.errors import ArgumentError
 from gpushmem.simt.interpret.arrays import array_at, record_at
 from gpushmem.simt.interpret.launch import interpret
+from gpushmem.simt.interpret.names import Names
 from gpushmem.simt.interpret.numbers import fitted, number
 from gpushmem.simt.numba_cuda.driver import Driver
 
@@ -25,8 +26,8 @@ class NoLibrary:
     """The place of a kernel's code."""
 
     def __init__(self, kernel: InterpretedKernel) -> None:
-        self.name, self.handle, self.attributes = kernel.name, kernel, self
-        self.kernel, self.max_threads_per_block = kernel, kernel.max_threads_per_block
+        self.name, self.handle, self.attributes, self.kernel = kernel.name, kernel, self, self
+        self.max_threads_per_block = kernel.max_threads_per_block
 
     def get_cufunc(self) -> NoLibrary:
         return self
@@ -62,6 +63,7 @@ class InterpretedKernel(_Kernel):
         self.objectmode, self.entry_point, self.cooperative = False, None, False
         self.launch_config_sensitive, self._type_annotation = False, None
         self._codelibrary = NoLibrary(self)
+        self.body = Names().function(py_func)
 
     def bind(self) -> None:
         """Nothing to do: there is nothing to load."""
@@ -96,7 +98,7 @@ class InterpretedKernel(_Kernel):
         )
         self.engine.queue(stream).submit(lambda: None)  # after what the default stream waits for
         self.engine.cuStreamSynchronize(stream)
-        interpret(self.py_func, shape, values, self.debug)
+        interpret(self.body, shape, values, self.debug)
         for write_back in after:
             write_back()
 
@@ -119,9 +121,7 @@ class InterpretedKernel(_Kernel):
             dtype = numpy_support.as_dtype(typ.dtype)
             return array_at(int(value), (2**40 // dtype.itemsize,), None, dtype)
         if isinstance(typ, types.BaseTuple):
-            items = [
-                self._in_kernel(t, v, stream, after) for t, v in zip(typ, value, strict=True)
-            ]
+            items = [self._in_kernel(t, v, stream, after) for t, v in zip(typ, value, strict=True)]
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
         if isinstance(typ, types.Number | types.Boolean):
             return number(fitted(value, numpy_support.as_dtype(typ)))
