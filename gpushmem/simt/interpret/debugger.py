@@ -33,6 +33,20 @@ class KernelPdb(pdb.Pdb):
         kept = [k for k, (frame, _) in enumerate(stack) if user_frame(frame) is frame]
         return [stack[k] for k in kept], max(0, len([k for k in kept if k <= at]) - 1)
 
+    def break_anywhere(self, frame: Any) -> bool:
+        """Whether to follow a function: all the user's, in which a breakpoint may be set later."""
+        return running() is not None and user_frame(frame) is frame
+
+    def set_trace(self, *args: Any, **options: Any) -> None:
+        """Stop, and follow what the other threads are in, too."""
+        for block in current().block.grid.blocks:
+            for thread in block.threads:
+                frame = thread.fiber and user_frame(thread.fiber.gr_frame)
+                while frame is not None:
+                    frame.f_trace = self.trace_dispatch
+                    frame = user_frame(frame.f_back)
+        super().set_trace(*args, **options)
+
     def interaction(self, *args: Any, **options: Any) -> None:
         """Ask what to do."""
         thread = self.thread = running()

@@ -344,9 +344,9 @@ def compare_and_swap(array: Any, old: Any, value: Any) -> Any:
 # --- integers and floats
 
 
-def _word(value: Any) -> tuple[int, int]:
-    """The bits of an integer, and how many they are: 32 or 64."""
-    width = max(32, numba_type(value).bitwidth)
+def _word(value: Any, least: int = 8) -> tuple[int, int]:
+    """The bits of an integer, and how many they are."""
+    width = max(least, numba_type(value).bitwidth)
     return int(value) & (1 << width) - 1, width
 
 
@@ -369,7 +369,7 @@ def ffs(value: Any) -> int:
 
 @implements(cuda.brev)
 def brev(value: Any) -> Any:
-    bits, width = _word(value)
+    bits, width = _word(value, 32)
     return UNSIGNED[width](int(f"{bits:0{width}b}"[::-1], 2))
 
 

@@ -121,10 +121,12 @@ def _rule(op: Callable[..., Any], argtypes: tuple[Any, ...]) -> Callable[..., An
         context.refresh()
         signature = context.resolve_function_type(op, argtypes, {})
     dtype = numpy_support.as_dtype(signature.return_type)
+    inside = [numpy_support.as_dtype(typ) for typ in signature.args]
+    if dtype.kind in "iu" and len(inside) == 1:  # which is computed in the operand's bits
+        return lambda operand: number(fitted(fitted(op(int(operand)), inside[0]), dtype))
     if dtype.kind in "iu":
         return lambda *operands: number(fitted(op(*map(int, operands)), dtype))
-    inside = [numpy_support.as_dtype(typ).type for typ in signature.args]
-    return lambda *operands: op(*(f(v) for f, v in zip(inside, operands, strict=True)))
+    return lambda *operands: op(*(t.type(v) for t, v in zip(inside, operands, strict=True)))
 
 
 def _operators() -> None:
