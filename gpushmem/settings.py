@@ -202,6 +202,11 @@ SETTINGS = {
             "with weak memory: number that decides what is late; `gpushmem run --seed`",
         ),
         Setting(
+            "GPUSHMEM_SIM_INTERPRET", "0", _switch,
+            "1: programs of numba.cuda on the CPU run their kernels as plain Python, thread by "
+            "thread, for debuggers and coverage",
+        ),
+        Setting(
             "GPUSHMEM_DEADLOCK", "1", _switch,
             "0: turn deadlock detection off",
         ),

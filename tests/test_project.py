@@ -89,9 +89,10 @@ ROOMS = {
         "store", "errors",
     ],
     "simt/run": ["simt/grid", "simt/compiler", "simt/base", "artifacts", "settings", "errors"],
+    "simt/interpret": ["simt/run", "simt/compiler", "simt/base", "artifacts", "errors"],
     "simt/numba_cuda": [
-        "simt/run", "simt/grid", "simt/intrinsics", "simt/compiler", "simt/base", "artifacts",
-        "settings", "errors",
+        "simt/interpret", "simt/run", "simt/grid", "simt/intrinsics", "simt/compiler", "simt/base",
+        "artifacts", "settings", "errors",
     ],
     "simulator.py": ["simt/numba_cuda", "backends", "settings", "errors"],
     "job": ["settings", "errors"],

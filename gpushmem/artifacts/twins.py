@@ -20,7 +20,16 @@ from typing import Any
 from numba import cuda
 from numba.core.types import Type
 
-__all__ = ["ROOT", "home_of", "is_theirs", "own", "place_of", "twin", "type_twin", "without_meaning"]
+__all__ = [
+    "ROOT",
+    "home_of",
+    "is_theirs",
+    "own",
+    "place_of",
+    "twin",
+    "type_twin",
+    "without_meaning",
+]
 
 ROOT = "numba_cuda_mlir"
 # Where the names of a module are found in numba-cuda; the longest prefix decides.
@@ -185,5 +194,3 @@ def _device_function(dispatcher: Any) -> Any:
 @cache
 def _class(module: str, name: str) -> Any:
     return getattr(importlib.import_module(f"{ROOT}.{module}"), name)
-
-

@@ -1,11 +1,11 @@
 """Run numba-cuda's own tests, on the engine or on Numba's CUDA simulator, and count.
 
-Usage: python -m tests.oracle [--simulator | --check] [--save FILE] [PATTERN ...]
+Usage: python -m tests.oracle [--simulator | --check | --interpret] [--save FILE] [PATTERN ...]
 
 Every module of `numba.cuda.tests.cudapy` and `.doc_examples` whose name contains a PATTERN runs in
 a process of its own, forked by a `Runner`. Exit code 1 if an applicable test fails; see
 `applicability`. With --check, a test fails in which the checker finds a problem that is not in
-`problems`.
+`problems`. With --interpret kernels run as plain Python, by default those of the modules in SAMPLE.
 """
 
 import argparse
@@ -33,6 +33,21 @@ ROOT = Path(__file__).parent.parent.parent
 TESTS = Path(numba.cuda.__file__).parent / "tests"
 PACKAGES = ("cudapy", "doc_examples")
 TIMEOUT = 900  # seconds for one module
+# For the interpreter, which takes too long for the others.
+SAMPLE = (
+    "cudapy.test_array_args", "cudapy.test_atomics", "cudapy.test_blackscholes",
+    "cudapy.test_boolean", "cudapy.test_casting", "cudapy.test_cg", "cudapy.test_complex",
+    "cudapy.test_const_string", "cudapy.test_constmem", "cudapy.test_cooperative_groups",
+    "cudapy.test_device_func", "cudapy.test_enums", "cudapy.test_exception", "cudapy.test_forall",
+    "cudapy.test_freevar", "cudapy.test_globals", "cudapy.test_gufunc_scalar", "cudapy.test_idiv",
+    "cudapy.test_intrinsics", "cudapy.test_iterators", "cudapy.test_lang", "cudapy.test_localmem",
+    "cudapy.test_math", "cudapy.test_minmax", "cudapy.test_nondet", "cudapy.test_operator",
+    "cudapy.test_powi", "cudapy.test_py2_div_issue", "cudapy.test_record_dtype",
+    "cudapy.test_reduction", "cudapy.test_retrieve_autoconverted_arrays",
+    "cudapy.test_serialize", "cudapy.test_slicing", "cudapy.test_sm", "cudapy.test_sm_creation",
+    "cudapy.test_sync", "cudapy.test_tuples", "cudapy.test_userexc", "cudapy.test_vector_type",
+    "cudapy.test_vectorize_scalar_arg", "cudapy.test_warp_ops", "doc_examples.",
+)  # fmt: skip
 
 
 def modules(patterns=()):
@@ -48,8 +63,9 @@ def modules(patterns=()):
 class Runner:
     """A process that has loaded Numba, and forks a process for each module (`one.serve`)."""
 
-    def __init__(self, simulator=False, check=False):
+    def __init__(self, simulator=False, check=False, interpret=False):
         env = {**os.environ, "NUMBA_ENABLE_CUDASIM": "1" if simulator else "0"}
+        env["GPUSHMEM_SIM_INTERPRET"] = "1" if interpret else "0"
         self.check = check
         if check:  # the process of a module puts its own folder there
             env |= {"GPUSHMEM_CHECK": os.devnull, "GPUSHMEM_THREADS": "1"}
@@ -82,11 +98,11 @@ class Runner:
 class Runners:
     """Several runners, a thread for each."""
 
-    def __init__(self, n, simulator=False, check=False):
+    def __init__(self, n, simulator=False, check=False, interpret=False):
         self.stack, self.own = ExitStack(), threading.local()
 
         def begin():
-            self.own.runner = self.stack.enter_context(Runner(simulator, check))
+            self.own.runner = self.stack.enter_context(Runner(simulator, check, interpret))
 
         self.pool = ThreadPoolExecutor(n, initializer=begin)
 
@@ -138,11 +154,11 @@ def note_problems(outcomes, out, folder):
         outcomes["checker"] = "failed", "the log was full"
 
 
-def judge(outcomes, simulator=False):
+def judge(outcomes, simulator=False, interpret=False):
     """Sort outcomes into passed, failed, skipped and not applicable: {test: (verdict, why)}."""
     verdicts = {}
     for test, (outcome, detail) in outcomes.items():
-        reason = None if simulator else why_not(test)
+        reason = None if simulator else why_not(test, interpret)
         if outcome == "passed" or reason is None:
             verdicts[test] = outcome, detail
         else:
@@ -155,19 +171,20 @@ def main():
     on = parser.add_mutually_exclusive_group()
     on.add_argument("--simulator", action="store_true", help="on Numba's CUDA simulator")
     on.add_argument("--check", action="store_true", help="on the engine, with the checker")
+    on.add_argument("--interpret", action="store_true", help="on the interpreter")
     parser.add_argument("--save", type=Path, help="write counts and verdicts as JSON")
     parser.add_argument("patterns", nargs="*")
     args = parser.parse_args()
     verdicts = {}
-    names = modules(args.patterns)
+    names = modules(args.patterns or (SAMPLE if args.interpret else ()))
     n = len(os.sched_getaffinity(0))
     with (
-        Runners(n, args.simulator, args.check) as runners,
+        Runners(n, args.simulator, args.check, args.interpret) as runners,
         progress("modules", len(names)) as bar,
     ):
         futures = [(name, runners.submit(name)) for name in names]
         for name, future in bar.each(futures, lambda pair: pair[0]):
-            judged = judge(future.result(), args.simulator)
+            judged = judge(future.result(), args.simulator, args.interpret)
             verdicts |= judged
             bar.print(name, dict(Counter(v for v, _ in judged.values())))
     counts = dict(sorted(Counter(v for v, _ in verdicts.values()).items()))
@@ -178,7 +195,8 @@ def main():
     if args.save:
         reasons = Counter(why for v, why in verdicts.values() if v == "not applicable")
         result = {
-            "on": "simulator" if args.simulator else "engine", "numba-cuda": numba_cuda_version(),
+            "on": "simulator" if args.simulator else "interpreter" if args.interpret else "engine",
+            "numba-cuda": numba_cuda_version(),
             "counts": counts, "not applicable": dict(reasons.most_common()),
             "failed": sorted(failed),
         }  # fmt: skip

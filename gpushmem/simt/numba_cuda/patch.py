@@ -25,6 +25,7 @@ from numba.cuda.descriptor import cuda_target
 from numba.cuda.dispatcher import _Kernel
 from numba.cuda.memory_management.nrt import rtsys
 
+from gpushmem import settings
 from gpushmem.artifacts.arguments import address_of, as_numpy, pack_scalars
 from gpushmem.artifacts.limits import MAX_STATIC_SHARED, MAX_THREADS
 from gpushmem.artifacts.shape import LaunchShape, shape_of
@@ -339,12 +340,16 @@ def _view_of(obj: Any, stream: Any, copy: bool, user_explicit: bool) -> tuple[An
 
 
 @contextlib.contextmanager
-def patch_numba_cuda() -> Iterator[None]:
+def patch_numba_cuda(interpret: bool | None = None) -> Iterator[None]:
     """Make `numba.cuda` use this machine's CPU as its device, inside the `with` block.
 
     The same for `numba_cuda_mlir.cuda`, if the program has imported it or does so inside.
     Kernels may be decorated before. Leaving it waits for all work; arrays and streams made
     inside must not be used afterwards. Not for use by several threads at once.
+
+    With `interpret`, by default what GPUSHMEM_SIM_INTERPRET says, kernels are not compiled: they
+    run as plain Python, a thread at a time, so that debuggers stop in them. A launch has run when
+    it returns, and raises what a thread raises.
     """
     engine = Driver()
     cuda_driver._logger = cuda_driver.make_logger()  # permanently: finalizers may run later
@@ -372,6 +377,8 @@ def patch_numba_cuda() -> Iterator[None]:
         **{(cuda_driver, name): make for name, make in _finalizers(engine).items()},
         **PLACES,
     }
+    if settings.get("GPUSHMEM_SIM_INTERPRET") if interpret is None else interpret:
+        places |= _interpreting(engine)
     _engine.append(engine)
     with replaced(places), mlir.patched():
         try:
@@ -388,6 +395,18 @@ def finish() -> None:
         _engine[-1].cuCtxSynchronize()
     finally:
         _engine[-1].end()
+
+
+def _interpreting(engine: Driver) -> dict[tuple[Any, str], Any]:
+    """What is replaced where kernels are interpreted."""
+    from gpushmem.simt.numba_cuda import interpreted  # noqa: PLC0415  (few programs need it)
+
+    kernel = type("InterpretedKernel", (interpreted.InterpretedKernel,), {"engine": engine})
+    return {
+        (dispatcher, "_Kernel"): kernel,
+        (dispatcher, "compile_cuda"): interpreted.declared,
+        (dispatcher.CUDADispatcher, "enable_caching"): lambda dispatcher: None,
+    }
 
 
 def _always_on(stream: Any = None) -> None:
