@@ -13,7 +13,7 @@ from numba import cuda
 from numba.cuda import cache_hints, cg, stubs
 
 from gpushmem.errors import KernelError
-from gpushmem.simt.base.gpu_model import LANES, MAX_SHARED
+from gpushmem.simt.base.gpu_model import LANES, modelled
 from gpushmem.simt.interpret.arrays import fresh, in_kernel, looked_at
 from gpushmem.simt.interpret.numbers import (
     READ,
@@ -147,10 +147,11 @@ def shared_array(shape: Any, dtype: Any, alignment: int | None = None) -> Any:
     key = frame.f_code, frame.f_lasti, dtype
     if key not in block.shared:
         block.shared_bytes += _bytes_of(shape, dtype)
-        if block.shared_bytes > MAX_SHARED:
+        most = modelled().limits.max_shared
+        if block.shared_bytes > most:
             raise KernelError(
                 f"kernel {block.grid.name} needs {block.shared_bytes} bytes of shared memory per "
-                f"block, {block.grid.shape.dynamic_shared} of them dynamic; {MAX_SHARED} are "
+                f"block, {block.grid.shape.dynamic_shared} of them dynamic; {most} are "
                 "possible"
             )
         block.shared[key] = fresh(shape, dtype)
