@@ -100,7 +100,7 @@ def _compare(names, all_dtypes):
                 for compiler in ("numba-cuda", "numba-cuda-mlir")
             ]
             if calls[0] != calls[1]:
-                found[op.name, *form] = sorted(calls[0] ^ calls[1])
+                found[(op.name, *form)] = sorted(calls[0] ^ calls[1])
     return found
 
 
