@@ -1,4 +1,4 @@
-"""Which compiler a kernel has, the same kernel for the other one, and the parameters of a launch."""
+"""Which compiler a kernel has, the kernel for the other one, and the parameters of a launch."""
 
 import numpy as np
 import pytest
@@ -104,14 +104,14 @@ def test_what_numba_cuda_mlir_is_not_used_for_is_said(monkeypatch):
     def compiled(function, argtypes, options, traced=False):
         compiler.compile_kernel(function, argtypes, options, SM_90, traced, "numba-cuda-mlir")
 
-    cure = "GPUSHMEM_COMPILER=numba-cuda$"
-    with pytest.raises(KernelTypingError, match="^multicast_array cannot be called in kernels of"):
+    cure = r"GPUSHMEM_COMPILER=numba-cuda$"
+    with pytest.raises(KernelTypingError, match=r"^multicast_array cannot be called in kernels of"):
         compiled(many, (F32, types.int64), {})
-    with pytest.raises(KernelTypingError, match="^put: src must be an array, not int64\n"):
+    with pytest.raises(KernelTypingError, match=r"^put: src must be an array, not int64\n"):
         compiled(plain, (F32, types.int64, types.int64), {})
-    with pytest.raises(ArgumentError, match=f"kernel plain: debug=True is not available .* {cure}"):
+    with pytest.raises(ArgumentError, match=rf"plain: debug=True is not available .* {cure}"):
         compiled(plain, (F32, F32, types.int64), {"debug": True})
-    with pytest.raises(ArgumentError, match=f"kernel plain: traced is not available .* {cure}"):
+    with pytest.raises(ArgumentError, match=rf"kernel plain: traced is not available .* {cure}"):
         compiled(plain, (F32, F32, types.int64), {}, traced=True)
     monkeypatch.setattr(versions, "installed", lambda name: "0.7.1")
     with pytest.raises(
