@@ -43,10 +43,10 @@ def plain(dst, src, pe):
 @pytest.mark.parametrize("which", MODULES)
 def test_a_kernel_has_the_compiler_it_was_written_for_unless_one_is_set(which, monkeypatch):
     monkeypatch.delenv("GPUSHMEM_COMPILER", raising=False)
-    assert origin.compiler_of(kernel(MODULES[which])) == which
-    assert origin.compiler_of(plain) == "numba-cuda"
+    assert aot.compiler_of(kernel(MODULES[which])) == which
+    assert aot.compiler_of(plain) == "numba-cuda"
     monkeypatch.setenv("GPUSHMEM_COMPILER", "numba-cuda-mlir")
-    assert origin.compiler_of(kernel(MODULES[which])) == "numba-cuda-mlir"
+    assert aot.compiler_of(kernel(MODULES[which])) == "numba-cuda-mlir"
 
 
 def test_a_kernel_is_translated_with_its_device_functions():
