@@ -4,14 +4,18 @@ python bench/gpu/compilers.py make FOLDER [ARCH]    here, where both are; no GPU
 python bench/gpu/compilers.py run FOLDER [RESULT]   there: with numpy and cuda.core, and nvshmem4py
                                                     for the kernels that call NVSHMEM
 
+python bench/gpu/compilers.py sizes [RESULT]        what the kernels need by either, as a table
+
 `make` writes a cubin for each kernel and compiler, and the parameters of its launch as gpushmem
 packs them for that compiler; in the place of an array's address is its name. `run` launches them,
 compares what they leave with NumPy's result, and times both in turns.
 """
 
 import json
+import struct
 import sys
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
@@ -200,6 +204,73 @@ def _shown(word, places):
     return {"array": places[word]} if word in places else word
 
 
+# --- sizes
+
+HEADER = "| kernel | registers | stack | spills | bytes of its own code |"
+LINE = "| {what} | {registers} | {stack} | {spills} | {code} |"
+
+
+def sizes(result="bench/results/gpu-compilers.json"):
+    """Each kernel of `make`, and of the rows' tests, by both: the numbers beside each other."""
+    from numba import cuda
+    from numba.cuda.typing.typeof import Purpose, typeof
+
+    sys.path.insert(1, str(Path(__file__).parents[2]))
+    from harness import machine
+
+    import gpushmem as shmem
+    from tests.nvshmem.test_machine_code import PAIRS
+
+    wanted = {}
+    for name, function in kernels(cuda, shmem).items():
+        given, _, _, _ = CASES[name]()
+        wanted[name] = function, tuple(typeof(value, Purpose.argument) for value in given)
+    wanted |= {f"`{name}`": (pair[0], pair[2]) for name, pair in PAIRS.items()}
+    by = [_needs(wanted, which) for which in COMPILERS]
+    rows = []
+    for name in wanted:
+        a, b = (found[name] for found in by)
+        rows.append({"what": name} | {key: f"{a[key]}, {b[key]}" for key in a})
+    about = machine() | {"numba-cuda-mlir": version("numba-cuda-mlir"), "arch": "sm_90"}
+    Path(result).write_text(json.dumps({"machine": about, "rows": rows}, indent=1) + "\n")
+    print(HEADER, *(LINE.format(**row) for row in rows), sep="\n")
+
+
+def _needs(wanted, which):
+    """What kernels need, linked to one object."""
+    from gpushmem.backends.nvshmem import aot, compiler
+
+    arch = compiler.Arch.of("sm_90")
+    made = {
+        name: compiler.compile_kernel(function, argtypes, {}, arch, which=which)
+        for name, (function, argtypes) in wanted.items()
+    }
+    linked = compiler.link_all(list(made.values()))
+    lengths = _lengths(linked.code)
+    found = {}
+    for name, kernel in made.items():
+        needs = aot.needs_of(linked.log, kernel.entry)
+        found[name] = {
+            "registers": needs.registers, "stack": needs.stack,
+            "spills": needs.spill_stores + needs.spill_loads,
+            "code": lengths[f".text.{kernel.entry}"],
+        }  # fmt: skip
+    return found
+
+
+def _lengths(elf):
+    """The sections of an ELF file: name -> bytes."""
+    (start,) = struct.unpack_from("<Q", elf, 0x28)
+    count, names = struct.unpack_from("<HH", elf, 0x3C)
+    headers = [struct.unpack_from("<IIQQQQ", elf, start + 64 * k) for k in range(count)]
+    texts = headers[names][4]
+    found = {}
+    for name, _, _, _, _, size in headers:
+        end = elf.index(b"\0", texts + name)
+        found[elf[texts + name : end].decode()] = size
+    return found
+
+
 # --- run
 
 
@@ -343,5 +414,9 @@ def _microseconds(machine, go):
 
 
 if __name__ == "__main__":
-    what, where, *rest = sys.argv[1:]
-    {"make": make, "run": run}[what](Path(where), *rest)
+    what, *given = sys.argv[1:]
+    if what == "sizes":
+        sys.path.insert(1, str(Path(__file__).parents[1]))
+        sizes(*given)
+    else:
+        {"make": make, "run": run}[what](Path(given[0]), *given[1:])

@@ -38,7 +38,7 @@ from gpushmem.lines import is_users
 __all__ = ["adopted", "digest_of", "fingerprint", "fixed", "name_of"]
 
 # Packages whose names mean the same in every process, as those of this one and Numba's do.
-KNOWN = {"builtins", "cmath", "math", "numpy", "operator", "_operator"}
+KNOWN = {"builtins", "cmath", "math", "numpy", "numba_cuda_mlir", "operator", "_operator"}
 MOST_BYTES = 16 << 20  # of a constant array
 
 Description = Any  # None, a bool, an int, a str, bytes, or a tuple of these that begins with a kind
@@ -118,8 +118,9 @@ def describe(value: Any, reading: Reading) -> Description:
 
 def _of_mlir(value: Any, reading: Reading) -> Description:
     """A device function, a type or a name of numba-cuda-mlir, which is not imported here."""
-    if is_dispatcher(value):
-        options = {k: v for k, v in value.targetoptions.items() if k not in TARGETS}
+    if is_dispatcher(value) and not _is_known(value.py_func.__module__):
+        given = value.targetoptions.items()
+        options = {k: v for k, v in given if k not in TARGETS and not _is_default(v)}
         return "mlir", describe_function(value.py_func, reading), describe_options(options, reading)
     if hasattr(value, "key"):
         return "type", describe(type(value), reading), describe(value.key, reading)
@@ -130,6 +131,11 @@ def _of_mlir(value: Any, reading: Reading) -> Description:
         if ours is value:
             raise
         return "twin", describe(ours, reading), sys.modules[ROOT].__version__
+
+
+def _is_default(value: Any) -> bool:
+    """Whether an option is a function of the compiler's own: its version is in the key."""
+    return callable(value) and _is_known(str(getattr(value, "__module__", "")))
 
 
 TARGETS = ("chip", "lto", "abi_info")  # options that compiling changes

@@ -14,10 +14,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-from gpushmem import settings
-
 __all__ = [
-    "COMPILERS", "MLIR", "NUMBA_CUDA", "compiler_of", "is_dispatcher", "is_of_mlir", "translated",
+    "COMPILERS", "MLIR", "NUMBA_CUDA", "is_dispatcher", "is_of_mlir", "translated",
     "written_for",
 ]  # fmt: skip
 
@@ -40,11 +38,6 @@ def written_for(py_func: Callable[..., Any]) -> str:
         return NUMBA_CUDA
     seen: list[Any] = []
     return MLIR if _refers(py_func, seen) else NUMBA_CUDA
-
-
-def compiler_of(py_func: Callable[..., Any]) -> str:
-    """The compiler of a kernel: what GPUSHMEM_COMPILER says, else what it was written for."""
-    return str(settings.get("GPUSHMEM_COMPILER") or written_for(py_func))
 
 
 def _refers(function: Any, seen: list[Any]) -> bool:

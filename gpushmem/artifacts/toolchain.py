@@ -23,7 +23,8 @@ def toolchain() -> tuple[Any, ...]:
     """All that machine code depends on besides its source and the processor."""
     environ = sorted((k, v) for k, v in os.environ.items() if k.startswith("NUMBA_"))
     options = (repr(getattr(config, name, None)) for name in OPTIONS)
-    packages = (module.__version__ for module in (np, numba, numba_cuda, llvmlite))
+    mlir = sys.modules.get("numba_cuda_mlir", numba_cuda)  # where a program uses it
+    packages = (module.__version__ for module in (np, numba, numba_cuda, llvmlite, mlir))
     return sources_digest(), sys.version, *packages, *options, tuple(environ)
 
 

@@ -208,7 +208,7 @@ def test_kernels_of_numba_cuda_mlir_are_as_small(codes):
     for name, code in ours.items():
         assert abs(len(code) - len(theirs[name])) <= (512 if name in PAIRS else 0), name
     for name, needs in our_needs.items():
-        assert abs(needs.registers - their_needs[name].registers) <= 4, name
+        assert abs(needs.registers - their_needs[name].registers) <= 8, name
         assert (needs.stack, needs.spill_stores) == (
             their_needs[name].stack, their_needs[name].spill_stores
         ), name  # fmt: skip

@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from gpushmem import store
+from gpushmem import settings, store
 from gpushmem.artifacts import fingerprint
-from gpushmem.artifacts.origin import compiler_of
+from gpushmem.artifacts.origin import written_for
 from gpushmem.backends.nvshmem import versions
 from gpushmem.ops import OPS
 
 __all__ = [
-    "Artifact", "Built", "Resources", "artifact", "build", "code_options", "needs_of", "text_of",
+    "Artifact", "Built", "Resources", "artifact", "build", "code_options", "compiler_of",
+    "needs_of", "text_of",
 ]  # fmt: skip
 
 fingerprint.fixed.update(op.function for op in OPS.values())
@@ -76,6 +77,11 @@ class Built:
     code: dict[str, bytes]
     needs: Resources
     compiler: str
+
+
+def compiler_of(py_func: Callable[..., Any]) -> str:
+    """The compiler of a kernel: what GPUSHMEM_COMPILER says, else what it was written for."""
+    return str(settings.get("GPUSHMEM_COMPILER") or written_for(py_func))
 
 
 def code_options(options: dict[str, Any]) -> dict[str, Any]:

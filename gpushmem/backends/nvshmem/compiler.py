@@ -26,7 +26,7 @@ from numba.cuda.flags import CUDAFlags
 from numba.cuda.typing.typeof import typeof_impl
 from nvshmem.bindings.device.numba import _numbast as bindings
 
-from gpushmem.artifacts.origin import MLIR, compiler_of, translated
+from gpushmem.artifacts.origin import MLIR, translated
 from gpushmem.artifacts.refusal import as_kernel_error
 from gpushmem.backends.base import DeviceFunction
 from gpushmem.backends.nvshmem import aot, gemm, lowering, mathdx, shims, tracing, versions
@@ -110,14 +110,14 @@ def compile_kernel(
 ) -> Compiled:  # fmt: skip
     """Compile a kernel for arguments of Numba types, with code that records what it does if asked.
 
-    `which` of the compilers does so; by default the one that `origin.compiler_of` names. Raises
+    `which` of the compilers does so; by default the one that `aot.compiler_of` names. Raises
     Numba's errors.
     """
     unknown = options.keys() - OPTIONS - IGNORED
     if unknown:
         known = ", ".join(sorted([*OPTIONS, *IGNORED, *aot.OF_LAUNCHES, "device"]))
         raise ArgumentError(f"jit has no option {', '.join(sorted(unknown))}; it has {known}")
-    which = which or compiler_of(py_func)
+    which = which or aot.compiler_of(py_func)
     if which == MLIR:
         versions.check_mlir()
     py_func = translated(py_func, which)

@@ -38,7 +38,7 @@ from numba_cuda_mlir.lowering_utilities import (
 )
 from numba_cuda_mlir.numba_cuda.core.errors import TypingError
 from numba_cuda_mlir.numba_cuda.np import numpy_support
-from numba_cuda_mlir.numba_cuda.types import bfloat16
+from numba_cuda_mlir.numba_cuda.types.ext_types import bfloat16
 from numba_cuda_mlir.numba_cuda.typing import signature
 from numba_cuda_mlir.numba_cuda.typing.templates import AbstractTemplate
 
@@ -56,6 +56,7 @@ __all__ = ["compile_kernel", "to_mlir"]
 
 NOT_YET = f"compile the kernel with GPUSHMEM_COMPILER={NUMBA_CUDA}"
 ENTRY = re.compile(r'llvm\.func @"?([\w.$]+)"?\([^\n]*nvvm\.kernel')
+HANDED_ON = "fastmath", "launch_bounds", "lineinfo"  # options of `jit`
 CALLED = re.compile(rf"@({PREFIX}\w+)")
 
 
@@ -108,10 +109,9 @@ def _compile(
 ) -> Any:  # fmt: skip
     """Compile the kernel in the steps of the compiler's own, but for the last: it is not linked."""
     opt = bool(options.get("opt", True))
-    chosen = {name: options[name] for name in ("fastmath", "lineinfo") if options.get(name)}
-    if options.get("launch_bounds"):
-        chosen["launch_bounds"] = options["launch_bounds"]
-    dispatcher = cuda.jit(py_func, opt=opt, chip=str(arch), lto=True, **chosen)
+    chosen = {name: options[name] for name in HANDED_ON if options.get(name)}
+    chosen |= {"opt": opt, "chip": str(arch), "lto": True}
+    dispatcher = cuda.jit(py_func, **chosen)
     target = {**dispatcher.targetoptions, "_compile_output": "ltoir", "opt_level": 3 if opt else 0}
     made = mlir_compiler.compile_mlir(py_func, types.void, argtypes, targetoptions=target)
     made.metadata["linker"] = _Unlinked(made.metadata["linker"])

@@ -1,0 +1,120 @@
+"""Which compiler a kernel has, the kernel for the other one, and the parameters of a launch."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("nvshmem")
+pytest.importorskip("numba_cuda_mlir")
+
+import numba.cuda
+import numba_cuda_mlir.cuda
+from numba import types
+
+import gpushmem as shmem
+from gpushmem.artifacts import fingerprint, origin
+from gpushmem.artifacts.arguments import pack, parameters
+from gpushmem.artifacts.refusal import KernelTypingError
+from gpushmem.backends.nvshmem import aot, compiler, versions
+from gpushmem.errors import ArgumentError
+
+SM_90 = compiler.Arch.of("sm_90")
+F32 = types.float32[::1]
+MODULES = {"numba-cuda": numba.cuda, "numba-cuda-mlir": numba_cuda_mlir.cuda}
+
+
+def kernel(cuda):
+    @cuda.jit(device=True)
+    def double(x):
+        return 2 * x
+
+    def fill(dst, src, pe):
+        i = cuda.grid(1)
+        if i == 0:
+            src[0] = double(src[1])
+            shmem.put(dst, src, pe)
+
+    return fill
+
+
+def plain(dst, src, pe):
+    shmem.put(dst, src, pe)
+
+
+@pytest.mark.parametrize("which", MODULES)
+def test_a_kernel_has_the_compiler_it_was_written_for_unless_one_is_set(which, monkeypatch):
+    monkeypatch.delenv("GPUSHMEM_COMPILER", raising=False)
+    assert aot.compiler_of(kernel(MODULES[which])) == which
+    assert aot.compiler_of(plain) == "numba-cuda"
+    monkeypatch.setenv("GPUSHMEM_COMPILER", "numba-cuda-mlir")
+    assert aot.compiler_of(kernel(MODULES[which])) == "numba-cuda-mlir"
+
+
+def test_a_kernel_is_translated_with_its_device_functions():
+    written = kernel(numba.cuda)
+    assert origin.translated(written, "numba-cuda") is written
+    other = origin.translated(written, "numba-cuda-mlir")
+    named = origin.mentioned(other)
+    assert named["cuda"] is numba_cuda_mlir.cuda
+    assert named["shmem"] is shmem
+    assert origin.is_of_mlir(named["double"])
+    assert origin.written_for(other) == "numba-cuda-mlir"
+    assert origin.translated(plain, "numba-cuda-mlir") is plain
+
+
+def test_both_make_code_and_keep_it_under_different_names(monkeypatch):
+    argtypes = F32, F32, types.int64
+    asked = []
+    monkeypatch.setattr(fingerprint, "fingerprint", lambda *given: asked.append(given[3]) or None)
+    monkeypatch.setattr(aot, "_compile", lambda *given: aot.Artifact({"compiler": given[-1]}, b""))
+    for which, module in MODULES.items():
+        found = aot.artifact(kernel(module), argtypes, {}, "sm_90")
+        assert found.about["compiler"] == which == asked[-1][0]
+
+
+def test_kernels_of_numba_cuda_mlir_have_a_fingerprint():
+    a, b = (fingerprint.fingerprint(kernel(numba_cuda_mlir.cuda), (F32,), {}, ()) for _ in "ab")
+    assert a is not None
+    assert a == b
+    assert a != fingerprint.fingerprint(kernel(numba.cuda), (F32,), {}, ())
+
+
+def test_parameters():
+    """As the code of numba-cuda-mlir declares them: see bench/gpu/compilers.py."""
+    array = np.zeros((5, 10), np.float32)[:, 1:7:2]
+    at = array.ctypes.data
+    argtypes = (
+        types.Array(types.float32, 2, "A"), types.none, types.Tuple((types.int32, types.boolean)),
+        types.complex64, types.complex128,
+    )  # fmt: skip
+    given = array, None, (-3, True), 1 + 2j, 3 - 4j
+    pair = int(np.complex64(1 + 2j).view(np.int64))
+    assert parameters(argtypes, given) == [at, at, 0, 5, 3, 10, 2, -3, 1, pair, 3 - 4j]
+    assert len(pack(argtypes, given).view(np.int64)) == 9 + 1 + 2 + 2 + 2
+    records = np.zeros(4, [("a", "f4"), ("b", "f8")])["b"]
+    with pytest.raises(
+        ArgumentError, match=r"strides of \(12,\) bytes and elements of 8 .* copy it"
+    ):
+        parameters((types.Array(types.float64, 1, "A"),), (records,))
+
+
+def test_what_numba_cuda_mlir_is_not_used_for_is_said(monkeypatch):
+    def many(array, team):
+        shmem.multicast_array(array, team)
+
+    def compiled(function, argtypes, options, traced=False):
+        compiler.compile_kernel(function, argtypes, options, SM_90, traced, "numba-cuda-mlir")
+
+    cure = r"GPUSHMEM_COMPILER=numba-cuda$"
+    with pytest.raises(KernelTypingError, match=r"^multicast_array cannot be called in kernels of"):
+        compiled(many, (F32, types.int64), {})
+    with pytest.raises(KernelTypingError, match=r"^put: src must be an array, not int64\n"):
+        compiled(plain, (F32, types.int64, types.int64), {})
+    with pytest.raises(ArgumentError, match=rf"plain: debug=True is not available .* {cure}"):
+        compiled(plain, (F32, F32, types.int64), {"debug": True})
+    with pytest.raises(ArgumentError, match=rf"kernel plain: traced is not available .* {cure}"):
+        compiled(plain, (F32, F32, types.int64), {}, traced=True)
+    monkeypatch.setattr(versions, "installed", lambda name: "0.7.1")
+    with pytest.raises(
+        ArgumentError, match=r"0\.7\.1 is installed; .* numba-cuda-mlir>=0\.6,<0\.7"
+    ):
+        compiled(plain, (F32, F32, types.int64), {})
