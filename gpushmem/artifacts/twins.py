@@ -13,14 +13,15 @@ from __future__ import annotations
 import importlib
 import sys
 import types as python
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from numba import cuda
 from numba.core.types import Type
 
-__all__ = ["ROOT", "home_of", "is_theirs", "own", "place_of", "twin", "type_twin", "without_meaning"]
+__all__ = [
+    "ROOT", "home_of", "is_theirs", "own", "place_of", "twin", "type_twin", "without_meaning",
+]  # fmt: skip
 
 ROOT = "numba_cuda_mlir"
 # Where the names of a module are found in numba-cuda; the longest prefix decides.
@@ -38,7 +39,7 @@ OPTIONS = "debug", "fastmath", "forceinline", "inline"
 
 def is_theirs(value: Any) -> bool:
     """Whether an object is numba-cuda-mlir's: defined there, or of a class that is."""
-    return ROOT in sys.modules and _root(type(value)) == ROOT or _root(value) == ROOT
+    return ROOT in (_root(type(value)), _root(value))
 
 
 def _root(value: Any) -> str:
@@ -67,7 +68,7 @@ def twin(value: Any) -> Any:
 
 
 def _by_name(value: Any) -> Any:
-    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", "")
+    name: str = getattr(value, "__qualname__", "") or getattr(value, "__name__", "")
     found = own.get((_module(value), name))
     if found is None and name and "<locals>" not in name:
         found = _walk(_place(_module(value)), name)
@@ -185,5 +186,3 @@ def _device_function(dispatcher: Any) -> Any:
 @cache
 def _class(module: str, name: str) -> Any:
     return getattr(importlib.import_module(f"{ROOT}.{module}"), name)
-
-

@@ -17,9 +17,11 @@ from typing import Any
 
 from numba import cuda
 from numba.core.errors import NumbaError
+from numba.cuda.core import config
 from numba.cuda.dispatcher import CUDADispatcher
 
 from gpushmem.artifacts.twins import ROOT, place_of, twin, type_twin
+from gpushmem.errors import BackendUnavailable
 from gpushmem.simt.compiler.target import replaced
 
 __all__ = ["patched"]
@@ -38,6 +40,9 @@ OPTIONS = {
     "cache", "debug", "device", "extensions", "fastmath", "forceinline", "inline", "launch_bounds",
     "lineinfo", "link", "max_registers", "opt", "shared_memory_carveout",
 }  # fmt: skip
+
+# An error of kernels that make arrays: numba-cuda-mlir needs no option for them, numba-cuda does.
+NEEDS_MEMORY = "NRT required but not enabled"
 
 
 class Dispatcher(CUDADispatcher):
@@ -64,8 +69,19 @@ class Dispatcher(CUDADispatcher):
     def __getitem__(self, args: Any) -> Any:
         return self.configure(*args)
 
-    def compile(self, sig: Any) -> Any:
+    def compile(self, sig: Any, **of_a_gpu: Any) -> Any:
+        if of_a_gpu:
+            raise BackendUnavailable(
+                "numba-cuda-mlir's compiler makes code for GPUs; call its `compile` functions "
+                "outside of patch_numba_cuda()"
+            )
         with _their_errors():
+            try:
+                return super().compile(type_twin(sig))
+            except NumbaError as error:
+                if NEEDS_MEMORY not in str(error):
+                    raise
+        with _their_errors(), replaced({(config, "CUDA_ENABLE_NRT"): True}):
             return super().compile(type_twin(sig))
 
     def compile_device(self, args: Any, return_type: Any = None) -> Any:
