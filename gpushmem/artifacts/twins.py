@@ -33,13 +33,15 @@ PLACES = {
 }
 # Twins of objects that numba-cuda lacks, by the name of their module and their own.
 own: dict[tuple[str, str], Any] = {}
+# Types that numba-cuda lacks, though it has their class.
+LACKING = {"complex32"}
 # Options of device functions that mean the same to numba-cuda.
 OPTIONS = "debug", "fastmath", "forceinline", "inline"
 
 
 def is_theirs(value: Any) -> bool:
     """Whether an object is numba-cuda-mlir's: defined there, or of a class that is."""
-    return ROOT in (_root(type(value)), _root(value))
+    return ROOT in sys.modules and ROOT in (_root(type(value)), _root(value))
 
 
 def _root(value: Any) -> str:
@@ -118,7 +120,7 @@ INSTEAD = {
 
 def without_meaning(value: Any) -> str:
     """The error for an object of numba-cuda-mlir without a twin."""
-    name = getattr(value, "__name__", None) or str(value)
+    name = getattr(value, "__name__", None) or getattr(value, "name", None) or str(value)
     hint = INSTEAD.get(name, "use a name that numba.cuda has, too")
     return f"{_module(value)}: {name} has no meaning on the CPU engine; {hint}"
 
@@ -150,7 +152,7 @@ def _type_twin(typ: Any) -> Any:
     if found is not None:
         return found
     made = _by_name(type(typ))
-    if made is type(typ):
+    if made is type(typ) or typ.name in LACKING:
         return typ
     return made._intern(_copied(typ, made)) if issubclass(made, Type) else typ
 

@@ -1,6 +1,6 @@
 """Run numba-cuda-mlir's own tests on the engine, and count.
 
-Usage: python -m tests.oracle.mlir TESTS [--save FILE] [NAME ...]
+Usage: python -m tests.oracle.mlir TESTS [--every N] [--save FILE] [NAME ...]
 
 TESTS is the folder `tests` of numba-cuda-mlir's sources, of the version that is installed: its
 wheel has no tests. They need pytest-xdist, pytest-timeout, filecheck and cffi. A file NAME of it
@@ -18,6 +18,8 @@ from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
+from tests.oracle.applicability import why_not
+
 ROOT = Path(__file__).parent.parent.parent
 TIMEOUT = 120  # seconds for one test
 NOT_USED = "does not use the engine: it tests numba-cuda-mlir's compiler or its Python code alone"
@@ -26,7 +28,7 @@ INSIDE = "looks inside numba-cuda-mlir's dispatcher, launcher or driver"
 LOWERING = "extends numba-cuda-mlir's compiler with lowerings to MLIR"
 CUDA_CPP = "compiles or links CUDA C++, PTX or objects for a GPU"
 GPU = "starts a process of its own, which needs a GPU"
-FRONT = "numba-cuda's front end, which types kernels here, does not have this"
+
 
 # Pattern for a test's name or for the error of one that failed -> why it does not apply.
 RULES = [
@@ -40,14 +42,14 @@ RULES = [
 ]
 
 
-def run(tests, names, out):
+def run(tests, names, every, out):
     """Run tests in all cores' processes; the outcomes are lines of JSON in the file `out`."""
-    env = {**os.environ, "GPUSHMEM_ORACLE_OUT": str(out)}
+    env = {**os.environ, "GPUSHMEM_ORACLE_OUT": str(out), "GPUSHMEM_ORACLE_EVERY": str(every)}
     env["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(tests), env.get("PYTHONPATH", "")])
     options = [
         "-c", os.devnull, "--rootdir", ".", "-p", "no:cacheprovider", "-p",
         "tests.oracle.mlir_plugin", "-W", "ignore", "-q", "--tb=short", "--timeout", str(TIMEOUT),
-        "-n", str(len(os.sched_getaffinity(0))), "--dist", "loadfile", "--ignore", "benchmarks",
+        "-n", str(len(os.sched_getaffinity(0))), "--dist", "load", "--ignore", "benchmarks",
     ]  # fmt: skip
     command = [sys.executable, "-m", "pytest", *options, *(names or ["."])]
     subprocess.run(command, cwd=tests, env=env, check=False)  # 1 if a test fails
@@ -63,6 +65,7 @@ def judge(lines):
         why = detail
         if outcome == "failed":
             reason = next((w for p, w in RULES if re.search(p, test) or re.search(p, detail)), None)
+            reason = reason or why_not(test.replace(".py::", ".").replace("::", "."))
             outcome, why = ("not applicable", reason) if reason else (outcome, detail)
         elif outcome == "passed" and not line["engine"]:
             outcome, why = "not applicable", NOT_USED
@@ -74,13 +77,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("tests", type=Path)
     parser.add_argument("--save", type=Path, help="write counts and reasons as JSON")
+    parser.add_argument("--every", type=int, default=1, help="run each Nth test only: a sample")
     parser.add_argument("--of", type=Path, help="judge the lines of an earlier run")
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         out = args.of or Path(folder) / "outcomes"
         if not args.of:
-            run(args.tests.resolve(), args.names, out)
+            run(args.tests.resolve(), args.names, args.every, out)
         verdicts = judge(map(json.loads, out.read_text().splitlines()))
     counts = dict(sorted(Counter(verdict for verdict, _ in verdicts.values()).items()))
     failed = {test: why for test, (verdict, why) in verdicts.items() if verdict == "failed"}
@@ -90,7 +94,7 @@ def main():
     if args.save:
         reasons = Counter(why for verdict, why in verdicts.values() if verdict == "not applicable")
         result = {
-            "numba-cuda-mlir": version("numba-cuda-mlir"), "counts": counts,
+            "numba-cuda-mlir": version("numba-cuda-mlir"), "every": args.every, "counts": counts,
             "not applicable": dict(reasons.most_common()), "failed": sorted(failed),
         }  # fmt: skip
         args.save.write_text(json.dumps(result, indent=1) + "\n")

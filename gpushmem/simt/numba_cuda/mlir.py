@@ -41,8 +41,8 @@ OPTIONS = {
     "lineinfo", "link", "max_registers", "opt", "shared_memory_carveout",
 }  # fmt: skip
 
-# An error of kernels that make arrays: numba-cuda-mlir needs no option for them, numba-cuda does.
-NEEDS_MEMORY = "NRT required but not enabled"
+# Errors of kernels that make arrays: numba-cuda-mlir needs no option for them, numba-cuda does.
+NEEDS_MEMORY = "NRT required but not enabled", "Only accept returning of array passed into"
 
 
 class Dispatcher(CUDADispatcher):
@@ -79,7 +79,7 @@ class Dispatcher(CUDADispatcher):
             try:
                 return super().compile(type_twin(sig))
             except NumbaError as error:
-                if NEEDS_MEMORY not in str(error):
+                if not any(text in str(error) for text in NEEDS_MEMORY):
                     raise
         with _their_errors(), replaced({(config, "CUDA_ENABLE_NRT"): True}):
             return super().compile(type_twin(sig))
