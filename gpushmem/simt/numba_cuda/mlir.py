@@ -17,6 +17,7 @@ from typing import Any
 
 from numba import cuda
 from numba.core.errors import NumbaError
+from numba.core.types import Type
 from numba.cuda.core import config
 from numba.cuda.dispatcher import CUDADispatcher
 
@@ -83,6 +84,11 @@ class Dispatcher(CUDADispatcher):
                     raise
         with _their_errors(), replaced({(config, "CUDA_ENABLE_NRT"): True}):
             return super().compile(type_twin(sig))
+
+    def typeof_pyval(self, val: Any) -> Any:
+        ours = twin(val)  # `specialize` takes types
+        is_type = ours is not val and isinstance(ours, Type)
+        return ours if is_type else super().typeof_pyval(ours)
 
     def compile_device(self, args: Any, return_type: Any = None) -> Any:
         with _their_errors():
