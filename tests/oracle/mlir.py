@@ -62,7 +62,7 @@ def judge(lines):
     verdicts = {}
     for line in lines:
         test, outcome, detail = line["test"], line["outcome"], line["detail"]
-        if verdicts.get(test, ("",))[0] in ("failed", "not applicable"):
+        if verdicts.get(test, ("",))[0] in ("failed", "not applicable", "skipped"):
             continue  # its end passes after it has failed
         why = detail
         if outcome == "failed":
