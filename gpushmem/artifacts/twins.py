@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib
 import sys
 import types as python
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -21,15 +20,8 @@ from numba import cuda
 from numba.core.types import Type
 
 __all__ = [
-    "ROOT",
-    "home_of",
-    "is_theirs",
-    "own",
-    "place_of",
-    "twin",
-    "type_twin",
-    "without_meaning",
-]
+    "ROOT", "home_of", "is_theirs", "own", "place_of", "twin", "type_twin", "without_meaning",
+]  # fmt: skip
 
 ROOT = "numba_cuda_mlir"
 # Where the names of a module are found in numba-cuda; the longest prefix decides.
@@ -41,13 +33,15 @@ PLACES = {
 }
 # Twins of objects that numba-cuda lacks, by the name of their module and their own.
 own: dict[tuple[str, str], Any] = {}
+# Types that numba-cuda lacks, though it has their class.
+LACKING = {"complex32"}
 # Options of device functions that mean the same to numba-cuda.
 OPTIONS = "debug", "fastmath", "forceinline", "inline"
 
 
 def is_theirs(value: Any) -> bool:
     """Whether an object is numba-cuda-mlir's: defined there, or of a class that is."""
-    return ROOT in sys.modules and _root(type(value)) == ROOT or _root(value) == ROOT
+    return ROOT in sys.modules and ROOT in (_root(type(value)), _root(value))
 
 
 def _root(value: Any) -> str:
@@ -76,7 +70,7 @@ def twin(value: Any) -> Any:
 
 
 def _by_name(value: Any) -> Any:
-    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", "")
+    name: str = getattr(value, "__qualname__", "") or getattr(value, "__name__", "")
     found = own.get((_module(value), name))
     if found is None and name and "<locals>" not in name:
         found = _walk(_place(_module(value)), name)
@@ -126,7 +120,7 @@ INSTEAD = {
 
 def without_meaning(value: Any) -> str:
     """The error for an object of numba-cuda-mlir without a twin."""
-    name = getattr(value, "__name__", None) or str(value)
+    name = getattr(value, "__name__", None) or getattr(value, "name", None) or str(value)
     hint = INSTEAD.get(name, "use a name that numba.cuda has, too")
     return f"{_module(value)}: {name} has no meaning on the CPU engine; {hint}"
 
@@ -158,7 +152,7 @@ def _type_twin(typ: Any) -> Any:
     if found is not None:
         return found
     made = _by_name(type(typ))
-    if made is type(typ):
+    if made is type(typ) or typ.name in LACKING:
         return typ
     return made._intern(_copied(typ, made)) if issubclass(made, Type) else typ
 

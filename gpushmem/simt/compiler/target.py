@@ -24,6 +24,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import io
+import math
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -720,8 +721,9 @@ class SimtContext(CUDATargetContext):
             return super().get_ufunc_info(ufunc_key)
         except KeyError:
             name = getattr(ufunc_key, "__name__", ufunc_key)
+            instead = f"use math.{name}" if hasattr(math, name) else "loop over the elements"
             raise errors.TypingError(
-                f"numba-cuda has no np.{name} for kernels; use math.{name}"
+                f"numba-cuda has no np.{name} for kernels; {instead}"
             ) from None
 
     def insert_const_string(self, mod: ir.Module, string: str) -> ir.Value:

@@ -45,7 +45,8 @@ def vector_of(element: Any, n: int) -> Any:
 for _n in range(1, 5):
     vector_of(types.float16, _n)
 for _n in range(1, 5):
-    _type, _lists = vector_types.vector_types[f"float16x{_n}"], []
+    _lists: list[Any] = []
+    _type = vector_types.vector_types[f"float16x{_n}"]
     vector_types.build_constructor_overloads(types.float16, _type.name, _n, _lists, [])
     vector_types.enable_vector_type_ctor(_type, _lists)
     bind(_type.user_facing_object, _type.user_facing_object)
@@ -195,7 +196,7 @@ def _elementwise(of_elements: Callable[..., Any]) -> Any:
 
 def _unary(op: Any, of_elements: Callable[..., Any]) -> None:
     apply = _elementwise(of_elements)
-    call = intrinsic(lambda typingctx, a: apply(typingctx, a))
+    call = intrinsic(lambda typingctx, a: apply(typingctx, a))  # noqa: PLW0108  (its parameters)
 
     def of_vector(a: Any) -> Any:
         return call(a)
@@ -207,7 +208,7 @@ def _unary(op: Any, of_elements: Callable[..., Any]) -> None:
 
 def _binary(op: Any, of_elements: Callable[..., Any]) -> None:
     apply = _elementwise(of_elements)
-    call = intrinsic(lambda typingctx, a, b: apply(typingctx, a, b))
+    call = intrinsic(lambda typingctx, a, b: apply(typingctx, a, b))  # noqa: PLW0108
 
     def of_vectors(a: Any, b: Any) -> Any:
         return call(a, b)

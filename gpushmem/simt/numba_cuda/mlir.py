@@ -17,9 +17,12 @@ from typing import Any
 
 from numba import cuda
 from numba.core.errors import NumbaError
+from numba.core.types import Type
+from numba.cuda.core import config
 from numba.cuda.dispatcher import CUDADispatcher
 
 from gpushmem.artifacts.twins import ROOT, place_of, twin, type_twin
+from gpushmem.errors import BackendUnavailable
 from gpushmem.simt.compiler.target import replaced
 
 __all__ = ["patched"]
@@ -38,6 +41,9 @@ OPTIONS = {
     "cache", "debug", "device", "extensions", "fastmath", "forceinline", "inline", "launch_bounds",
     "lineinfo", "link", "max_registers", "opt", "shared_memory_carveout",
 }  # fmt: skip
+
+# Errors of kernels that make arrays: numba-cuda-mlir needs no option for them, numba-cuda does.
+NEEDS_MEMORY = "NRT required but not enabled", "Only accept returning of array passed into"
 
 
 class Dispatcher(CUDADispatcher):
@@ -64,9 +70,25 @@ class Dispatcher(CUDADispatcher):
     def __getitem__(self, args: Any) -> Any:
         return self.configure(*args)
 
-    def compile(self, sig: Any) -> Any:
+    def compile(self, sig: Any, **of_a_gpu: Any) -> Any:
+        if of_a_gpu:
+            raise BackendUnavailable(
+                "numba-cuda-mlir's compiler makes code for GPUs; call its `compile` functions "
+                "outside of patch_numba_cuda()"
+            )
         with _their_errors():
+            try:
+                return super().compile(type_twin(sig))
+            except NumbaError as error:
+                if not any(text in str(error) for text in NEEDS_MEMORY):
+                    raise
+        with _their_errors(), replaced({(config, "CUDA_ENABLE_NRT"): True}):
             return super().compile(type_twin(sig))
+
+    def typeof_pyval(self, val: Any) -> Any:
+        ours = twin(val)  # `specialize` takes types
+        is_type = ours is not val and isinstance(ours, Type)
+        return ours if is_type else super().typeof_pyval(ours)
 
     def compile_device(self, args: Any, return_type: Any = None) -> Any:
         with _their_errors():
