@@ -149,7 +149,7 @@ class KeptDispatcher(SimtDispatcher):
             meetings[name] = Meeting(ONCE, _linked(together, args, made))
 
     def _code(self, args: Any, digest: bytes) -> Code:
-        machine, known = simt_target.target_context.codegen().magic_tuple(), extensions()
+        machine, known = simt_target.target_context.codegen().of_all_gpus(), extensions()
         name = store.key("function", self.label, digest, known, toolchain(), machine, *made_of)
 
         def build() -> Code:

@@ -669,8 +669,12 @@ class SimtCodegen(codegen.Codegen):
 
     def magic_tuple(self) -> tuple[Any, ...]:
         """All that the code depends on besides its source: the key of the on-disk cache."""
+        return *self.of_all_gpus(), modelled().capability
+
+    def of_all_gpus(self) -> tuple[Any, ...]:
+        """The same for the engine's own functions, which are alike for all GPUs."""
         machine = llvm.llvm_version_info, llvm.get_host_cpu_name()
-        return *machine, sources_digest(), observer.name(), modelled().capability
+        return *machine, sources_digest(), observer.name()
 
 
 def _no_blas() -> None:
