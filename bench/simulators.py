@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-ROUNDS, REPEATS = 3, 2
+ROUNDS, REPEATS = 2, 2
 BLOCK, TILE = 256, 16
 ADDED, BLOCKS, SIDE = 16 * BLOCK, 4, 2 * TILE
 KERNELS = {
