@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from numba import cuda, float32  # the simulator replaces a name of the module's
 
 ROUNDS, REPEATS = 2, 2
 BLOCK, TILE = 256, 16
@@ -43,7 +44,6 @@ def arrays():
 
 def numba_kernels():
     """A launch of each kernel, as functions of its arguments."""
-    from numba import cuda, float32
 
     @cuda.jit
     def add(out, x, y):
@@ -128,7 +128,7 @@ def triton_kernels():
 
 
 def times(kernels):
-    """CPU seconds of each kernel, host arrays and all; the first launch compiles, and is not timed."""
+    """CPU seconds of each kernel, with copies; the first launch compiles, and is not timed."""
     found = {}
     for name, (args, expected) in arrays().items():
         kernels[name](*args)
