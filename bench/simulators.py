@@ -1,6 +1,6 @@
 """Three kernels compiled, interpreted, and on Numba's CUDA simulator and Triton's interpreter.
 
-python bench/simulators.py [--triton FOLDER]
+python bench/simulators.py [--triton FOLDER] [--rounds N]
 
 Each measurement is a process of its own (`--run WHAT`), in turns; of each the best round counts.
 FOLDER is one that Triton is installed in, with the option `--target` of pip; it needs PyTorch.
@@ -15,8 +15,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+from numba import cuda, float32  # the simulator replaces a name of the module's
 
-ROUNDS, REPEATS = 3, 2
+REPEATS = 2
 BLOCK, TILE = 256, 16
 ADDED, BLOCKS, SIDE = 16 * BLOCK, 4, 2 * TILE
 KERNELS = {
@@ -43,7 +44,6 @@ def arrays():
 
 def numba_kernels():
     """A launch of each kernel, as functions of its arguments."""
-    from numba import cuda, float32
 
     @cuda.jit
     def add(out, x, y):
@@ -128,7 +128,7 @@ def triton_kernels():
 
 
 def times(kernels):
-    """CPU seconds of each kernel, host arrays and all; the first launch compiles, and is not timed."""
+    """CPU seconds of each kernel, with copies; the first launch compiles, and is not timed."""
     found = {}
     for name, (args, expected) in arrays().items():
         kernels[name](*args)
@@ -177,6 +177,7 @@ def rows(best):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--triton", metavar="FOLDER")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--run", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run:
@@ -185,9 +186,9 @@ def main():
     sys.path.insert(0, str(Path(__file__).parent))
     from harness import report
 
-    what = [*TOGETHER, *PEERS] if args.triton else [*TOGETHER, "simulator"]
+    what = [*PEERS, *TOGETHER] if args.triton else ["simulator", *TOGETHER]
     best = {}
-    for _ in range(ROUNDS):
+    for _ in range(args.rounds):
         for each in what:
             found = measure(each, args.triton)
             before = best.setdefault(each, found)

@@ -32,6 +32,7 @@ GOOD = {
     "GPUSHMEM_N_PES": ("8", 8),
     "GPUSHMEM_JOB_KEY": ("key", "key"),
     "GPUSHMEM_VERBOSE": ("On", True),
+    "GPUSHMEM_SIM_INTERPRET": ("on", True),
     "GPUSHMEM_TIMEOUT": ("1e3", 1000.0),
     "GPUSHMEM_CHECK": ("/logs", "/logs"),
     "GPUSHMEM_TRACE": ("/logs", "/logs"),

@@ -44,8 +44,9 @@ SILENT = "an exception without debug=True is to have no effect"
 INTERPRETED = [
     (r"test_sm_creation\..*(invalid|build_list)|test_sm\..*invalid_array_type", TYPES),
     (r"test_localmem\..*invalid|test_cpu_dispatcher_invalid|type_validation", TYPES),
-    (r"test_(localmem|sm_creation)\..*(dtype|struct)|test_inspect_llvm|const_mode_val", CODE),
-    (r"test_issue_9229|test_ex_(grid_sync|3d_grid|laplace)", LARGE),
+    (r"test_(localmem|sm_creation)\..*(dtype|struct)|test_inspect_llvm", CODE),
+    (r"const_mode_val|is_cooperative$", CODE),
+    (r"test_issue_9229|test_ex_(grid_sync|3d_grid|laplace|montecarlo)|test_sum_reduce", LARGE),
     (r"test_exception\.TestException\.test_exception$", SILENT),
 ]
 

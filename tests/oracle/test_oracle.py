@@ -59,3 +59,8 @@ def test_the_documented_counts_are_the_ones_kept():
         numbers = (rows[on].get(verdict, 0) for on in ("engine", "simulator"))
         assert f"| {verdict} | {' | '.join(map(str, numbers))} |" in page
     assert rows["engine"]["passed"] > rows["simulator"]["passed"]
+    interpreter = json.loads((ROOT / "tests/oracle/interpreter.json").read_text())["counts"]
+    said = "{passed} pass, {failed} fail, {not applicable} do not apply".format(
+        **{"failed": 0, **interpreter}
+    )
+    assert said in (ROOT / "docs/debugger.md").read_text()

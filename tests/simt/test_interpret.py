@@ -246,8 +246,9 @@ def test_the_setting_turns_it_on(monkeypatch):
     monkeypatch.setenv("GPUSHMEM_SIM_INTERPRET", "1")
     seen = []
     with patch_numba_cuda():
-        # No compiler would take this function.
-        cuda.jit(lambda x: seen.append(f"{cuda.threadIdx.x}"))[1, 3](np.zeros(1))
+        # No compiler would take this function, and no cache its code.
+        kernel = cuda.jit(lambda x: seen.append(f"{cuda.threadIdx.x}"), cache=True)
+        kernel[1, 3](np.zeros(1))
     assert seen == ["0", "1", "2"]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numba import cuda
 from numba.cuda import types
 from numba.cuda.np import numpy_support
 
@@ -23,7 +24,7 @@ __all__ = ["Compiled"]
 ONE = shape_of(1, 1)
 SOURCE = """
 def call({args}):
-    return function({args})
+    return {function}({args})
 
 def kernel({outs}, {args}):
     {results} = call({args})
@@ -57,16 +58,19 @@ class Compiled:
 
     def _make(self, argtypes: tuple[Any, ...]) -> Any:
         args = ", ".join(f"a{k}" for k in range(len(argtypes)))
-        scope: dict[str, Any] = {"function": self.function}
-        source = SOURCE.format(args=args, outs="out", results="out[0]")
+        scope: dict[str, Any] = {"function": self.function, "cuda": cuda}
+        # Numba knows the stubs as attributes of the module.
+        function = f"cuda.{self.name}" if isinstance(self.function, type) else "function"
+        source = SOURCE.format(args=args, outs="out", results="out[0]", function=function)
         exec(source, scope)  # noqa: S102
         with compiling():
             found = device(scope["call"]).compile_device(argtypes).signature.return_type
         several = list(found) if isinstance(found, types.BaseTuple) else [found]
         if len(several) > 1:
             outs = [f"out{k}" for k in range(len(several))]
+            results = ", ".join(f"{out}[0]" for out in outs)
             source = SOURCE.format(
-                args=args, outs=", ".join(outs), results=", ".join(f"{out}[0]" for out in outs)
+                args=args, outs=", ".join(outs), results=results, function=function
             )
         scope["call"] = device(scope["call"])
         exec(source.partition("\n\n")[2], scope)  # noqa: S102

@@ -449,6 +449,19 @@ for _name in (
         means(getattr(math, _name), _of_floats(getattr(np, _numpys)))
 
 
+@implements(math.trunc)
+def trunc(value: Any) -> int:
+    return int(value)
+
+
+@implements(math.remainder)
+def remainder(x: Any, y: Any) -> float:
+    try:
+        return math.remainder(x, y)
+    except ValueError:  # of infinity, or by zero
+        return math.nan
+
+
 def text_of(value: Any) -> str:
     """A value as a GPU prints it."""
     if isinstance(value, float | np.floating):

@@ -405,7 +405,8 @@ def _interpreting(engine: Driver) -> dict[tuple[Any, str], Any]:
     return {
         (dispatcher, "_Kernel"): kernel,
         (dispatcher, "compile_cuda"): interpreted.declared,
-        (dispatcher.CUDADispatcher, "enable_caching"): lambda dispatcher: None,
+        (dispatcher.CUDACache, "load_overload"): lambda *args: None,
+        (dispatcher.CUDACache, "save_overload"): lambda *args: None,
     }
 
 
