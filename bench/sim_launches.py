@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from harness import report, row
 
-TURNS = 5
+TURNS = 3
 ROOT = Path(__file__).parents[1]
 IN_A_ROW = 100
 

@@ -40,10 +40,11 @@ from gpushmem.simt.run.kernel import Running
 from gpushmem.simt.run.stream import Copy, Device, Stream
 from gpushmem.simt.run.witness import Work
 
-__all__ = ["CoreDevice", "Driver"]
+__all__ = ["TOOLKIT", "CoreDevice", "Driver"]
 
 Code = binding.CUresult
 UNCHECKED = 16 << 20  # bytes allocated without a look at how many are free: that takes 0.1 ms
+TOOLKIT = 12, 8  # the version of CUDA that driver and toolkit say they are
 LEGACY, PER_THREAD = 1, 2  # stream handles that mean a default stream
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 
@@ -164,7 +165,7 @@ class Driver:
         pass
 
     def cuDriverGetVersion(self) -> int:
-        return 12080
+        return 1000 * TOOLKIT[0] + 10 * TOOLKIT[1]
 
     def cuDeviceGetCount(self) -> int:
         count: int = settings.get("GPUSHMEM_SIM_DEVICES")

@@ -19,7 +19,7 @@ from cuda.core._utils.cuda_utils import CUDAError
 from numba.cuda import compiler, dispatcher, types
 from numba.cuda.core import config
 from numba.cuda.core.compiler_lock import global_compiler_lock
-from numba.cuda.cudadrv import devicearray, devices, nvvm
+from numba.cuda.cudadrv import devicearray, devices, nvvm, runtime
 from numba.cuda.cudadrv import driver as cuda_driver
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.dispatcher import _Kernel
@@ -35,8 +35,8 @@ from gpushmem.simt.compiler.target import SimtCallConv, _compile_cuda, replaced,
 from gpushmem.simt.grid import entry as entries
 from gpushmem.simt.intrinsics import nrt
 from gpushmem.simt.numba_cuda import mlir
-from gpushmem.simt.numba_cuda.driver import CoreDevice, Driver, fail
-from gpushmem.simt.numba_cuda.quick import NOT_QUICK, PLACES, packers_of
+from gpushmem.simt.numba_cuda.driver import TOOLKIT, CoreDevice, Driver, fail
+from gpushmem.simt.numba_cuda.quick import NOT_QUICK, PLACES, nbytes_of, packers_of
 from gpushmem.simt.run.kernel import (
     MOST_FORMS,
     Form,
@@ -195,9 +195,10 @@ class SimtKernel(_Kernel):
         if self._packers is None:
             return None
         try:
-            return b"".join([pack(arg) for pack, arg in zip(self._packers, args, strict=True)])
+            packed = b"".join([pack(arg) for pack, arg in zip(self._packers, args, strict=True)])
         except NOT_QUICK:
             return None
+        return packed if len(packed) == self._nbytes else None
 
     def _packed(self, args: tuple[Any, ...], stream: Any, after: list[Any]) -> bytes:
         """The arguments as bytes, by numba-cuda's rules; `after` gets what follows the launch."""
@@ -208,11 +209,22 @@ class SimtKernel(_Kernel):
         scalars: list[Any] = []
         for typ, value in zip(self.argument_types, args, strict=True):
             self._prepare_args(typ, value, stream, after, scalars)
-        return pack_scalars(scalars)
+        packed = pack_scalars(scalars)
+        if len(packed) != self._nbytes and not self.extensions:
+            given = [getattr(arg, "ndim", 0) for arg in args]
+            raise TypeError(
+                f"kernel {self.name} is compiled for arguments of types {self.argument_types}; it "
+                f"was given arguments of {given} dimensions"
+            )
+        return packed
 
     @cached_property
     def _packers(self) -> Any:
         return None if self.extensions else packers_of(self.argument_types)
+
+    @cached_property
+    def _nbytes(self) -> int:
+        return sum(map(nbytes_of, self.argument_types))
 
     def _form(self, shape: LaunchShape) -> tuple[Form, Any]:
         """What launches of this shape have in common, and what explains their failures."""
@@ -374,6 +386,7 @@ def patch_numba_cuda(interpret: bool | None = None) -> Iterator[None]:
         (rtsys, "get_allocation_stats"): nrt.allocation_stats,
         **{(rtsys, f"memsys_{verb}_stats"): _always_on for verb in ("enable", "disable")},
         (nvvm, "is_available"): lambda: True,
+        (runtime, "_get_nvrtc_version"): lambda: TOOLKIT,
         **{(cuda_driver, name): make for name, make in _finalizers(engine).items()},
         **PLACES,
     }

@@ -17,7 +17,7 @@ from numba.cuda.cudadrv import devicearray
 from numba.cuda.cudadrv.devicearray import DeviceNDArrayBase
 from numba.cuda.dispatcher import CUDADispatcher
 
-__all__ = ["NOT_QUICK", "PLACES", "packers_of"]
+__all__ = ["NOT_QUICK", "PLACES", "nbytes_of", "packers_of"]
 
 WORDS = "_gpushmem_words"  # of a device array: its bytes among a kernel's arguments
 NOT_QUICK = AttributeError, KeyError, OverflowError, TypeError, ValueError, struct.error
@@ -49,6 +49,15 @@ def packers_of(argtypes: tuple[Any, ...]) -> list[Pack] | None:
     array = attrgetter(WORDS)
     packers = [array if isinstance(t, types.Array) else PACK.get(t) for t in argtypes]
     return None if None in packers else packers
+
+
+def nbytes_of(typ: Any) -> int:
+    """How many bytes an argument of a type has among a kernel's arguments."""
+    if isinstance(typ, types.Array):
+        return 8 * (5 + 2 * typ.ndim)
+    if isinstance(typ, types.BaseTuple):
+        return sum(map(nbytes_of, typ.types))
+    return 16 if isinstance(typ, types.Complex) else 8
 
 
 # --- the dispatcher
