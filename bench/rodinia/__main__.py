@@ -22,7 +22,7 @@ from program import NAMES, Case, has_compiler
 from gpushmem.simt.numba_cuda import patch_numba_cuda
 from gpushmem.simt.run import cores
 
-ROUNDS, SHORT = 9, 2
+ROUNDS, SHORT = 3, 2
 
 
 def ratios(case, rounds):
@@ -60,7 +60,9 @@ def main():
         found = measured("rodinia", rows(options.names or NAMES, size, rounds))
     mean = geometric_mean(row["speed"] for row in found)
     found.append(row("geometric mean", None, "C, OpenMP", None, "speed >= 1", mean))
-    version = subprocess.run(["gcc", "-dumpfullversion"], capture_output=True, text=True, check=True)
+    version = subprocess.run(
+        ["gcc", "-dumpfullversion"], capture_output=True, text=True, check=True
+    )
     peers = {"gcc": version.stdout.strip(), "threads": cores.threads()}
     report("rodinia", found, keep=not (options.names or options.short), **peers)
 

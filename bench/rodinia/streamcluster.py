@@ -9,7 +9,7 @@ from numba import cuda, float32, float64
 
 WHAT = "stream cluster, {n} points of 32 features, {candidates} candidates"
 SIZES = {
-    "full": {"n": 1 << 16, "candidates": 40},
+    "full": {"n": 1 << 16, "candidates": 30},
     "short": {"n": 1 << 13, "candidates": 20},
     "tiny": {"n": 1024, "candidates": 10},
 }
@@ -99,9 +99,7 @@ def launches(d, n, candidates):
         is_open[slot] = True
         closing[:-1] = found
         d.closing.copy_to_device(closing)
-        reassign[grid, BLOCK](
-            d.features, candidate, slot, d.costs, d.assigned, d.switch, d.closing
-        )
+        reassign[grid, BLOCK](d.features, candidate, slot, d.costs, d.assigned, d.switch, d.closing)
 
 
 def calls(c, h, n, candidates):
