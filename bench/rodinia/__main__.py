@@ -22,7 +22,7 @@ from program import NAMES, Case, has_compiler
 from gpushmem.simt.numba_cuda import patch_numba_cuda
 from gpushmem.simt.run import cores
 
-ROUNDS, SHORT = 9, 2
+ROUNDS, SHORT = 3, 2
 
 
 def ratios(case, rounds):

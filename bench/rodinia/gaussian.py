@@ -4,7 +4,7 @@ import numpy as np
 from numba import cuda
 
 WHAT = "Gaussian elimination, {n} unknowns"
-SIZES = {"full": {"n": 1024}, "short": {"n": 256}, "tiny": {"n": 40}}
+SIZES = {"full": {"n": 768}, "short": {"n": 256}, "tiny": {"n": 40}}
 RESULTS = {"a": 1e-4, "b": 1e-4}
 ROW, TILE = 512, 16
 

@@ -9,7 +9,7 @@ from numba import cuda, float32
 
 WHAT = "hotspot, {n}^2 cells, {steps} steps"
 SIZES = {
-    "full": {"n": 1024, "steps": 60},
+    "full": {"n": 1024, "steps": 30},
     "short": {"n": 256, "steps": 20},
     "tiny": {"n": 50, "steps": 5},
 }

@@ -27,7 +27,8 @@ def data(n):
 def best(scores, similar, y, x):
     return max(
         scores[y - 1, x - 1] + similar[y - 1, x - 1],
-        max(scores[y, x - 1] - PENALTY, scores[y - 1, x] - PENALTY),
+        scores[y, x - 1] - PENALTY,
+        scores[y - 1, x] - PENALTY,
     )
 
 

@@ -60,8 +60,8 @@ def move(frame, disk, seeds, x, y, moved_x, moved_y, weights, estimate):
     at_y = y[i] - 2 + 2 * normal(seeds, i)
     likelihood = 0.0
     for k in range(disk.shape[0]):
-        row = min(max(int(math.floor(at_y + 0.5)) + disk[k, 0], 0), SIDE - 1)
-        column = min(max(int(math.floor(at_x + 0.5)) + disk[k, 1], 0), SIDE - 1)
+        row = min(max(int(math.floor(at_y + 0.5)) + disk[k, 0], 0), SIDE - 1)  # noqa: RUF046
+        column = min(max(int(math.floor(at_x + 0.5)) + disk[k, 1], 0), SIDE - 1)  # noqa: RUF046
         pixel = frame[row, column]
         likelihood += ((pixel - BACKGROUND) ** 2 - (pixel - OBJECT) ** 2) / 50
     weight = math.exp(likelihood / disk.shape[0])

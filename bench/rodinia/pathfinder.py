@@ -42,7 +42,7 @@ def go(wall, source, target, first, count):
         computed = False
         if k + 1 <= t < BLOCK - 1 - k and inside:
             computed = True
-            shortest = min(costs[west], min(costs[t], costs[east]))
+            shortest = min(costs[west], costs[t], costs[east])
             following[t] = shortest + wall[first + k, x]
         cuda.syncthreads()
         if k == count - 1:

@@ -1,7 +1,7 @@
 """SRAD: taking speckles out of an image by anisotropic diffusion.
 
-Each step: the mean and variance of the image, by a reduction of blocks; the diffusion coefficient of each
-pixel from its derivatives; the pixel's change. Tiles are in shared memory with a halo.
+Each step: the mean and variance of the image, by a reduction of blocks; the diffusion coefficient
+of each pixel from its derivatives; the pixel's change. Tiles in shared memory have a halo.
 """
 
 import numpy as np

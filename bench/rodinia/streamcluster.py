@@ -9,7 +9,7 @@ from numba import cuda, float32, float64
 
 WHAT = "stream cluster, {n} points of 32 features, {candidates} candidates"
 SIZES = {
-    "full": {"n": 1 << 16, "candidates": 40},
+    "full": {"n": 1 << 16, "candidates": 30},
     "short": {"n": 1 << 13, "candidates": 20},
     "tiny": {"n": 1024, "candidates": 10},
 }

@@ -226,10 +226,7 @@ class Kernel:
         if config.is_cooperative:
             loader.check_resident(self.name, loaded, shape, config, stream, self.collective)
         values = tuple(a.layout if isinstance(a, GpuArray) else a for a in args)
-        if loaded.mlir:
-            words = parameters(argtypes, values)
-        else:
-            words = words_of(pack(argtypes, values))
+        words = parameters(argtypes, values) if loaded.mlir else words_of(pack(argtypes, values))
 
         def go() -> None:
             launch(stream, config, loaded.kernel, *words)
