@@ -47,7 +47,7 @@ PACK: dict[Any, Pack] = {
 def packers_of(argtypes: tuple[Any, ...]) -> list[Pack] | None:
     """What packs the arguments, a function each; None if there are types for which none does."""
     array = attrgetter(WORDS)
-    packers = [array if isinstance(t, types.Array) else PACK.get(t) for t in argtypes]
+    packers: list[Any] = [array if isinstance(t, types.Array) else PACK.get(t) for t in argtypes]
     return None if None in packers else packers
 
 

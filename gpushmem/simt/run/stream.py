@@ -69,7 +69,8 @@ class Copy:
         self.address, self.nbytes, self._keep = ctypes.addressof(self._pair), nbytes, keep
 
     def __call__(self) -> None:
-        ctypes.memmove(*self._pair, self.nbytes)
+        dst, src = self._pair
+        ctypes.memmove(dst, src, self.nbytes)
 
 
 class Queue:
