@@ -46,10 +46,9 @@ PACK: dict[Any, Pack] = {
 
 def packers_of(argtypes: tuple[Any, ...]) -> list[Pack] | None:
     """What packs the arguments, a function each; None if there are types for which none does."""
-    array: Pack = attrgetter(WORDS)
-    found = [array if isinstance(t, types.Array) else PACK.get(t) for t in argtypes]
-    packers = [each for each in found if each is not None]
-    return packers if len(packers) == len(found) else None
+    array = attrgetter(WORDS)
+    packers: list[Any] = [array if isinstance(t, types.Array) else PACK.get(t) for t in argtypes]
+    return None if None in packers else packers
 
 
 def nbytes_of(typ: Any) -> int:
