@@ -1,4 +1,4 @@
-"""The CUDA simulator: unmodified programs of numba.cuda on this machine's cores.
+"""The CUDA simulator: programs of numba.cuda and numba-cuda-mlir, unmodified, without a GPU.
 
 `enable()` patches numba.cuda (`simt.numba_cuda`), at once if it has been imported, else when it is:
 a finder of imports waits for it. Where GPUSHMEM_SIM is set, `at_start` does so at the start of each
@@ -9,6 +9,7 @@ So this module imports nothing heavy.
 from __future__ import annotations
 
 import atexit
+import importlib
 import importlib.util
 import os
 import sys
@@ -26,11 +27,12 @@ from gpushmem.errors import ArgumentError, BackendUnavailable
 __all__ = ["at_start", "disable", "enable", "enabled", "is_enabled"]
 
 MODULE = "numba.cuda"
+SUCCESSOR = "numba_cuda_mlir"  # runs on it, too: see `simt.numba_cuda.mlir`
 NUMBAS_OWN = "numba.cuda.simulator_init"  # imported where NUMBA_ENABLE_CUDASIM has been heard
 
 
 def enable(gpu: str | None = None, devices: int | None = None) -> None:
-    """Run programs of `numba.cuda` on this machine's cores from now on, without a GPU.
+    """Run programs of `numba.cuda` and numba-cuda-mlir on this machine's cores from now on.
 
     For this process and those that it starts; without PEs and without `gpushmem.init()`. `gpu` is
     the GPU whose limits launches respect: t4, a100, h100 or b200 (default: GPUSHMEM_SIM_GPU, or
@@ -53,6 +55,8 @@ def enable(gpu: str | None = None, devices: int | None = None) -> None:
             _patch()
         else:
             _finder.wait()
+            if SUCCESSOR in sys.modules:
+                importlib.import_module(MODULE)
 
 
 def disable() -> None:
@@ -159,7 +163,9 @@ class _Finder(MetaPathFinder):
             sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The spec of numba.cuda, of no other module."""
+        """The spec of numba.cuda, which is imported before numba-cuda-mlir; of no other module."""
+        if name == SUCCESSOR:
+            importlib.import_module(MODULE)
         if name != MODULE or getattr(self._looking, "on", False):
             return None
         self._looking.on = True

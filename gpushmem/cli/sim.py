@@ -44,6 +44,11 @@ FOLDER = str(Path(simulator.__file__).parent)
     "code 66 if there are any.",
 )  # fmt: skip
 @click.option(
+    "--interpret", is_flag=True,
+    help="Run kernels as plain Python: breakpoint() and pdb stop in them, coverage.py counts "
+    "their lines.",
+)  # fmt: skip
+@click.option(
     "--check-format", type=click.Choice(["text", "json", "sarif"]), default="text",
     help="How --check reports.  [default: text]",
 )  # fmt: skip
@@ -59,6 +64,7 @@ def command(
     devices: int | None,
     threads: int | None,
     check: bool,
+    interpret: bool,
     check_format: str,
     check_ignore: Path | None,
     module: str | None,
@@ -72,6 +78,8 @@ def command(
     """
     if module is not None and code is not None:
         raise click.UsageError("-m and -c: choose one of them")
+    if check and interpret:
+        raise click.UsageError("--check and --interpret: choose one; only compiled code is checked")
     kind, words = "script", args
     if module is not None:
         kind, words = "module", (module, *args)
@@ -82,6 +90,8 @@ def command(
         target = Program(kind, words).target()
         if threads is not None:
             settings.put("GPUSHMEM_THREADS", threads)
+        if interpret:
+            settings.put("GPUSHMEM_SIM_INTERPRET", 1)
         if not check:
             simulator.enable(gpu, devices)
             sys.exit(_run(target))

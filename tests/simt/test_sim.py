@@ -331,3 +331,37 @@ def test_a_wheel_brings_the_file_that_hears_the_variable(tmp_path, kind):
     (made,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(made) as wheel:
         assert wheel.read("gpushmem_sim.pth") == (ROOT / "gpushmem_sim.pth").read_bytes()
+
+
+DOUBLE = """
+    import numpy as np
+    from {package} import cuda
+
+    @cuda.jit
+    def double(x):
+        i = cuda.grid(1)
+        {pause}
+        if i < x.size:
+            x[i] *= 2
+
+    x = cuda.to_device(np.arange(5))
+    double[1, 32](x)
+    print(*x.copy_to_host())
+"""
+
+
+def test_programs_of_numba_cuda_mlir(python, program):
+    pytest.importorskip("numba_cuda_mlir")
+    file = program(DOUBLE.format(package="numba_cuda_mlir", pause=""))
+    assert python(file, GPUSHMEM_SIM=1).stdout == "0 2 4 6 8\n"
+    assert python("-m", "gpushmem", "sim", file).stdout == "0 2 4 6 8\n"
+
+
+def test_a_debugger_stops_in_a_thread(python, program):
+    file = program(DOUBLE.format(package="numba", pause="if i == 3: breakpoint()"))
+    done = python("-m", "gpushmem", "sim", "--interpret", file, stdin="p i, cuda.threadIdx.x\nc\n")
+    assert "kernel double, thread (3, 0, 0) of block (0, 0, 0)" in done.stdout
+    assert "(Pdb) (3, 3)" in done.stdout
+    assert done.stdout.endswith("0 2 4 6 8\n")
+    refused = python("-m", "gpushmem", "sim", "--interpret", "--check", file, code=2)
+    assert "--check and --interpret: choose one" in refused.stderr
