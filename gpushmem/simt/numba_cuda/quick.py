@@ -27,7 +27,10 @@ Pack = Callable[[Any], bytes]
 
 def _words(array: Any) -> bytes:
     view = array._strided_memory_view_shim
-    words = 0, 0, view.size, view.dtype.itemsize, view.ptr or 0, *view.shape, *array.strides
+    places = view.ptr or 0, *array.strides
+    if any(place % view.dtype.alignment for place in places):
+        raise ValueError  # the other way says what is wrong with it
+    words = 0, 0, view.size, view.dtype.itemsize, places[0], *view.shape, *places[1:]
     return struct.pack(f"<{len(words)}q", *words)
 
 
