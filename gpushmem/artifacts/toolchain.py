@@ -23,8 +23,7 @@ def toolchain() -> tuple[Any, ...]:
     """All that machine code depends on besides its source and the processor."""
     environ = sorted((k, v) for k, v in os.environ.items() if k.startswith("NUMBA_"))
     options = (repr(getattr(config, name, None)) for name in OPTIONS)
-    mlir = sys.modules.get("numba_cuda_mlir", numba_cuda)  # where a program uses it
-    packages = (module.__version__ for module in (np, numba, numba_cuda, llvmlite, mlir))
+    packages = (module.__version__ for module in (np, numba, numba_cuda, llvmlite))
     return sources_digest(), sys.version, *packages, *options, tuple(environ)
 
 

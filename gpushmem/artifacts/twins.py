@@ -70,7 +70,9 @@ def twin(value: Any) -> Any:
 
 
 def _by_name(value: Any) -> Any:
-    name: str = getattr(value, "__qualname__", "") or getattr(value, "__name__", "")
+    name = getattr(value, "__qualname__", "") or getattr(value, "__name__", "")
+    if not isinstance(name, str):  # an object that has every attribute
+        return value
     found = own.get((_module(value), name))
     if found is None and name and "<locals>" not in name:
         found = _walk(_place(_module(value)), name)

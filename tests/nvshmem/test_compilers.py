@@ -12,7 +12,7 @@ from numba import types
 
 import gpushmem as shmem
 from gpushmem.artifacts import fingerprint, origin
-from gpushmem.artifacts.arguments import pack, parameters
+from gpushmem.artifacts.arguments import pack, parameters, words_of
 from gpushmem.artifacts.refusal import KernelTypingError
 from gpushmem.backends.nvshmem import aot, compiler, versions
 from gpushmem.errors import ArgumentError
@@ -89,7 +89,7 @@ def test_parameters():
     given = array, None, (-3, True), 1 + 2j, 3 - 4j
     pair = int(np.complex64(1 + 2j).view(np.int64))
     assert parameters(argtypes, given) == [at, at, 0, 5, 3, 10, 2, -3, 1, pair, 3 - 4j]
-    assert len(pack(argtypes, given).view(np.int64)) == 9 + 1 + 2 + 2 + 2
+    assert len(words_of(pack(argtypes, given))) == 9 + 1 + 2 + 2 + 2
     records = np.zeros(4, [("a", "f4"), ("b", "f8")])["b"]
     with pytest.raises(
         ArgumentError, match=r"strides of \(12,\) bytes and elements of 8 .* copy it"

@@ -107,7 +107,8 @@ def artifact(
     def build() -> Artifact:
         return _compile(py_func, argtypes, options, arch, kind, traced, which)
 
-    machine = which, arch, kind, versions.compilers(), *(("traced",) if traced else ())
+    version = versions.installed(which)  # the package has the same name
+    machine = which, version, arch, kind, versions.compilers(), *(("traced",) if traced else ())
     key = fingerprint.fingerprint(py_func, argtypes, options, machine)
     if key is None or not options.get("cache", True):
         return build()

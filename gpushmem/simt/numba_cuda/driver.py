@@ -189,6 +189,7 @@ class Driver:
         return stack
 
     def cuCtxGetCurrent(self) -> binding.CUcontext:
+        self._pid = self._pid or os.getpid()  # numba-cuda asks when it begins to use the device
         return binding.CUcontext(self._current[-1] if self._current else 0)
 
     def cuCtxGetDevice(self) -> int:

@@ -60,6 +60,8 @@ def nbytes_of(typ: Any) -> int:
         return 8 * (5 + 2 * typ.ndim)
     if isinstance(typ, types.BaseTuple):
         return sum(map(nbytes_of, typ.types))
+    if isinstance(typ, types.EnumMember):
+        return nbytes_of(typ.dtype)
     return 16 if isinstance(typ, types.Complex) else 8
 
 
