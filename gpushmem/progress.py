@@ -52,6 +52,8 @@ class Progress:
         self._line: Any = None  # rich's
         self._drawn = False
         self._on_interrupt: Any = None  # who was there before
+        self._drawing = False
+        self._late: tuple[Any, ...] | None = None  # a signal that came then
 
     def __enter__(self) -> Progress:
         return self
@@ -93,11 +95,17 @@ class Progress:
     def _draw(self) -> None:
         if not self._shown:
             return
-        if self._line is None:
-            self._line = _new_line(self._what, self._total)
-        if not self._drawn:
-            self._begin()
-        self._line.update(0, completed=self._done, text=self._text, refresh=True)
+        self._drawing = True
+        try:
+            if self._line is None:
+                self._line = _new_line(self._what, self._total)
+            if not self._drawn:
+                self._begin()
+            self._line.update(0, completed=self._done, text=self._text, refresh=True)
+        finally:
+            self._drawing = False
+        if self._late is not None:
+            self._interrupted(*self._late)
 
     def _begin(self) -> None:
         self._drawn = True
@@ -111,8 +119,11 @@ class Progress:
             signal.signal(signal.SIGINT, self._interrupted)
 
     def _interrupted(self, *args: Any) -> None:
-        """Ctrl-C, where its handler may end the process at once."""
-        handler = self._on_interrupt
+        """Ctrl-C, where its handler may end the process at once; after what is being written."""
+        if self._drawing:
+            self._late = args
+            return
+        handler, self._late = self._on_interrupt, None
         self._wipe()
         handler(*args)
 

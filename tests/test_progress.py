@@ -62,6 +62,33 @@ def test_what_is_interrupted_leaves_the_cursor(steps, number):
         assert shown.rfind("Traceback") > shown.rfind(WIPE) > shown.rfind("pot 1"), "wiped before"
 
 
+DRAWING = """
+import os, signal, sys
+from gpushmem.progress import progress
+signal.signal(signal.SIGINT, lambda *_: os._exit(7))
+with progress("cooking", 3) as bar:
+    bar.advance()
+    update = bar._line.update
+    def update_and_interrupt(*args, **named):
+        os.kill(os.getpid(), signal.SIGINT)
+        update(*args, **named)
+        sys.stderr.write("drawn")
+    bar._line.update = update_and_interrupt
+    bar.advance()
+"""
+
+
+def test_an_interrupt_waits_until_the_line_is_drawn(tmp_path):
+    """Else it would wipe the line while that is being written, which Python refuses."""
+    path = tmp_path / "drawing.py"
+    path.write_text(DRAWING)
+    with on_a_terminal(path, raw=True) as (process, printed):
+        assert process.wait(timeout=30) == 7
+        shown = printed()
+    assert shown.endswith(WIPE)
+    assert "drawn" in shown
+
+
 def test_what_is_piped_shows_nothing(steps):
     done = subprocess.run(
         [sys.executable, steps], capture_output=True, text=True, check=True,
