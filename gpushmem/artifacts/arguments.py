@@ -21,15 +21,9 @@ from gpushmem.artifacts.floats import SMALL
 from gpushmem.errors import ArgumentError
 
 __all__ = [
-    "Packer",
-    "address_of",
-    "as_numpy",
-    "pack",
-    "pack_scalars",
-    "parameters",
-    "types_of",
+    "Packer", "address_of", "as_numpy", "pack", "pack_scalars", "parameters", "types_of",
     "words_of",
-]
+]  # fmt: skip
 
 Flat = list[Any]
 

@@ -154,9 +154,8 @@ def _by_name(value: Any) -> Description:
 
 def _version(module: str) -> str:
     """The version of the package that a module belongs to, if `toolchain` does not tell it."""
-    ours = module.partition(".")[0] != ROOT
-    version: str = "" if ours else sys.modules[ROOT].__version__
-    return version
+    theirs = module.partition(".")[0] == ROOT
+    return str(sys.modules[ROOT].__version__) if theirs else ""
 
 
 def _lookup(place: Any, name: str) -> Any:

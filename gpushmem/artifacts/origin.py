@@ -15,8 +15,7 @@ from functools import cache
 from typing import Any
 
 __all__ = [
-    "COMPILERS", "MLIR", "NUMBA_CUDA", "is_dispatcher", "is_of_mlir", "translated",
-    "written_for",
+    "COMPILERS", "MLIR", "NUMBA_CUDA", "is_dispatcher", "translated", "written_for",
 ]  # fmt: skip
 
 NUMBA_CUDA, MLIR = COMPILERS = "numba-cuda", "numba-cuda-mlir"
@@ -58,11 +57,6 @@ def _module_of(value: Any) -> str:
     module = getattr(value, "__module__", None)
     named = isinstance(module, str) and not is_dispatcher(value)
     return module if isinstance(module, str) and named else type(value).__module__
-
-
-def is_of_mlir(value: Any) -> bool:
-    """Whether an object's class is numba-cuda-mlir's."""
-    return type(value).__module__.partition(".")[0] == PACKAGE
 
 
 def is_dispatcher(value: Any) -> bool:

@@ -14,6 +14,7 @@ import click
 from gpushmem import settings, simulator
 from gpushmem.cli.ending import leave
 from gpushmem.errors import ShmemError
+from gpushmem.start.launch.pe import status
 from gpushmem.start.launch.program import Program
 
 __all__ = ["command"]
@@ -116,18 +117,12 @@ def _run(target: Callable[[], object]) -> int:
     """Run a program as python would; returns its exit code."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        target()
-    except SystemExit as left:
-        if isinstance(left.code, str):
-            print(left.code, file=sys.stderr)
-            return 1
-        return left.code or 0
+        return status(target)
     except BaseException as error:  # noqa: BLE001
         sys.last_type = type(error)  # as the interpreter does
         error.__traceback__ = _own(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
         return 128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
-    return 0
 
 
 def _own(trace: TracebackType | None) -> TracebackType | None:

@@ -11,7 +11,7 @@ import numba_cuda_mlir.cuda
 from numba import types
 
 import gpushmem as shmem
-from gpushmem.artifacts import fingerprint, origin
+from gpushmem.artifacts import fingerprint, origin, twins
 from gpushmem.artifacts.arguments import pack, parameters, words_of
 from gpushmem.artifacts.refusal import KernelTypingError
 from gpushmem.backends.nvshmem import aot, compiler, versions
@@ -56,7 +56,7 @@ def test_a_kernel_is_translated_with_its_device_functions():
     named = origin.mentioned(other)
     assert named["cuda"] is numba_cuda_mlir.cuda
     assert named["shmem"] is shmem
-    assert origin.is_of_mlir(named["double"])
+    assert twins.is_theirs(named["double"])
     assert origin.written_for(other) == "numba-cuda-mlir"
     assert origin.translated(plain, "numba-cuda-mlir") is plain
 

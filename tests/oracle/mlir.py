@@ -18,7 +18,7 @@ from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.oracle.applicability import why_not
+from tests.oracle.applicability import CUDA_CPP, why_not
 
 ROOT = Path(__file__).parent.parent.parent
 TIMEOUT = 120  # seconds for one test
@@ -26,7 +26,6 @@ NOT_USED = "does not use the engine: it tests numba-cuda-mlir's compiler or its 
 COMPILER = "asks numba-cuda-mlir's compiler for MLIR, PTX or a cubin"
 INSIDE = "looks inside numba-cuda-mlir's dispatcher, launcher or driver"
 LOWERING = "extends numba-cuda-mlir's compiler with lowerings to MLIR"
-CUDA_CPP = "compiles or links CUDA C++, PTX or objects for a GPU"
 GPU = "starts a process of its own, which needs a GPU"
 
 

@@ -25,7 +25,7 @@ from gpushmem.job.ending import note_failure, reason_of
 from gpushmem.job.job import Job, adopt
 from gpushmem.start.launch.output import Ends, Pipes
 
-__all__ = ["HELD", "run"]
+__all__ = ["HELD", "run", "status"]
 
 PR_SET_PDEATHSIG = 1
 INTERRUPTED = 128 + signal.SIGINT
@@ -129,7 +129,7 @@ def _keep_interrupts(previous: Callable[[Any], object]) -> Callable[[Any], objec
 
 def _exit_code(job: Job, target: Callable[[], object]) -> int:
     try:
-        code = _status(target)
+        code = status(target)
         if code == 0:
             _surface_errors()
     except KeyboardInterrupt:
@@ -141,8 +141,8 @@ def _exit_code(job: Job, target: Callable[[], object]) -> int:
     return code
 
 
-def _status(target: Callable[[], object]) -> int:
-    """Run the target and return the exit code it asks for."""
+def status(target: Callable[[], object]) -> int:
+    """Run the target, which may be any program, and return the exit code it asks for."""
     try:
         target()
     except SystemExit as stop:
