@@ -5,8 +5,9 @@ python bench/gpu [WHAT...] [-n N] [--short] [--rehearse] [--out FOLDER]
 WHAT: ops, ping-pong, copy, launch (each under `gpushmem run --backend nvshmem -n N`, both sides in
 one process, in turns), first (fresh processes), compile (needs no GPU, and is done only when asked
 for). ping-pong needs one PE, or MPS where PEs share a GPU. Results: FOLDER/gpu.json, to which runs
-with other N add; FOLDER/gpu-compile.json; default: bench/results. --rehearse: tiny, for a machine
-without a GPU (tests/nvshmem/emulation), whose numbers mean nothing.
+with other N add; FOLDER/gpu-compile.json; default: bench/results. Each number is written as it
+comes, and what fails is told while the rest goes on. --rehearse: tiny, for a machine without a GPU
+(tests/nvshmem/emulation), whose numbers mean nothing.
 """
 
 import argparse
@@ -54,25 +55,29 @@ def machine():
     return found
 
 
-def in_pes(what, n, folder, options):
-    """Run pe.py; the lines it wrote. What fails is told, and the rest goes on."""
-    jobs = [[w for w in what if w in IN_PES]]
-    if n > 1:  # where all PEs take part is a job of its own
-        jobs = [[w for w in jobs[0] if w != "ping-pong"], [w for w in jobs[0] if w == "ping-pong"]]
-    lines, failed = [], []
-    for names in filter(None, jobs):
+def in_pes(what, n, folder, options, take):
+    """Run pe.py, and `take` each line as it comes; returns what failed: the rest went on.
+
+    The ping-pong is a job of its own: its kernels wait, and might not end.
+    """
+    asked = [w for w in what if w in IN_PES]
+    failed = []
+    for together in (False, True):
+        names = [w for w in asked if (w == "ping-pong") is together]
+        if not names:
+            continue
         command = [sys.executable, "-m", "gpushmem", "run", "--backend", "nvshmem", "-n", str(n)]
         command += [str(HERE / "pe.py"), folder, *names, *options]
         env = os.environ | {"GPUSHMEM_CACHE_DIR": str(Path(folder) / "ours")}
-        with tempfile.TemporaryFile("w+") as said:
-            done = subprocess.run(
-                command, check=False, stdin=subprocess.DEVNULL, stdout=said, env=env
-            )
-            said.seek(0)
-            lines += [json.loads(line) for line in said if line.startswith("{")]
-        if done.returncode:
-            failed.append(f"{' '.join(names)} with {n} PEs: exit status {done.returncode}")
-    return lines, failed
+        with subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=env
+        ) as job:
+            for line in job.stdout:
+                if line.startswith("{"):
+                    take(json.loads(line))
+        if job.returncode:
+            failed.append(f"{' '.join(names)} with {n} PEs: exit status {job.returncode}")
+    return failed
 
 
 def table(lines):
@@ -101,7 +106,9 @@ def keep(path, lines, more):
     new = {which(line) for line in lines}
     rows = [line for line in old if which(line) not in new] + lines
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"machine": more, "rows": rows}, indent=1) + "\n")
+    whole = path.with_suffix(".part")
+    whole.write_text(json.dumps({"machine": more, "rows": rows}, indent=1) + "\n")
+    whole.replace(path)
 
 
 def main():
@@ -121,24 +128,24 @@ def main():
         parser.error(f"there is no {', '.join(unknown)}")
     what = asked.what or every
     about, failed = machine(), []
+
+    def take(line):
+        line |= {"mps": True} if about["mps"] else {}
+        print(*table([line]), flush=True)
+        keep(asked.out / "gpu.json", [line], about)
+
     if "compile" in what:
         lines = compiling.measure(asked.turns)
         print(*table(lines), sep="\n")
         keep(asked.out / "gpu-compile.json", lines, about)
-    lines = []
     if set(what) & set(IN_PES):
         with tempfile.TemporaryDirectory() as temporary:
             folder = asked.kernels or temporary
-            prepare(folder)
+            failed += [f"{name} does not compile: see above" for name in prepare(folder).missing]
             options = [f"--{o}" for o in ("short", "rehearse") if getattr(asked, o)]
-            lines, failed = in_pes(what, asked.n, folder, options)
+            failed += in_pes(what, asked.n, folder, options, take)
     if "first" in what:
-        lines += first.measure(asked.turns, asked.rehearse)
-    if lines:
-        if about["mps"]:
-            lines = [line | {"mps": True} for line in lines]
-        print(*table(lines), sep="\n")
-        keep(asked.out / "gpu.json", lines, about)
+        first.measure(asked.turns, asked.rehearse, take)
     sys.exit("".join(f"bench/gpu: {line}\n" for line in failed) or None)
 
 

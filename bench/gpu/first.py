@@ -34,28 +34,30 @@ def took(case, cache):
     }  # fmt: skip
 
 
-def measure(turns, rehearse):
-    """A line for each case, the median of all turns."""
+def measure(turns, rehearse, take):
+    """Give `take` a line for each case, the median of all turns so far, after each turn."""
     with tempfile.TemporaryDirectory() as cache, progress("turns", turns) as bar:
         took("ours, warm cache", cache)
         results = {case: [] for case in CASES}
         for k in bar.each(range(turns)):
             for case in CASES[:: 1 - 2 * (k % 2)]:
                 results[case].append(took(case, cache))
-    if not rehearse and not all(r["arrived"] for runs in results.values() for r in runs):
-        raise AssertionError("first: what the kernel sent has not arrived")
-    lines = []
+                if not rehearse and not results[case][-1]["arrived"]:
+                    raise AssertionError(f"first: {case}: what the kernel sent has not arrived")
+            for line in lines(results):
+                take(line)
+
+
+def lines(results):
+    """Of the turns so far, a line for each case."""
     for case in CASES[:2]:
         pairs = zip(results[case], results["theirs"], strict=True)
         ratios = sorted(a["kernel"] / b["kernel"] for a, b in pairs)
-        lines.append(
-            {
-                "what": f"process start to first kernel done, {case}",
-                "ours": median(r["kernel"] for r in results[case]),
-                "theirs": median(r["kernel"] for r in results["theirs"]),
-                "ratio": median(ratios), "from": ratios[0], "to": ratios[-1],
-                "aim": "<= 0.5" if "warm" in case else "",
-                "runs": {name: results[name] for name in (case, "theirs")},
-            }
-        )  # fmt: skip
-    return lines
+        yield {
+            "what": f"process start to first kernel done, {case}",
+            "ours": median(r["kernel"] for r in results[case]),
+            "theirs": median(r["kernel"] for r in results["theirs"]),
+            "ratio": median(ratios), "from": ratios[0], "to": ratios[-1],
+            "aim": "<= 0.5" if "warm" in case else "",
+            "runs": {name: results[name] for name in (case, "theirs")},
+        }  # fmt: skip

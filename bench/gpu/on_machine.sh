@@ -3,13 +3,16 @@
 #   OUT=FOLDER bench/gpu/on_machine.sh [STEP...]
 # Steps, the most valuable first (default: all but tests-alone, sanitizer; install comes before any other):
 #   install       packages of .gpu-kit and .whl, for the python3 that is there (KEEP_NVSHMEM=1: the NVSHMEM of the
-#                 machine instead of the carried one)
+#                 machine instead of the carried one); a second call on the same machine needs what it adds alone
 #   info          the machine, `gpushmem info`, `gpushmem doctor`
 #   hello         examples/ring.py: 1 PE; 2 PEs with MPS; 2 PEs that share the GPU without
 #   first-hour    what may hang or be wrong on a GPU though nothing without one can show it, each by itself, in this
 #                 order: ordering (pytest: who sees what after what), polls, busy, closures, loading, loading-host
 #                 (bench/gpu/hour.py), far (the same, to another machine: ACROSS="srun -N 2 -n 2" or the like),
 #                 multicast (pytest), ibgda (ring.py over adapters), plans (pytest); each is a step, too
+#   notice        what a PE says, and what --timeout does, when code is loaded beside a kernel that waits
+#   compilers     kernels by numba-cuda-mlir, if it is there: bench/gpu/both.py, then all by it: both.py, ring.py,
+#                 COMPILED_TESTS (pytest)
 #   tests         pytest -m gpu, with MPS if it can be started; TESTS: what pytest is given, TESTS_LIMIT: seconds
 #   bench         bench/gpu with 1 PE: operations, signals, copies, launches
 #   first         bench/gpu: from the start of a process to its first kernel's end
@@ -18,7 +21,8 @@
 #   examples      all of them, on both backends
 #   tests-alone   pytest -m gpu without MPS
 #   sanitizer     compute-sanitizer's memcheck of the ring
-# With STOP=1 nothing follows if the ring of 1 PE fails. WORKERS: of pytest, default 12.
+# With STOP=1 nothing follows if the ring of 1 PE fails. WORKERS: of pytest, default 9; SHARES: each PE of a test has
+# that part of the GPU under MPS, default 4.
 # A step has its own limit, and all have until LIMIT (seconds, default 570); none stops the next. What comes out is
 # in $OUT as soon as a step ends: log.txt (as it runs), summary.txt, gpu.json, junit files. The GPU's settings stay as they are: MPS is a daemon that
 # is started without touching them, and stopped again. --rehearse (or REHEARSE=1), with PYTHON=..., runs all of it
@@ -30,7 +34,7 @@ export OUT=${OUT:-$top/out} PYTHON=${PYTHON:-python3} REHEARSE=${REHEARSE:-}
 export WHICH="${WHICH:-gpu and not slow}"  # of the tests
 export WORK=${WORK:-/tmp/gpushmem-on-machine} PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 hour=(ordering polls busy closures loading loading-host far multicast ibgda plans)
-all=(info hello first-hour tests bench first bench-mps bench-shared examples)
+all=(info hello first-hour notice compilers tests bench first bench-mps bench-shared examples)
 [ "${1:-}" != --rehearse ] || { export REHEARSE=1; shift; }
 steps=("${@:-${all[@]}}"); [ $# -gt 0 ] || steps=("${all[@]}")
 end=$((SECONDS + ${LIMIT:-570})); kept=${KEEP_NVSHMEM:+-kept}
@@ -104,17 +108,18 @@ for name in ("EMULATION_LIBCUDA", "PYTHONPATH"):
     return
   fi
   export PYTHONPATH=$WORK:$WORK/site${PYTHONPATH:+:$PYTHONPATH}
-  local nvidia
+  local nvidia kit=$top/.gpu-kit
+  if [ -d "$kit" ]; then rm -rf "$WORK/kit"; cp -r "$kit" "$WORK/kit"; else kit=$WORK/kit; fi
   nvidia=$("$PYTHON" -c 'import site; print(site.getsitepackages()[0])')/nvidia
   if [ ! -d "$nvidia/nvshmem.before" ]; then
     # Its metadata goes with it, or that would be taken for the version.
     [ -n "${KEEP_NVSHMEM:-}" ] || { mkdir -p "$WORK/before"; mv "$nvidia"/../nvidia_nvshmem_cu*.dist-info "$WORK/before/"; } || true
-    . "$top/.gpu-kit/use.sh"
-  elif [ -z "${KEEP_NVSHMEM:-}" ]; then KEEP_NVSHMEM=1 . "$top/.gpu-kit/use.sh"  # done by an earlier call
+    . "$kit/use.sh"
+  elif [ -z "${KEEP_NVSHMEM:-}" ]; then KEEP_NVSHMEM=1 . "$kit/use.sh"  # done by an earlier call
   else
     rm -rf "$nvidia/nvshmem" "$nvidia"/../nvidia_nvshmem_cu*.dist-info
     mv "$nvidia/nvshmem.before" "$nvidia/nvshmem"; mv "$WORK"/before/* "$nvidia/.."
-    . "$top/.gpu-kit/use.sh"
+    . "$kit/use.sh"
   fi
   local nvcc
   nvcc=$(command -v nvcc || ls -d /usr/local/cuda/bin/nvcc 2>/dev/null | head -1)
@@ -129,10 +134,17 @@ def version(name):
     except metadata.PackageNotFoundError:
         return None
 
+def unpack(name):
+    for file in glob.glob(f"{sys.argv[1]}/*/{name}.txz"):
+        tarfile.open(file).extractall(sys.argv[2], filter="data")
+        print("unpacked:", file)
+
 wanted = {name: not version(name) for name in ("platformdirs", "filecheck")}
 if version("numpy") >= (2, 5):  # numba-cuda 0.30 looks for np.row_stack, which 2.5 does not have
-    tarfile.open(f"{sys.argv[1]}/numpy.txz").extractall(sys.argv[2], filter="data")
-wheels = [w for name, yes in wanted.items() if yes for w in glob.glob(f"{sys.argv[1]}/{name}-*.whl")]
+    unpack("numpy")
+if not version("numba-cuda-mlir"):
+    unpack("numba_cuda_mlir")
+wheels = [w for name, yes in wanted.items() if yes for w in glob.glob(f"{sys.argv[1]}/*/{name}-*.whl")]
 print("install:", wheels or "nothing more")
 if wheels:
     # Where the machine's own are, which this replaces: numba-cuda is found by a .pth file there.
@@ -167,7 +179,7 @@ hello() {
   NVSHMEM_DEBUG=${NVSHMEM_DEBUG:-WARN} run "$1" --heap-size 64M --verbose --tag-output examples/ring.py
 }
 tests() {  # tests NAME
-  GPUSHMEM_BACKEND=nvshmem "$PYTHON" -m pytest -p no:benchmark -p bench.gpu.live -n "${WORKERS:-12}" -o cache_dir="$WORK/.pytest_cache" \
+  GPUSHMEM_BACKEND=nvshmem "$PYTHON" -m pytest -p no:benchmark -p bench.gpu.live -n "${WORKERS:-9}" -o cache_dir="$WORK/.pytest_cache" \
     -m "$WHICH" --timeout 60 -ra --tb short --durations 10 --junitxml "$OUT/junit-$1$KEPT.xml" ${TESTS:-tests}
 }
 bench() { "$PYTHON" bench/gpu --out "$OUT/bench$KEPT" --kernels "$WORK/compiled$KEPT" ${REHEARSE:+--rehearse} "$@"; }
@@ -196,6 +208,26 @@ judge() {  # judge NAME PYTEST-ARGUMENTS...: every result in the log as it comes
   GPUSHMEM_BACKEND=$BACKEND GPUSHMEM_TEST_PES=1,2 "$PYTHON" -m pytest -vv -o cache_dir="$WORK/.pytest_cache" \
     --timeout 60 -ra --tb short --junitxml "$OUT/junit-$name$KEPT.xml" $MARKED "$@"
 }
+notice() {  # the launch of `tell` ends with the timeout, after a notice
+  local said code
+  said=$("$PYTHON" -m gpushmem run --backend "$BACKEND" -n 1 --timeout 12.5 --heap-size 64M bench/gpu/hour.py loading 2>&1); code=$?
+  echo "$said"; echo "exit status $code"
+  [ -z "$REHEARSE" ] || return $code  # the cpu backend loads code at any time
+  [ $code != 0 ] && grep -q 'loading the code of `tell` has waited for 10' <<<"$said" &&
+    grep -q 'loading the code of `tell` has waited for 12.5 s' <<<"$said"
+}
+with_mlir() {  # with_mlir COMMAND...
+  "$PYTHON" -c 'from numba_cuda_mlir import cuda' || { echo "numba-cuda-mlir cannot be imported"; return 1; }
+  "$@"
+}
+both() { "$PYTHON" -m gpushmem run --backend "$BACKEND" -n 1 bench/gpu/both.py; }
+t=tests/gpu/test_gpu.py::test_
+export COMPILED_TESTS="${COMPILED_TESTS:-${t}copies_in_kernels ${t}single_elements ${t}atomics \
+  ${t}who_sees_the_signal_sees_the_data ${t}waits_end_in_time ${t}collectives ${t}peer_arrays tests/kernels/test_all_reduce.py}"
+compiled_tests() {
+  GPUSHMEM_BACKEND=nvshmem "$PYTHON" -m pytest -p no:benchmark -p bench.gpu.live -n "${WORKERS:-9}" -o cache_dir="$WORK/.pytest_cache" \
+    -m "$WHICH" --timeout 60 -ra --tb short --junitxml "$OUT/junit-compilers$KEPT.xml" $COMPILED_TESTS
+}
 far() {
   if [ -n "$REHEARSE" ]; then "$PYTHON" -m gpushmem run --backend cpu --nodes 2 -n 2 --heap-size 64M bench/gpu/hour.py far
   elif [ -n "${ACROSS:-}" ]; then GPUSHMEM_BACKEND=nvshmem $ACROSS "$PYTHON" bench/gpu/hour.py far
@@ -206,7 +238,7 @@ ibgda() {
   elif [ -e /dev/infiniband ]; then NVSHMEM_DISABLE_P2P=1 run 2 --transport ibgda --heap-size 64M examples/ring.py
   else echo "needs adapters: there is no /dev/infiniband"; return 1; fi
 }
-export -f info run hello tests bench example examples sanitizer hour judge far ibgda
+export -f info run hello tests bench example examples sanitizer hour judge notice with_mlir both compiled_tests far ibgda
 
 echo "$(date -u) $*" >>"$SUMMARY"
 printf '\n===== install\n' >>"$LOG"
@@ -225,13 +257,21 @@ for name in "${steps[@]/first-hour/${hour[*]}}"; do for name in $name; do
     ordering)
       if [ "$found" -lt 2 ] && mps_on; then share 2; fi
       step ordering "${ORDERING_LIMIT:-150}" bash -c "judge ordering ${ORDERING:-tests/conformance/test_ordering.py}"; mps_off ;;
+    notice) step notice 30 bash -c notice ;;
+    compilers)
+      export GPUSHMEM_COMPILER=; step "compilers, each its own" 60 bash -c "with_mlir both"
+      export GPUSHMEM_COMPILER=numba-cuda-mlir; step "compilers, all by numba-cuda-mlir" 45 bash -c "with_mlir both"
+      with_mps 2 "compilers, ring.py by numba-cuda-mlir, 2 PEs" 30 bash -c "with_mlir hello 2"
+      if mps_on; then share 4; fi
+      step "compilers, tests by numba-cuda-mlir" "${COMPILED_LIMIT:-90}" bash -c "with_mlir compiled_tests"; mps_off
+      unset GPUSHMEM_COMPILER ;;
     polls | busy | closures | loading | loading-host) step "$name" 45 bash -c "hour $name" ;;
     far) step far 60 bash -c far ;;
     multicast) step multicast 60 bash -c "judge multicast ${MULTICAST:--k multicast tests/conformance/test_teams.py tests/gpu}" ;;
     ibgda) step ibgda 60 bash -c ibgda ;;
     plans) step plans 120 bash -c "judge plans ${PLANS:-tests/kernels}" ;;
     tests)
-      if mps_on; then share 8; else echo "tests: without MPS" | tee -a "$SUMMARY"; fi
+      if mps_on; then share "${SHARES:-4}"; else echo "tests: without MPS" | tee -a "$SUMMARY"; fi
       step tests "${TESTS_LIMIT:-240}" bash -c "tests tests"; mps_off ;;
     tests-alone) step tests-alone "${TESTS_LIMIT:-240}" bash -c "tests alone" ;;
     bench) step bench 150 bash -c "bench -n 1 ops ping-pong copy launch" ;;

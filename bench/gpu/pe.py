@@ -1,5 +1,7 @@
 """What a PE measures, and writes as lines of JSON; PE 0 does, the others are what it writes to.
 
+A measurement that fails is told on stderr, and the next one begins; the exit status is then 1.
+
 python -m gpushmem run --backend nvshmem -n N bench/gpu/pe.py FOLDER WHAT... [--rehearse] [--short]
 
 FOLDER has the kernels (prepare.py). WHAT: ops, ping-pong (all PEs wait in kernels: one PE, or
@@ -8,6 +10,8 @@ several with MPS), copy, launch.
 
 import sys
 import time
+import traceback
+from functools import partial
 from pathlib import Path
 
 from side import Measuring
@@ -22,7 +26,7 @@ ROUNDS = 3 if REHEARSE else 7 if SHORT else 15
 ENOUGH = 2e-3  # seconds that a kernel runs at least
 MOST = {"": 256 * KiB, "_warp": 16 * MiB, "_block": 256 * MiB}  # bytes for a thread, a warp, ...
 SIZES = (8, 1 * MiB) if SHORT else (8, 64, 512, *(4 * KiB * 8**k for k in range(6)), 256 * MiB)
-COPIES = (1 * MiB, 256 * MiB) if SHORT else (64 * KiB, 1 * MiB, 16 * MiB, 64 * MiB, 256 * MiB)
+COPIES = (1 * MiB, 16 * MiB) if SHORT else (64 * KiB, 1 * MiB, 16 * MiB, 64 * MiB, 256 * MiB)
 GRIDS = (16, 64, 128, 256, 512)
 ONE = 8  # bytes
 PINGS = 20 if REHEARSE else 2000
@@ -32,50 +36,62 @@ BYTES_OF_HEAP = 2 * LARGEST + 4 * MiB
 def ops(m):
     """Operations of a thread, a warp and a block, in loops in a kernel."""
     for name in ("p", "g", "atomic_add", "atomic_fetch_add"):
-        m.compare(name, ONE, m.args(ONE), m.enough(name, m.args(ONE)))
+        yield partial(m.compare, name, ONE)
     for scope, most in MOST.items():
-        name = f"put{scope} and quiet"
-        m.compare(name, ONE, m.args(ONE), m.enough(name, m.args(ONE)))
+        yield partial(m.compare, f"put{scope} and quiet", ONE)
         for verb in ("put", "get"):
             for nbytes in (n for n in SIZES if n <= min(most, LARGEST)):
-                args, name = m.args(nbytes), f"{verb}{scope}"
-                m.compare(name, nbytes, args, m.enough(name, args))
-                m.check(verb, name, nbytes)
+                yield partial(m.compare_copies, verb, f"{verb}{scope}", nbytes)
 
 
 def ping_pong(m):
     """Signals to and fro between PE 0 and PE 1; all take part, so the repetitions are fixed."""
-    m.ping_pong(PINGS)
+    yield partial(m.ping_pong, PINGS)
 
 
 def copy(m):
     """Blocks that each put their part, beside the GPU's own copy of the same bytes."""
     for nbytes in COPIES:
         if nbytes <= LARGEST:
-            m.copy(nbytes, GRIDS, 2 if REHEARSE else max(5, min(50, (1 << 30) // nbytes)))
+            times = 2 if REHEARSE else max(5, min(50, (1 << 30) // nbytes))
+            yield partial(m.copy, nbytes, GRIDS, times)
 
 
 def launch(m):
     """What a launch costs the host."""
-    m.launch(5 if REHEARSE else 300)
+    yield partial(m.launch, 5 if REHEARSE else 300)
 
 
 WHAT = {"ops": ops, "ping-pong": ping_pong, "copy": copy, "launch": launch}
 TOGETHER = ("ping-pong",)
 
 
+def measure(what, m):
+    """All of `what`; False if a part failed."""
+    began, failed = time.perf_counter(), 0
+    for work in WHAT[what](m):
+        try:
+            work()
+        except Exception:
+            traceback.print_exc()
+            failed += 1
+            print(f"{what}: failed: {work.func.__name__}{work.args}", file=sys.stderr, flush=True)
+            if not m.alive():
+                break
+    if m.me == 0:
+        print(f"{what}: {time.perf_counter() - began:.1f} s", file=sys.stderr, flush=True)
+    return not failed
+
+
 def main():
     asked = [a for a in sys.argv[2:] if not a.startswith("-")]
     shmem.init(heap_size=BYTES_OF_HEAP)
     m = Measuring(FOLDER, LARGEST, ROUNDS, ENOUGH, REHEARSE)
-    for what in asked:
-        if m.me == 0 or (what in TOGETHER and m.me == 1):
-            began = time.perf_counter()
-            WHAT[what](m)
-            if m.me == 0:
-                print(f"{what}: {time.perf_counter() - began:.1f} s", file=sys.stderr, flush=True)
+    mine = [what for what in asked if m.me == 0 or (what in TOGETHER and m.me == 1)]
+    failed = [what for what in mine if not measure(what, m)]
     m.end()
     shmem.finalize()
+    sys.exit(bool(failed))
 
 
 if __name__ == "__main__":

@@ -11,13 +11,27 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
+from typing import NamedTuple
 
 SIDES = ("ours", "theirs")
+# What `Loaded` wants to know of a kernel, for one that has nothing of ours in it.
+PLAIN = {
+    "compiler": "numba-cuda", "cooperative": False, "workspace": False, "sums": False,
+    "groups": False, "trace": 0,
+}  # fmt: skip
+
+
+class Prepared(NamedTuple):
+    """How long each kernel took, {side: {name: seconds}}; and what cannot be compiled."""
+
+    took: dict
+    missing: list
 
 
 def prepare(folder, processes=None):
-    """Compile all that is not there; {side: {name: seconds}}. Raises if a kernel cannot be."""
+    """Compile all that is not there; what fails is told, and the rest goes on."""
     folder = Path(folder).resolve()
     for side in SIDES:
         (folder / side).mkdir(parents=True, exist_ok=True)
@@ -30,14 +44,17 @@ def prepare(folder, processes=None):
         )
         for k in range(processes)
     ]  # fmt: skip
-    took = {side: {} for side in SIDES}
+    found = Prepared({side: {} for side in SIDES}, [])
     outputs = [child.communicate()[0] for child in children]
     for line in "".join(outputs).splitlines():
         side, name, seconds = json.loads(line)
-        took[side][name] = seconds
+        if seconds is None:
+            found.missing.append(f"{side}: {name}")
+        else:
+            found.took[side][name] = seconds
     if any(child.returncode for child in children):
-        raise RuntimeError("a kernel does not compile: see above")
-    return took
+        raise RuntimeError("a process that compiles kernels ended: see above")
+    return found
 
 
 def path_of(folder, name):
@@ -68,8 +85,7 @@ def compile_theirs(folder, name):
     from pairs import PAIRS, theirs
 
     entry, code = numba_cubin(theirs(name), PAIRS[name].argtypes)
-    about = {"entry": entry, "cooperative": False, "workspace": False}
-    about["shims"] = bool(PAIRS[name].calls)
+    about = {"entry": entry, "shims": bool(PAIRS[name].calls)}
     made = path.with_suffix(f".{os.getpid()}")
     made.write_bytes(json.dumps(about).encode() + b"\n" + bytes(code))
     made.replace(path)
@@ -89,7 +105,7 @@ def numba_cubin(py_func, argtypes):
 def code_of(folder, name):
     """Machine code of nvshmem4py's side, and what `Loaded` wants to know of it."""
     about, _, code = path_of(folder, name).read_bytes().partition(b"\n")
-    return code, json.loads(about)
+    return code, PLAIN | json.loads(about)
 
 
 def main():
@@ -99,12 +115,19 @@ def main():
     Device(0).set_current()
     for side, name in jobs()[mine::processes]:
         began = time.perf_counter()
-        (compile_ours if side == "ours" else compile_theirs)(folder, name)
-        print(json.dumps((side, name, time.perf_counter() - began)), flush=True)
+        try:
+            (compile_ours if side == "ours" else compile_theirs)(folder, name)
+            took = time.perf_counter() - began
+        except Exception:
+            traceback.print_exc()
+            took = None
+        print(json.dumps((side, name, took)), flush=True)
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 3:
         main()
     else:
-        print(json.dumps(prepare(*sys.argv[1:2], *map(int, sys.argv[2:])), indent=1))
+        found = prepare(*sys.argv[1:2], *map(int, sys.argv[2:]))
+        print(json.dumps(found._asdict(), indent=1))
+        sys.exit(bool(found.missing))

@@ -58,6 +58,10 @@ class Measuring:
         if self.me == 0:
             flag.unlink()
 
+    def alive(self):
+        """Whether the GPU can still be used: after some errors of kernels it cannot."""
+        return driver.cuCtxSynchronize()[0] == driver.CUresult.CUDA_SUCCESS
+
     # --- kernels
 
     def kernel(self, side, name):
@@ -115,10 +119,17 @@ class Measuring:
                 took[side].append(self.seconds(works[side]))
         return took
 
-    def compare(self, name, nbytes, args, reps):
+    def compare(self, name, nbytes):
         """Measure a pair, and say what one operation takes."""
+        args = self.args(nbytes)
+        reps = self.enough(name, args)
         works = {side: partial(self.start, side, name, (*args, reps)) for side in SIDES}
         self.say(name, nbytes, self.turns(works), reps)
+
+    def compare_copies(self, verb, name, nbytes):
+        """Measure a pair that copies so many bytes, after seeing that both do."""
+        self.check(verb, name, nbytes)
+        self.compare(name, nbytes)
 
     def say(self, what, nbytes, took, reps=1, **more):
         """Write a measurement: medians, and how the two sides compare in each round."""

@@ -11,6 +11,7 @@ import time
 import psutil
 import pytest
 
+from gpushmem import disk
 from tests.nvshmem import emulation
 from tests.nvshmem.emulation import ROOT
 
@@ -41,7 +42,7 @@ def compiled(tmp_path_factory):
     return folder
 
 
-def test_each_kernel_compiles_on_both_sides(compiled):
+def test_each_kernel_compiles_on_both_sides(compiled, monkeypatch):
     sys.path.insert(0, str(BENCH))
     try:
         from cubin import functions
@@ -49,7 +50,9 @@ def test_each_kernel_compiles_on_both_sides(compiled):
         from prepare import code_of
     finally:
         sys.path.remove(str(BENCH))
-    files = [file.read_bytes().partition(b"\n") for file in (compiled / "ours").iterdir()]
+    monkeypatch.setenv("GPUSHMEM_CACHE_DIR", str(compiled / "ours"))
+    names = [file.name for file in disk.folder().iterdir() if disk.RECORD.fullmatch(file.name)]
+    files = [disk.load(name).partition(b"\n") for name in names]
     mine = {
         functions(code)[json.loads(about)["entry"]] for about, _, code in files if ELF in code[:4]
     }
@@ -94,6 +97,10 @@ def test_what_fails_is_told(compiled, tmp_path):
     (folder / "theirs/put").write_bytes(b'{"entry": "x"}\nno machine code')
     more = ["--rehearse", "--kernels", folder, "--out", tmp_path]
     run(BENCH, "ops", *more, status=1)
+    rows = json.loads((tmp_path / "gpu.json").read_text())["rows"]
+    measured = {row["what"] for row in rows}
+    assert "put" not in measured
+    assert measured >= {"p", "put_warp", "get_block"}
 
 
 def on_machine(folder, *steps, **more):
