@@ -16,7 +16,7 @@
 #   tests         pytest -m gpu, with MPS if it can be started; TESTS: what pytest is given, TESTS_LIMIT: seconds
 #   bench         bench/gpu with 1 PE: operations, signals, copies, launches
 #   first         bench/gpu: from the start of a process to its first kernel's end
-#   bench-mps     bench/gpu --short with 2 and 4 PEs that share the GPU, with MPS
+#   bench-mps     bench/gpu --short with MPS_PES ("2 4") PEs that share the GPU, with MPS
 #   bench-shared  the same, without: kernels that do not wait
 #   examples      all of them, on both backends
 #   tests-alone   pytest -m gpu without MPS
@@ -210,11 +210,11 @@ judge() {  # judge NAME PYTEST-ARGUMENTS...: every result in the log as it comes
 }
 notice() {  # the launch of `tell` ends with the timeout, after a notice
   local said code
-  said=$("$PYTHON" -m gpushmem run --backend "$BACKEND" -n 1 --timeout 12.5 --heap-size 64M bench/gpu/hour.py loading 2>&1); code=$?
+  said=$("$PYTHON" -m gpushmem run --backend "$BACKEND" -n 1 --timeout 11 --heap-size 64M bench/gpu/hour.py loading 2>&1); code=$?
   echo "$said"; echo "exit status $code"
   [ -z "$REHEARSE" ] || return $code  # the cpu backend loads code at any time
   [ $code != 0 ] && grep -q 'loading the code of `tell` has waited for 10' <<<"$said" &&
-    grep -q 'loading the code of `tell` has waited for 12.5 s' <<<"$said"
+    grep -q 'loading the code of `tell` has waited for 11 s' <<<"$said"
 }
 with_mlir() {  # with_mlir COMMAND...
   "$PYTHON" -c 'from numba_cuda_mlir import cuda' || { echo "numba-cuda-mlir cannot be imported"; return 1; }
@@ -277,8 +277,7 @@ for name in "${steps[@]/first-hour/${hour[*]}}"; do for name in $name; do
     bench) step bench 150 bash -c "bench -n 1 ops ping-pong copy launch" ;;
     first) step first 150 bash -c "bench first ${TURNS:+--turns $TURNS}" ;;
     bench-mps)
-      with_mps 2 "bench-mps, 2 PEs" 90 bash -c "bench --short -n 2 ops ping-pong copy"
-      with_mps 4 "bench-mps, 4 PEs" 90 bash -c "bench --short -n 4 ops ping-pong copy" ;;
+      for n in ${MPS_PES:-2 4}; do with_mps "$n" "bench-mps, $n PEs" 90 bash -c "bench --short -n $n ops ping-pong copy"; done ;;
     bench-shared)
       step "bench-shared, 2 PEs" 60 bash -c "bench --short -n 2 ops copy"
       step "bench-shared, 4 PEs" 60 bash -c "bench --short -n 4 ops copy" ;;

@@ -149,13 +149,12 @@ class Measuring:
 
     def check(self, verb, name, nbytes):
         """See, for each side, that the bytes arrive; else nothing might be measured."""
-        if self.rehearse:
-            return
         for side in SIDES:
             target = native(self.dst)
             if verb == "put" and self.other != self.me:
                 target = native(shmem.peer_array(self.dst, self.other))
             check(driver.cuMemsetD8(target.address, POISON, nbytes), "poison")
+            check(driver.cuCtxSynchronize(), "poison")
             self.start(side, name, (*self.args(nbytes), 1))
             self.stream.sync()
             source = native(self.src)
@@ -164,7 +163,7 @@ class Measuring:
             n = nbytes // 8
             for part in (slice(0, min(n, CHECKED // 8)), slice(max(0, n - CHECKED // 8), n)):
                 got, sent = (self.backend._device.read(a[part]) for a in (target, source))
-                if (got != sent).any():
+                if (got != sent).any() and not self.rehearse:
                     raise AssertionError(f"{side}: {name} of {nbytes} bytes does not arrive")
 
     def ping_pong(self, reps):
