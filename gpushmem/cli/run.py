@@ -243,7 +243,8 @@ def command(
         except ShmemError as error:
             raise click.ClickException(str(error)) from error
         summary = outcome.summary()
-        if summary and (n_pes > 1 or outcome.code > 128):
+        unsaid = outcome.code == 124 and not outcome.report  # a timeout of which nobody has told
+        if summary and (n_pes > 1 or outcome.code > 128 or unsaid):
             click.echo(f"gpushmem: {summary}", err=True)
         _say_seed(outcome.code)
         _say_trace(trace)

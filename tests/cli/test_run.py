@@ -66,6 +66,19 @@ def test_output_before_a_crash_is_not_lost(run_cli, script):
     assert run_cli("run", "--tag-output", path, code=137).stdout == "[0] before\n"
 
 
+def test_a_timeout_that_a_pe_reports_is_told_whatever_the_number_of_pes(run_cli, script):
+    """As one does that hangs in a driver: see `Device.loading`."""
+    path = script(
+        "import time, gpushmem as shmem\n"
+        "from gpushmem.job import board, job\n"
+        "with shmem.session():\n"
+        "    job.current().board.claim(board.TIMEOUT, 0, 'PE 0: it has waited')\n"
+        "    time.sleep(60)\n"
+    )
+    done = run_cli("run", "-n", "1", path, code=124)
+    assert "gpushmem: PE 0: it has waited; all PEs were ended" in done.stderr
+
+
 def test_tagged_lines_stay_whole(run_cli, script):
     path = script(
         "import sys, gpushmem as shmem\nshmem.init()\n"
