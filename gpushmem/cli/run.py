@@ -243,8 +243,10 @@ def command(
         except ShmemError as error:
             raise click.ClickException(str(error)) from error
         summary = outcome.summary()
-        unsaid = outcome.code == 124 and not outcome.report  # a timeout of which nobody has told
-        if summary and (n_pes > 1 or outcome.code > 128 or unsaid):
+        # A timeout without a report has not been told yet.
+        if summary and (
+            n_pes > 1 or outcome.code > 128 or (not outcome.report and outcome.code == 124)
+        ):
             click.echo(f"gpushmem: {summary}", err=True)
         _say_seed(outcome.code)
         _say_trace(trace)
