@@ -22,6 +22,8 @@ from tests.oracle.applicability import CUDA_CPP, why_not
 
 ROOT = Path(__file__).parent.parent.parent
 TIMEOUT = 120  # seconds for one test
+# Makes pytest believe that it runs on Windows, and so ends it when the test fails.
+WINDOWS = "test_inspect_llvm.py::test_inspect_llvm_windows_preserves_debug_info"
 NOT_USED = "does not use the engine: it tests numba-cuda-mlir's compiler or its Python code alone"
 COMPILER = "asks numba-cuda-mlir's compiler for MLIR, PTX or a cubin"
 INSIDE = "looks inside numba-cuda-mlir's dispatcher, launcher or driver"
@@ -50,7 +52,9 @@ def run(tests, names, every, out):
     options = [
         "-c", os.devnull, "--rootdir", ".", "-p", "no:cacheprovider", "-p",
         "tests.oracle.mlir_plugin", "-W", "ignore", "-q", "--tb=short", "--timeout", str(TIMEOUT),
+        "--timeout-method", "thread",  # ends the process of a test that hangs in C
         "-n", str(len(os.sched_getaffinity(0))), "--dist", "load", "--ignore", "benchmarks",
+        "--deselect", WINDOWS,
     ]  # fmt: skip
     command = [sys.executable, "-m", "pytest", *options, *(names or ["."])]
     subprocess.run(command, cwd=tests, env=env, check=False)  # 1 if a test fails

@@ -6,6 +6,7 @@ import sys
 import numba.cuda
 import numpy as np
 import pytest
+from numba.cuda.core.errors import NumbaRuntimeError
 
 from gpushmem.artifacts.refusal import KernelTypingError
 from gpushmem.artifacts.twins import twin, type_twin
@@ -159,7 +160,36 @@ def test_a_program_imported_before_the_patch():
             cuda.jit(lambda x: x.__setitem__(0, "a"))[1, 1](back)
         with pytest.raises(ValueError, match=r"\(3, 1, 1\) blocks .* clusters of \(2, 1, 1\)"):
             wrong[3, 1, None, None, (2, 1, 1)]
+        with pytest.raises(TypeError, match=r"wrong has the signature void\(float32\) and the"):
+            cuda.jit("void(float32)")(wrong.py_func)
     assert cuda.jit.__module__.startswith("numba_cuda_mlir")
+
+
+def test_what_it_allows_in_kernels_and_numba_cuda_does_not():
+    with patch_numba_cuda():
+
+        @cuda.jit
+        def whole(a, b, out):
+            x = a * b + 1
+            for i in range(x.size):
+                out[i] = x[i]
+
+        a, b, out = np.arange(3), np.full(3, 0.5, np.float32), np.zeros(3)
+        whole[1, 1](a, b, out)
+        np.testing.assert_array_equal(out, a * b + 1)
+        with pytest.raises(NumbaRuntimeError, match="NRT required"):
+            numba.cuda.jit(whole.py_func)[1, 1](a, b, out)
+
+        @cuda.jit
+        def large(out):
+            one, rest = cuda.shared.array(1, types.int32), cuda.shared.array(0, types.uint8)
+            one[0] = rest.size
+            out[0] = one[0]
+
+        large[1, 1, 0, 100_000](out)
+        assert out[0] == 100_000
+        with pytest.raises(numba.cuda.cudadrv.driver.CudaAPIError, match="NOT_SUPPORTED: a module"):
+            numba.cuda.current_context().create_module_ptx(".version 8.0")
 
 
 PROGRAM = """
