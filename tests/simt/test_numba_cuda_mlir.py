@@ -72,12 +72,13 @@ def test_what_the_kernels_names_stand_for():
 
 
 def test_vectors():
-    def kernel(a, out, halves):
+    def kernel(a, out, halves, row):
         v, w = cuda.vector.load(a, 0, 4), cuda.vector.load(a, 4, 4, alignment=8)
         u = v + w * 2 - 1
         u += w
         cuda.vector.store(out, 0, -u)
         cuda.vector.store(out, (4,), abs(w))
+        cuda.vector.store(row, (cuda.threadIdx.x, 0), v)
         quotient = cuda.int32x2(1, 2) / 2
         out[8] = quotient.x
         both = cuda.half2(halves[0], halves[1]) + cuda.float16x2(halves[2], halves[3])
@@ -85,7 +86,9 @@ def test_vectors():
 
     a, out = np.arange(8, dtype=np.float32), np.zeros(9, np.float32)
     halves = np.arange(4, dtype=np.float16)
-    launch(kernel, 1, 1, a, out, halves)
+    row = np.zeros((1, 4), np.float32)
+    launch(kernel, 1, 1, a, out, halves, row)
+    np.testing.assert_array_equal(row, [a[:4]])
     np.testing.assert_array_equal(out, [-11, -15, -19, -23, 4, 5, 6, 7, 0.5])
     np.testing.assert_array_equal(halves, [2, 4, 2, 3])
 
@@ -156,6 +159,7 @@ def test_a_program_imported_before_the_patch():
             x[0] += 1
 
         assert wrong.signatures == [(numba.types.float32[:],)]
+        assert wrong.overloads[types.float32[:],] in wrong.overloads.values()
         with pytest.raises(TypingError, match="__setitem__"):
             cuda.jit(lambda x: x.__setitem__(0, "a"))[1, 1](back)
         with pytest.raises(ValueError, match=r"\(3, 1, 1\) blocks .* clusters of \(2, 1, 1\)"):

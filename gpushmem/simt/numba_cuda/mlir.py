@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -50,6 +51,16 @@ OF_ARRAYS = (
     "NRT required but not enabled", "Only accept returning of array passed into",
     "numba-cuda has no np.",
 )  # fmt: skip
+
+
+class _Overloads(OrderedDict[Any, Any]):
+    """A dispatcher's kernels by their signatures, in either package's types."""
+
+    def __missing__(self, signature: Any) -> Any:
+        ours = type_twin(signature)
+        if ours == signature:
+            raise KeyError(signature)
+        return self[ours]
 
 
 class Dispatcher(CUDADispatcher):
@@ -151,7 +162,7 @@ def jit(func_or_sig: Any = None, **options: Any) -> Any:
         make = cuda.jit(type_twin(signature), **kept) if signature else cuda.jit(**kept)
         with _their_errors():
             dispatcher = make(function)
-        dispatcher.__class__ = Dispatcher
+        dispatcher.__class__, dispatcher.overloads = Dispatcher, _Overloads(dispatcher.overloads)
         return dispatcher
 
     if func_or_sig is None:
