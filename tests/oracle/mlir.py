@@ -22,12 +22,15 @@ from tests.oracle.applicability import CUDA_CPP, why_not
 
 ROOT = Path(__file__).parent.parent.parent
 TIMEOUT = 120  # seconds for one test
+# Makes pytest believe that it runs on Windows, and so ends it when the test fails.
+WINDOWS = "test_inspect_llvm.py::test_inspect_llvm_windows_preserves_debug_info"
 NOT_USED = "does not use the engine: it tests numba-cuda-mlir's compiler or its Python code alone"
 COMPILER = "asks numba-cuda-mlir's compiler for MLIR, PTX or a cubin"
 INSIDE = "looks inside numba-cuda-mlir's dispatcher, launcher or driver"
 LOWERING = "extends numba-cuda-mlir's compiler with lowerings to MLIR"
 GPU = "starts a process of its own, which needs a GPU"
-
+THEIRS = "compares with objects of numba-cuda-mlir's own: its types, its settings"
+TORCH = "needs PyTorch's tensors on a GPU"
 
 # Pattern for a test's name or for the error of one that failed -> why it does not apply.
 RULES = [
@@ -40,7 +43,28 @@ RULES = [
     (r"DynamicLibNotFoundError|_Linker\.|test_init\.py", INSIDE),
     (r"'Dispatcher' object has no attribute|MLIRDispatcher|test_descriptor_|_cext", INSIDE),
     (r"numba_cuda_mlir\.(lowering|models|extending)", LOWERING),
+    (r"test_dump_nvvm\.|test_inlining\.|_lto_defaults|nvvm_bad_option|ptx_align", COMPILER),
+    (r"_uses_constant_memory", COMPILER),
+    (r"test_post_inline_planners|test_profile_compile_time|_concurrent_initialization", INSIDE),
+    (r"test_(localmem|sm_creation)\.py.*_dtype$|test_cuda_devicerecord|AcceleratedArch", THEIRS),
+    (r"test_max_pending_bytes", THEIRS),
+    (r"Torch not compiled with CUDA", TORCH),
 ]
+
+# The same of tests that do apply and fail: what is missing.
+LACKING = [
+    (r"extending|Untyped global name '\w+': Cannot determine Numba type of|_overload_",
+     "what is registered with numba_cuda_mlir.extending"),
+    (r"test_vector_type", "vectors: views of arrays as vectors, from complex numbers and to them"),
+    (r"test_varargs", "kernels with *args"),
+    (r"test_argument_handler", "handlers of arguments that ask for numba-cuda-mlir's types"),
+    (r"test_ptr_ops", "arithmetic of pointers"),
+    (r"shared\.array|test_sm_creation", "shared arrays whose size is known when the kernel runs"),
+    (r"literal_unroll|_(all|any)_basic", "literal_unroll"),
+    (r"complex", "complex numbers made of a type and two numbers, and of 16 bits"),
+    (r"itemsize|_captured_dtype", "attributes of dtypes"),
+]  # fmt: skip
+OTHER = "one thing each, which numba-cuda does differently"
 
 
 def run(tests, names, every, out):
@@ -50,7 +74,9 @@ def run(tests, names, every, out):
     options = [
         "-c", os.devnull, "--rootdir", ".", "-p", "no:cacheprovider", "-p",
         "tests.oracle.mlir_plugin", "-W", "ignore", "-q", "--tb=short", "--timeout", str(TIMEOUT),
+        "--timeout-method", "thread",  # ends the process of a test that hangs in C
         "-n", str(len(os.sched_getaffinity(0))), "--dist", "load", "--ignore", "benchmarks",
+        "--deselect", WINDOWS,
     ]  # fmt: skip
     command = [sys.executable, "-m", "pytest", *options, *(names or ["."])]
     subprocess.run(command, cwd=tests, env=env, check=False)  # 1 if a test fails
@@ -74,6 +100,11 @@ def judge(lines):
     return verdicts
 
 
+def what_is_missing(test, detail):
+    """Why a test fails."""
+    return next((why for p, why in LACKING if re.search(p, test) or re.search(p, detail)), OTHER)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("tests", type=Path)
@@ -94,9 +125,13 @@ def main():
     print(f"\n{sum(counts.values())} tests: {counts}")
     if args.save:
         reasons = Counter(why for verdict, why in verdicts.values() if verdict == "not applicable")
+        lacking: dict[str, list[str]] = {}
+        for test, why in sorted(failed.items()):
+            lacking.setdefault(what_is_missing(test, why), []).append(test)
         result = {
             "numba-cuda-mlir": version("numba-cuda-mlir"), "every": args.every, "counts": counts,
-            "not applicable": dict(reasons.most_common()), "failed": sorted(failed),
+            "not applicable": dict(reasons.most_common()),
+            "failed": dict(sorted(lacking.items(), key=lambda row: -len(row[1]))),
         }  # fmt: skip
         args.save.write_text(json.dumps(result, indent=1) + "\n")
     return 1 if failed else 0

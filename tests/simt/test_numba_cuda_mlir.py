@@ -6,6 +6,7 @@ import sys
 import numba.cuda
 import numpy as np
 import pytest
+from numba.cuda.core.errors import NumbaRuntimeError
 
 from gpushmem.artifacts.refusal import KernelTypingError
 from gpushmem.artifacts.twins import twin, type_twin
@@ -71,12 +72,13 @@ def test_what_the_kernels_names_stand_for():
 
 
 def test_vectors():
-    def kernel(a, out, halves):
+    def kernel(a, out, halves, row):
         v, w = cuda.vector.load(a, 0, 4), cuda.vector.load(a, 4, 4, alignment=8)
         u = v + w * 2 - 1
         u += w
         cuda.vector.store(out, 0, -u)
         cuda.vector.store(out, (4,), abs(w))
+        cuda.vector.store(row, (cuda.threadIdx.x, 0), v)
         quotient = cuda.int32x2(1, 2) / 2
         out[8] = quotient.x
         both = cuda.half2(halves[0], halves[1]) + cuda.float16x2(halves[2], halves[3])
@@ -84,7 +86,9 @@ def test_vectors():
 
     a, out = np.arange(8, dtype=np.float32), np.zeros(9, np.float32)
     halves = np.arange(4, dtype=np.float16)
-    launch(kernel, 1, 1, a, out, halves)
+    row = np.zeros((1, 4), np.float32)
+    launch(kernel, 1, 1, a, out, halves, row)
+    np.testing.assert_array_equal(row, [a[:4]])
     np.testing.assert_array_equal(out, [-11, -15, -19, -23, 4, 5, 6, 7, 0.5])
     np.testing.assert_array_equal(halves, [2, 4, 2, 3])
 
@@ -155,11 +159,41 @@ def test_a_program_imported_before_the_patch():
             x[0] += 1
 
         assert wrong.signatures == [(numba.types.float32[:],)]
+        assert wrong.overloads[types.float32[:],] in wrong.overloads.values()
         with pytest.raises(TypingError, match="__setitem__"):
             cuda.jit(lambda x: x.__setitem__(0, "a"))[1, 1](back)
         with pytest.raises(ValueError, match=r"\(3, 1, 1\) blocks .* clusters of \(2, 1, 1\)"):
             wrong[3, 1, None, None, (2, 1, 1)]
+        with pytest.raises(TypeError, match=r"wrong has the signature void\(float32\) and the"):
+            cuda.jit("void(float32)")(wrong.py_func)
     assert cuda.jit.__module__.startswith("numba_cuda_mlir")
+
+
+def test_what_it_allows_in_kernels_and_numba_cuda_does_not():
+    with patch_numba_cuda():
+
+        @cuda.jit
+        def whole(a, b, out):
+            x = a * b + 1
+            for i in range(x.size):
+                out[i] = x[i]
+
+        a, b, out = np.arange(3), np.full(3, 0.5, np.float32), np.zeros(3)
+        whole[1, 1](a, b, out)
+        np.testing.assert_array_equal(out, a * b + 1)
+        with pytest.raises(NumbaRuntimeError, match="NRT required"):
+            numba.cuda.jit(whole.py_func)[1, 1](a, b, out)
+
+        @cuda.jit
+        def large(out):
+            one, rest = cuda.shared.array(1, types.int32), cuda.shared.array(0, types.uint8)
+            one[0] = rest.size
+            out[0] = one[0]
+
+        large[1, 1, 0, 100_000](out)
+        assert out[0] == 100_000
+        with pytest.raises(numba.cuda.cudadrv.driver.CudaAPIError, match="NOT_SUPPORTED: a module"):
+            numba.cuda.current_context().create_module_ptx(".version 8.0")
 
 
 PROGRAM = """

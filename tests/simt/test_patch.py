@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numba import cuda, float64
-from numba.cuda.cudadrv.driver import CudaAPIError
+from numba.cuda.cudadrv.driver import CudaAPIError, device_memset
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.simt.numba_cuda import patch_numba_cuda
@@ -176,6 +176,8 @@ def test_pinned_mapped_and_managed_memory():
         double[1, 16](array)
         cuda.synchronize()
         np.testing.assert_array_equal(array, 2 * np.arange(16))
+        device_memset(array, 0, array.nbytes)  # synchronous
+        assert not array.any()
 
 
 def test_device_memory_comes_in_aligned_pieces_of_512_bytes():

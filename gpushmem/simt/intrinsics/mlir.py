@@ -85,10 +85,11 @@ SET: dict[int, Callable[..., Any]] = {0: _set_0, 1: _set_1, 2: _set_2, 3: _set_3
 
 
 def _numbers(index: Any) -> int:
-    n = index.count if isinstance(index, types.UniTuple) else 0
-    if not isinstance(index, types.Integer | types.UniTuple) or n > 3:
+    several = isinstance(index, types.BaseTuple)
+    numbers = tuple(index) if several else (index,)
+    if not all(isinstance(n, types.Integer) for n in numbers) or len(numbers) not in GET:
         raise NumbaTypeError(f"a vector's index is an integer, or 1 to 3 of them, not {index}")
-    return n
+    return len(numbers) if several else 0
 
 
 def _read(builder: Any, vector: Any, value: Any) -> list[Any]:

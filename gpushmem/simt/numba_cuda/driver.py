@@ -343,6 +343,7 @@ class Driver:
 
     def cuMemsetD8(self, pointer: Any, byte: int, count: int) -> None:
         self.cuMemsetD8Async(pointer, byte, count, 0)
+        self.cuStreamSynchronize(0)  # the host may look at it: it may be mapped memory
 
     def cuMemsetD8Async(self, pointer: Any, byte: int, count: int, stream: Any) -> None:
         address = int(pointer)

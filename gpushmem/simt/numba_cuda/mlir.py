@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -18,8 +19,10 @@ from typing import Any
 from numba import cuda
 from numba.core.errors import NumbaError
 from numba.core.types import Type
+from numba.cuda import ufuncs
 from numba.cuda.core import config
 from numba.cuda.dispatcher import CUDADispatcher
+from numba.cuda.np import ufunc_db
 
 from gpushmem.artifacts.twins import ROOT, place_of, twin, type_twin
 from gpushmem.errors import BackendUnavailable
@@ -42,8 +45,22 @@ OPTIONS = {
     "lineinfo", "link", "max_registers", "opt", "shared_memory_carveout",
 }  # fmt: skip
 
-# Errors of kernels that make arrays: numba-cuda-mlir needs no option for them, numba-cuda does.
-NEEDS_MEMORY = "NRT required but not enabled", "Only accept returning of array passed into"
+# Errors of kernels that make arrays or combine whole ones: numba-cuda-mlir needs no option for the
+# former, numba-cuda does, and leaves the latter (`a + b`) out of what kernels may use.
+OF_ARRAYS = (
+    "NRT required but not enabled", "Only accept returning of array passed into",
+    "numba-cuda has no np.",
+)  # fmt: skip
+
+
+class _Overloads(OrderedDict[Any, Any]):
+    """A dispatcher's kernels by their signatures, in either package's types."""
+
+    def __missing__(self, signature: Any) -> Any:
+        ours = type_twin(signature)
+        if ours == signature:
+            raise KeyError(signature)
+        return self[ours]
 
 
 class Dispatcher(CUDADispatcher):
@@ -71,6 +88,11 @@ class Dispatcher(CUDADispatcher):
         return self.configure(*args)
 
     def compile(self, sig: Any, **of_a_gpu: Any) -> Any:
+        kernel = self._compiled(sig, **of_a_gpu)
+        kernel.asks_for_shared_memory = True
+        return kernel
+
+    def _compiled(self, sig: Any, **of_a_gpu: Any) -> Any:
         if of_a_gpu:
             raise BackendUnavailable(
                 "numba-cuda-mlir's compiler makes code for GPUs; call its `compile` functions "
@@ -80,9 +102,10 @@ class Dispatcher(CUDADispatcher):
             try:
                 return super().compile(type_twin(sig))
             except NumbaError as error:
-                if not any(text in str(error) for text in NEEDS_MEMORY):
+                if not any(text in str(error) for text in OF_ARRAYS):
                     raise
-        with _their_errors(), replaced({(config, "CUDA_ENABLE_NRT"): True}):
+        allowed = {(config, "CUDA_ENABLE_NRT"): True, (ufuncs, "get_ufunc_info"): _ufunc_info}
+        with _their_errors(), replaced(allowed):
             return super().compile(type_twin(sig))
 
     def typeof_pyval(self, val: Any) -> Any:
@@ -93,6 +116,11 @@ class Dispatcher(CUDADispatcher):
     def compile_device(self, args: Any, return_type: Any = None) -> Any:
         with _their_errors():
             return super().compile_device(type_twin(args), type_twin(return_type))
+
+
+def _ufunc_info(ufunc: Any) -> dict[str, Any]:
+    """How a ufunc's loops are lowered: numba-cuda's, else those that Numba has for hosts."""
+    return ufuncs.ufunc_db().get(ufunc) or ufunc_db.get_ufunc_info(ufunc)
 
 
 @contextmanager
@@ -122,12 +150,19 @@ def jit(func_or_sig: Any = None, **options: Any) -> Any:
     annotated = options.get("annotations_as_signatures", True)
 
     def made(function: Any, signature: Any = None) -> Any:
-        if signature is None and annotated:
-            signature = decorators._extract_signature_from_annotations(function)
+        if annotated:
+            from_annotations = decorators._extract_signature_from_annotations(function)
+            if signature is not None and from_annotations is not None:
+                raise TypeError(
+                    f"Conflicting signature sources: {function.__name__} has the signature "
+                    f"{signature} and the annotations {from_annotations}; remove one of them, or "
+                    "set annotations_as_signatures=False"
+                )
+            signature = signature or from_annotations
         make = cuda.jit(type_twin(signature), **kept) if signature else cuda.jit(**kept)
         with _their_errors():
             dispatcher = make(function)
-        dispatcher.__class__ = Dispatcher
+        dispatcher.__class__, dispatcher.overloads = Dispatcher, _Overloads(dispatcher.overloads)
         return dispatcher
 
     if func_or_sig is None:

@@ -78,6 +78,7 @@ class SimtKernel(_Kernel):
     """A kernel compiled for one signature, as numba-cuda's dispatcher handles it."""
 
     source: Source | None
+    asks_for_shared_memory = False  # at the driver, if the launch needs more than a block has
 
     @global_compiler_lock
     def __init__(
@@ -236,7 +237,8 @@ class SimtKernel(_Kernel):
             if shape.threads > limit:
                 raise ArgumentError(f"{shape.threads} threads; launch_bounds allows {limit}")
             static = self.entry.shared_bytes
-            if static <= MAX_STATIC_SHARED < static + shape.dynamic_shared:
+            too_much = static <= MAX_STATIC_SHARED < static + shape.dynamic_shared
+            if too_much and not self.asks_for_shared_memory:
                 raise ArgumentError(
                     f"kernel {self.name} is launched with {shape.dynamic_shared} bytes of dynamic "
                     f"shared memory and has {static} of static; together {MAX_STATIC_SHARED} are "
@@ -387,6 +389,7 @@ def patch_numba_cuda(interpret: bool | None = None) -> Iterator[None]:
         **{(rtsys, f"memsys_{verb}_stats"): _always_on for verb in ("enable", "disable")},
         (nvvm, "is_available"): lambda: True,
         (runtime, "_get_nvrtc_version"): lambda: TOOLKIT,
+        (cuda_driver, "load_module_image"): _no_module,
         **{(cuda_driver, name): make for name, make in _finalizers(engine).items()},
         **PLACES,
     }
@@ -421,6 +424,15 @@ def _interpreting(engine: Driver) -> dict[tuple[Any, str], Any]:
         (dispatcher.CUDACache, "load_overload"): lambda *args: None,
         (dispatcher.CUDACache, "save_overload"): lambda *args: None,
     }
+
+
+def _no_module(*_: Any) -> Any:
+    """Refuse to load code: without a driver, cuda.core fails the first time and then hangs."""
+    raise fail(
+        "NOT_SUPPORTED",
+        "a module of PTX or of a GPU's machine code cannot be loaded on the CPU engine; write the "
+        "kernel in Python, or give a device function as LLVM bitcode (cuda.declare_device)",
+    )
 
 
 def _always_on(stream: Any = None) -> None:
