@@ -64,6 +64,13 @@ def numbers():
     return tuple(map(int, (os.environ.get("GPUSHMEM_TEST_PES") or "1,2,4").split(",")))
 
 
+# CUDA then ends the work of all processes that share the GPU, and takes no new ones until they end.
+without_mps = pytest.mark.skipif(
+    "CUDA_MPS_PIPE_DIRECTORY" in os.environ,
+    reason="with MPS, a kernel that fails ends those of all other processes",
+)
+
+
 class Forbidden(RuntimeError):
     """A kernel that waits was to be launched where NVSHMEM forbids it."""
 

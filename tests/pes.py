@@ -46,7 +46,7 @@ def run_pes(n, function, *args, timeout=150, heap_size=DEFAULT_HEAP):
                 n, body, backend=BACKEND, keep=outputs, heap_size=heap_size, limit=timeout
             )
         if outcome.code:
-            printed = "".join(f"--- PE {pe}\n{_read(fd).decode()}" for pe, fd in enumerate(outputs))
+            printed = "".join(f"--- PE {pe}\n{_read(fd)}" for pe, fd in enumerate(outputs))
             gpus.skip_if_forbidden(printed)
             said = f"{outcome.summary()}\n{outcome.report}{printed}"
             pytest.fail(said, pytrace=False)
@@ -173,4 +173,4 @@ def compile_first(function, *examples):
 
 
 def _read(fd):
-    return os.pread(fd, os.fstat(fd).st_size, 0)
+    return os.pread(fd, os.fstat(fd).st_size, 0).decode(errors="replace")

@@ -18,7 +18,6 @@ import numpy as np
 from compilers import CASES, COMPILERS, WITH_NVSHMEM, kernels
 
 import gpushmem as shmem
-from gpushmem import runtime
 from gpushmem.artifacts.origin import written_for
 
 MODULES = dict(zip(COMPILERS, (numba.cuda, numba_cuda_mlir.cuda), strict=True))
@@ -50,29 +49,31 @@ def launched(name, kernel):
     return bool(right), took
 
 
-def made_by(backend):
-    """How many of the kernels on the GPU are numba-cuda-mlir's; None elsewhere."""
-    loader = getattr(backend, "_loader", None)
-    return loader and sum(loaded.mlir for loaded in loader._loaded.values())
+def made_by(kernel, compiler):
+    """Whether a kernel on the GPU is that compiler's; True elsewhere."""
+    prepared = kernel._prepared.get("nvshmem")
+    return prepared is None or {code.mlir for code in prepared._loaded.values()} == {
+        compiler == COMPILERS[1]
+    }
 
 
 def main():
     shmem.init(heap_size="64M")
-    backend, failed = runtime.current().backend, 0
+    failed = 0
     for which, cuda in MODULES.items():
         for name, function in kernels(cuda, shmem).items():
             by = os.environ.get("GPUSHMEM_COMPILER") or written_for(function)
-            before = made_by(backend)
+            kernel = shmem.jit(function)
             try:
-                right, took = launched(name, shmem.jit(function))
+                right, took = launched(name, kernel)
             except Exception:
                 traceback.print_exc()
                 right, took = False, 0.0
-            new = before is None or made_by(backend) - before == (by == COMPILERS[1])
-            failed += not (right and new)
+            its = made_by(kernel, by)
+            failed += not (right and its)
             said = "right" if right else "WRONG"
             print(
-                f"{name}, for {which}, by {by}: {said}{'' if new else ', NOT MADE BY IT'}, "
+                f"{name}, for {which}, by {by}: {said}{'' if its else ', NOT MADE BY IT'}, "
                 f"first launch {took:.2f} s",
                 flush=True,
             )

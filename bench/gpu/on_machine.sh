@@ -14,6 +14,7 @@
 #   compilers     kernels by numba-cuda-mlir, if it is there: bench/gpu/both.py, then all by it: both.py, ring.py,
 #                 COMPILED_TESTS (pytest)
 #   tests         pytest -m gpu, with MPS if it can be started; TESTS: what pytest is given, TESTS_LIMIT: seconds
+#   fault         pytest: a kernel that fails, without MPS, which it would take from all others
 #   bench         bench/gpu with 1 PE: operations, signals, copies, launches
 #   first         bench/gpu: from the start of a process to its first kernel's end
 #   bench-mps     bench/gpu --short with MPS_PES ("2 4") PEs that share the GPU, with MPS
@@ -32,10 +33,11 @@ set -uo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 export OUT=${OUT:-$top/out} PYTHON=${PYTHON:-python3} REHEARSE=${REHEARSE:-}
 export WHICH="${WHICH:-gpu and not slow}"  # of the tests
-export WORK=${WORK:-/tmp/gpushmem-on-machine} PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+export WORK=${WORK:-/tmp/gpushmem-on-machine} PYTHONUNBUFFERED=1
 hour=(ordering polls busy closures loading loading-host far multicast ibgda plans)
-all=(info hello first-hour notice compilers tests bench first bench-mps bench-shared examples)
+all=(info hello first-hour notice compilers tests fault bench first bench-mps bench-shared examples)
 [ "${1:-}" != --rehearse ] || { export REHEARSE=1; shift; }
+[ -z "$REHEARSE" ] || export PYTHONDONTWRITEBYTECODE=1  # on the machine it is kept: `first` measures imports
 steps=("${@:-${all[@]}}"); [ $# -gt 0 ] || steps=("${all[@]}")
 end=$((SECONDS + ${LIMIT:-570})); kept=${KEEP_NVSHMEM:+-kept}
 export GPUSHMEM_CACHE_DIR=${GPUSHMEM_CACHE_DIR:-$WORK/cache}  # NVSHMEM's functions are compiled once
@@ -273,6 +275,7 @@ for name in "${steps[@]/first-hour/${hour[*]}}"; do for name in $name; do
     tests)
       if mps_on; then share "${SHARES:-4}"; else echo "tests: without MPS" | tee -a "$SUMMARY"; fi
       step tests "${TESTS_LIMIT:-240}" bash -c "tests tests"; mps_off ;;
+    fault) step fault 60 bash -c "TESTS=tests/gpu/test_gpu.py::test_a_kernel_that_fails tests fault" ;;
     tests-alone) step tests-alone "${TESTS_LIMIT:-240}" bash -c "tests alone" ;;
     bench) step bench 150 bash -c "bench -n 1 ops ping-pong copy launch" ;;
     first) step first 150 bash -c "bench first ${TURNS:+--turns $TURNS}" ;;

@@ -94,9 +94,9 @@ def ping_pong(signal_op, wait):
         for i in range(begin, begin + reps):
             if me == 0:
                 signal_op(signal, i, 9, other)  # 9: set
-                wait(signal, 3, i)  # 3: >=
+                wait(signal, 5, i)  # 5: >=
             else:
-                wait(signal, 3, i)
+                wait(signal, 5, i)
                 signal_op(signal, i, 9, other)
 
     return kernel

@@ -238,6 +238,7 @@ class Measuring:
         core_kernel = self.kernel("ours", "nothing")
         config, prepared = LaunchConfig(grid=1, block=32), words((dst, src, 1))
         configured, numba_configured = kernel[1, 32, stream], numba_kernel[1, 32, cuda_stream]
+        bound = configured.bind(a, b, 1)
         works = {
             "kernel[grid, block](...)": (
                 lambda: kernel[1, 32, stream](a, b, 1),
@@ -249,6 +250,10 @@ class Measuring:
             ),
             "kernel[grid, block](...), beside cuda.core.launch": (
                 lambda: kernel[1, 32, stream](a, b, 1),
+                lambda: launch(stream.cuda, config, core_kernel, *prepared),
+            ),
+            "bound, beside cuda.core.launch": (
+                bound,
                 lambda: launch(stream.cuda, config, core_kernel, *prepared),
             ),
         }  # fmt: skip

@@ -25,7 +25,10 @@ from tests import gpus, pes
 from tests.pes import compile_first, repeated
 
 PES = [1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
-THREADS = (1, 32, 96)  # that call: a thread, a warp, a block
+# Of blocks in which a thread, a warp, a block calls. The kernels contain all three calls; that of a
+# block needs whole warps on GPUs.
+THREADS = (32 if pes.ON_GPUS else 1, 32, 96)
+ONE_CALLS = "if cuda.threadIdx.x == 0: " * pes.ON_GPUS
 THREAD, WARP, BLOCK, HOST, STREAM = range(5)  # where a call is made
 READY_FIRST = pes.BACKEND != "cpu"  # `dst` may be written before the PE calls
 NANS = pes.BACKEND == "cpu"  # see `test_nan_wins`
@@ -152,11 +155,11 @@ def kernel_of(base, op):
     """A kernel that makes the call in the scope asked for; it is compiled for each dtype."""
     more = OPS[base].params[3:] if op is None else ()
     call = "(team, dst, src" + "".join(f", {p}" for p in more) + (f", {op!r})" if op else ")")
-    scope = {"shmem": shmem}
+    scope = {"shmem": shmem, "cuda": cuda}
     exec(
         f"""def {base}_{op}({", ".join(("scope", "team", "dst", "src", *more))}):
     if scope == 0:
-        shmem.{base}{call}
+        {ONE_CALLS}shmem.{base}{call}
     elif scope == 1:
         shmem.{base}_warp{call}
     else:

@@ -545,6 +545,7 @@ def test_init_and_finalize_again(run_pes):
     run_pes(1, body)
 
 
+@gpus.without_mps
 def test_a_kernel_that_fails(run_pes):
     @shmem.jit
     def kernel(x, i):
@@ -557,8 +558,7 @@ def test_a_kernel_that_fails(run_pes):
             shmem.synchronize()
         os._exit(0)  # nothing can be done with this GPU any more in this process
 
-    with pytest.raises(EOFError):  # it returned nothing
-        run_pes(1, body)
+    assert run_pes(1, body) == [None]  # it returned nothing
 
 
 SECOND = """

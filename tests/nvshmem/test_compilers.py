@@ -97,6 +97,16 @@ def test_parameters():
         parameters((types.Array(types.float64, 1, "A"),), (records,))
 
 
+def test_complex_numbers_are_arguments_and_results_of_operations():
+    def swap(x, value, pe):
+        x[0] = shmem.g(x, pe)
+        shmem.p(x, value, pe)
+
+    argtypes = types.complex128[::1], types.complex128, types.int64
+    made = compiler.compile_kernel(swap, argtypes, {}, SM_90, False, "numba-cuda-mlir")
+    assert made.shims >= {"_Z16nvshmem_uint64_p_nbst", "_Z16nvshmem_uint64_g_nbst"}
+
+
 def test_what_numba_cuda_mlir_is_not_used_for_is_said(monkeypatch):
     def many(array, team):
         shmem.multicast_array(array, team)

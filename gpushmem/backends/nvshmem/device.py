@@ -86,9 +86,15 @@ class Device:
         if status == driver.CUresult.CUDA_SUCCESS:
             n = int(check(driver.cuDeviceGetCount(), "cuDeviceGetCount"))
         if n == 0:
+            cure = "see `gpushmem doctor`, or use the cpu backend"
+            if status == driver.CUresult.CUDA_ERROR_MPS_SERVER_NOT_READY:
+                cure = (
+                    "a kernel of some process that shares the GPU has failed, and MPS takes no new "
+                    "process until all these have ended: try again then"
+                )
             raise BackendUnavailable(
                 "the backend nvshmem needs a GPU, and this process can use none "
-                f"({status.name}): see `gpushmem doctor`, or use the cpu backend"
+                f"({status.name}): {cure}"
             )
         return n
 

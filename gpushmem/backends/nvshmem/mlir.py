@@ -227,7 +227,7 @@ def _lowering(op: Op) -> Callable[..., Any]:
         if made.by_address:
             result = to_mlir(made.result)
             is_array = isinstance(result, types.Array)
-            kind = mlir_types.i64() if is_array else builder.get_storage_type(result)
+            kind = mlir_types.i64() if is_array else _kind_of(builder, result)
             where = builder.alloca(kind)
             words.append(_word(where))
         for variable in given.values():
@@ -246,7 +246,8 @@ def _lowering(op: Op) -> Callable[..., Any]:
             address = llvm.load(res=word, addr=where)
             builder.store_var(target, _moved(moved, address))
         else:
-            builder.store_var(target, builder.from_storage(result, llvm.load(kind, where)))
+            stored = _as(builder.get_storage_type(result), llvm.load(kind, where))
+            builder.store_var(target, builder.from_storage(result, stored))
 
     return lower
 
@@ -267,10 +268,27 @@ def _words(builder: Any, variable: Any) -> list[Any]:
         number = int(value) if isinstance(value, Team) else value
         return [convert(number, word, signed=bool(getattr(typ, "signed", False)))]
     typ = getattr(typ, "literal_type", typ)
-    place = builder.alloca(builder.get_storage_type(typ))
+    kind = _kind_of(builder, typ)
+    place = builder.alloca(kind)
     value = convert(value, builder.get_mlir_type(typ))
-    llvm.store(value=builder.as_storage(typ, value), addr=place)
+    llvm.store(value=_as(kind, builder.as_storage(typ, value)), addr=place)
     return [_word(place)]
+
+
+def _kind_of(builder: Any, typ: Any) -> Any:
+    """What LLVM has in memory for a type: for a complex number, a structure of two numbers."""
+    kind = builder.get_storage_type(typ)
+    if not isinstance(kind, ir.ComplexType):
+        return kind
+    part = kind.element_type
+    return llvm.StructType.get_literal([part, part])
+
+
+def _as(kind: Any, value: Any) -> Any:
+    """A value of the type that LLVM has for its own, or the other way round."""
+    if value.type == kind:
+        return value
+    return builtin.unrealized_conversion_cast([kind], [value])
 
 
 def _layout(array: Any, typ: Any) -> list[Any]:

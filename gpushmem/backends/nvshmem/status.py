@@ -20,8 +20,9 @@ def check(returned: tuple[Any, ...], what: str) -> Any:
         said = f"{(name or b'?').decode()}: {(text or b'').decode()}"
         if b"LAUNCH" in (name or b"") or b"ILLEGAL" in (name or b"") or b"ASSERT" in (name or b""):
             raise KernelError(
-                f"{what}: a kernel of this PE failed ({said}). The GPU says no more; the cpu "
-                "backend names the line: run it there, with debug=True"
+                f"{what}: a kernel of this PE failed ({said}); with MPS, it may be one of another "
+                "process on this GPU. The GPU says no more; the cpu backend names the line: run it "
+                "there, with debug=True"
             )
         raise ShmemError(f"{what}: {said}")
     return values[0] if len(values) == 1 else values
