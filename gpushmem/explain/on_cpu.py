@@ -18,6 +18,7 @@ from functools import cache
 import llvmlite.binding as llvm
 
 from gpushmem.explain.launches import Launched
+from gpushmem.simt.grid.entry import VECTOR
 from gpushmem.simt.run import cores
 
 __all__ = ["OnCpu", "Vectorised", "on_cpu"]
@@ -57,6 +58,11 @@ def on_cpu(kernel: Launched) -> OnCpu:
     reasons: tuple[str, ...] = ()
     if kernel.source is not None:
         done, reasons = _vectorised(kernel.source.compile_again)
+        done = (Vectorised(VECTOR, 1),) * entry.vectors + done
+        if (
+            entry.vectors
+        ):  # LLVM's remarks would be on what is left of rows, and on these themselves
+            reasons = ()
     return OnCpu(
         entry.kind, entry.reason, cores.threads(), done, () if entry.kind == "fibers" else reasons
     )

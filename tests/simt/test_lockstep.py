@@ -463,7 +463,7 @@ def test_what_all_have_in_common_goes_with_each_thread():
 @pytest.mark.parametrize("block", [1, 3, 128, (5, 7)])
 @pytest.mark.parametrize("ends", [False, True])
 def test_a_loop_dealt_out_in_a_kernel_that_never_waits(block, ends):
-    """It goes through memory in its order, unless a thread may leave it."""
+    """It goes through memory in its order, also if threads may leave it."""
 
     def scale(y, x, most):
         for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
@@ -475,11 +475,23 @@ def test_a_loop_dealt_out_in_a_kernel_that_never_waits(block, ends):
     rows = 1 if isinstance(block, int) else block[1]
     y = np.ones((1000, rows))
     running = Kernel(scale).prepare(shape_of(3, block), (y, x, 400))
-    serves = (ONE,) if block == 1 else (ONE, ROW, ROWS) if ends else (ROW, ROWS)
+    serves = (ONE,) if block == 1 else (ROW, ROWS)
     assert (running.entry.kind, running.entry.serves) == ("loops", serves)
     running()
     wanted = 1 + 2 * np.where((x <= 400) | (not ends), x, 0)
     np.testing.assert_array_equal(y, wanted[:, None].repeat(rows, 1))
+
+
+def test_threads_that_were_apart_meet_again_in_a_loop_that_each_runs_alone():
+    def kernel(x, out):
+        t = cuda.threadIdx.x
+        for _, z in zip(range(x.size), range(t, t + 3)):  # noqa: B905
+            out[t] += z
+            cuda.syncthreads()
+        for i, (y, z) in enumerate(zip(x, x)):  # noqa: B905
+            out[t] += i * y * z
+
+    both(kernel, 1, 3, np.arange(2), np.zeros(3, np.int64))
 
 
 LIMITS = [-(2**63), -1, 0, 1, 37, 95, 96, 2**31 - 1, 2**63 - 1]

@@ -67,6 +67,8 @@ class Apart(Threads):
 
     def decide(self, block: Block, group: Group) -> None:
         stop = self.flow.post_dominator[block.label]
+        if stop in self.analysis.local:
+            raise Unfit("threads meet again in a loop that each runs alone")
         self.put("store i64 0, ptr %simt.or")
         self.put("store i64 -1, ptr %simt.and")
         self.loops(group, decider=block)

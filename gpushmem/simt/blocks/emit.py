@@ -40,6 +40,7 @@ class Emitter:
         self.places: dict[str, str] = {}  # value -> the address of its place
         self.homes: dict[str, str] = {}  # ... -> the variable that has it, for the optimiser
         self.count = 0
+        self.vectors = 0  # loops over threads that are taken several at a time
         self.saves = False  # whether a loop is one over neighbours, or leaves threads out
         (self.memory, _), (self.thread, _), *_ = self.function.args
         self.suffix = suffix

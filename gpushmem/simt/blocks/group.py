@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpushmem.simt.blocks.analysis import is_pure
 from gpushmem.simt.blocks.text import Inst
 
-__all__ = ["Group", "Nest", "Node", "with_hints"]
+__all__ = ["Group", "Nest", "Node", "Turns", "with_hints"]
 
 # What LLVM is told of a loop, see `with_hints`.
 SHORT, SELDOM = "!llvm.loop !short", "!llvm.loop !seldom"
@@ -65,6 +65,14 @@ class Group:
             self.writes = True
 
 
+class Turns(NamedTuple):
+    """The threads of a row that have a turn: from the first to before the end."""
+
+    first: str
+    end: str
+    single: bool = False  # there is at most one
+
+
 class Nest:
     """Loops over the threads of a block: over rows of threads, and over those of a row.
 
@@ -74,7 +82,7 @@ class Nest:
 
     hint = ", " + SHORT
 
-    def __init__(self, to: Any, seldom: bool = False, only: tuple[str, str] | None = None) -> None:
+    def __init__(self, to: Any, seldom: bool = False, only: Turns | None = None) -> None:
         self.to, self.only = to, only  # the first thread of a row that has a turn, and the end
         if seldom:
             self.hint = ", " + SELDOM
@@ -127,16 +135,16 @@ class Nest:
             to.put(f"br label {head}")
         else:
             some = to.fresh("c")
-            to.put(f"{some} = icmp slt i64 {self.only[0]}, {self.only[1]}")
+            to.put(f"{some} = icmp slt i64 {self.only.first}, {self.only.end}")
             to.put(f"br i1 {some}, label {head}, label {self.row_latch}")
-        first = "0" if self.only is None else self.only[0]
+        first = "0" if self.only is None else self.only.first
         to.mark(head)
         to.put(f"{self.x} = phi i64 [ {first}, {before} ], [ {self.next}, {self.latch} ]")
         to.put(f"{self.lane} = add nuw nsw i64 {self.row}, {self.x}")
 
     def end_row(self) -> None:
         to = self.to
-        end = to.extents[0] if self.only is None else self.only[1]
+        end = to.extents[0] if self.only is None else self.only.end
         self.step(self.latch, self.x, self.next, end, self.head, self.row_latch, self.hint)
 
     def step(

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from gpushmem.simt.blocks.analysis import is_pure
-from gpushmem.simt.blocks.group import Group, Node
+from gpushmem.simt.blocks.group import Group, Node, Turns
 from gpushmem.simt.blocks.text import EXIT, Inst, targets_of
 
 __all__ = ["guarded"]
@@ -23,8 +23,8 @@ NEGATED = {"slt": "sge", "sge": "slt", "sgt": "sle", "sle": "sgt"}
 NEGATED |= {"u" + k[1:]: "u" + v[1:] for k, v in NEGATED.items()} | {"eq": "ne", "ne": "eq"}
 
 
-def guarded(to: Any, group: Group) -> tuple[str, str] | None:
-    """The first thread of a row that has something to do in a group, and the end; or None: all.
+def guarded(to: Any, group: Group) -> Turns | None:
+    """The threads of a row that have something to do in a group; or None: all.
 
     Writes code that computes them, and lets the node know how its branch goes for these.
     """
@@ -105,7 +105,7 @@ def _added(to: Any, name: str, predicate: str) -> str | None:
     return right if _is_x(to, left) and to.is_uniform(right) else None
 
 
-def _bounds(to: Any, predicate: str, kind: str, added: str, value: str) -> tuple[str, str]:
+def _bounds(to: Any, predicate: str, kind: str, added: str, value: str) -> Turns:
     bx, signed = to.extents[0], predicate[0] != "u"
     limit, less = _wide(to, value, kind, signed), _wide(to, added, kind, signed)
     if added != "0":
@@ -120,7 +120,7 @@ def _bounds(to: Any, predicate: str, kind: str, added: str, value: str) -> tuple
         inside, after = to.fresh("c"), to.fresh("n")
         to.put(f"{inside} = icmp ult i64 {limit}, {bx}")
         to.put(f"{after} = add i64 {limit}, 1")
-        return limit, _select(to, inside, after, limit)
+        return Turns(limit, _select(to, inside, after, limit), single=True)
     if predicate in ("sle", "ule", "sgt", "ugt"):  # one more, if there is no overflow
         more, last = to.fresh("n"), to.fresh("n")
         to.put(f"{last} = sub nsw i64 {bx}, 1")
@@ -129,7 +129,7 @@ def _bounds(to: Any, predicate: str, kind: str, added: str, value: str) -> tuple
         limit = more
     else:
         limit = _clamped(to, limit, "0", bx, signed)
-    return ("0", limit) if predicate[1] == "l" else (limit, bx)
+    return Turns("0", limit) if predicate[1] == "l" else Turns(limit, bx)
 
 
 def _wide(to: Any, value: str, kind: str, signed: bool) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from gpushmem.simt.base.layout import THREAD, offset
@@ -10,6 +12,8 @@ from gpushmem.simt.blocks.errors import Errors
 from gpushmem.simt.blocks.group import Group, Nest, Node
 from gpushmem.simt.blocks.guard import guarded
 from gpushmem.simt.blocks.text import EXIT, Block, Inst, substituted, targets_of
+from gpushmem.simt.blocks.vectors import Chunks, Vectors
+from gpushmem.simt.compiler.target import Unfit
 
 __all__ = ["Threads"]
 
@@ -74,8 +78,12 @@ class Threads(Emitter):
         self.load_uniform(used, own)
         only = guarded(self, group) if decider is None and codes is None else None
         self.saves |= only is not None
-        nest = Nest(self, seldom, only)
-        nest.begin()
+        nest = None
+        if decider is None and codes is None and not seldom and not (only and only.single):
+            nest = self.in_vectors(group, used, only)
+        if nest is None:
+            nest = Nest(self, seldom, only)
+            nest.begin()
         lane = nest.lane
         meaning = self.meaning_of(used, own, (lane, nest.x, nest.y, nest.z))
         self.write_nodes(group, meaning, errors, members, nest)
@@ -87,6 +95,29 @@ class Threads(Emitter):
         self.put(f"br label {nest.latch}")
         errors.write(meaning, (nest.x, nest.y, nest.z))
         nest.end()
+
+    def in_vectors(self, group: Group, used: list[str], only: Any) -> Nest | None:
+        """Begin loops over threads that are taken several at a time, if that can be.
+
+        Not for what only computes, which LLVM does as well.
+        """
+        if not self.has_accesses(i for node in group.nodes for i in self.all_of(node)):
+            return None
+        lines, current, here = len(self.lines), self.current, dict(self.here)
+        try:
+            nest = Chunks(self, only, Vectors(self, group, used).write)
+            nest.begin()
+        except Unfit:
+            del self.lines[lines:]
+            self.current, self.here = current, here
+            return None
+        self.vectors += 1
+        inside = (self.blocks[at].insts for node in group.nodes for at in node.region)
+        self.saves |= self.has_accesses(chain.from_iterable(inside))
+        return nest
+
+    def has_accesses(self, insts: Iterable[Inst]) -> bool:
+        return any(inst.op in ("load", "store") for inst in insts)
 
     def errors_of(self, insts: list[Inst]) -> Errors:
         """The errors that may follow some instructions."""

@@ -37,6 +37,7 @@ class Lockstep:
     module: Any  # in which it is two functions, of the same arguments as before
     frame_bytes: int  # of a block's frame, per thread
     alone: str = ""  # the name of the function of a thread alone
+    vectors: int = 0  # loops over threads that are taken several at a time
     lines: list[str] = field(default_factory=list)  # where threads wait that are not in step then
 
 
@@ -76,11 +77,12 @@ def in_lockstep(body: Any, name: str, row: bool = False) -> Lockstep:
     if name not in waiting:
         if not block.saves:
             raise Unfit("it does not wait, nor does it gain")
-        return Lockstep(_with(body, name, [fast.replace(f", {SHORT}", "")]), frame.bytes)
+        module = _with(body, name, [fast.replace(f", {SHORT}", "")])
+        return Lockstep(module, frame.bytes, vectors=block.vectors)
     lanes = Lanes(analysis, frame, codes, LANE, row).make(block.parted)
     sites = _sites(analysis, codes, name)
     module = _with(body, name, [fast, lanes, sites])
-    return Lockstep(module, frame.bytes, f"{name}.{LANE}", _alone(analysis))
+    return Lockstep(module, frame.bytes, f"{name}.{LANE}", block.vectors, _alone(analysis))
 
 
 def _check_warps(analysis: Analysis) -> None:

@@ -35,6 +35,7 @@ from gpushmem.simt.base.layout import FIBER, FRAME_ALIGN, LAUNCH, SPREAD, THREAD
 from gpushmem.simt.base.native import i8p, i64
 from gpushmem.simt.bitcode import declared as _declared  # noqa: F401  (it fills INTRINSICS)
 from gpushmem.simt.blocks.transform import BLOCK, LANE, SITES, Lockstep, in_lockstep
+from gpushmem.simt.blocks.wide import WIDTH
 from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.primitives import (
     DYNAMIC_START,
@@ -78,6 +79,7 @@ class Entry:
     local_bytes: int  # local arrays and variables per thread
     frame_bytes: int  # of what lives longer than a piece of code, per thread, in lockstep
     const_bytes: int
+    vectors: int  # loops over threads that `blocks` takes VECTOR at a time
     observed: int  # places that the observer has
     cooperative: bool  # may synchronise the grid
     codes: frozenset[int]  # the keys of `exceptions` that it may return
@@ -98,6 +100,7 @@ class Entry:
         return str(_codegen()._tm.emit_assembly(llvm.parse_bitcode(self.bitcode)))
 
 
+VECTOR = WIDTH
 MAX_FRAME = 1 << 18  # bytes on the stack
 SHOWN = 3  # lines where threads wait alone
 LINKED = (Linkage.linkonce_odr, Linkage.weak_odr)
@@ -267,11 +270,12 @@ def _build(
 ) -> Entry:
     """Link a compiled body with an entry of some kind, and turn it into machine code."""
     printing.install()
-    frame_bytes, alone = 0, ""
+    frame_bytes, alone, vectors = 0, "", 0
     if isinstance(body, Lockstep):
         lines = "; ".join(body.lines[:SHOWN]) + (" ..." if len(body.lines) > SHOWN else "")
         reason = f"threads wait alone at {lines}" if lines else ""
-        body, frame_bytes, alone = body.module, body.frame_bytes, body.alone
+        frame_bytes, alone, vectors = body.frame_bytes, body.alone, body.vectors
+        body = body.module
         if kind is _Blocks and frame_bytes * MAX_THREADS > MAX_FRAME:
             raise Unfit("too much of a thread is alive between its loops")
     if kind in (_Fibers, _Lockstep):
@@ -306,6 +310,7 @@ def _build(
         shared_bytes=shared_bytes,
         dynamic_start=dynamic_start,
         local_bytes=sum(lib.local_bytes for lib in cres.library.everything()),
+        vectors=vectors,
         observed=len(observed),
         const_bytes=sum(lib.const_bytes for lib in cres.library.everything()),
         cooperative=cres.library.use_cooperative,
