@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
@@ -97,12 +96,7 @@ class Threads(Emitter):
         nest.end()
 
     def in_vectors(self, group: Group, used: list[str], only: Any) -> Nest | None:
-        """Begin loops over threads that are taken several at a time, if that can be.
-
-        Not for what only computes, which LLVM does as well.
-        """
-        if not self.has_accesses(i for node in group.nodes for i in self.all_of(node)):
-            return None
+        """Begin loops over threads that are taken several at a time, if that can be."""
         lines, current, here = len(self.lines), self.current, dict(self.here)
         try:
             nest = Chunks(self, only, Vectors(self, group, used).write)
@@ -113,11 +107,8 @@ class Threads(Emitter):
             return None
         self.vectors += 1
         inside = (self.blocks[at].insts for node in group.nodes for at in node.region)
-        self.saves |= self.has_accesses(chain.from_iterable(inside))
+        self.saves |= any(i.op in ("load", "store") for i in chain.from_iterable(inside))
         return nest
-
-    def has_accesses(self, insts: Iterable[Inst]) -> bool:
-        return any(inst.op in ("load", "store") for inst in insts)
 
     def errors_of(self, insts: list[Inst]) -> Errors:
         """The errors that may follow some instructions."""
