@@ -180,6 +180,7 @@ class Shapes:
         self._check()
         self._grow()
         self._check_serial()
+        self._check_accesses()
 
     # --- loops
 
@@ -362,6 +363,21 @@ class Shapes:
             raise Unfit("threads may wait for each other in a loop")
         if is_serial(self.insts) and all(serial for _, serial in insides):
             raise Unfit("lanes would take turns most of the time")
+
+    def _check_accesses(self) -> None:
+        """Refuse loops that some lanes leave earlier, if most accesses in them are scattered."""
+        for loop in self.loops.values():
+            inside = [i for at in loop.body for i in self.blocks[at].insts]
+            accesses = [i for i in inside if i.op in MEMORY]
+            if not loop.even and 2 * sum(map(self._is_scattered, accesses)) > len(accesses):
+                raise Unfit("lanes use memory here and there in a loop")
+
+    def _is_scattered(self, inst: Inst) -> bool:
+        """Whether the lanes of a load or store neither use one element nor neighbours."""
+        what = parsed(inst.text)
+        kind = what.operands[0][0] if inst.op == "store" else what.extra.partition("|")[0]
+        step = self.at(what.operands[-1][1], inst.block.label).step
+        return step not in (0, size_of(kind))
 
     def _grow(self) -> None:
         """Let vectors spread until all shapes agree."""
