@@ -133,6 +133,24 @@ def test_elements_in_other_orders_and_of_other_sizes():
     check(kernel, x, np.zeros(N, np.float32), np.zeros(N, np.int8), pairs, order)
 
 
+def test_structures_live_across_a_barrier():
+    """No element of a vector is one: such code runs thread by thread."""
+
+    def kernel(x, y):
+        t = cuda.threadIdx.x
+        pair = (x[t], t) if t % 3 else (x[0], -1)
+        number = complex(x[t], t)
+        cuda.syncthreads()
+        if pair[0] > 50:
+            y[t] = pair[1] + abs(number)
+
+    x, y = data(np.float64)[:96], np.zeros(96)
+    run(kernel, 1, 96, x, y)
+    t = np.arange(96)
+    first, second = np.where(t % 3, x, x[0]), np.where(t % 3, t, -1)
+    np.testing.assert_allclose(y, np.where(first > 50, second + np.hypot(x, t), 0))
+
+
 def test_negative_indices_and_memory_of_each_thread():
     def kernel(x, y):
         i = number()

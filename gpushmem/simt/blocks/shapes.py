@@ -26,7 +26,9 @@ from gpushmem.simt.blocks.text import Inst, callee_of, targets_of
 from gpushmem.simt.compiler.symbols import OWN
 from gpushmem.simt.compiler.target import Unfit
 
-__all__ = ["SCALAR", "UNIFORM", "VECTOR", "Loop", "Parsed", "Shape", "Shapes", "matched", "parsed"]
+__all__ = [
+    "UNIFORM", "VECTOR", "Loop", "Parsed", "Shape", "Shapes", "check_type", "matched", "parsed",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,12 @@ def matched(pattern: Any, text: str) -> tuple[str, ...]:
         raise Unfit(f"{text} is not understood")
     groups: tuple[str, ...] = found.groups()
     return groups
+
+
+def check_type(kind: str) -> None:
+    """Raise `Unfit` if a value of this type cannot be an element of a vector."""
+    if not SCALAR.match(kind):
+        raise Unfit(f"a value is of type {kind}")
 
 
 @dataclass(frozen=True)
@@ -314,8 +322,10 @@ class Shapes:
             fails = set(targets_of(inst)) & self.to.function.errors
             if fails and (inst.op != "br" or id(inst) not in self.clean):
                 raise Unfit("a thread may fail where others have written")
-            if inst.name and not SCALAR.match(inst.type) and inst.op != "cmpxchg":
-                raise Unfit(f"a value is of type {inst.type}")
+            if inst.name and inst.op != "cmpxchg":
+                check_type(inst.type)
+            if inst.op == "store":
+                check_type(parsed(inst.text).operands[0][0])
 
     # --- shapes
 

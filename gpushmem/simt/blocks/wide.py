@@ -9,7 +9,7 @@ from typing import Any
 from gpushmem.simt.blocks.emit import takes_thread
 from gpushmem.simt.blocks.frame import size_of
 from gpushmem.simt.blocks.group import Group
-from gpushmem.simt.blocks.shapes import SCALAR, UNIFORM, VECTOR, Shape, Shapes, parsed
+from gpushmem.simt.blocks.shapes import UNIFORM, VECTOR, Shape, Shapes, check_type, parsed
 from gpushmem.simt.blocks.text import Inst, callee_of, substituted
 from gpushmem.simt.compiler.symbols import OWN
 from gpushmem.simt.compiler.target import Unfit
@@ -86,6 +86,7 @@ class Wide:
 
     def _load_place(self, name: str) -> str:
         kind, at = self.to.analysis.defs[name].type, self.to.address(name, self.lane)
+        check_type(kind)
         if kind == "i1":
             bytes_ = self.put(f"load <{WIDTH} x i8>, ptr {at}, align 1")
             return self.put(f"trunc <{WIDTH} x i8> {bytes_} to {MASK}")
@@ -94,6 +95,7 @@ class Wide:
     def _store_place(self, inst: Inst, value: str) -> None:
         """Store the lanes' values of an instruction to their places, of those that are on."""
         at, kind = self.to.address(inst.name, self.lane), inst.type
+        check_type(kind)
         if kind == "i1":
             kind, value = "i8", self.put(f"zext {MASK} {value} to <{WIDTH} x i8>")
         self._store_row(kind, value, at, str(size_of(kind)))
@@ -249,9 +251,9 @@ class Wide:
         if inst.op == "freeze":
             return values[0]
         if inst.op in ("zext", "sext"):
-            # As it grows without overflow in one sense or the other, which fits below 0 as well.
+            # Not below 0, says LLVM of a signed number, but the first lane's may be if it is off.
             source = self.get(what.operands[0][1])[0]
-            op = "sext" if source.signed else "zext"
+            op = "zext" if inst.op == "zext" and source.unsigned else "sext"
             return self.put(f"{op} {kinds[0]} {values[0]} to {what.extra}")
         if inst.op in ("trunc", "inttoptr", "ptrtoint"):
             return self.put(f"{inst.op} {kinds[0]} {values[0]} to {what.extra}")
@@ -301,7 +303,6 @@ class Wide:
 
     def _intrinsic(self, what: Any) -> str:
         base, *suffixes = re.split(r"\.(?=(?:i\d+|f\d+|bf16|p0)(?:\.|$))", what.extra)
-        kinds = [kind for kind, _ in what.operands]
         first = suffixes[0] if suffixes else ""
         result = {v: k for k, v in SUFFIXES.items()}.get(first, first)
         scalars = {
@@ -329,7 +330,6 @@ class Wide:
             named = f"{base}.v{WIDTH}{first}"
         else:
             raise Unfit(f"{what.extra} on vectors")
-        del kinds
         return self.put(
             f"call {what.flags.replace('tail ', '')}{wide(result)} @{named}("
             + ", ".join(parts)
@@ -495,8 +495,7 @@ class Wide:
         inside, names = {id(i) for i in run}, {i.name for i in run}
         given = [i for i in run if i.name and any(id(u) not in inside for u in to.users(i))]
         for inst in given:
-            if not SCALAR.match(inst.type):
-                raise Unfit(f"a value is of type {inst.type}")
+            check_type(inst.type)
             if not self.shapes.is_serial(inst) and self.shapes.of[inst.name or ""].step is not None:
                 raise Unfit("what lanes do one by one is asked to be the same for all")
         uses = dict.fromkeys(n for i in run for n in i.uses if n in to.analysis.defs)
