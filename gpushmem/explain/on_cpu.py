@@ -59,9 +59,7 @@ def on_cpu(kernel: Launched) -> OnCpu:
     if kernel.source is not None:
         done, reasons = _vectorised(kernel.source.compile_again)
         done = (Vectorised(VECTOR, 1),) * entry.vectors + done
-        if (
-            entry.vectors
-        ):  # LLVM's remarks would be on what is left of rows, and on these themselves
+        if entry.vectors:  # LLVM's remarks would be on these, and on what is left of rows
             reasons = ()
     return OnCpu(
         entry.kind, entry.reason, cores.threads(), done, () if entry.kind == "fibers" else reasons

@@ -131,16 +131,21 @@ class Nest:
         """Write the loop over the threads of a row."""
         to, head, before = self.to, self.to.fresh("head"), self.to.current
         self.head = head
+        self.enter_row(head)
+        first = "0" if self.only is None else self.only.first
+        to.mark(head)
+        to.put(f"{self.x} = phi i64 [ {first}, {before} ], [ {self.next}, {self.latch} ]")
+        to.put(f"{self.lane} = add nuw nsw i64 {self.row}, {self.x}")
+
+    def enter_row(self, head: str) -> None:
+        """Write how a row's loop is entered, if a thread has a turn."""
+        to = self.to
         if self.only is None:
             to.put(f"br label {head}")
         else:
             some = to.fresh("c")
             to.put(f"{some} = icmp slt i64 {self.only.first}, {self.only.end}")
             to.put(f"br i1 {some}, label {head}, label {self.row_latch}")
-        first = "0" if self.only is None else self.only.first
-        to.mark(head)
-        to.put(f"{self.x} = phi i64 [ {first}, {before} ], [ {self.next}, {self.latch} ]")
-        to.put(f"{self.lane} = add nuw nsw i64 {self.row}, {self.x}")
 
     def end_row(self) -> None:
         to = self.to

@@ -46,7 +46,7 @@ class Shape:
 UNIFORM, VECTOR = Shape(0, True, True), Shape(None)
 FLAGS = re.compile(
     r"(?:nuw|nsw|exact|nneg|disjoint|samesign|inbounds|nusw|fast|nnan|ninf|nsz|arcp|contract|afn"
-    r"|reassoc|tail|notail)\s+"
+    r"|reassoc)\s+"
 )
 SCALAR = re.compile(r"(?:i1|i8|i16|i32|i64|half|bfloat|float|double|ptr)$")
 CASTS = (
@@ -184,6 +184,7 @@ class Shapes:
         self.home = {i.name: i for i in self.insts if i.name}
         self.of: dict[str, Shape] = {}
         self.clean: set[int] = set()  # instructions before which nothing has been written
+        self.orders = [self.order(node.region) for node in group.nodes]
         self._find_clean()
         self._check()
         self._grow()
@@ -260,10 +261,10 @@ class Shapes:
 
     def _find_clean(self) -> None:
         written = False
-        for node in self.group.nodes:
+        for node, order in zip(self.group.nodes, self.orders, strict=True):
             for inst in [*node.insts, *([node.end] if node.end else [])]:
                 written = self._note(inst, written)
-            for label in self.order(node.region):
+            for label in order:
                 loop = self.outermost(label)
                 if loop is not None and any(
                     self._writes(i) for at in loop.body for i in self.blocks[at].insts
@@ -397,11 +398,10 @@ class Shapes:
                 if inst.name:
                     self.of[inst.name] = self._met(inst, self._shape(inst))
             for loop in self.loops.values():
-                end = self.blocks[loop.exits[0][0]].end if loop.exits else None
-                if loop.even and (
-                    end is None or any(self.at(n, end.block.label).step != 0 for n in end.uses)
-                ):
-                    loop.even = False
+                if loop.even:  # it has one exit
+                    label = loop.exits[0][0]
+                    uses = self.blocks[label].end.uses
+                    loop.even = all(self.at(n, label).step == 0 for n in uses)
             if before == (dict(self.of), [loop.even for loop in self.loops.values()]):
                 break
 
@@ -416,12 +416,10 @@ class Shapes:
     def _shape(self, inst: Inst) -> Shape:
         name = inst.name or ""
         if name in self.analysis.lane_loads:
-            return Shape(int(self.analysis.lane_loads[name] == 0), True, True)
+            return self.outside(name)
         if inst.op == "phi":
             return self._phi(inst)
-        if self.is_serial(inst) or inst.op in ("cmpxchg", "atomicrmw"):
-            return VECTOR
-        if inst.op == "extractvalue":
+        if self.is_serial(inst):
             return VECTOR
         shapes = [
             self.at(v, inst.block.label) if v.startswith("%") else UNIFORM

@@ -50,12 +50,7 @@ class Chunks(Nest):
         fits, some = to.fresh("c"), to.fresh("c")
         body, rest, latch = to.fresh("vector"), to.fresh("rest"), to.fresh("latch")
         self.head = to.fresh("head")
-        if self.only is None:
-            to.put(f"br label {self.chunk}")
-        else:
-            any_ = to.fresh("c")
-            to.put(f"{any_} = icmp slt i64 {first}, {end}")
-            to.put(f"br i1 {any_}, label {self.chunk}, label {self.row_latch}")
+        self.enter_row(self.chunk)
         to.mark(self.chunk)
         to.put(
             f"{self.first} = phi i64 [ {first}, {before} ], [ {self.past}, {latch} ], "
@@ -103,10 +98,10 @@ class Vectors(Wide):
         self.masks: dict[str, str] = {}  # of blocks
         self.mask, self.active = FULL, {FULL}
         self._have_at_hand()
-        for node in self.group.nodes:
+        for node, order in zip(self.group.nodes, self.shapes.orders, strict=True):
             self._insts(node.insts)
             if node.region or node.end is not None:
-                self._region(node)
+                self._region(node, order)
         values = [(phi, self.vector(value, phi.type)) for phi, value in self.group.assigns]
         for phi, value in values:
             self._store_place(phi, value)
@@ -114,7 +109,7 @@ class Vectors(Wide):
 
     # --- control flow
 
-    def _region(self, node: Node) -> None:
+    def _region(self, node: Node, order: list[str]) -> None:
         self.node = node
         self.masks = {node.label: FULL}
         self.outs: dict[str, str] = {}  # header of an even loop -> the label behind it
@@ -126,7 +121,7 @@ class Vectors(Wide):
             self._end(node.end, node.label)
         else:
             self.edges[node.label, node.enters] = FULL
-        self._level(self.order[id(node)], None)
+        self._level(order, None)
         self.mask = FULL
         if node.stop != EXIT:
             phis = self.to.blocks[node.stop].phis
@@ -293,10 +288,13 @@ class Vectors(Wide):
 
     def _meet(self, phi: Inst, label: str) -> tuple[Shape, str]:
         """A value that depends on the way a lane has come."""
-        ways = [(v, p) for v, p in dict.fromkeys(phi.incoming) if (p, label) in self.edges]
-        values = list(dict.fromkeys(v for v, _ in ways))
-        if len(values) == 1:
-            return self.get(values[0])
+        return self._chosen(phi, label, phi.incoming)
+
+    def _chosen(self, phi: Inst, label: str, ways: list[tuple[str, str]]) -> tuple[Shape, str]:
+        """What a phi is for lanes that come to a block by some of its ways."""
+        ways = [(v, p) for v, p in dict.fromkeys(ways) if (p, label) in self.edges]
+        if len({v for v, _ in ways}) == 1:
+            return self.get(ways[0][0])
         kind = wide(phi.type)
         found = self.vector(ways[0][0], phi.type)
         for value, pred in ways[1:]:
@@ -391,21 +389,13 @@ class Vectors(Wide):
 
     def _as_shaped(self, phi: Inst, ways: list[tuple[str, str]]) -> str:
         """What a header's phi gets from some of its ways, as its shape wants it."""
-        ways = [(v, p) for v, p in dict.fromkeys(ways) if (p, phi.block.label) in self.edges]
         shape = self.shapes.of[phi.name or ""]
-        if shape.step is not None:
-            found, text = self.get(ways[0][0])
-            if found.step != shape.step or len({v for v, _ in ways}) != 1:
-                raise Unfit("a loop's value is not of its shape")
-            return text
-        if len({v for v, _ in ways}) == 1:
-            return self.vector(ways[0][0], phi.type)
-        kind = wide(phi.type)
-        found_ = self.vector(ways[0][0], phi.type)
-        for value, pred in ways[1:]:
-            mask, other = self.edges[pred, phi.block.label], self.vector(value, phi.type)
-            found_ = self.put(f"select {MASK} {mask}, {kind} {other}, {kind} {found_}")
-        return found_
+        found, text = self._chosen(phi, phi.block.label, ways)
+        if shape.step is None:
+            return self.as_vector(found, text, phi.type)
+        if found.step != shape.step:
+            raise Unfit("a loop's value is not of its shape")
+        return text
 
     def _take_back(self, loop: Loop) -> None:
         """Have what the phis of a loop are in the next turn."""

@@ -40,7 +40,6 @@ class Wide:
         self.to, self.group, self.used = to, group, used
         self.shapes = Shapes(to, group)
         self.members = {id(inst) for inst in self.shapes.insts}
-        self.order = {id(node): self.shapes.order(node.region) for node in group.nodes}
 
     def put(self, text: str, hint: str = "v") -> str:
         """Write an instruction; returns the name of its result."""
@@ -82,7 +81,7 @@ class Wide:
             index = self.where[axis]
             if index.startswith("%"):
                 index = self.put(f"trunc nuw nsw i64 {index} to i32", "t")
-            self.known[name] = Shape(int(axis == 0), True, True), index
+            self.known[name] = self.shapes.outside(name), index
 
     def _load_place(self, name: str) -> str:
         kind, at = self.to.analysis.defs[name].type, self.to.address(name, self.lane)
@@ -115,7 +114,9 @@ class Wide:
 
     def vector(self, value: str, kind: str) -> str:
         """A value in all lanes."""
-        shape, text = self.get(value)
+        return self.as_vector(*self.get(value), kind)
+
+    def as_vector(self, shape: Shape, text: str, kind: str) -> str:
         if shape.step is None:
             return text
         if shape.step == 0:
@@ -330,11 +331,7 @@ class Wide:
             named = f"{base}.v{WIDTH}{first}"
         else:
             raise Unfit(f"{what.extra} on vectors")
-        return self.put(
-            f"call {what.flags.replace('tail ', '')}{wide(result)} @{named}("
-            + ", ".join(parts)
-            + ")"
-        )
+        return self.put(f"call {what.flags}{wide(result)} @{named}(" + ", ".join(parts) + ")")
 
     # --- memory
 
@@ -352,18 +349,12 @@ class Wide:
         if shape.step is not None:
             return self._gather(kind, pointers, align)
         row, base = self._in_row(pointers, size)
-        near, far, join = (self.to.fresh(n) for n in ("near", "far", "join"))
-        self.to.put(f"br i1 {row}, label {near}, label {far}")
-        self.to.mark(near)
-        one, came = self._load_row(kind, base, align), []
-        came.append(self.to.current)
-        self.to.put(f"br label {join}")
-        self.to.mark(far)
-        other = self._gather(kind, pointers, align)
-        came.append(self.to.current)
-        self.to.put(f"br label {join}")
-        self.to.mark(join)
-        return self.put(f"phi {wide(kind)} [ {one}, {came[0]} ], [ {other}, {came[1]} ]")
+        return self._one_or_other(
+            row,
+            lambda: self._load_row(kind, base, align),
+            lambda: self._gather(kind, pointers, align),
+            wide(kind),
+        )
 
     def _in_row(self, pointers: str, size: int) -> tuple[str, str]:
         """Whether the lanes that are on use neighbouring elements; where the first lane's is."""
@@ -388,24 +379,24 @@ class Wide:
         )
         if kind not in SMALL:
             return self.put(masked)
-        return self._whole_or(plain, masked, wide(kind))
+        whole = self.all(self.mask)
+        return self._one_or_other(
+            whole, lambda: self.put(plain), lambda: self.put(masked), wide(kind)
+        )
 
-    def _whole_or(self, plain: str, masked: str, kind: str = "") -> str:
-        """Write one instruction where all lanes are on, and another where not all are."""
-        whole, part, join = (self.to.fresh(n) for n in ("whole", "part", "join"))
-        self.to.put(f"br i1 {self.all(self.mask)}, label {whole}, label {part}")
-        results = []
-        for label, text in ((whole, plain), (part, masked)):
+    def _one_or_other(
+        self, condition: str, one: Callable[[], Any], other: Callable[[], Any], kind: str = ""
+    ) -> str:
+        """Write two ways to do something, of which a condition chooses; returns its result."""
+        labels, join = (self.to.fresh("one"), self.to.fresh("other")), self.to.fresh("join")
+        self.to.put(f"br i1 {condition}, label {labels[0]}, label {labels[1]}")
+        ways = []
+        for label, write in zip(labels, (one, other), strict=True):
             self.to.mark(label)
-            if kind:
-                results.append(self.put(text))
-            else:
-                self.to.put(text)
+            ways.append(f"[ {write()}, {self.to.current} ]")
             self.to.put(f"br label {join}")
         self.to.mark(join)
-        if not kind:
-            return ""
-        return self.put(f"phi {kind} [ {results[0]}, {whole} ], [ {results[1]}, {part} ]")
+        return self.put(f"phi {kind} " + ", ".join(ways)) if kind else ""
 
     def _gather(self, kind: str, pointers: str, align: str) -> str:
         return self.put(
@@ -433,15 +424,11 @@ class Wide:
             self._scatter(kind, values, pointers, align)
             return
         row, base = self._in_row(pointers, size)
-        near, far, join = (self.to.fresh(n) for n in ("near", "far", "join"))
-        self.to.put(f"br i1 {row}, label {near}, label {far}")
-        self.to.mark(near)
-        self._store_row(kind, values, base, align)
-        self.to.put(f"br label {join}")
-        self.to.mark(far)
-        self._scatter(kind, values, pointers, align)
-        self.to.put(f"br label {join}")
-        self.to.mark(join)
+        self._one_or_other(
+            row,
+            lambda: self._store_row(kind, values, base, align),
+            lambda: self._scatter(kind, values, pointers, align),
+        )
 
     def _store_row(self, kind: str, values: str, at: str, align: str) -> None:
         plain = f"store {wide(kind)} {values}, ptr {at}, align {align}"
@@ -452,7 +439,8 @@ class Wide:
             f"call void @llvm.masked.store.{suffix(kind)}.p0"
             f"({wide(kind)} {values}, ptr align {align} {at}, {MASK} {self.mask})"
         )
-        self._whole_or(plain, masked)
+        put = self.to.put
+        self._one_or_other(self.all(self.mask), lambda: put(plain), lambda: put(masked))
 
     def _scatter(self, kind: str, values: str, pointers: str, align: str) -> None:
         self.to.put(
