@@ -1,17 +1,12 @@
 """pytest -p bench.gpu.live: each result in the file $RESULTS/live.txt as soon as it is known.
 
-For machines that may be taken away: pytest writes its own report when all tests have ended. With
-REPEAT=n each test runs n times, for one that fails now and then.
+For machines that may be taken away: pytest writes its own report when all tests have ended.
 """
 
 import os
 from pathlib import Path
 
 LONGEST = 3000  # characters of what a failed test says
-
-
-def pytest_collection_modifyitems(items):
-    items *= int(os.environ.get("REPEAT", "1"))
 
 
 def pytest_runtest_logreport(report):

@@ -24,7 +24,7 @@
 #   tests-alone   pytest -m gpu without MPS
 #   sanitizer     compute-sanitizer's memcheck of the ring
 # With STOP=1 nothing follows if the ring of 1 PE fails. WORKERS: of pytest, default 9; SHARES: each PE of a test has
-# that part of the GPU under MPS, default 4; TEST_TIMEOUT: seconds of a test, default 60; REPEAT: how often each runs.
+# that part of the GPU under MPS, default 4; TEST_TIMEOUT: seconds of a test, default 60.
 # A step has its own limit, and all have until LIMIT (seconds, default 570); none stops the next. What comes out is
 # in $OUT as soon as a step ends: log.txt (as it runs), summary.txt, gpu.json, junit files. The GPU's settings stay as they are: MPS is a daemon that
 # is started without touching them, and stopped again. --rehearse (or REHEARSE=1), with PYTHON=..., runs all of it
@@ -284,7 +284,7 @@ for name in "${steps[@]/first-hour/${hour[*]}}"; do for name in $name; do
       if mps_on; then share "${SHARES:-4}"; else echo "tests: without MPS" | tee -a "$SUMMARY"; fi
       step tests "${TESTS_LIMIT:-240}" bash -c "tests tests"; mps_off ;;
     fault)
-      step fault 60 bash -c "TESTS=tests/gpu/test_gpu.py::test_a_kernel_that_fails REPEAT=1 WORKERS=1 tests fault"
+      step fault 60 bash -c "TESTS=tests/gpu/test_gpu.py::test_a_kernel_that_fails WORKERS=1 tests fault"
       step "fault, others without MPS" 60 bash -c fault
       with_mps 4 "fault, others with MPS" 60 bash -c fault ;;
     tests-alone) step tests-alone "${TESTS_LIMIT:-240}" bash -c "tests alone" ;;
