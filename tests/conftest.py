@@ -36,6 +36,8 @@ from tests.forks import Forks
 if pes.ON_GPUS:
     gpus.prepare()
 ROOT = Path(__file__).parent.parent
+# What children import from: this repository, and what the user has added.
+PATHS = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 # Unbuffered output would mix the PEs' lines in their middle.
 PLAIN = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
 FORKED = () if pes.ON_GPUS else ("run", "compile", "explain")  # commands; see `run_cli`
@@ -158,7 +160,7 @@ def alone():
 @pytest.fixture(scope="session")
 def forks():
     """A process that has loaded what PEs need, and forks commands."""
-    forks = Forks({**PLAIN, "PYTHONPATH": str(ROOT)})
+    forks = Forks({**PLAIN, "PYTHONPATH": PATHS}, ROOT)
     yield forks
     forks.close()
 
@@ -203,7 +205,7 @@ def start_cli(*args, cwd=None, env=None, stdin=None):
     """Start the command in a process group of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "gpushmem", *map(str, args)], cwd=cwd or ROOT, text=True,
-        errors="surrogateescape", env={**PLAIN, "PYTHONPATH": str(ROOT), **(env or {})},
+        errors="surrogateescape", env={**PLAIN, "PYTHONPATH": PATHS, **(env or {})},
         start_new_session=True, stdin=stdin or subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )  # fmt: skip

@@ -19,12 +19,12 @@ MOST = 1 << 16  # bytes of a message
 class Forks:
     """Runs `gpushmem` commands in copies of a process."""
 
-    def __init__(self, env):
+    def __init__(self, env, folder):
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.forks", str(theirs.fileno())], env=env,
-                cwd=env["PYTHONPATH"], stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+                cwd=folder, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
             )  # fmt: skip
         self.socket.recv(MOST)  # it is ready
 

@@ -102,6 +102,9 @@ install() {
   version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$WORK/gpushmem/__init__.py")
   info=$WORK/site/gpushmem-${version:-0}.dist-info
   mkdir -p "$info"; printf 'Metadata-Version: 2.1\nName: gpushmem\nVersion: %s\n' "${version:-0}" >"$info/METADATA"
+  # Of the plug-in of pytest, which knows the tests' marks.
+  awk '/^\[project.entry-points.pytest11\]/ { print "[pytest11]"; on = 1; next } /^$/ { on = 0 } on { gsub(/"/, ""); print }' \
+    "$WORK/pyproject.toml" >"$info/entry_points.txt"
   if [ -n "$REHEARSE" ]; then
     eval "$(cd "$WORK" && PYTHONPATH=$WORK:$WORK/site "$PYTHON" - <<<'
 from tests.nvshmem import emulation

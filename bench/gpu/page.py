@@ -14,7 +14,7 @@ sys.path.insert(1, str(Path(__file__).parents[1]))
 from harness import seconds
 
 COPIES = [f"{verb}{scope}" for scope in ("", "_warp", "_block") for verb in ("put", "get")]
-CODE = re.compile(r"kernel\[grid, block\](\(\.\.\.\))?|^(?!launch|process)\w+|\bquiet$")
+CODE = re.compile(r"kernel\[grid, block\](\(\.\.\.\))?|^(?!launch|process|signal)\w+|\bquiet$")
 PEERS = {"theirs": "nvshmem4py", "memcpy": "memcpy", "peer": "numba-cuda"}
 
 

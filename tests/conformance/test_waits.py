@@ -302,6 +302,7 @@ for shape in (1, 2), (3, 1):
 """
 
 
+@pytest.mark.cpu_backend
 @pytest.mark.parametrize(
     "loop",
     [
