@@ -118,7 +118,7 @@ def _patch() -> None:
             "simulator: call gpushmem.simt.enable() before numba.cuda is imported, or set "
             "GPUSHMEM_SIM=1 for the process"
         )
-    from gpushmem.simt.numba_cuda import patch_numba_cuda  # noqa: PLC0415  (heavy)
+    from gpushmem.simt.numba_cuda.patch import patch_numba_cuda  # noqa: PLC0415  (heavy)
 
     if settings.is_set("GPUSHMEM_CHECK"):
         from gpushmem.backends.cpu.checked import check_kernels  # noqa: PLC0415  (heavy)

@@ -290,9 +290,15 @@ def _(value: CUDADispatcher, reading: Reading) -> Description:
 
 
 def describe_options(options: dict[str, Any], reading: Reading) -> Description:
-    """Options of a kernel or device function; a list may be among them."""
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+    """Options of a kernel or device function; lists, sets and dicts may be among them."""
+    values = {k: _hashable(v) for k, v in options.items()}
     return tuple((k, describe(v, reading)) for k, v in sorted(values.items()))
+
+
+def _hashable(option: Any) -> Any:
+    if isinstance(option, dict):  # of `fastmath`: flag -> whether it is set
+        return "dict", *sorted(option.items())
+    return {list: tuple, set: frozenset}.get(type(option), lambda same: same)(option)
 
 
 def describe_function(function: Any, reading: Reading) -> Description:

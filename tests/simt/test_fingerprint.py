@@ -147,6 +147,7 @@ def test_the_file_the_types_and_the_options_count():
         fingerprint(function, (nb.NamedUniTuple(nb.int64, 2, Place),)),
         fingerprint(function, fastmath=True),
         fingerprint(function, debug=True),
+        *(fingerprint(function, fastmath=flags) for flags in ({"nsz"}, {"nsz": True}, {"nsz": 0})),
         fingerprint(made(USES, file="other.py", VALUE=1)),
     ]
     assert None not in keys

@@ -92,6 +92,11 @@ def test_the_variable_is_heard_by_processes_that_do_not_import_gpushmem(python, 
     ]  # fmt: skip
 
 
+def test_a_program_may_use_the_patch_itself_too(python):
+    code = "from gpushmem.simt.numba_cuda import patch_numba_cuda as p; from numba import cuda"
+    assert python("-c", f"{code}; print(cuda.detect())", GPUSHMEM_SIM=1).stdout.endswith("True\n")
+
+
 def test_the_start_of_a_process_costs_nothing(python):
     seen = "import sys; print(sorted({m.split('.')[0] for m in sys.modules} & set('%s'.split())))"
     heavy = seen % "gpushmem numba numpy llvmlite click"
