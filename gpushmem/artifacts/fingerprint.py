@@ -298,7 +298,9 @@ def describe_options(options: dict[str, Any], reading: Reading) -> Description:
 def _hashable(option: Any) -> Any:
     if isinstance(option, dict):  # of `fastmath`: flag -> whether it is set
         return "dict", *sorted(option.items())
-    return {list: tuple, set: frozenset}.get(type(option), lambda same: same)(option)
+    if isinstance(option, list):
+        return tuple(option)
+    return frozenset(option) if isinstance(option, set) else option
 
 
 def describe_function(function: Any, reading: Reading) -> Description:
