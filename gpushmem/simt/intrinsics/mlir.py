@@ -7,6 +7,7 @@ if numba-cuda has none. The rows go to `twins.own`, by name: numba-cuda-mlir is 
 
 from __future__ import annotations
 
+import importlib
 import operator
 from collections.abc import Callable
 from functools import cache
@@ -18,7 +19,7 @@ from numba.cuda.extending import overload
 from numba.cuda.typing import signature
 from numba.cuda.vector_types import VectorType
 
-from gpushmem.artifacts.twins import ROOT, own
+from gpushmem.artifacts.twins import ROOT, own, reverse, theirs_of
 from gpushmem.simt.base.native import i64, intrinsic
 from gpushmem.simt.compiler.target import bind
 
@@ -52,6 +53,14 @@ for _n in range(1, 5):
     bind(_type.user_facing_object, _type.user_facing_object)
 for _type in vector_types.vector_types.values():
     own[f"{ROOT}.type_defs.vector_types", _type.name] = _type
+
+
+def _theirs(vector: Any) -> Any:
+    made = importlib.import_module(f"{ROOT}.type_defs.vector_types").VectorType
+    return made(theirs_of(vector.base_type), vector.num_elements)
+
+
+reverse[VectorType] = _theirs
 
 
 # --- loads and stores
