@@ -93,6 +93,59 @@ def test_vectors():
     np.testing.assert_array_equal(halves, [2, 4, 2, 3])
 
 
+def test_vectors_as_elements_and_of_several_dimensions():
+    def kernel(a, square, out):
+        part = cuda.shared.array(2, dtype=cuda.float32x4)
+        part[0] = cuda.vector.load(square, 1, 4)
+        part[1] = cuda.float32x4(cuda.vector.load(square, (1, 1), (2, 2)))
+        views = a.view(cuda.float32x4)
+        views[1] = part[0] + part[1]
+        out.view(cuda.float64x2)[1] = cuda.float64x2(7)
+        block = cuda.vector.load(square, (0, 1), (3, 2))
+        cuda.vector.store(square, (0, 0), block)
+        out[0] = part[1].z
+
+    a, out, square = np.zeros(8, np.float32), np.zeros(4), np.arange(9, dtype=np.float32)
+    square, before = square.reshape(3, 3), square.reshape(3, 3).copy()
+    launch(kernel, 1, 1, a, square, out)
+    np.testing.assert_array_equal(a, [0, 0, 0, 0, 1 + 4, 2 + 5, 3 + 7, 4 + 8])
+    np.testing.assert_array_equal(out, [7, 0, 7, 7])
+    np.testing.assert_array_equal(square, before[:, [1, 2, 2]])
+
+
+def test_vectors_of_two_are_complex_numbers():
+    def kernel(z, w):
+        pair = cuda.shared.array(1, dtype=cuda.float64x2)
+        pair[0] = z[0]
+        w[0] = complex(pair[0]) * 2
+        v = cuda.float32x2(np.complex64(cuda.half2(1, 2)))
+        w[1], w[2] = v, np.complex128(cuda.int2(3, 4))
+
+    z, w = np.array([1 + 2j]), np.zeros(3, np.complex128)
+    launch(kernel, 1, 1, z, w)
+    np.testing.assert_array_equal(w, [2 + 4j, 1 + 2j, 3 + 4j])
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda x: cuda.float32x4(1, x[0]).y, "float32x4 has 4 elements, and is given 2"),
+        (lambda x: cuda.float32x4("a").y, "made of numbers and vectors"),
+        (lambda x: cuda.vector.load(x, 0, 17).x, "at most 16"),
+        (lambda x: cuda.vector.load(x, (0, 0), 2).x, "index has 2 numbers, and the arr"),
+        (lambda x: (cuda.float2(1) * cuda.float2(x[0])).x, "No implementation"),
+    ],
+)
+def test_vectors_that_cannot_be_made(make, said):
+    function = numba.cuda.jit(device=True)(make)
+
+    def kernel(x):
+        x[0] = function(x)
+
+    with pytest.raises(KernelTypingError, match=said):
+        launch(kernel, 1, 1, np.zeros(1, np.float32))
+
+
 def test_a_name_without_a_meaning_is_refused_with_what_to_do():
     def kernel(x):
         cuda.inline_ptx("nanosleep.u32 1;")
