@@ -17,7 +17,7 @@ from tests.simt.test_fingerprint import fingerprint, made
 pytest.importorskip("numba_cuda_mlir")
 
 from numba_cuda_mlir import cuda, types
-from numba_cuda_mlir.cuda import float32, shared
+from numba_cuda_mlir.cuda import float32, literal_unroll, shared
 from numba_cuda_mlir.numba_cuda.core.errors import TypingError
 from numba_cuda_mlir.numba_cuda.np.numpy_support import from_dtype
 
@@ -69,6 +69,18 @@ def test_what_the_kernels_names_stand_for():
     x, z = np.arange(8, dtype=np.float32), np.zeros(6, np.float32)
     launch(kernel, 1, 1, x, z)
     np.testing.assert_array_equal(z, [3, 1, 5, 7, 2, 32])
+
+
+def test_names_that_the_compilers_passes_look_for_and_complex_numbers_of_two():
+    parts = (1, 2.5, np.float32(4))
+
+    def kernel(z):
+        for part in literal_unroll(parts):
+            z[0] += np.complex64(part, 2)
+
+    z = np.zeros(1, np.complex128)
+    launch(kernel, 1, 1, z)
+    assert z[0] == 7.5 + 6j
 
 
 def test_vectors():
@@ -242,6 +254,17 @@ def test_what_it_allows_in_kernels_and_numba_cuda_does_not():
             one, rest = cuda.shared.array(1, types.int32), cuda.shared.array(0, types.uint8)
             one[0] = rest.size
             out[0] = one[0]
+
+        class Doubled:
+            def prepare_args(self, ty, val, stream=None, retr=None):
+                return (types.float64, 2 * val) if isinstance(ty, types.Float) else (ty, val)
+
+        @cuda.jit(extensions=[Doubled()])
+        def store(out, value):
+            out[0] = value
+
+        store[1, 1](out, 1.5)
+        assert out[0] == 3
 
         large[1, 1, 0, 100_000](out)
         assert out[0] == 100_000

@@ -505,8 +505,36 @@ class SimtLowering(compiler.CUDANativeLowering):
         return SimtLower
 
 
+@register_pass(mutates_CFG=True, analysis_only=False)
+class SimtBytecode(compiler.CUDATranslateBytecode):
+    """Bytecode to Numba's code, in which what numba-cuda's passes look for has its own name."""
+
+    _name = "simt_bytecode"
+
+    def run_pass(self, state: Any) -> Any:
+        changed = super().run_pass(state)
+        for block in state.func_ir.blocks.values():
+            for assign in block.find_insts(nb_ir.Assign):
+                named = assign.value
+                if isinstance(named, nb_ir.Global | nb_ir.FreeVar) and named.name in IN_PASSES:
+                    named.value = twin(named.value)
+        return changed
+
+
+IN_PASSES = {"literal_unroll", "literally"}
+
+
 class SimtCompiler(compiler.CUDACompiler):
     """numba-cuda's pipeline with our lowering."""
+
+    def define_pipelines(self) -> Any:
+        (pm,) = super().define_pipelines()
+        pm.passes = [
+            (SimtBytecode if p is compiler.CUDATranslateBytecode else p, why)
+            for p, why in pm.passes
+        ]
+        pm.finalize()
+        return [pm]
 
     def define_cuda_lowering_pipeline(self, state: Any) -> Any:
         pm = super().define_cuda_lowering_pipeline(state)

@@ -219,13 +219,16 @@ def _set(a: Any, i: Any, v: Any) -> Any:
 
 
 def _complex_class(number: Any) -> None:
-    """Let `np.complex64` and the like be called with a vector, too."""
+    """Let `np.complex64` and the like be called with a vector or two numbers, too."""
 
-    class OfVector(AbstractTemplate):  # type: ignore[misc]
+    class OfTwo(AbstractTemplate):  # type: ignore[misc]
         key = number
 
         def generic(self, args: Any, kws: Any) -> Any:
-            return signature(number, *args) if len(args) == 1 and _is_pair(args[0]) else None
+            parts = tuple(map(types.unliteral, args))
+            pair = len(parts) == 1 and _is_pair(parts[0])
+            two = len(parts) == 2 and all(isinstance(part, PARTS) for part in parts)
+            return signature(number, *parts) if pair or two else None
 
     @infer_getattr
     class Called(AttributeTemplate):  # type: ignore[misc]
@@ -237,7 +240,17 @@ def _complex_class(number: Any) -> None:
             found = next((found for found in each if found is not None), None)
             if attr != "__call__" or found is None:
                 return found
-            return types.Function([OfVector, *found.templates])
+            return types.Function([OfTwo, *found.templates])
+
+
+@lower_builtin(types.NumberClass, types.Any, types.Any)
+def _of_two(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    number = context.make_complex(builder, sig.return_type)
+    number.real, number.imag = (
+        context.cast(builder, value, typ, sig.return_type.underlying_float)
+        for typ, value in zip(sig.args, args, strict=True)
+    )
+    return number._getvalue()
 
 
 for _type in types.complex64, types.complex128:

@@ -24,7 +24,7 @@ from numba.cuda.core import config
 from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.np import ufunc_db
 
-from gpushmem.artifacts.twins import ROOT, place_of, twin, type_twin
+from gpushmem.artifacts.twins import ROOT, place_of, theirs_of, twin, type_twin
 from gpushmem.errors import BackendUnavailable
 from gpushmem.simt.compiler.target import replaced
 
@@ -118,6 +118,18 @@ class Dispatcher(CUDADispatcher):
             return super().compile_device(type_twin(args), type_twin(return_type))
 
 
+class _Handler:
+    """A handler of arguments, which is given numba-cuda-mlir's types, and may return them."""
+
+    def __init__(self, handler: Any) -> None:
+        self._handler = handler
+
+    def prepare_args(self, typ: Any, value: Any, stream: Any, retr: Any) -> Any:
+        theirs = theirs_of(typ)
+        made, value = self._handler.prepare_args(theirs, value, stream=stream, retr=retr)
+        return typ if made is theirs else type_twin(made), value
+
+
 def _ufunc_info(ufunc: Any) -> dict[str, Any]:
     """How a ufunc's loops are lowered: numba-cuda's, else those that Numba has for hosts."""
     return ufuncs.ufunc_db().get(ufunc) or ufunc_db.get_ufunc_info(ufunc)
@@ -145,6 +157,8 @@ def jit(func_or_sig: Any = None, **options: Any) -> Any:
         kept["fastmath"] = options["fast_math"]
     if "opt_level" in options:
         kept["opt"] = options["opt_level"] > 0
+    if "extensions" in kept:
+        kept["extensions"] = [_Handler(handler) for handler in kept["extensions"]]
     if isinstance(kept.get("inline"), bool):
         kept["inline"] = "always" if kept["inline"] else "never"
     annotated = options.get("annotations_as_signatures", True)
