@@ -12,10 +12,11 @@
 #                 multicast (pytest), ibgda (ring.py over adapters), plans (pytest); each is a step, too
 #   notice        what a PE says, and what --timeout does, when code is loaded beside a kernel that waits
 #   compilers     kernels by numba-cuda-mlir, if it is there: bench/gpu/both.py, then all by it: both.py, ring.py,
-#                 COMPILED_TESTS (pytest)
+#                 COMPILED_TESTS (pytest); compiled-tests: the latter alone
 #   tests         pytest -m gpu, with MPS if it can be started; TESTS: what pytest is given, TESTS_LIMIT: seconds
-#   fault         pytest: a kernel that fails, without MPS, which it would take from all others
-#   bench         bench/gpu with 1 PE: operations, signals, copies, launches
+#   fault         a kernel that fails: pytest without MPS, which it would take from all others; and what it does to
+#                 other processes, without MPS and with it (bench/gpu/fault.py)
+#   bench         bench/gpu with 1 PE: operations, signals, copies, launches; BENCH and MPS_BENCH: which of them
 #   first         bench/gpu: from the start of a process to its first kernel's end
 #   bench-mps     bench/gpu --short with MPS_PES ("2 4") PEs that share the GPU, with MPS
 #   bench-shared  the same, without: kernels that do not wait
@@ -23,7 +24,7 @@
 #   tests-alone   pytest -m gpu without MPS
 #   sanitizer     compute-sanitizer's memcheck of the ring
 # With STOP=1 nothing follows if the ring of 1 PE fails. WORKERS: of pytest, default 9; SHARES: each PE of a test has
-# that part of the GPU under MPS, default 4.
+# that part of the GPU under MPS, default 4; TEST_TIMEOUT: seconds of a test, default 60.
 # A step has its own limit, and all have until LIMIT (seconds, default 570); none stops the next. What comes out is
 # in $OUT as soon as a step ends: log.txt (as it runs), summary.txt, gpu.json, junit files. The GPU's settings stay as they are: MPS is a daemon that
 # is started without touching them, and stopped again. --rehearse (or REHEARSE=1), with PYTHON=..., runs all of it
@@ -181,8 +182,8 @@ hello() {
   NVSHMEM_DEBUG=${NVSHMEM_DEBUG:-WARN} run "$1" --heap-size 64M --verbose --tag-output examples/ring.py
 }
 tests() {  # tests NAME
-  GPUSHMEM_BACKEND=nvshmem "$PYTHON" -m pytest -p no:benchmark -p bench.gpu.live -n "${WORKERS:-9}" -o cache_dir="$WORK/.pytest_cache" \
-    -m "$WHICH" --timeout 60 -ra --tb short --durations 10 --junitxml "$OUT/junit-$1$KEPT.xml" ${TESTS:-tests}
+  GPUSHMEM_BACKEND=nvshmem "$PYTHON" -m pytest -p no:benchmark -p bench.gpu.live -n "${WORKERS:-9}" --maxschedchunk 1 \
+    -o cache_dir="$WORK/.pytest_cache" -m "$WHICH" --timeout "${TEST_TIMEOUT:-60}" -ra --tb short --durations 10 --junitxml "$OUT/junit-$1$KEPT.xml" ${TESTS:-tests}
 }
 bench() { "$PYTHON" bench/gpu --out "$OUT/bench$KEPT" --kernels "$WORK/compiled$KEPT" ${REHEARSE:+--rehearse} "$@"; }
 example() {  # example FILE BACKEND PES
@@ -222,13 +223,14 @@ with_mlir() {  # with_mlir COMMAND...
   "$PYTHON" -c 'from numba_cuda_mlir import cuda' || { echo "numba-cuda-mlir cannot be imported"; return 1; }
   "$@"
 }
+fault() { "$PYTHON" bench/gpu/fault.py || [ -n "$REHEARSE" ]; }  # no kernel fails in a rehearsal
 both() { "$PYTHON" -m gpushmem run --backend "$BACKEND" -n 1 bench/gpu/both.py; }
 t=tests/gpu/test_gpu.py::test_
 export COMPILED_TESTS="${COMPILED_TESTS:-${t}copies_in_kernels ${t}single_elements ${t}atomics \
   ${t}who_sees_the_signal_sees_the_data ${t}waits_end_in_time ${t}collectives ${t}peer_arrays tests/kernels/test_all_reduce.py}"
 compiled_tests() {
-  GPUSHMEM_BACKEND=nvshmem "$PYTHON" -m pytest -p no:benchmark -p bench.gpu.live -n "${WORKERS:-9}" -o cache_dir="$WORK/.pytest_cache" \
-    -m "$WHICH" --timeout 60 -ra --tb short --junitxml "$OUT/junit-compilers$KEPT.xml" $COMPILED_TESTS
+  GPUSHMEM_BACKEND=nvshmem "$PYTHON" -m pytest -p no:benchmark -p bench.gpu.live -n "${WORKERS:-9}" --maxschedchunk 1 \
+    -o cache_dir="$WORK/.pytest_cache" -m "$WHICH" --timeout "${TEST_TIMEOUT:-60}" -ra --tb short --junitxml "$OUT/junit-compilers$KEPT.xml" $COMPILED_TESTS
 }
 far() {
   if [ -n "$REHEARSE" ]; then "$PYTHON" -m gpushmem run --backend cpu --nodes 2 -n 2 --heap-size 64M bench/gpu/hour.py far
@@ -240,7 +242,13 @@ ibgda() {
   elif [ -e /dev/infiniband ]; then NVSHMEM_DISABLE_P2P=1 run 2 --transport ibgda --heap-size 64M examples/ring.py
   else echo "needs adapters: there is no /dev/infiniband"; return 1; fi
 }
-export -f info run hello tests bench example examples sanitizer hour judge notice with_mlir both compiled_tests far ibgda
+compiled() {
+  export GPUSHMEM_COMPILER=numba-cuda-mlir
+  if mps_on; then share 4; fi
+  step "compilers, tests by numba-cuda-mlir" "${COMPILED_LIMIT:-90}" bash -c "with_mlir compiled_tests"; mps_off
+  unset GPUSHMEM_COMPILER
+}
+export -f info run hello tests bench example examples sanitizer hour judge notice with_mlir fault both compiled_tests far ibgda
 
 echo "$(date -u) $*" >>"$SUMMARY"
 printf '\n===== install\n' >>"$LOG"
@@ -260,13 +268,13 @@ for name in "${steps[@]/first-hour/${hour[*]}}"; do for name in $name; do
       if [ "$found" -lt 2 ] && mps_on; then share 2; fi
       step ordering "${ORDERING_LIMIT:-150}" bash -c "judge ordering ${ORDERING:-tests/conformance/test_ordering.py}"; mps_off ;;
     notice) step notice 30 bash -c notice ;;
+    compiled-tests) compiled ;;
     compilers)
       export GPUSHMEM_COMPILER=; step "compilers, each its own" 60 bash -c "with_mlir both"
       export GPUSHMEM_COMPILER=numba-cuda-mlir; step "compilers, all by numba-cuda-mlir" 45 bash -c "with_mlir both"
       with_mps 2 "compilers, ring.py by numba-cuda-mlir, 2 PEs" 30 bash -c "with_mlir hello 2"
-      if mps_on; then share 4; fi
-      step "compilers, tests by numba-cuda-mlir" "${COMPILED_LIMIT:-90}" bash -c "with_mlir compiled_tests"; mps_off
-      unset GPUSHMEM_COMPILER ;;
+      unset GPUSHMEM_COMPILER
+      compiled ;;
     polls | busy | closures | loading | loading-host) step "$name" 45 bash -c "hour $name" ;;
     far) step far 60 bash -c far ;;
     multicast) step multicast 60 bash -c "judge multicast ${MULTICAST:--k multicast tests/conformance/test_teams.py tests/gpu}" ;;
@@ -275,12 +283,15 @@ for name in "${steps[@]/first-hour/${hour[*]}}"; do for name in $name; do
     tests)
       if mps_on; then share "${SHARES:-4}"; else echo "tests: without MPS" | tee -a "$SUMMARY"; fi
       step tests "${TESTS_LIMIT:-240}" bash -c "tests tests"; mps_off ;;
-    fault) step fault 60 bash -c "TESTS=tests/gpu/test_gpu.py::test_a_kernel_that_fails tests fault" ;;
+    fault)
+      step fault 60 bash -c "TESTS=tests/gpu/test_gpu.py::test_a_kernel_that_fails WORKERS=1 tests fault"
+      step "fault, others without MPS" 60 bash -c fault
+      with_mps 4 "fault, others with MPS" 60 bash -c fault ;;
     tests-alone) step tests-alone "${TESTS_LIMIT:-240}" bash -c "tests alone" ;;
-    bench) step bench 150 bash -c "bench -n 1 ops ping-pong copy launch" ;;
+    bench) step bench 150 bash -c "bench -n 1 ${BENCH:-ops ping-pong copy launch}" ;;
     first) step first 150 bash -c "bench first ${TURNS:+--turns $TURNS}" ;;
     bench-mps)
-      for n in ${MPS_PES:-2 4}; do with_mps "$n" "bench-mps, $n PEs" 90 bash -c "bench --short -n $n ops ping-pong copy"; done ;;
+      for n in ${MPS_PES:-2 4}; do with_mps "$n" "bench-mps, $n PEs" 90 bash -c "bench --short -n $n ${MPS_BENCH:-ops ping-pong copy}"; done ;;
     bench-shared)
       step "bench-shared, 2 PEs" 60 bash -c "bench --short -n 2 ops copy"
       step "bench-shared, 4 PEs" 60 bash -c "bench --short -n 4 ops copy" ;;

@@ -21,6 +21,7 @@ __all__ = [
 NUMBA_CUDA, MLIR = COMPILERS = "numba-cuda", "numba-cuda-mlir"
 PACKAGE = "numba_cuda_mlir"
 OTHERS = ("numba", "numba_cuda")
+OURS = "gpushmem"  # whose device functions numba-cuda knows as they are
 # Modules of the same names, as users import them.
 MODULES = (
     ("numba.cuda", "numba_cuda_mlir.cuda"),
@@ -67,7 +68,7 @@ def is_dispatcher(value: Any) -> bool:
 def _function_in(value: Any) -> Any:
     """The Python function behind a device function or a plain one of the user's."""
     if isinstance(value, python.FunctionType):
-        return value if _module_of(value).partition(".")[0] not in {*OTHERS, "gpushmem"} else None
+        return value if _module_of(value).partition(".")[0] not in {*OTHERS, OURS} else None
     return value.py_func if is_dispatcher(value) else None
 
 
@@ -142,7 +143,9 @@ def _translate(value: Any, compiler: str, made: dict[Any, Any]) -> Any:
     foreign = OTHERS if to_mlir else (PACKAGE,)
     if is_dispatcher(value):
         function = translated(value.py_func, compiler, made)
-        if type(value).__module__.partition(".")[0] not in foreign:
+        package = type(value).__module__.partition(".")[0]
+        of_jit = package == OURS and (to_mlir or function is not value.py_func)
+        if package not in foreign and not of_jit:
             return value
         cuda = importlib.import_module(MODULES[0][to_mlir])
         return made.setdefault(value, cuda.jit(device=True)(function))

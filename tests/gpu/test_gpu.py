@@ -355,6 +355,8 @@ def test_collectives_of_the_host(run_pes, n_pes):
             shmem.fcollect(shmem.TEAM_WORLD, y, x, stream=stream)
             want = np.concatenate([own(pe, n) for pe in range(n)])
             assert (y.numpy() == around(y.numpy(), 0, want)).all()
+            shmem.broadcast(shmem.TEAM_WORLD, y[:0], x[:0], 0, stream=stream)  # nothing
+            shmem.alltoall(shmem.TEAM_WORLD, y[:0], x[:0], stream=stream)
             for op in ("sum", "max", "prod"):
                 shmem.reduce(shmem.TEAM_WORLD, y, x, op, stream=stream)
                 ufunc = {"sum": np.add, "max": np.maximum, "prod": np.multiply}[op]

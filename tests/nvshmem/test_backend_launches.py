@@ -555,6 +555,24 @@ def test_a_kernel_that_fails():
         assert "debug=True" in text
 
 
+def kinds_of_errors(*names):
+    from cuda.bindings import driver as cuda
+
+    from gpushmem.backends.nvshmem.status import check
+
+    found = []
+    for name in names:
+        with pytest.raises(ShmemError, match=f"launch: .*{name}") as error:
+            check((getattr(cuda.CUresult, f"CUDA_ERROR_{name}"),), "launch")
+        found.append(type(error.value))
+    return found
+
+
+def test_errors_of_kernels_are_told_from_others():
+    names = "MISALIGNED_ADDRESS", "LAUNCH_OUT_OF_RESOURCES"
+    assert host.run(1, kinds_of_errors, *names) == [[KernelError, ShmemError]]
+
+
 # --- what is kept on disk
 
 

@@ -186,6 +186,21 @@ def test_collectives_of_two():
     host.run(2, collectives)
 
 
+@host.job
+def nothing(me, n):
+    x = shmem.zeros(4, np.int32)
+    for stream in streams():
+        before = len(driver.launches())
+        shmem.broadcast(shmem.TEAM_WORLD, x[:0], x[2:2], 0, stream=stream)
+        shmem.fcollect(shmem.TEAM_WORLD, x[:0], x[2:2], stream=stream)
+        assert len(driver.launches()) == before + 1
+
+
+def test_collectives_of_nothing():
+    """NVSHMEM's broadcast would launch no thread, and end the process: a kernel does it."""
+    host.run(1, nothing, limit=150)
+
+
 # --- PEs that share a GPU
 
 

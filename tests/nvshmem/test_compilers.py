@@ -107,6 +107,18 @@ def test_complex_numbers_are_arguments_and_results_of_operations():
     assert made.shims >= {"_Z16nvshmem_uint64_p_nbst", "_Z16nvshmem_uint64_g_nbst"}
 
 
+def test_device_functions_of_jit_are_called():
+    @shmem.jit(device=True)
+    def add(x, value):
+        x[0] += value
+
+    def calls(x):
+        add(x, 2)
+
+    made = compiler.compile_kernel(calls, (F32,), {}, SM_90, False, "numba-cuda-mlir")
+    assert made.parts
+
+
 def test_what_numba_cuda_mlir_is_not_used_for_is_said(monkeypatch):
     def many(array, team):
         shmem.multicast_array(array, team)

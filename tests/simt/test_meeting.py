@@ -254,3 +254,47 @@ def test_a_search_is_no_polling():
     out = np.zeros(4, np.int64)
     assert launch(search, 1, 4, a, x, out) == "loops"
     np.testing.assert_array_equal(out, np.searchsorted(a, x))
+
+
+def test_counting_is_no_polling():
+    def count(x, bounds, steps, out):
+        i = cuda.grid(1)
+        while i < bounds[0]:  # which is read in every turn
+            out[i] = x[i]
+            i += cuda.gridsize(1)
+        low, turns = 0.0, 0
+        while low * steps[0] < bounds[1] - low and turns < bounds[0]:
+            low += 0.5
+            turns += 1
+        left, k = x[0], -1
+        while left > 0 and k < 9:  # ends in any case
+            k += 1
+            left -= steps[0] * x[k]
+        if cuda.grid(1) == 0:
+            out[10], out[11], out[12] = low, left, k
+
+    x, out = np.arange(1.0, 11.0), np.zeros(13)
+    assert launch(count, 2, 2, x, np.array([10, 6]), np.array([1.0]), out) == "loops"
+    np.testing.assert_array_equal(out, [*x, 3, 0, 0])
+
+
+def test_a_wait_that_counts_its_turns_is_polling():
+    def gather(box, out):
+        if cuda.blockIdx.x == 0:
+            got, turns = 0, 0
+            while got < cuda.gridDim.x - 1:
+                got += cuda.atomic.exch(box, 0, 0)
+                turns += 1
+            seen, tries = 0, 0
+            while (seen == 0) & (tries < 1_000_000):
+                seen = box[1]
+                tries += 1
+            out[0], out[1] = got, seen
+        else:
+            cuda.atomic.add(box, 0, 1)
+            cuda.threadfence()
+            box[1] = 5
+
+    out = np.zeros(2)
+    assert launch(gather, 5, 1, np.zeros(2, np.int32), out) == "fibers"
+    np.testing.assert_array_equal(out, [4, 5])

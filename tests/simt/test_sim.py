@@ -7,6 +7,7 @@ import sys
 import textwrap
 import zipfile
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -157,6 +158,73 @@ def test_pytest_runs_in_it(python, program):
     done = python("-m", "gpushmem.simt", "-m", "pytest", "-p", "no:cacheprovider", "test_kernel.py")
     assert "1 passed" in done.stdout
     assert "gpushmem: numba.cuda runs on the CPU, as h100" in done.stdout
+
+
+def test_a_second_run_compiles_nothing(python, program, tmp_path):
+    program("from numba import cuda\n\n@cuda.jit\ndef inner(a):\n    return 2 * a\n", "device.py")
+    file = program(
+        """
+        import sys
+        import numpy as np
+        from numba import cuda
+        import device
+
+        def scale_by(factor):
+            @cuda.jit
+            def scale(x, y):
+                shared = cuda.shared.array(8, np.float64)
+                t = cuda.threadIdx.x
+                shared[t] = device.inner(x[t])
+                cuda.syncthreads()
+                y[t] = factor * shared[7 - t]
+            return scale
+
+        @cuda.jit(debug=True, opt=False)
+        def fail(x):
+            if cuda.threadIdx.x == 3:
+                raise ValueError("three")
+
+        kernels = [scale_by(3), scale_by(3), scale_by(5)]
+        x, y = np.arange(8.0), np.zeros(8)
+        for kernel in kernels:
+            kernel[1, 8](x, y)
+            print(*y.astype(int))
+        try:
+            fail[1, 8](x)
+        except ValueError as error:
+            print(str(error)[-36:])
+        compiled = [k for d in [*kernels, fail] for k in d.overloads.values() if "made" in vars(k)]
+        print(len(compiled), "compiled")
+        kernel = next(iter(kernels[0].overloads.values()))
+        print(*kernel.signature.args, kernel.shared_mem_per_block, kernel.max_threads_per_block)
+        if "show" in sys.argv:
+            assert "ret" in kernel.inspect_asm(None) and "define" in kernel.inspect_llvm()
+            kernels[0].inspect_types()
+        """,
+        f"{uuid4().hex}.py",  # which the store does not know
+    )
+
+    def run(*args):
+        lines = python("-m", "gpushmem.simt", file, *args).stdout
+        return [line for line in lines.splitlines() if "numba.cuda runs on" not in line]
+
+    def expected(inner, compiled):
+        threes, fives = (
+            " ".join(str(factor * inner * k) for k in range(7, -1, -1)) for factor in (3, 5)
+        )
+        kind = "array(float64, 1d, C)"
+        return [
+            threes, threes, fives, "tid=[0, 0, 3] ctaid=[0, 0, 0]: three",
+            f"{compiled} compiled", f"{kind} {kind} 64 1024",
+        ]  # fmt: skip
+
+    assert run() == expected(2, 3)  # of the equal ones, one
+    assert run() == expected(2, 0)
+    shown = run("show")
+    assert shown[:6] == expected(2, 0)
+    assert any("shared = " in line for line in shown)  # inspect_types: the source
+    (tmp_path / "device.py").write_text((tmp_path / "device.py").read_text().replace("2 *", "4 *"))
+    assert run() == expected(4, 3 - 1)  # `fail` does not call it
 
 
 def test_it_can_be_enabled_after_kernels_are_defined_and_disabled(python, program):

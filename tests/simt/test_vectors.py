@@ -168,6 +168,24 @@ def test_negative_indices_and_memory_of_each_thread():
     check(kernel, data(), np.zeros(N, np.float32))
 
 
+def test_the_last_lane_that_is_on_writes_last_and_negative_indices_of_lanes_that_are_on():
+    def kernel(x, keep, back, y, last):
+        t = cuda.threadIdx.x
+        if keep[t]:
+            y[t] = x[t - back[0]]
+            last[cuda.blockIdx.x] = t
+
+    x, t = data()[:64], np.arange(64)
+    for seed in range(6):
+        keep = np.random.default_rng(seed).random(64) > 0.2 + 0.15 * seed
+        y, last = np.zeros(64, np.float32), np.zeros(3, np.int64)
+        made = Kernel(kernel).prepare(shape_of(3, 64), (x, keep, np.array([11]), y, last))
+        assert made.form.entry.vectors
+        made()
+        np.testing.assert_array_equal(y, np.where(keep, x[t - 11], 0))
+        np.testing.assert_array_equal(last, t[keep][-1])
+
+
 @pytest.mark.parametrize("block", [32, 100, (16, 4)])
 def test_atomics_and_what_lasts_until_a_barrier(block):
     threads = int(np.prod(block))

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,7 @@ from gpushmem.backends.hostcalls import (
     not_symmetric,
     unreachable,
 )
-from gpushmem.backends.nvshmem import clock, modules, transport
+from gpushmem.backends.nvshmem import clock, modules, mps, transport
 from gpushmem.backends.nvshmem.arrays import GpuArray, at
 from gpushmem.backends.nvshmem.blocks import Registered
 from gpushmem.backends.nvshmem.device import NOTICE, Device, Stream, say
@@ -61,6 +61,10 @@ ALIGNMENT = 512  # bytes; of the heap, as that of an allocation
 # A PE's message in a meeting: the number of bytes, and the name of the call, cut to fit.
 SAYING = np.dtype([("nbytes", "i8"), ("what", "S120")])
 LAST = 600.0  # seconds at exit until a PE ends without the others
+SILENT = (
+    ". PEs share a GPU here: if the first PE of the machine ended with exit code 255, "
+    "`nvidia-cuda-mps-control` has not answered NVSHMEM; start again, or fewer jobs at once"
+)
 HOST_REGISTER = driver.CU_MEMHOSTREGISTER_PORTABLE | driver.CU_MEMHOSTREGISTER_DEVICEMAP
 
 
@@ -83,15 +87,17 @@ class Nvshmem:
                 _disagreement({0: ("init", heap_of_0), there.my_pe: ("init", heap_bytes)})
             )
         unique_id._data.view(np.uint8)[:] = np.frombuffer(shared[:-8], np.uint8)
+        sharing = there.n_local > n_gpus
         try:
-            nvshmem.init(
-                device=self.device.cuda, uid=unique_id, rank=there.my_pe, nranks=there.n_pes,
-                initializer_method="uid",
-            )  # fmt: skip
+            with mps.turn() if sharing and there.local_pe == 0 else nullcontext():
+                nvshmem.init(
+                    device=self.device.cuda, uid=unique_id, rank=there.my_pe, nranks=there.n_pes,
+                    initializer_method="uid",
+                )  # fmt: skip
         except Exception as error:
             raise BackendUnavailable(
                 f"PE {there.my_pe} of {there.n_pes}: NVSHMEM cannot be brought up: {error}. "
-                "NVSHMEM_DEBUG=INFO says more, and so may `gpushmem doctor`"
+                f"NVSHMEM_DEBUG=INFO says more, and so may `gpushmem doctor`{SILENT * sharing}"
             ) from error
         there.close()
         # Whether network adapters are between some PEs: then they must know what is sent from.

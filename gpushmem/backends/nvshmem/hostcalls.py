@@ -39,6 +39,9 @@ CTYPES = {
     "bfloat16": "bfloat16", "float32": "float", "float64": "double",
 }  # fmt: skip
 REDUCED = ("sum", "min", "max")  # on streams; the other reductions are kernels
+# NVSHMEM launches as many threads as there are elements for these: CUDA refuses none, and NVSHMEM
+# then ends the process. As kernels they meet, as they do if a PE calls them in one.
+BY_SIZE = ("broadcast", "alltoall", "reducescatter")
 UNITS = {8: "uint64", 4: "uint32", 2: "uint16", 1: "uint8"}
 Symmetric = Callable[[str, Any], None]
 
@@ -109,6 +112,8 @@ class HostCalls:
             return None
         reduces = op.base in ("reduce", "reducescatter")
         if reduces and (given["op"] not in REDUCED or given["src"].dtype.name not in CTYPES):
+            return None
+        if op.base in BY_SIZE and not given["src"].size:
             return None
         return getattr(self, f"_{op.base}", None)
 

@@ -23,7 +23,6 @@ from numba_cuda_mlir import cuda, mlir_compiler, mlir_optimization, tools, types
 from numba_cuda_mlir._mlir import ir
 from numba_cuda_mlir._mlir.dialects import builtin, func, llvm, memref
 from numba_cuda_mlir._mlir.extras import types as mlir_types
-from numba_cuda_mlir.descriptor import MLIRDispatcher
 from numba_cuda_mlir.extending import (
     lowering_registry,
     refresh_registries,
@@ -44,7 +43,6 @@ from numba_cuda_mlir.numba_cuda.typing.templates import AbstractTemplate
 
 from gpushmem.artifacts.origin import MLIR, NUMBA_CUDA
 from gpushmem.artifacts.refusal import as_kernel_error
-from gpushmem.backends.base import DeviceFunction
 from gpushmem.backends.nvshmem import compiler, shims
 from gpushmem.backends.nvshmem.outlined import PREFIX, Outlined, outline
 from gpushmem.errors import ArgumentError
@@ -325,17 +323,6 @@ def _moved(array: Any, address: Any) -> Any:
 @typeof_impl.register(Team)
 def _(team: Team, context: Any) -> Any:
     return NUMBER
-
-
-@typeof_impl.register(DeviceFunction)
-def _(function: DeviceFunction, context: Any) -> Any:
-    """Device functions of `gpushmem.jit` are compiled as `cuda.jit(device=True)` does."""
-    made = function.__dict__.get("mlir")
-    if made is None:
-        made = function.__dict__["mlir"] = MLIRDispatcher(
-            function.py_func, targetoptions={"device": True, "opt": True}
-        )
-    return types.Dispatcher(made)
 
 
 # --- types, which are the same in both packages, but not the same objects

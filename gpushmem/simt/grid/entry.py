@@ -86,6 +86,8 @@ class Entry:
     externals: frozenset[str]  # functions of other libraries: the keys of `suppliers`
     embedded: bool  # calls operations of an embedder, who gives launches their `user` word
     cachable: bool  # refers to nothing that exists in this process only
+    launch_config_sensitive: bool  # compiling it looked at how it is launched
+    body: str  # what numba-cuda calls it
     name: str  # of the function
     code: bytes  # object code
     bitcode: bytes = field(default=b"", compare=False)  # before that; of one compiled here
@@ -318,6 +320,8 @@ def _build(
         externals=externals,
         embedded=any(lib.embedded for lib in cres.library.everything()),
         cachable=not any(lib.referenced_objects for lib in cres.library.everything()),
+        launch_config_sensitive=bool((cres.metadata or {}).get("launch_config_sensitive")),
+        body=cres.fndesc.llvm_func_name,
         name=name,
         code=library.code,
         bitcode=library.bitcode,

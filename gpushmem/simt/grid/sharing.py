@@ -9,7 +9,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 from gpushmem import store
@@ -21,7 +20,6 @@ from gpushmem.simt.grid.entry import Entry, freeze, thaw
 __all__ = ["compiled", "machine"]
 
 
-@cache
 def machine() -> Any:
     """The machine that kernels are compiled for."""
     return simt_target.target_context.codegen().magic_tuple()

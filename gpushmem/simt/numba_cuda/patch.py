@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from cuda.core._utils.cuda_utils import CUDAError
-from numba.cuda import compiler, dispatcher, types
+from numba.cuda import compiler, dispatcher, types, typing
 from numba.cuda.core import config
 from numba.cuda.core.compiler_lock import global_compiler_lock
 from numba.cuda.cudadrv import devicearray, devices, nvvm, runtime
@@ -33,6 +33,7 @@ from gpushmem.errors import ArgumentError, BackendUnavailable
 from gpushmem.simt.base.embedding import Embedder, embedder_of
 from gpushmem.simt.compiler.target import SimtCallConv, _compile_cuda, replaced, simt_target
 from gpushmem.simt.grid import entry as entries
+from gpushmem.simt.grid import sharing
 from gpushmem.simt.intrinsics import nrt
 from gpushmem.simt.numba_cuda import mlir
 from gpushmem.simt.numba_cuda.driver import TOOLKIT, CoreDevice, Driver, fail
@@ -61,8 +62,8 @@ class Function:
         self.max_threads_per_block = kernel.max_threads_per_block
 
 
-class LoadedLibrary:
-    """The code library of a kernel loaded from the on-disk cache."""
+class Library:
+    """The place of a kernel's code library. What only people read of it is compiled for them."""
 
     def __init__(self, kernel: SimtKernel) -> None:
         self._kernel = kernel
@@ -70,14 +71,20 @@ class LoadedLibrary:
     def get_cufunc(self) -> Function:
         return Function(self._kernel)
 
-    def get_llvm_str(self) -> str:
-        raise RuntimeError("the kernel came from the on-disk cache: it has no LLVM code")
+    def get_asm_str(self, cc: Any = None) -> str:
+        """Give this machine's assembly language."""
+        return self._kernel.made[1].assembly()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernel.made[0].library, name)
 
 
 class SimtKernel(_Kernel):
     """A kernel compiled for one signature, as numba-cuda's dispatcher handles it."""
 
     source: Source | None
+    call_helper, target_context = None, simt_target.target_context
+    _build: Any  # compiles it; None of a kernel from Numba's own cache
     asks_for_shared_memory = False  # at the driver, if the launch needs more than a block has
 
     @global_compiler_lock
@@ -109,29 +116,42 @@ class SimtKernel(_Kernel):
                 "A maximum of three are supported"
             )
         options = {"debug": debug, "fastmath": fastmath, "forceinline": forceinline}
-        build = partial(entries.build, py_func, argtypes, types.void, report=debug, **options)
-        cres, self.entry = build()
+        self._build = partial(entries.build, py_func, argtypes, types.void, report=debug, **options)
+        key = {"numba.cuda": True} | options
+        self.entry = sharing.compiled(py_func, argtypes, key, lambda: self.made[1])
+        if self.entry.launch_config_sensitive:  # there is one for each configuration
+            self.entry = self.made[1]
         options |= {"lineinfo": lineinfo, "launch_bounds": launch_bounds}
         options |= {k: v for k, v in others.items() if k in OF_THE_CODE}
-        self.source = Source(py_func, argtypes, options, lambda: build()[1])
+        self.source = Source(py_func, argtypes, options, lambda: self._build()[1])
         self.objectmode, self.entry_point = False, None
         self.py_func, self.argtypes, self.debug, self.lineinfo = py_func, argtypes, debug, lineinfo
         self.extensions, self.launch_bounds = extensions or [], launch_bounds
         if shared_memory_carveout is not None:
             shared_memory_carveout = self._parse_carveout(shared_memory_carveout)
         self.shared_memory_carveout = shared_memory_carveout
-        metadata = getattr(cres, "metadata", None) or {}
-        self.launch_config_sensitive = bool(metadata.get("launch_config_sensitive"))
-        self.signature, self._type_annotation = cres.signature, cres.type_annotation
-        self._codelibrary, self.fndesc = cres.library, cres.fndesc
-        self.call_helper, self.environment = cres.call_helper, cres.environment
-        self.target_context = cres.target_context
+        self.launch_config_sensitive = self.entry.launch_config_sensitive
+        self.signature = typing.signature(types.void, *argtypes)
+        self._codelibrary = Library(self)
         self._referenced_environments: list[Any] = []
         self.lifted: list[Any] = []
-        self.entry_name, self.name = cres.fndesc.llvm_func_name, py_func.__name__
+        self.entry_name, self.name = self.entry.body, py_func.__name__
         self.cooperative = self.entry.cooperative
-        cres.library.get_cufunc = lambda: Function(self)
-        cres.library.get_asm_str = self.inspect_asm
+
+    @cached_property
+    def made(self) -> tuple[Any, entries.Entry]:
+        """Numba's compile result and the entry; of a kernel from disk they are made when needed."""
+        if self._build is None:
+            raise RuntimeError(
+                f"kernel {self.name} came from Numba's cache on disk (cache=True): there is "
+                "no LLVM code or assembly of it. Compile it without the cache"
+            )
+        result: tuple[Any, entries.Entry] = self._build()
+        return result
+
+    @property
+    def _type_annotation(self) -> Any:
+        return None if self._build is None else self.made[0].type_annotation
 
     def _reduce_states(self) -> dict[str, Any]:
         if not self.entry.cachable:
@@ -139,7 +159,7 @@ class SimtKernel(_Kernel):
                 f"kernel {self.name} refers to global device arrays. Pass the array(s) as arguments"
             )
         state = super()._reduce_states()
-        del state["codelibrary"], state["call_helper"]
+        del state["codelibrary"]
         return {**state, "kernel": self.name, "entry": entries.freeze(self.entry)}
 
     @classmethod
@@ -147,8 +167,8 @@ class SimtKernel(_Kernel):
         made = cls.__new__(cls)
         state["entry_name"] = state.pop("name")
         made.__dict__.update(state, objectmode=False, entry_point=None, launch_bounds=None)
-        made.name, made.entry, made._type_annotation = kernel, entries.thaw(entry), None
-        made._codelibrary, made.source = LoadedLibrary(made), None
+        made.name, made.entry = kernel, entries.thaw(entry)
+        made._codelibrary, made.source, made._build = Library(made), None, None
         return made
 
     def bind(self) -> None:
@@ -163,11 +183,6 @@ class SimtKernel(_Kernel):
     def max_threads_per_block(self) -> int:
         bounds = self.launch_bounds
         return (bounds[0] if isinstance(bounds, tuple) else bounds) or MAX_THREADS
-
-    def inspect_asm(self, cc: Any = None) -> str:
-        """Give this machine's assembly language."""
-        text: str = self.entry.assembly()
-        return text
 
     def launch(
         self, args: Any, griddim: Any, blockdim: Any, stream: Any = 0, sharedmem: int = 0

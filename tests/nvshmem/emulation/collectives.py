@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 
+from tests.nvshmem.emulation.errors import EmulationError
 from tests.nvshmem.emulation.stream_ops import as_int, on_stream
 from tests.nvshmem.emulation.world import complete
 
@@ -57,6 +58,12 @@ def _collective(name, team, dst, src, n_src, n_dst, dtype, stream, combine):
     on_stream(stream, action)
 
 
+def _threads(name, n):
+    """NVSHMEM launches one for each element, up to 1024."""
+    if n == 0:
+        raise EmulationError(f"{name} of 0 elements: CUDA refuses its launch, and NVSHMEM exits")
+
+
 def fcollect(name, dtype, team, dst, src, n, stream):
     n, size = as_int(n), complete().teams.n_pes(team)
     _collective(name, team, dst, src, n, n * size, dtype, stream, lambda parts, me: parts)
@@ -64,6 +71,7 @@ def fcollect(name, dtype, team, dst, src, n, stream):
 
 def alltoall(name, dtype, team, dst, src, n, stream):
     n, size = as_int(n), complete().teams.n_pes(team)
+    _threads(name, n)
 
     def combine(parts, me):
         return parts[:, me * n : (me + 1) * n]
@@ -73,6 +81,7 @@ def alltoall(name, dtype, team, dst, src, n, stream):
 
 def broadcast(name, dtype, team, dst, src, n, root, stream):
     n, root = as_int(n), as_int(root)
+    _threads(name, n)
     name = f"{name}[root={root}]"
     _collective(name, team, dst, src, n, n, dtype, stream, lambda parts, me: parts[root])
 
@@ -93,6 +102,7 @@ def reduce(name, dtype, operator, team, dst, src, n, stream):
 
 def reducescatter(name, dtype, operator, team, dst, src, n, stream):
     n, size = as_int(n), complete().teams.n_pes(team)
+    _threads(name, n)
 
     def combine(parts, me):
         return _reduced(operator, parts[:, me * n : (me + 1) * n])
