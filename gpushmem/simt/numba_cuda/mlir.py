@@ -9,10 +9,9 @@ is changed when the program imports it, and not imported before.
 from __future__ import annotations
 
 import importlib
-import importlib.abc
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -26,6 +25,7 @@ from numba.cuda.np import ufunc_db
 
 from gpushmem.artifacts.twins import ROOT, place_of, theirs_of, twin, type_twin
 from gpushmem.errors import BackendUnavailable
+from gpushmem.imports import WhenImported
 from gpushmem.simt.compiler.target import replaced
 
 __all__ = ["patched"]
@@ -215,42 +215,18 @@ def _host_twin(module: Any, name: str, value: Any) -> Any:
     return twin(value) if place is module else getattr(place, name)
 
 
-class _WhenImported(importlib.abc.MetaPathFinder):
-    """Calls a function once a module has been imported."""
-
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
-        self._name, self._then = name, then
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        """The spec that the other finders give; of the module waited for, with the call added."""
-        if fullname != self._name:
-            return None
-        others = (finder for finder in sys.meta_path if finder is not self)
-        specs = (finder.find_spec(fullname, path, target) for finder in others)
-        spec = next((spec for spec in specs if spec is not None), None)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: Any) -> None:
-                execute(module)
-                self._then()
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
 @contextmanager
 def patched() -> Iterator[None]:
     """Replace numba-cuda-mlir's host side inside the `with` block, now or when it is imported."""
     with ExitStack() as stack:
 
-        def patch() -> None:
+        def patch(module: Any = None) -> None:
             stack.enter_context(replaced(_places()))
 
         if hasattr(sys.modules.get(CUDA), "shared_array"):  # it has been imported to its end
             patch()
         else:
-            finder = _WhenImported(CUDA, patch)
-            sys.meta_path.insert(0, finder)
-            stack.callback(sys.meta_path.remove, finder)
+            waiting = WhenImported(CUDA, patch)
+            waiting.wait()
+            stack.callback(waiting.give_up)
         yield
