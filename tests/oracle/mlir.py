@@ -39,7 +39,7 @@ RULES = [
     (r"^(ast_transforms|infra|mlir|runtime)/|filecheck|FileCheck|_mlir\._mlir", COMPILER),
     (r"nvcc|linking |links \[|CUSource|declare_device|nvrtc|NVRTC", CUDA_CPP),
     (r"ExternFunction object|test_link", CUDA_CPP),
-    (r"process failed with code|subprocess\.CalledProcessError|driver library cannot be", GPU),
+    (r"process failed with code|subprocess\.(Called|Timeout)|driver library cannot be", GPU),
     (r"DynamicLibNotFoundError|_Linker\.|test_init\.py", INSIDE),
     (r"'Dispatcher' object has no attribute|MLIRDispatcher|test_descriptor_|_cext", INSIDE),
     (r"numba_cuda_mlir\.(lowering|models|extending)|code is MLIR", LOWERING),

@@ -805,7 +805,8 @@ class SimtTypingContext(CUDATypingContext):
             return meaning
         if isinstance(meaning, FunctionType) and meaning.__module__.startswith(OPERATIONS):
             raise Refused(f"{meaning.__name__}: call gpushmem.init() before the kernel is launched")
-        if is_theirs(meaning) and not isinstance(meaning, ModuleType):
+        plain = isinstance(meaning, ModuleType) or hasattr(meaning, "__cuda_array_interface__")
+        if is_theirs(meaning) and not plain:
             raise Refused(without_meaning(meaning))
         if meaning is not val and getattr(meaning, "__module__", None) == stubs.__name__:
             home = home_of(meaning)  # numba-cuda knows some of its stubs as attributes only

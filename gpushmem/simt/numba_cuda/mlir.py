@@ -118,6 +118,23 @@ class Dispatcher(CUDADispatcher):
             return super().compile_device(type_twin(args), type_twin(return_type))
 
 
+def _of_kernels(name: str) -> Any:
+    """A dispatcher's method of that name, which tells a property of one kernel, or of each."""
+
+    def get(self: Any, signature: Any = None) -> Any:
+        found = getattr(CUDADispatcher, name)(self, type_twin(signature))
+        return _Overloads(found) if isinstance(found, dict) else found
+
+    return get
+
+
+for _name in (
+    "get_const_mem_size", "get_local_mem_per_thread", "get_max_threads_per_block",
+    "get_regs_per_thread", "get_shared_mem_per_block",
+):  # fmt: skip
+    setattr(Dispatcher, _name, _of_kernels(_name))
+
+
 class _Handler:
     """A handler of arguments, which is given numba-cuda-mlir's types, and may return them."""
 
@@ -186,9 +203,15 @@ def jit(func_or_sig: Any = None, **options: Any) -> Any:
     return lambda function: made(function, func_or_sig)
 
 
+def declare_device(name: str, sig: Any, **options: Any) -> Any:
+    """Stands in for `numba_cuda_mlir.cuda.declare_device`."""
+    return cuda.declare_device(name, type_twin(sig), **options)
+
+
 # Names whose twin has another name, or is above.
 ROWS = {
     (CUDA, "jit"): jit,
+    (CUDA, "declare_device"): declare_device,
     (CUDA, "vectorize"): cuda.vectorize,
     (CUDA, "guvectorize"): cuda.guvectorize,
 }
