@@ -10,6 +10,7 @@ from numba.cuda.core.errors import NumbaRuntimeError
 
 from gpushmem.artifacts.refusal import KernelTypingError
 from gpushmem.artifacts.twins import twin, type_twin
+from gpushmem.errors import BackendUnavailable
 from gpushmem.simt.numba_cuda import patch_numba_cuda
 from tests.simt.conftest import launch
 from tests.simt.test_fingerprint import fingerprint, made
@@ -20,6 +21,7 @@ from numba_cuda_mlir import cuda, types
 from numba_cuda_mlir.cuda import float32, literal_unroll, shared
 from numba_cuda_mlir.numba_cuda.core.errors import TypingError
 from numba_cuda_mlir.numba_cuda.np.numpy_support import from_dtype
+from numba_cuda_mlir.numba_cuda.testing import ForeignArray
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning"),
@@ -225,6 +227,17 @@ def test_a_program_imported_before_the_patch():
 
         assert wrong.signatures == [(numba.types.float32[:],)]
         assert wrong.overloads[types.float32[:],] in wrong.overloads.values()
+        captured = ForeignArray(cuda.to_device(np.arange(3.0)))
+
+        @cuda.jit
+        def capture(out):
+            out[0] = captured[2] + declared(1.0)
+
+        declared = cuda.declare_device("one_of_c", types.float64(types.float64))
+        with pytest.raises(
+            BackendUnavailable, match="calls one_of_c, which the CPU engine does not have"
+        ):
+            capture[1, 1](back)
         with pytest.raises(TypingError, match="__setitem__"):
             cuda.jit(lambda x: x.__setitem__(0, "a"))[1, 1](back)
         with pytest.raises(ValueError, match=r"\(3, 1, 1\) blocks .* clusters of \(2, 1, 1\)"):
@@ -265,6 +278,7 @@ def test_what_it_allows_in_kernels_and_numba_cuda_does_not():
 
         store[1, 1](out, 1.5)
         assert out[0] == 3
+        assert store.get_regs_per_thread()[types.float64[::1], types.float64] > 0
 
         large[1, 1, 0, 100_000](out)
         assert out[0] == 100_000
