@@ -1,7 +1,7 @@
 """The CUDA simulator: programs of numba.cuda and numba-cuda-mlir, unmodified, without a GPU.
 
 `enable()` patches numba.cuda (`simt.numba_cuda`), at once if it has been imported, else when it is:
-a finder of imports waits for it. Where GPUSHMEM_SIM is set, `at_start` does so at the start of each
+`WhenImported` waits for it. Where GPUSHMEM_SIM is set, `at_start` does so at the start of each
 Python process, also of programs that never import gpushmem: a .pth file in site-packages calls it.
 So this module imports nothing heavy.
 """
@@ -10,19 +10,15 @@ from __future__ import annotations
 
 import atexit
 import importlib
-import importlib.util
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any
 
 import gpushmem.settings as settings  # noqa: PLR0402  (`from gpushmem` would import more)
 from gpushmem.errors import ArgumentError, BackendUnavailable
+from gpushmem.imports import WhenImported
 
 __all__ = ["at_start", "disable", "enable", "enabled", "is_enabled"]
 
@@ -54,7 +50,7 @@ def enable(gpu: str | None = None, devices: int | None = None) -> None:
         if MODULE in sys.modules:
             _patch()
         else:
-            _finder.wait()
+            _wait()
             if SUCCESSOR in sys.modules:
                 importlib.import_module(MODULE)
 
@@ -65,7 +61,7 @@ def disable() -> None:
     For this process and those that it starts. Raises the error of a launch that failed.
     """
     settings.put("GPUSHMEM_SIM", 0)
-    _finder.give_up()
+    _give_up()
     _patched.close()
 
 
@@ -146,58 +142,28 @@ def _finish() -> None:
 # --- the import of numba.cuda
 
 
-class _Finder(MetaPathFinder):
-    """Finds numba.cuda as others do, and lets it be patched when it has been imported."""
-
-    def __init__(self) -> None:
-        self._looking = threading.local()
-
-    def wait(self) -> None:
-        """Wait for the import."""
-        if self not in sys.meta_path:
-            sys.meta_path.insert(0, self)
-
-    def give_up(self) -> None:
-        """Do not."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """The spec of numba.cuda, which is imported before numba-cuda-mlir; of no other module."""
-        if name == SUCCESSOR:
-            importlib.import_module(MODULE)
-        if name != MODULE or getattr(self._looking, "on", False):
-            return None
-        self._looking.on = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._looking.on = False
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
+def _without_numbas_simulator() -> None:
+    sys.modules["numba"].config.ENABLE_CUDASIM = 0  # whatever NUMBA_ENABLE_CUDASIM says
 
 
-class _Loader(Loader):
-    """Loads numba.cuda as `real` does, without Numba's simulator, and patches it."""
-
-    def __init__(self, real: Any) -> None:
-        self._real = real
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._real.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Import it, and patch it."""
-        assert module.__spec__ is not None
-        module.__spec__.loader = module.__loader__ = self._real
-        numba = sys.modules["numba"]
-        numba.config.ENABLE_CUDASIM = 0  # whatever NUMBA_ENABLE_CUDASIM says
-        self._real.exec_module(module)
-        numba.cuda = module  # type: ignore[attr-defined]  # as it will be; the engine asks for it
-        _finder.give_up()
-        _patch()
+def _imported(module: ModuleType) -> None:
+    sys.modules["numba"].cuda = module  # type: ignore[attr-defined]  # as it will be
+    _give_up()
+    _patch()
 
 
-_finder = _Finder()
+# numba-cuda-mlir runs on the simulator of numba.cuda, which is imported before it.
+_waiting = (
+    WhenImported(MODULE, _imported, _without_numbas_simulator),
+    WhenImported(SUCCESSOR, before=lambda: importlib.import_module(MODULE)),
+)
+
+
+def _wait() -> None:
+    for each in _waiting:
+        each.wait()
+
+
+def _give_up() -> None:
+    for each in _waiting:
+        each.give_up()

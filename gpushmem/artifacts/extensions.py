@@ -19,11 +19,13 @@ from numba.cuda import cudadecl, cudaimpl
 from numba.cuda.core.imputils import builtin_registry as cuda_code
 from numba.cuda.typing.templates import builtin_registry as cuda_types
 
-__all__ = ["extensions"]
+__all__ = ["extensions", "of_mlir"]
 
 # Registries that Numba's documented extension functions write to.
 REGISTRIES = core_types, core_code, cuda_types, cuda_code, cudadecl.registry, cudaimpl.registry
 LISTS = [each for registry in REGISTRIES for each in vars(registry).values() if type(each) is list]
+MLIR = "numba_cuda_mlir"
+MLIR_MODULES = "extending", "numba_cuda.typing.templates", "descriptor"
 # Those whose versions are in the keys of what they compile. Compiling registers some of theirs, by
 # and by.
 KNOWN = {
@@ -41,10 +43,25 @@ def extensions() -> tuple[str, ...] | None:
     return _extensions(*map(len, _lists()))
 
 
+def of_mlir() -> tuple[Any, ...]:
+    """The registries of numba-cuda-mlir that programs' extensions of types are in, if it is used.
+
+    A program may have registries of its own, which it installs in the compiler's context.
+    """
+    modules = map(sys.modules.get, (f"{MLIR}.{name}" for name in MLIR_MODULES))
+    extending, templates, descriptor = modules
+    if extending is None or templates is None or descriptor is None:
+        return ()
+    installed = descriptor.mlir_target.typing_context._registries
+    known = extending.typing_registry, templates.builtin_registry, *tuple(installed)
+    return tuple(dict.fromkeys(known))
+
+
 def _lists() -> list[list[Any]]:
     """What registries hold, numba-cuda-mlir's among them if it has been imported."""
-    mlir = sys.modules.get("numba_cuda_mlir.extending")
-    registries = () if mlir is None else (mlir.typing_registry, mlir.lowering_registry)
+    registries = of_mlir()
+    if registries:
+        registries += (sys.modules[f"{MLIR}.extending"].lowering_registry,)
     more = (each for registry in registries for each in vars(registry).values())
     return LISTS + [each for each in more if type(each) is list]
 

@@ -20,7 +20,8 @@ from numba import cuda
 from numba.core.types import Type
 
 __all__ = [
-    "ROOT", "home_of", "is_theirs", "own", "place_of", "twin", "type_twin", "without_meaning",
+    "ROOT", "class_twin", "home_of", "is_theirs", "own", "own_class", "place_of", "reverse",
+    "theirs_of", "twin", "type_of_own", "type_twin", "without_meaning",
 ]  # fmt: skip
 
 ROOT = "numba_cuda_mlir"
@@ -33,6 +34,8 @@ PLACES = {
 }
 # Twins of objects that numba-cuda lacks, by the name of their module and their own.
 own: dict[tuple[str, str], Any] = {}
+# Of classes of numba-cuda's types whose contents are others there: how numba-cuda-mlir's are made.
+reverse: dict[type, Any] = {}
 # Types that numba-cuda lacks, though it has their class.
 LACKING = {"complex32"}
 # Options of device functions that mean the same to numba-cuda.
@@ -59,11 +62,13 @@ def twin(value: Any) -> Any:
 
     Modules are their own twins: `place_of` says where to look up an attribute.
     """
-    if ROOT not in sys.modules or isinstance(value, python.ModuleType) or not is_theirs(value):
+    if ROOT not in sys.modules or isinstance(value, python.ModuleType):
         return value
-    if isinstance(value, _class("numba_cuda.types", "Type")):
-        found = type_twin(value)
+    if _is_type(value):
+        found = _type_twin(value)
         return getattr(found, "user_facing_object", found)  # of a vector's, what makes one
+    if not is_theirs(value):
+        return value
     if isinstance(value, _class("numba_cuda.dispatcher", "Dispatcher")):
         return _device_function(value)
     return _by_name(value)
@@ -117,13 +122,15 @@ def _walk(place: Any, path: str) -> Any:
 # What to do instead of names that have no meaning on a CPU; `without_meaning` adds the rest.
 INSTEAD = {
     "inline_ptx": "write the step in Python: PTX is for GPUs",
+    "_Intrinsic": "its code is MLIR, for GPUs; write it in Python, with extending.overload",
 }
 
 
 def without_meaning(value: Any) -> str:
     """The error for an object of numba-cuda-mlir without a twin."""
     name = getattr(value, "__name__", None) or getattr(value, "name", None) or str(value)
-    hint = INSTEAD.get(name, "use a name that numba.cuda has, too")
+    known = (INSTEAD.get(each) for each in (name, type(value).__name__))
+    hint = next(filter(None, known), "use a name that numba.cuda has, too")
     return f"{_module(value)}: {name} has no meaning on the CPU engine; {hint}"
 
 
@@ -136,16 +143,21 @@ def type_twin(value: Any) -> Any:
         if isinstance(value, dict):
             return {k: type_twin(v) for k, v in value.items()}
         return type(value)(map(type_twin, value))
+    if _is_type(value):
+        return _type_twin(value)
     if not is_theirs(value) or isinstance(value, type):
         return twin(value)
-    if isinstance(value, _class("numba_cuda.types", "Type")):
-        return _type_twin(value)
     made = _by_name(type(value))
     if made is type(value):
         return twin(value)
     if isinstance(value, tuple):  # a named one
         return made(*map(type_twin, value))
-    return _copied(value, made)
+    return _copied(value, made, type_twin)
+
+
+def _is_type(value: Any) -> bool:
+    """Whether it is a type of numba-cuda-mlir, or of a class that a program derived from those."""
+    return ROOT in sys.modules and isinstance(value, _class("numba_cuda.types", "Type"))
 
 
 @cache
@@ -153,22 +165,94 @@ def _type_twin(typ: Any) -> Any:
     found = own.get((_module(typ), typ.name))
     if found is not None:
         return found
-    made = _by_name(type(typ))
-    if made is type(typ) or typ.name in LACKING:
+    made = class_twin(type(typ))
+    if made is type(typ) or typ.name in LACKING or not issubclass(made, Type):
         return typ
-    return made._intern(_copied(typ, made)) if issubclass(made, Type) else typ
+    copy = _copied(typ, made, type_twin)
+    if issubclass(made, _Own):
+        copy.theirs = typ
+    ours = made._intern(copy)
+    _reverse.setdefault(ours, typ)
+    return ours
 
 
-def _copied(value: Any, made: Any) -> Any:
+def class_twin(cls: Any) -> Any:
+    """The twin of a class of types; of one that a program derived from others, made by `own_class`.
+
+    A class without one is its own.
+    """
+    if not issubclass(cls, _class("numba_cuda.types", "Type")):
+        return cls
+    return _by_name(cls) if _root(cls) == ROOT else own_class(cls)
+
+
+_reverse: dict[Any, Any] = {}  # numba-cuda's types -> numba-cuda-mlir's
+
+
+def theirs_of(value: Any) -> Any:
+    """numba-cuda-mlir's twin of a type of numba-cuda, or of a structure of types.
+
+    A type of a class that it lacks is itself, as is anything else.
+    """
+    if type(value) in (tuple, list):
+        return type(value)(map(theirs_of, value))
+    if not isinstance(value, Type):
+        return value
+    known = _reverse.get(value)
+    if known is None:
+        known = _reverse[value] = _theirs(value)
+    return known
+
+
+def _theirs(typ: Any) -> Any:
+    made_from = next((reverse[cls] for cls in type(typ).__mro__ if cls in reverse), None)
+    if made_from is not None:
+        return made_from(typ)
+    made = getattr(importlib.import_module(f"{ROOT}.numba_cuda.types"), type(typ).__name__, None)
+    return typ if made is None else made._intern(_copied(typ, made, theirs_of))
+
+
+def _copied(value: Any, made: Any, of_content: Any) -> Any:
     """A `made` with the contents of `value`, which is of the class of the same name."""
-    copy = made.__new__(made)
+    copy = object.__new__(made)
     for owner in type(value).__mro__:
         for slot in vars(owner).get("__slots__", ()):
-            setattr(copy, slot, type_twin(getattr(value, slot)))
+            setattr(copy, slot, of_content(getattr(value, slot)))
     for name, content in getattr(value, "__dict__", {}).items():
         if name != "_code":  # the number of a type, which is given when it is interned
-            vars(copy)[name] = type_twin(content)
+            vars(copy)[name] = of_content(content)
     return copy
+
+
+# --- types that programs have derived from numba-cuda-mlir's
+
+
+class _Own:
+    """What all their twins are: types that are equal if theirs are."""
+
+    theirs: Any
+
+    @property
+    def key(self) -> Any:
+        return self.theirs.key
+
+
+@cache
+def own_class(cls: Any) -> Any:
+    """The class of twins of a program's own types."""
+    bases = map(class_twin, cls.__bases__)
+    meta: Any = type(Type)
+    return meta(cls.__name__, (_Own, *bases), {"__module__": cls.__module__})
+
+
+def type_of_own(value: Any) -> Any:
+    """The twin of the type that a program has given to objects like `value`, None if to none."""
+    if ROOT not in sys.modules:
+        return None
+    typeof = importlib.import_module(f"{ROOT}.numba_cuda.typing.typeof")
+    if _root(typeof.typeof_impl.dispatch(type(value))) == ROOT:  # not the program's
+        return None
+    return type_twin(typeof.typeof(value, typeof.Purpose.constant))
 
 
 # --- device functions

@@ -10,6 +10,7 @@ from numba.cuda.core.errors import NumbaRuntimeError
 
 from gpushmem.artifacts.refusal import KernelTypingError
 from gpushmem.artifacts.twins import twin, type_twin
+from gpushmem.errors import BackendUnavailable
 from gpushmem.simt.numba_cuda import patch_numba_cuda
 from tests.simt.conftest import launch
 from tests.simt.test_fingerprint import fingerprint, made
@@ -17,9 +18,10 @@ from tests.simt.test_fingerprint import fingerprint, made
 pytest.importorskip("numba_cuda_mlir")
 
 from numba_cuda_mlir import cuda, types
-from numba_cuda_mlir.cuda import float32, shared
+from numba_cuda_mlir.cuda import float32, literal_unroll, shared
 from numba_cuda_mlir.numba_cuda.core.errors import TypingError
 from numba_cuda_mlir.numba_cuda.np.numpy_support import from_dtype
+from numba_cuda_mlir.numba_cuda.testing import ForeignArray
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning"),
@@ -71,6 +73,18 @@ def test_what_the_kernels_names_stand_for():
     np.testing.assert_array_equal(z, [3, 1, 5, 7, 2, 32])
 
 
+def test_names_that_the_compilers_passes_look_for_and_complex_numbers_of_two():
+    parts = (1, 2.5, np.float32(4))
+
+    def kernel(z):
+        for part in literal_unroll(parts):
+            z[0] += np.complex64(part, 2)
+
+    z = np.zeros(1, np.complex128)
+    launch(kernel, 1, 1, z)
+    assert z[0] == 7.5 + 6j
+
+
 def test_vectors():
     def kernel(a, out, halves, row):
         v, w = cuda.vector.load(a, 0, 4), cuda.vector.load(a, 4, 4, alignment=8)
@@ -91,6 +105,59 @@ def test_vectors():
     np.testing.assert_array_equal(row, [a[:4]])
     np.testing.assert_array_equal(out, [-11, -15, -19, -23, 4, 5, 6, 7, 0.5])
     np.testing.assert_array_equal(halves, [2, 4, 2, 3])
+
+
+def test_vectors_as_elements_and_of_several_dimensions():
+    def kernel(a, square, out):
+        part = cuda.shared.array(2, dtype=cuda.float32x4)
+        part[0] = cuda.vector.load(square, 1, 4)
+        part[1] = cuda.float32x4(cuda.vector.load(square, (1, 1), (2, 2)))
+        views = a.view(cuda.float32x4)
+        views[1] = part[0] + part[1]
+        out.view(cuda.float64x2)[1] = cuda.float64x2(7)
+        block = cuda.vector.load(square, (0, 1), (3, 2))
+        cuda.vector.store(square, (0, 0), block)
+        out[0] = part[1].z
+
+    a, out, square = np.zeros(8, np.float32), np.zeros(4), np.arange(9, dtype=np.float32)
+    square, before = square.reshape(3, 3), square.reshape(3, 3).copy()
+    launch(kernel, 1, 1, a, square, out)
+    np.testing.assert_array_equal(a, [0, 0, 0, 0, 1 + 4, 2 + 5, 3 + 7, 4 + 8])
+    np.testing.assert_array_equal(out, [7, 0, 7, 7])
+    np.testing.assert_array_equal(square, before[:, [1, 2, 2]])
+
+
+def test_vectors_of_two_are_complex_numbers():
+    def kernel(z, w):
+        pair = cuda.shared.array(1, dtype=cuda.float64x2)
+        pair[0] = z[0]
+        w[0] = complex(pair[0]) * 2
+        v = cuda.float32x2(np.complex64(cuda.half2(1, 2)))
+        w[1], w[2] = v, np.complex128(cuda.int2(3, 4))
+
+    z, w = np.array([1 + 2j]), np.zeros(3, np.complex128)
+    launch(kernel, 1, 1, z, w)
+    np.testing.assert_array_equal(w, [2 + 4j, 1 + 2j, 3 + 4j])
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda x: cuda.float32x4(1, x[0]).y, "float32x4 has 4 elements, and is given 2"),
+        (lambda x: cuda.float32x4("a").y, "made of numbers and vectors"),
+        (lambda x: cuda.vector.load(x, 0, 17).x, "at most 16"),
+        (lambda x: cuda.vector.load(x, (0, 0), 2).x, "index has 2 numbers, and the arr"),
+        (lambda x: (cuda.float2(1) * cuda.float2(x[0])).x, "No implementation"),
+    ],
+)
+def test_vectors_that_cannot_be_made(make, said):
+    function = numba.cuda.jit(device=True)(make)
+
+    def kernel(x):
+        x[0] = function(x)
+
+    with pytest.raises(KernelTypingError, match=said):
+        launch(kernel, 1, 1, np.zeros(1, np.float32))
 
 
 def test_a_name_without_a_meaning_is_refused_with_what_to_do():
@@ -160,6 +227,17 @@ def test_a_program_imported_before_the_patch():
 
         assert wrong.signatures == [(numba.types.float32[:],)]
         assert wrong.overloads[types.float32[:],] in wrong.overloads.values()
+        captured = ForeignArray(cuda.to_device(np.arange(3.0)))
+
+        @cuda.jit
+        def capture(out):
+            out[0] = captured[2] + declared(1.0)
+
+        declared = cuda.declare_device("one_of_c", types.float64(types.float64))
+        with pytest.raises(
+            BackendUnavailable, match="calls one_of_c, which the CPU engine does not have"
+        ):
+            capture[1, 1](back)
         with pytest.raises(TypingError, match="__setitem__"):
             cuda.jit(lambda x: x.__setitem__(0, "a"))[1, 1](back)
         with pytest.raises(ValueError, match=r"\(3, 1, 1\) blocks .* clusters of \(2, 1, 1\)"):
@@ -189,6 +267,18 @@ def test_what_it_allows_in_kernels_and_numba_cuda_does_not():
             one, rest = cuda.shared.array(1, types.int32), cuda.shared.array(0, types.uint8)
             one[0] = rest.size
             out[0] = one[0]
+
+        class Doubled:
+            def prepare_args(self, ty, val, stream=None, retr=None):
+                return (types.float64, 2 * val) if isinstance(ty, types.Float) else (ty, val)
+
+        @cuda.jit(extensions=[Doubled()])
+        def store(out, value):
+            out[0] = value
+
+        store[1, 1](out, 1.5)
+        assert out[0] == 3
+        assert store.get_regs_per_thread()[types.float64[::1], types.float64] > 0
 
         large[1, 1, 0, 100_000](out)
         assert out[0] == 100_000

@@ -65,7 +65,7 @@ from gpushmem.artifacts.twins import home_of, is_theirs, place_of, twin, without
 from gpushmem.lines import is_users
 from gpushmem.simt.base.gpu_model import modelled
 from gpushmem.simt.base.native import i8p, i64, twins
-from gpushmem.simt.compiler import observer
+from gpushmem.simt.compiler import extended, observer
 from gpushmem.simt.compiler.polling import polling_latches
 from gpushmem.simt.compiler.symbols import TRIPS
 
@@ -505,8 +505,36 @@ class SimtLowering(compiler.CUDANativeLowering):
         return SimtLower
 
 
+@register_pass(mutates_CFG=True, analysis_only=False)
+class SimtBytecode(compiler.CUDATranslateBytecode):
+    """Bytecode to Numba's code, in which what numba-cuda's passes look for has its own name."""
+
+    _name = "simt_bytecode"
+
+    def run_pass(self, state: Any) -> Any:
+        changed = super().run_pass(state)
+        for block in state.func_ir.blocks.values():
+            for assign in block.find_insts(nb_ir.Assign):
+                named = assign.value
+                if isinstance(named, nb_ir.Global | nb_ir.FreeVar) and named.name in IN_PASSES:
+                    named.value = twin(named.value)
+        return changed
+
+
+IN_PASSES = {"literal_unroll", "literally"}
+
+
 class SimtCompiler(compiler.CUDACompiler):
     """numba-cuda's pipeline with our lowering."""
+
+    def define_pipelines(self) -> Any:
+        (pm,) = super().define_pipelines()
+        pm.passes = [
+            (SimtBytecode if p is compiler.CUDATranslateBytecode else p, why)
+            for p, why in pm.passes
+        ]
+        pm.finalize()
+        return [pm]
 
     def define_cuda_lowering_pipeline(self, state: Any) -> Any:
         pm = super().define_cuda_lowering_pipeline(state)
@@ -693,13 +721,16 @@ class SimtContext(CUDATargetContext):
     def refresh(self) -> None:
         # numba-cuda asks for it at every call of an overload, and goes through all registries.
         if self._loaded is None or self._loaded != self._registered():
+            extended.renew()
             super().refresh()
+            self.install_registry(extended.code)  # which the types' registration adds to
             self._loaded = self._registered()
 
     def _registered(self) -> list[int]:
         """How long every list of every registry is: they only grow."""
         known = [*self._registries.items(), *self.typing_context._registries.items()]
-        return [len(getattr(of, name)) for of, loader in known for name in loader.registry_items]
+        ours = [len(getattr(of, name)) for of, loader in known for name in loader.registry_items]
+        return ours + extended.lengths()
 
     def load_additional_registries(self) -> None:
         # numba-cuda imports SciPy, in a sixth of a second, for a BLAS that kernels cannot call.
@@ -774,12 +805,26 @@ class SimtTypingContext(CUDATypingContext):
             return meaning
         if isinstance(meaning, FunctionType) and meaning.__module__.startswith(OPERATIONS):
             raise Refused(f"{meaning.__name__}: call gpushmem.init() before the kernel is launched")
-        if is_theirs(meaning) and not isinstance(meaning, ModuleType):
+        plain = isinstance(meaning, ModuleType) or hasattr(meaning, "__cuda_array_interface__")
+        if is_theirs(meaning) and not plain:
             raise Refused(without_meaning(meaning))
         if meaning is not val and getattr(meaning, "__module__", None) == stubs.__name__:
             home = home_of(meaning)  # numba-cuda knows some of its stubs as attributes only
             return self.resolve_getattr(types.Module(home), meaning.__name__)
-        return super().resolve_value_type(meaning)
+        try:
+            return super().resolve_value_type(meaning)
+        except ValueError:  # it has no type in Numba
+            found, reason = extended.type_of(meaning), extended.why_not(meaning)
+        if found is None and reason is not None:
+            raise Refused(reason)
+        if found is None:
+            return super().resolve_value_type(meaning)
+        simt_target.target_context.install_registry(extended.code)
+        return found
+
+    def load_additional_registries(self) -> None:
+        super().load_additional_registries()
+        self.install_registry(extended.registry)
 
     def resolve_getattr(self, typ: Any, attr: str) -> Any:
         return super().resolve_getattr(_place_type(typ, attr), attr)

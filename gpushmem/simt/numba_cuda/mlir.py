@@ -9,10 +9,9 @@ is changed when the program imports it, and not imported before.
 from __future__ import annotations
 
 import importlib
-import importlib.abc
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -24,8 +23,9 @@ from numba.cuda.core import config
 from numba.cuda.dispatcher import CUDADispatcher
 from numba.cuda.np import ufunc_db
 
-from gpushmem.artifacts.twins import ROOT, place_of, twin, type_twin
+from gpushmem.artifacts.twins import ROOT, place_of, theirs_of, twin, type_twin
 from gpushmem.errors import BackendUnavailable
+from gpushmem.imports import WhenImported
 from gpushmem.simt.compiler.target import replaced
 
 __all__ = ["patched"]
@@ -118,6 +118,35 @@ class Dispatcher(CUDADispatcher):
             return super().compile_device(type_twin(args), type_twin(return_type))
 
 
+def _of_kernels(name: str) -> Any:
+    """A dispatcher's method of that name, which tells a property of one kernel, or of each."""
+
+    def get(self: Any, signature: Any = None) -> Any:
+        found = getattr(CUDADispatcher, name)(self, type_twin(signature))
+        return _Overloads(found) if isinstance(found, dict) else found
+
+    return get
+
+
+for _name in (
+    "get_const_mem_size", "get_local_mem_per_thread", "get_max_threads_per_block",
+    "get_regs_per_thread", "get_shared_mem_per_block",
+):  # fmt: skip
+    setattr(Dispatcher, _name, _of_kernels(_name))
+
+
+class _Handler:
+    """A handler of arguments, which is given numba-cuda-mlir's types, and may return them."""
+
+    def __init__(self, handler: Any) -> None:
+        self._handler = handler
+
+    def prepare_args(self, typ: Any, value: Any, stream: Any, retr: Any) -> Any:
+        theirs = theirs_of(typ)
+        made, value = self._handler.prepare_args(theirs, value, stream=stream, retr=retr)
+        return typ if made is theirs else type_twin(made), value
+
+
 def _ufunc_info(ufunc: Any) -> dict[str, Any]:
     """How a ufunc's loops are lowered: numba-cuda's, else those that Numba has for hosts."""
     return ufuncs.ufunc_db().get(ufunc) or ufunc_db.get_ufunc_info(ufunc)
@@ -145,6 +174,8 @@ def jit(func_or_sig: Any = None, **options: Any) -> Any:
         kept["fastmath"] = options["fast_math"]
     if "opt_level" in options:
         kept["opt"] = options["opt_level"] > 0
+    if "extensions" in kept:
+        kept["extensions"] = [_Handler(handler) for handler in kept["extensions"]]
     if isinstance(kept.get("inline"), bool):
         kept["inline"] = "always" if kept["inline"] else "never"
     annotated = options.get("annotations_as_signatures", True)
@@ -172,9 +203,15 @@ def jit(func_or_sig: Any = None, **options: Any) -> Any:
     return lambda function: made(function, func_or_sig)
 
 
+def declare_device(name: str, sig: Any, **options: Any) -> Any:
+    """Stands in for `numba_cuda_mlir.cuda.declare_device`."""
+    return cuda.declare_device(name, type_twin(sig), **options)
+
+
 # Names whose twin has another name, or is above.
 ROWS = {
     (CUDA, "jit"): jit,
+    (CUDA, "declare_device"): declare_device,
     (CUDA, "vectorize"): cuda.vectorize,
     (CUDA, "guvectorize"): cuda.guvectorize,
 }
@@ -201,42 +238,18 @@ def _host_twin(module: Any, name: str, value: Any) -> Any:
     return twin(value) if place is module else getattr(place, name)
 
 
-class _WhenImported(importlib.abc.MetaPathFinder):
-    """Calls a function once a module has been imported."""
-
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
-        self._name, self._then = name, then
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
-        """The spec that the other finders give; of the module waited for, with the call added."""
-        if fullname != self._name:
-            return None
-        others = (finder for finder in sys.meta_path if finder is not self)
-        specs = (finder.find_spec(fullname, path, target) for finder in others)
-        spec = next((spec for spec in specs if spec is not None), None)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: Any) -> None:
-                execute(module)
-                self._then()
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
 @contextmanager
 def patched() -> Iterator[None]:
     """Replace numba-cuda-mlir's host side inside the `with` block, now or when it is imported."""
     with ExitStack() as stack:
 
-        def patch() -> None:
+        def patch(module: Any = None) -> None:
             stack.enter_context(replaced(_places()))
 
         if hasattr(sys.modules.get(CUDA), "shared_array"):  # it has been imported to its end
             patch()
         else:
-            finder = _WhenImported(CUDA, patch)
-            sys.meta_path.insert(0, finder)
-            stack.callback(sys.meta_path.remove, finder)
+            waiting = WhenImported(CUDA, patch)
+            waiting.wait()
+            stack.callback(waiting.give_up)
         yield
