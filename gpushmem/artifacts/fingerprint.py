@@ -21,6 +21,7 @@ import sys
 import types as python
 from collections.abc import Callable, Iterator
 from functools import cache, singledispatch
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,9 +50,10 @@ class Unknown(Exception):
 
 
 class Reading:
-    """The state of reading one kernel."""
+    """The state of reading one kernel; with `paths` its code holds the names of folders, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, paths: bool = False) -> None:
+        self.paths = paths
         self.functions: list[Any] = []  # in the order of reading
         self.attributes: tuple[str, ...] = ()  # mentioned by the present function
         self.modules: list[
@@ -81,7 +83,8 @@ def fingerprint(
             describe_function(py_func, reading),
             describe(argtypes, reading),
             describe_options(options, reading),
-        )
+        ),
+        paths=any(options.get(name) for name in ("debug", "lineinfo")),
     )  # fmt: skip
 
 
@@ -90,9 +93,9 @@ def digest_of(types: tuple[Any, ...]) -> bytes | None:
     return _digest(lambda reading: describe(types, reading))
 
 
-def _digest(described: Callable[[Reading], Description]) -> bytes | None:
+def _digest(described: Callable[[Reading], Description], paths: bool = False) -> bytes | None:
     try:
-        return hashlib.sha256(repr(described(Reading())).encode()).digest()
+        return hashlib.sha256(repr(described(Reading(paths))).encode()).digest()
     except Exception:  # noqa: BLE001  (Unknown, or an error of users' objects)
         return None
 
@@ -329,7 +332,9 @@ def describe_function(function: Any, reading: Reading) -> Description:
 
 @describe.register
 def _(value: python.CodeType, reading: Reading) -> Description:
-    """Bytecode with its tables: lines appear in reports, names in messages."""
+    """Bytecode with its tables: the file's name and lines appear in reports, names in messages."""
+    if not reading.paths:
+        value = value.replace(co_filename=Path(value.co_filename).name)
     names = [n for n in dir(value) if n.startswith("co_") and n != "co_lnotab"]  # deprecated
     tables = [(n, getattr(value, n)) for n in names]
     kept = [table for table in tables if isinstance(table[1], int | str | bytes | tuple)]

@@ -154,6 +154,13 @@ def test_the_file_the_types_and_the_options_count():
     assert len(set(keys)) == len(keys)
 
 
+def test_folders_count_where_the_code_names_them():
+    here, there = (made(USES, file=f"{folder}/program.py", VALUE=1) for folder in ("a", "b"))
+    assert fingerprint(here) == fingerprint(there)
+    assert fingerprint(here, debug=True) != fingerprint(there, debug=True)
+    assert fingerprint(here, lineinfo=True) != fingerprint(there, lineinfo=True)
+
+
 def test_settings_of_numba_count(monkeypatch):
     before = key(USES, VALUE=1)
     monkeypatch.setenv("NUMBA_OPT", "1")
