@@ -19,12 +19,13 @@ from numba.cuda import cudadecl, cudaimpl
 from numba.cuda.core.imputils import builtin_registry as cuda_code
 from numba.cuda.typing.templates import builtin_registry as cuda_types
 
+from gpushmem.artifacts.origin import PACKAGE
+
 __all__ = ["extensions", "of_mlir"]
 
 # Registries that Numba's documented extension functions write to.
 REGISTRIES = core_types, core_code, cuda_types, cuda_code, cudadecl.registry, cudaimpl.registry
 LISTS = [each for registry in REGISTRIES for each in vars(registry).values() if type(each) is list]
-MLIR = "numba_cuda_mlir"
 MLIR_MODULES = "extending", "numba_cuda.typing.templates", "descriptor"
 # Those whose versions are in the keys of what they compile. Compiling registers some of theirs, by
 # and by.
@@ -48,7 +49,7 @@ def of_mlir() -> tuple[Any, ...]:
 
     A program may have registries of its own, which it installs in the compiler's context.
     """
-    modules = map(sys.modules.get, (f"{MLIR}.{name}" for name in MLIR_MODULES))
+    modules = map(sys.modules.get, (f"{PACKAGE}.{name}" for name in MLIR_MODULES))
     extending, templates, descriptor = modules
     if extending is None or templates is None or descriptor is None:
         return ()
@@ -61,7 +62,7 @@ def _lists() -> list[list[Any]]:
     """What registries hold, numba-cuda-mlir's among them if it has been imported."""
     registries = of_mlir()
     if registries:
-        registries += (sys.modules[f"{MLIR}.extending"].lowering_registry,)
+        registries += (sys.modules[f"{PACKAGE}.extending"].lowering_registry,)
     more = (each for registry in registries for each in vars(registry).values())
     return LISTS + [each for each in more if type(each) is list]
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from numba.cuda.core import config
+
 from gpushmem import store
 from gpushmem.artifacts.fingerprint import fingerprint, name_of
 from gpushmem.simt.compiler import observer
@@ -34,8 +36,10 @@ def compiled(
     """The entry of a kernel: from the store, or what `build()` returns.
 
     A kernel made again, as a closure is, has the same entry. A kernel that cannot be described is
-    compiled by every process, whenever it is made.
+    compiled by every process, whenever it is made; so is one that Numba is to print of.
     """
+    if any(value for name, value in vars(config).items() if name.startswith("DUMP_")):
+        return build()
     if observer.name():
         options = options | {"observer": observer.name()}
     if made_of:

@@ -118,11 +118,7 @@ class SimtKernel(_Kernel):
         options = {"debug": debug, "fastmath": fastmath, "forceinline": forceinline}
         self._build = partial(entries.build, py_func, argtypes, types.void, report=debug, **options)
         key = {"numba.cuda": True} | options
-        prints = any(value for name, value in vars(config).items() if name.startswith("DUMP_"))
-        self.entry = (
-            self.made[1] if prints
-            else sharing.compiled(py_func, argtypes, key, lambda: self.made[1])
-        )  # fmt: skip
+        self.entry = sharing.compiled(py_func, argtypes, key, lambda: self.made[1])
         if self.entry.launch_config_sensitive:  # there is one for each configuration
             self.entry = self.made[1]
         options |= {"lineinfo": lineinfo, "launch_bounds": launch_bounds}
