@@ -22,6 +22,7 @@ from numba.core import cgutils
 from numba.cuda import types
 
 from gpushmem.errors import BackendUnavailable
+from gpushmem.simt.base.contexts import new_context
 from gpushmem.simt.base.layout import LAUNCH, THREAD, view
 from gpushmem.simt.base.native import i8p, i64, monotonic_ns
 from gpushmem.simt.bitcode.translate import Leaf
@@ -240,7 +241,7 @@ def _polls() -> Any:
         builder.ret_void()
     library.add_ir_module(module)
     library.finalize()
-    library.bitcode.insert(0, llvm.parse_assembly(POLLS, llvm.create_context()).as_bitcode())
+    library.bitcode.insert(0, llvm.parse_assembly(POLLS, new_context()).as_bitcode())
     return library
 
 

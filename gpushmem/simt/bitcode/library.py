@@ -16,6 +16,7 @@ from llvmlite import ir
 
 from gpushmem import store
 from gpushmem.artifacts.toolchain import sources_digest
+from gpushmem.simt.base.contexts import new_context
 from gpushmem.simt.base.native import i8p
 from gpushmem.simt.bitcode import leaves
 from gpushmem.simt.bitcode.source import Facts, Source
@@ -104,7 +105,7 @@ def _linkable(name: str, translation: Translation) -> SimtLibrary:
     parsed = llvm.parse_assembly(
         f'target datalayout = "{module.data_layout}"\ntarget triple = "{module.triple}"\n'
         + translation.text,
-        llvm.create_context(),
+        new_context(),
     )
     library.bitcode.insert(0, parsed.as_bitcode())  # a linker takes what is referred to by then
     library.local_bytes += translation.local_bytes

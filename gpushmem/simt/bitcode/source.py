@@ -21,6 +21,7 @@ import llvmlite.binding as llvm
 
 from gpushmem import store
 from gpushmem.errors import BackendUnavailable
+from gpushmem.simt.base.contexts import new_context
 
 __all__ = ["NAME", "NO_METADATA", "Facts", "Source", "unquoted"]
 
@@ -115,7 +116,7 @@ class Source:
 
     def _split(self) -> dict[str, bytes]:
         try:
-            text = str(llvm.parse_bitcode(self._read(), llvm.create_context()))
+            text = str(llvm.parse_bitcode(self._read(), new_context()))
         except RuntimeError as error:
             raise BackendUnavailable(f"{self.path} is not LLVM bitcode: {error}") from error
         parts = {unquoted(m[1] or m[2] or m[3]): m[0] for m in PART.finditer(text)}
@@ -194,7 +195,7 @@ def _declared(name: str, text: str) -> str:
 
 def _module(text: str, root: str) -> Any:
     """The module without the branches that are never taken, and what only these need."""
-    module = llvm.parse_assembly(f"{text}\n{NO_METADATA}", llvm.create_context())
+    module = llvm.parse_assembly(f"{text}\n{NO_METADATA}", new_context())
     for value in [*module.functions, *module.global_variables]:
         if not value.is_declaration and value.name != root:
             value.linkage = "internal"

@@ -6,6 +6,7 @@ from functools import cache
 
 import llvmlite.binding as llvm
 
+from gpushmem.simt.base.contexts import new_context
 from gpushmem.simt.base.layout import CODE_BYTES, FRAME_ALIGN
 from gpushmem.simt.compiler.target import Unfit, simt_target
 
@@ -19,7 +20,7 @@ def size_of(kind: str) -> int:
     """Bytes of an LLVM type, given as text."""
     if kind.startswith("<"):
         raise Unfit("a vector is alive across a wait")
-    module = llvm.parse_assembly(f"@x = external global {kind}", llvm.create_context())
+    module = llvm.parse_assembly(f"@x = external global {kind}", new_context())
     target = simt_target.target_context.target_data
     return int(target.get_abi_size(module.get_global_variable("x").global_value_type))
 

@@ -63,6 +63,7 @@ from gpushmem.artifacts.refusal import Refused, as_kernel_error
 from gpushmem.artifacts.toolchain import sources_digest
 from gpushmem.artifacts.twins import home_of, is_theirs, place_of, twin, without_meaning
 from gpushmem.lines import is_users
+from gpushmem.simt.base.contexts import new_context
 from gpushmem.simt.base.gpu_model import modelled
 from gpushmem.simt.base.native import i8p, i64, twins
 from gpushmem.simt.compiler import extended, observer
@@ -604,7 +605,7 @@ class SimtLibrary(codegen.CodeLibrary):
             for function in module.functions:
                 if not function.is_declaration:
                     function.linkage = "linkonce_odr"
-            parsed = llvm.parse_assembly(str(module), llvm.create_context())
+            parsed = llvm.parse_assembly(str(module), new_context())
             parsed.verify()
             self.bitcode.append(parsed.as_bitcode())
         self.modules.clear()
@@ -636,7 +637,7 @@ class SimtLibrary(codegen.CodeLibrary):
 
     def linked(self) -> Any:
         """One LLVM module with all that it calls, in a context of its own."""
-        context = llvm.create_context()
+        context = new_context()
         whole, *parts = (
             llvm.parse_bitcode(part, context)
             for library in self.everything()
