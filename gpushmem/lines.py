@@ -89,14 +89,16 @@ def assigned_name(line: Line) -> str | None:
 @cache
 def _assigned_name(file: str, number: int, column: int) -> str | None:
     tree = _parsed(file)
-    found = None
+    names: list[str | None] = []
     for node in ast.walk(tree) if tree else ():  # the innermost comes last
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr):
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             if _is_at(node, number, column):
                 name = _target_of((number, column), target, node.value)
-                found = ast.unparse(name).strip("()")
-    return found
+                names.append(None if name is None else ast.unparse(name).strip("()"))
+    if not names or (column < 0 and len(names) > 1):
+        return None
+    return names[-1]
 
 
 @lru_cache(maxsize=4)
@@ -107,12 +109,18 @@ def _parsed(file: str) -> ast.Module | None:
         return None
 
 
-def _target_of(call_at: tuple[int, int], target: ast.expr, value: ast.expr | None) -> ast.expr:
-    """For `a, b = f(), g()`: the target assigned from the call at a given line and column."""
+def _target_of(
+    call_at: tuple[int, int], target: ast.expr, value: ast.expr | None
+) -> ast.expr | None:
+    """For `a, b = f(), g()`: the target assigned from the call at a given line and column.
+
+    None if that may be one of several, as the column is unknown.
+    """
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-        for name, call in zip(target.elts, value.elts, strict=False):
-            if _is_at(call, *call_at):
-                return name
+        pairs = zip(target.elts, value.elts, strict=False)
+        names = [name for name, call in pairs if _is_at(call, *call_at)]
+        if names:
+            return names[0] if len(names) == 1 else None
     return target
 
 

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from gpushmem import lines
 from gpushmem.lines import assigned_name, line_of
 
 
@@ -25,12 +26,21 @@ def test_the_name_a_line_assigns_to():
     assert assigned_name(made()) is None
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 knows no columns")
-def test_several_on_a_line():
+@pytest.mark.parametrize("columns", [False, True])
+def test_several_on_a_line(monkeypatch, columns):
+    """Without columns, as on Python 3.10, none of them has a name."""
+    if not columns:
+        monkeypatch.setattr(lines.Line, "column", -1)
+    elif sys.version_info < (3, 11):
+        pytest.skip("Python 3.10 knows no columns")
     first, second = made(), made()
-    assert [assigned_name(line) for line in (first, second)] == ["first", "second"]
+    named = ["first", "second"] if columns else [None, None]
+    assert [assigned_name(line) for line in (first, second)] == named
     third = made(); fourth = made()  # noqa: E702  # fmt: skip
-    assert [assigned_name(line) for line in (third, fourth)] == ["third", "fourth"]
+    named = ["third", "fourth"] if columns else [None, None]
+    assert [assigned_name(line) for line in (third, fourth)] == named
+    fifth = made()
+    assert assigned_name(fifth) == "fifth"
 
 
 def test_no_source():

@@ -137,7 +137,8 @@ def attempt(call):
     return ""
 
 with shmem.session(heap_size="4M") as world:
-    x, y = shmem.zeros(8, "int64"), shmem.to_device(np.arange(4))
+    x = shmem.zeros(8, "int64")
+    y = shmem.to_device(np.arange(4))
     said = {}
     near, far = 1, world.n_pes - 1
     for pe in (near, far) if world.my_pe == 0 else ():
