@@ -616,7 +616,8 @@ def test_a_report_says_what_each_host_waits_for(run_pes):
 
     def body():
         shmem.init()
-        word, ints = shmem.full(1, 2**63 + 1, dtype="uint64"), shmem.full(3, -7, dtype="int16")
+        word = shmem.full(1, 2**63 + 1, dtype="uint64")
+        ints = shmem.full(3, -7, dtype="int16")
         me = shmem.my_pe()
         if me == 0:
             shmem.wait_until(ints[1:], shmem.CMP_GT, -5)

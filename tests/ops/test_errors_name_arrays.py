@@ -35,7 +35,8 @@ def strided(dst, src):
 def test_what_fails_in_a_kernel_names_the_array(alone):
     out = shmem.zeros(8, "int32")
     b = shmem.zeros(4, "int32")
-    mine, host = shmem.to_device(np.zeros(4, np.int32)), np.zeros(4, np.int32)
+    mine = shmem.to_device(np.zeros(4, np.int32))
+    host = np.zeros(4, np.int32)
     reg = shmem.register(host)
     made = r"\(int32, shape \(\d,\)\) allocated at test_errors_name_arrays.py:\d+"
     where = r"test_errors_name_arrays.py:\d+ in"
