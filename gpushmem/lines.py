@@ -13,7 +13,7 @@ from types import CodeType, FrameType
 # Packages, and whether their code counts as the user's; the innermost enclosing package decides.
 USER_CODE = {
     "gpushmem": False, "gpushmem.kernels": True, "gpushmem.kernels.plan": False, "numba": False,
-    "numba_cuda_mlir": False,
+    "numba_cuda_mlir": False, "torch": False,
 }  # fmt: skip
 
 

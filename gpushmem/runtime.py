@@ -53,6 +53,7 @@ from gpushmem.ops.roles import MulticastView, View
 from gpushmem.ops.team import Team
 from gpushmem.size import format_size, parse_size
 from gpushmem.start import bootstrap as bootstraps
+from gpushmem.start.bootstrap.torch import GroupStore
 from gpushmem.trace.counters import Stats
 
 
@@ -61,8 +62,10 @@ def _has_gaps() -> bool:
     return settings.is_set("GPUSHMEM_CHECK") or settings.memory_is_weak()
 
 
-def _join(name: str | None) -> Job:
-    job = bootstraps.join(name)
+def _join(name: str | None, group: Any = None) -> Job:
+    if group is not None and group.size() == 1:
+        name, group = "local", None
+    job = bootstraps.join(name, None if group is None else GroupStore(group))
     tell_the_others(job)
     return job
 
@@ -219,6 +222,7 @@ def init(
     *,
     heap_size: str | int | None = None,
     bootstrap: str | None = None,
+    process_group: Any = None,
 ) -> None:
     """Connect this PE to the others; collective over the job.
 
@@ -233,6 +237,9 @@ def init(
     (srun), "local" (this process is the only PE), "tcp://host:port", or "auto" to detect the
     launcher; default: GPUSHMEM_BOOTSTRAP, else "auto". Ignored in PEs started by `gpushmem run`,
     and after the first `init` of a process.
+
+    `process_group` is a process group of `torch.distributed`, of any backend: its ranks become the
+    PEs, which find each other through its store. On the cpu backend.
 
     Raises `BootstrapError` if PEs do not arrive within GPUSHMEM_BOOTSTRAP_TIMEOUT seconds, naming
     them, or if the requested bootstrap is unavailable here; `BackendUnavailable` if a requirement
@@ -255,7 +262,12 @@ def init(
     name, _ = choice.choose(backend)
     heap_size = None if heap_size is None else _heap_bytes(heap_size)
     made = _backend_class(name)
-    pes = (_join if registry.about(name).shares_memory else _find_peers)(bootstrap)
+    if registry.about(name).shares_memory:
+        pes: Job | Peers = _join(bootstrap, process_group)
+    else:
+        pes = _find_peers(bootstrap)
+    if process_group is not None:
+        _check_group(process_group, pes)
     heap_bytes = _heap_bytes(heap_size, pes.heap_size)
     if pes.my_pe == 0:
         bootstraps.note(_found(pes, name, heap_bytes))
@@ -263,6 +275,15 @@ def init(
     host.call = _host_call
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)
+
+
+def _check_group(group: Any, pes: Job | Peers) -> None:
+    """Raise unless the ranks of a process group are the PEs."""
+    if (group.rank(), group.size()) != (pes.my_pe, pes.n_pes):
+        raise ArgumentError(
+            f"init: this is rank {group.rank()} of {group.size()} in the process group, and PE "
+            f"{pes.my_pe} of {pes.n_pes}: ranks and PEs must be the same"
+        )
 
 
 @public

@@ -50,6 +50,7 @@ LIGHT = {
     "import gpushmem.diagnosis.jobs, gpushmem.start.launch.local": ("numba", "gpushmem.simt"),
     "import gpushmem.start.bootstrap": ("numba", "gpushmem.start.launch"),
     "import gpushmem.progress": ("rich", "numba", "numpy"),
+    "import gpushmem.torch": ("numba", "numpy", "torch"),
     "import gpushmem.simulator": ("numba", "numpy", "click", "gpushmem.ops"),
     "import gpushmem.pytest_plugin": ("numba", "numpy", "llvmlite", "click"),
     "from gpushmem.backends.registry import *\nfor name in BACKENDS: about(name)": (
@@ -132,6 +133,9 @@ ROOMS = {
     "runtime.py": [
         "memory", "backends", "start/bootstrap", "trace/counters", "job", "ops", "settings",
         "size", "lines", "arguments", "errors",
+    ],
+    "torch": [
+        "runtime", "memory", "backends", "simt/base", "artifacts", "ops", "lines", "errors",
     ],
     "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
     "doctor": ["backends", "backends/nvshmem", "settings", "size", "errors"],

@@ -22,11 +22,11 @@ from gpushmem.diagnosis.arrays import Arrays
 from gpushmem.diagnosis.asking import Asking
 from gpushmem.diagnosis.journal import Journal
 from gpushmem.job.job import Job
-from gpushmem.lines import line_of, user_frame
+from gpushmem.lines import line_at, line_of, user_frame
 from gpushmem.ops.constants import COMPARISONS
 from gpushmem.ops.row import ON_THE_HOST
 from gpushmem.simt.base.layout import GROUP
-from gpushmem.simt.base.parking import Parked, hosts, parked
+from gpushmem.simt.base.parking import Parked, acts_for, hosts, parked
 from gpushmem.simt.compiler.groups import MEETING
 from gpushmem.simt.compiler.primitives import LANE_MEETING, POLLING
 from gpushmem.simt.run.kernel import running
@@ -53,7 +53,7 @@ class Waiting(NamedTuple):
 class Meeting(Protocol):
     """The calling PE's side of the meetings with other PEs."""
 
-    waiting: Waiting | None
+    waits: dict[Parked, Waiting]  # of this PE's threads
 
     def pes(self, team: int) -> list[int]:
         """The members of a team, as PEs of the job."""
@@ -93,13 +93,12 @@ class Accountant:
     # --- the host
 
     def _host(self, ident: int, wait: Parked) -> dict[str, Any]:
-        frame = sys._current_frames().get(ident)
-        meeting = self._meeting.waiting
-        if meeting is not None and meeting.parked is not wait:
-            meeting = None
+        frame, called = sys._current_frames().get(ident), acts_for.get(ident)
+        meeting = self._meeting.waits.get(wait)
+        line = line_at(*called) if called else line_of(user_frame(frame)) if frame else "?"
         return {
             "what": wait.what,
-            "line": line_of(user_frame(frame)) if frame else "?",
+            "line": line,
             "seconds": time.monotonic() - wait.since,
             "for": [] if meeting is None else meeting.missing(),
             "team": None if meeting is None else self._team(meeting.team, meeting.pes),

@@ -24,8 +24,10 @@ from gpushmem.backends.cpu.access import (
 from gpushmem.backends.cpu.checked import check_kernels, recorder
 from gpushmem.backends.cpu.hostcalls import HostCalls
 from gpushmem.backends.cpu.inline import Inline
+from gpushmem.backends.cpu.mail import Mail
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.nodes import Registered
+from gpushmem.backends.cpu.staged import Staged
 from gpushmem.backends.cpu.teams import Teams
 from gpushmem.backends.cpu.traced import trace_kernels, tracer
 from gpushmem.backends.cpu.weak import weak_memory, weaken_kernels
@@ -40,7 +42,7 @@ from gpushmem.diagnosis.journal import Journal
 from gpushmem.diagnosis.termination import Late, Watch
 from gpushmem.errors import ArgumentError, ArgumentTypeError, ShmemError
 from gpushmem.job.job import Job, current
-from gpushmem.ops import Op
+from gpushmem.ops import OPS, Op
 from gpushmem.simt.base.embedding import Embedder, embed
 from gpushmem.simt.compiler.target import adopt, simt_target
 from gpushmem.simt.grid import entry, sharing
@@ -174,6 +176,24 @@ class CpuBackend:
         self._arrays.allocated = value
         for each in self._recorders:
             each.allocated = value
+
+    def staged(self, team: int) -> Staged:
+        seen = partial(self._seen, team) if self._recorders else None
+        return Staged(self.world, self._meeting, team, seen)
+
+    def _seen(self, team: int, what: str, run: Callable[[], None]) -> None:
+        """Make a call in which all members of a team wait for each other, and record it."""
+        with nullcontext() if self._tracer is None else self._tracer.calling(what):
+            if self._recorder is None:
+                run()
+            else:
+                self._recorder.call(OPS["sync"], {"team": team}, run)
+
+    def mail(self, team: int) -> Mail:
+        return Mail(self.world, self._meeting, team)
+
+    def forget_team(self, team: int) -> None:
+        self._teams.forget(team)
 
     def set_timeout(self, seconds: float | None) -> None:
         self.world.board["timeout"] = int((seconds or 0) * 1e9)

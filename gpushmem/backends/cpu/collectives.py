@@ -36,7 +36,7 @@ from gpushmem.backends.cpu.access import (
     itemsize_of,
     size_of,
 )
-from gpushmem.backends.cpu.meeting import KINDS, dtype_number
+from gpushmem.backends.cpu.meeting import BYTES, DTYPE, KINDS, dtype_number
 from gpushmem.backends.cpu.rounds import (
     as_line,
     as_team,
@@ -70,7 +70,6 @@ from gpushmem.simt.compiler.target import device
 __all__ = ["BODIES", "REDUCING", "TEAM_BYTES", "team_at"]
 
 TEAM_BYTES, PE_BYTES = TEAM.itemsize, PE.itemsize
-DTYPE, BYTES = 1 << 8, 1 << 24  # factors of the dtype and of the number of bytes in a kind
 BARRIER, SYNC, BROADCAST, FCOLLECT, COLLECT, ALLTOALL, ALLTOALLS = (
     KINDS.index(what)
     for what in ("barrier", "sync", "broadcast", "fcollect", "collect", "alltoall", "alltoalls")

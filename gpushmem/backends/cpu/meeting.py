@@ -8,6 +8,8 @@ and all raise together when PEs are in different calls.
 from __future__ import annotations
 
 import ctypes
+import math
+import time
 import zlib
 from collections.abc import Callable
 from functools import cache, partial
@@ -20,14 +22,24 @@ from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.rounds import arrived, as_number, as_team, post, say
 from gpushmem.backends.cpu.world import LINE_OF, TEAM, World
 from gpushmem.diagnosis.account import Waiting
-from gpushmem.errors import CollectiveMismatch
+from gpushmem.errors import CollectiveMismatch, WaitTimeout
 from gpushmem.job.pes import compact
 from gpushmem.ops import TEAM_WORLD
 from gpushmem.ops.roles import REDUCTIONS
 from gpushmem.simt.base.native import c_function, sched_yield, usleep
 from gpushmem.simt.base.parking import Parked
 
-__all__ = ["ALIKE", "KINDS", "Meeting", "dtype_number", "elsewhere", "kind_name", "mismatch"]
+__all__ = [
+    "ALIKE",
+    "BYTES",
+    "DTYPE",
+    "KINDS",
+    "Meeting",
+    "dtype_number",
+    "elsewhere",
+    "kind_name",
+    "mismatch",
+]
 
 SPINS, YIELDS, SLEEPS, SLEEP_US = 200, 1000, 200, 50  # about 20 ms between two looks at signals
 ASLEEP = SPINS + YIELDS
@@ -38,8 +50,16 @@ TEXT_BYTES = 128
 KINDS = (
     "", "host", "barrier", "sync", "broadcast", "fcollect", "collect", "alltoall", "alltoalls",
     *(f"{what}({op})" for what in ("reduce", "reducescatter") for op in REDUCTIONS),
+    # of what is not symmetric, see `staged`:
+    "all_gather", "gather", "scatter", "all_to_all",
+    *(
+        f"{what}({op})"
+        for what in ("all_reduce", "reduce_to", "reduce_scatter") for op in REDUCTIONS
+    ),
 )  # fmt: skip
 HOST = KINDS.index("host")
+DTYPE, BYTES = 1 << 8, 1 << 24  # factors of the dtype and of the number of bytes in a kind
+ROOTED = {"broadcast": "from", "scatter": "from", "gather": "to", "reduce_to": "to"}
 ALIKE = "Every PE must make the same collective calls in the same order"
 
 
@@ -66,7 +86,8 @@ def kind_name(kind: int, team: int, detail: int = 0, other: int = 0) -> str:
         text += " of " + (DTYPES[dtype].strip("_") if dtype < OTHER else f"records {dtype:x}")
     if alike and what == "alltoalls":
         text += f" with strides {detail >> 32} and {detail & 0xFFFFFFFF}"
-    return text + (f" from {detail}" if what == "broadcast" else "")
+    rooted = ROOTED.get(what.partition("(")[0])
+    return text + (f" {rooted} {detail}" if rooted else "")
 
 
 def mismatch(
@@ -164,7 +185,7 @@ class Meeting:
         self._world = world
         self._idle = idle  # called now and then while the host waits
         self._post_all, self._passed = native()["post_all"], native()["passed"]
-        self.waiting: Waiting | None = None
+        self.waits: dict[Parked, Waiting] = {}  # of this PE's threads
 
     def join(self, kind: str) -> None:
         """Wait until all PEs are in their `barrier_all` or `sync_all`, on hosts or in kernels."""
@@ -215,10 +236,10 @@ class Meeting:
 
     def _wait(self, what: str, team: int, number: int) -> None:
         record = address_of(self._world.teams[team : team + 1])
-        missing = partial(self._missing, team, number)
+        missing = partial(self.missing, team, number)
         self.wait(what, partial(self._passed, record, number), missing, team)
 
-    def _missing(self, team: int, number: int) -> list[int]:
+    def missing(self, team: int, number: int) -> list[int]:
         """The members that have not come to a round."""
         lines = zip(self.pes(team), self.lines(team, number)["round"], strict=True)
         return [pe for pe, last in lines if last < number and pe != self._world.job.my_pe]
@@ -229,17 +250,19 @@ class Meeting:
         passed: Callable[[int], bool],
         missing: Callable[[], list[int]],
         team: int = -1,
+        seconds: float = math.inf,
     ) -> None:
         """Wait until `passed(first)`, see there, for those of a team that are `missing`.
 
-        `passed` is no Python function: the watch takes that for a thread that moves.
+        `passed` is no Python function: the watch takes that for a thread that moves. Raises
+        `WaitTimeout` after so many `seconds`.
         """
         if passed(0):
             return
         waiting = self._waiting(what, missing, team)
         try:
             with waiting.parked:
-                self.waiting = waiting
+                self.waits[waiting.parked] = waiting
                 # Back in Python now and then, so that signals are handled, and to see which PEs
                 # ended. One that ended after arriving is no reason to complain.
                 while not passed(ASLEEP if self._idle is None else ASLEEP + SLEEPS - 2):
@@ -254,8 +277,12 @@ class Meeting:
                             f"{what} waits for {compact(gone)}, which ended without making this "
                             f"call. {ALIKE}"
                         )
+                    if time.monotonic() - waiting.parked.since > seconds:
+                        raise WaitTimeout(
+                            f"{what} has waited {seconds:.3g} s for {compact(missing())}, its limit"
+                        )
         finally:
-            self.waiting = None
+            self.waits.pop(waiting.parked, None)
 
     def _waiting(self, what: str, missing: Callable[[], list[int]], team: int) -> Waiting:
         ended = self._world.board.pes["ended"]

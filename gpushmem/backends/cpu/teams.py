@@ -9,7 +9,7 @@ from typing import Any
 
 from gpushmem.backends.cpu.lobby import Lobby
 from gpushmem.backends.cpu.meeting import Meeting
-from gpushmem.backends.cpu.world import World
+from gpushmem.backends.cpu.world import HALF_BYTES, LINE, RING_BYTES, World
 from gpushmem.backends.hostcalls import check_members
 from gpushmem.errors import ArgumentError, TeamError
 from gpushmem.ops import TEAM_INVALID, TEAM_NODE, TEAM_SHARED, TEAM_WORLD
@@ -95,6 +95,10 @@ class Teams:
         self._meeting.largest(team, "team_destroy", 0)
         self._table["n_pes"][team] = 0
 
+    def forget(self, team: int) -> None:
+        """Leave a team whose members have ended all calls, without telling them."""
+        self._table["n_pes"][team] = 0
+
     def team_init(self, pes: list[int]) -> Team:
         check_members("team_init", pes, self._world.job.my_pe, self._world.job.n_pes)
         text = str(pes)
@@ -154,6 +158,9 @@ class Teams:
         row = self._table[team]
         lines = self._world.memory(int(row["lines"]), int(row["boxes"] - row["lines"]))
         lines[:] = 0
+        rings = int(row["stage"]) + 2 * HALF_BYTES
+        for rank in range(self._world.job.n_pes):
+            self._world.memory(rings + rank * RING_BYTES, 2 * LINE)[:] = 0
         self._table["round"][team] = 0
 
     def _enter(self, team: int, pes: Sequence[int]) -> None:

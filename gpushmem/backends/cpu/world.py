@@ -33,7 +33,7 @@ from gpushmem.ops.team import Team
 from gpushmem.simt.base.layout import new
 from gpushmem.size import span
 
-__all__ = ["LINE", "LINE_OF", "TEAM", "WORLD", "World"]
+__all__ = ["HALF_BYTES", "LINE", "LINE_OF", "RING_BYTES", "TEAM", "WORLD", "World"]
 
 PAGE = mmap.PAGESIZE
 LINE = 64  # bytes; different PEs write to different cache lines
@@ -56,6 +56,7 @@ TEAM = np.dtype(
         ("box_bytes", "i8"),
         ("world_pe", "i8"),  # the calling PE's number in the job
         ("span", "i8"),  # from memory of this PE to the same on the next one
+        ("stage", "i8"),  # address of its memory for what is not symmetric, see `staged`
     ],
     align=True,
 )
@@ -72,6 +73,8 @@ LINE_OF = np.dtype(
 )
 BOX_BYTES = 8192  # largest message that is sent in a box
 BOXES_BYTES = 1 << 20  # of all boxes of a team, per PE
+HALF_BYTES = 1 << 19  # of each of the two halves of a stage
+RING_BYTES = 1 << 16  # of the messages of one member to another, behind these
 
 WORLD = np.dtype(
     [
@@ -127,7 +130,8 @@ class World:
         table = _whole(rows * TEAM.itemsize, PAGE)
         box_bytes = max(LINE, min(BOX_BYTES, BOXES_BYTES // (2 * n) // LINE * LINE))
         lines, boxes = _whole(2 * n * LINE, PAGE), _whole(2 * n * box_bytes, PAGE)
-        span = table + rows * (lines + boxes)
+        stage = 2 * HALF_BYTES + n * RING_BYTES
+        span = table + rows * (lines + boxes + stage)
         self._size(job.control_fd, n * span)
         with within_limits(f"cannot map {n * span} bytes of control memory"):
             self._control = mmap.mmap(job.control_fd, n * span)
@@ -136,8 +140,9 @@ class World:
         self.teams = self.control[base : base + rows * TEAM.itemsize].view(TEAM)
         self.teams["world_pe"], self.teams["span"] = job.my_pe, span
         self.teams["box_bytes"] = box_bytes
-        areas = address_of(self.teams) + table + np.arange(rows) * (lines + boxes)
+        areas = address_of(self.teams) + table + np.arange(rows) * (lines + boxes + stage)
         self.teams["lines"], self.teams["boxes"] = areas, areas + lines
+        self.teams["stage"] = areas + lines + boxes
         self.members, self.ranks = np.zeros((2, rows, n), np.int64)
         self.teams["members"] = address_of(self.members) + np.arange(rows) * 8 * n
         self.teams["ranks"] = address_of(self.ranks) + np.arange(rows) * 8 * n

@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 __all__ = [
     "TURN",
     "Parked",
+    "acts_for",
     "all_at_rest",
     "block_signals",
     "help_others",
@@ -89,12 +90,14 @@ WAITING = {
 
 on_wait: Callable[[int], None] | None = None  # called with 1, -1 as the main thread's waits go
 parked: dict[int, Parked] = {}  # thread -> its wait
+acts_for: dict[int, tuple[CodeType, int]] = {}  # thread -> the place of the call that it makes
 _moves = 0
 
 
 def _after_fork() -> None:
     """In a forked child, which has none of the parent's threads."""
     parked.clear()
+    acts_for.clear()
     _helpers.clear()
 
 

@@ -41,18 +41,19 @@ WAYS = (
 )
 
 
-def join(name: str | None = None) -> jobs.Job:
+def join(name: str | None = None, through: Channel | None = None) -> jobs.Job:
     """Return the job that this process belongs to, joining it if necessary.
 
     `name` is "mpi", "torch", "slurm", "local" or "tcp://host:port", or "auto" to detect the
-    launcher; default: GPUSHMEM_BOOTSTRAP. Raises `ArgumentError` for other names, `BootstrapError`
-    if the PEs do not find each other, `BackendUnavailable` if they are on several machines.
+    launcher; default: GPUSHMEM_BOOTSTRAP. With `through` that channel is used. Raises
+    `ArgumentError` for other names, `BootstrapError` if the PEs do not find each other,
+    `BackendUnavailable` if they are on several machines.
     """
     fill_standard()
     way = _way(name or settings.get("GPUSHMEM_BOOTSTRAP"), given=name is not None)
     found = jobs.current()
     if found is None:
-        channel = way.channel(False)
+        channel = through or way.channel(False)
         found = local.join() if channel is None else shared_memory.join(channel)
         jobs.adopt(found)
     return found

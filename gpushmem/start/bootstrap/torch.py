@@ -11,7 +11,7 @@ from gpushmem.errors import BootstrapError
 from gpushmem.start.bootstrap.channel import Channel, Deadline, missing, number, place
 from gpushmem.start.bootstrap.polling import poll
 
-__all__ = ["channel", "recognised", "with_agent"]
+__all__ = ["GroupStore", "channel", "recognised", "with_agent"]
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _kept: list[Any] = []
@@ -41,6 +41,8 @@ def channel(several: bool = False) -> Channel | None:
 class Store(Channel):
     """A channel through a TCPStore."""
 
+    _store: Any = None
+
     def __init__(self, my_pe: int, n_pes: int) -> None:
         self._torch = _torch()
         self._host, self._port = os.environ["MASTER_ADDR"], number("MASTER_PORT", 1, 65535)
@@ -51,11 +53,13 @@ class Store(Channel):
             my_pe, n_pes, f"torch ({by}, PyTorch {self._torch.__version__})",
             f"through the store at {self._host}:{self._port}", "PE 0 has written nothing there",
         )  # fmt: skip
-        self._store: Any = None
-        self._said = b""
-        self._written: list[str] = []
+        self._begin()
         job = [os.environ.get(f"TORCHELASTIC_{n}", "") for n in ("RUN_ID", "RESTART_COUNT")]
         self._prefix = "/".join(["gpushmem", *job])
+
+    def _begin(self) -> None:
+        self._said = b""
+        self._written: list[str] = []
 
     def say(self, identity: bytes) -> None:
         self._said = identity
@@ -124,6 +128,23 @@ class Store(Channel):
             if self._serves:
                 # torch.distributed of this process shares it; other processes may already use it.
                 _kept.append(self._store)
+        return True
+
+
+class GroupStore(Store):
+    """A channel through the store of a process group that is there, or is being made."""
+
+    def __init__(self, group: Any) -> None:
+        Channel.__init__(
+            self, group.rank(), group.size(), "torch (process group)",
+            "through the store of a process group", "PE 0 has written nothing there",
+        )  # fmt: skip
+        self._store = self._kept = group.get_group_store()
+        self._prefix = "gpushmem"
+        self._begin()
+
+    def _connected(self, deadline: Deadline) -> bool:
+        self._store = self._kept
         return True
 
 

@@ -1,0 +1,137 @@
+"""Collectives of torch.distributed: `python bench/torch_collectives.py [DEEPSPEED]`.
+
+The backend "gpushmem" against Gloo, and its all_reduce against DeepSpeed's in shared memory, if
+DEEPSPEED is a folder with DeepSpeed's source, of which csrc/cpu/comm is compiled. 2 and 4 ranks;
+all take turns, in series of calls; the best series counts, as rank 0 measures it. Each call is made
+as programs make it, through torch.distributed, or DeepSpeed's operator.
+"""
+
+import os
+import socket
+import sys
+import time
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from harness import report, row
+
+import gpushmem.torch
+
+SIZES = [8 << 3 * k for k in range(8)] + [1 << 26]  # bytes, to 64 MiB
+SHORT, SERIES, LONGEST = 0.02, 5, 100  # seconds of a series, how many, and calls in one at most
+ALL_REDUCE = "all_reduce"
+
+
+def operations(nbytes, n):
+    """What is measured, by name: functions of a group, for tensors of so many bytes."""
+    count = max(n, nbytes // 4)
+    whole, part = torch.ones(count), torch.ones(count // n)
+    other = torch.empty(count // n * n)
+
+    return {
+        ALL_REDUCE: lambda group: dist.all_reduce(whole.fill_(1), group=group),
+        "broadcast": lambda group: dist.broadcast(whole, 0, group=group),
+        "all_gather_into_tensor": lambda group: dist.all_gather_into_tensor(other, part, group),
+        "reduce_scatter_tensor": lambda group: dist.reduce_scatter_tensor(
+            part, whole[: len(other)], group=group
+        ),
+        "all_to_all_single": lambda group: dist.all_to_all_single(
+            other, whole[: len(other)], group=group
+        ),
+    }, whole
+
+
+def deepspeed(folder, rank, n):
+    """DeepSpeed's all-reduce in place; all ranks compile it, or find it compiled."""
+    from torch.utils.cpp_extension import load
+
+    source = Path(folder) / "csrc" / "cpu"
+    if rank:
+        dist.barrier()
+    module = load(
+        "deepspeed_shm_comm",
+        [str(source / "comm" / name) for name in ("shm_interface.cpp", "shm.cpp")],
+        extra_cflags=["-O2", "-fopenmp", "-march=native"],
+        extra_include_paths=[str(source / "includes")],
+    )
+    if not rank:
+        dist.barrier()
+    os.environ["LOCAL_SIZE"] = str(n)
+    module.initialize(n, rank)
+    return torch.ops.deepspeed.inference_all_reduce_
+
+
+def timed(call, barrier):
+    """Seconds of a call, the mean of a series as long as `SHORT`, or of one."""
+    barrier()
+    began = time.perf_counter()
+    call()
+    once = torch.tensor([time.perf_counter() - began])
+    dist.broadcast(once, 0)
+    calls = min(LONGEST, max(1, int(SHORT / once.item())))
+    barrier()
+    began = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - began) / calls
+
+
+def rank_main(rank, n, port, folder, found):
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", rank=rank, world_size=n)
+    gpushmem.torch.register()
+    ours = dist.new_group(backend="gpushmem")
+    theirs = deepspeed(folder, rank, n) if folder else None
+    for nbytes in SIZES:
+        calls, whole = operations(nbytes, n)
+        for name, call in calls.items():
+            ways = {"ours": lambda c=call: c(ours), "Gloo": lambda c=call: c(None)}
+            if theirs and name == ALL_REDUCE:
+                ways["DeepSpeed"] = lambda w=whole: theirs(w.fill_(1))
+            best = dict.fromkeys(ways, float("inf"))
+            for _ in range(SERIES):
+                for way, made in ways.items():
+                    best[way] = min(best[way], timed(made, dist.barrier))
+            if name == ALL_REDUCE:
+                for way in ways.values():
+                    way()
+                    assert (whole == n).all()
+            if not rank:
+                found.put((name, nbytes, n, best))
+    dist.barrier()
+    if not rank:
+        found.put(None)
+    dist.destroy_process_group()
+
+
+def rows(folder):
+    for n in (2, 4):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        context = mp.get_context("spawn")
+        found = context.Queue()
+        started = mp.spawn(
+            rank_main, (n, port, folder, found), nprocs=n, join=False, start_method="spawn"
+        )
+        while (one := found.get()) is not None:
+            name, nbytes, _, best = one
+            own = best.pop("ours")
+            for peer, seconds in best.items():
+                aim = "speed >= 2" if peer == "Gloo" else "speed >= 1"
+                yield row(f"{name}, {nbytes} B, {n} ranks", own, peer, seconds, aim, seconds / own)
+        while not started.join():
+            pass
+
+
+if __name__ == "__main__":
+    source = sys.argv[1] if len(sys.argv) > 1 else None
+    versions = {"torch": version("torch")}
+    with suppress(OSError):
+        versions["deepspeed"] = (Path(source or "") / "version.txt").read_text().strip()
+    report("torch", rows(source), **versions)

@@ -1,0 +1,489 @@
+"""The process group of the backend "gpushmem" for `torch.distributed`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gpushmem import runtime
+from gpushmem.backends.cpu.mail import ANY, Letter
+from gpushmem.errors import ArgumentError, ShmemError
+from gpushmem.memory.asked import dtype_of
+from gpushmem.ops.teams import team_init
+from gpushmem.torch.messages import Messages
+from gpushmem.torch.work import Call, Queue, Together, Work
+
+__all__ = ["ProcessGroup"]
+
+
+# PyTorch's reductions -> ours; AVG is a sum, divided afterwards. Of truth values, `sum` and `max`
+# are "or", `prod` and `min` are "and", as NCCL has them.
+REDUCTIONS = {
+    dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "sum", dist.ReduceOp.PRODUCT: "prod",
+    dist.ReduceOp.MIN: "min", dist.ReduceOp.MAX: "max", dist.ReduceOp.BAND: "and",
+    dist.ReduceOp.BOR: "or", dist.ReduceOp.BXOR: "xor",
+}  # fmt: skip
+OF_TRUTH = {"sum": "or", "max": "or", "prod": "and", "min": "and"}
+UNSET = timedelta(0)  # options without a timeout have a negative one
+KNOWN = {op: (ours, op == dist.ReduceOp.AVG) for op, ours in REDUCTIONS.items()}
+NAME = "gpushmem"
+Run = Callable[[float], None]
+
+
+class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
+    """A process group of PEs.
+
+    Collectives take tensors in host memory, of all dtypes that symmetric arrays have. Each is done
+    when its call returns, unless PyTorch asks for an asynchronous one: those are done by a thread
+    of the group, in the order of the calls. Errors are `torch.distributed.DistBackendError`.
+    """
+
+    def __init__(self, pes: Sequence[int], timeout: timedelta) -> None:
+        self._backend = runtime.current("init_process_group").backend
+        self._team = team_init(list(pes))
+        self._staged = self._backend.staged(self._team)
+        self._me, self._n = self._staged.my_pe, self._staged.n_pes
+        super().__init__(self._me, self._n)
+        self._timeout = timeout.total_seconds()
+        self._queue = Queue(f"gpushmem-torch-{int(self._team)}")
+        self._none = [0] * (2 * self._n)
+        self._rest = [0] * (self._n - 1)
+        self._failed: BaseException | None = None
+        self._one_at_a_time = threading.Lock()
+        self._number = 0  # calls made
+        self._done = Work("a call", []).end()  # of all calls for which PyTorch waits at once
+        self._together: list[Work] | None = None  # those of a block of coalesced calls
+        self._names = {"name": "", "desc": ""}
+        self._messages = Messages(
+            self._backend.mail(self._team), f"gpushmem-torch-p2p-{int(self._team)}", self._timeout
+        )
+
+    # --- making calls
+
+    def _make(self, what: str, opts: Any, run: Run, result: list[Any]) -> Any:
+        """Make a call now, or let the group's thread do it; `run` gets how long it may wait."""
+        seconds = self._timeout
+        if opts is not None and opts.timeout > UNSET:
+            seconds = opts.timeout.total_seconds()
+        asynchronous = getattr(opts, "asyncOp", False)
+        self._number += 1
+        if self._together is None and not asynchronous and self._queue.idle:
+            self._guarded(what, run, seconds)
+            return self._done
+        work = self._queue.put(Call(what, lambda: self._guarded(what, run, seconds), result))
+        if self._together is not None:
+            self._together.append(work)
+        elif not asynchronous:
+            work.wait()
+        return work
+
+    def _guarded(self, what: str, run: Run, seconds: float) -> None:
+        if self._failed is not None:
+            raise dist.DistBackendError(f"{what}: an earlier call has failed: {self._failed}")
+        try:
+            with self._one_at_a_time:
+                run(seconds)
+        except ArgumentError:
+            raise  # before anything was sent
+        except ShmemError as error:
+            self._failed = error
+            raise dist.DistBackendError(_named(what, error)) from error
+
+    # --- collectives of one tensor to or from each member
+
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
+        op, divided = _reduction(opts)
+
+        def run(seconds: float) -> None:
+            for tensor in tensors:
+                with_all = _Filled(tensor)
+                self._combine("all_reduce", with_all, op, seconds)
+                with_all.done(self._n if divided else 0)
+
+        return self._make("all_reduce", opts, run, tensors)
+
+    allreduce_coalesced = allreduce
+
+    def _combine(
+        self, what: str, memory: _Filled, op: str, seconds: float, root: int | None = None
+    ) -> None:
+        """Combine the members' tensors; the result is for all, or for `root`."""
+        at, nbytes = memory.address, memory.nbytes
+        mine = [at, *self._rest, nbytes, *self._rest]
+        takes = mine if root in (None, self._me) else self._none
+        self._staged.call(
+            what, memory.dtype, mine, takes, True, nbytes, root or 0, memory.combined(op), seconds
+        )
+
+    def reduce(self, tensors: list[Tensor], opts: Any) -> Any:
+        (tensor,) = tensors
+        op, divided = _reduction(opts)
+        root = opts.rootRank
+
+        def run(seconds: float) -> None:
+            memory = _Filled(tensor)
+            self._combine("reduce_to", memory, op, seconds, root)
+            if root == self._me:
+                memory.done(self._n if divided else 0)
+
+        return self._make("reduce", opts, run, tensors)
+
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
+        root = opts.rootRank
+
+        def run(seconds: float) -> None:
+            for tensor in tensors:
+                memory = _Filled(tensor)
+                at, nbytes = memory.address, memory.nbytes
+                sends = takes = self._none
+                if root == self._me:
+                    sends = [at, *self._rest, nbytes, *self._rest]
+                else:
+                    takes = self._only(root, at, nbytes)
+                self._staged.call(
+                    "broadcast", memory.dtype, sends, takes, True, nbytes, root, seconds=seconds
+                )
+                if root != self._me:
+                    memory.done()
+
+        return self._make("broadcast", opts, run, tensors)
+
+    def _only(self, rank: int, address: int, nbytes: int) -> list[int]:
+        places = [0] * (2 * self._n)
+        places[rank], places[self._n + rank] = address, nbytes
+        return places
+
+    def barrier(self, opts: Any = None) -> Any:
+        def run(seconds: float) -> None:
+            none, dtype = self._none, np.dtype(np.uint8)
+            self._staged.call("barrier", dtype, none, none, True, 0, seconds=seconds)
+
+        return self._make("barrier", opts, run, [])
+
+    # --- to all, from all
+
+    def _gather(
+        self, what: str, outputs: list[_Filled], source: _Filled, seconds: float, root: int = -1
+    ) -> None:
+        """All members' sources, into this one's outputs, if it has any."""
+        sends = [source.address, *self._rest, source.nbytes, *self._rest]
+        takes = _places(outputs) if outputs else self._none
+        alike = source.nbytes if all(o.nbytes == source.nbytes for o in outputs) else 0
+        self._staged.call(
+            what, source.dtype, sends, takes, True, alike, max(root, 0), seconds=seconds
+        )
+        for output in outputs:
+            output.done()
+
+    def allgather(
+        self, output_tensors: list[list[Tensor]], input_tensors: list[Tensor], opts: Any = None
+    ) -> Any:
+        def run(seconds: float) -> None:
+            for outputs, source in zip(output_tensors, input_tensors, strict=True):
+                self._gather("all_gather", [*map(_Filled, outputs)], _Filled(source), seconds)
+
+        return self._make("all_gather", opts, run, output_tensors)
+
+    allgather_coalesced = allgather
+
+    def all_gather_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> Any:
+        def run(seconds: float) -> None:
+            for output, source in zip(outputs, inputs, strict=True):
+                memory = _Filled(output)
+                self._gather("all_gather", memory.parts(self._n), _Filled(source), seconds)
+                memory.done()
+
+        return self._make("all_gather_into_tensor", opts, run, outputs)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def all_gather_single(self, output: Tensor, source: Tensor, opts: Any = None) -> Any:
+        return self.all_gather_single_coalesced([output], [source], opts)
+
+    _allgather_base = all_gather_single
+
+    def gather(
+        self, output_tensors: list[list[Tensor]], input_tensors: list[Tensor], opts: Any
+    ) -> Any:
+        (source,) = input_tensors
+        outputs = output_tensors[0] if opts.rootRank == self._me else []
+
+        def run(seconds: float) -> None:
+            there = [*map(_Filled, outputs)]
+            self._gather("gather", there, _Filled(source), seconds, opts.rootRank)
+
+        return self._make("gather", opts, run, output_tensors)
+
+    def scatter(
+        self, output_tensors: list[Tensor], input_tensors: list[list[Tensor]], opts: Any
+    ) -> Any:
+        (output,) = output_tensors
+        inputs = input_tensors[0] if opts.rootRank == self._me else []
+        root = opts.rootRank
+
+        def run(seconds: float) -> None:
+            memory, sources = _Filled(output), [*map(_Filled, inputs)]
+            sends = _places(sources) if sources else self._none
+            takes = self._only(root, memory.address, memory.nbytes)
+            self._staged.call(
+                "scatter", memory.dtype, sends, takes, False, memory.nbytes, root, seconds=seconds
+            )
+            memory.done()
+
+        return self._make("scatter", opts, run, output_tensors)
+
+    def _scatter_sum(
+        self, output: _Filled, sources: list[_Filled], op: str, seconds: float
+    ) -> None:
+        takes = [output.address, *self._rest, output.nbytes, *self._rest]
+        self._staged.call(
+            "reduce_scatter", output.dtype, _places(sources), takes, False, output.nbytes,
+            op=output.combined(op), seconds=seconds,
+        )  # fmt: skip
+
+    def reduce_scatter(
+        self, output_tensors: list[Tensor], input_tensors: list[list[Tensor]], opts: Any = None
+    ) -> Any:
+        op, divided = _reduction(opts)
+
+        def run(seconds: float) -> None:
+            for output, inputs in zip(output_tensors, input_tensors, strict=True):
+                memory = _Filled(output)
+                self._scatter_sum(memory, [*map(_Filled, inputs)], op, seconds)
+                memory.done(self._n if divided else 0)
+
+        return self._make("reduce_scatter", opts, run, output_tensors)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> Any:
+        op, divided = _reduction(opts)
+
+        def run(seconds: float) -> None:
+            for output, source in zip(outputs, inputs, strict=True):
+                memory = _Filled(output)
+                self._scatter_sum(memory, _Filled(source).parts(self._n), op, seconds)
+                memory.done(self._n if divided else 0)
+
+        return self._make("reduce_scatter_tensor", opts, run, outputs)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def reduce_scatter_single(self, output: Tensor, source: Tensor, opts: Any = None) -> Any:
+        return self.reduce_scatter_single_coalesced([output], [source], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    # --- from each to each
+
+    def _exchange(self, outputs: list[_Filled], inputs: list[_Filled], seconds: float) -> None:
+        self._staged.call(
+            "all_to_all",
+            inputs[0].dtype,
+            _places(inputs),
+            _places(outputs),
+            False,
+            0,
+            seconds=seconds,
+        )
+
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
+        def run(seconds: float) -> None:
+            there = [*map(_Filled, outputs)]
+            self._exchange(there, [*map(_Filled, inputs)], seconds)
+            for output in there:
+                output.done()
+
+        return self._make("all_to_all", opts, run, outputs)
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        source: Tensor,
+        output_splits: list[int],
+        input_splits: list[int],
+        opts: Any = None,
+    ) -> Any:
+        def run(seconds: float) -> None:
+            there, here = _Filled(output), _Filled(source)
+            outputs = there.parts(self._n, output_splits)
+            self._exchange(outputs, here.parts(self._n, input_splits), seconds)
+            there.done()
+
+        return self._make("all_to_all_single", opts, run, [output])
+
+    alltoall_base = all_to_all_single
+
+    # --- from one to one
+
+    def send(self, tensors: list[Tensor], rank: int, tag: int = 0) -> Any:
+        (tensor,) = tensors
+        memory = _Filled(tensor)
+        letter = Letter(rank, tag, memory.address, memory.nbytes, memory)
+        return self._messages.post("send", letter, tensors, lambda: None)
+
+    def recv(self, tensors: list[Tensor], rank: int, tag: int = 0) -> Any:
+        (tensor,) = tensors
+        memory = _Filled(tensor)
+        letter = Letter(rank, tag, memory.address, memory.nbytes, memory)
+        return self._messages.post("recv", letter, tensors, memory.done)
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Any:
+        return self.recv(tensors, ANY, tag)
+
+    # --- about the group
+
+    def getBackendName(self) -> str:  # noqa: N802  (PyTorch's name, as those below)
+        return NAME
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return self._names["name"]
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        self._names["name"] = name
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        return self._names["desc"]
+
+    def setGroupDesc(self, text: str) -> None:  # noqa: N802
+        self._names["desc"] = text
+
+    def name(self) -> str:
+        return NAME
+
+    def _get_backend(self, device: torch.device) -> ProcessGroup:
+        return self
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    # what PyTorch asks of backends
+    supports_splitting = supports_time_estimate = supports_coalescing = False
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._number
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Nothing: members count their calls from 0."""
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self._timeout = self._messages.seconds = timeout.total_seconds()
+
+    set_timeout = _set_default_timeout
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._together = []
+
+    def _end_coalescing(self, device: torch.device) -> Work:
+        works, self._together = self._together or [], None
+        return Together(works)
+
+    def shutdown(self) -> None:
+        """End the group; its calls have been made. Called by `destroy_process_group`."""
+        self._queue.close()
+        self._messages.close()
+        self._backend.forget_team(self._team)
+
+    abort = shutdown
+
+    def __repr__(self) -> str:
+        return f"<gpushmem process group of {self._n}, rank {self._me}>"
+
+
+class _Filled:
+    """A tensor's memory for a call: its own, or that of a contiguous copy."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        if not tensor.is_cpu:
+            raise ArgumentError(f"a tensor on {tensor.device}: the cpu backend takes those on cpu")
+        self._tensor = self._whole = tensor
+        if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+            self._whole = tensor.detach().resolve_conj().resolve_neg().contiguous()
+        self.address, self.nbytes = self._whole.data_ptr(), self._whole.nbytes
+        self.dtype = _dtype(tensor.dtype)
+
+    def combined(self, op: str) -> str:
+        """The operation of this name, for elements of this dtype."""
+        if self.dtype == bool:
+            return OF_TRUTH.get(op, op)
+        if self.dtype.kind not in "iu" and op in ("and", "or", "xor"):
+            raise ArgumentError(f"a bitwise reduction is of integers, not of {self.dtype}")
+        return op
+
+    def done(self, divided_by: int = 0) -> None:
+        """The memory has been filled: so is the tensor."""
+        if divided_by:
+            floating = self._whole.is_floating_point() or self._whole.is_complex()
+            mode = None if floating else "trunc"
+            self._whole.detach().div_(divided_by, rounding_mode=mode)
+        if self._whole is not self._tensor:
+            self._tensor.detach().copy_(self._whole)
+
+    def parts(self, n: int, splits: Sequence[int] = ()) -> list[_Filled]:
+        """Parts of its first axis, for `n` members: as long as `splits` says, or all the same."""
+        rows = self._whole.shape[0] if self._whole.ndim else 0
+        if not splits:
+            each, left = divmod(rows if self._whole.ndim else 1, n)
+            if left:
+                raise ArgumentError(f"a first axis of {rows} cannot be divided by {n} ranks")
+            splits = [each] * n
+        elif len(splits) != n or sum(splits) != rows:
+            raise ArgumentError(f"{list(splits)} does not split a first axis of {rows} for {n}")
+        row = self.nbytes // rows if rows else 0
+        starts = accumulate(splits[:-1], initial=0)
+        return [
+            _Part(self, start * row, many * row) for start, many in zip(starts, splits, strict=True)
+        ]
+
+
+class _Part(_Filled):
+    """A part of a tensor's memory."""
+
+    def __init__(self, of: _Filled, start: int, nbytes: int) -> None:
+        self.address, self.nbytes, self.dtype = of.address + start, nbytes, of.dtype
+        self._of = of
+
+    def done(self, divided_by: int = 0) -> None:
+        pass
+
+
+_dtypes: dict[Any, np.dtype[Any]] = {}
+
+
+def _dtype(dtype: torch.dtype) -> np.dtype[Any]:
+    found = _dtypes.get(dtype)
+    if found is None:
+        found = _dtypes[dtype] = dtype_of("torch.distributed", dtype)
+    return found
+
+
+def _places(memory: Sequence[_Filled]) -> list[int]:
+    return [*(each.address for each in memory), *(each.nbytes for each in memory)]
+
+
+def _named(what: str, error: Exception) -> str:
+    """An error's text, which begins with the call."""
+    text = str(error)
+    return text if text.startswith(what) else f"{what}: {text}"
+
+
+def _reduction(opts: Any) -> tuple[str, bool]:
+    """The reduction that is asked for, and whether its result is divided by the members."""
+    if opts is None:
+        return "sum", False
+    asked = opts.reduceOp.op
+    try:
+        return KNOWN[asked]
+    except KeyError:
+        raise dist.DistBackendError(f"gpushmem has no reduction {asked}") from None

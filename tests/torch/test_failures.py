@@ -1,0 +1,84 @@
+"""What goes wrong between ranks is said by all of them."""
+
+import re
+import time
+
+import pytest
+
+from tests.torch.test_group import world
+
+torch = pytest.importorskip("torch")
+dist = pytest.importorskip("torch.distributed")
+
+
+def test_different_collectives(run_pes, tmp_path):
+    def body():
+        with world(tmp_path) as me, pytest.raises(dist.DistBackendError) as error:
+            if me:
+                dist.broadcast(torch.ones(4), 0)
+            else:
+                dist.all_reduce(torch.ones(4))
+        return str(error.value)
+
+    one, other = run_pes(2, body)
+    assert "PE 1: broadcast of 16 bytes from 0; this PE: all_reduce(sum) of 16 bytes" in one
+    assert "PE 0: all_reduce(sum) of 16 bytes; this PE: broadcast of 16 bytes" in other
+
+
+def test_different_lengths_and_dtypes(run_pes, tmp_path):
+    def body():
+        with world(tmp_path) as me:
+            x = torch.ones(4, dtype=torch.float64) if me else torch.ones(4, dtype=torch.int32)
+            with pytest.raises(dist.DistBackendError) as error:
+                dist.all_reduce(x)
+            with pytest.raises(dist.DistBackendError, match="an earlier call has failed"):
+                dist.all_reduce(x)
+            return str(error.value)
+
+    one, _ = run_pes(2, body)
+    assert "all_reduce(sum) of 32 bytes of float64; this PE: all_reduce(sum) of 16 bytes" in one
+
+
+def test_a_rank_that_does_not_come_in_time(run_pes, tmp_path):
+    def body():
+        with world(tmp_path, timeout=0.5) as me:
+            if me == 1:
+                time.sleep(3)
+                return ""
+            with pytest.raises(dist.DistBackendError) as error:
+                dist.all_reduce(torch.ones(4))
+            return str(error.value)
+
+    said = run_pes(3, body)
+    assert said == ["all_reduce has waited 0.5 s for PE 1, its limit", "", said[0]]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_ranks_that_wait_for_each_other(run_pes, tmp_path, asynchronous):
+    """A deadlock is found long before the time limit, also if threads of the group wait."""
+
+    def body():
+        with world(tmp_path) as me:
+            group = dist.new_group([0, 1])
+            if me:
+                dist.recv(torch.ones(4), 0)
+            else:
+                dist.all_reduce(torch.ones(4), group=group, async_op=asynchronous).wait()
+
+    with pytest.raises(pytest.fail.Exception) as failed:
+        run_pes(2, body, timeout=40)
+    report = str(failed.value)
+    assert "deadlock: no PE can go on" in report
+    assert re.search(r"PE 0: host, in all_reduce at test_failures.py:\d+, waits for PE 1", report)
+    assert re.search(r"PE 1: host, in recv at test_failures.py:\d+, waits for PE 0", report)
+
+
+def test_a_rank_that_ends(run_pes, tmp_path):
+    def body():
+        with world(tmp_path) as me:
+            if me == 0:
+                for call in (lambda x: dist.recv(x, 1), dist.all_reduce):
+                    with pytest.raises(dist.DistBackendError, match="PE 1, which ended without"):
+                        call(torch.ones(4))
+
+    run_pes(2, body)

@@ -1,0 +1,256 @@
+"""The backend of torch.distributed: what its collectives give, on tensors of all kinds."""
+
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+import gpushmem.torch
+from gpushmem.job import job
+
+torch = pytest.importorskip("torch")
+dist = pytest.importorskip("torch.distributed")
+
+# The names that programs use; the newest PyTorch has others, too.
+pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
+torch.set_num_threads(1)
+HALF = 1 << 19  # bytes of a piece that all get
+
+
+@contextmanager
+def world(path, timeout=60):
+    """The group of all PEs, and this one's rank."""
+    gpushmem.torch.register()
+    here = job.current()
+    dist.init_process_group(
+        "gpushmem", store=dist.FileStore(str(path / "store"), here.n_pes), rank=here.my_pe,
+        world_size=here.n_pes, timeout=timedelta(seconds=timeout),
+    )  # fmt: skip
+    yield here.my_pe
+    dist.destroy_process_group()
+
+
+def values(rank, count, dtype):
+    """Small numbers, different on each rank, whose sums and products are exact."""
+    numbers = (torch.arange(count) * (rank + 3) + rank) % 3
+    return (numbers > 0) if dtype == torch.bool else numbers.to(dtype)
+
+
+DTYPES = (
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8,
+    torch.int16, torch.int32, torch.int64,
+)  # fmt: skip
+# Elements of 4 bytes: nothing, one, a piece and a bit of several.
+COUNTS = 0, 1, 7, HALF // 4, 3 * HALF // 4 + 13
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_all_reduce_of_all_lengths(run_pes, tmp_path, n):
+    def body():
+        with world(tmp_path) as me:
+            for count in COUNTS:
+                x = values(me, count, torch.float32)
+                dist.all_reduce(x)
+                assert torch.equal(x, sum(values(rank, count, torch.float32) for rank in range(n)))
+
+    run_pes(n, body)
+
+
+def test_all_reduce_of_all_dtypes_and_operations(run_pes, tmp_path):
+    n, count = 3, 1000
+    combined = {
+        "SUM": lambda all_: all_.sum(0), "PRODUCT": lambda all_: all_.prod(0),
+        "MIN": lambda all_: all_.min(0).values, "MAX": lambda all_: all_.max(0).values,
+        "AVG": lambda all_: all_.sum(0) / n,
+        "BAND": lambda all_: all_[0] & all_[1] & all_[2],
+        "BOR": lambda all_: all_[0] | all_[1] | all_[2],
+        "BXOR": lambda all_: all_[0] ^ all_[1] ^ all_[2],
+    }  # fmt: skip
+
+    def body():
+        with world(tmp_path) as me:
+            for dtype in DTYPES:
+                for name, expected in combined.items():
+                    if name[0] == "B" and dtype.is_floating_point:
+                        continue
+                    x = values(me, count, dtype)
+                    dist.all_reduce(x, getattr(dist.ReduceOp, name))
+                    whole = torch.stack([values(rank, count, dtype) for rank in range(n)])
+                    exact = whole.to(torch.float64) if name == "AVG" else whole
+                    assert torch.equal(x, expected(exact).to(dtype)), (dtype, name)
+            for name, any_ in (("SUM", True), ("MAX", True), ("BOR", True), ("MIN", False)):
+                x = torch.tensor([me == 1, True, False])
+                dist.all_reduce(x, getattr(dist.ReduceOp, name))
+                assert x.tolist() == [any_, True, False]
+            z = torch.full((5,), complex(me, 1), dtype=torch.complex64)
+            dist.all_reduce(z)
+            assert torch.equal(z, torch.full((5,), complex(3, 3), dtype=torch.complex64))
+            with pytest.raises(ValueError, match="bitwise reduction is of integers"):
+                dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND)
+            dist.barrier()  # the group goes on
+
+    run_pes(n, body)
+
+
+def test_sums_are_the_same_bits_on_all_ranks(run_pes, tmp_path):
+    def body():
+        with world(tmp_path) as me:
+            torch.manual_seed(me)
+            x = torch.randn(200_003)
+            dist.all_reduce(x)
+            return x.numpy().tobytes()
+
+    assert len(set(run_pes(5, body))) == 1
+
+
+def fillers(rank, n, count):
+    return [torch.full((count,), 100.0 * rank + peer) for peer in range(n)]
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+@pytest.mark.parametrize("count", [0, 3, HALF // 4 + 5])
+def test_what_goes_from_each_to_each(run_pes, tmp_path, n, count):
+    def one(rank):
+        return torch.arange(count) + 1000.0 * rank
+
+    def body():
+        with world(tmp_path) as me:
+            whole = torch.cat([one(rank) for rank in range(n)])
+            out = torch.empty(n * count)
+            dist.all_gather_into_tensor(out, one(me))
+            assert torch.equal(out, whole)
+            parts = [torch.empty(count) for _ in range(n)]
+            dist.all_gather(parts, one(me))
+            assert torch.equal(torch.cat(parts), whole)
+
+            for root in {0, n - 1}:
+                x = one(me)
+                dist.broadcast(x, root)
+                assert torch.equal(x, one(root))
+                gathered = [torch.empty(count) for _ in range(n)] if me == root else None
+                dist.gather(one(me), gathered, root)
+                assert me != root or torch.equal(torch.cat(gathered), whole)
+                x = torch.empty(count)
+                dist.scatter(x, fillers(root, n, count) if me == root else None, root)
+                assert torch.equal(x, fillers(root, n, count)[me])
+                x = one(me)
+                dist.reduce(x, root)
+                assert torch.equal(x, sum(map(one, range(n))) if me == root else one(me))
+
+            out = torch.empty(count)
+            dist.reduce_scatter(out, fillers(me, n, count))
+            total = sum(fillers(rank, n, count)[me] for rank in range(n))
+            assert torch.equal(out, total)
+            dist.reduce_scatter_tensor(out, torch.cat(fillers(me, n, count)))
+            assert torch.equal(out, total)
+
+            theirs = torch.cat([fillers(rank, n, count)[me] for rank in range(n)])
+            out = torch.empty(n * count)
+            dist.all_to_all_single(out, torch.cat(fillers(me, n, count)))
+            assert torch.equal(out, theirs)
+            parts = [torch.empty(count) for _ in range(n)]
+            dist.all_to_all(parts, fillers(me, n, count))
+            assert torch.equal(torch.cat(parts), theirs)
+
+    run_pes(n, body)
+
+
+def test_pieces_of_different_lengths(run_pes, tmp_path):
+    """Also such that only one pair of ranks has more than fits a stage."""
+    n = 3
+    lengths = np.array([[0, 2, 50_000], [1, 0, 3], [300_000, 5, 0]])  # from, to
+
+    def body():
+        with world(tmp_path) as me:
+            sent = [torch.full((k, 2), 10.0 * me + peer) for peer, k in enumerate(lengths[me])]
+            came = [torch.full((k, 2), 10.0 * peer + me) for peer, k in enumerate(lengths[:, me])]
+            out = torch.empty(sum(lengths[:, me]), 2)
+            splits = lengths[:, me].tolist(), lengths[me].tolist()
+            dist.all_to_all_single(out, torch.cat(sent), *splits)
+            assert torch.equal(out, torch.cat(came))
+            parts = [torch.empty(rank + 1) for rank in range(n)]
+            dist.all_gather(parts, torch.full((me + 1,), float(me)))
+            assert [p.tolist() for p in parts] == [[0.0], [1.0, 1.0], [2.0, 2.0, 2.0]]
+            with pytest.raises(ValueError, match="does not split a first axis of 3"):
+                dist.distributed_c10d._get_default_group().alltoall_base(
+                    torch.empty(3), torch.empty(3), [1, 1, 2], [1, 1, 1]
+                )
+            objects = [None] * n
+            dist.all_gather_object(objects, "x" * me)
+            assert objects == ["", "x", "xx"]
+
+    run_pes(n, body)
+
+
+def test_tensors_that_are_not_contiguous(run_pes, tmp_path):
+    def body():
+        with world(tmp_path) as me:
+            x = torch.arange(12.0).reshape(3, 4).T
+            dist.all_reduce(x)
+            assert torch.equal(x, 2 * torch.arange(12.0).reshape(3, 4).T)
+            out = torch.zeros(4, 2).T
+            dist.all_gather_into_tensor(out, torch.full((1, 4), float(me)))
+            assert out.tolist() == [[0.0] * 4, [1.0] * 4]
+            x = torch.zeros(6)[::2]
+            (dist.send if me else dist.recv)(x + me if me else x, 1 - me)
+            assert x.tolist() == ([0.0] * 3 if me else [1.0] * 3)
+
+    run_pes(2, body)
+
+
+def test_calls_that_nobody_waits_for_are_made_in_their_order(run_pes, tmp_path):
+    def body():
+        with world(tmp_path):
+            x = torch.ones(1)
+            works = [dist.all_reduce(x, async_op=True) for _ in range(20)]
+            future = works[-1].get_future()
+            done = []
+            future.add_done_callback(lambda f: done.append(f.value()))
+            y = torch.ones(3)
+            dist.all_reduce(y)  # after them
+            assert (x.item(), y.tolist()) == (2.0**20, [2.0] * 3)
+            assert all(work.is_completed() for work in works)
+            assert (works[0].wait(), works[0].exception()) == (True, None)
+            assert future.wait()[0] is x
+            assert len(done) == 1
+            w = dist.barrier(async_op=True)
+            w.wait()
+
+    run_pes(2, body)
+
+
+def test_groups_of_some_ranks(run_pes, tmp_path):
+    def body():
+        with world(tmp_path) as me:
+            for _ in range(3):  # more groups than there are at once
+                pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+                mine = pairs[me // 2]
+                x = torch.tensor([float(me)])
+                work = dist.all_reduce(x, group=mine, async_op=True)
+                everyone = torch.ones(1)
+                dist.all_reduce(everyone)
+                work.wait()
+                assert (x.item(), everyone.item()) == (1.0 if me < 2 else 5.0, 4)
+                assert dist.get_group_rank(mine, me) == me % 2
+                y = torch.full((2,), float(me))
+                dist.broadcast(y, 3 if me > 1 else 0, group=mine)
+                assert y.tolist() == ([3.0] * 2 if me > 1 else [0.0] * 2)
+                dist.destroy_process_group(mine)
+
+    run_pes(4, body)
+
+
+def test_groups_without_a_rank_do_not_wait_for_it(run_pes, tmp_path):
+    def body():
+        with world(tmp_path) as me:
+            if me == 2:
+                time.sleep(1)
+                return None
+            group = dist.new_group([0, 1], use_local_synchronization=True)
+            x = torch.ones(1)
+            dist.all_reduce(x, group=group)
+            return x.item()
+
+    assert run_pes(3, body) == [2.0, 2.0, None]

@@ -1,0 +1,57 @@
+"""Programs for torch.distributed, as they are, with another backend."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import PLAIN, ROOT
+
+torch = pytest.importorskip("torch")
+
+TRAIN = Path(__file__).parent / "programs" / "train.py"
+TORCHRUN = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"
+
+
+def printed(*command):
+    env = {**PLAIN, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", *command], env=env, capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.timeout(400)
+def test_training_gives_the_losses_of_one_process(tmp_path):
+    lines = [line.split() for line in printed(*TORCHRUN, TRAIN, "gpushmem")]
+    assert [line[0] for line in lines] == ["one", "ddp", "fsdp", "tp", "checkpoint"]
+    one = [float(text) for text in lines[0][1:]]
+    for line in lines[1:4]:
+        assert [float(text) for text in line[1:]] == pytest.approx(one, abs=2e-6)
+    assert lines[4] == ["checkpoint", "True", "columns", "1"]
+
+
+WRONG = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gpushmem")
+group = dist.new_group([0, 1])
+x = torch.ones(4)
+if dist.get_rank():
+    dist.recv(x, 0)
+else:
+    dist.all_reduce(x)
+"""
+
+
+def test_gpushmem_run_explains_a_hang(tmp_path, run_cli):
+    script = tmp_path / "train.py"
+    script.write_text(WRONG)
+    done = run_cli("run", "-n", "2", script)
+    assert "PE 0: host, in all_reduce at train.py:11, waits for PE 1" in done.stderr
+    assert "PE 1: host, in recv at train.py:9, waits for PE 0" in done.stderr
+    assert "Wait cycle: PE 0 -> PE 1 -> PE 0" in done.stderr
