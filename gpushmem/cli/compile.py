@@ -90,7 +90,8 @@ def command(
 
     SCRIPT runs on the cpu backend, and each kernel is compiled for the argument types it is
     launched with. With --signature no launch is needed: SCRIPT is imported, and code below `if
-    __name__ == "__main__"` does not run.
+    __name__ == "__main__"` does not run; kernels of numba.cuda and numba-cuda-mlir are compiled,
+    too.
 
     Prints the resources of each kernel: registers, and bytes of stack, of spilled registers (+
     those in the NVSHMEM functions it calls), of shared memory and of code.
@@ -184,12 +185,10 @@ def _named(args: tuple[str, ...], signatures: tuple[str, ...]) -> list[Wanted]:
 
     from numba.cuda.core import sigutils  # noqa: PLC0415
 
-    from gpushmem.kernel import Kernel  # noqa: PLC0415
-
     if not args:
         raise ArgumentError("give a script to compile the kernels of")
     scope = runpy.run_path(args[0], run_name="gpushmem_compile")
-    kernels = {name: value for name, value in scope.items() if isinstance(value, Kernel)}
+    kernels = {name: found for name, value in scope.items() if (found := _kernel_in(value))}
     wanted = []
     for signature in signatures:
         match = re.fullmatch(r"\s*(\w+)\s*(\(.*\))\s*", signature)
@@ -201,6 +200,23 @@ def _named(args: tuple[str, ...], signatures: tuple[str, ...]) -> list[Wanted]:
         types, _ = sigutils.normalize_signature(f"void{match[2]}")
         wanted.append((kernels[match[1]], types))
     return wanted
+
+
+# Options of `cuda.jit` that `gpushmem.jit` has, too.
+OPTIONS = "debug", "fastmath", "launch_bounds", "lineinfo", "max_registers"
+
+
+def _kernel_in(value: Any) -> Any:
+    """A kernel of `gpushmem.jit`, or of `cuda.jit` of either package; None for anything else."""
+    from gpushmem.artifacts.origin import is_dispatcher  # noqa: PLC0415
+    from gpushmem.kernel import Kernel  # noqa: PLC0415
+
+    if isinstance(value, Kernel):
+        return value
+    given = getattr(value, "targetoptions", {})
+    if not is_dispatcher(value) or given.get("device", True):  # Numba's for CPUs have none
+        return None
+    return Kernel(value.py_func, {name: given[name] for name in OPTIONS if given.get(name)})
 
 
 # --- output

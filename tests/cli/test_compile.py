@@ -117,6 +117,29 @@ def test_signatures_are_compiled_without_running(run_cli, script):
     assert rows[1]["registers"] <= 32
 
 
+@pytest.mark.parametrize("package", ["numba", "numba_cuda_mlir"])
+def test_kernels_of_either_package_as_they_are(run_cli, tmp_path, package):
+    """What its `cuda.jit` makes, without a line of gpushmem's."""
+    if package != "numba":
+        pytest.importorskip(package)
+    file = tmp_path / "kernels.py"
+    file.write_text(
+        f"from {package} import cuda\n"
+        "@cuda.jit(device=True)\ndef twice(x):\n    return 2 * x\n"
+        "@cuda.jit(max_registers=24)\ndef add(x, y):\n    i = cuda.grid(1)\n"
+        "    if i < x.size:\n        y[i] += twice(x[i])\n"
+    )
+    done = run_cli("compile", file, "--json", "-s", "add(float32[::1], float32[::1])", code=0)
+    (row,) = rows_of(done)
+    compiler = "numba-cuda" if package == "numba" else "numba-cuda-mlir"
+    assert (row["kernel"], row["compiler"]) == ("add", compiler)
+    assert 0 < row["registers"] <= 24
+    assert row["cubin_bytes"] > 500
+    done = run_cli("compile", file, "-s", "twice(float32)", code=1)
+    assert "the kernels of" in done.stderr
+    assert done.stderr.rstrip().endswith("are add")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
