@@ -390,12 +390,16 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return Together(works)
 
     def shutdown(self) -> None:
-        """End the group; its calls have been made. Called by `destroy_process_group`."""
-        self._queue.close()
-        self._messages.close()
+        """End the group, once its calls have been made. For `destroy_process_group`."""
+        if self._failed is None:
+            self._queue.finish()
+        self.abort()
         self._backend.forget_team(self._team)
 
-    abort = shutdown
+    def abort(self) -> None:
+        """End the group's threads."""
+        self._queue.close()
+        self._messages.close()
 
     def __repr__(self) -> str:
         return f"<gpushmem process group of {self._n}, rank {self._me}>"

@@ -102,9 +102,12 @@ class Call(Work):
         del acts_for[threading.get_ident()]
         self._ended.set()
 
-    def _await(self) -> None:
+    def finish(self) -> None:
+        """Wait until it has been made."""
         with Parked(self.what, self._ended.is_set) as parked:
             parked.until(partial(self._ended.wait, TURN))
+
+    _await = finish
 
 
 class Together(Work):
@@ -145,6 +148,13 @@ class Queue:
                 self._thread.start()
             self._changed.notify()
         return work
+
+    def finish(self) -> None:
+        """Wait until all calls have been made."""
+        with self._changed:
+            last = self._waiting[-1] if self._waiting else None
+        if last is not None:
+            last.finish()
 
     def close(self) -> None:
         """End the thread when all has been done."""

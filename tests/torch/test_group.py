@@ -6,8 +6,11 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
+from numba.cuda import types
 
 import gpushmem.torch
+from gpushmem.artifacts.fingerprint import fingerprint, name_of
+from gpushmem.backends.cpu import staged
 from gpushmem.job import job
 
 torch = pytest.importorskip("torch")
@@ -92,6 +95,15 @@ def test_all_reduce_of_all_dtypes_and_operations(run_pes, tmp_path):
             dist.barrier()  # the group goes on
 
     run_pes(n, body)
+
+
+def test_what_combines_is_compiled_once():
+    """By one process, for all others and later runs."""
+    for op, kernel in staged._kernels.items():
+        array = types.Array(types.float32, 1, "C"), types.Array(types.int64, 1, "C")
+        key = fingerprint(kernel.py_func, array, {}, "machine")
+        assert key is not None, op
+        assert name_of(key)[1]
 
 
 def test_sums_are_the_same_bits_on_all_ranks(run_pes, tmp_path):
@@ -217,6 +229,18 @@ def test_calls_that_nobody_waits_for_are_made_in_their_order(run_pes, tmp_path):
             assert len(done) == 1
             w = dist.barrier(async_op=True)
             w.wait()
+
+    run_pes(2, body)
+
+
+def test_a_group_ends_when_its_calls_have_been_made(run_pes, tmp_path):
+    def body():
+        with world(tmp_path) as me:
+            x = torch.ones(1 << 20)
+            for _ in range(5):
+                last = dist.all_reduce(x, async_op=True)
+        assert last.is_completed()
+        assert (x == 2.0**5).all(), me
 
     run_pes(2, body)
 

@@ -26,7 +26,7 @@ from numba import njit, types
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.backends.cpu import meeting
-from gpushmem.backends.cpu.access import array_at, copy_or_stream, itemsize_of
+from gpushmem.backends.cpu.access import array_at, copy_or_stream
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.rounds import as_line, as_team, away, line, post, say
 from gpushmem.backends.cpu.world import HALF_BYTES, World
@@ -109,7 +109,9 @@ def take(address: int, half: int) -> None:
             if nbytes > 0:
                 stream(word_at(call.takes + 8 * rank) + call.at, there, nbytes, call.cached != 0)
     nbytes = min(word_at(call.takes + 8 * n) - call.at, call.piece)
-    if call.fold and nbytes > 0:
+    if call.fold and nbytes > 0 and n == 1:
+        copy_bytes(word_at(call.takes) + call.at, half, nbytes)
+    elif call.fold and nbytes > 0:
         set_word(call.fold_words, word_at(call.takes) + call.at)
         set_word(call.fold_words + 8, n)
         set_word(call.fold_words + 16, nbytes // call.itemsize)
@@ -198,8 +200,6 @@ def _folder(op: str) -> Callable[..., None]:
                     out[i] = combine(combine(combine(a[i], b[i]), c[i]), d[i])
             a = out
             done += 3
-        if n == 1:
-            copy_bytes(words[0], words[3], count * itemsize_of(like))
 
     fold.__qualname__ = f"fold({op})"
     return fold
