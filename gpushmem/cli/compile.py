@@ -208,13 +208,12 @@ OPTIONS = "debug", "fastmath", "launch_bounds", "lineinfo", "max_registers"
 
 def _kernel_in(value: Any) -> Any:
     """A kernel of `gpushmem.jit`, or of `cuda.jit` of either package; None for anything else."""
-    from gpushmem.artifacts.origin import is_dispatcher  # noqa: PLC0415
     from gpushmem.kernel import Kernel  # noqa: PLC0415
 
     if isinstance(value, Kernel):
         return value
-    given = getattr(value, "targetoptions", {})
-    if not is_dispatcher(value) or given.get("device", True):  # Numba's for CPUs have none
+    given = getattr(value, "targetoptions", None)
+    if not isinstance(given, dict) or given.get("device", True):  # Numba's for CPUs have none
         return None
     return Kernel(value.py_func, {name: given[name] for name in OPTIONS if given.get(name)})
 
