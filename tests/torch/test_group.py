@@ -45,6 +45,7 @@ DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8,
     torch.int16, torch.int32, torch.int64,
 )  # fmt: skip
+FULLY = torch.float32, torch.bfloat16, torch.int64  # with which all operations are tried
 # Elements of 4 bytes: nothing, one, a piece and a bit of several.
 COUNTS = 0, 1, 7, HALF // 4, 3 * HALF // 4 + 13
 
@@ -76,6 +77,8 @@ def test_all_reduce_of_all_dtypes_and_operations(run_pes, tmp_path):
         with world(tmp_path) as me:
             for dtype in DTYPES:
                 for name, expected in combined.items():
+                    if name != "SUM" and dtype not in FULLY:
+                        continue
                     if name[0] == "B" and dtype.is_floating_point:
                         continue
                     x = values(me, count, dtype)
