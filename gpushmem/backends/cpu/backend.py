@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,10 +24,8 @@ from gpushmem.backends.cpu.access import (
 from gpushmem.backends.cpu.checked import check_kernels, recorder
 from gpushmem.backends.cpu.hostcalls import HostCalls
 from gpushmem.backends.cpu.inline import Inline
-from gpushmem.backends.cpu.mail import Mail
 from gpushmem.backends.cpu.meeting import Meeting
 from gpushmem.backends.cpu.nodes import Registered
-from gpushmem.backends.cpu.staged import Staged
 from gpushmem.backends.cpu.teams import Teams
 from gpushmem.backends.cpu.traced import trace_kernels, tracer
 from gpushmem.backends.cpu.weak import weak_memory, weaken_kernels
@@ -52,6 +50,10 @@ from gpushmem.simt.run.kernel import Kernel, KernelFailure, Running
 from gpushmem.simt.run.scheduler import CANCELLED
 from gpushmem.simt.run.stream import Device, Stream
 from gpushmem.trace.counters import Stats
+
+if TYPE_CHECKING:
+    from gpushmem.backends.cpu.mail import Mail
+    from gpushmem.backends.cpu.staged import Staged
 
 __all__ = ["CpuBackend", "warm_up"]
 
@@ -177,7 +179,11 @@ class CpuBackend:
         for each in self._recorders:
             each.allocated = value
 
+    # Imported where they are used: few programs do.
+
     def staged(self, team: int) -> Staged:
+        from gpushmem.backends.cpu.staged import Staged  # noqa: PLC0415
+
         seen = partial(self._seen, team) if self._recorders else None
         return Staged(self.world, self._meeting, team, seen)
 
@@ -190,6 +196,8 @@ class CpuBackend:
                 self._recorder.call(OPS["sync"], {"team": team}, run)
 
     def mail(self, team: int) -> Mail:
+        from gpushmem.backends.cpu.mail import Mail  # noqa: PLC0415
+
         return Mail(self.world, self._meeting, team)
 
     def forget_team(self, team: int) -> None:
