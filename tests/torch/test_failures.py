@@ -46,11 +46,14 @@ def test_a_rank_that_does_not_come_in_time(run_pes, tmp_path):
                 time.sleep(3)
                 return ""
             with pytest.raises(dist.DistBackendError) as error:
-                dist.all_reduce(torch.ones(4))
+                dist.barrier()
             return str(error.value)
 
-    said = run_pes(3, body)
-    assert said == ["all_reduce has waited 0.5 s for PE 1, its limit", "", said[0]]
+    said = run_pes(3, body)  # one of the others may be late, too
+    for k in (0, 2):
+        assert re.fullmatch(
+            r"barrier has waited 0.5 s for PEs? [-, \d]*1[-, \d]*, its limit", said[k]
+        )
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -66,7 +69,7 @@ def test_ranks_that_wait_for_each_other(run_pes, tmp_path, asynchronous):
                 dist.all_reduce(torch.ones(4), group=group, async_op=asynchronous).wait()
 
     with pytest.raises(pytest.fail.Exception) as failed:
-        run_pes(2, body, timeout=40)
+        run_pes(2, body, timeout=100)
     report = str(failed.value)
     assert "deadlock: no PE can go on" in report
     assert re.search(r"PE 0: host, in all_reduce at test_failures.py:\d+, waits for PE 1", report)
