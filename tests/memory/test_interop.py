@@ -121,6 +121,8 @@ def test_memory_that_is_gone_is_offered_to_nobody(way):
             use(a)
 
 
+# Python 3.13 tells of errors in PyTorch's questions for attributes.
+@pytest.mark.filterwarnings("ignore:Exception ignored in PyObject_HasAttrString")
 @pytest.mark.host_memory
 def test_torch_takes_nothing_that_is_gone(alone):
     torch = pytest.importorskip("torch")

@@ -309,9 +309,11 @@ def line_of(text, program=PROGRAM):
 def test_pdb_stops_in_a_thread_and_steps_through_it_alone(tmp_path):
     at = line_of("x[t] = y + 1")
     said = f"n\nn\nn\np ('y', y, cuda.threadIdx)\nb {at}, t == 5\nc\np ('x', x[t], t)\nc\n"
-    out = run(tmp_path, "breakpoint()", said=said)
+    first = ["STOP"] if sys.version_info >= (3, 13) else []  # which stops in the line itself
+    out = run(tmp_path, "breakpoint()", said="n\n" * len(first) + said)
     stops = re.findall(r"kernel kernel, (thread .*)|> .*program.py\((\d+)\)kernel\(\)", out)
-    here = [str(line_of(text)) for text in ("helper.twice", "syncthreads", "y = ", "y + 1")]
+    seen = (*first, "helper.twice", "syncthreads", "y = ", "y + 1")
+    here = [str(line_of(text)) for text in seen]
     steps = [(f"thread {(3, 0, 0)} of block {(0, 0, 0)}", "")] + [("", line) for line in here]
     assert stops == [*steps, (f"thread {(5, 0, 0)} of block {(0, 0, 0)}", ""), ("", str(at))]
     assert "('y', np.float32(8.0), threadIdx(3, 0, 0))" in out
