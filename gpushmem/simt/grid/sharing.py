@@ -36,9 +36,10 @@ def compiled(
     """The entry of a kernel: from the store, or what `build()` returns.
 
     A kernel made again, as a closure is, has the same entry. A kernel that cannot be described is
-    compiled by every process, whenever it is made; so is one that Numba is to print of.
+    compiled by every process, whenever it is made; so is one that Numba is to print or warn of.
     """
-    if any(value for name, value in vars(config).items() if name.startswith("DUMP_")):
+    told = ("DUMP_", "ALWAYS_WARN_")
+    if any(value for name, value in vars(config).items() if name.startswith(told)):
         return build()
     if observer.name():
         options = options | {"observer": observer.name()}
