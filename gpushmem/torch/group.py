@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -462,14 +463,9 @@ class _Part(_Filled):
         pass
 
 
-_dtypes: dict[Any, np.dtype[Any]] = {}
-
-
+@cache
 def _dtype(dtype: torch.dtype) -> np.dtype[Any]:
-    found = _dtypes.get(dtype)
-    if found is None:
-        found = _dtypes[dtype] = dtype_of("torch.distributed", dtype)
-    return found
+    return dtype_of("torch.distributed", dtype)
 
 
 def _places(memory: Sequence[_Filled]) -> list[int]:

@@ -132,12 +132,12 @@ class Queue:
         self._waiting: deque[Call] = deque()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._busy = self._over = False
+        self._over = False
 
     @property
     def idle(self) -> bool:
         """Whether all calls have been made."""
-        return not self._waiting and not self._busy
+        return not self._waiting
 
     def put(self, work: Call) -> Call:
         """Let a call be made after those before it."""

@@ -22,8 +22,7 @@ import numpy as np
 from numba import njit, types
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu import meeting
-from gpushmem.backends.cpu.meeting import ASLEEP, SLEEPS, Meeting
+from gpushmem.backends.cpu.meeting import ASLEEP, SLEEPS, Meeting, rest
 from gpushmem.backends.cpu.world import HALF_BYTES, LINE, RING_BYTES, World
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.simt.base.native import (
@@ -95,7 +94,6 @@ def peek(ring: int, out: int) -> bool:
     return True
 
 
-rest = meeting.rest
 ONCE = ASLEEP + SLEEPS - 1  # as `first`: one look
 
 

@@ -93,7 +93,7 @@ class Teams:
             raise ArgumentError(f"team_destroy: {team!r} is predefined; it stays until finalize")
         self._row(team)
         self._meeting.largest(team, "team_destroy", 0)
-        self._table["n_pes"][team] = 0
+        self.forget(team)
 
     def forget(self, team: int) -> None:
         """Leave a team whose members have ended all calls, without telling them."""
