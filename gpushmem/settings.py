@@ -125,6 +125,11 @@ SETTINGS = {
             "cpu: number of nodes that the PEs behave as if they were on, in equal groups; "
             "`gpushmem run --nodes`",
         ),
+        Setting(
+            "GPUSHMEM_TORCH_FUSE", "auto", _one_of("auto", "0", "1"),
+            "whether `torch.compile` puts products and collectives of process groups of gpushmem's "
+            "together: auto, if PyTorch has no more threads than kernels have cores",
+        ),
         Setting("GPUSHMEM_MAX_TEAMS", "256", _count(1), "limit on the teams a PE is in at once"),
         Setting(
             "GPUSHMEM_BOOTSTRAP", "auto", str,

@@ -5,6 +5,7 @@ docs/kernels.md has the ready ones, docs/plans.md tells how to write a plan with
 
 from gpushmem.kernels.all_reduce import AllReduce
 from gpushmem.kernels.all_reduce_norm import AllReduceRMSNorm
+from gpushmem.kernels.arena import Arena
 from gpushmem.kernels.gemm import AllGatherGemm, GemmAllReduce, GemmReduceScatter
 from gpushmem.kernels.jacobi import Jacobi
 from gpushmem.kernels.moe import MoE, expert_ffn
@@ -27,8 +28,8 @@ from gpushmem.kernels.parts import (
 from gpushmem.kernels.plan import SLOTS, Plan
 
 __all__ = [
-    "SLOTS", "AllGatherGemm", "AllReduce", "AllReduceRMSNorm", "ExpertParallel", "GemmAllReduce",
-    "GemmReduceScatter", "Jacobi", "MoE", "Plan", "accumulate", "begin", "block_sum", "complete",
-    "copy", "end", "end_at", "expert_ffn", "member", "part_of", "route", "sum_in_order", "tell",
-    "wait_for",
+    "SLOTS", "AllGatherGemm", "AllReduce", "AllReduceRMSNorm", "Arena", "ExpertParallel",
+    "GemmAllReduce", "GemmReduceScatter", "Jacobi", "MoE", "Plan", "accumulate", "begin",
+    "block_sum", "complete", "copy", "end", "end_at", "expert_ffn", "member", "part_of", "route",
+    "sum_in_order", "tell", "wait_for",
 ]  # fmt: skip

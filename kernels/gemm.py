@@ -64,10 +64,11 @@ __all__ = ["AllGatherGemm", "GemmAllReduce", "GemmReduceScatter", "reference", "
 
 
 @shmem.jit(collective=True)
-def all_gather_gemm(a, b, out, inbox, arrived, rows, columns, group, team, epochs):
+def all_gather_gemm(a, b, out, whole, inbox, arrived, rows, columns, group, team, epochs):
     """`inbox` (SLOTS, n m, k), `arrived` (SLOTS, n, tiles); a tile is of one shard, or a `group`.
 
-    Where shards are multiplied together, a PE sends its own to itself, too.
+    Where shards are multiplied together, a PE sends its own to itself, too. `whole` is for all
+    shards, or has no rows.
     """
     me, n, epoch = shmem.team_my_pe(team), shmem.team_n_pes(team), begin(epochs)
     gathered, signals = inbox[epoch % SLOTS], arrived[epoch % SLOTS]
@@ -90,12 +91,18 @@ def all_gather_gemm(a, b, out, inbox, arrived, rows, columns, group, team, epoch
         first = start * m + t * rows
         last = min(first + rows, stop * m)
         dst, factor = out[first:last, left:right], b[:, left:right]
+        wanted = left == 0 and whole.size > 0
         if group == 1 and start == me:
-            shmem.gemm_block(dst, a[first - me * m : last - me * m], factor, False)
+            tile = a[first - me * m : last - me * m]
+            shmem.gemm_block(dst, tile, factor, False)
+            if wanted:
+                copy_rows(whole[first:last], tile)
         else:
             for q in range(start, stop):
                 wait_for(signals[q, t:], epoch)
             shmem.gemm_block(dst, gathered[first:last], factor, False)
+            if wanted:
+                copy_rows(whole[first:last], gathered[first:last])
     complete()
     end(epochs)
 
@@ -267,11 +274,12 @@ DTYPES = "float16", "float32", "float64"
 
 
 class AllGatherGemm(Gemm):
-    """Multiply the rows of all PEs with this one's b: `plan(a, b, out=out)`.
+    """Multiply the rows of all PEs with this one's b: `plan(a, b, out=out, gathered=None)`.
 
     `a` (m, k) is this PE's shard, contiguous; `b` (k, n) is its own; `out` (P m, n) is for the
-    product of all P PEs' shards, one below the other, with `b`. They are device arrays of `dtype`:
-    float16, float32 or float64; what `gemm_block` says of strides holds of `b` and `out`. `tile`
+    product of all P PEs' shards, one below the other, with `b`; `gathered` (P m, k) is for these
+    shards themselves, if they are wanted. They are device arrays of `dtype`: float16, float32 or
+    float64; what `gemm_block` says of strides holds of `b` and `out`. `tile`
     is the rows and columns that are multiplied, and the rows that are sent, in one piece; with
     rows for several shards these are multiplied together. It is the same on all PEs. The workspace
     is 2 P m k elements. Other strides of `a` are refused when the kernel is compiled.
@@ -293,6 +301,7 @@ class AllGatherGemm(Gemm):
         self._workspace = (
             self.boxes(self.n_pes * m, k, dtype=dtype), self.signals(self.n_pes, self.tiles)
         )  # fmt: skip
+        self._no_rows = self._workspace[0][0][:0]
         first, last = self.my_pe * m, (self.my_pe + 1) * m
         # What others write to: the rows between may have what this PE sends to itself.
         self.inboxes = [part for slot in self.inboxes[0] for part in (slot[:first], slot[last:])]
@@ -301,14 +310,18 @@ class AllGatherGemm(Gemm):
         rows = self.tuning.product_rows
         return (max(self.m, rows), max(self.n, 1)) if rows else self.tuning.tile
 
-    def __call__(self, a: Any, b: Any, *, out: Any, stream: Any = 0) -> None:
-        """Set `out` to the product; asynchronous, in `stream`'s order.
+    def __call__(self, a: Any, b: Any, *, out: Any, gathered: Any = None, stream: Any = 0) -> None:
+        """Set `out` to the product, and `gathered` to all rows; asynchronous, in `stream`'s order.
 
-        When its turn on the stream is over `out` is there, and `a` and `b` may be changed. Raises
+        When its turn on the stream is over both are there, and `a` and `b` may be changed. Raises
         `ArgumentError` if a shape or dtype is not the plan's.
         """
         self.expect_all(a, b, out, self.m, self.n_pes * self.m)
-        self.launch(all_gather_gemm, stream, a, b, out, *self._workspace, *self._sizes)
+        if gathered is None:
+            gathered = self._no_rows
+        else:
+            self.expect("gathered", gathered, (self.n_pes * self.m, self.k), self.dtype)
+        self.launch(all_gather_gemm, stream, a, b, out, gathered, *self._workspace, *self._sizes)
 
     def sends(self) -> tuple[int, int]:
         """Bytes and messages that a PE sends to others in a call."""

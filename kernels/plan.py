@@ -33,6 +33,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
+from gpushmem.kernels.arena import USED
 
 import gpushmem as shmem
 from gpushmem.checks import check_methods, checked, dtype_name, dtype_of, nbytes_of
@@ -67,7 +68,8 @@ class Plan:
     """What a kernel needs between calls: a team, memory on the symmetric heap, the epochs.
 
     Making one and `free` are collective over the world; where several teams are in use, each PE
-    gives its own, and PEs that are in none give TEAM_INVALID. Sizes must be the same on all PEs of
+    gives its own, and PEs that are in none give TEAM_INVALID. With an `Arena` both are collective
+    over the team alone. Sizes must be the same on all PEs of
     a team. All members make the same calls in the same order. A call that is on another stream than
     the one before waits for that one. As a context manager a plan is freed at the end of the block.
     `threads` and `blocks` say how a kernel is launched; by default what suits the backend
@@ -93,6 +95,7 @@ class Plan:
         self._epochs = shmem.to_device(np.zeros(self.blocks, "int64"))
         self.inboxes: list[Any] = []  # all that `boxes` made
         self._memory: list[Any] = []
+        self._arena = USED.get()
         self._registered: list[Any] = []
         self._stream: Any = None
         self._flat: tuple[Any, Any] = (None, None)
@@ -113,14 +116,19 @@ class Plan:
         what = type(self).__name__
         dtype = dtype_of(what, dtype)
         count = prod(shape)
-        words = self._largest(-(-nbytes_of(what, shape, dtype) // 8))
+        words = -(-nbytes_of(what, shape, dtype) // 8)
         try:
-            made = shmem.zeros(words, "uint64")
+            made = self._words(words)
         except shmem.HeapExhausted:  # on all PEs: what there is of the plan is of no use
             self.free()
             raise
         self._memory.append(made)
         return made.view(dtype)[:count].reshape(shape)
+
+    def _words(self, words: int) -> Any:
+        if self._arena is None:
+            return shmem.zeros(self._largest(words), "uint64")
+        return self._arena.allocate(self.team, 8 * words)
 
     @cached_property
     def reachable(self) -> bool:
@@ -173,6 +181,12 @@ class Plan:
         arrays = [x for x in given if isinstance(x, shmem.DeviceArray)]
         return Bound(args, arrays, launch.bind(*given, self.team, self._epochs))
 
+    def unbind(self) -> None:
+        """Forget the arrays of the calls so far, which a plan keeps for the next call with them."""
+        self._bound.clear()
+        self._flat = (None, None)
+        self._shared.clear()
+
     def flat(self, x: Any) -> Any:
         """Return an array as one of one axis; the same object for the same array."""
         x = self.on_device("x", x)
@@ -214,14 +228,15 @@ class Plan:
         return known[1]
 
     def free(self) -> None:
-        """Give the memory back; collective over the world."""
-        self._bound.clear()
-        self._flat = (None, None)
-        self._shared.clear()
+        """Give the memory back; collective over the world, or with an `Arena` over the team."""
+        self.unbind()
         while self._registered:
             shmem.unregister(self._registered.pop())
         while self._memory:
-            shmem.free(self._memory.pop())
+            if self._arena is None:
+                shmem.free(self._memory.pop())
+            else:
+                self._arena.release(self.team, self._memory.pop())
 
     def __enter__(self) -> Plan:
         return self

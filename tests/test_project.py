@@ -135,7 +135,8 @@ ROOMS = {
         "size", "lines", "arguments", "errors",
     ],
     "torch": [
-        "runtime", "memory", "backends", "simt/base", "artifacts", "ops", "lines", "errors",
+        "kernels", "runtime", "memory", "backends", "simt/base", "artifacts", "ops", "settings",
+        "lines", "imports", "errors",
     ],
     "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
     "doctor": ["backends", "backends/nvshmem", "settings", "size", "errors"],

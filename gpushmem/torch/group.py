@@ -18,6 +18,7 @@ from gpushmem import runtime
 from gpushmem.backends.cpu.mail import ANY, Letter
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.memory.asked import dtype_of
+from gpushmem.ops.team import Team
 from gpushmem.ops.teams import team_init
 from gpushmem.torch.messages import Messages
 from gpushmem.torch.work import Call, Queue, Together, Work
@@ -49,7 +50,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     def __init__(self, pes: Sequence[int], timeout: timedelta) -> None:
         self._backend = runtime.current("init_process_group").backend
-        self._team = team_init(list(pes))
+        self._team: Team = team_init(list(pes))
         self._staged = self._backend.staged(self._team)
         self._me, self._n = self._staged.my_pe, self._staged.n_pes
         super().__init__(self._me, self._n)
@@ -343,6 +344,11 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self.recv(tensors, ANY, tag)
 
     # --- about the group
+
+    @property
+    def team(self) -> Team:
+        """The team of its ranks."""
+        return self._team
 
     def getBackendName(self) -> str:  # noqa: N802  (PyTorch's name, as those below)
         return NAME

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 from gpushmem import runtime
 from gpushmem.errors import ArgumentError, BackendUnavailable
+from gpushmem.imports import WhenImported
 from gpushmem.torch.group import ProcessGroup
 
 __all__ = ["create"]
+
+INDUCTOR = "torch._inductor.config"
 
 
 class _Ranks:
@@ -35,4 +40,27 @@ def create(options: Any) -> ProcessGroup:
             f"init_process_group: this is PE {backend.my_pe} of {backend.n_pes}, and rank "
             f"{pes[options.group_rank]}: PEs and ranks must be the same"
         )
-    return ProcessGroup(pes, options.timeout)
+    made = ProcessGroup(pes, options.timeout)
+    if not options.global_ranks_in_group:  # of all: the one of init_process_group
+        import gpushmem.torch.operators  # noqa: PLC0415  (heavy)
+
+        gpushmem.torch.operators.reserve()
+        _fuse_products()
+    return made
+
+
+def _fuse_products() -> None:
+    """Add our pass to PyTorch's compiler: now, or when it is imported, which takes seconds."""
+    if INDUCTOR in sys.modules:
+        _install(sys.modules[INDUCTOR])
+    else:
+        _waiting.wait()
+
+
+def _install(config: ModuleType) -> None:
+    from gpushmem.torch.fusion import install  # noqa: PLC0415  (imports the compiler)
+
+    install(config)
+
+
+_waiting = WhenImported(INDUCTOR, _install)

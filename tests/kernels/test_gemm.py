@@ -41,8 +41,14 @@ def run(name, m, n, k, dtype, team=shmem.TEAM_WORLD, calls=3, **options):
         a, b = (to_send(x) for x in operands(name, m, n, k, dtype, me, n_pes))
         rows = n_pes * m if name == "all-gather" else m
         out = shmem.to_device(np.full((rows, n), -1000 - me, dtype))
+        more = {}
+        if name == "all-gather" and m % 2:
+            more["gathered"] = shmem.to_device(np.full((rows, k), -1000 - me, dtype))
         for _ in range(calls):
-            plan(a, b, out=out)
+            plan(a, b, out=out, **more)
+        if more:
+            shards = [operands(name, m, n, k, dtype, pe, n_pes)[0] for pe in range(n_pes)]
+            assert np.array_equal(more["gathered"].numpy(), np.concatenate(shards))
         got, want = out.numpy(), expected(name, m, n, k, dtype, me, n_pes)
         np.testing.assert_allclose(
             got.astype("float64"), want, rtol=0, atol=TOLERANCE[dtype],

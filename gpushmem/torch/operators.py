@@ -1,0 +1,344 @@
+"""Plans as operators of PyTorch: `torch.ops.gpushmem`, registered when this module is imported.
+
+    all_reduce(x, group)                                    the sum of all x
+    all_reduce_rms_norm(x, residual, weight, eps, group)    RMSNorm(r) * weight and r, where
+                                                            r = residual + the sum of all x
+    all_gather_gemm(a, b, group)                            all rows of a, times b
+    all_gather_gemm_gathered(a, b, group)                   the same, and all rows of a
+    gemm_all_reduce(a, b, group)                            the sum of all a @ b
+    gemm_reduce_scatter(a, b, group)                        this rank's rows of that sum
+    moe(x, experts, weights, w1, w2, num_experts, activation, group)
+                                                            a layer with a mixture of experts
+
+`group` is the name of a process group (`group.group_name`), or "" for all PEs. Each operator has an
+out form, `torch.ops.gpushmem.all_reduce.out(..., out=)`. Factors `a` may have several axes before
+the last one; rows are gathered and scattered along the first. A call is collective over the group:
+its ranks make the same calls with the same sizes in the same order. It is done when it returns.
+dtypes are those of the plan; see docs/kernels.md.
+
+Gradients: what all ranks get alike is one tensor of which each has a copy, so its gradient, too, is
+the same on all of them. These are the rules of Megatron-LM and of DTensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpushmem.errors import ArgumentError
+from gpushmem.kernels import (
+    AllGatherGemm,
+    AllReduce,
+    AllReduceRMSNorm,
+    GemmAllReduce,
+    GemmReduceScatter,
+    MoE,
+)
+from gpushmem.memory.tensors import dtype_name
+from gpushmem.torch.plans import group_size, lock, plans_of, reserve
+
+__all__ = ["OPERATORS", "Operator", "reserve"]
+
+NAMESPACE = "gpushmem"
+
+
+class Operator(NamedTuple):
+    """One operator: its schema, what it returns, and how."""
+
+    schema: str  # without the name of the namespace
+    like: Callable[..., Sequence[Tensor]]  # from the arguments: tensors to be filled
+    run: Callable[..., None]  # fills these (`out=`)
+    keep: Callable[..., Sequence[Tensor]] | None = None  # from arguments and results: for gradients
+    backward: Callable[..., Sequence[Tensor | None]] | None = None
+
+
+# --- shapes and layouts
+
+
+def rows_of(a: Tensor) -> Tensor:
+    """A factor with its rows along one axis, without gaps."""
+    return a.reshape(-1, a.shape[-1]).contiguous()
+
+
+def factor(b: Tensor) -> Tensor:
+    """A second factor in a layout that kernels take: contiguous, or the transpose of such one."""
+    return b if b.is_contiguous() or b.T.is_contiguous() else b.contiguous()
+
+
+def check_factors(name: str, a: Tensor, b: Tensor) -> None:
+    """Raise `ArgumentError` if a @ b cannot be."""
+    if a.ndim < 2 or b.ndim != 2 or a.shape[-1] != b.shape[0] or a.dtype != b.dtype:
+        raise ArgumentError(
+            f"torch.ops.gpushmem.{name}: a has shape {tuple(a.shape)} and {a.dtype}, b "
+            f"{tuple(b.shape)} and {b.dtype}: a @ b must be possible, and b have two axes"
+        )
+
+
+def product_like(name: str, a: Tensor, b: Tensor, times: int = 1, parts: int = 1) -> Tensor:
+    """A tensor for `a @ b` with so many times the rows, divided into so many parts."""
+    check_factors(name, a, b)
+    rows = a.shape[0] * times
+    if rows % parts:
+        raise ArgumentError(
+            f"torch.ops.gpushmem.{name}: a first axis of {a.shape[0]} cannot be divided among "
+            f"{parts} ranks"
+        )
+    return a.new_empty((rows // parts, *a.shape[1:-1], b.shape[1]))
+
+
+def sizes(a: Tensor, b: Tensor, parts: int = 1) -> dict[str, Any]:
+    """What plans for products are made for."""
+    m, k = rows_of(a).shape
+    return {"m": m // parts, "n": b.shape[1], "k": k, "dtype": dtype_name(a.dtype)}
+
+
+def flat(out: Tensor) -> Tensor:
+    """A result with its rows along one axis, the same memory."""
+    return out.view(-1, out.shape[-1])
+
+
+# --- all-reduce
+
+
+def run_all_reduce(x: Tensor, group: str, out: Sequence[Tensor]) -> None:
+    out[0].copy_(x)
+    plans = plans_of(group)
+    plan = plans.get(AllReduce, size=x.numel(), dtype=dtype_name(x.dtype))
+    plans.call(plan, out[0].view(-1))
+
+
+def run_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, group: str, out: Sequence[Tensor]
+) -> None:
+    normed, total = out
+    total.copy_(residual)
+    plans, scratch = plans_of(group), flat(x.clone(memory_format=torch.contiguous_format))
+    tokens, hidden = scratch.shape
+    plan = plans.get(
+        AllReduceRMSNorm, tokens=tokens, hidden=hidden, dtype=dtype_name(x.dtype), eps=eps
+    )
+    plans.call(plan, scratch, flat(total), weight.contiguous(), out=flat(normed))
+
+
+def norm_backward(
+    kept: Sequence[Tensor], others: Sequence[Any], grads: Sequence[Tensor]
+) -> Sequence[Tensor | None]:
+    total, weight = kept
+    _, _, _, eps, _ = others
+    of_out, of_total = grads
+    wide = total.float() if total.dtype in (torch.float16, torch.bfloat16) else total
+    factor = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    normed = wide * factor
+    of_normed = of_out * weight
+    to_total = factor * (of_normed - normed * (of_normed * normed).mean(-1, keepdim=True))
+    to_total = to_total.to(total.dtype) + of_total
+    of_weight = (of_out * normed).reshape(-1, weight.shape[0]).sum(0).to(weight.dtype)
+    return to_total, to_total, of_weight, None, None
+
+
+# --- products
+
+
+def run_gather(a: Tensor, b: Tensor, group: str, out: Sequence[Tensor]) -> None:
+    plans = plans_of(group)
+    plan = plans.get(AllGatherGemm, **sizes(a, b))
+    whole = {"gathered": flat(out[1])} if len(out) > 1 else {}
+    plans.call(plan, rows_of(a), factor(b), out=flat(out[0]), **whole)
+
+
+def run_gemm_all_reduce(a: Tensor, b: Tensor, group: str, out: Sequence[Tensor]) -> None:
+    plans = plans_of(group)
+    plans.call(plans.get(GemmAllReduce, **sizes(a, b)), rows_of(a), factor(b), out=flat(out[0]))
+
+
+def run_gemm_scatter(a: Tensor, b: Tensor, group: str, out: Sequence[Tensor]) -> None:
+    plans = plans_of(group)
+    plan = plans.get(GemmReduceScatter, **sizes(a, b, plans.n_pes))
+    plans.call(plan, rows_of(a), factor(b), out=flat(out[0]))
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """The gradient of a second factor: from all rows, `a` transposed times `b`."""
+    return a.reshape(-1, a.shape[-1]).T @ b.reshape(-1, b.shape[-1])
+
+
+def gathered(a: Tensor, group: str) -> Tensor:
+    """All ranks' rows, in a form that is seen through by `torch.compile`."""
+    ops = torch.ops._c10d_functional
+    return ops.wait_tensor(ops.all_gather_into_tensor(a.contiguous(), group_size(group), group))
+
+
+def gather_backward(
+    kept: Sequence[Tensor], others: Sequence[Any], grads: Sequence[Tensor]
+) -> Sequence[Tensor | None]:
+    a, b = kept
+    group = others[-1]
+    to_a = torch.ops.gpushmem.gemm_reduce_scatter(grads[0], b.T, group)
+    return to_a, product(gathered(a, group), grads[0]), None
+
+
+def gather_keeping_backward(
+    kept: Sequence[Tensor], others: Sequence[Any], grads: Sequence[Tensor]
+) -> Sequence[Tensor | None]:
+    whole, b = kept
+    group, ops = others[-1], torch.ops._c10d_functional
+    to_a = torch.ops.gpushmem.gemm_reduce_scatter(grads[0], b.T, group)
+    of_rows = grads[1].contiguous()
+    of_rows = ops.reduce_scatter_tensor(of_rows, "sum", group_size(group), group)
+    return to_a + ops.wait_tensor(of_rows), product(whole, grads[0]), None
+
+
+def all_reduce_backward(
+    kept: Sequence[Tensor], others: Sequence[Any], grads: Sequence[Tensor]
+) -> Sequence[Tensor | None]:
+    a, b = kept
+    return grads[0] @ b.T, product(a, grads[0]), None
+
+
+def scatter_backward(
+    kept: Sequence[Tensor], others: Sequence[Any], grads: Sequence[Tensor]
+) -> Sequence[Tensor | None]:
+    a, b = kept
+    to_a, whole = torch.ops.gpushmem.all_gather_gemm_gathered(grads[0], b.T, others[-1])
+    return to_a, product(a, whole), None
+
+
+# --- experts
+
+
+def run_moe(
+    x: Tensor, experts: Tensor, weights: Tensor, w1: Tensor, w2: Tensor, num_experts: int,
+    activation: str, group: str, out: Sequence[Tensor],
+) -> None:  # fmt: skip
+    plans, (tokens, hidden) = plans_of(group), x.shape
+    plan = plans.get(
+        MoE, tokens=tokens, hidden=hidden, inner=w1.shape[2], experts=num_experts,
+        top_k=experts.shape[1], dtype=dtype_name(x.dtype), activation=activation,
+    )  # fmt: skip
+    given = x, experts.to(torch.int32), weights.to(torch.float32), w1, w2
+    plans.call(plan, *(each.contiguous() for each in given), out=out[0])
+
+
+PRODUCT = "(Tensor a, Tensor b, str group_name)"
+FACTORS = lambda given, results: given[:2]  # noqa: E731
+OPERATORS = (
+    Operator(
+        "all_reduce(Tensor x, str group_name) -> Tensor",
+        lambda x, group: [torch.empty_like(x, memory_format=torch.contiguous_format)],
+        run_all_reduce,
+        lambda given, results: (),
+        lambda kept, others, grads: (grads[0], None),
+    ),
+    Operator(
+        "all_reduce_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps, str group_name) "
+        "-> (Tensor, Tensor)",
+        lambda x, residual, *others: [x.new_empty(x.shape), x.new_empty(x.shape)],
+        run_norm,
+        lambda given, results: (results[1], given[2]),
+        norm_backward,
+    ),
+    Operator(
+        f"all_gather_gemm{PRODUCT} -> Tensor",
+        lambda a, b, group: [product_like("all_gather_gemm", a, b, group_size(group))],
+        run_gather,
+        FACTORS,
+        gather_backward,
+    ),
+    Operator(
+        f"all_gather_gemm_gathered{PRODUCT} -> (Tensor, Tensor)",
+        lambda a, b, group: [
+            product_like("all_gather_gemm_gathered", a, b, group_size(group)),
+            a.new_empty((a.shape[0] * group_size(group), *a.shape[1:])),
+        ],
+        run_gather,
+        lambda given, results: (results[1], given[1]),
+        gather_keeping_backward,
+    ),
+    Operator(
+        f"gemm_all_reduce{PRODUCT} -> Tensor",
+        lambda a, b, group: [product_like("gemm_all_reduce", a, b)],
+        run_gemm_all_reduce,
+        FACTORS,
+        all_reduce_backward,
+    ),
+    Operator(
+        f"gemm_reduce_scatter{PRODUCT} -> Tensor",
+        lambda a, b, group: [
+            product_like("gemm_reduce_scatter", a, b, parts=group_size(group))
+        ],
+        run_gemm_scatter,
+        FACTORS,
+        scatter_backward,
+    ),
+    Operator(
+        "moe(Tensor x, Tensor experts, Tensor weights, Tensor w1, Tensor w2, int num_experts, "
+        "str activation, str group_name) -> Tensor",
+        lambda x, *others: [x.new_empty(x.shape)],
+        run_moe,
+    ),
+)  # fmt: skip
+
+
+# --- registration
+
+
+def register(operator: Operator) -> None:
+    """Make an operator known to PyTorch, with its out form, shapes and gradients."""
+    name, _, rest = operator.schema.partition("(")
+    given, _, results = rest.partition(") -> ")
+    several = results.startswith("(")
+    outs = ("out0", "out1") if several else ("out",)
+    qualified = f"{NAMESPACE}::{name}"
+    written = ", ".join(f"Tensor({letter}!) {out}" for letter, out in zip("xy", outs, strict=False))
+    torch.library.define(qualified, f"({given}) -> {results}")
+    torch.library.define(f"{qualified}.out", f"({given}, *, {written}) -> ()")
+
+    def shapes(*args: Any) -> Any:
+        made = operator.like(*args)
+        return tuple(made) if several else made[0]
+
+    def functional(*args: Any) -> Any:
+        made = operator.like(*args)
+        with lock:
+            operator.run(*args, out=made)
+        return tuple(made) if several else made[0]
+
+    def into(*args: Any, **tensors: Tensor) -> None:
+        out = [tensors[each] for each in outs]
+        for one, wanted in zip(out, operator.like(*args), strict=True):
+            if one.shape != wanted.shape or one.dtype != wanted.dtype or not one.is_contiguous():
+                raise ArgumentError(
+                    f"torch.ops.gpushmem.{name}.out: a result has shape {tuple(one.shape)} and "
+                    f"{one.dtype}; it must be {tuple(wanted.shape)}, {wanted.dtype}, contiguous"
+                )
+        with lock:
+            operator.run(*args, out=out)
+
+    for key in ("CPU", "CUDA"):
+        torch.library.impl(qualified, key, functional)
+        torch.library.impl(f"{qualified}.out", key, into)
+    torch.library.register_fake(qualified, shapes)
+    torch.library.register_fake(f"{qualified}.out", lambda *args, **tensors: None)
+    if operator.keep is not None and operator.backward is not None:
+        _register_gradients(qualified, operator)
+
+
+def _register_gradients(qualified: str, operator: Operator) -> None:
+    keep, backward = operator.keep, operator.backward
+
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        results = output if isinstance(output, tuple) else (output,)
+        ctx.save_for_backward(*keep(inputs, results))  # type: ignore[misc]
+        ctx.others = [None if isinstance(each, Tensor) else each for each in inputs]
+
+    def gradients(ctx: Any, *grads: Tensor) -> Any:
+        return tuple(backward(ctx.saved_tensors, ctx.others, grads))  # type: ignore[misc]
+
+    torch.library.register_autograd(qualified, gradients, setup_context=setup)
+
+
+for each in OPERATORS:
+    register(each)

@@ -1,0 +1,182 @@
+"""Plans for the operators of this package: made once for a group, sizes and dtype, and kept.
+
+A plan's memory is symmetric. That of a plan for some of the PEs, which they make by themselves,
+is part of an `Arena` that all PEs have made together, in `reserve`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from gpushmem import runtime
+from gpushmem.errors import ArgumentError, HeapExhausted
+from gpushmem.kernels import Arena, Plan
+from gpushmem.memory.array import DeviceArray
+from gpushmem.memory.tensors import memory_of
+from gpushmem.ops.team import Team
+from gpushmem.ops.teams import team_init
+
+__all__ = ["Plans", "group_size", "plans_of", "reserve"]
+
+KEPT = 64  # plans of a group: the one that has not been used for longest goes
+SHARE = 8  # of the heap, for plans of groups, is one part of so many
+
+lock = threading.RLock()
+
+
+class Plans:
+    """The plans of a group of PEs. Its members ask for the same ones, in the same order."""
+
+    def __init__(self, team: Team, group: Any) -> None:
+        self.team, self.n_pes, self.me = team, team.n_pes, team.my_pe
+        self.of_all = self.n_pes == Team(0).n_pes
+        self.group = group  # kept, since its name may be given to another one afterwards
+        self._kept: OrderedDict[Any, Plan] = OrderedDict()
+
+    def get(self, kind: type[Plan], **sizes: Any) -> Any:
+        """The plan of this kind for these sizes. Where there is none it is made; collective then.
+
+        Raises `HeapExhausted` if there is too little memory for this one alone.
+        """
+        key = kind, *sizes.values()
+        found = self._kept.get(key)
+        if found is None:
+            while len(self._kept) >= KEPT:
+                self._forget_oldest()
+            self._kept[key] = found = self._make(kind, sizes)
+        self._kept.move_to_end(key)
+        return found
+
+    def _make(self, kind: type[Plan], sizes: dict[str, Any]) -> Plan:
+        while True:
+            try:
+                with self._memory():
+                    return kind(team=self.team, **sizes)
+            except HeapExhausted:
+                if not self._kept:
+                    raise
+            self._forget_oldest()
+
+    def _memory(self) -> AbstractContextManager[None]:
+        """Where plans that are made have their memory: all PEs can allocate on the heap."""
+        if self.of_all:
+            return nullcontext()
+        arena = here().arena
+        if arena is None:
+            raise ArgumentError(
+                f"torch.ops.gpushmem: a group of {self.n_pes} PEs has no memory for plans of its "
+                "own: call gpushmem.torch.reserve() on all PEs after init, or use "
+                'init_process_group("gpushmem"), which does so'
+            )
+        return arena.plans()
+
+    def free(self) -> None:
+        """Give all plans back; collective over the group."""
+        while self._kept:
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        self._kept.popitem(last=False)[1].free()
+
+    def call(self, plan: Plan, *args: Any, **kwargs: Any) -> None:
+        """Call a plan with tensors, and wait until its kernel has ended."""
+        plan(*map(on_device, args), **{name: on_device(x) for name, x in kwargs.items()})
+        runtime.synchronize()
+        plan.unbind()
+
+
+def on_device(value: Any) -> Any:
+    """A tensor's memory, as kernels of this backend take it; other values as they are."""
+    if not isinstance(value, Tensor):
+        return value
+    backend = runtime.current("torch.ops.gpushmem").backend
+    if value.is_cuda != backend.on_gpu:
+        raise ArgumentError(
+            f"torch.ops.gpushmem: a tensor on {value.device}, and gpushmem's backend is "
+            f"{backend.name}: it takes those on {'cuda' if backend.on_gpu else 'cpu'}"
+        )
+    value = value.detach()
+    return value if value.is_cuda else DeviceArray(memory_of("torch.ops.gpushmem", value), backend)
+
+
+# --- of a runtime
+
+
+class Here:
+    """What there is between `init` and `finalize`: memory for plans, and the plans of groups."""
+
+    def __init__(self, of: runtime.Runtime) -> None:
+        self.runtime = of
+        self.arena: Arena | None = None
+        self.plans: dict[str, Plans] = {}  # by the name of the group
+
+
+_here: list[Here] = []  # the last one
+
+
+def here() -> Here:
+    """The one of the runtime that is running."""
+    running = runtime.current("torch.ops.gpushmem")
+    if not _here or _here[0].runtime is not running:
+        _here[:] = [Here(running)]
+    return _here[0]
+
+
+def reserve(nbytes: int | None = None) -> None:
+    """Set symmetric memory aside for plans of groups. Collective over all PEs.
+
+    `nbytes` on each PE, by default an eighth of the heap. The backend "gpushmem" of
+    `torch.distributed` does this by itself; others who use operators in groups of some PEs call it
+    once after `init`. Another call ends all plans, and sets other memory aside.
+    """
+    with lock:
+        before = here()
+        for plans in before.plans.values():
+            if plans.of_all:
+                plans.free()
+        before.plans.clear()
+        if before.arena is not None:
+            before.arena.free()
+        before.arena = None
+        share = runtime.heap_stats().total // SHARE
+        before.arena = Arena(share if nbytes is None else nbytes)
+
+
+# --- groups
+
+
+def group_of(name: str) -> Any:
+    """The process group of this name, or None for all PEs, whose name is empty."""
+    return dist.distributed_c10d._resolve_process_group(name) if name else None
+
+
+def group_size(name: str) -> int:
+    """How many PEs a group has."""
+    group = group_of(name)
+    return Team(0).n_pes if group is None else int(group.size())
+
+
+def plans_of(name: str) -> Plans:
+    """The plans of the process group of this name."""
+    group, plans = group_of(name), here().plans
+    found = plans.get(name)
+    if found is None or found.group is not group:
+        plans[name] = found = Plans(_team_of(group), group)
+    return found
+
+
+def _team_of(group: Any) -> Team:
+    world = Team(0)
+    if group is None:
+        return world
+    own: Team | None = getattr(group, "team", None)
+    if own is not None:
+        return own
+    ranks = dist.get_process_group_ranks(group)
+    return world if len(ranks) == world.n_pes else team_init(ranks)
