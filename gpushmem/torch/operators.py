@@ -7,14 +7,15 @@
     all_gather_gemm_gathered(a, b, group)                   the same, and all rows of a
     gemm_all_reduce(a, b, group)                            the sum of all a @ b
     gemm_reduce_scatter(a, b, group)                        this rank's rows of that sum
-    moe(x, experts, weights, w1, w2, num_experts, activation, group)
+    moe(x, experts, weights, w1, w2, num_experts, max_tokens, activation, group)
                                                             a layer with a mixture of experts
 
 `group` is the name of a process group (`group.group_name`), or "" for all PEs. Each operator has an
 out form, `torch.ops.gpushmem.all_reduce.out(..., out=)`. Factors `a` may have several axes before
 the last one; rows are gathered and scattered along the first. A call is collective over the group:
 its ranks make the same calls with the same sizes in the same order. It is done when it returns.
-dtypes are those of the plan; see docs/kernels.md.
+dtypes are those of the plan; see docs/kernels.md. To `moe` ranks may bring different numbers of
+tokens, up to `max_tokens`.
 
 Gradients: what all ranks get alike is one tensor of which each has a copy, so its gradient, too, is
 the same on all of them. These are the rules of Megatron-LM and of DTensor.
@@ -40,7 +41,7 @@ from gpushmem.kernels import (
 from gpushmem.memory.tensors import dtype_name
 from gpushmem.torch.plans import group_size, lock, plans_of, reserve
 
-__all__ = ["OPERATORS", "Operator", "reserve"]
+__all__ = ["OPERATORS", "Operator", "gathered", "reserve", "scattered"]
 
 NAMESPACE = "gpushmem"
 
@@ -171,6 +172,13 @@ def gathered(a: Tensor, group: str) -> Tensor:
     return ops.wait_tensor(ops.all_gather_into_tensor(a.contiguous(), group_size(group), group))
 
 
+def scattered(x: Tensor, group: str) -> Tensor:
+    """The rows of the sum of all that are this rank's, in such a form."""
+    ops = torch.ops._c10d_functional
+    made = ops.reduce_scatter_tensor(x.contiguous(), "sum", group_size(group), group)
+    return ops.wait_tensor(made)
+
+
 def gather_backward(
     kept: Sequence[Tensor], others: Sequence[Any], grads: Sequence[Tensor]
 ) -> Sequence[Tensor | None]:
@@ -184,11 +192,9 @@ def gather_keeping_backward(
     kept: Sequence[Tensor], others: Sequence[Any], grads: Sequence[Tensor]
 ) -> Sequence[Tensor | None]:
     whole, b = kept
-    group, ops = others[-1], torch.ops._c10d_functional
+    group = others[-1]
     to_a = torch.ops.gpushmem.gemm_reduce_scatter(grads[0], b.T, group)
-    of_rows = grads[1].contiguous()
-    of_rows = ops.reduce_scatter_tensor(of_rows, "sum", group_size(group), group)
-    return to_a + ops.wait_tensor(of_rows), product(whole, grads[0]), None
+    return to_a + scattered(grads[1], group), product(whole, grads[0]), None
 
 
 def all_reduce_backward(
@@ -211,11 +217,11 @@ def scatter_backward(
 
 def run_moe(
     x: Tensor, experts: Tensor, weights: Tensor, w1: Tensor, w2: Tensor, num_experts: int,
-    activation: str, group: str, out: Sequence[Tensor],
+    max_tokens: int, activation: str, group: str, out: Sequence[Tensor],
 ) -> None:  # fmt: skip
-    plans, (tokens, hidden) = plans_of(group), x.shape
+    plans = plans_of(group)
     plan = plans.get(
-        MoE, tokens=tokens, hidden=hidden, inner=w1.shape[2], experts=num_experts,
+        MoE, tokens=max_tokens, hidden=x.shape[1], inner=w1.shape[2], experts=num_experts,
         top_k=experts.shape[1], dtype=dtype_name(x.dtype), activation=activation,
     )  # fmt: skip
     given = x, experts.to(torch.int32), weights.to(torch.float32), w1, w2
@@ -275,7 +281,7 @@ OPERATORS = (
     ),
     Operator(
         "moe(Tensor x, Tensor experts, Tensor weights, Tensor w1, Tensor w2, int num_experts, "
-        "str activation, str group_name) -> Tensor",
+        "int max_tokens, str activation, str group_name) -> Tensor",
         lambda x, *others: [x.new_empty(x.shape)],
         run_moe,
     ),

@@ -84,7 +84,7 @@ def test_what_pytorch_asks_of_operators(run_pes, tmp_path):
             experts = torch.tensor([[0, 1], [1, -1], [3, 2]], dtype=torch.int32)
             given = torch.randn(3, 8), experts, torch.rand(3, 2), torch.randn(2, 8, 6)
             torch.library.opcheck(
-                torch.ops.gpushmem.moe.default, (*given, torch.randn(2, 6, 8), 4, "silu", group)
+                torch.ops.gpushmem.moe.default, (*given, torch.randn(2, 6, 8), 4, 3, "silu", group)
             )
             return [*names, "moe"]
 

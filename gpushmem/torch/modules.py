@@ -1,0 +1,357 @@
+"""Layers whose weights are divided over a group of ranks, for models and checkpoints that exist.
+
+Names, arguments and results are those of Megatron-Core (`tensor_parallel`): inputs are (sequence,
+batch, hidden), or have any axes before the last; layers return their output and, with
+`skip_bias_add`, the bias that was not added. With `sequence_parallel` activations between layers
+are divided along the first axis. Weights are divided as there: a state dictionary of the plain
+layer, `torch.nn.Linear`, `torch.nn.Embedding`, can be loaded, of which each rank takes its part.
+
+Products that are followed or preceded by a collective are the operators of `torch.ops.gpushmem`,
+forwards and backwards. See docs/torch.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from gpushmem.errors import ArgumentError
+from gpushmem.torch.operators import gathered, scattered
+
+__all__ = [
+    "AllReduceRMSNorm", "ColumnParallelLinear", "MoELayer", "RowParallelLinear",
+    "VocabParallelEmbedding",
+]  # fmt: skip
+
+ops = torch.ops.gpushmem
+Init = Callable[[Tensor], Any]
+
+
+class Divided(nn.Module):
+    """What the layers have in common: a group, and parameters of which each rank has a part."""
+
+    def __init__(self, group: Any) -> None:
+        super().__init__()
+        self.group = dist.group.WORLD if group is None else group
+        self.rank, self.ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
+        self.name = self.group.group_name
+        self.axes: dict[str, int] = {}  # along which a parameter is divided
+
+    def part(self, what: str, size: int) -> int:
+        """A rank's part of a size; raises `ArgumentError` if it cannot be divided evenly."""
+        if size % self.ranks:
+            raise ArgumentError(
+                f"{type(self).__name__}: {what} is {size}, which cannot be divided among "
+                f"{self.ranks} ranks"
+            )
+        return size // self.ranks
+
+    def parameter(
+        self, name: str, shape: tuple[int, ...], axis: int | None, init: Init, **kind: Any
+    ) -> None:
+        """Make a parameter: this rank's part along `axis` of one of this shape, set by `init`."""
+        whole = torch.empty(shape, **kind)
+        init(whole)
+        if axis is not None:
+            self.axes[name] = axis
+            whole = self.mine(whole, axis)
+        setattr(self, name, nn.Parameter(whole))
+
+    def optional_bias(
+        self, bias: bool, size: int, axis: int | None, init: Init, **kind: Any
+    ) -> None:
+        """Make the parameter `bias`, or say that there is none."""
+        if bias:
+            self.parameter("bias", (size,), axis, init, **kind)
+        else:
+            self.register_parameter("bias", None)
+
+    def mine(self, whole: Tensor, axis: int) -> Tensor:
+        """The part of a tensor that is this rank's."""
+        return whole.chunk(self.ranks, axis)[self.rank].clone()
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *others: Any) -> None:
+        """Take this rank's part of parameters that are whole."""
+        for name, axis in self.axes.items():
+            given, own = state.get(prefix + name), getattr(self, name)
+            if given is not None and given.shape[axis] == own.shape[axis] * self.ranks:
+                state = {**state, prefix + name: self.mine(given, axis)}
+        super()._load_from_state_dict(state, prefix, *others)
+
+
+def _uniform(fan_in: int) -> Init:
+    """How `torch.nn.Linear` sets its weight and bias."""
+    return lambda whole: nn.init.uniform_(whole, -(fan_in**-0.5), fan_in**-0.5)
+
+
+# --- moves between ranks, with gradients
+
+
+class _Column(torch.autograd.Function):
+    """x @ weight.T of an x that all ranks have, of whose gradient each has a summand."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, group: str) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.group = group
+        return x @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        (grad,) = grads
+        to_x = ops.gemm_all_reduce(grad, weight, ctx.group) if ctx.needs_input_grad[0] else None
+        return to_x, grad.reshape(-1, grad.shape[-1]).T @ x.reshape(-1, x.shape[-1]), None
+
+
+class _Gather(torch.autograd.Function):
+    """All ranks' parts along the last axis; each rank's gradient is its part."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: Divided) -> Tensor:
+        ctx.layer = layer
+        parts = [torch.empty_like(x) for _ in range(layer.ranks)]
+        dist.all_gather(parts, x.contiguous(), group=layer.group)
+        return torch.cat(parts, -1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return ctx.layer.mine(grads[0], -1), None
+
+
+class _Scatter(torch.autograd.Function):
+    """A part for each rank along the last axis; the gradient is all ranks'."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: Divided) -> Tensor:
+        ctx.layer = layer
+        return layer.mine(x, -1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return _Gather.apply(grads[0], ctx.layer), None
+
+
+class _SumScatter(torch.autograd.Function):
+    """The sum over the ranks, of which each gets its part along the first axis."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: Divided) -> Tensor:
+        ctx.layer = layer
+        layer.part("a first axis", x.shape[0])
+        return scattered(x, layer.name)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return gathered(grads[0], ctx.layer.name), None
+
+
+class _Exchange(torch.autograd.Function):
+    """Rows to and from all ranks: so many to each, so many from each."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, to: list[int], come: list[int], group: Any) -> Tensor:
+        ctx.back = come, to, group
+        out = x.new_empty((sum(come), *x.shape[1:]))
+        dist.all_to_all_single(out, x.contiguous(), come, to, group=group)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return _Exchange.apply(grads[0], *ctx.back), None, None, None
+
+
+# --- layers
+
+
+class ColumnParallelLinear(Divided):
+    """A linear layer whose outputs are divided over the ranks of `tp_group`.
+
+    The weight is (output_size / ranks, input_size). The input is the same on all ranks, or with
+    `sequence_parallel` this rank's part of the sequence. The output is this rank's part along the
+    last axis, for the whole sequence; with `gather_output` all of it.
+    """
+
+    def __init__(
+        self, input_size: int, output_size: int, *, bias: bool = True, gather_output: bool = False,
+        skip_bias_add: bool = False, sequence_parallel: bool = False, config: Any = None,
+        init_method: Init | None = None, tp_group: Any = None, device: Any = None,
+        dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(tp_group)
+        self.part("output_size", output_size)
+        self.gather_output, self.skip_bias_add = gather_output, skip_bias_add
+        self.sequence_parallel = sequence_parallel or getattr(config, "sequence_parallel", False)
+        kind, plain = {"device": device, "dtype": dtype}, _uniform(input_size)
+        self.parameter("weight", (output_size, input_size), 0, init_method or plain, **kind)
+        self.bias: Any = None
+        if bias:
+            del self.bias
+            self.parameter(
+                "bias", (output_size,), 0, nn.init.zeros_ if init_method else plain, **kind
+            )
+
+    def forward(self, input_: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the output, and the bias if it was not added."""
+        if self.sequence_parallel:
+            out = ops.all_gather_gemm(input_, self.weight.T, self.name)
+        else:
+            out = _Column.apply(input_, self.weight, self.name)
+        if self.bias is not None and not self.skip_bias_add:
+            out = out + self.bias
+        if self.gather_output:
+            out = _Gather.apply(out, self)
+        return out, self.bias if self.skip_bias_add else None
+
+
+class RowParallelLinear(Divided):
+    """A linear layer whose inputs are divided over the ranks of `tp_group`.
+
+    The weight is (output_size, input_size / ranks), the bias whole. The input is this rank's part
+    along the last axis; with `input_is_parallel=False` it is whole. The output is the same on all
+    ranks, or with `sequence_parallel` this rank's part of the sequence.
+    """
+
+    def __init__(
+        self, input_size: int, output_size: int, *, bias: bool = True,
+        input_is_parallel: bool = True, skip_bias_add: bool = False,
+        sequence_parallel: bool = False, config: Any = None, init_method: Init | None = None,
+        tp_group: Any = None, device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(tp_group)
+        self.part("input_size", input_size)
+        self.input_is_parallel, self.skip_bias_add = input_is_parallel, skip_bias_add
+        self.sequence_parallel = sequence_parallel or getattr(config, "sequence_parallel", False)
+        kind, plain = {"device": device, "dtype": dtype}, _uniform(input_size)
+        self.parameter("weight", (output_size, input_size), 1, init_method or plain, **kind)
+        self.optional_bias(
+            bias, output_size, None, nn.init.zeros_ if init_method else plain, **kind
+        )
+
+    def forward(self, input_: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the output, and the bias if it was not added."""
+        if not self.input_is_parallel:
+            input_ = _Scatter.apply(input_, self)
+        operation = ops.gemm_reduce_scatter if self.sequence_parallel else ops.gemm_all_reduce
+        out = operation(input_, self.weight.T, self.name)
+        if self.bias is not None and not self.skip_bias_add:
+            out = out + self.bias
+        return out, self.bias if self.skip_bias_add else None
+
+
+class VocabParallelEmbedding(Divided):
+    """An embedding whose vocabulary is divided over the ranks of `tp_group`.
+
+    The weight is (num_embeddings / ranks, embedding_dim). The output is the same on all ranks, or
+    with `reduce_scatter_embeddings` this rank's part of the first axis.
+    """
+
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, *, init_method: Init = nn.init.normal_,
+        reduce_scatter_embeddings: bool = False, config: Any = None, tp_group: Any = None,
+        device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(tp_group)
+        self.first = self.rank * self.part("num_embeddings", num_embeddings)
+        self.reduce_scatter_embeddings = reduce_scatter_embeddings
+        kind = {"device": device, "dtype": dtype}
+        self.parameter("weight", (num_embeddings, embedding_dim), 0, init_method, **kind)
+
+    def forward(self, input_: Tensor) -> Tensor:
+        """Return the rows of the weight that the integers in `input_` name."""
+        index = input_ - self.first
+        others = (index < 0) | (index >= self.weight.shape[0])
+        mine = F.embedding(index.masked_fill(others, 0), self.weight)
+        mine = mine.masked_fill(others.unsqueeze(-1), 0)
+        if self.reduce_scatter_embeddings:
+            return _SumScatter.apply(mine, self)
+        return ops.all_reduce(mine, self.name)
+
+
+class AllReduceRMSNorm(nn.Module):
+    """RMSNorm of a residual and a sum over the ranks, as follows a layer without its all-reduce.
+
+    `norm(x, residual)` with x, this rank's summand, returns the normalised tensor and the new
+    residual. The weight is whole, on all ranks.
+    """
+
+    def __init__(
+        self, hidden_size: int, eps: float = 1e-6, *, tp_group: Any = None, device: Any = None,
+        dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.name = (dist.group.WORLD if tp_group is None else tp_group).group_name
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(hidden_size, device=device, dtype=dtype))
+
+    def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the normalised tensor, and residual + the sum of all x."""
+        return ops.all_reduce_rms_norm(x, residual, self.weight, self.eps, self.name)
+
+
+class MoELayer(Divided):
+    """A mixture of experts, whole experts on each rank of `ep_group`; tokens differ on the ranks.
+
+    Each token goes to the `top_k` experts that the router finds best, with its probabilities as
+    weights, which are made to add up to 1; an expert is silu(x @ w1) @ w2, or relu. `w1` is
+    (experts / ranks, hidden, ffn_hidden), `w2` (experts / ranks, ffn_hidden, hidden), the router
+    whole. Without gradients all of it is one kernel, `torch.ops.gpushmem.moe`; with them tokens are
+    exchanged by `all_to_all_single`. No token is dropped. The sum of the router's gradients over
+    the ranks is left to whoever averages gradients.
+    """
+
+    def __init__(
+        self, hidden_size: int, ffn_hidden_size: int, num_experts: int, top_k: int = 2, *,
+        activation: str = "silu", init_method: Init | None = None, ep_group: Any = None,
+        device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(ep_group)
+        self.local = self.part("num_experts", num_experts)
+        self.num_experts, self.top_k, self.activation = num_experts, top_k, activation
+        self.act = {"silu": F.silu, "relu": F.relu}[activation]
+        self.router = nn.Linear(hidden_size, num_experts, bias=False, device=device, dtype=dtype)
+        kind, wide = {"device": device, "dtype": dtype}, (hidden_size, ffn_hidden_size)
+        init = init_method or _uniform(hidden_size)
+        self.parameter("w1", (num_experts, *wide), 0, init, **kind)
+        init = init_method or _uniform(ffn_hidden_size)
+        self.parameter("w2", (num_experts, *wide[::-1]), 0, init, **kind)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the layer of the tokens along the last axis of `x`."""
+        rows = x.reshape(-1, x.shape[-1])
+        weights, experts = self.router(rows).softmax(-1).topk(self.top_k, -1)
+        weights = weights / weights.sum(-1, keepdim=True)
+        if torch.is_grad_enabled():
+            return self._exchanged(rows, experts, weights).view_as(x)
+        given = rows, experts.int(), weights.float(), self.w1, self.w2
+        sizes = self.num_experts, self._most_tokens(len(rows))
+        return ops.moe(*given, *sizes, self.activation, self.name).view_as(x)
+
+    def _most_tokens(self, tokens: int) -> int:
+        """The most tokens that a rank has, or some more: few numbers, for which plans are made."""
+        most = torch.tensor(tokens)
+        dist.all_reduce(most, dist.ReduceOp.MAX, group=self.group)
+        return 1 << max(0, int(most) - 1).bit_length()
+
+    def _exchanged(self, rows: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
+        """The layer in steps that have gradients."""
+        chosen = experts.reshape(-1)
+        order = chosen.argsort(stable=True)
+        to = torch.bincount(chosen, minlength=self.num_experts).view(self.ranks, self.local)
+        come = torch.empty_like(to)
+        dist.all_to_all_single(come, to, group=self.group)
+        sent, received = to.sum(1).tolist(), come.sum(1).tolist()
+        inbox = _Exchange.apply(rows[order // self.top_k], sent, received, self.group)
+        # From each rank, its rows for the first expert, then those for the second.
+        owners = torch.arange(self.local).repeat(self.ranks).repeat_interleave(come.view(-1))
+        by_expert = owners.argsort(stable=True)
+        parts = inbox[by_expert].split(come.sum(0).tolist())
+        done = [self.act(part @ a) @ b for part, a, b in zip(parts, self.w1, self.w2, strict=True)]
+        outbox = torch.cat(done)[by_expert.argsort()]
+        back = _Exchange.apply(outbox, received, sent, self.group)[order.argsort()]
+        return (back.view(*experts.shape, rows.shape[1]) * weights.unsqueeze(-1)).sum(1)
