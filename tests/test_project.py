@@ -134,6 +134,7 @@ ROOMS = {
         "memory", "backends", "start/bootstrap", "trace/counters", "job", "ops", "settings",
         "size", "lines", "arguments", "errors",
     ],
+    "groups.py": ["runtime", "start/bootstrap", "ops", "arguments", "errors"],
     "torch": [
         "runtime", "memory", "backends", "simt/base", "artifacts", "ops", "lines", "errors",
     ],
