@@ -136,7 +136,8 @@ ROOMS = {
     ],
     "groups.py": ["runtime", "start/bootstrap", "ops", "arguments", "errors"],
     "torch": [
-        "runtime", "memory", "backends", "simt/base", "artifacts", "ops", "lines", "errors",
+        "runtime", "memory", "backends", "simt/base", "artifacts", "ops", "lines", "arguments",
+        "errors",
     ],
     "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
     "doctor": ["backends", "backends/nvshmem", "settings", "size", "errors"],
