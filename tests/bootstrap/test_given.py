@@ -37,7 +37,8 @@ with shmem.session(comm=backwards) as all_:
     dst = shmem.zeros(1, "int64")
     if team:
         shmem.p(dst, 1000 * me, team.translate_pe(1 - team.my_pe, shmem.TEAM_WORLD))
-        team.barrier()
+        shmem.quiet()
+        team.sync()
     assert dst.numpy()[0] == {0: 0, 1: 2000, 2: 1000}[me]
     comm = shmem.comm_from(team)
     assert comm.allgather(me) == [2, 1] if team else comm == MPI.COMM_NULL
@@ -113,6 +114,21 @@ except BootstrapError as error:
 """
 
 
+PEERS = """
+import os
+from mpi4py import MPI
+from gpushmem.start import bootstrap
+from gpushmem.start.bootstrap.given import GivenComm
+
+half = MPI.COMM_WORLD.Split(MPI.COMM_WORLD.rank % 2, -MPI.COMM_WORLD.rank)
+found = bootstrap.find_peers(None, GivenComm(half).channel())
+heard = found.broadcast(b"%d" % MPI.COMM_WORLD.rank if found.my_pe == 0 else None)
+found.close()
+about = MPI.COMM_WORLD.rank, found.my_pe, found.n_pes, heard
+os.write(1, b"%d: PE %d of %d heard %s.\\n" % about)
+"""
+
+
 def printed(tmp_path, code, n, code_is=0, **env):
     need_mpi4py()
     script = tmp_path / "job.py"
@@ -133,3 +149,9 @@ def test_a_rank_that_does_not_come_is_named(tmp_path):
     assert "0: PE 1 of 2 has not arrived: PE 0 waited 1.5 s" in said
     assert "(in a half)" in said
     assert "1: " not in said
+
+
+def test_pes_without_shared_memory_meet_in_a_communicator_too(tmp_path):
+    said = printed(tmp_path, PEERS, 4)
+    for rank, pe, root in ((0, 1, 2), (1, 1, 3), (2, 0, 2), (3, 0, 3)):
+        assert f"{rank}: PE {pe} of 2 heard {root}." in said
