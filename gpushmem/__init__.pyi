@@ -26,6 +26,9 @@ from gpushmem.runtime import (
 )
 from gpushmem.backends.about import Tuning as Tuning
 from gpushmem.kernel import jit as jit, preload as preload
+from gpushmem.groups import (
+    comm_from as comm_from, process_group_from as process_group_from, team_from as team_from,
+)
 from gpushmem.start.launch.spawn import spawn as spawn
 from gpushmem.memory.array import (
     DeviceArray as DeviceArray, MulticastArray as MulticastArray,

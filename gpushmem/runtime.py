@@ -53,7 +53,7 @@ from gpushmem.ops.roles import MulticastView, View
 from gpushmem.ops.team import Team
 from gpushmem.size import format_size, parse_size
 from gpushmem.start import bootstrap as bootstraps
-from gpushmem.start.bootstrap.torch import GroupStore
+from gpushmem.start.bootstrap.given import Given, given
 from gpushmem.trace.counters import Stats
 
 
@@ -62,16 +62,15 @@ def _has_gaps() -> bool:
     return settings.is_set("GPUSHMEM_CHECK") or settings.memory_is_weak()
 
 
-def _join(name: str | None, group: Any = None) -> Job:
-    if group is not None and group.size() == 1:
-        name, group = "local", None
-    job = bootstraps.join(name, None if group is None else GroupStore(group))
-    tell_the_others(job)
-    return job
-
-
-def _find_peers(name: str | None) -> Peers:
-    found = bootstraps.find_peers(name)
+def _meet(backend: str, name: str | None, asked: Given | None) -> Job | Peers:
+    """Find the other PEs, through the group `asked` if there is one."""
+    channel = None if asked is None or asked.size == 1 else asked.channel()
+    name = "local" if asked is not None and channel is None else name
+    if registry.about(backend).shares_memory:
+        job = bootstraps.join(name, channel)
+        tell_the_others(job)
+        return job
+    found = bootstraps.find_peers(name, channel)
     note_exceptions()
     return found
 
@@ -199,6 +198,7 @@ class Runtime:
 
 _runtime: Runtime | None = None
 _abandoned: Runtime | None = None  # by a session that ended with an error: see `_abandon`
+_given: Given | None = None  # the first that `init` got, as the job stays the same
 PATIENCE = 5.0  # seconds for launches to end after an error
 MOST_QPS = 1 << 16
 
@@ -208,6 +208,11 @@ def current(what: str = "this") -> Runtime:
     if _runtime is None:
         raise NotInitializedError(f"{what}: call gpushmem.init() first")
     return _runtime
+
+
+def given_ranks() -> Given | None:
+    """Return the communicator or process group whose ranks are the PEs, if `init` was given one."""
+    return _given
 
 
 @public
@@ -222,6 +227,7 @@ def init(
     *,
     heap_size: str | int | None = None,
     bootstrap: str | None = None,
+    comm: Any = None,
     process_group: Any = None,
 ) -> None:
     """Connect this PE to the others; collective over the job.
@@ -238,8 +244,10 @@ def init(
     launcher; default: GPUSHMEM_BOOTSTRAP, else "auto". Ignored in PEs started by `gpushmem run`,
     and after the first `init` of a process.
 
-    `process_group` is a process group of `torch.distributed`, of any backend: its ranks become the
-    PEs, which find each other through its store. On the cpu backend.
+    `comm` is a communicator of mpi4py, such as `MPI.COMM_WORLD` or a part of it, `process_group` a
+    process group of `torch.distributed`, of any backend. Its ranks become the PEs, in its order,
+    which find each other through it; only they call, and processes outside of it may have a job of
+    their own. Where the job was there before, the ranks must be its PEs, else `ArgumentError`.
 
     Raises `BootstrapError` if PEs do not arrive within GPUSHMEM_BOOTSTRAP_TIMEOUT seconds, naming
     them, or if the requested bootstrap is unavailable here; `BackendUnavailable` if a requirement
@@ -248,7 +256,7 @@ def init(
     A second call without `finalize` in between raises `ArgumentError`. After `finalize`, `init` may
     be called again; the job stays the same. NVSHMEM 3: nvshmem_init.
     """
-    global _runtime  # noqa: PLW0603
+    global _runtime, _given  # noqa: PLW0603
     if _runtime is not None:
         raise ArgumentError("init: already initialised; call gpushmem.finalize() first")
     if _abandoned is not None:
@@ -261,13 +269,11 @@ def init(
             raise ArgumentTypeError(f"init: {what} must be a name, not {shown(value)}")
     name, _ = choice.choose(backend)
     heap_size = None if heap_size is None else _heap_bytes(heap_size)
-    made = _backend_class(name)
-    if registry.about(name).shares_memory:
-        pes: Job | Peers = _join(bootstrap, process_group)
-    else:
-        pes = _find_peers(bootstrap)
-    if process_group is not None:
-        _check_group(process_group, pes)
+    made, asked = _backend_class(name), given(comm, process_group)
+    pes = _meet(name, bootstrap, asked)
+    if asked is not None:
+        _check_given(asked, pes)
+        _given = _given or asked
     heap_bytes = _heap_bytes(heap_size, pes.heap_size)
     if pes.my_pe == 0:
         bootstraps.note(_found(pes, name, heap_bytes))
@@ -277,12 +283,18 @@ def init(
     atexit.register(_at_exit)
 
 
-def _check_group(group: Any, pes: Job | Peers) -> None:
-    """Raise unless the ranks of a process group are the PEs."""
-    if (group.rank(), group.size()) != (pes.my_pe, pes.n_pes):
+def _check_given(asked: Given, pes: Job | Peers) -> None:
+    """Raise unless the ranks of a communicator or process group are the PEs."""
+    if (asked.rank, asked.size) != (pes.my_pe, pes.n_pes):
         raise ArgumentError(
-            f"init: this is rank {group.rank()} of {group.size()} in the process group, and PE "
-            f"{pes.my_pe} of {pes.n_pes}: ranks and PEs must be the same"
+            f"init: this is rank {asked.rank} of {asked.size} in the {asked.what}, and PE "
+            f"{pes.my_pe} of {pes.n_pes} in the job: ranks and PEs must be the same. A job begins "
+            "with `gpushmem run` or the first init of a process, and stays the same"
+        )
+    if _given is not None and not asked.same(_given):
+        raise ArgumentError(
+            f"init: this {asked.what} has the size of the first one, {asked.size}, but other "
+            "ranks, or in another order: the job stays the same after the first init of a process"
         )
 
 
@@ -323,6 +335,8 @@ def session(
     *,
     heap_size: str | int | None = None,
     bootstrap: str | None = None,
+    comm: Any = None,
+    process_group: Any = None,
 ) -> AbstractContextManager[Team]:
     """`init` at the beginning of a `with` block, `finalize` at its end. Yields `TEAM_WORLD`.
 
@@ -335,7 +349,10 @@ def session(
     `PeerFailed`. A program that catches it cannot call `init` again, unless its PE is the job's
     only one; the launches of that PE are cancelled.
     """
-    return _Session(backend=backend, heap_size=heap_size, bootstrap=bootstrap)
+    return _Session(
+        backend=backend, heap_size=heap_size, bootstrap=bootstrap, comm=comm,
+        process_group=process_group,
+    )  # fmt: skip
 
 
 class _Session(AbstractContextManager[Team]):

@@ -134,9 +134,10 @@ ROOMS = {
         "memory", "backends", "start/bootstrap", "trace/counters", "job", "ops", "settings",
         "size", "lines", "arguments", "errors",
     ],
+    "groups.py": ["runtime", "start/bootstrap", "ops", "arguments", "errors"],
     "torch": [
         "kernels", "runtime", "memory", "backends", "simt/base", "artifacts", "ops", "settings",
-        "lines", "imports", "errors",
+        "lines", "imports", "arguments", "errors",
     ],
     "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
     "doctor": ["backends", "backends/nvshmem", "settings", "size", "errors"],

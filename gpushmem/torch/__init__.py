@@ -1,19 +1,47 @@
-"""PyTorch: a backend for `torch.distributed`.
+"""PyTorch: tensors in symmetric memory, and a backend for `torch.distributed`; see docs/torch.md.
 
-`torch.distributed.init_process_group("gpushmem")` makes process groups whose ranks are PEs: see
-docs/torch.md. `register` is found by PyTorch itself, through the entry point `torch.backends`.
+`gpushmem.torch.zeros(4, 1024, dtype=torch.bfloat16)` and the like make tensors. The backend,
+`torch.distributed.init_process_group("gpushmem")`, makes process groups whose ranks are PEs.
+`register` is found by PyTorch itself, through the entry point `torch.backends`.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["register"]
+if TYPE_CHECKING:
+    from gpushmem.torch.symmetric import (
+        empty,
+        empty_like,
+        free,
+        full,
+        full_like,
+        ones,
+        ones_like,
+        peer,
+        tensor,
+        zeros,
+        zeros_like,
+    )
+
+__all__ = [
+    "empty", "empty_like", "free", "full", "full_like", "ones", "ones_like", "peer", "register",
+    "tensor", "zeros", "zeros_like",
+]  # fmt: skip
 
 NAME = "gpushmem"
 PORTS = range(20_000, 30_000)  # for PE 0's store
+
+
+def __getattr__(name: str) -> Any:
+    """Import what makes tensors when it is first used: PyTorch takes a while."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from gpushmem.torch import symmetric  # noqa: PLC0415
+
+    return getattr(symmetric, name)
 
 
 def register() -> None:

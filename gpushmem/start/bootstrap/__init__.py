@@ -59,7 +59,7 @@ def join(name: str | None = None, through: Channel | None = None) -> jobs.Job:
     return found
 
 
-def find_peers(name: str | None = None) -> peers.Peers:
+def find_peers(name: str | None = None, through: Channel | None = None) -> peers.Peers:
     """Return the other PEs of this process's job, on one or several machines; otherwise as `join`.
 
     The PEs share no memory: each learns the node layout, and receives one broadcast from PE 0
@@ -70,13 +70,12 @@ def find_peers(name: str | None = None) -> peers.Peers:
     found = peers.current()
     if found is None:
         job = jobs.current()
-        found = _find_peers(way) if job is None else Inherited(job)
+        found = _find_peers(through or way.channel(True)) if job is None else Inherited(job)
         peers.adopt(found)
     return found
 
 
-def _find_peers(way: Way) -> peers.Peers:
-    channel = way.channel(True)
+def _find_peers(channel: Channel | None) -> peers.Peers:
     return peers.Peers() if channel is None else node_layout.exchange(channel)
 
 

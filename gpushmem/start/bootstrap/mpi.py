@@ -21,7 +21,7 @@ from gpushmem.start.bootstrap.polling import poll
 
 __all__ = ["channel", "of_its_own", "recognised"]
 
-TAG = 28514  # of our messages, on MPI_COMM_WORLD; MPI promises tags up to 32767
+TAG = 28514  # of our messages; MPI promises tags up to 32767
 LARGEST = 1 << 16
 
 
@@ -137,17 +137,20 @@ def _end_together(mpi: Any) -> None:
 
 
 class Messages(Channel):
-    """Exchanges MPI messages between PE 0 and each other PE; never blocks inside MPI."""
+    """Exchanges MPI messages between PE 0 and each other PE; never blocks inside MPI.
 
-    def __init__(self, mpi: Any) -> None:
+    The PEs are the ranks of `comm`, by default MPI_COMM_WORLD.
+    """
+
+    def __init__(self, mpi: Any, comm: Any = None) -> None:
         import mpi4py  # noqa: PLC0415  (optional)
 
-        self._mpi, self._world = mpi, mpi.COMM_WORLD
+        self._mpi, self._comm = mpi, mpi.COMM_WORLD if comm is None else comm
         library = mpi.Get_library_version().replace("Version:", "").replace("\t", " ")
         name = " ".join(library.splitlines()[0].split(",")[0].split())
         super().__init__(
-            self._world.rank, self._world.size, f"mpi (mpi4py {mpi4py.__version__}, {name})",
-            "in MPI_COMM_WORLD", "no message arrived",
+            self._comm.rank, self._comm.size, f"mpi (mpi4py {mpi4py.__version__}, {name})",
+            f"in {self._comm.name or 'the communicator'}", "no message arrived",
         )  # fmt: skip
         self._here: list[int] = []
         self._receive: tuple[Any, bytearray] | None = None
@@ -194,12 +197,12 @@ class Messages(Channel):
             self._receive = None
 
     def _send(self, data: bytes, pe: int) -> None:
-        _sent.append((self._world.Isend([data, self._mpi.BYTE], dest=pe, tag=TAG), data))
+        _sent.append((self._comm.Isend([data, self._mpi.BYTE], dest=pe, tag=TAG), data))
 
     def _receive_from(self, pe: int) -> tuple[Any, bytearray]:
         # Announcements may be long: PEs other than 0 have one large buffer, PE 0 many small ones.
         buffer = bytearray(LARGEST if pe == 0 else 4096)
-        return self._world.Irecv([buffer, self._mpi.BYTE], source=pe, tag=TAG), buffer
+        return self._comm.Irecv([buffer, self._mpi.BYTE], source=pe, tag=TAG), buffer
 
     def _received(self, request: Any, buffer: bytearray) -> bytes | None:
         status = self._mpi.Status()
