@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-__all__ = ["register"]
+__all__ = ["register", "set_variables"]
 
 NAME = "gpushmem"
 PORTS = range(20_000, 30_000)  # for PE 0's store
@@ -22,10 +22,10 @@ def register() -> None:
 
     if dist.is_available() and not hasattr(dist.Backend, NAME.upper()):
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
-        _set_variables()
+        set_variables()
 
 
-def _set_variables() -> None:
+def set_variables() -> None:
     """In a PE that `gpushmem run` has started: set what torchrun sets, for `init_process_group`."""
     jobs = sys.modules.get("gpushmem.job.job")  # it has been imported, then
     job = None if jobs is None else jobs.current()
