@@ -7,7 +7,6 @@ mean this machine's cores: see docs/coming-from-nvshmem4py.md.
 
 from __future__ import annotations
 
-import os
 import sys
 
 __all__ = ["at_start"]
@@ -22,4 +21,3 @@ def at_start() -> None:
         activate()
     except ShmemError as error:
         print(f"gpushmem: {error}", file=sys.stderr)  # nobody would catch it
-        os.environ.pop("GPUSHMEM_AS_NVSHMEM", None)

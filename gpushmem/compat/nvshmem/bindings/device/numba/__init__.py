@@ -78,11 +78,23 @@ REDUCTIONS = {
 MEMORY = types.uint8
 
 
+_bodies: dict[str, Callable[..., Any]] = {}
+
+
 def _add(called: str, body: Callable[..., Any]) -> None:
+    _bodies[called] = body
+    __all__.append(called)
+
+
+def __getattr__(called: str) -> Any:
+    """Make a function when it is first asked for: there are thousands."""
+    if called not in _bodies:
+        raise AttributeError(f"nvshmem.bindings.device.numba has no {called} on the CPU")
+    body = _bodies[called]
     code = body.__code__
     parameters = ", ".join(code.co_varnames[: code.co_argcount])
-    globals()[called] = bound(name(called, parameters, f"{called}({parameters}), in kernels"), body)
-    __all__.append(called)
+    made = bound(name(called, parameters, f"{called}({parameters}), in kernels"), body)
+    return globals().setdefault(called, made)
 
 
 def _typed(pattern: str, names: Iterable[str], body: Callable[[Any, Any], Any], op: str) -> None:
