@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -91,6 +92,11 @@ def _real(name: str) -> str | None:
     return NAMES[inner] + name.removeprefix(inner)
 
 
+def _load(real: str) -> ModuleType:
+    importlib.import_module(simulator.MODULE)  # it is patched then: by what ours begin to import
+    return importlib.import_module(real)
+
+
 class _Finder(MetaPathFinder):
     """Finds modules by the names of others."""
 
@@ -99,7 +105,7 @@ class _Finder(MetaPathFinder):
         real = _real(name)
         if real is None or importlib.util.find_spec(real) is None:
             return None
-        return ModuleSpec(name, _Loader(lambda: importlib.import_module(real)), is_package=True)
+        return ModuleSpec(name, _Loader(partial(_load, real)), is_package=True)
 
 
 class _Loader(Loader):

@@ -2,9 +2,14 @@
 
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from tests.bootstrap.launchers import ENV, SEARCH, mpirun, need_mpi4py
+from tests.conftest import PLAIN, ROOT
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -82,14 +87,56 @@ def test_strict_alone_is_a_usage_error(run_cli):
 
 @pytest.mark.parametrize("method", ["mpi", "emulated_mpi"])
 def test_ranks_of_mpi(run_cli, method):
-    hosts = "run", "--as-nvshmem", "--hosts", "localhost:2"
-    all_done(run_cli(*hosts, PROGRAMS / "with_mpi.py", method), 2)
+    need_mpi4py()
+    mpirun()
+    words = "run", "--as-nvshmem", "--hosts", "localhost:2", PROGRAMS / "with_mpi.py", method
+    env = ENV | {"PATH": SEARCH, "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    all_done(run_cli(*words, env=env, timeout=150), 2)
 
 
 def test_ranks_that_are_no_pes_are_told_what_to_do(run_cli):
+    need_mpi4py()
     done = run_cli("run", "--as-nvshmem", "-n", "2", PROGRAMS / "with_mpi.py", "mpi")
     assert done.returncode == 1
     assert "gpushmem run --as-nvshmem --hosts localhost:2" in done.stderr
+
+
+def test_processes_that_a_program_starts_find_each_other(tmp_path):
+    """Without a launcher: each is told its rank, and the way to the unique id."""
+    words = sys.executable, PROGRAMS / "ring.py", tmp_path / "uid", "ring"
+    base = PLAIN | {"PYTHONPATH": str(ROOT), "GPUSHMEM_AS_NVSHMEM": "1", "WORLD_SIZE": "2"}
+    started = [
+        subprocess.Popen(words, env=base | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=150)[0] for process in started]
+    assert said == ["0 done\n", "1 done\n"]
+
+
+@pytest.mark.parametrize("asked", ["0", "1"])
+def test_gpus_get_nvidias_package(asked):
+    pytest.importorskip("nvshmem")
+    code = (
+        "import nvshmem.core, cuda.core; print(nvshmem.core.__name__, cuda.core.Device.__module__)"
+    )
+    backend = "nvshmem" if asked == "1" else "cpu"
+    env = PLAIN | {"GPUSHMEM_AS_NVSHMEM": asked, "GPUSHMEM_BACKEND": backend}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["nvshmem.core", "cuda.core._device"], done.stderr
+
+
+def test_a_unique_id_that_was_not_shared(run_cli, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, nvshmem.core as nv\n"
+        "rank, size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])\n"
+        "uid = nv.get_unique_id(empty=bool(rank))\n"
+        "nv.init(uid=uid, rank=rank, nranks=size, initializer_method='uid')\n"
+    )
+    done = run_cli("run", "--as-nvshmem", "-n", "2", script)
+    assert done.returncode == 1
+    assert "the unique id of rank 1 is empty: one rank calls get_unique_id()" in done.stderr
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs PyTorch")

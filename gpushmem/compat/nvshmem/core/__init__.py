@@ -11,13 +11,12 @@ from gpushmem.compat.nvshmem.core import (
     rma,
     teams,
     tensors,
-    utils,
 )
 
 MODULES = (
     memory, init_fini, nvshmem_types, arrays, tensors, direct, collective, rma, amo, teams,
 )  # fmt: skip
-__all__ = ["utils"]
+__all__: list[str] = []
 for _module in MODULES:
     for _name in _module.__all__:
         globals()[_name] = getattr(_module, _name)

@@ -36,29 +36,41 @@ def _element(what: str, target: Any, offset: Any, dtype: Any) -> Any:
     return words[at:]
 
 
-def _call(
-    name: str, target: Any, *values: Any, remote_pe: int = -1, offset: int = 0, dtype: Any = None
-) -> Any:
-    n = len(OPS[name].named(roles.Value))
-    if len(values) == n + 1:
-        *values, remote_pe = values  # type: ignore[assignment]
-    if len(values) != n:
-        raise TypeError(f"{name}: {n} values and remote_pe, not {len(values)} values")
-    found = OPS[name].function(_element(name, target, offset, dtype), *values, remote_pe)
-    return None if found is None else found.item() if hasattr(found, "item") else found
+def _call(name: str, target: Any, values: tuple[Any, ...], pe: int, offset: Any, dtype: Any) -> Any:
+    found = OPS[name].function(_element(name, target, offset, dtype), *values, pe)
+    return found.item() if hasattr(found, "item") else found
 
 
-def _make(name: str) -> Callable[..., Any]:
-    def atomic(target: Any, *values: Any, **options: Any) -> Any:
-        named_values = [options.pop(key) for key in ("cond", "value") if key in options]
-        return _call(name, target, *values, *named_values, **options)
+def _of_none(name: str) -> Callable[..., Any]:
+    def atomic(target: Any, remote_pe: int = -1, *, offset: int = 0, dtype: Any = None) -> Any:
+        return _call(name, target, (), remote_pe, offset, dtype)
 
-    atomic.__name__ = atomic.__qualname__ = name
-    atomic.__doc__ = f"{OPS[name].doc.splitlines()[0]}"
     return atomic
 
 
-for _name in OPS:
+def _of_one(name: str) -> Callable[..., Any]:
+    def atomic(
+        target: Any, value: Any, remote_pe: int = -1, *, offset: int = 0, dtype: Any = None
+    ) -> Any:
+        return _call(name, target, (value,), remote_pe, offset, dtype)
+
+    return atomic
+
+
+def _of_two(name: str) -> Callable[..., Any]:
+    def atomic(
+        target: Any, cond: Any, value: Any, remote_pe: int = -1, *, offset: int = 0,
+        dtype: Any = None,
+    ) -> Any:  # fmt: skip
+        return _call(name, target, (cond, value), remote_pe, offset, dtype)
+
+    return atomic
+
+
+for _name, _op in OPS.items():
     if _name.startswith("atomic_"):
-        globals()[_name] = _make(_name)
+        _atomic = (_of_none, _of_one, _of_two)[len(_op.named(roles.Value))](_name)
+        _atomic.__name__ = _atomic.__qualname__ = _name
+        _atomic.__doc__ = _op.doc.splitlines()[0]
+        globals()[_name] = _atomic
         __all__ += [_name]  # noqa: PLE0604

@@ -164,7 +164,11 @@ def module_init(mod: NvshmemKernelObject) -> None:
     """Nothing to do: there are no modules of GPU code."""
 
 
-module_finalize = library_init = library_finalize = module_init
+def library_init(lib: NvshmemKernelObject) -> None:
+    """Nothing to do, either."""
+
+
+module_finalize, library_finalize = module_init, library_init
 
 
 def find_device_bitcode_library(

@@ -5,6 +5,7 @@ Each takes arrays, and moves as many elements as the shorter one has.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -24,9 +25,21 @@ __all__ = ["SmemAmount"]
 SCOPES = "", "_warp", "_block"
 
 
-def _public(called: str, parameters: str, body: Callable[..., Any]) -> None:
-    doc = f"{called}({parameters}), in kernels"
-    globals()[called] = bound(name(called, parameters, doc), body)
+_parameters_of: dict[str, str] = {}
+
+
+def parameters_of(called: str) -> list[str]:
+    """The names by which a kernel may give the arguments of a function."""
+    if called not in _parameters_of:
+        return list(OPS[called].params)
+    return [each.partition("=")[0] for each in _parameters_of[called].split(", ")]
+
+
+def _public(called: str, body: Callable[..., Any]) -> None:
+    """A name that means a device function, with its parameters."""
+    parameters = str(inspect.signature(body))[1:-1]
+    _parameters_of[called] = parameters
+    globals()[called] = bound(name(called, parameters, f"{called}({parameters}), in kernels"), body)
     __all__.append(called)
 
 
@@ -60,16 +73,12 @@ def _put_signal(op: Any) -> Callable[..., Any]:
     return put_signal
 
 
-SIGNALLED = "dst, src, signal_var, signal_val, signal_op, pe"
-MOVED = {
-    "put": ("dst, src, pe", _put), "get": ("dst, src, pe", _get),
-    "put_signal": (SIGNALLED, _put_signal),
-}  # fmt: skip
-for _base, (_parameters, _body) in MOVED.items():
+MOVED = {"put": _put, "get": _get, "put_signal": _put_signal}
+for _base, _body in MOVED.items():
     for _form in ("", "_nbi"):
         for _scope in SCOPES:
             _called = f"{_base}{_form}{_scope}"
-            _public(_called, _parameters, _body(OPS[_called].function))
+            _public(_called, _body(OPS[_called].function))
 
 
 def _p(op: Any) -> Callable[..., Any]:
@@ -86,8 +95,8 @@ def _g(op: Any) -> Callable[..., Any]:
     return g
 
 
-_public("p", "dst, src, pe", _p(OPS["p"].function))
-_public("g", "src, pe", _g(OPS["g"].function))
+_public("p", _p(OPS["p"].function))
+_public("g", _g(OPS["g"].function))
 
 
 # --- atomic operations: the same arguments, of which one may have another name
@@ -102,20 +111,30 @@ def _fetch(op: Any) -> Callable[..., Any]:
 
 for _called, _op in OPS.items():
     if _called == "atomic_fetch":
-        _public(_called, "src, pe", _fetch(_op.function))
+        _public(_called, _fetch(_op.function))
     elif _called.startswith("atomic_"):
         _same(_called)
 
 
 # --- numbers of PEs, meetings, signals, shared memory
 
-for _called in ("my_pe", "n_pes", "ask_smem", "give_smem", "release_smem"):
+for _called in ("my_pe", "n_pes", "give_smem", "release_smem"):
     _same(_called)
 for _called in ("team_my_pe", "team_n_pes"):
     _same(_called)
 for _called in ("barrier", "barrier_all", "sync", "sync_all"):
     for _scope in SCOPES:
         _same(f"{_called}{_scope}")
+
+
+def _ask_smem(op: Any) -> Callable[..., Any]:
+    def ask_smem(flag):
+        return op(flag)
+
+    return ask_smem
+
+
+_public("ask_smem", _ask_smem(OPS["ask_smem"].function))
 
 
 def _signal_op(op: Any) -> Callable[..., Any]:
@@ -132,11 +151,8 @@ def _signal_wait(op: Any) -> Callable[..., Any]:
     return signal_wait
 
 
-_public("signal_op", "signal_var, signal_val, signal_op, pe", _signal_op(OPS["signal_op"].function))
-_public(
-    "signal_wait", "signal_var, signal_op, signal_val",
-    _signal_wait(OPS["signal_wait_until"].function),
-)  # fmt: skip
+_public("signal_op", _signal_op(OPS["signal_op"].function))
+_public("signal_wait", _signal_wait(OPS["signal_wait_until"].function))
 
 
 # --- collectives
@@ -187,18 +203,14 @@ def _reducescatter(op: Any, which: str) -> Callable[..., Any]:
 
 
 for _scope in SCOPES:
-    for _base, _parameters, _body in (
-        ("broadcast", "team, dst_array, src_array, root=0", _broadcast),
-        ("fcollect", "team, dst_array, src_array", _gather),
-        ("alltoall", "team, dst_array, src_array", _alltoall),
-    ):
+    for _base, _body in (("broadcast", _broadcast), ("fcollect", _gather), ("alltoall", _alltoall)):
         _called = f"{_base}{_scope}"
-        _public(_called, _parameters, _body(OPS[_called].function))
+        _public(_called, _body(OPS[_called].function))
 
 
 def _by_literal(called: str, made: Callable[[Any, str], Callable[..., Any]]) -> None:
     """A reduction, whose last argument is written in the call."""
-    parameters = "team, dst_array, src_array, op"
+    _parameters_of[called] = parameters = "team, dst_array, src_array, op"
     globals()[called] = function = name(called, parameters, f"{called}({parameters}), in kernels")
     __all__.append(called)
 
@@ -226,6 +238,7 @@ for _scope in SCOPES:
 def _array(called: str, parameters: str, made: Callable[..., Any]) -> None:
     """A function that returns an array, which functions of the engine cannot: put in its caller."""
     function = name(called, parameters, f"{called}({parameters}), in kernels")
+    _parameters_of[called] = parameters
     overload(function, inline="always")(made)
     globals()[called] = function
     __all__.append(called)
