@@ -147,6 +147,7 @@ def finalize() -> None:
     global _ended  # noqa: PLW0603
     if session.present():
         memory.ends()
+        teams.ends()
         session.ends()
         runtime.finalize()
         _ended = True

@@ -38,6 +38,11 @@ def began() -> None:
     _members[:] = [runtime.zeros((MOST_IDS, n), np.int32)]
 
 
+def ends() -> None:
+    """The runtime is about to end."""
+    runtime.free(_members.pop())
+
+
 _predefined = [team for team in Teams.values() if team >= 0]
 
 
