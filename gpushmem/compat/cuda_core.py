@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpushmem import settings
+from gpushmem import settings, simulator
 
 __all__ = [
     "LEGACY_DEFAULT_STREAM", "PER_THREAD_DEFAULT_STREAM", "Buffer", "Device",
@@ -24,7 +24,9 @@ __all__ = [
 
 def engine() -> Any:
     """The driver that `numba.cuda` uses."""
-    from numba import cuda  # noqa: F401, PLC0415  (importing it turns the simulator on)
+    if not simulator.is_enabled():
+        simulator.enable()
+    from numba import cuda  # noqa: F401, PLC0415  (which is patched then)
 
     from gpushmem.simt.numba_cuda.patch import engine as present  # noqa: PLC0415
 

@@ -113,6 +113,34 @@ def test_processes_that_a_program_starts_find_each_other(tmp_path):
     assert said == ["0 done\n", "1 done\n"]
 
 
+IMPORTED = """
+import gpushmem.compat.nvshmem.core as nv
+from gpushmem.compat.cuda_core import Device
+from gpushmem.compat.nvshmem.core.device.numba import my_pe, put
+from numba import cuda
+
+@cuda.jit
+def send(dst, src):
+    put(dst, src, my_pe())
+
+nv.init(Device(), nv.get_unique_id(), 0, 1, initializer_method="uid")
+stream = Device().create_stream()
+src, dst = nv.array(4), nv.array(4)
+src[:] = 7
+send[1, 1, stream](dst, src)
+stream.sync()
+print(dst.sum())
+"""
+
+
+def test_a_program_may_import_the_package_itself():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", IMPORTED], env=PLAIN, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == "28.0\n", done.stderr
+
+
 @pytest.mark.parametrize("asked", ["0", "1"])
 def test_gpus_get_nvidias_package(asked):
     pytest.importorskip("nvshmem")

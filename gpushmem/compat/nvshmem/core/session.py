@@ -22,6 +22,8 @@ def began() -> None:
     """The runtime has been initialised: streams of `numba.cuda` are its streams from now on."""
     running = runtime.current("init").backend
     running.share(cuda_core.engine().device)
+    numbas: Any = sys.modules["numba.cuda.cudadrv.driver"]
+    numbas.ExperimentalStream = cuda_core.Stream  # also where a program imports this package
     if settings.get("GPUSHMEM_AS_NVSHMEM") == STRICT:
         running.world.native["losses"] = losses.STRICT
     else:
