@@ -85,18 +85,17 @@ def test_strict_alone_is_a_usage_error(run_cli):
     assert "--strict: add --as-nvshmem" in done.stderr
 
 
-@pytest.mark.parametrize("method", ["mpi", "emulated_mpi"])
-def test_ranks_of_mpi(run_cli, method):
+def test_ranks_of_mpi(run_cli):
     need_mpi4py()
     mpirun()
-    words = "run", "--as-nvshmem", "--hosts", "localhost:2", PROGRAMS / "with_mpi.py", method
+    words = "run", "--as-nvshmem", "--hosts", "localhost:2", PROGRAMS / "with_mpi.py", "mpi"
     env = ENV | {"PATH": SEARCH, "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
     all_done(run_cli(*words, env=env, timeout=150), 2)
 
 
 def test_ranks_that_are_no_pes_are_told_what_to_do(run_cli):
     need_mpi4py()
-    done = run_cli("run", "--as-nvshmem", "-n", "2", PROGRAMS / "with_mpi.py", "mpi")
+    done = run_cli("run", "--as-nvshmem", "-n", "2", PROGRAMS / "with_mpi.py", "emulated_mpi")
     assert done.returncode == 1
     assert "gpushmem run --as-nvshmem --hosts localhost:2" in done.stderr
 
