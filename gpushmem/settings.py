@@ -112,6 +112,12 @@ SETTINGS = {
             "number of GPUs that the CPU engine shows to `numba.cuda`; `gpushmem sim --devices`",
         ),
         Setting(
+            "GPUSHMEM_AS_NVSHMEM", "0", _one_of("0", "1", "strict"),
+            "1: programs of nvshmem4py run on the CPU (docs/coming-from-nvshmem4py.md), also those "
+            "that do not import gpushmem; strict: sizes that differ are errors; `gpushmem run "
+            "--as-nvshmem`, `--strict`",
+        ),
+        Setting(
             "GPUSHMEM_HEAP_SIZE", "1G", parse_size,
             "size of the symmetric heap of each PE, such as 256M; `gpushmem run --heap-size`",
         ),

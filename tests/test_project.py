@@ -140,6 +140,11 @@ ROOMS = {
         "lines", "imports", "arguments", "errors",
     ],
     "kernel.py": ["runtime", "memory", "backends", "arguments", "errors"],
+    "compat": [
+        "runtime", "memory", "simulator", "torch", "backends", "simt/numba_cuda", "simt/compiler",
+        "simt/base", "artifacts", "job", "ops", "settings", "lines", "imports", "errors",
+        "__version__",
+    ],
     "doctor": ["backends", "backends/nvshmem", "settings", "size", "errors"],
     "explain": [
         "kernel", "runtime", "simulator", "backends/nvshmem", "simt/run", "simt/grid", "artifacts",
@@ -149,8 +154,8 @@ ROOMS = {
     "pytest_plugin.py": ["start/launch", "check", "backends", "settings", "errors"],
     "kernels": ["gpushmem", "checks"],  # public names only: what users' plans can do
     "cli": [
-        "start/launch", "check", "trace", "trace/ring", "trace/counters", "diagnosis", "doctor",
-        "explain", "kernel", "simulator", "backends", "backends/nvshmem", "job", "store",
+        "compat", "start/launch", "check", "trace", "trace/ring", "trace/counters", "diagnosis",
+        "doctor", "explain", "kernel", "simulator", "backends", "backends/nvshmem", "job", "store",
         "progress", "settings", "size", "errors", "__version__",
     ],
 }  # fmt: skip

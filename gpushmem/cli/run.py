@@ -150,6 +150,14 @@ class _As(click.ParamType):  # type: ignore[type-arg]
     type=_As("GPUSHMEM_SEED", "integer"),
     help="What is late, and in which order, with --memory weak; who is first, with --check.",
 )
+@click.option(
+    "--as-nvshmem", is_flag=True,
+    help="Run a program of nvshmem4py: on the CPU its names mean gpushmem's operations.",
+)  # fmt: skip
+@click.option(
+    "--strict", is_flag=True,
+    help="With --as-nvshmem: sizes that differ are errors, not warnings.",
+)  # fmt: skip
 @click.option("--tag-output", is_flag=True, help="Prefix each line of output with its PE.")
 @click.option("--verbose", is_flag=True, help="Print how the PEs found each other.")
 @click.option("-m", "module", help="Run a module, as python -m does, instead of a script.")
@@ -176,6 +184,8 @@ def command(
     profiler_options: str | None,
     memory: str | None,
     seed: int | None,
+    as_nvshmem: bool,
+    strict: bool,
     tag_output: bool,
     verbose: bool,
     module: str | None,
@@ -197,6 +207,7 @@ def command(
         "GPUSHMEM_NIC_MAP": nic_map,
         "GPUSHMEM_VERBOSE": "1" if verbose else None,
         "GPUSHMEM_MEMORY": memory,
+        "GPUSHMEM_AS_NVSHMEM": _names_of_nvshmem(as_nvshmem, strict),
     }
     for name, value in asked.items():
         if value is not None:
@@ -204,7 +215,7 @@ def command(
     _check_settings()
     _choose_seed(seed)
     program = Program("module", (module, *args)) if module else Program("script", args)
-    target = _usage(program.target)
+    target = _with_names(_usage(program.target))
     recording = _given({"--check": check, "--trace": trace, "--stats": stats})
     profiling = _given({"--nsys": nsys, "--ncu": ncu})
     _check_observers([*recording, *profiling], hosts)
@@ -263,6 +274,26 @@ def command(
             click.echo(f"gpushmem check: {line}", err=True)
         code = checker.EXIT_CODE if found.problems else code
     leave(code)
+
+
+def _names_of_nvshmem(asked: bool, strict: bool) -> str | None:
+    """The value of GPUSHMEM_AS_NVSHMEM for two options."""
+    if strict and not asked:
+        raise click.UsageError("--strict: add --as-nvshmem, whose sizes it is about")
+    return None if not asked else "strict" if strict else "1"
+
+
+def _with_names(target: Callable[[], object]) -> Callable[[], object]:
+    """What runs a program in a forked PE; of nvshmem4py with its names, if that was asked for."""
+    if settings.get("GPUSHMEM_AS_NVSHMEM") == "0":
+        return target
+    from gpushmem.compat.activate import activate  # noqa: PLC0415  (for programs of nvshmem4py)
+
+    def run() -> object:
+        activate()
+        return target()
+
+    return run
 
 
 def _preload(backend: str, n_pes: int) -> bool:

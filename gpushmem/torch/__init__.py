@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "empty", "empty_like", "free", "full", "full_like", "ones", "ones_like", "peer", "register",
-    "tensor", "zeros", "zeros_like",
+    "set_variables", "tensor", "zeros", "zeros_like",
 ]  # fmt: skip
 
 NAME = "gpushmem"
@@ -50,10 +50,10 @@ def register() -> None:
 
     if dist.is_available() and not hasattr(dist.Backend, NAME.upper()):
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
-        _set_variables()
+        set_variables()
 
 
-def _set_variables() -> None:
+def set_variables() -> None:
     """In a PE that `gpushmem run` has started: set what torchrun sets, for `init_process_group`."""
     jobs = sys.modules.get("gpushmem.job.job")  # it has been imported, then
     job = None if jobs is None else jobs.current()

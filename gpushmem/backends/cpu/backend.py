@@ -305,10 +305,21 @@ class CpuBackend:
 
     def stream(self, priority: int) -> Stream:
         integer("stream: priority", priority, *PRIORITIES)
-        stream = self._device.stream()
+        return self.follow(self._device.stream())
+
+    def follow(self, stream: Stream) -> Stream:
+        """Take a stream, of a device that it shares, for one of its own."""
         if self._recorder is not None:
-            stream.waited = partial(self._recorder.waited_for, id(stream))
+            stream.waited = partial(self._recorder.waited_for, self._number_of(stream))
         return stream
+
+    def share(self, device: Device) -> None:
+        """Take the streams of `numba.cuda` for its own: its device waits for them, too."""
+        self._device = device
+
+    def calls_late(self, late: Late) -> None:
+        """Let the watch call it, several times a second."""
+        self._late.append(late)
 
     def capture(self, stream: Any) -> AbstractContextManager[Graph]:
         return captured(self._stream(stream), self._stream)
@@ -470,7 +481,7 @@ class CpuBackend:
 
     def _number_of(self, stream: Any) -> int:
         """The number by which the recorder knows a stream."""
-        return 0 if stream is self._device.default else id(stream)
+        return 0 if stream is self._device.default else int(stream.number)
 
     def _in_a_kernel(self, op: Op, arguments: dict[str, Any], stream: Any) -> Any:
         if stream is not None:

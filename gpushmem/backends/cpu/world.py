@@ -103,6 +103,7 @@ WORLD = np.dtype(
         ("far", "i8"),  # the last PE of which an array was null
         ("turn", "i8"),  # where `wait_until_any` begins to look
         ("own", "i8"),  # of a backend made on top of this one
+        ("losses", "i8"),  # see `compat.losses`; 0: sizes that differ are errors of operations
     ],
     align=True,
 )

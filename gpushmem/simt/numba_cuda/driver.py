@@ -417,7 +417,8 @@ class Driver:
 
     def cuStreamCreate(self, flags: int) -> StreamHandle:
         handle = StreamHandle(next(self._handles))
-        self._streams[handle] = self.device.stream()
+        self._streams[handle] = stream = self.device.stream()
+        stream.number = int(handle)
         return handle
 
     def cuStreamDestroy(self, stream: Any) -> None:

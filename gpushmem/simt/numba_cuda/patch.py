@@ -47,10 +47,15 @@ from gpushmem.simt.run.kernel import (
     form_hooks,
 )
 
-__all__ = ["patch_numba_cuda"]
+__all__ = ["engine", "finish", "patch_numba_cuda"]
 
 OF_THE_CODE = "max_registers", "opt"  # options that mean something on a GPU only
 _engine: list[Driver] = []  # the innermost patch
+
+
+def engine() -> Driver:
+    """The driver that `numba.cuda` uses, inside the `with` block."""
+    return _engine[-1]
 
 
 class Function:

@@ -164,6 +164,7 @@ class Stream:
         self._error: BaseException | None = None
         self._awaits: tuple[Queue, int] | None = None  # what it was last told to wait for
         self.waited: Callable[[], None] | None = None  # called when the host has waited for it
+        self.number = id(self)  # by which a witness knows it
         self._captured: list[Any] | None = None  # what is queued, while it is captured
 
     def submit(self, work: Running | Launches | Copy | Callable[[], object]) -> None:

@@ -1,0 +1,66 @@
+"""What programs lose because sizes differ, in kernels: noted there, told by the host, once a line.
+
+Kernels note it in a table of this process, at `WORLD.losses`: a line of the program, and the
+numbers of elements at the target and at the source. With --strict it is an error there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Any
+
+import numpy as np
+
+from gpushmem.artifacts.arguments import address_of
+from gpushmem.backends.cpu.access import TOO_SMALL, as_world
+from gpushmem.simt.base.native import compare_swap_word, load_acquire, store_release
+from gpushmem.simt.compiler.kept import outlined
+from gpushmem.simt.compiler.primitives import fail_if, site_word, user_word
+
+__all__ = ["Losses", "differ"]
+
+ROOM = 64  # lines; what more there are is not told
+ENTRY = np.dtype([("site", "i8"), ("have", "i8"), ("want", "i8")])
+STRICT = -1
+
+
+@outlined
+def differ(have, want):
+    """Note that a target is shorter than its source; fail if that is an error."""
+    table = as_world(user_word()).losses
+    fail_if(table == STRICT, TOO_SMALL, have, want, 0, 0)
+    if table == 0:
+        return
+    site = site_word()
+    for k in range(ROOM):
+        at = table + 24 * ((site // 8 + k) % ROOM)
+        there = load_acquire(at)
+        if there == 0:
+            there = compare_swap_word(at, 0, site)
+            if there == 0:
+                store_release(at + 8, have)
+                store_release(at + 16, want)
+                return
+        if there == site:
+            return
+
+
+class Losses:
+    """The table of a PE, and a thread that tells of what is in it."""
+
+    pending = False
+
+    def __init__(self, native: Any, tell: Any) -> None:
+        self._table = np.zeros(ROOM, ENTRY)
+        self._told = np.zeros(ROOM, bool)
+        self._tell, self._lock = tell, threading.Lock()
+        native["losses"] = address_of(self._table)
+
+    def late(self) -> None:
+        """Tell of what is new."""
+        with self._lock:
+            for k in np.flatnonzero((self._table["want"] != 0) & ~self._told):
+                self._told[k] = True
+                site, have, want = self._table[k].tolist()
+                self._tell(ctypes.string_at(site).decode(), have, want)

@@ -1,0 +1,1 @@
+"""Device functions by the names of NVSHMEM's C functions."""

@@ -1,0 +1,349 @@
+"""What NVSHMEM's C functions do in kernels: the operation, on arrays made of their pointers.
+
+Each takes an operation and a dtype, and returns a device function with the C function's arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numba.cuda import types
+
+from gpushmem.compat.lowering import address, pointed, pointer
+from gpushmem.ops import OPS
+from gpushmem.simt.compiler.target import inlined
+
+Body = Callable[..., Any]
+words, numbers = pointed(types.uint64), pointed(types.int32)
+n_pes_of = OPS["team_n_pes"].function
+
+
+def p(op: Any, dtype: Any) -> Body:
+    at = pointed(dtype)
+
+    def p(dest, value, pe):
+        op(at(dest, 1), value, pe)
+
+    return p
+
+
+def g(op: Any, dtype: Any) -> Body:
+    at = pointed(dtype)
+
+    def g(source, pe):
+        return op(at(source, 1), pe)
+
+    return g
+
+
+def copy(op: Any, dtype: Any) -> Body:
+    at = pointed(dtype)
+
+    def copy(dest, source, nelems, pe):
+        op(at(dest, nelems), at(source, nelems), pe)
+
+    return copy
+
+
+def put_signal(op: Any, dtype: Any) -> Body:
+    at = pointed(dtype)
+
+    def put_signal(dest, source, nelems, sig_addr, signal, sig_op, pe):
+        op(at(dest, nelems), at(source, nelems), words(sig_addr, 1), signal, sig_op, pe)
+
+    return put_signal
+
+
+def p_on_qp(op: Any, dtype: Any) -> Body:
+    at = pointed(dtype)
+
+    def p(dest, value, pe, qp):
+        op(at(dest, 1), value, pe, qp)
+
+    return p
+
+
+def g_on_qp(op: Any, dtype: Any) -> Body:
+    at = pointed(dtype)
+
+    def g(source, pe, qp):
+        return op(at(source, 1), pe, qp)
+
+    return g
+
+
+def copy_on_qp(op: Any, dtype: Any) -> Body:
+    at = pointed(dtype)
+
+    def copy(dest, source, nelems, pe, qp):
+        op(at(dest, nelems), at(source, nelems), pe, qp)
+
+    return copy
+
+
+def put_signal_on_qp(op: Any, dtype: Any) -> Body:
+    at = pointed(dtype)
+
+    def put_signal(dest, source, nelems, sig_addr, signal, sig_op, pe, qp):
+        op(at(dest, nelems), at(source, nelems), words(sig_addr, 1), signal, sig_op, pe, qp)
+
+    return put_signal
+
+
+def strided(op: Any, dtype: Any) -> Body:
+    at = pointed(dtype)
+
+    def strided(dest, source, dst, sst, nelems, pe):
+        count = max(types.intp(nelems) - 1, 0)
+        target, origin = at(dest, count * dst + 1), at(source, count * sst + 1)
+        op(target, origin, dst, sst, nelems, pe)
+
+    return strided
+
+
+def broadcast(op: Any, dtype: Any) -> Body:
+    at = pointed(dtype)
+
+    def broadcast(team, dest, source, nelems, root):
+        op(team, at(dest, nelems), at(source, nelems), root)
+        return 0
+
+    return broadcast
+
+
+def fcollect(op: Any, dtype: Any) -> Body:
+    at = pointed(dtype)
+
+    def fcollect(team, dest, source, nelems):
+        op(team, at(dest, n_pes_of(team) * nelems), at(source, nelems))
+        return 0
+
+    return fcollect
+
+
+def alltoall(op: Any, dtype: Any) -> Body:
+    at = pointed(dtype)
+
+    def alltoall(team, dest, source, nelems):
+        n = n_pes_of(team) * nelems
+        op(team, at(dest, n), at(source, n))
+        return 0
+
+    return alltoall
+
+
+def reducing(coll: str, which: str) -> Callable[[Any, Any], Body]:
+    def made(op: Any, dtype: Any) -> Body:
+        at = pointed(dtype)
+
+        def reduce(team, dest, source, nreduce):
+            op(team, at(dest, nreduce), at(source, nreduce), which)
+            return 0
+
+        def reducescatter(team, dest, source, nreduce):
+            op(team, at(dest, nreduce), at(source, n_pes_of(team) * nreduce), which)
+            return 0
+
+        return reduce if coll == "reduce" else reducescatter
+
+    return made
+
+
+# --- atomic operations, signals and waits
+
+
+def atomic(op: Any, dtype: Any) -> Body:
+    at = pointed(dtype)
+
+    def atomic(dest, value, pe):
+        return op(at(dest, 1), value, pe)
+
+    return atomic
+
+
+def atomic_fetch(op: Any, dtype: Any) -> Body:
+    return g(op, dtype)
+
+
+atomic_inc = atomic_fetch_inc = atomic_fetch
+
+
+def atomic_compare_swap(op: Any, dtype: Any) -> Body:
+    at = pointed(dtype)
+
+    def atomic_compare_swap(dest, cond, value, pe):
+        return op(at(dest, 1), cond, value, pe)
+
+    return atomic_compare_swap
+
+
+def signal_op(op: Any) -> Body:
+    def signal_op(sig_addr, signal, sig_op, pe):
+        op(words(sig_addr, 1), signal, sig_op, pe)
+
+    return signal_op
+
+
+def signal_op_on_qp(op: Any) -> Body:
+    def signal_op(sig_addr, signal, sig_op, pe, qp):
+        op(words(sig_addr, 1), signal, sig_op, pe, qp)
+
+    return signal_op
+
+
+def signal_fetch(op: Any) -> Body:
+    def signal_fetch(sig_addr):
+        return op(words(sig_addr, 1))
+
+    return signal_fetch
+
+
+def signal_wait_until(op: Any) -> Body:
+    def signal_wait_until(sig_addr, cmp, cmp_val):
+        return op(words(sig_addr, 1), cmp, cmp_val)
+
+    return signal_wait_until
+
+
+def wait_until(op: Any, dtype: Any) -> Body:
+    at = pointed(dtype)
+
+    def wait_until(ivar, cmp, cmp_value):
+        op(at(ivar, 1), cmp, cmp_value)
+
+    return wait_until
+
+
+def test(op: Any, dtype: Any) -> Body:
+    at = pointed(dtype)
+
+    def test(ivar, cmp, cmp_value):
+        return types.int32(op(at(ivar, 1), cmp, cmp_value))
+
+    return test
+
+
+def several(called: str) -> Callable[[Any, Any], Body]:
+    """Waits for, and tests of, all or any elements."""
+    wanted = _values if called.endswith("_vector") else _value
+
+    def made(op: Any, dtype: Any) -> Body:
+        at, want = pointed(dtype), wanted(dtype)
+
+        def several(ivars, nelems, status, cmp, cmp_value):
+            if address(status) == 0:
+                return op(at(ivars, nelems), None, cmp, want(cmp_value, nelems))
+            given = numbers(status, nelems)
+            return op(at(ivars, nelems), given, cmp, want(cmp_value, nelems))
+
+        return several
+
+    return made
+
+
+def some(called: str) -> Callable[[Any, Any], Body]:
+    """The same of some, whose indices are written."""
+    wanted = _values if called.endswith("_vector") else _value
+
+    def made(op: Any, dtype: Any) -> Body:
+        at, want = pointed(dtype), wanted(dtype)
+
+        def some(ivars, nelems, indices, status, cmp, cmp_value):
+            found = words(indices, nelems)
+            if address(status) == 0:
+                return op(at(ivars, nelems), found, None, cmp, want(cmp_value, nelems))
+            given = numbers(status, nelems)
+            return op(at(ivars, nelems), found, given, cmp, want(cmp_value, nelems))
+
+        return some
+
+    return made
+
+
+def _value(dtype: Any) -> Any:
+    @inlined
+    def value(cmp_value, nelems):
+        return cmp_value
+
+    return value
+
+
+_values = pointed
+
+
+# --- numbers of PEs, meetings, order, shared memory
+
+
+def number(op: Any) -> Body:
+    def number():
+        return op()
+
+    return number
+
+
+def number_of_team(op: Any) -> Body:
+    def number_of_team(team):
+        return op(team)
+
+    return number_of_team
+
+
+def translate(op: Any) -> Body:
+    def team_translate_pe(src_team, src_pe, dest_team):
+        return op(src_team, src_pe, dest_team)
+
+    return team_translate_pe
+
+
+def nothing_given(op: Any) -> Body:
+    def nothing_given():
+        op()
+
+    return nothing_given
+
+
+def meeting(op: Any, called: str) -> Body:
+    def of_all():
+        op()
+
+    def of_team(team):
+        op(team)
+        return 0
+
+    return of_all if called.endswith("_all") else of_team
+
+
+def on_qps(op: Any) -> Body:
+    def on_qps(pe, qp_index, num_qps):
+        op(pe, numbers(qp_index, num_qps))
+
+    return on_qps
+
+
+def give_smem(op: Any) -> Body:
+    at = pointed(types.uint8)
+
+    def give_smem(smem, nbytes):
+        op(at(smem, nbytes))
+
+    return give_smem
+
+
+def mc_ptr() -> Body:
+    """A null pointer, as where there is no NVLink switch."""
+
+    def mc_ptr(team, ptr):
+        return pointer(0)
+
+    return mc_ptr
+
+
+def ptr(op: Any) -> Body:
+    """The address of symmetric memory on another PE."""
+    at = pointed(types.uint8)
+
+    def ptr(dest, pe):
+        return pointer(address(op(at(dest, 1), pe)))
+
+    return ptr

@@ -1,0 +1,81 @@
+"""What the modules of `nvshmem.core` have in common: whether there is a runtime, and streams."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import warnings
+from typing import Any
+
+from gpushmem import runtime, settings
+from gpushmem.compat import cuda_core, losses
+from gpushmem.compat.nvshmem.core.nvshmem_types import NvshmemInvalid, NvshmemWarning
+from gpushmem.lines import user_frame, user_line
+
+__all__ = ["STRICT", "backend", "began", "ends", "on", "present", "warn"]
+
+STRICT = "strict"
+_losses: list[losses.Losses] = []
+
+
+def began() -> None:
+    """The runtime has been initialised: streams of `numba.cuda` are its streams from now on."""
+    running = runtime.current("init").backend
+    running.share(cuda_core.engine().device)
+    numbas: Any = sys.modules["numba.cuda.cudadrv.driver"]
+    numbas.ExperimentalStream = cuda_core.Stream  # also where a program imports this package
+    if settings.get("GPUSHMEM_AS_NVSHMEM") == STRICT:
+        running.world.native["losses"] = losses.STRICT
+    else:
+        _losses[:] = [losses.Losses(running.world.native, _tell)]
+        running.calls_late(_losses[0])
+        atexit.register(ends)
+
+
+def ends() -> None:
+    """The runtime is about to end: what was lost is told."""
+    if _losses and present():
+        running = runtime.current("finalize").backend
+        running.synchronize()
+    for each in _losses:
+        each.late()
+
+
+def _tell(where: str, have: int, want: int) -> None:
+    """Warn of a kernel's line in which a target is shorter than its source."""
+    text = (
+        f"{where}: the target has {have} elements, the source {want}: {have} are moved, as in "
+        f"nvshmem4py, and the other {want - have} are not"
+    )
+    print(f"gpushmem: warning: {text}", file=sys.stderr, flush=True)
+
+
+def present() -> bool:
+    """Whether the runtime is initialised."""
+    return runtime.is_initialized()
+
+
+def backend(what: str) -> Any:
+    """The running backend; raises `NvshmemInvalid` without one."""
+    if not present():
+        raise NvshmemInvalid(f"{what}: the runtime is not initialised: call nvshmem.core.init()")
+    return runtime.current(what).backend
+
+
+def on(what: str, stream: Any) -> Any:
+    """The engine's stream for one of `cuda.core`, `numba.cuda` or PyTorch."""
+    if stream is None:
+        raise NotImplementedError(f"{what} needs a stream, as in nvshmem4py: give stream=")
+    running = backend(what)
+    found = cuda_core.engine().queue(cuda_core.as_stream(stream).handle)
+    running.follow(found)
+    return found
+
+
+def warn(text: str) -> None:
+    """Warn of something in the line of the program that is being executed."""
+    frame = user_frame(sys._getframe(1))
+    warnings.warn_explicit(
+        text, NvshmemWarning, frame.f_code.co_filename, user_line().number,
+        registry=frame.f_globals.setdefault("__warningregistry__", {}),
+    )  # fmt: skip

@@ -1,0 +1,171 @@
+"""Programs in the manner of NVIDIA's for nvshmem4py, unmodified, through the command line."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.bootstrap.launchers import ENV, SEARCH, mpirun, need_mpi4py
+from tests.conftest import PLAIN, ROOT
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def at(text):
+    """The line of ring.py that begins so, as reports name it."""
+    lines = (PROGRAMS / "ring.py").read_text().splitlines()
+    return f"ring.py:{1 + next(k for k, line in enumerate(lines) if line.strip().startswith(text))}"
+
+
+PUT = f"{at('put_signal_block(')} in shift"
+
+
+@pytest.fixture
+def run(run_cli, tmp_path):
+    def run(n, program, *args, options=()):
+        words = ["run", "--as-nvshmem", "-n", str(n), *options]
+        return run_cli(*words, PROGRAMS / program, tmp_path / "uid", *args, timeout=150)
+
+    return run
+
+
+def all_done(done, n):
+    assert done.returncode == 0, done.stderr
+    assert sorted(re.findall(r"(\d) done", done.stdout)) == [str(pe) for pe in range(n)]
+
+
+@pytest.mark.parametrize("options", [(), ("--check",)], ids=["", "check"])
+def test_a_ring(run, options):
+    done = run(3, "ring.py", "ring", options=options)
+    all_done(done, 3)
+    assert "warning" not in done.stderr
+
+
+def test_kernels_and_hosts(run):
+    all_done(run(3, "everything.py"), 3)
+
+
+def test_a_deadlock_is_reported_with_the_lines_of_the_program(run):
+    done = run(2, "ring.py", "stuck")
+    assert done.returncode
+    assert re.search(r"signal_wait_until: signal\[0\] >= 2, sees 1", done.stderr)
+    assert re.search(rf"uint64, .* allocated at {at('signal = ')}", done.stderr)
+    assert f"last written at {PUT}" in done.stderr
+    assert "Wait cycle: PE 0 -> PE 1 -> PE 0" in done.stderr
+
+
+def test_the_checker_names_lines_of_the_program(run):
+    done = run(2, "ring.py", "early", options=("--check",))
+    assert done.returncode == 66, done.stderr
+    assert f"put_signal_block writes it at {PUT}" in done.stderr
+    assert f"`dst[0]` on PE 0 (float32, shape (1024,), allocated at {at('dst = ')})" in done.stderr
+
+
+def test_sizes_that_differ_are_told_once_a_line(run):
+    done = run(2, "ring.py", "short")
+    all_done(done, 2)
+    told = re.findall(
+        rf"{PUT}: the target has 1000 elements, the source 1024: 1000 are", done.stderr
+    )
+    assert len(told) == 2  # one of each PE, of 128 threads
+
+
+def test_strict_makes_them_errors(run):
+    done = run(2, "ring.py", "short", options=("--strict",))
+    assert done.returncode == 1
+    assert f"{PUT}: the target has 1000 elements, the source 1024" in done.stderr
+
+
+def test_strict_alone_is_a_usage_error(run_cli):
+    done = run_cli("run", "--strict", PROGRAMS / "ring.py")
+    assert done.returncode == 2
+    assert "--strict: add --as-nvshmem" in done.stderr
+
+
+def test_ranks_of_mpi(run_cli):
+    need_mpi4py()
+    mpirun()
+    words = "run", "--as-nvshmem", "--hosts", "localhost:2", PROGRAMS / "with_mpi.py", "mpi"
+    env = ENV | {"PATH": SEARCH, "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    all_done(run_cli(*words, env=env, timeout=150), 2)
+
+
+def test_ranks_that_are_no_pes_are_told_what_to_do(run_cli):
+    need_mpi4py()
+    done = run_cli("run", "--as-nvshmem", "-n", "2", PROGRAMS / "with_mpi.py", "emulated_mpi")
+    assert done.returncode == 1
+    assert "gpushmem run --as-nvshmem --hosts localhost:2" in done.stderr
+
+
+def test_processes_that_a_program_starts_find_each_other(tmp_path):
+    """Without a launcher: each is told its rank, and the way to the unique id."""
+    words = sys.executable, PROGRAMS / "ring.py", tmp_path / "uid", "ring"
+    base = PLAIN | {"PYTHONPATH": str(ROOT), "GPUSHMEM_AS_NVSHMEM": "1", "WORLD_SIZE": "2"}
+    started = [
+        subprocess.Popen(words, env=base | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=150)[0] for process in started]
+    assert said == ["0 done\n", "1 done\n"]
+
+
+IMPORTED = """
+import gpushmem.compat.nvshmem.core as nv
+from gpushmem.compat.cuda_core import Device
+from gpushmem.compat.nvshmem.core.device.numba import my_pe, put
+from numba import cuda
+
+@cuda.jit
+def send(dst, src):
+    put(dst, src, my_pe())
+
+nv.init(Device(), nv.get_unique_id(), 0, 1, initializer_method="uid")
+stream = Device().create_stream()
+src, dst = nv.array(4), nv.array(4)
+src[:] = 7
+send[1, 1, stream](dst, src)
+stream.sync()
+print(dst.sum())
+"""
+
+
+def test_a_program_may_import_the_package_itself():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", IMPORTED], env=PLAIN, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == "28.0\n", done.stderr
+
+
+@pytest.mark.parametrize("asked", ["0", "1"])
+def test_gpus_get_nvidias_package(asked):
+    pytest.importorskip("nvshmem")
+    code = (
+        "import nvshmem.core, cuda.core; print(nvshmem.core.__name__, cuda.core.Device.__module__)"
+    )
+    backend = "nvshmem" if asked == "1" else "cpu"
+    env = PLAIN | {"GPUSHMEM_AS_NVSHMEM": asked, "GPUSHMEM_BACKEND": backend}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["nvshmem.core", "cuda.core._device"], done.stderr
+
+
+def test_a_unique_id_that_was_not_shared(run_cli, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, nvshmem.core as nv\n"
+        "rank, size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])\n"
+        "uid = nv.get_unique_id(empty=bool(rank))\n"
+        "nv.init(uid=uid, rank=rank, nranks=size, initializer_method='uid')\n"
+    )
+    done = run_cli("run", "--as-nvshmem", "-n", "2", script)
+    assert done.returncode == 1
+    assert "the unique id of rank 1 is empty: one rank calls get_unique_id()" in done.stderr
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="needs PyTorch")
+def test_tensors(run):
+    all_done(run(2, "tensors.py"), 2)
