@@ -27,6 +27,10 @@ OFTEN = [(path, 3) for path in EXAMPLES if path.stem != "train_digits"]
     ],
 )
 def test_example_runs(run_cli, path, n_pes):
+    if "import torch\n" in path.read_text():
+        pytest.importorskip("torch")
+        if pes.ON_GPUS:
+            pytest.skip("process groups are on CPUs")
     if pes.ON_GPUS:
         gpus.need_one_each(n_pes)
     done = run_cli("run", "-n", n_pes, *pes.options(n_pes), path, timeout=150, code=0)
