@@ -134,7 +134,7 @@ SETTINGS = {
         Setting(
             "GPUSHMEM_TORCH_FUSE", "auto", _one_of("auto", "0", "1"),
             "whether `torch.compile` puts products and collectives of process groups of gpushmem's "
-            "together: auto, if PyTorch has no more threads than kernels have cores",
+            "together: auto, on GPUs, and on CPUs if they are large, and PyTorch has one thread",
         ),
         Setting("GPUSHMEM_MAX_TEAMS", "256", _count(1), "limit on the teams a PE is in at once"),
         Setting(

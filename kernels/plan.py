@@ -25,7 +25,6 @@ wait for ever, which is reported, than to go on with boxes that were overwritten
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from math import prod
@@ -43,6 +42,7 @@ __all__ = ["SLOTS", "Plan"]
 SLOTS = 2
 MOST_THREADS, MOST_BLOCKS = 1024, 65535
 KEPT = 32  # registered arrays that a plan remembers
+BOUND = 8  # launches that a plan remembers
 
 
 class Bound(NamedTuple):
@@ -100,7 +100,7 @@ class Plan:
         self._stream: Any = None
         self._flat: tuple[Any, Any] = (None, None)
         self._shared: dict[int, tuple[Any, Any]] = {}  # by id: registered memory, for kernels
-        self._bound: dict[Any, Bound] = {}  # by kernel
+        self._bound: dict[Any, Bound] = {}  # by kernel and arguments
 
     def boxes(self, *shape: int, dtype: Any) -> Any:
         """Memory for others to write to: an array (SLOTS, *shape)."""
@@ -166,13 +166,12 @@ class Plan:
             if self._stream is None or shmem.wait_stream(stream, self._stream):
                 self._bound.clear()
             self._stream = stream
-        known = self._bound.get(kernel)
-        if (
-            known is None
-            or any(map(operator.is_not, args, known.args))
-            or any_released(known.arrays)
-        ):
-            known = self._bound[kernel] = self._bind(kernel, stream, args)
+        key = (kernel, *map(id, args))  # of objects that are alive, since it is bound to them
+        known = self._bound.get(key)
+        if known is None or any_released(known.arrays):
+            if len(self._bound) >= BOUND:
+                del self._bound[next(iter(self._bound))]
+            known = self._bound[key] = self._bind(kernel, stream, args)
         known.launch()
 
     def _bind(self, kernel: Any, stream: Any, args: tuple[Any, ...]) -> Bound:
@@ -180,12 +179,6 @@ class Plan:
         launch = kernel[self.blocks, self.threads, stream]
         arrays = [x for x in given if isinstance(x, shmem.DeviceArray)]
         return Bound(args, arrays, launch.bind(*given, self.team, self._epochs))
-
-    def unbind(self) -> None:
-        """Forget the arrays of the calls so far, which a plan keeps for the next call with them."""
-        self._bound.clear()
-        self._flat = (None, None)
-        self._shared.clear()
 
     def flat(self, x: Any) -> Any:
         """Return an array as one of one axis; the same object for the same array."""
@@ -229,7 +222,9 @@ class Plan:
 
     def free(self) -> None:
         """Give the memory back; collective over the world, or with an `Arena` over the team."""
-        self.unbind()
+        self._bound.clear()
+        self._flat = (None, None)
+        self._shared.clear()
         while self._registered:
             shmem.unregister(self._registered.pop())
         while self._memory:

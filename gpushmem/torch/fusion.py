@@ -9,7 +9,8 @@ What it looks for in a graph, and what comes in the place of it:
                                      what that does not return
     a @ b, then all_reduce           gemm_all_reduce
 
-Sums only, of the dtypes of the plans, in process groups of gpushmem's. Rows may be gathered and
+Sums only, of the dtypes of the plans, in process groups of gpushmem's; on CPUs only where there is
+enough to compute. Rows may be gathered and
 scattered along any axis but the last: PyTorch gathers along the first one and moves the parts
 (`split`, `cat`), and so does this. All ranks compile the same program, so all make the same calls.
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -49,6 +51,8 @@ VIEWS = (
 RESHAPES = aten.reshape.default, aten.view.default
 SPLIT, MUL = aten.split.Tensor, aten.mul.Tensor
 ADDS = aten.add.Scalar, aten.add.Tensor
+# On CPUs a kernel's launch costs a tenth of a millisecond: bench/torch_operators.py.
+MULTIPLICATIONS, NUMBERS = 1 << 27, 1 << 18  # in products, in what is normalised, to be worth it
 DTYPES = torch.float16, torch.float32, torch.float64
 
 
@@ -72,7 +76,7 @@ class Fusion(CustomGraphPass):
 
     def uuid(self) -> Any:
         """What PyTorch's cache of compiled graphs distinguishes."""
-        return get_hash_for_files((__file__,)), wanted()
+        return get_hash_for_files((__file__,)), wanted(), settings.get("GPUSHMEM_TORCH_FUSE")
 
 
 def install(config: Any) -> None:
@@ -86,9 +90,21 @@ def wanted() -> bool:
     """Whether products should be fused: by the setting, or if kernels have as many cores."""
     asked = settings.get("GPUSHMEM_TORCH_FUSE")
     if asked == "auto":
-        tuning = runtime.tuning()
-        return runtime.current().backend.on_gpu or torch.get_num_threads() <= tuning.blocks
+        return on_gpu() or torch.get_num_threads() <= runtime.tuning().blocks
     return bool(asked == "1")
+
+
+def on_gpu() -> bool:
+    """Whether kernels run on a GPU."""
+    return runtime.current("torch.compile").backend.on_gpu
+
+
+def worth(work: Any, enough: int) -> bool:
+    """Whether there is enough to do for an operator to be faster; sizes may not be known."""
+    return (
+        on_gpu() or settings.get("GPUSHMEM_TORCH_FUSE") == "1" or not isinstance(work, int)
+        or work >= enough
+    )  # fmt: skip
 
 
 # --- graphs
@@ -135,7 +151,12 @@ def product_below(node: Node) -> Node | None:
     """The product that a node is, or is another shape of; nobody else uses it."""
     if only(node, *RESHAPES) and shape(node)[-1:] == shape(node.args[0])[-1:]:
         node = node.args[0]
-    return node if only(node, aten.mm.default) else None
+    return node if only(node, aten.mm.default) and much(node) else None
+
+
+def much(product: Node) -> bool:
+    """Whether a product is worth it."""
+    return worth(prod(shape(product)) * shape(product.args[0])[1], MULTIPLICATIONS)
 
 
 def call(before: Node, target: Any, *args: Any) -> Node:
@@ -243,7 +264,7 @@ def fuse_gather(wait: Node) -> list[str] | None:
             break
     factor = chain[-1]
     for user in factor.users:
-        if user.target == aten.mm.default and user.args[0] is factor:
+        if user.target == aten.mm.default and user.args[0] is factor and much(user):
             return _fuse_gather(found, chain, at, user)
     return None
 
@@ -291,6 +312,8 @@ def fuse_norm(wait: Node) -> list[str] | None:
     scaled, weight, eps = normed
     residual = next((x for x in total.args if x is not wait), None)
     if not isinstance(residual, Node) or shape(residual) != shape(wait):
+        return None
+    if not worth(prod(shape(wait)), NUMBERS):
         return None
     if not hoisted(weight, total):
         return None

@@ -9,8 +9,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch.distributed as dist
 from torch import Tensor
 
@@ -18,12 +20,13 @@ from gpushmem import runtime
 from gpushmem.errors import ArgumentError, HeapExhausted
 from gpushmem.kernels import Arena, Plan
 from gpushmem.memory.array import DeviceArray
-from gpushmem.memory.tensors import memory_of
+from gpushmem.memory.asked import dtype_of
 from gpushmem.ops.team import Team
 from gpushmem.ops.teams import team_init
 
 __all__ = ["Plans", "group_size", "plans_of", "reserve"]
 
+VIEWS = 1024  # of tensors, that are remembered
 KEPT = 64  # plans of a group: the one that has not been used for longest goes
 SHARE = 8  # of the heap, for plans of groups, is one part of so many
 
@@ -86,23 +89,64 @@ class Plans:
 
     def call(self, plan: Plan, *args: Any, **kwargs: Any) -> None:
         """Call a plan with tensors, and wait until its kernel has ended."""
-        plan(*map(on_device, args), **{name: on_device(x) for name, x in kwargs.items()})
+        view = here().view
+        plan(*map(view, args), **{name: view(x) for name, x in kwargs.items()})
         runtime.synchronize()
-        plan.unbind()
 
 
-def on_device(value: Any) -> Any:
-    """A tensor's memory, as kernels of this backend take it; other values as they are."""
-    if not isinstance(value, Tensor):
-        return value
-    backend = runtime.current("torch.ops.gpushmem").backend
-    if value.is_cuda != backend.on_gpu:
-        raise ArgumentError(
-            f"torch.ops.gpushmem: a tensor on {value.device}, and gpushmem's backend is "
-            f"{backend.name}: it takes those on {'cuda' if backend.on_gpu else 'cpu'}"
-        )
-    value = value.detach()
-    return value if value.is_cuda else DeviceArray(memory_of("torch.ops.gpushmem", value), backend)
+class Views:
+    """Tensors' memory, as kernels take it.
+
+    The same object for the same memory: steps of a program find most tensors where they were in the
+    step before, and a plan's launch with the same objects is prepared once. Views keep no memory
+    alive; they are used while their tensor is.
+    """
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+        self._known: dict[Any, DeviceArray] = {}
+
+    def __call__(self, value: Any) -> Any:
+        """A tensor's view; other values as they are."""
+        if not isinstance(value, Tensor):
+            return value
+        if value.is_cuda != self._backend.on_gpu:
+            raise ArgumentError(
+                f"torch.ops.gpushmem: a tensor on {value.device}, and gpushmem's backend is "
+                f"{self._backend.name}: it takes those on "
+                f"{'cuda' if self._backend.on_gpu else 'cpu'}"
+            )
+        if value.is_cuda:
+            return value.detach()
+        key = value.data_ptr(), value.shape, value.stride(), value.dtype
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= VIEWS:
+                self._known.clear()
+            found = self._known[key] = DeviceArray(_at(*key), self._backend)
+        return found
+
+
+@dataclass
+class _Memory:
+    """What NumPy makes an array of, without an owner."""
+
+    __array_interface__: dict[str, Any]
+
+
+def _at(address: int, shape: Any, strides: Any, dtype: Any) -> np.ndarray[Any, Any]:
+    """An array at an address; strides in elements."""
+    kind = dtype_of("torch.ops.gpushmem", dtype)
+    if 0 in shape:
+        return np.empty(tuple(shape), kind)
+    bits = f"|u{kind.itemsize}" if kind.itemsize == 1 else f"<u{kind.itemsize}"
+    described = {
+        "version": 3, "data": (address, False), "shape": tuple(shape),
+        "strides": tuple(kind.itemsize * each for each in strides),
+    }  # fmt: skip
+    if kind.isbuiltin == 1:
+        return np.asarray(_Memory({**described, "typestr": kind.str}))
+    return np.asarray(_Memory({**described, "typestr": bits})).view(kind)
 
 
 # --- of a runtime
@@ -113,6 +157,7 @@ class Here:
 
     def __init__(self, of: runtime.Runtime) -> None:
         self.runtime = of
+        self.view = Views(of.backend)
         self.arena: Arena | None = None
         self.plans: dict[str, Plans] = {}  # by the name of the group
 

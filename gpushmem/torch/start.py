@@ -40,12 +40,12 @@ def create(options: Any) -> ProcessGroup:
             f"init_process_group: this is PE {backend.my_pe} of {backend.n_pes}, and rank "
             f"{pes[options.group_rank]}: PEs and ranks must be the same"
         )
+    import gpushmem.torch.operators  # noqa: PLC0415  (heavy)
+
+    _fuse_products()
     made = ProcessGroup(pes, options.timeout)
     if not options.global_ranks_in_group:  # of all: the one of init_process_group
-        import gpushmem.torch.operators  # noqa: PLC0415  (heavy)
-
         gpushmem.torch.operators.reserve()
-        _fuse_products()
     return made
 
 

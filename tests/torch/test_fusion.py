@@ -10,6 +10,12 @@ from tests.torch.test_group import world
 torch = pytest.importorskip("torch")
 dist = pytest.importorskip("torch.distributed")
 
+
+@pytest.fixture(autouse=True)
+def wherever_they_fit(monkeypatch):
+    monkeypatch.setenv("GPUSHMEM_TORCH_FUSE", "1")
+
+
 # What PyTorch's compiler imports uses names that PyTorch calls deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 TOKENS, MODEL, INNER = 12, 8, 18
@@ -159,6 +165,27 @@ def test_what_is_left_alone(run_pes, tmp_path):
             assert names.lines == ["nothing"] * 4
 
     run_pes(2, body, timeout=200)
+
+
+def test_what_is_worth_it(run_pes, tmp_path, monkeypatch):
+    """On CPUs: large products, if PyTorch has no more cores for them than a kernel."""
+    monkeypatch.setenv("GPUSHMEM_TORCH_FUSE", "auto")
+
+    def body():
+        with world(tmp_path):
+            from torch.distributed import _functional_collectives as collectives
+
+            def summed(a, b):
+                return collectives.all_reduce(a @ b, "sum", dist.group.WORLD)
+
+            names, small, large = Names(), torch.ones(256, 512), torch.ones(512, 512)
+            for threads, a in ((1, small), (1, large), (2, large)):
+                torch.set_num_threads(threads)
+                torch._dynamo.reset()
+                fused(summed)(a, large)
+            assert names.lines == ["nothing", "gemm_all_reduce"]
+
+    run_pes(1, body, timeout=200)
 
 
 def test_the_compiler_itself(run_pes, tmp_path):
