@@ -13,7 +13,8 @@
 `group` is the name of a process group (`group.group_name`), or "" for all PEs. Each operator has an
 out form, `torch.ops.gpushmem.all_reduce.out(..., out=)`. Factors `a` may have several axes before
 the last one; rows are gathered and scattered along the first. A call is collective over the group:
-its ranks make the same calls with the same sizes in the same order. It is done when it returns.
+its ranks make the same calls with the same sizes in the same order. On CPUs it is done when it
+returns, on GPUs it is on PyTorch's current stream.
 dtypes are those of the plan; see docs/kernels.md. To `moe` ranks may bring different numbers of
 tokens, up to `max_tokens`.
 

@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from gpushmem import runtime
 from gpushmem.errors import ArgumentError, HeapExhausted
+from gpushmem.groups import team_from
 from gpushmem.kernels import Arena, Plan
 from gpushmem.memory.array import DeviceArray
 from gpushmem.memory.asked import dtype_of
 from gpushmem.ops.team import Team
-from gpushmem.ops.teams import team_init
 
 __all__ = ["Plans", "group_size", "plans_of", "reserve"]
 
@@ -74,7 +75,7 @@ class Plans:
         if arena is None:
             raise ArgumentError(
                 f"torch.ops.gpushmem: a group of {self.n_pes} PEs has no memory for plans of its "
-                "own: call gpushmem.torch.reserve() on all PEs after init, or use "
+                "own: call gpushmem.torch.plans.reserve() on all PEs after init, or use "
                 'init_process_group("gpushmem"), which does so'
             )
         return arena.plans()
@@ -88,10 +89,14 @@ class Plans:
         self._kept.popitem(last=False)[1].free()
 
     def call(self, plan: Plan, *args: Any, **kwargs: Any) -> None:
-        """Call a plan with tensors, and wait until its kernel has ended."""
-        view = here().view
-        plan(*map(view, args), **{name: view(x) for name, x in kwargs.items()})
-        runtime.synchronize()
+        """Call a plan with tensors: on PyTorch's current stream, on CPUs until it has ended."""
+        view, on_gpu = here().view, here().runtime.backend.on_gpu
+        tensors = {name: view(x) for name, x in kwargs.items()}
+        if on_gpu:
+            tensors["stream"] = torch.cuda.current_stream()
+        plan(*map(view, args), **tensors)
+        if not on_gpu:
+            runtime.synchronize()
 
 
 class Views:
@@ -217,11 +222,7 @@ def plans_of(name: str) -> Plans:
 
 
 def _team_of(group: Any) -> Team:
-    world = Team(0)
     if group is None:
-        return world
-    own: Team | None = getattr(group, "team", None)
-    if own is not None:
-        return own
-    ranks = dist.get_process_group_ranks(group)
-    return world if len(ranks) == world.n_pes else team_init(ranks)
+        return Team(0)
+    own: Team | None = getattr(group, "team", None)  # of gpushmem's groups
+    return team_from(group) if own is None else own
