@@ -187,6 +187,7 @@ class Moved(NamedTuple):
 
     cut: Node
     joined: Node
+    parts: int
     of: int
     to: int
 
@@ -203,7 +204,7 @@ def split_and_joined(joined: Any) -> Moved | None:
     in_order = [piece.args[1] for piece in pieces] == list(range(len(pieces)))
     if cut.target != SPLIT or not in_order or len(cut.users) != len(pieces):
         return None
-    return Moved(cut, joined, (*cut.args[2:], 0)[0], to)
+    return Moved(cut, joined, len(pieces), (*cut.args[2:], 0)[0], to)
 
 
 # --- sums
@@ -231,7 +232,7 @@ def _fuse_all_reduce(found: Collective) -> list[str] | None:
 def _fuse_reduce_scatter(found: Collective) -> list[str] | None:
     at, parts, node = 0, found.call.args[2], found.given
     turned = split_and_joined(node) if len(node.users) == 1 else None
-    if turned is not None and turned.to == 0:
+    if turned is not None and turned.to == 0 and turned.parts == parts:
         node, at = turned.cut.args[0], turned.of
     product = product_below(node)
     if product is None or not 0 <= at < len(shape(node)) - 1 or shape(node)[at] % parts:
@@ -252,11 +253,13 @@ def fuse_gather(wait: Node) -> list[str] | None:
     found = collective(wait, c10d.all_gather_into_tensor.default, op=None)
     if found is None or len(shape(wait)) < 2:
         return None
-    chain, at = [wait], 0  # from the gathered rows to the factor
+    chain, at, parts = [wait], 0, found.call.args[1]  # from the gathered rows to the factor
     for cut in wait.users:
         joined = next(iter(next(iter(cut.users)).users), None) if cut.target == SPLIT else None
         turned = split_and_joined(joined)
-        if turned is not None and turned.of == 0 and turned.to < len(shape(wait)) - 1:
+        if turned is None or turned.of != 0 or turned.parts != parts:
+            continue
+        if turned.to < len(shape(wait)) - 1:
             chain, at = [wait, cut, turned.joined], turned.to
     for user in chain[-1].users:
         if user.target in RESHAPES and shape(user)[-1] == shape(wait)[-1]:
@@ -312,6 +315,8 @@ def fuse_norm(wait: Node) -> list[str] | None:
     scaled, weight, eps = normed
     residual = next((x for x in total.args if x is not wait), None)
     if not isinstance(residual, Node) or shape(residual) != shape(wait):
+        return None
+    if {value(residual).dtype, value(weight).dtype} != {value(wait).dtype}:
         return None
     if not worth(prod(shape(wait)), NUMBERS):
         return None

@@ -140,7 +140,7 @@ def test_what_is_left_alone(run_pes, tmp_path):
             from torch.distributed import _functional_collectives as collectives
 
             gloo, names = dist.new_group(backend="gloo"), Names()
-            ours = dist.group.WORLD
+            ours, ops = dist.group.WORLD, torch.ops._c10d_functional
 
             def largest(a, b):
                 return collectives.all_reduce(a @ b, "max", ours)
@@ -152,17 +152,34 @@ def test_what_is_left_alone(run_pes, tmp_path):
             def others(a, b):
                 return collectives.all_reduce(a @ b, "sum", gloo)
 
-            a, b = torch.ones(4, 4), torch.ones(4, 4)
-            for call in (largest, twice, others):
+            def other_parts_scattered(a, b):
+                parts = (a @ b).view(2, 8, 4).split(2, 1)
+                made = ops.reduce_scatter_tensor(torch.cat(parts), "sum", 2, ours.group_name)
+                return ops.wait_tensor(made)
+
+            def other_parts_gathered(a, b):
+                made = ops.all_gather_into_tensor(a.view(4, 4, 4), 2, ours.group_name)
+                rows = ops.wait_tensor(made)
+                return torch.cat(rows.split(2), 1).view(-1, 4) @ b
+
+            def wide_residual(a, b):
+                total = a.double() + collectives.all_reduce(a * 2, "sum", ours)
+                return total * torch.rsqrt(total.pow(2).mean(-1, keepdim=True) + 1e-6) * b[0]
+
+            a, b = torch.randn(16, 4), torch.randn(4, 4)
+            for call in (
+                largest, twice, others, other_parts_scattered, other_parts_gathered, wide_residual
+            ):  # fmt: skip
+                torch._dynamo.reset()
                 torch.testing.assert_close(fused(call)(a, b), call(a, b))
-            whole_numbers = a.long()
+            whole_numbers = b.long()
             torch.testing.assert_close(
                 fused(lambda a, b: collectives.all_reduce(a @ b, "sum", ours))(
                     whole_numbers, whole_numbers
                 ),
                 2 * (whole_numbers @ whole_numbers),
             )
-            assert names.lines == ["nothing"] * 4
+            assert names.lines == ["nothing"] * 7
 
     run_pes(2, body, timeout=200)
 
