@@ -29,7 +29,8 @@ PUT = f"{at('put_signal_block(')} in shift"
 def run(run_cli, tmp_path):
     def run(n, program, *args, options=()):
         words = ["run", "--as-nvshmem", "-n", str(n), *options]
-        return run_cli(*words, PROGRAMS / program, tmp_path / "uid", *args, timeout=150)
+        words += [PROGRAMS / program, tmp_path / "uid", *args]
+        return run_cli(*words, timeout=150, cwd=tmp_path)
 
     return run
 
@@ -49,8 +50,7 @@ OBSERVED = {
 
 
 @pytest.mark.parametrize("options", OBSERVED, ids=lambda options: "".join(options[:1]))
-def test_a_ring(run, tmp_path, monkeypatch, options):
-    monkeypatch.chdir(tmp_path)
+def test_a_ring(run, options):
     done = run(3, "ring.py", "ring", options=options)
     all_done(done, 3)
     assert "warning" not in done.stderr
