@@ -114,8 +114,8 @@ SETTINGS = {
         Setting(
             "GPUSHMEM_AS_NVSHMEM", "0", _one_of("0", "1", "strict"),
             "1: programs of nvshmem4py run on the CPU (docs/coming-from-nvshmem4py.md), also those "
-            "that do not import gpushmem; strict: sizes that differ are errors; `gpushmem run "
-            "--as-nvshmem`, `--strict`",
+            "that do not import gpushmem; strict: a target that is too small is an error; "
+            "`gpushmem run --as-nvshmem`, `--strict`",
         ),
         Setting(
             "GPUSHMEM_HEAP_SIZE", "1G", parse_size,

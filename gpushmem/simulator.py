@@ -152,10 +152,18 @@ def _imported(module: ModuleType) -> None:
     _patch()
 
 
-# numba-cuda-mlir runs on the simulator of numba.cuda, which is imported before it.
+# numba-cuda-mlir runs on the simulator of numba.cuda, which is imported before it; and before what
+# the patch imports, which would be half imported if it were the first to import numba.cuda.
+OF_THE_PATCH = (
+    "artifacts", "simt.base", "simt.bitcode", "simt.blocks", "simt.compiler", "simt.grid",
+    "simt.interpret", "simt.intrinsics", "simt.run",
+)  # fmt: skip
 _waiting = (
     WhenImported(MODULE, _imported, _without_numbas_simulator),
-    WhenImported(SUCCESSOR, before=lambda: importlib.import_module(MODULE)),
+    *(
+        WhenImported(name, before=lambda: importlib.import_module(MODULE))
+        for name in (SUCCESSOR, *(f"gpushmem.{package}" for package in OF_THE_PATCH))
+    ),
 )
 
 

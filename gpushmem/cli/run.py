@@ -152,11 +152,12 @@ class _As(click.ParamType):  # type: ignore[type-arg]
 )
 @click.option(
     "--as-nvshmem", is_flag=True,
-    help="Run a program of nvshmem4py: on the CPU its names mean gpushmem's operations.",
+    help="Run a program of nvshmem4py. On the CPU, `import nvshmem` gives gpushmem's version of "
+    "it.",
 )  # fmt: skip
 @click.option(
     "--strict", is_flag=True,
-    help="With --as-nvshmem: sizes that differ are errors, not warnings.",
+    help="With --as-nvshmem: a target that is too small is an error, not a warning.",
 )  # fmt: skip
 @click.option("--tag-output", is_flag=True, help="Prefix each line of output with its PE.")
 @click.option("--verbose", is_flag=True, help="Print how the PEs found each other.")
@@ -277,10 +278,12 @@ def command(
 
 
 def _names_of_nvshmem(asked: bool, strict: bool) -> str | None:
-    """The value of GPUSHMEM_AS_NVSHMEM for two options."""
-    if strict and not asked:
+    """The value of GPUSHMEM_AS_NVSHMEM for two options; None to leave it as it is."""
+    name = "GPUSHMEM_AS_NVSHMEM"
+    given = "0" if settings.reason(name) else settings.get(name)  # an invalid one is told later
+    if strict and not asked and given == "0":
         raise click.UsageError("--strict: add --as-nvshmem, whose sizes it is about")
-    return None if not asked else "strict" if strict else "1"
+    return "strict" if strict else "1" if asked and given == "0" else None
 
 
 def _with_names(target: Callable[[], object]) -> Callable[[], object]:

@@ -36,7 +36,7 @@ NAMES = {
 CUDA_CORE = "cuda.core"
 NUMBAS_DRIVER = "numba.cuda.cudadrv.driver"
 # How many processes of the job are on this machine, as launchers say it.
-LOCAL_SIZES = "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"
+LOCAL_SIZES = "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "WORLD_SIZE"
 
 
 def activate() -> None:
@@ -47,12 +47,14 @@ def activate() -> None:
     """
     if settings.get("GPUSHMEM_AS_NVSHMEM") == "0":
         return
-    backend = choice.choose()[0]
-    if backend in registry.that_use_gpus() or any(isinstance(f, _Finder) for f in sys.meta_path):
+    if choice.choose()[0] in registry.that_use_gpus():
         return
     set_variables()
-    os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")  # about GPUs
     simulator.enable(devices=_devices())
+    # A launcher may have done the rest: not the above, which is what its PEs differ in.
+    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        return
+    os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")  # about GPUs
     sys.meta_path.insert(0, _Finder())
     for name in [name for name in sys.modules if _real(name)]:
         del sys.modules[name]  # of the launcher, from which this process was forked

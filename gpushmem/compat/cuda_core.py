@@ -177,7 +177,10 @@ class Buffer:
     def __init__(self, handle: int, size: int, mr: MemoryResource | None, owner: object) -> None:
         self.handle, self.size, self.memory_resource = handle, size, mr
         self.owner = owner  # kept alive; of symmetric memory, its array
-        self._closed = False
+        self._end: Any = None
+        if mr is not None:
+            self._end = weakref.finalize(self, mr.deallocate, handle, size)
+            self._end.atexit = False
 
     @classmethod
     def from_handle(
@@ -187,9 +190,8 @@ class Buffer:
         return cls(int(ptr), int(size), mr, owner)
 
     def close(self, stream: Any = None) -> None:
-        """Release the memory, by what has allocated it."""
-        if not self._closed and self.memory_resource is not None:
-            self._closed = True
+        """Release the memory, by what has allocated it; the last reference's end does, too."""
+        if self.memory_resource is not None and self._end.detach():
             self.memory_resource.deallocate(self.handle, self.size, stream)
 
     def memory(self) -> np.ndarray[Any, Any]:
@@ -286,7 +288,7 @@ class Device:
     def create_stream(self, obj: Any = None, options: Any = None) -> Stream:
         """Make a stream, or the same one of another library."""
         given = obj if hasattr(obj, "__cuda_stream__") else None
-        return _new_stream() if given is None else as_stream(given)
+        return _new_stream() if given is None else Stream(given.__cuda_stream__()[1], given)
 
     def create_event(self, options: Any = None) -> Event:
         """Make an event."""

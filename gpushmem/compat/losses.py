@@ -1,7 +1,8 @@
 """What programs lose because sizes differ, in kernels: noted there, told by the host, once a line.
 
 Kernels note it in a table of this process, at `WORLD.losses`: a line of the program, and the
-numbers of elements at the target and at the source. With --strict it is an error there.
+numbers of elements at the target and at the source; the table has room for `ROOM` lines. With
+--strict it is an error there.
 """
 
 from __future__ import annotations

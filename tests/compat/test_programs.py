@@ -1,7 +1,9 @@
 """Programs in the manner of NVIDIA's for nvshmem4py, unmodified, through the command line."""
 
+import importlib
 import importlib.util
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +29,8 @@ PUT = f"{at('put_signal_block(')} in shift"
 def run(run_cli, tmp_path):
     def run(n, program, *args, options=()):
         words = ["run", "--as-nvshmem", "-n", str(n), *options]
-        return run_cli(*words, PROGRAMS / program, tmp_path / "uid", *args, timeout=150)
+        words += [PROGRAMS / program, tmp_path / "uid", *args]
+        return run_cli(*words, timeout=150, cwd=tmp_path)
 
     return run
 
@@ -37,15 +40,77 @@ def all_done(done, n):
     assert sorted(re.findall(r"(\d) done", done.stdout)) == [str(pe) for pe in range(n)]
 
 
-@pytest.mark.parametrize("options", [(), ("--check",)], ids=["", "check"])
+OBSERVED = {
+    (): "",
+    ("--check",): "",
+    ("--trace", "trace"): "see what the PEs did",
+    ("--stats",): "put_signal",
+    ("--memory", "weak", "--seed", "3"): "",
+}
+
+
+@pytest.mark.parametrize("options", OBSERVED, ids=lambda options: "".join(options[:1]))
 def test_a_ring(run, options):
     done = run(3, "ring.py", "ring", options=options)
     all_done(done, 3)
     assert "warning" not in done.stderr
+    assert OBSERVED[options] in done.stderr
 
 
 def test_kernels_and_hosts(run):
     all_done(run(3, "everything.py"), 3)
+
+
+def test_buffers(run):
+    all_done(run(3, "buffers.py"), 3)
+
+
+AT_START = """
+import gpushmem
+gpushmem.init()
+from cuda.core import system
+print(gpushmem.my_pe(), "done")
+"""
+
+
+@pytest.mark.parametrize("variable", ["GPUSHMEM_SIM", "GPUSHMEM_AS_NVSHMEM"])
+def test_the_variable_is_set_for_the_launcher_and_without_one(run_cli, tmp_path, variable):
+    """Their gpushmem is imported before numba.cuda is; nothing is said at the end."""
+    script = tmp_path / "script.py"
+    script.write_text(AT_START)
+    env = {variable: "1"}
+    all_done(run_cli("run", "-n", "2", script, env=env), 2)
+    words = [sys.executable, script]
+    env = PLAIN | {"PYTHONPATH": str(ROOT)} | env
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    all_done(done, 1)
+    assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize(("option", "value"), [("--as-nvshmem", "strict"), ("--strict", "1")])
+def test_a_launcher_with_the_variable(run_cli, tmp_path, option, value):
+    """Options are added to it; each PE has a device, though its launcher has one."""
+    words = "run", "-n", "2", option, PROGRAMS / "ring.py", tmp_path / "uid", "short"
+    done = run_cli(*words, env={"GPUSHMEM_AS_NVSHMEM": value})
+    assert done.returncode == 1
+    assert f"{PUT}: the target has 1000 elements, the source 1024" in done.stderr
+
+
+def test_other_backends_are_an_error(tmp_path):
+    env = PLAIN | {"PYTHONPATH": str(ROOT), "GPUSHMEM_BACKEND": "null"}
+    words = [sys.executable, "-W", "ignore", "-c", IMPORTED]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    assert (
+        "null was chosen, because GPUSHMEM_BACKEND is set: set GPUSHMEM_BACKEND=cpu" in done.stderr
+    )
+
+
+def test_the_port_of_a_unique_id_is_kept():
+    nv = importlib.import_module("gpushmem.compat.nvshmem.core")
+    port = int.from_bytes(bytes(nv.get_unique_id()._data.view("u1").reshape(-1)[4:6]), "big")
+    with pytest.raises(OSError, match="in use"), socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+    nv.init_fini._reserved.pop(port).close()
 
 
 def test_a_deadlock_is_reported_with_the_lines_of_the_program(run):
@@ -105,11 +170,20 @@ def test_processes_that_a_program_starts_find_each_other(tmp_path):
     words = sys.executable, PROGRAMS / "ring.py", tmp_path / "uid", "ring"
     base = PLAIN | {"PYTHONPATH": str(ROOT), "GPUSHMEM_AS_NVSHMEM": "1", "WORLD_SIZE": "2"}
     started = [
-        subprocess.Popen(words, env=base | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            words, env=base | {"RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
+        )
         for rank in range(2)
-    ]
-    said = [process.communicate(timeout=150)[0] for process in started]
-    assert said == ["0 done\n", "1 done\n"]
+    ]  # fmt: skip
+    try:
+        said = [process.communicate(timeout=100) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    assert [out for out, _ in said] == ["0 done\n", "1 done\n"], said
+    assert [process.returncode for process in started] == [0, 0], said
 
 
 IMPORTED = """

@@ -417,12 +417,17 @@ def patch_numba_cuda(interpret: bool | None = None) -> Iterator[None]:
         places |= _interpreting(engine)
     _engine.append(engine)
     with replaced(places), mlir.patched():
+        ends = True
         try:
             yield
             engine.cuCtxSynchronize()
+        except GeneratorExit:  # the process ends inside the block: modules are empty by now
+            ends = False
+            raise
         finally:
-            engine.end()
-            _engine.pop()
+            if ends:
+                engine.end()
+                _engine.pop()
 
 
 def finish() -> None:

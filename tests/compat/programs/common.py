@@ -21,6 +21,7 @@ def begin():
     while not path.exists():
         time.sleep(0.01)
     uid._data = np.frombuffer(path.read_bytes(), uid._data.dtype)
+    assert system.num_devices == size
     device = Device(rank % system.num_devices)
     device.set_current()
     nvshmem.core.init(device=device, uid=uid, rank=rank, nranks=size, initializer_method="uid")

@@ -37,7 +37,7 @@ def _element(what: str, target: Any, offset: Any, dtype: Any) -> Any:
 
 
 def _call(name: str, target: Any, values: tuple[Any, ...], pe: int, offset: Any, dtype: Any) -> Any:
-    found = OPS[name].function(_element(name, target, offset, dtype), *values, pe)
+    found = session.call(name, _element(name, target, offset, dtype), *values, pe)
     return found.item() if hasattr(found, "item") else found
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpushmem import __version__, runtime, settings
+from gpushmem.backends import choice
 from gpushmem.compat.nvshmem import __version__ as mirrored
 from gpushmem.compat.nvshmem import bindings
 from gpushmem.compat.nvshmem.core import memory, session, teams
@@ -20,6 +21,7 @@ from gpushmem.compat.nvshmem.core.nvshmem_types import (
     NvshmemKernelObject,
     Version,
 )
+from gpushmem.errors import BackendUnavailable
 from gpushmem.job import job as jobs
 
 __all__ = [
@@ -31,7 +33,9 @@ __all__ = [
 logger = logging.getLogger("nvshmem")
 UniqueID = bindings.uniqueid
 HOST, KEY_BYTES = "127.0.0.1", 32
+BACKEND = "cpu"  # it has numba.cuda's streams, and this machine's memory
 _ended = False  # by a `finalize`
+_reserved: dict[int, socket.socket] = {}  # ports of unique ids that this process has made
 
 
 class DeviceLibLanguage(enum.Enum):
@@ -56,12 +60,21 @@ def get_unique_id(empty: bool = False) -> bindings.uniqueid:
     """Make a unique id for `init`; `empty` makes room for another process's."""
     made = bindings.uniqueid()
     if not empty:
-        with socket.create_server((HOST, 0)) as free:
-            port = free.getsockname()[1]
+        port = _reserve_port()
         words = port.to_bytes(2, "big") + secrets.token_bytes(KEY_BYTES)
         made._data.version = 1
         made._data.internal[0, : len(words)] = np.frombuffer(words, np.int8)
     return made
+
+
+def _reserve_port() -> int:
+    """Keep a port for rank 0 of an `init`, which can listen there: nobody listens here."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind((HOST, 0))
+    port = int(held.getsockname()[1])
+    _reserved[port] = held
+    return port
 
 
 def init(
@@ -82,10 +95,17 @@ def init(
             f"init: initializer_method must be one of {', '.join(METHODS)}, not "
             f"{initializer_method!r}"
         )
-    METHODS[initializer_method](uid, rank, nranks, mpi_comm)
-    session.began()
-    memory.began()
-    teams.began()
+    chosen, why = choice.choose()
+    if chosen != BACKEND:
+        raise BackendUnavailable(
+            f"init: programs of nvshmem4py run on the {BACKEND} backend here, and {chosen} was "
+            f"chosen, because {why}: set GPUSHMEM_BACKEND={BACKEND}"
+        )
+    with session.errors():
+        METHODS[initializer_method](uid, rank, nranks, mpi_comm)
+        session.began()
+        memory.began()
+        teams.began()
 
 
 def _by_uid(uid: Any, rank: Any, nranks: Any, mpi_comm: Any) -> None:
@@ -111,6 +131,8 @@ def _meet(rank: int, nranks: int, where: str, key: str) -> None:
         there = {"GPUSHMEM_PE": rank, "GPUSHMEM_N_PES": nranks, "GPUSHMEM_JOB_KEY": key}
         with settings.putting(**there):
             runtime.init(bootstrap=where)
+        if held := _reserved.pop(int(where.rpartition(":")[2]), None):
+            held.close()
         return
     if (rank, nranks) != (job.my_pe, job.n_pes):
         raise NvshmemInvalid(
@@ -145,12 +167,16 @@ METHODS: dict[str, Callable[[Any, Any, Any, Any], None]] = {
 def finalize() -> None:
     """End the runtime; symmetric memory that was not freed is, and an error is logged."""
     global _ended  # noqa: PLW0603
-    if session.present():
-        memory.ends()
-        teams.ends()
-        session.ends()
-        runtime.finalize()
-        _ended = True
+    if not session.present():
+        return
+    with session.errors():
+        try:
+            memory.ends()
+            teams.ends()
+            session.ends()
+        finally:
+            _ended = True
+            runtime.finalize()
 
 
 def status() -> bindings.Init_status:

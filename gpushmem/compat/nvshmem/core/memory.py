@@ -12,9 +12,7 @@ from gpushmem.artifacts.arguments import address_of
 from gpushmem.compat.cuda_core import Buffer, Device, MemoryResource
 from gpushmem.compat.nvshmem.core import session
 from gpushmem.compat.nvshmem.core.nvshmem_types import NvshmemError, NvshmemInvalid
-from gpushmem.errors import ShmemError, SymmetryError
 from gpushmem.memory.array import DeviceArray
-from gpushmem.ops import OPS
 
 __all__ = [
     "NvshmemResource", "buffer", "free", "get_multicast_buffer", "get_peer_buffer",
@@ -41,6 +39,7 @@ class NvshmemResource(MemoryResource):
 # Address -> the buffer that begins there, and what it is: allocated, registered, or a peer's.
 known: dict[int, Buffer] = {}
 _owned: set[int] = set()
+_peers: dict[int, dict[int, Buffer]] = {}  # of an own buffer's address: PE -> its buffer
 _resource: list[NvshmemResource] = []
 
 
@@ -48,6 +47,7 @@ def began() -> None:
     """The runtime has been initialised."""
     known.clear()
     _owned.clear()
+    _peers.clear()
     _resource[:] = [NvshmemResource()]
 
 
@@ -84,17 +84,15 @@ def buffer(size: int, release: bool = False, except_on_del: bool = True) -> Buff
 def allocated(shape: Any, dtype: Any) -> Buffer:
     """The buffer of a new array; collective."""
     session.backend("array")
-    try:
+    with session.errors():
         array = runtime.empty(shape, dtype)
-    except ShmemError as error:
-        raise NvshmemError(str(error)) from error
     made = noted(array, array.nbytes)
     _owned.add(made.handle)
     return made
 
 
 def checked(what: str, given: Any) -> Buffer:
-    """A buffer of symmetric memory; raises `NvshmemInvalid` for anything else."""
+    """The symmetric memory that begins there; raises `NvshmemInvalid` if there is none."""
     session.backend(what)
     found = known.get(given.handle) if isinstance(given, Buffer) else None
     if found is None:
@@ -102,25 +100,60 @@ def checked(what: str, given: Any) -> Buffer:
     return found
 
 
+def holding(given: Buffer) -> Buffer | None:
+    """The symmetric memory that has all bytes of a buffer."""
+    end = given.handle + given.size
+    exact = known.get(given.handle)
+    candidates = list(known.values()) if exact is None else [exact]
+    return next(
+        (b for b in candidates if b.handle <= given.handle and end <= b.handle + b.size), None
+    )
+
+
+def part(what: str, given: Any) -> Buffer:
+    """The bytes of symmetric memory that a buffer names; raises `NvshmemInvalid` for others."""
+    session.backend(what)
+    found = holding(given) if isinstance(given, Buffer) else None
+    if found is None:
+        raise NvshmemInvalid(f"{what}: {given!r} is not symmetric memory of nvshmem.core")
+    return Buffer.from_handle(given.handle, given.size, owner=found.owner)
+
+
+def ordinary(buffer: Buffer) -> DeviceArray:
+    """The bytes of a buffer in memory of this PE that is not symmetric."""
+    return DeviceArray(buffer.memory().view(np.uint8), session.backend("a copy"))
+
+
 def free(buffer: Buffer) -> None:
     """Free what `buffer` has allocated; collective. Does nothing for a peer's buffer."""
     if not session.present():
         logger.warning("free: the runtime is not initialised, so there is nothing to free")
         return
-    found = known.pop(checked("free", buffer).handle)
+    found = checked("free", buffer)
     if found.handle in _owned:
         _owned.remove(found.handle)
-        runtime.free(found.owner)
+        _forget(found)
+        with session.errors():
+            runtime.free(found.owner)
+
+
+def _forget(buffer: Buffer) -> None:
+    """Its memory, and its peers', will be something else's."""
+    del known[buffer.handle]
+    for peer in _peers.pop(buffer.handle, {}).values():
+        known.pop(peer.handle, None)
 
 
 def get_peer_buffer(buffer: Buffer, pe: int) -> Buffer:
     """The same memory on another PE, for loads and stores."""
     found = checked("get_peer_buffer", buffer)
-    try:
-        peer = OPS["peer_array"].function(found.owner, int(pe))
-    except SymmetryError as error:
-        raise NvshmemError(str(error)) from error
-    return known.get(address_of(peer.native())) or noted(peer, found.size)
+    peers = _peers.setdefault(found.handle, {})
+    if int(pe) not in peers:
+        peer = session.call("peer_array", found.owner, int(pe))
+        if address_of(peer.native()) == found.handle:  # the caller's own
+            return found
+        peers[int(pe)] = noted(peer, found.size)
+    return peers[int(pe)]
 
 
 def get_multicast_buffer(team: int, buffer: Buffer) -> Buffer:
@@ -135,21 +168,28 @@ def get_multicast_buffer(team: int, buffer: Buffer) -> Buffer:
 def register_external_buffer(buffer: Buffer, preferred_address: Any = None) -> Buffer:
     """Make existing memory, whole pages, symmetric; collective. Returns the buffer to use."""
     session.backend("register_external_buffer")
-    array = runtime.register_symmetric(buffer.memory().view(np.uint8))
+    with session.errors():
+        array = runtime.register_symmetric(buffer.memory().view(np.uint8))
     return noted(array, buffer.size)
 
 
 def unregister_external_buffer(buffer: Buffer) -> None:
     """End what `register_external_buffer` began; collective."""
     found = checked("unregister_external_buffer", buffer)
-    runtime.unregister_symmetric(found.owner)
-    del known[found.handle]
+    with session.errors():
+        runtime.unregister_symmetric(found.owner)
+    _forget(found)
 
 
 def words(buffer: Buffer, dtype: Any) -> DeviceArray:
-    """The memory of a buffer as an array of gpushmem; what is left of an element is left out."""
+    """The bytes of a buffer as an array of gpushmem; what is left of an element is left out.
+
+    Raises `NvshmemInvalid` if the buffer does not begin at an element.
+    """
     array: Any = buffer.owner
+    size, start = np.dtype(dtype).itemsize, buffer.handle - address_of(array.native())
+    if buffer.handle % size:
+        raise NvshmemInvalid(f"{buffer!r} does not begin at a multiple of {size} bytes")
     bytes_ = array.reshape(-1).view(np.uint8)
-    size = np.dtype(dtype).itemsize
-    made: DeviceArray = bytes_[: bytes_.size // size * size].view(dtype)
+    made: DeviceArray = bytes_[start : start + buffer.size // size * size].view(dtype)
     return made

@@ -12,7 +12,6 @@ from gpushmem.compat.nvshmem.bindings import Cmp_type, Signal_op
 from gpushmem.compat.nvshmem.core import arrays, memory, session, tensors
 from gpushmem.compat.nvshmem.core.nvshmem_types import NvshmemInvalid
 from gpushmem.memory.array import DeviceArray
-from gpushmem.ops import OPS
 
 __all__ = [
     "SignalOp", "flush", "get", "get_nbi", "put", "put_nbi", "put_signal", "put_signal_nbi",
@@ -23,16 +22,18 @@ SignalOp = Signal_op
 
 
 def buffer_of(what: str, value: Any) -> Buffer:
-    """The buffer of an array, a tensor, or the buffer itself."""
+    """The buffer that begins where an array or a tensor does, or the part that a buffer names."""
     if arrays.is_array(value):
         return arrays.array_get_buffer(value)[0]
     if tensors.is_tensor(value):
         return tensors.tensor_get_buffer(value)[0]
-    return memory.checked(what, value)
+    return memory.part(what, value)
 
 
-def bytes_of(what: str, value: Any) -> DeviceArray:
-    """Its bytes, as an array of gpushmem."""
+def _bytes(what: str, value: Any, local: bool) -> DeviceArray:
+    """Its bytes, as an array of gpushmem; on the local side of any memory."""
+    if local and isinstance(value, Buffer) and memory.holding(value) is None:
+        return memory.ordinary(value)
     return memory.words(buffer_of(what, value), np.uint8)
 
 
@@ -58,12 +59,18 @@ def fitted(what: str, dst: DeviceArray, src: DeviceArray, target: str) -> tuple[
 def _copy(name: str, dst: Any, src: Any, pe: int, stream: Any, *signal: Any) -> None:
     on = session.on(name, stream)
     target = "get" if name.startswith("get") else "put"
-    pair = fitted(name, bytes_of(name, dst), bytes_of(name, src), target)
-    OPS[name.removesuffix("_nbi")].function(*pair, *signal, pe, stream=on)
+    two = _bytes(name, dst, target == "get"), _bytes(name, src, target == "put")
+    pair = fitted(name, *two, target)
+    session.call(name.removesuffix("_nbi"), *pair, *signal, pe, stream=on)
 
 
 def _signal(what: str, value: Any) -> Any:
-    found = buffer_of(what, value)
+    if not isinstance(value, Buffer):
+        raise NvshmemInvalid(
+            f"{what}: signal_var must be a Buffer, as in nvshmem4py: array_get_buffer(array)[0] is "
+            "one"
+        )
+    found = memory.part(what, value)
     if found.size < np.dtype(np.uint64).itemsize:
         raise NvshmemInvalid(f"{what}: a signal has 8 bytes, this buffer {found.size}")
     return memory.words(found, np.uint64)
@@ -112,25 +119,25 @@ def signal_op(
 ) -> None:
     """Update a signal on another PE."""
     on, signal = session.on("signal_op", stream), _signal("signal_op", signal_var)
-    OPS["signal_op"].function(signal, signal_val, int(signal_op), remote_pe, stream=on)
+    session.call("signal_op", signal, signal_val, int(signal_op), remote_pe, stream=on)
 
 
 def signal_wait(signal_var: Any, signal_val: int, signal_op: Cmp_type, stream: Any = None) -> None:
     """Let the stream wait for a signal; `signal_op` is a comparison."""
     on, signal = session.on("signal_wait", stream), _signal("signal_wait", signal_var)
-    OPS["signal_wait_until"].function(signal, int(signal_op), signal_val, stream=on)
+    session.call("signal_wait_until", signal, int(signal_op), signal_val, stream=on)
 
 
 def signal_fetch(signal_var: Any) -> int:
     """The value of a signal, at once."""
-    return int(OPS["signal_fetch"].function(_signal("signal_fetch", signal_var)))
+    return int(session.call("signal_fetch", _signal("signal_fetch", signal_var)))
 
 
 def quiet(stream: Any = None) -> None:
     """Complete what was queued on the stream before."""
-    OPS["quiet"].function(stream=session.on("quiet", stream))
+    session.call("quiet", stream=session.on("quiet", stream))
 
 
 def flush(stream: Any = None) -> None:
     """Let sources of `put_nbi` that was queued before be used again."""
-    OPS["flush"].function(stream=session.on("flush", stream))
+    session.call("flush", stream=session.on("flush", stream))

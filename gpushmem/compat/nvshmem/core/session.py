@@ -5,14 +5,22 @@ from __future__ import annotations
 import atexit
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gpushmem import runtime, settings
 from gpushmem.compat import cuda_core, losses
-from gpushmem.compat.nvshmem.core.nvshmem_types import NvshmemInvalid, NvshmemWarning
+from gpushmem.compat.nvshmem.core.nvshmem_types import (
+    NvshmemError,
+    NvshmemInvalid,
+    NvshmemWarning,
+)
+from gpushmem.errors import ShmemError
 from gpushmem.lines import user_frame, user_line
+from gpushmem.ops import OPS
 
-__all__ = ["STRICT", "backend", "began", "ends", "on", "present", "warn"]
+__all__ = ["STRICT", "backend", "began", "call", "ends", "errors", "on", "present", "warn"]
 
 STRICT = "strict"
 _losses: list[losses.Losses] = []
@@ -29,6 +37,7 @@ def began() -> None:
     else:
         _losses[:] = [losses.Losses(running.world.native, _tell)]
         running.calls_late(_losses[0])
+        atexit.unregister(ends)  # of an `init` before
         atexit.register(ends)
 
 
@@ -48,6 +57,21 @@ def _tell(where: str, have: int, want: int) -> None:
         f"nvshmem4py, and the other {want - have} are not"
     )
     print(f"gpushmem: warning: {text}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """Raise gpushmem's errors as `NvshmemError`, which programs of nvshmem4py expect."""
+    try:
+        yield
+    except ShmemError as error:
+        raise NvshmemError(str(error)) from error
+
+
+def call(name: str, *args: Any, **options: Any) -> Any:
+    """Perform an operation of gpushmem; raises `NvshmemError` for what it raises."""
+    with errors():
+        return OPS[name].function(*args, **options)
 
 
 def present() -> bool:

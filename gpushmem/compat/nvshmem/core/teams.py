@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 from gpushmem import runtime
 from gpushmem.compat.nvshmem.bindings import TeamConfig, TeamUniqueId
 from gpushmem.compat.nvshmem.core import session
 from gpushmem.compat.nvshmem.core.nvshmem_types import NvshmemError, NvshmemInvalid, Teams
-from gpushmem.errors import ShmemError
 from gpushmem.memory.array import SymmetricArray
-from gpushmem.ops import CMP_NE, OPS, TEAM_INVALID
+from gpushmem.ops import CMP_NE, TEAM_INVALID
 
 __all__ = [
     "TeamConfig", "TeamUniqueId", "get_team_unique_id", "team_destroy", "team_get_config",
@@ -34,7 +30,7 @@ def began() -> None:
     _configs.clear()
     for name in [name for name, team in Teams.items() if team >= len(_predefined)]:
         Teams.remove(name)
-    n = OPS["n_pes"].function()
+    n = session.call("n_pes")
     _members[:] = [runtime.zeros((MOST_IDS, n), np.int32)]
 
 
@@ -50,10 +46,11 @@ def get_team_unique_id() -> TeamUniqueId:
     """Make an id for `team_init`; one PE makes it, and sends its `value` to the others."""
     global _made  # noqa: PLW0603
     session.backend("get_team_unique_id")
-    value = 1 + _made * OPS["n_pes"].function() + OPS["my_pe"].function()
+    value = 1 + _made * session.call("n_pes") + session.call("my_pe")
     if value >= MOST_IDS:
         raise NvshmemError(
-            f"get_team_unique_id: this PE has made {_made} ids, and can make no more"
+            f"get_team_unique_id: this PE has made {_made} ids, and can make no more: the PEs have "
+            f"{MOST_IDS - 1} together; use team_split_strided, which needs none"
         )
     _made += 1
     return TeamUniqueId(value)
@@ -74,23 +71,16 @@ def team_init(
             f"team_init: {value} is no unique id: set team_config.uniqueid to the value of one "
             "that get_team_unique_id has made"
         )
-    n = OPS["n_pes"].function()
+    n = session.call("n_pes")
     if not 0 <= pe_idx_in_team < npes <= n:
         raise NvshmemInvalid(f"team_init: PE {pe_idx_in_team} of {npes}, in a job of {n} PEs")
     row = _members[0][value]
     for pe in range(n):
         place = row[pe_idx_in_team:]
-        OPS["p"].function(place, 1 + OPS["my_pe"].function(), pe)
-    OPS["wait_until_all"].function(row[:npes], None, CMP_NE, 0)
-    team = _asking(lambda: OPS["team_init"].function([int(pe) - 1 for pe in row[:npes].numpy()]))
+        session.call("p", place, 1 + session.call("my_pe"), pe)
+    session.call("wait_until_all", row[:npes], None, CMP_NE, 0)
+    team = session.call("team_init", [int(pe) - 1 for pe in row[:npes].numpy()])
     return _named(team, new_team_name or f"TEAM_{int(team)}", team_config)
-
-
-def _asking(make: Callable[[], Any]) -> Any:
-    try:
-        return make()
-    except ShmemError as error:
-        raise NvshmemError(str(error)) from error
 
 
 def _named(team: int, name: str, config: TeamConfig) -> int:
@@ -110,7 +100,7 @@ def team_split_strided(
 ) -> int | None:
     """Make a team of PEs of another; collective over it. None for a PE that is not in it."""
     session.backend("team_split_strided")
-    team = _asking(lambda: OPS["team_split_strided"].function(parent_team, start, stride, size))
+    team = session.call("team_split_strided", parent_team, start, stride, size)
     if team == TEAM_INVALID:
         return None
     return _named(team, new_team_name or f"TEAM_{int(team)}", config)
@@ -127,7 +117,7 @@ def team_split_2d(
 ) -> tuple[int | None, int | None]:
     """Make the caller's row and column of a team; collective over it."""
     session.backend("team_split_2d")
-    made = _asking(lambda: OPS["team_split_2d"].function(parent_team, xrange))
+    made = session.call("team_split_2d", parent_team, xrange)
     names = [
         f"{new_team_name}_{axis}" if new_team_name else f"TEAM_{axis}_{int(team)}"
         for axis, team in zip("XY", made, strict=True)
@@ -143,7 +133,7 @@ def team_destroy(team: int | str) -> None:
     """Destroy a team, given as a number or a name; collective over it."""
     session.backend("team_destroy")
     number = Teams[team] if isinstance(team, str) else int(team)
-    _asking(lambda: OPS["team_destroy"].function(number))
+    session.call("team_destroy", number)
     Teams.remove_by_value(number)
     _configs.pop(number, None)
 
@@ -158,5 +148,5 @@ def team_translate_pe(src_team: int, src_pe: int, dest_team: int) -> int:
     session.backend("team_translate_pe")
     if src_pe < 0:
         raise NvshmemError(f"team_translate_pe: there is no PE {src_pe}")
-    found = _asking(lambda: OPS["team_translate_pe"].function(src_team, src_pe, dest_team))
+    found = session.call("team_translate_pe", src_team, src_pe, dest_team)
     return int(found)
