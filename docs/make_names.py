@@ -37,7 +37,8 @@ DIFFERS = {
     "register_external_tensor": "whole pages of the host's memory",
     "get_name": "gpushmem", "get_version": "the library's version is gpushmem's",
     "init": "see [How to run](#how-to-run)",
-    "Teams": "without TEAM_SAME_MYPE_NODE, TEAM_SAME_GPU, TEAM_GPU_LEADERS, TEAM_MC_SHARED",
+    "Teams": "without TEAM_SAME_MYPE_NODE, TEAM_SAME_GPU, TEAM_GPU_LEADERS, TEAM_MC_SHARED, "
+    "TEAMS_MIN, TEAM_INDEX_MAX",
     "team_get_config": "the configuration that was given",
     "put_nbi": "as `put`", "get_nbi": "as `get`", "put_signal_nbi": "as `put_signal`",
     "query_thread": "THREAD_SERIALIZED",

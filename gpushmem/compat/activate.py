@@ -25,8 +25,6 @@ HERE = "gpushmem.compat"
 # What a program imports -> the module that it gets; also of what is inside.
 NAMES = {
     "nvshmem": f"{HERE}.nvshmem",
-    "nvshmem.core.interop.cupy": f"{HERE}.nvshmem.core.arrays",
-    "nvshmem.core.interop.torch": f"{HERE}.nvshmem.core.tensors",
     **{
         f"nvshmem.core.device.numba.{module}": f"{HERE}.nvshmem.core.device.numba"
         for module in ("amo", "collective", "direct", "mem", "rma")

@@ -1,8 +1,8 @@
 """What programs lose because sizes differ, in kernels: noted there, told by the host, once a line.
 
 Kernels note it in a table of this process, at `WORLD.losses`: a line of the program, and the
-numbers of elements at the target and at the source; the table has room for `ROOM` lines. With
---strict it is an error there.
+numbers of elements that `dst` has, `src` has, and that were wanted. The table has room for `ROOM`
+lines. With --strict it is an error there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpushmem.artifacts.arguments import address_of
-from gpushmem.backends.cpu.access import TOO_SMALL, as_world
+from gpushmem.backends.cpu.access import CUT, as_world
 from gpushmem.simt.base.native import compare_swap_word, load_acquire, store_release
 from gpushmem.simt.compiler.kept import outlined
 from gpushmem.simt.compiler.primitives import fail_if, site_word, user_word
@@ -22,26 +22,27 @@ from gpushmem.simt.compiler.primitives import fail_if, site_word, user_word
 __all__ = ["Losses", "differ"]
 
 ROOM = 64  # lines; what more there are is not told
-ENTRY = np.dtype([("site", "i8"), ("have", "i8"), ("want", "i8")])
+ENTRY = np.dtype([("site", "i8"), ("dst", "i8"), ("src", "i8"), ("want", "i8")])
 STRICT = -1
 
 
 @outlined
-def differ(have, want):
-    """Note that a target is shorter than its source; fail if that is an error."""
+def differ(dst, src, want):
+    """Note that one of two arrays has less than is wanted; fail if that is an error."""
     table = as_world(user_word()).losses
-    fail_if(table == STRICT, TOO_SMALL, have, want, 0, 0)
+    fail_if(table == STRICT, CUT, dst, src, 0, 0)
     if table == 0:
         return
     site = site_word()
     for k in range(ROOM):
-        at = table + 24 * ((site // 8 + k) % ROOM)
+        at = table + 32 * ((site // 8 + k) % ROOM)
         there = load_acquire(at)
         if there == 0:
             there = compare_swap_word(at, 0, site)
             if there == 0:
-                store_release(at + 8, have)
-                store_release(at + 16, want)
+                store_release(at + 8, dst)
+                store_release(at + 16, src)
+                store_release(at + 24, want)  # last: the host reads rows that have it
                 return
         if there == site:
             return
@@ -63,5 +64,5 @@ class Losses:
         with self._lock:
             for k in np.flatnonzero((self._table["want"] != 0) & ~self._told):
                 self._told[k] = True
-                site, have, want = self._table[k].tolist()
-                self._tell(ctypes.string_at(site).decode(), have, want)
+                site, dst, src, _ = self._table[k].tolist()
+                self._tell(ctypes.string_at(site).decode(), dst, src)

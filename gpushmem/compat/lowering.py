@@ -57,24 +57,27 @@ def first(typingctx: Any, array: Any, count: Any) -> Any:
     return result(array, types.intp), codegen
 
 
-def fitted(have: int, want: int) -> int:
-    """The elements that are moved, of `want` to a target of `have`."""
-    if have < want:
-        differ(have, want)
-        return have
-    return want
+def fitted(dst: int, src: int, want: int) -> int:
+    """The elements that are moved, of `want`, between arrays of `dst` and `src` elements."""
+    n = min(dst, src)
+    if n < want:
+        differ(dst, src, want)
+    return n
 
 
 fitted = inlined(fitted)
 
 
 @cache
-def pointed(dtype: Any) -> Any:
-    """An intrinsic: the `count` elements of a dtype at a pointer, or in an array."""
+def pointed(dtype: Any, any: bool = False) -> Any:
+    """An intrinsic: the `count` elements of a dtype at a pointer, or in an array.
+
+    With `any`, a pointer to any dtype, as C's `void *`.
+    """
 
     @intrinsic
     def at(typingctx: Any, pointer: Any, count: Any) -> Any:
-        _check_pointer(pointer, dtype)
+        _check_pointer(pointer, dtype, any)
         result = types.Array(dtype, 1, "C")
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -98,21 +101,17 @@ def _start(context: Any, builder: Any, pointer: Any, value: Any) -> Any:
     return value
 
 
-def _check_pointer(pointer: Any, dtype: Any) -> None:
-    """Raise for what is no pointer, or one to elements of another dtype."""
+def _check_pointer(pointer: Any, dtype: Any, any: bool) -> None:
+    """Raise for what is no pointer, or one to elements of another dtype, if not `any` will do."""
     if isinstance(pointer, types.Array):
         if pointer.layout == "A":
             raise Refused(f"the array is not contiguous ({pointer}): pass one that is")
     elif not isinstance(pointer, POINTERS):
         raise Refused(f"a pointer to {dtype} is needed here, not {pointer}")
-    if isinstance(pointer, types.Array | types.CPointer):
+    if isinstance(pointer, types.Array | types.CPointer) and not any:
         given = pointer.dtype
-        if given not in (dtype, types.none, types.void, types.uint8) and not _is_bytes(dtype):
+        if given not in (dtype, types.none, types.void, types.uint8):
             raise Refused(f"a pointer to {dtype} is needed here, not to {given}")
-
-
-def _is_bytes(dtype: Any) -> bool:
-    return dtype in (types.uint8, types.complex128)
 
 
 @intrinsic

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import re
 
 import pytest
 
@@ -55,12 +56,28 @@ def test_kernels_functions_have_the_same_parameters(module):
     assert checked
 
 
-@pytest.mark.parametrize("path", ["Cmp_type", "Signal_op", "Smem_amount", "Init_status"])
+@pytest.mark.parametrize(
+    "path",
+    ["Cmp_type", "Signal_op", "Smem_amount", "Init_status", "Thread_support", "Pe_index",
+     "Qp_handle_index"],
+)  # fmt: skip
 def test_enumerations_have_the_same_values(path):
     theirs = pytest.importorskip("nvshmem.bindings")
     ours = importlib.import_module(f"{make_names.OURS}.bindings")
-    there, here = getattr(theirs, path), getattr(ours, path)
-    assert {m.name: m.value for m in here} == {m.name: m.value for m in there}
+    assert members(ours, path) == members(theirs, path)
+
+
+def members(module, path):
+    """Names and values of an enumeration, with its aliases."""
+    return {name: member.value for name, member in getattr(module, path).__members__.items()}
+
+
+def test_teams_have_the_same_values():
+    theirs = members(pytest.importorskip("nvshmem.bindings"), "Team_id")
+    ours = members(importlib.import_module(f"{make_names.OURS}.bindings"), "Team_id")
+    assert ours.items() <= theirs.items()
+    missing = {name for name in theirs.keys() - ours.keys() if not name.endswith("_INDEX")}
+    assert missing == set(re.findall(r"TEAM_\w+", make_names.DIFFERS["Teams"])) - ours.keys()
 
 
 def test_ids_have_the_same_layout():

@@ -58,7 +58,12 @@ def test_a_ring(run, options):
 
 
 def test_kernels_and_hosts(run):
-    all_done(run(3, "everything.py"), 3)
+    done = run(3, "everything.py")
+    all_done(done, 3)
+    for dst in (16, 12):  # `get`, `reduce`
+        told = f"{dst} elements, src 8: 8 are moved, as in nvshmem4py, and the other {dst - 8} are"
+        assert done.stderr.count(f"in uneven: dst has {told} not written") == 3
+    assert done.stderr.count("in uneven: dst has 6 elements, src 8: 6 are moved") == 3
 
 
 def test_buffers(run):
@@ -132,16 +137,14 @@ def test_the_checker_names_lines_of_the_program(run):
 def test_sizes_that_differ_are_told_once_a_line(run):
     done = run(2, "ring.py", "short")
     all_done(done, 2)
-    told = re.findall(
-        rf"{PUT}: the target has 1000 elements, the source 1024: 1000 are", done.stderr
-    )
+    told = re.findall(rf"{PUT}: dst has 1000 elements, src 1024: 1000 are moved", done.stderr)
     assert len(told) == 2  # one of each PE, of 128 threads
 
 
 def test_strict_makes_them_errors(run):
     done = run(2, "ring.py", "short", options=("--strict",))
     assert done.returncode == 1
-    assert f"{PUT}: the target has 1000 elements, the source 1024" in done.stderr
+    assert f"{PUT}: dst has 1000 elements, src 1024: pass" in done.stderr
 
 
 def test_strict_alone_is_a_usage_error(run_cli):

@@ -48,8 +48,8 @@ SMALL = 1 << 20  # bytes that always stay in the caches
     OUTSIDE, BAD_TEAM, BAD_ROOT, NOT_DIVISIBLE, MISMATCH, ENDED,
     NOT_ALLOCATED, NO_ROOM, ELSEWHERE, UNALIGNED, BAD_TIMEOUT, BAD_SHAPES, NOT_BY_ROWS, NO_MEMORY,
     TWICE, FAR, FAR_TEAM, UNREGISTERED, FEW, SMALL_BLOCK, BAD_QP,
-    BAD_AMOUNT, NOT_SHARED, MISPLACED, SMALL_SMEM, GIVEN, NOT_GIVEN, NOT_NOW,
-) = range(2, 38)  # fmt: skip
+    BAD_AMOUNT, NOT_SHARED, MISPLACED, SMALL_SMEM, GIVEN, NOT_GIVEN, NOT_NOW, CUT,
+) = range(2, 39)  # fmt: skip
 
 
 def _shapes(a: int, b: int, rows: int, columns: int, *_: int) -> str:
@@ -90,6 +90,7 @@ TRAPS: dict[int, tuple[type[ShmemError], str | Callable[..., str]]] = {
         "allocated array: it was freed, or goes past the end of another",
     ),
     TOO_SMALL: (ArgumentError, "the target has {0} elements, the source {1}: pass a slice of it"),
+    CUT: (ArgumentError, "dst has {0} elements, src {1}: pass slices of one length"),
     BAD_QP: (ArgumentError, _bad_qp),
     BAD_SIGNAL_OP: (
         ArgumentError,

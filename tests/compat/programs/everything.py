@@ -4,12 +4,17 @@ import cffi
 import numpy as np
 import nvshmem.bindings.device.numba as bindings
 import nvshmem.core as nv
+import nvshmem.core.interop.cupy
+import nvshmem.core.interop.torch
 import pytest
 from common import begin, rank, size
 from cuda.core.experimental import Buffer, Stream
 from numba import cuda
 from nvshmem.core.device.numba import (
     atomic_fetch_add,
+    broadcast,
+    fcollect,
+    get,
     get_multicast_array,
     get_peer_array,
     reduce,
@@ -17,6 +22,7 @@ from nvshmem.core.device.numba import (
 )
 
 ffi = cffi.FFI()
+ANY = nvshmem.bindings.Qp_handle_index.QP_ANY.value
 
 
 @cuda.jit
@@ -52,6 +58,24 @@ def pointers(x, y, flags, out):
 def collectives(team, total, highest, x):
     reduce(team, total, x, "sum")
     bindings.int_max_reduce(team, ffi.from_buffer(highest), ffi.from_buffer(x), 4)
+
+
+@cuda.jit
+def uneven(team, fetched, total, sent, all_of, src, pe):
+    """Every target but `sent` is longer than its source."""
+    get(fetched, src, pe)
+    reduce(team, total, src, "sum")
+    broadcast(team, sent, src, 1)
+    fcollect(team, all_of, src)
+    px, me = ffi.from_buffer(src), bindings.my_pe()
+    bindings.qp_int_put(ffi.from_buffer(all_of), px, 1, me, ANY)
+    bindings.qp_int_p(ffi.from_buffer(sent), 1 + bindings.qp_int_g(px, me, ANY), me, ANY)
+    bindings.putmem(ffi.from_buffer(total), px, 4, me)
+
+
+@cuda.jit
+def misnamed(x):
+    bindings.uchar_put(ffi.from_buffer(x), ffi.from_buffer(x), 4, 0)
 
 
 stream = cuda.stream()  # before init
@@ -90,6 +114,51 @@ tens = 10 * sum(range(size))
 assert total.tolist() == [size * k + tens for k in range(4)]
 assert highest.tolist() == [10 * (size - 1) + k for k in range(4)]
 
+fetched, longer, sent, all_of = (nv.array((n,), dtype="int32") for n in (16, 12, 6, 8 * size + 1))
+for each in (fetched, longer, sent, all_of):
+    each.fill(-1)
+nv.barrier_all(stream)
+uneven[1, 1, stream](world, fetched, longer, sent, all_of, x, left)
+stream.synchronize()
+assert fetched.tolist() == [10 * left + k for k in range(8)] + [-1] * 8
+assert longer.tolist() == [10 * rank] + [size * k + tens for k in range(1, 8)] + [-1] * 4
+assert sent.tolist() == [1 + 10 * rank] + [10 + k for k in range(1, 6)]
+gathered = [10 * pe + k for pe in range(size) for k in range(8)]
+assert all_of.tolist() == [10 * rank, *gathered[1:], -1]
+with pytest.raises(Exception, match="a pointer to uint8 is needed here, not to int32"):
+    misnamed[1, 1, stream](x)
+
+# --- arrays: what is seen of one is the same memory, or refused
+both = nv.array((2, 1, 3), dtype="complex128")
+both.fill(0)
+both.ravel()[0] = 1
+both.squeeze()[0, 1] = 2
+both.swapaxes(0, 2)[2, 0, 0] = 3
+both.transpose()[0, 0, 1] = 4
+both.mT[1, 1, 0] = 5
+both.real[1, 0, 2] = 6
+both.imag[1, 0, 2] = 7
+assert both.tolist() == [[[1, 2, 3]], [[4, 5, 6 + 7j]]]
+with pytest.raises(ValueError, match="read-only"):
+    x.imag[0] = 1
+with pytest.raises(Exception, match=r"ravel: an array of shape .* needs a copy"):
+    both.T.ravel()
+for name in ("flat", "byteswap", "diagonal"):
+    with pytest.raises(AttributeError, match=f"has no {name}"):
+        getattr(both, name)
+host = np.zeros((2, 1, 3), np.complex128)
+assert both.get(out=host) is host
+assert (host == both.get(order="F")).all()
+assert both.get(order="F").flags.f_contiguous
+with pytest.raises(nv.NvshmemInvalid, match="out has shape"):
+    both.get(out=host[0])
+
+# --- dtypes: NumPy's names for arrays, C's for functions that are named by them
+sizes = nvshmem.core.utils.dtype_nbytes, nvshmem.core.utils.get_size
+assert [(sizes[0](name), sizes[1]((4,), name)) for name in ("float", "int")] == [(4, 32), (4, 32)]
+assert sizes[0]("long") == sizes[1]((1,), np.dtype("int64")) == 8
+assert [nv.array((1,), dtype=name).itemsize for name in ("float", "int", "float32")] == [8, 8, 4]
+
 # --- the host, on a stream of cuda.core and on that of Numba
 on = device.create_stream()
 assert isinstance(on, Stream)
@@ -108,11 +177,19 @@ nv.get(a, b, left, stream=on)
 nv.quiet(stream=on)
 start = on.record()
 on.sync()
-assert on.record() is not start
+assert start.is_done
 assert nv.signal_fetch(signal) == 3
 assert (np.from_dlpack(b).view(np.int32) == left).all()
 assert (numbers == far).all()
 nv.barrier_all(on)
+for call in (nv.fcollect, nv.alltoall, nv.broadcast):
+    with pytest.raises(nv.NvshmemInvalid, match="dst_array must be an array or a tensor, not Buf"):
+        call(world, b, a, stream=on)
+with pytest.raises(nv.NvshmemInvalid, match="give dtype=: a buffer has none"):
+    nv.collective_on_buffer("broadcast", world, b, a, stream=on)
+nv.collective_on_buffer("reduce", world, b, a, dtype="int", op="max", stream=on)
+on.sync()
+assert (np.from_dlpack(b).view(np.int32) == size - 1).all()
 nv.reduce(world, y, x, "max", stream=on)
 nv.fcollect(world, big := nv.array((8 * size,), dtype="int32"), x, stream=on)
 on.sync()
@@ -146,7 +223,7 @@ assert total[1] == size + tens
 nv.team_destroy(backwards)
 assert backwards not in nv.Teams.values()
 
-for each in (x, y, flags, total, highest, words, big):
+for each in (x, y, flags, total, highest, words, big, fetched, longer, sent, all_of, both):
     nv.free_array(each)
 nv.free(a)
 nv.free(b)

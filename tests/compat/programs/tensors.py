@@ -1,6 +1,8 @@
 """Tensors of PyTorch in symmetric memory, on the host and in a kernel."""
 
 import nvshmem.core as nv
+import nvshmem.core.interop.cupy
+import nvshmem.core.interop.torch
 import torch
 from common import begin, rank, size
 from numba import cuda
@@ -13,24 +15,29 @@ def send(dst, src):
     sync_all()
 
 
+assert nvshmem.core.interop.torch.tensor is nv.tensor
 device = begin()
 stream = device.create_stream()
 src = nv.tensor((4, 8), dtype=torch.float32)
 dst = nv.tensor((4, 8), dtype=torch.float32)
-src.fill_(rank)
+src.fill_(1000 + rank)
 nv.barrier_all(stream)
 stream.sync()
 send[1, 1, stream](dst, src)
 stream.sync()
-assert (dst == (rank - 1) % size).all()
+assert (dst == 1000 + (rank - 1) % size).all()
 half = nv.tensor((16,), dtype=torch.bfloat16)
-half.fill_(1.5)
+half.fill_(rank + 1)
 total = nv.tensor((16,), dtype=torch.bfloat16)
 nv.barrier_all(stream)
 nv.reduce(nv.Teams.TEAM_WORLD, total, half, "sum", stream=stream)
 stream.sync()
-assert (total == 1.5 * size).all()
-assert (nv.get_peer_tensor(src, 0) == 0).all()
+assert (total == size * (size + 1) / 2).all()
+for pe in range(size):
+    src[0, 0] = rank
+    assert (nv.get_peer_tensor(src, pe)[1:] == 1000 + pe).all()
+    assert nv.get_peer_tensor(src[:2], pe).shape == (2, 8)
+    assert (nv.get_peer_tensor(src[:2], pe)[1] == 1000 + pe).all()
 assert nv.bytetensor((10,)).dtype == torch.uint8
 for each in (src, dst, half, total):
     nv.free_tensor(each)

@@ -70,14 +70,14 @@ class Qp_handle_index(IntEnum):
 
     QP_HOST = 0
     QP_DEFAULT = c.QP_DEFAULT
-    QP_ANY = c.QP_ANY
+    QP_ANY = QP_ALL = 32767  # in kernels, as QP_ANY of gpushmem
 
 
 class Pe_index(IntEnum):
     """Numbers that stand for no PE, or several."""
 
     PE_INVALID = -1
-    PE_ANY = 32768
+    PE_ANY = PE_ALL = 32768
 
 
 class Team_id(IntEnum):
@@ -87,6 +87,8 @@ class Team_id(IntEnum):
     TEAM_WORLD = int(c.TEAM_WORLD)
     TEAM_SHARED = int(c.TEAM_SHARED)
     TEAM_NODE = int(c.TEAM_NODE)
+    TEAMS_MIN = 7
+    TEAM_INDEX_MAX = 32767
 
 
 class _Struct:

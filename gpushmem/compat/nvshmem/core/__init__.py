@@ -2,7 +2,6 @@
 
 from gpushmem.compat.nvshmem.core import (
     amo,
-    arrays,
     collective,
     direct,
     init_fini,
@@ -10,11 +9,11 @@ from gpushmem.compat.nvshmem.core import (
     nvshmem_types,
     rma,
     teams,
-    tensors,
 )
+from gpushmem.compat.nvshmem.core.interop import cupy, torch
 
 MODULES = (
-    memory, init_fini, nvshmem_types, arrays, tensors, direct, collective, rma, amo, teams,
+    memory, init_fini, nvshmem_types, cupy, torch, direct, collective, rma, amo, teams,
 )  # fmt: skip
 __all__: list[str] = []
 for _module in MODULES:

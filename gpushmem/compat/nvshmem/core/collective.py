@@ -7,6 +7,8 @@ from typing import Any
 from gpushmem.compat import cuda_core
 from gpushmem.compat.cuda_core import Buffer
 from gpushmem.compat.nvshmem.core import memory, session
+from gpushmem.compat.nvshmem.core.interop.cupy import is_array
+from gpushmem.compat.nvshmem.core.interop.torch import is_tensor
 from gpushmem.compat.nvshmem.core.nvshmem_types import NvshmemInvalid
 from gpushmem.compat.nvshmem.core.rma import buffer_of, fitted
 from gpushmem.compat.nvshmem.core.utils import named
@@ -74,7 +76,13 @@ def collective_on_buffer(
 def _call(
     coll: str, team: int, dst: Any, src: Any, op: str | None, stream: Any, root: int = 0
 ) -> None:
-    dtypes = [named(getattr(each, "dtype", None)) for each in (dst, src)]
+    for name, each in (("dst_array", dst), ("src_array", src)):
+        if not (is_array(each) or is_tensor(each)):
+            raise NvshmemInvalid(
+                f"{coll}: {name} must be an array or a tensor, not {type(each).__name__}: "
+                "collective_on_buffer takes buffers"
+            )
+    dtypes = [named(each.dtype) for each in (dst, src)]
     if dtypes[0] != dtypes[1]:
         raise NvshmemInvalid(f"{coll}: dst is of {dtypes[0]}, src of {dtypes[1]}")
     pair = buffer_of(coll, dst), buffer_of(coll, src)

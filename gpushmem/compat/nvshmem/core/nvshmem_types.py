@@ -43,13 +43,14 @@ class MutableEnum:
 
     @classmethod
     def from_enum(cls, enum_cls: Any) -> MutableEnum:
-        """One with the members of an enumeration."""
+        """One with members of an enumeration."""
         return cls(**{member.name: member.value for member in enum_cls})
 
     def add(self, key: str, value: Any) -> None:
         """Add a name; raises `ValueError` if it is there."""
         if key in self._members:
-            raise ValueError(f"{key} is there already, as {self._members[key]}: take another name")
+            has = self._members[key]
+            raise ValueError(f"there is already a team {key} ({has}): take another name")
         self._members[key] = value
 
     def remove(self, key: str) -> None:
@@ -95,7 +96,9 @@ class MutableEnum:
 
 
 # Teams that mean GPUs and switches are missing: PEs here share no GPU, and there is no switch.
-Teams = MutableEnum.from_enum(Team_id)
+Teams = MutableEnum.from_enum(
+    team for team in Team_id if team not in (Team_id.TEAMS_MIN, Team_id.TEAM_INDEX_MAX)
+)
 
 
 class BufferTypes(IntEnum):

@@ -9,7 +9,9 @@ import numpy as np
 from gpushmem import settings
 from gpushmem.compat.cuda_core import Buffer
 from gpushmem.compat.nvshmem.bindings import Cmp_type, Signal_op
-from gpushmem.compat.nvshmem.core import arrays, memory, session, tensors
+from gpushmem.compat.nvshmem.core import memory, session
+from gpushmem.compat.nvshmem.core.interop import cupy as arrays
+from gpushmem.compat.nvshmem.core.interop import torch as tensors
 from gpushmem.compat.nvshmem.core.nvshmem_types import NvshmemInvalid
 from gpushmem.memory.array import DeviceArray
 

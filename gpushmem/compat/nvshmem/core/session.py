@@ -50,11 +50,11 @@ def ends() -> None:
         each.late()
 
 
-def _tell(where: str, have: int, want: int) -> None:
-    """Warn of a kernel's line in which a target is shorter than its source."""
+def _tell(where: str, dst: int, src: int) -> None:
+    """Warn of a kernel's line in which one of two arrays has less than is wanted."""
     text = (
-        f"{where}: the target has {have} elements, the source {want}: {have} are moved, as in "
-        f"nvshmem4py, and the other {want - have} are not"
+        f"{where}: dst has {dst} elements, src {src}: {min(dst, src)} are moved, as in nvshmem4py, "
+        f"and the other {abs(dst - src)} are {'lost' if dst < src else 'not written'}"
     )
     print(f"gpushmem: warning: {text}", file=sys.stderr, flush=True)
 

@@ -9,9 +9,9 @@ from ml_dtypes import bfloat16, float8_e4m3fn, float8_e5m2
 
 from gpushmem.compat.nvshmem.core.nvshmem_types import NvshmemInvalid
 
-__all__ = ["dtype_nbytes", "get_size", "named"]
+__all__ = ["dtype_nbytes", "dtype_of", "get_size", "named"]
 
-# NVSHMEM's names of dtypes -> NumPy's; a C type's name may end in `_t`.
+# NVSHMEM's names of dtypes, C's types, -> NumPy's; they may end in `_t`.
 DTYPES: dict[str, Any] = {
     "half": np.float16, "fp16": np.float16, "bfloat16": bfloat16, "float": np.float32,
     "double": np.float64, "char": np.int8, "schar": np.int8, "short": np.int16, "int": np.int32,
@@ -24,15 +24,20 @@ DTYPES: dict[str, Any] = {
 
 
 def named(dtype: Any) -> np.dtype[Any]:
-    """NumPy's dtype for a name of NVSHMEM's, NumPy's or PyTorch's; raises `NvshmemInvalid`."""
+    """The dtype by a name of NVSHMEM's: "float" has 4 bytes. Otherwise as `dtype_of`."""
+    if dtype is None:
+        raise NvshmemInvalid("give dtype=: a buffer has none")
     name = str(dtype).removeprefix("torch.").removesuffix("_t")
+    return np.dtype(DTYPES[name]) if name in DTYPES else dtype_of(dtype)
+
+
+def dtype_of(dtype: Any) -> np.dtype[Any]:
+    """NumPy's dtype for one of NumPy's or PyTorch's, or its name: "float" has 8 bytes."""
+    name = str(dtype)
     try:
-        return np.dtype(DTYPES.get(name) or (name if isinstance(dtype, str) else dtype))
+        return np.dtype(name.removeprefix("torch.") if name.startswith("torch.") else dtype)
     except TypeError:
-        try:
-            return np.dtype(name)
-        except TypeError:
-            raise NvshmemInvalid(f"NVSHMEM has no dtype {dtype!r}") from None
+        raise NvshmemInvalid(f"there is no dtype {dtype!r}") from None
 
 
 def dtype_nbytes(dtype: str) -> int:
@@ -44,5 +49,5 @@ def dtype_nbytes(dtype: str) -> int:
 
 
 def get_size(shape: Any, dtype: Any) -> int:
-    """The bytes of an array."""
-    return int(np.prod(shape)) * named(dtype).itemsize
+    """The bytes of an array, of a dtype of NumPy's or PyTorch's."""
+    return int(np.prod(shape)) * dtype_of(dtype).itemsize

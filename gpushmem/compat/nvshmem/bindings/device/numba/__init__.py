@@ -13,7 +13,7 @@ from typing import Any
 
 from numba.cuda import types
 
-from gpushmem.compat.lowering import bound, name
+from gpushmem.compat.lowering import bound, name, pointed
 from gpushmem.compat.nvshmem.bindings.device.numba import bodies
 from gpushmem.ops import OPS
 
@@ -39,13 +39,15 @@ TYPES = {
     "int64": types.int64, "uint8": types.uint8, "uint16": types.uint16, "uint32": types.uint32,
     "uint64": types.uint64, "size": types.uint64, "ptrdiff": types.int64,
 }  # fmt: skip
+# What makes arrays of pointers to anything: functions that are named by bits, and by `mem`.
 SIZES = {
-    8: types.uint8,
-    16: types.uint16,
-    32: types.uint32,
-    64: types.uint64,
-    128: types.complex128,
-}
+    bits: pointed(dtype, any=True)
+    for bits, dtype in (
+        (8, types.uint8), (16, types.uint16), (32, types.uint32), (64, types.uint64),
+        (128, types.complex128),
+    )
+}  # fmt: skip
+MEMORY = bodies.anything
 REDUCED = set(TYPES) - {"ptrdiff"}
 UNSIGNED = {"uint", "ulong", "ulonglong", "uint32", "uint64"}
 BITS = REDUCED - {
@@ -55,18 +57,30 @@ SWAPPED = UNSIGNED | {"int", "long", "longlong", "size", "ptrdiff", "int32", "in
 FLOATS = {"float", "double"}
 ADDED = UNSIGNED | {"int", "long", "size", "int32"}
 WAITED = SWAPPED | {"short", "ushort"}
-# Atomic operation -> the types that it is named by.
+# Atomic operation -> the types that it is named by, and what it does.
 ATOMICS = {
-    **dict.fromkeys(("fetch", "set", "swap"), SWAPPED | FLOATS),
-    "compare_swap": SWAPPED,
-    **dict.fromkeys(("inc", "fetch_inc"), ADDED),
-    **dict.fromkeys(("add", "fetch_add"), ADDED | FLOATS),
+    "fetch": (SWAPPED | FLOATS, bodies.g),
+    **dict.fromkeys(("set", "swap"), (SWAPPED | FLOATS, bodies.atomic)),
+    "compare_swap": (SWAPPED, bodies.atomic_compare_swap),
+    **dict.fromkeys(("inc", "fetch_inc"), (ADDED, bodies.g)),
+    **dict.fromkeys(("add", "fetch_add"), (ADDED | FLOATS, bodies.atomic)),
     **{
-        f"{fetch}{what}": UNSIGNED | {"int32", "int64"}
+        f"{fetch}{what}": (UNSIGNED | {"int32", "int64"}, bodies.atomic)
         for fetch in ("", "fetch_") for what in ("and", "or", "xor")
     },
 }  # fmt: skip
+MOVED = {"put": bodies.copy, "get": bodies.copy, "put_signal": bodies.put_signal}
+COLLECTIVES = {
+    "alltoall": bodies.alltoall, "fcollect": bodies.fcollect, "broadcast": bodies.broadcast,
+}  # fmt: skip
 SCOPES = "", "_warp", "_block"
+# Operations by their own names -> C's names of their arguments.
+SAME = {
+    **dict.fromkeys(("my_pe", "n_pes", "fence", "quiet", "release_smem"), ""),
+    **{f"flush{scope}": "" for scope in SCOPES},
+    **dict.fromkeys(("team_my_pe", "team_n_pes"), "team"),
+    "team_translate_pe": "src_team src_pe dest_team", "ask_smem": "flag",
+}  # fmt: skip
 FORMS = [f"{nbi}{scope}" for nbi in ("", "_nbi") for scope in SCOPES]
 WAITS = [f"wait_until{kind}" for kind in ("_all", "_any", "_all_vector", "_any_vector")]
 TESTS = [f"test{kind}" for kind in ("_all", "_any", "_all_vector", "_any_vector")]
@@ -75,9 +89,6 @@ REDUCTIONS = {
     **dict.fromkeys(("min", "max", "sum", "prod"), REDUCED),
     **dict.fromkeys(("and", "or", "xor"), BITS),
 }
-MEMORY = types.uint8
-
-
 _bodies: dict[str, Callable[..., Any]] = {}
 
 
@@ -97,37 +108,38 @@ def __getattr__(called: str) -> Any:
     return globals().setdefault(called, made)
 
 
+def _operation(op: str) -> Any:
+    found = OPS[op].function
+    return bodies.on_qp(found) if op.startswith("qp_") else found
+
+
 def _typed(pattern: str, names: Iterable[str], body: Callable[[Any, Any], Any], op: str) -> None:
     for each in sorted(names):
-        _add(pattern.format(each), body(OPS[op].function, TYPES[each]))
+        _add(pattern.format(each), body(_operation(op), pointed(TYPES[each])))
 
 
-for _qp, _suffix in (("", ""), ("qp_", "_on_qp")):
-    _typed(f"{_qp}{{}}_p", TYPES, getattr(bodies, f"p{_suffix}"), f"{_qp}p")
-    _typed(f"{_qp}{{}}_g", TYPES, getattr(bodies, f"g{_suffix}"), f"{_qp}g")
+for _qp in ("", "qp_"):
+    _typed(f"{_qp}{{}}_p", TYPES, bodies.p, f"{_qp}p")
+    _typed(f"{_qp}{{}}_g", TYPES, bodies.g, f"{_qp}g")
     for _form in FORMS:
-        for _base in ("put", "get", "put_signal"):
-            _body = getattr(bodies, f"{_base if 'signal' in _base else 'copy'}{_suffix}")
+        for _base, _body in MOVED.items():
             _typed(f"{_qp}{{}}_{_base}{_form}", TYPES, _body, f"{_qp}{_base}{_form}")
 for _form in FORMS:
     for _base in ("put", "get"):
         _function = OPS[f"{_base}{_form}"].function
         _add(f"{_base}mem{_form}", bodies.copy(_function, MEMORY))
-        for _bits, _dtype in SIZES.items():
-            _add(f"{_base}{_bits}{_form}", bodies.copy(_function, _dtype))
+        for _bits, _at in SIZES.items():
+            _add(f"{_base}{_bits}{_form}", bodies.copy(_function, _at))
     _function = OPS[f"put_signal{_form}"].function
     _add(f"putmem_signal{_form}", bodies.put_signal(_function, MEMORY))
-    for _bits, _dtype in SIZES.items():
-        _add(f"put{_bits}_signal{_form}", bodies.put_signal(_function, _dtype))
+    for _bits, _at in SIZES.items():
+        _add(f"put{_bits}_signal{_form}", bodies.put_signal(_function, _at))
 for _scope in SCOPES:
     for _base in ("iput", "iget"):
         _typed(f"{{}}_{_base}{_scope}", TYPES, bodies.strided, f"{_base}{_scope}")
-        for _bits, _dtype in SIZES.items():
-            _add(
-                f"{_base}{_bits}{_scope}", bodies.strided(OPS[f"{_base}{_scope}"].function, _dtype)
-            )
-    for _coll in ("alltoall", "fcollect", "broadcast"):
-        _body = getattr(bodies, _coll)
+        for _bits, _at in SIZES.items():
+            _add(f"{_base}{_bits}{_scope}", bodies.strided(OPS[f"{_base}{_scope}"].function, _at))
+    for _coll, _body in COLLECTIVES.items():
         _typed(f"{{}}_{_coll}{_scope}", TYPES, _body, f"{_coll}{_scope}")
         _add(f"{_coll}mem{_scope}", _body(OPS[f"{_coll}{_scope}"].function, MEMORY))
     for _which, _types in REDUCTIONS.items():
@@ -139,34 +151,21 @@ for _scope in SCOPES:
     for _called in ("barrier", "barrier_all", "sync_all"):
         _add(f"{_called}{_scope}", bodies.meeting(OPS[f"{_called}{_scope}"].function, _called))
     _add(f"team_sync{_scope}", bodies.meeting(OPS[f"sync{_scope}"].function, "sync"))
-    _add(f"flush{_scope}", bodies.nothing_given(OPS[f"flush{_scope}"].function))
     for _called in ("qp_fence", "qp_quiet"):
         _add(f"{_called}{_scope}", bodies.on_qps(OPS[f"{_called}{_scope}"].function))
-for _called, _types in ATOMICS.items():
-    _typed(
-        f"{{}}_atomic_{_called}",
-        _types,
-        getattr(bodies, f"atomic_{_called}", bodies.atomic),
-        f"atomic_{_called}",
-    )
+for _called, (_types, _body) in ATOMICS.items():
+    _typed(f"{{}}_atomic_{_called}", _types, _body, f"atomic_{_called}")
 _typed("{}_wait_until", WAITED, bodies.wait_until, "wait_until")
 _typed("{}_test", WAITED, bodies.test, "test")
 for _called in WAITS + TESTS:
     _typed(f"{{}}_{_called}", WAITED, bodies.several(_called), _called)
 for _called in SOME:
     _typed(f"{{}}_{_called}", WAITED, bodies.some(_called), _called)
-for _called in ("my_pe", "n_pes"):
-    _add(_called, bodies.number(OPS[_called].function))
-for _called in ("team_my_pe", "team_n_pes"):
-    _add(_called, bodies.number_of_team(OPS[_called].function))
-_add("team_translate_pe", bodies.translate(OPS["team_translate_pe"].function))
-for _called in ("fence", "quiet"):
-    _add(_called, bodies.nothing_given(OPS[_called].function))
-_add("signal_op", bodies.signal_op(OPS["signal_op"].function))
-_add("qp_signal_op", bodies.signal_op_on_qp(OPS["qp_signal_op"].function))
+for _called, _names in SAME.items():
+    _add(_called, bodies.same(OPS[_called].function, _names))
+for _called in ("signal_op", "qp_signal_op"):
+    _add(_called, bodies.signal_op(_operation(_called)))
 _add("signal_fetch", bodies.signal_fetch(OPS["signal_fetch"].function))
 _add("signal_wait_until", bodies.signal_wait_until(OPS["signal_wait_until"].function))
-_add("ask_smem", bodies.number_of_team(OPS["ask_smem"].function))
 _add("give_smem", bodies.give_smem(OPS["give_smem"].function))
-_add("release_smem", bodies.nothing_given(OPS["release_smem"].function))
 _add("mc_ptr", bodies.mc_ptr())

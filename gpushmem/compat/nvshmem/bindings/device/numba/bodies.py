@@ -1,6 +1,7 @@
 """What NVSHMEM's C functions do in kernels: the operation, on arrays made of their pointers.
 
-Each takes an operation and a dtype, and returns a device function with the C function's arguments.
+Each takes an operation and `at`, which makes an array of a pointer and a number of elements, and
+returns a device function with the C function's arguments.
 """
 
 from __future__ import annotations
@@ -11,89 +12,62 @@ from typing import Any
 from numba.cuda import types
 
 from gpushmem.compat.lowering import address, pointed, pointer
-from gpushmem.ops import OPS
+from gpushmem.compat.nvshmem.bindings import Qp_handle_index
+from gpushmem.ops import OPS, QP_ANY
 from gpushmem.simt.compiler.target import inlined
 
 Body = Callable[..., Any]
 words, numbers = pointed(types.uint64), pointed(types.int32)
+anything = pointed(types.uint8, any=True)
 n_pes_of = OPS["team_n_pes"].function
+ANY = int(Qp_handle_index.QP_ANY)
 
 
-def p(op: Any, dtype: Any) -> Body:
-    at = pointed(dtype)
-
-    def p(dest, value, pe):
-        op(at(dest, 1), value, pe)
-
-    return p
+@inlined
+def _number_of(qp):
+    """A queue pair's number, by that of C."""
+    return QP_ANY if qp == ANY else qp
 
 
-def g(op: Any, dtype: Any) -> Body:
-    at = pointed(dtype)
+def on_qp(op: Any) -> Any:
+    """An operation whose last argument is a queue pair, as C numbers them."""
 
-    def g(source, pe):
-        return op(at(source, 1), pe)
+    @inlined
+    def on_qp(*args):
+        return op(*args[:-1], _number_of(args[-1]))
 
-    return g
-
-
-def copy(op: Any, dtype: Any) -> Body:
-    at = pointed(dtype)
-
-    def copy(dest, source, nelems, pe):
-        op(at(dest, nelems), at(source, nelems), pe)
-
-    return copy
+    return on_qp
 
 
-def put_signal(op: Any, dtype: Any) -> Body:
-    at = pointed(dtype)
-
-    def put_signal(dest, source, nelems, sig_addr, signal, sig_op, pe):
-        op(at(dest, nelems), at(source, nelems), words(sig_addr, 1), signal, sig_op, pe)
-
-    return put_signal
-
-
-def p_on_qp(op: Any, dtype: Any) -> Body:
-    at = pointed(dtype)
-
-    def p(dest, value, pe, qp):
-        op(at(dest, 1), value, pe, qp)
+def p(op: Any, at: Any) -> Body:
+    def p(dest, value, pe, *qp):
+        op(at(dest, 1), value, pe, *qp)
 
     return p
 
 
-def g_on_qp(op: Any, dtype: Any) -> Body:
-    at = pointed(dtype)
-
-    def g(source, pe, qp):
-        return op(at(source, 1), pe, qp)
+def g(op: Any, at: Any) -> Body:
+    def g(source, pe, *qp):
+        return op(at(source, 1), pe, *qp)
 
     return g
 
 
-def copy_on_qp(op: Any, dtype: Any) -> Body:
-    at = pointed(dtype)
-
-    def copy(dest, source, nelems, pe, qp):
-        op(at(dest, nelems), at(source, nelems), pe, qp)
+def copy(op: Any, at: Any) -> Body:
+    def copy(dest, source, nelems, pe, *qp):
+        op(at(dest, nelems), at(source, nelems), pe, *qp)
 
     return copy
 
 
-def put_signal_on_qp(op: Any, dtype: Any) -> Body:
-    at = pointed(dtype)
-
-    def put_signal(dest, source, nelems, sig_addr, signal, sig_op, pe, qp):
-        op(at(dest, nelems), at(source, nelems), words(sig_addr, 1), signal, sig_op, pe, qp)
+def put_signal(op: Any, at: Any) -> Body:
+    def put_signal(dest, source, nelems, sig_addr, signal, sig_op, pe, *qp):
+        op(at(dest, nelems), at(source, nelems), words(sig_addr, 1), signal, sig_op, pe, *qp)
 
     return put_signal
 
 
-def strided(op: Any, dtype: Any) -> Body:
-    at = pointed(dtype)
-
+def strided(op: Any, at: Any) -> Body:
     def strided(dest, source, dst, sst, nelems, pe):
         count = max(types.intp(nelems) - 1, 0)
         target, origin = at(dest, count * dst + 1), at(source, count * sst + 1)
@@ -102,9 +76,7 @@ def strided(op: Any, dtype: Any) -> Body:
     return strided
 
 
-def broadcast(op: Any, dtype: Any) -> Body:
-    at = pointed(dtype)
-
+def broadcast(op: Any, at: Any) -> Body:
     def broadcast(team, dest, source, nelems, root):
         op(team, at(dest, nelems), at(source, nelems), root)
         return 0
@@ -112,9 +84,7 @@ def broadcast(op: Any, dtype: Any) -> Body:
     return broadcast
 
 
-def fcollect(op: Any, dtype: Any) -> Body:
-    at = pointed(dtype)
-
+def fcollect(op: Any, at: Any) -> Body:
     def fcollect(team, dest, source, nelems):
         op(team, at(dest, n_pes_of(team) * nelems), at(source, nelems))
         return 0
@@ -122,9 +92,7 @@ def fcollect(op: Any, dtype: Any) -> Body:
     return fcollect
 
 
-def alltoall(op: Any, dtype: Any) -> Body:
-    at = pointed(dtype)
-
+def alltoall(op: Any, at: Any) -> Body:
     def alltoall(team, dest, source, nelems):
         n = n_pes_of(team) * nelems
         op(team, at(dest, n), at(source, n))
@@ -134,9 +102,7 @@ def alltoall(op: Any, dtype: Any) -> Body:
 
 
 def reducing(coll: str, which: str) -> Callable[[Any, Any], Body]:
-    def made(op: Any, dtype: Any) -> Body:
-        at = pointed(dtype)
-
+    def made(op: Any, at: Any) -> Body:
         def reduce(team, dest, source, nreduce):
             op(team, at(dest, nreduce), at(source, nreduce), which)
             return 0
@@ -153,25 +119,14 @@ def reducing(coll: str, which: str) -> Callable[[Any, Any], Body]:
 # --- atomic operations, signals and waits
 
 
-def atomic(op: Any, dtype: Any) -> Body:
-    at = pointed(dtype)
-
+def atomic(op: Any, at: Any) -> Body:
     def atomic(dest, value, pe):
         return op(at(dest, 1), value, pe)
 
     return atomic
 
 
-def atomic_fetch(op: Any, dtype: Any) -> Body:
-    return g(op, dtype)
-
-
-atomic_inc = atomic_fetch_inc = atomic_fetch
-
-
-def atomic_compare_swap(op: Any, dtype: Any) -> Body:
-    at = pointed(dtype)
-
+def atomic_compare_swap(op: Any, at: Any) -> Body:
     def atomic_compare_swap(dest, cond, value, pe):
         return op(at(dest, 1), cond, value, pe)
 
@@ -179,15 +134,8 @@ def atomic_compare_swap(op: Any, dtype: Any) -> Body:
 
 
 def signal_op(op: Any) -> Body:
-    def signal_op(sig_addr, signal, sig_op, pe):
-        op(words(sig_addr, 1), signal, sig_op, pe)
-
-    return signal_op
-
-
-def signal_op_on_qp(op: Any) -> Body:
-    def signal_op(sig_addr, signal, sig_op, pe, qp):
-        op(words(sig_addr, 1), signal, sig_op, pe, qp)
+    def signal_op(sig_addr, signal, sig_op, pe, *qp):
+        op(words(sig_addr, 1), signal, sig_op, pe, *qp)
 
     return signal_op
 
@@ -206,18 +154,14 @@ def signal_wait_until(op: Any) -> Body:
     return signal_wait_until
 
 
-def wait_until(op: Any, dtype: Any) -> Body:
-    at = pointed(dtype)
-
+def wait_until(op: Any, at: Any) -> Body:
     def wait_until(ivar, cmp, cmp_value):
         op(at(ivar, 1), cmp, cmp_value)
 
     return wait_until
 
 
-def test(op: Any, dtype: Any) -> Body:
-    at = pointed(dtype)
-
+def test(op: Any, at: Any) -> Body:
     def test(ivar, cmp, cmp_value):
         return types.int32(op(at(ivar, 1), cmp, cmp_value))
 
@@ -226,10 +170,10 @@ def test(op: Any, dtype: Any) -> Body:
 
 def several(called: str) -> Callable[[Any, Any], Body]:
     """Waits for, and tests of, all or any elements."""
-    wanted = _values if called.endswith("_vector") else _value
+    many = called.endswith("_vector")
 
-    def made(op: Any, dtype: Any) -> Body:
-        at, want = pointed(dtype), wanted(dtype)
+    def made(op: Any, at: Any) -> Body:
+        want = at if many else _only
 
         def several(ivars, nelems, status, cmp, cmp_value):
             if address(status) == 0:
@@ -244,10 +188,10 @@ def several(called: str) -> Callable[[Any, Any], Body]:
 
 def some(called: str) -> Callable[[Any, Any], Body]:
     """The same of some, whose indices are written."""
-    wanted = _values if called.endswith("_vector") else _value
+    many = called.endswith("_vector")
 
-    def made(op: Any, dtype: Any) -> Body:
-        at, want = pointed(dtype), wanted(dtype)
+    def made(op: Any, at: Any) -> Body:
+        want = at if many else _only
 
         def some(ivars, nelems, indices, status, cmp, cmp_value):
             found = words(indices, nelems)
@@ -261,46 +205,26 @@ def some(called: str) -> Callable[[Any, Any], Body]:
     return made
 
 
-def _value(dtype: Any) -> Any:
-    @inlined
-    def value(cmp_value, nelems):
-        return cmp_value
-
-    return value
-
-
-_values = pointed
+@inlined
+def _only(cmp_value, nelems):
+    return cmp_value
 
 
 # --- numbers of PEs, meetings, order, shared memory
 
 
-def number(op: Any) -> Body:
-    def number():
-        return op()
-
-    return number
-
-
-def number_of_team(op: Any) -> Body:
-    def number_of_team(team):
-        return op(team)
-
-    return number_of_team
+def same(op: Any, names: str) -> Body:
+    """The operation itself, by C's names of its arguments: kernels may use them as keywords."""
+    body = BY_NUMBER[len(names.split())](op)
+    body.__code__ = body.__code__.replace(co_varnames=tuple(names.split()))
+    return body
 
 
-def translate(op: Any) -> Body:
-    def team_translate_pe(src_team, src_pe, dest_team):
-        return op(src_team, src_pe, dest_team)
-
-    return team_translate_pe
-
-
-def nothing_given(op: Any) -> Body:
-    def nothing_given():
-        op()
-
-    return nothing_given
+BY_NUMBER: dict[int, Callable[[Any], Any]] = {
+    0: lambda op: lambda: op(),  # noqa: PLW0108
+    1: lambda op: lambda a: op(a),  # noqa: PLW0108
+    3: lambda op: lambda a, b, c: op(a, b, c),  # noqa: PLW0108
+}
 
 
 def meeting(op: Any, called: str) -> Body:
@@ -322,10 +246,8 @@ def on_qps(op: Any) -> Body:
 
 
 def give_smem(op: Any) -> Body:
-    at = pointed(types.uint8)
-
     def give_smem(smem, nbytes):
-        op(at(smem, nbytes))
+        op(anything(smem, nbytes))
 
     return give_smem
 
@@ -341,9 +263,8 @@ def mc_ptr() -> Body:
 
 def ptr(op: Any) -> Body:
     """The address of symmetric memory on another PE."""
-    at = pointed(types.uint8)
 
     def ptr(dest, pe):
-        return pointer(address(op(at(dest, 1), pe)))
+        return pointer(address(op(anything(dest, 1), pe)))
 
     return ptr

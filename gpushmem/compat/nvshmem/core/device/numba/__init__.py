@@ -15,15 +15,12 @@ from gpushmem.artifacts.refusal import Refused
 from gpushmem.backends.cpu.access import size_of
 from gpushmem.compat.lowering import bound, first, fitted, name
 from gpushmem.compat.nvshmem import bindings
-from gpushmem.compat.nvshmem.bindings.device.numba import bodies
+from gpushmem.compat.nvshmem.bindings.device.numba import SCOPES, bodies
 from gpushmem.ops import OPS
 from gpushmem.simt.compiler.target import inlined
 
 SmemAmount = bindings.Smem_amount
 __all__ = ["SmemAmount"]
-
-SCOPES = "", "_warp", "_block"
-
 
 _parameters_of: dict[str, str] = {}
 
@@ -51,7 +48,7 @@ def _same(called: str) -> None:
 
 def _put(op: Any) -> Callable[..., Any]:
     def put(dst, src, pe):
-        n = fitted(size_of(dst), size_of(src))
+        n = fitted(size_of(dst), size_of(src), size_of(src))
         op(first(dst, n), first(src, n), pe)
 
     return put
@@ -59,7 +56,7 @@ def _put(op: Any) -> Callable[..., Any]:
 
 def _get(op: Any) -> Callable[..., Any]:
     def get(dst, src, pe):
-        n = fitted(size_of(src), size_of(dst))
+        n = fitted(size_of(dst), size_of(src), size_of(dst))
         op(first(dst, n), first(src, n), pe)
 
     return get
@@ -67,7 +64,7 @@ def _get(op: Any) -> Callable[..., Any]:
 
 def _put_signal(op: Any) -> Callable[..., Any]:
     def put_signal(dst, src, signal_var, signal_val, signal_op, pe):
-        n = fitted(size_of(dst), size_of(src))
+        n = fitted(size_of(dst), size_of(src), size_of(src))
         op(first(dst, n), first(src, n), signal_var, signal_val, signal_op, pe)
 
     return put_signal
@@ -160,17 +157,17 @@ _public("signal_wait", _signal_wait(OPS["signal_wait_until"].function))
 
 def _broadcast(op: Any) -> Callable[..., Any]:
     def broadcast(team, dst_array, src_array, root=0):
-        n = fitted(size_of(dst_array), size_of(src_array))
+        n = fitted(size_of(dst_array), size_of(src_array), size_of(src_array))
         op(team, first(dst_array, n), first(src_array, n), root)
 
     return broadcast
 
 
-def _gather(op: Any) -> Callable[..., Any]:
-    def gather(team, dst_array, src_array):
+def _fcollect(op: Any) -> Callable[..., Any]:
+    def fcollect(team, dst_array, src_array):
         op(team, first(dst_array, size_of(dst_array)), first(src_array, size_of(src_array)))
 
-    return gather
+    return fcollect
 
 
 n_pes_of = OPS["team_n_pes"].function
@@ -186,15 +183,15 @@ def _alltoall(op: Any) -> Callable[..., Any]:
 
 
 def _reduce(op: Any, which: str) -> Callable[..., Any]:
-    def reduce(team, dst_array, src_array, op_):
-        n = fitted(size_of(src_array), size_of(dst_array))
+    def reduce(team, dst_array, src_array):
+        n = fitted(size_of(dst_array), size_of(src_array), size_of(dst_array))
         op(team, first(dst_array, n), first(src_array, n), which)
 
     return reduce
 
 
 def _reducescatter(op: Any, which: str) -> Callable[..., Any]:
-    def reducescatter(team, dst_array, src_array, op_):
+    def reducescatter(team, dst_array, src_array):
         n = size_of(dst_array)
         whole = min(n * n_pes_of(team), size_of(src_array))
         op(team, first(dst_array, n), first(src_array, whole), which)
@@ -202,8 +199,9 @@ def _reducescatter(op: Any, which: str) -> Callable[..., Any]:
     return reducescatter
 
 
+COLLECTIVES = {"broadcast": _broadcast, "fcollect": _fcollect, "alltoall": _alltoall}
 for _scope in SCOPES:
-    for _base, _body in (("broadcast", _broadcast), ("fcollect", _gather), ("alltoall", _alltoall)):
+    for _base, _body in COLLECTIVES.items():
         _called = f"{_base}{_scope}"
         _public(_called, _body(OPS[_called].function))
 
@@ -222,7 +220,7 @@ def _by_literal(called: str, made: Callable[[Any, str], Callable[..., Any]]) -> 
         body = inlined(made(OPS[called].function, which))
 
         def impl(team, dst_array, src_array, op):
-            body(team, dst_array, src_array, 0)
+            body(team, dst_array, src_array)
 
         return impl
 

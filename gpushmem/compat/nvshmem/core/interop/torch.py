@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
 from gpushmem.compat.cuda_core import Buffer
 from gpushmem.compat.nvshmem.core import memory, session
 from gpushmem.compat.nvshmem.core.nvshmem_types import NvshmemInvalid
-from gpushmem.compat.nvshmem.core.utils import get_size, named
+from gpushmem.compat.nvshmem.core.utils import dtype_of, get_size
 
 __all__ = [
     "bytetensor", "free_tensor", "get_multicast_tensor", "get_peer_tensor",
@@ -33,7 +34,7 @@ def is_tensor(value: Any) -> bool:
 def _view(buffer: Buffer, dtype: Any, shape: Any) -> Any:
     torch = _torch()
     flat = torch.utils.dlpack.from_dlpack(buffer.memory())
-    return flat.view(dtype).view(tuple(shape))
+    return flat.view(dtype)[: math.prod(shape)].view(tuple(shape))
 
 
 def tensor(
@@ -46,7 +47,7 @@ def tensor(
         raise NvshmemInvalid(f"tensor: morder is C or F, not {morder!r}")
     dtype = torch.float32 if dtype is None else dtype
     shape = tuple(shape) if isinstance(shape, tuple | list | torch.Size) else (int(shape),)
-    made = memory.allocated(shape if morder == "C" else shape[::-1], named(dtype))
+    made = memory.allocated(shape if morder == "C" else shape[::-1], dtype_of(dtype))
     if morder == "C":
         return _view(made, dtype, shape)
     return _view(made, dtype, shape[::-1]).permute(*reversed(range(len(shape))))

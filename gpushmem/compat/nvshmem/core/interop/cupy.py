@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partialmethod
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,8 @@ from gpushmem.compat import cuda_core
 from gpushmem.compat.cuda_core import Buffer
 from gpushmem.compat.nvshmem.core import memory, session
 from gpushmem.compat.nvshmem.core.nvshmem_types import NvshmemInvalid
-from gpushmem.compat.nvshmem.core.utils import named
+from gpushmem.compat.nvshmem.core.utils import dtype_of
+from gpushmem.errors import ArgumentError
 from gpushmem.memory.array import DeviceArray
 
 __all__ = [
@@ -54,8 +56,17 @@ class ndarray(DeviceArray):
         return self.dtype.itemsize
 
     def get(self, stream: Any = None, order: str = "C", out: Any = None) -> np.ndarray[Any, Any]:
-        """A copy in the host's memory."""
-        return self.numpy()
+        """A copy in the host's memory, in `out` if that is given."""
+        values = np.asarray(self.numpy(), order=order)  # type: ignore[call-overload]
+        if out is None:
+            return values
+        if (out.shape, out.dtype) != (self.shape, self.dtype):
+            raise NvshmemInvalid(
+                f"get: out has shape {out.shape} and dtype {out.dtype}, the array {self.shape} and "
+                f"{self.dtype}"
+            )
+        out[...] = values
+        return out
 
     def set(self, arr: Any, stream: Any = None) -> None:
         """Copy an array of the host's to it."""
@@ -65,6 +76,35 @@ class ndarray(DeviceArray):
         """Write a value to all elements."""
         self.copy_from(value)
 
+    def _shared(self, name: str, *args: Any, **options: Any) -> Any:
+        """What a method of NumPy's makes of the same memory; raises if it makes a copy."""
+        native = self.native()
+        made = getattr(native, name)(*args, **options)
+        if made.size and not np.may_share_memory(made, native):
+            raise ArgumentError(
+                f"{name}: an array of shape {self.shape} and strides {self.strides} needs a copy: "
+                "numpy() makes one"
+            )
+        return self._view(made)
+
+    ravel, squeeze = partialmethod(_shared, "ravel"), partialmethod(_shared, "squeeze")
+    swapaxes, transpose = partialmethod(_shared, "swapaxes"), partialmethod(_shared, "transpose")
+
+    @property
+    def mT(self) -> Any:  # noqa: N802  (NumPy's name)
+        """View with the last two axes exchanged."""
+        return self.swapaxes(-1, -2)
+
+    @property
+    def real(self) -> Any:
+        """View of the real parts."""
+        return self._view(self.native().real)
+
+    @property
+    def imag(self) -> Any:
+        """View of the imaginary parts; of real numbers, zeros that cannot be written."""
+        return self._view(self.native().imag) if self.dtype.kind == "c" else self.numpy().imag
+
     def __getattr__(self, name: str) -> Any:
         """What else NumPy's arrays have: `sum`, `mean`, `astype`; of a copy."""
         if name.startswith("_") or name in NOT_OF_A_COPY or not hasattr(np.ndarray, name):
@@ -72,9 +112,10 @@ class ndarray(DeviceArray):
         return getattr(self.numpy(), name)
 
 
-# What changes a NumPy array, or tells of its memory.
+# What changes a NumPy array, shows a part of it, or tells of its memory.
 NOT_OF_A_COPY = {
-    "ctypes", "base", "flags", "sort", "partition", "put", "resize", "setfield", "itemset",
+    "ctypes", "base", "flags", "setflags", "sort", "partition", "put", "resize", "setfield",
+    "getfield", "itemset", "flat", "byteswap", "diagonal",
 }  # fmt: skip
 
 
@@ -96,7 +137,7 @@ def array(
     if morder not in ("C", "F"):
         raise NvshmemInvalid(f"array: morder is C or F, not {morder!r}")
     shape = tuple(shape) if np.iterable(shape) else (int(shape),)
-    made: Any = memory.allocated(shape if morder == "C" else shape[::-1], named(dtype)).owner
+    made: Any = memory.allocated(shape if morder == "C" else shape[::-1], dtype_of(dtype)).owner
     return seen(made if morder == "C" else made.T)
 
 
