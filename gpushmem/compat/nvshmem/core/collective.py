@@ -12,7 +12,6 @@ from gpushmem.compat.nvshmem.core.interop.torch import is_tensor
 from gpushmem.compat.nvshmem.core.nvshmem_types import NvshmemInvalid
 from gpushmem.compat.nvshmem.core.rma import buffer_of, fitted
 from gpushmem.compat.nvshmem.core.utils import named
-from gpushmem.ops import OPS
 
 __all__ = [
     "alltoall", "barrier", "barrier_all", "broadcast", "collective_on_buffer", "fcollect",
@@ -24,7 +23,7 @@ REDUCTIONS = "min", "max", "sum"
 
 def _parts(coll: str, team: int, dst: Any, src: Any) -> tuple[Any, Any]:
     """The elements that a collective moves."""
-    n = int(OPS["team_n_pes"].function(int(team)))
+    n = int(session.call("team_n_pes", int(team)))
     if coll == "reducescatter":  # `dst` says how much
         if src.size < dst.size * n:
             raise NvshmemInvalid(
@@ -62,10 +61,10 @@ def collective_on_buffer(
     reduces = coll.startswith("reduce")
     if reduces and op not in REDUCTIONS:
         raise NvshmemInvalid(f"{coll}: op must be one of {', '.join(REDUCTIONS)}, not {op!r}")
-    words = [memory.words(memory.checked(coll, each), named(dtype)) for each in (dest, src)]
+    words = [memory.words(memory.part(coll, each), named(dtype)) for each in (dest, src)]
     more: list[Any] = [op] if reduces else [root] if coll == "broadcast" else []
     events = [cuda_core.as_stream(stream).record()] if enable_timing else []
-    OPS[coll].function(int(team), *_parts(coll, int(team), *words), *more, stream=on)
+    session.call(coll, int(team), *_parts(coll, int(team), *words), *more, stream=on)
     if not enable_timing:
         return 0
     events.append(cuda_core.as_stream(stream).record())
@@ -117,7 +116,7 @@ def broadcast(team: int, dst_array: Any, src_array: Any, root: int = 0, stream: 
 def _meet(name: str, stream: Any, *team: int) -> None:
     if stream is None:
         raise NvshmemInvalid(f"{name} needs a stream, as in nvshmem4py: give stream=")
-    OPS[name].function(*team, stream=session.on(name, stream))
+    session.call(name, *team, stream=session.on(name, stream))
 
 
 def barrier(team: int, stream: Any = None) -> None:

@@ -192,7 +192,7 @@ def module_init(mod: NvshmemKernelObject) -> None:
 
 
 def library_init(lib: NvshmemKernelObject) -> None:
-    """Nothing to do, either."""
+    """Nothing to do: there are none."""
 
 
 module_finalize, library_finalize = module_init, library_init
