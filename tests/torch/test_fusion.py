@@ -17,7 +17,9 @@ def wherever_they_fit(monkeypatch):
 
 
 # What PyTorch's compiler imports uses names that PyTorch calls deprecated.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.timeout(400)
+]  # fmt: skip
 TOKENS, MODEL, INNER = 12, 8, 18
 
 
@@ -129,7 +131,7 @@ def test_layers_have_our_operators_and_the_same_results(run_pes, tmp_path):
                 names.lines.clear()
 
     torch.manual_seed(1)
-    run_pes(3, body, timeout=200)
+    run_pes(3, body, timeout=300)
 
 
 def test_what_is_left_alone(run_pes, tmp_path):
@@ -181,7 +183,7 @@ def test_what_is_left_alone(run_pes, tmp_path):
             )
             assert names.lines == ["nothing"] * 7
 
-    run_pes(2, body, timeout=200)
+    run_pes(2, body, timeout=300)
 
 
 def test_what_is_worth_it(run_pes, tmp_path, monkeypatch):
@@ -202,7 +204,7 @@ def test_what_is_worth_it(run_pes, tmp_path, monkeypatch):
                 fused(summed)(a, large)
             assert names.lines == ["nothing", "gemm_all_reduce"]
 
-    run_pes(1, body, timeout=200)
+    run_pes(1, body, timeout=300)
 
 
 def test_the_compiler_itself(run_pes, tmp_path):
@@ -220,4 +222,4 @@ def test_the_compiler_itself(run_pes, tmp_path):
                 torch.testing.assert_close(torch.compile(ours, fullgraph=True)(x), wanted)
             assert names.lines == ["gemm_all_reduce"]
 
-    run_pes(2, body, timeout=200)
+    run_pes(2, body, timeout=300)

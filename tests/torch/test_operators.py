@@ -7,6 +7,7 @@ from tests.torch.test_group import world
 
 torch = pytest.importorskip("torch")
 dist = pytest.importorskip("torch.distributed")
+pytestmark = pytest.mark.timeout(400)  # many kernels are compiled
 
 ROWS, K, N, EPS = 12, 10, 14, 1e-5
 
@@ -67,7 +68,7 @@ def test_results_are_pytorchs_and_so_are_out_forms(run_pes, tmp_path, n, dtype):
                 for x, before in zip(args, kept, strict=False):
                     assert torch.equal(x, before)  # arguments stay as they are
 
-    run_pes(n, body)
+    run_pes(n, body, timeout=300)
 
 
 def test_what_pytorch_asks_of_operators(run_pes, tmp_path):
@@ -88,7 +89,7 @@ def test_what_pytorch_asks_of_operators(run_pes, tmp_path):
             )
             return [*names, "moe"]
 
-    names, _ = run_pes(2, body, timeout=120)
+    names, _ = run_pes(2, body, timeout=300)
     from gpushmem.torch.operators import OPERATORS
 
     assert names == [each.schema.partition("(")[0] for each in OPERATORS]
@@ -136,7 +137,7 @@ def test_gradients_are_those_of_one_process(run_pes, tmp_path):
                         ), mine[2],
                     )  # fmt: skip
 
-    run_pes(n, body)
+    run_pes(n, body, timeout=300)
 
 
 def test_groups_make_plans_by_themselves(run_pes, tmp_path):
@@ -159,7 +160,7 @@ def test_groups_make_plans_by_themselves(run_pes, tmp_path):
             assert other != me
             assert shmem.heap_stats().used == used
 
-    run_pes(4, body)
+    run_pes(4, body, timeout=300)
 
 
 def test_what_does_not_fit(run_pes, tmp_path):
@@ -185,4 +186,4 @@ def test_what_does_not_fit(run_pes, tmp_path):
                 with pytest.raises(shmem.ArgumentError, match=said):
                     call()
 
-    run_pes(2, body)
+    run_pes(2, body, timeout=300)
