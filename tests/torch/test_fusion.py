@@ -197,12 +197,16 @@ def test_what_is_worth_it(run_pes, tmp_path, monkeypatch):
             def summed(a, b):
                 return collectives.all_reduce(a @ b, "sum", dist.group.WORLD)
 
+            from gpushmem.torch.fusion import wanted
+
             names, small, large = Names(), torch.ones(256, 512), torch.ones(512, 512)
-            for threads, a in ((1, small), (1, large), (2, large)):
-                torch.set_num_threads(threads)
+            for a in (small, large):
                 torch._dynamo.reset()
                 fused(summed)(a, large)
             assert names.lines == ["nothing", "gemm_all_reduce"]
+            assert wanted()
+            torch.set_num_threads(2)  # and nothing computed: this process is a fork
+            assert not wanted()
 
     run_pes(1, body, timeout=300)
 
