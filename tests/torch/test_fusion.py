@@ -186,31 +186,6 @@ def test_what_is_left_alone(run_pes, tmp_path):
     run_pes(2, body, timeout=300)
 
 
-def test_what_is_worth_it(run_pes, tmp_path, monkeypatch):
-    """On CPUs: large products, if PyTorch has no more cores for them than a kernel."""
-    monkeypatch.setenv("GPUSHMEM_TORCH_FUSE", "auto")
-
-    def body():
-        with world(tmp_path):
-            from torch.distributed import _functional_collectives as collectives
-
-            def summed(a, b):
-                return collectives.all_reduce(a @ b, "sum", dist.group.WORLD)
-
-            from gpushmem.torch.fusion import wanted
-
-            names, small, large = Names(), torch.ones(256, 512), torch.ones(512, 512)
-            for a in (small, large):
-                torch._dynamo.reset()
-                fused(summed)(a, large)
-            assert names.lines == ["nothing", "gemm_all_reduce"]
-            assert wanted()
-            torch.set_num_threads(2)  # and nothing computed: this process is a fork
-            assert not wanted()
-
-    run_pes(1, body, timeout=300)
-
-
 def test_the_compiler_itself(run_pes, tmp_path):
     """`torch.compile(layer)`, by somebody who has never heard of any of this."""
 
