@@ -64,10 +64,8 @@ class Fusion(CustomGraphPass):
         if not wanted():
             return
         made: list[str] = []
-        for target, replace in (
-            (WAIT, fuse_norm), (WAIT, fuse_reduction), (WAIT, fuse_gather)
-        ):  # fmt: skip
-            for node in list(graph.find_nodes(op="call_function", target=target)):
+        for replace in (fuse_norm, fuse_reduction, fuse_gather):
+            for node in list(graph.find_nodes(op="call_function", target=WAIT)):
                 made += replace(node) or ()
         if made:
             graph.eliminate_dead_code()

@@ -189,12 +189,7 @@ class ColumnParallelLinear(Divided):
         self.sequence_parallel = sequence_parallel or getattr(config, "sequence_parallel", False)
         kind, plain = {"device": device, "dtype": dtype}, _uniform(input_size)
         self.parameter("weight", (output_size, input_size), 0, init_method or plain, **kind)
-        self.bias: Any = None
-        if bias:
-            del self.bias
-            self.parameter(
-                "bias", (output_size,), 0, nn.init.zeros_ if init_method else plain, **kind
-            )
+        self.optional_bias(bias, output_size, 0, nn.init.zeros_ if init_method else plain, **kind)
 
     def forward(self, input_: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the output, and the bias if it was not added."""

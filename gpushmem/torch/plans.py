@@ -38,7 +38,7 @@ class Plans:
     """The plans of a group of PEs. Its members ask for the same ones, in the same order."""
 
     def __init__(self, team: Team, group: Any) -> None:
-        self.team, self.n_pes, self.me = team, team.n_pes, team.my_pe
+        self.team, self.n_pes = team, team.n_pes
         self.of_all = self.n_pes == Team(0).n_pes
         self.group = group  # kept, since its name may be given to another one afterwards
         self._kept: OrderedDict[Any, Plan] = OrderedDict()
