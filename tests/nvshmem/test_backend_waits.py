@@ -282,10 +282,10 @@ def planned(me, n):
     plan(x)
     driver.hold(a)  # nobody waits for all streams
     plan(x, stream=Wrapped(b))
-    bound = plan._bound[step][1]
+    (bound,) = plan._bound.values()
     for _ in range(3):
         plan(x, stream=Wrapped(b))
-        assert plan._bound[step][1] is bound, "another wrapper of the same stream"
+        assert list(plan._bound.values()) == [bound], "another wrapper of the same stream"
     plan(x, stream=Wrapped(a))
     driver.clear()
     plan(x, stream=b)
