@@ -63,14 +63,17 @@ class Fusion(CustomGraphPass):
         """Change a graph that has been traced, before code is made of it."""
         if not wanted():
             return
-        made: list[str] = []
+        made: dict[Node, str] = {}  # by what waited for the collective
         for replace in (fuse_norm, fuse_reduction, fuse_gather):
-            for node in list(graph.find_nodes(op="call_function", target=WAIT)):
-                made += replace(node) or ()
-        if made:
-            graph.eliminate_dead_code()
+            for wait in list(graph.find_nodes(op="call_function", target=WAIT)):
+                name = None if wait in made else replace(wait)
+                if name is not None:
+                    made[wait] = name
+        if made:  # PyTorch never takes a wait for dead
+            graph.eliminate_dead_code(lambda node: node.is_impure() and node not in made)
             graph.lint()
-        log.info("fused in a graph of %d nodes: %s", len(graph.nodes), ", ".join(made) or "nothing")
+        names = ", ".join(made.values()) or "nothing"
+        log.info("fused in a graph of %d nodes: %s", len(graph.nodes), names)
 
     def uuid(self) -> Any:
         """What PyTorch's cache of compiled graphs distinguishes."""
@@ -145,16 +148,32 @@ def only(node: Any, *targets: Any) -> bool:
     return isinstance(node, Node) and node.target in targets and len(node.users) == 1
 
 
-def product_below(node: Node) -> Node | None:
+class Product(NamedTuple):
+    """`a @ b`, plus a row `bias`, if that is not None."""
+
+    node: Node
+    a: Node
+    b: Node
+    bias: Node | None = None
+
+
+def product_at(node: Node) -> Product | None:
+    """The product that a node is, if it is worth it."""
+    if node.target == aten.mm.default:
+        (a, b), bias = node.args, None
+    elif node.target == aten.addmm.default and not node.kwargs and len(shape(node.args[0])) == 1:
+        bias, a, b = node.args
+    else:
+        return None
+    much = worth(prod(shape(node)) * shape(b)[0], MULTIPLICATIONS)
+    return Product(node, a, b, bias) if much else None
+
+
+def product_below(node: Node) -> Product | None:
     """The product that a node is, or is another shape of; nobody else uses it."""
     if only(node, *RESHAPES) and shape(node)[-1:] == shape(node.args[0])[-1:]:
         node = node.args[0]
-    return node if only(node, aten.mm.default) and much(node) else None
-
-
-def much(product: Node) -> bool:
-    """Whether a product is worth it."""
-    return worth(prod(shape(product)) * shape(product.args[0])[1], MULTIPLICATIONS)
+    return product_at(node) if len(node.users) == 1 else None
 
 
 def call(before: Node, target: Any, *args: Any) -> Node:
@@ -208,7 +227,7 @@ def split_and_joined(joined: Any) -> Moved | None:
 # --- sums
 
 
-def fuse_reduction(wait: Node) -> list[str] | None:
+def fuse_reduction(wait: Node) -> str | None:
     """A product that is summed up over the ranks."""
     found = collective(wait, c10d.all_reduce.default)
     if found is not None:
@@ -217,36 +236,42 @@ def fuse_reduction(wait: Node) -> list[str] | None:
     return None if found is None else _fuse_reduce_scatter(found)
 
 
-def _fuse_all_reduce(found: Collective) -> list[str] | None:
-    product = product_below(found.given)
-    if product is None:
+def _fuse_all_reduce(found: Collective) -> str | None:
+    below = product_below(found.given)
+    if below is None:
         return None
-    a, b = product.args
-    made = call(found.wait, ours.gemm_all_reduce.default, a, b, found.group)
+    made = call(found.wait, ours.gemm_all_reduce.default, below.a, below.b, found.group)
+    _replace_sum(found, made, below.bias)
+    return "gemm_all_reduce"
+
+
+def _replace_sum(found: Collective, made: Node, bias: Node | None) -> None:
+    """Put a sum of products in the place of a collective; what was added is summed up, too."""
+    if bias is not None:
+        summed = call(found.wait, c10d.all_reduce.default, bias, "sum", found.group)
+        made = call(found.wait, aten.add.Tensor, made, call(found.wait, WAIT, summed))
     found.wait.replace_all_uses_with(reshaped(found.wait, made, shape(found.wait)))
-    return ["gemm_all_reduce"]
 
 
-def _fuse_reduce_scatter(found: Collective) -> list[str] | None:
+def _fuse_reduce_scatter(found: Collective) -> str | None:
     at, parts, node = 0, found.call.args[2], found.given
     turned = split_and_joined(node) if len(node.users) == 1 else None
     if turned is not None and turned.to == 0 and turned.parts == parts:
         node, at = turned.cut.args[0], turned.of
-    product = product_below(node)
-    if product is None or not 0 <= at < len(shape(node)) - 1 or shape(node)[at] % parts:
+    below = product_below(node)
+    if below is None or not 0 <= at < len(shape(node)) - 1 or shape(node)[at] % parts:
         return None
-    a, b = product.args
-    wide = reshaped(found.wait, a, (*shape(node)[:-1], shape(a)[-1]))
+    wide = reshaped(found.wait, below.a, (*shape(node)[:-1], shape(below.a)[-1]))
     rows = moved(found.wait, wide, parts, at, 0)
-    made = call(found.wait, ours.gemm_reduce_scatter.default, rows, b, found.group)
-    found.wait.replace_all_uses_with(reshaped(found.wait, made, shape(found.wait)))
-    return ["gemm_reduce_scatter"]
+    made = call(found.wait, ours.gemm_reduce_scatter.default, rows, below.b, found.group)
+    _replace_sum(found, made, below.bias)
+    return "gemm_reduce_scatter"
 
 
 # --- rows of all ranks
 
 
-def fuse_gather(wait: Node) -> list[str] | None:
+def fuse_gather(wait: Node) -> str | None:
     """Rows that are gathered and multiplied."""
     found = collective(wait, c10d.all_gather_into_tensor.default, op=None)
     if found is None or len(shape(wait)) < 2:
@@ -265,16 +290,17 @@ def fuse_gather(wait: Node) -> list[str] | None:
             break
     factor = chain[-1]
     for user in factor.users:
-        if user.target == aten.mm.default and user.args[0] is factor and much(user):
-            return _fuse_gather(found, chain, at, user)
+        made = product_at(user)
+        if made is not None and made.a is factor:
+            return _fuse_gather(found, chain, at, made)
     return None
 
 
-def _fuse_gather(found: Collective, chain: list[Node], at: int, product: Node) -> list[str] | None:
+def _fuse_gather(found: Collective, chain: list[Node], at: int, product: Product) -> str | None:
     """Replace a product; `chain` are the nodes from the gathered rows to its first factor."""
-    wait, parts, b = found.wait, found.call.args[1], product.args[1]
-    alone = all(len(node.users) == (parts if node.target == SPLIT else 1) for node in chain)
-    before = product if alone else wait
+    wait, parts, b, node = found.wait, found.call.args[1], product.b, product.node
+    alone = all(len(link.users) == (parts if link.target == SPLIT else 1) for link in chain)
+    before = node if alone else wait
     if not alone and not hoisted(b, before):
         return None
     if alone:
@@ -283,9 +309,11 @@ def _fuse_gather(found: Collective, chain: list[Node], at: int, product: Node) -
         both = call(before, ours.all_gather_gemm_gathered.default, found.given, b, found.group)
         result = call(before, operator.getitem, both, 0)
         wait.replace_all_uses_with(call(before, operator.getitem, both, 1))
-    rows = moved(product, result, parts, 0, at)
-    product.replace_all_uses_with(reshaped(product, rows, shape(product)))
-    return ["all_gather_gemm" if alone else "all_gather_gemm_gathered"]
+    made = reshaped(node, moved(node, result, parts, 0, at), shape(node))
+    if product.bias is not None:
+        made = call(node, aten.add.Tensor, made, product.bias)
+    node.replace_all_uses_with(made)
+    return "all_gather_gemm" if alone else "all_gather_gemm_gathered"
 
 
 def hoisted(node: Node, before: Node) -> bool:
@@ -301,7 +329,7 @@ def hoisted(node: Node, before: Node) -> bool:
 # --- all-reduce, residual, RMSNorm
 
 
-def fuse_norm(wait: Node) -> list[str] | None:
+def fuse_norm(wait: Node) -> str | None:
     """A sum over the ranks that is added to a residual and normalised."""
     found = collective(wait, c10d.all_reduce.default)
     if found is None or len(wait.users) != 1:
@@ -324,7 +352,7 @@ def fuse_norm(wait: Node) -> list[str] | None:
     both = call(total, operation, found.given, *args)
     scaled.replace_all_uses_with(call(total, operator.getitem, both, 0))
     total.replace_all_uses_with(call(total, operator.getitem, both, 1))
-    return ["all_reduce_rms_norm"]
+    return "all_reduce_rms_norm"
 
 
 def _normed(total: Node) -> tuple[Node, Node, float] | None:

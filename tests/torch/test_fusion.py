@@ -12,8 +12,9 @@ dist = pytest.importorskip("torch.distributed")
 
 
 @pytest.fixture(autouse=True)
-def wherever_they_fit(monkeypatch):
+def wherever_they_fit(monkeypatch, tmp_path):
     monkeypatch.setenv("GPUSHMEM_TORCH_FUSE", "1")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
 
 
 # What PyTorch's compiler imports uses names that PyTorch calls deprecated.
@@ -23,14 +24,14 @@ pytestmark = [
 TOKENS, MODEL, INNER = 12, 8, 18
 
 
-def mlp(norm):
+def mlp(norm, bias=False):
     """A network that knows nothing of ranks."""
 
     class Layer(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.up = torch.nn.Linear(MODEL, INNER, bias=False, dtype=torch.float64)
-            self.down = torch.nn.Linear(INNER, MODEL, bias=False, dtype=torch.float64)
+            self.up = torch.nn.Linear(MODEL, INNER, bias, dtype=torch.float64)
+            self.down = torch.nn.Linear(INNER, MODEL, bias, dtype=torch.float64)
             self.norm = (
                 torch.nn.RMSNorm(MODEL, dtype=torch.float64) if norm else torch.nn.Identity()
             )
@@ -66,10 +67,12 @@ def fused(layer):
     from torch._functorch.aot_autograd import make_boxed_func
     from torch._inductor.decomposition import select_decomp_table
 
-    from gpushmem.torch.fusion import Fusion
+    from gpushmem.torch.fusion import WAIT, Fusion, value
 
     def changed(module, given):
         Fusion()(module.graph)
+        waits = module.graph.find_nodes(op="call_function", target=WAIT)
+        LEFT.append(len([wait for wait in waits if value(wait).ndim > 1]))
         module.recompile()
         return make_boxed_func(module.forward)
 
@@ -100,35 +103,38 @@ def whole(x):
 
 
 GATHER, BOTH, SCATTER = "all_gather_gemm", "all_gather_gemm_gathered", "gemm_reduce_scatter"
-CASES = [  # the axis of tokens, with a norm, and what comes into the graphs: inference, training
-    (None, False, ["gemm_all_reduce"], ["gemm_all_reduce", "nothing"]),
-    (None, True, ["all_reduce_rms_norm"], ["gemm_all_reduce", "nothing"]),
-    (0, False, [f"{SCATTER}, {GATHER}"], [f"{SCATTER}, {BOTH}", BOTH]),
-    (1, True, [f"{SCATTER}, {GATHER}"], [f"{SCATTER}, {BOTH}", BOTH]),
+CASES = [  # tokens' axis, norm, bias, and what comes into the graphs: inference, training
+    (None, False, False, ["gemm_all_reduce"], ["gemm_all_reduce", "nothing"]),
+    (None, False, True, ["gemm_all_reduce"], ["gemm_all_reduce", "nothing"]),
+    (None, True, False, ["all_reduce_rms_norm"], ["gemm_all_reduce", "nothing"]),
+    (0, False, False, [f"{SCATTER}, {GATHER}"], [f"{SCATTER}, {BOTH}", BOTH]),
+    (1, True, True, [f"{SCATTER}, {GATHER}"], [f"{SCATTER}, {BOTH}", BOTH]),
 ]
+LEFT = []  # collectives in each graph, other than of a bias
 
 
 def test_layers_have_our_operators_and_the_same_results(run_pes, tmp_path):
     def body():
         with world(tmp_path) as me:
             names, mesh = Names(), dist.device_mesh.init_device_mesh("cpu", (3,))
-            for axis, norm, inference, training in CASES:
+            for axis, norm, bias, inference, training in CASES:
                 torch._dynamo.reset()
-                layer, x = mlp(norm), torch.randn(6, TOKENS, MODEL, dtype=torch.float64)
+                layer, x = mlp(norm, bias), torch.randn(6, TOKENS, MODEL, dtype=torch.float64)
                 ours = fused(divided(layer, mesh, axis))
                 mine = x if axis is None else x.chunk(3, axis)[me].contiguous()
                 with torch.no_grad():
                     got, wanted = ours(mine), layer(x)
                 part = wanted if axis is None else wanted.chunk(3, axis)[me]
                 torch.testing.assert_close(local(got), part)
-                assert names.lines == inference, (axis, norm)
+                assert names.lines == inference, (axis, norm, bias)
                 names.lines.clear()
                 ours(mine).square().sum().backward()
                 layer(x).square().sum().backward()
                 for one, other in zip(ours.parameters(), layer.parameters(), strict=True):
                     torch.testing.assert_close(whole(one.grad), other.grad)
-                assert names.lines == training, (axis, norm)
+                assert names.lines == training, (axis, norm, bias)
                 names.lines.clear()
+            assert [0] * 3 * len(CASES) == LEFT
 
     torch.manual_seed(1)
     run_pes(3, body, timeout=300)

@@ -10,12 +10,12 @@ from tests.conftest import PLAIN, ROOT
 
 torch = pytest.importorskip("torch")
 
-TRAIN = Path(__file__).parent / "programs" / "train.py"
+PROGRAMS = Path(__file__).parent / "programs"
 TORCHRUN = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"
 
 
-def printed(*command):
-    env = {**PLAIN, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+def printed(*command, **settings):
+    env = {**PLAIN, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **settings}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", *command], env=env, capture_output=True, text=True,
         timeout=300, check=False,
@@ -26,12 +26,21 @@ def printed(*command):
 
 @pytest.mark.timeout(400)
 def test_training_gives_the_losses_of_one_process(tmp_path):
-    lines = [line.split() for line in printed(*TORCHRUN, TRAIN, "gpushmem")]
+    lines = [line.split() for line in printed(*TORCHRUN, PROGRAMS / "train.py", "gpushmem")]
     assert [line[0] for line in lines] == ["one", "ddp", "fsdp", "tp", "checkpoint"]
     one = [float(text) for text in lines[0][1:]]
     for line in lines[1:4]:
         assert [float(text) for text in line[1:]] == pytest.approx(one, abs=2e-6)
     assert lines[4] == ["checkpoint", "True", "columns", "1"]
+
+
+@pytest.mark.timeout(400)
+def test_products_are_fused_where_it_pays(tmp_path):
+    """By default on CPUs: large ones, if PyTorch has no more cores for them than a kernel."""
+    cache = str(tmp_path)  # of graphs that have been compiled
+    program = "-m", "gpushmem", "run", "-n", "1", PROGRAMS / "limits.py"
+    lines = printed(*program, TORCHINDUCTOR_CACHE_DIR=cache)
+    assert [line.partition(": ")[2] for line in lines] == ["nothing", "gemm_all_reduce"]
 
 
 WRONG = """
