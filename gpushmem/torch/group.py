@@ -23,7 +23,7 @@ from gpushmem.ops.teams import team_init
 from gpushmem.torch import flight_recorder
 from gpushmem.torch.messages import Messages
 from gpushmem.torch.profiles import profiling, recorded
-from gpushmem.torch.work import Call, Queue, Together, Work
+from gpushmem.torch.work import Call, Queue, Together, Work, failure
 
 __all__ = ["ProcessGroup"]
 
@@ -114,7 +114,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             self._failed = error
             if self._record is not None:
                 self._record.failed()
-            raise dist.DistBackendError(_named(what, error)) from error
+            raise failure(what, error) from error
 
     # --- collectives of one tensor to or from each member
 
@@ -510,12 +510,6 @@ def _dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 def _places(memory: Sequence[_Filled]) -> list[int]:
     return [*(each.address for each in memory), *(each.nbytes for each in memory)]
-
-
-def _named(what: str, error: Exception) -> str:
-    """An error's text, which begins with the call."""
-    text = str(error)
-    return text if text.startswith(what) else f"{what}: {text}"
 
 
 def _reduction(opts: Any) -> tuple[str, bool]:
