@@ -123,6 +123,9 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         def run(seconds: float) -> None:
             for tensor in tensors:
+                if tensor.is_sparse:
+                    self._add_sparse(tensor, op, divided, seconds)
+                    continue
                 with_all = _Filled(tensor)
                 self._combine("all_reduce", with_all, op, seconds)
                 with_all.done(self._n if divided else 0)
@@ -130,6 +133,25 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._make("all_reduce", opts, run, tensors, tensors)
 
     allreduce_coalesced = allreduce
+
+    def _add_sparse(self, tensor: Tensor, op: str, divided: bool, seconds: float) -> None:
+        """Replace a sparse tensor by the sum of all, as gradients of embeddings are added up."""
+        if op != "sum":
+            raise ArgumentError(f"all_reduce of sparse tensors is a sum, not {op}")
+        mine = tensor.detach().coalesce()
+        counts = torch.empty(self._n, dtype=torch.int64)
+        here = _Filled(torch.tensor([mine._nnz()]))
+        self._gather("all_gather", _Filled(counts).parts(self._n), here, seconds)
+        indices = [torch.empty(mine.sparse_dim(), k, dtype=torch.int64) for k in counts.tolist()]
+        values = [mine.values().new_empty(k, *mine.values().shape[1:]) for k in counts.tolist()]
+        for parts, source in ((indices, mine.indices()), (values, mine.values())):
+            self._gather("all_gather", [*map(_Filled, parts)], _Filled(source), seconds)
+        total = torch.cat(values) / self._n if divided else torch.cat(values)
+        added = torch.sparse_coo_tensor(
+            torch.cat(indices, 1), total, tensor.shape, check_invariants=False
+        )
+        with torch.no_grad():  # `detach` would have other indices
+            tensor.copy_(added.coalesce())
 
     def _combine(
         self, what: str, memory: _Filled, op: str, seconds: float, root: int | None = None

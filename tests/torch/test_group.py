@@ -200,6 +200,29 @@ def test_pieces_of_different_lengths(run_pes, tmp_path):
     run_pes(n, body)
 
 
+def test_sparse_tensors_are_added_up(run_pes, tmp_path):
+    """As gradients of embeddings are: with different rows on each rank, and none on one."""
+    n = 3
+
+    def of(rank):
+        rows = torch.tensor([[0, rank]] if rank else [], dtype=torch.int64).reshape(1, -1)
+        values = torch.full((rows.shape[1], 2), float(rank))
+        return torch.sparse_coo_tensor(rows, values, (4, 2), check_invariants=True)
+
+    def body():
+        with world(tmp_path) as me:
+            for op, share in ((dist.ReduceOp.SUM, 1), (dist.ReduceOp.AVG, n)):
+                x = of(me)
+                dist.all_reduce(x, op)
+                assert x.is_sparse
+                total = sum(of(rank).to_dense() for rank in range(n))
+                assert torch.equal(x.to_dense(), total / share)
+            with pytest.raises(ValueError, match="of sparse tensors is a sum, not max"):
+                dist.all_reduce(of(me), dist.ReduceOp.MAX)
+
+    run_pes(n, body)
+
+
 def test_several_gathers_at_once(run_pes, tmp_path):
     """The list of tensors that come is one of members, each with all that it sends."""
     n = 3
