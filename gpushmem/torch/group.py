@@ -20,8 +20,10 @@ from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.memory.asked import dtype_of
 from gpushmem.ops.team import Team
 from gpushmem.ops.teams import team_init
+from gpushmem.torch import flight_recorder
 from gpushmem.torch.messages import Messages
-from gpushmem.torch.work import Call, Queue, Together, Work
+from gpushmem.torch.profiles import profiling, recorded
+from gpushmem.torch.work import Call, Queue, Together, Work, failure
 
 __all__ = ["ProcessGroup"]
 
@@ -63,20 +65,33 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         self._number = 0  # calls made
         self._done = Work("a call", []).end()  # of all calls for which PyTorch waits at once
         self._together: list[Work] | None = None  # those of a block of coalesced calls
-        self._names = {"name": "", "desc": ""}
+        self._names = flight_recorder.Name(name="", desc="undefined")
+        self._record = flight_recorder.current()
+        if self._record is not None:
+            self._record.add_group(self._names, pes)
         self._messages = Messages(
             self._backend.mail(self._team), f"gpushmem-torch-p2p-{int(self._team)}", self._timeout
         )
 
     # --- making calls
 
-    def _make(self, what: str, opts: Any, run: Run, result: list[Any]) -> Any:
+    def _make(self, what: str, opts: Any, run: Run, inputs: list[Any], outputs: list[Any]) -> Any:
+        """Make a call; in a profile of PyTorch's it is `gpushmem:` and its name."""
+        self._number += 1
+        if self._record is not None:
+            run = self._record.around(run, self._names, self._number, what, (inputs, outputs))
+        if not profiling():
+            return self._made(what, opts, run, outputs)
+        with recorded(what, inputs):
+            return self._made(what, opts, run, outputs)
+
+    def _made(self, what: str, opts: Any, run: Run, result: list[Any]) -> Any:
         """Make a call now, or let the group's thread do it; `run` gets how long it may wait."""
         seconds = self._timeout
         if opts is not None and opts.timeout > UNSET:
             seconds = opts.timeout.total_seconds()
-        asynchronous = getattr(opts, "asyncOp", False)
-        self._number += 1
+        # Whoever gives no options wants a `Work` with a result, as PyTorch's options have it.
+        asynchronous = opts is None or getattr(opts, "asyncOp", False)
         if self._together is None and not asynchronous and self._queue.idle:
             self._guarded(what, run, seconds)
             return self._done
@@ -97,7 +112,9 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             raise  # before anything was sent
         except ShmemError as error:
             self._failed = error
-            raise dist.DistBackendError(_named(what, error)) from error
+            if self._record is not None:
+                self._record.failed()
+            raise failure(what, error) from error
 
     # --- collectives of one tensor to or from each member
 
@@ -106,13 +123,35 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         def run(seconds: float) -> None:
             for tensor in tensors:
+                if tensor.is_sparse:
+                    self._add_sparse(tensor, op, divided, seconds)
+                    continue
                 with_all = _Filled(tensor)
                 self._combine("all_reduce", with_all, op, seconds)
                 with_all.done(self._n if divided else 0)
 
-        return self._make("all_reduce", opts, run, tensors)
+        return self._make("all_reduce", opts, run, tensors, tensors)
 
     allreduce_coalesced = allreduce
+
+    def _add_sparse(self, tensor: Tensor, op: str, divided: bool, seconds: float) -> None:
+        """Replace a sparse tensor by the sum of all, as gradients of embeddings are added up."""
+        if op != "sum":
+            raise ArgumentError(f"all_reduce of sparse tensors is a sum, not {op}")
+        mine = tensor.detach().coalesce()
+        counts = torch.empty(self._n, dtype=torch.int64)
+        here = _Filled(torch.tensor([mine._nnz()]))
+        self._gather("all_gather", _Filled(counts).parts(self._n), here, seconds)
+        indices = [torch.empty(mine.sparse_dim(), k, dtype=torch.int64) for k in counts.tolist()]
+        values = [mine.values().new_empty(k, *mine.values().shape[1:]) for k in counts.tolist()]
+        for parts, source in ((indices, mine.indices()), (values, mine.values())):
+            self._gather("all_gather", [*map(_Filled, parts)], _Filled(source), seconds)
+        total = torch.cat(values) / self._n if divided else torch.cat(values)
+        added = torch.sparse_coo_tensor(
+            torch.cat(indices, 1), total, tensor.shape, check_invariants=False
+        )
+        with torch.no_grad():  # `detach` would have other indices
+            tensor.copy_(added.coalesce())
 
     def _combine(
         self, what: str, memory: _Filled, op: str, seconds: float, root: int | None = None
@@ -136,7 +175,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             if root == self._me:
                 memory.done(self._n if divided else 0)
 
-        return self._make("reduce", opts, run, tensors)
+        return self._make("reduce", opts, run, tensors, tensors)
 
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
         root = opts.rootRank
@@ -156,7 +195,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
                 if root != self._me:
                     memory.done()
 
-        return self._make("broadcast", opts, run, tensors)
+        return self._make("broadcast", opts, run, tensors, tensors)
 
     def _only(self, rank: int, address: int, nbytes: int) -> list[int]:
         places = [0] * (2 * self._n)
@@ -168,7 +207,16 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             none, dtype = self._none, np.dtype(np.uint8)
             self._staged.call("barrier", dtype, none, none, True, 0, seconds=seconds)
 
-        return self._make("barrier", opts, run, [])
+        return self._make("barrier", opts, run, [], [])
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """A barrier; if not all come, all that are missing are named, on each rank."""
+        opts = dist.BarrierOptions()
+        opts.asyncOp = False
+        opts.timeout = timeout or timedelta(seconds=self._timeout)
+        self.barrier(opts)
 
     # --- to all, from all
 
@@ -192,9 +240,15 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             for outputs, source in zip(output_tensors, input_tensors, strict=True):
                 self._gather("all_gather", [*map(_Filled, outputs)], _Filled(source), seconds)
 
-        return self._make("all_gather", opts, run, output_tensors)
+        return self._make("all_gather", opts, run, input_tensors, output_tensors)
 
-    allgather_coalesced = allgather
+    def allgather_coalesced(
+        self, output_lists: list[list[Tensor]], input_tensors: list[Tensor], opts: Any = None
+    ) -> Any:
+        """Several at once: `output_lists` has a list of tensors for each member."""
+        return self.allgather(
+            [list(each) for each in zip(*output_lists, strict=True)], input_tensors, opts
+        )
 
     def all_gather_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
@@ -205,7 +259,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
                 self._gather("all_gather", memory.parts(self._n), _Filled(source), seconds)
                 memory.done()
 
-        return self._make("all_gather_into_tensor", opts, run, outputs)
+        return self._make("all_gather_into_tensor", opts, run, inputs, outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -224,7 +278,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             there = [*map(_Filled, outputs)]
             self._gather("gather", there, _Filled(source), seconds, opts.rootRank)
 
-        return self._make("gather", opts, run, output_tensors)
+        return self._make("gather", opts, run, input_tensors, output_tensors)
 
     def scatter(
         self, output_tensors: list[Tensor], input_tensors: list[list[Tensor]], opts: Any
@@ -242,7 +296,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             )
             memory.done()
 
-        return self._make("scatter", opts, run, output_tensors)
+        return self._make("scatter", opts, run, input_tensors, output_tensors)
 
     def _scatter_sum(
         self, output: _Filled, sources: list[_Filled], op: str, seconds: float
@@ -264,7 +318,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
                 self._scatter_sum(memory, [*map(_Filled, inputs)], op, seconds)
                 memory.done(self._n if divided else 0)
 
-        return self._make("reduce_scatter", opts, run, output_tensors)
+        return self._make("reduce_scatter", opts, run, input_tensors, output_tensors)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
@@ -277,7 +331,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
                 self._scatter_sum(memory, _Filled(source).parts(self._n), op, seconds)
                 memory.done(self._n if divided else 0)
 
-        return self._make("reduce_scatter_tensor", opts, run, outputs)
+        return self._make("reduce_scatter_tensor", opts, run, inputs, outputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -306,7 +360,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             for output in there:
                 output.done()
 
-        return self._make("all_to_all", opts, run, outputs)
+        return self._make("all_to_all", opts, run, [inputs], [outputs])
 
     def all_to_all_single(
         self,
@@ -322,7 +376,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             self._exchange(outputs, here.parts(self._n, input_splits), seconds)
             there.done()
 
-        return self._make("all_to_all_single", opts, run, [output])
+        return self._make("all_to_all_single", opts, run, [source], [output])
 
     alltoall_base = all_to_all_single
 
@@ -332,13 +386,15 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         (tensor,) = tensors
         memory = _Filled(tensor)
         letter = Letter(rank, tag, memory.address, memory.nbytes, memory)
-        return self._messages.post("send", letter, tensors, lambda: None)
+        with recorded("send", tensors):
+            return self._messages.post("send", letter, tensors, lambda: None)
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int = 0) -> Any:
         (tensor,) = tensors
         memory = _Filled(tensor)
         letter = Letter(rank, tag, memory.address, memory.nbytes, memory)
-        return self._messages.post("recv", letter, tensors, memory.done)
+        with recorded("recv" if rank != ANY else "recvAnySource", tensors):
+            return self._messages.post("recv", letter, tensors, memory.done)
 
     def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Any:
         return self.recv(tensors, ANY, tag)
@@ -476,12 +532,6 @@ def _dtype(dtype: torch.dtype) -> np.dtype[Any]:
 
 def _places(memory: Sequence[_Filled]) -> list[int]:
     return [*(each.address for each in memory), *(each.nbytes for each in memory)]
-
-
-def _named(what: str, error: Exception) -> str:
-    """An error's text, which begins with the call."""
-    text = str(error)
-    return text if text.startswith(what) else f"{what}: {text}"
 
 
 def _reduction(opts: Any) -> tuple[str, bool]:

@@ -7,13 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch.distributed as dist
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.mail import Letter, Mail
 from gpushmem.errors import ShmemError
 from gpushmem.simt.base.parking import Parked, block_signals
-from gpushmem.torch.work import Work
+from gpushmem.torch.work import Work, failure
 
 __all__ = ["Messages"]
 
@@ -114,13 +113,13 @@ class _Sent(Work):
         error = self._letter.error
         if error is None:
             self._filled()
-        self.end(error and dist.DistBackendError(f"{self.what}: {error}"))
+        self.end(error and failure(self.what, error))
 
     def _await(self) -> None:
         try:
             self._messages.wait(self.what, self._letter)
         except ShmemError as error:
-            raise dist.DistBackendError(f"{self.what}: {error}") from error
+            raise failure(self.what, error) from error
 
     def source_rank(self) -> int:
         return self._letter.rank

@@ -9,6 +9,7 @@ from typing import Any
 from gpushmem import runtime
 from gpushmem.errors import ArgumentError, BackendUnavailable
 from gpushmem.imports import WhenImported
+from gpushmem.torch import flight_recorder
 from gpushmem.torch.group import ProcessGroup
 
 __all__ = ["create"]
@@ -43,6 +44,8 @@ def create(options: Any) -> ProcessGroup:
     import gpushmem.torch.operators  # noqa: PLC0415  (heavy)
 
     _fuse_products()
+    if not options.global_ranks_in_group:
+        flight_recorder.start(options.group_rank, options.group_size, options.store)
     made = ProcessGroup(pes, options.timeout)
     if not options.global_ranks_in_group:  # of all: the one of init_process_group
         gpushmem.torch.operators.reserve()

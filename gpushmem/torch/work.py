@@ -11,10 +11,11 @@ from typing import Any
 import torch.distributed as dist
 from torch.futures import Future
 
+from gpushmem.errors import ShmemError, WaitTimeout
 from gpushmem.lines import user_place
 from gpushmem.simt.base.parking import TURN, Parked, acts_for, block_signals
 
-__all__ = ["Call", "Queue", "Together", "Work"]
+__all__ = ["Call", "Queue", "Together", "Work", "failure"]
 
 
 class Work(dist.Work):  # type: ignore[misc]
@@ -180,3 +181,13 @@ class Queue:
 
     def _pending(self) -> bool:
         return bool(self._waiting) or self._over
+
+
+def failure(what: str, error: ShmemError) -> dist.DistBackendError:
+    """PyTorch's error for one of ours; its text begins with the call."""
+    text = str(error)
+    if not text.startswith(what):
+        text = f"{what}: {text}"
+    if isinstance(error, WaitTimeout):
+        text += " (the timeout of this call or its group)"
+    return dist.DistBackendError(text)

@@ -32,7 +32,8 @@ def world(path, timeout=60):
         world_size=here.n_pes, timeout=timedelta(seconds=timeout),
     )  # fmt: skip
     yield here.my_pe
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def values(rank, count, dtype):
@@ -191,12 +192,78 @@ def test_pieces_of_different_lengths(run_pes, tmp_path):
             with pytest.raises(ValueError, match="does not split a first axis of 3"):
                 dist.distributed_c10d._get_default_group().alltoall_base(
                     torch.empty(3), torch.empty(3), [1, 1, 2], [1, 1, 1]
-                )
+                ).wait()
             objects = [None] * n
             dist.all_gather_object(objects, "x" * me)
             assert objects == ["", "x", "xx"]
 
     run_pes(n, body)
+
+
+def test_sparse_tensors_are_added_up(run_pes, tmp_path):
+    """As gradients of embeddings are: with different rows on each rank, and none on one."""
+    n = 3
+
+    def of(rank):
+        rows = torch.tensor([[0, rank]] if rank else [], dtype=torch.int64).reshape(1, -1)
+        values = torch.full((rows.shape[1], 2), float(rank))
+        return torch.sparse_coo_tensor(rows, values, (4, 2), check_invariants=True)
+
+    def body():
+        with world(tmp_path) as me:
+            for op, share in ((dist.ReduceOp.SUM, 1), (dist.ReduceOp.AVG, n)):
+                x = of(me)
+                dist.all_reduce(x, op)
+                assert x.is_sparse
+                total = sum(of(rank).to_dense() for rank in range(n))
+                assert torch.equal(x.to_dense(), total / share)
+            with pytest.raises(ValueError, match="of sparse tensors is a sum, not max"):
+                dist.all_reduce(of(me), dist.ReduceOp.MAX)
+
+    run_pes(n, body)
+
+
+def test_several_gathers_at_once(run_pes, tmp_path):
+    """The list of tensors that come is one of members, each with all that it sends."""
+    n = 3
+
+    def body():
+        with world(tmp_path) as me:
+            sent = [torch.full((2,), 10.0 * me), torch.full((3, 1), 10.0 * me + 1)]
+            came = [[torch.empty(2), torch.empty(3, 1)] for _ in range(n)]
+            dist.all_gather_coalesced(came, sent)
+            for rank, (one, other) in enumerate(came):
+                assert (one == 10 * rank).all(), one
+                assert (other == 10 * rank + 1).all(), other
+
+    run_pes(n, body)
+
+
+def test_calls_of_a_group_without_options_have_results(run_pes, tmp_path):
+    """As hooks of DistributedDataParallel make them."""
+
+    def body():
+        with world(tmp_path):
+            x = torch.ones(2)
+            doubled = dist.group.WORLD.allreduce([x]).get_future().then(lambda f: f.value()[0] * 2)
+            assert doubled.wait().tolist() == [4.0, 4.0]
+
+    run_pes(2, body)
+
+
+def test_groups_that_end_or_are_given_up_can_be_made_again(run_pes, tmp_path):
+    def body():
+        for k in range(3):
+            (here := tmp_path / f"{k}").mkdir(exist_ok=True)
+            with world(here):
+                dist.barrier(group=dist.new_group([0, 1]))
+                x = torch.ones(1)
+                dist.all_reduce(x)
+                assert x == 2
+                if k == 1:
+                    dist.distributed_c10d._abort_process_group()
+
+    run_pes(2, body)
 
 
 def test_tensors_that_are_not_contiguous(run_pes, tmp_path):

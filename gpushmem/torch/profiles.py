@@ -1,0 +1,31 @@
+"""Calls of a process group in the profiles of PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["profiling", "recorded"]
+
+profiling = torch.autograd._profiler_enabled  # whether this thread is in a profile
+_NOTHING = nullcontext()
+
+
+def recorded(what: str, tensors: Sequence[Any]) -> AbstractContextManager[Any]:
+    """A span of a profile, if there is one, with the shapes of the tensors."""
+    if not profiling():
+        return _NOTHING
+    name = f"gpushmem:{what}"
+    return torch._C._profiler._RecordFunctionFast(name, [*_flat(tensors)], {})  # type: ignore[no-any-return]
+
+
+def _flat(tensors: Iterable[Any]) -> Iterator[Tensor]:
+    for each in tensors:
+        if isinstance(each, Tensor):
+            yield each
+        else:
+            yield from each
