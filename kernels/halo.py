@@ -23,10 +23,10 @@ edges of S bytes: 2 S bytes in 2 B messages. Each block has parts of the edges o
 **Two slots suffice**, as in `plan`: a PE writes to its neighbours alone, and in every call it hears
 from each of them, since whoever is my neighbour below has me above. That is true of a ring of two,
 whose members have two boxes for each other, and of one PE, which is its own neighbour; a PE at an
-end has one neighbour, or none, and neither writes to it nor waits for it. In `exchange` a block
-hears only from the same block of the neighbours, in `accumulate` from all of theirs, and reads what
-any of them sent: both are of a call that the neighbour began after it had finished the one before.
-`exchange` and `accumulate` share boxes and epochs, and may follow each other in any order.
+end has one neighbour, or none, and neither writes to it nor waits for it. In the exchange a
+block hears only from the same block of the neighbours, in its transpose from all of theirs, and
+reads what any of them sent: all are of a call that the neighbour began after it had finished the
+one before. The two share boxes and epochs, and may follow each other in any order.
 
 The ghost cells are those of Kjolstad and Snir, "Ghost Cell Pattern", ParaPLoP 2010. With the
 transpose they are what spatial parallelism of convolutions needs: Dryden et al., "Improving
@@ -94,7 +94,7 @@ def send_edges(x, x_line, neighbours, edge, outgoing, boxes, arrived, first, las
 
 
 @shmem.jit(collective=True)
-def exchange(x, out, lines, neighbours, boxes, outgoing, arrived, team, epochs):
+def exchange_halos(x, out, lines, neighbours, boxes, outgoing, arrived, team, epochs):
     """`x` (lines * rows,), `out` with `width` more rows on both sides.
 
     `neighbours` (2,) are numbers in the world, or -1; `boxes` (SLOTS, 2, size of an edge),
@@ -121,8 +121,8 @@ def exchange(x, out, lines, neighbours, boxes, outgoing, arrived, team, epochs):
 
 
 @shmem.jit(collective=True)
-def add_back(x, out, lines, neighbours, boxes, outgoing, arrived, team, epochs):
-    """As `exchange`, its transpose: `x` has the halos, whose owners add them to `out`."""
+def add_halos(x, out, lines, neighbours, boxes, outgoing, arrived, team, epochs):
+    """As `exchange_halos`, its transpose: `x` has the halos, whose owners add them to `out`."""
     epoch, b, blocks = begin(epochs), cuda.blockIdx.x, cuda.gridDim.x
     slot, size = epoch % SLOTS, outgoing.shape[1]
     x_line, out_line, edge = x.size // lines, out.size // lines, size // lines
@@ -188,7 +188,7 @@ class HaloExchange(Plan):
         that is one piece of memory (`out[width:-width]`, along the first axis): then halos alone
         are written. Raises `ArgumentError` if shapes or dtypes are not the plan's.
         """
-        self._launch(exchange, x, out, self._rows("x", x), 2 * self.width, stream)
+        self._launch(exchange_halos, x, out, self._rows("x", x), 2 * self.width, stream)
 
     def accumulate(self, x: Any, *, out: Any, stream: Any = 0) -> None:
         """Set `out` to the middle of `x`, with the halos that others have of it added.
@@ -197,7 +197,7 @@ class HaloExchange(Plan):
         if it is not periodic. First the halo of the PE below is added, then that of the one above.
         """
         rows = self._rows("out", out)
-        self._launch(add_back, x, out, rows + 2 * self.width, -2 * self.width, stream)
+        self._launch(add_halos, x, out, rows + 2 * self.width, -2 * self.width, stream)
 
     def sends(self) -> tuple[int, int]:
         """Bytes and messages that this PE sends to others in a call."""
