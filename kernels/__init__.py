@@ -7,6 +7,7 @@ from gpushmem.kernels.all_reduce import AllReduce
 from gpushmem.kernels.all_reduce_norm import AllReduceRMSNorm
 from gpushmem.kernels.arena import Arena
 from gpushmem.kernels.gemm import AllGatherGemm, GemmAllReduce, GemmReduceScatter
+from gpushmem.kernels.halo import HaloExchange
 from gpushmem.kernels.jacobi import Jacobi
 from gpushmem.kernels.moe import MoE, expert_ffn
 from gpushmem.kernels.moe_dispatch import ExpertParallel
@@ -29,7 +30,7 @@ from gpushmem.kernels.plan import SLOTS, Plan
 
 __all__ = [
     "SLOTS", "AllGatherGemm", "AllReduce", "AllReduceRMSNorm", "Arena", "ExpertParallel",
-    "GemmAllReduce", "GemmReduceScatter", "Jacobi", "MoE", "Plan", "accumulate", "begin",
-    "block_sum", "complete", "copy", "end", "end_at", "expert_ffn", "member", "part_of", "route",
-    "sum_in_order", "tell", "wait_for",
+    "GemmAllReduce", "GemmReduceScatter", "HaloExchange", "Jacobi", "MoE", "Plan", "accumulate",
+    "begin", "block_sum", "complete", "copy", "end", "end_at", "expert_ffn", "member", "part_of",
+    "route", "sum_in_order", "tell", "wait_for",
 ]  # fmt: skip

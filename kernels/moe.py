@@ -243,8 +243,9 @@ class MoE(Dispatch):
         """Set `out` (t, H) to the layer of `x` (t, H), t <= tokens; asynchronous.
 
         `experts` (t, top_k) of int32, -1 for none, and `weights` (t, top_k) of float32, as `route`
-        makes them; `w1` (local experts, H, F) and `w2` (local experts, F, H) of this PE's experts,
-        from `plan.first_expert` on. Raises `ArgumentError` if shapes or dtypes are not the plan's.
+        makes them, or of float64 if `x` is; `w1` (local experts, H, F) and `w2` (local experts, F,
+        H) of this PE's experts, from `plan.first_expert` on. Raises `ArgumentError` if shapes or
+        dtypes are not the plan's.
         """
         tokens = self._expect_tokens(x, experts)
         self._expect_results(tokens, weights, out)

@@ -62,6 +62,7 @@ from gpushmem.kernels.plan import Plan
 from numba import cuda
 
 import gpushmem as shmem
+from gpushmem.checks import dtype_name
 
 __all__ = ["Dispatch", "ExpertParallel", "Received", "reference"]
 
@@ -262,7 +263,10 @@ class Dispatch(Plan):
         return tokens
 
     def _expect_results(self, tokens: int, weights: Any, out: Any) -> None:
-        self.expect("weights", weights, (tokens, self.top_k), "float32")
+        weights = self.on_device("weights", weights)
+        wide = self.dtype.name == dtype_name(weights.dtype) == "float64"
+        kind = "float64" if wide else "float32"
+        self.fits("weights", weights, (tokens, self.top_k), kind)
         self.expect("out", out, (tokens, self.hidden), self.dtype)
 
     def dropped(self) -> int:
@@ -368,8 +372,8 @@ class ExpertParallel(Dispatch):
         """Set row t of `out` (t, H) to the sum of weights[t, j] times what expert j made of it.
 
         `y` is laid out as `received.rows`, and may be that array, computed in place; `weights` (t,
-        top_k) of float32. Sums are kept in `out`, in its dtype, j = 0 first. Asynchronous; on
-        completion `y` may be reused. Raises `ArgumentError`.
+        top_k) of float32, or of float64 if `y` is. Sums are kept in `out`, in its dtype, j = 0
+        first. Asynchronous; on completion `y` may be reused. Raises `ArgumentError`.
         """
         self._turn(True)
         self._expect_results(self._under_way, weights, out)

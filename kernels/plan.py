@@ -98,7 +98,7 @@ class Plan:
         self._arena = USED.get()
         self._registered: list[Any] = []
         self._stream: Any = None
-        self._flat: tuple[Any, Any] = (None, None)
+        self._flat: dict[int, tuple[Any, Any]] = {}  # by id: arrays, with one axis
         self._shared: dict[int, tuple[Any, Any]] = {}  # by id: registered memory, for kernels
         self._bound: dict[Any, Bound] = {}  # by kernel and arguments
 
@@ -183,9 +183,12 @@ class Plan:
     def flat(self, x: Any) -> Any:
         """Return an array as one of one axis; the same object for the same array."""
         x = self.on_device("x", x)
-        if x is not self._flat[0]:
-            self._flat = x, x.reshape(-1)
-        return self._flat[1]
+        known = self._flat.get(id(x))
+        if known is None or known[0] is not x:
+            if len(self._flat) >= BOUND:
+                del self._flat[next(iter(self._flat))]
+            self._flat[id(x)] = known = x, x.reshape(-1)
+        return known[1]
 
     def expect(self, what: str, array: Any, shape: tuple[int, ...], dtype: Any) -> None:
         """Raise `ArgumentError` if an array has not the shape and dtype that the plan is for.
@@ -223,7 +226,7 @@ class Plan:
     def free(self) -> None:
         """Give the memory back; collective over the world, or with an `Arena` over the team."""
         self._bound.clear()
-        self._flat = (None, None)
+        self._flat.clear()
         self._shared.clear()
         while self._registered:
             shmem.unregister(self._registered.pop())

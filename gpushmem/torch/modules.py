@@ -62,15 +62,6 @@ class Divided(nn.Module):
             whole = self.mine(whole, axis)
         setattr(self, name, nn.Parameter(whole))
 
-    def optional_bias(
-        self, bias: bool, size: int, axis: int | None, init: Init, **kind: Any
-    ) -> None:
-        """Make the parameter `bias`, or say that there is none."""
-        if bias:
-            self.parameter("bias", (size,), axis, init, **kind)
-        else:
-            self.register_parameter("bias", None)
-
     def mine(self, whole: Tensor, axis: int) -> Tensor:
         """The part of a tensor that is this rank's."""
         return whole.chunk(self.ranks, axis)[self.rank].clone()
@@ -151,25 +142,40 @@ class _SumScatter(torch.autograd.Function):
         return gathered(grads[0], ctx.layer.name), None
 
 
-class _Exchange(torch.autograd.Function):
-    """Rows to and from all ranks: so many to each, so many from each."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, to: list[int], come: list[int], group: Any) -> Tensor:
-        ctx.back = come, to, group
-        out = x.new_empty((sum(come), *x.shape[1:]))
-        dist.all_to_all_single(out, x.contiguous(), come, to, group=group)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        return _Exchange.apply(grads[0], *ctx.back), None, None, None
-
-
 # --- layers
 
 
-class ColumnParallelLinear(Divided):
+class _Linear(Divided):
+    """A linear layer whose weight (output_size, input_size) is divided along an axis."""
+
+    axis: int
+
+    def __init__(
+        self, input_size: int, output_size: int, *, bias: bool = True, skip_bias_add: bool = False,
+        sequence_parallel: bool = False, config: Any = None, init_method: Init | None = None,
+        tp_group: Any = None, device: Any = None, dtype: Any = None,
+    ) -> None:  # fmt: skip
+        super().__init__(tp_group)
+        self.part(*(("output_size", output_size), ("input_size", input_size))[self.axis])
+        self.skip_bias_add = skip_bias_add
+        self.sequence_parallel = sequence_parallel or getattr(config, "sequence_parallel", False)
+        kind, plain = {"device": device, "dtype": dtype}, _uniform(input_size)
+        shape, init = (output_size, input_size), init_method or plain
+        self.parameter("weight", shape, self.axis, init, **kind)
+        if bias:
+            init = nn.init.zeros_ if init_method else plain
+            self.parameter("bias", shape[:1], None if self.axis else 0, init, **kind)
+        else:
+            self.register_parameter("bias", None)
+
+    def with_bias(self, out: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The output with the bias, or both."""
+        if self.bias is None or self.skip_bias_add:
+            return out, self.bias
+        return out + self.bias, None
+
+
+class ColumnParallelLinear(_Linear):
     """A linear layer whose outputs are divided over the ranks of `tp_group`.
 
     The weight is (output_size / ranks, input_size). The input is the same on all ranks, or with
@@ -177,19 +183,13 @@ class ColumnParallelLinear(Divided):
     last axis, for the whole sequence; with `gather_output` all of it.
     """
 
+    axis = 0
+
     def __init__(
-        self, input_size: int, output_size: int, *, bias: bool = True, gather_output: bool = False,
-        skip_bias_add: bool = False, sequence_parallel: bool = False, config: Any = None,
-        init_method: Init | None = None, tp_group: Any = None, device: Any = None,
-        dtype: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__(tp_group)
-        self.part("output_size", output_size)
-        self.gather_output, self.skip_bias_add = gather_output, skip_bias_add
-        self.sequence_parallel = sequence_parallel or getattr(config, "sequence_parallel", False)
-        kind, plain = {"device": device, "dtype": dtype}, _uniform(input_size)
-        self.parameter("weight", (output_size, input_size), 0, init_method or plain, **kind)
-        self.optional_bias(bias, output_size, 0, nn.init.zeros_ if init_method else plain, **kind)
+        self, input_size: int, output_size: int, *, gather_output: bool = False, **options: Any
+    ) -> None:
+        super().__init__(input_size, output_size, **options)
+        self.gather_output = gather_output
 
     def forward(self, input_: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the output, and the bias if it was not added."""
@@ -197,14 +197,11 @@ class ColumnParallelLinear(Divided):
             out = ops.all_gather_gemm(input_, self.weight.T, self.name)
         else:
             out = _Column.apply(input_, self.weight, self.name)
-        if self.bias is not None and not self.skip_bias_add:
-            out = out + self.bias
-        if self.gather_output:
-            out = _Gather.apply(out, self)
-        return out, self.bias if self.skip_bias_add else None
+        out, bias = self.with_bias(out)
+        return _Gather.apply(out, self) if self.gather_output else out, bias
 
 
-class RowParallelLinear(Divided):
+class RowParallelLinear(_Linear):
     """A linear layer whose inputs are divided over the ranks of `tp_group`.
 
     The weight is (output_size, input_size / ranks), the bias whole. The input is this rank's part
@@ -212,31 +209,20 @@ class RowParallelLinear(Divided):
     ranks, or with `sequence_parallel` this rank's part of the sequence.
     """
 
+    axis = 1
+
     def __init__(
-        self, input_size: int, output_size: int, *, bias: bool = True,
-        input_is_parallel: bool = True, skip_bias_add: bool = False,
-        sequence_parallel: bool = False, config: Any = None, init_method: Init | None = None,
-        tp_group: Any = None, device: Any = None, dtype: Any = None,
-    ) -> None:  # fmt: skip
-        super().__init__(tp_group)
-        self.part("input_size", input_size)
-        self.input_is_parallel, self.skip_bias_add = input_is_parallel, skip_bias_add
-        self.sequence_parallel = sequence_parallel or getattr(config, "sequence_parallel", False)
-        kind, plain = {"device": device, "dtype": dtype}, _uniform(input_size)
-        self.parameter("weight", (output_size, input_size), 1, init_method or plain, **kind)
-        self.optional_bias(
-            bias, output_size, None, nn.init.zeros_ if init_method else plain, **kind
-        )
+        self, input_size: int, output_size: int, *, input_is_parallel: bool = True, **options: Any
+    ) -> None:
+        super().__init__(input_size, output_size, **options)
+        self.input_is_parallel = input_is_parallel
 
     def forward(self, input_: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the output, and the bias if it was not added."""
         if not self.input_is_parallel:
             input_ = _Scatter.apply(input_, self)
         operation = ops.gemm_reduce_scatter if self.sequence_parallel else ops.gemm_all_reduce
-        out = operation(input_, self.weight.T, self.name)
-        if self.bias is not None and not self.skip_bias_add:
-            out = out + self.bias
-        return out, self.bias if self.skip_bias_add else None
+        return self.with_bias(operation(input_, self.weight.T, self.name))
 
 
 class VocabParallelEmbedding(Divided):
@@ -295,9 +281,10 @@ class MoELayer(Divided):
     Each token goes to the `top_k` experts that the router finds best, with its probabilities as
     weights, which are made to add up to 1; an expert is silu(x @ w1) @ w2, or relu. `w1` is
     (experts / ranks, hidden, ffn_hidden), `w2` (experts / ranks, ffn_hidden, hidden), the router
-    whole. Without gradients all of it is one kernel, `torch.ops.gpushmem.moe`; with them tokens are
-    exchanged by `all_to_all_single`. No token is dropped. The sum of the router's gradients over
-    the ranks is left to whoever averages gradients.
+    whole. All of it is one kernel, `torch.ops.gpushmem.moe`, where that has the dtype and there is
+    memory for it; its gradients, and other layers, exchange tokens by `all_to_all_single`. No token
+    is dropped. The sum of the router's gradients over the ranks is left to whoever averages
+    gradients.
     """
 
     def __init__(
@@ -308,7 +295,6 @@ class MoELayer(Divided):
         super().__init__(ep_group)
         self.local = self.part("num_experts", num_experts)
         self.num_experts, self.top_k, self.activation = num_experts, top_k, activation
-        self.act = {"silu": F.silu, "relu": F.relu}[activation]
         self.router = nn.Linear(hidden_size, num_experts, bias=False, device=device, dtype=dtype)
         kind, wide = {"device": device, "dtype": dtype}, (hidden_size, ffn_hidden_size)
         init = init_method or _uniform(hidden_size)
@@ -321,9 +307,7 @@ class MoELayer(Divided):
         rows = x.reshape(-1, x.shape[-1])
         weights, experts = self.router(rows).softmax(-1).topk(self.top_k, -1)
         weights = weights / weights.sum(-1, keepdim=True)
-        if torch.is_grad_enabled():
-            return self._exchanged(rows, experts, weights).view_as(x)
-        given = rows, experts.int(), weights.float(), self.w1, self.w2
+        given = rows, experts, weights, self.w1, self.w2
         sizes = self.num_experts, self._most_tokens(len(rows))
         return ops.moe(*given, *sizes, self.activation, self.name).view_as(x)
 
@@ -332,21 +316,3 @@ class MoELayer(Divided):
         most = torch.tensor(tokens)
         dist.all_reduce(most, dist.ReduceOp.MAX, group=self.group)
         return 1 << max(0, int(most) - 1).bit_length()
-
-    def _exchanged(self, rows: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
-        """The layer in steps that have gradients."""
-        chosen = experts.reshape(-1)
-        order = chosen.argsort(stable=True)
-        to = torch.bincount(chosen, minlength=self.num_experts).view(self.ranks, self.local)
-        come = torch.empty_like(to)
-        dist.all_to_all_single(come, to, group=self.group)
-        sent, received = to.sum(1).tolist(), come.sum(1).tolist()
-        inbox = _Exchange.apply(rows[order // self.top_k], sent, received, self.group)
-        # From each rank, its rows for the first expert, then those for the second.
-        owners = torch.arange(self.local).repeat(self.ranks).repeat_interleave(come.view(-1))
-        by_expert = owners.argsort(stable=True)
-        parts = inbox[by_expert].split(come.sum(0).tolist())
-        done = [self.act(part @ a) @ b for part, a, b in zip(parts, self.w1, self.w2, strict=True)]
-        outbox = torch.cat(done)[by_expert.argsort()]
-        back = _Exchange.apply(outbox, received, sent, self.group)[order.argsort()]
-        return (back.view(*experts.shape, rows.shape[1]) * weights.unsqueeze(-1)).sum(1)

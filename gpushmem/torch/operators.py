@@ -9,6 +9,9 @@
     gemm_reduce_scatter(a, b, group)                        this rank's rows of that sum
     moe(x, experts, weights, w1, w2, num_experts, max_tokens, activation, group)
                                                             a layer with a mixture of experts
+    halo_exchange(x, width, dim, periodic, group)           x between its neighbours' edges
+    halo_accumulate(x, width, dim, periodic, group)         its transpose: what was added to copies
+                                                            of edges, added to these
 
 `group` is the name of a process group (`group.group_name`), or "" for all PEs. Each operator has an
 out form, `torch.ops.gpushmem.all_reduce.out(..., out=)`. Factors `a` may have several axes before
@@ -16,16 +19,19 @@ the last one; rows are gathered and scattered along the first. A call is collect
 its ranks make the same calls with the same sizes in the same order. On CPUs it is done when it
 returns, on GPUs it is on PyTorch's current stream.
 dtypes are those of the plan; see docs/kernels.md. To `moe` ranks may bring different numbers of
-tokens, up to `max_tokens`.
+tokens, up to `max_tokens`; where the kernel has no such dtype, or too little symmetric memory, they
+are exchanged by `all_to_all_single`. `halo_exchange` takes parts of different lengths along `dim`.
 
 Gradients: what all ranks get alike is one tensor of which each has a copy, so its gradient, too, is
-the same on all of them. These are the rules of Megatron-LM and of DTensor.
+the same on all of them. These are the rules of Megatron-LM and of DTensor. Gradients of `w1` and
+`w2`, the experts of this rank, are sums over the tokens of all ranks (`moe_backward`, which has to
+be called by all of them); those of `x` and `weights` are of this rank's tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,25 +43,15 @@ from gpushmem.kernels import (
     AllReduceRMSNorm,
     GemmAllReduce,
     GemmReduceScatter,
+    HaloExchange,
     MoE,
 )
 from gpushmem.memory.tensors import dtype_name
-from gpushmem.torch.plans import group_size, lock, plans_of, reserve
+from gpushmem.torch import experts as by_all_to_all
+from gpushmem.torch.plans import Plans, group_size, plans_of, reserve
+from gpushmem.torch.registration import Operator, register
 
 __all__ = ["OPERATORS", "Operator", "gathered", "reserve", "scattered"]
-
-NAMESPACE = "gpushmem"
-
-
-class Operator(NamedTuple):
-    """One operator: its schema, what it returns, and how."""
-
-    schema: str  # without the name of the namespace
-    like: Callable[..., Sequence[Tensor]]  # from the arguments: tensors to be filled
-    run: Callable[..., None]  # fills these (`out=`)
-    keep: Callable[..., Sequence[Tensor]] | None = None  # from arguments and results: for gradients
-    backward: Callable[..., Sequence[Tensor | None]] | None = None
-
 
 # --- shapes and layouts
 
@@ -183,19 +179,13 @@ def scattered(x: Tensor, group: str) -> Tensor:
 def gather_backward(
     kept: Sequence[Tensor], others: Sequence[Any], grads: Sequence[Tensor]
 ) -> Sequence[Tensor | None]:
+    """Of both forms: the one that returns all rows has kept them."""
     a, b = kept
     group = others[-1]
     to_a = torch.ops.gpushmem.gemm_reduce_scatter(grads[0], b.T, group)
-    return to_a, product(gathered(a, group), grads[0]), None
-
-
-def gather_keeping_backward(
-    kept: Sequence[Tensor], others: Sequence[Any], grads: Sequence[Tensor]
-) -> Sequence[Tensor | None]:
-    whole, b = kept
-    group = others[-1]
-    to_a = torch.ops.gpushmem.gemm_reduce_scatter(grads[0], b.T, group)
-    return to_a + scattered(grads[1], group), product(whole, grads[0]), None
+    if len(grads) == 1:
+        return to_a, product(gathered(a, group), grads[0]), None
+    return to_a + scattered(grads[1], group), product(a, grads[0]), None
 
 
 def all_reduce_backward(
@@ -215,20 +205,89 @@ def scatter_backward(
 
 # --- experts
 
+# dtypes of the kernel, and those in which it takes weights.
+WEIGHTS = {
+    torch.float16: torch.float32, torch.float32: torch.float32, torch.float64: torch.float64,
+}  # fmt: skip
+
 
 def run_moe(
     x: Tensor, experts: Tensor, weights: Tensor, w1: Tensor, w2: Tensor, num_experts: int,
     max_tokens: int, activation: str, group: str, out: Sequence[Tensor],
 ) -> None:  # fmt: skip
-    plans = plans_of(group)
-    plan = plans.get(
-        MoE, tokens=max_tokens, hidden=x.shape[1], inner=w1.shape[2], experts=num_experts,
-        top_k=experts.shape[1], dtype=dtype_name(x.dtype), activation=activation,
-    )  # fmt: skip
-    given = x, experts.to(torch.int32), weights.to(torch.float32), w1, w2
+    plan = None
+    if x.dtype in WEIGHTS:
+        plans = plans_of(group)
+        plan = plans.get_if_it_fits(
+            MoE, tokens=max_tokens, hidden=x.shape[1], inner=w1.shape[2], experts=num_experts,
+            top_k=experts.shape[1], dtype=dtype_name(x.dtype), activation=activation,
+        )  # fmt: skip
+    if plan is None:
+        out[0].copy_(
+            by_all_to_all.layer(x, experts, weights, w1, w2, num_experts, activation, group)
+        )
+        return
+    given = x, experts.to(torch.int32), weights.to(WEIGHTS[x.dtype]), w1, w2
     plans.call(plan, *(each.contiguous() for each in given), out=out[0])
 
 
+def moe_backward(
+    kept: Sequence[Tensor], others: Sequence[Any], grads: Sequence[Tensor]
+) -> Sequence[Tensor | None]:
+    num_experts, _, *rest = others[5:]
+    to_x, to_weights, to_w1, to_w2 = torch.ops.gpushmem.moe_backward(
+        grads[0], *kept, num_experts, *rest
+    )
+    return to_x, None, to_weights, to_w1, to_w2, None, None, None, None
+
+
+def run_moe_backward(*args: Any, out: Sequence[Tensor]) -> None:
+    for one, made in zip(out, by_all_to_all.gradients(*args), strict=True):
+        one.copy_(made)
+
+
+# --- halos
+
+
+def halo_like(name: str, x: Tensor, width: int, dim: int, more: int) -> Tensor:
+    """A tensor for x with so many more rows along `dim`."""
+    rows = min(x.size(dim), x.size(dim) + more)
+    if width < 1 or rows < width:
+        raise ArgumentError(
+            f"torch.ops.gpushmem.{name}: a part has {rows} rows along dim {dim}, a halo {width}: "
+            "halos have 1 row or more, and parts as many as a halo"
+        )
+    shape = list(x.shape)
+    shape[dim] += more
+    return x.new_empty(shape)
+
+
+def halo_plan(x: Tensor, width: int, dim: int, periodic: bool, plans: Plans) -> HaloExchange:
+    """The plan for parts of any length along `dim`."""
+    axis, shape = dim % x.ndim, list(x.shape)
+    shape[axis] = width
+    return plans.get(
+        HaloExchange, shape=tuple(shape), width=width, dtype=dtype_name(x.dtype), axis=axis,
+        periodic=periodic,
+    )  # fmt: skip
+
+
+def run_halo(
+    x: Tensor, width: int, dim: int, periodic: bool, group: str, out: Sequence[Tensor]
+) -> None:
+    plans = plans_of(group)
+    plans.call(halo_plan(x, width, dim, periodic, plans), x.contiguous(), out=out[0])
+
+
+def run_halo_accumulate(
+    x: Tensor, width: int, dim: int, periodic: bool, group: str, out: Sequence[Tensor]
+) -> None:
+    plans = plans_of(group)
+    plan = halo_plan(x, width, dim, periodic, plans)
+    plans.call(plan.accumulate, x.contiguous(), out=out[0])
+
+
+HALO = "(Tensor x, int width, int dim, bool periodic, str group_name) -> Tensor"
 PRODUCT = "(Tensor a, Tensor b, str group_name)"
 FACTORS = lambda given, results: given[:2]  # noqa: E731
 OPERATORS = (
@@ -262,7 +321,7 @@ OPERATORS = (
         ],
         run_gather,
         lambda given, results: (results[1], given[1]),
-        gather_keeping_backward,
+        gather_backward,
     ),
     Operator(
         f"gemm_all_reduce{PRODUCT} -> Tensor",
@@ -285,66 +344,34 @@ OPERATORS = (
         "int max_tokens, str activation, str group_name) -> Tensor",
         lambda x, *others: [x.new_empty(x.shape)],
         run_moe,
+        lambda given, results: given[:5],
+        moe_backward,
+    ),
+    Operator(
+        "moe_backward(Tensor grad, Tensor x, Tensor experts, Tensor weights, Tensor w1, Tensor w2, "
+        "int num_experts, str activation, str group_name) -> (Tensor, Tensor, Tensor, Tensor)",
+        lambda grad, x, experts, *others: [t.new_empty(t.shape) for t in (x, *others[:3])],
+        run_moe_backward,
+    ),
+    Operator(
+        f"halo_exchange{HALO}",
+        lambda x, width, dim, *_: [halo_like("halo_exchange", x, width, dim, 2 * width)],
+        run_halo,
+        lambda given, results: (),
+        lambda kept, others, grads: (
+            torch.ops.gpushmem.halo_accumulate(grads[0], *others[1:]), *[None] * 4,
+        ),
+    ),
+    Operator(
+        f"halo_accumulate{HALO}",
+        lambda x, width, dim, *_: [halo_like("halo_accumulate", x, width, dim, -2 * width)],
+        run_halo_accumulate,
+        lambda given, results: (),
+        lambda kept, others, grads: (
+            torch.ops.gpushmem.halo_exchange(grads[0], *others[1:]), *[None] * 4,
+        ),
     ),
 )  # fmt: skip
-
-
-# --- registration
-
-
-def register(operator: Operator) -> None:
-    """Make an operator known to PyTorch, with its out form, shapes and gradients."""
-    name, _, rest = operator.schema.partition("(")
-    given, _, results = rest.partition(") -> ")
-    several = results.startswith("(")
-    outs = ("out0", "out1") if several else ("out",)
-    qualified = f"{NAMESPACE}::{name}"
-    written = ", ".join(f"Tensor({letter}!) {out}" for letter, out in zip("xy", outs, strict=False))
-    torch.library.define(qualified, f"({given}) -> {results}")
-    torch.library.define(f"{qualified}.out", f"({given}, *, {written}) -> ()")
-
-    def shapes(*args: Any) -> Any:
-        made = operator.like(*args)
-        return tuple(made) if several else made[0]
-
-    def functional(*args: Any) -> Any:
-        made = operator.like(*args)
-        with lock:
-            operator.run(*args, out=made)
-        return tuple(made) if several else made[0]
-
-    def into(*args: Any, **tensors: Tensor) -> None:
-        out = [tensors[each] for each in outs]
-        for one, wanted in zip(out, operator.like(*args), strict=True):
-            if one.shape != wanted.shape or one.dtype != wanted.dtype or not one.is_contiguous():
-                raise ArgumentError(
-                    f"torch.ops.gpushmem.{name}.out: a result has shape {tuple(one.shape)} and "
-                    f"{one.dtype}; it must be {tuple(wanted.shape)}, {wanted.dtype}, contiguous"
-                )
-        with lock:
-            operator.run(*args, out=out)
-
-    for key in ("CPU", "CUDA"):
-        torch.library.impl(qualified, key, functional)
-        torch.library.impl(f"{qualified}.out", key, into)
-    torch.library.register_fake(qualified, shapes)
-    torch.library.register_fake(f"{qualified}.out", lambda *args, **tensors: None)
-    if operator.keep is not None and operator.backward is not None:
-        _register_gradients(qualified, operator)
-
-
-def _register_gradients(qualified: str, operator: Operator) -> None:
-    keep, backward = operator.keep, operator.backward
-
-    def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        results = output if isinstance(output, tuple) else (output,)
-        ctx.save_for_backward(*keep(inputs, results))  # type: ignore[misc]
-        ctx.others = [None if isinstance(each, Tensor) else each for each in inputs]
-
-    def gradients(ctx: Any, *grads: Tensor) -> Any:
-        return tuple(backward(ctx.saved_tensors, ctx.others, grads))  # type: ignore[misc]
-
-    torch.library.register_autograd(qualified, gradients, setup_context=setup)
 
 
 for each in OPERATORS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +26,7 @@ from gpushmem.memory.array import DeviceArray
 from gpushmem.memory.asked import dtype_of
 from gpushmem.ops.team import Team
 
-__all__ = ["Plans", "group_size", "plans_of", "reserve"]
+__all__ = ["Plans", "group_of", "group_size", "plans_of", "reserve"]
 
 VIEWS = 1024  # of tensors, that are remembered
 KEPT = 64  # plans of a group: the one that has not been used for longest goes
@@ -42,6 +43,7 @@ class Plans:
         self.of_all = self.n_pes == Team(0).n_pes
         self.group = group  # kept, since its name may be given to another one afterwards
         self._kept: OrderedDict[Any, Plan] = OrderedDict()
+        self._too_large: set[Any] = set()
 
     def get(self, kind: type[Plan], **sizes: Any) -> Any:
         """The plan of this kind for these sizes. Where there is none it is made; collective then.
@@ -56,6 +58,17 @@ class Plans:
             self._kept[key] = found = self._make(kind, sizes)
         self._kept.move_to_end(key)
         return found
+
+    def get_if_it_fits(self, kind: type[Plan], **sizes: Any) -> Any:
+        """As `get`, or None if there is too little memory: that is tried once for these sizes."""
+        key = kind, *sizes.values()
+        if key in self._too_large:
+            return None
+        try:
+            return self.get(kind, **sizes)
+        except HeapExhausted:
+            self._too_large.add(key)
+            return None
 
     def _make(self, kind: type[Plan], sizes: dict[str, Any]) -> Plan:
         while True:
@@ -88,8 +101,11 @@ class Plans:
     def _forget_oldest(self) -> None:
         self._kept.popitem(last=False)[1].free()
 
-    def call(self, plan: Plan, *args: Any, **kwargs: Any) -> None:
-        """Call a plan with tensors: on PyTorch's current stream, on CPUs until it has ended."""
+    def call(self, plan: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        """Call a plan, or a method of one, with tensors.
+
+        It is on PyTorch's current stream; on CPUs it has ended on return.
+        """
         view, on_gpu = here().view, here().runtime.backend.on_gpu
         tensors = {name: view(x) for name, x in kwargs.items()}
         if on_gpu:

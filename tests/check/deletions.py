@@ -34,6 +34,7 @@ ROOTS = {
     "jacobi_one_block": {"iterate", "exchange", "largest_change"},
     "jacobi3": {"iterate", "exchange", "largest_change"},
     "jacobi2": {"iterate", "exchange", "largest_change"},
+    "halo": {"exchange_halos", "add_halos"},
     "moe": {"fused", "choose"},
     "low_latency": {"dispatch_low_latency", "combine"},
     "throughput": {"dispatch_throughput", "combine", "over_segments"},

@@ -13,6 +13,7 @@ from gpushmem.kernels import (
     ExpertParallel,
     GemmAllReduce,
     GemmReduceScatter,
+    HaloExchange,
     Jacobi,
     MoE,
     expert_ffn,
@@ -78,6 +79,15 @@ def jacobi(shape, grid, periodic, blocks=2):
     plan.residual(u)
 
 
+def halo():
+    for shape, axis, wide in (((3, 5, 20), 1, (3, 9, 20)), ((9, 3), 1, (9, 7))):
+        plan = HaloExchange(shape=shape, width=2, axis=axis, dtype=F4, periodic=True, **GPU)
+        x, y = array(*shape), array(*wide)
+        for _ in range(CALLS):
+            plan(x, out=y)
+            plan.accumulate(y, out=x)
+
+
 def moe():
     rows, experts, hidden, inner, top_k = 7, 4, 8, 12, 2
     plan = MoE(
@@ -129,6 +139,7 @@ RUNS = {
     "jacobi2": (jacobi, (8, 9), None, True),
     "jacobi3": (jacobi, (6, 5, 7), (1, 3, 1), False),
     "jacobi_one_block": (jacobi, (8, 9), (1, 3), True, 1),
+    "halo": (halo,),
     "moe": (moe,),
     "low_latency": (experts, "low_latency"),
     "throughput": (experts, "throughput"),

@@ -14,6 +14,7 @@ from gpushmem.kernels import (
     ExpertParallel,
     GemmAllReduce,
     GemmReduceScatter,
+    HaloExchange,
     Jacobi,
     MoE,
     route,
@@ -71,6 +72,9 @@ def iterate(few):
         plan(u, 2)
         plan.exchange(u)
         plan.residual(u)
+    plan = HaloExchange(shape=(4, 4), width=1, dtype="float32")
+    plan(make(4, 4), out=make(6, 4))
+    plan.accumulate(make(6, 4), out=make(4, 4))
 
 
 FAMILIES = {f.__name__: f for f in (reduce_all, multiply, mix, iterate)}

@@ -157,6 +157,7 @@ PLANS = {
     kernels.AllReduce: "size dtype team", kernels.AllReduceRMSNorm: "tokens hidden dtype",
     kernels.AllGatherGemm: "m n k dtype", kernels.GemmReduceScatter: "m n k dtype team",
     kernels.GemmAllReduce: "m n k dtype", kernels.Jacobi: "shape grid dtype",
+    kernels.HaloExchange: "shape width dtype axis team",
     kernels.MoE: "tokens hidden inner experts top_k dtype team",
     kernels.ExpertParallel: "tokens hidden experts top_k dtype",
 }  # fmt: skip

@@ -29,6 +29,27 @@ def rms_norm(x, weight):
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * weight
 
 
+def surrounded(every, me, width, dim, periodic):
+    """The part of a rank with its neighbours' edges."""
+
+    def edge(k, start):
+        inside = periodic or 0 <= k < len(every)
+        return (every[k % len(every)] * inside).narrow(dim, start, width)
+
+    last = every[me].shape[dim] - width
+    return torch.cat([edge(me - 1, last), every[me], edge(me + 1, 0)], dim)
+
+
+def added(every, me, width, dim, periodic):
+    """The middle of a rank's part, and what others have of it."""
+    rows = every[me].shape[dim] - 2 * width
+    total = every[me].narrow(dim, width, rows).clone()
+    for k, at, start in ((me - 1, 0, rows + width), (me + 1, rows - width, 0)):
+        if periodic or 0 <= k < len(every):
+            total.narrow(dim, at, width).add_(every[k % len(every)].narrow(dim, start, width))
+    return total
+
+
 def cases(n, me, given):
     """For each operator: its arguments, and all its results, as one process computes them."""
     (a, b), every = given[me], [x for x, _ in given]
@@ -43,6 +64,8 @@ def cases(n, me, given):
         "all_gather_gemm_gathered": ((a, b), (rows @ b, rows)),
         "gemm_all_reduce": ((a, b), (total,)),
         "gemm_reduce_scatter": ((a, b), (total.chunk(n)[me],)),
+        "halo_exchange": ((a, 2, -2, True), (surrounded(every, me, 2, 1, True),)),
+        "halo_accumulate": ((a, 3, 0, False), (added(every, me, 3, 0, False),)),
     }
 
 
@@ -83,16 +106,18 @@ def test_what_pytorch_asks_of_operators(run_pes, tmp_path):
                 assert set(found.values()) == {"SUCCESS"}, (name, found)
                 names.append(name)
             experts = torch.tensor([[0, 1], [1, -1], [3, 2]], dtype=torch.int32)
-            given = torch.randn(3, 8), experts, torch.rand(3, 2), torch.randn(2, 8, 6)
-            torch.library.opcheck(
-                torch.ops.gpushmem.moe.default, (*given, torch.randn(2, 6, 8), 4, 3, "silu", group)
-            )
-            return [*names, "moe"]
+            given = torch.randn(3, 8), torch.rand(3, 2), torch.randn(2, 8, 6), torch.randn(2, 6, 8)
+            x, *others = (t.requires_grad_() for t in given)
+            ops, sizes = torch.ops.gpushmem, (4, 3, "silu", group)
+            torch.library.opcheck(ops.moe.default, (x, experts, *others, *sizes))
+            given = torch.randn(3, 8), *(t.detach() for t in (x, experts, *others))
+            torch.library.opcheck(ops.moe_backward.default, (*given, 4, "silu", group))
+            return [*names, "moe", "moe_backward"]
 
     names, _ = run_pes(2, body, timeout=300)
     from gpushmem.torch.operators import OPERATORS
 
-    assert names == [each.schema.partition("(")[0] for each in OPERATORS]
+    assert sorted(names) == sorted(each.schema.partition("(")[0] for each in OPERATORS)
 
 
 SHARED = "all_reduce", "all_reduce_rms_norm", "gemm_all_reduce"  # all ranks have the same results
@@ -138,6 +163,110 @@ def test_gradients_are_those_of_one_process(run_pes, tmp_path):
                     )  # fmt: skip
 
     run_pes(n, body, timeout=300)
+
+
+EXPERTS, HIDDEN, INNER, TOP_K = 5, 6, 7, 2
+
+
+def tokens_of(n, dtype=torch.float64):
+    """For each rank x, experts, weights; and w1, w2 of all. Of four ranks one has no token."""
+    made = torch.Generator().manual_seed(n)
+    draw = lambda *shape: torch.randn(*shape, generator=made, dtype=torch.float64).to(dtype)  # noqa: E731
+    parts = []
+    for rank in range(n):
+        t = (4, 9, 0, 1)[rank]
+        experts = torch.rand(t, EXPERTS, generator=made).topk(TOP_K).indices
+        parts.append((draw(t, HIDDEN), experts.masked_fill(experts == 1, -1), draw(t, TOP_K)))
+    return parts, draw(EXPERTS, HIDDEN, INNER), draw(EXPERTS, INNER, HIDDEN)
+
+
+def dense(x, experts, weights, w1, w2, activation):
+    """All experts of all tokens, of which the chosen ones count."""
+    inner = getattr(torch.nn.functional, activation)(torch.einsum("th,ehf->tef", x, w1))
+    each = torch.einsum("tef,efh->teh", inner, w2)
+    share = torch.zeros(len(x), EXPERTS, dtype=x.dtype)
+    return torch.einsum("te,teh->th", share.scatter_add(
+        1, experts.clamp(min=0), weights * (experts >= 0)
+    ), each)  # fmt: skip
+
+
+@pytest.mark.parametrize(("n", "activation"), [(1, "silu"), (3, "relu"), (4, "silu")])
+def test_gradients_of_experts_are_those_of_one_process(run_pes, tmp_path, n, activation):
+    def body():
+        with world(tmp_path) as me:
+            parts, *matrices = tokens_of(n)
+            share = -(-EXPERTS // n)
+            mine = slice(me * share, (me + 1) * share)
+            leaves = [[t.clone().requires_grad_() for t in (x, w)] for x, _, w in parts]
+            matrices = [t.requires_grad_() for t in matrices]
+            x, weights = (t.detach().clone().requires_grad_() for t in leaves[me])
+            own = [t.detach()[mine].clone().requires_grad_() for t in matrices]
+            sizes = EXPERTS, 9, activation, dist.group.WORLD.group_name
+            scales = [torch.linspace(-1, 2, x.numel()).view(x.shape) for x, _, _ in parts]
+            whole = [
+                dense(leaf, experts, weight, *matrices, activation)
+                for (leaf, weight), (_, experts, _) in zip(leaves, parts, strict=True)
+            ]
+            sum((y * scale).sum() for y, scale in zip(whole, scales, strict=True)).backward()
+            wanted = [t.grad for t in leaves[me]] + [t.grad[mine] for t in matrices]
+            moe = torch.ops.gpushmem.moe
+            for function in (moe, torch.compile(moe, backend="aot_eager", fullgraph=True)):
+                y = function(x, parts[me][1], weights, *own, *sizes)
+                torch.testing.assert_close(y, whole[me])
+                got = torch.autograd.grad((y * scales[me]).sum(), (x, weights, *own))
+                for one, want in zip(got, wanted, strict=True):
+                    torch.testing.assert_close(one, want)
+
+    run_pes(n, body, timeout=300)
+
+
+def test_experts_that_the_kernel_has_no_dtype_or_memory_for(run_pes, tmp_path):
+    def body():
+        with world(tmp_path) as me:
+            group, used = dist.group.WORLD.group_name, shmem.heap_stats().used
+            for dtype, most in ((torch.float64, 10**8), (torch.bfloat16, 9)):
+                parts, *matrices = tokens_of(3, dtype)
+                wanted = dense(*(t if t.dtype == torch.int64 else t.double() for t in (
+                    *parts[me], *matrices)), "silu")  # fmt: skip
+                own = [t[2 * me : 2 * me + 2] for t in matrices]
+                for _ in range(2):
+                    y = torch.ops.gpushmem.moe(*parts[me], *own, EXPERTS, most, "silu", group)
+                    assert y.dtype == dtype
+                    error = (y.double() - wanted).norm() if len(y) else torch.tensor(0)
+                    assert error <= (1e-12 if dtype == torch.float64 else 0.02) * wanted.norm()
+            assert shmem.heap_stats().used == used  # no plan was made
+
+    run_pes(3, body, timeout=300)
+
+
+def test_halos_in_compiled_programs_of_parts_of_different_lengths(run_pes, tmp_path):
+    def body():
+        with world(tmp_path) as me:
+            group, ops = dist.group.WORLD.group_name, torch.ops.gpushmem
+            whole = torch.arange(66.0).view(3, 22).requires_grad_()
+            parts = whole.split([6, 9, 7], 1)
+            filters = torch.tensor([[[0.5, -1.0, 2.0]]])
+
+            def smooth(x):
+                wide = ops.halo_exchange(x, 1, 1, False, group)
+                return torch.nn.functional.conv1d(wide.unsqueeze(1), filters).squeeze(1)
+
+            x = parts[me].detach().clone().requires_grad_()
+            y = torch.compile(smooth, backend="aot_eager", fullgraph=True)(x)
+            wanted = torch.nn.functional.conv1d(whole.unsqueeze(1), filters, padding=1).squeeze(1)
+            torch.testing.assert_close(y, wanted.split([6, 9, 7], 1)[me])
+            scale = torch.linspace(-1, 1, 66).view(3, 22)
+            (y * scale.split([6, 9, 7], 1)[me]).sum().backward()
+            (wanted * scale).sum().backward()
+            torch.testing.assert_close(x.grad, whole.grad.split([6, 9, 7], 1)[me])
+            with pytest.raises(shmem.ArgumentError, match="part has 2 rows along dim 1, a halo 3"):
+                ops.halo_exchange(x[:, :2], 3, 1, False, group)
+            with pytest.raises(shmem.ArgumentError, match="part has 1 rows along dim 1, a halo 2"):
+                ops.halo_accumulate(x[:, :5], 2, 1, False, group)
+            with pytest.raises(IndexError, match="out of range"):
+                ops.halo_exchange(x, 1, 2, False, group)
+
+    run_pes(3, body, timeout=300)
 
 
 def test_groups_make_plans_by_themselves(run_pes, tmp_path):
