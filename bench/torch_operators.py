@@ -67,21 +67,25 @@ def rank_main(rank, n, port, found):
     dist.destroy_process_group()
 
 
+def found_by(main, n):
+    """What `main(rank, n, port, found)`, run by `n` processes, puts into the queue, up to None."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    found = mp.get_context("spawn").Queue()
+    started = mp.spawn(main, (n, port, found), nprocs=n, join=False, start_method="spawn")
+    yield from iter(found.get, None)
+    while not started.join():
+        pass
+
+
 def rows():
     for n in (2, 4):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        found = mp.get_context("spawn").Queue()
-        started = mp.spawn(rank_main, (n, port, found), nprocs=n, join=False, start_method="spawn")
-        while (one := found.get()) is not None:
-            name, tokens, best = one
+        for name, tokens, best in found_by(rank_main, n):
             own = best.pop("fused")
             for peer, seconds in best.items():
                 what = f"{name}, {tokens} x {HIDDEN} @ {HIDDEN} x {HIDDEN}, {n} ranks"
                 yield row(what, own, peer, seconds, "speed >= 1", seconds / own)
-        while not started.join():
-            pass
 
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ What it looks for in a graph, and what comes in the place of it:
     a @ b, then all_reduce           gemm_all_reduce
 
 Sums only, of the dtypes of the plans, in process groups of gpushmem's; on CPUs only where there is
-enough to compute. Rows may be gathered and
-scattered along any axis but the last: PyTorch gathers along the first one and moves the parts
-(`split`, `cat`), and so does this. All ranks compile the same program, so all make the same calls.
+enough to compute. A product may have a bias (`addmm`). What is added before a sum over the ranks
+may differ between them, so it gets a sum of its own, of one row. Rows may be gathered and scattered
+along any axis but the last: PyTorch gathers along the first one and moves the parts (`split`,
+`cat`), and so does this. All ranks compile the same program, so all make the same calls.
 
 After `torch._inductor.fx_passes.micro_pipeline_tp`, PyTorch's own for symmetric memory on GPUs.
 """
