@@ -80,6 +80,28 @@ def timed(call, barrier):
     return (time.perf_counter() - began) / calls
 
 
+def best_by_turns(ways):
+    """For each way its best series, in seconds of a call; they take turns."""
+    best = dict.fromkeys(ways, float("inf"))
+    for _ in range(SERIES):
+        for way, call in ways.items():
+            best[way] = min(best[way], timed(call, dist.barrier))
+    return best
+
+
+def found_by(main, n, *args):
+    """What `main(rank, n, port, *args, found)`, run by `n` processes, puts there, up to None."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    found = mp.get_context("spawn").Queue()
+    given = n, port, *args, found
+    started = mp.spawn(main, given, nprocs=n, join=False, start_method="spawn")
+    yield from iter(found.get, None)
+    while not started.join():
+        pass
+
+
 def rank_main(rank, n, port, folder, found):
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -93,16 +115,13 @@ def rank_main(rank, n, port, folder, found):
             ways = {"ours": lambda c=call: c(ours), "Gloo": lambda c=call: c(None)}
             if theirs and name == ALL_REDUCE:
                 ways["DeepSpeed"] = lambda w=whole: theirs(w.fill_(1))
-            best = dict.fromkeys(ways, float("inf"))
-            for _ in range(SERIES):
-                for way, made in ways.items():
-                    best[way] = min(best[way], timed(made, dist.barrier))
+            best = best_by_turns(ways)
             if name == ALL_REDUCE:
                 for way in ways.values():
                     way()
                     assert (whole == n).all()
             if not rank:
-                found.put((name, nbytes, n, best))
+                found.put((name, nbytes, best))
     dist.barrier()
     if not rank:
         found.put(None)
@@ -111,22 +130,11 @@ def rank_main(rank, n, port, folder, found):
 
 def rows(folder):
     for n in (2, 4):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        context = mp.get_context("spawn")
-        found = context.Queue()
-        started = mp.spawn(
-            rank_main, (n, port, folder, found), nprocs=n, join=False, start_method="spawn"
-        )
-        while (one := found.get()) is not None:
-            name, nbytes, _, best = one
+        for name, nbytes, best in found_by(rank_main, n, folder):
             own = best.pop("ours")
             for peer, seconds in best.items():
                 aim = "speed >= 2" if peer == "Gloo" else "speed >= 1"
                 yield row(f"{name}, {nbytes} B, {n} ranks", own, peer, seconds, aim, seconds / own)
-        while not started.join():
-            pass
 
 
 if __name__ == "__main__":

@@ -14,8 +14,7 @@ import torch.distributed as dist
 from harness import report, row
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch_collectives import SERIES, timed
-from torch_operators import found_by
+from torch_collectives import best_by_turns, found_by
 
 HIDDEN, INNER, TOKENS = 512, 2048, (512, 2048)
 
@@ -62,10 +61,7 @@ def rank_main(rank, n, port, found):
             divided = kind == "sequence"
             x = torch.randn(tokens // n if divided else tokens, HIDDEN)
             ways = {fuse: step_of(fuse, divided, mesh, x) for fuse in "10"}
-            best = dict.fromkeys(ways, float("inf"))
-            for _ in range(SERIES):
-                for fuse, step in ways.items():
-                    best[fuse] = min(best[fuse], timed(step, dist.barrier))
+            best = best_by_turns(ways)
             if not rank:
                 found.put((kind, tokens, best))
     dist.barrier()

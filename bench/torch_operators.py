@@ -6,14 +6,12 @@ in series of calls; the best series counts, as rank 0 measures it.
 """
 
 import os
-import socket
 from importlib.metadata import version
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from harness import report, row
-from torch_collectives import SERIES, timed
+from torch_collectives import best_by_turns, found_by
 
 import gpushmem.torch
 
@@ -55,28 +53,13 @@ def rank_main(rank, n, port, found):
     groups = {"unfused": dist.new_group(backend="gpushmem"), "Gloo": None}
     for tokens in SIZES:
         for name, ways in ways_of(tokens, n, groups):
-            best = dict.fromkeys(ways, float("inf"))
-            for _ in range(SERIES):
-                for way, call in ways.items():
-                    best[way] = min(best[way], timed(call, dist.barrier))
+            best = best_by_turns(ways)
             if not rank:
                 found.put((name, tokens, best))
     dist.barrier()
     if not rank:
         found.put(None)
     dist.destroy_process_group()
-
-
-def found_by(main, n):
-    """What `main(rank, n, port, found)`, run by `n` processes, puts into the queue, up to None."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    found = mp.get_context("spawn").Queue()
-    started = mp.spawn(main, (n, port, found), nprocs=n, join=False, start_method="spawn")
-    yield from iter(found.get, None)
-    while not started.join():
-        pass
 
 
 def rows():
