@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpushmem.torch.pool import get_mem_pool
     from gpushmem.torch.symmetric import (
         empty,
         empty_like,
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "empty", "empty_like", "free", "full", "full_like", "ones", "ones_like", "peer", "register",
-    "set_variables", "tensor", "zeros", "zeros_like",
+    "empty", "empty_like", "free", "full", "full_like", "get_mem_pool", "ones", "ones_like", "peer",
+    "register", "set_variables", "tensor", "zeros", "zeros_like",
 ]  # fmt: skip
 
 NAME = "gpushmem"
@@ -39,9 +40,9 @@ def __getattr__(name: str) -> Any:
     """Import what makes tensors when it is first used: PyTorch takes a while."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from gpushmem.torch import symmetric  # noqa: PLC0415
+    from gpushmem.torch import pool, symmetric  # noqa: PLC0415
 
-    return getattr(symmetric, name)
+    return getattr(pool if name in pool.__all__ else symmetric, name)
 
 
 def register() -> None:

@@ -527,6 +527,40 @@ def test_torch(run_pes):
     run_pes(1, job(body))
 
 
+@pytest.mark.parametrize("n_pes", PES)
+def test_a_pool_of_pytorch(run_pes, n_pes):
+    pytest.importorskip("torch")
+
+    def body(me, n):
+        import torch
+
+        import gpushmem.torch as symmetric
+
+        torch.cuda.set_device(me % torch.cuda.device_count())
+        with torch.cuda.use_mem_pool(symmetric.get_mem_pool()):
+            source, there = torch.full((1000,), float(me), device="cuda"), torch.empty(1000).cuda()
+            large = torch.full((5 << 20,), me, device="cuda", dtype=torch.uint8)
+        assert shmem.heap_stats().used >= 7 << 20
+        ordinary = torch.zeros(1000, device="cuda")
+        torch.cuda.synchronize()
+        shmem.put(there, source, (me + 1) % n)
+        shmem.put(large[7:9], large[:2], (me + 1) % n)
+        shmem.barrier_all()
+        assert (there == (me - 1) % n).all()
+        assert large[5:11].tolist() == [me, me, (me - 1) % n, (me - 1) % n, me, me]
+        with pytest.raises(shmem.SymmetryError):
+            shmem.put(ordinary, source, me)
+        assert symmetric.get_mem_pool() is symmetric.get_mem_pool()
+        with (
+            pytest.warns(UserWarning, match="segment of"),
+            pytest.raises(torch.OutOfMemoryError),
+            torch.cuda.use_mem_pool(symmetric.get_mem_pool()),
+        ):
+            torch.empty(1 << 40, device="cuda", dtype=torch.uint8)
+
+    run_pes(n_pes, job(body))
+
+
 # --- beginning and end, errors
 
 

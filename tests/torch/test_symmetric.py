@@ -128,6 +128,7 @@ def test_what_is_refused_allocates_nothing(alone):
         "peer takes a tensor of PyTorch": lambda: symmetric.peer(shmem.TEAM_WORLD, 0),
         "free takes a tensor of PyTorch": lambda: symmetric.free(np.zeros(3)),
         "integers of 0 or more": lambda: symmetric.ones(2, -1),
+        "pools of GPU memory only, and the backend cpu has none": symmetric.get_mem_pool,
         "not a symmetric array": lambda: symmetric.free(torch.zeros(3)),
     }  # fmt: skip
     for said, call in refused.items():
