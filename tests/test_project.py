@@ -317,6 +317,11 @@ def test_what_is_written_from_the_table_is_current():
     make_api = loaded("docs/make_api.py")
     assert make_api.page() == API, "run python docs/make_api.py"
     assert make_api.host_page() == HOST_PAGE, "run python docs/make_api.py"
+    kernels = (ROOT / "docs/api-kernels.md").read_text()
+    assert make_api.kernels_page() == kernels, "run python docs/make_api.py"
+    if importlib.util.find_spec("torch") is not None:
+        torch = (ROOT / "docs/api-torch.md").read_text()
+        assert make_api.torch_page() == torch, "run python docs/make_api.py"
     assert (PACKAGE / "__init__.pyi").read_text() == make_api.stub(), "run python docs/make_api.py"
 
 
