@@ -7,9 +7,24 @@ first used. `__init__.pyi` tells type checkers and editors what they are.
 from __future__ import annotations
 
 import importlib
+import os
+import sys
+import warnings
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
+
+if sys.platform != "linux":
+    raise ImportError(
+        f"gpushmem runs on Linux x86-64, with or without a GPU, and not on {sys.platform}: use "
+        "Linux, a container or WSL 2"
+    )
+if os.uname().machine != "x86_64":
+    warnings.warn(
+        "gpushmem runs on Linux x86-64: its cpu backend does not work on "
+        f"{os.uname().machine}, where the nvshmem backend has not been tried",
+        stacklevel=2,
+    )
 
 _HOME = {
     "gpushmem.errors": (

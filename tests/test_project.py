@@ -66,6 +66,18 @@ def test_importing_loads_no_more_than_it_must(code):
     assert done.stdout == "[]\n"
 
 
+def test_other_machines_are_told_what_is_supported():
+    code = "import sys; sys.platform = 'darwin'; import gpushmem"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: gpushmem runs on Linux x86-64, with or without a GPU, and")
+    code = "import os; os.uname = lambda: os.uname_result(['', '', '', '', 'aarch64'])\n"
+    code += "import gpushmem"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "UserWarning: gpushmem runs on Linux x86-64: its cpu backend does not" in done.stderr
+    assert "aarch64" in done.stderr
+
+
 # A room, and what it may import of the package.
 ROOMS = {
     "errors.py": [],

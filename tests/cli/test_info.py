@@ -7,6 +7,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+import gpushmem
 from gpushmem.cli.info import command
 from gpushmem.doctor.facts import KEYS
 from gpushmem.settings import SETTINGS
@@ -41,7 +42,7 @@ def test_info_as_json(run_cli):
     told = json.loads(run_cli("info", "--json", env=ODD, code=0).stdout)
     assert list(told) == list(KEYS)
     assert told["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert told["versions"]["gpushmem"] == "0.1.0"
+    assert told["versions"]["gpushmem"] == gpushmem.__version__
     assert told["backends"]["cpu"] == {"usable": True, "reasons": []}
     assert set(told["backend"]) == {"name", "why"}
     assert set(told["nvshmem"]) == {

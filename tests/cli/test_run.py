@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+import gpushmem
 from tests.conftest import cli
 
 ECHO = "import sys; print(sys.argv[1:]); print(__name__, __file__)"
@@ -155,7 +156,7 @@ def test_bad_input_names_the_value(run_cli, args, message):
 def test_help_and_version_are_quick(run_cli):
     assert "run" in run_cli("--help", code=0).stdout
     assert "--tag-output" in run_cli("run", "--help", code=0).stdout
-    assert run_cli("--version", code=0).stdout == "gpushmem, version 0.1.0\n"
+    assert run_cli("--version", code=0).stdout == f"gpushmem, version {gpushmem.__version__}\n"
     assert run_cli("fly", code=2).stderr
     check = "import sys, gpushmem.cli.run; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

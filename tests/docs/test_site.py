@@ -59,6 +59,10 @@ def test_a_link_that_leads_nowhere_is_an_error(tmp_path):
     assert "no-such-part" in made.stderr
 
 
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
 def blocks(page, *languages):
     found = BLOCK.findall(page.read_text())
     return [textwrap.dedent(code) for _, language, code in found if language in languages]
