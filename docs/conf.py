@@ -101,9 +101,20 @@ def write_markdown(app, error):
     Path(app.outdir, "llms.txt").write_text("\n".join(listed) + "\n")
 
 
+# --- the page of commands
+
+
+def examples(app, ctx, lines):
+    """Add a command's examples."""
+    found = getattr(ctx.command, "examples", ())
+    if found:
+        lines += ["::", "", *(f"    {line}" for line in found), ""]
+
+
 def setup(app):
     """Add what is above."""
     app.add_lexer("mermaid", TextLexer)
     app.connect("source-read", read)
     app.add_post_transform(Modes)
+    app.connect("sphinx-click-process-epilog", examples)
     app.connect("build-finished", write_markdown)

@@ -7,14 +7,28 @@ import importlib
 import click
 
 from gpushmem import __version__
+from gpushmem.cli.layout import Group
 
 __all__ = ["group"]
 
-COMMANDS = ("cache", "compile", "doctor", "explain", "info", "inspect", "ps", "run", "sim", "trace")
+# Headings of the help, and their commands.
+GROUPS = {
+    "Run": ("run", "sim"),
+    "Look at what runs": ("ps", "inspect", "trace", "explain"),
+    "Compile": ("compile", "cache"),
+    "This machine": ("info", "doctor", "completion"),
+}
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
+EXAMPLES = (
+    "gpushmem run -n 4 program.py            # on 4 PEs of this machine",
+    "gpushmem run -n 4 --check program.py    # and find its races",
+    "gpushmem run -n 4 --trace out program.py && gpushmem trace open out",
+    "gpushmem compile --arch sm_90 program.py",
+)
 
 
-class _Lazy(click.Group):
-    """A group that imports its commands on use, so that `--help` is fast."""
+class _Lazy(Group):
+    """A group that imports its commands on use, so that a command starts fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -26,7 +40,10 @@ class _Lazy(click.Group):
         return command
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]}, groups=GROUPS,
+    examples=EXAMPLES,
+)  # fmt: skip
 @click.version_option(__version__, prog_name="gpushmem")
 def group() -> None:
     """Run and inspect programs whose GPU kernels communicate."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpushmem import settings
+from gpushmem.cli.layout import Command
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.progress import progress
 
@@ -30,10 +31,14 @@ Wanted = tuple[Any, tuple[Any, ...]]  # a kernel, and the types of its arguments
 
 
 @click.command(
-    "compile",
+    "compile", cls=Command,
+    examples=[
+        "gpushmem compile --arch sm_90,sm_100 program.py",
+        "gpushmem compile --arch sm_90 --output out program.py",
+    ],
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True},
     short_help="Compile a script's kernels for GPUs, on any machine.",
-)
+)  # fmt: skip
 @click.option(
     "--arch",
     "archs",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import click
 
 from gpushmem import settings
+from gpushmem.cli.layout import Command
 from gpushmem.cli.text import wrapped
 from gpushmem.doctor import checks
 from gpushmem.doctor.check import Row
@@ -21,7 +22,12 @@ MARKS = {"ok": "ok", "warning": "WARNING", "problem": "PROBLEM"}
 HIDDEN = "not applicable"
 
 
-@click.command("doctor", short_help="Check this machine for problems.")
+@click.command(
+    "doctor",
+    cls=Command,
+    examples=["gpushmem doctor -n 8"],
+    short_help="Check this machine for problems.",
+)
 @click.option(
     "-n", "n_pes", type=click.IntRange(1, settings.MOST), default=1, show_default=True,
     help="Number of PEs of the job on this machine.",

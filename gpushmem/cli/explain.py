@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpushmem import settings
+from gpushmem.cli.layout import Command
 from gpushmem.cli.text import columns, wrapped
 from gpushmem.errors import ShmemError
 from gpushmem.start.launch.program import Program
@@ -36,10 +37,10 @@ MOST_LINES = 6  # of an error
 
 
 @click.command(
-    "explain",
+    "explain", cls=Command, examples=["gpushmem explain -n 2 program.py"],
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     short_help="Tell how a script's kernels run on CPUs, and what they need on GPUs.",
-)
+)  # fmt: skip
 @click.option(
     "-n", "n_pes", type=click.IntRange(1, settings.MOST), default=1, show_default=True,
     help="Number of PEs that run the script.",

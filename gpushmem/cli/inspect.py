@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from gpushmem.cli.layout import Command
 from gpushmem.cli.patience import give_up_after
 from gpushmem.errors import ShmemError
 
@@ -15,7 +16,12 @@ __all__ = ["command"]
 LONGEST = 60.0  # seconds
 
 
-@click.command("inspect", short_help="Show what each PE of a running job is doing.")
+@click.command(
+    "inspect",
+    cls=Command,
+    examples=["gpushmem inspect --live 12345"],
+    short_help="Show what each PE of a running job is doing.",
+)
 @click.option("--stacks", is_flag=True, help="Include the Python stacks of all PEs.")
 @click.option("--live", is_flag=True, help="Go on showing it, up to twice a second.")
 @click.argument("job", type=int)

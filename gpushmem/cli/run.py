@@ -15,6 +15,7 @@ import click
 from gpushmem import settings, store
 from gpushmem.backends import choice, registry
 from gpushmem.cli.ending import leave
+from gpushmem.cli.layout import Command
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.progress import progress
 from gpushmem.start.launch import handover
@@ -37,11 +38,30 @@ class _As(click.ParamType):  # type: ignore[type-arg]
             self.fail(str(error), param, ctx)
 
 
+GROUPS = {
+    "The job": ["n_pes", "module", "hosts", "heap_size", "threads_per_pe", "timeout", "backend"],
+    "Find what is wrong": [
+        "check", "check_format", "check_ignore", "check_runs", "memory", "nodes", "seed",
+    ],
+    "See what happens": ["trace", "stats", "tag_output", "verbose"],
+    "Programs of nvshmem4py": ["as_nvshmem", "strict"],
+    "On GPUs": ["transport", "hca", "nic_map", "nsys", "ncu", "profiler_options"],
+}  # fmt: skip
+EXAMPLES = [
+    "gpushmem run -n 4 program.py",
+    "gpushmem run -n 4 --check program.py",
+    "gpushmem run -n 4 --memory weak --seed 7 program.py",
+    "gpushmem run -n 2 --trace out program.py",
+    "gpushmem run -n 8 -m package.module",
+    "gpushmem run --backend nvshmem --hosts node1:4,node2:4 program.py",
+]
+
+
 @click.command(
-    "run",
+    "run", cls=Command, groups=GROUPS, examples=EXAMPLES,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     short_help="Run a script in several PEs on this machine.",
-)
+)  # fmt: skip
 @click.option(
     "-n", "n_pes", type=click.IntRange(1, settings.MOST), help="Number of PEs.  [default: 1]"
 )

@@ -13,6 +13,7 @@ import click
 
 from gpushmem import settings, simulator
 from gpushmem.cli.ending import leave
+from gpushmem.cli.layout import Command
 from gpushmem.errors import ShmemError
 from gpushmem.start.launch.pe import status
 from gpushmem.start.launch.program import Program
@@ -23,10 +24,14 @@ FOLDER = str(Path(simulator.__file__).parent)
 
 
 @click.command(
-    "sim",
+    "sim", cls=Command,
+    examples=[
+        "gpushmem sim program.py", "gpushmem sim --gpu a100 -m pytest",
+        "gpushmem sim --interpret program.py  # breakpoint() stops in a kernel",
+    ],
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     short_help="Run a program of numba.cuda on this machine's cores, without a GPU.",
-)
+)  # fmt: skip
 @click.option(
     "--gpu", type=click.Choice(settings.GPUS),
     help="The GPU whose limits there are.  [default: GPUSHMEM_SIM_GPU, or h100]",

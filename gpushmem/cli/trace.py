@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from gpushmem.cli.layout import Group
 from gpushmem.errors import ShmemError
 from gpushmem.size import format_size
 
@@ -18,7 +19,13 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 MOST = 10  # rows of a table, unless --all is given
 
 
-@click.group("trace", short_help="Show what a job did that was run with --trace.")
+@click.group(
+    "trace", cls=Group, short_help="Show what a job did that was run with --trace.",
+    examples=[
+        "gpushmem run -n 4 --trace out program.py",
+        "gpushmem trace summary out", "gpushmem trace open out", "gpushmem trace diff before after",
+    ],
+)  # fmt: skip
 def command() -> None:
     """Show what a job did: `gpushmem run --trace DIR` records it."""
 

@@ -96,6 +96,18 @@ def test_tagged_lines_stay_whole(run_cli, script):
     assert len(lines) == 603
 
 
+def test_lines_stay_whole_with_unbuffered_output(script):
+    """As containers have it: the text and the end of a line were two writes."""
+    path = script(
+        "import os\nwhole = os.pipe2(os.O_DIRECT)\nos.dup2(whole[1], 1)\nprint('a line')\n"
+        "os.set_blocking(whole[0], False)\nassert os.read(whole[0], 100) == b'a line\\n'\n"
+        "print('part', end='')\n"
+        "try: os.read(whole[0], 100)\nexcept BlockingIOError: os.write(2, b'kept')\n"
+    )
+    done = cli("run", "-n", "2", path, code=0, env={"PYTHONUNBUFFERED": "1"})
+    assert done.stderr == "keptkept"
+
+
 def test_standard_input_goes_to_pe_0(run_cli, script):
     path = script(
         "import sys, gpushmem as shmem\nshmem.init()\n"

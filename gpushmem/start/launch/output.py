@@ -6,7 +6,7 @@ import io
 import os
 import sys
 
-__all__ = ["Pipes", "Tagger", "own_streams"]
+__all__ = ["Pipes", "Tagger", "own_streams", "whole_lines"]
 
 Ends = tuple[tuple[int, int], tuple[int, int]]  # (reader, writer) of stdout and of stderr
 CHUNK = 65536
@@ -104,7 +104,17 @@ class Tagger(Pipes):
 def own_streams() -> None:
     """Connect Python's streams to this process's standard output and error, line buffered."""
     sys.stdout, sys.stderr = (
-        io.TextIOWrapper(io.FileIO(fd, "w", closefd=False), errors="backslashreplace",
-                         line_buffering=True, write_through=True)
+        io.TextIOWrapper(io.BufferedWriter(io.FileIO(fd, "w", closefd=False)),
+                         errors="backslashreplace", line_buffering=True)
         for fd in (1, 2)
     )  # fmt: skip
+
+
+def whole_lines() -> None:
+    """Let a line be one write with PYTHONUNBUFFERED, too, so that lines of PEs do not mix.
+
+    `print` hands over its end by itself, and as it is then, that is a write of its own.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.write_through:
+            stream.reconfigure(line_buffering=True, write_through=False)

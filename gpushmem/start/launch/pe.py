@@ -23,7 +23,7 @@ from gpushmem.errors import Deadlock, PeerFailed, WaitTimeout
 from gpushmem.job.board import FAILED
 from gpushmem.job.ending import note_failure, reason_of
 from gpushmem.job.job import Job, adopt
-from gpushmem.start.launch.output import Ends, Pipes
+from gpushmem.start.launch.output import Ends, Pipes, whole_lines
 
 __all__ = ["HELD", "run", "status"]
 
@@ -49,6 +49,7 @@ def run(
     try:
         if pipes is not None:
             Pipes.redirect(pipes)
+        whole_lines()
         if not profiled:
             os.setpgid(0, group)
         if copy:
