@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import distributed_c10d as c10d
 
 from gpushmem import runtime
 from gpushmem.backends.cpu.mail import ANY, Letter
@@ -21,6 +22,7 @@ from gpushmem.memory.asked import dtype_of
 from gpushmem.ops.team import Team
 from gpushmem.ops.teams import team_init
 from gpushmem.torch import flight_recorder
+from gpushmem.torch.forms import all_forms, flat, only, root_of
 from gpushmem.torch.messages import Messages
 from gpushmem.torch.profiles import profiling, recorded
 from gpushmem.torch.work import Call, Queue, Together, Work, failure
@@ -40,6 +42,7 @@ UNSET = timedelta(0)  # options without a timeout have a negative one
 KNOWN = {op: (ours, op == dist.ReduceOp.AVG) for op, ours in REDUCTIONS.items()}
 NAME = "gpushmem"
 Run = Callable[[float], None]
+allow_inflight = torch._C._distributed_c10d._allow_inflight_collective_as_graph_input
 
 
 class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
@@ -95,7 +98,11 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         if self._together is None and not asynchronous and self._queue.idle:
             self._guarded(what, run, seconds)
             return self._done
+        result = flat(result)
         work = self._queue.put(Call(what, lambda: self._guarded(what, run, seconds), result))
+        if asynchronous and allow_inflight():  # `wait_tensor` of compiled graphs waits, too
+            for tensor in result:
+                torch._C._distributed_c10d._register_work(tensor, work)
         if self._together is not None:
             self._together.append(work)
         elif not asynchronous:
@@ -118,7 +125,11 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     # --- collectives of one tensor to or from each member
 
-    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
+    @all_forms(1, c10d.AllreduceOptions, "op")
+    def allreduce(self, tensors: list[Tensor], opts: Any) -> Any:
+        return self.allreduce_coalesced([only("all_reduce", tensors)], opts)
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
         op, divided = _reduction(opts)
 
         def run(seconds: float) -> None:
@@ -131,8 +142,6 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
                 with_all.done(self._n if divided else 0)
 
         return self._make("all_reduce", opts, run, tensors, tensors)
-
-    allreduce_coalesced = allreduce
 
     def _add_sparse(self, tensor: Tensor, op: str, divided: bool, seconds: float) -> None:
         """Replace a sparse tensor by the sum of all, as gradients of embeddings are added up."""
@@ -164,10 +173,11 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             what, memory.dtype, mine, takes, True, nbytes, root or 0, memory.combined(op), seconds
         )
 
+    @all_forms(1, c10d.ReduceOptions, "root", "op")
     def reduce(self, tensors: list[Tensor], opts: Any) -> Any:
-        (tensor,) = tensors
+        tensor = only("reduce", tensors)
         op, divided = _reduction(opts)
-        root = opts.rootRank
+        root = root_of("reduce", opts, self._n)
 
         def run(seconds: float) -> None:
             memory = _Filled(tensor)
@@ -177,23 +187,24 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
         return self._make("reduce", opts, run, tensors, tensors)
 
+    @all_forms(1, c10d.BroadcastOptions, "root")
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
-        root = opts.rootRank
+        tensor = only("broadcast", tensors)
+        root = root_of("broadcast", opts, self._n)
 
         def run(seconds: float) -> None:
-            for tensor in tensors:
-                memory = _Filled(tensor)
-                at, nbytes = memory.address, memory.nbytes
-                sends = takes = self._none
-                if root == self._me:
-                    sends = [at, *self._rest, nbytes, *self._rest]
-                else:
-                    takes = self._only(root, at, nbytes)
-                self._staged.call(
-                    "broadcast", memory.dtype, sends, takes, True, nbytes, root, seconds=seconds
-                )
-                if root != self._me:
-                    memory.done()
+            memory = _Filled(tensor)
+            at, nbytes = memory.address, memory.nbytes
+            sends = takes = self._none
+            if root == self._me:
+                sends = [at, *self._rest, nbytes, *self._rest]
+            else:
+                takes = self._only(root, at, nbytes)
+            self._staged.call(
+                "broadcast", memory.dtype, sends, takes, True, nbytes, root, seconds=seconds
+            )
+            if root != self._me:
+                memory.done()
 
         return self._make("broadcast", opts, run, tensors, tensors)
 
@@ -202,7 +213,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         places[rank], places[self._n + rank] = address, nbytes
         return places
 
-    def barrier(self, opts: Any = None) -> Any:
+    @all_forms(0, c10d.BarrierOptions)
+    def barrier(self, opts: Any) -> Any:
         def run(seconds: float) -> None:
             none, dtype = self._none, np.dtype(np.uint8)
             self._staged.call("barrier", dtype, none, none, True, 0, seconds=seconds)
@@ -218,12 +230,32 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         opts.timeout = timeout or timedelta(seconds=self._timeout)
         self.barrier(opts)
 
+    def _mine(self, what: str, parts: list[_Filled]) -> _Filled:
+        """Return the part of this member; there is one for each."""
+        if len(parts) != self._n:
+            raise ArgumentError(f"{what}: a list of {len(parts)} tensors for {self._n} ranks")
+        return parts[self._me]
+
+    def _check(self, what: str, parts: list[_Filled], whole: _Filled) -> None:
+        """One part for each member, of the dtype of `whole`, which is as large as this member's."""
+        mine = self._mine(what, parts)
+        for part in parts:
+            if part.dtype != whole.dtype:
+                raise ArgumentError(f"{what}: tensors of {part.dtype} and of {whole.dtype}")
+        if mine.nbytes != whole.nbytes:
+            raise ArgumentError(
+                f"{what}: this rank's tensor has {whole.nbytes} bytes, and its place in those of "
+                f"all ranks {mine.nbytes}"
+            )
+
     # --- to all, from all
 
     def _gather(
         self, what: str, outputs: list[_Filled], source: _Filled, seconds: float, root: int = -1
     ) -> None:
         """All members' sources, into this one's outputs, if it has any."""
+        if outputs:
+            self._check(what, outputs, source)
         sends = [source.address, *self._rest, source.nbytes, *self._rest]
         takes = _places(outputs) if outputs else self._none
         alike = source.nbytes if all(o.nbytes == source.nbytes for o in outputs) else 0
@@ -233,22 +265,31 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         for output in outputs:
             output.done()
 
+    @all_forms(2, c10d.AllgatherOptions)
     def allgather(
-        self, output_tensors: list[list[Tensor]], input_tensors: list[Tensor], opts: Any = None
+        self, output_tensors: list[list[Tensor]], input_tensors: list[Tensor], opts: Any
     ) -> Any:
+        outputs, source = only("all_gather", output_tensors), only("all_gather", input_tensors)
+        return self._all_gathers([outputs], [source], opts)
+
+    def _all_gathers(self, lists: list[list[Tensor]], sources: list[Tensor], opts: Any) -> Any:
         def run(seconds: float) -> None:
-            for outputs, source in zip(output_tensors, input_tensors, strict=True):
+            for outputs, source in zip(lists, sources, strict=True):
                 self._gather("all_gather", [*map(_Filled, outputs)], _Filled(source), seconds)
 
-        return self._make("all_gather", opts, run, input_tensors, output_tensors)
+        return self._make("all_gather", opts, run, sources, lists)
 
     def allgather_coalesced(
         self, output_lists: list[list[Tensor]], input_tensors: list[Tensor], opts: Any = None
     ) -> Any:
         """Several at once: `output_lists` has a list of tensors for each member."""
-        return self.allgather(
-            [list(each) for each in zip(*output_lists, strict=True)], input_tensors, opts
-        )
+        lists = [list(each) for each in zip(*output_lists, strict=True)]
+        if len(lists) != len(input_tensors):
+            raise ArgumentError(
+                f"all_gather_coalesced: {len(input_tensors)} tensors are sent, and each list has "
+                f"{len(lists)} for them"
+            )
+        return self._all_gathers(lists, input_tensors, opts)
 
     def all_gather_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
@@ -268,27 +309,30 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
     _allgather_base = all_gather_single
 
+    @all_forms(2, c10d.GatherOptions, "root")
     def gather(
         self, output_tensors: list[list[Tensor]], input_tensors: list[Tensor], opts: Any
     ) -> Any:
-        (source,) = input_tensors
-        outputs = output_tensors[0] if opts.rootRank == self._me else []
+        source, root = only("gather", input_tensors), root_of("gather", opts, self._n)
+        outputs = only("gather", output_tensors) if root == self._me else []
 
         def run(seconds: float) -> None:
             there = [*map(_Filled, outputs)]
-            self._gather("gather", there, _Filled(source), seconds, opts.rootRank)
+            self._gather("gather", there, _Filled(source), seconds, root)
 
         return self._make("gather", opts, run, input_tensors, output_tensors)
 
+    @all_forms(2, c10d.ScatterOptions, "root")
     def scatter(
         self, output_tensors: list[Tensor], input_tensors: list[list[Tensor]], opts: Any
     ) -> Any:
-        (output,) = output_tensors
-        inputs = input_tensors[0] if opts.rootRank == self._me else []
-        root = opts.rootRank
+        output, root = only("scatter", output_tensors), root_of("scatter", opts, self._n)
+        inputs = only("scatter", input_tensors) if root == self._me else []
 
         def run(seconds: float) -> None:
             memory, sources = _Filled(output), [*map(_Filled, inputs)]
+            if root == self._me:
+                self._check("scatter", sources, memory)
             sends = _places(sources) if sources else self._none
             takes = self._only(root, memory.address, memory.nbytes)
             self._staged.call(
@@ -301,22 +345,25 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     def _scatter_sum(
         self, output: _Filled, sources: list[_Filled], op: str, seconds: float
     ) -> None:
+        self._check("reduce_scatter", sources, output)
         takes = [output.address, *self._rest, output.nbytes, *self._rest]
         self._staged.call(
             "reduce_scatter", output.dtype, _places(sources), takes, False, output.nbytes,
             op=output.combined(op), seconds=seconds,
         )  # fmt: skip
 
+    @all_forms(2, c10d.ReduceScatterOptions, "op")
     def reduce_scatter(
-        self, output_tensors: list[Tensor], input_tensors: list[list[Tensor]], opts: Any = None
+        self, output_tensors: list[Tensor], input_tensors: list[list[Tensor]], opts: Any
     ) -> Any:
         op, divided = _reduction(opts)
+        output = only("reduce_scatter", output_tensors)
+        inputs = only("reduce_scatter", input_tensors)
 
         def run(seconds: float) -> None:
-            for output, inputs in zip(output_tensors, input_tensors, strict=True):
-                memory = _Filled(output)
-                self._scatter_sum(memory, [*map(_Filled, inputs)], op, seconds)
-                memory.done(self._n if divided else 0)
+            memory = _Filled(output)
+            self._scatter_sum(memory, [*map(_Filled, inputs)], op, seconds)
+            memory.done(self._n if divided else 0)
 
         return self._make("reduce_scatter", opts, run, input_tensors, output_tensors)
 
@@ -343,6 +390,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     # --- from each to each
 
     def _exchange(self, outputs: list[_Filled], inputs: list[_Filled], seconds: float) -> None:
+        self._check("all_to_all", outputs, self._mine("all_to_all", inputs))
         self._staged.call(
             "all_to_all",
             inputs[0].dtype,

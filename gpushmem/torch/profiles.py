@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+
+from gpushmem.torch.forms import flat
 
 __all__ = ["profiling", "recorded"]
 
@@ -20,12 +21,4 @@ def recorded(what: str, tensors: Sequence[Any]) -> AbstractContextManager[Any]:
     if not profiling():
         return _NOTHING
     name = f"gpushmem:{what}"
-    return torch._C._profiler._RecordFunctionFast(name, [*_flat(tensors)], {})  # type: ignore[no-any-return]
-
-
-def _flat(tensors: Iterable[Any]) -> Iterator[Tensor]:
-    for each in tensors:
-        if isinstance(each, Tensor):
-            yield each
-        else:
-            yield from each
+    return torch._C._profiler._RecordFunctionFast(name, flat(tensors), {})  # type: ignore[no-any-return]

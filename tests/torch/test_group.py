@@ -348,3 +348,110 @@ def test_groups_without_a_rank_do_not_wait_for_it(run_pes, tmp_path):
             return x.item()
 
     assert run_pes(3, body) == [2.0, 2.0, None]
+
+
+def test_calls_in_all_forms(run_pes, tmp_path):
+    """As `ProcessGroup` has them: a tensor instead of a list; a root, an operation, a timeout."""
+    n = 3
+
+    def body():
+        with world(tmp_path) as me:
+            group = dist.distributed_c10d._get_default_group()
+            x = torch.tensor(me + 1.0)  # no list
+            group.allreduce(x).wait()
+            group.allreduce(x, op=dist.ReduceOp.MAX, timeout=timedelta(seconds=30)).wait()
+            group.allreduce([x], dist.ReduceOp.SUM).wait()
+            assert x == 18
+            x = torch.full((2,), float(me))
+            group.broadcast(x, root=2).wait()
+            group.reduce(x, 1, dist.ReduceOp.PRODUCT).wait()
+            assert x.tolist() == ([8, 8] if me == 1 else [2, 2])
+            x, gathered = torch.tensor([me]), [torch.zeros(1, dtype=torch.int64) for _ in range(n)]
+            work = group.allgather(gathered, x)
+            work.wait()
+            assert torch.cat(work.result()).tolist() == [0, 1, 2]  # flat, as other backends have it
+            assert torch.cat(work.get_future().value()).tolist() == [0, 1, 2]
+            work = group.gather(
+                [gathered] if me == 1 else [],
+                [x + 5],
+                opts=root(dist.distributed_c10d.GatherOptions),
+            )
+            work.wait()
+            assert [int(each) for each in work.result()] == ([5, 6, 7] if me == 1 else [])
+            group.gather(gathered if me == 1 else [], x + 7, root=1).wait()
+            group.scatter(x, gathered if me == 1 else [], root=1).wait()
+            assert x == me + 7
+            group.reduce_scatter(x, gathered, op=dist.ReduceOp.MAX).wait()
+            assert x == me + 7
+            group.barrier(timeout=timedelta(seconds=30)).wait()
+
+    def root(options):
+        made = options()
+        made.rootRank = 1
+        return made
+
+    run_pes(n, body)
+
+
+def test_what_does_not_fit_raises_before_anything_is_sent(run_pes, tmp_path):
+    n = 2
+
+    def body():
+        with world(tmp_path) as me:
+            group = dist.distributed_c10d._get_default_group()
+            x, more, whole = torch.ones(4), torch.ones(8), torch.ones(4, dtype=torch.float64)
+            wrong = {
+                "takes one tensor of each rank, or one list; not 2": [
+                    lambda: group.allreduce([x, x]),
+                    lambda: group.broadcast([x, x], dist.distributed_c10d.BroadcastOptions()),
+                    lambda: group.allgather([[x, x]] * 2, [x, x]),
+                ],
+                "the root is rank 2; there are ranks 0 to 1": [
+                    lambda: group.broadcast(x, root=2),
+                    lambda: group.reduce(x, root=2),
+                    lambda: group.gather([x, x], x, root=2),
+                    lambda: group.scatter(x, [x, x], root=2),
+                ],
+                "a list of 1 tensors for 2 ranks": [
+                    lambda: group.allgather([x], x),
+                    lambda: group.gather([x], x, root=me),
+                    lambda: group.scatter(x, [x], root=me),
+                    lambda: group.reduce_scatter(x, [x]),
+                    lambda: dist.all_to_all([x, x], [x]),
+                ],
+                "tensors of float64 and of float32": [
+                    lambda: dist.all_gather_into_tensor(torch.ones(8, dtype=torch.float64), x),
+                    lambda: dist.reduce_scatter_tensor(x, torch.ones(8, dtype=torch.float64)),
+                    lambda: group.alltoall_base(whole, x, [], []),
+                ],
+                "this rank's tensor has 16 bytes, and its place in those of all ranks 32": [
+                    lambda: group.allgather([more, more], x),
+                    lambda: dist.all_gather_into_tensor(torch.ones(16), x),
+                    lambda: dist.reduce_scatter_tensor(x, torch.ones(16)),
+                ],
+            }
+            for text, calls in wrong.items():
+                for call in calls:
+                    with pytest.raises(ValueError, match=text):
+                        (call() or dist.Work()).wait()
+            dist.barrier()  # the group goes on
+
+    run_pes(n, body)
+
+
+def test_wait_tensor_waits_for_calls_in_flight(run_pes, tmp_path):
+    """Those whose tensors are arguments of compiled graphs."""
+    from torch.distributed import _functional_collectives as functional
+
+    def body():
+        with world(tmp_path) as me:
+            x = torch.ones(4)
+            if me:
+                time.sleep(0.5)
+            with functional.allow_inflight_collective_as_graph_input_ctx():
+                work = dist.all_reduce(x, async_op=True)
+                torch.ops._c10d_functional.wait_tensor(x)
+            assert work.is_completed()
+            assert x.tolist() == [2, 2, 2, 2]
+
+    run_pes(2, body)
