@@ -29,7 +29,7 @@ def relay(d):
         d.box(x, y - 13, 76, 26, f"adds {pe}", "green", size=12)
         if pe < 3:
             d.arrow((x + 78, y + 2), (x + 143, y + 48), "blue")
-            d.label(x + 134, y + 34, "data, then signal", "blue", at="left", size=12)
+            d.label(x + 146, y + 34, "data, then signal", "blue", at="left", size=12)
     d.label(680, 258, "time", "quiet", at="right", size=12)
 
 

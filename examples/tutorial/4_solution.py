@@ -38,7 +38,7 @@ with shmem.session() as world:
     ring[0] = 100  # it is hot here at the start
     mine = slice(me * CELLS, (me + 1) * CELLS)
     u = shmem.zeros((2, CELLS + 2), dtype="float64")
-    u[1 - 1 % 2, 1:-1].copy_from(ring[mine])
+    u[0, 1:-1].copy_from(ring[mine])
     arrived = shmem.zeros((2, 2), dtype="uint64")
     spread[1, 32](u, arrived, STEPS)
     for _ in range(STEPS):

@@ -11,7 +11,8 @@ BLOCKS = 4000
 def shift(dst, src, arrived):
     b = cuda.blockIdx.x
     right = (shmem.my_pe() + 1) % shmem.n_pes()
-    shmem.put_signal_block(dst[b:], src[b:], arrived[b:], 1, shmem.SIGNAL_SET, right)
+    one = src[b : b + 1]
+    shmem.put_signal_block(dst[b:], one, arrived[b:], 1, shmem.SIGNAL_SET, right)
     if cuda.threadIdx.x == 0:
         shmem.signal_wait_until(arrived[b:], shmem.CMP_EQ, 1)
 
