@@ -61,7 +61,10 @@ def test_all_programs_are_quoted_and_all_pages_listed():
 def test_programs_print_what_the_pages_show(run_cli, command, shown):
     if "import torch\n" in (ROOT / command[-1]).read_text():
         pytest.importorskip("torch")
-    done = run_cli("run", "--backend", "cpu", *command[1:], timeout=150)
+    for _ in range(5 if "weak" in command else 1):  # there, PEs may be interrupted in between
+        done = run_cli("run", "--backend", "cpu", *command[1:], timeout=150)
+        if sorted(done.stdout.splitlines()) == sorted(shown.splitlines()):
+            break
     if "mistake" not in command[-1] or "weak" in command:
         assert done.returncode == 0, done.stderr
         assert sorted(done.stdout.splitlines()) == sorted(shown.splitlines())
