@@ -311,7 +311,8 @@ def test_hooks_run_the_version_that_is_pinned(tool):
 
 
 def test_docs_name_files_that_exist():
-    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+    pages = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"))
+    for page in (*pages, *(ROOT / "examples").glob("*.md")):
         prose = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
         for target in re.findall(r"\]\(([\w./-]+)\)", prose):
             assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -48,7 +48,7 @@ from gpushmem.kernels import (
 )
 from gpushmem.memory.tensors import dtype_name
 from gpushmem.torch import experts as by_all_to_all
-from gpushmem.torch.plans import Plans, group_size, plans_of, reserve
+from gpushmem.torch.plans import Plans, group_size, name_of, plans_of, reserve
 from gpushmem.torch.registration import Operator, register
 
 __all__ = ["OPERATORS", "Operator", "gathered", "reserve", "scattered"]
@@ -165,14 +165,14 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 def gathered(a: Tensor, group: str) -> Tensor:
     """All ranks' rows, in a form that is seen through by `torch.compile`."""
-    ops = torch.ops._c10d_functional
-    return ops.wait_tensor(ops.all_gather_into_tensor(a.contiguous(), group_size(group), group))
+    ops, size = torch.ops._c10d_functional, group_size(group)
+    return ops.wait_tensor(ops.all_gather_into_tensor(a.contiguous(), size, name_of(group)))
 
 
 def scattered(x: Tensor, group: str) -> Tensor:
     """The rows of the sum of all that are this rank's, in such a form."""
-    ops = torch.ops._c10d_functional
-    made = ops.reduce_scatter_tensor(x.contiguous(), "sum", group_size(group), group)
+    ops, size = torch.ops._c10d_functional, group_size(group)
+    made = ops.reduce_scatter_tensor(x.contiguous(), "sum", size, name_of(group))
     return ops.wait_tensor(made)
 
 

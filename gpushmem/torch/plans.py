@@ -26,7 +26,7 @@ from gpushmem.memory.array import DeviceArray
 from gpushmem.memory.asked import dtype_of
 from gpushmem.ops.team import Team
 
-__all__ = ["Plans", "group_of", "group_size", "plans_of", "reserve"]
+__all__ = ["Plans", "group_of", "group_size", "name_of", "plans_of", "reserve"]
 
 VIEWS = 1024  # of tensors, that are remembered
 KEPT = 64  # plans of a group: the one that has not been used for longest goes
@@ -220,6 +220,11 @@ def reserve(nbytes: int | None = None) -> None:
 def group_of(name: str) -> Any:
     """The process group of this name, or None for all PEs, whose name is empty."""
     return dist.distributed_c10d._resolve_process_group(name) if name else None
+
+
+def name_of(name: str) -> str:
+    """The name by which PyTorch knows a group; that of all PEs may be left empty."""
+    return name or str(dist.group.WORLD.group_name)
 
 
 def group_size(name: str) -> int:
