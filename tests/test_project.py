@@ -253,7 +253,7 @@ def test_the_packages_listed_are_those_there_are():
         "gpushmem" + ".".join(["", *path.parent.relative_to(PACKAGE).parts])
         for path in PACKAGE.rglob("__init__.py")
     }
-    assert listed == found | {"gpushmem.kernels"}
+    assert listed == found | {"gpushmem.help", "gpushmem.kernels"}
 
 
 def test_the_documented_measurements_are_the_ones_kept(monkeypatch):
@@ -299,7 +299,7 @@ def test_hooks_run_the_version_that_is_pinned(tool):
 
 
 def test_docs_name_files_that_exist():
-    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
         prose = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(), flags=re.DOTALL)
         for target in re.findall(r"\]\(([\w./-]+)\)", prose):
             assert (page.parent / target).exists(), f"{page.name}: {target}"

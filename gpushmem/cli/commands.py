@@ -10,7 +10,9 @@ from gpushmem import __version__
 
 __all__ = ["group"]
 
-COMMANDS = ("cache", "compile", "doctor", "explain", "info", "inspect", "ps", "run", "sim", "trace")
+COMMANDS = (
+    "cache", "compile", "doctor", "explain", "help", "info", "inspect", "ps", "run", "sim", "trace",
+)  # fmt: skip
 
 
 class _Lazy(click.Group):
