@@ -105,7 +105,7 @@ def test_the_messages_are_those_of_the_code():
 
 
 def test_help_prints_a_page_or_the_list(run_cli):
-    page = run_cli("help", "deadlock", code=0).stdout
+    page = run_cli("help", "DeadLock", code=0).stdout
     assert page.startswith("# Deadlock\n")
     assert block(page, "python\n") == block(PAGES["Deadlock"], "python\n")
     assert "[Hangs and failures](docs/failures.md#deadlocks)" in page
