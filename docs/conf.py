@@ -10,7 +10,7 @@ from pathlib import Path
 
 from docutils import nodes
 from pygments.lexers.special import TextLexer
-from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx.transforms import SphinxTransform
 
 import gpushmem
 
@@ -40,6 +40,8 @@ ELSEWHERE = {
     "index": "README.md", "contributing": "CONTRIBUTING.md", "changelog": "CHANGELOG.md",
     "examples": "examples/README.md",
 }  # fmt: skip
+LISTS = "tutorial/index", "errors/index"  # of the other pages in their folders
+TOCTREE = "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
 PAGES = {ROOT / path: HERE / f"{name}.md" for name, path in ELSEWHERE.items()}
 LINK = re.compile(r"\[([^][]*)\]\(([\w./-]+)(#[\w-]*)?\)")
 
@@ -52,6 +54,8 @@ def read(app, name, source):
         source[0] = f"{_linked(there.read_text(), there, page)}\n{source[0]}"
     else:
         source[0] = _linked(source[0], page, page)
+    if name in LISTS:
+        source[0] += TOCTREE
 
 
 def _linked(text, there, page):
@@ -69,12 +73,12 @@ def _linked(text, there, page):
 # --- pictures with two modes
 
 
-class Modes(SphinxPostTransform):
+class Modes(SphinxTransform):
     """Pictures for GitHub's two modes, `x.svg#gh-dark-mode-only`, follow the site's theme."""
 
-    default_priority = 1  # before pictures are collected
+    default_priority = 400
 
-    def run(self, **_):
+    def apply(self, **_):
         """Change their classes."""
         for image in self.document.findall(nodes.image):
             uri, _, mode = image["uri"].partition("#gh-")
@@ -94,6 +98,7 @@ def write_markdown(app, error):
     for name in sorted(app.env.found_docs):
         source = [Path(app.env.doc2path(name)).read_text()]
         read(app, name, source)
+        source[0] = source[0].removesuffix(TOCTREE)
         copy = Path(app.outdir, f"{name}.md")
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(source[0])
@@ -115,6 +120,6 @@ def setup(app):
     """Add what is above."""
     app.add_lexer("mermaid", TextLexer)
     app.connect("source-read", read)
-    app.add_post_transform(Modes)
+    app.add_transform(Modes)
     app.connect("sphinx-click-process-epilog", examples)
     app.connect("build-finished", write_markdown)

@@ -80,3 +80,10 @@ class BackendUnavailable(ShmemError, RuntimeError):
 
 class BootstrapError(ShmemError, RuntimeError):
     """The PEs of a job did not find each other; the message names the missing PEs, or the cause."""
+
+
+def where_to_read_on(error: BaseException | None) -> str:
+    """The line below an error that ended a program: which page is about it; "" for no page."""
+    kinds = () if error is None else type(error).__mro__
+    name = next((kind.__name__ for kind in kinds if kind.__module__ == __name__), None)
+    return f"gpushmem: causes and cures: gpushmem help {name}\n" if name else ""

@@ -16,7 +16,7 @@ GROUPS = {
     "Run": ("run", "sim"),
     "Look at what runs": ("ps", "inspect", "trace", "explain"),
     "Compile": ("compile", "cache"),
-    "This machine": ("info", "doctor", "completion"),
+    "Help": ("help", "info", "doctor", "completion"),
 }
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 EXAMPLES = (

@@ -11,15 +11,20 @@ import atexit
 import os
 import sys
 import traceback
+from contextlib import suppress
 from types import TracebackType
 
+from gpushmem.errors import where_to_read_on
 from gpushmem.job.board import FAILED
 from gpushmem.job.job import Job
 
-__all__ = ["failed", "note_exceptions", "note_failure", "reason_of", "tell_the_others"]
+__all__ = [
+    "failed", "note_exceptions", "note_failure", "reason_of", "say_where_to_read_on",
+    "tell_the_others",
+]  # fmt: skip
 
 _told: set[int] = set()  # descriptors of boards that are told of this process's end
-_state = {"failed": False, "notes": False}
+_state = {"failed": False, "notes": False, "pages": False}
 
 
 def failed() -> bool:
@@ -46,6 +51,22 @@ def note_exceptions() -> None:
     ) -> None:
         note_failure()
         previous(kind, error, tb)
+
+    sys.excepthook = on_exception
+
+
+def say_where_to_read_on() -> None:
+    """Name an uncaught error's page below its traceback; may be called repeatedly."""
+    if _state["pages"]:
+        return
+    _state["pages"], previous = True, sys.excepthook
+
+    def on_exception(
+        kind: type[BaseException], error: BaseException, tb: TracebackType | None
+    ) -> None:
+        previous(kind, error, tb)
+        with suppress(AttributeError, OSError, ValueError):  # no stream; broken pipe; closed
+            sys.stderr.write(where_to_read_on(error))
 
     sys.excepthook = on_exception
 

@@ -22,7 +22,7 @@ import gpushmem
 from gpushmem import settings
 from gpushmem.backends import registry
 from gpushmem.diagnosis.report import report_on
-from gpushmem.errors import ShmemError
+from gpushmem.errors import ShmemError, where_to_read_on
 from gpushmem.job.board import DEADLOCK, FAILED, NONE, TIMEOUT
 from gpushmem.job.job import Job, create
 from gpushmem.job.limits import SPARE, check_open_files, within_limits
@@ -325,7 +325,8 @@ class _Launcher:
             outcome.verdict, outcome.reason = board["verdict"], board.heading()
             outcome.report = board.text
             if outcome.report and self.say_verdict and outcome.verdict != FAILED:
-                _say(f"gpushmem: {outcome.reason}\n\n{outcome.report}")
+                page = where_to_read_on(board.error())
+                _say(f"gpushmem: {outcome.reason}\n\n{outcome.report}{page}")
             self.end_at = time.monotonic() + GRACE
             self.kill_at = self.end_at + ASKED
         if outcome.verdict == FAILED and board["culprit"] in outcome.codes:

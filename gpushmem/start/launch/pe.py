@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from gpushmem.errors import Deadlock, PeerFailed, WaitTimeout
+from gpushmem.errors import Deadlock, PeerFailed, WaitTimeout, where_to_read_on
 from gpushmem.job.board import FAILED
 from gpushmem.job.ending import note_failure, reason_of
 from gpushmem.job.job import Job, adopt
@@ -186,7 +186,7 @@ def _report(job: Job, error: BaseException) -> None:
         text = f"gpushmem: PE {job.my_pe} also failed: {last}\n"
     else:
         heading = f"gpushmem: PE {job.my_pe} failed:\n" if job.n_pes > 1 else ""
-        text = heading + lines
+        text = heading + lines + where_to_read_on(error)
     with suppress(Exception):  # full disk, closed: still print the text below
         sys.stdout.flush()
     _say(text)

@@ -1,0 +1,1 @@
+"""A page for each error; `gpushmem help` prints them."""
