@@ -37,6 +37,8 @@ def spawn(
     threads_per_pe: int | None = None,
     backend: str | None = None,
     trace: str | Path | None = None,
+    memory: str | None = None,
+    seed: int | None = None,
 ) -> list[Any]:
     """Run `function(*args)` in `n_pes` new PEs on this machine; return the results, by PE.
 
@@ -45,8 +47,9 @@ def spawn(
     65,536. The options are those of `gpushmem run`: `heap_size` of each PE in bytes or as "256M",
     `timeout` in seconds for a host's wait in one call, `threads_per_pe` cores for the kernels of
     each PE; `backend` is chosen as in `init`, and is then the default of `init` in the PEs; `trace`
-    is a folder for what the PEs do, see `gpushmem.trace.show`. A job that takes more than `limit`
-    seconds in all is ended.
+    is a folder for what the PEs do, see `gpushmem.trace.show`; `memory` is "weak" or "native", and
+    `seed`, a whole number, decides what is late (both as the environment variables say, if they are
+    None: native, and 0). A job that takes more than `limit` seconds in all is ended.
 
     PEs of the cpu backend are forked from this process: `function` may be a closure, and sees all
     current state. PEs of other backends are new processes: `function` is pickled with the package
@@ -58,7 +61,7 @@ def spawn(
     runtime. If the system's limits (open files, processes, memory) do not allow so many PEs, none
     is left running, and the `ShmemError` names the limit. KeyboardInterrupt ends the PEs.
     """
-    _check(function, n_pes, args, timeout, limit, threads_per_pe)
+    _check(function, n_pes, args, timeout, limit, threads_per_pe, memory, seed)
     runtime = sys.modules.get("gpushmem.runtime")
     if runtime is not None and runtime.is_initialized():
         raise ArgumentError("spawn: gpushmem is initialised in this process: call finalize() first")
@@ -66,7 +69,7 @@ def spawn(
         n_pes, partial(function, *args), pipes=not _is_ours(),
         heap_size=None if heap_size is None else parse_size(heap_size), timeout=timeout,
         limit=limit, threads_per_pe=threads_per_pe, backend=backend, say_verdict=False,
-        trace=trace,
+        trace=trace, memory=memory, seed=seed,
     )  # fmt: skip
     if outcome.stopped_by is not None:
         raise KeyboardInterrupt
@@ -86,8 +89,9 @@ def _prepared(trace: str | Path) -> str:
 
 
 def _check(
-    function: Any, n_pes: Any, args: Any, timeout: Any, limit: Any, threads_per_pe: Any
-) -> None:
+    function: Any, n_pes: Any, args: Any, timeout: Any, limit: Any, threads_per_pe: Any,
+    memory: Any, seed: Any,
+) -> None:  # fmt: skip
     """Raise `ArgumentError` for invalid arguments."""
     most = settings.MOST
     seconds = f"a number of seconds above 0, at most {settings.MOST_SECONDS:g}, or None"
@@ -100,6 +104,11 @@ def _check(
         "threads_per_pe": (
             threads_per_pe, threads_per_pe is None or _between(threads_per_pe, 1, most),
             f"a whole number from 1 to {most}, or None",
+        ),
+        "memory": (memory, memory in (None, "native", "weak"), "'native', 'weak' or None"),
+        "seed": (
+            seed, seed is None or _between(seed, 0, most),
+            f"a whole number from 0 to {most}, or None",
         ),
     }  # fmt: skip
     for name, (value, good, wanted) in checks.items():
@@ -117,7 +126,8 @@ def _between(value: Any, least: float, most: float, kind: Any = int) -> bool:
 
 def collect(
     n_pes: int, function: Callable[[], Any], *, backend: str | None = None,
-    keep: Sequence[int] = (), trace: str | Path | None = None, **options: Any,
+    keep: Sequence[int] = (), trace: str | Path | None = None, memory: str | None = None,
+    seed: int | None = None, **options: Any,
 ) -> tuple[Outcome, list[Any]]:  # fmt: skip
     """Launch `function`; return how the job ended and, if it ended well, the PEs' results.
 
@@ -125,11 +135,14 @@ def collect(
     """
     name, _ = choice.choose(backend)
     environ = {"GPUSHMEM_BACKEND": name}
-    if trace is not None and name not in (able := registry.that_trace()):
-        raise ArgumentError(
-            f"spawn: the {name} backend records nothing; leave trace out, or choose backend="
-            f"{' or '.join(map(repr, able))}"
-        )
+    if trace is not None:
+        _need(name, registry.that_trace(), "records nothing; leave trace out")
+    if memory is not None:
+        environ["GPUSHMEM_MEMORY"] = memory
+    if memory == "weak":
+        _need(name, registry.that_are_late(), "performs no operation late; leave memory out")
+    if seed is not None:
+        environ["GPUSHMEM_SEED"] = str(seed)
     check_room(n_pes, pipes=bool(options.get("pipes")))
     fill_standard()
     with ExitStack() as stack:
@@ -146,6 +159,13 @@ def collect(
             environ |= {"GPUSHMEM_TRACE": _prepared(trace)}
         outcome = launch(n_pes, what, environ=environ, **options)
         return outcome, [] if outcome.code else [_load(fd) for fd in results]
+
+
+def _need(name: str, able: list[str], what: str) -> None:
+    """Raise `ArgumentError` if the backend is not one of those that are able to."""
+    if name not in able:
+        backends = " or ".join(map(repr, able))
+        raise ArgumentError(f"spawn: the {name} backend {what}, or choose backend={backends}")
 
 
 def _memory(stack: ExitStack) -> int:
