@@ -23,7 +23,7 @@ from gpushmem.start.launch.local import Outcome, check_room, launch, preload
 from gpushmem.start.launch.pickling import PLAIN, dumps
 from gpushmem.start.launch.program import Program, calling
 
-__all__ = ["collect", "spawn"]
+__all__ = ["check_arguments", "collect", "spawn"]
 
 
 def spawn(
@@ -61,10 +61,7 @@ def spawn(
     runtime. If the system's limits (open files, processes, memory) do not allow so many PEs, none
     is left running, and the `ShmemError` names the limit. KeyboardInterrupt ends the PEs.
     """
-    _check(function, n_pes, args, timeout, limit, threads_per_pe, memory, seed)
-    runtime = sys.modules.get("gpushmem.runtime")
-    if runtime is not None and runtime.is_initialized():
-        raise ArgumentError("spawn: gpushmem is initialised in this process: call finalize() first")
+    check_arguments(function, n_pes, args, timeout, limit, threads_per_pe, memory, seed)
     outcome, results = collect(
         n_pes, partial(function, *args), pipes=not _is_ours(),
         heap_size=None if heap_size is None else parse_size(heap_size), timeout=timeout,
@@ -88,11 +85,11 @@ def _prepared(trace: str | Path) -> str:
     return prepare(trace)
 
 
-def _check(
-    function: Any, n_pes: Any, args: Any, timeout: Any, limit: Any, threads_per_pe: Any,
-    memory: Any, seed: Any,
+def check_arguments(
+    function: Any, n_pes: Any, args: Any = (), timeout: Any = None, limit: Any = None,
+    threads_per_pe: Any = None, memory: Any = None, seed: Any = None,
 ) -> None:  # fmt: skip
-    """Raise `ArgumentError` for invalid arguments."""
+    """Raise `ArgumentError` for invalid arguments, or if no PE can be started here."""
     most = settings.MOST
     seconds = f"a number of seconds above 0, at most {settings.MOST_SECONDS:g}, or None"
     checks: dict[str, tuple[Any, bool, str]] = {
@@ -114,6 +111,9 @@ def _check(
     for name, (value, good, wanted) in checks.items():
         if not good:
             raise ArgumentError(f"spawn: {name} must be {wanted}, not {shown(value)}")
+    runtime = sys.modules.get("gpushmem.runtime")
+    if runtime is not None and runtime.is_initialized():
+        raise ArgumentError("spawn: gpushmem is initialised in this process: call finalize() first")
 
 
 def _is_time(value: Any) -> bool:
