@@ -78,5 +78,12 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext gpushmem` in a notebook, or in IPython: add the magic `%%gpushmem`."""
+    from gpushmem.notebook import register  # noqa: PLC0415  (needs IPython)
+
+    register(shell)
+
+
 def __dir__() -> list[str]:
     return sorted([*globals(), *_MODULE_OF, *_operations()])

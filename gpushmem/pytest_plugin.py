@@ -1,64 +1,145 @@
-"""Plugin for pytest: the fixture `run_pes` runs functions in PEs; `--gpushmem-check` checks them.
+"""Plugin for pytest: the fixture `run_pes` runs functions in PEs; options say how to watch them.
 
 pytest imports this module in every session, so it imports nothing heavy before a test uses it.
 """
 
 from __future__ import annotations
 
+import re
+import secrets
+import shlex
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpushmem import settings
 from gpushmem.errors import ArgumentError, PeerFailed, ShmemError
 
-__all__ = ["run_pes"]
+__all__ = ["checked", "is_checked", "n_pes", "run_pes"]
 
-MARK = "gpushmem_check"
+CHECK, PES = "gpushmem_check", "gpushmem_pes"  # marks
+LONGEST = 150  # name of a folder
+LINES = pytest.StashKey[list[str]]()  # what the report of a test says of its jobs
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options."""
-    group = parser.getgroup("gpushmem")
-    group.addoption(
+    add = parser.getgroup("gpushmem").addoption
+    add(
         "--gpushmem-check",
         action="store_true",
         help="find races and missing synchronisation in what run_pes runs",
     )
-    group.addoption(
+    add(
         "--gpushmem-check-ignore", metavar="FILE", help="known problems that are not to be reported"
+    )
+    add(
+        "--gpushmem-memory",
+        choices=("native", "weak"),
+        help="weak: what run_pes runs performs operations as late, and in any order, as a GPU may",
+    )
+    add(
+        "--gpushmem-seed",
+        metavar="N",
+        help="what is late, and in which order, with --gpushmem-memory weak, the same in all tests;"
+        " who is first, with --gpushmem-check",
+    )
+    add(
+        "--gpushmem-trace",
+        metavar="DIR",
+        help="record what the PEs of each test do, in a folder of DIR, for `gpushmem trace`",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the mark, and refuse a file that does not exist."""
+    """Declare the marks, and refuse options that make no sense."""
     config.addinivalue_line(
-        "markers", f"{MARK}(on=True): whether the checker checks what run_pes runs in this test"
+        "markers", f"{CHECK}(on=True): whether the checker checks what run_pes runs in this test"
     )
-    file = config.getoption("gpushmem_check_ignore")
-    if file is not None and not Path(file).is_file():
-        raise pytest.UsageError(f"--gpushmem-check-ignore: there is no file {file}")
+    config.addinivalue_line(
+        "markers", f"{PES}(*numbers): run this test once for each number of PEs (run_pes, n_pes)"
+    )
+    try:
+        _check_options(config.getoption)
+    except (ArgumentError, OSError) as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _check_options(option: Callable[[str], Any]) -> None:
+    known, seed, trace = map(option, ("gpushmem_check_ignore", "gpushmem_seed", "gpushmem_trace"))
+    if known is not None and not Path(known).is_file():
+        raise ArgumentError(f"--gpushmem-check-ignore: there is no file {known}")
+    if seed is not None:
+        try:
+            settings.SETTINGS["GPUSHMEM_SEED"].read(seed)
+        except ArgumentError as error:
+            raise ArgumentError(f"--gpushmem-seed: {error}") from None
+    if option("gpushmem_check") and option("gpushmem_memory") == "weak":
+        raise ArgumentError(
+            "--gpushmem-check sees every order that is allowed: leave --gpushmem-memory weak out"
+        )
+    if option("gpushmem_check") and trace is not None:
+        raise ArgumentError("--gpushmem-check and --gpushmem-trace: choose one of them")
+    if trace is not None:
+        try:
+            Path(trace).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ArgumentError(
+                f"--gpushmem-trace: no folder can be made at {trace}: {error.strerror}"
+            ) from None
 
 
 def pytest_report_header() -> str | None:
     """Say that the CUDA simulator is on."""
-    from gpushmem import settings  # noqa: PLC0415
-
     if not settings.get("GPUSHMEM_SIM"):
         return None
     return f"gpushmem: numba.cuda runs on the CPU, as {settings.get('GPUSHMEM_SIM_GPU')}"
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Repeat a test for each number of PEs that its mark names."""
+    mark = metafunc.definition.get_closest_marker(PES)
+    if mark is None or "n_pes" not in metafunc.fixturenames:
+        return
+    good = [type(n) is int and 1 <= n <= settings.MOST for n in mark.args]
+    if not good or not all(good) or mark.kwargs:
+        pytest.fail(
+            f"the mark {PES} takes one or more whole numbers from 1 to {settings.MOST}, such as "
+            f"{PES}(1, 2, 5), not {mark.args or mark.kwargs}",
+            pytrace=False,
+        )
+    metafunc.parametrize("n_pes", mark.args, ids=[f"{n}pes" for n in mark.args], indirect=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let the report of a test that fails say how to repeat its jobs, and where traces are."""
+    report = yield
+    if lines := item.stash.get(LINES, None):
+        report.sections.append(("gpushmem", "\n".join(lines)))
+    return report
+
+
 @pytest.fixture
-def run_pes(request: pytest.FixtureRequest) -> Callable[..., list[Any]]:
+def n_pes(request: pytest.FixtureRequest) -> int:
+    """The number of PEs of this run of the test, by its mark `gpushmem_pes`; 1 without the mark."""
+    return getattr(request, "param", 1)
+
+
+@pytest.fixture
+def run_pes(request: pytest.FixtureRequest, n_pes: int) -> Callable[..., list[Any]]:
     """`run_pes(function, n_pes, *args)`: run `function(*args)` in new PEs; return their results.
 
     `function` calls `gpushmem.init` itself; its result, one for each PE, is pickled. PEs of the cpu
     backend are forked, so `function` may be a closure of the test, and sees its fixtures; but what
     it changes stays in the PE. PEs of other backends are new processes: see `gpushmem.spawn`.
+    Without a number, or with None, there are as many PEs as the mark `gpushmem_pes` says, else 1.
     Options: `timeout`, seconds for the whole job (120), and `heap_size`, `threads_per_pe` and
     `backend` as for `spawn`.
 
@@ -68,25 +149,81 @@ def run_pes(request: pytest.FixtureRequest) -> Callable[..., list[Any]]:
 
     With `pytest --gpushmem-check`, or in a test with the mark `gpushmem_check`, the checker looks
     at what the PEs did, as `gpushmem run --check` does, and the test fails with its report if it
-    finds a problem. `gpushmem_check(False)` turns it off for a test.
+    finds a problem. `gpushmem_check(False)` turns it off for a test. What is not checked is run
+    with weak memory after `--gpushmem-memory weak`, and recorded after `--gpushmem-trace DIR`.
     """
-    mark = request.node.get_closest_marker(MARK)
-    option = request.config.getoption
-    on = _is_on(*mark.args, **mark.kwargs) if mark else option("gpushmem_check")
-    file = option("gpushmem_check_ignore")
-    return partial(_checked, file and Path(file)) if on else _run
+    run, default = _way(request.node), n_pes
+
+    def in_pes(
+        function: Callable[..., Any], n_pes: int | None = None, *args: Any, **options: Any
+    ) -> list[Any]:
+        __tracebackhide__ = True
+        return run(function, default if n_pes is None else n_pes, *args, **options)
+
+    return in_pes
+
+
+def _way(item: pytest.Item) -> Callable[..., list[Any]]:
+    """How options and marks say that the jobs of a test are run."""
+    option, lines = item.config.getoption, item.stash.setdefault(LINES, [])
+    how: dict[str, Any] = {}
+    if (seed := option("gpushmem_seed")) is not None:
+        how["seed"] = int(seed)
+    if is_checked(item):
+        return partial(_run_checked, option("gpushmem_check_ignore"), how)
+    how["memory"] = option("gpushmem_memory") or settings.get("GPUSHMEM_MEMORY")
+    if how["memory"] == "weak":
+        given = settings.is_set("GPUSHMEM_SEED")
+        any_seed = settings.get("GPUSHMEM_SEED") if given else secrets.randbelow(settings.MOST)
+        again = f"--gpushmem-memory weak --gpushmem-seed {how.setdefault('seed', any_seed)}"
+        lines.append(f"to repeat this order of operations: {again}")
+    if (trace := option("gpushmem_trace")) is None:
+        return partial(_run, **how)
+    return partial(_run_traced, _Folders(Path(trace), item.nodeid, lines), how)
+
+
+def is_checked(item: pytest.Item) -> bool:
+    """Whether the jobs of a test are to be checked."""
+    mark = item.get_closest_marker(CHECK)
+    if mark is None:
+        return bool(item.config.getoption("gpushmem_check"))
+    return _is_on(*mark.args, **mark.kwargs)
 
 
 def _is_on(on: bool = True) -> bool:
     return on
 
 
+class _Folders:
+    """The folders of the traces of a test's jobs."""
+
+    def __init__(self, within: Path, test: str, lines: list[str]) -> None:
+        self._path = within / re.sub(r"[^\w.]+", "-", test).strip("-")[:LONGEST]
+        self._lines, self._jobs = lines, 0
+
+    def next(self) -> Path:
+        """A folder for one more job; the report of the test names it."""
+        self._jobs += 1
+        last = f"+{self._jobs}" if self._jobs > 1 else ""
+        path = self._path.with_name(self._path.name + last)
+        self._lines.append(f"see what the PEs did: gpushmem trace open {shlex.quote(str(path))}")
+        return path
+
+
+def _run_traced(folders: _Folders, how: dict[str, Any], *args: Any, **options: Any) -> list[Any]:
+    __tracebackhide__ = True
+    return _run(*args, **{**options, **how, "trace": folders.next()})
+
+
+def _run_checked(known: str | None, how: dict[str, Any], *args: Any, **options: Any) -> list[Any]:
+    __tracebackhide__ = True
+    _need_records(options.get("backend"))
+    run = partial(_run, *args, **{**options, **how, "threads_per_pe": None})
+    return checked(run, None if known is None else Path(known))
+
+
 def _run(
-    function: Callable[..., Any],
-    n_pes: int = 1,
-    *args: Any,
-    timeout: float = 120,
-    **options: Any,
+    function: Callable[..., Any], n_pes: int, *args: Any, timeout: float = 120, **options: Any
 ) -> list[Any]:
     """Run a function in PEs; errors end where the test made the call."""
     __tracebackhide__ = True
@@ -101,18 +238,18 @@ def _run(
         raise error.with_traceback(None) from None
 
 
-def _checked(
-    ignore: Path | None, function: Callable[..., Any], n_pes: int = 1, *args: Any, **options: Any
-) -> list[Any]:
-    """The same, under the checker."""
+def checked(run: Callable[[], list[Any]], known: Path | None) -> list[Any]:
+    """Run a job, and fail with what the checker finds in it; `known` is a file of known problems.
+
+    A job that raises a `ShmemError` is checked, too.
+    """
     __tracebackhide__ = True
     from gpushmem.check import command  # noqa: PLC0415  (heavy, for tests that are checked)
 
-    _need_records(options.get("backend"))
-    found, failed = command.Findings(command.Known(ignore)), None
+    found, failed = command.Findings(command.Known(known)), None
     with command.recorded() as folder:
         try:
-            results = _run(function, n_pes, *args, **{**options, "threads_per_pe": None})
+            results = run()
         except ShmemError as error:
             failed = error
         found.add(folder)
@@ -126,9 +263,8 @@ def _checked(
 
 
 def _need_records(backend: str | None) -> None:
-    """Raise `ArgumentError` if the backend of the PEs cannot be checked."""
+    """Raise `ArgumentError` if the PEs cannot be checked."""
     __tracebackhide__ = True
-    from gpushmem import settings  # noqa: PLC0415
     from gpushmem.backends import choice, registry  # noqa: PLC0415
 
     if settings.memory_is_weak():

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpushmem.backends import choice
+from gpushmem.pytest_plugin import is_checked
 
 if choice.choose()[0] != "cpu":  # where there is a GPU, who wants tests of it asks for them
     os.environ.setdefault("GPUSHMEM_BACKEND", "cpu")
@@ -140,8 +141,7 @@ def run_pes(request):
     With `pytest --gpushmem-check` so does a problem that the checker finds in a job that ends well,
     but in tests with the mark `gpushmem_check(False)`, which say why.
     """
-    unchecked = request.node.get_closest_marker("gpushmem_check")
-    return pes.run_checked if pes.CHECKED and not unchecked else pes.run_pes
+    return pes.run_checked if is_checked(request.node) else pes.run_pes
 
 
 @pytest.fixture

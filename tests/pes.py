@@ -3,12 +3,13 @@
 import inspect
 import os
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
 
 from gpushmem.job import job
+from gpushmem.pytest_plugin import checked
 from gpushmem.start.launch import local
 from gpushmem.start.launch.output import own_streams
 from gpushmem.start.launch.spawn import collect
@@ -59,15 +60,8 @@ def run_pes(n, function, *args, timeout=150, heap_size=DEFAULT_HEAP):
 def run_checked(n, function, *args, **options):
     """The same under the checker: a job that ends well, but has a problem, fails, too."""
     global checked_jobs  # noqa: PLW0603
-    from gpushmem.check import command
-
-    found = command.Findings(command.Known(None))
-    with command.recorded() as folder:
-        results = run_pes(n, function, *args, **options)
-        found.add(folder)
+    results = checked(partial(run_pes, n, function, *args, **options), None)
     checked_jobs += 1
-    if found.problems or found.unchecked:
-        pytest.fail("\n".join([found.text(), *found.unchecked]), pytrace=False)
     return results
 
 

@@ -45,7 +45,7 @@ def test_public_names_are_all_there_is():
 
 # Code, and the modules that it must not load.
 LIGHT = {
-    "import gpushmem": ("numba", "numpy", "llvmlite", "click"),
+    "import gpushmem": ("numba", "numpy", "llvmlite", "click", "IPython"),
     "from gpushmem.backends.nvshmem import aot, compiler": ("gpushmem.simt",),
     "import gpushmem.diagnosis.jobs, gpushmem.start.launch.local": ("numba", "gpushmem.simt"),
     "import gpushmem.start.bootstrap": ("numba", "gpushmem.start.launch"),
@@ -163,6 +163,9 @@ ROOMS = {
         "job", "progress",
     ],
     "checks.py": ["memory", "ops", "arguments", "errors"],
+    "notebook.py": [
+        "cli", "start/launch", "check", "trace", "backends", "job", "settings", "errors",
+    ],
     "pytest_plugin.py": ["start/launch", "check", "backends", "settings", "errors"],
     "kernels": ["gpushmem", "checks"],  # public names only: what users' plans can do
     "cli": [

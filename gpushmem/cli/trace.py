@@ -13,7 +13,7 @@ from gpushmem.cli.layout import Group
 from gpushmem.errors import ShmemError
 from gpushmem.size import format_size
 
-__all__ = ["command"]
+__all__ = ["command", "text_of"]
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 MOST = 10  # rows of a table, unless --all is given
@@ -37,14 +37,13 @@ def command() -> None:
 def summary(folder: Path, as_json: bool, everything: bool) -> None:
     """Print where each PE's time went, who waited for whom, and what took longest, by line."""
     data = _summary(folder)
-    if as_json:
-        click.echo(json.dumps(data))
-        return
-    most = None if everything else MOST
-    for k, part in enumerate((_head, _pes, _waits, _path, _ranges, _kernels, _lines)):
-        lines = part(data, most)
-        if lines:
-            click.echo("\n".join([""] * (k > 0) + lines))
+    click.echo(json.dumps(data) if as_json else text_of(data, None if everything else MOST))
+
+
+def text_of(data: dict[str, Any], most: int | None = MOST) -> str:
+    """A summary as text, with at most so many rows of each table."""
+    parts = (part(data, most) for part in (_head, _pes, _waits, _path, _ranges, _kernels, _lines))
+    return "\n\n".join("\n".join(lines) for lines in parts if lines)
 
 
 @command.command("open", short_help="Write the trace as one HTML page, and open it.")

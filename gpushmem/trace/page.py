@@ -35,11 +35,14 @@ def write(trace: Trace, path: Path, title: str = "") -> None:
     path.write_text(page(trace, title or path.resolve().parent.name), "utf-8")
 
 
-def show(path: str | Path, height: int = 720) -> Shown:
+def show(path: str | Path | Trace, height: int = 720) -> Shown:
     """The page of the trace in a folder, for a notebook to show where it is the result of a cell.
 
-    `height` is in pixels. Raises `ArgumentError` as `load` does.
+    A trace that has been loaded has no title. `height` is in pixels. Raises `ArgumentError` as
+    `load` does.
     """
+    if isinstance(path, Trace):
+        return Shown(page(path, ""), height)
     return Shown(page(load(path), Path(path).resolve().name), height)
 
 

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from gpushmem.trace import load
 from tests.test_project import ROOT
 
 pytest_plugins = ["pytester"]
@@ -97,6 +98,108 @@ def test_deadlock(run_pes):
 def test_endless(run_pes):
     run_pes(threading.Event().wait, 1, timeout=0.5)
 """
+NUMBERS = """
+import pytest
+import gpushmem as shmem
+
+
+def body(*args):
+    shmem.init(heap_size="1M")
+    return (shmem.my_pe(), shmem.n_pes(), *args)
+
+
+@pytest.mark.gpushmem_pes(1, 2, 5)
+def test_each(run_pes, n_pes):
+    assert run_pes(body) == [(pe, n_pes) for pe in range(n_pes)]
+
+
+@pytest.mark.gpushmem_pes(2)
+@pytest.mark.parametrize("other", ["mark"])
+def test_another_number(run_pes, other):
+    assert len(run_pes(body)) == 2
+    assert run_pes(body, 3, other) == [(pe, 3, "mark") for pe in range(3)]
+    assert run_pes(body, None, other) == [(pe, 2, "mark") for pe in range(2)]
+
+
+def test_without_the_mark(run_pes, n_pes):
+    assert run_pes(body) == [(0, 1)] == [(0, n_pes)]
+
+
+@pytest.mark.parametrize("n_pes", [3])
+def test_a_parameter(run_pes, n_pes):
+    assert len(run_pes(body)) == 3
+
+
+@pytest.mark.gpushmem_pes(2, 3)
+def test_that_has_no_pes():
+    pass
+"""
+UNFENCED = """
+import pytest
+import gpushmem as shmem
+
+
+@shmem.jit
+def exchange(dst, src, flags, seen):
+    other = 1 - shmem.my_pe()
+    for k in range(16):
+        shmem.put(dst[k : k + 1], src, other)
+        shmem.signal_op(flags[k : k + 1], 1, shmem.SIGNAL_SET, other)
+        shmem.signal_wait_until(flags[k : k + 1], shmem.CMP_EQ, 1)
+        seen[k] = dst[k]
+
+
+def body():
+    shmem.init(heap_size="1M")
+    src, dst, seen = shmem.ones(1, "int32"), shmem.zeros(16, "int32"), shmem.zeros(16, "int32")
+    exchange[1, 1](dst, src, shmem.zeros(16, "uint64"), seen)
+    return int(seen.numpy().sum())
+
+
+def test_unfenced(run_pes):
+    assert run_pes(body, 2) == [16, 16]
+
+
+@pytest.mark.gpushmem_check
+def test_checked(run_pes):
+    run_pes(int, 2)
+"""
+SEED = """
+import os
+
+
+def seed():
+    return [os.environ.get(f"GPUSHMEM_{name}") for name in ("MEMORY", "SEED")]
+
+
+def test_passes(run_pes):
+    assert run_pes(seed) == run_pes(seed) == [["weak", "7"]]
+
+
+def test_fails(run_pes):
+    run_pes(seed)
+    raise KeyError
+"""
+TRACED = """
+import pytest
+import gpushmem as shmem
+
+
+def body():
+    shmem.init(heap_size="1M")
+    shmem.barrier_all()
+
+
+def test_passes(run_pes):
+    run_pes(body)
+
+
+@pytest.mark.gpushmem_pes(2)
+def test_fails(run_pes):
+    run_pes(body)
+    run_pes(body)
+    assert False
+"""
 
 
 @pytest.fixture
@@ -160,16 +263,75 @@ def test_what_is_wrong_with_pes_is_told(session):
     done.stdout.no_fnmatch_line("*def spawn*")
 
 
-def test_the_example_of_the_page(session):
-    page = (ROOT / "docs" / "check.md").read_text()
-    text = re.search(r"<!-- a test -->\n```python\n(.*?)```", page, re.DOTALL)[1]
-    session(text, "--gpushmem-check").assert_outcomes(passed=1)
+def test_a_mark_runs_a_test_with_several_numbers_of_pes(session):
+    done = session(NUMBERS)
+    done.assert_outcomes(passed=7)
+    done.stdout.fnmatch_lines([f"*test_each[[]{n}pes[]] PASSED*" for n in (1, 2, 5)])
 
 
-def test_a_file_that_does_not_exist_is_refused(session):
-    done = session("", "--gpushmem-check-ignore", "nowhere")
+@pytest.mark.parametrize("numbers", ["()", "(2, 0)", "(True)", "(n=2)"])
+def test_what_is_no_number_of_pes_is_refused(session, numbers):
+    done = session(
+        f"import pytest\n@pytest.mark.gpushmem_pes{numbers}\ndef test_it(run_pes): run_pes(int)"
+    )
+    done.assert_outcomes(errors=1)
+    done.stdout.fnmatch_lines(
+        ["the mark gpushmem_pes takes one or more whole numbers from 1 to 65536, such as *"]
+    )
+
+
+def test_a_test_that_fails_with_weak_memory_says_how_to_repeat_it(session, monkeypatch):
+    session(UNFENCED).assert_outcomes(passed=2)
+    done = session(UNFENCED, "--gpushmem-memory", "weak")
+    done.assert_outcomes(passed=1, failed=1)  # with a mark for the checker memory is native
+    again = r"^to repeat this order of operations: --gpushmem-memory weak --gpushmem-seed (\d+)$"
+    assert len(re.findall(again, done.stdout.str(), re.MULTILINE)) == 1
+    monkeypatch.setenv("GPUSHMEM_MEMORY", "weak")
+    session(UNFENCED, "--gpushmem-memory", "native", "-k", "unfenced").assert_outcomes(passed=1)
+
+
+def test_a_seed_is_that_of_all_jobs(session):
+    options = ("--gpushmem-memory", "weak", "--gpushmem-seed", "7")
+    done = session(SEED, *options)
+    done.assert_outcomes(passed=1, failed=1)
+    done.stdout.fnmatch_lines(["*order of operations: --gpushmem-memory weak --gpushmem-seed 7"])
+
+
+def test_each_test_has_folders_for_its_traces(session, pytester):
+    session(TRACED, "--gpushmem-trace", "of it").assert_outcomes(passed=1, failed=1)
+    done = session(TRACED, "--gpushmem-trace", "of it")  # in the place of those
+    name = "of it/test_users.py-test_fails-2pes"
+    seen = "see what the PEs did: gpushmem trace open"
+    done.stdout.fnmatch_lines(
+        ["*- gpushmem -*", f"{seen} '{name}'", f"{seen} '{name}+2'", "*1 failed, 1 passed*"]
+    )
+    done.stdout.no_fnmatch_line("*test_passes*trace open*")
+    for folder in (name, f"{name}+2", "of it/test_users.py-test_passes"):
+        trace = load(pytester.path / folder)
+        assert "barrier_all" in {trace.label(event) for event in trace.events}
+    assert len(list((pytester.path / "of it").iterdir())) == 3
+
+
+def test_the_examples_of_the_page(session):
+    page = (ROOT / "docs" / "testing.md").read_text()
+    text = "".join(re.findall(r"<!-- a test -->\n```python\n(.*?)```", page, re.DOTALL))
+    session(text, "--gpushmem-check").assert_outcomes(passed=4)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--gpushmem-check-ignore nowhere", "--gpushmem-check-ignore: there is no file nowhere"),
+        ("--gpushmem-seed -1", "--gpushmem-seed: '-1' is not a whole number from 0 to 65536"),
+        ("--gpushmem-memory weak --gpushmem-check", "*allowed: leave --gpushmem-memory weak out"),
+        ("--gpushmem-check --gpushmem-trace t", "*check and --gpushmem-trace: choose one of them"),
+        ("--gpushmem-trace test_users.py", "*no folder can be made at test_users.py: File exists"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(session, options, said):
+    done = session("", *options.split())
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(["*--gpushmem-check-ignore: there is no file nowhere"])
+    done.stderr.fnmatch_lines([f"ERROR: {said}"])
 
 
 def test_sessions_that_do_not_use_it_import_nothing(session):

@@ -72,7 +72,7 @@ def blocks(page, *languages):
 def test_code_is_python(page):
     if page.name != FRAGMENTS:
         for code in blocks(page, "python", "py"):
-            ast.parse(code)
+            ast.parse(re.sub(r"^%.*", "", code, flags=re.MULTILINE))  # magics of notebooks
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 
 import gpushmem as shmem
@@ -71,6 +72,24 @@ def test_a_timeout_has_its_report():
         shmem.spawn(body, 2, timeout=0.5)
 
 
+def test_memory_is_as_asked_for_in_each_job():
+    def late(n):
+        shmem.init(heap_size="1M")
+        me, x = shmem.my_pe(), shmem.zeros(n, "int32")
+        for k in range(n):
+            shmem.p(x[k : k + 1], 1, 1 - me)
+        shmem.sync_all()  # which completes nothing
+        arrived = int(np.asarray(x).sum())
+        shmem.barrier_all()
+        return n - arrived
+
+    weak = {"memory": "weak", "seed": 1}
+    found = [
+        sum(shmem.spawn(late, 2, (20,), **how)) for how in (weak, {}, weak, {"memory": "native"})
+    ]
+    assert [number > 0 for number in found] == [True, False, True, False]
+
+
 def test_output_goes_where_python_writes(monkeypatch):
     """In a notebook `sys.stdout` is not the process's standard output."""
 
@@ -115,6 +134,9 @@ def test_what_is_refused(alone):
         ({"threads_per_pe": 0}, "threads_per_pe must be"), ({"args": 5}, "args must be a tuple"),
         ({"function": 3}, "function must be something to call, not 3"),
         ({"heap_size": "lots"}, "'lots' is not a size"),
+        ({"memory": "week"}, "memory must be 'native', 'weak' or None, not 'week'"),
+        ({"memory": "weak", "backend": "null"}, "null backend performs no operation late"),
+        ({"seed": -1}, "seed must be a whole number from 0 to 65536, or None, not -1"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_by_name(options, said):

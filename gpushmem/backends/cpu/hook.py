@@ -30,8 +30,8 @@ from gpushmem.trace import recording as tracing
 
 __all__ = [
     "OBSERVERS", "Call", "Observer", "check", "generate", "generate_after", "group_called",
-    "group_calls", "is_followed", "is_observed", "is_separated", "is_traced", "observe_too",
-    "observed", "observers_of", "refuse_change", "separate", "take_over", "trace",
+    "group_calls", "is_followed", "is_observed", "is_separated", "is_traced", "observed",
+    "observers_of", "refuse_change", "separate", "take_over", "trace", "watch",
 ]  # fmt: skip
 
 
@@ -168,11 +168,7 @@ def check(on: bool) -> None:
     Raises `ShmemError` if kernels have been compiled: these, and what they call, stay as they are.
     """
     refuse_change(checking.OBSERVER.name, "the checker", on)
-    if on:
-        observe_too(CHECKER, checking.OBSERVER)
-    elif CHECKER in OBSERVERS:
-        OBSERVERS.remove(CHECKER)
-        observe(nodes.guarded(None) if is_separated() else None)
+    watch(CHECKER, checking.OBSERVER, on)
 
 
 _whose: list[str] = []  # operations kernels are compiled with: a backend's; what is in `made_of`
@@ -198,11 +194,17 @@ def take_over(backend: str, *made: str) -> bool:
     return True
 
 
-def observe_too(of_operations: Observer, of_accesses: Any) -> None:
-    """Add an observer of operations, and one of loads, stores and barriers."""
-    if of_operations not in OBSERVERS:
-        OBSERVERS.append(of_operations)
-        observe(of_accesses)
+_of_accesses: list[Any] = []  # those who observe loads, stores and barriers; the last one does
+
+
+def watch(of_operations: Observer, of_accesses: Any, on: bool) -> None:
+    """Add an observer of operations, and one of loads, stores and barriers, or take them away."""
+    if on == (of_operations in OBSERVERS):
+        return
+    (OBSERVERS.append if on else OBSERVERS.remove)(of_operations)
+    (_of_accesses.append if on else _of_accesses.remove)(of_accesses)
+    seen = _of_accesses[-1] if _of_accesses else None
+    observe(nodes.guarded(seen) if is_separated() else seen)
 
 
 def group_calls(op: Op) -> Any:

@@ -117,7 +117,7 @@ def launch(
     *,
     heap_size: int | None = None,
     tag_output: bool = False,
-    pipes: bool = False,
+    pipes: bool | Pipes = False,
     timeout: float | None = None,
     limit: float | None = None,
     threads_per_pe: int | None = None,
@@ -131,7 +131,8 @@ def launch(
     A function runs in forked copies of this process, a `Program` in new processes, which inherit
     the descriptors `keep`, and which a `profiler` starts if there is one. `heap_size` in bytes is
     the default of the PEs' `init`. With `tag_output`, each line that a PE prints is prefixed with
-    its number; with `pipes`, output of PEs goes to Python's streams, not to the process's
+    its number; with `pipes`, output of PEs goes through these, or, if there are none of the
+    caller's (True), to Python's streams, not to the process's
     descriptors.
 
     If a host waits for `timeout` seconds in one call, or the job takes more than `limit` seconds, a
@@ -150,7 +151,7 @@ def launch(
     )
     job = create(n_pes, heap_size, f"{starter.how} by gpushmem run (pid {os.getpid()})")
     seconds = timeout or settings.get("GPUSHMEM_TIMEOUT") or 0
-    through = Tagger() if tag_output else Pipes() if pipes else None
+    through = Tagger() if tag_output else Pipes() if pipes is True else pipes or None
     with ExitStack() as made:
         for fd in job.fds:
             made.callback(os.close, fd)

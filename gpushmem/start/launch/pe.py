@@ -202,8 +202,8 @@ def _say(text: str) -> None:
             os.write(2, text.encode(errors="replace"))
 
 
-ROOMS = "start", "cli", "explain"
-LAUNCHER = tuple(str(Path(__file__).parents[2] / room) + os.sep for room in ROOMS)
+ROOMS = f"start{os.sep}", f"cli{os.sep}", f"explain{os.sep}", "notebook.py"
+LAUNCHER = tuple(f"{Path(__file__).parents[2]}{os.sep}{room}" for room in ROOMS)
 
 
 def _of_the_script(tb: TracebackType | None) -> TracebackType | None:

@@ -24,7 +24,7 @@ from gpushmem.start.launch.local import Outcome, check_room, launch, preload
 from gpushmem.start.launch.pickling import PLAIN, dumps
 from gpushmem.start.launch.program import Program, calling
 
-__all__ = ["collect", "spawn"]
+__all__ = ["check_arguments", "collect", "spawn"]
 
 
 def spawn(
@@ -38,6 +38,8 @@ def spawn(
     threads_per_pe: int | None = None,
     backend: str | None = None,
     trace: str | Path | None = None,
+    memory: str | None = None,
+    seed: int | None = None,
 ) -> list[Any]:
     """Run `function(*args)` in `n_pes` new PEs on this machine; return the results, by PE.
 
@@ -46,8 +48,9 @@ def spawn(
     65,536. The options are those of `gpushmem run`: `heap_size` of each PE in bytes or as "256M",
     `timeout` in seconds for a host's wait in one call, `threads_per_pe` cores for the kernels of
     each PE; `backend` is chosen as in `init`, and is then the default of `init` in the PEs; `trace`
-    is a folder for what the PEs do, see `gpushmem.trace.show`. A job that takes more than `limit`
-    seconds in all is ended.
+    is a folder for what the PEs do, see `gpushmem.trace.show`; `memory` is "weak" or "native", and
+    `seed`, a whole number, decides what is late (both as the environment variables say, if they are
+    None: native, and 0). A job that takes more than `limit` seconds in all is ended.
 
     PEs of the cpu backend are forked from this process: `function` may be a closure, and sees all
     current state. PEs of other backends are new processes: `function` is pickled with the package
@@ -60,15 +63,12 @@ def spawn(
     is left running, and the `ShmemError` names the limit. KeyboardInterrupt ends the PEs.
     """
     say_where_to_read_on()
-    _check(function, n_pes, args, timeout, limit, threads_per_pe)
-    runtime = sys.modules.get("gpushmem.runtime")
-    if runtime is not None and runtime.is_initialized():
-        raise ArgumentError("spawn: gpushmem is initialised in this process: call finalize() first")
+    check_arguments(function, n_pes, args, timeout, limit, threads_per_pe, memory, seed)
     outcome, results = collect(
         n_pes, partial(function, *args), pipes=not _is_ours(),
         heap_size=None if heap_size is None else parse_size(heap_size), timeout=timeout,
         limit=limit, threads_per_pe=threads_per_pe, backend=backend, say_verdict=False,
-        trace=trace,
+        trace=trace, memory=memory, seed=seed,
     )  # fmt: skip
     if outcome.stopped_by is not None:
         raise KeyboardInterrupt
@@ -87,10 +87,11 @@ def _prepared(trace: str | Path) -> str:
     return prepare(trace)
 
 
-def _check(
-    function: Any, n_pes: Any, args: Any, timeout: Any, limit: Any, threads_per_pe: Any
-) -> None:
-    """Raise `ArgumentError` for invalid arguments."""
+def check_arguments(
+    function: Any, n_pes: Any, args: Any = (), timeout: Any = None, limit: Any = None,
+    threads_per_pe: Any = None, memory: Any = None, seed: Any = None,
+) -> None:  # fmt: skip
+    """Raise `ArgumentError` for invalid arguments, or if no PE can be started here."""
     most = settings.MOST
     seconds = f"a number of seconds above 0, at most {settings.MOST_SECONDS:g}, or None"
     checks: dict[str, tuple[Any, bool, str]] = {
@@ -103,10 +104,18 @@ def _check(
             threads_per_pe, threads_per_pe is None or _between(threads_per_pe, 1, most),
             f"a whole number from 1 to {most}, or None",
         ),
+        "memory": (memory, memory in (None, "native", "weak"), "'native', 'weak' or None"),
+        "seed": (
+            seed, seed is None or _between(seed, 0, most),
+            f"a whole number from 0 to {most}, or None",
+        ),
     }  # fmt: skip
     for name, (value, good, wanted) in checks.items():
         if not good:
             raise ArgumentError(f"spawn: {name} must be {wanted}, not {shown(value)}")
+    runtime = sys.modules.get("gpushmem.runtime")
+    if runtime is not None and runtime.is_initialized():
+        raise ArgumentError("spawn: gpushmem is initialised in this process: call finalize() first")
 
 
 def _is_time(value: Any) -> bool:
@@ -119,7 +128,8 @@ def _between(value: Any, least: float, most: float, kind: Any = int) -> bool:
 
 def collect(
     n_pes: int, function: Callable[[], Any], *, backend: str | None = None,
-    keep: Sequence[int] = (), trace: str | Path | None = None, **options: Any,
+    keep: Sequence[int] = (), trace: str | Path | None = None, memory: str | None = None,
+    seed: int | None = None, **options: Any,
 ) -> tuple[Outcome, list[Any]]:  # fmt: skip
     """Launch `function`; return how the job ended and, if it ended well, the PEs' results.
 
@@ -127,11 +137,14 @@ def collect(
     """
     name, _ = choice.choose(backend)
     environ = {"GPUSHMEM_BACKEND": name}
-    if trace is not None and name not in (able := registry.that_trace()):
-        raise ArgumentError(
-            f"spawn: the {name} backend records nothing; leave trace out, or choose backend="
-            f"{' or '.join(map(repr, able))}"
-        )
+    if trace is not None:
+        _need(name, registry.that_trace(), "records nothing; leave trace out")
+    if memory is not None:
+        environ["GPUSHMEM_MEMORY"] = memory
+    if memory == "weak":
+        _need(name, registry.that_are_late(), "performs no operation late; leave memory out")
+    if seed is not None:
+        environ["GPUSHMEM_SEED"] = str(seed)
     check_room(n_pes, pipes=bool(options.get("pipes")))
     fill_standard()
     with ExitStack() as stack:
@@ -148,6 +161,13 @@ def collect(
             environ |= {"GPUSHMEM_TRACE": _prepared(trace)}
         outcome = launch(n_pes, what, environ=environ, **options)
         return outcome, [] if outcome.code else [_load(fd) for fd in results]
+
+
+def _need(name: str, able: list[str], what: str) -> None:
+    """Raise `ArgumentError` if the backend is not one of those that are able to."""
+    if name not in able:
+        backends = " or ".join(map(repr, able))
+        raise ArgumentError(f"spawn: the {name} backend {what}, or choose backend={backends}")
 
 
 def _memory(stack: ExitStack) -> int:

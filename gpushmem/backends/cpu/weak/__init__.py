@@ -5,9 +5,11 @@ What does so is imported only where memory is weak.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from gpushmem import settings
+from gpushmem.backends.cpu import hook
 
 if TYPE_CHECKING:
     from gpushmem.backends.cpu.weak.memory import WeakMemory
@@ -20,12 +22,15 @@ __all__ = ["body_of", "by_any_thread", "weak_memory", "weaken_kernels"]
 def weaken_kernels(inside: bool = False) -> None:
     """Let operations of kernels that are compiled from now on be late, if memory is weak.
 
-    With `inside`, operations are as late as their own loads and stores.
+    With `inside`, operations are as late as their own loads and stores. Raises `ShmemError` if it
+    is too late for a change.
     """
-    if settings.memory_is_weak():
+    weak = settings.memory_is_weak()
+    hook.refuse_change("weak", "weak memory", weak)
+    if weak or "gpushmem.backends.cpu.weak.memory" in sys.modules:
         from gpushmem.backends.cpu.weak import memory  # noqa: PLC0415
 
-        memory.weaken_kernels(inside)
+        memory.weaken_kernels(inside, weak)
 
 
 def weak_memory(world: World) -> WeakMemory | None:

@@ -36,9 +36,9 @@ RESTED = 32  # naps that one PE in four is said to have taken at the start
 PAUSE = 5e-5  # seconds between two looks of a host that waits
 
 
-def weaken_kernels(inside: bool) -> None:
+def weaken_kernels(inside: bool, on: bool) -> None:
     """Let operations of kernels compiled from now on be late: as wholes, or from the `inside`."""
-    hook.observe_too(loads.INSIDE if inside else loads.OPERATIONS, loads.OBSERVER)
+    hook.watch(loads.INSIDE if inside else loads.OPERATIONS, loads.OBSERVER, on)
     functions()
 
 
