@@ -13,7 +13,7 @@ __all__ = ["group"]
 
 # Headings of the help, and their commands.
 GROUPS = {
-    "Run": ("run", "sim"),
+    "Run": ("new", "run", "sim"),
     "Look at what runs": ("ps", "inspect", "trace", "explain"),
     "Compile": ("compile", "cache"),
     "Help": ("help", "info", "doctor", "completion"),
