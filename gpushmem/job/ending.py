@@ -11,6 +11,7 @@ import atexit
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
@@ -42,31 +43,32 @@ def note_failure() -> None:
 
 def note_exceptions() -> None:
     """Count an uncaught exception as a failure of this process; may be called repeatedly."""
-    if _state["notes"]:
-        return
-    _state["notes"], previous = True, sys.excepthook
-
-    def on_exception(
-        kind: type[BaseException], error: BaseException, tb: TracebackType | None
-    ) -> None:
-        note_failure()
-        previous(kind, error, tb)
-
-    sys.excepthook = on_exception
+    _on_exceptions("notes", lambda _: note_failure())
 
 
 def say_where_to_read_on() -> None:
     """Name an uncaught error's page below its traceback; may be called repeatedly."""
-    if _state["pages"]:
+
+    def say(error: BaseException) -> None:
+        with suppress(AttributeError, OSError, ValueError):  # no stream; broken pipe; closed
+            sys.stderr.write(where_to_read_on(error))
+
+    _on_exceptions("pages", say)
+
+
+def _on_exceptions(what: str, act: Callable[[BaseException], None]) -> None:
+    """Do this after what is done already about an uncaught exception, once for each `what`."""
+    if _state[what]:
         return
-    _state["pages"], previous = True, sys.excepthook
+    _state[what], previous = True, sys.excepthook
 
     def on_exception(
         kind: type[BaseException], error: BaseException, tb: TracebackType | None
     ) -> None:
-        previous(kind, error, tb)
-        with suppress(AttributeError, OSError, ValueError):  # no stream; broken pipe; closed
-            sys.stderr.write(where_to_read_on(error))
+        try:
+            previous(kind, error, tb)
+        finally:
+            act(error)
 
     sys.excepthook = on_exception
 
