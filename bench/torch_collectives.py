@@ -89,26 +89,36 @@ def best_by_turns(ways):
     return best
 
 
-def found_by(main, n, *args):
-    """What `main(rank, n, port, *args, found)`, run by `n` processes, puts there, up to None."""
+def found_by(measure, backend, n, *args):
+    """What `measure(n, *args)` yields in rank 0 of `n` processes with a group of this backend."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     found = mp.get_context("spawn").Queue()
-    given = n, port, *args, found
-    started = mp.spawn(main, given, nprocs=n, join=False, start_method="spawn")
+    given = measure, backend, n, port, args, found
+    started = mp.spawn(rank_main, given, nprocs=n, join=False, start_method="spawn")
     yield from iter(found.get, None)
     while not started.join():
         pass
 
 
-def rank_main(rank, n, port, folder, found):
+def rank_main(rank, measure, backend, n, port, args, found):
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", rank=rank, world_size=n)
+    dist.init_process_group(backend, rank=rank, world_size=n)
+    for each in measure(n, *args):
+        if not rank:
+            found.put(each)
+    dist.barrier()
+    if not rank:
+        found.put(None)
+    dist.destroy_process_group()
+
+
+def measure(n, folder):
     gpushmem.torch.register()
     ours = dist.new_group(backend="gpushmem")
-    theirs = deepspeed(folder, rank, n) if folder else None
+    theirs = deepspeed(folder, dist.get_rank(), n) if folder else None
     for nbytes in SIZES:
         calls, whole = operations(nbytes, n)
         for name, call in calls.items():
@@ -120,17 +130,12 @@ def rank_main(rank, n, port, folder, found):
                 for way in ways.values():
                     way()
                     assert (whole == n).all()
-            if not rank:
-                found.put((name, nbytes, best))
-    dist.barrier()
-    if not rank:
-        found.put(None)
-    dist.destroy_process_group()
+            yield name, nbytes, best
 
 
 def rows(folder):
     for n in (2, 4):
-        for name, nbytes, best in found_by(rank_main, n, folder):
+        for name, nbytes, best in found_by(measure, "gloo", n, folder):
             own = best.pop("ours")
             for peer, seconds in best.items():
                 aim = "speed >= 2" if peer == "Gloo" else "speed >= 1"

@@ -48,12 +48,7 @@ def step_of(fuse, divided, mesh, x):
     return step
 
 
-def rank_main(rank, n, port, found):
-    torch.set_num_threads(1)
-    os.environ |= {
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHINDUCTOR_FX_GRAPH_CACHE": "0",
-    }  # fmt: skip
-    dist.init_process_group("gpushmem", rank=rank, world_size=n)
+def measure(n):
     mesh = dist.device_mesh.init_device_mesh("cpu", (n,))
     for kind in ("tensor", "sequence"):
         for tokens in TOKENS:
@@ -61,18 +56,13 @@ def rank_main(rank, n, port, found):
             divided = kind == "sequence"
             x = torch.randn(tokens // n if divided else tokens, HIDDEN)
             ways = {fuse: step_of(fuse, divided, mesh, x) for fuse in "10"}
-            best = best_by_turns(ways)
-            if not rank:
-                found.put((kind, tokens, best))
-    dist.barrier()
-    if not rank:
-        found.put(None)
-    dist.destroy_process_group()
+            yield kind, tokens, best_by_turns(ways)
 
 
 def rows():
+    os.environ["TORCHINDUCTOR_FX_GRAPH_CACHE"] = "0"  # of the ranks
     for n in (2, 4):
-        for kind, tokens, best in found_by(rank_main, n):
+        for kind, tokens, best in found_by(measure, "gpushmem", n):
             what = f"{kind}, {tokens} x {HIDDEN} x {INNER} x {HIDDEN}, {n} ranks"
             yield row(what, best["1"], "unfused", best["0"], "speed >= 1", best["0"] / best["1"])
 

@@ -5,7 +5,6 @@ the other, with the same backend and with Gloo. 2 and 4 ranks, one thread each; 
 in series of calls; the best series counts, as rank 0 measures it.
 """
 
-import os
 from importlib.metadata import version
 
 import torch
@@ -45,26 +44,17 @@ def ways_of(tokens, n, groups):
         yield name, {"fused": fused, **others}
 
 
-def rank_main(rank, n, port, found):
-    torch.set_num_threads(1)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", rank=rank, world_size=n)
+def measure(n):
     gpushmem.torch.register()
     groups = {"unfused": dist.new_group(backend="gpushmem"), "Gloo": None}
     for tokens in SIZES:
         for name, ways in ways_of(tokens, n, groups):
-            best = best_by_turns(ways)
-            if not rank:
-                found.put((name, tokens, best))
-    dist.barrier()
-    if not rank:
-        found.put(None)
-    dist.destroy_process_group()
+            yield name, tokens, best_by_turns(ways)
 
 
 def rows():
     for n in (2, 4):
-        for name, tokens, best in found_by(rank_main, n):
+        for name, tokens, best in found_by(measure, "gloo", n):
             own = best.pop("fused")
             for peer, seconds in best.items():
                 what = f"{name}, {tokens} x {HIDDEN} @ {HIDDEN} x {HIDDEN}, {n} ranks"
