@@ -136,15 +136,12 @@ def collect(
     `keep` are descriptors that the function uses: a new process inherits no others.
     """
     name, _ = choice.choose(backend)
-    environ = {"GPUSHMEM_BACKEND": name}
+    wanted = {"GPUSHMEM_BACKEND": name, "GPUSHMEM_MEMORY": memory, "GPUSHMEM_SEED": seed}
+    environ = {setting: str(value) for setting, value in wanted.items() if value is not None}
     if trace is not None:
         _need(name, registry.that_trace(), "records nothing; leave trace out")
-    if memory is not None:
-        environ["GPUSHMEM_MEMORY"] = memory
     if memory == "weak":
         _need(name, registry.that_are_late(), "performs no operation late; leave memory out")
-    if seed is not None:
-        environ["GPUSHMEM_SEED"] = str(seed)
     check_room(n_pes, pipes=bool(options.get("pipes")))
     fill_standard()
     with ExitStack() as stack:
