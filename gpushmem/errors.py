@@ -7,9 +7,17 @@ and what to do next.
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
+from types import TracebackType
+
 
 class ShmemError(Exception):
     """Any error raised by gpushmem."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        _name_pages()
 
 
 class NotInitializedError(ShmemError, RuntimeError):
@@ -87,3 +95,23 @@ def where_to_read_on(error: BaseException | None) -> str:
     kinds = () if error is None else type(error).__mro__
     name = next((kind.__name__ for kind in kinds if kind.__module__ == __name__), None)
     return f"gpushmem: causes and cures: gpushmem help {name}\n" if name else ""
+
+
+_named: list[bool] = []  # whether uncaught errors name their pages
+
+
+def _name_pages() -> None:
+    """From now on: name an uncaught error's page below its traceback."""
+    if _named:
+        return
+    _named.append(True)
+    previous = sys.excepthook
+
+    def on_exception(
+        kind: type[BaseException], error: BaseException, tb: TracebackType | None
+    ) -> None:
+        previous(kind, error, tb)
+        with suppress(AttributeError, OSError, ValueError):  # no stream; broken pipe; closed
+            sys.stderr.write(where_to_read_on(error))
+
+    sys.excepthook = on_exception

@@ -11,6 +11,7 @@ import shlex
 import warnings
 from collections.abc import Callable, Generator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ import pytest
 from gpushmem import settings
 from gpushmem.errors import ArgumentError, PeerFailed, ShmemError
 
-__all__ = ["checked", "is_checked", "n_pes", "run_pes"]
+__all__ = ["n_pes", "run_pes"]
 
 CHECK, PES = "gpushmem_check", "gpushmem_pes"  # marks
+CHECKED_JOBS = "gpushmem_checked_jobs"  # property of a report
 LONGEST = 150  # name of a folder
 LINES = pytest.StashKey[list[str]]()  # what the report of a test says of its jobs
+CHECKED = pytest.StashKey[int]()  # how many of its jobs were checked
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -123,7 +126,17 @@ def pytest_runtest_makereport(
     report = yield
     if lines := item.stash.get(LINES, None):
         report.sections.append(("gpushmem", "\n".join(lines)))
+    if report.when == "call" and (jobs := item.stash.get(CHECKED, 0)):
+        report.user_properties.append((CHECKED_JOBS, jobs))
     return report
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say how many jobs were checked, also those of the workers of xdist."""
+    reports = chain.from_iterable(terminalreporter.stats.values())
+    found = chain.from_iterable(getattr(report, "user_properties", ()) for report in reports)
+    if jobs := sum(value for name, value in found if name == CHECKED_JOBS):
+        terminalreporter.write_line(f"gpushmem: {jobs} job{'s' * (jobs > 1)} checked")
 
 
 @pytest.fixture
@@ -169,8 +182,8 @@ def _way(item: pytest.Item) -> Callable[..., list[Any]]:
     how: dict[str, Any] = {}
     if (seed := option("gpushmem_seed")) is not None:
         how["seed"] = int(seed)
-    if is_checked(item):
-        return partial(_run_checked, option("gpushmem_check_ignore"), how)
+    if _is_checked(item):
+        return partial(_run_checked, item, option("gpushmem_check_ignore"), how)
     how["memory"] = option("gpushmem_memory") or settings.get("GPUSHMEM_MEMORY")
     if how["memory"] == "weak":
         given = settings.is_set("GPUSHMEM_SEED")
@@ -182,7 +195,7 @@ def _way(item: pytest.Item) -> Callable[..., list[Any]]:
     return partial(_run_traced, _Folders(Path(trace), item.nodeid, lines), how)
 
 
-def is_checked(item: pytest.Item) -> bool:
+def _is_checked(item: pytest.Item) -> bool:
     """Whether the jobs of a test are to be checked."""
     mark = item.get_closest_marker(CHECK)
     if mark is None:
@@ -215,11 +228,15 @@ def _run_traced(folders: _Folders, how: dict[str, Any], *args: Any, **options: A
     return _run(*args, **{**options, **how, "trace": folders.next()})
 
 
-def _run_checked(known: str | None, how: dict[str, Any], *args: Any, **options: Any) -> list[Any]:
+def _run_checked(
+    item: pytest.Item, known: str | None, how: dict[str, Any], *args: Any, **options: Any
+) -> list[Any]:
     __tracebackhide__ = True
     _need_records(options.get("backend"))
     run = partial(_run, *args, **{**options, **how, "threads_per_pe": None})
-    return checked(run, None if known is None else Path(known))
+    results = _checked(run, None if known is None else Path(known))
+    item.stash[CHECKED] = item.stash.get(CHECKED, 0) + 1
+    return results
 
 
 def _run(
@@ -238,7 +255,7 @@ def _run(
         raise error.with_traceback(None) from None
 
 
-def checked(run: Callable[[], list[Any]], known: Path | None) -> list[Any]:
+def _checked(run: Callable[[], list[Any]], known: Path | None) -> list[Any]:
     """Run a job, and fail with what the checker finds in it; `known` is a file of known problems.
 
     A job that raises a `ShmemError` is checked, too.

@@ -30,7 +30,6 @@ from gpushmem.errors import (
 from gpushmem.job.ending import (
     failed,
     note_exceptions,
-    say_where_to_read_on,
     tell_the_others,
 )
 from gpushmem.job.job import Job
@@ -262,7 +261,6 @@ def init(
     be called again; the job stays the same. NVSHMEM 3: nvshmem_init.
     """
     global _runtime, _given  # noqa: PLW0603
-    say_where_to_read_on()
     if _runtime is not None:
         raise ArgumentError("init: already initialised; call gpushmem.finalize() first")
     if _abandoned is not None:

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from gpushmem.backends import choice
-from gpushmem.pytest_plugin import is_checked
 
 if choice.choose()[0] != "cpu":  # where there is a GPU, who wants tests of it asks for them
     os.environ.setdefault("GPUSHMEM_BACKEND", "cpu")
@@ -51,22 +50,6 @@ def pytest_unconfigure():
 
 def pytest_configure(config):
     pes.CHECKED = config.getoption("gpushmem_check", default=False)
-
-
-def pytest_sessionfinish(session):
-    if pes.CHECKED and hasattr(session.config, "workeroutput"):  # of a worker of xdist
-        session.config.workeroutput["checked_jobs"] = pes.checked_jobs
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node):
-    """A worker of xdist has ended: without its output if it was killed."""
-    pes.checked_jobs += getattr(node, "workeroutput", {}).get("checked_jobs", 0)
-
-
-def pytest_terminal_summary(terminalreporter):
-    if pes.CHECKED:
-        terminalreporter.write_line(f"{pes.checked_jobs} jobs were checked")
 
 
 def pytest_collection_modifyitems(items):
@@ -133,15 +116,19 @@ def pytest_runtest_setup(item):
 
 
 @pytest.fixture
-def run_pes(request):
-    """`run_pes(n, function, *args)`: run it in n real PEs, return the list of what they returned.
+def run_pes(run_pes):
+    """The plugin's, for the backend and the nodes that the environment names.
 
-    `function` may be a closure; what it returns is pickled. Options: `timeout` in seconds,
-    `heap_size` in bytes. A PE that fails or a job that hangs fails the test with every PE's output.
-    With `pytest --gpushmem-check` so does a problem that the checker finds in a job that ends well,
-    but in tests with the mark `gpushmem_check(False)`, which say why.
+    A heap is of `pes.DEFAULT_HEAP` bytes.
     """
-    return pes.run_checked if is_checked(request.node) else pes.run_pes
+
+    def run(function, n_pes, *args, timeout=150, heap_size=pes.DEFAULT_HEAP):
+        __tracebackhide__ = True
+        how = {"timeout": timeout, "heap_size": heap_size, "backend": pes.BACKEND}
+        with pes.job_of(n_pes):
+            return run_pes(pes.call, n_pes, function, *args, **how)
+
+    return run
 
 
 @pytest.fixture

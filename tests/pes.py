@@ -3,16 +3,13 @@
 import inspect
 import os
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 import pytest
 
-from gpushmem.job import job
-from gpushmem.pytest_plugin import checked
+from gpushmem.errors import PeerFailed
 from gpushmem.start.launch import local
-from gpushmem.start.launch.output import own_streams
-from gpushmem.start.launch.spawn import collect
 from tests import gpus
 
 DEFAULT_HEAP = 64 << 20
@@ -22,47 +19,28 @@ NODES = int(os.environ.get("GPUSHMEM_NODES") or 1)  # that they are on, where it
 # Each access to memory is a call: large copies would take minutes.
 CALLED = BACKEND != "cpu" and os.environ.get("GPUSHMEM_MEMORY") == "weak"
 CHECKED = False  # whether jobs are checked: pytest --gpushmem-check
-checked_jobs = 0
 
 
-def run_pes(n, function, *args, timeout=150, heap_size=DEFAULT_HEAP):
-    """Run `function(*args)` in `n` PEs; return their results, or fail with all they printed."""
+@contextmanager
+def job_of(n):
+    """Within, a job of `n` PEs runs as the environment says; skips if it cannot."""
     if ON_GPUS:
         gpus.need(n)
     else:
         compile_what_many_need()
-    outputs = [os.memfd_create("output") for _ in range(n)]
-
-    def body():
-        for fd in (1, 2):
-            os.dup2(outputs[job.current().my_pe], fd)
-        own_streams()
-        if ON_GPUS:
-            gpus.forbid_waits()
-        return function(*args)
-
     try:
         with on_nodes(n):
-            outcome, results = collect(
-                n, body, backend=BACKEND, keep=outputs, heap_size=heap_size, limit=timeout
-            )
-        if outcome.code:
-            printed = "".join(f"--- PE {pe}\n{_read(fd)}" for pe, fd in enumerate(outputs))
-            gpus.skip_if_forbidden(printed)
-            said = f"{outcome.summary()}\n{outcome.report}{printed}"
-            pytest.fail(said, pytrace=False)
-        return results
-    finally:
-        for fd in outputs:
-            os.close(fd)
+            yield
+    except PeerFailed as error:
+        gpus.skip_if_forbidden(error.report)
+        raise
 
 
-def run_checked(n, function, *args, **options):
-    """The same under the checker: a job that ends well, but has a problem, fails, too."""
-    global checked_jobs  # noqa: PLW0603
-    results = checked(partial(run_pes, n, function, *args, **options), None)
-    checked_jobs += 1
-    return results
+def call(function, *args):
+    """What PEs run: the function of a test."""
+    if ON_GPUS:
+        gpus.forbid_waits()
+    return function(*args)
 
 
 def nodes_of(n):
@@ -164,7 +142,3 @@ def compile_first(function, *examples):
         op = OPS[function.__name__]
         arguments = inspect.signature(function).bind(*examples).arguments
         HostCalls(np.zeros(1)).prepare(op, arguments)
-
-
-def _read(fd):
-    return os.pread(fd, os.fstat(fd).st_size, 0).decode(errors="replace")

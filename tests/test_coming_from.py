@@ -18,7 +18,7 @@ def test_the_program_of_a_page_runs(run_pes, tmp_path, page):
     assert "assert" in program
     path = tmp_path / "program.py"
     path.write_text(program)
-    run_pes(3, lambda: bool(runpy.run_path(str(path))))
+    run_pes(lambda: bool(runpy.run_path(str(path))), 3)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -7,7 +7,11 @@ two MARKs.
 
 from __future__ import annotations
 
+import dis
+import linecache
 import re
+from collections.abc import Callable
+from typing import Any
 
 from numba.core.errors import TypingError as CoreTypingError
 from numba.cuda.core import errors
@@ -16,6 +20,7 @@ __all__ = ["KernelTypingError", "Refused", "as_kernel_error"]
 
 MARK = "\u2060"  # has no width, should it be shown
 SOURCE = re.compile(r'\nFile "[^\n]*", line \d+:\n(?:.*?\n *\^|<source missing[^\n]*)', re.DOTALL)
+UNKNOWN = re.compile(r"NameError: name '(\w+)' is not defined")
 
 
 class Refused(errors.TypingError):
@@ -29,12 +34,27 @@ class KernelTypingError(errors.TypingError, CoreTypingError):
     """A kernel that cannot be typed; caught as Numba's error and as numba-cuda's."""
 
 
-def as_kernel_error(error: errors.TypingError) -> KernelTypingError:
-    """The error as shown to the user: the `Refused` message, and the innermost known line."""
+def as_kernel_error(error: errors.TypingError, py_func: Callable[..., Any]) -> KernelTypingError:
+    """The error as shown to the user: the `Refused` message, and the innermost known line.
+
+    Numba tells no line of a name that is not defined: it is looked for in the kernel.
+    """
     text = str(error)
     _, marked, rest = text.partition(MARK)
     if marked:
         refused, _, rest = rest.partition(MARK)
         source = SOURCE.search(rest)
         text = refused + ("\n" + source[0] if source else "")
+    elif (unknown := UNKNOWN.search(text)) and (line := _line_of(unknown[1], py_func)):
+        path = py_func.__code__.co_filename
+        text = f'{unknown[0]}\n\nFile "{path}", line {line}:\n{linecache.getline(path, line)}'
     return KernelTypingError(text, highlighting=False)
+
+
+def _line_of(name: str, py_func: Callable[..., Any]) -> int | None:
+    """The line where a function first uses a global name."""
+    lines = list(dis.findlinestarts(py_func.__code__))
+    for step in dis.get_instructions(py_func):
+        if step.opname == "LOAD_GLOBAL" and step.argval == name:
+            return [line for start, line in lines if start <= step.offset][-1]
+    return None

@@ -119,8 +119,9 @@ class Findings:
         return json.dumps(sarif.log_of(found) if self._form == "sarif" else found, indent=1)
 
     def remarks(self) -> list[str]:
-        """What is to be said of known problems, and of what could not be checked."""
-        return self._known.remarks() + self.unchecked
+        """What is to be said of known problems, of what could not be checked, and where to read."""
+        page = ["causes and cures: gpushmem help check"] if self._found else []
+        return self._known.remarks() + self.unchecked + page
 
 
 def _unchecked(history: History, traces: list[log.Trace]) -> list[str]:

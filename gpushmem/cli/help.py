@@ -13,6 +13,10 @@ __all__ = ["command"]
 MISSING = "the pages are not in this installation: pip install --force-reinstall gpushmem"
 INDEX = "index"
 WIDEST = 100  # columns
+ALSO = {
+    "check": ("race", "races", "ordering", "divergence"),
+    "Deadlock": ("hang", "hangs"),
+}
 
 
 @click.command("help", short_help="Tell what an error means, and what to do.")
@@ -20,10 +24,11 @@ WIDEST = 100  # columns
 def command(topic: str | None) -> None:
     """Print the page about TOPIC, the name of an error, or `check` for what --check finds.
 
-    Without TOPIC, list them. Case does not matter.
+    Without TOPIC, list them. Case does not matter; `race` and `hang` lead to their pages, too.
     """
     pages = _pages()
     names = {name.lower(): name for name in pages}
+    names |= {word: name for name, words in ALSO.items() for word in words}
     name = names.get(INDEX if topic is None else topic.lower())
     if name is None:
         raise click.UsageError(

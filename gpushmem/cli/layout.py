@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,6 +42,15 @@ class Command(_Text):
 
 class Group(_Text, click.Group):
     """A command with commands, of which its groups are."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Name the commands that a mistyped one may be."""
+        near = difflib.get_close_matches(args[0], self.list_commands(ctx), 3, 0.5)
+        if near and args[0] not in near:
+            ctx.fail(f"No such command {args[0]!r}: did you mean {' or '.join(near)}?")
+        return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, then the commands, group by group."""

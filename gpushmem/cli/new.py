@@ -35,11 +35,22 @@ pythonpath = ["."]
 README = """\
 # NAME
 
-    python3 -m venv .venv && . .venv/bin/activate && pip install -e '.[test]'
-    gpushmem run -n 4 -m PACKAGE.ring                   # on 4 PEs of this machine
-    pytest --gpushmem-check                             # the tests, with the checker for races
+In an environment where gpushmem is installed:
+
+    pip install -e '.[test]'
+    gpushmem run -n 4 -m PACKAGE.ring                # on 4 PEs of this machine
+    python -m pytest --gpushmem-check                # the tests, with the checker for races
     gpushmem run -n 4 --trace out -m PACKAGE.ring && gpushmem trace open out
-    gpushmem compile --arch sm_90 PACKAGE/ring.py       # for GPUs, on any machine
+
+For GPUs, on any machine, with `gpushmem[nvshmem]` installed:
+
+    gpushmem compile --arch sm_90 PACKAGE/ring.py
+"""
+IGNORED = """\
+__pycache__/
+*.egg-info/
+.venv/
+out/
 """
 RING = '''\
 """Each PE sends an array to its right neighbour."""
@@ -94,6 +105,7 @@ jobs:
       - uses: actions/setup-python@v5
         with:
           python-version: "3.12"
+      # If gpushmem is not on your package index, install it first, from where you have it.
       - run: pip install -e '.[test]'
       - run: pytest --gpushmem-check
       - run: pytest --gpushmem-memory weak
@@ -101,6 +113,7 @@ jobs:
 FILES = {
     "pyproject.toml": PROJECT,
     "README.md": README,
+    ".gitignore": IGNORED,
     "PACKAGE/__init__.py": "",
     "PACKAGE/ring.py": RING,
     "tests/test_ring.py": TEST,

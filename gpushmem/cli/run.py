@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import secrets
 import sys
 import tempfile
@@ -235,7 +237,7 @@ def command(
             settings.put(name, value)
     _check_settings()
     _choose_seed(seed)
-    program = Program("module", (module, *args)) if module else Program("script", args)
+    program = _program(module, n_pes, args)
     target = _with_names(_usage(program.target))
     recording = _given({"--check": check, "--trace": trace, "--stats": stats})
     profiling = _given({"--nsys": nsys, "--ncu": ncu})
@@ -290,11 +292,27 @@ def command(
     else:
         code = checker.run_often(run, check_runs, seed, found)
         if text := found.text():
-            click.echo(text, err=check_format == "text")
+            click.echo(text.rstrip(), err=check_format == "text")
         for line in found.remarks():
             click.echo(f"gpushmem check: {line}", err=True)
         code = checker.EXIT_CODE if found.problems else code
     leave(code)
+
+
+def _program(module: str | None, n_pes: int | None, args: tuple[str, ...]) -> Program:
+    """What is run. Refuses an option that does not exist; says if the one for PEs is too late."""
+    context = click.get_current_context()
+    if not module and args and args[0].startswith("-") and args[0] != "-":
+        ours = [name for param in context.command.params for name in param.opts]
+        near = difflib.get_close_matches(args[0].split("=")[0], ours)
+        raise click.NoSuchOption(args[0], possibilities=near, ctx=context)
+    if n_pes is None and re.search(r"(^| )-n ?[0-9]+( |$)", " ".join(args)):
+        what = module or args[0]
+        click.echo(
+            f"gpushmem: 1 PE; -n after {what} is an argument of it: for more PEs, put -n before it",
+            err=True,
+        )
+    return Program("module", (module, *args)) if module else Program("script", args)
 
 
 def _names_of_nvshmem(asked: bool, strict: bool) -> str | None:

@@ -112,7 +112,7 @@ def command(
     found = checker.Findings(checker.Known(check_ignore), check_format)
     ended = checker.run_often(lambda: _in_child(checked), 1, None, found)
     if text := found.text():
-        click.echo(text, err=check_format == "text")
+        click.echo(text.rstrip(), err=check_format == "text")
     for line in found.remarks():
         click.echo(f"gpushmem check: {line}", err=True)
     leave(checker.EXIT_CODE if found.problems else ended)

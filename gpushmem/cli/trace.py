@@ -16,6 +16,7 @@ from gpushmem.size import format_size
 __all__ = ["command", "text_of"]
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+STATES = "computing", "moving", "waiting", "compiling", "idle"  # of a PE, as in the summary
 MOST = 10  # rows of a table, unless --all is given
 
 
@@ -73,8 +74,8 @@ def open_(folder: Path, output: Path | None, no_browser: bool, perfetto: bool) -
     click.echo(f"wrote {path}, {format_size(path.stat().st_size)}")
     if perfetto:
         click.echo("open it at https://ui.perfetto.dev")
-    elif not no_browser:
-        webbrowser.open(path.resolve().as_uri())
+    elif not no_browser and not webbrowser.open(address := path.resolve().as_uri()):
+        click.echo(f"no browser was found here: open {address}")
 
 
 @command.command("diff", short_help="Print what changed from one trace to another.")
@@ -126,18 +127,23 @@ def _head(data: dict[str, Any], _: Any) -> list[str]:
 
 
 def _pes(data: dict[str, Any], _: Any) -> list[str]:
-    rows = [["PE", "computing", "moving", "waiting", "idle", "overlapped", "sent", "received"]]
+    rows = [["PE", *STATES, "overlapped", "sent", "received"]]
     for pe in data["pes"]:
         of_moving = pe["overlap"] / pe["moving"] if pe["moving"] else 0
         rows.append(
             [
                 str(pe["pe"]),
-                *(f"{time(pe[s])} {pe[s] / max(data['ns'], 1):4.0%}" for s in
-                  ("computing", "moving", "waiting", "idle")),
+                *(f"{time(pe[s])} {pe[s] / max(data['ns'], 1):4.0%}" for s in STATES),
                 f"{of_moving:.0%}", format_size(pe["sent"]), format_size(pe["received"]),
             ]
         )  # fmt: skip
-    return table(rows)
+    compiling = max(pe["compiling"] for pe in data["pes"])
+    if compiling < data["ns"] / 10:
+        return table(rows)
+    return [
+        *table(rows),
+        f"This run compiled for {time(compiling)}: the next takes what it has compiled.",
+    ]
 
 
 def _waits(data: dict[str, Any], most: int | None) -> list[str]:
@@ -170,9 +176,10 @@ def _path(data: dict[str, Any], most: int | None) -> list[str]:
 
 
 def _ranges(data: dict[str, Any], most: int | None) -> list[str]:
-    rows = [["time", "times", "computing", "moving", "waiting", "PE", "name"]]
+    states = STATES[:-1]  # not idle
+    rows = [["time", "times", *states, "PE", "name"]]
     for row in data["ranges"][:most]:
-        spent = [f"{row[s] / max(row['ns'], 1):.0%}" for s in ("computing", "moving", "waiting")]
+        spent = [f"{row[s] / max(row['ns'], 1):.0%}" for s in states]
         rows.append([time(row["ns"]), str(row["times"]), *spent, str(row["pe"]), row["name"]])
     return titled("Ranges, and what their PE did in them", rows, len(data["ranges"]), most)
 

@@ -11,21 +11,15 @@ import atexit
 import os
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
 from types import TracebackType
 
-from gpushmem.errors import where_to_read_on
 from gpushmem.job.board import FAILED
 from gpushmem.job.job import Job
 
-__all__ = [
-    "failed", "note_exceptions", "note_failure", "reason_of", "say_where_to_read_on",
-    "tell_the_others",
-]  # fmt: skip
+__all__ = ["failed", "note_exceptions", "note_failure", "reason_of", "tell_the_others"]
 
 _told: set[int] = set()  # descriptors of boards that are told of this process's end
-_state = {"failed": False, "notes": False, "pages": False}
+_state = {"failed": False, "notes": False}
 
 
 def failed() -> bool:
@@ -43,24 +37,9 @@ def note_failure() -> None:
 
 def note_exceptions() -> None:
     """Count an uncaught exception as a failure of this process; may be called repeatedly."""
-    _on_exceptions("notes", lambda _: note_failure())
-
-
-def say_where_to_read_on() -> None:
-    """Name an uncaught error's page below its traceback; may be called repeatedly."""
-
-    def say(error: BaseException) -> None:
-        with suppress(AttributeError, OSError, ValueError):  # no stream; broken pipe; closed
-            sys.stderr.write(where_to_read_on(error))
-
-    _on_exceptions("pages", say)
-
-
-def _on_exceptions(what: str, act: Callable[[BaseException], None]) -> None:
-    """Do this after what is done already about an uncaught exception, once for each `what`."""
-    if _state[what]:
+    if _state["notes"]:
         return
-    _state[what], previous = True, sys.excepthook
+    _state["notes"], previous = True, sys.excepthook
 
     def on_exception(
         kind: type[BaseException], error: BaseException, tb: TracebackType | None
@@ -68,7 +47,7 @@ def _on_exceptions(what: str, act: Callable[[BaseException], None]) -> None:
         try:
             previous(kind, error, tb)
         finally:
-            act(error)
+            note_failure()
 
     sys.excepthook = on_exception
 

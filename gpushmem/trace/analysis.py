@@ -5,8 +5,9 @@ over; a meeting (a barrier, a collective, a call that all PEs make) by the membe
 
 A PE's time is divided as follows. Its *actors* are the blocks of its kernels that wait, its other
 kernels, and while no kernel runs its host. At each moment the PE is *waiting* if all its actors
-wait; else *moving* if an operation moves data; else *computing*, or *idle* after its last event. A
-block waits while one of its threads does; a host that waits for its own kernels is no actor.
+wait; else *moving* if an operation moves data; else *computing*; *idle* after its last event. While
+no kernel runs, and its host compiles one or waits for a PE that does, it is *compiling*. A block
+waits while one of its threads does; a host that waits for its own kernels is no actor.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from gpushmem.trace.ring import BLOCK, CALL, COMPILE, FIRST_OP, KERNEL, MEET, NO
 
 __all__ = [
     "CATEGORIES",
+    "COMPILING",
     "COMPUTING",
     "IDLE",
     "MOVING",
@@ -37,7 +39,7 @@ __all__ = [
 CATEGORIES = (
     "host", "kernel", "block", "wait", "meet", "move", "order", "compute", "compile", "range",
 )  # fmt: skip
-STATES = COMPUTING, MOVING, WAITING, IDLE = range(4)
+STATES = COMPUTING, MOVING, WAITING, COMPILING, IDLE = range(5)
 WORD = 8
 rows = list(OPS.values())
 WAITS = np.array([FIRST_OP + k for k, op in enumerate(rows) if op.facts.waits_for])
@@ -255,6 +257,7 @@ class Analysis:
             "moves": in_kernels & moving,
             "host_waits": host_waits,
             "host_moves": on_host & moving,
+            "compiles": kind == COMPILE,
         }
         spans = {
             name: _union(actor[chosen] if name in ("waits", "moves") else None,
@@ -271,10 +274,10 @@ class Analysis:
         state = np.where(
             kernel,
             np.where(active <= 0, WAITING, np.where(count["moves"] > 0, MOVING, COMPUTING)),
-            np.where(
-                count["host_waits"] > 0,
-                WAITING,
-                np.where(count["host_moves"] > 0, MOVING, COMPUTING),
+            np.select(
+                [count["compiles"] > 0, count["host_waits"] > 0, count["host_moves"] > 0],
+                [COMPILING, WAITING, MOVING],
+                COMPUTING,
             ),
         )
         overlap = (state == MOVING) & kernel & (active > count["moves"])

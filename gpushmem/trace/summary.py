@@ -6,21 +6,32 @@ from typing import Any
 
 import numpy as np
 
-from gpushmem.trace.analysis import COMPUTING, IDLE, MOVING, WAITING, Analysis, Wait
+from gpushmem.trace.analysis import (
+    COMPILING,
+    COMPUTING,
+    IDLE,
+    MOVING,
+    WAITING,
+    Analysis,
+    Wait,
+)
 from gpushmem.trace.reading import Trace
 from gpushmem.trace.ring import CALL, COMPILE, FIRST_OP, KERNEL, MEET, RANGE
 
 __all__ = ["changes", "summary"]
 
-STATE_NAMES = {COMPUTING: "computing", MOVING: "moving", WAITING: "waiting", IDLE: "idle"}
+STATE_NAMES = {
+    COMPUTING: "computing", MOVING: "moving", WAITING: "waiting", COMPILING: "compiling",
+    IDLE: "idle",
+}  # fmt: skip
 
 
 def summary(trace: Trace, analysis: Analysis | None = None) -> dict[str, Any]:
     """All of it, as data; times in nanoseconds.
 
-    `pes`: of each PE the time computing, moving, waiting and idle (`analysis` says what these are),
-    the part of moving in which it computed, too, and bytes. `sent`: bytes from each PE (row) to
-    each (column). `waits`: who waited for whom, by lines, longest total first. `lines`: time of
+    `pes`: of each PE the time in each state, from `computing` to `idle` (`analysis` says what they
+    are), the part of moving in which it computed, too, and bytes. `sent`: bytes from each PE (row)
+    to each (column). `waits`: who waited for whom, by lines, longest total first. `lines`: time of
     operations, by line. `kernels`: time by name. `ranges`: time of those that the program names,
     and what their PE did in it. `critical_path`: its steps.
     """

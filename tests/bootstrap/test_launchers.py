@@ -161,7 +161,7 @@ def test_pes_of_our_own_launcher_need_nothing_of_it(run_pes):
         job = bootstrap.join("slurm")  # of no consequence: the job is there
         return job.my_pe, job.bootstrap
 
-    found = run_pes(2, body)
+    found = run_pes(body, 2)
     assert [pe for pe, _ in found] == [0, 1]
     assert re.fullmatch(r"forked by gpushmem run \(pid \d+\)", found[0][1])
 

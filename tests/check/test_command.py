@@ -50,4 +50,4 @@ def test_too_few_passes_over_the_logs_are_told(monkeypatch):
             found = Findings(Known(None))
             found.add(folder)
             said = "not all was checked: 2 passes over the logs were too few to learn what waits"
-            assert [line[: len(said)] for line in found.remarks()] == [said] * few
+            assert [line[: len(said)] for line in found.unchecked] == [said] * few

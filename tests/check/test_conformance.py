@@ -25,14 +25,14 @@ def checked(path, *options):
         cwd=ROOT, env=PLAIN, text=True, capture_output=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
-    return int(re.search(r"(\d+) jobs were checked", done.stdout)[1])
+    return int(re.search(r"gpushmem: (\d+) jobs? checked", done.stdout)[1])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
 def test_programs_that_are_right_have_no_problem(path):
-    """A test fails if its job ends well and has a problem; see `run_checked` of tests/pes.py."""
+    """A test fails if its job ends well and has a problem."""
     jobs = checked(path, "-n", "0")
     print(f"{path.name}: {jobs} jobs")
     assert jobs > 0

@@ -157,12 +157,28 @@ def test_children_of_a_pe_are_not_pes(run_cli, script):
         (["-m", "no_such_module"], "there is no module no_such_module"),
         (["-m", "no.such.module"], "there is no module no.such.module"),
         (["docs"], "docs is a directory without a __main__.py"),
+        (["--chek", "x.py"], "No such option '--chek'. (Did you mean one of: '--check',"),
+        (["--wait=3", "x.py"], "No such option '--wait=3'."),
     ],
 )
 def test_bad_input_names_the_value(run_cli, args, message):
     done = run_cli("run", *args, code=2)
     assert message in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+def test_a_number_of_pes_behind_the_script_is_noticed(run_cli, tmp_path):
+    script = tmp_path / "late.py"
+    script.write_text("import sys; print(sys.argv[1:])")
+    note = f"gpushmem: 1 PE; -n after {script} is an argument of it: for more PEs, put -n before it"
+    for options, said in ([], f"{note}\n"), (["-n", 1], ""):
+        done = run_cli("run", *options, script, "-n", 4, code=0)
+        assert (done.stdout, done.stderr) == ("['-n', '4']\n", said)
+
+
+def test_a_mistyped_command_is_named(run_cli):
+    assert "No such command 'rnu': did you mean run?" in run_cli("rnu", code=2).stderr
+    assert "did you mean summary?" in run_cli("trace", "sumary", "x", code=2).stderr
 
 
 def test_help_and_version_are_quick(run_cli):

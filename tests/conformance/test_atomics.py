@@ -111,7 +111,7 @@ def test_all_pes_at_once(run_pes, op, dtype):
 
     like = np.zeros(1, dtype)
     compile_first(kernel, like, like, like, 1)
-    results = run_pes(n_pes, body)
+    results = run_pes(body, n_pes)
     values = np.concatenate([values_of(op, pe, n, dtype) for pe in range(n_pes)])
     for pe in (0, 2):
         np.testing.assert_array_equal(results[pe][0], np.full(5, START, dtype))
@@ -153,7 +153,7 @@ def test_no_addition_is_lost(run_pes, op, dtype, n_pes):
         return result
 
     compile_first(kernel, np.zeros(1, dtype), 1, 1)
-    assert run_pes(n_pes, body)[-1] == n_pes * rounds
+    assert run_pes(body, n_pes)[-1] == n_pes * rounds
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_a_lock_of_compare_and_swap_lets_in_one_at_a_time(run_pes, n_pes, dtype)
         shmem.finalize()
         return result
 
-    assert run_pes(n_pes, body)[0] == (2 * n_pes * rounds, 0)
+    assert run_pes(body, n_pes)[0] == (2 * n_pes * rounds, 0)
 
 
 def test_kernels_hosts_and_cuda_atomics_agree(run_pes):
@@ -214,7 +214,7 @@ def test_kernels_hosts_and_cuda_atomics_agree(run_pes):
         shmem.finalize()
         return total
 
-    assert run_pes(2, body) == [(4 * 64 * 2 + 10) * adding] * 2
+    assert run_pes(body, 2) == [(4 * 64 * 2 + 10) * adding] * 2
 
 
 @pytest.mark.cpu_backend
@@ -244,7 +244,7 @@ def test_cuda_atomics_are_atomic_between_pes(run_pes, dtype):
         shmem.finalize()
         return total
 
-    assert run_pes(2, body) == [2 * rounds] * 2
+    assert run_pes(body, 2) == [2 * rounds] * 2
 
 
 @pytest.mark.checked
@@ -278,4 +278,4 @@ def test_what_cannot_be_done_is_refused(run_pes):
         assert ints.numpy()[0] == 0
         shmem.finalize()
 
-    run_pes(1, body)
+    run_pes(body, 1)

@@ -104,7 +104,7 @@ def test_barriers_in_kernels(run_pes, barriers_compiled, n_pes):
         shmem.finalize()
         return int(wrong[0])
 
-    assert run_pes(n_pes, body) == [0] * n_pes
+    assert run_pes(body, n_pes) == [0] * n_pes
 
 
 @pytest.mark.backwards
@@ -139,7 +139,7 @@ def test_hosts_and_kernels_meet(run_pes, barriers_compiled, kind, n_pes):
         shmem.finalize()
         return wrong
 
-    assert run_pes(n_pes, body) == [0] * n_pes
+    assert run_pes(body, n_pes) == [0] * n_pes
 
 
 def test_calls_on_a_stream_wait_for_their_turn_only(run_pes):
@@ -164,7 +164,7 @@ def test_calls_on_a_stream_wait_for_their_turn_only(run_pes):
         shmem.synchronize()
         shmem.finalize()
 
-    run_pes(2, body, timeout=20)
+    run_pes(body, 2, timeout=20)
 
 
 @pytest.mark.cpu_backend  # on others `dst` may be written before the PE calls again
@@ -192,7 +192,7 @@ def test_a_host_does_not_overtake_kernels(run_pes, n_pes):
         shmem.finalize()
         return result
 
-    assert run_pes(n_pes, body) == [0] * n_pes
+    assert run_pes(body, n_pes) == [0] * n_pes
 
 
 @pytest.mark.reports
@@ -206,6 +206,6 @@ def test_who_has_given_up_waits_for_nothing(run_pes):
                 shmem.barrier_all()
             time.sleep(100)
 
-    with pytest.raises(pytest.fail.Exception) as failure:
-        run_pes(2, body, timeout=2)
+    with pytest.raises(shmem.ShmemError) as failure:
+        run_pes(body, 2, timeout=2)
     assert "PE 0: is not waiting in gpushmem" in str(failure.value)

@@ -83,7 +83,7 @@ def test_sizes_and_places_that_do_not_fit(run_pes):
                 assert re.search(f"{kind}: .*{base}.*{text}", got), (got, text)
         shmem.finalize()
 
-    run_pes(n_pes, body)
+    run_pes(body, n_pes)
 
 
 WHOLE, OTHER = (
@@ -148,7 +148,7 @@ def test_types_that_do_not_fit_are_refused_on_the_host(run_pes):
                 eval(f"shmem.{line}", {"shmem": shmem, **scope})
         shmem.finalize()
 
-    run_pes(1, body)
+    run_pes(body, 1)
 
 
 # --- who is in which call
@@ -221,7 +221,7 @@ def test_different_calls(run_pes, where):
         shmem.finalize()
         return got
 
-    zero, one = run_pes(2, body)
+    zero, one = run_pes(body, 2)
     for (first, second), at_zero, at_one in zip(pairs, zero, one, strict=True):
         met = ": PEs met in different collective calls: "
         roots = (" from 1", " from 0") if first.startswith("broadcast") else ("", "")
@@ -257,7 +257,7 @@ def test_host_and_kernel_in_different_calls(run_pes):
         shmem.finalize()
         return got
 
-    kernels, *hosts = run_pes(3, body)
+    kernels, *hosts = run_pes(body, 3)
     names = ["barrier_all", "host", "host", r"reduce\(sum\) of 16 bytes"]
     for text, name in zip(kernels, names, strict=True):
         assert re.search(rf"{MISMATCH}.*PE 1: {name}; this PE: fcollect of 16 bytes", text)
@@ -292,7 +292,7 @@ def test_a_pe_that_ends_is_named_to_those_who_wait_for_it(run_pes, where):
             return None
         return [said(named, name, where, shmem.TEAM_WORLD, y, x) for name in GATHERING]
 
-    zero, _, two = run_pes(3, body)
+    zero, _, two = run_pes(body, 3)
     for texts in (zero, two):
         for name, text in zip(GATHERING, texts, strict=True):
             assert re.search(
@@ -321,8 +321,8 @@ def test_a_report_says_for_whom_a_kernel_waits(run_pes, base):
         waiting[1, 1](x)
         shmem.synchronize()
 
-    with pytest.raises(pytest.fail.Exception) as failure:
-        run_pes(3, body, timeout=2)
+    with pytest.raises(shmem.ShmemError) as failure:
+        run_pes(body, 3, timeout=2)
     assert re.search(
         rf"PEs 0, 1: kernel waiting, block .*, test_collective_errors.py:\d+ in waiting, "
         rf"for \d\.\d s\n +{base}.* waits for PE 2\n", str(failure.value)
@@ -350,7 +350,7 @@ def test_different_roots(run_pes, size):
         assert f"of {8 * size} bytes from 1" in str(failure.value)
 
     compile_first(spread, np.zeros(1, "int64"), np.zeros(1, "int64"), 0)
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 # --- one call, with arguments that differ
@@ -420,7 +420,7 @@ def test_arguments_that_differ(run_pes, kernel):
 
     for dtype in (float, int):
         compile_first(kernel, 0, np.zeros(1, dtype), np.zeros(1, dtype), 0)
-    results = run_pes(3, body)
+    results = run_pes(body, 3)
     for k, (_, what, odd, others) in enumerate(UNLIKE[kernel]):
         for pe, texts in enumerate(results):
             text, other = str(texts[k]), "PE 1" if pe != 1 else "PE [02]"
@@ -448,7 +448,7 @@ def test_dtypes_that_differ_on_hosts(run_pes):
         shmem.finalize()
         return text
 
-    for pe, text in enumerate(run_pes(3, body)):
+    for pe, text in enumerate(run_pes(body, 3)):
         ours, theirs = ("float64", "int64") if pe != 1 else ("int64", "float64")
         assert re.search(rf"\(sum\) of 16 bytes of {theirs}; this PE: .* of {ours}", text), text
 
@@ -473,11 +473,10 @@ def test_a_broadcast_that_differs_and_is_the_last_call(run_pes, end):
         only_spread[1, 1](x, y, shmem.my_pe() % 2)
         LAST[end]()
 
-    with pytest.raises(pytest.fail.Exception) as failure:
-        run_pes(3, body)
-    found = re.findall(r"CollectiveMismatch: .*of 8 bytes from \d; this PE.*", str(failure.value))
-    assert found, str(failure.value)
-    assert "ended with exit code 1" in str(failure.value)
+    with pytest.raises(
+        shmem.PeerFailed, match=r"CollectiveMismatch: .*of 8 bytes from \d; this PE"
+    ):
+        run_pes(body, 3)
 
 
 @pytest.mark.checked
@@ -491,8 +490,8 @@ def test_a_broadcast_that_not_all_call(run_pes):
         if shmem.my_pe() == 1:
             only_spread[1, 1](x, y, 1)
 
-    with pytest.raises(pytest.fail.Exception, match=r"waits for PEs? .* without making this"):
-        run_pes(3, body)
+    with pytest.raises(shmem.ShmemError, match=r"waits for PEs? .* without making this"):
+        run_pes(body, 3)
 
 
 @pytest.mark.checked
@@ -512,7 +511,7 @@ def test_many_broadcasts_from_changing_roots(run_pes):
             wrong += float(x[0]) != root
         return wrong
 
-    assert run_pes(7, body) == [0] * 7
+    assert run_pes(body, 7) == [0] * 7
 
 
 @shmem.jit
@@ -542,4 +541,4 @@ def test_arrays_at_different_places(run_pes, which):
         return [bool((x.numpy() == 7).all()) for x in (a, b, c)]
 
     compile_first(move_elsewhere, 0, np.zeros(1, "int64"), np.zeros(1, "int64"))
-    assert run_pes(2, body) == [[True] * 3] * 2
+    assert run_pes(body, 2) == [[True] * 3] * 2

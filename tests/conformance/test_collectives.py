@@ -292,7 +292,7 @@ def test_nan_wins(run_pes):
         assert np.isnan(dst.numpy()).all(), dst.numpy()
         shmem.finalize()
 
-    run_pes(3, body)
+    run_pes(body, 3)
 
 
 def fits(members, n, dtype):
@@ -317,7 +317,7 @@ def test_large_reductions_of_parts(run_pes):
         assert np.all(dst.numpy() == 1)
         shmem.finalize()
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 @pytest.mark.xfail(
@@ -336,7 +336,7 @@ def test_large_reductions_in_place(run_pes):
         assert np.all(x.numpy() == 111), np.unique(x.numpy())
         shmem.finalize()
 
-    run_pes(3, body)
+    run_pes(body, 3)
 
 
 @pytest.mark.parametrize("n_pes", PES)
@@ -392,7 +392,7 @@ def test_all_dtypes_sizes_and_teams(run_pes, base, op, dtypes, n_pes):
             shmem.free(buffers.src)
         shmem.finalize()
 
-    run_pes(n_pes, body, timeout=170, heap_size=256 << 20)
+    run_pes(body, n_pes, timeout=170, heap_size=256 << 20)
 
 
 @pytest.mark.parametrize("where", [HOST, STREAM])
@@ -417,7 +417,7 @@ def test_calls_of_the_host(run_pes, where):
                         buffers.check(case + 1, turn, base, op, members, n, (0, 1))
         shmem.finalize()
 
-    run_pes(n_pes, body)
+    run_pes(body, n_pes)
 
 
 FLOATS = ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"]
@@ -451,7 +451,7 @@ def test_every_pe_gets_the_same_bits(run_pes, n_pes, dtypes):
         shmem.finalize()
         return got
 
-    first, *others = run_pes(n_pes, body)
+    first, *others = run_pes(body, n_pes)
     assert all(other == first for other in others)
 
 
@@ -481,7 +481,7 @@ def test_parts_of_reducescatter_may_stay_in_place(run_pes):
                 shmem.free(src)
         shmem.finalize()
 
-    run_pes(n_pes, body)
+    run_pes(body, n_pes)
 
 
 def test_arrays_of_several_dimensions(run_pes):
@@ -503,7 +503,7 @@ def test_arrays_of_several_dimensions(run_pes):
         shmem.finalize()
         return result
 
-    for pe, (got, total) in enumerate(run_pes(3, body)):
+    for pe, (got, total) in enumerate(run_pes(body, 3)):
         wanted = [1000 * sender + 5 * pe + np.arange(5) for sender in range(3)]
         np.testing.assert_array_equal(got[:, :, 0], wanted)
         np.testing.assert_array_equal(total, 3000 + 3 * np.arange(15).reshape(3, 5))
@@ -604,7 +604,7 @@ def test_many_in_a_row(run_pes, n_pes, kinds):
         shmem.finalize()
         return result
 
-    assert run_pes(n_pes, body, timeout=120) == [[0] * KINDS] * n_pes
+    assert run_pes(body, n_pes, timeout=120) == [[0] * KINDS] * n_pes
 
 
 def test_more_pes_than_cores(run_pes):
@@ -622,7 +622,7 @@ def test_more_pes_than_cores(run_pes):
                         buffers.check(case, case % 3, base, op, members, n, (3, 5))
         shmem.finalize()
 
-    run_pes(n_pes, body, timeout=150)
+    run_pes(body, n_pes, timeout=150)
 
 
 # --- several teams
@@ -685,7 +685,7 @@ def test_two_blocks_each_on_a_team(run_pes, sums_compiled, n_pes, size):
         shmem.finalize()
         return wrong[:2].tolist()
 
-    assert run_pes(n_pes, body) == [[0, 0]] * n_pes
+    assert run_pes(body, n_pes) == [[0, 0]] * n_pes
 
 
 @pytest.mark.parametrize("n_pes", [4, 6])
@@ -705,7 +705,7 @@ def test_two_streams_each_on_a_team(run_pes, sums_compiled, n_pes):
         shmem.finalize()
         return result
 
-    assert run_pes(n_pes, body) == [[0, 0]] * n_pes
+    assert run_pes(body, n_pes) == [[0, 0]] * n_pes
 
 
 @pytest.mark.parametrize("n_pes", [4, 6])
@@ -740,7 +740,7 @@ def test_rows_and_columns_in_turn(run_pes, n_pes):
         shmem.finalize()
         return int(wrong[0])
 
-    assert run_pes(n_pes, body) == [0] * n_pes
+    assert run_pes(body, n_pes) == [0] * n_pes
 
 
 @pytest.mark.parametrize("n_pes", [3, pytest.param(2, marks=pytest.mark.slow)])
@@ -785,4 +785,4 @@ def test_more_than_the_caches_keep(run_pes, n_pes):
 
     ints = np.zeros(1, "i4")
     compile_first(large, 0, ints, ints)
-    run_pes(n_pes, body, heap_size=128 << 20)
+    run_pes(body, n_pes, heap_size=128 << 20)

@@ -45,7 +45,7 @@ def test_a_freed_array_is_not_written(run_pes):
         shmem.finalize()
         return result
 
-    assert run_pes(2, body) == [[False] * 3] * 2
+    assert run_pes(body, 2) == [[False] * 3] * 2
 
 
 @pytest.mark.checked
@@ -74,7 +74,7 @@ def test_ends_and_edges_of_arrays_are_allowed(run_pes):
         shmem.finalize()
         return int(count[0])
 
-    assert run_pes(1, body) == [1 + 33 + 32 + 64 + 100]
+    assert run_pes(body, 1) == [1 + 33 + 32 + 64 + 100]
 
 
 @pytest.mark.checked
@@ -98,4 +98,4 @@ def test_indices_are_checked_in_symmetric_arrays_too(run_pes):
         assert not y.numpy().any()
         shmem.finalize()
 
-    run_pes(2, body)
+    run_pes(body, 2)

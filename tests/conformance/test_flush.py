@@ -32,7 +32,7 @@ def in_pes(run_pes, n_pes, body):
         shmem.finalize()
         return arrived
 
-    for pe, arrived in enumerate(run_pes(n_pes, whole)):
+    for pe, arrived in enumerate(run_pes(whole, n_pes)):
         np.testing.assert_array_equal(arrived[:ROWS], sent((pe - 1) % n_pes))
         assert (arrived[ROWS] == POISON).all()
 

@@ -123,7 +123,7 @@ def test_elements_of_all_members_are_combined(run_pes, n_pes, op, dtypes):
                     check(*mine[k % len(mine)] if k else mine[0], op, dtype, scope, n)
         shmem.finalize()
 
-    run_pes(n_pes, body)
+    run_pes(body, n_pes)
 
 
 def test_all_reductions_are_tested():
@@ -157,7 +157,7 @@ def test_in_place_as_an_all_reduce_of_two_shots(run_pes, n_pes):
         shmem.finalize()
         return got, members
 
-    for got, members in run_pes(n_pes, body):
+    for got, members in run_pes(body, n_pes):
         wanted = sum(1000 * pe + np.arange(got.size) for pe in members)
         np.testing.assert_array_equal(got, wanted)
 
@@ -198,7 +198,7 @@ def test_what_signals_tell_of_is_included(run_pes, n_pes):
         shmem.finalize()
         return got, near
 
-    for got, near in run_pes(n_pes, body):
+    for got, near in run_pes(body, n_pes):
         k, j = np.indices(got.shape)
         np.testing.assert_array_equal(got, near * (near + 1) // 2 * 100 * (k + 1) + near * j)
 
@@ -219,7 +219,7 @@ def test_what_is_refused(run_pes):
                 shmem.synchronize()
         shmem.finalize()
 
-    run_pes(1, body)
+    run_pes(body, 1)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def in_pes(run_pes, n_pes, body):
         shmem.finalize()
         return result
 
-    return run_pes(n_pes, whole, timeout=40)
+    return run_pes(whole, n_pes, timeout=40)
 
 
 def named(counts, *names):

@@ -30,7 +30,7 @@ def test_every_pe_of_the_job_is_accessible_and_no_other(run_pes, n_pes):
         return answers.tolist(), on_the_host, arrived
 
     expected = [0 <= pe < n_pes for pe in ASKED]
-    for me, (answers, on_the_host, arrived) in enumerate(run_pes(n_pes, body)):
+    for me, (answers, on_the_host, arrived) in enumerate(run_pes(body, n_pes)):
         assert answers == on_the_host == expected
         assert {type(answer) for answer in on_the_host} == {bool}
         assert arrived == [1000 * pe + me for pe in range(n_pes)]

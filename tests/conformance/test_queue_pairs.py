@@ -27,7 +27,7 @@ def ring(run_pes, n_pes, body, shape=N, dtype="int64"):
         shmem.finalize()
         return arrived
 
-    return run_pes(n_pes, whole)
+    return run_pes(whole, n_pes)
 
 
 @pytest.mark.parametrize("n_pes", PES)
@@ -181,7 +181,7 @@ def test_numbers_are_for_kernels_and_each_is_another_one(run_pes):
         shmem.finalize()
         return numbers, first.dtype, first.shape
 
-    for numbers, dtype, shape in run_pes(2, body):
+    for numbers, dtype, shape in run_pes(body, 2):
         assert (dtype, shape) == (np.int32, (2,))
         # NVSHMEM has one for all where no PE is behind a network.
         several = 2 if BACKEND == "nvshmem" else 7
@@ -220,7 +220,7 @@ def test_what_is_no_queue_pair_is_an_error(run_pes, call):
         shmem.finalize()
         return str(error.value)
 
-    (said,) = run_pes(1, body)
+    (said,) = run_pes(body, 1)
     if call == "pe":
         assert "qp_quiet: there is no PE 7: PEs are 0 to 0" in said
     else:

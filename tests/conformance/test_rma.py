@@ -114,7 +114,7 @@ def test_all_dtypes_and_layouts(run_pes, name, dtypes, n_pes):
     for dtype in dtypes:
         like = np.zeros(N, dtype)
         compile_first(move, like, like, *[0] * 6)
-    run_pes(n_pes, body)
+    run_pes(body, n_pes)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_single_elements(run_pes, dtype):
 
     like = np.zeros(N, dtype)
     compile_first(swap, like, like, like, 0)
-    run_pes(3, body)
+    run_pes(body, 3)
 
 
 @pytest.mark.checked
@@ -184,7 +184,7 @@ def test_strides_that_lead_outside_are_refused(run_pes):
             shmem.synchronize()
         shmem.finalize()
 
-    run_pes(1, body)
+    run_pes(body, 1)
 
 
 # --- elements that are not aligned
@@ -243,7 +243,7 @@ def test_elements_at_odd_addresses_are_moved_as_others_are(run_pes):
                 shmem.barrier_all()
         shmem.finalize()
 
-    run_pes(2, body, timeout=120)
+    run_pes(body, 2, timeout=120)
 
 
 @pytest.mark.unaligned
@@ -269,7 +269,7 @@ def test_fields_of_packed_records_are_moved_as_arrays_are(run_pes):
             assert same(records.numpy(), expected)
         shmem.finalize()
 
-    run_pes(1, body)
+    run_pes(body, 1)
 
 
 @pytest.mark.checked
@@ -304,7 +304,7 @@ def test_atomics_and_waits_of_unaligned_elements_are_refused(run_pes):
         assert (bytes_.numpy() == 1).all()
         shmem.finalize()
 
-    run_pes(1, body)
+    run_pes(body, 1)
 
 
 # --- arrays that are not contiguous
@@ -345,7 +345,7 @@ def test_arrays_with_gaps_are_refused_with_a_hint(run_pes, name):
         assert whole.numpy().sum() == 3 * 6
         shmem.finalize()
 
-    run_pes(1, body)
+    run_pes(body, 1)
 
 
 def test_the_first_element_of_arrays_with_gaps_is_reached_by_kernels_and_hosts(run_pes):
@@ -388,7 +388,7 @@ def test_the_first_element_of_arrays_with_gaps_is_reached_by_kernels_and_hosts(r
             shmem.peer_array(x[:, 1], 0)
         shmem.finalize()
 
-    run_pes(1, body)
+    run_pes(body, 1)
 
 
 # --- nothing at all
@@ -452,7 +452,7 @@ def test_nothing_is_moved_to_anywhere(run_pes):
                 shmem.synchronize()
         shmem.finalize()
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 @pytest.mark.parametrize("shift", [0, 1, 63])
@@ -485,7 +485,7 @@ def test_large_copies(run_pes, shift):
 
     like = np.zeros(1, np.uint8)
     compile_first(move, like, like, like, 0)
-    run_pes(2, body, heap_size=128 << 20)
+    run_pes(body, 2, heap_size=128 << 20)
 
 
 @pytest.mark.checked
@@ -519,4 +519,4 @@ def test_strides_whose_product_overflows_are_refused(run_pes):
         assert not a.numpy().any()
         shmem.finalize()
 
-    run_pes(4, body)
+    run_pes(body, 4)

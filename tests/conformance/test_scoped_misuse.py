@@ -238,7 +238,7 @@ def test_a_collective_is_one_call_per_pe(run_pes, n_pes):
         shmem.finalize()
         return got
 
-    for texts in run_pes(n_pes, body):
+    for texts in run_pes(body, n_pes):
         for said_, (_, wanted) in zip(texts, CROWDS, strict=True):
             where = re.sub(r"{([\w ]+)}", lambda label: at(label[1]) + "crowd", wanted)
             assert said_.startswith("CollectiveMismatch: PE "), said_
@@ -276,7 +276,7 @@ def test_collectives_that_threads_call_in_turn(run_pes, n_pes):
         shmem.finalize()
         return result
 
-    assert run_pes(n_pes, body) == [[float(n_pes)] * 3] * n_pes
+    assert run_pes(body, n_pes) == [[float(n_pes)] * 3] * n_pes
 
 
 @shmem.jit
@@ -307,7 +307,7 @@ def test_two_streams_in_collectives_of_one_team(run_pes):
             wait_in[1, 1](shmem.TEAM_NODE)
         return got
 
-    (text,), nothing = run_pes(2, body)
+    (text,), nothing = run_pes(body, 2)
     place = at("stream") + "wait_in"
     assert f"{place}: barrier, while thread (0, 0, 0) of block (0, 0, 0) is in a" in text
     assert f"collective of the same team, {shmem.TEAM_NODE}, {place}. A" in text

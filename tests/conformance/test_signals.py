@@ -627,8 +627,8 @@ def test_a_report_says_what_each_host_waits_for(run_pes):
         else:
             shmem.wait_until_any(ints, None, shmem.CMP_EQ, 3)
 
-    with pytest.raises(pytest.fail.Exception, match="deadlock: no PE can go on") as failure:
-        run_pes(3, body)
+    with pytest.raises(shmem.ShmemError, match="deadlock: no PE can go on") as failure:
+        run_pes(body, 3)
     said = str(failure.value)
     assert re.search(r"PE 0: host, in wait_until: ints\[1\] > -5, sees -7, for \d", said)
     wanted, seen = 2**64 - 1, 2**63 + 1

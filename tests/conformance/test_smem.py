@@ -93,7 +93,7 @@ def test_puts_and_gets_move_what_they_always_do(run_pes, dtype, n_pes):
             shmem.barrier_all()
         shmem.finalize()
 
-    run_pes(n_pes, body)
+    run_pes(body, n_pes)
 
 
 @shmem.jit
@@ -135,7 +135,7 @@ def test_puts_from_shared_memory(run_pes, n_pes):
         shmem.finalize()
         return arrived, count
 
-    for pe, (arrived, count) in enumerate(run_pes(n_pes, body)):
+    for pe, (arrived, count) in enumerate(run_pes(body, n_pes)):
         numbers = 1000 * ((pe - 1) % n_pes) + np.arange(tiles * TILE, dtype="float32")
         for row in range(rows):
             np.testing.assert_array_equal(arrived[row].ravel(), numbers + row)
@@ -170,7 +170,7 @@ def test_other_scopes_may_use_it_one_after_the_other(run_pes):
         shmem.finalize()
         return arrived
 
-    for pe, arrived in enumerate(run_pes(2, body)):
+    for pe, arrived in enumerate(run_pes(body, 2)):
         expected = numbers_of(1 - pe, 500, "int64")
         np.testing.assert_array_equal(arrived, [expected, expected, np.full(500, -1)])
 
@@ -197,7 +197,7 @@ def test_amounts_are_the_same_in_kernels_and_on_the_host(run_pes):
         shmem.finalize()
         return asked
 
-    (asked,) = run_pes(1, body)
+    (asked,) = run_pes(body, 1)
     assert asked == [(65536, 65536, 65536), (32768, 32768, 65536), (1136, 1136, 65536)]
     assert [SMEM_BYTES[amount] for amount in AMOUNTS] == [65536, 32768, 1136]
 
@@ -327,7 +327,7 @@ def found_in(run_pes, cases):
         shmem.finalize()
         return found
 
-    (found,) = run_pes(1, body)
+    (found,) = run_pes(body, 1)
     assert found[11] is None
     return found
 

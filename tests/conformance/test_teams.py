@@ -77,7 +77,7 @@ def test_predefined_teams(run_pes, n_pes):
         assert told(INVALID) == [-1] * (n_pes + 6)
         shmem.finalize()
 
-    run_pes(n_pes, body)
+    run_pes(body, n_pes)
 
 
 def test_teams_are_values():
@@ -112,7 +112,7 @@ def test_all_strided_teams(run_pes, n_pes):
                         team.destroy()
         shmem.finalize()
 
-    run_pes(n_pes, body)
+    run_pes(body, n_pes)
 
 
 @gpus.without_mps  # it reads where no memory is
@@ -137,7 +137,7 @@ def test_numbers_that_no_pe_of_the_team_has(run_pes):
             assert out.tolist() == [-1] * numbers.size
         shmem.finalize()
 
-    run_pes(3, body)
+    run_pes(body, 3)
 
 
 @pytest.mark.parametrize("n_pes", PES)
@@ -160,7 +160,7 @@ def test_rows_and_columns(run_pes, n_pes):
                 shmem.team_split_2d(WORLD, xrange)
         shmem.finalize()
 
-    run_pes(n_pes, body)
+    run_pes(body, n_pes)
 
 
 @pytest.mark.backwards
@@ -197,7 +197,7 @@ def test_teams_of_lists(run_pes, n_pes):
                 made.destroy()
         shmem.finalize()
 
-    run_pes(n_pes, body)
+    run_pes(body, n_pes)
 
 
 @pytest.mark.checked
@@ -222,7 +222,7 @@ def test_lists_of_what_cannot_be_a_team(run_pes):
                 assert team.my_pe == list(pes).index(shmem.my_pe())
         shmem.finalize()
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 @pytest.mark.checked
@@ -238,7 +238,7 @@ def test_lists_that_differ(run_pes):
         shmem.finalize()
         return str(error.value)
 
-    for text in run_pes(2, body):
+    for text in run_pes(body, 2):
         assert "PE 0: team_init([0, 1]); PE 1: team_init([1, 0])" in text
 
 
@@ -252,7 +252,7 @@ def test_a_member_that_does_not_come(run_pes):
             shmem.team_init([2, 1, 0])
         return str(error.value)
 
-    zero, one, two = run_pes(3, body)
+    zero, one, two = run_pes(body, 3)
     assert one is None
     for text in (zero, two):
         assert "team_init([2, 1, 0]) waits for PE 1, which ended without making this call" in text
@@ -275,7 +275,7 @@ def test_no_more_lists_than_teams(run_pes, monkeypatch):
         shmem.finalize()
         return answer
 
-    assert run_pes(3, body) == [of_members([2, 1, 0], 3, me) for me in range(3)]
+    assert run_pes(body, 3) == [of_members([2, 1, 0], 3, me) for me in range(3)]
 
 
 @pytest.mark.backwards
@@ -307,7 +307,7 @@ def test_splits_of_splits(run_pes, n_pes):
             assert total[1] == sum(10**pe for pe in pes)
         shmem.finalize()
 
-    run_pes(n_pes, body)
+    run_pes(body, n_pes)
 
 
 def test_a_team_ends_with_its_block(run_pes):
@@ -328,7 +328,7 @@ def test_a_team_ends_with_its_block(run_pes):
         shmem.barrier(team)
         shmem.finalize()
 
-    run_pes(3, body)
+    run_pes(body, 3)
 
 
 @shmem.jit
@@ -387,7 +387,7 @@ def test_teams_that_are_not_there(run_pes):
         shmem.barrier_all()
         shmem.finalize()
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 @pytest.mark.checked
@@ -420,7 +420,7 @@ def test_splits_that_differ(run_pes, calls, texts):
         shmem.finalize()
         return str(error.value), int(row)
 
-    for text, row in run_pes(3, body):
+    for text, row in run_pes(body, 3):
         assert re.search(f"PE 0: [a-z0-9_]*{texts[0]}; PE 1: [a-z0-9_]*{texts[1]}; PE 2: ", text)
         assert row == 3, "a row of the table is lost"
 
@@ -437,7 +437,7 @@ def test_destroying_different_teams(run_pes):
         except shmem.CollectiveMismatch as error:
             return str(error)
 
-    zero, one, two, three = run_pes(4, body)
+    zero, one, two, three = run_pes(body, 4)
     assert one is three is None
     assert "team_destroy waits for PE 1, which ended without" in zero
     assert "team_destroy waits for PE 3, which ended without" in two
@@ -468,7 +468,7 @@ def test_as_many_teams_as_there_can_be(run_pes, monkeypatch, limit):
             assert told(team) == of_members([2, 1, 0], 3, shmem.my_pe())
         shmem.finalize()
 
-    run_pes(3, body)
+    run_pes(body, 3)
 
 
 @pytest.mark.cpu_backend
@@ -479,7 +479,7 @@ def test_too_few_teams_for_those_there_are(run_pes, monkeypatch):
         with pytest.raises(ArgumentError, match="GPUSHMEM_MAX_TEAMS must be 3 or more"):
             shmem.init()
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 @shmem.jit
@@ -513,7 +513,7 @@ def test_hundreds_of_teams_one_after_the_other(run_pes):
         shmem.finalize()
         return sorted(rows)
 
-    assert run_pes(3, body) == [[4]] * 3
+    assert run_pes(body, 3) == [[4]] * 3
 
 
 def test_each_init_starts_afresh(run_pes):
@@ -539,7 +539,7 @@ def test_each_init_starts_afresh(run_pes):
             shmem.finalize()
         assert len(made) == 1
 
-    run_pes(3, body)
+    run_pes(body, 3)
 
 
 # --- memory of other PEs
@@ -579,7 +579,7 @@ def test_peer_arrays_in_kernels(run_pes, n_pes):
         shmem.finalize()
         return result
 
-    for pe, (x, plane, got) in enumerate(run_pes(n_pes, body)):
+    for pe, (x, plane, got) in enumerate(run_pes(body, n_pes)):
         left, leftmost = (pe - 1) % n_pes, (pe - 2) % n_pes
         assert x.tolist() == [100 * left, *(1000 * pe + np.arange(1, 8))]
         wanted = np.full((5, 4), -7)
@@ -610,7 +610,7 @@ def test_peer_arrays_on_the_host(run_pes, n_pes):
         shmem.finalize()
         return got, left
 
-    results = run_pes(n_pes, body)
+    results = run_pes(body, n_pes)
     for pe, (got, seen) in enumerate(results):
         wanted, left = 1000 * pe + np.arange(12).reshape(3, 4), (pe - 1) % n_pes
         wanted[0, 1], wanted[1, 2:] = left, (10 * left, 20 * left)
@@ -660,7 +660,7 @@ def test_multicast_arrays_reach_the_team_and_nobody_else(run_pes, on_host):
         shmem.finalize()
         return result
 
-    for pe, got in enumerate(run_pes(n_pes, body)):
+    for pe, got in enumerate(run_pes(body, n_pes)):
         wanted = np.full(6, -7), np.full((4, 3), -7)
         if pe in (4, 2):
             after(5000 + np.arange(5), *wanted)
@@ -718,7 +718,7 @@ def test_what_peer_and_multicast_arrays_cannot_do(run_pes):
             everywhere.copy_from(1)
         shmem.finalize()
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 # --- teams as objects in kernels, and their methods
@@ -765,7 +765,7 @@ def test_teams_in_kernels_are_as_on_the_host(run_pes, n_pes):
             assert out.tolist() == [*map(int, wanted)], team
         shmem.finalize()
 
-    run_pes(n_pes, body)
+    run_pes(body, n_pes)
 
 
 @shmem.jit
@@ -799,7 +799,7 @@ def test_methods_that_wait(run_pes, n_pes):
         return int(seen[0]), on_host
 
     lefts = [(pe - 1) % n_pes for pe in range(n_pes)]
-    assert run_pes(n_pes, body) == [(1000 + left, -1 - left) for left in lefts]
+    assert run_pes(body, n_pes) == [(1000 + left, -1 - left) for left in lefts]
 
 
 @shmem.jit

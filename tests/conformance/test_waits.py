@@ -66,7 +66,7 @@ def test_every_comparison_of_every_dtype(run_pes, dtype):
                     assert indices[k][: count[k]].tolist() == hits.tolist()
         shmem.finalize()
 
-    run_pes(1, body)
+    run_pes(body, 1)
 
 
 def test_any_of_several_is_not_always_the_first(run_pes):
@@ -84,7 +84,7 @@ def test_any_of_several_is_not_always_the_first(run_pes):
         shmem.finalize()
         return [{*map(int, row)} for row in found]
 
-    assert run_pes(1, body) == [[{0, 1, 2}, {0, 1, 2}]]
+    assert run_pes(body, 1) == [[{0, 1, 2}, {0, 1, 2}]]
 
 
 def test_what_is_excluded_does_not_count(run_pes):
@@ -109,7 +109,7 @@ def test_what_is_excluded_does_not_count(run_pes):
         shmem.finalize()
         return answers
 
-    assert run_pes(1, body)[0] == [
+    assert run_pes(body, 1)[0] == [
         ([1, 1, 2, 1, 2], [1, 3, -9, -9]),
         ([1, -1, 0, -1, 0], [-9, -9, -9, -9]),
         ([0, -1, 0, -9, -9], [-9, -9, -9, -9]),
@@ -185,7 +185,7 @@ def test_waiting_for_all_pes_and_seeing_what_they_sent(run_pes, n_pes, dtype):
     compile_first(
         exchange, np.zeros((2, n_pes, n), int), ints, flags, ints, np.zeros(1, np.int32), ints
     )
-    assert run_pes(n_pes, body) == [0] * n_pes
+    assert run_pes(body, n_pes) == [0] * n_pes
 
 
 def test_threads_wait_for_each_other(run_pes):
@@ -210,7 +210,7 @@ def test_threads_wait_for_each_other(run_pes):
         shmem.finalize()
         return order.tolist()
 
-    assert run_pes(1, body)[0] == list(range(64))
+    assert run_pes(body, 1)[0] == list(range(64))
 
 
 @pytest.mark.reports
@@ -236,8 +236,8 @@ def test_a_wait_that_does_not_end_says_what_it_sees(run_pes, call, said):
         kernel[1, 1](x)
         shmem.synchronize()
 
-    with pytest.raises(pytest.fail.Exception, match="deadlock: no PE can go on") as failure:
-        run_pes(1, body)
+    with pytest.raises(shmem.ShmemError, match="deadlock: no PE can go on") as failure:
+        run_pes(body, 1)
     assert re.search(rf"PE 0: kernel waiting, .*\n +{said}\n", str(failure.value))
 
 
@@ -278,7 +278,7 @@ def test_what_cannot_be_waited_for_is_refused(run_pes):
                 shmem.synchronize()
         shmem.finalize()
 
-    run_pes(1, body)
+    run_pes(body, 1)
 
 
 POLLING = """

@@ -96,7 +96,7 @@ def test_copies_in_kernels(run_pes, base, scope, n_pes):
                     shmem.barrier_all()
                     shmem.free(x)
 
-    run_pes(n_pes, job(body), timeout=120)
+    run_pes(job(body), n_pes, timeout=120)
 
 
 @pytest.mark.parametrize("n_pes", PES)
@@ -118,7 +118,7 @@ def test_single_elements(run_pes, n_pes):
             assert x.numpy().tolist() == [7, left + 1, 7]
             assert got[0] == own(right, 3, dtype)[2]
 
-    run_pes(n_pes, job(body))
+    run_pes(job(body), n_pes)
 
 
 @pytest.mark.parametrize("n_pes", PES)
@@ -144,7 +144,7 @@ def test_strided_copies(run_pes, n_pes):
         want[20:23] = own(right, 20)[:12:4]
         assert (local.numpy() == want).all()
 
-    run_pes(n_pes, job(body))
+    run_pes(job(body), n_pes)
 
 
 @pytest.mark.parametrize("n_pes", PES)
@@ -170,7 +170,7 @@ def test_copies_of_the_host(run_pes, n_pes):
         assert x[::-2].numpy().tolist() == x.numpy()[::-2].tolist()
         shmem.unregister(registered)
 
-    run_pes(n_pes, job(body))
+    run_pes(job(body), n_pes)
 
 
 # --- atomics, signals
@@ -203,7 +203,7 @@ def test_atomics(run_pes, n_pes):
         assert shmem.atomic_compare_swap(x[4:], 3 * n_pes, 3 * n_pes, 0) == 3 * n_pes
         return olds.numpy().tolist()
 
-    olds = run_pes(n_pes, job(body))
+    olds = run_pes(job(body), n_pes)
     handed_out = sorted(number for some in olds for number in some)
     assert handed_out == list(range(256 * n_pes))
 
@@ -233,7 +233,7 @@ def test_who_sees_the_signal_sees_the_data(run_pes, scope, n_pes):
             kernel[1, THREADS[scope]](x, y, flag, got, k, right)
             assert (got.numpy() == own(left, 4097) + k).all()
 
-    run_pes(n_pes, job(body))
+    run_pes(job(body), n_pes)
 
 
 def test_waits_end_in_time(run_pes):
@@ -256,7 +256,7 @@ def test_waits_end_in_time(run_pes):
         kernel[1, 1](flag, got, 10**9)
         assert got.numpy().tolist() == [1, 0]
 
-    run_pes(1, job(body))
+    run_pes(job(body), 1)
 
 
 def test_a_host_gives_up(run_pes):
@@ -278,7 +278,7 @@ def test_a_host_gives_up(run_pes):
         shmem.synchronize()
         shmem.finalize()
 
-    run_pes(1, body)
+    run_pes(body, 1)
 
 
 # --- meeting
@@ -303,7 +303,7 @@ def test_barriers_in_collective_kernels(run_pes, n_pes):
         kernel[2, 64](x, wrong, n_pes, me)
         assert wrong.numpy()[0] == 0
 
-    run_pes(n_pes, job(body))
+    run_pes(job(body), n_pes)
 
 
 COLLECTIVES = [op for op in OPS.values() if op.params[:1] == ("team",) and "dst" in op.params]
@@ -342,7 +342,7 @@ def test_collectives(run_pes, name, n_pes):
             assert (src.numpy() == parts[me]).all()
             shmem.barrier_all()
 
-    run_pes(n_pes, job(body), timeout=120)
+    run_pes(job(body), n_pes, timeout=120)
 
 
 @pytest.mark.parametrize("n_pes", PES)
@@ -368,7 +368,7 @@ def test_collectives_of_the_host(run_pes, n_pes):
         column.destroy()
         row.destroy()
 
-    run_pes(n_pes, job(body))
+    run_pes(job(body), n_pes)
 
 
 @pytest.mark.parametrize("n_pes", PES)
@@ -387,7 +387,7 @@ def test_multicast(run_pes, n_pes):
         shmem.barrier_all()
         assert (x.numpy() == around(x.numpy(), 0, [5] * 32)).all()
 
-    run_pes(n_pes, job(body))
+    run_pes(job(body), n_pes)
 
 
 @pytest.mark.parametrize("n_pes", PES)
@@ -407,7 +407,7 @@ def test_peer_arrays(run_pes, n_pes):
         assert (shmem.peer_array(x, (me + 1) % n).numpy()[:1] == own((me + 1) % n, 1)).all()
         shmem.barrier_all()
 
-    run_pes(n_pes, job(body))
+    run_pes(job(body), n_pes)
 
 
 # --- streams, graphs, other libraries
@@ -439,7 +439,7 @@ def test_two_kernels_on_two_streams(run_pes):
         shmem.synchronize()
         assert got.numpy()[0] == 1
 
-    run_pes(1, job(body))
+    run_pes(job(body), 1)
 
 
 def test_graphs_of_cuda_core(run_pes):
@@ -466,7 +466,7 @@ def test_graphs_of_cuda_core(run_pes):
         stream.sync()
         assert [x[0], y[0], z[0]] == [6, 6, 6]
 
-    run_pes(1, job(body))
+    run_pes(job(body), 1)
 
 
 def test_shared_memory_and_large_grids(run_pes):
@@ -485,7 +485,7 @@ def test_shared_memory_and_large_grids(run_pes):
         kernel[1000, 128, 0, 128 << 10](x)
         assert x[0] == 1000 * ((128 << 7) - 1)
 
-    run_pes(1, job(body))
+    run_pes(job(body), 1)
 
 
 def test_torch(run_pes):
@@ -524,7 +524,7 @@ def test_torch(run_pes):
         torch.cuda.synchronize()
         assert x.numpy().tolist() == [4 * k + 1 for k in range(8)]
 
-    run_pes(1, job(body))
+    run_pes(job(body), 1)
 
 
 @pytest.mark.parametrize("n_pes", PES)
@@ -558,7 +558,7 @@ def test_a_pool_of_pytorch(run_pes, n_pes):
         ):
             torch.empty(1 << 40, device="cuda", dtype=torch.uint8)
 
-    run_pes(n_pes, job(body))
+    run_pes(job(body), n_pes)
 
 
 # --- beginning and end, errors
@@ -578,7 +578,7 @@ def test_init_and_finalize_again(run_pes):
             assert x.numpy()[:4].tolist() == [k] * 4
             shmem.finalize()
 
-    run_pes(1, body)
+    run_pes(body, 1)
 
 
 @gpus.without_mps
@@ -594,7 +594,7 @@ def test_a_kernel_that_fails(run_pes):
             shmem.synchronize()
         os._exit(0)  # nothing can be done with this GPU any more in this process
 
-    assert run_pes(1, body) == [None]  # it returned nothing
+    assert run_pes(body, 1) == [None]  # it returned nothing
 
 
 SECOND = """
@@ -653,7 +653,7 @@ def attributes_of_launches(me, n):
 
 
 def test_attributes_of_launches(run_pes):
-    (refused,) = run_pes(1, job(attributes_of_launches))
+    (refused,) = run_pes(job(attributes_of_launches), 1)
     if refused:
         assert "need compute capability 9.0" in refused
         pytest.skip(refused)

@@ -52,7 +52,7 @@ def test_sums_are_numpys(run_pes, n_pes, dtype):
         shmem.finalize()
         return done
 
-    assert run_pes(n_pes, body, timeout=150) == [len(ALGORITHMS) * (4 * 3 + 1) * 3] * n_pes
+    assert run_pes(body, n_pes, timeout=150) == [len(ALGORITHMS) * (4 * 3 + 1) * 3] * n_pes
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -74,7 +74,7 @@ def test_every_pe_ends_with_the_same_bits(run_pes, algorithm):
         shmem.finalize()
         return found
 
-    results = run_pes(5, body)
+    results = run_pes(body, 5)
     assert all(found == results[0] for found in results)
 
 
@@ -112,7 +112,7 @@ def test_the_norm_is_numpys(run_pes, n_pes):
         shmem.finalize()
         return bits
 
-    results = run_pes(n_pes, body, timeout=150)
+    results = run_pes(body, n_pes, timeout=150)
     assert all(bits == results[0] for bits in results)
     assert len(results[0]) == (len(ALGORITHMS) + 2) * 5 * 2 * 2
 
@@ -156,7 +156,7 @@ def test_thousands_of_calls_without_a_barrier_while_pes_are_held_up(run_pes, alg
         shmem.finalize()
         return result
 
-    assert run_pes(3, body, timeout=120) == [0, 0, 0]
+    assert run_pes(body, 3, timeout=120) == [0, 0, 0]
 
 
 def test_thousands_of_norms_without_a_barrier_while_pes_are_held_up(run_pes):
@@ -201,7 +201,7 @@ def test_thousands_of_norms_without_a_barrier_while_pes_are_held_up(run_pes):
         shmem.finalize()
         return result
 
-    assert run_pes(3, body, timeout=120) == [0, 0, 0]
+    assert run_pes(body, 3, timeout=120) == [0, 0, 0]
 
 
 def test_plans_of_teams_of_different_sizes_at_the_same_time(run_pes):
@@ -222,7 +222,7 @@ def test_plans_of_teams_of_different_sizes_at_the_same_time(run_pes):
         return results
 
     rows, columns = [[0, 1], [2, 3], [4]], [[0, 2, 4], [1, 3]]
-    for me, results in enumerate(run_pes(5, body)):
+    for me, results in enumerate(run_pes(body, 5)):
         for teams, got in zip((rows, columns), results, strict=True):
             members = next(team for team in teams if me in team)
             n = len(members)
@@ -245,7 +245,7 @@ def test_a_pe_that_is_in_no_team_makes_the_plan_all_the_same(run_pes):
         shmem.finalize()
         return result
 
-    assert run_pes(3, body) == [2, 1, 2]
+    assert run_pes(body, 3) == [2, 1, 2]
 
 
 def test_calls_on_several_streams_keep_their_order(run_pes):
@@ -259,7 +259,7 @@ def test_calls_on_several_streams_keep_their_order(run_pes):
         shmem.finalize()
         return result
 
-    assert run_pes(2, body) == [[2**30] * 64] * 2
+    assert run_pes(body, 2) == [[2**30] * 64] * 2
 
 
 def test_arrays_that_are_not_the_plans(run_pes):
@@ -282,7 +282,7 @@ def test_arrays_that_are_not_the_plans(run_pes):
             plan(shmem.device_array(8, "float32"))
         shmem.finalize()
 
-    run_pes(1, body)
+    run_pes(body, 1)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -304,7 +304,7 @@ def test_what_is_sent_is_what_the_formula_says(run_pes, algorithm):
         shmem.finalize()
         return arrived, plan.sends()[0]
 
-    arrived, says = zip(*run_pes(3, body), strict=True)
+    arrived, says = zip(*run_pes(body, 3), strict=True)
     part = 32 * 5 * 4  # a sum is sent once, and arrives 3 times; what is loaded is the PE's own
     copies = {"multicast": 2 * part + 3 * part}
     assert [a - copies.get(algorithm, 0) for a in arrived] == list(says)

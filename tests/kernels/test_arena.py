@@ -42,7 +42,7 @@ def test_rows_and_columns_make_plans_by_themselves(run_pes):
         arena.free()
         assert shmem.heap_stats().used == 0
 
-    run_pes(4, body)
+    run_pes(body, 4)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -78,7 +78,7 @@ def test_places_of_teams_that_overlap(run_pes, seed):
             live.append((team, part, number))
         return places
 
-    one, two, three = run_pes(3, body)
+    one, two, three = run_pes(body, 3)
     for first, second in ((one, two), (two, three), (one, three)):
         assert [first[k] for k in first if k in second] == [second[k] for k in second if k in first]
     assert any(place is None for _, place in one.values())

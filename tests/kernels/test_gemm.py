@@ -91,7 +91,7 @@ def many_cases(few):
 
 @pytest.mark.parametrize(("n_pes", "few"), PES)
 def test_products_are_numpys_and_sums_the_same_on_all_pes(run_pes, n_pes, few):
-    assert len(set(run_pes(n_pes, many_cases, few, timeout=120))) == 1
+    assert len(set(run_pes(many_cases, n_pes, few, timeout=120))) == 1
 
 
 def test_what_is_multiplied_may_be_part_of_larger_arrays(run_pes):
@@ -112,7 +112,7 @@ def test_what_is_multiplied_may_be_part_of_larger_arrays(run_pes):
             assert (got[:, 15:] == -1).all()
         shmem.finalize()
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 DIRECT = on_several_nodes("stores do not reach all members")
@@ -172,7 +172,7 @@ def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, name, optio
         shmem.finalize()
         return result
 
-    assert run_pes(3, body, timeout=120) == [0, 0, 0]
+    assert run_pes(body, 3, timeout=120) == [0, 0, 0]
 
 
 def test_two_teams_at_once_and_pes_in_none(run_pes):
@@ -185,7 +185,7 @@ def test_two_teams_at_once_and_pes_in_none(run_pes):
                 run(name, 7, 6, 5, "float64", team, calls=20, tile=(3, 4))
         shmem.finalize()
 
-    run_pes(5, body)
+    run_pes(body, 5)
 
 
 def test_what_a_pe_sends(run_pes):
@@ -197,7 +197,7 @@ def test_what_a_pe_sends(run_pes):
         return sent
 
     # 10 rows in 3 tiles; 10 rows of 2 columns of tiles; chunks of 4 rows.
-    assert run_pes(3, body)[0] == [(2 * 10 * 6 * 4, 6), (2 * 10 * 8 * 4, 12), (4 * 4 * 8 * 4, 8)]
+    assert run_pes(body, 3)[0] == [(2 * 10 * 6 * 4, 6), (2 * 10 * 8 * 4, 12), (4 * 4 * 8 * 4, 8)]
 
 
 def test_what_does_not_fit(run_pes):
@@ -224,4 +224,4 @@ def test_what_does_not_fit(run_pes):
                         plan(*given[:2], out=given[2])
         shmem.finalize()
 
-    run_pes(1, body)
+    run_pes(body, 1)

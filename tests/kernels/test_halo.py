@@ -54,7 +54,7 @@ def every_case(dtypes):
 
 @pytest.mark.parametrize("n_pes", [1, 2, 3, pytest.param(5, marks=pytest.mark.slow)])
 def test_every_number_is_numpys(run_pes, n_pes):
-    run_pes(n_pes, every_case, DTYPES if n_pes == 5 else DTYPES[:1], timeout=120)
+    run_pes(every_case, n_pes, DTYPES if n_pes == 5 else DTYPES[:1], timeout=120)
 
 
 @shmem.jit
@@ -105,7 +105,7 @@ def many_calls(periodic, blocks, calls):
     ("n_pes", "periodic", "blocks"), [(3, False, 1), (3, True, 2), (2, True, 1)]
 )
 def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, n_pes, periodic, blocks):
-    run_pes(n_pes, many_calls, periodic, blocks, repeated(2000), timeout=120)
+    run_pes(many_calls, n_pes, periodic, blocks, repeated(2000), timeout=120)
 
 
 def test_halos_in_place_in_teams_and_counted(run_pes):
@@ -127,7 +127,7 @@ def test_halos_in_place_in_teams_and_counted(run_pes):
                 assert plan.sends() == (2 * 3 * 4, 2)
         shmem.finalize()
 
-    run_pes(3, body)
+    run_pes(body, 3)
 
 
 def test_what_a_plan_is_not_for(run_pes):
@@ -154,4 +154,4 @@ def test_what_a_plan_is_not_for(run_pes):
                 plan.accumulate(array(5, 3), out=array(1, 3))
         shmem.finalize()
 
-    run_pes(1, body)
+    run_pes(body, 1)

@@ -82,7 +82,7 @@ def all_cases(n_pes, few):
 
 @pytest.mark.parametrize(("n_pes", "few"), PES)
 def test_every_bit_is_numpys(run_pes, n_pes, few):
-    run_pes(n_pes, all_cases, n_pes, few, timeout=120)
+    run_pes(all_cases, n_pes, n_pes, few, timeout=120)
 
 
 @shmem.jit
@@ -130,7 +130,7 @@ def many_calls(periodic, blocks, threads, calls):
 def test_many_calls_without_a_barrier_while_pes_are_held_up(
     run_pes, n_pes, periodic, blocks, threads
 ):
-    run_pes(n_pes, many_calls, periodic, blocks, threads, repeated(2000), timeout=120)
+    run_pes(many_calls, n_pes, periodic, blocks, threads, repeated(2000), timeout=120)
 
 
 def test_cells_that_were_changed_reach_the_neighbours(run_pes):
@@ -156,7 +156,7 @@ def test_cells_that_were_changed_reach_the_neighbours(run_pes):
             np.testing.assert_array_equal(plan.gather(u), reference(owner, 3)[1:-1, 1:-1])
         shmem.finalize()
 
-    run_pes(4, body)
+    run_pes(body, 4)
 
 
 def test_two_teams_at_once_and_a_pe_in_none(run_pes):
@@ -184,7 +184,7 @@ def test_two_teams_at_once_and_a_pe_in_none(run_pes):
                     plan(shmem.device_array((5, 3), "float64"), 2)
         shmem.finalize()
 
-    run_pes(7, body)
+    run_pes(body, 7)
 
 
 def test_what_a_plan_is_not_for(run_pes):
@@ -214,7 +214,7 @@ def test_what_a_plan_is_not_for(run_pes):
                 plan.scatter(np.zeros((4, 4), "float32"))
         shmem.finalize()
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 def test_what_is_sent_is_counted(run_pes):
@@ -230,7 +230,7 @@ def test_what_is_sent_is_counted(run_pes):
         return sent
 
     planes_and_cells = (3 * (7 + 3) * 4, 3 * (1 + 2)), (3 * 2 * (4 * 10) * 4, 3 * 2 * 2)
-    assert run_pes(4, body) == [list(planes_and_cells)] * 4
+    assert run_pes(body, 4) == [list(planes_and_cells)] * 4
 
 
 def test_parts_are_those_of_array_split():

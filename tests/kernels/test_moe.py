@@ -182,12 +182,12 @@ def every_layer(dtypes):
 
 @pytest.mark.parametrize(("n_pes", "few"), PES)
 def test_dispatch_and_combine_are_the_references(run_pes, n_pes, few):
-    run_pes(n_pes, every_form, few)
+    run_pes(every_form, n_pes, few)
 
 
 @pytest.mark.parametrize(("n_pes", "few"), PES)
 def test_the_fused_layer_is_the_references(run_pes, n_pes, few):
-    run_pes(n_pes, every_layer, ("float32",) if few else ALL)
+    run_pes(every_layer, n_pes, ("float32",) if few else ALL)
 
 
 def test_forms_launches_and_repetitions_give_the_same_bits(run_pes):
@@ -218,7 +218,7 @@ def test_forms_launches_and_repetitions_give_the_same_bits(run_pes):
         shmem.finalize()
         return len(found)
 
-    assert run_pes(3, body) == [1, 1, 1]
+    assert run_pes(body, 3) == [1, 1, 1]
 
 
 def test_int8_is_off_by_half_a_step(run_pes):
@@ -240,7 +240,7 @@ def test_int8_is_off_by_half_a_step(run_pes):
         assert (got[7] == 0).all()
         shmem.finalize()
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 @shmem.jit
@@ -322,7 +322,7 @@ def test_many_exchanges_without_a_barrier_while_pes_are_held_up(run_pes, form):
     def make(*sizes):
         return ExpertParallel(**named(sizes, "float32"), form=form)
 
-    assert run_pes(3, many_calls, make, apply, repeated(2000), timeout=120) == [0, 0, 0]
+    assert run_pes(many_calls, 3, make, apply, repeated(2000), timeout=120) == [0, 0, 0]
 
 
 def test_many_layers_without_a_barrier_while_pes_are_held_up(run_pes):
@@ -351,7 +351,7 @@ def test_many_layers_without_a_barrier_while_pes_are_held_up(run_pes):
         hold_up()
         plan(x, chosen, weights, *plan.matrices, out=out)
 
-    assert run_pes(3, many_calls, make, apply, repeated(2000), timeout=120) == [0, 0, 0]
+    assert run_pes(many_calls, 3, make, apply, repeated(2000), timeout=120) == [0, 0, 0]
 
 
 def test_two_teams_at_once(run_pes):
@@ -381,7 +381,7 @@ def test_two_teams_at_once(run_pes):
                 np.testing.assert_array_equal(got, expected[plan.my_pe])
         shmem.finalize()
 
-    run_pes(5, body)
+    run_pes(body, 5)
 
 
 def test_the_experts_networks_as_a_launch_of_their_own(run_pes):
@@ -406,7 +406,7 @@ def test_the_experts_networks_as_a_launch_of_their_own(run_pes):
         shmem.finalize()
 
     for form in ("low_latency", "throughput"):
-        run_pes(2, body, form, 3)
+        run_pes(body, 2, form, 3)
 
 
 def test_routing(run_pes):
@@ -433,7 +433,7 @@ def test_routing(run_pes):
             route(shmem.to_device(logits), experts=weights, weights=weights)
         shmem.finalize()
 
-    run_pes(1, body)
+    run_pes(body, 1)
 
 
 def test_errors_name_both_numbers_and_the_next_step(run_pes):
@@ -477,4 +477,4 @@ def test_errors_name_both_numbers_and_the_next_step(run_pes):
         assert plan.sends() == (0, 0)
         shmem.finalize()
 
-    run_pes(1, body)
+    run_pes(body, 1)

@@ -2,16 +2,16 @@
 
 import pytest
 
+import gpushmem as shmem
+
 
 @pytest.fixture
 def deadlock(run_pes):
-    """`deadlock(n, body)`: run a job that must end as a deadlock; return what a person reads."""
+    """`deadlock(n, body)`: run a job that must end as a deadlock; return the report."""
 
     def run(n, body, **options):
-        with pytest.raises(pytest.fail.Exception) as failure:
-            run_pes(n, body, **{"timeout": 30, **options})
-        text = str(failure.value)
-        assert text.startswith("deadlock: no PE can go on; all PEs were ended\n"), text
-        return text
+        with pytest.raises(shmem.Deadlock, match=r"^deadlock: no PE can go on\n\n") as failure:
+            run_pes(body, n, **{"timeout": 30, **options})
+        return str(failure.value)
 
     return run

@@ -67,7 +67,7 @@ def test_a_kernel_is_compiled_once(run_pes):
         shmem.barrier_all()
         return list(builds), a[0]
 
-    done = run_pes(4, body)
+    done = run_pes(body, 4)
     assert [name for builds, _ in done for name in builds] == ["right"]
     assert [value for _, value in done] == [3, 0, 1, 2]
 
@@ -96,7 +96,7 @@ def test_what_differs_is_compiled_apart(run_pes):
             values.append(a[0])
         return len(builds), values
 
-    done = run_pes(2, body)
+    done = run_pes(body, 2)
     assert sum(builds for builds, _ in done) == 4
     assert [values for _, values in done] == [[3, 21, 21, 26, 3]] * 2
 
@@ -123,7 +123,7 @@ def test_a_global_that_differs_between_pes_is_each_pes_own(run_pes):
         run(kernel, a)
         return len(builds), a[0]
 
-    done = run_pes(4, body)
+    done = run_pes(body, 4)
     assert [value for _, value in done] == [0, 0, 1, 1]
     assert [done[0][0] + done[1][0], done[2][0] + done[3][0]] == [1, 1]
 
@@ -139,7 +139,7 @@ def test_operations_of_the_host_are_compiled_once(run_pes, monkeypatch):
         shmem.barrier_all()
         return list(builds)
 
-    done = run_pes(3, body)
+    done = run_pes(body, 3)
     assert [name for builds in done for name in builds] == ["signal_wait_until on the host"]
 
 
@@ -158,7 +158,7 @@ def test_a_kernel_made_again_is_not_compiled_again(run_pes):
             run(add, a)
         return len(builds), len(taken_over), a[0]
 
-    assert sorted(run_pes(2, body)) == [(0, 1, 5), (1, 0, 5)]
+    assert sorted(run_pes(body, 2)) == [(0, 1, 5), (1, 0, 5)]
 
 
 def test_every_kind_of_kernel_can_be_taken_over(run_pes):
@@ -200,7 +200,7 @@ def test_every_kind_of_kernel_can_be_taken_over(run_pes):
             values = first_on_pe_0(each)
         return list(builds), values, text.getvalue()
 
-    builds, values, texts = zip(*run_pes(2, body), strict=True)
+    builds, values, texts = zip(*run_pes(body, 2), strict=True)
     assert list(builds) == [["loops", "meets", "waits"], []]
     assert list(values) == [[[0, 1, 2, 3], [3, 2, 1, 0], [5, 5, 5, 5]]] * 2
     for pe, text in enumerate(texts):
@@ -254,7 +254,7 @@ def test_failures_say_the_same_where_a_kernel_was_taken_over(run_pes):
         said = first_on_pe_0(lambda: [failure_of(*case) for case in cases])
         return list(builds), said
 
-    (built, said), (taken_over, others) = run_pes(2, body)
+    (built, said), (taken_over, others) = run_pes(body, 2)
     assert (built, taken_over) == (["raises", "calls", "outside", "nobody"], [])
     assert [text.replace("PE 0", "PE 1") for text in said] == others
     wanted = ("ValueError('too bad')", "KeyError('thirteen', 13)", "IndexError", "no PE 99")
@@ -283,7 +283,7 @@ def test_an_exception_of_ones_own_is_raised_by_every_pe(run_pes):
         said = first_on_pe_0(lambda: (failure_of(raises, a), failure_of(harmless, a)))
         return list(builds), "Mine('a text')" in said[0], said[1]
 
-    done = run_pes(2, body)  # the class cannot be pickled
+    done = run_pes(body, 2)  # the class cannot be pickled
     assert done == [(["raises", "harmless"], True, None), (["raises"], True, None)]
 
 
@@ -308,7 +308,7 @@ def test_one_waits_in_a_kernel_taken_over_at_the_line_it_says(run_pes):
 
         return list(builds), first_on_pe_0(wait), list(builds)
 
-    done = run_pes(2, body)
+    done = run_pes(body, 2)
     site = f"test_compile_once.py:{line_of(waiting, 'waiting')} in waiting"
     assert [d[1] for d in done] == [("wait_until", site)] * 2
     assert [d[2] for d in done] == [["waiting"], []]
@@ -324,7 +324,7 @@ def test_what_does_not_compile_fails_on_every_pe(run_pes):
         a = shmem.zeros(1)
         return first_on_pe_0(lambda: failure_of(wrong, a))
 
-    for said in run_pes(2, body):
+    for said in run_pes(body, 2):
         assert "no_such_attribute" in said
 
 
@@ -345,7 +345,7 @@ def test_threads_of_one_pe_compile_once(run_pes):
         shmem.synchronize()
         return len(builds), a[0]
 
-    done = run_pes(2, body)
+    done = run_pes(body, 2)
     assert sum(builds for builds, _ in done) == 1
     assert [value for _, value in done] == [4, 4]
 
@@ -366,7 +366,7 @@ def test_without_a_store_that_works_every_pe_compiles(run_pes, monkeypatch, sett
         run(one, a)
         return len(builds), a[0]
 
-    assert run_pes(2, body) == [(1, 1)] * 2
+    assert run_pes(body, 2) == [(1, 1)] * 2
 
 
 def test_a_pe_that_dies_while_it_compiles_holds_up_nobody():

@@ -293,8 +293,8 @@ def test_the_errors_that_programs_get(run_pes):
             _signal = shmem.zeros(1, "uint64")
         return _signal
 
-    with pytest.raises(pytest.fail.Exception, match="deadlock: no PE can go on"):
-        run_pes(2, lambda: body() and 1 / 0)
+    with pytest.raises(shmem.ShmemError, match="deadlock: no PE can go on"):
+        run_pes(lambda: body() and 1 / 0, 2)
 
 
 ONE = """
@@ -340,8 +340,8 @@ def test_it_can_be_turned_off(run_pes, monkeypatch):
         shmem.init()
         shmem.signal_wait_until(shmem.zeros(1, "uint64"), shmem.CMP_EQ, 1)
 
-    with pytest.raises(pytest.fail.Exception, match="exceeded its limit of 3 s"):
-        run_pes(2, body, timeout=3)
+    with pytest.raises(shmem.ShmemError, match="exceeded its limit of 3 s"):
+        run_pes(body, 2, timeout=3)
 
 
 def test_numbers_of_numpy(deadlock):
@@ -391,7 +391,7 @@ def test_an_alarm_may_end_a_wait(run_pes):
         shmem.barrier_all()
         return True
 
-    assert run_pes(2, body) == [True] * 2
+    assert run_pes(body, 2) == [True] * 2
 
 
 def let_go_on(board, pe):
@@ -444,7 +444,7 @@ def test_a_pe_that_is_not_asked_again_is_no_deadlock(run_pes):
 
     word = np.zeros(1, np.uint64)
     compile_first(shmem.signal_wait_until, word, shmem.CMP_EQ, word[0])
-    assert run_pes(2, body) == [True, True]
+    assert run_pes(body, 2) == [True, True]
 
 
 def test_sleeping_is_no_deadlock(run_pes):
@@ -459,7 +459,7 @@ def test_sleeping_is_no_deadlock(run_pes):
         shmem.barrier_all()
         return True
 
-    assert run_pes(3, body) == [True] * 3
+    assert run_pes(body, 3) == [True] * 3
 
 
 def test_a_thread_of_the_user_may_act_at_any_time(run_pes):
@@ -481,7 +481,7 @@ def test_a_thread_of_the_user_may_act_at_any_time(run_pes):
         for pe in pes:
             shmem.signal_op(signal, 1, shmem.SIGNAL_SET, pe)
 
-    assert run_pes(2, body) == [True] * 2
+    assert run_pes(body, 2) == [True] * 2
 
 
 def test_a_kernel_that_polls_may_stop_at_any_time(run_pes):
@@ -508,7 +508,7 @@ def test_a_kernel_that_polls_may_stop_at_any_time(run_pes):
         shmem.barrier_all()
         return True
 
-    assert run_pes(2, body) == [True] * 2
+    assert run_pes(body, 2) == [True] * 2
 
 
 def test_a_kernel_that_computes_is_none(run_pes):
@@ -535,7 +535,7 @@ def test_a_kernel_that_computes_is_none(run_pes):
         shmem.synchronize()
         return time.monotonic() - began
 
-    assert min(run_pes(2, body)) > 0.5
+    assert min(run_pes(body, 2)) > 0.5
 
 
 def test_the_report_in_the_readme():

@@ -252,7 +252,7 @@ def test_finalize_in_another_thread(run_pes):
             thread.join()
         return sorted(t.name for t in threading.enumerate())
 
-    assert run_pes(2, body) == [["MainThread"]] * 2
+    assert run_pes(body, 2) == [["MainThread"]] * 2
 
 
 # --- timeouts
@@ -292,7 +292,7 @@ shmem.barrier_all()
     assert re.search(r"PE \d has waited for 1 s in (barrier_all|synchronize)", done.stderr)
 
 
-def test_a_program_hears_of_the_timeout(run_pes):
+def test_a_program_hears_of_the_timeout(run_pes, capfd):
     import gpushmem as shmem
 
     def body():
@@ -305,8 +305,9 @@ def test_a_program_hears_of_the_timeout(run_pes):
         else:
             time.sleep(5)
 
-    with pytest.raises(pytest.fail.Exception, match=r"PE 0 has waited .*(\n.*)*heard"):
-        run_pes(2, body)
+    with pytest.raises(shmem.WaitTimeout, match=r"PE 0 has waited for 0\.5 s in barrier_all"):
+        run_pes(body, 2)
+    assert "heard\n" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])

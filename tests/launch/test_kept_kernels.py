@@ -38,7 +38,7 @@ def builds_of(run_pes):
             assert a[0] == len(kernels)
             return list(builds)
 
-        return run_pes(1, body)[0]
+        return run_pes(body, 1)[0]
 
     return builds_of
 
@@ -69,7 +69,7 @@ def test_a_second_job_compiles_nothing(run_pes):
         assert extensions() == before  # what compiling has registered is none
         return list(builds), int(a[0])
 
-    first, *others = (run_pes(n, body) for n in (3, 3, 1))
+    first, *others = (run_pes(body, n) for n in (3, 3, 1))
     names = [name for builds, _ in first for name in builds]
     assert sorted(names) == ["right", "signal_wait_until on the host"]
     assert [value for _, value in first] == [2, 0, 1]

@@ -8,11 +8,13 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from numba import cuda
 
 from tests.conftest import start_cli
 from tests.files import open_files
+from tests.pes import compile_first
 
 STUBBORN = """
 import os, pathlib, signal, sys, time
@@ -277,8 +279,8 @@ def test_a_kernel_that_polls_for_ever_is_reported(run_pes):
         polling[1, 1](flag)
         shmem.synchronize()
 
-    with pytest.raises(pytest.fail.Exception) as failure:
-        run_pes(1, body, timeout=3)
+    with pytest.raises(shmem.ShmemError) as failure:
+        run_pes(body, 1, timeout=3)
     assert re.search(
         r"PE 0: kernel polling, .*test_local.py:\d+ in polling, for \d.\d s\n"
         r" +polls flag\[0\] with signal_fetch, sees 3\n",
@@ -314,8 +316,8 @@ def test_a_kernel_that_does_not_end_is_named(run_pes, function, said):
         shmem.jit(function)[1, 1](shmem.zeros(1000))
         shmem.synchronize()
 
-    with pytest.raises(pytest.fail.Exception) as failure:
-        run_pes(1, body, timeout=3)
+    with pytest.raises(shmem.ShmemError) as failure:
+        run_pes(body, 1, timeout=3)
     assert re.search(said, str(failure.value))
 
 
@@ -340,20 +342,20 @@ shmem.barrier_all()
 
 
 def test_no_descriptor_is_left_in_the_launcher(run_pes):
-    run_pes(2, lambda: None)
+    run_pes(lambda: None, 2)
     before = open_files()
     for _ in range(5):
-        run_pes(3, lambda: None)
+        run_pes(lambda: None, 3)
     assert not open_files() - before
 
 
 def test_large_results_come_back(run_pes):
-    assert [len(r) for r in run_pes(2, lambda: bytes(30_000_000))] == [30_000_000] * 2
+    assert [len(r) for r in run_pes(lambda: bytes(30_000_000), 2)] == [30_000_000] * 2
 
 
 def test_many_pes_start_quickly(run_pes):
     began = time.monotonic()
-    assert len(run_pes(64, os.getpid)) == 64
+    assert len(run_pes(os.getpid, 64)) == 64
     assert time.monotonic() - began < 20
 
 
@@ -367,13 +369,15 @@ def test_blocks_that_have_no_place_are_reported(run_pes):
         else:
             shmem.signal_op(signal, 1, shmem.SIGNAL_SET, 0)
 
+    compile_first(crowded, np.zeros(1, np.uint64))
+
     def body():
         shmem.init()
         crowded[201, 1024](shmem.zeros(1, "uint64"))
         shmem.synchronize()
 
-    with pytest.raises(pytest.fail.Exception) as failure:
-        run_pes(1, body, timeout=6)
+    with pytest.raises(shmem.ShmemError) as failure:
+        run_pes(body, 1, timeout=6)
     assert "kernel crowded: 185 blocks start only when one of 16 resident ones ends" in str(
         failure.value
     )

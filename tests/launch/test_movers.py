@@ -70,7 +70,7 @@ def test_a_handler_on_top_of_a_wait_may_end_it(run_pes):
         shmem.barrier_all()
         return True
 
-    assert run_pes(2, body, timeout=90) == [True] * 2
+    assert run_pes(body, 2, timeout=90) == [True] * 2
 
 
 def sleep_and_store(flag):
@@ -110,7 +110,7 @@ def test_a_native_thread_may_end_a_wait(run_pes):
         shmem.barrier_all()
         return True
 
-    assert run_pes(2, body, timeout=90) == [True] * 2
+    assert run_pes(body, 2, timeout=90) == [True] * 2
 
 
 def test_native_threads_that_wait_for_others_hide_no_deadlock(deadlock):
@@ -141,11 +141,11 @@ def test_timers_and_signals_on_their_way_are_seen(run_pes):
         assert movers.alarmed()
         return True
 
-    assert run_pes(1, body) == [True]
+    assert run_pes(body, 1) == [True]
 
 
 @pytest.mark.quiet
-def test_hosts_that_poll_get_the_notice_and_the_timeout(run_pes, monkeypatch):
+def test_hosts_that_poll_get_the_notice_and_the_timeout(run_pes, monkeypatch, capfd):
     monkeypatch.setenv("GPUSHMEM_TIMEOUT", "5")
     monkeypatch.setenv("GPUSHMEM_NOTICE", "1")
 
@@ -160,11 +160,11 @@ def test_hosts_that_poll_get_the_notice_and_the_timeout(run_pes, monkeypatch):
                 time.sleep(0.001)
         shmem.barrier_all()
 
-    with pytest.raises(pytest.fail.Exception) as failure:
-        run_pes(3, body)
+    with pytest.raises(shmem.WaitTimeout) as failure:
+        run_pes(body, 3)
     text = str(failure.value)
     has(text, r"^PE \d has waited for 5 s in (a loop that calls (atomic_fetch|g)|barrier_all)")
-    has(text, r"no PE has made progress for \d s; the job goes on")
+    has(capfd.readouterr().err, r"no PE has made progress for \d s; the job goes on")
     has(text, r"PE 0: host, in a loop that calls atomic_fetch at test_movers.py:\d+, for \d")
     has(text, r"PE 1: host, in a loop that calls g at test_movers.py:\d+, for \d")
 

@@ -193,4 +193,4 @@ def test_sums_of_bfloat16_are_rounded_after_each_step(run_pes):
             assert set(dst.numpy().tolist()) == {256}
         shmem.finalize()
 
-    run_pes(3, body)
+    run_pes(body, 3)

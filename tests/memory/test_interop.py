@@ -50,7 +50,7 @@ def test_views_share_memory_with_kernels_and_peers(run_pes, views):
             assert int(view[0]) == 10
         shmem.finalize()
 
-    run_pes(3, body)
+    run_pes(body, 3)
 
 
 @pytest.mark.host_memory

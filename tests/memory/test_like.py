@@ -79,7 +79,7 @@ def test_tensors_are_taken_by_kernels_and_operations(run_pes, n_pes):
         assert shmem.empty(128, "u1").offset == offset
         shmem.finalize()
 
-    run_pes(n_pes, body)
+    run_pes(body, n_pes)
 
 
 def test_kernels_get_the_memory_itself(run_pes):
@@ -99,7 +99,7 @@ def test_kernels_get_the_memory_itself(run_pes):
         assert x.tolist() == [2, 2, 6]
         shmem.finalize()
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 @pytest.mark.parametrize("name", SHARED)

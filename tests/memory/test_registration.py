@@ -64,7 +64,7 @@ def test_registered_buffers_are_sources_and_destinations(run_pes, buffer):
         assert remote.numpy()[:4].tolist() == [-(1000 * left + k) for k in range(4)]
         shmem.finalize()
 
-    run_pes(3, body)
+    run_pes(body, 3)
 
 
 @pytest.mark.parametrize("buffer", [numpy_buffer, torch_buffer])

@@ -43,7 +43,7 @@ def test_stats_of_a_heap_in_use(run_pes):
         shmem.finalize()
         return full, less, nothing
 
-    for full, less, nothing in run_pes(2, body):
+    for full, less, nothing in run_pes(body, 2):
         assert (full.total, full.used, full.peak) == (1 << 20, 256 + 4096 + 256, 4608)
         assert full.allocations == (
             (0, 48, (3, 4), np.dtype("float32"), line_of("first")),
@@ -69,7 +69,7 @@ def test_stats_are_of_their_moment_and_not_collective(run_pes):
                 before.used = 1
         shmem.finalize()
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 def test_a_full_heap_is_not_fragmented(alone):
@@ -131,7 +131,7 @@ def test_allocations_that_fail_leave_nothing(run_pes):
         stats = shmem.heap_stats()
         return stats.used, stats.allocations, shmem.zeros(3).numpy().sum()
 
-    assert run_pes(2, body) == [(0, (), 0)] * 2
+    assert run_pes(body, 2) == [(0, (), 0)] * 2
 
 
 def test_stats_need_init():
@@ -158,7 +158,7 @@ def test_arrays_never_freed_are_reported_once(run_pes):
         shmem.alloc_bytes(1000)  # another leak
         return finalized()
 
-    on_pe_0, on_pe_1 = run_pes(2, body)
+    on_pe_0, on_pe_1 = run_pes(body, 2)
     [(category, text, filename)] = on_pe_0
     assert category is ResourceWarning
     assert text.splitlines() == [
@@ -208,7 +208,7 @@ def test_a_report_made_an_error_finds_the_runtime_closed(run_pes):
         shmem.finalize()
         return offset
 
-    assert run_pes(2, body) == [0, 0]
+    assert run_pes(body, 2) == [0, 0]
 
 
 # --- alloc_bytes, with
@@ -229,7 +229,7 @@ def test_bytes_and_views_of_them(run_pes):
         shmem.finalize()
         return result
 
-    for pe, (words, shape, raw) in enumerate(run_pes(3, body)):
+    for pe, (words, shape, raw) in enumerate(run_pes(body, 3)):
         assert words == [1000 * ((pe + 1) % 3) + k for k in range(12)]
         assert (shape, raw) == ((2, 2), (48,))
 
@@ -262,7 +262,7 @@ def test_an_array_is_freed_at_the_end_of_its_block(run_pes):
             a.numpy()
         shmem.finalize()
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 def test_an_exception_leaves_the_array_allocated(run_pes):
@@ -276,7 +276,7 @@ def test_an_exception_leaves_the_array_allocated(run_pes):
         shmem.free(array)
         shmem.finalize()
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 def test_a_view_is_no_block_of_its_own(alone):
@@ -299,4 +299,4 @@ def test_garbage_collection_frees_nothing(run_pes):
         shmem.finalize()
         return used
 
-    assert run_pes(2, body) == [256, 256]
+    assert run_pes(body, 2) == [256, 256]

@@ -80,7 +80,7 @@ def test_what_a_buffer_is_given_its_array_has_and_the_other_way_round(run_pes, n
         assert (before.numpy() == -1).all()
         shmem.finalize()
 
-    run_pes(n_pes, body)
+    run_pes(body, n_pes)
 
 
 def test_the_buffer_itself_is_taken_for_its_array(run_pes):
@@ -105,7 +105,7 @@ def test_the_buffer_itself_is_taken_for_its_array(run_pes):
             shmem.put(shmem.empty(8, "int64"), buffer[0], 0)
         shmem.finalize()
 
-    run_pes(3, body)
+    run_pes(body, 3)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "complex128", "bfloat16", "float8_e5m2"])
@@ -159,7 +159,7 @@ def test_finalize_ends_registrations_and_keeps_contents(run_pes):
         assert (b == own((me - 1) % n, buffer.size)).all()
         shmem.finalize()
 
-    run_pes(3, body)
+    run_pes(body, 3)
 
 
 def test_a_program_may_end_with_a_registered_buffer(run_pes):
@@ -170,7 +170,7 @@ def test_a_program_may_end_with_a_registered_buffer(run_pes):
         buffer[0] = 1
         return os.getpid()
 
-    assert len(set(run_pes(2, body))) == 2
+    assert len(set(run_pes(body, 2))) == 2
 
 
 def test_the_buffer_lives_as_long_as_it_is_registered(alone):
@@ -203,7 +203,7 @@ def test_the_session_ends_with_an_error(run_pes):
         gc.collect()
         assert gone() is not None
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 def test_statistics_and_reports_name_it(alone):
@@ -293,7 +293,7 @@ def test_sizes_that_differ(run_pes):
         assert not shmem.heap_stats().allocations
         shmem.finalize()
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 def test_null_backend():

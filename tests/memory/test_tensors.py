@@ -139,7 +139,7 @@ def test_a_registered_tensor_is_memory_of_operations_and_plans(run_pes, name):
         assert t.tolist() == [n * total] * 32 + [10.0**me] * 32
         shmem.finalize()
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 def unlike(reason):

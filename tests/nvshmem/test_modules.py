@@ -177,4 +177,4 @@ def test_other_backends_say_that_they_run_no_such_code(run_pes, backend):
             shmem.init_module(None)
         shmem.finalize()
 
-    run_pes(1, body)
+    run_pes(body, 1)

@@ -73,4 +73,4 @@ def test_a_waiting_kernel(run_pes):
         waits[1, 1](shmem.zeros(1, "int64"))
         shmem.finalize()
 
-    run_pes(2, body)
+    run_pes(body, 2)

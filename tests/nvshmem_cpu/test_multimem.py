@@ -12,7 +12,6 @@ import pytest
 
 import gpushmem as shmem
 from gpushmem.backends.nvshmem_cpu import ABOUT
-from tests import pes
 from tests.nvshmem.kernels import dtype_of
 
 pytestmark = pytest.mark.skipif(ABOUT.missing() is not None, reason="needs NVSHMEM")
@@ -46,7 +45,6 @@ def pretend_there_is_a_switch(multimem, intrinsics, used):
 
 def sums(dtype):
     """The sums are right; which instructions give them, and which should."""
-    pes.BACKEND = "nvshmem-cpu"
 
     def body():
         from gpushmem.backends.nvshmem import multimem
@@ -67,7 +65,7 @@ def sums(dtype):
         shmem.finalize()
         return used, {f".{kind.word} ", f".{kind.pack or kind.word} "}
 
-    return pes.run_pes(1, body)[0]
+    return shmem.spawn(body, backend="nvshmem-cpu")[0]
 
 
 @pytest.mark.parametrize(

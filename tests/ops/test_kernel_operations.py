@@ -69,7 +69,7 @@ def test_put_goes_to_the_right_pe_and_place(run_pes, n_pes, nbi, scope):
         shmem.barrier_all()
         return dst.numpy()
 
-    for pe, got in enumerate(run_pes(n_pes, body)):
+    for pe, got in enumerate(run_pes(body, n_pes)):
         left = (pe - 1) % n_pes
         np.testing.assert_array_equal(got[10 : 10 + n], marked(n, left))
         assert (got[:10] == POISON).all()
@@ -96,7 +96,7 @@ def test_get_fetches_from_the_right_pe_and_place(run_pes, n_pes, nbi, scope):
         shmem.barrier_all()
         return got
 
-    for pe, got in enumerate(run_pes(n_pes, body)):
+    for pe, got in enumerate(run_pes(body, n_pes)):
         np.testing.assert_array_equal(got, marked(n + 10, (pe + 1) % n_pes)[5 : 5 + n])
 
 
@@ -143,7 +143,7 @@ def test_who_sees_the_signal_sees_the_data(run_pes, n_pes, nbi, scope):
         shmem.barrier_all()
         return int(wrong.numpy()[0]), signal.numpy().tolist()
 
-    assert run_pes(n_pes, body) == [(0, [rounds, rounds])] * n_pes
+    assert run_pes(body, n_pes) == [(0, [rounds, rounds])] * n_pes
 
 
 @pytest.mark.parametrize("n_pes", PES)
@@ -165,7 +165,7 @@ def test_p_and_g_reach_every_pe(run_pes, n_pes):
         shmem.barrier_all()
         return dst.numpy().tolist(), seen.numpy().tolist()
 
-    for pe, (got, seen) in enumerate(run_pes(n_pes, body)):
+    for pe, (got, seen) in enumerate(run_pes(body, n_pes)):
         assert got == [1000 * k + pe for k in range(n_pes)] + [POISON]
         assert seen == [1000 * k + k + 0.5 for k in range(n_pes)]
 
@@ -188,7 +188,7 @@ def test_signal_add_from_all_pes_counts_exactly(run_pes, n_pes):
         count[1, 1](signal, final)
         return final.numpy().tolist()
 
-    assert run_pes(n_pes, body) == [[3 * each * n_pes] * 2] * n_pes
+    assert run_pes(body, n_pes) == [[3 * each * n_pes] * 2] * n_pes
 
 
 COMPARE = {
@@ -222,7 +222,7 @@ def test_signal_wait_until_waits_for_exactly_its_condition(run_pes, name):
 
     for value in good:
         for before in bad:
-            assert run_pes(2, body, before, value)[0] == value + 1
+            assert run_pes(body, 2, before, value)[0] == value + 1
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_barrier_all_in_kernels_many_rounds(run_pes, n_pes, scope):
         shmem.barrier_all()
         return int(wrong.numpy()[0])
 
-    assert run_pes(n_pes, body) == [0] * n_pes
+    assert run_pes(body, n_pes) == [0] * n_pes
 
 
 def test_message_passing_with_fence_over_many_rounds(run_pes):
@@ -284,7 +284,7 @@ def test_message_passing_with_fence_over_many_rounds(run_pes):
         shmem.barrier_all()
         return int(wrong.numpy()[0])
 
-    assert run_pes(2, body) == [0, 0]
+    assert run_pes(body, 2) == [0, 0]
 
 
 @pytest.mark.parametrize("n_pes", [1, 3])
@@ -314,7 +314,7 @@ def test_blocks_that_wait_for_each_other_across_pes(run_pes, n_pes):
         shmem.barrier_all()
         return order.numpy().tolist()
 
-    for order in run_pes(n_pes, body):
+    for order in run_pes(body, n_pes):
         assert sorted(order) == list(range(blocks + 1))
         if n_pes == 1:
             assert order[:blocks] == list(range(blocks - 1, -1, -1))
@@ -335,7 +335,7 @@ def test_polling_with_signal_fetch_lets_other_threads_and_blocks_run(run_pes):
         poll[2, 32](signal, seen)
         return signal.numpy().tolist(), int(seen.numpy()[0]) > 0
 
-    assert run_pes(2, body, timeout=20) == [([2], True)] * 2
+    assert run_pes(body, 2, timeout=20) == [([2], True)] * 2
 
 
 def test_a_block_that_keeps_meeting_does_not_keep_others_out(run_pes):
@@ -354,7 +354,7 @@ def test_a_block_that_keeps_meeting_does_not_keep_others_out(run_pes):
         look[2, 32](flag, out)
         return out.numpy().sum()
 
-    assert run_pes(1, body, timeout=20) == [32]
+    assert run_pes(body, 1, timeout=20) == [32]
 
 
 @pytest.mark.slow  # signals; collectives: conformance/test_collectives.py
@@ -376,7 +376,7 @@ def test_more_pes_than_cores(run_pes):
         shmem.barrier_all()
         return int(dst.numpy().max())
 
-    assert run_pes(24, body, timeout=90) == [(pe - 1) % 24 for pe in range(24)]
+    assert run_pes(body, 24, timeout=90) == [(pe - 1) % 24 for pe in range(24)]
 
 
 @pytest.mark.cpu_backend

@@ -79,12 +79,12 @@ def run_pipeline(blocks, threads, rounds):
 
 @pytest.mark.parametrize("n_pes", sweep(1, 2, 3, 5, 7, 8, 16, 32, 64, ci=(3, 7)))
 def test_pipelines_with_delays(run_pes, n_pes):
-    assert run_pes(n_pes, run_pipeline, 3, 48, 300, timeout=170) == [0] * n_pes
+    assert run_pes(run_pipeline, n_pes, 3, 48, 300, timeout=170) == [0] * n_pes
 
 
 @pytest.mark.parametrize("n_pes", sweep(2, 3, 8, ci=(3,)))
 def test_pipelines_on_a_busy_machine(run_pes, busy_machine, n_pes):
-    assert run_pes(n_pes, run_pipeline, 2, 32, 100, timeout=170) == [0] * n_pes
+    assert run_pes(run_pipeline, n_pes, 2, 32, 100, timeout=170) == [0] * n_pes
 
 
 @pytest.mark.parametrize("n_pes", sweep(*range(1, 17), ci=(3,)))
@@ -106,7 +106,7 @@ def test_all_reduce_of_many_sizes(run_pes, n_pes):
         shmem.finalize()
         return good
 
-    assert run_pes(n_pes, body, timeout=170) == [True] * n_pes
+    assert run_pes(body, n_pes, timeout=170) == [True] * n_pes
 
 
 @pytest.mark.slow
@@ -118,4 +118,4 @@ def test_a_thousand_jobs_end_cleanly(run_pes):
         return total
 
     for k in range(1000):
-        assert run_pes(2, body, k) == [10 * k] * 2
+        assert run_pes(body, 2, k) == [10 * k] * 2

@@ -37,6 +37,19 @@ def test_a_name_that_there_is_not_is_refused_with_the_line_and_the_nearest(alone
     assert len(str(error.value)) < 300
 
 
+@shmem.jit
+def unknown(x):
+    x[0] = 1
+    x[1] = nobody(x)  # noqa: F821
+
+
+def test_a_name_that_is_not_defined_has_its_line(alone):
+    with pytest.raises(TypingError, match=r"^NameError: name 'nobody' is not defined\n\n") as error:
+        unknown[1, 1](shmem.zeros(2))
+    line = unknown.py_func.__code__.co_firstlineno + 3
+    assert f'errors_shown.py", line {line}:\n    x[1] = nobody(x)' in str(error.value)
+
+
 @pytest.mark.parametrize("what", [[1, 2], {1: 2}, "text", object()], ids=lambda x: type(x).__name__)
 def test_what_is_no_kernel_argument_is_refused_by_name(alone, what):
     said = f"kernel stores: argument values is of type {type(what).__name__}, which kernels cannot"

@@ -320,7 +320,7 @@ def test_every_public_function_is_called():
 
 
 def test_arguments_of_all_kinds(run_pes):
-    wrong = run_pes(1, storm, range(300), timeout=120)[0]
+    wrong = run_pes(storm, 1, range(300), timeout=120)[0]
     assert not wrong, "\n".join(wrong)
 
 
@@ -329,5 +329,5 @@ def test_arguments_of_all_kinds(run_pes):
 @pytest.mark.parametrize("first", range(0, 10_000, 1000))
 def test_ten_thousand_calls(run_pes, first):
     pytest.importorskip("torch")
-    wrong = run_pes(1, storm, range(first, first + 1000), timeout=3000)[0]
+    wrong = run_pes(storm, 1, range(first, first + 1000), timeout=3000)[0]
     assert not wrong, "\n".join(wrong)

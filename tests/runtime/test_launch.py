@@ -92,7 +92,7 @@ def test_a_dependent_launch_may_wait_for_the_one_before(run_pes):
         shmem.finalize()
         return result
 
-    assert run_pes(1, body) == [3]
+    assert run_pes(body, 1) == [3]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_every_pe_knows_its_number(run_pes, n_pes):
         shmem.finalize()
         return numbers
 
-    assert run_pes(n_pes, body) == [(pe, n_pes) for pe in range(n_pes)]
+    assert run_pes(body, n_pes) == [(pe, n_pes) for pe in range(n_pes)]
 
 
 def test_init_finalize_init(run_pes):
@@ -60,7 +60,7 @@ def test_init_finalize_init(run_pes):
         shmem.finalize()  # does nothing
         return seen
 
-    assert run_pes(3, body) == [[0] * 5] * 3
+    assert run_pes(body, 3) == [[0] * 5] * 3
 
 
 def test_many_inits_use_no_more_mappings(run_pes):
@@ -77,7 +77,7 @@ def test_many_inits_use_no_more_mappings(run_pes):
             counts.append(mappings())
         return counts[-1] - counts[9]
 
-    assert max(run_pes(3, body)) < 45  # of 90: the C library takes and gives back some, too
+    assert max(run_pes(body, 3)) < 45  # of 90: the C library takes and gives back some, too
 
 
 def test_heap_size_may_change_between_inits(run_pes):
@@ -89,7 +89,7 @@ def test_heap_size_may_change_between_inits(run_pes):
             shmem.barrier_all()
             shmem.finalize()
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 def test_calls_before_init_say_so():
@@ -147,7 +147,7 @@ def test_the_memory_of_a_job_is_given_back(run_pes):
         with open("/proc/self/smaps_rollup") as smaps:
             return next(int(line.split()[1]) for line in smaps if line.startswith("Pss_Shmem"))
 
-    assert max(run_pes(2, body)) < 8 << 10  # KiB
+    assert max(run_pes(body, 2)) < 8 << 10  # KiB
 
 
 # --- symmetric arrays
@@ -188,7 +188,7 @@ def test_repr_names_pe_and_offset(run_pes):
         shmem.finalize()
         return text
 
-    for pe, (symmetric, device) in enumerate(run_pes(2, body)):
+    for pe, (symmetric, device) in enumerate(run_pes(body, 2)):
         assert re.fullmatch(
             rf"SymmetricArray\((\[.*\], )?shape=\(4, 2\), dtype=float32, pe={pe}, offset=0x100\)",
             symmetric, re.DOTALL,
@@ -207,7 +207,7 @@ def test_offsets_are_the_same_everywhere_and_memory_is_reused(run_pes):
         shmem.finalize()
         return offsets
 
-    results = run_pes(3, body)
+    results = run_pes(body, 3)
     assert results == [results[0]] * 3
     assert results[0][2] == 256, "two freed neighbours make one block"
     assert all(offset % 256 == 0 for offset in results[0])
@@ -243,7 +243,7 @@ def test_heap_exhaustion_names_the_numbers_on_every_pe(run_pes):
         shmem.finalize()
         return kind, text
 
-    for kind, text in run_pes(2, body):
+    for kind, text in run_pes(body, 2):
         assert kind == "HeapExhausted"
         for part in (
             "20971520 bytes",
@@ -263,7 +263,7 @@ def test_different_sizes_in_one_allocation(run_pes):
         shmem.finalize()
         return kind, text, offset
 
-    for kind, text, offset in run_pes(3, body):
+    for kind, text, offset in run_pes(body, 3):
         assert kind == "CollectiveMismatch"
         assert (
             "PE 0: empty of 400 bytes; PE 1: empty of 400 bytes; PE 2: empty of 404 bytes" in text
@@ -280,7 +280,7 @@ def test_different_collective_calls(run_pes):
         shmem.finalize()
         return result
 
-    for kind, text in run_pes(3, body):
+    for kind, text in run_pes(body, 3):
         assert kind == "CollectiveMismatch"
         assert "PE 0: zeros of 32 bytes; PE 1: barrier_all; PE 2: free at 0x0 of 8 bytes" in text
 
@@ -307,7 +307,7 @@ def test_collectives_of_kernels_and_host_do_not_mix_up(run_pes):
             shmem.free(y)
         shmem.finalize()
 
-    run_pes(3, body)
+    run_pes(body, 3)
 
 
 def test_bad_shapes():
@@ -345,7 +345,7 @@ def test_host_put_get_p_g(run_pes, n_pes):
         shmem.finalize()
         return result
 
-    for pe, (a, got, element) in enumerate(run_pes(n_pes, body)):
+    for pe, (a, got, element) in enumerate(run_pes(body, n_pes)):
         left = 1000 * ((pe - 1) % n_pes)
         assert a == [left + 99, -1, *range(left, left + 5), -1, -1, left]
         assert got == [left + 1, left + 2, left + 3, left + 4]
@@ -576,7 +576,7 @@ def test_bad_calls_in_kernels_name_the_line(run_pes, name):
         shmem.finalize()
         return result
 
-    for pe, (got_kind, got) in enumerate(run_pes(2, body)):
+    for pe, (got_kind, got) in enumerate(run_pes(body, 2)):
         assert got_kind == kind
         assert got.startswith(
             f"PE {pe}, kernel wrong, block (0, 0, 0), thread (0, 0, 0), mykernel.py:2 in wrong: "

@@ -39,7 +39,7 @@ def test_a_session_is_init_and_finalize(run_pes):
                 x.numpy()
         return found
 
-    assert run_pes(3, body) == [[(pe, 3, 1000.0 + pe)] * 2 for pe in range(3)]
+    assert run_pes(body, 3) == [[(pe, 3, 1000.0 + pe)] * 2 for pe in range(3)]
 
 
 def test_what_init_takes_and_finalize_reports():
@@ -104,7 +104,7 @@ def test_an_error_that_is_caught_is_told_to_those_who_wait(run_pes):
         except CollectiveMismatch as error:
             return str(error)
 
-    first, left, last = run_pes(3, body)
+    first, left, last = run_pes(body, 3)
     assert left == "left"
     for text in (first, last):
         assert "barrier_all waits for PE 1, which ended without making this call" in text

@@ -174,7 +174,7 @@ def test_vectors_pack_the_first_element_lowest(run_pes):
         assert out.tolist() == [1.5, -448.0, 0.25, 3.0, -57344.0, 0.0, 1.0, 4.0, 4.0, 1.0]
         assert packed[0] == 0xFE3C
 
-    run_pes(1, body)
+    run_pes(body, 1)
 
 
 @pytest.mark.parametrize("source", [np.int64, np.uint64])

@@ -71,7 +71,7 @@ def test_another_kernel_of_another_process_compiles_itself_alone(run_pes):
         shmem.finalize()
         return names
 
-    with_the_operation, itself = run_pes(2, body)
+    with_the_operation, itself = run_pes(body, 2)
     assert {"first", "put_signal_warp", "put"} <= {*with_the_operation}
     assert {*itself} == {"second"}  # twice: first as loops between barriers
 
@@ -112,7 +112,7 @@ def test_functions_of_two_processes_do_not_mix(run_pes):
         shmem.finalize()
         return result
 
-    assert run_pes(2, body) == [([2, 100], {"both"}), ([200, 1], {"both"})]
+    assert run_pes(body, 2) == [([2, 100], {"both"}), ([200, 1], {"both"})]
 
 
 def test_their_shared_arrays_are_apart(run_pes):
@@ -150,7 +150,7 @@ def test_their_shared_arrays_are_apart(run_pes):
         shmem.finalize()
         return result
 
-    assert run_pes(2, body) == [([1, 2], {"both"}), ([2, 1], {"both"})]
+    assert run_pes(body, 2) == [([1, 2], {"both"}), ([2, 1], {"both"})]
 
 
 def test_a_kernel_has_one_copy_of_what_its_operations_share(alone):

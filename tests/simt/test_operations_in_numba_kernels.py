@@ -42,7 +42,7 @@ def test_operations_work_in_numbas_own_kernels_on_the_engine(run_pes):
                 send[1, 1](shmem.TEAM_WORLD, src, src, 0)
         return got
 
-    assert run_pes(2, body) == [[11, 1], [10, 0]]
+    assert run_pes(body, 2) == [[11, 1], [10, 0]]
 
 
 def operation():

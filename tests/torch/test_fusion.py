@@ -137,7 +137,7 @@ def test_layers_have_our_operators_and_the_same_results(run_pes, tmp_path):
             assert [0] * 3 * len(CASES) == LEFT
 
     torch.manual_seed(1)
-    run_pes(3, body, timeout=300)
+    run_pes(body, 3, timeout=300)
 
 
 def test_what_is_left_alone(run_pes, tmp_path):
@@ -189,7 +189,7 @@ def test_what_is_left_alone(run_pes, tmp_path):
             )
             assert names.lines == ["nothing"] * 7
 
-    run_pes(2, body, timeout=300)
+    run_pes(body, 2, timeout=300)
 
 
 def test_the_compiler_itself(run_pes, tmp_path):
@@ -207,4 +207,4 @@ def test_the_compiler_itself(run_pes, tmp_path):
                 torch.testing.assert_close(torch.compile(ours, fullgraph=True)(x), wanted)
             assert names.lines == ["gemm_all_reduce"]
 
-    run_pes(2, body, timeout=300)
+    run_pes(body, 2, timeout=300)

@@ -60,7 +60,7 @@ def test_all_reduce_of_all_lengths(run_pes, tmp_path, n):
                 dist.all_reduce(x)
                 assert torch.equal(x, sum(values(rank, count, torch.float32) for rank in range(n)))
 
-    run_pes(n, body)
+    run_pes(body, n)
 
 
 def test_all_reduce_of_all_dtypes_and_operations(run_pes, tmp_path):
@@ -98,7 +98,7 @@ def test_all_reduce_of_all_dtypes_and_operations(run_pes, tmp_path):
                 dist.all_reduce(torch.ones(2), dist.ReduceOp.BAND)
             dist.barrier()  # the group goes on
 
-    run_pes(n, body)
+    run_pes(body, n)
 
 
 def test_what_combines_is_compiled_once():
@@ -118,7 +118,7 @@ def test_sums_are_the_same_bits_on_all_ranks(run_pes, tmp_path):
             dist.all_reduce(x)
             return x.numpy().tobytes()
 
-    assert len(set(run_pes(5, body))) == 1
+    assert len(set(run_pes(body, 5))) == 1
 
 
 def fillers(rank, n, count):
@@ -170,7 +170,7 @@ def test_what_goes_from_each_to_each(run_pes, tmp_path, n, count):
             dist.all_to_all(parts, fillers(me, n, count))
             assert torch.equal(torch.cat(parts), theirs)
 
-    run_pes(n, body)
+    run_pes(body, n)
 
 
 def test_pieces_of_different_lengths(run_pes, tmp_path):
@@ -197,7 +197,7 @@ def test_pieces_of_different_lengths(run_pes, tmp_path):
             dist.all_gather_object(objects, "x" * me)
             assert objects == ["", "x", "xx"]
 
-    run_pes(n, body)
+    run_pes(body, n)
 
 
 def test_sparse_tensors_are_added_up(run_pes, tmp_path):
@@ -220,7 +220,7 @@ def test_sparse_tensors_are_added_up(run_pes, tmp_path):
             with pytest.raises(ValueError, match="of sparse tensors is a sum, not max"):
                 dist.all_reduce(of(me), dist.ReduceOp.MAX)
 
-    run_pes(n, body)
+    run_pes(body, n)
 
 
 def test_several_gathers_at_once(run_pes, tmp_path):
@@ -236,7 +236,7 @@ def test_several_gathers_at_once(run_pes, tmp_path):
                 assert (one == 10 * rank).all(), one
                 assert (other == 10 * rank + 1).all(), other
 
-    run_pes(n, body)
+    run_pes(body, n)
 
 
 def test_calls_of_a_group_without_options_have_results(run_pes, tmp_path):
@@ -248,7 +248,7 @@ def test_calls_of_a_group_without_options_have_results(run_pes, tmp_path):
             doubled = dist.group.WORLD.allreduce([x]).get_future().then(lambda f: f.value()[0] * 2)
             assert doubled.wait().tolist() == [4.0, 4.0]
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 def test_groups_that_end_or_are_given_up_can_be_made_again(run_pes, tmp_path):
@@ -263,7 +263,7 @@ def test_groups_that_end_or_are_given_up_can_be_made_again(run_pes, tmp_path):
                 if k == 1:
                     dist.distributed_c10d._abort_process_group()
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 def test_tensors_that_are_not_contiguous(run_pes, tmp_path):
@@ -279,7 +279,7 @@ def test_tensors_that_are_not_contiguous(run_pes, tmp_path):
             (dist.send if me else dist.recv)(x + me if me else x, 1 - me)
             assert x.tolist() == ([0.0] * 3 if me else [1.0] * 3)
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 def test_calls_that_nobody_waits_for_are_made_in_their_order(run_pes, tmp_path):
@@ -300,7 +300,7 @@ def test_calls_that_nobody_waits_for_are_made_in_their_order(run_pes, tmp_path):
             w = dist.barrier(async_op=True)
             w.wait()
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 def test_a_group_ends_when_its_calls_have_been_made(run_pes, tmp_path):
@@ -312,7 +312,7 @@ def test_a_group_ends_when_its_calls_have_been_made(run_pes, tmp_path):
         assert last.is_completed()
         assert (x == 2.0**5).all(), me
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 def test_groups_of_some_ranks(run_pes, tmp_path):
@@ -333,7 +333,7 @@ def test_groups_of_some_ranks(run_pes, tmp_path):
                 assert y.tolist() == ([3.0] * 2 if me > 1 else [0.0] * 2)
                 dist.destroy_process_group(mine)
 
-    run_pes(4, body)
+    run_pes(body, 4)
 
 
 def test_groups_without_a_rank_do_not_wait_for_it(run_pes, tmp_path):
@@ -347,7 +347,7 @@ def test_groups_without_a_rank_do_not_wait_for_it(run_pes, tmp_path):
             dist.all_reduce(x, group=group)
             return x.item()
 
-    assert run_pes(3, body) == [2.0, 2.0, None]
+    assert run_pes(body, 3) == [2.0, 2.0, None]
 
 
 def test_calls_in_all_forms(run_pes, tmp_path):
@@ -390,7 +390,7 @@ def test_calls_in_all_forms(run_pes, tmp_path):
         made.rootRank = 1
         return made
 
-    run_pes(n, body)
+    run_pes(body, n)
 
 
 def test_what_does_not_fit_raises_before_anything_is_sent(run_pes, tmp_path):
@@ -436,7 +436,7 @@ def test_what_does_not_fit_raises_before_anything_is_sent(run_pes, tmp_path):
                         (call() or dist.Work()).wait()
             dist.barrier()  # the group goes on
 
-    run_pes(n, body)
+    run_pes(body, n)
 
 
 def test_wait_tensor_waits_for_calls_in_flight(run_pes, tmp_path):
@@ -454,4 +454,4 @@ def test_wait_tensor_waits_for_calls_in_flight(run_pes, tmp_path):
             assert work.is_completed()
             assert x.tolist() == [2, 2, 2, 2]
 
-    run_pes(2, body)
+    run_pes(body, 2)

@@ -26,7 +26,7 @@ def test_a_ring_of_ranks(run_pes, tmp_path, n):
                 if n > 1:
                     assert torch.equal(y, torch.arange(count) + 10.0 * ((me - 1) % n))
 
-    run_pes(n, body)
+    run_pes(body, n)
 
 
 def test_tags_and_any_source(run_pes, tmp_path):
@@ -50,7 +50,7 @@ def test_tags_and_any_source(run_pes, tmp_path):
                 }
                 assert came == {1: 1, 2: 2}
 
-    run_pes(3, body)
+    run_pes(body, 3)
 
 
 def test_a_send_goes_on_while_its_rank_does_other_things(run_pes, tmp_path):
@@ -69,7 +69,7 @@ def test_a_send_goes_on_while_its_rank_does_other_things(run_pes, tmp_path):
                 assert (y == 0).all()
                 dist.barrier()
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 def test_both_send_before_they_receive(run_pes, tmp_path):
@@ -82,7 +82,7 @@ def test_both_send_before_they_receive(run_pes, tmp_path):
                 work.wait()
             assert (y == 1 - me).all()
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 def test_a_message_of_another_length_is_an_error(run_pes, tmp_path):
@@ -95,4 +95,4 @@ def test_a_message_of_another_length_is_an_error(run_pes, tmp_path):
                     dist.recv(torch.empty(2), 1)
             dist.barrier()
 
-    run_pes(2, body)
+    run_pes(body, 2)

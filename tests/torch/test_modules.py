@@ -68,7 +68,7 @@ def test_layers_are_plain_ones_divided(run_pes, tmp_path, sequence_parallel):
                         dist.all_reduce(grad)
                     torch.testing.assert_close(grad, part, msg=f"{name}.{key}")
 
-    run_pes(2, body, timeout=300)
+    run_pes(body, 2, timeout=300)
 
 
 def test_options_of_layers(run_pes, tmp_path):
@@ -102,7 +102,7 @@ def test_options_of_layers(run_pes, tmp_path):
                 modules.ColumnParallelLinear(MODEL, 7)
 
     torch.manual_seed(2)
-    run_pes(2, body, timeout=300)
+    run_pes(body, 2, timeout=300)
 
 
 def test_experts_give_the_same_with_and_without_gradients(run_pes, tmp_path):
@@ -147,4 +147,4 @@ def test_experts_give_the_same_with_and_without_gradients(run_pes, tmp_path):
         dist.all_gather(parts, part.detach())
         return torch.cat(parts)
 
-    run_pes(n, body, timeout=300)
+    run_pes(body, n, timeout=300)

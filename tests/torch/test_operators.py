@@ -91,7 +91,7 @@ def test_results_are_pytorchs_and_so_are_out_forms(run_pes, tmp_path, n, dtype):
                 for x, before in zip(args, kept, strict=False):
                     assert torch.equal(x, before)  # arguments stay as they are
 
-    run_pes(n, body, timeout=300)
+    run_pes(body, n, timeout=300)
 
 
 def test_what_pytorch_asks_of_operators(run_pes, tmp_path):
@@ -114,7 +114,7 @@ def test_what_pytorch_asks_of_operators(run_pes, tmp_path):
             torch.library.opcheck(ops.moe_backward.default, (*given, 4, "silu", group))
             return [*names, "moe", "moe_backward"]
 
-    names, _ = run_pes(2, body, timeout=300)
+    names, _ = run_pes(body, 2, timeout=300)
     from gpushmem.torch.operators import OPERATORS
 
     assert sorted(names) == sorted(each.schema.partition("(")[0] for each in OPERATORS)
@@ -162,7 +162,7 @@ def test_gradients_are_those_of_one_process(run_pes, tmp_path):
                         ), mine[2],
                     )  # fmt: skip
 
-    run_pes(n, body, timeout=300)
+    run_pes(body, n, timeout=300)
 
 
 EXPERTS, HIDDEN, INNER, TOP_K = 5, 6, 7, 2
@@ -217,7 +217,7 @@ def test_gradients_of_experts_are_those_of_one_process(run_pes, tmp_path, n, act
                 for one, want in zip(got, wanted, strict=True):
                     torch.testing.assert_close(one, want)
 
-    run_pes(n, body, timeout=300)
+    run_pes(body, n, timeout=300)
 
 
 def test_experts_that_the_kernel_has_no_dtype_or_memory_for(run_pes, tmp_path):
@@ -236,7 +236,7 @@ def test_experts_that_the_kernel_has_no_dtype_or_memory_for(run_pes, tmp_path):
                     assert error <= (1e-12 if dtype == torch.float64 else 0.02) * wanted.norm()
             assert shmem.heap_stats().used == used  # no plan was made
 
-    run_pes(3, body, timeout=300)
+    run_pes(body, 3, timeout=300)
 
 
 def test_halos_in_compiled_programs_of_parts_of_different_lengths(run_pes, tmp_path):
@@ -266,7 +266,7 @@ def test_halos_in_compiled_programs_of_parts_of_different_lengths(run_pes, tmp_p
             with pytest.raises(IndexError, match="out of range"):
                 ops.halo_exchange(x, 1, 2, False, group)
 
-    run_pes(3, body, timeout=300)
+    run_pes(body, 3, timeout=300)
 
 
 def test_groups_make_plans_by_themselves(run_pes, tmp_path):
@@ -289,7 +289,7 @@ def test_groups_make_plans_by_themselves(run_pes, tmp_path):
             assert other != me
             assert shmem.heap_stats().used == used
 
-    run_pes(4, body, timeout=300)
+    run_pes(body, 4, timeout=300)
 
 
 def test_what_does_not_fit(run_pes, tmp_path):
@@ -315,4 +315,4 @@ def test_what_does_not_fit(run_pes, tmp_path):
                 with pytest.raises(shmem.ArgumentError, match=said):
                     call()
 
-    run_pes(2, body, timeout=300)
+    run_pes(body, 2, timeout=300)

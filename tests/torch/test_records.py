@@ -28,7 +28,7 @@ def test_calls_are_in_profiles(run_pes, tmp_path):
                 name: [[2, 3]] for name in ("gpushmem:all_reduce", "gpushmem:all_gather", message)
             }
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_the_analyser_names_the_rank_that_is_missing(run_pes, tmp_path, analysed
                 while not (tmp_path / "record" / "rank_1").exists():
                     time.sleep(0.05)
 
-    run_pes(3, body)
+    run_pes(body, 3)
     said = analysed()
     assert "Not all ranks joining collective, sequence number: 3" in said
     assert "collective: gloo:broadcast" in said
@@ -89,7 +89,7 @@ def test_a_record_on_demand(run_pes, tmp_path):
         assert [e["input_sizes"] for e in entries] == [[[k]] for k in range(5, 9)]
         assert {e["state"] for e in entries} == {"completed"}
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 def test_a_monitored_barrier_names_all_that_are_missing(run_pes, tmp_path):
@@ -104,5 +104,5 @@ def test_a_monitored_barrier_names_all_that_are_missing(run_pes, tmp_path):
                 group.monitored_barrier(timedelta(seconds=0.5), wait_all_ranks=True)
             return str(error.value)
 
-    said = run_pes(3, body)[0]
+    said = run_pes(body, 3)[0]
     assert said.startswith("barrier has waited 0.5 s for PEs 1, 2, its limit"), said

@@ -86,7 +86,7 @@ def test_peers_and_operations(run_pes):
         assert shmem.empty(8).offset == offset
         shmem.finalize()
 
-    run_pes(3, body)
+    run_pes(body, 3)
 
 
 def test_gradients_are_summed_where_backward_puts_them(run_pes):
@@ -113,7 +113,7 @@ def test_gradients_are_summed_where_backward_puts_them(run_pes):
             symmetric.peer(w, me)
         shmem.finalize()
 
-    run_pes(3, body)
+    run_pes(body, 3)
 
 
 def test_what_is_refused_allocates_nothing(alone):

@@ -65,7 +65,7 @@ def test_groups_are_teams_and_teams_groups(run_pes, tmp_path, backend):
             shmem.barrier_all()
         shmem.finalize()
 
-    run_pes(4, body)
+    run_pes(body, 4)
 
 
 def of_mesh(me):
@@ -112,7 +112,7 @@ def test_pes_that_are_other_ranks_are_refused(run_pes, tmp_path):
                     use()
             shmem.finalize()
 
-    run_pes(2, body)
+    run_pes(body, 2)
 
 
 def test_a_process_group_is_a_job(tmp_path):

@@ -135,7 +135,9 @@ def test_time_bytes_and_heap_are_those_of_the_summary(folder, data):
     for pe, row in enumerate(numbers["pes"]):
         part = slice(starts[pe], starts[pe + 1])
         spent = [data["state_ns"][part][data["state"][part] == state].sum() for state in STATES]
-        assert spent == [row[name] for name in ("computing", "moving", "waiting", "idle")]
+        assert spent == [
+            row[name] for name in ("computing", "moving", "waiting", "compiling", "idle")
+        ]
         assert sum(spent) == numbers["ns"]
         assert np.all(np.diff(data["state"][part].astype(int)) != 0)
     assert data["moved"][-1] == pytest.approx(sum(row["sent"] for row in numbers["pes"]))

@@ -156,7 +156,7 @@ def _library(
             nvvm_options={"fastmath": fastmath, "opt": opt, "gen-lto": None}, cc=cc, lto=True,
         )  # fmt: skip
     except TypingError as error:
-        raise as_kernel_error(error) from None
+        raise as_kernel_error(error, py_func) from None
     library = made.library
     library._entry_name = made.fndesc.llvm_func_name
     kernel = library.get_function(library._entry_name)

@@ -77,7 +77,7 @@ def compile_kernel(
         try:
             made = _compile(py_func, given, options, arch)
         except TypingError as error:
-            raise as_kernel_error(error) from None
+            raise as_kernel_error(error, py_func) from None
     text = made.metadata["mlir_module_optimized"]
     calls = sorted(set(CALLED.findall(text)))
     functions = [_function(name, arch) for name in calls]

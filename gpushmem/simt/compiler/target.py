@@ -946,7 +946,7 @@ def compile_function(
         except errors.TypingError as error:
             if _nesting[0]:
                 raise  # of a function that is being compiled for another
-            raise as_kernel_error(error) from None
+            raise as_kernel_error(error, py_func) from None
 
 
 class SimtFlags(CUDAFlags):

@@ -17,7 +17,6 @@ from gpushmem.backends import choice, registry
 from gpushmem.errors import ArgumentError, Deadlock, PeerFailed, WaitTimeout
 from gpushmem.job.board import DEADLOCK, TIMEOUT
 from gpushmem.job.descriptors import fill_standard
-from gpushmem.job.ending import say_where_to_read_on
 from gpushmem.job.limits import within_limits
 from gpushmem.size import parse_size
 from gpushmem.start.launch.local import Outcome, check_room, launch, preload
@@ -62,7 +61,6 @@ def spawn(
     runtime. If the system's limits (open files, processes, memory) do not allow so many PEs, none
     is left running, and the `ShmemError` names the limit. KeyboardInterrupt ends the PEs.
     """
-    say_where_to_read_on()
     check_arguments(function, n_pes, args, timeout, limit, threads_per_pe, memory, seed)
     outcome, results = collect(
         n_pes, partial(function, *args), pipes=not _is_ours(),

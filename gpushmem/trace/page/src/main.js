@@ -12,7 +12,7 @@ const KEYS = {
 };
 const LEGEND = [
   ["computing", "computing"], ["moving", "moving data"], ["waiting", "waiting"], ["meet", "barrier or collective"],
-  ["kernel", "kernel"], ["compile", "compiling"], ["range", "range"], ["host", "host"], ["idle", "idle"],
+  ["kernel", "kernel"], ["compiling", "compiling"], ["range", "range"], ["host", "host"], ["idle", "idle"],
 ];
 const id = (name) => document.getElementById(name);
 
@@ -107,6 +107,7 @@ function start(data) {
     const event = number("event");
     if (where.has("event") && Number.isInteger(event) && event >= 0 && event < data.began.length) timeline.select(event);
     if (where.has("from") && number("to") > number("from")) timeline.show(number("from"), number("to"));
+    else if (!where.has("event")) timeline.begin();
   }
   function find(text) {
     id("query").value = text;

@@ -47,11 +47,12 @@ function table(into, columns, rows, follow) {
   fill();
 }
 
-const STATES = ["computing", "moving", "waiting", "idle"];
+const STATES = ["computing", "moving", "waiting", "compiling", "idle"];
 
 function pes(into, { summary }, follow) {
   into.append("p").text(
-    "At each moment a PE waits if all its blocks do, else moves data if an operation does, else computes. " +
+    "At each moment a PE waits if all its blocks do, else moves data if an operation does, else computes; " +
+    "while no kernel runs it compiles if its host does. " +
     "Overlapped: the part of moving in which another block of the PE computes.");
   const states = STATES.map((name) => ({
     name, of: (pe) => pe[name], as: (ns) => `${time(ns)} · ${percent(ns / Math.max(summary.ns, 1))}`,

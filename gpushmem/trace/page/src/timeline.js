@@ -8,10 +8,10 @@ import { moment, size } from "./format.js";
 const LEFT = 150, AXIS = 22, CHART = 34, STRIP = 20, LANE = 14, GAP = 3;
 const ARROWS = 300, LOOKED_AT = 200_000; // arrows drawn at once; waits looked at for them
 const SHORTEST = 20; // nanoseconds that can be shown across the whole width
-const COLOURS = ["computing", "moving", "waiting", "idle"];
+const COLOURS = ["computing", "moving", "waiting", "compiling", "idle"]; // as STATES of analysis.py
 const BY_CATEGORY = {
   kernel: "kernel", block: "computing", host: "host", move: "moving", wait: "waiting", meet: "meet",
-  order: "host", compute: "computing", compile: "compile",
+  order: "host", compute: "computing", compile: "compiling",
   range: "range",
 };
 
@@ -100,6 +100,16 @@ export class Timeline {
   // --- moving about
 
   whole() { this.show(0, Math.max(this.data.ns_all, SHORTEST)); }
+
+  // The view of a page that is opened: the whole job, or its kernels where most of it is compiling.
+  begin() {
+    const { data } = this, kernel = data.categories.indexOf("kernel");
+    const of = [...data.began.keys()].filter((k) => data.category[k] === kernel);
+    if (!of.length || 2 * data.summary.pes[0].compiling < data.ns_all) return;
+    const from = of.reduce((least, k) => Math.min(least, data.began[k]), Infinity);
+    const to = of.reduce((most, k) => Math.max(most, this.end(k)), 0);
+    this.show(from - 0.05 * (to - from), to + 0.05 * (to - from));
+  }
 
   show(from, to) {
     const all = Math.max(this.data.ns_all, SHORTEST), margin = 0.02 * all;
@@ -264,7 +274,7 @@ export class Timeline {
     pen.restore();
     this.axis(width);
     this.chart(AXIS, "moved", "moving", (value) => `${size(value)}/s`, (from, to) => this.moved(from, to));
-    this.chart(AXIS + CHART, "heap", "compile", size, (from) => this.heap(from));
+    this.chart(AXIS + CHART, "heap", "range", size, (from) => this.heap(from));
   }
 
   name(row) {
