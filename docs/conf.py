@@ -9,7 +9,6 @@ from os.path import relpath
 from pathlib import Path
 
 from docutils import nodes
-from pygments.lexers.special import TextLexer
 from sphinx.transforms import SphinxTransform
 
 import gpushmem
@@ -118,7 +117,6 @@ def examples(app, ctx, lines):
 
 def setup(app):
     """Add what is above."""
-    app.add_lexer("mermaid", TextLexer)
     app.connect("source-read", read)
     app.add_transform(Modes)
     app.connect("sphinx-click-process-epilog", examples)

@@ -16,6 +16,9 @@ USER_CODE = {
     "numba_cuda_mlir": False, "torch": False,
 }  # fmt: skip
 
+# CPython before 3.12 counts the depth of a tree for all threads together (python/cpython#106905):
+# if another thread parses meanwhile, as Numba does when it compiles, there is a SystemError.
+TRIES = 100
 
 Place = tuple[CodeType, int]  # code, and the instruction in it
 
@@ -103,10 +106,15 @@ def _assigned_name(file: str, number: int, column: int) -> str | None:
 
 @lru_cache(maxsize=4)
 def _parsed(file: str) -> ast.Module | None:
-    try:
-        return ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return None
+    source = "".join(linecache.getlines(file))
+    for _ in range(TRIES):
+        try:
+            return ast.parse(source)
+        except (SyntaxError, ValueError):
+            return None
+        except SystemError:
+            continue
+    return None
 
 
 def _target_of(

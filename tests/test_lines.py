@@ -1,6 +1,10 @@
 """Names of arrays, found in the source line that made them."""
 
+import gc
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -47,3 +51,22 @@ def test_no_source():
     scope = {"made": made}
     exec("x = made()", scope)
     assert assigned_name(scope["x"]) is None
+
+
+def test_threads_at_once():
+    """Other threads get their turn in the middle of parsing, as when a trace names arrays."""
+
+    def let_others(*_):
+        time.sleep(1e-4)
+
+    files = sorted(str(path) for path in Path(pytest.__file__).parents[1].glob("_pytest/*.py"))[:16]
+
+    def parse(depth):
+        return parse(depth - 1) if depth else [lines._parsed(file) for file in files]
+
+    gc.callbacks.append(let_others)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            assert all(all(trees) for trees in threads.map(parse, (0, 9)))
+    finally:
+        gc.callbacks.remove(let_others)

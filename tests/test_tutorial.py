@@ -112,9 +112,9 @@ def test_figures_are_small_and_can_be_read_in_their_mode(path):
         assert (light + 0.05) / (dark + 0.05) >= 4.5, colour
 
 
-def test_each_figure_is_there_in_both_modes_and_made_by_the_script():
-    script = (ROOT / "docs/figures/tutorial.py").read_text()
-    names = set(re.findall(r'"([\w-]+)": \(\d+, \w+\)', script))
+def test_each_figure_is_there_in_both_modes_and_made_by_a_script():
+    scripts = "".join(path.read_text() for path in (ROOT / "docs/figures").glob("*.py"))
+    names = set(re.findall(r'"([\w-]+)": \(\d+, \w+\)', scripts))
     assert {path.stem for path in FIGURES} == {f"{n}-{m}" for n in names for m in PAPER}
 
 

@@ -7,6 +7,7 @@ with a tint of its colour.
 
 import logging
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +109,11 @@ class Drawing:
         self.arrow((left, y + 19), (right, y + 19), "quiet")
 
 
-def save(name, height, draw):
-    """Write a figure in both themes: `draw` gets the drawing."""
+def write(figures):
+    """Write figures in both themes: by name, the height and a function that gets the drawing."""
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # fonts that are not here
     with mpl.rc_context(FONTS):
-        for theme in THEMES:
+        for (name, (height, draw)), theme in product(figures.items(), THEMES):
             drawing = Drawing(theme, height)
             draw(drawing)
             drawing.figure.savefig(

@@ -1,6 +1,6 @@
 """The figures of the tutorial and of other pages: `python docs/figures/tutorial.py` writes them."""
 
-from drawing import save
+from drawing import write
 
 COLOURS = ("blue", "orange", "green", "violet")
 
@@ -281,12 +281,5 @@ FIGURES = {
     "epochs": (250, epochs), "engine": (290, engine), "watch": (236, watch),
 }  # fmt: skip
 
-
-def main():
-    """Write all figures."""
-    for name, (height, draw) in FIGURES.items():
-        save(name, height, draw)
-
-
 if __name__ == "__main__":
-    main()
+    write(FIGURES)

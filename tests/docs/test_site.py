@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
+from xml.etree import ElementTree as ET
 
 import click
 import pytest
@@ -57,6 +58,28 @@ def test_a_link_that_leads_nowhere_is_an_error(tmp_path):
     assert made.returncode == 1
     assert "'nowhere.md'" in made.stderr
     assert "no-such-part" in made.stderr
+
+
+PICTURED = sorted((ROOT / "docs/pictures").glob("*.py"))
+
+
+@pytest.mark.parametrize("program", PICTURED, ids=lambda path: path.stem)
+def test_the_gallery_shows_each_traced_program_in_both_modes(program):
+    page = (ROOT / "docs/gallery.md").read_text()
+    assert (
+        f"\ngpushmem run --trace out/ -n 2 {named(program)} && gpushmem trace open out/\n" in page
+    )
+    for theme in ("light", "dark"):
+        picture = program.with_name(f"{program.stem}-{theme}.svg")
+        assert f"](pictures/{picture.name}#gh-{theme}-mode-only)" in page
+        assert picture.stat().st_size < 100_000
+        assert ET.parse(picture).getroot().tag.endswith("svg")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", PICTURED, ids=lambda path: path.stem)
+def test_traced_programs_run(run_cli, program):
+    assert run_cli("run", "-n", 2, program, timeout=150, code=0).stderr == ""
 
 
 def test_the_readme_is_short():
