@@ -52,7 +52,9 @@ def test_a_page_fits_and_its_pictures_are_those_of_the_mode(tab, site):
 
 @pytest.mark.parametrize("tab", [("light", PHONE), ("dark", DESK)], indirect=True)
 def test_axe_finds_nothing(tab, site):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python"
+    ).Axe()
     for name in opened(tab, site):
         found = axe.run(tab, options={"resultTypes": ["violations"], "preload": False})
         assert found.violations_count == 0, f"{name}: {found.generate_report()}"
