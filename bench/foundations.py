@@ -63,6 +63,30 @@ def copy_many(dst, src, nbytes, n):
         memcpy(dst, src, nbytes)
 
 
+def empty_launch():
+    """An empty launch, and the hand-over that it consists of."""
+
+    def empty():
+        nothing[1, 1]()
+        shmem.synchronize()
+
+    def hand_over():
+        done = threading.Event()
+        requests.append(done)
+        wake.release()
+        done.wait()
+
+    requests, wake = [], threading.Semaphore(0)
+
+    def worker():
+        while wake.acquire():
+            requests.pop().set()
+
+    threading.Thread(target=worker, daemon=True).start()
+    empty()
+    return empty, hand_over
+
+
 def launches():
     """Row: saxpy against a loop; and an empty launch against the hand-over it consists of."""
     x, y = (shmem.to_device(np.random.rand(N).astype("f4")) for _ in range(2))
@@ -84,25 +108,7 @@ def launches():
         "saxpy, 4 M floats, 256 threads a block", t, "njit loop", peer, "speed >= 0.33", peer / t
     )
 
-    def empty():
-        nothing[1, 1]()
-        shmem.synchronize()
-
-    def hand_over():
-        done = threading.Event()
-        requests.append(done)
-        wake.release()
-        done.wait()
-
-    requests, wake = [], threading.Semaphore(0)
-
-    def worker():
-        while wake.acquire():
-            requests.pop().set()
-
-    threading.Thread(target=worker, daemon=True).start()
-    empty()
-    t, peer = best_of(300, empty, hand_over)
+    t, peer = best_of(300, *empty_launch())
     yield row(
         "empty launch and synchronize", t, "hand-over to a thread and back", peer, "", peer / t
     )
@@ -147,8 +153,8 @@ def barriers():
     yield row("syncthreads of 256 threads", t / BARRIERS, "", None, "", None)
 
 
-def copies():
-    """Rows: 8-byte puts in a kernel's loop, and one of 64 MiB, against memcpy of the same bytes."""
+def small_puts():
+    """A kernel that puts 8 bytes `LOOP` times, and a loop that copies them by memcpy."""
     dst, src = shmem.zeros(1, "int64"), shmem.ones(1, "int64")
     hdst, hsrc = np.zeros(1, "int64"), np.ones(1, "int64")
 
@@ -160,7 +166,12 @@ def copies():
         copy_many(hdst.ctypes.data, hsrc.ctypes.data, hsrc.nbytes, LOOP)
 
     ours(), theirs()
-    t, peer = (s / LOOP for s in best_of(20, ours, theirs))
+    return ours, theirs
+
+
+def copies():
+    """Rows: 8-byte puts in a kernel's loop, and one of 64 MiB, against memcpy of the same bytes."""
+    t, peer = (s / LOOP for s in best_of(20, *small_puts()))
     yield row(
         "put of 8 bytes, in a loop in one thread", t, "memcpy in an njit loop", peer, "", peer / t
     )

@@ -18,7 +18,6 @@ ROOT = HERE.parent
 
 project, author, release = "gpushmem", "the gpushmem developers", gpushmem.__version__
 extensions = ["myst_parser", "sphinx_click", "sphinx_copybutton"]
-exclude_patterns = ["_site"]
 nitpicky = show_warning_types = True
 smartquotes = False
 
@@ -29,8 +28,6 @@ copybutton_prompt_is_regexp = True
 html_theme = "furo"
 html_title = "gpushmem"
 html_show_copyright = html_show_sphinx = False
-html_static_path = ["_site"]
-html_css_files = ["site.css"]
 
 
 # --- pages that are elsewhere in the repository: their text comes before the page's own
@@ -86,6 +83,32 @@ class Modes(SphinxTransform):
                 image["classes"].append("only-" + mode.removesuffix("-mode-only"))
 
 
+# --- what a screen reader and a keyboard need, and the theme leaves out
+
+NEEDED = {
+    '<p class="caption" role="heading">': '<p class="caption" role="heading" aria-level="2">',
+    '<aside class="sidebar-drawer">': '<aside class="sidebar-drawer" aria-label="All pages">',
+    '<aside class="toc-drawer">': '<aside class="toc-drawer" aria-label="Parts of this page">',
+    '<div class="content-icon-container">': '<div class="content-icon-container" role="navigation"'
+    ' aria-label="Source and colours">',
+    # code and tables that are wider than the page are scrolled by keys
+    "<pre>": '<pre tabindex="0">',
+    '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
+    '<th class="head"><p></p></th>': '<td class="head"></td>',  # above a column of names
+}
+
+
+def complete(app, error):
+    """Complete the pages that are written."""
+    if error is not None or app.builder.name != "html":
+        return
+    for path in Path(app.outdir).rglob("*.html"):
+        text = path.read_text()
+        for given, needed in NEEDED.items():
+            text = text.replace(given, needed)
+        path.write_text(text)
+
+
 # --- the same pages as Markdown
 
 
@@ -112,7 +135,7 @@ def examples(app, ctx, lines):
     """Add a command's examples."""
     found = getattr(ctx.command, "examples", ())
     if found:
-        lines += ["::", "", *(f"    {line}" for line in found), ""]
+        lines += [".. code-block:: sh", "", *(f"    {line}" for line in found), ""]
 
 
 def setup(app):
@@ -120,4 +143,5 @@ def setup(app):
     app.connect("source-read", read)
     app.add_transform(Modes)
     app.connect("sphinx-click-process-epilog", examples)
+    app.connect("build-finished", complete)
     app.connect("build-finished", write_markdown)

@@ -115,6 +115,19 @@ def pytest_runtest_setup(item):
         faulthandler.cancel_dump_traceback_later()
 
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium, without a window."""
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+    with playwright.sync_playwright() as started:
+        yield started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+
+
 @pytest.fixture
 def run_pes(run_pes):
     """The plugin's, for the backend and the nodes that the environment names.

@@ -306,7 +306,7 @@ def test_the_documented_measurements_are_the_ones_kept(monkeypatch):
             assert "| " + " | ".join(row[c] for c in columns) + " |" in page, path.name
 
 
-@pytest.mark.parametrize("tool", ["ruff", "mypy"])
+@pytest.mark.parametrize("tool", ["ruff", "mypy", "codespell"])
 def test_hooks_run_the_version_that_is_pinned(tool):
     pinned = re.search(rf'"{tool}==(.*?)"', (ROOT / "pyproject.toml").read_text())[1]
     hooks = (ROOT / ".pre-commit-config.yaml").read_text()

@@ -124,7 +124,7 @@ def test_experts_give_the_same_with_and_without_gradients(run_pes, tmp_path):
                 weights, chosen = (x @ whole[0].T).softmax(-1).topk(top_k, -1)
                 weights = weights / weights.sum(-1, keepdim=True)
                 each = torch.nn.functional.silu(torch.einsum("th,ehf->etf", x, whole[1]))
-                each = torch.einsum("etf,efh->teh", each, whole[2])
+                each = torch.einsum("etf,efd->ted", each, whole[2])
                 wanted.append(
                     (
                         each.gather(1, chosen.unsqueeze(-1).expand(-1, -1, MODEL))

@@ -183,9 +183,9 @@ def tokens_of(n, dtype=torch.float64):
 def dense(x, experts, weights, w1, w2, activation):
     """All experts of all tokens, of which the chosen ones count."""
     inner = getattr(torch.nn.functional, activation)(torch.einsum("th,ehf->tef", x, w1))
-    each = torch.einsum("tef,efh->teh", inner, w2)
+    each = torch.einsum("tef,efd->ted", inner, w2)
     share = torch.zeros(len(x), EXPERTS, dtype=x.dtype)
-    return torch.einsum("te,teh->th", share.scatter_add(
+    return torch.einsum("te,ted->td", share.scatter_add(
         1, experts.clamp(min=0), weights * (experts >= 0)
     ), each)  # fmt: skip
 

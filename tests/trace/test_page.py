@@ -6,7 +6,6 @@ import hashlib
 import html
 import json
 import re
-import shutil
 import subprocess
 import sys
 from importlib.resources import files
@@ -214,18 +213,6 @@ def test_spawn_traces_what_its_pes_do(tmp_path):
 
 
 # --- in a browser
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-
-
-@pytest.fixture
-def browser():
-    """Chromium, without a window."""
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium: apt-get install chromium")
-    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
-    with playwright.sync_playwright() as started:
-        yield started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
 
 
 @pytest.fixture

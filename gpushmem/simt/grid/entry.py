@@ -85,7 +85,7 @@ class Entry:
     codes: frozenset[int]  # the keys of `exceptions` that it may return
     externals: frozenset[str]  # functions of other libraries: the keys of `suppliers`
     embedded: bool  # calls operations of an embedder, who gives launches their `user` word
-    cachable: bool  # refers to nothing that exists in this process only
+    cacheable: bool  # refers to nothing that exists in this process only
     launch_config_sensitive: bool  # compiling it looked at how it is launched
     body: str  # what numba-cuda calls it
     name: str  # of the function
@@ -319,7 +319,7 @@ def _build(
         codes=frozenset().union(*(lib.codes for lib in cres.library.everything())),
         externals=externals,
         embedded=any(lib.embedded for lib in cres.library.everything()),
-        cachable=not any(lib.referenced_objects for lib in cres.library.everything()),
+        cacheable=not any(lib.referenced_objects for lib in cres.library.everything()),
         launch_config_sensitive=bool((cres.metadata or {}).get("launch_config_sensitive")),
         body=cres.fndesc.llvm_func_name,
         name=name,

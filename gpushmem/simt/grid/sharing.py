@@ -54,7 +54,7 @@ def compiled(
 
 def _dump(entry: Entry) -> bytes | None:
     """An entry as bytes; None if only this process can use it."""
-    if entry.cachable:
+    if entry.cacheable:
         with suppress(Exception):  # an exception class that cannot be pickled, for example
             return pickle.dumps(freeze(entry))
     return None

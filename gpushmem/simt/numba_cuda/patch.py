@@ -159,7 +159,7 @@ class SimtKernel(_Kernel):
         return None if self._build is None else self.made[0].type_annotation
 
     def _reduce_states(self) -> dict[str, Any]:
-        if not self.entry.cachable:
+        if not self.entry.cacheable:
             raise PicklingError(
                 f"kernel {self.name} refers to global device arrays. Pass the array(s) as arguments"
             )
