@@ -178,7 +178,7 @@ def test_a_number_of_pes_behind_the_script_is_noticed(run_cli, tmp_path):
 
 def test_a_mistyped_command_is_named(run_cli):
     assert "No such command 'rnu': did you mean run?" in run_cli("rnu", code=2).stderr
-    assert "did you mean summary?" in run_cli("trace", "sumary", "x", code=2).stderr
+    assert "did you mean summary?" in run_cli("trace", "summery", "x", code=2).stderr
 
 
 def test_help_and_version_are_quick(run_cli):
