@@ -13,7 +13,7 @@ from types import CodeType, FrameType
 # Packages, and whether their code counts as the user's; the innermost enclosing package decides.
 USER_CODE = {
     "gpushmem": False, "gpushmem.kernels": True, "gpushmem.kernels.plan": False, "numba": False,
-    "numba_cuda_mlir": False, "torch": False,
+    "numba_cuda_mlir": False, "numpy": False, "torch": False,
 }  # fmt: skip
 
 # CPython before 3.12 counts the depth of a tree for all threads together (python/cpython#106905):

@@ -64,6 +64,10 @@ __all__ = ["Watch"]
 
 PERIOD = 0.1  # seconds
 ANSWERS = 1.0  # seconds for which no PE answers before the others are given up
+# Seconds that the watch waits for the interpreter before it claims it, while it makes an account:
+# source is read for that, and each read gives the interpreter away. A thread that polls gives it
+# back for moments that are too short, but end the usual wait of 5 ms, which then begins anew.
+SHORT = 1e-6
 LAST = 5.0  # seconds from the verdict to the end of a process that does not end by itself
 
 
@@ -151,10 +155,14 @@ class Watch:
     def _answer(self) -> None:
         asked = self._board["asked"]
         if asked > self._me["answered"][0]:
+            usual = sys.getswitchinterval()
+            sys.setswitchinterval(SHORT)
             try:
                 account = self._accountant.account(stacks=self._board["stacks"] == asked)
             except Exception as error:  # noqa: BLE001  (who asks is told)
                 account = {"pe": self._pe, "error": repr(error)}
+            finally:
+                sys.setswitchinterval(usual)
             self._board.answer(self._pe, asked, account)
 
     # --- deadlock

@@ -11,7 +11,6 @@ import pytest
 
 import gpushmem as shmem
 from gpushmem.ops import OPS
-from tests import pes
 from tests.nvshmem import emulation, host
 from tests.nvshmem.emulation import driver
 
@@ -526,8 +525,8 @@ def refused_by_the_cpu():
     return found
 
 
-def test_what_is_refused_in_the_words_of_the_cpu_backend():
-    (theirs,), (ours,) = pes.run_pes(1, refused_by_the_cpu), host.run(1, refused)
+def test_what_is_refused_in_the_words_of_the_cpu_backend(run_pes):
+    (theirs,), (ours,) = run_pes(refused_by_the_cpu, 1), host.run(1, refused)
     assert plain(ours) == plain(theirs)
     assert not [row for row in ours if row[1] == "nothing"]
 
