@@ -14,7 +14,7 @@ import textwrap
 import pytest
 
 from tests.conftest import ROOT
-from tests.docs.test_site import PAGES, blocks, named
+from tests.docs.test_site import FRAGMENTS, PAGES, blocks, named
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -22,21 +22,18 @@ NOT_HERE = {  # part of a block: why it is not run
     "nvshmem]": "NVSHMEM is installed and used where there are GPUs",
     "--backend nvshmem": "needs GPUs",
     "mpirun -n 16": "needs GPUs",
-    "-m gpu": "needs GPUs",
     "srun": "needs Slurm",
     "--hosts": "needs an MPI that may use this machine: tests/launch/test_handover.py runs it",
     "/logs": "needs a job of PyTorch that has failed: tests/torch runs it",
     "pytest -n": "this suite, which would run itself",
     "-s tests/": "the suite of another project: tests/simulator runs some",
-    ".venv/bin/": "in a development environment: .ci/run and the sweep run these",
-    "bench/": "benchmarks take long, and rewrite their results",
+    "--as-nvshmem": "needs a script of nvshmem4py: tests/compat/test_programs.py runs some",
 }
 CODES = {"fence_before_flag.py\n": 66}  # part of a block: the exit code of its last command
-RING = "examples/ring.py"
-PROGRAMS = {"docs/coming-from-nvshmem4py.md": "tests/compat/programs/ring.py"}  # others: the ring
 FOUND = [
-    pytest.param(page, block, id=f"{named(page)}-{k}")
+    pytest.param(block, id=f"{named(page)}-{k}")
     for page in PAGES
+    if page.name != FRAGMENTS  # for developers: .ci/run and the sweep run what it says
     for k, block in enumerate(blocks(page, "sh", "bash"))
 ]
 
@@ -55,13 +52,13 @@ def clone(tmp_path_factory):
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize(("page", "block"), FOUND)
-def test_a_block_of_commands_runs(clone, page, block):
+@pytest.mark.parametrize("block", FOUND)
+def test_a_block_of_commands_runs(clone, block):
     for part, why in NOT_HERE.items():
         if part in block:
             pytest.skip(why)
     for name in ("script.py", "program.py", "x.py"):
-        shutil.copy(ROOT / PROGRAMS.get(named(page), RING), clone / name)
+        shutil.copy(ROOT / "examples/ring.py", clone / name)
     env = {k: v for k, v in os.environ.items() if not re.match("GPUSHMEM|PYTHON|PYTEST", k)}
     env |= {"PATH": f"{clone}/.venv/bin:{env['PATH']}", "BROWSER": "true"}
     done = subprocess.run(
