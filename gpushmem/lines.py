@@ -66,8 +66,13 @@ def user_place() -> Place:
 
 def line_at(code: CodeType, at: int) -> str:
     """Return the source line of an instruction, as "file.py:12"."""
+    return f"{Path(code.co_filename).name}:{number_at(code, at)}"
+
+
+def number_at(code: CodeType, at: int) -> int:
+    """Return the number of the source line of an instruction."""
     numbers = (number for start, end, number in code.co_lines() if start <= at < end)
-    return f"{Path(code.co_filename).name}:{next(numbers, None) or code.co_firstlineno}"
+    return next(numbers, None) or code.co_firstlineno
 
 
 def user_frame(frame: FrameType) -> FrameType:

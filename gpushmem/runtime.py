@@ -27,11 +27,7 @@ from gpushmem.errors import (
     NotInitializedError,
     ShmemError,
 )
-from gpushmem.job.ending import (
-    failed,
-    note_exceptions,
-    tell_the_others,
-)
+from gpushmem.job.ending import failed, note_exceptions, tell_the_others
 from gpushmem.job.job import Job
 from gpushmem.job.job import current as current_job
 from gpushmem.job.peers import Peers

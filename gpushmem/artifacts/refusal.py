@@ -16,6 +16,8 @@ from typing import Any
 from numba.core.errors import TypingError as CoreTypingError
 from numba.cuda.core import errors
 
+from gpushmem.lines import number_at
+
 __all__ = ["KernelTypingError", "Refused", "as_kernel_error"]
 
 MARK = "\u2060"  # has no width, should it be shown
@@ -53,8 +55,7 @@ def as_kernel_error(error: errors.TypingError, py_func: Callable[..., Any]) -> K
 
 def _line_of(name: str, py_func: Callable[..., Any]) -> int | None:
     """The line where a function first uses a global name."""
-    lines = list(dis.findlinestarts(py_func.__code__))
     for step in dis.get_instructions(py_func):
         if step.opname == "LOAD_GLOBAL" and step.argval == name:
-            return [line for start, line in lines if start <= step.offset][-1]
+            return number_at(py_func.__code__, step.offset)
     return None

@@ -6,9 +6,22 @@ import atexit
 import os
 import sys
 from contextlib import suppress
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-__all__ = ["leave"]
+import click
+
+if TYPE_CHECKING:
+    from gpushmem.check.command import Findings
+
+__all__ = ["leave", "show"]
+
+
+def show(found: Findings, form: str) -> None:
+    """Print what the checker has found: text on standard error, data on standard output."""
+    if text := found.text():
+        click.echo(text.rstrip(), err=form == "text")
+    for line in found.remarks():
+        click.echo(f"gpushmem check: {line}", err=True)
 
 
 def leave(code: int) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -47,9 +46,11 @@ class Group(_Text, click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the commands that a mistyped one may be."""
-        near = difflib.get_close_matches(args[0], self.list_commands(ctx), 3, 0.5)
-        if near and args[0] not in near:
-            ctx.fail(f"No such command {args[0]!r}: did you mean {' or '.join(near)}?")
+        if args[0] not in (names := self.list_commands(ctx)):
+            from difflib import get_close_matches  # noqa: PLC0415  (for those who mistype)
+
+            if near := get_close_matches(args[0], names, 3, 0.5):
+                ctx.fail(f"No such command {args[0]!r}: did you mean {' or '.join(near)}?")
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

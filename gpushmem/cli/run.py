@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import secrets
 import sys
@@ -16,7 +15,7 @@ import click
 
 from gpushmem import settings, store
 from gpushmem.backends import choice, registry
-from gpushmem.cli.ending import leave
+from gpushmem.cli.ending import leave, show
 from gpushmem.cli.layout import Command
 from gpushmem.errors import ArgumentError, ShmemError
 from gpushmem.progress import progress
@@ -291,10 +290,7 @@ def command(
             code = run()
     else:
         code = checker.run_often(run, check_runs, seed, found)
-        if text := found.text():
-            click.echo(text.rstrip(), err=check_format == "text")
-        for line in found.remarks():
-            click.echo(f"gpushmem check: {line}", err=True)
+        show(found, check_format)
         code = checker.EXIT_CODE if found.problems else code
     leave(code)
 
@@ -303,8 +299,10 @@ def _program(module: str | None, n_pes: int | None, args: tuple[str, ...]) -> Pr
     """What is run. Refuses an option that does not exist; says if the one for PEs is too late."""
     context = click.get_current_context()
     if not module and args and args[0].startswith("-") and args[0] != "-":
+        from difflib import get_close_matches  # noqa: PLC0415  (for those who mistype)
+
         ours = [name for param in context.command.params for name in param.opts]
-        near = difflib.get_close_matches(args[0].split("=")[0], ours)
+        near = get_close_matches(args[0].split("=")[0], ours)
         raise click.NoSuchOption(args[0], possibilities=near, ctx=context)
     if n_pes is None and re.search(r"(^| )-n ?[0-9]+( |$)", " ".join(args)):
         what = module or args[0]

@@ -12,7 +12,7 @@ from types import TracebackType
 import click
 
 from gpushmem import settings, simulator
-from gpushmem.cli.ending import leave
+from gpushmem.cli.ending import leave, show
 from gpushmem.cli.layout import Command
 from gpushmem.errors import ShmemError
 from gpushmem.start.launch.pe import status
@@ -111,10 +111,7 @@ def command(
 
     found = checker.Findings(checker.Known(check_ignore), check_format)
     ended = checker.run_often(lambda: _in_child(checked), 1, None, found)
-    if text := found.text():
-        click.echo(text.rstrip(), err=check_format == "text")
-    for line in found.remarks():
-        click.echo(f"gpushmem check: {line}", err=True)
+    show(found, check_format)
     leave(checker.EXIT_CODE if found.problems else ended)
 
 

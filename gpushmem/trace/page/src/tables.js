@@ -2,6 +2,7 @@
 
 import { select } from "d3-selection";
 import { count, percent, size, time } from "./format.js";
+import { STATES } from "./timeline.js";
 
 const MOST = 200; // rows shown at first
 const PICTURED = 128; // PEs of which there is a picture of the traffic
@@ -46,8 +47,6 @@ function table(into, columns, rows, follow) {
   }
   fill();
 }
-
-const STATES = ["computing", "moving", "waiting", "compiling", "idle"];
 
 function pes(into, { summary }, follow) {
   into.append("p").text(
@@ -145,7 +144,7 @@ function ranges(into, { summary }, follow) {
   table(into, [
     { name: "time", of: (row) => row.ns, as: time },
     { name: "times", of: (row) => row.times, as: count },
-    ...STATES.slice(0, 3).map(share),
+    ...STATES.slice(0, -1).map(share),
     { name: "PE", of: (row) => row.pe },
     { name: "range", of: (row) => row.name, go: (row) => ({ find: row.name }) },
   ], summary.ranges, follow);

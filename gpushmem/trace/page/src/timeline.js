@@ -8,7 +8,7 @@ import { moment, size } from "./format.js";
 const LEFT = 150, AXIS = 22, CHART = 34, STRIP = 20, LANE = 14, GAP = 3;
 const ARROWS = 300, LOOKED_AT = 200_000; // arrows drawn at once; waits looked at for them
 const SHORTEST = 20; // nanoseconds that can be shown across the whole width
-const COLOURS = ["computing", "moving", "waiting", "compiling", "idle"]; // as STATES of analysis.py
+export const STATES = ["computing", "moving", "waiting", "compiling", "idle"]; // as in analysis.py
 const BY_CATEGORY = {
   kernel: "kernel", block: "computing", host: "host", move: "moving", wait: "waiting", meet: "meet",
   order: "host", compute: "computing", compile: "compiling",
@@ -103,12 +103,15 @@ export class Timeline {
 
   // The view of a page that is opened: the whole job, or its kernels where most of it is compiling.
   begin() {
-    const { data } = this, kernel = data.categories.indexOf("kernel");
-    const of = [...data.began.keys()].filter((k) => data.category[k] === kernel);
-    if (!of.length || 2 * data.summary.pes[0].compiling < data.ns_all) return;
-    const from = of.reduce((least, k) => Math.min(least, data.began[k]), Infinity);
-    const to = of.reduce((most, k) => Math.max(most, this.end(k)), 0);
-    this.show(from - 0.05 * (to - from), to + 0.05 * (to - from));
+    const { data } = this;
+    if (2 * data.summary.pes[0].compiling < data.ns_all) return;
+    const kernel = data.categories.indexOf("kernel");
+    let [from, to] = [Infinity, 0];
+    for (let k = 0; k < data.began.length; k++) {
+      if (data.category[k] !== kernel) continue;
+      [from, to] = [Math.min(from, data.began[k]), Math.max(to, this.end(k))];
+    }
+    if (from < to) this.show(from - 0.05 * (to - from), to + 0.05 * (to - from));
   }
 
   show(from, to) {
@@ -345,7 +348,7 @@ export class Timeline {
   strip(row) {
     const { data } = this, [low, high] = [data.state_starts[row.pe], data.state_starts[row.pe + 1]];
     this.spans((k) => data.state_began[k], (k) => data.state_began[k] + data.state_ns[k], low, high,
-      row.y, STRIP, (k) => this.colour(COLOURS[data.state[k]]));
+      row.y, STRIP, (k) => this.colour(STATES[data.state[k]]));
   }
 
   events(lane, y) {
