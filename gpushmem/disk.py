@@ -26,7 +26,10 @@ import platformdirs
 
 from gpushmem import settings
 
-__all__ = ["clear", "complain", "contents", "enabled", "folder", "load", "opened", "save", "speak"]
+__all__ = [
+    "SHIPPED", "clear", "complain", "contents", "enabled", "folder", "load", "opened", "save",
+    "shipped", "speak",
+]  # fmt: skip
 
 HEAD = b"gpushmem 1\n"
 DIGEST_BYTES = 32
@@ -36,8 +39,9 @@ MINUTE = 60.0  # how exactly is known when a record was used
 UNUSED = 30 * DAY  # after which a record is deleted
 HALF_WRITTEN = DAY / 24  # after which a temporary file, or a lock, is
 MOST_BYTES = 2 << 30  # of one file
-RECORD = re.compile(r"[0-9a-f]{64}")
-OURS = re.compile(r"[0-9a-f]{64}(\.lock)?|writing-\w+")  # what may be deleted
+RECORD = re.compile(r"[0-9a-f]{64}(\.engine)?")
+OURS = re.compile(r"[0-9a-f]{64}(\.engine)?(\.lock)?|writing-\w+")  # what may be deleted
+SHIPPED = Path(__file__).parent / "compiled"  # records that were installed with the package
 PRUNED = "pruned"  # a file that is touched when that has been done,
 PRUNING = 1.0  # which is seconds ago, at least, when it is done again
 READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
@@ -68,6 +72,16 @@ def load(name: str) -> bytes | None:
         except Unusable:
             _remove(directory, name)  # other processes would fail on it, too
             raise
+    return None
+
+
+def shipped(name: str) -> bytes | None:
+    """The data that came under a name with this package; None if there is none that is whole."""
+    with suppress(OSError):
+        whole = (SHIPPED / name).read_bytes()
+        head, data = whole[:HEAD_BYTES], whole[HEAD_BYTES:]
+        if head == _head(name, data):
+            return data
     return None
 
 

@@ -127,6 +127,11 @@ SETTINGS = {
             "the job; `gpushmem run --threads-per-pe`",
         ),
         Setting(
+            "GPUSHMEM_CPU", None, _one_of("x86-64-v2", "x86-64-v3"),
+            "cpu: processor that the engine's own functions, not kernels, are compiled for, "
+            "x86-64-v2 or x86-64-v3; default: the best that this machine is",
+        ),
+        Setting(
             "GPUSHMEM_NODES", "1", _count(1),
             "cpu: number of nodes that the PEs behave as if they were on, in equal groups; "
             "`gpushmem run --nodes`",

@@ -5,7 +5,8 @@ engine, NVSHMEM's functions. The name is a digest of all that the code depends o
 is found under it never has to be compared with anything. It is looked for in this process, then on
 disk (`gpushmem.disk`), where other processes and earlier runs have left it. Who finds it nowhere
 claims it, builds it, and keeps it, while others that need it wait. A claim is a lock on a file, so
-the system takes it back from a process that dies, and one of those that wait takes over.
+the system takes it back from a process that dies, and one of those that wait takes over. Names that
+end with ENGINE are of the package's own functions, which may have been installed with it, compiled.
 
 Nothing of this can fail a caller: where the folder cannot be used, every process builds for itself.
 """
@@ -23,9 +24,10 @@ from typing import Any, TypeVar
 from gpushmem import disk
 from gpushmem.disk import clear, contents, folder, speak
 
-__all__ = ["clear", "contents", "folder", "get_or_build", "key", "speak", "telling"]
+__all__ = ["ENGINE", "clear", "contents", "folder", "get_or_build", "key", "speak", "telling"]
 
 T = TypeVar("T")
+ENGINE = ".engine"
 LOCK = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 _objects: dict[str, Any] = {}  # what this process has built or loaded, by name
@@ -63,9 +65,21 @@ def get_or_build(
     """
     with _threads.setdefault(name, threading.RLock()):
         if name not in _objects:
-            shared = keep and disk.enabled()
-            _objects[name] = _shared(name, build, dump, load) if shared else build()
+            found = _installed(name, load) if keep and name.endswith(ENGINE) else None
+            if found is None:
+                shared = keep and disk.enabled()
+                found = _shared(name, build, dump, load) if shared else build()
+            _objects[name] = found
         return _objects[name]
+
+
+def _installed(name: str, load: Callable[[bytes], T]) -> T | None:
+    """What came with the package; None if it did not, or cannot be used: then it is built."""
+    data = disk.shipped(name)
+    if data is not None:
+        with suppress(Exception):
+            return load(data)
+    return None
 
 
 def _shared(

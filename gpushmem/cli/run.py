@@ -339,6 +339,10 @@ def _preload(backend: str, n_pes: int) -> bool:
     """Prepare what the PEs are forked with, and show what is compiled for that, the first time."""
     from gpushmem.start.launch import local  # noqa: PLC0415  (see `command`)
 
+    if registry.about(backend).warm_up is not None:
+        from gpushmem import engine  # noqa: PLC0415  (heavy)
+
+        engine.beside()
     with progress("compiling what kernels need") as bar, store.telling(bar.advance):
         return local.preload(backend, n_pes)
 

@@ -9,9 +9,10 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-from numba import njit, types
+from numba import types
 
 from gpushmem.ops import OPS
+from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.layout import LAUNCH, view
 from gpushmem.simt.base.native import atomic_add_word, i64, ticks
 from gpushmem.simt.compiler.kept import outlined
@@ -33,7 +34,7 @@ KIND_BITS, ALL_TICKS = 10, (1 << 53) - 1  # of what `append` returns for what ha
 assert N_ROWS <= 1 << KIND_BITS
 
 
-@njit
+@internal
 def add(counters: int, kind: int, nbytes: int, took: int) -> None:
     """One more call."""
     row = counters + ROWS_AT + kind * ROW_BYTES
@@ -86,7 +87,7 @@ def generate_after(call: Any, result: Any, kind: int, token: Any) -> None:
 # --- for the host, and the engine; as `kernels` has them for a ring
 
 
-@njit
+@internal
 def append(
     counters: int, kind: int, pe: int, at: int, value: int, nbytes: int, site: int, block: int,
     began: int, ended: int, launch: int, thread: int,
@@ -101,20 +102,20 @@ def append(
     return 0
 
 
-@njit
+@internal
 def launched(counters: int, name: int, site: int, thread: int) -> int:
     add(counters, LAUNCHED, 0, 0)
     return 0
 
 
-@njit
+@internal
 def close(counters: int, what: int) -> int:
     kind = what & ((1 << KIND_BITS) - 1)
     add(counters, kind, 0, (ticks() - (what >> KIND_BITS)) & ALL_TICKS)
     return 0
 
 
-@njit
+@internal
 def run_began(run_address: int) -> None:
     """A kernel begins, or another core joins it."""
     launch = as_launch(run_address + LAUNCH_AT)
@@ -122,7 +123,7 @@ def run_began(run_address: int) -> None:
         launch.kept = ticks()
 
 
-@njit
+@internal
 def run_ended(run_address: int) -> None:
     run, launch = as_run(run_address), as_launch(run_address + LAUNCH_AT)
     if launch.root == run_address + LAUNCH_AT:

@@ -7,8 +7,9 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-from numba import njit, types
+from numba import types
 
+from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.layout import BLOCK as BLOCK_RECORD
 from gpushmem.simt.base.layout import FIBER, LAUNCH, offset, view
 from gpushmem.simt.base.native import atomic_add_word, c_function, ticks
@@ -23,7 +24,7 @@ as_launch, as_fiber, as_block = map(view, (LAUNCH, FIBER, BLOCK_RECORD))
 N, EVENT_BYTES = offset(RING, "n"), EVENT.itemsize
 
 
-@njit
+@internal
 def append(
     ring: int, kind: int, pe: int, at: int, value: int, nbytes: int, site: int, block: int,
     began: int, ended: int, launch: int, thread: int,
@@ -38,14 +39,14 @@ def append(
     return number
 
 
-@njit
+@internal
 def launched(ring: int, name: int, site: int, thread: int) -> int:
     """The host's thread queues a kernel."""
     now = ticks()
     return append(ring, LAUNCHED, NO_PE, -1, name, 0, site, thread, now, now, 0, 0)
 
 
-@njit
+@internal
 def close(ring: int, number: int) -> int:
     """What began with this event is over."""
     here = as_ring(ring)
@@ -54,12 +55,12 @@ def close(ring: int, number: int) -> int:
     return 0
 
 
-@njit
+@internal
 def now() -> int:
     return ticks()
 
 
-@njit
+@internal
 def run_began(run_address: int) -> None:
     """A kernel begins, or another core joins it."""
     run, launch = as_run(run_address), as_launch(run_address + LAUNCH_AT)
@@ -76,7 +77,7 @@ def run_began(run_address: int) -> None:
     launch.number = number + 1
 
 
-@njit
+@internal
 def run_ended(run_address: int) -> None:
     """It has ended; another core's part, which has no event, ends unseen."""
     launch = as_launch(run_address + LAUNCH_AT)
@@ -84,7 +85,7 @@ def run_ended(run_address: int) -> None:
         close(launch.kept, launch.number - 1)
 
 
-@njit
+@internal
 def block_ended(fiber_address: int) -> None:
     """A block has ended, on the core that its last thread ran on."""
     fiber = as_fiber(fiber_address)

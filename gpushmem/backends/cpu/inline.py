@@ -12,7 +12,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu import atomics
@@ -41,6 +41,7 @@ from gpushmem.backends.hostcalls import (
 from gpushmem.diagnosis.journal import Journal, Place
 from gpushmem.diagnosis.recording import written
 from gpushmem.ops import OPS, SIGNAL_ADD, SIGNAL_SET, Op
+from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.native import c_function, full_fence
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ Array = np.ndarray[Any, Any]
 SIGNAL_OPS = {SIGNAL_SET: OPS["atomic_set"], SIGNAL_ADD: OPS["atomic_add"]}
 
 
-_stream = njit(copy_or_stream.py_func)
+_stream = internal(copy_or_stream.py_func)
 
 
 def _copy_past_caches(target: int, source: int, nbytes: int) -> None:

@@ -19,12 +19,13 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.meeting import ASLEEP, SLEEPS, Meeting, rest
 from gpushmem.backends.cpu.world import HALF_BYTES, LINE, RING_BYTES, World
 from gpushmem.errors import ArgumentError, ShmemError
+from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.native import (
     c_function,
     copy_bytes,
@@ -42,7 +43,7 @@ ROOM = RING_BYTES - DATA
 HEADER = -1  # progress of a message whose line is still to be written, or taken
 
 
-@njit  # type: ignore[untyped-decorator]
+@internal
 def whole(nbytes: int) -> int:
     """In whole lines."""
     return (nbytes + LINE - 1) // LINE * LINE

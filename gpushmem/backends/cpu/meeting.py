@@ -16,7 +16,7 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.rounds import arrived, as_number, as_team, post, say
@@ -26,6 +26,7 @@ from gpushmem.errors import CollectiveMismatch, WaitTimeout
 from gpushmem.job.pes import compact
 from gpushmem.ops import TEAM_WORLD
 from gpushmem.ops.roles import REDUCTIONS
+from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.native import c_function, sched_yield, usleep
 from gpushmem.simt.base.parking import Parked
 
@@ -118,7 +119,7 @@ def post_all(team: int, number: int, kind: int) -> None:
             post(team, number, rank)
 
 
-@njit  # type: ignore[untyped-decorator]
+@internal
 def rest(turn: int) -> None:
     """Let others run, after so many turns of a wait."""
     if turn >= ASLEEP:

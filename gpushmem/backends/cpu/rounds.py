@@ -19,9 +19,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from gpushmem.backends.cpu.world import LINE, LINE_OF, TEAM
+from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.layout import offset, view
 from gpushmem.simt.base.native import load_acquire, store_release
 from gpushmem.simt.compiler.target import bind, device
@@ -40,7 +40,7 @@ SAID = 4  # words
 
 def both(function: Callable[..., Any]) -> Any:
     """Make a function that the host's compiled code and kernels can call."""
-    compiled = njit(function)
+    compiled = internal(function)
     bind(compiled, device(function))
     return compiled
 

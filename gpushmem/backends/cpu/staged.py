@@ -21,7 +21,7 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.artifacts.shape import shape_of
@@ -32,6 +32,7 @@ from gpushmem.backends.cpu.rounds import as_line, as_team, away, line, post, say
 from gpushmem.backends.cpu.world import HALF_BYTES, World
 from gpushmem.backends.reductions import COMBINE
 from gpushmem.errors import CollectiveMismatch
+from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.layout import offset, view
 from gpushmem.simt.base.native import (
     c_function,
@@ -74,11 +75,11 @@ FIELDS = CALL.names or ()
 DIFFERS, WORD = offset(CALL, "differs"), struct.Struct("q")
 
 as_call = view(CALL)
-passed = njit(meeting.passed)
-stream = njit(copy_or_stream.py_func)
+passed = internal(meeting.passed)
+stream = internal(copy_or_stream.py_func)
 
 
-@njit  # type: ignore[untyped-decorator]
+@internal
 def fill(address: int, half: int) -> None:
     """Copy the next piece for each member to the stage."""
     call = as_call(address)
@@ -92,7 +93,7 @@ def fill(address: int, half: int) -> None:
             copy_bytes(half + rank * call.piece, source, nbytes)
 
 
-@njit  # type: ignore[untyped-decorator]
+@internal
 def take(address: int, half: int) -> None:
     """Put the pieces that are for this member where they belong."""
     call = as_call(address)
@@ -118,7 +119,7 @@ def take(address: int, half: int) -> None:
         call_address(call.fold, call.fold_launch)
 
 
-@njit  # type: ignore[untyped-decorator]
+@internal
 def compare(address: int) -> bool:
     """Whether all members are in the same call; how long it is, too, is known from them."""
     call = as_call(address)

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 
+from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.layout import view
 from gpushmem.simt.base.native import copy_bytes, i64, intrinsic
 
@@ -68,7 +69,7 @@ def update_word(
     return word(word, word, word, word, word), codegen
 
 
-@njit
+@internal
 def copy_piece(target: int, source: int, nbytes: int) -> None:
     """Copy, a number in one piece."""
     aligned = (target | source) & (nbytes - 1) == 0

@@ -10,7 +10,6 @@ it is *due*; of those that are, the smallest hash is first, unless another entry
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from gpushmem.backends.cpu.access import BAD_PE, NOT_SYMMETRIC, UNALIGNED, UNREGISTERED
 from gpushmem.backends.cpu.ranges import held
@@ -28,6 +27,7 @@ from gpushmem.backends.cpu.updates import (
     update_word,
 )  # fmt: skip
 from gpushmem.backends.cpu.weak.pending import ALL_QPS, is_on, mixed
+from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.layout import offset, view
 from gpushmem.simt.base.native import (
     copy_bytes,
@@ -135,7 +135,7 @@ VALUE = offset(ENTRY, "value")
 # --- what may be asked for
 
 
-@njit
+@internal
 def refuse(proxy: int, code: int, a: int, b: int, c: int, d: int) -> bool:
     """Note what is wrong."""
     it = as_proxy(proxy)
@@ -144,7 +144,7 @@ def refuse(proxy: int, code: int, a: int, b: int, c: int, d: int) -> bool:
     return False
 
 
-@njit
+@internal
 def remote(proxy: int, pe: int, start: int, nbytes: int) -> int:
     """Address of a range of a PE's heap; 0 if there is none."""
     it = as_proxy(proxy)
@@ -159,10 +159,10 @@ def remote(proxy: int, pe: int, start: int, nbytes: int) -> int:
     return as_word(it.bases + 8 * pe).v + start
 
 
-is_registered = njit(held)
+is_registered = internal(held)
 
 
-@njit
+@internal
 def can_reach(proxy: int, start: int, end: int) -> bool:
     """Whether the adapter knows this local memory."""
     it = as_proxy(proxy)
@@ -175,7 +175,7 @@ def can_reach(proxy: int, start: int, end: int) -> bool:
 # --- entries
 
 
-@njit
+@internal
 def new_entry(proxy: int, pe: int, what: int, target: int, nbytes: int) -> int:
     """The entry that is being made."""
     it = as_proxy(proxy)
@@ -187,7 +187,7 @@ def new_entry(proxy: int, pe: int, what: int, target: int, nbytes: int) -> int:
     return entry
 
 
-@njit
+@internal
 def perform(proxy: int, entry: int) -> None:
     """Do what an entry says."""
     e = as_entry(entry)
@@ -203,7 +203,7 @@ def perform(proxy: int, entry: int) -> None:
     store_release(proxy + PERFORMED, as_proxy(proxy).performed + 1)
 
 
-@njit
+@internal
 def enter(proxy: int, entry: int, salt: int) -> None:
     """Perform an entry, or, with a seed, put it into the table."""
     it = as_proxy(proxy)
@@ -223,7 +223,7 @@ def enter(proxy: int, entry: int, salt: int) -> None:
     store_release(proxy + LIVE, it.live + 1)
 
 
-@njit
+@internal
 def may(proxy: int, entry: int) -> bool:
     """Whether nothing that is late must come before an entry."""
     it, e = as_proxy(proxy), as_entry(entry)
@@ -242,7 +242,7 @@ def may(proxy: int, entry: int) -> bool:
     return True
 
 
-@njit
+@internal
 def finish_one(proxy: int, now: int) -> bool:
     """Perform the next entry that is due, or, if `now` is 0, the next one; False: there is none."""
     it, chosen = as_proxy(proxy), 0
@@ -261,7 +261,7 @@ def finish_one(proxy: int, now: int) -> bool:
     return True
 
 
-@njit
+@internal
 def hasten(proxy: int, pe: int, qps: int, position: int) -> bool:
     """Make what precedes a position, for a PE or all, due soon; whether there is anything."""
     it, found = as_proxy(proxy), False
@@ -277,7 +277,7 @@ def hasten(proxy: int, pe: int, qps: int, position: int) -> bool:
     return found
 
 
-@njit
+@internal
 def fence(proxy: int, pe: int, qps: int) -> None:
     """What is entered from now on for a PE, or all, on these queue pairs is after what has been."""
     it = as_proxy(proxy)
@@ -292,7 +292,7 @@ def fence(proxy: int, pe: int, qps: int) -> None:
 # --- requests
 
 
-@njit
+@internal
 def copy(proxy: int, pe: int, far: int, near: int, nbytes: int, is_target: bool) -> bool:
     """Enter a copy between a PE's heap, from an offset on, and local memory."""
     start = remote(proxy, pe, far, nbytes)
@@ -316,7 +316,7 @@ def copy(proxy: int, pe: int, far: int, near: int, nbytes: int, is_target: bool)
     return True
 
 
-@njit
+@internal
 def atomic(proxy: int, pe: int, far: int, nbytes: int, amo: int, value: int) -> int:
     """Make the entry of an update of a word; 0: it is refused."""
     start = remote(proxy, pe, far, nbytes)

@@ -13,7 +13,7 @@ import ctypes
 from functools import cache
 from typing import Any
 
-from numba import njit, types
+from numba import types
 
 from gpushmem.backends.cpu.access import BAD_PE
 from gpushmem.backends.cpu.weak.pending import ALL_QPS, DEFAULT_QPS
@@ -38,6 +38,7 @@ from gpushmem.backends.nvshmem_cpu.adapter import (
     remote,
 )
 from gpushmem.ops import QP_ANY, QP_DEFAULT
+from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.layout import offset
 from gpushmem.simt.base.native import (
     c_function,
@@ -75,20 +76,20 @@ prctl = types.ExternalFunction("prctl", int_(int_, word, word, word, word))
 # --- the ring
 
 
-@njit
+@internal
 def read(proxy: int, position: int) -> int:
     """The word of the ring at a position."""
     it = as_proxy(proxy)
     return load_acquire(it.ring + (position & it.mask))
 
 
-@njit
+@internal
 def is_written(proxy: int, position: int, value: int) -> bool:
     """Whether a word is of this round of the ring."""
     return (value & 1) != ((position >> as_proxy(proxy).log) & 1)
 
 
-@njit
+@internal
 def next_word(proxy: int, position: int) -> int:
     """A word of a request that is being written; a failure if that does not come before `stop`."""
     value = read(proxy, position)
@@ -101,7 +102,7 @@ def next_word(proxy: int, position: int) -> int:
     return value
 
 
-@njit
+@internal
 def pass_over(proxy: int, nbytes: int) -> None:
     """A request has been read."""
     it = as_proxy(proxy)
@@ -114,13 +115,13 @@ def pass_over(proxy: int, nbytes: int) -> None:
 # --- requests
 
 
-@njit
+@internal
 def take_qp(proxy: int, queue: bool, value: int) -> None:
     """The queue pair of a request, of which a word has the number, if it has one of its own."""
     as_proxy(proxy).qp = (value >> 32) & 0xFFFFFFFF if queue else QP_DEFAULT
 
 
-@njit
+@internal
 def take_copy(proxy: int, op: int, queue: bool, far: int, at: int) -> int:
     """PUT, GET and G; PUT_SIGNAL, whose words go on."""
     one, two, three = (
@@ -147,7 +148,7 @@ def take_copy(proxy: int, op: int, queue: bool, far: int, at: int) -> int:
     return length
 
 
-@njit
+@internal
 def take_value(proxy: int, queue: bool, far: int, at: int) -> int:
     """P."""
     one, two = next_word(proxy, at + 8), next_word(proxy, at + 16)
@@ -164,7 +165,7 @@ def take_value(proxy: int, queue: bool, far: int, at: int) -> int:
     return 32 if queue else 24
 
 
-@njit
+@internal
 def take_atomic(proxy: int, queue: bool, far: int, at: int) -> int:
     """AMO."""
     it = as_proxy(proxy)
@@ -188,7 +189,7 @@ def take_atomic(proxy: int, queue: bool, far: int, at: int) -> int:
     return 48 if queue else 40
 
 
-@njit
+@internal
 def take_order(proxy: int, op: int, n: int, at: int) -> int:
     """FENCE and QUIET for `n` queues; 0: what a quiet waits for is not done."""
     it, pe, qps = as_proxy(proxy), ALL_PES, 0
@@ -208,7 +209,7 @@ def take_order(proxy: int, op: int, n: int, at: int) -> int:
     return 8 + 8 * n
 
 
-@njit
+@internal
 def take(proxy: int) -> bool:
     """Read the next request; False: there is none, or it has to wait, or fails."""
     it = as_proxy(proxy)
@@ -243,7 +244,7 @@ def take(proxy: int) -> bool:
 # --- the loop
 
 
-@njit
+@internal
 def acknowledge(proxy: int) -> bool:
     """Answer those who wait for all that they have asked for; whether anybody was answered."""
     it, answered = as_proxy(proxy), False
@@ -260,7 +261,7 @@ def acknowledge(proxy: int) -> bool:
     return answered
 
 
-@njit
+@internal
 def back_off(proxy: int, idle: int, since: int) -> None:
     """Wait a little: longer the longer there has been nothing to do."""
     if idle > YIELDS:

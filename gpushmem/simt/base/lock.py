@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from numba import njit
-
+from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.native import compare_swap_word, sched_yield, store_release
 
 __all__ = ["lock", "unlock"]
 
 
-@njit
+@internal
 def lock(address: int) -> None:
     """Take the lock; who has it gives it back soon."""
     while compare_swap_word(address, 0, 1) != 0:
         sched_yield()
 
 
-@njit
+@internal
 def unlock(address: int) -> None:
     """Give it back."""
     store_release(address, 0)

@@ -15,14 +15,15 @@ from functools import cache
 from typing import Any
 
 from llvmlite import ir
-from numba import cfunc, types
-from numba.core import cgutils, extending
-from numba.core.codegen import JITCPUCodegen
+from numba import types
+from numba.core import cgutils, config, extending
+from numba.core.codegen import JITCPUCodegen, get_host_cpu_features
 from numba.core.compiler_lock import global_compiler_lock
 from numba.cuda import extending as cuda_extending
 
-from gpushmem import store
-from gpushmem.artifacts.toolchain import toolchain
+from gpushmem import settings, store
+from gpushmem.artifacts.toolchain import engine
+from gpushmem.simt.base.c_code import module_of
 
 # An intrinsic of Numba's -> the same one for numba-cuda.
 twins: dict[Any, Any] = {}
@@ -277,16 +278,52 @@ def c_function(signature: Any, function: Callable[..., Any], *more: Any) -> CFun
     Numba's CPU target, which takes half a second to start.
     """
     where = function.__module__, function.__qualname__, str(signature), *more
-    name = store.key("c_function", where, _codegen().magic_tuple(), toolchain())
+    name = store.key("c_function", where, _codegen().magic_tuple(), engine()) + store.ENGINE
 
     def build() -> CFunction:
-        made = cfunc(signature, _nrt=False)(function)
-        return CFunction(made._wrapper_name, made._library)
+        entry, module = module_of(function, signature)
+        for each in module.functions:
+            if not each.is_declaration and each.name != entry:
+                each.linkage = "internal"
+        library = _codegen().create_library(entry)
+        library.enable_object_caching()
+        library.add_llvm_module(module)
+        library.finalize()
+        return CFunction(entry, library)
 
     with global_compiler_lock:  # compiling a kernel holds the lock, and may need this function
         return store.get_or_build(name, build, CFunction.dump, CFunction.load)
 
 
+# Processors that C functions are compiled for, the best first, and what the best needs.
+LEVELS = {
+    "x86-64-v3": {"avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"},
+    "x86-64-v2": {"cx16", "popcnt", "sse3", "sse4.1", "sse4.2", "ssse3"},
+}
+
+
+@cache
+def level() -> str | None:
+    """The processor that C functions are compiled for; None: this machine's own."""
+    if config.CPU_NAME is not None or config.CPU_FEATURES is not None:
+        return None
+    features = get_host_cpu_features()
+    has = {each[1:] for each in features.split(",") if each.startswith("+")}
+    asked = settings.get("GPUSHMEM_CPU")
+    fit = [name for name, needed in LEVELS.items() if needed <= has]
+    return asked if asked in fit else next(iter(fit), None)
+
+
+class _Codegen(JITCPUCodegen):
+    """Makes code for all machines of a level, so that it can be installed with the package."""
+
+    def _get_host_cpu_name(self) -> str:
+        return level() or super()._get_host_cpu_name()
+
+    def _get_host_cpu_features(self) -> str:
+        return "" if level() else super()._get_host_cpu_features()
+
+
 @cache
 def _codegen() -> Any:
-    return JITCPUCodegen("simt.c")
+    return _Codegen("simt.c")

@@ -22,7 +22,8 @@ from numba.cuda.core.funcdesc import ExternalFunctionDescriptor
 from gpushmem import store
 from gpushmem.artifacts.extensions import extensions
 from gpushmem.artifacts.fingerprint import digest_of
-from gpushmem.artifacts.toolchain import toolchain
+from gpushmem.artifacts.toolchain import engine
+from gpushmem.simt.compiler import observer
 from gpushmem.simt.compiler.symbols import FAILURE, OBSERVED, SHARED
 from gpushmem.simt.compiler.target import (
     SimtCallConv,
@@ -149,8 +150,9 @@ class KeptDispatcher(SimtDispatcher):
             meetings[name] = Meeting(ONCE, _linked(together, args, made))
 
     def _code(self, args: Any, digest: bytes) -> Code:
-        machine, known = simt_target.target_context.codegen().of_all_gpus(), extensions()
-        name = store.key("function", self.label, digest, known, toolchain(), machine, *made_of)
+        known = extensions()
+        of_all = self.label, digest, known, engine(), observer.name()
+        name = store.key("function", *of_all, *made_of) + store.ENGINE
 
         def build() -> Code:
             return _merged(compile_function(self.py_func, args, **self.targetoptions), name)

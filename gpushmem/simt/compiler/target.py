@@ -60,7 +60,6 @@ from numba.cuda.utils import numba_target_override
 from gpushmem.artifacts.fingerprint import adopted, fixed
 from gpushmem.artifacts.kernel_name import KernelName
 from gpushmem.artifacts.refusal import Refused, as_kernel_error
-from gpushmem.artifacts.toolchain import sources_digest
 from gpushmem.artifacts.twins import home_of, is_theirs, place_of, twin, without_meaning
 from gpushmem.lines import is_users
 from gpushmem.simt.base.contexts import new_context
@@ -698,12 +697,8 @@ class SimtCodegen(codegen.Codegen):
 
     def magic_tuple(self) -> tuple[Any, ...]:
         """All that the code depends on besides its source: the key of the on-disk cache."""
-        return *self.of_all_gpus(), modelled().capability
-
-    def of_all_gpus(self) -> tuple[Any, ...]:
-        """The same for the engine's own functions, which are alike for all GPUs."""
         machine = llvm.llvm_version_info, llvm.get_host_cpu_name()
-        return *machine, sources_digest(), observer.name()
+        return *machine, observer.name(), modelled().capability
 
 
 def _no_blas() -> None:

@@ -21,8 +21,9 @@ FIBER.launch, which is not kept across a pause.
 
 from __future__ import annotations
 
-from numba import njit, types
+from numba import types
 
+from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.layout import LAUNCH, offset
 from gpushmem.simt.base.lock import lock, unlock
 from gpushmem.simt.base.native import (
@@ -58,7 +59,7 @@ YIELDS = 256  # looks, while it waits for blocks, before a core that has joined 
 SLEEP_US = 50  # ... or the first one sleeps
 
 
-@njit
+@internal
 def give_half(launch_address: int) -> None:
     """Give half of this core's blocks to the one that wants some."""
     launch = as_launch(launch_address)
@@ -70,7 +71,7 @@ def give_half(launch_address: int) -> None:
         give_blocks(launch_address, to, launch.resident - launch.resident // 2)
 
 
-@njit
+@internal
 def give_blocks(launch_address: int, to: int, keep: int) -> None:
     """Give this core's blocks, but for `keep`, to another; once in a turn."""
     launch, seen, given, last = as_launch(launch_address), 0, 0, 0
@@ -96,7 +97,7 @@ def give_blocks(launch_address: int, to: int, keep: int) -> None:
     unlock(launch.root + LOCK)
 
 
-@njit
+@internal
 def take_given(launch_address: int) -> bool:
     """Make what other cores have given part of this core's ring; whether there is something."""
     if load_acquire(launch_address + GIVEN) == 0:
@@ -116,7 +117,7 @@ def take_given(launch_address: int) -> bool:
     return True
 
 
-@njit
+@internal
 def shares(launch_address: int) -> bool:
     """Give and take blocks, in the scheduler's turn; False if this core is to run no more of them.
 
@@ -135,7 +136,7 @@ def shares(launch_address: int) -> bool:
     return True
 
 
-@njit
+@internal
 def some_begin(root_address: int) -> bool:
     """Whether a block that has not begun may."""
     root = as_launch(root_address)
@@ -144,7 +145,7 @@ def some_begin(root_address: int) -> bool:
     return fresh and load_acquire(root_address + TOTAL) < root.max_resident
 
 
-@njit
+@internal
 def want_blocks(launch_address: int) -> bool:
     """Ask for blocks, unless another core does; whether it has asked."""
     root_address = as_launch(launch_address).root
@@ -157,7 +158,7 @@ def want_blocks(launch_address: int) -> bool:
     return asks
 
 
-@njit
+@internal
 def withdraw(launch_address: int) -> bool:
     """Ask for blocks no more; False if another core is about to give some."""
     root_address = as_launch(launch_address).root
@@ -170,7 +171,7 @@ def withdraw(launch_address: int) -> bool:
     return still
 
 
-@njit
+@internal
 def get_blocks(launch_address: int) -> bool:
     """Wait for blocks, in a core that has none; False if it is not needed any more.
 
@@ -201,7 +202,7 @@ def get_blocks(launch_address: int) -> bool:
             usleep(types.uintc(SLEEP_US))
 
 
-@njit
+@internal
 def yield_core(launch_address: int) -> None:
     """Let others have the core; if they keep it for long, this core is `crowded`."""
     launch = as_launch(launch_address)
@@ -217,7 +218,7 @@ def yield_core(launch_address: int) -> None:
 # --- joining
 
 
-@njit
+@internal
 def join(root_address: int) -> bool:
     """Let a core be one of those that run the launch, if there is something to do for it."""
     root = as_launch(root_address)
@@ -234,7 +235,7 @@ def join(root_address: int) -> bool:
     return joins
 
 
-@njit
+@internal
 def leave(root_address: int) -> None:
     """A core that has joined has left."""
     lock(root_address + LOCK)
@@ -242,7 +243,7 @@ def leave(root_address: int) -> None:
     unlock(root_address + LOCK)
 
 
-@njit
+@internal
 def close(root_address: int) -> None:
     """Let no other core join any more, and wait until those that have are gone."""
     lock(root_address + LOCK)

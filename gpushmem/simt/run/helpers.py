@@ -17,9 +17,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from gpushmem.artifacts.arguments import address_of
+from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.lock import lock, unlock
 from gpushmem.simt.base.native import (
     c_function,
@@ -59,7 +60,7 @@ LOOKS = 50  # without a launch, before a helper sleeps
 PERIOD_US = 100  # from one look to the next
 
 
-@njit
+@internal
 def find(common_address: int, last_run: int, last_number: int) -> tuple[int, int, bool]:
     """The first run that others may help with, its number, and whether the caller has joined it.
 
@@ -84,7 +85,7 @@ def find(common_address: int, last_run: int, last_number: int) -> tuple[int, int
     return found, number, joined
 
 
-@njit
+@internal
 def assist(root_run: int, run_address: int, part: int) -> None:
     """Run blocks of a launch that has been joined, in a run of one's own."""
     root_address, launch_address = root_run + LAUNCH_AT, run_address + LAUNCH_AT
@@ -106,7 +107,7 @@ def assist(root_run: int, run_address: int, part: int) -> None:
     leave(root_address)
 
 
-@njit
+@internal
 def help_launches(common_address: int, run_address: int, part: int) -> int:
     """Body of a helper's thread."""
     common = as_common(common_address)
@@ -140,21 +141,21 @@ def start(place: Callable[[np.ndarray[Any, Any]], Any]) -> None:
 
     `place` makes a Place of a RUN.
     """
-    _native()  # compiled now, if nobody has: the first launch, too, is to have help
+    native()  # compiled now, if nobody has: the first launch, too, is to have help
     pid, wanted = os.getpid(), cores.threads() - 1
-    for part in range(_started.get(pid, 0), wanted):
-        _started[pid] = part + 1
-        threading.Thread(target=_body, args=(part + 1, place), daemon=True).start()
+    for number in range(_started.get(pid, 0), wanted):
+        _started[pid] = number + 1
+        threading.Thread(target=_body, args=(number + 1, place), daemon=True).start()
 
 
 def _body(part: int, place: Callable[[np.ndarray[Any, Any]], Any]) -> None:
     block_signals()
     memory = new_run()
     with Parked("help", lambda: False, place(memory).current, worker=True):
-        _native()(address_of(of_process), address_of(memory), part)
+        native()(address_of(of_process), address_of(memory), part)
 
 
 @cache
-def _native() -> Callable[[int, int, int], int]:
+def native() -> Callable[[int, int, int], int]:
     code = c_function(types.intp(*[types.intp] * 3), help_launches.py_func)
     return code.callable(*[ctypes.c_int64] * 4)

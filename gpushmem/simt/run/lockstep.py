@@ -12,8 +12,7 @@ one, they are in step again if all are at the same.
 
 from __future__ import annotations
 
-from numba import njit
-
+from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.base.layout import BLOCK, CODE_BYTES, EXITED, PARKED, offset
 from gpushmem.simt.base.native import call_address, load_acquire, simt_switch, store_release
@@ -43,7 +42,7 @@ IN_STEP, AT_BARRIERS = -2, -1  # BLOCK.stop while threads are not apart; or stop
 PARKED_AT = offset(BLOCK, "parked")
 
 
-@njit
+@internal
 def start_block(launch_address: int, address: int, n: int) -> None:
     """Start a block whose threads are in lockstep: one fiber for all."""
     launch, block = as_launch(launch_address), as_block(address)
@@ -55,7 +54,7 @@ def start_block(launch_address: int, address: int, n: int) -> None:
     start_thread(launch_address, address, 0, launch.thread_main, launch.end_thread)
 
 
-@njit
+@internal
 def end_lane(thread_address: int) -> None:
     """End the fiber of a thread that has run alone: it stops, is parked, or has returned."""
     thread = as_thread(thread_address)
@@ -71,14 +70,14 @@ def end_lane(thread_address: int) -> None:
     simt_switch(address, as_fiber(to).sp)
 
 
-@njit
+@internal
 def lane_of(address: int) -> int:
     """The number of a fiber's thread in its block."""
     fiber = as_fiber(address)
     return (fiber.warp - fiber.block - WARPS) // WARP_BYTES * LANES + fiber.lane
 
 
-@njit
+@internal
 def run_alone(address: int, t: int) -> None:
     """Run thread `t` of a block on the block's own stack."""
     fiber, launch = as_fiber(address), as_launch(as_thread(address + THREAD_OF).launch)
@@ -90,13 +89,13 @@ def run_alone(address: int, t: int) -> None:
         leave_groups(address)
 
 
-@njit
+@internal
 def can_go_on(code: int, stop: int) -> bool:
     """Whether a thread with this code has something to do."""
     return code & PARKED == 0 and code not in (EXITED, stop)
 
 
-@njit
+@internal
 def start_lanes(launch_address: int, block_address: int, only: int) -> bool:
     """Start all threads that can go on, or only those that have stopped at `only`, as fibers."""
     launch, block = as_launch(launch_address), as_block(block_address)
@@ -112,7 +111,7 @@ def start_lanes(launch_address: int, block_address: int, only: int) -> bool:
     return True
 
 
-@njit
+@internal
 def fall_apart(thread_address: int, stop: int, frame: int, barrier: int) -> int:
     """Run the threads of a block alone until all have stopped at `stop`, or are in step again.
 
@@ -133,7 +132,7 @@ def fall_apart(thread_address: int, stop: int, frame: int, barrier: int) -> int:
     return max(code, 0)
 
 
-@njit
+@internal
 def run_all(thread_address: int, n: int) -> bool:
     """Run the threads that have something to do, until none has; False if the launch failed."""
     thread = as_thread(thread_address)
@@ -152,7 +151,7 @@ def run_all(thread_address: int, n: int) -> bool:
     return launch.failed == 0
 
 
-@njit
+@internal
 def agreed(thread_address: int, stop: int, n: int) -> int:
     """The code that all threads of the block have; -1 if some have to go on alone.
 
@@ -180,7 +179,7 @@ def agreed(thread_address: int, stop: int, n: int) -> int:
     return first & ~PARKED if alike else -1
 
 
-@njit
+@internal
 def let_go(launch_address: int, barrier: int) -> bool:
     """Let threads go on alone that have stopped where others have yet to come, which wait.
 

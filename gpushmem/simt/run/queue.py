@@ -21,10 +21,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.simt.base import embedding
+from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.layout import LAUNCH, POOL, offset, view
 from gpushmem.simt.base.lock import lock, unlock
 from gpushmem.simt.base.native import (
@@ -162,7 +163,7 @@ Py_DecRef = types.ExternalFunction("Py_DecRef", types.void(word))
 # --- waiting
 
 
-@njit
+@internal
 def sleep_at(address: int, seen: int, limit: int) -> None:
     """Sleep until the futex is woken, unless it is not `seen` any more; at most for `limit`.
 
@@ -171,14 +172,14 @@ def sleep_at(address: int, seen: int, limit: int) -> None:
     system(FUTEX, address, FUTEX_WAIT, seen & 0xFFFFFFFF, limit, 0, 0)
 
 
-@njit
+@internal
 def ring(address: int) -> None:
     """Wake all that sleep at the futex; those that are about to will not."""
     store_release(address, load_acquire(address) + 1)
     system(FUTEX, address, FUTEX_WAKE, EVERYONE, 0, 0, 0)
 
 
-@njit
+@internal
 def await_done(queue_address: int, count: int, limit: int) -> bool:
     """Wait until `count` items of a queue are done, or a signal comes, or for `limit`."""
     done = queue_address + DONE
@@ -198,7 +199,7 @@ def await_done(queue_address: int, count: int, limit: int) -> bool:
     return load_acquire(done) >= count
 
 
-@njit
+@internal
 def finish(queue_address: int) -> None:
     """The item in hand is done: tell who waits for it."""
     queue = as_queue(queue_address)
@@ -210,7 +211,7 @@ def finish(queue_address: int) -> None:
         ring(queue_address + RUNG)
 
 
-@njit
+@internal
 def put(queue_address: int, kind: int, what: int, count: int, keep: int) -> int:
     """Put an item at the end of a queue; returns its number, or 0 if there is no memory.
 
@@ -239,7 +240,7 @@ def put(queue_address: int, kind: int, what: int, count: int, keep: int) -> int:
     return number
 
 
-@njit
+@internal
 def reclaim(queue_address: int) -> None:
     """Let go of the items that are done; with the GIL.
 
@@ -259,7 +260,7 @@ def reclaim(queue_address: int) -> None:
         Py_DecRef(keep)
 
 
-@njit
+@internal
 def in_hand(queue_address: int, nothing: int) -> int:
     """The object of the item in hand, or `nothing`: a new reference; with the GIL."""
     keep = 0
@@ -271,7 +272,7 @@ def in_hand(queue_address: int, nothing: int) -> int:
     return keep
 
 
-@njit
+@internal
 def take(queue_address: int) -> None:
     """Wait for the next item, and take it in hand."""
     queue = as_queue(queue_address)
@@ -298,7 +299,7 @@ def take(queue_address: int) -> None:
 # --- a run
 
 
-@njit
+@internal
 def tell(common_address: int) -> None:
     """Say which kernel runs."""
     common = as_common(common_address)
@@ -312,7 +313,7 @@ def tell(common_address: int) -> None:
             store_release(at + k, 0)
 
 
-@njit
+@internal
 def begin(run_address: int, template: int, args: int, root: int) -> None:
     """Begin a run of the launch that is at `template`, with the arguments at `args`.
 
@@ -339,7 +340,7 @@ def begin(run_address: int, template: int, args: int, root: int) -> None:
     store_release(run_address + CURRENT, run.number)
 
 
-@njit
+@internal
 def end(run_address: int) -> None:
     """A run has ended."""
     run = as_run(run_address)
@@ -358,7 +359,7 @@ def end(run_address: int) -> None:
     unlock(run.common)
 
 
-@njit
+@internal
 def borrow_pool(common_address: int, slot_bytes: int) -> int:
     """Stacks for one run, kept from one with the same needs; a KEPT, or 0: no memory."""
     common = as_common(common_address)
@@ -381,7 +382,7 @@ def borrow_pool(common_address: int, slot_bytes: int) -> int:
     return address
 
 
-@njit
+@internal
 def return_pool(common_address: int, address: int) -> None:
     common = as_common(common_address)
     lock(common_address)
@@ -390,7 +391,7 @@ def return_pool(common_address: int, address: int) -> None:
     unlock(common_address)
 
 
-@njit
+@internal
 def run_loops(launch_address: int, worth: int) -> int:
     """Run a grid without fibers, unless its first blocks take so long that other cores help.
 
@@ -418,7 +419,7 @@ def run_loops(launch_address: int, worth: int) -> int:
     return code
 
 
-@njit
+@internal
 def perform(run_address: int) -> int:
     """Run the grid of a run that has begun; SHARE: but for what other cores can help with."""
     launch_address = run_address + LAUNCH_AT
@@ -441,7 +442,7 @@ def perform(run_address: int) -> int:
     return OVER
 
 
-@njit
+@internal
 def run_launches(queue_address: int) -> int:
     """Run what is left of the list of launches in hand; OVER, or what Python has to do."""
     queue, run = as_queue(queue_address), queue_address + RUN_AT
@@ -459,7 +460,7 @@ def run_launches(queue_address: int) -> int:
     return OVER
 
 
-@njit
+@internal
 def drain(queue_address: int) -> int:
     """Do what is in the queue, and wait for more, until it is Python's turn; says for what.
 
@@ -496,19 +497,19 @@ def drain(queue_address: int) -> int:
 # --- for Python
 
 
-@njit
+@internal
 def begun(run_address: int, template: int, args: int) -> int:
     begin(run_address, template, args, 0)
     return 0
 
 
-@njit
+@internal
 def ended(run_address: int) -> int:
     end(run_address)
     return 0
 
 
-@njit
+@internal
 def reclaimed(queue_address: int) -> bool:
     """`reclaim`; returns whether nothing is left to do."""
     reclaim(queue_address)

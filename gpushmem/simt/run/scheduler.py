@@ -19,9 +19,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from numba import njit, types
+from numba import types
 
 from gpushmem.simt.base import fiber as fibers
+from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.base.layout import BLOCK, FRAME_ALIGN, LAUNCH, offset
 from gpushmem.simt.base.lock import lock, unlock
@@ -88,7 +89,7 @@ OPEN = offset(LAUNCH, "open")
 BLOCK_BYTES = BLOCK.itemsize + 256  # what follows is shared memory, aligned to 256 bytes
 
 
-@njit
+@internal
 def take_block(launch_address: int) -> int:
     """Memory for one resident block with its shared arrays; 0 if there is none. With the lock."""
     launch = as_launch(launch_address)
@@ -108,7 +109,7 @@ def take_block(launch_address: int) -> int:
     return address
 
 
-@njit
+@internal
 def in_order(k: int, n: int, seed: int) -> int:
     """The k-th number below `n` in an order that a seed chooses; in their own if that is 0."""
     if seed == 0:
@@ -117,14 +118,14 @@ def in_order(k: int, n: int, seed: int) -> int:
     return (seed // 4 + k * (step if n % step != 0 else 1)) % n
 
 
-@njit
+@internal
 def poison(address: int, nbytes: int) -> None:
     """Fill fresh shared memory with what is NaN in all floating-point types."""
     for at in range(address, address + nbytes, 8):
         store_release(at, -1)
 
 
-@njit
+@internal
 def admit(launch_address: int) -> None:
     """Make the next block of the grid resident on this core, if there is memory and one is left."""
     launch = as_launch(launch_address)
@@ -169,7 +170,7 @@ def admit(launch_address: int) -> None:
         start_thread(launch_address, address, thread, launch.thread_main, launch.end_thread)
 
 
-@njit
+@internal
 def end_thread(thread_address: int) -> None:
     """Take the calling thread out of the ring and its groups, and hand over for good."""
     thread = as_thread(thread_address)
@@ -203,7 +204,7 @@ def end_thread(thread_address: int) -> None:
     simt_switch(address, as_fiber(to).sp)
 
 
-@njit
+@internal
 def abandon(launch_address: int) -> None:
     """Give back the stacks of threads still in the ring, and empty it; none waits any more."""
     launch, ring = as_launch(launch_address), as_fiber(launch_address + RING)
@@ -218,7 +219,7 @@ def abandon(launch_address: int) -> None:
     ring.next = ring.prev = launch_address + RING
 
 
-@njit
+@internal
 def free_blocks(launch_address: int) -> None:
     """Give back the memory of all blocks of a launch."""
     address = as_launch(launch_address).made_blocks
@@ -228,7 +229,7 @@ def free_blocks(launch_address: int) -> None:
         address = following
 
 
-@njit
+@internal
 def back_off(launch_address: int, idle: int, polled: bool) -> None:
     """Wait a little, the longer the more turns have been `idle`, so that other PEs get the core.
 
@@ -242,7 +243,7 @@ def back_off(launch_address: int, idle: int, polled: bool) -> None:
         yield_core(launch_address)
 
 
-@njit
+@internal
 def runs_ahead(launch_address: int, idle: int) -> bool:
     """Whether threads have been let go on alone, since nothing moves."""
     if idle == SOON:
@@ -250,7 +251,7 @@ def runs_ahead(launch_address: int, idle: int) -> bool:
     return idle == LATE and let_go(launch_address, 1)
 
 
-@njit
+@internal
 def run_ring(launch_address: int) -> None:
     """Run blocks of a grid on this core until none is left for it, or the launch has failed."""
     launch = as_launch(launch_address)
@@ -292,7 +293,7 @@ def run_ring(launch_address: int) -> None:
     abandon(launch_address)
 
 
-@njit
+@internal
 def cancel(root_address: int) -> None:
     """Let the launch fail as cancelled, if it has not failed otherwise."""
     lock(root_address + LOCK)
@@ -301,7 +302,7 @@ def cancel(root_address: int) -> None:
     unlock(root_address + LOCK)
 
 
-@njit
+@internal
 def run(launch_address: int) -> None:
     """Run a grid, or on a core that has joined a part of it, to its end or its first failure."""
     launch = as_launch(launch_address)

@@ -5,8 +5,9 @@ These functions are compiled for the plain CPU target, as those of `scheduler`.
 
 from __future__ import annotations
 
-from numba import njit, types
+from numba import types
 
+from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.base.layout import (
     BLOCK,
@@ -53,7 +54,7 @@ i4 = types.intc
 READ_WRITE, PRIVATE_ANONYMOUS_NORESERVE = 3, 0x4022
 
 
-@njit
+@internal
 def grow(pool_address: int, count: int) -> bool:
     """Add `count` stacks to the pool, each with a guard page below it while there are few."""
     pool = as_pool(pool_address)
@@ -73,7 +74,7 @@ def grow(pool_address: int, count: int) -> bool:
     return True
 
 
-@njit
+@internal
 def reserve_threads(pool_address: int, n: int) -> bool:
     """See to it that the pool has `n` free stacks."""
     pool = as_pool(pool_address)
@@ -83,14 +84,14 @@ def reserve_threads(pool_address: int, n: int) -> bool:
     return have == n or grow(pool_address, n - have)
 
 
-@njit
+@internal
 def start_group(address: int, n: int) -> None:
     group = as_group(address)
     group.arrived, group.alive, group.generation, group.votes = 0, n, 0, 0
     group.size, group.mark, group.acted = n, 0, 0
 
 
-@njit
+@internal
 def first_frame(launch_address: int, fiber_address: int, main: int, end: int) -> int:
     """Lay out what `simt_switch` pops from a new stack; return its stack pointer."""
     launch = as_launch(launch_address)
@@ -103,7 +104,7 @@ def first_frame(launch_address: int, fiber_address: int, main: int, end: int) ->
     return sp
 
 
-@njit
+@internal
 def number_thread(launch_address: int, address: int, t: int) -> None:
     """Let a fiber be thread `t` of its block."""
     launch, thread, fiber = (
@@ -120,7 +121,7 @@ def number_thread(launch_address: int, address: int, t: int) -> None:
     as_warp(fiber.warp).fibers[t % LANES] = address
 
 
-@njit
+@internal
 def start_thread(launch_address: int, block_address: int, t: int, main: int, end: int) -> None:
     """Put thread `t` of a block at the end of the ring, ready to run `main`, then `end`."""
     launch, block = as_launch(launch_address), as_block(block_address)
@@ -149,7 +150,7 @@ def start_thread(launch_address: int, block_address: int, t: int, main: int, end
     put_in_ring(launch_address, address)
 
 
-@njit
+@internal
 def put_in_ring(launch_address: int, address: int) -> None:
     """Let a fiber be the last in the ring of a core."""
     ring, fiber = as_fiber(launch_address + RING), as_fiber(address)
@@ -159,7 +160,7 @@ def put_in_ring(launch_address: int, address: int) -> None:
     ring.prev = address
 
 
-@njit
+@internal
 def leave_grid(launch_address: int, n: int) -> None:
     """Let `n` threads not be among those that meet in `grid.sync` any more."""
     address, lock_address = launch_address + EVERYONE, launch_address + LOCK
@@ -172,7 +173,7 @@ def leave_grid(launch_address: int, n: int) -> None:
     unlock(lock_address)
 
 
-@njit
+@internal
 def leave_groups(address: int) -> None:
     """Let a fiber's thread not be one of its groups any more."""
     fiber = as_fiber(address)
@@ -182,7 +183,7 @@ def leave_groups(address: int) -> None:
     as_warp(fiber.warp).living &= ~(1 << fiber.lane)
 
 
-@njit
+@internal
 def leave_ring(address: int) -> None:
     """Take a fiber out of the ring, and give its stack back."""
     fiber = as_fiber(address)

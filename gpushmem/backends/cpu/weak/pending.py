@@ -33,12 +33,13 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 
 from gpushmem.backends.cpu.updates import NOTHING, copy_piece, update_word
 from gpushmem.backends.cpu.world import WORLD
 from gpushmem.job.board import PE
 from gpushmem.ops import QP_ANY, QP_DEFAULT
+from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.gpu_model import LANES
 from gpushmem.simt.base.layout import BLOCK, FIBER, GROUP, LAUNCH, WARP, offset, view
 from gpushmem.simt.base.lock import lock, unlock
@@ -164,20 +165,20 @@ def ask(typingctx: Any, function: Any, words: Any) -> Any:
 # --- the list
 
 
-@njit
+@internal
 def thread_number(fiber: int) -> int:
     """The number of a fiber's thread in its launch."""
     return int(as_fiber(fiber).thread.number)
 
 
-@njit
+@internal
 def synced(fiber: int) -> int:
     """How often a thread has done what others can synchronise with."""
     block = as_group(as_fiber(fiber).block + ALL)
     return (as_fiber(fiber).clock >> SYNCED) + block.generation
 
 
-@njit
+@internal
 def all_synced(scope: int, fiber: int) -> int:
     """The same of all lanes of a thread's warp, and which live, in one number; or of it alone."""
     if scope == ONE_THREAD:
@@ -190,7 +191,7 @@ def all_synced(scope: int, fiber: int) -> int:
     return number
 
 
-@njit
+@internal
 def covered(entry: int, fiber: int) -> bool:
     """Whether a fence, flush or quiet of a thread covers an operation."""
     it = as_pending(entry)
@@ -201,20 +202,20 @@ def covered(entry: int, fiber: int) -> bool:
     return it.fiber == fiber or all_synced(it.scope, it.fiber) != it.clock
 
 
-@njit
+@internal
 def is_on(qps: int, qp: int) -> bool:
     """Whether a queue pair is one of a set; what uses any of all belongs to none."""
     return qp != QP_ANY and qps >> (qp & 63) & 1 != 0
 
 
-@njit
+@internal
 def is_of(entry: int, pe: int, qps: int) -> bool:
     """Whether an operation is to a PE, -1: to any, and on some queue pairs; stores are on all."""
     it = as_pending(entry)
     return pe in (-1, it.pe) and (qps == ALL_QPS or it.plain != 0 or is_on(qps, it.qp))
 
 
-@njit
+@internal
 def predecessor(weak: int, entry: int) -> int:
     """A pending operation that must be performed before this one; 0 if there is none."""
     it = as_pending(entry)
@@ -229,7 +230,7 @@ def predecessor(weak: int, entry: int) -> int:
     return 0
 
 
-@njit
+@internal
 def perform(weak: int, entry: int) -> None:
     """Do what an operation does."""
     it = as_pending(entry)
@@ -245,14 +246,14 @@ def perform(weak: int, entry: int) -> None:
     atomic_add_word(as_weak(weak).performed, 1)
 
 
-@njit
+@internal
 def discard(entry: int) -> None:
     if as_pending(entry).data != 0:
         libc_free(as_pending(entry).data)
     libc_free(entry)
 
 
-@njit
+@internal
 def take_out(weak: int, entry: int) -> None:
     """Take a pending operation out of the list, and free it."""
     w = as_weak(weak)
@@ -270,7 +271,7 @@ def take_out(weak: int, entry: int) -> None:
     discard(entry)
 
 
-@njit
+@internal
 def finish(weak: int, entry: int) -> None:
     """Perform a pending operation now, and before it all that must come before it."""
     first = predecessor(weak, entry)
@@ -285,7 +286,7 @@ def finish(weak: int, entry: int) -> None:
     take_out(weak, entry)
 
 
-@njit
+@internal
 def next_one(weak: int) -> int:
     """The operation that is performed next: of those that may, the one of the smallest hash."""
     found, at = 0, as_weak(weak).first
@@ -300,7 +301,7 @@ def next_one(weak: int) -> int:
 # --- calls of kernels
 
 
-@njit
+@internal
 def mixed(number: int) -> int:
     """A hash of a number, 0 or more (splitmix64)."""
     number += -7046029254386353131
@@ -309,7 +310,7 @@ def mixed(number: int) -> int:
     return (number ^ ((number >> 31) & 0x1FFFFFFFF)) & 0x7FFFFFFFFFFFFFFF
 
 
-@njit
+@internal
 def hash_of(seed: int, launch: int, fiber: int) -> int:
     """A hash of a launch, a thread, and how many operations that has called."""
     number = mixed(seed + as_launch(launch).number)
@@ -319,7 +320,7 @@ def hash_of(seed: int, launch: int, fiber: int) -> int:
     return number
 
 
-@njit
+@internal
 def rarity(n: int) -> int:
     """One in how many operations is held back while `n` are."""
     return 2 if n < 2 else 4 if n < 4 else 16 if n < 16 else 64
@@ -349,7 +350,7 @@ def commit(weak: int, entry: int, fiber: int, launch: int, scope: int) -> int:
     return 0
 
 
-@njit
+@internal
 def append(weak: int, entry: int) -> None:
     """Put an operation at the end of the list."""
     w = as_weak(weak)
@@ -362,7 +363,7 @@ def append(weak: int, entry: int) -> None:
     refresh(weak)
 
 
-@njit
+@internal
 def refresh(weak: int) -> None:
     """Begin to wait anew, for the PEs' turns and for PATIENCE."""
     w = as_weak(weak)
@@ -370,7 +371,7 @@ def refresh(weak: int) -> None:
     watch(weak)
 
 
-@njit
+@internal
 def watch(weak: int) -> None:
     """Begin to watch the PEs' turns anew."""
     w = as_weak(weak)
@@ -425,7 +426,7 @@ def settle(weak: int, fiber: int) -> int:
     return 0
 
 
-@njit
+@internal
 def keep_source(entry: int) -> None:
     """Read what an operation would take from the user's memory later."""
     it = as_pending(entry)
@@ -470,7 +471,7 @@ def force(weak: int, start: int, end: int, plain: int) -> int:
 # --- turns
 
 
-@njit
+@internal
 def turned(weak: int) -> None:
     """Count a turn in which all of the PE was idle."""
     w = as_weak(weak)
@@ -479,7 +480,7 @@ def turned(weak: int) -> None:
     as_pe(w.pes + w.my_pe * PE_BYTES).turns += 1
 
 
-@njit
+@internal
 def stepped(weak: int) -> None:
     """One of those who take part in this PE's turns has been idle."""
     w = as_weak(weak)
@@ -488,7 +489,7 @@ def stepped(weak: int) -> None:
         turned(weak)
 
 
-@njit
+@internal
 def all_idle(weak: int, times: int, but: int) -> bool:
     """Whether all PEs but one have been idle so often since anything was last performed."""
     w = as_weak(weak)
@@ -500,7 +501,7 @@ def all_idle(weak: int, times: int, but: int) -> bool:
     return True
 
 
-@njit
+@internal
 def look(weak: int) -> None:
     """Perform the next operation if nobody can go on without it, or after PATIENCE."""
     w = as_weak(weak)

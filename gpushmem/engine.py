@@ -1,0 +1,104 @@
+"""The engine's own functions, compiled before they are needed.
+
+They are the same for all programs and all machines of a kind (`store.ENGINE`). A wheel has them:
+its build runs `python -m gpushmem.engine FOLDER PROGRAM...`, which puts there what these programs
+have needed. Where the package came without them, as a clone does, the first `gpushmem run` compiles
+them on two cores: `beside`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from numba import cuda, types
+
+import gpushmem as shmem
+from gpushmem import disk, store
+from gpushmem.artifacts.toolchain import engine
+from gpushmem.backends.cpu import meeting
+from gpushmem.backends.cpu.backend import CpuBackend
+from gpushmem.simt.base import printing
+from gpushmem.simt.base.native import LEVELS, level
+from gpushmem.simt.run import helpers, queue, scheduler
+from gpushmem.simt.run.kernel import Kernel
+
+__all__ = ["beside", "build"]
+
+WAYS = (), ("--check",), ("--trace", "trace"), ("--stats",), ("--memory", "weak")
+PR_SET_PDEATHSIG = 1
+
+
+def beside() -> None:
+    """Compile what every job needs, in a process beside this one, and print a line that says so.
+
+    It ends at the latest when this process does. It begins with what this process needs last; both
+    find in the store what the other has compiled. Where that has been done, or nothing is kept, or
+    there is one core, nothing is done.
+    """
+    name = store.key("engine", engine(), level()) + store.ENGINE
+    if not disk.enabled() or len(os.sched_getaffinity(0)) < 2 or _is_known(name):
+        return
+    print("gpushmem: compiling the engine, once", file=sys.stderr, flush=True)
+    parent = os.getpid()
+    if os.fork() == 0:
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() == parent:  # it has not ended meanwhile
+                disk.speak(False)
+                _compile()
+                disk.save(name, b"")
+        finally:
+            os._exit(0)
+
+
+def _is_known(name: str) -> bool:
+    return disk.shipped(name) is not None or disk.load(name) is not None
+
+
+def _compile() -> None:
+    """Compile what every job needs; what is needed last comes first."""
+    CpuBackend.install(1)
+    data = types.Array(types.float32, 1, "C")
+    flag = types.Array(types.uint64, 1, "C")
+    Kernel(_usual, cache=True).compile((data, data, flag, types.int64))
+    helpers.native()
+    for part in (queue.native, meeting.native, printing.install, scheduler.addresses):
+        part()
+
+
+def _usual(dst, src, flag, team):  # type: ignore[no-untyped-def]
+    """Call what most kernels call."""
+    k = (shmem.team_my_pe(team) + 1) % shmem.team_n_pes(team)
+    right = shmem.team_translate_pe(team, k, shmem.TEAM_WORLD)
+    if right != (shmem.my_pe() + 1) % shmem.n_pes():
+        return
+    shmem.put_signal_block(dst, src, flag, 1, shmem.SIGNAL_SET, right)
+    if cuda.threadIdx.x == 0:
+        shmem.signal_wait_until(flag, shmem.CMP_GE, 1)
+    cuda.syncthreads()
+
+
+def build(folder: Path, programs: list[str]) -> None:
+    """Put into a folder what programs need of the engine, run in all ways, on all levels."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in LEVELS:
+        with tempfile.TemporaryDirectory() as kept:
+            environ = os.environ | {"GPUSHMEM_CACHE_DIR": kept, "GPUSHMEM_CPU": name}
+            for way in WAYS:
+                for program in programs:
+                    command = [sys.executable, "-m", "gpushmem", "run", "-n", "2", *way, program]
+                    subprocess.run(command, env=environ, cwd=kept, check=True)
+            for record in Path(kept).glob(f"*{store.ENGINE}"):
+                shutil.move(record, folder / record.name)
+
+
+if __name__ == "__main__":
+    build(Path(sys.argv[1]), sys.argv[2:])
