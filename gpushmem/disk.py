@@ -12,6 +12,7 @@ folder or file that is owned or writable by another user (other than root).
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import secrets
@@ -27,8 +28,8 @@ import platformdirs
 from gpushmem import settings
 
 __all__ = [
-    "SHIPPED", "clear", "complain", "contents", "enabled", "folder", "load", "opened", "save",
-    "shipped", "speak",
+    "SHIPPED", "clear", "complain", "contents", "enabled", "folder", "has", "load", "opened",
+    "save", "shipped", "speak",
 ]  # fmt: skip
 
 HEAD = b"gpushmem 1\n"
@@ -73,6 +74,14 @@ def load(name: str) -> bytes | None:
             _remove(directory, name)  # other processes would fail on it, too
             raise
     return None
+
+
+def has(name: str, seconds: float = math.inf) -> bool:
+    """Whether there is a file of this name that has changed in the last `seconds`."""
+    if enabled():
+        with suppress(OSError):
+            return time.time() - (folder() / name).stat().st_mtime < seconds
+    return False
 
 
 def shipped(name: str) -> bytes | None:

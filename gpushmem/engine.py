@@ -8,10 +8,8 @@ them on two cores: `beside`.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +18,7 @@ from pathlib import Path
 from numba import cuda, types
 
 import gpushmem as shmem
+from gpushmem import beside as processes
 from gpushmem import disk, store
 from gpushmem.artifacts.toolchain import engine
 from gpushmem.backends.cpu import meeting
@@ -32,13 +31,12 @@ from gpushmem.simt.run.kernel import Kernel
 __all__ = ["beside", "build"]
 
 WAYS = (), ("--check",), ("--trace", "trace"), ("--stats",), ("--memory", "weak")
-PR_SET_PDEATHSIG = 1
 
 
 def beside() -> None:
     """Compile what every job needs, in a process beside this one, and print a line that says so.
 
-    It ends at the latest when this process does. It begins with what this process needs last; both
+    That begins with what this process needs last; both
     find in the store what the other has compiled. Where that has been done, or nothing is kept, or
     there is one core, nothing is done.
     """
@@ -46,17 +44,12 @@ def beside() -> None:
     if not disk.enabled() or len(os.sched_getaffinity(0)) < 2 or _is_known(name):
         return
     print("gpushmem: compiling the engine, once", file=sys.stderr, flush=True)
-    parent = os.getpid()
-    if os.fork() == 0:
-        try:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() == parent:  # it has not ended meanwhile
-                disk.speak(False)
-                _compile()
-                disk.save(name, b"")
-        finally:
-            os._exit(0)
+
+    def work() -> None:
+        _compile()
+        disk.save(name, b"")
+
+    processes.beside(work)
 
 
 def _is_known(name: str) -> bool:

@@ -132,6 +132,11 @@ SETTINGS = {
             "x86-64-v2 or x86-64-v3; default: the best that this machine is",
         ),
         Setting(
+            "GPUSHMEM_TIER", "auto", _one_of("auto", "fast", "full"),
+            "cpu: how a kernel is compiled: auto, quickly, and again, optimised, in the background "
+            "when it is launched a second time (docs/launching.md); fast: quickly; full: optimised",
+        ),
+        Setting(
             "GPUSHMEM_NODES", "1", _count(1),
             "cpu: number of nodes that the PEs behave as if they were on, in equal groups; "
             "`gpushmem run --nodes`",

@@ -24,10 +24,14 @@ from typing import Any, TypeVar
 from gpushmem import disk
 from gpushmem.disk import clear, contents, folder, speak
 
-__all__ = ["ENGINE", "clear", "contents", "folder", "get_or_build", "key", "speak", "telling"]
+__all__ = [
+    "ENGINE", "clear", "contents", "folder", "get_or_build", "has", "is_wanted", "key", "speak",
+    "telling",
+]  # fmt: skip
 
 T = TypeVar("T")
 ENGINE = ".engine"
+BUILDING = 60.0  # seconds, at most: who was killed left its claim's file there
 LOCK = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 _objects: dict[str, Any] = {}  # what this process has built or loaded, by name
@@ -39,6 +43,16 @@ os.register_at_fork(after_in_child=_threads.clear)
 def key(*parts: Any) -> str:
     """A digest of `parts`, which have to be texts, bytes, numbers, None and tuples of these."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def has(name: str) -> bool:
+    """Whether something is kept under a name."""
+    return name in _objects or disk.has(name)
+
+
+def is_wanted(name: str) -> bool:
+    """Whether nothing is kept under a name, and, most probably, nobody builds it."""
+    return not has(name) and not disk.has(f"{name}.lock", BUILDING)
 
 
 @contextmanager

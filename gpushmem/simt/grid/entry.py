@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 from llvmlite import ir
@@ -87,9 +87,11 @@ class Entry:
     embedded: bool  # calls operations of an embedder, who gives launches their `user` word
     cacheable: bool  # refers to nothing that exists in this process only
     launch_config_sensitive: bool  # compiling it looked at how it is launched
+    quick: bool  # compiled with little optimisation
     body: str  # what numba-cuda calls it
     name: str  # of the function
     code: bytes  # object code
+    better: str = ""  # where the store will have it optimised, see `sharing`
     bitcode: bytes = field(default=b"", compare=False)  # before that; of one compiled here
 
     @property
@@ -99,7 +101,8 @@ class Entry:
 
     def assembly(self) -> str:
         """The machine code as text."""
-        return str(_codegen()._tm.emit_assembly(llvm.parse_bitcode(self.bitcode)))
+        machine = _quick_machine() if self.quick else _codegen()._tm
+        return str(machine.emit_assembly(llvm.parse_bitcode(self.bitcode)))
 
 
 VECTOR = WIDTH
@@ -112,6 +115,10 @@ _optnone = re.compile(r"^(attributes #\d+ = \{.*) optnone\b", re.MULTILINE)
 ALONE_PASSES = (
     "sroa", "simplify_cfg", "instruction_combine", "simplify_cfg", "dead_code_elimination"
 )  # fmt: skip
+# Of what is to be compiled quickly; the machine code then is made without optimisation, which takes
+# a tenth of the time. On O1 with such machine code LLVM took twice as long, with none of these
+# passes three times as long: there is so much code then (docs/performance.md).
+QUICK_PASSES = "always_inliner", *ALONE_PASSES
 
 
 class EntryLibrary(CPUCodeLibrary):
@@ -121,9 +128,11 @@ class EntryLibrary(CPUCodeLibrary):
     A kernel in lockstep has a function for a thread `alone`.
     """
 
-    def __init__(self, codegen: Any, name: str, context: Any, alone: str = "") -> None:
+    def __init__(
+        self, codegen: Any, name: str, context: Any, alone: str = "", quick: bool = False
+    ) -> None:
         super().__init__(codegen, name)
-        self.alone = alone
+        self.alone, self.quick = alone, quick
         empty = str(codegen._create_empty_module(name))
         self._final_module = llvm.parse_assembly(empty, context)
 
@@ -136,7 +145,9 @@ class EntryLibrary(CPUCodeLibrary):
             linked_in = value.linkage in LINKED or value.name.startswith("simt.")
             if linked_in and not value.is_declaration:
                 value.linkage = "internal"
-        if self.alone:
+        if self.quick:
+            self._optimize_a_little()
+        elif self.alone:
             self._optimize_lockstep()
         else:
             super()._optimize_final_module()
@@ -151,6 +162,16 @@ class EntryLibrary(CPUCodeLibrary):
             raise BackendUnavailable(
                 f"the kernel calls {', '.join(missing)}, which the CPU engine does not have"
             )
+
+    def _optimize_a_little(self) -> None:
+        options = llvm.create_pipeline_tuning_options(speed_level=0)
+        manager = llvm.create_new_module_pass_manager()
+        for step in QUICK_PASSES:
+            getattr(manager, f"add_{step}_pass")()
+        manager.run(self._final_module, llvm.create_pass_builder(self._machine(), options))
+
+    def _machine(self) -> Any:
+        return _quick_machine() if self.quick else self._codegen._tm
 
     def _optimize_lockstep(self) -> None:
         """Do less, in half the time.
@@ -172,7 +193,7 @@ class EntryLibrary(CPUCodeLibrary):
         manager.run(module.get_function(self.alone), builder)
 
     def _finalize_final_module(self) -> None:
-        self.code = self._codegen._tm.emit_object(self._final_module)
+        self.code = self._machine().emit_object(self._final_module)
         self.bitcode = self._final_module.as_bitcode()
 
 
@@ -184,6 +205,13 @@ def _loaded(code: bytes, name: str) -> Any:
     return C_ENTRY(engine.get_function_address(name))
 
 
+class How(NamedTuple):
+    """How code is made of a kernel; see `build`."""
+
+    report: bool
+    quick: bool
+
+
 def build(
     py_func: Any,
     args: tuple[Any, ...],
@@ -191,23 +219,26 @@ def build(
     report: bool = True,
     lockstep: bool = True,
     row: bool = False,
+    quick: bool = False,
     **options: Any,
 ) -> tuple[Any, Entry]:
     """Compile a kernel for Numba types `args`; returns Numba's compile result and the entry.
 
     Without `report`, a thread that raises an exception just ends, as on a GPU without debugging.
     Without `lockstep`, threads of a kernel that waits are fibers: the better for blocks of one.
-    With `row`, code in lockstep is for blocks of one row of threads only, which is less code.
+    With `row`, code in lockstep is for blocks of one row of threads only, which is less code. With
+    `quick`, it is optimised little.
     """
     with compiling():  # LLVM's modules and ours are used by one thread at a time
-        return _build_fitting(py_func, args, return_type, report, lockstep, row, options)
+        how = How(report, quick)
+        return _build_fitting(py_func, args, return_type, how, lockstep, row, options)
 
 
 def _build_fitting(
     py_func: Any,
     args: tuple[Any, ...],
     return_type: Any,
-    report: bool,
+    how: How,
     lockstep: bool,
     row: bool,
     options: dict[str, Any],
@@ -226,13 +257,13 @@ def _build_fitting(
             # One that never waits is one function: nothing is to be gained by two of it.
             fit = in_lockstep(body, name, row and waits)
             serves = (ROW, ROWS) if not waits else (ROW,) if row else (ROWS,)
-            return cres, _build(cres, fit, kind, report, serves)
+            return cres, _build(cres, fit, kind, how, serves)
         except Unfit as error:
             reason, body = str(error), cres.library.linked()
     if waits:
         serves = (ROW, ROWS) if lockstep else (ONE,)
-        return cres, _build(cres, body, _Fibers, report, serves, reason)
-    return cres, _build(cres, body, _Loops, report, (ONE, ROW, ROWS) if lockstep else (ONE,))
+        return cres, _build(cres, body, _Fibers, how, serves, reason)
+    return cres, _build(cres, body, _Loops, how, (ONE, ROW, ROWS) if lockstep else (ONE,))
 
 
 def kind_of_block(block: tuple[int, ...]) -> str:
@@ -266,7 +297,7 @@ def _build(
     cres: Any,
     body: Any,
     kind: type[_Entry],
-    report: bool,
+    how: How,
     serves: tuple[str, ...],
     reason: str = "",
 ) -> Entry:
@@ -295,10 +326,10 @@ def _build(
     dynamic_start = -(-shared_bytes // AREA_ALIGN) * AREA_ALIGN
     _define_constant(module, DYNAMIC_START, dynamic_start)
     _define_markers(module)
-    entry = kind(simt_target.target_context, module, cres.fndesc, name, report)
+    entry = kind(simt_target.target_context, module, cres.fndesc, name, how.report)
     entry.frame_bytes = frame_bytes
     entry.make()
-    library = EntryLibrary(_codegen(), name, body._context, alone)
+    library = EntryLibrary(_codegen(), name, body._context, alone, how.quick)
     for part in (llvm.parse_assembly(str(module), body._context), body):
         library.add_llvm_module(part)
     supply(externals)
@@ -321,6 +352,7 @@ def _build(
         embedded=any(lib.embedded for lib in cres.library.everything()),
         cacheable=not any(lib.referenced_objects for lib in cres.library.everything()),
         launch_config_sensitive=bool((cres.metadata or {}).get("launch_config_sensitive")),
+        quick=how.quick,
         body=cres.fndesc.llvm_func_name,
         name=name,
         code=library.code,
@@ -331,6 +363,14 @@ def _build(
 @cache
 def _codegen() -> Any:
     return JITCPUCodegen("simt.exec")
+
+
+@cache
+def _quick_machine() -> Any:
+    """LLVM's description of this machine, for code that is made quickly."""
+    usual, options = _codegen(), {"opt": 0}
+    usual._customize_tm_options(options)
+    return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(**options)
 
 
 def warm_up() -> None:

@@ -121,9 +121,12 @@ class SimtKernel(_Kernel):
                 "A maximum of three are supported"
             )
         options = {"debug": debug, "fastmath": fastmath, "forceinline": forceinline}
-        self._build = partial(entries.build, py_func, argtypes, types.void, report=debug, **options)
+        # Programs ask it for LLVM code and assembly: there is one of each.
+        tier = "fast" if settings.get("GPUSHMEM_TIER") == "fast" else "full"
+        how = {"report": debug, "quick": tier == "fast"}
+        self._build = partial(entries.build, py_func, argtypes, types.void, **how, **options)
         key = {"numba.cuda": True} | options
-        self.entry = sharing.compiled(py_func, argtypes, key, lambda: self.made[1])
+        self.entry = sharing.compiled(py_func, argtypes, key, lambda **_: self.made[1], tier)
         if self.entry.launch_config_sensitive:  # there is one for each configuration
             self.entry = self.made[1]
         options |= {"lineinfo": lineinfo, "launch_bounds": launch_bounds}

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import itertools
 import math
+import time
 import weakref
 from collections.abc import Callable
 from enum import Enum
@@ -17,6 +18,7 @@ from numba.core.errors import NumbaError
 from numba.cuda import types
 from numba.cuda.typing.typeof import Purpose, typeof
 
+from gpushmem import settings, store
 from gpushmem.artifacts.arguments import Packer, address_of, types_of
 from gpushmem.artifacts.limits import MAX_STATIC_SHARED
 from gpushmem.artifacts.shape import LaunchShape
@@ -42,6 +44,7 @@ MAX_RESIDENT_THREADS = scheduler.GUARDED  # unless the grid synchronises
 STACK_BYTES = 256 * 1024  # address space, beside the kernel's local arrays
 SAMPLE = 16  # the part of a grid that runs before it is shared among cores
 PAGE = 4096
+LOOK = 0.05  # seconds from one look for optimised code to the next
 MOST_FORMS = 256  # kept of a kernel
 # Types of scalars whose Numba type does not depend on the value.
 PLAIN = {bool, float, complex, np.bool_, *(np.dtype(c).type for c in "bBhHiIqQefdFD")}
@@ -88,10 +91,11 @@ class Kernel:
         if entry is None:
             options = self._options(block)
             build = functools.partial(self._build, argtypes, options)
+            tier = settings.get("GPUSHMEM_TIER")
             if self.cache:
-                entry = sharing.compiled(self.py_func, argtypes, options, build)
+                entry = sharing.compiled(self.py_func, argtypes, options, build, tier)
             else:
-                entry = build()
+                entry = build(quick=tier == "fast")
         for each in (block, *entry.serves):
             self._entries.setdefault((argtypes, each), entry)
         return entry
@@ -99,9 +103,11 @@ class Kernel:
     def _options(self, block: str) -> dict[str, Any]:
         return {"lockstep": block != entries.ONE, "row": block == entries.ROW} | self.options
 
-    def _build(self, argtypes: tuple[Any, ...], options: dict[str, Any]) -> entries.Entry:
+    def _build(
+        self, argtypes: tuple[Any, ...], options: dict[str, Any], quick: bool = False
+    ) -> entries.Entry:
         try:
-            cres, entry = entries.build(self.py_func, argtypes, **options)
+            cres, entry = entries.build(self.py_func, argtypes, quick=quick, **options)
         except NumbaError as error:
             raise error.with_traceback(None) from None  # its message names the kernel's line
         if cres.signature.return_type not in (types.none, types.void):
@@ -141,7 +147,25 @@ class Kernel:
                     self._forms.clear()
                 self._forms[key] = known
         form, pack = known
+        if form.entry.better and self._has_improved(form):
+            return self.prepare(shape, args, user, explain)
         return Running(form, pack(args), args, explain)
+
+    def _has_improved(self, form: Form) -> bool:
+        """Whether code that was compiled quickly is replaced by now; the second launch sees to it.
+
+        Many kernels are launched once: it would be for nothing.
+        """
+        entry, now = form.entry, time.monotonic()
+        form.launches += 1
+        if form.launches == 2 and form.source is not None:
+            sharing.improve(entry.better, form.source.compile_again)
+        if now < form.looks_at or not store.has(entry.better):
+            form.looks_at = max(form.looks_at, now + LOOK)
+            return False
+        self._entries = {k: e for k, e in self._entries.items() if e is not entry}
+        self._forms = {k: f for k, f in self._forms.items() if f[0].entry is not entry}
+        return True
 
 
 def _argument(value: Any) -> Any:
@@ -206,6 +230,7 @@ class Form:
         source: Source | None = None,
     ) -> None:
         _check_fits(name, entry, shape, collective, source)
+        self.launches, self.looks_at = 0, 0.0  # see `Kernel._has_improved`
         self.meets = collective or entry.cooperative  # all blocks are resident at once
         self.name, self.entry, self.shape, self._user = name, entry, shape, user
         self.source = source

@@ -11,13 +11,13 @@ import json
 import os
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Protocol
 
 from gpushmem.backends.nvshmem.transport import without_ours
+from gpushmem.beside import fork
 from gpushmem.job.job import Job
 from gpushmem.start.launch import pe as pe_main
 from gpushmem.start.launch.output import Ends, own_streams
@@ -52,7 +52,7 @@ class ForkStarter:
     def start(self, job: Job, group: int, pipes: Ends | None) -> int:
         """See `Starter`."""
         parent = os.getpid()
-        pid = _fork()
+        pid = fork()
         if pid == 0:
             os.environ.update(self._environ)
             pe_main.run(job, self._target, parent, group, pipes)
@@ -69,14 +69,6 @@ class ForkStarter:
             yield
         finally:
             gc.unfreeze()
-
-
-def _fork() -> int:
-    with warnings.catch_warnings():
-        # Python warns about threads. They are idle worker pools of numerical libraries, which
-        # handle a fork themselves.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
 
 
 # The first statements of a new PE. Ctrl-C and the launcher's death end it silently until it has set
