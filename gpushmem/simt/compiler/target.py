@@ -57,6 +57,7 @@ from numba.cuda.target import CUDATargetContext, CUDATypingContext
 from numba.cuda.typing.templates import make_concrete_template
 from numba.cuda.utils import numba_target_override
 
+from gpushmem.artifacts import notice
 from gpushmem.artifacts.fingerprint import adopted, fixed
 from gpushmem.artifacts.kernel_name import KernelName
 from gpushmem.artifacts.refusal import Refused, as_kernel_error
@@ -972,6 +973,7 @@ def _compile(py_func: Any, args: Any, return_type: Any, flags: Any, context: Any
             "generator; kernels cannot use any. Write its values to an array, or loop over an "
             "index and let a device function compute the value of each"
         )
+    notice.go_on()
     _nesting[0] += 1
     try:
         with numba_target_override():

@@ -26,6 +26,7 @@ from numba.core.codegen import CPUCodeLibrary, JITCPUCodegen
 from numba.core.compiler_lock import global_compiler_lock as core_lock
 from numba.cuda import types
 
+from gpushmem.artifacts import notice
 from gpushmem.artifacts.limits import MAX_THREADS
 from gpushmem.errors import BackendUnavailable
 from gpushmem.simt.base import fiber, printing
@@ -140,6 +141,7 @@ class EntryLibrary(CPUCodeLibrary):
         """Nothing: they are optimised where they are called, which is the quicker by a fifth."""
 
     def _optimize_final_module(self) -> None:
+        notice.go_on()
         module = self._final_module
         for value in [*module.functions, *module.global_variables]:
             linked_in = value.linkage in LINKED or value.name.startswith("simt.")
@@ -193,6 +195,7 @@ class EntryLibrary(CPUCodeLibrary):
         manager.run(module.get_function(self.alone), builder)
 
     def _finalize_final_module(self) -> None:
+        notice.go_on()
         self.code = self._machine().emit_object(self._final_module)
         self.bitcode = self._final_module.as_bitcode()
 
@@ -245,6 +248,7 @@ def _build_fitting(
 ) -> tuple[Any, Entry]:
     """Loops for what never waits; lockstep for what does, or fibers."""
     cres = compile_function(py_func, args, return_type, **options)
+    notice.go_on()
     body = cres.library.linked()
     waits = any(f.name == PAUSE for f in body.functions)
     reason = "its blocks have one thread"

@@ -19,6 +19,7 @@ from numba.cuda import types
 from numba.cuda.typing.typeof import Purpose, typeof
 
 from gpushmem import settings, store
+from gpushmem.artifacts import notice
 from gpushmem.artifacts.arguments import Packer, address_of, types_of
 from gpushmem.artifacts.limits import MAX_STATIC_SHARED
 from gpushmem.artifacts.shape import LaunchShape
@@ -74,7 +75,7 @@ class Kernel:
         self.py_func = py_func
         self.collective = collective  # all blocks of a launch are to be resident at once
         self.cache = cache  # its code is in the store, for other processes and later runs
-        self.name = py_func.__name__
+        self.label = self.name = py_func.__name__  # it may be said which of several it is
         self.options = options
         self._entries: dict[tuple[Any, ...], entries.Entry] = {}
         self._forms: dict[tuple[Any, ...], tuple[Form, Packer]] = {}  # by `_kind`s, shape, user
@@ -107,7 +108,8 @@ class Kernel:
         self, argtypes: tuple[Any, ...], options: dict[str, Any], quick: bool = False
     ) -> entries.Entry:
         try:
-            cres, entry = entries.build(self.py_func, argtypes, quick=quick, **options)
+            with notice.compiling(f"kernel {self.label}"):
+                cres, entry = entries.build(self.py_func, argtypes, quick=quick, **options)
         except NumbaError as error:
             raise error.with_traceback(None) from None  # its message names the kernel's line
         if cres.signature.return_type not in (types.none, types.void):
