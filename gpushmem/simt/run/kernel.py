@@ -162,8 +162,10 @@ class Kernel:
         form.launches += 1
         if form.launches == 2 and form.source is not None:
             sharing.improve(entry.better, form.source.compile_again)
-        if now < form.looks_at or not store.has(entry.better):
-            form.looks_at = max(form.looks_at, now + LOOK)
+        if now < form.looks_at:
+            return False
+        form.looks_at = now + LOOK
+        if not store.has(entry.better):
             return False
         self._entries = {k: e for k, e in self._entries.items() if e is not entry}
         self._forms = {k: f for k, f in self._forms.items() if f[0].entry is not entry}
