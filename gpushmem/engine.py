@@ -8,6 +8,7 @@ them on two cores: `beside`.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -20,7 +21,7 @@ from numba import cuda, types
 import gpushmem as shmem
 from gpushmem import beside as processes
 from gpushmem import disk, store
-from gpushmem.artifacts.toolchain import engine
+from gpushmem.artifacts.toolchain import compilers, engine
 from gpushmem.backends.cpu import meeting
 from gpushmem.backends.cpu.backend import CpuBackend
 from gpushmem.simt.base import printing
@@ -30,6 +31,7 @@ from gpushmem.simt.run.kernel import Kernel
 
 __all__ = ["beside", "build"]
 
+ABOUT = "about.json"  # which compilers these are of
 WAYS = (), ("--check",), ("--trace", "trace"), ("--stats",), ("--memory", "weak")
 
 
@@ -91,6 +93,7 @@ def build(folder: Path, programs: list[str]) -> None:
                     subprocess.run(command, env=environ, cwd=kept, check=True)
             for record in Path(kept).glob(f"*{store.ENGINE}"):
                 shutil.move(record, folder / record.name)
+    (folder / ABOUT).write_text(json.dumps(compilers()))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,10 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
 # Half a minute for each dtype and architecture: who tests it asks for it.
 os.environ.setdefault("GPUSHMEM_CUBLASDX", "0")
 
-from tests import gpus, pes
+# Most kernels of tests are launched once. What optimised code may spoil, `optimised` looks at.
+os.environ.setdefault("GPUSHMEM_TIER", "fast")
+
+from tests import gpus, pes, tiers
 from tests.forks import Forks
 
 if pes.ON_GPUS:
@@ -52,8 +55,13 @@ def pytest_configure(config):
     pes.CHECKED = config.getoption("gpushmem_check", default=False)
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
 def pytest_collection_modifyitems(items):
-    """GPUSHMEM_BACKEND=nvshmem pytest -m gpu: the tests of what every backend does, on GPUs."""
+    """Mark the tests of the slow tier; and, on GPUs, those of what every backend does."""
+    for item in items:
+        path = item.path.relative_to(ROOT / "tests").as_posix()
+        if tiers.is_slow(path, item.name) and not item.get_closest_marker("sweep"):
+            item.add_marker(pytest.mark.slow)
     if pes.BACKEND != "cpu":
         gpus.mark(items, ROOT / "tests")
 

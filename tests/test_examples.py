@@ -20,7 +20,7 @@ OFTEN = [(path, 3) for path in EXAMPLES if path.stem != "train_digits"]
     ("path", "n_pes"),
     [
         pytest.param(
-            path, n, id=f"{path.stem}-{n}", marks=[pytest.mark.slow] * ((path, n) not in OFTEN)
+            path, n, id=f"{path.stem}-{n}", marks=[pytest.mark.sweep] * ((path, n) not in OFTEN)
         )
         for path in EXAMPLES
         for n in (1, 2, 3, 4)

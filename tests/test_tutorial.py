@@ -18,7 +18,7 @@ RUNS = [
         command.split(),
         shown,
         id=Path(command.split()[-1]).stem,
-        marks=[pytest.mark.slow] * ("torch" in command),  # four processes import PyTorch
+        marks=[pytest.mark.sweep] * ("torch" in command),  # four processes import PyTorch
     )
     for page in PAGES
     for command, shown in re.findall(
@@ -80,7 +80,7 @@ def test_solutions_run_whose_output_is_not_shown(run_cli, name):
     assert done.stderr == ""
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_program_compiles_for_gpus_as_the_page_shows(run_cli):
     pytest.importorskip("nvshmem")
     page = (ROOT / "docs/tutorial/7-on-gpus.md").read_text()

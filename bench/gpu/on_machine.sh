@@ -33,7 +33,7 @@
 set -uo pipefail
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 export OUT=${OUT:-$top/out} PYTHON=${PYTHON:-python3} REHEARSE=${REHEARSE:-}
-export WHICH="${WHICH:-gpu and not slow}"  # of the tests
+export WHICH="${WHICH:-gpu and not slow and not sweep}"  # of the tests
 export WORK=${WORK:-/tmp/gpushmem-on-machine} PYTHONUNBUFFERED=1
 hour=(ordering polls busy closures loading loading-host far multicast ibgda plans)
 all=(info hello first-hour notice compilers tests fault bench first bench-mps bench-shared examples)

@@ -41,7 +41,18 @@ def extensions() -> tuple[str, ...] | None:
 
     None if others have: they, and what they use, may be different in the next run.
     """
-    return _extensions(*map(len, _lists()))
+    for registered in _lists():
+        seen, _ = _seen.get(id(registered), (0, registered))
+        for entry in registered[seen:]:
+            _names.update(_modules(entry))
+        _seen[id(registered)] = len(registered), registered
+    return _extensions(frozenset(_names))
+
+
+# What registries have held, which only grow: how many of each list, by its address, and the list;
+# the modules of the functions behind those.
+_seen: dict[int, tuple[int, list[Any]]] = {}
+_names: set[str] = set()
 
 
 def of_mlir() -> tuple[Any, ...]:
@@ -68,10 +79,9 @@ def _lists() -> list[list[Any]]:
 
 
 @lru_cache(maxsize=1)
-def _extensions(*_: int) -> tuple[str, ...] | None:
-    entries = (entry for list_ in _lists() for entry in list_)
-    found = sorted({name for entry in entries for name in _modules(entry)})
-    modules = [sys.modules.get(name) for name in found if name.split(".")[0] not in KNOWN]
+def _extensions(names: frozenset[str]) -> tuple[str, ...] | None:
+    found = (name for name in sorted(names) if name.split(".")[0] not in KNOWN)
+    modules = [sys.modules.get(name) for name in found]
     files = [getattr(module, "__file__", None) or "" for module in modules]
     if not all(INSTALLED & {*Path(file).parts} for file in files):
         return None

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+import sys
+from pathlib import Path
 
+import gpushmem
 from gpushmem import settings
 from gpushmem.doctor import nvshmem
 from gpushmem.doctor.check import ENV, NO_GPU, Finding, check, na, ok, problem, warning
@@ -135,6 +139,24 @@ def enough_cores(system: System, n_pes: int) -> Finding:
     if n_pes > 16 * have.usable:
         return warning(told, "Expect it to be slow; use fewer PEs, or more cores.")
     return ok(told)
+
+
+@check("engine", "Engine, compiled", "cpu", "docs/launching.md")
+def engine(system: System, n_pes: int) -> Finding:
+    """A wheel of gpushmem has the engine's own functions compiled, for one version each of Python,
+    Numba, numba-cuda and llvmlite. With others, or without a wheel, the first job compiles them.
+    """
+    later = "the first job compiles the engine, and keeps it"
+    about = system.read(str(Path(gpushmem.__file__).parent / "compiled" / "about.json"))
+    if about is None:
+        return ok(f"not installed from a wheel: {later}")
+    made = json.loads(about)
+    here = {name: system.packages.get(name.replace("_", "-")) for name in made}
+    here[sys.implementation.name] = "{}.{}".format(*sys.version_info)
+    other = [f"{name} {made[name]}, here {here[name]}" for name in made if made[name] != here[name]]
+    if other:
+        return ok(f"compiled with {'; '.join(other)}: {later}")
+    return ok("installed with the package")
 
 
 @check("descriptors", "Open files", "both", PAGE)

@@ -114,7 +114,7 @@ def test_torchrun(tmp_path):
     assert out.count("group of 2") == 2
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_the_variables_of_torch_without_torchrun(tmp_path):
     """PE 0 has the store, and torch.distributed goes on using it; it also comes late."""
     need_torch()
@@ -132,7 +132,7 @@ def test_the_variables_of_torch_without_torchrun(tmp_path):
         assert "group of 2" in out
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_pe_of_torch_that_finds_no_store(tmp_path):
     need_torch()
     script = tmp_path / "job.py"
@@ -146,7 +146,7 @@ def test_a_pe_of_torch_that_finds_no_store(tmp_path):
     assert "frame #" not in err
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_torchrun_runs_a_kernel():
     need_torch()
     out, _ = run(PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", 2, "examples/ring.py")

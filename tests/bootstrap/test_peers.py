@@ -235,7 +235,7 @@ def test_mpirun_with_variables_only(tmp_path):
         assert f"{pe} of 2, {pe} of 2, found through mpi (variables of" in out
 
 
-@pytest.mark.slow  # that of test_launchers.py finds its peers so, too
+@pytest.mark.sweep  # that of test_launchers.py finds its peers so, too
 def test_torchrun(tmp_path):
     need_torch()
     words = ("-m", "torch.distributed.run", "--nproc-per-node", 2, script(tmp_path))

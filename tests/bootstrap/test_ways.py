@@ -108,7 +108,7 @@ def test_many_more_pes_than_cores_and_descriptors_in_several_messages(monkeypatc
     assert [pe for pe, _, _ in run_all(n, joined(), step(n))] == list(range(n))
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_three_hundred_pes():
     """More descriptors than a message takes, and far more PEs than cores."""
     n = 300

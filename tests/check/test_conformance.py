@@ -28,7 +28,7 @@ def checked(path, *options):
     return int(re.search(r"gpushmem: (\d+) jobs? checked", done.stdout)[1])
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
 def test_programs_that_are_right_have_no_problem(path):
@@ -38,7 +38,7 @@ def test_programs_that_are_right_have_no_problem(path):
     assert jobs > 0
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_jobs_of_workers_are_counted():
     path = ROOT / "tests" / "conformance" / "test_pes.py"
     assert checked(path, "-n", "2", "-k", "accessible") == 3

@@ -13,7 +13,7 @@ from tests.pes import BACKEND
 
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "tests" / "check" / "corpus"
-# In CI: one of each way in which accesses are ordered; all: pytest -m slow tests/check
+# In CI: one of each way in which accesses are ordered; all: pytest -m sweep tests/check
 SAMPLE = {
     "fence_before_flag", "source_changed_too_early", "shared_memory", "quiet_for_a_third_pe",
     "two_streams", "box_written_again", "flag_between_blocks", "lock_on_a_pe",
@@ -25,7 +25,7 @@ SAMPLE = {
 # On nvshmem-cpu kernels that wait are cooperative launches, as on GPUs: all blocks are there.
 ACCEPTED = {"nvshmem-cpu": {"waits_for_another_block"}}.get(BACKEND, set())
 PROGRAMS = [
-    pytest.param(path, marks=[] if path.stem in SAMPLE else [pytest.mark.slow], id=path.stem)
+    pytest.param(path, marks=[] if path.stem in SAMPLE else [pytest.mark.sweep], id=path.stem)
     for path in sorted(CORPUS.glob("*.py"))
 ]
 
@@ -71,7 +71,7 @@ def test_the_program_without_the_bug_is_accepted(run_cli, path):
     assert check(run_cli, path, "fixed") == (0, [])
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*.py")), ids=lambda path: path.stem)
 @pytest.mark.timeout(600)
 def test_each_of_twenty_seeds_gives_the_same_verdict(run_cli, path):
@@ -125,7 +125,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=[] if path.stem == "ring" else [pytest.mark.slow], id=path.stem)
+        pytest.param(path, marks=[] if path.stem == "ring" else [pytest.mark.sweep], id=path.stem)
         for path in EXAMPLES
         if path.stem != "train_digits"  # its log is full long before it ends
     ],

@@ -43,7 +43,7 @@ def every():
                 counted[deletion.name] = k = counted.get(deletion.name, 0) + 1
                 name = deletion.name + f" ({k})" * (k > 1)
                 sampled = name.endswith("one_shot:wait_for(signals[(me + k) % n:], epoch)")
-                marks = [] if sampled else [pytest.mark.slow]
+                marks = [] if sampled else [pytest.mark.sweep]
                 yield pytest.param(deletion, name, marks=marks, id=name)
 
 
@@ -66,7 +66,7 @@ def test_what_lacks_an_order_is_refused(tree, deletion, name):
     assert name in NOT_NEEDED, said
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("run", ROOTS)
 def test_kernels_as_on_a_gpu_have_no_problems(tree, run):
     assert tree.run(RUNS, run) == (0, "")

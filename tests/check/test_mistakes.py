@@ -17,11 +17,11 @@ QUOTED = re.compile(
 PAGES = {name: (ROOT / "docs" / name).read_text() for name in ("check.md", "mistakes.md")}
 QUOTES = [(page, *quote.groups()) for page in PAGES for quote in QUOTED.finditer(PAGES[page])]
 LAST = "gpushmem check: causes and cures: gpushmem help check"
-# In CI; all: pytest -m slow tests/check
+# In CI; all: pytest -m sweep tests/check
 SAMPLE = {"threads_write_then_block_sends", "halo_one_too_far"}
 REPORTS = [
     pytest.param(
-        name, text, marks=[] if name in SAMPLE else [pytest.mark.slow], id=f"{page}-{name}"
+        name, text, marks=[] if name in SAMPLE else [pytest.mark.sweep], id=f"{page}-{name}"
     )
     for page, kind, name, text in QUOTES
     if kind == "report"
@@ -71,7 +71,7 @@ def load():
         process.wait()
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", AGAIN)
 @pytest.mark.parametrize("args", [(), ("fixed",)])
 def test_the_verdict_is_the_same_in_every_run(run_cli, load, name, args):

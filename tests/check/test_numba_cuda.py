@@ -21,7 +21,7 @@ def runner():
         yield runner
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", NAMES)
 def test_only_the_problems_that_are_there_are_found(runner, name):

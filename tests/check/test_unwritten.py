@@ -63,7 +63,7 @@ def test_a_log_that_is_not_complete_says_nothing():
     assert found((5, 0), *wait(10)) == []
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_reads_of_nothing_are_found_and_nothing_else(run_cli, tmp_path):
     path = HERE / "reads_of_nothing.py"
     copy = tmp_path / path.name
@@ -76,7 +76,7 @@ def test_reads_of_nothing_are_found_and_nothing_else(run_cli, tmp_path):
     assert at == {number for number, line in enumerate(lines, 1) if line.endswith("# <-")}
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("part", ["host", "operations", "kernels", "shared"])
 def test_what_has_been_written_in_any_way_is_written(run_cli, part):
     path = HERE / "ways_to_write.py"

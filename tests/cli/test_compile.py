@@ -67,7 +67,7 @@ SAMPLE = [p for p in EXAMPLES if p.stem == "ring"]
 @pytest.mark.parametrize(
     ("path", "archs"),
     [(path, ("sm_90",)) for path in SAMPLE]
-    + [pytest.param(path, ARCHS, marks=pytest.mark.slow) for path in EXAMPLES],
+    + [pytest.param(path, ARCHS, marks=pytest.mark.sweep) for path in EXAMPLES],
     ids=lambda value: getattr(value, "stem", "all"),
 )
 def test_the_kernels_of_every_example_compile(run_cli, path, archs):

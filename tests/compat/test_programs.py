@@ -55,7 +55,7 @@ OBSERVED = {
         pytest.param(
             options,
             id="".join(options[:1]),
-            marks=[pytest.mark.slow] * (options[:1] in (("--stats",), ("--memory",))),
+            marks=[pytest.mark.sweep] * (options[:1] in (("--stats",), ("--memory",))),
         )
         for options in OBSERVED
     ],
@@ -90,7 +90,7 @@ print(gpushmem.my_pe(), "done")
 
 @pytest.mark.parametrize(
     "variable",
-    [pytest.param("GPUSHMEM_SIM", marks=pytest.mark.slow), "GPUSHMEM_AS_NVSHMEM"],
+    [pytest.param("GPUSHMEM_SIM", marks=pytest.mark.sweep), "GPUSHMEM_AS_NVSHMEM"],
 )
 def test_the_variable_is_set_for_the_launcher_and_without_one(run_cli, tmp_path, variable):
     """Their gpushmem is imported before numba.cuda is; nothing is said at the end."""

@@ -12,8 +12,8 @@ from gpushmem.errors import ArgumentError
 from gpushmem.ops import OPS
 from tests.pes import compile_first, repeated
 
-PES = [3, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))]
-SOME_PES = [2, *(pytest.param(n, marks=pytest.mark.slow) for n in PES[1:])]
+PES = [3, 8, *(pytest.param(n, marks=pytest.mark.sweep) for n in (2, 4))]
+SOME_PES = [2, *(pytest.param(n, marks=pytest.mark.sweep) for n in PES[1:])]
 BITS = ["int32", "int64", "uint32", "uint64"]
 NUMBERS = [*BITS, "float32", "float64"]
 START = 1 << 20
@@ -34,7 +34,7 @@ OFTEN = {
     "fetch_add": ("int32", "float32"), "set": ("uint64", "float32"), "fetch": ("int32", "float32"),
 }  # fmt: skip
 ROWS = [
-    pytest.param(op, dtype, marks=[pytest.mark.slow] * (dtype not in OFTEN.get(op, SOME)))
+    pytest.param(op, dtype, marks=[pytest.mark.sweep] * (dtype not in OFTEN.get(op, SOME)))
     for op in OPERATIONS
     if op != "compare_swap"
     for dtype in dtypes(op)
@@ -159,7 +159,7 @@ def test_no_addition_is_lost(run_pes, op, dtype, n_pes):
 @pytest.mark.parametrize(
     ("dtype", "n_pes"),
     [
-        pytest.param(dtype, n, marks=[pytest.mark.slow] * (n != 3 and (dtype, n) != ("int32", 8)))
+        pytest.param(dtype, n, marks=[pytest.mark.sweep] * (n != 3 and (dtype, n) != ("int32", 8)))
         for dtype in BITS
         for n in PES
     ],
@@ -221,7 +221,7 @@ def test_kernels_hosts_and_cuda_atomics_agree(run_pes):
 @pytest.mark.gpushmem_check(False)  # reports it: PTX promises it for the threads of one GPU only
 @pytest.mark.parametrize(
     "dtype",
-    [pytest.param(each, marks=[pytest.mark.slow] * (each not in SOME)) for each in NUMBERS],
+    [pytest.param(each, marks=[pytest.mark.sweep] * (each not in SOME)) for each in NUMBERS],
 )
 def test_cuda_atomics_are_atomic_between_pes(run_pes, dtype):
     """A PE adds to its own element with `cuda.atomic` while its neighbour adds from outside."""

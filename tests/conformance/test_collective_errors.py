@@ -400,7 +400,7 @@ UNLIKE = {
 
 
 @pytest.mark.checked
-@pytest.mark.parametrize("kernel", [copies, pytest.param(the_rest, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kernel", [copies, pytest.param(the_rest, marks=pytest.mark.sweep)])
 def test_arguments_that_differ(run_pes, kernel):
     """All PEs get an error that says who gives what; where nobody waits, in the next call."""
 

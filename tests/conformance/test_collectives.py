@@ -24,7 +24,7 @@ from gpushmem.ops import OPS
 from tests import gpus, pes
 from tests.pes import compile_first, repeated
 
-PES = [1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
+PES = [1, 3, *(pytest.param(n, marks=pytest.mark.sweep) for n in (2, 4, 8))]
 # Of blocks in which a thread, a warp, a block calls. The kernels contain all three calls; that of a
 # block needs whole warps on GPUs.
 THREADS = (32 if pes.ON_GPUS else 1, 32, 96)
@@ -340,12 +340,12 @@ def test_large_reductions_in_place(run_pes):
 
 
 @pytest.mark.parametrize("n_pes", PES)
-@pytest.mark.parametrize("dtypes", ["some", pytest.param("all", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtypes", ["some", pytest.param("all", marks=pytest.mark.sweep)])
 @pytest.mark.parametrize(
     ("base", "op"),
     [
         pytest.param(
-            *row, marks=[pytest.mark.slow] * (row[0] == "reducescatter" and row[1] in FOLDED)
+            *row, marks=[pytest.mark.sweep] * (row[0] == "reducescatter" and row[1] in FOLDED)
         )
         for row in ROWS
     ],
@@ -429,7 +429,7 @@ FLOATS = ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"
     [
         (3, ["bfloat16", "float64", "complex64"]),
         (8, ["float64"]),
-        *(pytest.param(n, FLOATS, marks=pytest.mark.slow) for n in (2, 3, 8)),
+        *(pytest.param(n, FLOATS, marks=pytest.mark.sweep) for n in (2, 3, 8)),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else value,
 )
@@ -581,7 +581,7 @@ def in_a_row(team, kinds, sizes, delays, dst, src, wrong):  # noqa: PLR0912
 
 @pytest.mark.backwards
 @pytest.mark.parametrize("kinds", ["mixed", "broadcast", "without a barrier's wait"])
-@pytest.mark.parametrize("n_pes", [3, 8, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_pes", [3, 8, pytest.param(2, marks=pytest.mark.sweep)])
 def test_many_in_a_row(run_pes, n_pes, kinds):
     """Whatever follows whatever, and whoever is late: data of one round is never in another."""
     rounds, ints = repeated(5000 if n_pes < 8 else 500, 100), np.zeros(1, np.int64)
@@ -674,7 +674,7 @@ def sums_compiled():
     compile_first(sums, table[0], 1, table, table, table, table[0])
 
 
-@pytest.mark.parametrize("n_pes", [4, 6, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_pes", [4, 6, pytest.param(7, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("size", [3, 1500])
 def test_two_blocks_each_on_a_team(run_pes, sums_compiled, n_pes, size):
     def body():
@@ -743,7 +743,7 @@ def test_rows_and_columns_in_turn(run_pes, n_pes):
     assert run_pes(body, n_pes) == [0] * n_pes
 
 
-@pytest.mark.parametrize("n_pes", [3, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_pes", [3, pytest.param(2, marks=pytest.mark.sweep)])
 def test_more_than_the_caches_keep(run_pes, n_pes):
     """Large enough for all to be copied past the caches; in place, and at an odd place."""
     n = (1 << 16 if pes.CALLED else 8 << 20) // n_pes * n_pes

@@ -25,7 +25,7 @@ REDUCTIONS = {
     "xor": (np.bitwise_xor, INTEGERS, ["uint32"]),
 }
 CASES = [
-    pytest.param(op, dtypes, marks=() if dtypes is some else pytest.mark.slow, id=f"{op}-{what}")
+    pytest.param(op, dtypes, marks=() if dtypes is some else pytest.mark.sweep, id=f"{op}-{what}")
     for op, (_, every, some) in REDUCTIONS.items()
     for what, dtypes in (("some", some), ("every", every))
 ]
@@ -108,7 +108,7 @@ def check(team, members, op, dtype, scope, n):
     shmem.free(whole)
 
 
-@pytest.mark.parametrize("n_pes", [1, 3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_pes", [1, 3, pytest.param(4, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize(("op", "dtypes"), CASES)
 def test_elements_of_all_members_are_combined(run_pes, n_pes, op, dtypes):
     for dtype in dtypes:
@@ -183,7 +183,7 @@ def rounds(x, out, flags, team, n):
                 shmem.multimem_reduce_block(out[k], x, team, "sum")
 
 
-@pytest.mark.parametrize("n_pes", [1, 3, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_pes", [1, 3, pytest.param(5, marks=pytest.mark.sweep)])
 def test_what_signals_tell_of_is_included(run_pes, n_pes):
     line, flags = np.zeros(1, "int64"), np.zeros(1, "uint64")
     compile_first(rounds, line, line.reshape(1, 1), flags, shmem.TEAM_WORLD, 1)

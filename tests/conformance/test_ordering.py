@@ -15,7 +15,7 @@ import gpushmem as shmem
 from tests import pes
 from tests.pes import compile_first, repeated, sendable, to_send, whole_warps
 
-PES = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4))]
+PES = [3, *(pytest.param(n, marks=pytest.mark.sweep) for n in (2, 4))]
 # More PEs than cores take turns, which takes time.
 ROUNDS = {2: 100_000, 3: 30_000, 4: 20_000}
 if pes.NODES > 1:
@@ -413,7 +413,7 @@ GROUPS = {"each thread": (each_its_part, 8), "put_block": (shmem.put_block, whol
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] * (name in ("put_warp", "iput_block")))
+        pytest.param(name, marks=[pytest.mark.sweep] * (name in ("put_warp", "iput_block")))
         for name in GROUPS
     ],
 )
@@ -571,7 +571,7 @@ def relay(data, src, told, fetched, wrong, rounds):
             shmem.barrier_all()
 
 
-@pytest.mark.parametrize("n_pes", [3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_pes", [3, pytest.param(4, marks=pytest.mark.sweep)])
 def test_who_is_told_by_who_was_told_sees_what_the_first_wrote(run_pes, n_pes):
     """What is complete is visible to all: to whom a PE tells that has been told of it, too."""
     rounds = ROUNDS[n_pes]

@@ -9,7 +9,7 @@ from gpushmem.errors import ArgumentError, SymmetryError
 from gpushmem.ops import OPS
 from tests.pes import BACKEND, CALLED, compile_first, to_send
 
-PES = [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4, 8))]
+PES = [2, *(pytest.param(n, marks=pytest.mark.sweep) for n in (3, 4, 8))]
 PAIR = np.dtype([("a", "i1"), ("b", "f8"), ("c", "i2", 3)])
 DTYPES = [
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
@@ -22,7 +22,7 @@ SHARED_DTYPES = ["float8_e5m2", PAIR]  # of those that several threads share out
 VALUES = ["bool", "float16", "complex64", *SOME_DTYPES]  # p and g take values
 THREADS = {"thread": 1, "warp": 32, "block": 96}
 ROWS = [
-    pytest.param(name, marks=[pytest.mark.slow] * op.nbi)  # the code of the others
+    pytest.param(name, marks=[pytest.mark.sweep] * op.nbi)  # the code of the others
     for name, op in OPS.items()
     if op.base in ("put", "get", "iput", "iget")
 ]
@@ -53,7 +53,7 @@ def same(a, b):
     "dtypes",
     [
         pytest.param(SOME_DTYPES, id="some"),
-        pytest.param(DTYPES, id="all", marks=pytest.mark.slow),
+        pytest.param(DTYPES, id="all", marks=pytest.mark.sweep),
     ],
 )
 @pytest.mark.parametrize("name", ROWS)
@@ -119,7 +119,7 @@ def test_all_dtypes_and_layouts(run_pes, name, dtypes, n_pes):
 
 @pytest.mark.parametrize(
     "dtype",
-    [pytest.param(each, marks=[pytest.mark.slow] * (each not in VALUES)) for each in DTYPES],
+    [pytest.param(each, marks=[pytest.mark.sweep] * (each not in VALUES)) for each in DTYPES],
     ids=str,
 )
 def test_single_elements(run_pes, dtype):

@@ -17,15 +17,15 @@ from tests.conformance.test_ordering import in_pes
 from tests.conformance.test_rma import DTYPES, PAIR, THREADS, numbers, same
 from tests.pes import compile_first, repeated, to_send
 
-PES = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
-MOSTLY_3 = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
+PES = [3, *(pytest.param(n, marks=pytest.mark.sweep) for n in (2, 4, 8))]
+MOSTLY_3 = [3, *(pytest.param(n, marks=pytest.mark.sweep) for n in (2, 4, 8))]
 FORMS = [name for name, op in OPS.items() if op.base == "put_signal"]
 FEW = ["uint8", "complex128"]
 # As copies see sizes only, which test_rma tests, few; of the nbi forms the smallest.
 OFTEN = {form: FEW[:1] if OPS[form].nbi else FEW for form in FORMS}
 OFTEN["put_signal"] = ["float8_e4m3fn", "bfloat16", "int64", PAIR]
 CASES = [
-    pytest.param(form, dtype, marks=[pytest.mark.slow] * (dtype not in OFTEN[form]))
+    pytest.param(form, dtype, marks=[pytest.mark.sweep] * (dtype not in OFTEN[form]))
     for form in FORMS for dtype in DTYPES
 ]  # fmt: skip
 # First element of dst and src, number of elements.
@@ -309,7 +309,7 @@ def late(data, src, flags, k, how, spins):
 # Of another dtype than signals' a sample: a wait and a test, for one element and for several.
 FEW_WAITS = ["wait_until", "wait_until_some_vector", "test", "test_some"]
 DTYPE_CASES = [("uint64", [*WAITS]), ("int32", FEW_WAITS)] + [
-    pytest.param(dtype, [n for n in WAITS if not n.startswith("signal")], marks=pytest.mark.slow)
+    pytest.param(dtype, [n for n in WAITS if not n.startswith("signal")], marks=pytest.mark.sweep)
     for dtype in ("int32", "int64", "uint32")
 ]
 

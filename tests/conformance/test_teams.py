@@ -13,7 +13,7 @@ from gpushmem.errors import ArgumentError, SymmetryError, TeamError
 from tests import gpus
 from tests.pes import BACKEND, compile_first, nodes_of, on_several_nodes
 
-PES = [1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
+PES = [1, 3, *(pytest.param(n, marks=pytest.mark.sweep) for n in (2, 4, 8))]
 WORLD, INVALID = shmem.TEAM_WORLD, shmem.TEAM_INVALID
 ANY_NUMBER = BACKEND == "cpu"  # may be asked for in kernels: see the test of numbers below
 
@@ -164,7 +164,7 @@ def test_rows_and_columns(run_pes, n_pes):
 
 
 @pytest.mark.backwards
-@pytest.mark.parametrize("n_pes", [1, 2, 3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_pes", [1, 2, 3, pytest.param(4, marks=pytest.mark.sweep)])
 def test_teams_of_lists(run_pes, n_pes):
     """Any PEs, in any order; nobody else calls, and those who do not meet make other teams."""
 
@@ -279,7 +279,7 @@ def test_no_more_lists_than_teams(run_pes, monkeypatch):
 
 
 @pytest.mark.backwards
-@pytest.mark.parametrize("n_pes", [6, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_pes", [6, pytest.param(8, marks=pytest.mark.sweep)])
 def test_splits_of_splits(run_pes, n_pes):
     """Numbers are those of the parent, which may be reversed, strided, and a row of another."""
 

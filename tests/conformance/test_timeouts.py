@@ -17,7 +17,7 @@ from tests.conformance.test_ordering import in_pes
 from tests.conformance.test_signals import compiled_calls
 from tests.pes import BACKEND, compile_first
 
-PES = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 8))]
+PES = [3, *(pytest.param(n, marks=pytest.mark.sweep) for n in (2, 8))]
 MS = 1_000_000
 LONG = 600_000 * MS
 SLACK = 2.0  # seconds by which a wait may be late

@@ -12,7 +12,7 @@ import gpushmem as shmem
 from gpushmem.errors import ArgumentError, SymmetryError
 from tests.pes import compile_first, options, sendable
 
-PES = [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 8))]
+PES = [3, *(pytest.param(n, marks=pytest.mark.sweep) for n in (2, 4, 8))]
 DTYPES = ["int16", "int32", "int64", "uint16", "uint32", "uint64"]
 COMPARE = {"EQ": operator.eq, "NE": operator.ne, "GT": operator.gt, "LE": operator.le,
            "LT": operator.lt, "GE": operator.ge}  # fmt: skip
@@ -27,7 +27,7 @@ def both_forms(verb, family):
 @pytest.mark.parametrize(
     "dtype",
     [
-        pytest.param(dtype, marks=[pytest.mark.slow] * (dtype not in ("int16", "uint32", "int64")))
+        pytest.param(dtype, marks=[pytest.mark.sweep] * (dtype not in ("int16", "uint32", "int64")))
         for dtype in DTYPES
     ],
 )
@@ -140,7 +140,7 @@ EACH_SIZE = ("int16", "uint32", "int64")  # how numbers are compared is another 
 @pytest.mark.parametrize("n_pes", PES)
 @pytest.mark.parametrize(
     "dtype",
-    [pytest.param(each, marks=[pytest.mark.slow] * (each not in EACH_SIZE)) for each in DTYPES],
+    [pytest.param(each, marks=[pytest.mark.sweep] * (each not in EACH_SIZE)) for each in DTYPES],
 )
 def test_waiting_for_all_pes_and_seeing_what_they_sent(run_pes, n_pes, dtype):
     """Every PE puts data to every other, then a flag, with all ways of waiting in turn."""

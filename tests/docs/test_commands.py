@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.docs.test_site import FRAGMENTS, PAGES, blocks, named
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.sweep, pytest.mark.timeout(900)]
 
 NOT_HERE = {  # part of a block: why it is not run
     "nvshmem]": "NVSHMEM is installed and used where there are GPUs",

@@ -63,7 +63,7 @@ def test_the_gallery_shows_each_traced_program_in_both_modes(program):
         assert ET.parse(picture).getroot().tag.endswith("svg")
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("program", PICTURED, ids=lambda path: path.stem)
 def test_traced_programs_run(run_cli, program):
     assert run_cli("run", "-n", 2, program, timeout=150, code=0).stderr == ""

@@ -13,7 +13,7 @@ from tests.pes import NODES, repeated, sendable, to_send, whole_warps
 SIZES = (0, 1, 7, 33, 1000)
 ALGORITHMS = [name for name in SUMMING if NODES == 1 or name != "multicast"]
 SHAPES = tuple((blocks, whole_warps(threads)) for blocks, threads in ((1, 1), (2, 4), (3, 32)))
-PES = (1, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 5, 8)))
+PES = (1, 3, *(pytest.param(n, marks=pytest.mark.sweep) for n in (2, 4, 5, 8)))
 UNITS = {"float16": 2**-11, "float32": 2**-24, "float64": 2**-53}
 TOLERANCES = {"float16": 2e-2, "float32": 2e-5, "float64": 1e-13}
 
@@ -22,7 +22,7 @@ TOLERANCES = {"float16": 2e-2, "float32": 2e-5, "float64": 1e-13}
     ("n_pes", "dtype"),
     [
         (1, "float32"), (3, "float32"),  # which other tests have compiled, too
-        *(pytest.param(n, "int64", marks=pytest.mark.slow) for n in (1, 2, 3, 4, 5, 8)),
+        *(pytest.param(n, "int64", marks=pytest.mark.sweep) for n in (1, 2, 3, 4, 5, 8)),
     ],
 )  # fmt: skip
 def test_sums_are_numpys(run_pes, n_pes, dtype):

@@ -63,10 +63,10 @@ TILES = [None, (4, 8), (2, 3), (9, 100), (1000, 1000)]
 LAUNCHES = [(blocks, whole_warps(threads)) for blocks, threads in ((1, 1), (2, 4), (3, 32))]
 # PEs, and whether with few dtypes.
 PES = [(1, True), (3, True)]
-PES += [pytest.param(n, False, marks=pytest.mark.slow) for n in (1, 2, 3, 4, 5, 8)]
+PES += [pytest.param(n, False, marks=pytest.mark.sweep) for n in (1, 2, 3, 4, 5, 8)]
 
 
-ALL = ("float64", "float32", "float16", "float32")  # in the slow tests
+ALL = ("float64", "float32", "float16", "float32")  # in the sweep
 # In the quick ones; float64 is that of the tests below.
 SOME = {"all-gather": ("float32",), "reduce-scatter": ("float32",), "all-reduce": ("float16",)}
 
@@ -121,12 +121,12 @@ DIRECT = on_several_nodes("stores do not reach all members")
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        pytest.param("all-gather", {"tile": (2, 3)}, marks=pytest.mark.slow),
+        pytest.param("all-gather", {"tile": (2, 3)}, marks=pytest.mark.sweep),
         ("all-gather", {"tile": (6, 5)}),  # two shards together, and one alone
         pytest.param("reduce-scatter", {"tile": (2, 3), "direct": True}, marks=DIRECT),
-        pytest.param("reduce-scatter", {"tile": (2, 3), "direct": False}, marks=pytest.mark.slow),
+        pytest.param("reduce-scatter", {"tile": (2, 3), "direct": False}, marks=pytest.mark.sweep),
         pytest.param(
-            "all-reduce", {"tile": (2, 3), "direct": True}, marks=[pytest.mark.slow, DIRECT]
+            "all-reduce", {"tile": (2, 3), "direct": True}, marks=[pytest.mark.sweep, DIRECT]
         ),
         ("all-reduce", {"tile": (2, 3), "direct": False}),
     ],

@@ -52,7 +52,7 @@ def every_case(dtypes):
     shmem.finalize()
 
 
-@pytest.mark.parametrize("n_pes", [1, 2, 3, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_pes", [1, 2, 3, pytest.param(5, marks=pytest.mark.sweep)])
 def test_every_number_is_numpys(run_pes, n_pes):
     run_pes(every_case, n_pes, DTYPES if n_pes == 5 else DTYPES[:1], timeout=120)
 

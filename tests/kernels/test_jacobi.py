@@ -23,7 +23,7 @@ TRIED = [("float64", False), ("float32", True), ("float16", "first"), ("float64"
 SOME = {2: [*TRIED[:2], TRIED[3]], 3: [("float16", False), TRIED[2], ("float16", "last")]}
 # PEs, and whether with few dtypes.
 PES = [(1, True), (3, True), (4, True)]
-PES += [pytest.param(n, False, marks=pytest.mark.slow) for n in GRIDS]
+PES += [pytest.param(n, False, marks=pytest.mark.sweep) for n in GRIDS]
 
 
 def some_field(shape, dtype):

@@ -18,12 +18,12 @@ SIZES = "tokens", "hidden", "experts", "top_k"
 LAUNCHES = [(blocks, whole_warps(threads)) for blocks, threads in ((1, 1), (2, 4), (3, 32))]
 # PEs, and whether with few dtypes.
 PES = [(1, True), (3, True)]
-PES += [pytest.param(n, False, marks=pytest.mark.slow) for n in (1, 2, 3, 4, 5, 8)]
+PES += [pytest.param(n, False, marks=pytest.mark.sweep) for n in (1, 2, 3, 4, 5, 8)]
 # Of float16 a result is rounded after each product and sum, about 11 times here.
 TOLERANCE = {"float16": 1e-2, "float32": 1e-5, "float64": 1e-12}
 
 
-ALL = ("float32", "float64", "float16")  # in the slow tests; of the quick ones each has some
+ALL = ("float32", "float64", "float16")  # in the sweep; of the quick ones each has some
 
 
 def some_for(form, wire):

@@ -260,7 +260,7 @@ def test_one_thread_of_a_block_is_missing(deadlock):
     has(text, rf"thread \(31, 0, 0\), .* in half{FOR}signal_wait_until")
 
 
-@pytest.mark.parametrize("n", [11, pytest.param(64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [11, pytest.param(64, marks=pytest.mark.sweep)])
 def test_more_pes_than_cores(deadlock, n):
     began = time.monotonic()
 

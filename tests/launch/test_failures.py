@@ -46,8 +46,8 @@ WAITS = {
 
 
 def sample(rows, *names):
-    """All names; those not given are slow."""
-    return [pytest.param(name, marks=[pytest.mark.slow] * (name not in names)) for name in rows]
+    """All names; those not given are of the sweep."""
+    return [pytest.param(name, marks=[pytest.mark.sweep] * (name not in names)) for name in rows]
 
 
 def job(tmp_path, text, head=HEAD):

@@ -40,7 +40,9 @@ peers.broadcast(b"abc" if my_pe == 0 else None)
 """
 WAYS = {"copies": ((), COPIES), "new": (("--backend", "nvshmem"), NEW)}
 both = pytest.mark.parametrize("way", WAYS)
-seldom_new = pytest.mark.parametrize("way", ["copies", pytest.param("new", marks=pytest.mark.slow)])
+seldom_new = pytest.mark.parametrize(
+    "way", ["copies", pytest.param("new", marks=pytest.mark.sweep)]
+)
 WAIT = "time.sleep(60)"
 
 
@@ -250,7 +252,7 @@ def test_errors_of_launches_nobody_waited_for_are_not_lost(tmp_path, run_cli):
 @pytest.mark.parametrize(
     ("statement", "code", "text"),
     [
-        ("sys.exit()", 0, ""), pytest.param("sys.exit(0)", 0, "", marks=pytest.mark.slow),
+        ("sys.exit()", 0, ""), pytest.param("sys.exit(0)", 0, "", marks=pytest.mark.sweep),
         ("sys.exit(3)", 3, ""),
         ("sys.exit('sorry')", 1, "sorry\n"), ("os._exit(9)", 9, "PE 0 of 2 ended with exit code 9"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "PE 0 of 2 was killed by SIGSEGV"),

@@ -84,11 +84,11 @@ ENDS = [
         "os.kill(os.getpid(), signal.SIGSEGV)",
         139,
         "PE 0 of 2 was killed by SIGSEGV",
-        marks=pytest.mark.slow,
+        marks=pytest.mark.sweep,
     ),
-    pytest.param("sys.exit('sorry')", 1, "sorry\n", marks=pytest.mark.slow),
-    pytest.param("os._exit(9)", 9, "PE 0 of 2 ended with exit code 9", marks=pytest.mark.slow),
-    pytest.param("sys.exit()", 0, "", marks=pytest.mark.slow),
+    pytest.param("sys.exit('sorry')", 1, "sorry\n", marks=pytest.mark.sweep),
+    pytest.param("os._exit(9)", 9, "PE 0 of 2 ended with exit code 9", marks=pytest.mark.sweep),
+    pytest.param("sys.exit()", 0, "", marks=pytest.mark.sweep),
 ]
 
 
@@ -113,7 +113,7 @@ def test_init_says_what_is_missing(run_cli, script):
     assert "BackendUnavailable: backend nvshmem cannot be used here: " in error
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_children_of_a_pe_are_not_pes(run_cli, script):
     child = "from gpushmem.start import bootstrap; print(bootstrap.find_peers().n_pes)"
     path = script(f"import subprocess\nsubprocess.run([sys.executable, '-c', {child!r}])\n")
@@ -146,7 +146,7 @@ def test_options_that_make_no_sense(run_cli, options, message):
     assert message in " ".join(done.stderr.split())
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_script_may_choose_the_cpu_backend_all_the_same(run_cli, script):
     path = script(
         "import gpushmem as shmem\nshmem.init(backend='cpu', heap_size='1M')\n"

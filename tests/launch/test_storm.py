@@ -29,7 +29,7 @@ def test_jobs_that_are_killed_end_at_once_and_leave_nothing(tmp_path):
     storm(543, 20, tmp_path)  # a number with jobs of every kind
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_storm_of_kills(tmp_path):
     seed = os.environ.get("STORM_SEED") or secrets.token_hex(4)
     print(f"\nthe slowest of 200 jobs took {storm(seed, 200, tmp_path):.2f} s to end")

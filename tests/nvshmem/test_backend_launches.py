@@ -502,7 +502,7 @@ shmem.barrier_all()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_the_timeout_of_the_launcher_ends_the_job(tmp_path):
     path = tmp_path / "slow.py"
     path.write_text(SLOW_KERNEL)
@@ -668,7 +668,7 @@ def test_over_a_network_parts_of_warps_are_refused(n_pes):
     host.run(n_pes, parts_of_warps, EMULATION_NODE_PES=1, EMULATION_DEVICES=n_pes)
 
 
-@pytest.mark.slow  # NVSHMEM's reductions take half a minute to compile
+@pytest.mark.sweep  # NVSHMEM's reductions take half a minute to compile
 def test_sums_by_less_than_a_warp_are_refused():
     host.run(1, sums_of_few, limit=200)
 

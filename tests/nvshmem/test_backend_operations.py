@@ -336,7 +336,7 @@ def test_operations_that_become_kernels():
     host.run(2, as_kernels, QUICK)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("first", range(8))
 def test_all_operations_that_become_kernels(first):
     host.run(1, as_kernels, KERNELS[first::8], limit=120)

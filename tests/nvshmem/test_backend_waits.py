@@ -75,7 +75,7 @@ def test_operations_wait_for_no_kernel_of_the_default_stream():
     host.run(2, beside_the_default_stream, [*BY_NVSHMEM, *QUICK], limit=120)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("first", range(8))
 def test_no_operation_waits_for_a_kernel_of_the_default_stream(first):
     host.run(1, beside_the_default_stream, KERNELS[first::8], limit=120)

@@ -20,7 +20,7 @@ ELF = b"\x7fELF"
 
 pytestmark = [
     pytest.mark.skipif(emulation.missing() is not None, reason=str(emulation.missing())),
-    pytest.mark.slow,  # nvshmem4py compiles NVSHMEM's headers for each of its kernels
+    pytest.mark.sweep,  # nvshmem4py compiles NVSHMEM's headers for each of its kernels
     pytest.mark.timeout(600),
 ]
 

@@ -133,7 +133,7 @@ def test_device_functions_of_both_kinds(linked):
 
 
 @pytest.mark.parametrize(
-    ("arch", "count"), [pytest.param("sm_80", 0, marks=pytest.mark.slow), ("sm_90", 1)]
+    ("arch", "count"), [pytest.param("sm_80", 0, marks=pytest.mark.sweep), ("sm_90", 1)]
 )
 def test_a_multicast_store_is_one_instruction_where_there_is_one(linked, arch, count):
     def store(array, team, value, i):
@@ -145,8 +145,8 @@ def test_a_multicast_store_is_one_instruction_where_there_is_one(linked, arch, c
     assert ptx.count("multimem.st.relaxed.sys.global.u32") == count
 
 
-@pytest.mark.parametrize("arch", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90"])
-@pytest.mark.parametrize("width", [2, pytest.param(4, marks=pytest.mark.slow), 8])
+@pytest.mark.parametrize("arch", [pytest.param("sm_80", marks=pytest.mark.sweep), "sm_90"])
+@pytest.mark.parametrize("width", [2, pytest.param(4, marks=pytest.mark.sweep), 8])
 def test_multimem_reduce_is_the_switchs_instruction_where_there_is_one(linked, arch, width):
     """Each reduction of each dtype of this many bytes, of which one kernel calls all."""
     kinds = [(of, kind) for of, kind in multimem.KINDS.items() if of[1].bitwidth == 8 * width]

@@ -119,7 +119,7 @@ def compiled(function, dtypes, arch="sm_90"):
 
 
 KINDS = [
-    pytest.param(arch, kind, marks=[pytest.mark.slow] if slow else [], id=f"{arch}-{kind}")
+    pytest.param(arch, kind, marks=[pytest.mark.sweep] if slow else [], id=f"{arch}-{kind}")
     for arch, kind, slow in [
         ("sm_90", "cubin", False), ("sm_80", "ptx", False), ("sm_100", "ptx", False),
         ("sm_80", "cubin", True), ("sm_100", "cubin", True),
@@ -238,7 +238,7 @@ INSTRUCTIONS = {"float16": "mma.sync.aligned.m16n8k", "float32": "fma.rn.f32",
 
 
 @CUBLASDX
-@pytest.mark.slow  # half a minute and 2 GB each: what libmathdx compiles is large
+@pytest.mark.sweep  # half a minute and 2 GB each: what libmathdx compiles is large
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("arch", ARCHS)
@@ -252,7 +252,7 @@ def test_cublasdx_is_linked(wanted, dtype, arch):
 
 
 @CUBLASDX
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.timeout(600)
 def test_two_dtypes_in_one_kernel(wanted):
     def both(dst, a, b, accumulate, wide):

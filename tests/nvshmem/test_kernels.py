@@ -83,11 +83,11 @@ FAMILIES = {f.__name__: f for f in (reduce_all, multiply, mix, iterate)}
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("arch", "largest"),
-    [("sm_90", 1), *(pytest.param(a, None, marks=pytest.mark.slow) for a in ARCHS)],
+    [("sm_90", 1), *(pytest.param(a, None, marks=pytest.mark.sweep) for a in ARCHS)],
 )
 @pytest.mark.parametrize(
     "family",
-    [pytest.param(f, marks=[pytest.mark.slow] * (f in ("mix", "iterate"))) for f in FAMILIES],
+    [pytest.param(f, marks=[pytest.mark.sweep] * (f in ("mix", "iterate"))) for f in FAMILIES],
 )
 def test_the_kernels_of_a_family_compile_and_link(elsewhere, family, arch, largest):
     """Most compile, of the types that they are launched with, and the largest links; or all."""

@@ -78,7 +78,7 @@ def test_gpushmem_run(script):
     assert re.search(r"3 PEs on this machine, started by gpushmem .*backend nvshmem, heap 1 M", err)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_pe_that_fails_ends_those_that_wait_for_it(script):
     path = script(fails="if me == 1: raise ValueError('no good')\n    shmem.barrier_all()")
     _, err = run(sys.executable, "-m", "gpushmem", "run", "-n", 3, path, code=1)
@@ -86,14 +86,14 @@ def test_a_pe_that_fails_ends_those_that_wait_for_it(script):
     assert err.endswith("PE 1 of 3 ended with exit code 1; the other 2 PEs were ended\n")
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_settings_that_contradict(script):
     words = ("run", "-n", 2, "--transport", "ibrc", script())
     _, err = run(sys.executable, "-m", "gpushmem", *words, code=1, NVSHMEM_REMOTE_TRANSPORT="ucx")
     assert "ArgumentError: NVSHMEM_REMOTE_TRANSPORT=ucx is set, and GPUSHMEM_TRANSPORT=ibrc" in err
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_spawn(script):
     code = (
         f"import sys; sys.path.insert(0, {str(script().parent)!r})\n"
@@ -105,7 +105,7 @@ def test_spawn(script):
     assert out == f"{told}\n[0, 1]\n"
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_mpirun_on_two_machines(script):
     need_mpi4py()
     out, err = run(*mpirun(), 3, sys.executable, script(TWO_MACHINES))
@@ -114,7 +114,7 @@ def test_mpirun_on_two_machines(script):
     assert "3 PEs, 2 of them on this machine, found through mpi" in err
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_tcp(script):
     path, port = script(TWO_MACHINES), free_port()
     env = {"GPUSHMEM_BOOTSTRAP": f"tcp://localhost:{port}", "GPUSHMEM_JOB_KEY": "a secret"}

@@ -32,7 +32,7 @@ REDUCTIONS = ("reduce", "reducescatter")  # by NVSHMEM
 COMBINING = (*REDUCTIONS, "multimem_reduce")
 
 
-@pytest.mark.parametrize("all_dtypes", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("all_dtypes", [False, pytest.param(True, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("op", kernels.rows(), ids=lambda op: op.name)
 def test_a_row_compiles_for_every_dtype(elsewhere, op, all_dtypes):
     elsewhere.submit(_compile, op.name, all_dtypes).result()
@@ -78,7 +78,7 @@ FEW = "my_pe", "p", "put_signal_nbi_warp", "wait_until_any", "collect_block"
     ("names", "all_dtypes"),
     [
         (FEW, False),
-        pytest.param([op.name for op in kernels.rows()], True, marks=pytest.mark.slow),
+        pytest.param([op.name for op in kernels.rows()], True, marks=pytest.mark.sweep),
     ],
     ids=["few", "all"],
 )
@@ -157,8 +157,8 @@ ALL_OTHERS, OF_REDUCTIONS = "all others", "reductions"
     ("rows", "archs", "some"),
     [
         (ALL_OTHERS, ("sm_90",), True),
-        pytest.param(ALL_OTHERS, ARCHS, False, marks=pytest.mark.slow),
-        pytest.param(OF_REDUCTIONS, ARCHS, False, marks=pytest.mark.slow),
+        pytest.param(ALL_OTHERS, ARCHS, False, marks=pytest.mark.sweep),
+        pytest.param(OF_REDUCTIONS, ARCHS, False, marks=pytest.mark.sweep),
     ],
 )
 def test_rows_link(elsewhere, rows, archs, some):

@@ -39,7 +39,7 @@ def test_a_test_in_pes_and_one_in_this_process():
     assert "needs 3 PEs; GPUSHMEM_TEST_PES allows 1, 2, 4" in out
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_hosts_of_more_pes():
     paths = "tests/memory/test_stats.py", "tests/memory/test_heap.py"
     out = run(*paths, "tests/conformance/test_teams.py", "-k", "memory",
@@ -47,7 +47,7 @@ def test_hosts_of_more_pes():
     assert re.search(r"6\d passed", out), out
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize(("tries", "said"), [("", "1 skipped"), ("1", "1 passed")])
 def test_waits_of_pes_that_share_a_gpu(tries, said):
     """A kernel that waits is not launched there, unless one asks for it."""

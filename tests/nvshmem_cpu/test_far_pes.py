@@ -205,7 +205,7 @@ def test_all_kinds_of_operations(run_cli, tmp_path):
     run(run_cli, tmp_path, ALL_KINDS, *WEAK, n=4)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_strided_copies(run_cli, tmp_path):
     """NVSHMEM has none over a network: elements go one by one."""
     run(run_cli, tmp_path, STRIDED)
@@ -233,7 +233,7 @@ def test_memory_that_is_not_registered_is_refused(run_cli, tmp_path):
     assert "put: PE 1 is on another node, and src (32 bytes at" in done.stderr
 
 
-@pytest.mark.slow  # it waits for ten seconds without a move
+@pytest.mark.sweep  # it waits for ten seconds without a move
 def test_a_request_that_an_error_has_cut_off_is_a_deadlock(run_cli, tmp_path):
     done = run(run_cli, tmp_path, CUT_OFF, code=None)
     assert "there is no PE 99" in done.stdout

@@ -70,7 +70,7 @@ def sums(dtype):
 
 @pytest.mark.parametrize(
     "dtype",
-    ["bfloat16", *(pytest.param(d, marks=pytest.mark.slow) for d in ("float32", "float64"))],
+    ["bfloat16", *(pytest.param(d, marks=pytest.mark.sweep) for d in ("float32", "float64"))],
 )
 def test_each_element_is_combined_once(dtype):
     """In a process that has compiled no kernel for another backend."""

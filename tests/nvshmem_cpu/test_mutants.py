@@ -9,7 +9,7 @@ from tests.conftest import ROOT
 
 pytestmark = [
     pytest.mark.skipif(ABOUT.missing() is not None, reason="needs NVSHMEM"),
-    pytest.mark.slow,  # each kernel is compiled
+    pytest.mark.sweep,  # each kernel is compiled
     pytest.mark.timeout(300),
 ]
 

@@ -39,12 +39,12 @@ def test_pytorch_is_loaded_by_who_uses_it_only():
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("n_nodes", ["1", pytest.param("2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n_nodes", ["1", pytest.param("2", marks=pytest.mark.sweep)])
 def test_a_sample_of_the_suite(n_nodes):
     """On several nodes: jobs of 2 and 3 PEs, of which each is a node, and one PE."""
     env = os.environ | {"GPUSHMEM_BACKEND": "nvshmem-cpu", "GPUSHMEM_NODES": n_nodes}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0",
-               "-m", "gpu or not slow"]  # fmt: skip
+               "-m", "gpu or not (slow or sweep)"]  # fmt: skip
     done = subprocess.run(
         [*command, *SAMPLE],
         env=env,
@@ -62,7 +62,7 @@ def test_a_sample_of_the_suite(n_nodes):
     "options",
     [
         (),
-        pytest.param(("--nodes", 2), marks=pytest.mark.slow),
+        pytest.param(("--nodes", 2), marks=pytest.mark.sweep),
         ("--nodes", 2, "--memory", "weak"),
     ],
 )

@@ -20,7 +20,7 @@ SCOPES = {"thread": "", "warp": "_warp", "block": "_block"}
 OFTEN = [("thread", False, 1), ("block", False, 8), ("block", True, 3)]
 OFTEN += [(scope, False, 3) for scope in SCOPES]
 FORMS = [
-    pytest.param(*form, marks=[pytest.mark.slow] * (form not in OFTEN))
+    pytest.param(*form, marks=[pytest.mark.sweep] * (form not in OFTEN))
     for form in product(SCOPES, (False, True), PES)
 ]
 
@@ -103,7 +103,7 @@ def test_get_fetches_from_the_right_pe_and_place(run_pes, n_pes, nbi, scope):
 @pytest.mark.parametrize(
     ("scope", "nbi", "n_pes"),
     [  # three PEs alone: who sees signals at all is tested in conformance/test_signals.py
-        pytest.param(*form, marks=[pytest.mark.slow] * (form[1:] != (False, 3)))
+        pytest.param(*form, marks=[pytest.mark.sweep] * (form[1:] != (False, 3)))
         for form in product(SCOPES, (False, True), PES)
     ],
 )
@@ -228,7 +228,7 @@ def test_signal_wait_until_waits_for_exactly_its_condition(run_pes, name):
 @pytest.mark.parametrize(
     ("scope", "n_pes"),
     [
-        pytest.param(scope, n, marks=[pytest.mark.slow] * ((scope, False, n) not in OFTEN))
+        pytest.param(scope, n, marks=[pytest.mark.sweep] * ((scope, False, n) not in OFTEN))
         for scope, n in product(SCOPES, PES)
     ],
 )
@@ -357,7 +357,7 @@ def test_a_block_that_keeps_meeting_does_not_keep_others_out(run_pes):
     assert run_pes(body, 1, timeout=20) == [32]
 
 
-@pytest.mark.slow  # signals; collectives: conformance/test_collectives.py
+@pytest.mark.sweep  # signals; collectives: conformance/test_collectives.py
 def test_more_pes_than_cores(run_pes):
     @shmem.jit
     def ring(dst, src, signal):

@@ -1,4 +1,4 @@
-"""Long sweeps: the same promises under delays, load and many PEs. `pytest -m slow` runs them all.
+"""Long sweeps: the same promises under delays, load and many PEs. `pytest -m sweep` runs them all.
 
 CI runs the rows marked as its sample.
 """
@@ -18,8 +18,8 @@ ON_ONE_NODE = NODES == 1  # whose PEs may send from shared memory
 
 
 def sweep(*rows, ci):
-    """Parametrize with `rows`; those in `ci` run always, the others are slow."""
-    return [row if row in ci else pytest.param(row, marks=pytest.mark.slow) for row in rows]
+    """Parametrize with `rows`; those in `ci` run always, the others are of the sweep."""
+    return [row if row in ci else pytest.param(row, marks=pytest.mark.sweep) for row in rows]
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_all_reduce_of_many_sizes(run_pes, n_pes):
     assert run_pes(body, n_pes, timeout=170) == [True] * n_pes
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 def test_a_thousand_jobs_end_cleanly(run_pes):
     def body(k):
         shmem.init()

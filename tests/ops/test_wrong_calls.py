@@ -80,7 +80,7 @@ def refusal(op, given):
 @pytest.mark.parametrize(
     "op",
     [
-        pytest.param(op, id=op.name, marks=() if op.name in SAMPLE else pytest.mark.slow)
+        pytest.param(op, id=op.name, marks=() if op.name in SAMPLE else pytest.mark.sweep)
         for op in ROWS
     ],
 )

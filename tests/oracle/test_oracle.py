@@ -22,7 +22,7 @@ SLOW = (
     "device_array_capture", "reduction", "cuda_array_interface", "array_args",
 )  # fmt: skip
 NAMES = [
-    pytest.param(name, marks=[pytest.mark.slow] * (name.partition(".test_")[2] in SLOW))
+    pytest.param(name, marks=[pytest.mark.sweep] * (name.partition(".test_")[2] in SLOW))
     for name in modules()
 ]
 

@@ -324,7 +324,7 @@ def test_arguments_of_all_kinds(run_pes):
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("first", range(0, 10_000, 1000))
 def test_ten_thousand_calls(run_pes, first):

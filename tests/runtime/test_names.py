@@ -34,7 +34,7 @@ print("all")
 """
 
 
-@pytest.mark.parametrize("n", [2, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [2, pytest.param(5, marks=pytest.mark.sweep)])
 def test_jit_is_the_function_in_every_order_of_imports(n):
     """In all orders of the first `n` imports."""
     done = subprocess.run(

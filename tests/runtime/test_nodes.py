@@ -262,13 +262,13 @@ RUNS = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("run", RUNS)
 def test_kernels_run_on_two_nodes(run_cli, run):
     run_cli("run", "-n", 4, "--nodes", 2, READY, run, timeout=150, code=0)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("run", ["jacobi3", "jacobi_one_block"])
 def test_kernels_run_on_a_node_for_each_pe(run_cli, run):
     run_cli("run", "-n", 3, "--nodes", 3, READY, run, timeout=150, code=0)
@@ -279,7 +279,7 @@ def test_a_kernel_that_stores_to_all_says_that_it_needs_one_node(run_cli):
     assert "the algorithm 'multicast' loads and stores in the memory of all members" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
 def test_examples_run_on_two_nodes(run_cli, path):
     done = run_cli("run", "-n", 4, "--nodes", 2, path, timeout=150, code=0)

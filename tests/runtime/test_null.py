@@ -283,7 +283,7 @@ SAMPLE = ("broadcast", "signal_wait_until", "test_some")
 @pytest.mark.parametrize(
     "base",
     [
-        pytest.param(base, marks=pytest.mark.slow)
+        pytest.param(base, marks=pytest.mark.sweep)
         if HOST[base].typed and base not in SAMPLE
         else base
         for base in sorted(HOST)

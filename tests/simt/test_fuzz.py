@@ -29,7 +29,7 @@ def test_random_kernels_do_what_they_do_in_cpython():
     assert compare(SAMPLE) <= 2
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.timeout(3600)
 def test_many_random_kernels_do_what_they_do_in_cpython():
     assert compare(range(1000, 1300)) <= 45

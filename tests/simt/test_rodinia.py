@@ -20,7 +20,7 @@ finally:
 @pytest.mark.filterwarnings("ignore::numba.cuda.core.errors.NumbaPerformanceWarning")
 @pytest.mark.parametrize(
     "name",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES],
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.sweep) for name in NAMES],
 )
 def test_both_sides_compute_what_numpy_does(name, monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)

@@ -395,7 +395,7 @@ def test_explain_runs_such_programs(run_cli, program):
     assert "launched  [4, 256] once" in told.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("kind", ["wheel", "editable"])
 def test_a_wheel_brings_the_file_that_hears_the_variable(tmp_path, kind):
     pytest.importorskip("setuptools", "77")

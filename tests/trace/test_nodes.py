@@ -43,7 +43,7 @@ shmem.finalize()
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("backend", ["cpu", pytest.param("nvshmem-cpu", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("nvshmem-cpu", marks=pytest.mark.sweep)])
 def test_what_goes_to_other_nodes_is_recorded(run_cli, tmp_path, backend):
     if backend == "nvshmem-cpu":
         pytest.importorskip("nvshmem")

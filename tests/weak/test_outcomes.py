@@ -45,7 +45,7 @@ POISONED = {
     "sum_of_blocks_from_nothing",
 }  # fmt: skip
 PROGRAMS = [
-    pytest.param(path, marks=[] if path.stem in SAMPLE else [pytest.mark.slow], id=path.stem)
+    pytest.param(path, marks=[] if path.stem in SAMPLE else [pytest.mark.sweep], id=path.stem)
     for path in sorted(CORPUS.glob("*.py"))
     if "numba_cuda" not in path.stem  # whose memory is not weak
 ]

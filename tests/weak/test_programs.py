@@ -78,7 +78,7 @@ def test_where_weak_memory_would_do_nothing_it_is_refused(run_cli, options, said
     assert said in " ".join(done.stderr.replace("│", " ").split())
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     "name",

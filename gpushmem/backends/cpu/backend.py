@@ -359,6 +359,9 @@ class CpuBackend:
         if not kernel.options.get("debug"):
             with nullcontext() if self._tracer is None else self._tracer.preparing(kernel.name):
                 launch = kernel.prepare(shape, args, self.world.native, self._error)
+            if launch.entry.better:
+                prepare = partial(kernel.prepare, shape, args, self.world.native, self._error)
+                return _Improving(partial(self._submit, stream), launch, prepare)
             return partial(self._submit, stream, launch)
 
         def checked() -> None:
@@ -495,6 +498,25 @@ class CpuBackend:
                 return self._host_calls.run(op, arguments)
         except KernelFailure as failure:
             raise self._explain(failure, op.name) from None
+
+
+class _Improving:
+    """A launch to be made any number of times, of a kernel that has been compiled quickly.
+
+    From the second time on it is prepared again, until there is optimised code of it.
+    """
+
+    def __init__(
+        self, submit: Callable[[Running], None], launch: Running, prepare: Callable[[], Running]
+    ) -> None:
+        self._submit, self._launch, self._prepare = submit, launch, prepare
+        self._made = False
+
+    def __call__(self) -> None:
+        if self._made and self._launch.entry.better:
+            self._launch = self._prepare()
+        self._made = True
+        self._submit(self._launch)
 
 
 def warm_up(n_pes: int | None) -> None:

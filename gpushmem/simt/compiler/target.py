@@ -45,7 +45,7 @@ from numba.cuda.core import callconv, codegen, errors
 from numba.cuda.core import ir as nb_ir
 from numba.cuda.core.base import BaseContext
 from numba.cuda.core.compiler_lock import global_compiler_lock as cuda_lock
-from numba.cuda.core.compiler_machinery import register_pass
+from numba.cuda.core.compiler_machinery import PassManager, register_pass
 from numba.cuda.core.funcdesc import ExternalFunctionDescriptor
 from numba.cuda.cudadrv.linkable_code import CUSource
 from numba.cuda.descriptor import cuda_target
@@ -866,6 +866,18 @@ simt_target = SimtTarget()
 # --- compiling
 
 
+_known_dependencies: dict[tuple[Any, ...], Any] = {}
+_dependency_analysis = PassManager.dependency_analysis
+
+
+def _dependencies(manager: Any) -> Any:
+    """`PassManager.dependency_analysis`, which takes a twentieth of the time to compile, once."""
+    passes = tuple(each for each, _ in manager.passes)
+    if passes not in _known_dependencies:
+        _known_dependencies[passes] = _dependency_analysis(manager)
+    return _known_dependencies[passes]
+
+
 class _Device:
     compute_capability = property(lambda self: modelled().capability)
 
@@ -906,6 +918,7 @@ def compiling() -> Iterator[None]:
         (compiler, "CUDACallConv"): SimtCallConv,  # for functions declared meanwhile
         (dispatcher, "compile_cuda"): _compile_cuda,
         (dispatcher, "get_current_device"): _Device,
+        (PassManager, "dependency_analysis"): _dependencies,
     }
     with cuda_lock, core_lock:
         simt_target.gpus = simt_target.gpus or vars(cuda_target).get("_targetctx")

@@ -48,7 +48,7 @@ def test_a_sample_has_what_it_asks_for(sample, kind):
     assert gaps(objects.read(kind, code[kind]), entries) == known(SAMPLE)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("names", [OTHERS, REDUCTIONS], ids=["others", "reductions"])
@@ -71,7 +71,7 @@ def test_the_page_has_what_is_seen(sample):
         assert line.split(" | ")[2] == page.seen(functions, entries[name]), name
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.timeout(900)
 def test_the_page_is_what_the_script_writes(elsewhere):
     """Run python -m tests.nvshmem.machine.page."""
@@ -188,7 +188,7 @@ RIGHT = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("texts", [WRONG, RIGHT], ids=["wrong", "right"])
 def test_a_faulty_shim_is_found(elsewhere, texts):

@@ -1,0 +1,174 @@
+"""Which tests the default tier leaves out: they run with `-m slow`.
+
+They repeat a promise that a test of the default tier keeps, too, for other dtypes, operations,
+architectures or backends, in ways that take long; or they compile for GPUs, or run NVSHMEM's code
+on a CPU, beyond a sample. By file and function: the cases that the default tier keeps, by how their
+names begin; "" is none of them. A file with "*" is left out whole.
+"""
+
+SLOW = {
+    "bootstrap/test_given.py": {
+        "test_communicators_are_teams_and_teams_communicators": "",
+        "test_pes_without_shared_memory_meet_in_a_communicator_too": "",
+    },
+    "bootstrap/test_launchers.py": {
+        "test_pes_of_our_own_launcher_need_nothing_of_it": "",
+        "test_a_pe_of_mpirun_that_never_comes": "variables",
+        "test_ten_pes_more_than_cores": "",
+    },
+    "bootstrap/test_ways.py": {
+        "test_many_more_pes_than_cores_and_descriptors_in_several_messages": "",
+    },
+    "check/test_corpus.py": {
+        "test_the_program_without_the_bug_is_accepted": "fence_before_flag lock_on_a_pe",
+    },
+    "check/test_command.py": {"test_too_few_passes_over_the_logs_are_told": ""},
+    "check/test_deletions.py": {"*": ""},
+    "check/test_plugin.py": {
+        "test_the_option_is_for_all_tests_and_workers": "",
+        "test_each_test_has_folders_for_its_traces": "",
+        "test_the_examples_of_the_page": "",
+    },
+    "check/test_polling.py": {
+        "test_what_a_loop_sees_is_recorded_once": "g signal_fetch",
+        "test_swaps_that_see_the_same_and_change_it_are_all_recorded": "",
+    },
+    "check/test_words.py": {"test_what_is_summed_up_is_what_all_writes_say": ""},
+    "cli/test_compile.py": {
+        "test_kernels_of_either_package_as_they_are": "numba]",
+        "test_wrong_signatures_are_told": "types",
+        "test_the_kernels_of_every_example_compile": "",
+    },
+    "cli/test_explain.py": {
+        "test_a_script_without_kernels": "",
+        "test_a_script_that_fails": "kernel",
+        "test_the_page_shows_what_is_printed": "",
+        "test_programs_of_numba_cuda": "",
+        "test_needs_of_gpus": "",
+    },
+    "cli/test_new.py": {"test_the_project_works_as_it_is": ""},
+    "compat/test_programs.py": {
+        "test_kernels_and_hosts": "",
+        "test_a_ring": "--check",
+        "test_the_variable_is_set_for_the_launcher_and_without_one": "",
+        "test_ranks_of_mpi": "",
+        "test_tensors": "",
+        "test_gpus_get_nvidias_package": "1",
+        "test_processes_that_a_program_starts_find_each_other": "",
+        "test_a_launcher_with_the_variable": "--strict",
+    },
+    "conformance/test_atomics.py": {
+        "test_all_pes_at_once": "fetch- set-uint64 swap- inc- add- fetch_add- fetch_xor- and-",
+        "test_no_addition_is_lost": "add- fetch_inc-",
+    },
+    "conformance/test_barriers.py": {
+        "test_barriers_in_kernels": "3",
+        "test_hosts_and_kernels_meet": "barrier-3 sync_all-2",
+        "test_a_host_does_not_overtake_kernels": "",
+    },
+    "conformance/test_collectives.py": {
+        "test_all_dtypes_sizes_and_teams": "broadcast- reduce-sum-some-3 alltoalls-None-some-3",
+        "test_many_in_a_row": "3-broadcast 8-",
+        "test_more_than_the_caches_keep": "",
+        "test_large_reductions_of_parts": "",
+        "test_two_blocks_each_on_a_team": "3-4",
+    },
+    "conformance/test_multimem.py": {
+        "test_elements_of_all_members_are_combined": "sum- xor-some-3"
+    },
+    "conformance/test_ordering.py": {
+        "test_who_sees_the_message_after_a_fence_sees_the_data": "put- store-",
+        "test_a_fence_covers_threads_that_were_synchronised_with": "put_block-",
+    },
+    "conformance/test_products.py": {
+        "test_one_row_or_one_column": "float32",
+        "test_parts_of_matrices_and_transposed_ones": "float32",
+    },
+    "conformance/test_queue_pairs.py": {
+        "test_puts_and_gets": "-- _nbi-_block-",
+        "test_a_signal_comes_after_the_data_of_its_call": "-- _nbi-_block-",
+        "test_elements": "float16-",
+        "test_a_fence_orders_what_is_on_its_queue_pairs": "_block-",
+    },
+    "conformance/test_rma.py": {
+        "test_all_dtypes_and_layouts": "put-some get_block-some iput_warp-some iget-some",
+        "test_single_elements": "bool int64 float16 float32 complex64",
+    },
+    "nvshmem/test_rows.py": {
+        "test_rows_link": "",
+        "test_a_row_compiles_for_every_dtype": "put_signal_nbi_block- atomic wait p- g- fcollect",
+        "test_rows_call_the_same_functions_in_kernels_of_either_compiler": "",
+        "test_the_functions_for_a_reduction_compile": "",
+    },
+    "nvshmem/test_smem.py": {
+        "test_before_sm_90_nothing_is_left_of_it": "",
+        "test_it_links_for_later_gpus": "",
+    },
+    "nvshmem/test_suite.py": {"*": ""},
+    "nvshmem/test_trace.py": {"test_the_command_line": "", "test_what_a_job_on_a_gpu_leaves": ""},
+    "nvshmem_cpu/test_far_pes.py": {"test_all_kinds_of_operations": ""},
+    "nvshmem_cpu/test_findings.py": {
+        "test_new_data_are_seen_after_collectives": "",
+        "test_sums_by_blocks_of_less_than_a_warp_are_refused": "",
+        "test_a_broadcast_writes_before_all_have_read_the_last": "",
+        "test_a_fence_of_a_block_is_for_all_its_threads": "",
+    },
+    "nvshmem_cpu/test_multimem.py": {"*": ""},
+    "nvshmem_cpu/test_state.py": {"test_the_layouts_are_those_of_the_bitcode": ""},
+    "nvshmem_cpu/test_suite.py": {
+        "test_a_sample_of_the_suite": "",
+        "test_an_example": "options0",
+        "test_pytorch_is_loaded_by_who_uses_it_only": "",
+    },
+    "ops/test_sweeps.py": {
+        "test_all_reduce_of_many_sizes": "",
+        "test_pipelines_with_delays": "3",
+        "test_pipelines_on_a_busy_machine": "",
+    },
+    "ops/test_wrong_calls.py": {"test_right_calls_of_the_sweep_are_taken": ""},
+    "oracle/test_oracle.py": {
+        "test_numba_cudas_tests_pass_on_the_engine": (
+            "cudapy.test_atomics cudapy.test_blackscholes cudapy.test_sync cudapy.test_warp "
+            "cudapy.test_exception cudapy.test_overload"
+        ),
+    },
+    "runtime/test_nodes.py": {"test_what_only_one_node_can_do_is_refused": ""},
+    "runtime/test_null.py": {
+        "test_it_does_what_the_cpu_backend_does": (
+            "test_some broadcast signal_wait_until put_signal put- atomic_swap atomic_fetch_add "
+            "iput fcollect reduce"
+        ),
+    },
+    "runtime/test_types.py": {"*": ""},
+    "simt/test_barriers.py": {"test_a_long_computation_before_a_barrier": "10"},
+    "simt/test_fp8.py": {
+        "test_every_code_becomes_every_type": "e4m3",
+        "test_rounds_to_nearest_even_and_saturates": "e5m2",
+    },
+    "simt/test_fuzz.py": {"test_random_kernels_do_what_they_do_in_cpython": ""},
+    "simt/test_lockstep.py": {
+        "test_only_some_threads_of_a_grid": "int64-<] uint32->= int32-== uint64-!=",
+        "test_loops_dealt_out_to_the_threads": "0-64 1-7 63-2 1000-256",
+        "test_loops_dealt_out_to_the_threads_with_branches_inside": "32",
+        "test_local_arrays_are_aligned": "256",
+    },
+    "simt/test_machine.py": {"test_atomics_on_every_dtype": "i4-shared f8-lockstep u8-global"},
+    "simt/test_mlir_extensions.py": {"*": ""},
+    "simt/test_numba_cuda_mlir.py": {"test_a_program_that_imports_it_inside_the_patch": ""},
+    "simt/test_patch.py": {"test_kernels_are_kept_on_disk": ""},
+    "simt/test_sim.py": {
+        "test_programs_of_numba_cuda_mlir": "",
+        "test_a_second_run_compiles_nothing": "",
+        "test_the_variable_is_heard_by_processes_that_do_not_import_gpushmem": "",
+        "test_the_limits_are_those_of_the_chosen_gpu": "",
+    },
+    "test_disk.py": {"test_readers_and_writers_that_are_killed_leave_all_or_nothing": ""},
+}
+
+
+def is_slow(path: str, name: str) -> bool:
+    """Whether a test, `name` with its case in brackets, of a file below `tests` is left out."""
+    known = SLOW.get(path, {})
+    function, _, case = name.partition("[")
+    kept = known.get("*", known.get(function))
+    return kept is not None and not any(case.startswith(each) for each in kept.split())
