@@ -47,7 +47,7 @@ class BuildPy(Distribution().get_command_class("build_py")):
         super().run()
         if COMPILED and not self.editable_mode:
             folder = Path(self.build_lib).resolve()
-            examples = sorted(map(str, (HERE / "examples").glob("*.py")))
+            examples = sorted((HERE / "examples").glob("*.py"), key=lambda e: e.name != "ring.py")
             command = [sys.executable, "-m", "gpushmem.engine", folder / "gpushmem/compiled"]
             environ = os.environ | {"PYTHONPATH": str(folder)}
             subprocess.run([*command, *examples], env=environ, cwd=folder, check=True)

@@ -90,6 +90,7 @@ ROOMS = {
     "disk.py": ["settings"],
     "progress.py": [],
     "store.py": ["disk"],
+    "beside.py": ["disk"],
     "artifacts": ["store", "lines", "arguments", "errors"],
     "simt/base": ["artifacts", "store", "settings", "errors"],
     "simt/compiler": ["simt/base", "artifacts", "store", "lines"],
@@ -100,9 +101,11 @@ ROOMS = {
     "simt/blocks": ["simt/compiler", "simt/base", "artifacts"],
     "simt/grid": [
         "simt/blocks", "simt/bitcode", "simt/intrinsics", "simt/compiler", "simt/base", "artifacts",
-        "store", "errors",
+        "store", "disk", "beside", "errors",
     ],
-    "simt/run": ["simt/grid", "simt/compiler", "simt/base", "artifacts", "settings", "errors"],
+    "simt/run": [
+        "simt/grid", "simt/compiler", "simt/base", "artifacts", "store", "settings", "errors",
+    ],
     "simt/interpret": ["simt/run", "simt/compiler", "simt/base", "artifacts", "errors"],
     "simt/numba_cuda": [
         "simt/interpret", "simt/run", "simt/grid", "simt/intrinsics", "simt/compiler", "simt/base",
@@ -139,7 +142,7 @@ ROOMS = {
     ],
     "start/launch": [
         "gpushmem", "trace/ring", "diagnosis", "job", "ops", "backends", "backends/nvshmem",
-        "settings", "size", "arguments", "errors",
+        "beside", "settings", "size", "arguments", "errors",
     ],
     "memory": ["backends", "size", "arguments", "errors"],
     "runtime.py": [
@@ -157,10 +160,13 @@ ROOMS = {
         "simt/base", "artifacts", "job", "ops", "settings", "lines", "imports", "errors",
         "__version__",
     ],
-    "doctor": ["backends", "backends/nvshmem", "settings", "size", "errors"],
+    "doctor": ["gpushmem", "backends", "backends/nvshmem", "settings", "size", "errors"],
     "explain": [
         "kernel", "runtime", "simulator", "backends/nvshmem", "simt/run", "simt/grid", "artifacts",
         "job", "progress",
+    ],
+    "engine.py": [
+        "gpushmem", "backends", "simt/run", "simt/base", "artifacts", "beside", "store", "disk",
     ],
     "checks.py": ["memory", "ops", "arguments", "errors"],
     "notebook.py": [
@@ -170,7 +176,7 @@ ROOMS = {
     "kernels": ["gpushmem", "checks"],  # public names only: what users' plans can do
     "cli": [
         "compat", "start/launch", "check", "trace", "trace/ring", "trace/counters", "diagnosis",
-        "doctor", "explain", "kernel", "simulator", "backends", "backends/nvshmem", "job", "store",
+        "doctor", "engine", "explain", "kernel", "simulator", "backends", "backends/nvshmem", "job", "store",
         "progress", "settings", "size", "errors", "__version__",
     ],
 }  # fmt: skip
