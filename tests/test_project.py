@@ -176,8 +176,8 @@ ROOMS = {
     "kernels": ["gpushmem", "checks"],  # public names only: what users' plans can do
     "cli": [
         "compat", "start/launch", "check", "trace", "trace/ring", "trace/counters", "diagnosis",
-        "doctor", "engine", "explain", "kernel", "simulator", "backends", "backends/nvshmem", "job", "store",
-        "progress", "settings", "size", "errors", "__version__",
+        "doctor", "engine", "explain", "kernel", "simulator", "backends", "backends/nvshmem", "job",
+        "store", "progress", "settings", "size", "errors", "__version__",
     ],
 }  # fmt: skip
 
