@@ -36,16 +36,16 @@ WAYS = (), ("--check",), ("--trace", "trace"), ("--stats",), ("--memory", "weak"
 
 
 def beside() -> None:
-    """Compile what every job needs, in a process beside this one, and print a line that says so.
+    """Compile what every job needs, in a copy of this process; says so on a terminal.
 
-    That begins with what this process needs last; both
-    find in the store what the other has compiled. Where that has been done, or nothing is kept, or
-    there is one core, nothing is done.
+    The copy begins with what this process needs last; both find in the store what the other has
+    compiled. Where that has been done, or nothing is kept, or there is one core, nothing is done.
     """
     name = store.key("engine", engine(), level()) + store.ENGINE
     if not disk.enabled() or len(os.sched_getaffinity(0)) < 2 or _is_known(name):
         return
-    print("gpushmem: compiling the engine, once", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print("gpushmem: compiling the engine, once", file=sys.stderr, flush=True)
 
     def work() -> None:
         _compile()

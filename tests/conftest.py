@@ -30,7 +30,7 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
 # Half a minute for each dtype and architecture: who tests it asks for it.
 os.environ.setdefault("GPUSHMEM_CUBLASDX", "0")
 
-# Most kernels of tests are launched once. What optimised code may spoil, `optimised` looks at.
+# Most kernels of tests are launched once; see the fixture `tier`.
 os.environ.setdefault("GPUSHMEM_TIER", "fast")
 
 from tests import gpus, pes, tiers
@@ -64,6 +64,16 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.slow)
     if pes.BACKEND != "cpu":
         gpus.mark(items, ROOT / "tests")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tier(request):
+    """How kernels of this module's tests are compiled."""
+    path = request.path.relative_to(ROOT / "tests").as_posix()
+    with pytest.MonkeyPatch.context() as patch:
+        if path.startswith(tiers.OPTIMISED):
+            patch.setenv("GPUSHMEM_TIER", "full")
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

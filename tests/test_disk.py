@@ -277,7 +277,7 @@ def test_a_job_goes_well_whatever_has_become_of_what_was_kept(tmp_path):
         return done.stderr
 
     assert run() == ""
-    kept = sorted(file for file in cache.iterdir() if disk.OURS.fullmatch(file.name))
+    kept = sorted(file for file in cache.iterdir() if disk.RECORD.fullmatch(file.name))
     assert len(kept) >= 6  # the scheduler's functions, and the kernel
     rng = random.Random(2)
     for k, file in enumerate(kept):

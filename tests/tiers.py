@@ -19,11 +19,15 @@ SLOW = {
     "bootstrap/test_ways.py": {
         "test_many_more_pes_than_cores_and_descriptors_in_several_messages": "",
     },
+    "check/test_command.py": {
+        "test_too_few_passes_over_the_logs_are_told": "",
+    },
     "check/test_corpus.py": {
         "test_the_program_without_the_bug_is_accepted": "fence_before_flag lock_on_a_pe",
     },
-    "check/test_command.py": {"test_too_few_passes_over_the_logs_are_told": ""},
-    "check/test_deletions.py": {"*": ""},
+    "check/test_deletions.py": {
+        "*": "",
+    },
     "check/test_plugin.py": {
         "test_the_option_is_for_all_tests_and_workers": "",
         "test_each_test_has_folders_for_its_traces": "",
@@ -33,7 +37,9 @@ SLOW = {
         "test_what_a_loop_sees_is_recorded_once": "g signal_fetch",
         "test_swaps_that_see_the_same_and_change_it_are_all_recorded": "",
     },
-    "check/test_words.py": {"test_what_is_summed_up_is_what_all_writes_say": ""},
+    "check/test_words.py": {
+        "test_what_is_summed_up_is_what_all_writes_say": "",
+    },
     "cli/test_compile.py": {
         "test_kernels_of_either_package_as_they_are": "numba]",
         "test_wrong_signatures_are_told": "types",
@@ -46,7 +52,9 @@ SLOW = {
         "test_programs_of_numba_cuda": "",
         "test_needs_of_gpus": "",
     },
-    "cli/test_new.py": {"test_the_project_works_as_it_is": ""},
+    "cli/test_new.py": {
+        "test_the_project_works_as_it_is": "",
+    },
     "compat/test_programs.py": {
         "test_kernels_and_hosts": "",
         "test_a_ring": "--check",
@@ -74,7 +82,7 @@ SLOW = {
         "test_two_blocks_each_on_a_team": "3-4",
     },
     "conformance/test_multimem.py": {
-        "test_elements_of_all_members_are_combined": "sum- xor-some-3"
+        "test_elements_of_all_members_are_combined": "sum- xor-some-3",
     },
     "conformance/test_ordering.py": {
         "test_who_sees_the_message_after_a_fence_sees_the_data": "put- store-",
@@ -94,6 +102,59 @@ SLOW = {
         "test_all_dtypes_and_layouts": "put-some get_block-some iput_warp-some iget-some",
         "test_single_elements": "bool int64 float16 float32 complex64",
     },
+    "docs/test_errors.py": {
+        "test_a_page_is_short_and_its_program_does_what_it_says": (
+            "PeerFailed ArgumentError Deadlock check CollectiveMismatch SymmetryError KernelError"
+        ),
+    },
+    "docs/test_pages.py": {
+        "*": "",
+    },
+    "kernels/test_all_reduce.py": {
+        "test_the_norm_is_numpys": "",
+        "test_sums_are_numpys": "3-",
+        "test_every_pe_ends_with_the_same_bits": "two_shot ring",
+    },
+    "kernels/test_gemm.py": {
+        "test_products_are_numpys_and_sums_the_same_on_all_pes": "3-",
+        "test_what_is_multiplied_may_be_part_of_larger_arrays": "",
+        "test_many_calls_without_a_barrier_while_pes_are_held_up": "all-reduce",
+    },
+    "kernels/test_jacobi.py": {
+        "test_every_bit_is_numpys": "3-",
+        "test_many_calls_without_a_barrier_while_pes_are_held_up": "3-",
+        "test_cells_that_were_changed_reach_the_neighbours": "",
+    },
+    "kernels/test_moe.py": {
+        "test_dispatch_and_combine_are_the_references": "3-",
+        "test_many_layers_without_a_barrier_while_pes_are_held_up": "",
+        "test_the_fused_layer_is_the_references": "3-",
+        "test_many_exchanges_without_a_barrier_while_pes_are_held_up": "low_latency",
+    },
+    "launch/test_deadlocks.py": {
+        "test_a_kernel_that_computes_is_none": "",
+        "test_one_pe_by_itself_goes_on_after_a_deadlock": "",
+    },
+    "launch/test_failures.py": {
+        "test_pes_watch_each_other": "exception-host",
+        "test_a_job_is_followed_until_it_ends": "",
+    },
+    "launch/test_kept_kernels.py": {
+        "test_a_change_in_another_file_is_seen": "",
+    },
+    "launch/test_local.py": {
+        "test_every_pe_has_time_to_clean_up_after_ctrl_c": "",
+        "test_a_pe_that_ignores_ctrl_c_is_killed_by_the_second": "",
+    },
+    "launch/test_new.py": {
+        "test_options_that_make_no_sense": "options0",
+    },
+    "launch/test_profilers.py": {
+        "test_profilers_are_refused_with_a_reason": "options4 options6",
+    },
+    "launch/test_storm.py": {
+        "*": "",
+    },
     "nvshmem/test_rows.py": {
         "test_rows_link": "",
         "test_a_row_compiles_for_every_dtype": "put_signal_nbi_block- atomic wait p- g- fcollect",
@@ -104,17 +165,28 @@ SLOW = {
         "test_before_sm_90_nothing_is_left_of_it": "",
         "test_it_links_for_later_gpus": "",
     },
-    "nvshmem/test_suite.py": {"*": ""},
-    "nvshmem/test_trace.py": {"test_the_command_line": "", "test_what_a_job_on_a_gpu_leaves": ""},
-    "nvshmem_cpu/test_far_pes.py": {"test_all_kinds_of_operations": ""},
+    "nvshmem/test_suite.py": {
+        "*": "",
+    },
+    "nvshmem/test_trace.py": {
+        "test_the_command_line": "",
+        "test_what_a_job_on_a_gpu_leaves": "",
+    },
+    "nvshmem_cpu/test_far_pes.py": {
+        "test_all_kinds_of_operations": "",
+    },
     "nvshmem_cpu/test_findings.py": {
         "test_new_data_are_seen_after_collectives": "",
         "test_sums_by_blocks_of_less_than_a_warp_are_refused": "",
         "test_a_broadcast_writes_before_all_have_read_the_last": "",
         "test_a_fence_of_a_block_is_for_all_its_threads": "",
     },
-    "nvshmem_cpu/test_multimem.py": {"*": ""},
-    "nvshmem_cpu/test_state.py": {"test_the_layouts_are_those_of_the_bitcode": ""},
+    "nvshmem_cpu/test_multimem.py": {
+        "*": "",
+    },
+    "nvshmem_cpu/test_state.py": {
+        "test_the_layouts_are_those_of_the_bitcode": "",
+    },
     "nvshmem_cpu/test_suite.py": {
         "test_a_sample_of_the_suite": "",
         "test_an_example": "options0",
@@ -125,45 +197,125 @@ SLOW = {
         "test_pipelines_with_delays": "3",
         "test_pipelines_on_a_busy_machine": "",
     },
-    "ops/test_wrong_calls.py": {"test_right_calls_of_the_sweep_are_taken": ""},
+    "ops/test_wrong_calls.py": {
+        "test_right_calls_of_the_sweep_are_taken": "",
+    },
     "oracle/test_oracle.py": {
         "test_numba_cudas_tests_pass_on_the_engine": (
             "cudapy.test_atomics cudapy.test_blackscholes cudapy.test_sync cudapy.test_warp "
             "cudapy.test_exception cudapy.test_overload"
         ),
     },
-    "runtime/test_nodes.py": {"test_what_only_one_node_can_do_is_refused": ""},
+    "runtime/test_nodes.py": {
+        "test_what_only_one_node_can_do_is_refused": "",
+    },
     "runtime/test_null.py": {
         "test_it_does_what_the_cpu_backend_does": (
-            "test_some broadcast signal_wait_until put_signal put- atomic_swap atomic_fetch_add "
-            "iput fcollect reduce"
+            "test_some broadcast signal_wait_until put_signal put- atomic_swap "
+            "atomic_fetch_add iput fcollect reduce"
         ),
     },
-    "runtime/test_types.py": {"*": ""},
-    "simt/test_barriers.py": {"test_a_long_computation_before_a_barrier": "10"},
+    "runtime/test_types.py": {
+        "*": "",
+    },
+    "simt/test_barriers.py": {
+        "test_a_long_computation_before_a_barrier": "10",
+    },
     "simt/test_fp8.py": {
         "test_every_code_becomes_every_type": "e4m3",
         "test_rounds_to_nearest_even_and_saturates": "e5m2",
     },
-    "simt/test_fuzz.py": {"test_random_kernels_do_what_they_do_in_cpython": ""},
+    "simt/test_fuzz.py": {
+        "test_random_kernels_do_what_they_do_in_cpython": "",
+    },
     "simt/test_lockstep.py": {
         "test_only_some_threads_of_a_grid": "int64-<] uint32->= int32-== uint64-!=",
         "test_loops_dealt_out_to_the_threads": "0-64 1-7 63-2 1000-256",
         "test_loops_dealt_out_to_the_threads_with_branches_inside": "32",
         "test_local_arrays_are_aligned": "256",
     },
-    "simt/test_machine.py": {"test_atomics_on_every_dtype": "i4-shared f8-lockstep u8-global"},
-    "simt/test_mlir_extensions.py": {"*": ""},
-    "simt/test_numba_cuda_mlir.py": {"test_a_program_that_imports_it_inside_the_patch": ""},
-    "simt/test_patch.py": {"test_kernels_are_kept_on_disk": ""},
+    "simt/test_machine.py": {
+        "test_atomics_on_every_dtype": "i4-shared f8-lockstep u8-global",
+    },
+    "simt/test_mlir_extensions.py": {
+        "*": "",
+    },
+    "simt/test_numba_cuda_mlir.py": {
+        "test_a_program_that_imports_it_inside_the_patch": "",
+    },
+    "simt/test_patch.py": {
+        "test_kernels_are_kept_on_disk": "",
+    },
     "simt/test_sim.py": {
         "test_programs_of_numba_cuda_mlir": "",
         "test_a_second_run_compiles_nothing": "",
         "test_the_variable_is_heard_by_processes_that_do_not_import_gpushmem": "",
         "test_the_limits_are_those_of_the_chosen_gpu": "",
     },
-    "test_disk.py": {"test_readers_and_writers_that_are_killed_leave_all_or_nothing": ""},
+    "test_disk.py": {
+        "test_readers_and_writers_that_are_killed_leave_all_or_nothing": "",
+    },
+    "test_examples.py": {
+        "test_example_runs": "ring jacobi moe own_plan rows_and_columns",
+    },
+    "test_notebooks.py": {
+        "test_a_notebook_puts_out_what_is_kept_in_it": "",
+    },
+    "test_progress.py": {
+        "test_compiling_is_shown": "",
+    },
+    "test_tutorial.py": {
+        "test_programs_print_what_the_pages_show": "1 2 4",
+    },
+    "torch/test_fusion.py": {
+        "test_layers_have_our_operators_and_the_same_results": "",
+        "test_the_compiler_itself": "",
+    },
+    "torch/test_group.py": {
+        "test_all_reduce_of_all_dtypes_and_operations": "",
+    },
+    "torch/test_modules.py": {
+        "test_experts_give_the_same_with_and_without_gradients": "",
+        "test_layers_are_plain_ones_divided": "False",
+    },
+    "torch/test_operators.py": {
+        "test_what_pytorch_asks_of_operators": "",
+        "test_gradients_of_experts_are_those_of_one_process": "1-silu",
+        "test_results_are_pytorchs_and_so_are_out_forms": "1-dtype0",
+        "test_halos_in_compiled_programs_of_parts_of_different_lengths": "",
+    },
+    "torch/test_programs.py": {
+        "test_training_gives_the_losses_of_one_process": "",
+        "test_products_are_fused_where_it_pays": "",
+    },
+    "trace/test_nodes.py": {
+        "test_what_goes_to_other_nodes_is_recorded": "",
+    },
+    "trace/test_page.py": {
+        "test_spawn_traces_what_its_pes_do": "",
+    },
+    "trace/test_ranges.py": {
+        "test_each_range_is_there_as_often_as_it_was_named": "cpu",
+    },
+    "trace/test_stats.py": {
+        "test_everything_is_counted_once": "3-",
+    },
+    "trace/test_trace.py": {
+        "test_64_pes": "",
+    },
+    "weak/test_outcomes.py": {
+        "test_a_bug_shows_within_20_seeds": "threads_write",
+    },
+    "weak/test_programs.py": {
+        "test_a_read_may_give_what_was_seen_before_until_a_wait": "g load",
+    },
 }
+
+# Folders and files whose kernels are optimised: the engine's own, and those about order in memory.
+OPTIMISED = (
+    "simt/", "weak/", "conformance/test_ordering.py", "conformance/test_signals.py",
+    "conformance/test_waits.py",
+)  # fmt: skip
 
 
 def is_slow(path: str, name: str) -> bool:
