@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -14,7 +15,7 @@ from gpushmem import disk
 
 __all__ = ["beside", "fork"]
 
-NICE = 10
+MOST_SECONDS = 600.0
 
 
 def fork() -> int:
@@ -27,36 +28,46 @@ def fork() -> int:
         return os.fork()
 
 
-def beside(work: Callable[[], object]) -> None:
+def beside(work: Callable[[], object], nice: int = 0) -> None:
     """Call `work` in a copy of this process, which ends when this one does, at the latest.
 
     What it prints is lost, and so is an error. It is no child of this process, which need not wait
-    for it; locks that other threads hold now stay locked in it for ever.
+    for it; locks that other threads hold now stay locked in it, so it ends after MOST_SECONDS in
+    any case. Where the system allows no more processes, nothing is done.
     """
     ours = os.getpid()
-    child = fork()
+    try:
+        child = fork()
+    except (OSError, RuntimeError):  # a limit; Python is ending
+        return
     if child:
         with suppress(ChildProcessError):  # somebody else waits for all children
             os.waitpid(child, 0)
         return
     try:
         if os.fork() == 0:
-            _settle(ours)
+            _settle(ours, nice)
             work()
     finally:
         os._exit(0)
 
 
-def _settle(original: int) -> None:
-    """Let go of the original's files and signals; watch it."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in range(3):
-        os.dup2(null, fd)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+def _settle(original: int, nice: int) -> None:
+    """Let go of the original's signals and files; watch it."""
+    gc.freeze()  # or objects of the original's would be ended, and close files of this one's
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    os.nice(nice)
     disk.speak(False)
-    os.nice(NICE)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in sorted(map(int, os.listdir("/proc/self/fd"))):
+        if fd < 3:
+            os.dup2(null, fd)
+        else:
+            with suppress(OSError):  # the folder's own
+                os.close(fd)
     try:
         watched = os.pidfd_open(original)
     except ProcessLookupError:  # it has ended
@@ -65,5 +76,5 @@ def _settle(original: int) -> None:
 
 
 def _end_with(watched: int) -> None:
-    select.select([watched], [], [])
+    select.select([watched], [], [], MOST_SECONDS)
     os._exit(0)

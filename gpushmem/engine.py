@@ -41,8 +41,8 @@ def beside() -> None:
     The copy begins with what this process needs last; both find in the store what the other has
     compiled. Where that has been done, or nothing is kept, or there is one core, nothing is done.
     """
-    name = store.key("engine", engine(), level()) + store.ENGINE
-    if not disk.enabled() or len(os.sched_getaffinity(0)) < 2 or _is_known(name):
+    name, begun = (store.key(what, engine(), level()) + store.ENGINE for what in ("done", "begun"))
+    if len(os.sched_getaffinity(0)) < 2 or _is_known(name) or not disk.save(begun, b""):
         return
     if sys.stderr.isatty():
         print("gpushmem: compiling the engine, once", file=sys.stderr, flush=True)
@@ -86,12 +86,14 @@ def build(folder: Path, programs: list[str]) -> None:
 
     Device functions are the same on all levels, so there the first one is enough for the others.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)  # what an earlier build has left is of other sources
+    folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as kept:
         for name in LEVELS:
             runs = [(*way, programs[0]) for way in WAYS]
             runs += [(program,) for program in programs[1:]] if name == next(iter(LEVELS)) else []
             environ = os.environ | {"GPUSHMEM_CACHE_DIR": kept, "GPUSHMEM_CPU": name}
+            environ["GPUSHMEM_CACHE"] = "1"
             for run in runs:
                 command = [sys.executable, "-m", "gpushmem", "run", "-n", "2", *run]
                 first = run[-1] == programs[0]  # others may need packages that are not there

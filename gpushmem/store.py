@@ -25,8 +25,8 @@ from gpushmem import disk
 from gpushmem.disk import clear, contents, folder, speak
 
 __all__ = [
-    "ENGINE", "clear", "contents", "folder", "get_or_build", "has", "is_wanted", "key", "speak",
-    "telling",
+    "ENGINE", "clear", "contents", "folder", "get", "get_or_build", "has", "is_wanted", "key",
+    "speak", "telling",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -43,6 +43,14 @@ os.register_at_fork(after_in_child=_threads.clear)
 def key(*parts: Any) -> str:
     """A digest of `parts`, which have to be texts, bytes, numbers, None and tuples of these."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def get(name: str, load: Callable[[bytes], T]) -> T | None:
+    """What is kept under a name; None if there is nothing."""
+    found = _objects.get(name) or _load(name, load)
+    if found is not None:
+        _objects[name] = found
+    return found
 
 
 def has(name: str) -> bool:
@@ -149,6 +157,7 @@ class _Claim:
                 self._open()
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.held = True
+            os.utime(self._fd)  # see `is_wanted`
         except BlockingIOError:
             self._wait()
         except OSError:  # no such folder, or a file system without locks

@@ -28,8 +28,10 @@ def compiling(what: str) -> Iterator[None]:
 
 def go_on() -> None:
     """Between two steps. No thread is to say it: with one, a PE is never known to be stuck."""
-    if _now and time.monotonic() - _now[0][0] > LONG:
-        _, what = _now.pop()
+    for began, what in [*_now]:
+        if time.monotonic() - began < LONG:
+            return
+        _now.clear()
         with suppress(Exception):  # stderr may be closed
             if sys.stderr.isatty():
                 sys.stderr.write(f"gpushmem: compiling {what} ...\n")

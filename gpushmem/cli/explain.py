@@ -85,6 +85,7 @@ def command(
     from gpushmem.start.launch.spawn import collect  # noqa: PLC0415  (heavy: not for --help)
 
     program = Program("module", (module, *args)) if module else Program("script", args)
+    settings.put("GPUSHMEM_TIER", "full")  # what is explained is the code that is optimised
     try:
         lacking = "" if no_gpu else _lacking()
         wanted = () if no_gpu or lacking else _archs(archs)

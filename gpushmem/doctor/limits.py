@@ -150,7 +150,10 @@ def engine(system: System, n_pes: int) -> Finding:
     about = system.read(str(Path(gpushmem.__file__).parent / "compiled" / "about.json"))
     if about is None:
         return ok(f"not installed from a wheel: {later}")
-    made = json.loads(about)
+    try:
+        made = dict(json.loads(about))
+    except ValueError:
+        return ok(f"what was installed with the package is damaged: {later}")
     here = {name: system.packages.get(name.replace("_", "-")) for name in made}
     here[sys.implementation.name] = "{}.{}".format(*sys.version_info)
     other = [f"{name} {made[name]}, here {here[name]}" for name in made if made[name] != here[name]]

@@ -156,4 +156,5 @@ def test_types_go_there_and_back():
 def test_kernels_are_not_kept_for_other_runs_unless_the_extensions_are_installed(monkeypatch):
     assert extensions.extensions() is None
     monkeypatch.setattr(extensions, "INSTALLED", {Path(__file__).parent.name})
-    assert sha256(Path(__file__).read_bytes()).hexdigest() in extensions._extensions()
+    known = extensions._extensions.__wrapped__(frozenset(extensions._names))
+    assert sha256(Path(__file__).read_bytes()).hexdigest() in known

@@ -358,9 +358,9 @@ class CpuBackend:
         shape = shape_of(config.grid, config.block, config.dynamic_shared, config.cluster)
         if not kernel.options.get("debug"):
             with nullcontext() if self._tracer is None else self._tracer.preparing(kernel.name):
-                launch = kernel.prepare(shape, args, self.world.native, self._error)
-            if launch.entry.better:
                 prepare = partial(kernel.prepare, shape, args, self.world.native, self._error)
+                launch = prepare(lasting=self._stream(stream).is_captured)
+            if launch.entry.better:
                 return _Improving(partial(self._submit, stream), launch, prepare)
             return partial(self._submit, stream, launch)
 

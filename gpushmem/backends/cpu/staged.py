@@ -237,7 +237,7 @@ class Staged:
         known = self._folds.get((op, dtype))
         if known is None:
             with observer.unseen():  # the pieces are nothing that a program knows
-                running = _kernels[op].prepare(ONE, (np.zeros(0, dtype), self._words))
+                running = _kernels[op].prepare(ONE, (np.zeros(0, dtype), self._words), lasting=True)
             self._kept.append(running)
             launch = running.launch
             launch["args"] = running.args

@@ -2,19 +2,25 @@
 
 Numba turns every function into machine code of its own, with wrappers for Python and for C, and
 optimises it together with all that it calls: a function ten calls deep is optimised ten times. Here
-parts of a C function are linked as they are, and the whole is optimised once, in half the time.
+the parts of a C function are linked unoptimised, and the whole is optimised once, in half the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any, NoReturn
 
 from numba.core import compiler, cpu
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
-from numba.core.registry import CPUDispatcher, CPUTarget, cpu_target
+from numba.core.registry import CPUDispatcher, CPUTarget
+from numba.core.target_extension import (
+    CPU,
+    dispatcher_registry,
+    jit_registry,
+    target_override,
+    target_registry,
+)
 
 __all__ = ["internal", "module_of"]
 
@@ -44,33 +50,23 @@ class _Codegen(JITCPUCodegen):
         pass
 
 
-_target = CPUTarget("cpu")
+class OfEngine(CPU):
+    """Numba's name for what these functions are compiled for."""
 
 
-@cache
-def _contexts() -> dict[str, Any]:
-    """Contexts of our own, as `CPUTarget` keeps them: Numba's are for functions of its users."""
-    typing = _target.typing_context
-    context = cpu.CPUContext(typing, "cpu")
-    context._internal_codegen = _Codegen("simt.internal")
-    _target._toplevel_target_context = context
-    return {"_toplevel_typing_context": typing, "_toplevel_target_context": context}
+class _Target(CPUTarget):
+    """Contexts of our own: Numba's are for functions of its users."""
+
+    @cached_property
+    def _toplevel_target_context(self) -> Any:
+        context = cpu.CPUContext(self.typing_context, TARGET)
+        context._internal_codegen = _Codegen("simt.internal")
+        return context
 
 
-@contextmanager
-def _compiling() -> Iterator[None]:
-    """Let overloads be compiled for our contexts, too: Numba asks its own target for them."""
-    known, absent = vars(cpu_target), object()
-    before = {name: known.get(name, absent) for name in _contexts()}
-    known.update(_contexts())
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is absent:
-                del known[name]
-            else:
-                known[name] = value
+TARGET = "gpushmem engine"
+target_registry[TARGET] = OfEngine
+_target = _Target(TARGET)
 
 
 class Internal(CPUDispatcher):
@@ -87,14 +83,24 @@ def internal(py_func: Callable[..., Any]) -> Any:
     return Internal(py_func, targetoptions=OPTIONS)
 
 
+def _jit(*_: Any, **__: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Numba's way to compile what overloads return, such as that of `min`."""
+    return internal
+
+
+dispatcher_registry[OfEngine] = Internal
+jit_registry[OfEngine] = _jit
+
+
 def module_of(py_func: Any, signature: Any) -> tuple[str, Any]:
     """Compile a C function for a signature; returns its name and LLVM module, not optimised."""
     flags = compiler.Flags()
     _target.options.parse_as_flags(flags, OPTIONS)
     flags.no_cfunc_wrapper, flags.no_compile = False, True
-    with _compiling():
+    with target_override(TARGET):
         made = compiler.compile_extra(
-            *_contexts().values(), py_func, signature.args, signature.return_type, flags, {}
-        )
+            _target.typing_context, _target.target_context, py_func, signature.args,
+            signature.return_type, flags, {},
+        )  # fmt: skip
     made.library._ensure_finalized()
     return made.fndesc.llvm_cfunc_wrapper_name, made.library._final_module

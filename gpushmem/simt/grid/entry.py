@@ -92,7 +92,8 @@ class Entry:
     body: str  # what numba-cuda calls it
     name: str  # of the function
     code: bytes  # object code
-    better: str = ""  # where the store will have it optimised, see `sharing`
+    better: str = ""  # where the store will have it optimised, see `sharing`;
+    overdue: bool = False  # and an earlier job has not
     bitcode: bytes = field(default=b"", compare=False)  # before that; of one compiled here
 
     @property

@@ -78,27 +78,35 @@ class Kernel:
         self.label = self.name = py_func.__name__  # it may be said which of several it is
         self.options = options
         self._entries: dict[tuple[Any, ...], entries.Entry] = {}
+        self._quick: dict[str, _Quick] = {}  # by `better`
         self._forms: dict[tuple[Any, ...], tuple[Form, Packer]] = {}  # by `_kind`s, shape, user
 
-    def compile(self, argtypes: tuple[Any, ...], block: str = entries.ROWS) -> entries.Entry:
+    def compile(
+        self, argtypes: tuple[Any, ...], block: str = entries.ROWS, full: bool = False
+    ) -> entries.Entry:
         """Compile for Numba types `argtypes`, once; raises Numba's errors.
 
         A kernel that waits has code of its own for each kind of block: of one thread, of one row of
-        threads, and of rows; one that has loops dealt out to the threads, for blocks of one.
+        threads, and of rows; one that has loops dealt out to the threads, for blocks of one. With
+        `full` it is optimised at once, unless the user wants no kernel to be.
         """
         observer.compiled_with.add(observer.name())
-        key = argtypes, block
-        entry: entries.Entry | None = self._entries.get(key)
-        if entry is None:
-            options = self._options(block)
+        entry: entries.Entry | None = self._entries.get((argtypes, block))
+        if entry is None or (full and entry.better):
+            options, tier = self._options(block), settings.get("GPUSHMEM_TIER")
+            tier = "full" if full and tier == "auto" else tier
             build = functools.partial(self._build, argtypes, options)
-            tier = settings.get("GPUSHMEM_TIER")
             if self.cache:
                 entry = sharing.compiled(self.py_func, argtypes, options, build, tier)
             else:
                 entry = build(quick=tier == "fast")
-        for each in (block, *entry.serves):
-            self._entries.setdefault((argtypes, each), entry)
+            if entry.better:
+                improve = functools.partial(sharing.improve, entry.better, self.py_func)
+                self._quick[entry.better] = _Quick(
+                    functools.partial(improve, argtypes, options, build)
+                )
+            for each in (block, *entry.serves):
+                self._entries[argtypes, each] = entry
         return entry
 
     def _options(self, block: str) -> dict[str, Any]:
@@ -122,11 +130,13 @@ class Kernel:
         args: tuple[Any, ...],
         user: Any = None,
         explain: Explain | None = None,
+        lasting: bool = False,
     ) -> Running:
         """Compile for these arguments and make a launch of them; nothing runs yet.
 
         `user` is an array whose address the embedder's operations find in the launch; `explain`
-        gives the embedder's error for a failure.
+        gives the embedder's error for a failure. One that is `lasting` is made more often than it
+        is prepared: it is optimised at once.
         """
         kinds = tuple(map(_kind, args))
         key = kinds, shape, id(user)
@@ -141,7 +151,7 @@ class Kernel:
             block = entries.kind_of_block(shape.block)
             build = functools.partial(self._build, argtypes, self._options(block))
             source = Source(self.py_func, argtypes, self.options, build)
-            entry = self.compile(argtypes, block)
+            entry = self.compile(argtypes, block, lasting)
             form = Form(self.name, entry, shape, user, self.collective, source)
             known = form, Packer(argtypes)
             if None not in kinds:
@@ -149,27 +159,40 @@ class Kernel:
                     self._forms.clear()
                 self._forms[key] = known
         form, pack = known
-        if form.entry.better and self._has_improved(form):
-            return self.prepare(shape, args, user, explain)
+        if form.entry.better and (lasting or self._has_improved(form.entry)):
+            self._forms.pop(key, None)
+            return self.prepare(shape, args, user, explain, lasting)
         return Running(form, pack(args), args, explain)
 
-    def _has_improved(self, form: Form) -> bool:
-        """Whether code that was compiled quickly is replaced by now; the second launch sees to it.
+    def _has_improved(self, entry: entries.Entry) -> bool:
+        """Whether code that was compiled quickly is replaced by now; a second launch sees to it.
 
-        Many kernels are launched once: it would be for nothing.
+        Many kernels are launched once: for those it would be wasted, unless jobs are short, and
+        launch it once each.
         """
-        entry, now = form.entry, time.monotonic()
-        form.launches += 1
-        if form.launches == 2 and form.source is not None:
-            sharing.improve(entry.better, form.source.compile_again)
-        if now < form.looks_at:
+        quick, now = self._quick[entry.better], time.monotonic()
+        quick.prepared += 1
+        if not quick.asked and (quick.prepared > 1 or entry.overdue):
+            quick.asked = True
+            quick.improve()
+        if not quick.asked or now < quick.looks_at:
             return False
-        form.looks_at = now + LOOK
-        if not store.has(entry.better):
+        quick.looks_at = now + LOOK
+        better = sharing.improved(entry.better) if store.has(entry.better) else None
+        if better is None:
             return False
-        self._entries = {k: e for k, e in self._entries.items() if e is not entry}
-        self._forms = {k: f for k, f in self._forms.items() if f[0].entry is not entry}
+        known, forms = list(self._entries.items()), list(self._forms.items())
+        self._entries = {k: better if e is entry else e for k, e in known}
+        self._forms = {k: f for k, f in forms if f[0].entry is not entry}
         return True
+
+
+class _Quick:
+    """A kernel that was compiled quickly, for some types."""
+
+    def __init__(self, improve: Callable[[], None]) -> None:
+        self.improve, self.asked = improve, False
+        self.prepared, self.looks_at = 0, 0.0  # how often; when the store is looked at again
 
 
 def _argument(value: Any) -> Any:
@@ -234,7 +257,6 @@ class Form:
         source: Source | None = None,
     ) -> None:
         _check_fits(name, entry, shape, collective, source)
-        self.launches, self.looks_at = 0, 0.0  # see `Kernel._has_improved`
         self.meets = collective or entry.cooperative  # all blocks are resident at once
         self.name, self.entry, self.shape, self._user = name, entry, shape, user
         self.source = source

@@ -208,6 +208,11 @@ class Stream:
         else:
             self._captured.append(work if type(work) is Running else lambda on: on.submit(work))
 
+    @property
+    def is_captured(self) -> bool:
+        """Whether what is queued now is for a graph."""
+        return self._captured is not None
+
     def begin_capture(self) -> list[Any]:
         """Collect what is queued from now on, and run nothing of it; returns the collection."""
         if self is self.device.default:
