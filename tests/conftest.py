@@ -23,9 +23,9 @@ if choice.choose()[0] != "cpu":  # where there is a GPU, who wants tests of it a
 if not os.environ.get("GPUSHMEM_CACHE_DIR"):
     os.environ["GPUSHMEM_CACHE_DIR"] = tempfile.mkdtemp(prefix=f"gpushmem-tests-{os.getpid()}-")
 
-# Who wants no bytecode beside the sources has it there too: each process would compile them again.
-if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-    os.environ["PYTHONPYCACHEPREFIX"] = os.environ["GPUSHMEM_CACHE_DIR"] + "/bytecode"
+# Each of hundreds of processes would compile the sources again, for a second.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Half a minute for each dtype and architecture: who tests it asks for it.
 os.environ.setdefault("GPUSHMEM_CUBLASDX", "0")

@@ -281,7 +281,8 @@ def c_function(signature: Any, function: Callable[..., Any], *more: Any) -> CFun
     name = store.key("c_function", where, _codegen().magic_tuple(), engine()) + store.ENGINE
 
     def build() -> CFunction:
-        entry, module = module_of(function, signature)
+        entry = f"{function.__qualname__}.{name}"
+        module = module_of(function, signature, entry)
         for each in module.functions:
             if not each.is_declaration and each.name != entry:
                 each.linkage = "internal"
