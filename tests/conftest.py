@@ -24,8 +24,8 @@ if not os.environ.get("GPUSHMEM_CACHE_DIR"):
     os.environ["GPUSHMEM_CACHE_DIR"] = tempfile.mkdtemp(prefix=f"gpushmem-tests-{os.getpid()}-")
 
 # Each of hundreds of processes would compile the sources again, for a second.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+    sys.dont_write_bytecode = False
 
 # Half a minute for each dtype and architecture: who tests it asks for it.
 os.environ.setdefault("GPUSHMEM_CUBLASDX", "0")
@@ -35,7 +35,9 @@ os.environ.setdefault("GPUSHMEM_TIER", "fast")
 
 from tests import gpus, pes, tiers
 from tests.forks import Forks
+from tests.later import load_nvshmem4py
 
+load_nvshmem4py()
 if pes.ON_GPUS:
     gpus.prepare()
 ROOT = Path(__file__).parent.parent
@@ -53,6 +55,14 @@ def pytest_unconfigure():
 
 def pytest_configure(config):
     pes.CHECKED = config.getoption("gpushmem_check", default=False)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Do not even import files without a test of this tier: some import large packages."""
+    if "not slow" in config.getoption("markexpr") and collection_path.suffix == ".py":
+        path = collection_path.relative_to(ROOT / "tests").as_posix()
+        return True if tiers.SLOW.get(path) == {"*": ""} else None
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks

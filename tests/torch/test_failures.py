@@ -6,10 +6,11 @@ import time
 import pytest
 
 import gpushmem as shmem
+from tests.later import later
 from tests.torch.test_group import world
 
-torch = pytest.importorskip("torch")
-dist = pytest.importorskip("torch.distributed")
+torch = later("torch")
+dist = later("torch.distributed")
 
 
 def test_different_collectives(run_pes, tmp_path):

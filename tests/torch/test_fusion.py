@@ -5,10 +5,11 @@ import logging
 
 import pytest
 
+from tests.later import later
 from tests.torch.test_group import world
 
-torch = pytest.importorskip("torch")
-dist = pytest.importorskip("torch.distributed")
+torch = later("torch")
+dist = later("torch.distributed")
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +119,7 @@ def test_layers_have_our_operators_and_the_same_results(run_pes, tmp_path):
         with world(tmp_path) as me:
             names, mesh = Names(), dist.device_mesh.init_device_mesh("cpu", (3,))
             for axis, norm, bias, inference, training in CASES:
-                torch._dynamo.reset()
+                torch.compiler.reset()
                 layer, x = mlp(norm, bias), torch.randn(6, TOKENS, MODEL, dtype=torch.float64)
                 ours = fused(divided(layer, mesh, axis))
                 mine = x if axis is None else x.chunk(3, axis)[me].contiguous()
@@ -178,7 +179,7 @@ def test_what_is_left_alone(run_pes, tmp_path):
             for call in (
                 largest, twice, others, other_parts_scattered, other_parts_gathered, wide_residual
             ):  # fmt: skip
-                torch._dynamo.reset()
+                torch.compiler.reset()
                 torch.testing.assert_close(fused(call)(a, b), call(a, b))
             whole_numbers = b.long()
             torch.testing.assert_close(

@@ -4,10 +4,11 @@ import time
 
 import pytest
 
+from tests.later import later
 from tests.torch.test_group import world
 
-torch = pytest.importorskip("torch")
-dist = pytest.importorskip("torch.distributed")
+torch = later("torch")
+dist = later("torch.distributed")
 
 RING = (1 << 16) - 128  # bytes
 LENGTHS = 0, 1, RING // 4 - 16, RING // 4 - 15, RING // 4, 3 * RING // 4 + 1

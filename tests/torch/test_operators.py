@@ -3,17 +3,19 @@
 import pytest
 
 import gpushmem as shmem
+from tests.later import later
 from tests.torch.test_group import world
 
-torch = pytest.importorskip("torch")
-dist = pytest.importorskip("torch.distributed")
+torch = later("torch")
+dist = later("torch.distributed")
 pytestmark = pytest.mark.timeout(400)  # many kernels are compiled
 
 ROWS, K, N, EPS = 12, 10, 14, 1e-5
 
 
-def factors(n, dtype=torch.float32):
+def factors(n, dtype=None):
     """a and b of all ranks; a has rows along two axes."""
+    dtype = dtype or torch.float32
     made = torch.Generator().manual_seed(n)
     draw = lambda *shape: torch.randn(*shape, generator=made, dtype=torch.float64)  # noqa: E731
     return [
@@ -73,12 +75,13 @@ def as_tuple(results):
     return results if isinstance(results, tuple) else (results,)
 
 
-@pytest.mark.parametrize(("n", "dtype"), [(1, torch.float32), (3, torch.float64)])
+@pytest.mark.parametrize(("n", "dtype"), [(1, "float32"), (3, "float64")])
 def test_results_are_pytorchs_and_so_are_out_forms(run_pes, tmp_path, n, dtype):
     def body():
         with world(tmp_path) as me:
             group = dist.group.WORLD.group_name
-            for name, (args, wanted) in cases(n, me, factors(n, dtype)).items():
+            given = factors(n, getattr(torch, dtype))
+            for name, (args, wanted) in cases(n, me, given).items():
                 packet = getattr(torch.ops.gpushmem, name)
                 kept = [x.clone() for x in args if isinstance(x, torch.Tensor)]
                 got = as_tuple(packet(*args, group))
@@ -168,8 +171,9 @@ def test_gradients_are_those_of_one_process(run_pes, tmp_path):
 EXPERTS, HIDDEN, INNER, TOP_K = 5, 6, 7, 2
 
 
-def tokens_of(n, dtype=torch.float64):
+def tokens_of(n, dtype=None):
     """For each rank x, experts, weights; and w1, w2 of all. Of four ranks one has no token."""
+    dtype = dtype or torch.float64
     made = torch.Generator().manual_seed(n)
     draw = lambda *shape: torch.randn(*shape, generator=made, dtype=torch.float64).to(dtype)  # noqa: E731
     parts = []

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PLAIN, ROOT
+from tests.later import later
 
-torch = pytest.importorskip("torch")
+torch = later("torch")
 
 PROGRAMS = Path(__file__).parent / "programs"
 TORCHRUN = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"

@@ -8,10 +8,11 @@ from datetime import timedelta
 
 import pytest
 
+from tests.later import later
 from tests.torch.test_group import world
 
-torch = pytest.importorskip("torch")
-dist = pytest.importorskip("torch.distributed")
+torch = later("torch")
+dist = later("torch.distributed")
 
 
 def test_calls_are_in_profiles(run_pes, tmp_path):

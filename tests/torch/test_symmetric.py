@@ -4,17 +4,16 @@ import numpy as np
 import pytest
 
 import gpushmem as shmem
+from tests.later import later
 
-torch = pytest.importorskip("torch")
+torch = later("torch")
 import gpushmem.torch as symmetric  # noqa: E402
 
 pytestmark = pytest.mark.host_memory
-torch.set_num_threads(1)
 # Those that PyTorch has, too, and symmetric arrays have.
 DTYPES = (
-    torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32,
-    torch.int64, torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64,
-    torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64, torch.complex128,
+    "bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16",
+    "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2", "complex64", "complex128",
 )  # fmt: skip
 
 
@@ -42,7 +41,7 @@ def test_sizes_and_dtypes_are_those_of_torch(alone):
     for value in (True, 3, 2.5, 1j, torch.tensor(4.0)):
         made, expected = symmetric.full((2,), value), torch.full((2,), value)
         assert (made.dtype, made.tolist()) == (expected.dtype, expected.tolist())
-    for dtype in DTYPES:
+    for dtype in (getattr(torch, name) for name in DTYPES):
         a = symmetric.zeros(2, 3, dtype=dtype)
         for b in (
             symmetric.ones_like(a),

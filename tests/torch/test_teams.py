@@ -10,11 +10,11 @@ import gpushmem as shmem
 import gpushmem.torch
 from gpushmem.job import job
 from tests.bootstrap.processes import run_all
+from tests.later import later
 
-torch = pytest.importorskip("torch")
-dist = pytest.importorskip("torch.distributed")
-device_mesh = pytest.importorskip("torch.distributed.device_mesh")
-torch.set_num_threads(1)
+torch = later("torch")
+dist = later("torch.distributed")
+device_mesh = later("torch.distributed.device_mesh")
 
 
 @contextmanager
