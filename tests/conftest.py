@@ -72,6 +72,7 @@ def pytest_collection_modifyitems(items):
         path = item.path.relative_to(ROOT / "tests").as_posix()
         if tiers.is_slow(path, item.name) and not item.get_closest_marker("sweep"):
             item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: item.path.relative_to(ROOT / "tests").parts[0] in tiers.LARGE)
     if pes.BACKEND != "cpu":
         gpus.mark(items, ROOT / "tests")
 

@@ -423,6 +423,10 @@ OPTIMISED = (
     "conformance/test_waits.py",
 )  # fmt: skip
 
+# Folders whose tests come last: they load compilers for GPUs, and PyTorch, and PEs of later tests
+# would be forked from a process that is several times as large.
+LARGE = {"nvshmem", "oracle", "torch"}
+
 
 def is_slow(path: str, name: str) -> bool:
     """Whether a test, `name` with its case in brackets, of a file below `tests` is left out."""

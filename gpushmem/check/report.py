@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Iterable
 from typing import Any
 
 from gpushmem.check.accesses import Access
@@ -42,18 +43,25 @@ def problems(
     bounds: list[Outside],
     unwritten: list[Unwritten],
 ) -> list[Problem]:
-    """What is to be reported."""
-    return [
-        *(
+    """What is to be reported: of each kind, in the order of the source, whenever it happened."""
+    kinds: tuple[Iterable[Problem], ...] = (
+        (
             (_OutOfBounds if one.access.space[0] == "heap" else _Beside)(history, one)
             for one in bounds
         ),
-        *(_Unwritten(history, one) for one in unwritten),
-        *(_Race(history, one) for one in found),
-        *(_Missed(history, one) for one in missed),
-        *(_Apart(history, one) for one in apart),
-        *_divergent(history),
-    ]
+        (_Unwritten(history, one) for one in unwritten),
+        (_Race(history, one) for one in found),
+        (_Missed(history, one) for one in missed),
+        (_Apart(history, one) for one in apart),
+        _divergent(history),
+    )
+    return [problem for kind in kinds for problem in sorted(kind, key=_place)]
+
+
+def _place(problem: Problem) -> list[tuple[str, int]]:
+    """The file and line of each access of a problem."""
+    sites = (access.site.partition(" in ")[0].rpartition(":") for access, _ in problem.accesses)
+    return [(file, int(line) if line.isdecimal() else 0) for file, _, line in sites]
 
 
 def text_of(found: list[str]) -> str:
