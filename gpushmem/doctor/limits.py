@@ -141,24 +141,26 @@ def enough_cores(system: System, n_pes: int) -> Finding:
     return ok(told)
 
 
+AGAIN = "The first job compiles it, and keeps it; a wheel of these versions would have it compiled."
+
+
 @check("engine", "Engine, compiled", "cpu", "docs/launching.md")
 def engine(system: System, n_pes: int) -> Finding:
     """A wheel of gpushmem has the engine's own functions compiled, for one version each of Python,
     Numba, numba-cuda and llvmlite. With others, or without a wheel, the first job compiles them.
     """
-    later = "the first job compiles the engine, and keeps it"
     about = system.read(str(Path(gpushmem.__file__).parent / "compiled" / "about.json"))
     if about is None:
-        return ok(f"not installed from a wheel: {later}")
+        return ok("not installed from a wheel: the first job compiles it, and keeps it")
     try:
         made = dict(json.loads(about))
     except ValueError:
-        return ok(f"what was installed with the package is damaged: {later}")
+        return warning("what was installed with the package is damaged", AGAIN)
     here = {name: system.packages.get(name.replace("_", "-")) for name in made}
     here[sys.implementation.name] = "{}.{}".format(*sys.version_info)
     other = [f"{name} {made[name]}, here {here[name]}" for name in made if made[name] != here[name]]
     if other:
-        return ok(f"compiled with {'; '.join(other)}: {later}")
+        return warning(f"compiled with {'; '.join(other)}", AGAIN)
     return ok("installed with the package")
 
 

@@ -1,11 +1,13 @@
 """Every check: where all is well, without a GPU, and where something is wrong."""
 
 import string
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gpushmem
 from gpushmem.doctor.check import VERDICTS
 from gpushmem.doctor.checks import CHECKS, run, summary
 from tests.doctor.machines import (
@@ -31,6 +33,7 @@ BRIDGE = {
 MTU = "/sys/class/net/eth1/mtu"
 SHARED = {f"/dev/shm/{name}": "x" for name in ("nccl-aBc123", "vader_segment.n.1", "mine")}
 USER = "/proc/77/maps"
+ABOUT = str(Path(gpushmem.__file__).parent / "compiled/about.json")
 MAPPED = "7f0000-7f1000 rw-s 00000000 00:1a 5  /dev/shm/"
 USED = {USER: f"{MAPPED}vader_segment.n.1", "/proc/5/maps": f"x\n{MAPPED}nccl-aBc123"}
 IPOIB = {"/sys/class/net/ib0/operstate": "up", "/sys/class/net/ib0/ifindex": "9"}
@@ -53,7 +56,7 @@ def test_without_a_gpu_only_the_cpu_backends_checks_apply(machines):
         applies = row.verdict != "not applicable"
         assert applies == (row.concerns in {"cpu", "both"}), row
     told = summary(system, rows, 2)
-    assert told[0] == "cpu backend: this machine can run 2 PEs (9 checks)."
+    assert told[0] == "cpu backend: this machine can run 2 PEs (10 checks)."
     assert told[1].startswith("No GPU found")
 
 
@@ -266,6 +269,11 @@ CASES = [
         "cores", {"files": {"/sys/fs/cgroup/user.slice/cpu.max": "10000 100000"}}, "warning",
         "limited by the cgroup to 0.1",
     ),
+    ("engine", {}, "ok", "not installed from a wheel"),
+    ("engine", {"files": {ABOUT: "{}"}}, "ok", "installed with the package"),
+    ("engine", {"files": {ABOUT: '{"numba": "0.1"}'}}, "warning", "compiled with numba 0.1, here"),
+    ("engine", {"files": {ABOUT: '{"cpython": "2.7"}'}}, "warning", "compiled with cpython 2.7"),
+    ("engine", {"files": {ABOUT: "damaged"}}, "warning", "is damaged"),
     ("descriptors", {"files": limits(nofile="32")}, "problem", "ulimit -n 40"),
     ("processes", {"files": limits(nproc="8")}, "problem", "ulimit -u 24"),
     (
