@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ os.environ.setdefault("GPUSHMEM_CUBLASDX", "0")
 # Most kernels of tests are launched once; see the fixture `tier`.
 os.environ.setdefault("GPUSHMEM_TIER", "fast")
 
-from tests import gpus, pes, tiers
+from tests import gpus, huge, pes, tiers
 from tests.forks import Forks
 from tests.later import load_nvshmem4py
 
@@ -113,9 +114,19 @@ def with_the_checker():
 
 @pytest.fixture(autouse=True, scope="module")
 def set_aside():
-    """Earlier modules' objects are set aside: collections, in PEs forked later too, are quick."""
+    """Earlier modules' objects are set aside: collections, in PEs forked later too, are quick.
+
+    What has been compiled grows the process, so its memory is put into large pages now and then.
+    """
     gc.collect()
     gc.freeze()
+    if time.monotonic() > _collapsed[0] + SELDOM:
+        huge.collapse()
+        _collapsed[0] = time.monotonic()
+
+
+SELDOM = 30.0  # seconds; it takes a quarter of one
+_collapsed = [-SELDOM]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
