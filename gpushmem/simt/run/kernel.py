@@ -45,6 +45,7 @@ MAX_RESIDENT_THREADS = scheduler.GUARDED  # unless the grid synchronises
 STACK_BYTES = 256 * 1024  # address space, beside the kernel's local arrays
 SAMPLE = 16  # the part of a grid that runs before it is shared among cores
 PAGE = 4096
+PATIENCE = 1.0  # seconds from compiling a kernel to optimising it, for a launch that comes then
 LOOK = 0.05  # seconds from one look for optimised code to the next
 MOST_FORMS = 256  # kept of a kernel
 # Types of scalars whose Numba type does not depend on the value.
@@ -165,14 +166,13 @@ class Kernel:
         return Running(form, pack(args), args, explain)
 
     def _has_improved(self, entry: entries.Entry) -> bool:
-        """Whether code that was compiled quickly is replaced by now; a second launch sees to it.
+        """Whether code that was compiled quickly is replaced by now; later launches see to it.
 
-        Many kernels are launched once: for those it would be wasted, unless jobs are short, and
-        launch it once each.
+        It would be wasted on kernels that are launched once, and in jobs that have ended before;
+        but not if an earlier job has left it like that.
         """
         quick, now = self._quick[entry.better], time.monotonic()
-        quick.prepared += 1
-        if not quick.asked and (quick.prepared > 1 or entry.overdue):
+        if not quick.asked and (now > quick.began + PATIENCE or entry.overdue):
             quick.asked = True
             quick.improve()
         if not quick.asked or now < quick.looks_at:
@@ -192,7 +192,7 @@ class _Quick:
 
     def __init__(self, improve: Callable[[], None]) -> None:
         self.improve, self.asked = improve, False
-        self.prepared, self.looks_at = 0, 0.0  # how often; when the store is looked at again
+        self.began, self.looks_at = time.monotonic(), 0.0  # `looks_at`: into the store
 
 
 def _argument(value: Any) -> Any:
