@@ -133,8 +133,8 @@ SETTINGS = {
         ),
         Setting(
             "GPUSHMEM_TIER", "auto", _one_of("auto", "fast", "full"),
-            "cpu: how a kernel is compiled: auto, quickly, and optimised in the background if it is "
-            "launched a second later (docs/launching.md); fast: quickly; full: optimised",
+            "cpu: how a kernel is compiled: auto, quickly, and optimised in the background if it "
+            "is launched a second later (docs/launching.md); fast: quickly; full: optimised",
         ),
         Setting(
             "GPUSHMEM_NODES", "1", _count(1),
