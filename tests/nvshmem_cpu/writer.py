@@ -4,12 +4,13 @@ import ctypes
 from functools import cache
 
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from gpushmem.artifacts.arguments import address_of
 from gpushmem.backends.cpu.ranges import Ranges
 from gpushmem.backends.nvshmem_cpu.proxy import Proxy
 from gpushmem.diagnosis.arrays import Arrays
+from gpushmem.simt.base.c_code import internal
 from gpushmem.simt.base.layout import view
 from gpushmem.simt.base.native import (
     atomic_add_word,
@@ -35,7 +36,7 @@ as_channel = view(CHANNEL)
 as_word = view(np.dtype([("v", "i8")]))
 
 
-@njit
+@internal
 def wait_for(address, value):
     """Wait until a word is a value, or greater; not 0 if that takes too long."""
     start = monotonic_ns()
