@@ -13,6 +13,7 @@ import pytest
 import gpushmem
 import gpushmem.ops
 from gpushmem.backends.registry import BACKENDS
+from tests import tiers
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gpushmem"
@@ -378,3 +379,13 @@ def test_every_operation_has_a_conformance_test():
     families = ("atomic_", "wait_until_", "test_")  # their tests make the names
     bases = {op.base for op in gpushmem.ops.OPS.values() if not op.base.startswith(families)}
     assert [base for base in sorted(bases) if not re.search(rf"\b{base}(_block)?\b", tests)] == []
+
+
+@pytest.mark.parametrize("path", tiers.SLOW)
+def test_what_is_left_out_of_the_default_tier_exists(path):
+    source = (ROOT / "tests" / path).read_text()
+    known = {
+        *re.findall(r"def (test_\w+)\(", source),
+        *re.findall(r"^(Test\w+) = ", source, re.MULTILINE),
+    }
+    assert {"*"} == tiers.SLOW[path].keys() or tiers.SLOW[path].keys() <= known
