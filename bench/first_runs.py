@@ -46,7 +46,7 @@ class Version:
     def edit_ring(self):
         self.edits += 1
         ring = self.folder / "examples/ring.py"
-        ring.write_text(EDIT.sub(rf"\1\2 + {self.edits} * shmem.n_pes()", ring.read_text(), 1))
+        ring.write_text(EDIT.sub(rf"\1\2 + 0 * {self.edits}", ring.read_text(), 1))
 
     def edit_all_reduce(self):
         """Change a device function of the all-reduce, in place; returns how to change it back."""
