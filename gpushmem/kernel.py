@@ -40,13 +40,13 @@ class Kernel:
     line, for a kernel that cannot be typed.
     """
 
-    defined = launched = 0  # how many there are, and have been launched
+    _defined = _launched = 0  # how many there are, and have been launched
 
     def __init__(self, py_func: Callable[..., Any], options: dict[str, Any]) -> None:
         self.py_func = py_func
         self.options = options
         self._prepared: dict[str, Any] = {}  # backend name -> its kernel, compiled per signature
-        Kernel.defined += 1
+        Kernel._defined += 1
         update_wrapper(self, py_func)
 
     def __getitem__(self, config: Any) -> Launch:
@@ -110,9 +110,11 @@ class Kernel:
         prepared = self._prepared.get(backend.name)
         if prepared is None:
             prepared = self._prepared[backend.name] = backend.kernel(self.py_func, self.options)
-            Kernel.launched += 1
+            Kernel._launched += 1
             if hasattr(prepared, "label"):  # what is said while it is compiled
-                prepared.label = f"{self.py_func.__name__} ({Kernel.launched} of {Kernel.defined})"
+                prepared.label = (
+                    f"{self.py_func.__name__} ({Kernel._launched} of {Kernel._defined})"
+                )
         for hook in launch_hooks:
             hook(self, native)
         return backend.prepare(prepared, Config(*config), native)

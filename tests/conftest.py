@@ -36,7 +36,7 @@ os.environ.setdefault("GPUSHMEM_TIER", "fast")
 
 from tests import gpus, huge, pes, tiers
 from tests.forks import Forks
-from tests.later import load_nvshmem4py
+from tests.later import later, load_nvshmem4py
 
 load_nvshmem4py()
 if pes.ON_GPUS:
@@ -58,11 +58,15 @@ def pytest_configure(config):
     pes.CHECKED = config.getoption("gpushmem_check", default=False)
 
 
+def below_tests(path):
+    """A test file as `tiers` names it."""
+    return Path(os.path.relpath(path, ROOT / "tests")).as_posix()
+
+
 def pytest_ignore_collect(collection_path, config):
     """Do not even import files without a test of this tier: some import large packages."""
     if "not slow" in config.getoption("markexpr") and collection_path.suffix == ".py":
-        path = collection_path.relative_to(ROOT / "tests").as_posix()
-        return True if tiers.SLOW.get(path) == {"*": ""} else None
+        return True if tiers.SLOW.get(below_tests(collection_path)) == {"*": ""} else None
     return None
 
 
@@ -70,10 +74,11 @@ def pytest_ignore_collect(collection_path, config):
 def pytest_collection_modifyitems(items):
     """Mark the tests of the slow tier; and, on GPUs, those of what every backend does."""
     for item in items:
-        path = item.path.relative_to(ROOT / "tests").as_posix()
-        if tiers.is_slow(path, item.name) and not item.get_closest_marker("sweep"):
+        if tiers.is_slow(below_tests(item.path), item.name) and not item.get_closest_marker(
+            "sweep"
+        ):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: item.path.relative_to(ROOT / "tests").parts[0] in tiers.LARGE)
+    items.sort(key=lambda item: below_tests(item.path).partition("/")[0] in tiers.LARGE)
     if pes.BACKEND != "cpu":
         gpus.mark(items, ROOT / "tests")
 
@@ -81,11 +86,18 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True, scope="module")
 def tier(request):
     """How kernels of this module's tests are compiled."""
-    path = request.path.relative_to(ROOT / "tests").as_posix()
     with pytest.MonkeyPatch.context() as patch:
-        if path.startswith(tiers.OPTIMISED):
+        if below_tests(request.path).startswith(tiers.OPTIMISED):
             patch.setenv("GPUSHMEM_TIER", "full")
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def loaded(request):
+    """What a module's tests have `later` is there: `like=torch` and PyTorch's compiler want it."""
+    for name, value in [*vars(request.module).items()]:
+        if isinstance(value, later):
+            setattr(request.module, name, value.load())
 
 
 @pytest.fixture(autouse=True, scope="session")

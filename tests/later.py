@@ -22,7 +22,11 @@ class later:
     def __getattr__(self, name):
         if name.startswith("_"):  # pytest asks all that is in a test file what it is
             raise AttributeError(name)
-        return getattr(importlib.import_module(self._name), name)
+        return getattr(self.load(), name)
+
+    def load(self):
+        """The module itself."""
+        return importlib.import_module(self._name)
 
 
 def load_nvshmem4py():

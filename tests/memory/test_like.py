@@ -1,7 +1,5 @@
 """Tensors and NumPy arrays in symmetric memory: made with `like=`, and taken where arrays are."""
 
-from importlib import import_module as loaded
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -47,7 +45,7 @@ def test_tensors_are_taken_by_kernels_and_operations(run_pes, n_pes):
         shmem.init()
         me, n = shmem.my_pe(), shmem.n_pes()
         right, left = (me + 1) % n, (me - 1) % n
-        t = shmem.full((4, 8), -1, "float32", like=loaded("torch"))
+        t = shmem.full((4, 8), -1, "float32", like=torch)
         assert isinstance(t, torch.Tensor)
         assert (t.shape, t.dtype, t.device.type) == ((4, 8), torch.float32, "cpu")
         src = shmem.array(own(me, 8), "float32", like=t)
@@ -69,7 +67,7 @@ def test_tensors_are_taken_by_kernels_and_operations(run_pes, n_pes):
         assert t[2, :3].tolist() == [2 * (7000 + right)] * 2 + [7000 + right]
         shmem.reduce(shmem.TEAM_WORLD, t[0], src, "sum")
         assert t[0].tolist() == [sum(own(pe, 8)[i] for pe in range(n)) for i in range(8)]
-        word = shmem.zeros(1, "uint64", like=loaded("torch"))
+        word = shmem.zeros(1, "uint64", like=torch)
         shmem.put_signal(t[0], src, word, 5, shmem.SIGNAL_SET, right)
         shmem.signal_wait_until(word, shmem.CMP_EQ, 5)
         assert t[0].tolist() == own(left, 8)
@@ -90,7 +88,7 @@ def test_kernels_get_the_memory_itself(run_pes):
 
     def body():
         shmem.init()
-        t, flag = shmem.ones(4, "int64", like=loaded("torch")), shmem.zeros(1, "uint64")
+        t, flag = shmem.ones(4, "int64", like=torch), shmem.zeros(1, "uint64")
         double_later[1, 1](t[:2], flag)  # returns at once
         t[3] = 9
         shmem.p(flag, 1, shmem.my_pe())
@@ -109,10 +107,10 @@ def test_kernels_get_the_memory_itself(run_pes):
 def test_every_dtype_of_both(alone, name):
     dtype = np.dtype(getattr(ml_dtypes, name, name))
     for asked in (name, dtype, getattr(torch, name)):
-        t = shmem.ones((2, 3), asked, like=loaded("torch"))
+        t = shmem.ones((2, 3), asked, like=torch)
         assert (t.dtype, t.shape) == (getattr(torch, name), (2, 3))
     assert [complex(x) for x in t.flatten()] == [1] * 6
-    send[1, 1](t[0], shmem.zeros(3, dtype, like=loaded("torch")), 0)
+    send[1, 1](t[0], shmem.zeros(3, dtype, like=torch), 0)
     shmem.synchronize()
     shmem.put(t[1, 1:], t[0, :2], 0)
     assert [complex(x) for x in t.flatten()] == [0, 0, 0, 1, 0, 0]
@@ -121,7 +119,7 @@ def test_every_dtype_of_both(alone, name):
 
 @pytest.mark.parametrize("like", [np, "torch", np.zeros(3), "tensor", None, "gpushmem"])
 def test_like_is_a_library_or_an_array_of_it(alone, like):
-    like = {"torch": loaded("torch"), "tensor": torch.zeros(2)}.get(str(like), like)
+    like = {"torch": torch, "tensor": torch.zeros(2)}.get(str(like), like)
     if isinstance(like, str):
         like = shmem.zeros(1)
     if like is None or isinstance(like, shmem.DeviceArray):
@@ -146,16 +144,16 @@ def test_what_is_not_possible_is_said_before_anything_is_allocated(alone):
             shmem.zeros(3, like=like)
     for dtype in ("M8[s]", [("a", "i4"), ("b", "f8")]):
         with pytest.raises(ArgumentError, match=r"like=torch is not possible: it has no dtype"):
-            shmem.empty(3, dtype, like=loaded("torch"))
+            shmem.empty(3, dtype, like=torch)
         assert shmem.empty(3, dtype, like=np).dtype == dtype
     with pytest.raises(ArgumentError, match=r"like=torch is not possible: .* have no address"):
-        shmem.empty((0, 3), like=loaded("torch"))
+        shmem.empty((0, 3), like=torch)
     assert len(shmem.heap_stats().allocations) == 2
 
 
 def test_tensors_of_memory_that_is_gone():
     shmem.init()
-    kept, t = shmem.zeros(4, like=loaded("torch")), shmem.zeros(4, like=loaded("torch"))
+    kept, t = shmem.zeros(4, like=torch), shmem.zeros(4, like=torch)
     part = t[1:]
     shmem.free(t)
     for use in (
@@ -177,7 +175,7 @@ def test_tensors_of_memory_that_is_gone():
 
 
 def test_views_of_all_kinds(alone):
-    t = shmem.array(np.arange(24.0).reshape(4, 6), like=loaded("torch"))
+    t = shmem.array(np.arange(24.0).reshape(4, 6), like=torch)
     double[1, 1](t.T[2])
     double[1, 1](t[::2, 5])
     shmem.synchronize()
@@ -192,7 +190,7 @@ def test_views_of_all_kinds(alone):
     none = shmem.zeros((0, 3), like=np)
     shmem.put(none, none, 0)
     shmem.free(none)
-    scalar = shmem.full((), 5, like=loaded("torch"))
+    scalar = shmem.full((), 5, like=torch)
     shmem.p(scalar, 6, 0)
     assert scalar.item() == 6
 
@@ -211,7 +209,7 @@ def test_a_tensor_of_its_own_memory_is_copied_as_before(alone):
 
 def test_null_backend():
     with shmem.session("null"):
-        t = shmem.zeros((2, 3), "bfloat16", like=loaded("torch"))
+        t = shmem.zeros((2, 3), "bfloat16", like=torch)
         shmem.p(t[1, 1:], 3, 0)
         shmem.put(t[0], t[1], 0)
         assert t.tolist() == [[0, 3, 0], [0, 3, 0]]

@@ -1,6 +1,4 @@
-"""PyTorch with one thread in each PE; its compiler wants modules where tests have them later."""
-
-import importlib
+"""PyTorch with one thread in each PE."""
 
 import pytest
 
@@ -8,8 +6,5 @@ from tests.later import later
 
 
 @pytest.fixture(autouse=True, scope="module")
-def loaded(request):
-    for name, value in [*vars(request.module).items()]:
-        if isinstance(value, later):
-            setattr(request.module, name, importlib.import_module(value._name))
-    importlib.import_module("torch").set_num_threads(1)
+def one_thread():
+    later("torch").set_num_threads(1)
