@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import llvmlite.binding as llvm
 from llvmlite import ir
 from llvmlite.binding import Linkage
+from numba.core.base import _load_global_helpers
 from numba.core.codegen import CPUCodeLibrary, JITCPUCodegen
 from numba.core.compiler_lock import global_compiler_lock as core_lock
 from numba.cuda import types
@@ -367,6 +368,7 @@ def _build(
 
 @cache
 def _codegen() -> Any:
+    _load_global_helpers()  # Numba's C functions, which `reshape` and others call
     return JITCPUCodegen("simt.exec")
 
 
