@@ -543,6 +543,7 @@ def test_a_pool_of_pytorch(run_pes, n_pes):
         assert shmem.heap_stats().used >= 7 << 20
         ordinary = torch.zeros(1000, device="cuda")
         torch.cuda.synchronize()
+        shmem.barrier_all()  # all have filled theirs
         shmem.put(there, source, (me + 1) % n)
         shmem.put(large[7:9], large[:2], (me + 1) % n)
         shmem.barrier_all()
