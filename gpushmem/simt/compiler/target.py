@@ -29,7 +29,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, cached_property, partial
+from functools import cache, cached_property, partial, update_wrapper
 from itertools import chain
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -1005,11 +1005,23 @@ def _compile(py_func: Any, args: Any, return_type: Any, flags: Any, context: Any
 
 
 class SimtDispatcher(CUDADispatcher):
-    """A Python function for kernels to call, one specialisation per signature."""
+    """A Python function for kernels to call, one specialisation per signature.
+
+    Numba makes something of it when it is first looked at, so it costs an import next to nothing.
+    """
 
     def __init__(self, py_func: Any, targetoptions: Any = None) -> None:
+        self._given: Any = py_func, targetoptions or {}
+        self.py_func = py_func
+        update_wrapper(self, py_func)
+
+    def __getattr__(self, name: str) -> Any:
+        given = self.__dict__.pop("_given", None)
+        if given is None:
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         with compiling():
-            super().__init__(py_func, targetoptions or {}, SimtCompiler)
+            super().__init__(*given, SimtCompiler)
+        return getattr(self, name)
 
     def compile_device(self, args: Any, return_type: Any = None) -> Any:
         with compiling():
