@@ -99,10 +99,12 @@ def test_a_monitored_barrier_names_all_that_are_missing(run_pes, tmp_path):
             group = dist.group.WORLD
             group.monitored_barrier()
             if me:
-                time.sleep(1.5)
+                while not (tmp_path / "told").exists():
+                    time.sleep(0.05)
                 return ""
             with pytest.raises(dist.DistBackendError) as error:
                 group.monitored_barrier(timedelta(seconds=0.5), wait_all_ranks=True)
+            (tmp_path / "told").touch()
             return str(error.value)
 
     said = run_pes(body, 3)[0]
