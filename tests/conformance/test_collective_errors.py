@@ -15,6 +15,7 @@ from tests.conformance.test_collectives import (
     BLOCK,
     COPIES,
     HOST,
+    SCOPES,
     STREAM,
     THREAD,
     WARP,
@@ -42,7 +43,7 @@ def test_sizes_and_places_that_do_not_fit(run_pes):
     n_pes = 2
     rows = [(base, None) for base in COPIES] + [("reduce", "sum"), ("reducescatter", "sum")]
     for base, op in rows:
-        compile_for(base, op, "float64", on_host=True)
+        compile_for(base, op, "float64", *SCOPES, HOST)
 
     def body():
         shmem.init()
@@ -160,11 +161,11 @@ def parsed(name):
     return base, op, int(nbytes or 24)
 
 
-def compile_named(name, on_host=False):
+def compile_named(name, where):
     base, op, _ = parsed(name)
     if base not in BARRIERS:
-        compile_for(base, op, "float64", on_host)
-    elif not on_host:
+        compile_for(base, op, "int64", where)
+    elif where == THREAD:
         compile_first(meet_once, 0, shmem.TEAM_WORLD)
     elif base in ("barrier", "sync"):
         compile_first(getattr(shmem, base), 0)
@@ -207,13 +208,13 @@ def test_different_calls(run_pes, where):
     pairs = [pair for pair in DIFFERENT if where == THREAD or {*pair}.isdisjoint(BARRIERS)]
     for pair in pairs:
         for name in pair:
-            compile_named(name, where == HOST)
+            compile_named(name, where)
     compile_first(shmem.barrier, 0)
 
     def body():
         shmem.init()
         team = shmem.team_split_strided(shmem.TEAM_WORLD, 0, 1, 2)
-        x, y, got = shmem.zeros(10_000), shmem.zeros(10_000), []
+        x, y, got = shmem.zeros(10_000, int), shmem.zeros(10_000, int), []
         for pair in pairs:
             got.append(said(named, pair[shmem.my_pe()], where, team, y, x))
             shmem.barrier(team)
@@ -240,11 +241,11 @@ def test_host_and_kernel_in_different_calls(run_pes):
     def kernel(x, y):
         shmem.fcollect_block(shmem.TEAM_WORLD, y, x)
 
-    compile_first(kernel, np.zeros(1), np.zeros(1))
+    compile_first(kernel, np.zeros(1, int), np.zeros(1, int))
 
     def body():
         shmem.init()
-        x, y = shmem.zeros(2), shmem.zeros(6)
+        x, y = shmem.zeros(2, int), shmem.zeros(6, int)
         calls = [
             shmem.barrier_all,
             lambda: shmem.zeros(8),
@@ -283,11 +284,11 @@ GATHERING = [
 @pytest.mark.parametrize("where", [THREAD, HOST])
 def test_a_pe_that_ends_is_named_to_those_who_wait_for_it(run_pes, where):
     for name in GATHERING:
-        compile_named(name, where == HOST)
+        compile_named(name, where)
 
     def body():
         shmem.init()
-        x, y = shmem.zeros(10_000), shmem.zeros(10_000)
+        x, y = shmem.zeros(10_000, int), shmem.zeros(10_000, int)
         if shmem.my_pe() == 1:
             return None
         return [said(named, name, where, shmem.TEAM_WORLD, y, x) for name in GATHERING]
@@ -436,7 +437,7 @@ def test_arguments_that_differ(run_pes, kernel):
 def test_dtypes_that_differ_on_hosts(run_pes):
     """One calls from a kernel, one from the host, one on a stream."""
     for dtype in (float, int):
-        compile_for("reduce", "sum", dtype, on_host=True)
+        compile_for("reduce", "sum", dtype, THREAD, HOST)
 
     def body():
         shmem.init()
@@ -465,11 +466,11 @@ LAST = {"finalize": shmem.finalize, "sys.exit(0)": sys.exit, "nothing": int}
 @pytest.mark.parametrize("end", LAST)
 def test_a_broadcast_that_differs_and_is_the_last_call(run_pes, end):
     """Its root waits for nobody; the end of the script does. The job does not end well."""
-    compile_first(only_spread, np.zeros(1), np.zeros(1), 0)
+    compile_first(only_spread, np.zeros(1, int), np.zeros(1, int), 0)
 
     def body():
         shmem.init()
-        x, y = shmem.zeros(1), shmem.zeros(1)
+        x, y = shmem.zeros(1, int), shmem.zeros(1, int)
         only_spread[1, 1](x, y, shmem.my_pe() % 2)
         LAST[end]()
 
@@ -482,11 +483,11 @@ def test_a_broadcast_that_differs_and_is_the_last_call(run_pes, end):
 @pytest.mark.checked
 def test_a_broadcast_that_not_all_call(run_pes):
     """The root, which waits for nobody, hears of it when it ends."""
-    compile_first(only_spread, np.zeros(1), np.zeros(1), 0)
+    compile_first(only_spread, np.zeros(1, int), np.zeros(1, int), 0)
 
     def body():
         shmem.init()
-        x, y = shmem.zeros(1), shmem.zeros(1)
+        x, y = shmem.zeros(1, int), shmem.zeros(1, int)
         if shmem.my_pe() == 1:
             only_spread[1, 1](x, y, 1)
 
@@ -497,18 +498,18 @@ def test_a_broadcast_that_not_all_call(run_pes):
 @pytest.mark.checked
 def test_many_broadcasts_from_changing_roots(run_pes):
     """More PEs than cores, most rounds without a wait for all of them: no false alarm."""
-    compile_first(only_spread, np.zeros(1), np.zeros(1), 0)
+    compile_first(only_spread, np.zeros(1, int), np.zeros(1, int), 0)
 
     def body():
         shmem.init()
-        x, y, n = shmem.zeros(1), shmem.zeros(1), shmem.n_pes()
+        x, y, n = shmem.zeros(1, int), shmem.zeros(1, int), shmem.n_pes()
         wrong = 0
-        y[:] = float(shmem.my_pe())
+        y[:] = shmem.my_pe()
         for k in range(300):
             root = k * k % n
             only_spread[1, 1](x, y, root)
             shmem.synchronize()
-            wrong += float(x[0]) != root
+            wrong += int(x[0]) != root
         return wrong
 
     assert run_pes(body, 7) == [0] * 7

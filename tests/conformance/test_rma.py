@@ -17,9 +17,16 @@ DTYPES = [
     PAIR,
 ]  # fmt: skip
 # Copies see sizes only: one of each, and one that Numba has no arithmetic for.
-SOME_DTYPES = ["float8_e4m3fn", "bfloat16", "float32", "int64", "complex128", PAIR]
+SOME_DTYPES = ["float8_e4m3fn", "bfloat16", "int64", PAIR]
 SHARED_DTYPES = ["float8_e5m2", PAIR]  # of those that several threads share out, or that fetch
-VALUES = ["bool", "float16", "complex64", *SOME_DTYPES]  # p and g take values
+VALUES = [
+    "bool",
+    "float16",
+    "float32",
+    "complex64",
+    "complex128",
+    *SOME_DTYPES,
+]  # p and g take values
 THREADS = {"thread": 1, "warp": 32, "block": 96}
 ROWS = [
     pytest.param(name, marks=[pytest.mark.sweep] * op.nbi)  # the code of the others
@@ -502,7 +509,7 @@ def test_strides_whose_product_overflows_are_refused(run_pes):
 
     def body():
         shmem.init()
-        a, b = shmem.zeros(8), shmem.ones(8)
+        a, b = shmem.zeros(8, "int64"), shmem.ones(8, "int64")
         for kind in (int, np.uint64):
             for numbers in ((2**48, 2**48, 2**16 + 1), (2**62, 2**62, 5), (1, 2**63 - 1, 3)):
                 given = tuple(map(kind, numbers))

@@ -351,8 +351,8 @@ def test_the_host_waits_for_what_a_kernel_of_another_pe_writes(run_pes, dtype, n
 
 def test_the_host_tests_and_answers_with_numpy_scalars(run_pes):
     def body():
-        x = shmem.array(np.array([3, 5, 3], np.int16))
-        indices, other = np.full(3, -1, np.int64), np.array([3, 3, 3], np.int16)
+        x = shmem.array(np.array([3, 5, 3], np.uint64))
+        indices, other = np.full(3, -1, np.int64), np.array([3, 3, 3], np.uint64)
         answers = [
             shmem.test(x, shmem.CMP_EQ, 3), shmem.test(x, shmem.CMP_LT, 3),
             shmem.test_all(x, None, shmem.CMP_EQ, 3), shmem.test_any(x, None, shmem.CMP_GT, 3),

@@ -241,7 +241,7 @@ def test_threads_of_a_block_wait_for_times_of_their_own(run_pes):
             shmem.p(flags[3:], 1, 0)
 
     def body():
-        flags, got, order = shmem.zeros(4, "int32"), np.full(4, -9), np.full(4, -9)
+        flags, got, order = shmem.zeros(4, "int64"), np.full(4, -9), np.full(4, -9)
         args = flags, np.array(times), got, order, np.zeros(1, int)
         _, seconds = timed(wait[1, 4], *args)
         assert got.tolist() == [0, 0, 0, 1]
@@ -249,7 +249,7 @@ def test_threads_of_a_block_wait_for_times_of_their_own(run_pes):
         assert 0.6 < seconds < 0.6 + SLACK
 
     longs = np.zeros(4, int)
-    compile_first(wait, np.zeros(4, np.int32), longs, longs, longs, longs)
+    compile_first(wait, longs, longs, longs, longs, longs)
     in_pes(run_pes, 1, body)
 
 

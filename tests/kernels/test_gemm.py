@@ -67,7 +67,7 @@ PES += [pytest.param(n, False, marks=pytest.mark.sweep) for n in (1, 2, 3, 4, 5,
 
 
 ALL = ("float64", "float32", "float16", "float32")  # in the sweep
-# In the quick ones; float64 is that of the tests below.
+# In the quick ones.
 SOME = {"all-gather": ("float32",), "reduce-scatter": ("float32",), "all-reduce": ("float16",)}
 
 
@@ -118,6 +118,7 @@ def test_what_is_multiplied_may_be_part_of_larger_arrays(run_pes):
 DIRECT = on_several_nodes("stores do not reach all members")
 
 
+@pytest.mark.parametrize("calls", [500, pytest.param(2000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -131,8 +132,8 @@ DIRECT = on_several_nodes("stores do not reach all members")
         ("all-reduce", {"tile": (2, 3), "direct": False}),
     ],
 )
-def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, name, options):
-    calls, m, n = repeated(2000), 3, 5
+def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, name, options, calls):
+    calls, m, n = repeated(calls), 3, 5
 
     @shmem.jit
     def fill_and_dawdle(a, call, turns):
@@ -158,11 +159,11 @@ def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, name, optio
         me, n_pes = shmem.my_pe(), shmem.n_pes()
         rng = np.random.default_rng(me)
         gathered, scattered = name == "all-gather", name == "reduce-scatter"
-        a = to_send(np.ones((n_pes * m if scattered else m, 2)))
-        b = shmem.to_device(np.array([np.ones(n), np.arange(n) + me]))
-        out = shmem.device_array((n_pes * m if gathered else m, n), "float64")
+        a = to_send(np.ones((n_pes * m if scattered else m, 2), "float32"))
+        b = shmem.to_device(np.array([np.ones(n), np.arange(n) + me], "float32"))
+        out = shmem.device_array((n_pes * m if gathered else m, n), "float32")
         wrong = shmem.to_device(np.zeros(1, "int64"))
-        with PLANS[name](m=m, n=n, k=2, dtype="float64", blocks=2, **options) as plan:
+        with PLANS[name](m=m, n=n, k=2, dtype="float32", blocks=2, **options) as plan:
             for call in range(calls):
                 dawdle = int(rng.integers(0, 100_000)) if rng.random() < 0.02 else 0
                 fill_and_dawdle[1, 1](a, call, dawdle)
@@ -182,7 +183,7 @@ def test_two_teams_at_once_and_pes_in_none(run_pes):
         odd = shmem.team_split_strided(shmem.TEAM_WORLD, 1, 2, 2)
         for team in (row, column, odd):
             for name in PLANS:
-                run(name, 7, 6, 5, "float64", team, calls=20, tile=(3, 4))
+                run(name, 7, 6, 5, "float32", team, calls=20, tile=(3, 4))
         shmem.finalize()
 
     run_pes(body, 5)

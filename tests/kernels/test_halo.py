@@ -101,11 +101,14 @@ def many_calls(periodic, blocks, calls):
     shmem.finalize()
 
 
+@pytest.mark.parametrize("calls", [500, pytest.param(2000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("n_pes", "periodic", "blocks"), [(3, False, 1), (3, True, 2), (2, True, 1)]
 )
-def test_many_calls_without_a_barrier_while_pes_are_held_up(run_pes, n_pes, periodic, blocks):
-    run_pes(many_calls, n_pes, periodic, blocks, repeated(2000), timeout=120)
+def test_many_calls_without_a_barrier_while_pes_are_held_up(
+    run_pes, n_pes, periodic, blocks, calls
+):
+    run_pes(many_calls, n_pes, periodic, blocks, repeated(calls), timeout=120)
 
 
 def test_halos_in_place_in_teams_and_counted(run_pes):
