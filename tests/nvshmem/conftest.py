@@ -6,7 +6,7 @@ from multiprocessing import get_context
 import pytest
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def elsewhere():
     """Processes for what takes much memory: PEs of later tests are forked from this one.
 

@@ -147,8 +147,11 @@ def test_it_links_for_later_gpus(linked):
     assert {IN, OUT} <= set(statements(linked("given", "sm_100", "ptx"), IN, OUT))
 
 
-def test_amounts_are_nvshmems(linked):
+def test_amounts_are_nvshmems():
     assert [nvshmems.ask_smem(amount) for amount in range(3)] == list(SMEM_BYTES)
+
+
+def test_the_amounts_are_in_the_code(linked):
     ptx = linked("asked", "sm_90", "ptx")
     assert set(map(str, SMEM_BYTES)) <= set(re.findall(r"\b\d+\b", ptx))
     assert "call" not in ptx

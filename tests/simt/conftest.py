@@ -19,17 +19,18 @@ def launch(function, grid, block, *args, shared=0, twice=True, **options):
     """Compile and run a kernel; return what ran its threads.
 
     One that waits is run twice, in lockstep and on fibers, which must leave the same in all arrays,
-    or only in lockstep if not `twice`.
+    or only in lockstep if not `twice`. One made again, as a closure is, has the same code.
     """
     shape = shape_of(grid, block, shared)
     first = [a.copy() if isinstance(a, np.ndarray) else a for a in args]
-    running = Kernel(function, **options).prepare(shape, tuple(first))
+    kernel = Kernel(function, cache=True, **options)
+    running = kernel.prepare(shape, tuple(first))
     if running.entry.kind != "lockstep" or not twice:
-        running = Kernel(function, **options).prepare(shape, args)
+        running = kernel.prepare(shape, args)
         running()
         return running.entry.kind
     running()
-    again = Kernel(function, lockstep=False, **options).prepare(shape, args)
+    again = Kernel(function, cache=True, lockstep=False, **options).prepare(shape, args)
     again()
     for before, after in zip(first, args, strict=True):
         np.testing.assert_array_equal(before, after)
@@ -70,6 +71,12 @@ def spread(threads):
             yield
     finally:
         queue.of_process["worth"] = usual
+
+
+@pytest.fixture
+def optimised(monkeypatch):
+    """Have the kernels of a test optimised, whatever those of its file are."""
+    monkeypatch.setenv("GPUSHMEM_TIER", "full")
 
 
 @pytest.fixture

@@ -19,7 +19,8 @@ def launch(function, grid, block, *args, shared=0, kind="", **options):
     """Compile and run a kernel, as fibers if that is its `kind`; return what ran its threads."""
     if kind == "fibers":
         options["lockstep"] = False
-    running = Kernel(function, **options).prepare(shape_of(grid, block, shared), args)
+    kernel = Kernel(function, cache=True, **options)
+    running = kernel.prepare(shape_of(grid, block, shared), args)
     running()
     return running.entry.kind
 

@@ -474,7 +474,7 @@ def test_a_loop_dealt_out_in_a_kernel_that_never_waits(block, ends):
     x = np.arange(1000.0)
     rows = 1 if isinstance(block, int) else block[1]
     y = np.ones((1000, rows))
-    running = Kernel(scale).prepare(shape_of(3, block), (y, x, 400))
+    running = Kernel(scale, cache=True).prepare(shape_of(3, block), (y, x, 400))
     serves = (ONE,) if block == 1 else (ROW, ROWS)
     assert (running.entry.kind, running.entry.serves) == ("loops", serves)
     running()
@@ -512,14 +512,13 @@ def test_only_some_threads_of_a_grid(typ, op):
 """,
         scope,
     )
-    i = np.arange(96)
+    i, kernel = np.arange(96), Kernel(scope["kernel"])
     for limit in LIMITS:
         if not np.iinfo(typ).min <= limit <= np.iinfo(typ).max:
             continue
         n = np.dtype(typ).type(limit)
         out = np.zeros(96, np.int64)
-        running = Kernel(scope["kernel"]).prepare(shape_of(3, 32), (out, n))
-        running()
+        kernel.prepare(shape_of(3, 32), (out, n))()
         first = [eval(f"a {op} b", {"a": k, "b": int(n)}) for k in range(96)]
         second = [eval(f"b {op} a", {"a": k, "b": int(n)}) for k in range(96)]
         np.testing.assert_array_equal(out, (i + 1) * first + 1000 * np.array(second), str(n))

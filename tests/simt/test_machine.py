@@ -36,37 +36,43 @@ UNIT = X[np.abs(X) <= 1]
 POSITIVE = np.abs(X) + 0.01
 
 
-@pytest.mark.parametrize(
-    ("function", "reference", "x"),
-    [
-        (math.sin, np.sin, X), (math.exp, np.exp, X), (math.log, np.log, POSITIVE),
-        (math.sqrt, np.sqrt, POSITIVE), (math.tanh, np.tanh, X), (math.erf, scipy.special.erf, X),
-        (math.lgamma, scipy.special.gammaln, POSITIVE), (math.acos, np.arccos, UNIT),
-        (libdevice.cbrt, np.cbrt, X), (libdevice.rsqrt, lambda x: 1 / np.sqrt(x), POSITIVE),
-        (libdevice.sinpi, scipy.special.sinpi if hasattr(scipy.special, "sinpi") else
-         (lambda x: np.sin(np.pi * x)), X),
-        (libdevice.cospi, lambda x: np.cos(np.pi * x), X),
-        (libdevice.normcdf, scipy.special.ndtr, X), (libdevice.erfcx, scipy.special.erfcx, X),
-        (libdevice.erfinv, scipy.special.erfinv, UNIT * 0.999),
-        (libdevice.erfcinv, scipy.special.erfcinv, np.array([1e-300, 1e-10, 0.2, 1.0, 1.9])),
-        (libdevice.normcdfinv, scipy.special.ndtri, np.array([1e-12, 0.3, 0.5, 0.999])),
-        (libdevice.j0, scipy.special.j0, X), (libdevice.exp10, lambda x: 10**x, X),
-    ],
-)  # fmt: skip
+FUNCTIONS = [
+    (math.sin, np.sin, X), (math.exp, np.exp, X), (math.log, np.log, POSITIVE),
+    (math.sqrt, np.sqrt, POSITIVE), (math.tanh, np.tanh, X), (math.erf, scipy.special.erf, X),
+    (math.lgamma, scipy.special.gammaln, POSITIVE), (math.acos, np.arccos, UNIT),
+    (libdevice.cbrt, np.cbrt, X), (libdevice.rsqrt, lambda x: 1 / np.sqrt(x), POSITIVE),
+    (libdevice.sinpi, scipy.special.sinpi if hasattr(scipy.special, "sinpi") else
+     (lambda x: np.sin(np.pi * x)), X),
+    (libdevice.cospi, lambda x: np.cos(np.pi * x), X),
+    (libdevice.normcdf, scipy.special.ndtr, X), (libdevice.erfcx, scipy.special.erfcx, X),
+    (libdevice.erfinv, scipy.special.erfinv, UNIT * 0.999),
+    (libdevice.erfcinv, scipy.special.erfcinv, np.array([1e-300, 1e-10, 0.2, 1.0, 1.9])),
+    (libdevice.normcdfinv, scipy.special.ndtri, np.array([1e-12, 0.3, 0.5, 0.999])),
+    (libdevice.j0, scipy.special.j0, X), (libdevice.exp10, lambda x: 10**x, X),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_mathematics(function, reference, x, dtype):
-    if dtype == np.float32 and function.__module__ == "numba.cuda.libdevice":
-        single = getattr(libdevice, f"{function.__name__}f")
-        x = x[x > 1e-30] if "inv" in function.__name__ and "erfinv" not in function.__name__ else x
-    else:
-        single = function
-    x = x.astype(dtype)
-    used = single if dtype == np.float32 else function
-    got = apply(lambda v: used(v), x)
-    with np.errstate(all="ignore"):
-        wanted = reference(x.astype(np.float64))
+def test_mathematics(dtype):
+    scope, lines, columns = {"cuda": cuda}, [], []
+    for k, (function, _, x) in enumerate(FUNCTIONS):
+        name = function.__name__
+        single = dtype == np.float32 and function.__module__ == "numba.cuda.libdevice"
+        scope[f"f{k}"] = getattr(libdevice, f"{name}f") if single else function
+        lines.append(f"    out[{k}, i] = f{k}(x[{k}, i])\n")
+        tiny = single and "inv" in name and "erfinv" not in name
+        columns.append(np.resize(x[x > 1e-30] if tiny else x, X.size))
+    exec(f"def kernel(out, x):\n    i = cuda.grid(1)\n{''.join(lines)}", scope)
+    x = np.array(columns).astype(dtype)
+    got = np.zeros_like(x)
+    assert launch(scope["kernel"], 1, X.size, got, x) == "loops"
     tolerance = 2e-13 if dtype == np.float64 else 4e-6
-    np.testing.assert_allclose(got, wanted, rtol=tolerance, atol=tolerance / 10)
+    for (function, reference, _), row, found in zip(FUNCTIONS, x, got, strict=True):
+        with np.errstate(all="ignore"):
+            wanted = reference(row.astype(np.float64))
+        np.testing.assert_allclose(
+            found, wanted, rtol=tolerance, atol=tolerance / 10, err_msg=function.__name__
+        )
 
 
 ONE_ULP = np.spacing(np.float32(1))
@@ -82,6 +88,7 @@ ONE_ULP = np.spacing(np.float32(1))
         ("fdiv", (-1.0, 3.0), -1 / 3),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("optimised")
 def test_arithmetic_with_directed_rounding(name, args, exact):
     args = [np.float32(a) for a in args]
     near = np.float32(exact)
@@ -156,6 +163,7 @@ def test_bits():
 SAMPLE = np.array([0.0, 1.0, -1.0, 1 / 3, 257.0, 65504.0, 1e-7, 3.14159, -2.71828, 1000.5])
 
 
+@pytest.mark.usefixtures("optimised")
 def test_float16_arithmetic_is_numpys():
     a, b = SAMPLE.astype(np.float16), SAMPLE[::-1].astype(np.float16)
     with np.errstate(all="ignore"):

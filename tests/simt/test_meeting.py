@@ -39,10 +39,15 @@ def test_shuffles_take_from_the_lane_they_name():
 
 
 def test_shuffles_move_64_bits_and_floats():
-    out = lanes(lambda t: cuda.shfl_xor_sync(FULL, t * 1.25e10 + 0.5, 1), dtype=np.float64)
-    np.testing.assert_array_equal(out, (LANES ^ 1) * 1.25e10 + 0.5)
-    out = lanes(lambda t: cuda.shfl_sync(FULL, (t + 1) << 40, 31))
-    np.testing.assert_array_equal(out, 32 << 40)
+    def move(floats, words):
+        t = cuda.threadIdx.x
+        floats[t] = cuda.shfl_xor_sync(FULL, t * 1.25e10 + 0.5, 1)
+        words[t] = cuda.shfl_sync(FULL, (t + 1) << 40, 31)
+
+    floats, words = np.zeros(32), np.zeros(32, np.int64)
+    launch(move, 1, 32, floats, words)
+    np.testing.assert_array_equal(floats, (LANES ^ 1) * 1.25e10 + 0.5)
+    np.testing.assert_array_equal(words, 32 << 40)
 
 
 def test_a_sum_over_a_warp_by_shuffles():
@@ -63,14 +68,21 @@ def test_a_sum_over_a_warp_by_shuffles():
 
 
 def test_votes():
-    ballot = lanes(lambda t: cuda.ballot_sync(FULL, t % 3 == 0), dtype=np.uint32)
-    np.testing.assert_array_equal(ballot, sum(1 << int(t) for t in LANES if t % 3 == 0))
-    assert lanes(lambda t: cuda.all_sync(FULL, t < 32)).all()
-    assert not lanes(lambda t: cuda.all_sync(FULL, t < 31)).any()
-    assert lanes(lambda t: cuda.any_sync(FULL, t == 31)).all()
-    assert not lanes(lambda t: cuda.any_sync(FULL, t == 32)).any()
-    assert lanes(lambda t: cuda.eq_sync(FULL, t >= 0)).all()
-    assert not lanes(lambda t: cuda.eq_sync(FULL, t > 0)).any()
+    def votes(out):
+        t = cuda.threadIdx.x
+        out[0, t] = cuda.ballot_sync(FULL, t % 3 == 0)
+        out[1, t] = cuda.all_sync(FULL, t < 32)
+        out[2, t] = cuda.all_sync(FULL, t < 31)
+        out[3, t] = cuda.any_sync(FULL, t == 31)
+        out[4, t] = cuda.any_sync(FULL, t == 32)
+        out[5, t] = cuda.eq_sync(FULL, t >= 0)
+        out[6, t] = cuda.eq_sync(FULL, t > 0)
+
+    out = np.full((7, 32), 99, np.uint32)
+    assert launch(votes, 1, 32, out) == "fibers"
+    ballot = sum(1 << int(t) for t in LANES if t % 3 == 0)
+    for found, wanted in zip(out, (ballot, 1, 0, 1, 0, 1, 0), strict=True):
+        np.testing.assert_array_equal(found, wanted)
 
 
 def test_match():
@@ -81,6 +93,7 @@ def test_match():
     assert not lanes(lambda t: cuda.match_all_sync(FULL, t)[1]).any()
 
 
+@pytest.mark.usefixtures("optimised")
 def test_halves_of_a_warp_shuffle_independently():
     def split(t):
         if t < 16:
@@ -135,6 +148,7 @@ def test_activemask_counts_the_lanes_that_a_barrier_has_just_let_go(meet):
     np.testing.assert_array_equal(out.reshape(2, 40)[:, 32:], 0xFF)
 
 
+@pytest.mark.usefixtures("optimised")
 def test_activemask_can_be_the_mask_of_the_next_operation():
     def split(t):
         if t < 10:
@@ -209,6 +223,7 @@ def test_a_grid_that_cannot_be_resident_is_refused():
         Kernel(meet).prepare(shape_of(100_000, 256), (np.zeros(1),))
 
 
+@pytest.mark.usefixtures("optimised")
 def test_polling_loops_let_the_others_run():
     def hand_over(flag, out):
         if cuda.blockIdx.x == 0:

@@ -11,8 +11,8 @@ from gpushmem.simt.run.kernel import Kernel, KernelFailure
 N = 777
 
 
-def run(kernel, grid, block, *args):
-    Kernel(kernel).prepare(shape_of(grid, block), args)()
+def run(function, grid, block, *args):
+    Kernel(function, cache=True).prepare(shape_of(grid, block), args)()
 
 
 def check(kernel, *args, blocks=(64, 37, (16, 3), (5, 4, 2))):
@@ -49,7 +49,7 @@ def test_code_is_written_with_vectors(monkeypatch):
         if i < x.size and x[i] > 50:
             y[i] = x[i]
 
-    run(kernel, 4, 32, data(), data())
+    Kernel(kernel).prepare(shape_of(4, 32), (data(), data()))
     assert written
 
 
@@ -175,11 +175,11 @@ def test_the_last_lane_that_is_on_writes_last_and_negative_indices_of_lanes_that
             y[t] = x[t - back[0]]
             last[cuda.blockIdx.x] = t
 
-    x, t = data()[:64], np.arange(64)
+    x, t, compiled = data()[:64], np.arange(64), Kernel(kernel)
     for seed in range(6):
         keep = np.random.default_rng(seed).random(64) > 0.2 + 0.15 * seed
         y, last = np.zeros(64, np.float32), np.zeros(3, np.int64)
-        made = Kernel(kernel).prepare(shape_of(3, 64), (x, keep, np.array([11]), y, last))
+        made = compiled.prepare(shape_of(3, 64), (x, keep, np.array([11]), y, last))
         assert made.form.entry.vectors
         made()
         np.testing.assert_array_equal(y, np.where(keep, x[t - 11], 0))

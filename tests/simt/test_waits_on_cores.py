@@ -31,7 +31,8 @@ def three_cores():
 
 def run(function, grid, block, *args, lockstep=True):
     """Run a kernel."""
-    running = Kernel(function, lockstep=lockstep).prepare(shape_of(grid, block, 0), args)
+    kernel = Kernel(function, cache=True, lockstep=lockstep)
+    running = kernel.prepare(shape_of(grid, block, 0), args)
     assert running.entry.kind == ("lockstep" if lockstep else "fibers")
     running()
 
@@ -134,7 +135,7 @@ def test_others_on_the_cores():
 
 
 @ways
-@pytest.mark.parametrize("step", [1, -1], ids=["the one before", "the next one"])
+@pytest.mark.parametrize("step", [1, -1], ids=["before", "next"])
 def test_blocks_wait_for_one_another(lockstep, step):
     def chain(flags, sums, rounds):
         b, t = cuda.blockIdx.x, cuda.threadIdx.x
