@@ -254,7 +254,7 @@ def resident(me, n):
 
 
 def test_collective_launches():
-    ((collective, waits),) = host.run(1, resident)
+    ((collective, waits),) = host.run(1, resident, limit=120)
     assert re.fullmatch(
         r"kernel together is launched collectively on a grid of 1000 blocks of 1024 threads; at "
         r"most (132|264) fit this GPU at once \([12] on each of 132 multiprocessors\): launch "
@@ -265,7 +265,7 @@ def test_collective_launches():
 
 
 def test_collective_launches_of_pes_that_share_a_gpu():
-    shared, alone, _ = host.run(3, resident, EMULATION_DEVICES=2)
+    shared, alone, _ = host.run(3, resident, EMULATION_DEVICES=2, limit=120)
     whole = int(re.search(r"at most (\d+) fit this GPU at once", alone[0])[1])
     assert f"at most {whole // 2} fit this GPU, which 2 PEs share, at once" in shared[0]
     assert shared[1] == alone[1]
@@ -282,8 +282,8 @@ def with_a_gpu_of_its_own():
 
 
 def test_a_gpu_is_whole_for_a_pe_that_sees_no_other():
-    (alone,) = host.run(1, resident)
-    for found in host.run(3, with_a_gpu_of_its_own, EMULATION_DEVICES=3):
+    (alone,) = host.run(1, resident, limit=120)
+    for found in host.run(3, with_a_gpu_of_its_own, EMULATION_DEVICES=3, limit=120):
         assert found == alone
 
 
@@ -665,7 +665,7 @@ def sums_of_few(me, n):
 @pytest.mark.parametrize("n_pes", [1, 2])
 def test_over_a_network_parts_of_warps_are_refused(n_pes):
     """There, all lanes of a warp take part."""
-    host.run(n_pes, parts_of_warps, EMULATION_NODE_PES=1, EMULATION_DEVICES=n_pes)
+    host.run(n_pes, parts_of_warps, EMULATION_NODE_PES=1, EMULATION_DEVICES=n_pes, limit=120)
 
 
 @pytest.mark.sweep  # NVSHMEM's reductions take half a minute to compile
