@@ -36,14 +36,16 @@ class Forks:
                 socket.send_fds(self.socket, [order], [f.fileno() for f in (null, out, err)])
             pid = int(self.socket.recv(MOST))
             self.socket.settimeout(timeout)
+            code = None
             try:
                 code = int(self.socket.recv(MOST))
             except TimeoutError:
-                code = None
-                os.killpg(pid, signal.SIGKILL)
-            self.socket.settimeout(None)
-            if code is None:
-                self.socket.recv(MOST)
+                pass
+            finally:  # also at pytest's own limit: the next command gets its own answers
+                self.socket.settimeout(None)
+                if code is None:
+                    os.killpg(pid, signal.SIGKILL)
+                    self.socket.recv(MOST)
             return code, *(_text(file) for file in (out, err))
 
     def close(self):
