@@ -21,6 +21,7 @@ SLOW = {
         "test_torchrun": "",
         "test_an_exception_ends_a_job_of_mpirun": "",
         "test_pes_of_mpirun_on_several_machines": "",
+        "test_hosts_that_make_no_sense": "options0",
     },
     "bootstrap/test_peers.py": {
         "test_pe_0_that_does_not_come": "",
@@ -46,8 +47,8 @@ SLOW = {
         "test_the_program_without_the_bug_is_accepted": "fence_before_flag lock_on_a_pe",
         "test_other_backends_and_machines_are_refused": "",
         "test_the_bug_is_found_at_its_lines_and_nothing_else": (
-            "box_written_again fence_for_a_third flag_of_one_gpu fence_of_one_queue "
-            "halo_nobody two_streams waits_for_another neighbours additions source_changed"
+            "box_written_again flag_of_one_gpu two_streams waits_for_another additions "
+            "source_changed"
         ),
     },
     "check/test_deletions.py": {
@@ -136,9 +137,7 @@ SLOW = {
         "test_ranks_that_are_no_pes_are_told_what_to_do": "",
     },
     "conformance/test_atomics.py": {
-        "test_all_pes_at_once": (
-            "fetch-int32 set-uint64 swap-float32 inc- add-float32 fetch_add-int32 fetch_xor- and-"
-        ),
+        "test_all_pes_at_once": "fetch_add swap fetch_xor",
         "test_no_addition_is_lost": "add-float32 fetch_inc-",
         "test_a_lock_of_compare_and_swap_lets_in_one_at_a_time": "int32-8] uint64-3]",
         "test_cuda_atomics_are_atomic_between_pes": "float32 uint64",
@@ -155,6 +154,7 @@ SLOW = {
         "test_a_report_says_for_whom_a_kernel_waits": "",
         "test_a_broadcast_that_not_all_call": "",
         "test_arrays_at_different_places": "1]",
+        "test_different_calls": "3",
     },
     "conformance/test_collectives.py": {
         "test_all_dtypes_sizes_and_teams": "broadcast-None-some-3 reduce-sum-some-3",
@@ -169,11 +169,11 @@ SLOW = {
         "test_arrays_of_several_dimensions": "",
     },
     "conformance/test_flush.py": {
-        "test_a_source_changed_after_it_does_not_change_what_arrives": "-3 _warp-2 _block-3",
+        "test_a_source_changed_after_it_does_not_change_what_arrives": "_block",
         "test_on_the_host_and_on_a_stream": "False-3 True-2",
     },
     "conformance/test_multimem.py": {
-        "test_elements_of_all_members_are_combined": "sum-some-3 xor-some-3",
+        "test_elements_of_all_members_are_combined": "sum",
         "test_in_place_as_an_all_reduce_of_two_shots": "3",
         "test_what_signals_tell_of_is_included": "3",
     },
@@ -193,13 +193,13 @@ SLOW = {
         "test_parts_of_matrices_and_transposed_ones": "float32",
     },
     "conformance/test_queue_pairs.py": {
-        "test_puts_and_gets": "--3 -_warp-1 _nbi-_block-2",
+        "test_puts_and_gets": "_nbi",
         "test_a_signal_comes_after_the_data_of_its_call": "--3 _nbi-_block-2",
         "test_elements": "float16-3",
         "test_a_fence_orders_what_is_on_its_queue_pairs": "_block-3",
     },
     "conformance/test_rma.py": {
-        "test_all_dtypes_and_layouts": "put-some get_block-some iput_warp-some iget-some",
+        "test_all_dtypes_and_layouts": "get_block iput_warp",
         "test_arrays_with_gaps_are_refused_with_a_hint": "put] get_nbi put_signal",
         "test_single_elements": "bool int64 float16",
         "test_elements_at_odd_addresses_are_moved_as_others_are": "",
@@ -232,9 +232,13 @@ SLOW = {
         "test_teams_in_kernels_are_as_on_the_host": "3",
         "test_methods_that_wait": "3",
     },
+    "conformance/test_timeouts.py": {
+        "test_a_wait_ends_when_it_is_true_or_late": "kernel_wait",
+    },
     "conformance/test_waits.py": {
         "test_waiting_for_all_pes_and_seeing_what_they_sent": "uint32-3",
         "test_every_comparison_of_every_dtype": "int16",
+        "test_a_loop_that_polls_lets_other_threads_run": "shmem.g( not",
     },
     "docs/test_errors.py": {
         "test_a_page_is_short_and_its_program_does_what_it_says": "ArgumentError Deadlock",
@@ -253,6 +257,7 @@ SLOW = {
         "test_the_norm_is_numpys": "",
         "test_sums_are_numpys": "3-",
         "test_every_pe_ends_with_the_same_bits": "two_shot ring",
+        "test_plans_of_teams_of_different_sizes_at_the_same_time": "",
     },
     "kernels/test_gemm.py": {
         "test_products_are_numpys_and_sums_the_same_on_all_pes": "3-",
@@ -261,17 +266,20 @@ SLOW = {
     },
     "kernels/test_halo.py": {
         "test_every_number_is_numpys": "3",
+        "test_many_calls_without_a_barrier_while_pes_are_held_up": "3-",
     },
     "kernels/test_jacobi.py": {
         "test_every_bit_is_numpys": "3-",
         "test_many_calls_without_a_barrier_while_pes_are_held_up": "3-",
         "test_cells_that_were_changed_reach_the_neighbours": "",
+        "test_two_teams_at_once_and_a_pe_in_none": "",
     },
     "kernels/test_moe.py": {
         "test_dispatch_and_combine_are_the_references": "3-",
         "test_many_layers_without_a_barrier_while_pes_are_held_up": "",
         "test_the_fused_layer_is_the_references": "3-",
         "test_many_exchanges_without_a_barrier_while_pes_are_held_up": "low_latency",
+        "test_forms_launches_and_repetitions_give_the_same_bits": "",
     },
     "launch/test_compile_once.py": {
         "test_every_kind_of_kernel_can_be_taken_over": "",
@@ -296,6 +304,7 @@ SLOW = {
         "test_nohup": "",
         "test_sigusr1_asks_a_live_job": "",
         "test_following_a_job_ends_with_ctrl_c_and_the_job_goes_on": "",
+        "test_every_kind_of_wait_hears": "barrier",
     },
     "launch/test_interrupts.py": {
         "test_ctrl_c_while_the_command_starts": "",
@@ -358,7 +367,7 @@ SLOW = {
         "test_plans_take_dtypes_of_torch": "",
     },
     "nvshmem/machine/test_rows.py": {
-        "test_a_sample_has_what_it_asks_for": "numba-cuda-ptx numba-cuda-sass",
+        "test_a_sample_has_what_it_asks_for": "numba-cuda-sass",
         "test_the_page_has_what_is_seen": "numba-cuda]",
         "test_a_fault_is_found": (
             "numba-cuda-fences numba-cuda-nothing numba-cuda-volatile numba-cuda-atomics "
@@ -379,6 +388,7 @@ SLOW = {
         "test_a_broken_cache_only_costs_time": "",
         "test_a_cache_that_cannot_be_written": "",
         "test_over_a_network_parts_of_warps_are_refused": "2]",
+        "test_collective_launches_of_pes_that_share_a_gpu": "",
     },
     "nvshmem/test_backend_memory.py": {
         "test_tensors_of_the_heap": "",
@@ -429,6 +439,7 @@ SLOW = {
     "nvshmem/test_machine_code.py": {
         "test_kernels_of_numba_cuda_mlir_are_as_small": "",
         "test_the_bindings_lack_what_the_exceptions_are_for": "",
+        "test_the_machine_code_is_that_of_the_bindings_called_by_hand": "",
     },
     "nvshmem/test_modules.py": {
         "test_the_example_runs": "",
@@ -448,7 +459,7 @@ SLOW = {
         "test_it_links_for_later_gpus": "",
         "test_a_put_from_global_memory_is_staged_by_tma": "",
         "test_a_kernel_that_gives_no_memory_has_the_copies_and_no_fence": "",
-        "test_other_copies_have_the_fence_before_them": "got-copies1]",
+        "test_other_copies_have_the_fence_before_them": "",
         "test_the_assembler_makes_tmas_instructions_of_it": "",
         "test_the_host_asks_on_gpus_too": "",
         "test_the_headers_keep_as_many_bytes_for_nvshmem": "",
@@ -473,16 +484,7 @@ SLOW = {
         "test_memory_that_is_not_registered_is_refused": "",
     },
     "nvshmem_cpu/test_findings.py": {
-        "test_new_data_are_seen_after_collectives": "",
-        "test_sums_by_blocks_of_less_than_a_warp_are_refused": "",
-        "test_a_broadcast_writes_before_all_have_read_the_last": "",
-        "test_a_fence_of_a_block_is_for_all_its_threads": "",
-        "test_g_in_a_loop_loads_again": "",
-        "test_new_data_are_seen_after": "signal_fetch",
-        "test_new_data_are_seen_after_a_barrier": "",
-        "test_a_wait_returns_the_signal_that_it_has_seen": "",
-        "test_wait_until_any_takes_turns": "",
-        "test_a_network_does_not_know_device_memory": "",
+        "*": "",
     },
     "nvshmem_cpu/test_multimem.py": {
         "*": "",
@@ -504,15 +506,17 @@ SLOW = {
     },
     "ops/test_hook.py": {
         "test_what_nobody_observes_costs_nothing": "",
+        "test_an_observer_sees_each_call": "put_block atomic put_signal",
     },
     "ops/test_kernel_operations.py": {
-        "test_put_goes_to_the_right_pe_and_place": "warp-False-3 block-False-8 block-True-3",
+        "test_put_goes_to_the_right_pe_and_place": "block-True",
         "test_get_fetches_from_the_right_pe_and_place": "thread-False-3 block-True-3",
-        "test_who_sees_the_signal_sees_the_data": "warp-False-3 block-False-3",
+        "test_who_sees_the_signal_sees_the_data": "block",
         "test_p_and_g_reach_every_pe": "8",
         "test_signal_add_from_all_pes_counts_exactly": "8",
-        "test_barrier_all_in_kernels_many_rounds": "thread-3 warp-3 block-8",
+        "test_barrier_all_in_kernels_many_rounds": "block",
         "test_blocks_that_wait_for_each_other_across_pes": "3",
+        "test_signal_wait_until_waits_for_exactly_its_condition": "CMP_EQ CMP_GE",
     },
     "ops/test_sweeps.py": {
         "test_all_reduce_of_many_sizes": "",
@@ -543,10 +547,18 @@ SLOW = {
     "runtime/test_null.py": {
         "test_it_does_what_the_cpu_backend_does": "put_signal signal_wait",
         "test_it_is_never_taken_unasked_and_has_one_pe": "",
+        "test_every_dtype_of_torch": "",
     },
     "runtime/test_runtime.py": {
         "test_many_inits_use_no_more_mappings": "",
         "test_a_script_without_the_launcher_is_one_pe": "",
+        "test_every_pe_knows_its_number": "3",
+        "test_host_put_get_p_g": "3",
+        "test_bad_calls_in_kernels_name_the_line": "pe not past signal",
+    },
+    "runtime/test_session.py": {
+        "test_programs_that_do_not_finalize_end": "sys.exit(3) raise",
+        "test_an_error_ends_the_job": "in",
     },
     "runtime/test_types.py": {
         "*": "",
@@ -565,6 +577,11 @@ SLOW = {
     "simt/test_fuzz.py": {
         "test_random_kernels_do_what_they_do_in_cpython": "",
         "test_what_is_found_is_made_small": "",
+    },
+    "simt/test_interpret.py": {
+        "test_the_results_are_those_of_the_compiled_engine": "block_sum counts grid_meets",
+        "test_pdb_from_outside_stops_where_a_condition_holds": "",
+        "test_coverage_counts_the_lines_of_kernels_and_no_others": "",
     },
     "simt/test_lockstep.py": {
         "test_only_some_threads_of_a_grid": "",
@@ -594,9 +611,7 @@ SLOW = {
         "*": "",
     },
     "simt/test_own_memory.py": {
-        "test_what_a_variable_points_to_is_the_threads_own_after_a_barrier": (
-            "elements indices given reshaped"
-        ),
+        "test_what_a_variable_points_to_is_the_threads_own_after_a_barrier": "reshaped indices",
     },
     "simt/test_patch.py": {
         "test_kernels_are_kept_on_disk": "",
@@ -628,7 +643,7 @@ SLOW = {
         "test_a_rank_that_does_not_come_in_time": "",
     },
     "torch/test_fusion.py": {
-        "test_what_is_left_alone": "few",
+        "test_what_is_left_alone": "",
         "test_layers_have_our_operators_and_the_same_results": "",
         "test_the_compiler_itself": "",
     },
@@ -642,10 +657,11 @@ SLOW = {
     "torch/test_modules.py": {
         "test_experts_give_the_same_with_and_without_gradients": "",
         "test_layers_are_plain_ones_divided": "False",
+        "test_options_of_layers": "",
     },
     "torch/test_operators.py": {
         "test_what_pytorch_asks_of_operators": "",
-        "test_gradients_of_experts_are_those_of_one_process": "1-silu",
+        "test_gradients_of_experts_are_those_of_one_process": "",
         "test_results_are_pytorchs_and_so_are_out_forms": "1-dtype0",
         "test_halos_in_compiled_programs_of_parts_of_different_lengths": "",
         "test_groups_make_plans_by_themselves": "",
@@ -683,10 +699,10 @@ SLOW = {
         "test_what_is_no_trace_is_refused": "",
     },
     "weak/test_outcomes.py": {
-        "test_a_bug_shows_within_20_seeds": "threads_write",
+        "test_a_bug_shows_within_20_seeds": "",
     },
     "weak/test_programs.py": {
-        "test_a_read_may_give_what_was_seen_before_until_a_wait": "g] load",
+        "test_a_read_may_give_what_was_seen_before_until_a_wait": "g]",
         "test_what_a_get_writes_to_symmetric_memory_is_loaded": "iget",
     },
     "test_coming_from.py": {

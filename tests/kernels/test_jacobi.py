@@ -21,8 +21,8 @@ GRIDS = {
 TRIED = [("float64", False), ("float32", True), ("float16", "first"), ("float64", "last")]
 # Where tests are quick: one dtype of planes, another of solids.
 SOME = {
-    2: [TRIED[0], ("float64", True), TRIED[3]],
-    3: [("float16", False), TRIED[2], ("float16", "last")],
+    2: [TRIED[0], ("float64", True)],
+    3: [TRIED[2], ("float16", "last")],
 }
 # PEs, and whether with few dtypes.
 PES = [(1, True), (3, True), (4, True)]
@@ -58,7 +58,7 @@ def all_cases(n_pes, few):
         (shape, grid, dtype, periodic_axes(which, len(shape)), how)
         for shape, grid in GRIDS[n_pes]
         for dtype, which in (SOME[len(shape)] if few else TRIED)
-        for how in BLOCKS_AND_THREADS
+        for how in BLOCKS_AND_THREADS[few:]
     ]
     for shape, grid, dtype, periodic, (blocks, threads) in some_of(cases):
         with Jacobi(
