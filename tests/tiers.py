@@ -547,7 +547,6 @@ SLOW = {
     "runtime/test_null.py": {
         "test_it_does_what_the_cpu_backend_does": "put_signal signal_wait",
         "test_it_is_never_taken_unasked_and_has_one_pe": "",
-        "test_every_dtype_of_torch": "",
     },
     "runtime/test_runtime.py": {
         "test_many_inits_use_no_more_mappings": "",
