@@ -137,7 +137,7 @@ SLOW = {
         "test_ranks_that_are_no_pes_are_told_what_to_do": "",
     },
     "conformance/test_atomics.py": {
-        "test_all_pes_at_once": "fetch_add swap fetch_xor",
+        "test_all_pes_at_once": "fetch_add fetch_xor",
         "test_no_addition_is_lost": "add-float32 fetch_inc-",
         "test_a_lock_of_compare_and_swap_lets_in_one_at_a_time": "int32-8] uint64-3]",
         "test_cuda_atomics_are_atomic_between_pes": "float32 uint64",
@@ -201,7 +201,7 @@ SLOW = {
     "conformance/test_rma.py": {
         "test_all_dtypes_and_layouts": "get_block iput_warp",
         "test_arrays_with_gaps_are_refused_with_a_hint": "put] get_nbi put_signal",
-        "test_single_elements": "bool int64 float16",
+        "test_single_elements": "int64",
         "test_elements_at_odd_addresses_are_moved_as_others_are": "",
         "test_nothing_is_moved_to_anywhere": "",
         "test_large_copies": "63",
@@ -280,6 +280,8 @@ SLOW = {
         "test_the_fused_layer_is_the_references": "3-",
         "test_many_exchanges_without_a_barrier_while_pes_are_held_up": "low_latency",
         "test_forms_launches_and_repetitions_give_the_same_bits": "",
+        "test_two_teams_at_once": "",
+        "test_int8_is_off_by_half_a_step": "",
     },
     "launch/test_compile_once.py": {
         "test_every_kind_of_kernel_can_be_taken_over": "",
@@ -437,9 +439,7 @@ SLOW = {
         "test_gpushmem_run": "",
     },
     "nvshmem/test_machine_code.py": {
-        "test_kernels_of_numba_cuda_mlir_are_as_small": "",
-        "test_the_bindings_lack_what_the_exceptions_are_for": "",
-        "test_the_machine_code_is_that_of_the_bindings_called_by_hand": "",
+        "*": "",
     },
     "nvshmem/test_modules.py": {
         "test_the_example_runs": "",
@@ -463,6 +463,7 @@ SLOW = {
         "test_the_assembler_makes_tmas_instructions_of_it": "",
         "test_the_host_asks_on_gpus_too": "",
         "test_the_headers_keep_as_many_bytes_for_nvshmem": "",
+        "test_all_threads_wait_for_their_copies_before_a_barrier_fences": "",
     },
     "nvshmem/test_suite.py": {
         "*": "",
@@ -625,6 +626,7 @@ SLOW = {
         "test_a_program_may_use_the_patch_itself_too": "",
         "test_a_session_whose_last_launch_nobody_waits_for": "",
         "test_programs_of_numba_cuda_mlir": "",
+        "test_a_debugger_stops_in_a_thread": "",
     },
     "simt/test_waits_on_cores.py": {
         "test_a_failure_on_any_core_ends_all": "lockstep",
@@ -703,6 +705,7 @@ SLOW = {
     "weak/test_programs.py": {
         "test_a_read_may_give_what_was_seen_before_until_a_wait": "g]",
         "test_what_a_get_writes_to_symmetric_memory_is_loaded": "iget",
+        "test_host_operations_are_late_until_quiet": "",
     },
     "test_coming_from.py": {
         "test_the_program_of_a_page_runs": "coming-from-nvshmem",
