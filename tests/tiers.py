@@ -22,6 +22,7 @@ SLOW = {
         "test_an_exception_ends_a_job_of_mpirun": "",
         "test_pes_of_mpirun_on_several_machines": "",
         "test_hosts_that_make_no_sense": "options0",
+        "test_hosts_without_mpirun_says_what_to_install": "",
     },
     "bootstrap/test_peers.py": {
         "test_pe_0_that_does_not_come": "",
@@ -44,7 +45,7 @@ SLOW = {
         "test_too_few_passes_over_the_logs_are_told": "",
     },
     "check/test_corpus.py": {
-        "test_the_program_without_the_bug_is_accepted": "fence_before_flag lock_on_a_pe",
+        "test_the_program_without_the_bug_is_accepted": "lock",
         "test_other_backends_and_machines_are_refused": "",
         "test_the_bug_is_found_at_its_lines_and_nothing_else": (
             "box_written_again flag_of_one_gpu two_streams waits_for_another additions "
@@ -139,7 +140,7 @@ SLOW = {
     "conformance/test_atomics.py": {
         "test_all_pes_at_once": "fetch_add fetch_xor",
         "test_no_addition_is_lost": "add-float32 fetch_inc-",
-        "test_a_lock_of_compare_and_swap_lets_in_one_at_a_time": "int32-8] uint64-3]",
+        "test_a_lock_of_compare_and_swap_lets_in_one_at_a_time": "int32-8",
         "test_cuda_atomics_are_atomic_between_pes": "float32 uint64",
     },
     "conformance/test_barriers.py": {
@@ -167,6 +168,7 @@ SLOW = {
         "test_calls_of_the_host": "",
         "test_parts_of_reducescatter_may_stay_in_place": "",
         "test_arrays_of_several_dimensions": "",
+        "test_every_pe_gets_the_same_bits": "8-",
     },
     "conformance/test_flush.py": {
         "test_a_source_changed_after_it_does_not_change_what_arrives": "_block",
@@ -197,10 +199,11 @@ SLOW = {
         "test_a_signal_comes_after_the_data_of_its_call": "--3 _nbi-_block-2",
         "test_elements": "float16-3",
         "test_a_fence_orders_what_is_on_its_queue_pairs": "_block-3",
+        "test_what_is_no_queue_pair_is_an_error": "put",
     },
     "conformance/test_rma.py": {
         "test_all_dtypes_and_layouts": "get_block iput_warp",
-        "test_arrays_with_gaps_are_refused_with_a_hint": "put] get_nbi put_signal",
+        "test_arrays_with_gaps_are_refused_with_a_hint": "put_signal",
         "test_single_elements": "int64",
         "test_elements_at_odd_addresses_are_moved_as_others_are": "",
         "test_nothing_is_moved_to_anywhere": "",
@@ -234,11 +237,13 @@ SLOW = {
     },
     "conformance/test_timeouts.py": {
         "test_a_wait_ends_when_it_is_true_or_late": "kernel_wait",
+        "test_a_stream_goes_on_when_the_wait_is_true_or_late": "signal wait_until]",
     },
     "conformance/test_waits.py": {
         "test_waiting_for_all_pes_and_seeing_what_they_sent": "uint32-3",
         "test_every_comparison_of_every_dtype": "int16",
         "test_a_loop_that_polls_lets_other_threads_run": "shmem.g( not",
+        "test_a_wait_that_does_not_end_says_what_it_sees": "shmem.wait_until_any",
     },
     "docs/test_errors.py": {
         "test_a_page_is_short_and_its_program_does_what_it_says": "ArgumentError Deadlock",
@@ -282,6 +287,7 @@ SLOW = {
         "test_forms_launches_and_repetitions_give_the_same_bits": "",
         "test_two_teams_at_once": "",
         "test_int8_is_off_by_half_a_step": "",
+        "test_the_experts_networks_as_a_launch_of_their_own": "",
     },
     "launch/test_compile_once.py": {
         "test_every_kind_of_kernel_can_be_taken_over": "",
@@ -426,9 +432,9 @@ SLOW = {
         "*": "",
     },
     "nvshmem/test_gemm.py": {
-        "test_the_plain_product_is_that_of_numpy": "float16-(8 float32-1 float64-32",
+        "test_the_plain_product_is_that_of_numpy": "float32-100",
         "test_one_product_after_the_other": "float32",
-        "test_the_plain_product_links": "sm_80-ptx-float16] sm_80-ptx-float64] sm_100-ptx-float32]",
+        "test_the_plain_product_links": "sm_80-ptx-float16",
         "test_all_products_of_a_kernel_share_their_memory": "",
         "test_kernels_with_products_are_linked_together": "",
     },
@@ -528,10 +534,7 @@ SLOW = {
         "test_right_calls_of_the_sweep_are_taken": "",
     },
     "oracle/test_oracle.py": {
-        "test_numba_cudas_tests_pass_on_the_engine": (
-            "cudapy.test_atomics cudapy.test_blackscholes cudapy.test_exception "
-            "cudapy.test_overload cudapy.test_warp"
-        ),
+        "test_numba_cudas_tests_pass_on_the_engine": "cudapy.test_overload",
     },
     "runtime/test_launch.py": {
         "test_launches_of_a_graph_are_seen_one_by_one": "",
@@ -682,6 +685,7 @@ SLOW = {
     "trace/test_page.py": {
         "test_spawn_traces_what_its_pes_do": "",
         "test_the_page_needs_nothing_else": "",
+        "test_all_events_are_there_each_in_a_lane_of_its_own_pe": "",
     },
     "trace/test_ranges.py": {
         "test_each_range_is_there_as_often_as_it_was_named": "cpu",
@@ -704,7 +708,7 @@ SLOW = {
     },
     "weak/test_programs.py": {
         "test_a_read_may_give_what_was_seen_before_until_a_wait": "g]",
-        "test_what_a_get_writes_to_symmetric_memory_is_loaded": "iget",
+        "test_what_a_get_writes_to_symmetric_memory_is_loaded": "",
         "test_host_operations_are_late_until_quiet": "",
     },
     "test_coming_from.py": {
