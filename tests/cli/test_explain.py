@@ -106,7 +106,7 @@ def line_of(text, part):
 
 @pytest.mark.timeout(300)
 def test_kernels_of_all_kinds_as_json(run_cli, script):
-    archs = "sm_90"
+    archs = "sm_80,sm_90"
     done = run_cli(
         "explain", "-n", 3, "--arch", archs, "--block", 128, "--json", script, "a", "--json",
         timeout=280, code=0,

@@ -105,7 +105,7 @@ def test_block_reduction_in_shared_memory(threads):
 
 def test_static_and_dynamic_shared_arrays_do_not_overlap():
     def fill(out):
-        a = cuda.shared.array(8, int32)
+        a = cuda.shared.array(9, int32)  # so that the others do not begin at a multiple of 64
         b = cuda.shared.array((2, 4), float32)
         c = cuda.shared.array(0, int32)
         t = cuda.threadIdx.x

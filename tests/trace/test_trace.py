@@ -88,6 +88,7 @@ def test_each_wait_is_released_by_the_put_that_it_waited_for(traced, n):
         "for k in range(2, 21):\n"
         "    shift[1, 32](dst, src, signal, k)\n"
         "    shmem.barrier_all()\n"
+        "shmem.get(dst[:10], src, (me + 1) % n)\n"
     ) + END  # fmt: skip
     trace = traced(n, program)
     assert trace.n_pes == n
@@ -108,6 +109,7 @@ def test_each_wait_is_released_by_the_put_that_it_waited_for(traced, n):
     expected = np.zeros((n, n), np.int64)
     for pe in range(n):
         expected[pe, (pe + 1) % n] += 20 * (4000 + 8)
+        expected[(pe + 1) % n, pe] += 40
     np.testing.assert_array_equal(analysis.sent, expected)
     for pe in range(n):
         kernels = events[(events["kind"] == KERNEL) & (events["of"] == pe)]
