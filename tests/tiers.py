@@ -123,7 +123,6 @@ SLOW = {
         "test_heap_size_is_what_was_asked": "",
     },
     "compat/test_programs.py": {
-        "test_kernels_and_hosts": "",
         "test_a_ring": "",
         "test_the_variable_is_set_for_the_launcher_and_without_one": "",
         "test_ranks_of_mpi": "",
@@ -133,7 +132,6 @@ SLOW = {
         "test_a_launcher_with_the_variable": "",
         "test_a_program_may_import_the_package_itself": "",
         "test_other_backends_are_an_error": "",
-        "test_buffers": "",
         "test_strict_alone_is_a_usage_error": "",
         "test_ranks_that_are_no_pes_are_told_what_to_do": "",
     },
