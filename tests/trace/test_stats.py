@@ -101,6 +101,8 @@ def test_everything_is_counted_once(counted, n, options):
     rows = [line.split() for line in done.stderr.splitlines()]
     pes = [row for row in rows if row[:2] in [[str(pe), "10"] for pe in range(n)]]
     assert len(pes) == n, done.stderr
+    moved = format_size(10 * 408 + 40 + 400 + 1280)  # by itself and by others, each way
+    assert [" ".join(row).count(moved) for row in pes] == [2] * n, pes
     sent = format_size(10 * n * 408).split()
     assert [f"{10 * n}", *sent] in [row[:3] for row in rows if row[-1:] == ["put_signal_block"]]
 
