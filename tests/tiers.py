@@ -48,7 +48,7 @@ SLOW = {
         "test_the_program_without_the_bug_is_accepted": "lock",
         "test_other_backends_and_machines_are_refused": "",
         "test_the_bug_is_found_at_its_lines_and_nothing_else": (
-            "box_written_again flag_of_one_gpu fence_of_one_queue two_streams "
+            "box_written_again flag_of_one_gpu quiet_of_another two_streams "
             "waits_for_another additions source_changed"
         ),
     },
