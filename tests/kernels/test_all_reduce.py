@@ -29,10 +29,11 @@ TOLERANCES = {"float16": 2e-2, "float32": 2e-5, "float64": 1e-13}
 def test_sums_are_numpys(run_pes, n_pes, dtype):
     """Whole numbers: exact in every order, so wrong, missing and doubled addends all show."""
 
+    shapes = SHAPES[dtype == "float32" :]
+
     def body():
         shmem.init()
         me, n, done = shmem.my_pe(), shmem.n_pes(), 0
-        shapes = SHAPES[dtype == "float32" :]
         for algorithm in ALGORITHMS:
             for size in SIZES:
                 for blocks, threads in shapes[: 1 if size == 1000 else 3]:
@@ -54,8 +55,7 @@ def test_sums_are_numpys(run_pes, n_pes, dtype):
         shmem.finalize()
         return done
 
-    n_shapes = 2 if dtype == "float32" else 3
-    assert run_pes(body, n_pes) == [len(ALGORITHMS) * (4 * n_shapes + 1) * 3] * n_pes
+    assert run_pes(body, n_pes) == [len(ALGORITHMS) * (4 * len(shapes) + 1) * 3] * n_pes
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -1,6 +1,7 @@
 """Device functions that are kept in the store, for other kernels and processes."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -175,3 +176,11 @@ def test_who_fails_is_known_though_failures_are_recorded_elsewhere(alone):
     with pytest.raises(shmem.errors.ArgumentError, match=r"block \(2, 0, 0\), thread \(6, 0, 0\)"):
         shmem.jit(kernel)[3, 32](x)
         shmem.synchronize()
+
+
+def test_threads_may_look_at_a_device_function_at_the_same_time():
+    """Numba makes something of it at the first look, and every look waits for that."""
+    functions = [target.SimtDispatcher(lambda x: x) for _ in range(50)]
+    with ThreadPoolExecutor(4) as threads:
+        seen = [*threads.map(lambda _: [each.overloads for each in functions], range(4))]
+    assert seen == [[{}] * len(functions)] * 4

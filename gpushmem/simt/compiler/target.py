@@ -1010,18 +1010,21 @@ class SimtDispatcher(CUDADispatcher):
     Numba makes something of it when it is first looked at, so it costs an import next to nothing.
     """
 
+    _made = False
+
     def __init__(self, py_func: Any, targetoptions: Any = None) -> None:
         self._given: Any = py_func, targetoptions or {}
         self.py_func = py_func
         update_wrapper(self, py_func)
 
     def __getattr__(self, name: str) -> Any:
-        given = self.__dict__.pop("_given", None)
-        if given is None:
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        with compiling():
-            super().__init__(*given, SimtCompiler)
-        return getattr(self, name)
+        if not self._made:
+            with compiling():  # another thread may be at it
+                given = self.__dict__.pop("_given", None)
+                if given is not None:
+                    super().__init__(*given, SimtCompiler)
+                    self._made = True
+        return object.__getattribute__(self, name)
 
     def compile_device(self, args: Any, return_type: Any = None) -> Any:
         with compiling():
