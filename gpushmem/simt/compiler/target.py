@@ -565,12 +565,12 @@ class SimtLibrary(codegen.CodeLibrary):
         self.modules.append(module)
         self.codes |= vars(module).get("simt_codes", set())
         self.embedded |= vars(module).get("simt_embedded", False)
-        target, called = self._codegen.target_data, set()
+        called = set()
         for function in module.functions:
             for block in function.blocks:
                 for instr in block.instructions:
                     if isinstance(instr, AllocaInstr):
-                        self.local_bytes += instr.allocated_type.get_abi_size(target)
+                        self.local_bytes += self._codegen.size_of(instr.allocated_type)
                     elif isinstance(instr, CallInstr):
                         called.add(getattr(instr.callee, "name", ""))
         for name in called & INTRINSICS.keys():
@@ -598,7 +598,7 @@ class SimtLibrary(codegen.CodeLibrary):
         self._finalized = True
         for module in self.modules:
             self.const_bytes += sum(
-                value.value_type.get_abi_size(self._codegen.target_data)
+                self._codegen.size_of(value.value_type)
                 for value in module.global_values
                 if value.name.startswith(("_cudapy_cmem", ".const."))
             )
@@ -687,6 +687,11 @@ class SimtCodegen(codegen.Codegen):
         llvm.initialize_native_asmparser()
         self._target_data = llvm.Target.from_default_triple().create_target_machine().target_data
         self._data_layout = str(self._target_data)
+        self.size_of = cache(self._size_of)
+
+    def _size_of(self, typ: ir.Type) -> int:
+        """Bytes of a type; llvmlite has LLVM read a module to answer."""
+        return int(typ.get_abi_size(self._target_data))
 
     def _create_empty_module(self, name: str) -> ir.Module:
         module = ir.Module(name)
@@ -710,24 +715,33 @@ class SimtContext(CUDATargetContext):
     """numba-cuda's target context, for this machine."""
 
     enable_boundscheck = False  # set for one function by `compile_function(debug=True)`
-    _loaded: list[int] | None = None
+    _loaded: list[list[int]] | None = None
 
     def init(self) -> None:
         self._internal_codegen = SimtCodegen()
 
     def refresh(self) -> None:
-        # numba-cuda asks for it at every call of an overload, and goes through all registries.
-        if self._loaded is None or self._loaded != self._registered():
+        # numba-cuda asks for it at every call of an overload, and goes through all registries. Of
+        # overloads of methods and attributes each adds its code to the first one.
+        known = self._registered()
+        if self._loaded is not None and known[1:] == self._loaded[1:]:
+            if known[0] != self._loaded[0]:
+                self.install_registry(next(iter(self._registries)))
+        else:
             extended.renew()
             super().refresh()
             self.install_registry(extended.code)  # which the types' registration adds to
-            self._loaded = self._registered()
+        self._loaded = self._registered()
 
-    def _registered(self) -> list[int]:
+    def get_abi_sizeof(self, ty: ir.Type) -> int:
+        size: int = self._internal_codegen.size_of(ty)
+        return size
+
+    def _registered(self) -> list[list[int]]:
         """How long every list of every registry is: they only grow."""
         known = [*self._registries.items(), *self.typing_context._registries.items()]
-        ours = [len(getattr(of, name)) for of, loader in known for name in loader.registry_items]
-        return ours + extended.lengths()
+        ours = [[len(getattr(of, n)) for n in loader.registry_items] for of, loader in known]
+        return [*ours, extended.lengths()]
 
     def load_additional_registries(self) -> None:
         # numba-cuda imports SciPy, in a sixth of a second, for a BLAS that kernels cannot call.
