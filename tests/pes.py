@@ -119,11 +119,11 @@ def compile_what_many_need():
         compile_first(typical, np.zeros(1, dtype), np.zeros(1, np.uint64))
 
 
-def compile_first(function, *examples):
+def compile_first(function, *examples, threads=1):
     """Compile for arguments of the types of `examples` here: PEs forked later find it done.
 
-    `function` is a kernel or an operation, which then is compiled as the host calls it. PEs that
-    are new processes compile for themselves.
+    `function` is a kernel, compiled for blocks of so many threads; or an operation, as the host
+    calls it. PEs that are new processes compile for themselves.
     """
     if ON_GPUS:
         return
@@ -132,12 +132,14 @@ def compile_first(function, *examples):
     from gpushmem.backends.cpu.hostcalls import HostCalls
     from gpushmem.kernel import Kernel
     from gpushmem.ops import OPS
+    from gpushmem.simt.grid.entry import kind_of_block
     from gpushmem.simt.run import kernel as simt
 
     local.preload(BACKEND)
     if isinstance(function, Kernel):
         prepared = function._prepared.setdefault("cpu", simt.Kernel(function.py_func, cache=True))
-        prepared.compile(tuple(typeof(example, Purpose.argument) for example in examples))
+        types = tuple(typeof(example, Purpose.argument) for example in examples)
+        prepared.compile(types, kind_of_block((threads, 1, 1)))
     else:
         op = OPS[function.__name__]
         arguments = inspect.signature(function).bind(*examples).arguments

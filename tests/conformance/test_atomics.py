@@ -110,7 +110,7 @@ def test_all_pes_at_once(run_pes, op, dtype):
         return result, old
 
     like = np.zeros(1, dtype)
-    compile_first(kernel, like, like, like, 1)
+    compile_first(kernel, like, like, like, 1, threads=n // 4)
     results = run_pes(body, n_pes)
     values = np.concatenate([values_of(op, pe, n, dtype) for pe in range(n_pes)])
     for pe in (0, 2):

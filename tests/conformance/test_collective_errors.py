@@ -241,7 +241,7 @@ def test_host_and_kernel_in_different_calls(run_pes):
     def kernel(x, y):
         shmem.fcollect_block(shmem.TEAM_WORLD, y, x)
 
-    compile_first(kernel, np.zeros(1, int), np.zeros(1, int))
+    compile_first(kernel, np.zeros(1, int), np.zeros(1, int), threads=32)
 
     def body():
         shmem.init()

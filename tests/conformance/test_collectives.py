@@ -175,7 +175,9 @@ def compile_for(base, op, dtype, *places):
         if where in (HOST, STREAM):
             compile_first(getattr(shmem, base), 0, array, array, *(more if op is None else [op]))
         else:
-            compile_first(kernel_of(base, op, where), shmem.TEAM_WORLD, array, array, *more)
+            kernel = kernel_of(base, op, where)
+            args = shmem.TEAM_WORLD, array, array, *more
+            compile_first(kernel, *args, threads=THREADS[where])
 
 
 def call(where, base, op, team, dst, src, more):
@@ -733,9 +735,8 @@ def test_rows_and_columns_in_turn(run_pes, n_pes):
                 cuda.atomic.add(wrong, 0, 1)
             cuda.syncwarp()
 
-    compile_first(
-        grid_sum, shmem.TEAM_WORLD, shmem.TEAM_WORLD, np.zeros(1, np.int64), np.zeros(1, np.int64)
-    )
+    team, ints = shmem.TEAM_WORLD, np.zeros(1, np.int64)
+    compile_first(grid_sum, team, team, ints, ints, threads=32)
 
     def body():
         shmem.init()

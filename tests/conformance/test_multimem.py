@@ -72,7 +72,7 @@ def kernel_of(op):
 
 def compile_for(op, dtype):
     array = np.zeros(1, dtype)
-    compile_first(kernel_of(op), 0, array, array, shmem.TEAM_WORLD)
+    compile_first(kernel_of(op), 0, array, array, shmem.TEAM_WORLD, threads=32)
 
 
 def teams():
@@ -144,7 +144,7 @@ def two_shot(x, team, n):
 
 @pytest.mark.parametrize("n_pes", [1, 3])
 def test_in_place_as_an_all_reduce_of_two_shots(run_pes, n_pes):
-    compile_first(two_shot, np.zeros(1, "int64"), shmem.TEAM_WORLD, 1)
+    compile_first(two_shot, np.zeros(1, "int64"), shmem.TEAM_WORLD, 1, threads=32)
 
     def body():
         shmem.init()
@@ -186,7 +186,7 @@ def rounds(x, out, flags, team, n):
 @pytest.mark.parametrize("n_pes", [1, 3, pytest.param(5, marks=pytest.mark.sweep)])
 def test_what_signals_tell_of_is_included(run_pes, n_pes):
     line, flags = np.zeros(1, "int64"), np.zeros(1, "uint64")
-    compile_first(rounds, line, line.reshape(1, 1), flags, shmem.TEAM_WORLD, 1)
+    compile_first(rounds, line, line.reshape(1, 1), flags, shmem.TEAM_WORLD, 1, threads=32)
     n, width = repeated(20, if_checked=4), 40
 
     def body():

@@ -91,7 +91,7 @@ def test_each_of_many_blocks_multiplies_its_own(alone):
 )
 def test_shapes_that_do_not_fit(alone, shapes, says):
     arrays = [shmem.device_array(shape, "float32") for shape in shapes]
-    multiply[1, 1](*arrays, False)
+    multiply[1, 32](*arrays, False)
     with pytest.raises(shmem.ArgumentError, match=says):
         shmem.synchronize()
 
@@ -99,7 +99,7 @@ def test_shapes_that_do_not_fit(alone, shapes, says):
 @pytest.mark.checked
 def test_strides_that_blas_has_not(alone):
     a = shmem.device_array((8, 8), "float32")
-    multiply[1, 1](a[:4, :4], a[::2, ::2], a[:4, :4], False)
+    multiply[1, 32](a[:4, :4], a[::2, ::2], a[:4, :4], False)
     with pytest.raises(shmem.ArgumentError, match="strides of 64 and 8 bytes"):
         shmem.synchronize()
 
@@ -125,6 +125,6 @@ def test_a_row_that_runs_backwards(alone):
 )
 def test_dtypes_that_are_not_multiplied(alone, dtypes, says):
     with pytest.raises(Exception, match=says):
-        multiply[1, 1](*(shmem.device_array((2, 2), dtype) for dtype in dtypes), False)
+        multiply[1, 32](*(shmem.device_array((2, 2), dtype) for dtype in dtypes), False)
     with pytest.raises(Exception, match="2 axes"):
-        multiply[1, 1](*(shmem.device_array(2, "float32") for _ in range(3)), False)
+        multiply[1, 32](*(shmem.device_array(2, "float32") for _ in range(3)), False)

@@ -120,7 +120,7 @@ def test_all_dtypes_and_layouts(run_pes, name, dtypes, n_pes):
 
     for dtype in dtypes:
         like = np.zeros(N, dtype)
-        compile_first(move, like, like, *[0] * 6)
+        compile_first(move, like, like, *[0] * 6, threads=THREADS[op.scope])
     run_pes(body, n_pes)
 
 

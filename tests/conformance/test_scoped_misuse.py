@@ -225,7 +225,7 @@ CROWDS = [  # blocks, and what is said
 @pytest.mark.parametrize("n_pes", [1, 3])
 def test_a_collective_is_one_call_per_pe(run_pes, n_pes):
     """Also where nobody has to wait in it; and afterwards the PEs are still in step."""
-    compile_first(crowd, 0, np.zeros(1), np.zeros(1))
+    compile_first(crowd, 0, np.zeros(1), np.zeros(1), threads=32)
     compile_first(shmem.barrier, 0)
 
     def body():
@@ -264,7 +264,7 @@ def in_turn(dst, src, teams):
 
 @pytest.mark.parametrize("n_pes", [1, 5])
 def test_collectives_that_threads_call_in_turn(run_pes, n_pes):
-    compile_first(in_turn, np.zeros(1), np.zeros(1), np.zeros(1, np.int64))
+    compile_first(in_turn, np.zeros(1), np.zeros(1), np.zeros(1, np.int64), threads=32)
 
     def body():
         shmem.init()

@@ -65,7 +65,8 @@ def test_data_and_signal_go_to_the_right_place(run_pes, form, dtype, n_pes):
 
     words = np.zeros(3, np.uint64)
     some = numbers(0, dtype)
-    compile_first(send, some, some, words, 0, 0, 0, words[0], 0, words[0], words)
+    rest, threads = (0, 0, 0, words[0], 0, words[0], words), THREADS[OPS[form].scope]
+    compile_first(send, some, some, words, *rest, threads=threads)
     compiled_calls(lambda: shmem.signal_wait_until(words, shmem.CMP_EQ, words[0]))
 
     def body():

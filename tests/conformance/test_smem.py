@@ -70,7 +70,7 @@ def get_static(dst, src, pe):
 def test_puts_and_gets_move_what_they_always_do(run_pes, dtype, n_pes):
     examples = np.zeros(1, dtype), np.zeros(1, dtype), 0
     for kernel in (put_static, put_dynamic, get_static):
-        compile_first(kernel, *examples)
+        compile_first(kernel, *examples, threads=32)
 
     def body():
         shmem.init()
@@ -123,7 +123,7 @@ def put_tiles(dst, signal, me, pe):
 def test_puts_from_shared_memory(run_pes, n_pes):
     rows, tiles = 3, 4
     examples = np.zeros((rows, tiles, TILE), np.float32), np.zeros(1, np.uint64), 0, 0
-    compile_first(put_tiles, *examples)
+    compile_first(put_tiles, *examples, threads=32)
 
     def body():
         shmem.init()
@@ -313,7 +313,7 @@ BY_FEW = {
 
 def found_in(run_pes, cases):
     """What is said of cases of `misuse`, of no dynamic memory, and afterwards of no mistake."""
-    compile_first(misuse, 0, np.zeros(4096, np.uint8), 0)
+    compile_first(misuse, 0, np.zeros(4096, np.uint8), 0, threads=32)
 
     def body():
         shmem.init()

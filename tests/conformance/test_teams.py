@@ -567,7 +567,9 @@ def through_peers(x, plane, got):
 
 @pytest.mark.parametrize("n_pes", [1, pytest.param(3, marks=NEAR)])
 def test_peer_arrays_in_kernels(run_pes, n_pes):
-    compile_first(through_peers, np.zeros(1, int), np.zeros((1, 1), int), np.zeros(1, int))
+    compile_first(
+        through_peers, np.zeros(1, int), np.zeros((1, 1), int), np.zeros(1, int), threads=32
+    )
 
     def body():
         shmem.init()

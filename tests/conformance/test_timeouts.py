@@ -249,7 +249,7 @@ def test_threads_of_a_block_wait_for_times_of_their_own(run_pes):
         assert 0.6 < seconds < 0.6 + SLACK
 
     longs = np.zeros(4, int)
-    compile_first(wait, longs, longs, longs, longs, longs)
+    compile_first(wait, longs, longs, longs, longs, longs, threads=32)
     in_pes(run_pes, 1, body)
 
 
@@ -276,7 +276,7 @@ def test_one_thread_waits_while_its_block_is_at_a_barrier(run_pes):
         assert got.tolist() == [[k % 2] * 32 for k in range(rounds)]
         assert 0.003 * rounds / 2 <= seconds < SLACK
 
-    compile_first(wait, np.zeros(1, int), np.zeros((1, 1), int))
+    compile_first(wait, np.zeros(1, int), np.zeros((1, 1), int), threads=32)
     in_pes(run_pes, 1, body)
 
 
@@ -300,7 +300,7 @@ def test_no_time_is_a_turn_for_the_others(run_pes):
         wait[1, 2](shmem.zeros(3, "int64"), got)
         return got.tolist()
 
-    compile_first(wait, np.zeros(1, int), np.zeros(1, int))
+    compile_first(wait, np.zeros(1, int), np.zeros(1, int), threads=32)
     assert in_pes(run_pes, 1, body) == [[1, 1]]
 
 
@@ -383,7 +383,7 @@ def test_the_launch_counts_threads_that_wait_with_a_timeout(run_pes):
                 shmem.synchronize()
             assert launch["timed"][0] == 0
 
-    compile_first(wait, np.zeros(1, int), False)
+    compile_first(wait, np.zeros(1, int), False, threads=32)
     in_pes(run_pes, 1, body)
 
 

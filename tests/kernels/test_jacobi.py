@@ -125,7 +125,7 @@ def many_calls(periodic, blocks, threads, calls):
 @pytest.mark.parametrize("calls", [500, pytest.param(2000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("n_pes", "periodic", "blocks", "threads"),
-    [(3, False, 1, 1), (4, True, 1, 1), (2, (True, False), 2, 3)],
+    [(3, False, 1, 3), (4, True, 1, 1), (2, (True, False), 2, 3)],
 )
 def test_many_calls_without_a_barrier_while_pes_are_held_up(
     run_pes, n_pes, periodic, blocks, threads, calls

@@ -71,7 +71,7 @@ def test_arrays_are_given_as_kernels_take_them(alone):
         shmem.on_device(np.zeros(3))
     with pytest.raises(shmem.ArgumentError, match="Mean: x must be a device array, not 3"):
         shmem.on_device(3, "Mean", "x")
-    with AllReduce(size=8, dtype="float64") as plan:
+    with AllReduce(size=8, dtype="float32") as plan:
         plan(host)
         shmem.synchronize()
         assert plan.on_device("x", host) is plan.on_device("x", host)
@@ -79,7 +79,7 @@ def test_arrays_are_given_as_kernels_take_them(alone):
 
 def test_calls_with_the_arrays_of_the_call_before(alone):
     host = np.arange(8.0)
-    with AllReduce(size=8, dtype="float64") as plan:
+    with AllReduce(size=8, dtype="float32") as plan:
         shmem.register(host)
         plan(host)
         plan(host)

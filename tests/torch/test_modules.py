@@ -16,9 +16,9 @@ SEQUENCE, BATCH, MODEL, INNER, VOCABULARY = 8, 3, 6, 12, 10
 def plain_layers():
     torch.manual_seed(0)
     return {
-        "embed": torch.nn.Embedding(VOCABULARY, MODEL, dtype=torch.float64),
-        "up": torch.nn.Linear(MODEL, INNER, dtype=torch.float64),
-        "down": torch.nn.Linear(INNER, MODEL, dtype=torch.float64),
+        "embed": torch.nn.Embedding(VOCABULARY, MODEL),
+        "up": torch.nn.Linear(MODEL, INNER),
+        "down": torch.nn.Linear(INNER, MODEL),
     }
 
 
@@ -32,10 +32,10 @@ def divided(plain, **options):
     scatter = options.get("sequence_parallel", False)
     made = {
         "embed": modules.VocabParallelEmbedding(
-            VOCABULARY, MODEL, reduce_scatter_embeddings=scatter, dtype=torch.float64
+            VOCABULARY, MODEL, reduce_scatter_embeddings=scatter
         ),
-        "up": modules.ColumnParallelLinear(MODEL, INNER, dtype=torch.float64, **options),
-        "down": modules.RowParallelLinear(INNER, MODEL, dtype=torch.float64, **options),
+        "up": modules.ColumnParallelLinear(MODEL, INNER, **options),
+        "down": modules.RowParallelLinear(INNER, MODEL, **options),
     }
     for name, layer in made.items():
         layer.load_state_dict(plain[name].state_dict())
@@ -53,7 +53,7 @@ def test_layers_are_plain_ones_divided(run_pes, tmp_path, sequence_parallel):
             y, none = ours["down"](torch.tanh(ours["up"](x)[0]))
             assert none is None
             wanted = in_one(plain, tokens)
-            scale = torch.linspace(-1, 1, wanted.numel(), dtype=torch.float64).view(wanted.shape)
+            scale = torch.linspace(-1, 1, wanted.numel()).view(wanted.shape)
             own = (lambda t: t.chunk(2)[me]) if sequence_parallel else lambda t: t
             torch.testing.assert_close(y, own(wanted))
             (y * own(scale)).sum().backward()
@@ -76,17 +76,13 @@ def test_options_of_layers(run_pes, tmp_path):
         with world(tmp_path) as me:
             from gpushmem.torch import modules
 
-            plain, x = plain_layers(), torch.randn(4, MODEL, dtype=torch.float64)
-            up = modules.ColumnParallelLinear(
-                MODEL, INNER, dtype=torch.float64, gather_output=True, skip_bias_add=True
-            )
+            plain, x = plain_layers(), torch.randn(4, MODEL)
+            up = modules.ColumnParallelLinear(MODEL, INNER, gather_output=True, skip_bias_add=True)
             up.load_state_dict(plain["up"].state_dict())
             y, bias = up(x)
             assert torch.equal(bias, plain["up"].bias.chunk(2)[me])
             torch.testing.assert_close(y, x @ plain["up"].weight.T)
-            down = modules.RowParallelLinear(
-                INNER, MODEL, dtype=torch.float64, bias=False, input_is_parallel=False
-            )
+            down = modules.RowParallelLinear(INNER, MODEL, bias=False, input_is_parallel=False)
             down.load_state_dict({"weight": plain["down"].weight})
             whole = y.detach().requires_grad_()
             z, _ = down(whole)
@@ -94,7 +90,7 @@ def test_options_of_layers(run_pes, tmp_path):
             z.sum().backward()
             wanted = plain["down"].weight.sum(0).expand(4, INNER)
             torch.testing.assert_close(whole.grad, wanted)
-            norm = modules.AllReduceRMSNorm(MODEL, dtype=torch.float64)
+            norm = modules.AllReduceRMSNorm(MODEL)
             out, total = norm((me + 1) * x, x)
             torch.testing.assert_close(total, 4 * x)
             torch.testing.assert_close(out, torch.nn.functional.rms_norm(4 * x, (MODEL,), eps=1e-6))
@@ -113,10 +109,10 @@ def test_experts_give_the_same_with_and_without_gradients(run_pes, tmp_path):
             from gpushmem.torch import modules
 
             torch.manual_seed(3)
-            layer = modules.MoELayer(MODEL, INNER, experts, top_k, dtype=torch.float64)
+            layer = modules.MoELayer(MODEL, INNER, experts, top_k)
             whole = [layer.router.weight.detach(), *(gathered(w) for w in (layer.w1, layer.w2))]
             whole = [w.clone().requires_grad_() for w in whole]
-            tokens = [torch.randn(5 * rank, MODEL, dtype=torch.float64) for rank in range(n)]
+            tokens = [torch.randn(5 * rank, MODEL) for rank in range(n)]
             with torch.no_grad():
                 quick = layer(tokens[me])
             loss, wanted = 0, []
