@@ -137,7 +137,7 @@ def set_aside():
         _collapsed[0] = time.monotonic()
 
 
-SELDOM = 30.0  # seconds; it takes a quarter of one
+SELDOM = 10.0  # seconds; it takes a quarter of one
 _collapsed = [-SELDOM]
 
 

@@ -207,8 +207,7 @@ class _Launcher:
         self.profiled = starter.profiled
         try:
             with self._signals():
-                with starter.starting():
-                    self._start(starter)
+                self._start(starter)
                 while self.pids:
                     self._turn()
                 self._kill_group()  # processes that PEs started and left behind

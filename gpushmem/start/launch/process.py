@@ -11,8 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Protocol
 
@@ -36,9 +35,6 @@ class Starter(Protocol):
     def start(self, job: Job, group: int, pipes: Ends | None) -> int:
         """Start the PE of this job in process group `group` (0: a new one); returns its pid."""
 
-    def starting(self) -> Any:
-        """Return a context in which all PEs of a job are started."""
-
 
 class ForkStarter:
     """Forks the launcher; PEs run `target()`, with `environ` added to the environment."""
@@ -54,21 +50,10 @@ class ForkStarter:
         parent = os.getpid()
         pid = fork()
         if pid == 0:
+            gc.freeze()  # a collection in the PE would write to, and so copy, shared memory
             os.environ.update(self._environ)
             pe_main.run(job, self._target, parent, group, pipes)
         return pid
-
-    @contextmanager
-    def starting(self) -> Iterator[None]:
-        """Freeze garbage: a collection in a PE would write to, and so copy, shared memory."""
-        if gc.get_freeze_count():  # the program has frozen its own objects
-            yield
-            return
-        gc.freeze()
-        try:
-            yield
-        finally:
-            gc.unfreeze()
 
 
 # The first statements of a new PE. Ctrl-C and the launcher's death end it silently until it has set
@@ -117,11 +102,6 @@ class ExecStarter:
         )  # fmt: skip
         process.returncode = 0  # the launcher waits for the pid itself
         return process.pid
-
-    @contextmanager
-    def starting(self) -> Iterator[None]:
-        """Nothing to prepare."""
-        yield
 
 
 def _in(group: int) -> dict[str, Any]:
