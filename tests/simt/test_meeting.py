@@ -221,6 +221,9 @@ def test_a_grid_that_cannot_be_resident_is_refused():
 
     with pytest.raises(ArgumentError, match=r"100000 blocks .* at most \d+ fit"):
         Kernel(meet).prepare(shape_of(100_000, 256), (np.zeros(1),))
+    # A multiprocessor of the H100 has 228 KiB of shared memory; each block takes 1 KiB more.
+    with pytest.raises(ArgumentError, match=r"397 blocks .* at most 396 fit"):
+        Kernel(meet).prepare(shape_of(397, 32, 57 << 10), (np.zeros(1),))
 
 
 @pytest.mark.usefixtures("optimised")
