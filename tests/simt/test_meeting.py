@@ -274,6 +274,19 @@ def test_a_search_is_no_polling():
     np.testing.assert_array_equal(out, np.searchsorted(a, x))
 
 
+def test_following_links_is_no_polling():
+    def follow(parents, out):
+        i = cuda.grid(1)
+        at = i
+        while parents[at] != at:
+            at = parents[at]
+        out[i] = at
+
+    out = np.zeros(6, np.int64)
+    assert launch(follow, 1, 6, np.array([0, 0, 1, 3, 3, 4]), out) == "loops"
+    np.testing.assert_array_equal(out, [0, 0, 0, 3, 3, 3])
+
+
 def test_counting_is_no_polling():
     def count(x, bounds, steps, out):
         i = cuda.grid(1)
