@@ -175,6 +175,24 @@ def test_whether_an_element_is_in_an_array_is_looked_up_once():
     assert out.tolist() == [2, 3, 2, 2]
 
 
+def test_what_one_thread_stores_is_its_own():
+    def store(out, at):
+        t = cuda.threadIdx.x
+        own = cuda.local.array(3, int64)
+        for k in range(3):
+            own[k] = 10
+        if t == 1:
+            own[0] = 7
+        cuda.syncthreads()
+        out[t] = own[at]
+
+    out = np.zeros(3, np.int64)
+    running = Kernel(store).prepare(shape_of(1, 3), (out, 0))
+    running()
+    assert running.entry.kind == "lockstep"
+    assert out.tolist() == [10, 7, 10]
+
+
 def test_arrays_made_in_a_kernel_with_barriers(monkeypatch):
     def make(out):
         t = cuda.threadIdx.x
