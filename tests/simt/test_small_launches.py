@@ -1,5 +1,7 @@
 """Launches of numba.cuda that are packed in C, and copies that stay in native code."""
 
+import threading
+
 import numpy as np
 import pytest
 from numba import cuda, void
@@ -66,16 +68,16 @@ def count_to(out, n, x):
 
 
 def test_memory_that_is_freed_is_there_until_queued_launches_are_done():
-    kernel, ones = cuda.jit(count_to), np.ones(1000)
-    out, x = cuda.to_device(np.zeros(1)), cuda.to_device(ones)
-    kernel[1, 1](out, 10, x)
-    cuda.synchronize()
-    kernel[1, 1](out, 20_000_000, x)
+    kernel, stream, gate = cuda.jit(count_to), cuda.stream(), threading.Event()
+    out, x = cuda.to_device(np.zeros(1)), cuda.to_device(np.ones(64))
+    stream.add_callback(lambda stream, status, arg: gate.wait(20))
+    kernel[1, 1, stream](out, 100, x)
     del x
-    cuda.current_context().deallocations.clear()
-    others = [cuda.to_device(ones * 1000, stream=cuda.stream()) for _ in range(20)]
-    assert out.copy_to_host()[0] == 2
-    assert len(others) == 20
+    cuda.current_context().memory_manager.deallocations.clear()
+    others = [np.full(128, 1000.0) for _ in range(100)]  # as many bytes as the engine had for `x`
+    gate.set()
+    assert out.copy_to_host(stream=stream)[0] == 2
+    assert len(others) == 100
 
 
 def test_copies_between_launches_of_a_stream_take_their_turn():
