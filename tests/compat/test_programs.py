@@ -77,7 +77,12 @@ def test_kernels_and_hosts(run):
 
 
 def test_buffers(run):
-    all_done(run(3, "buffers.py"), 3)
+    done = run(3, "buffers.py")
+    all_done(done, 3)
+    told = "are copied, as in nvshmem4py, and the other"
+    assert done.stderr.count(f"put: dst has 8 bytes, src 64: 8 {told} 56 are lost") == 3
+    assert done.stderr.count(f"get: dst has 16 bytes, src 8: 8 {told} 8 are not written") == 3
+    assert done.stderr.count(told) == 6  # of longer targets of `put`, say, there are none
 
 
 AT_START = """

@@ -59,6 +59,15 @@ nv.get(mine, b, right, stream=stream)
 stream.sync()
 assert whole(mine).tolist() == list(range(64 * right, 64 * right + 16))
 
+# --- as many bytes as both have: there are warnings
+meet()
+nv.put(Buffer.from_handle(a.handle, 8), b, right, stream=stream)
+nv.get(mine, Buffer.from_handle(b.handle + 32, 8), right, stream=stream)
+meet()
+assert whole(a)[:16].tolist() == [*range(64 * left, 64 * left + 8), *[100 + left] * 8]
+want = [*range(64 * right + 32, 64 * right + 40), *range(64 * right + 8, 64 * right + 16)]
+assert whole(mine).tolist() == want
+
 # --- errors
 words = nv.array((2,), dtype="uint64")
 with pytest.raises(nv.NvshmemInvalid, match="signal_var must be a Buffer, as in nvshmem4py"):
