@@ -20,12 +20,22 @@ def trace(pe, n_pes, *events):
     return log.Trace(pe, records, facts, 0)
 
 
-def add(stamp, pe, to, how=SIGNAL_ADD, value=1):
-    """Add 1 to the signal at the start of a heap, or set it."""
+def add(stamp, pe, to, how=SIGNAL_ADD, value=1, qp=None):
+    """Add 1 to the signal at the start of a heap, or set it; perhaps on a queue pair."""
+    kind = KIND_OF["signal_op" if qp is None else "qp_signal_op"]
     return [
-        (stamp, log.OP, KIND_OF["signal_op"], 1 << 8, to, -1, how, value),
+        (stamp, log.OP, kind, 1 << 8, to, -1 if qp is None else qp, how, value),
         (stamp + 1, log.EFFECT, 0, HEAP + pe * STRIDE, 8, 8, 8),
-        (stamp + 2, log.DONE, KIND_OF["signal_op"]),
+        (stamp + 2, log.DONE, kind),
+    ]
+
+
+def fence(stamp, to, *qps):
+    """Order what is written to a PE on these queue pairs."""
+    kind = KIND_OF["qp_fence"]
+    return [
+        (stamp, log.OP, kind, 0, to, -1, 0, sum(1 << qp for qp in qps)),
+        (stamp + 1, log.DONE, kind),
     ]
 
 
@@ -57,6 +67,13 @@ def test_a_write_that_depends_on_the_wait_could_not():
     first = trace(1, 3, *add(1, 1, 0))
     late = trace(2, 3, *wait(20, 2, 1), *add(25, 2, 0))
     assert heard(waiting, first, late) == [1, 1]
+
+
+def test_a_fence_is_of_what_was_written_on_its_queue_pairs():
+    """Both add 1: that the second has is a proof of the first where the fence is of both."""
+    for fenced, known in ((2, 3), 1), ((3,), 0), ((2,), 0):
+        writing = trace(0, 2, *add(1, 0, 1, qp=2), *fence(5, 1, *fenced), *add(10, 0, 1, qp=3))
+        assert heard(writing, trace(1, 2, *wait(20, 1, 1))) == [known]
 
 
 def test_many_turns_of_unfenced_signals_are_in_order():
