@@ -35,4 +35,4 @@ with patch_numba_cuda():
         result = out.copy_to_host(stream=second)
         assert not FIXED or np.all(result == 2)
         del a, out
-        cuda.current_context().deallocations.clear()
+        cuda.current_context().memory_manager.deallocations.clear()
