@@ -132,6 +132,7 @@ def set_aside():
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 10, 20)  # compiling makes many objects, few of which are garbage
     if time.monotonic() > _collapsed[0] + SELDOM:
         huge.collapse()
         _collapsed[0] = time.monotonic()

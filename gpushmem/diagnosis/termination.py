@@ -158,7 +158,8 @@ class Watch:
             usual = sys.getswitchinterval()
             sys.setswitchinterval(SHORT)
             try:
-                account = self._accountant.account(stacks=self._board["stacks"] == asked)
+                stacks = self._board["stacks"] > self._me["answered"][0]  # asked for since
+                account = self._accountant.account(stacks)
             except Exception as error:  # noqa: BLE001  (who asks is told)
                 account = {"pe": self._pe, "error": repr(error)}
             finally:

@@ -61,7 +61,7 @@ def test_plans_take_sizes_and_outputs_by_keyword_only(name):
 
 
 def test_arrays_are_given_as_kernels_take_them(alone):
-    x, host = shmem.zeros(4), np.arange(8.0)
+    x, host = shmem.zeros(4), np.arange(8.0, dtype="f4")
     assert shmem.on_device(x) is x
     shmem.register(host)
     part = shmem.on_device(host[2:5])
@@ -78,7 +78,7 @@ def test_arrays_are_given_as_kernels_take_them(alone):
 
 
 def test_calls_with_the_arrays_of_the_call_before(alone):
-    host = np.arange(8.0)
+    host = np.arange(8.0, dtype="f4")
     with AllReduce(size=8, dtype="float32") as plan:
         shmem.register(host)
         plan(host)
@@ -88,7 +88,7 @@ def test_calls_with_the_arrays_of_the_call_before(alone):
             plan(host)
         shmem.register(host)  # the same array once more, in another registration
         plan(host)
-        x = shmem.zeros(8)
+        x = shmem.zeros(8, "float32")
         plan(x)
         plan(x)
         shmem.free(x)

@@ -417,6 +417,21 @@ def is_stopped(pid):
     return all(state.rsplit(")", 1)[1].split()[0] == "T" for state in states)
 
 
+def test_stacks_are_told_also_while_another_pe_asks_for_them(run_pes):
+    def body():
+        shmem.init()
+        board = job.current().board
+        number = board["asked"] + 1
+        board["stacks"] = number + 1  # as in the middle of another PE's `ask`
+        board["asked"] = number
+        told = board.accounts(number, 5)[0]["stacks"]
+        shmem.finalize()
+        return told
+
+    ((stack,),) = run_pes(body, 1)
+    assert "in body" in stack
+
+
 def test_a_pe_that_is_not_asked_again_is_no_deadlock(run_pes):
     """All PEs have said that they are still. One of them can go on since, but cannot say so yet."""
 
