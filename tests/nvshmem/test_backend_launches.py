@@ -45,7 +45,7 @@ def one(x):
 
 @shmem.jit(collective=True)
 def together(x):
-    shmem.barrier_all()
+    x[0] = 1  # nothing of NVSHMEM's, which takes seconds to link
 
 
 @shmem.jit

@@ -7,11 +7,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numba import types
 
 import gpushmem as shmem
 from gpushmem.errors import ArgumentError, BackendUnavailable
 from tests.nvshmem import emulation, host
 from tests.nvshmem.emulation import driver
+from tests.nvshmem.kernels import array_of
+from tests.nvshmem.test_backend_launches import waiting
 
 pytestmark = pytest.mark.skipif(emulation.missing() is not None, reason=str(emulation.missing()))
 
@@ -28,16 +31,18 @@ def example():
 
 
 def compile_example():
-    """The example's C++, and code without anything of NVSHMEM."""
-    from cuda.core import Program, ProgramOptions
-
-    plain = Program(WITHOUT, "c++", ProgramOptions(arch="sm_90")).compile("cubin")
-    return bytes(example().compiled("sm_90").code), bytes(plain.code)
+    return bytes(example().compiled("sm_90").code)
 
 
-@pytest.fixture(scope="module")
-def cubins(elsewhere):
-    return elsewhere.submit(compile_example).result()
+def with_nvshmem():
+    """The code of a kernel that waits, which launches have left in the store, and its name there.
+
+    Any code will do that has NVSHMEM's functions: C++ with its headers takes ten seconds.
+    """
+    from gpushmem.backends.nvshmem import aot
+
+    made = aot.artifact(waiting.py_func, (array_of(types.int64),), {}, "sm_90a")
+    return made.code, made.about["entry"]
 
 
 def perform(me, n):
@@ -82,17 +87,18 @@ def run_example(me, n, cubin):
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_the_example_runs(cubins, n):
-    found = host.run(n, run_example, cubins[0], limit=120)
+def test_the_example_runs(elsewhere, n):
+    cubin = elsewhere.submit(compile_example).result()
+    found = host.run(n, run_example, cubin, limit=120)
     assert found == [3] * n, "two of Numba's kernels, and its own"
 
 
 @host.job
-def all_forms(me, n, cubin, plain):
+def all_forms(me, n):
     import gc
 
     from cuda.bindings import driver as cuda
-    from cuda.core import ObjectCode
+    from cuda.core import ObjectCode, Program, ProgramOptions
     from nvshmem import bindings
     from nvshmem import core as nvshmem
 
@@ -102,10 +108,12 @@ def all_forms(me, n, cubin, plain):
         assert int(result[0]) == 0, result
         return result[1]
 
+    cubin, name = with_nvshmem()
+    plain = bytes(Program(WITHOUT, "c++", ProgramOptions(arch="sm_90a")).compile("cubin").code)
     module = ok(cuda.cuModuleLoadData(cubin))
-    function = ok(cuda.cuModuleGetFunction(module, b"put_right"))
+    function = ok(cuda.cuModuleGetFunction(module, name.encode()))
     library = ok(cuda.cuLibraryLoadData(cubin, [], [], 0, [], [], 0))
-    kernel = ok(cuda.cuLibraryGetKernel(library, b"put_right"))
+    kernel = ok(cuda.cuLibraryGetKernel(library, name.encode()))
     code = [ObjectCode.from_cubin(cubin) for _ in range(3)]
 
     class Triton:
@@ -117,7 +125,7 @@ def all_forms(me, n, cubin, plain):
             cuda.cuModuleUnload(cuda.CUmodule(self.module))
 
     forms = [
-        (code[0], code[0].handle), (code[1].get_kernel("put_right"), code[1].handle),
+        (code[0], code[0].handle), (code[1].get_kernel(name), code[1].handle),
         (nvshmem.NvshmemKernelObject.from_obj(code[2]), code[2].handle), (library, library),
         (kernel, library), (module, module), (function, module),
         (Triton(), Triton.module),
@@ -141,12 +149,12 @@ def all_forms(me, n, cubin, plain):
         shmem.init_module(ObjectCode.from_cubin(b"x" * 64))
 
 
-def test_every_form_of_loaded_code(cubins):
-    host.run(1, all_forms, *cubins)
+def test_every_form_of_loaded_code():
+    host.run(1, all_forms, limit=120)
 
 
 @host.job
-def from_a_thread(me, n, cubin):
+def from_a_thread(me, n):
     """With another GPU current: that of the PE is taken."""
     import threading
 
@@ -157,15 +165,15 @@ def from_a_thread(me, n, cubin):
         shmem.init_module(code)
         devices.append(Device().device_id)
 
-    code, devices = ObjectCode.from_cubin(cubin), []
+    code, devices = ObjectCode.from_cubin(with_nvshmem()[0]), []
     thread = threading.Thread(target=call)
     thread.start()
     thread.join()
     return devices
 
 
-def test_it_is_the_pes_own_gpu(cubins):
-    assert host.run(2, from_a_thread, cubins[0]) == [[0], [1]]
+def test_it_is_the_pes_own_gpu():
+    assert host.run(2, from_a_thread, limit=120) == [[0], [1]]
 
 
 @pytest.mark.cpu_backend
