@@ -309,7 +309,7 @@ SLOW = {
         "test_nohup": "",
         "test_sigusr1_asks_a_live_job": "",
         "test_following_a_job_ends_with_ctrl_c_and_the_job_goes_on": "",
-        "test_every_kind_of_wait_hears": "barrier",
+        "test_every_kind_of_wait_hears": "",
     },
     "launch/test_interrupts.py": {
         "test_ctrl_c_while_the_command_starts": "",
@@ -329,6 +329,7 @@ SLOW = {
         "test_kill_9_of_the_launcher_leaves_nothing": "copies",
         "test_ctrl_c_reaches_every_pe_once": "copies",
         "test_what_a_pe_started_ends_with_the_job": "copies",
+        "test_many_pes_start_quickly": "",
     },
     "launch/test_movers.py": {
         "test_a_native_thread_may_end_a_wait": "",

@@ -385,7 +385,7 @@ def test_an_alarm_may_end_a_wait(run_pes):
         shmem.init()
         flag = shmem.zeros(1, "uint64")
         signal.signal(signal.SIGALRM, ring)
-        signal.setitimer(signal.ITIMER_REAL, 1.5)
+        signal.setitimer(signal.ITIMER_REAL, 1.0)
         with pytest.raises(Enough):
             shmem.signal_wait_until(flag, shmem.CMP_EQ, 1)
         shmem.barrier_all()
@@ -467,7 +467,7 @@ def test_sleeping_is_no_deadlock(run_pes):
         shmem.init()
         signal = shmem.zeros(1, "uint64")
         if shmem.my_pe() == 0:
-            time.sleep(1.5)
+            time.sleep(1.0)
             for pe in range(3):
                 tell[1, 1](signal, 1, pe)
         wait_for[1, 1](signal, 1)
@@ -482,7 +482,7 @@ def test_a_thread_of_the_user_may_act_at_any_time(run_pes):
         shmem.init()
         signal = shmem.zeros(1, "uint64")
         others = [1 - shmem.my_pe()]
-        timer = threading.Timer(1.5, tell_from_host, (signal, others))
+        timer = threading.Timer(1.0, tell_from_host, (signal, others))
         if shmem.my_pe() == 1:
             timer.start()
             shmem.signal_wait_until(shmem.ones(1, "uint64"), shmem.CMP_EQ, 1)

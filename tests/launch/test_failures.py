@@ -177,7 +177,7 @@ def test_nothing_is_left_behind(tmp_path):
 def test_the_pe_that_fails_does_what_it_has_to_do_at_its_end(tmp_path, run_cli):
     text = """
 import atexit
-atexit.register(lambda: (time.sleep(1), print("wound up", flush=True)))
+atexit.register(lambda: (time.sleep(0.5), print("wound up", flush=True)))
 if shmem.my_pe() == 0:
     raise ValueError("no good")
 shmem.barrier_all()
@@ -453,7 +453,7 @@ except shmem.ShmemError as error:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     env = {
-        **os.environ, "GPUSHMEM_BOOTSTRAP": f"tcp://127.0.0.1:{port}", "GPUSHMEM_N_PES": "3",
+        **os.environ, "GPUSHMEM_BOOTSTRAP": f"tcp://127.0.0.1:{port}", "GPUSHMEM_N_PES": "2",
         "GPUSHMEM_JOB_KEY": "a secret of this test alone", "PYTHONPATH": str(ROOT),
     }  # fmt: skip
     pes = [
@@ -461,10 +461,9 @@ except shmem.ShmemError as error:
             [sys.executable, script], env={**env, "GPUSHMEM_PE": str(pe)}, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )
-        for pe in range(3)
+        for pe in range(2)
     ]  # fmt: skip
     outputs = [pe.communicate(timeout=60) for pe in pes]
-    for pe in (0, 2):
-        assert outputs[pe][0].startswith(said), outputs
+    assert outputs[0][0].startswith(said), outputs
     reports = sum("gpushmem: deadlock: no PE can go on" in err for _, err in outputs)
     assert reports == (1 if how == "end" else 0)

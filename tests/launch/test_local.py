@@ -293,7 +293,7 @@ def test_kernels_that_do_not_end_are_named(run_pes):
     def body():
         shmem.init()
         x = shmem.zeros(1000, "uint64")
-        shmem.set_timeout(3)
+        shmem.set_timeout(2)
         kernels[shmem.my_pe()][1, 1](x)
         shmem.synchronize()
 

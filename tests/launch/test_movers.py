@@ -146,7 +146,7 @@ def test_timers_and_signals_on_their_way_are_seen(run_pes):
 
 @pytest.mark.quiet
 def test_hosts_that_poll_get_the_notice_and_the_timeout(run_pes, monkeypatch, capfd):
-    monkeypatch.setenv("GPUSHMEM_TIMEOUT", "5")
+    monkeypatch.setenv("GPUSHMEM_TIMEOUT", "3")
     monkeypatch.setenv("GPUSHMEM_NOTICE", "1")
 
     def body():
@@ -163,7 +163,7 @@ def test_hosts_that_poll_get_the_notice_and_the_timeout(run_pes, monkeypatch, ca
     with pytest.raises(shmem.WaitTimeout) as failure:
         run_pes(body, 3)
     text = str(failure.value)
-    has(text, r"^PE \d has waited for 5 s in (a loop that calls (atomic_fetch|g)|barrier_all)")
+    has(text, r"^PE \d has waited for 3 s in (a loop that calls (atomic_fetch|g)|barrier_all)")
     has(capfd.readouterr().err, r"no PE has made progress for \d s; the job goes on")
     has(text, r"PE 0: host, in a loop that calls atomic_fetch at test_movers.py:\d+, for \d")
     has(text, r"PE 1: host, in a loop that calls g at test_movers.py:\d+, for \d")
