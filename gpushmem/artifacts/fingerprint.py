@@ -116,6 +116,8 @@ def describe(value: Any, reading: Reading) -> Description:
         return "device", describe_function(adopted[type(value)](value), reading)
     if is_theirs(value):
         return _of_mlir(value, reading)
+    if (type(value).__module__, type(value).__name__) == ("cffi.api", "FFI"):
+        return ("ffi",)  # compilers take `from_buffer` of any, and nothing else
     return _by_name(value)
 
 

@@ -8,8 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cffi
 import pytest
+from numba.cuda import types
 
+from gpushmem.artifacts.fingerprint import fingerprint
+from gpushmem.simt.grid import sharing
+from gpushmem.start.launch import local
 from tests.bootstrap.launchers import ENV, SEARCH, mpirun, need_mpi4py
 from tests.conftest import PLAIN, ROOT
 
@@ -74,6 +79,22 @@ def test_kernels_and_hosts(run):
         told = f"{dst} elements, src 8: 8 are moved, as in nvshmem4py, and the other {dst - 8} are"
         assert done.stderr.count(f"in uneven: dst has {told} not written") == 3
     assert done.stderr.count("in uneven: dst has 6 elements, src 8: 6 are moved") == 3
+
+
+def test_kernels_are_compiled_once_and_kept():
+    """Their key knows the names of nvshmem4py, and cffi's object that makes pointers of arrays."""
+    local.preload("cpu")  # it binds the names of gpushmem
+    numba = importlib.import_module("gpushmem.compat.nvshmem.core.device.numba")
+    bindings = importlib.import_module("gpushmem.compat.nvshmem.bindings.device.numba")
+    int_p, ffi = bindings.int_p, cffi.FFI()
+
+    def kernel(x, pe):
+        numba.put(x, numba.get_peer_array(x, pe), pe)
+        numba.reduce(0, x, x, "sum")
+        bindings.int_put(ffi.from_buffer(x), ffi.from_buffer(x), 1, pe)
+        int_p(ffi.from_buffer(x), 1, pe)
+
+    assert fingerprint(kernel, (types.int32[::1], types.int64), {}, sharing.machine())
 
 
 def test_buffers(run):
