@@ -46,8 +46,7 @@ ROOT = Path(__file__).parent.parent
 PATHS = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 # Unbuffered output would mix the PEs' lines in their middle.
 PLAIN = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
-# Commands; see `run_cli`.
-FORKED = () if pes.ON_GPUS else ("run", "compile", "explain", "ps", "inspect", "trace")
+FORKED = () if pes.ON_GPUS else ("run", "compile", "explain")  # commands; see `run_cli`
 
 
 def pytest_unconfigure():
@@ -223,8 +222,8 @@ def forks():
 def run_cli(forks):
     """`run_cli(*args)`: run the `gpushmem` command; see `cli`.
 
-    It is a process of its own, but where a second of importing can be saved: most commands, with
-    nothing special about the environment, run in copies of one that has done it.
+    It is a process of its own, but where a second of importing can be saved: `run`, `compile` and
+    `explain`, with nothing special about the environment, run in copies of one that has done it.
     """
 
     def run(*args, timeout=60, code=None, cwd=None, env=None, stdin=None):

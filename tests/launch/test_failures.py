@@ -10,7 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from gpushmem.cli.commands import group
 from tests.conftest import ROOT, start_cli
 from tests.launch.test_local import alive, holders_of_our_memory, within
 from tests.terminal import on_a_terminal
@@ -369,6 +371,13 @@ def test_sigusr1_asks_a_live_job(tmp_path):
     launcher.communicate(timeout=10)
 
 
+def inspected(*args, code=0):
+    """What `gpushmem inspect` says, in this process: Python takes as long to start as it does."""
+    done = CliRunner().invoke(group, ["inspect", *map(str, args)])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
 def test_ps_and_inspect(tmp_path, run_cli):
     launcher = running_job(tmp_path, 3)
     listed = run_cli("ps", code=0).stdout.splitlines()
@@ -378,19 +387,18 @@ def test_ps_and_inspect(tmp_path, run_cli):
     assert "job.py" in row
     pes = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
     for number in (launcher.pid, pes[1]):
-        text = run_cli("inspect", number, code=0).stdout
+        text = inspected(number)
         assert re.search(r"PEs 0, 2: host, in barrier_all at job.py:\d+, waits for PE 1", text)
         assert "time.sleep" not in text
     assert "time.sleep(60)" in run_cli("inspect", "--stacks", launcher.pid, code=0).stdout
 
     os.kill(int(pes[1]), signal.SIGSTOP)
-    text = run_cli("inspect", launcher.pid, code=0).stdout
+    text = inspected(launcher.pid)
     assert "PE 1: does not answer" in text
     assert launcher.poll() is None, "the job goes on"
     launcher.kill()
     launcher.communicate()
-    known = run_cli("inspect", launcher.pid, code=1)
-    assert f"you have no job {launcher.pid} on this machine" in known.stderr
+    assert f"you have no job {launcher.pid} on this machine" in inspected(launcher.pid, code=1)
 
 
 def test_a_job_is_followed_until_it_ends(tmp_path, run_cli):
