@@ -310,6 +310,7 @@ SLOW = {
         "test_sigusr1_asks_a_live_job": "",
         "test_following_a_job_ends_with_ctrl_c_and_the_job_goes_on": "",
         "test_every_kind_of_wait_hears": "",
+        "test_set_timeout_names_a_kernel_that_spins": "",
     },
     "launch/test_interrupts.py": {
         "test_ctrl_c_while_the_command_starts": "",
@@ -330,6 +331,8 @@ SLOW = {
         "test_ctrl_c_reaches_every_pe_once": "copies",
         "test_what_a_pe_started_ends_with_the_job": "copies",
         "test_many_pes_start_quickly": "",
+        "test_kill_9_of_a_pe_ends_the_job_quickly": "copies",
+        "test_errors_of_launches_are_not_lost_without_the_launcher": "",
     },
     "launch/test_movers.py": {
         "test_a_native_thread_may_end_a_wait": "",
