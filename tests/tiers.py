@@ -193,7 +193,7 @@ SLOW = {
         "test_parts_of_matrices_and_transposed_ones": "float32",
     },
     "conformance/test_queue_pairs.py": {
-        "test_puts_and_gets": "_nbi",
+        "test_puts_and_gets": "_nbi--3 _nbi-_block-2",
         "test_a_signal_comes_after_the_data_of_its_call": "--3 _nbi-_block-2",
         "test_elements": "float16-3",
         "test_a_fence_orders_what_is_on_its_queue_pairs": "_block-3",
