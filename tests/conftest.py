@@ -56,6 +56,7 @@ def pytest_unconfigure():
 
 def pytest_configure(config):
     pes.CHECKED = config.getoption("gpushmem_check", default=False)
+    gc.set_threshold(20_000, 10, 20)  # compiling makes many objects, few of which are garbage
 
 
 def below_tests(path):
@@ -132,7 +133,6 @@ def set_aside():
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 10, 20)  # compiling makes many objects, few of which are garbage
     if time.monotonic() > _collapsed[0] + SELDOM:
         huge.collapse()
         _collapsed[0] = time.monotonic()

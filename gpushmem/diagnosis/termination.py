@@ -153,13 +153,12 @@ class Watch:
                 board["verdict"], self._over = NONE, None  # of one PE by itself: it may go on
 
     def _answer(self) -> None:
-        asked = self._board["asked"]
-        if asked > self._me["answered"][0]:
+        asked, answered = self._board["asked"], self._me["answered"][0]
+        if asked > answered:
             usual = sys.getswitchinterval()
             sys.setswitchinterval(SHORT)
             try:
-                stacks = self._board["stacks"] > self._me["answered"][0]  # asked for since
-                account = self._accountant.account(stacks)
+                account = self._accountant.account(stacks=self._board["stacks"] > answered)
             except Exception as error:  # noqa: BLE001  (who asks is told)
                 account = {"pe": self._pe, "error": repr(error)}
             finally:
