@@ -226,7 +226,7 @@ def run_cli(forks):
     `explain`, with nothing special about the environment, run in copies of one that has done it.
     """
 
-    def run(*args, timeout=60, code=None, cwd=None, env=None, stdin=None):
+    def run(*args, timeout=150, code=None, cwd=None, env=None, stdin=None):
         if args[0] not in FORKED or env or stdin:
             return cli(*args, timeout=timeout, code=code, cwd=cwd, env=env, stdin=stdin)
         return ended(args, *forks.run(args, cwd or ROOT, timeout), timeout, code)
@@ -234,7 +234,7 @@ def run_cli(forks):
     return run
 
 
-def cli(*args, timeout=60, code=None, cwd=None, env=None, stdin=None):
+def cli(*args, timeout=150, code=None, cwd=None, env=None, stdin=None):
     """Run the command, return its CompletedProcess; `code` is the exit code it must have."""
     process = start_cli(*args, cwd=cwd, env=env, stdin=subprocess.PIPE if stdin else None)
     try:

@@ -157,8 +157,8 @@ def test_children_of_a_pe_are_not_pes(run_cli, script):
         (["-m", "no_such_module"], "there is no module no_such_module"),
         (["-m", "no.such.module"], "there is no module no.such.module"),
         (["docs"], "docs is a directory without a __main__.py"),
-        (["--chek", "x.py"], "No such option '--chek'. (Did you mean one of: '--check',"),
-        (["--wait=3", "x.py"], "No such option '--wait=3'."),
+        (["--chek", "x.py"], "--check"),
+        (["--wait=3", "x.py"], "--wait=3"),
     ],
 )
 def test_bad_input_names_the_value(run_cli, args, message):

@@ -32,6 +32,7 @@ from gpushmem.backends.nvshmem_cpu.state import (
 )
 from gpushmem.backends.nvshmem_cpu.teams import exchange_partners, stride_of
 from gpushmem.errors import ShmemError
+from gpushmem.simt.base.contexts import new_context
 
 WORLD, SHARED, NODE, SAME_PLACE, SAME_GPU, LEADERS, MULTICAST = range(FIRST_TEAM)
 HEAP = 1 << 20  # bytes before the internal memory
@@ -60,7 +61,7 @@ def installed(*names):
 
 def test_the_layouts_are_those_of_the_bitcode():
     bitcode = installed("nvshmem", "lib", "libnvshmem_device_sm_80.bc").read_bytes()
-    module = binding.parse_bitcode(bitcode, binding.create_context())
+    module = binding.parse_bitcode(bitcode, new_context())
     check({one.name: str(one) for one in module.struct_types})
 
 

@@ -12,6 +12,7 @@ from numba import cuda
 from numba.cuda import types
 
 from gpushmem.errors import BackendUnavailable, KernelError
+from gpushmem.simt.base.contexts import new_context
 from gpushmem.simt.base.native import i8p, intrinsic
 from gpushmem.simt.bitcode.library import Bitcode
 from gpushmem.simt.bitcode.source import Facts
@@ -45,7 +46,7 @@ HEAD = 'target triple = "nvptx64-nvidia-cuda"\n'
 
 def library(folder, text, facts=None):
     path = folder / "library.bc"
-    path.write_bytes(llvm.parse_assembly(HEAD + text, llvm.create_context()).as_bitcode())
+    path.write_bytes(llvm.parse_assembly(HEAD + text, new_context()).as_bitcode())
     return Bitcode(path, facts)
 
 

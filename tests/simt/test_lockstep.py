@@ -10,6 +10,7 @@ from numba import types as cuda_types
 
 from gpushmem.artifacts.shape import shape_of
 from gpushmem.errors import KernelError
+from gpushmem.simt.base.contexts import new_context
 from gpushmem.simt.blocks import analysis
 from gpushmem.simt.grid.entry import ONE, ROW, ROWS
 from gpushmem.simt.run.kernel import Kernel
@@ -607,7 +608,7 @@ def test_a_kernel_whose_threads_never_part_has_no_code_for_one():
         running()
         assert running.entry.kind == "lockstep"
         np.testing.assert_array_equal(out, np.arange(32) < 5)
-        module = llvm.parse_bitcode(running.entry.bitcode, llvm.create_context())
+        module = llvm.parse_bitcode(running.entry.bitcode, new_context())
         functions = [f for f in module.functions if f.name.endswith(".lane")]
         alone = [f for f in functions if ".entry." not in f.name]
         lengths.append(sum(1 for f in alone for block in f.blocks for _ in block.instructions))

@@ -22,6 +22,7 @@ from gpushmem.simt.blocks.text import (
     Inst,
     substituted,
     targets_of,
+    type_of,
 )
 from gpushmem.simt.compiler.target import Unfit
 
@@ -80,13 +81,9 @@ def read(module: Any, name: str) -> Function:
     head = next(line for line in lines if line.startswith("define"))
     args = [(f"%{_quoted(a.name)}", str(a.type)) for a in function.arguments]
     blocks = _blocks(_whole_lines(lines))
-    types = (str(inst.type) for block in function.blocks for inst in block.instructions)
-    known = {name for name, _ in args}
-    for block in blocks.values():
-        for inst in block.insts:
-            inst.type = next(types)
-            if inst.name:
-                known.add(inst.name)
+    insts = [inst for block in blocks.values() for inst in block.insts]
+    _ask_for_types(function, insts)
+    known = {name for name, _ in args} | {inst.name for inst in insts if inst.name}
     returned = f", ptr {args[0][0]}"  # a kernel returns None, into what is the frame here
     for block in blocks.values():
         block.insts = [i for i in block.insts if not (i.op == "store" and returned in i.text)]
@@ -96,6 +93,15 @@ def read(module: Any, name: str) -> Function:
         block.insts = [i for i in block.insts if not i.text.startswith(DROPPED)]
     _split_returns(blocks)
     return Function(head, args, blocks)
+
+
+def _ask_for_types(function: Any, insts: list[Inst]) -> None:
+    """Have LLVM give the types that are not in the instructions' texts."""
+    if all(inst.type for inst in insts):
+        return
+    theirs = (inst for block in function.blocks for inst in block.instructions)
+    for inst, its in zip(insts, theirs, strict=True):
+        inst.type = inst.type or str(its.type)
 
 
 def _quoted(name: str) -> str:
@@ -130,7 +136,8 @@ def _blocks(lines: Iterator[str]) -> dict[str, Block]:
         rest = plain[result.end() :] if result else plain
         op = rest.split(" ", 1)[0]
         op = "call" if op in ("tail", "musttail", "notail") else op
-        block.insts.append(Inst(plain, result[1] if result else None, "", op, [], block))
+        kind = type_of(op, rest) or ""
+        block.insts.append(Inst(plain, result[1] if result else None, kind, op, [], block))
     return blocks
 
 

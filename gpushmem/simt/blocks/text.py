@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = [
     "DROPPED", "EXIT", "LABEL", "METADATA", "NAMES", "RESULT", "Block", "Inst", "callee_of",
-    "substituted", "targets_of",
+    "substituted", "targets_of", "type_of",
 ]  # fmt: skip
 
 NAME = r'%(?:"[^"]*"|[\w.$-]+)'
@@ -65,6 +65,67 @@ class Block:
     @property
     def end(self) -> Inst:
         return self.insts[-1]
+
+
+_aggregate = re.compile(r"[<\[{]")
+_scalar = re.compile(r"(?:i\d+|half|bfloat|float|double|void|ptr(?: addrspace\(\d+\))?)(?![\w.])")
+_MARKS = {  # what may be between an opcode and its type
+    "nuw", "nsw", "exact", "disjoint", "samesign", "fast", "nnan", "ninf", "nsz", "arcp",
+    "contract", "afn", "reassoc", "atomic", "volatile", "weak", "tail", "call", "noundef",
+    "zeroext", "signext", "nonnull", "noalias",
+}  # fmt: skip
+_ADDRESS = {"alloca", "getelementptr", "inttoptr"}
+_NOTHING = {"store", "br", "switch", "ret", "unreachable", "fence"}
+_CASTS = {
+    "trunc", "zext", "sext", "fptrunc", "fpext", "fptoui", "fptosi", "uitofp", "sitofp", "ptrtoint",
+    "bitcast", "addrspacecast",
+}  # fmt: skip
+_FIRST = {  # those whose result is of the type that comes first
+    "add", "sub", "mul", "udiv", "sdiv", "urem", "srem", "shl", "lshr", "ashr", "and", "or", "xor",
+    "fadd", "fsub", "fmul", "fdiv", "frem", "fneg", "freeze", "phi", "load", "insertvalue", "call",
+}  # fmt: skip
+
+
+def type_of(op: str, right: str) -> str | None:
+    """The type of what an instruction gives; None if its text does not tell by itself.
+
+    LLVM says it, too, but a question to it takes longer than all else about an instruction.
+    """
+    if op in _NOTHING:
+        return "void"
+    if "<" in right.partition("@")[0]:  # a vector
+        return None
+    if op in _ADDRESS:
+        return "ptr" if "addrspace(" not in right else None
+    if op in ("icmp", "fcmp"):
+        return "i1"
+    if op in _CASTS:
+        return _type_at(right.rpartition(" to ")[2])
+    if op in ("select", "atomicrmw", "cmpxchg"):
+        first, _, second = right.partition(", ")
+        found = None if "(" in first else _type_at(second)
+        return f"{{ {found}, i1 }}" if op == "cmpxchg" and found else found
+    if op in _FIRST:
+        words = right.removeprefix(op)
+        while (word := words.lstrip().partition(" ")[0]) in _MARKS:
+            words = words.lstrip()[len(word) :]
+        return _type_at(words.lstrip())
+    return None
+
+
+def _type_at(text: str) -> str | None:
+    """The type that a text begins with."""
+    found = _scalar.match(text)
+    if found:
+        return found[0]
+    if not _aggregate.match(text):
+        return None
+    depth = 0
+    for k, letter in enumerate(text):
+        depth += (letter in "<[{") - (letter in ">]}")
+        if depth == 0:
+            return text[: k + 1]
+    return None
 
 
 def targets_of(end: Inst) -> list[str]:

@@ -48,14 +48,14 @@ def in_lockstep(body: Any, name: str, row: bool = False) -> Lockstep:
     Raises `Unfit` for what cannot be, or gains nothing.
     """
     lines = str(body).splitlines()
-    waiting = _waiting(lines)
+    waiting, small = _waiting(lines)
     if name not in waiting and len(lines) > MOST_LINES:
         raise Unfit("it does not wait, and is long")
     mets = {
         kept: meetings.get(kept, Meeting(EACH, kept))
         for kept in waiting & kept_names if kept != name
     }  # fmt: skip
-    _prepare(body, name, waiting, mets)
+    _prepare(body, name, waiting | small, mets)
     function = read(body, name)
     if function.entry in function.errors:
         raise Unfit("it always fails")
@@ -115,16 +115,27 @@ def _site_of(call: Any) -> tuple[str, str]:
     return (found[1], found[2]) if found else ("null", "?")
 
 
-def _waiting(lines: list[str]) -> set[str]:
-    """The functions that come to a pause, by themselves or by what they call."""
+SMALL = 300  # instructions of a function that is put into the kernel
+
+
+def _waiting(lines: list[str]) -> tuple[set[str], set[str]]:
+    """The functions that come to a pause, by themselves or by what they call; those that are small.
+
+    LLVM's text tells both sooner than its answers about each instruction.
+    """
     callers: dict[str, set[str]] = {}
+    sizes: dict[str, int] = {}
     current = ""
     called = re.compile(r'@("[^"]*"|[\w.$-]+)\(')
     for line in lines:
         if line.startswith("define"):
             found = called.search(line)
             current = found[1].strip('"') if found else ""
-        elif current and "call " in line:
+            sizes[current] = 0
+            continue
+        if current and line.startswith("  "):
+            sizes[current] += 1
+        if current and "call " in line:
             for target in called.findall(line):
                 callers.setdefault(target.strip('"'), set()).add(current)
     waiting: set[str] = set()
@@ -134,14 +145,11 @@ def _waiting(lines: list[str]) -> set[str]:
             if caller not in waiting:
                 waiting.add(caller)
                 todo.append(caller)
-    return waiting
+    return waiting, {function for function, size in sizes.items() if size < SMALL}
 
 
-SMALL = 300  # instructions of a function that is put into the kernel
-
-
-def _prepare(body: Any, name: str, waiting: set[str], mets: dict[str, Any]) -> None:
-    """Let the kernel be one function, but for what waits, and simple."""
+def _prepare(body: Any, name: str, within: set[str], mets: dict[str, Any]) -> None:
+    """Let the kernel be one function with those `within` it, but for what waits, and simple."""
     for function in body.functions:
         if function.is_declaration:
             continue
@@ -153,7 +161,7 @@ def _prepare(body: Any, name: str, waiting: set[str], mets: dict[str, Any]) -> N
         elif function.name == name:
             function.linkage = "external"
         elif b"noinline" not in attributes and (
-            function.name in waiting or function.name not in kept_names or _is_small(function)
+            function.name in within or function.name not in kept_names
         ):
             function.add_function_attribute("alwaysinline")
     kept = {name for met in mets.values() for name in (met.called, met.alike)}
@@ -180,10 +188,6 @@ PASSES = (
     "new_gvn", "sroa", "instruction_combine", "simplify_cfg", "dead_code_elimination",
     "break_critical_edges", "instruction_namer",
 )  # fmt: skip
-
-
-def _is_small(function: Any) -> bool:
-    return sum(1 for block in function.blocks for _ in block.instructions) < SMALL
 
 
 def _forget_statuses(function: Function) -> None:

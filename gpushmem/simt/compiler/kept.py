@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
+import llvmlite.binding as llvm
 from llvmlite.binding import Linkage
 from numba.cuda import types
 from numba.cuda.compiler import CUDACompileResult
@@ -207,6 +208,7 @@ def _merged(cres: Any, key: str) -> Code:
             value.linkage = Linkage.internal
     if any(library.referenced_objects for library in libraries):
         raise AssertionError(f"{cres.fndesc.qualname} refers to an object of this process")
+    _reduce(module)
     return Code(
         signature=cres.signature,
         name=entry.name,
@@ -218,6 +220,34 @@ def _merged(cres: Any, key: str) -> Code:
         local_bytes=sum(library.local_bytes for library in libraries),
         const_bytes=sum(library.const_bytes for library in libraries),
     )
+
+
+# Each kernel that calls the function would begin with these: Numba keeps every value in memory.
+PASSES = "sroa", "simplify_cfg", "instruction_combine", "simplify_cfg", "dead_code_elimination"
+
+
+def _reduce(module: Any) -> None:
+    """Put what is internal where it is called, and take away what each kernel would take away.
+
+    The functions that are kept by themselves, and came with their callers, are reduced already.
+    """
+    for function in module.functions:
+        if function.linkage == Linkage.internal and b"noinline" not in b" ".join(
+            function.attributes
+        ):
+            function.add_function_attribute("alwaysinline")
+    machine = llvm.Target.from_default_triple().create_target_machine()
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(1))
+    whole = llvm.create_new_module_pass_manager()
+    whole.add_always_inliner_pass()
+    whole.add_global_dead_code_eliminate_pass()
+    whole.run(module, builder)
+    each = llvm.create_new_function_pass_manager()
+    for step in PASSES:
+        getattr(each, f"add_{step}_pass")()
+    for function in module.functions:
+        if not function.is_declaration and function.name not in kept_names:
+            each.run(function, builder)
 
 
 def _linkable(code: Code) -> Any:

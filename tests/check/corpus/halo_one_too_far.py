@@ -18,7 +18,8 @@ def kernel(field):
 
 
 shmem.init()
-field, other = shmem.zeros(N, dtype="int64"), shmem.zeros(N, dtype="int64")
+field = shmem.zeros(N, dtype="int64")
+other = shmem.zeros(N, dtype="int64")
 kernel[1, 1](field)
 shmem.barrier_all()
 shmem.finalize()
