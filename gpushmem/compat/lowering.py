@@ -6,7 +6,6 @@ error. So arrays are cut to the shorter length first, and what that loses is not
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -32,7 +31,6 @@ def name(called: str, parameters: str, doc: str) -> Callable[..., Any]:
         raise ShmemError(f"{called}({parameters}) can be called inside kernels only")
 
     stub.__name__ = stub.__qualname__ = called
-    stub.__module__ = sys._getframe(1).f_globals["__name__"]  # where it is found: for fingerprints
     stub.__doc__ = doc
     return stub
 
