@@ -55,9 +55,15 @@ def tests(session):
 
 
 @here
+def slow(session):
+    """The slow tier."""
+    python(session, "-m", "pytest", *TESTS, "-m", "slow")
+
+
+@here
 def sweep(session):
-    """The long sweeps."""
-    python(session, "-m", "pytest", "-m", "slow")
+    """The sweep: hours."""
+    python(session, "-m", "pytest", "-m", "sweep")
 
 
 @here

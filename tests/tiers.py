@@ -162,7 +162,7 @@ SLOW = {
         "test_large_reductions_of_parts": "",
         "test_two_blocks_each_on_a_team": "3-4",
         "test_two_streams_each_on_a_team": "6",
-        "test_rows_and_columns_in_turn": "6",
+        "test_rows_and_columns_in_turn": "",
         "test_calls_of_the_host": "",
         "test_parts_of_reducescatter_may_stay_in_place": "",
         "test_arrays_of_several_dimensions": "",
@@ -173,7 +173,7 @@ SLOW = {
         "test_on_the_host_and_on_a_stream": "False-3 True-2",
     },
     "conformance/test_multimem.py": {
-        "test_elements_of_all_members_are_combined": "sum",
+        "test_elements_of_all_members_are_combined": "sum-some-3",
         "test_in_place_as_an_all_reduce_of_two_shots": "3",
         "test_what_signals_tell_of_is_included": "3",
     },
@@ -188,7 +188,7 @@ SLOW = {
         "test_tickets_are_handed_out_once_and_in_order": "",
     },
     "conformance/test_products.py": {
-        "test_products_are_numpys": "1-float16 32-float16 128-float16 128-float32",
+        "test_products_are_numpys": "32-float16 128-float16 128-float32",
         "test_one_row_or_one_column": "",
         "test_parts_of_matrices_and_transposed_ones": "float32",
     },
