@@ -56,6 +56,8 @@ def pytest_unconfigure():
 
 def pytest_configure(config):
     pes.CHECKED = config.getoption("gpushmem_check", default=False)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in what a shell starts with "&"
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.set_threshold(20_000, 10, 20)  # compiling makes many objects, few of which are garbage
 
 
