@@ -60,6 +60,7 @@ class Code(NamedTuple):
     name: str
     shared: frozenset[str]  # names of functions that are kept, this one's and those it calls
     bitcode: bytes
+    reduced: bytes  # the same, for code that is made quickly
     exceptions: dict[int, Any]  # those that it may raise, by status code
     embedded: bool
     cooperative: bool
@@ -208,12 +209,14 @@ def _merged(cres: Any, key: str) -> Code:
             value.linkage = Linkage.internal
     if any(library.referenced_objects for library in libraries):
         raise AssertionError(f"{cres.fndesc.qualname} refers to an object of this process")
+    bitcode = module.as_bitcode()
     _reduce(module)
     return Code(
         signature=cres.signature,
         name=entry.name,
         shared=frozenset(shared),
-        bitcode=module.as_bitcode(),
+        bitcode=bitcode,
+        reduced=module.as_bitcode(),
         exceptions={code: exceptions[code] for lib in libraries for code in lib.codes},
         embedded=any(library.embedded for library in libraries),
         cooperative=cres.library.use_cooperative,
@@ -230,7 +233,7 @@ PASSES = "sroa", "simplify_cfg", "instruction_combine", "simplify_cfg", "dead_co
 def _reduce(module: Any) -> None:
     """Put what is internal where it is called, and take away what each kernel would take away.
 
-    The functions that are kept by themselves, and came with their callers, are reduced already.
+    For the quick tier: from such code LLVM's optimiser makes small all-reduces that are slower.
     """
     for function in module.functions:
         if function.linkage == Linkage.internal and b"noinline" not in b" ".join(
@@ -247,7 +250,7 @@ def _reduce(module: Any) -> None:
     for step in PASSES:
         getattr(each, f"add_{step}_pass")()
     for function in module.functions:
-        if not function.is_declaration and function.name not in kept_names:
+        if not function.is_declaration:
             each.run(function, builder)
 
 
@@ -258,6 +261,7 @@ def _linkable(code: Code) -> Any:
     kept_names.update(code.shared)
     library = SimtLibrary(context.codegen(), code.name)
     library.bitcode.append(code.bitcode)
+    library.reduced.append(code.reduced)
     library.codes |= code.exceptions.keys()
     library.embedded, library.use_cooperative = code.embedded, code.cooperative
     library.local_bytes, library.const_bytes = code.local_bytes, code.const_bytes

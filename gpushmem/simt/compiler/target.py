@@ -557,6 +557,7 @@ class SimtLibrary(codegen.CodeLibrary):
         self.codes: set[int] = set()  # the keys of `exceptions` that its functions may return
         self.referenced_objects: dict[int, Any] = {}
         self.embedded = False  # reads the launch's `user` word
+        self.reduced: list[bytes] = []  # the same as `bitcode`, if it is kept for quick code, too
         self.local_bytes = 0  # of local arrays
         self.const_bytes = 0  # of constant arrays and of texts
 
@@ -635,13 +636,13 @@ class SimtLibrary(codegen.CodeLibrary):
                 todo.extend(library.callees)
         return list(found)
 
-    def linked(self) -> Any:
-        """One LLVM module with all that it calls, in a context of its own."""
+    def linked(self, quick: bool = False) -> Any:
+        """One LLVM module with all that it calls, in a context of its own; for `quick` code."""
         context = new_context()
         whole, *parts = (
             llvm.parse_bitcode(part, context)
             for library in self.everything()
-            for part in library.bitcode
+            for part in (quick and library.reduced) or library.bitcode
         )
         for part in parts:
             whole.link_in(part)

@@ -251,7 +251,7 @@ def _build_fitting(
     """Loops for what never waits; lockstep for what does, or fibers."""
     cres = compile_function(py_func, args, return_type, **options)
     notice.go_on()
-    body = cres.library.linked()
+    body = cres.library.linked(quick=how.quick)
     waits = any(f.name == PAUSE for f in body.functions)
     reason = "its blocks have one thread"
     if lockstep:
@@ -265,7 +265,7 @@ def _build_fitting(
             serves = (ROW, ROWS) if not waits else (ROW,) if row else (ROWS,)
             return cres, _build(cres, fit, kind, how, serves)
         except Unfit as error:
-            reason, body = str(error), cres.library.linked()
+            reason, body = str(error), cres.library.linked(quick=how.quick)
     if waits:
         serves = (ROW, ROWS) if lockstep else (ONE,)
         return cres, _build(cres, body, _Fibers, how, serves, reason)
